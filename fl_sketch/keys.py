@@ -1,0 +1,27 @@
+"""Random keys: the one check that every function taking a key makes.
+
+One key a round is shared by all clients and the server, so sketching and
+de-sketching a round's message use the same key, and every round uses a fresh one.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fl_sketch.protocols import Key
+
+
+def require_key(key: Key) -> None:
+    """Raises a TypeError unless `key` is a single typed key.
+
+    Raw `uint32[2]` keys are refused: an array of two numbers is too easily
+    mistaken for data, and jax keeps them for old programs only.
+    """
+    dtype = getattr(key, "dtype", None)
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        if key.shape == ():
+            return
+        got = f"an array of keys with shape {key.shape}"
+    else:
+        got = f"{type(key).__name__} of dtype {dtype}" if dtype else repr(key)
+    msg = f"Expected key to be one typed key from jax.random.key(seed), got {got}."
+    raise TypeError(msg)

@@ -1,0 +1,83 @@
+"""The types that every other file speaks: what a sketch and a compressor are.
+
+Both are written for one client and one update; batching over clients is the
+caller's `vmap` or `lax.map`. An update is a pytree of float arrays, a bare vector
+included. Where a function must know what to rebuild it takes `like`: an example
+of the update (its values are not read), or an int for a vector of that length.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+Key = jax.Array  # a typed key, from jax.random.key(seed)
+Tree = Any  # a pytree of float arrays
+Message = Any  # what crosses the network: an array, or a pytree of arrays
+Like = Any  # an update to imitate, or the length of a vector
+
+
+class Sketch(NamedTuple):
+    """A random linear map R from updates to messages with E[R^T R] = I.
+
+    Formal guarantees, tested for every operator in `tests/laws`:
+      - `apply` and `transpose` are linear and adjoint to each other for one key;
+      - `transpose(key, apply(key, x), x)` has mean `x` over keys;
+      - arithmetic is float32 whatever the float type of the update;
+      - a NaN in the update reaches the message, and from there the estimate.
+
+    Attributes:
+      apply: `(key, update) -> message`, that is R x.
+      transpose: `(key, message, like) -> update`, that is R^T s.
+      add_transpose: `(key, message, update, scale) -> update + scale * R^T s`. With
+        the update donated to jit, some operators do it in one pass over memory.
+      estimate: `(key, message, like) -> update`: the adjoint, or a median of rows.
+      zeros: `(like=None) -> message` of zeros. Only operators whose message
+        depends on the update (identity, leaf by leaf) read `like`.
+      size: `(like=None) -> int`, how many numbers a message holds.
+      resize: `(numbers) -> Sketch`, the same operator with another budget.
+      fixed_key: whether every round uses one key, so that messages of different
+        rounds may be added up (see `sketch.fixed_key`).
+    """
+
+    apply: Callable[[Key, Tree], Message]
+    transpose: Callable[[Key, Message, Like], Tree]
+    add_transpose: Callable[[Key, Message, Tree, jax.typing.ArrayLike], Tree]
+    estimate: Callable[[Key, Message, Like], Tree]
+    zeros: Callable[..., Message]
+    size: Callable[..., int]
+    resize: Callable[[int], "Sketch"]
+    fixed_key: bool = False
+
+
+class Field(NamedTuple):
+    """One array of a message as it travels: `count` numbers of `bits` bits.
+
+    `kind` says how a number is stored: "float" is IEEE float32 and takes 32 bits,
+    "uint" is an unsigned integer below 2**bits.
+    """
+
+    count: int
+    bits: int
+    kind: str
+
+
+class Compressor(NamedTuple):
+    """A map from one vector to a short message, linear or not.
+
+    Attributes:
+      apply: `(key, x) -> x_hat`, what the receiver will make of the message.
+      compress: `(key, x) -> arrays`, one array for each of `fields(x.size)`.
+      expand: `(arrays, d) -> x_hat`, by the receiver, without the key.
+      fields: `(d) -> tuple[Field, ...]`, the exact wire format. When the first
+        field is of kind "float", its numbers may be compressed further by `then`.
+    """
+
+    apply: Callable[[Key, jax.Array], jax.Array]
+    compress: Callable[[Key, jax.Array], tuple[jax.Array, ...]]
+    expand: Callable[[tuple[jax.Array, ...], int], jax.Array]
+    fields: Callable[[int], tuple[Field, ...]]
+
+    def bits(self, d: int) -> int:
+        """Returns the exact number of bits on the wire for a vector of length d."""
+        return sum(field.count * field.bits for field in self.fields(d))

@@ -1,0 +1,105 @@
+"""Where the coordinates of a count sketch go: the blocked and the independent hash.
+
+The blocked hash needs no scatter. Cut x into tiles of length `cols` and add each
+tile into a table of length 2 `cols` at an independent, uniform offset; in the end
+add the two halves, which makes the offsets cyclic. Coordinates of different tiles
+collide with probability exactly 1/cols and those of one tile never, so that the
+pairwise independence of Definition D.5 holds or is bettered; memory is read once, in
+order; and sums are always taken in the same order. The independent hash places every
+coordinate by itself, for guarantees that need more than pairwise independence.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fl_sketch.protocols import Key
+from fl_sketch.sketch.hashing import mix, offsets
+
+
+class Buckets(NamedTuple):
+    """A way to place tiles of consecutive coordinates into a row of buckets.
+
+    Attributes:
+      tile: `(d) -> int`, how many coordinates are placed at a time.
+      draw: `(key, d, rows, per_row) -> places`, all that is random about it, for
+        `per_row` entries of every coordinate in each of `rows` rows.
+      widen: `(row) -> table`, what `add` and `read` work on.
+      fold: `(table) -> row`, the adjoint of `widen`.
+      add: `(table, places, number, term, index, values) -> table`, tile `number`
+        with the coordinates `index`.
+      read: `(table, places, number, term, index) -> values`, the adjoint of `add`.
+    """
+
+    tile: Callable[[int], int]
+    draw: Callable[[Key, int, int, int], jax.Array]
+    widen: Callable[[jax.Array], jax.Array]
+    fold: Callable[[jax.Array], jax.Array]
+    add: Callable[..., jax.Array]
+    read: Callable[..., jax.Array]
+
+
+def blocked(cols: int) -> Buckets:
+    """Places a tile at one cyclic offset for each of its terms."""
+
+    def tile(d):
+        return min(cols, d)
+
+    def draw(key, d, rows, per_row):
+        drawn = offsets(key, (-(-d // tile(d)), rows, per_row), cols)
+        return drawn.reshape(-1, rows * per_row)
+
+    def add(table, places, number, term, index, values):
+        del index
+        start = (places[number, term],)
+        there = lax.dynamic_slice(table, start, values.shape)
+        return lax.dynamic_update_slice(table, there + values, start)
+
+    def read(table, places, number, term, index):
+        return lax.dynamic_slice(table, (places[number, term],), index.shape)
+
+    return Buckets(
+        tile=tile,
+        draw=draw,
+        widen=lambda row: jnp.concatenate([row, row]),
+        fold=lambda table: table[:cols] + table[cols:],
+        add=add,
+        read=read,
+    )
+
+
+def independent(cols: int) -> Buckets:
+    """Places every coordinate at its own hash: a scatter, and a gather back.
+
+    A GPU adds the terms of a scatter in no fixed order, unless XLA is told to.
+    """
+
+    def draw(key, d, rows, per_row):
+        del d
+        return jax.random.bits(key, (rows * per_row,), jnp.uint32)
+
+    def bucket(places, term, index):
+        return (mix(index ^ places[term]) % jnp.uint32(cols)).astype(jnp.int32)
+
+    def add(table, places, number, term, index, values):
+        del number
+        return table.at[bucket(places, term, index)].add(values)
+
+    def read(table, places, number, term, index):
+        del number
+        return table[bucket(places, term, index)]
+
+    return Buckets(
+        tile=lambda d: min(2**16, d),
+        draw=draw,
+        widen=lambda row: row,
+        fold=lambda table: table,
+        add=add,
+        read=read,
+    )
+
+
+BUCKETS = {"blocked": blocked, "independent": independent}

@@ -1,0 +1,125 @@
+"""Dense operators, Gaussian and AMS, whose matrix exists one small tile at a time.
+
+R is cut into tiles of columns, each made from the key when it is needed and thrown
+away after use, in `apply` and again in `transpose`. Work is b d in either, so these
+are the operators to check theory with, not to train large models with.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fl_sketch import validate
+from fl_sketch.protocols import Sketch
+from fl_sketch.sketch.hashing import flip, mix
+from fl_sketch.sketch.on_trees import on_trees
+from fl_sketch.trees import varying_like
+
+TILE_NUMBERS = 2**18  # a tile of R: a quarter of a million numbers, 1 MB
+
+
+def gaussian(b: int) -> Sketch:
+    """Returns R with independent entries N(0, 1/b).
+
+    E|R^T R x - x|^2 = (d+1)/b |x|^2, exactly.
+
+    Args:
+      b: numbers a message holds. More than d is allowed, and a waste.
+
+    Reference: Song et al., Definition D.2.
+    """
+    validate.at_least_one(b=b)
+
+    def tile(key, first, width):
+        # A key a tile: tiles are as independent as threefry makes them.
+        return jax.random.normal(jax.random.fold_in(key, first), (b, width))
+
+    def left(key, s, first, width):
+        return s @ tile(key, first, width)
+
+    def right(key, x, first):
+        return tile(key, first, x.size) @ x
+
+    return _dense(b, left, right, resize=gaussian)
+
+
+def ams(b: int) -> Sketch:
+    """Returns R with entries +-1/sqrt(b).
+
+    E|R^T R x - x|^2 = (d-1)/b |x|^2, exactly.
+
+    32 rows share one mixed word a column, each row taking one bit of it.
+
+    Args:
+      b: numbers a message holds. More than d is allowed, and a waste.
+
+    Reference: Song et al., Definition D.4; Alon, Matias and Szegedy (1999).
+    """
+    validate.at_least_one(b=b)
+
+    def masks(key, first, width):
+        """Returns the signs of a tile, in the top bits of an array (b, width)."""
+        seeds = jax.random.bits(key, (-(-b // 32), 1, 1), jnp.uint32)
+        column = first.astype(jnp.uint32) + lax.iota(jnp.uint32, width)
+        words = mix(column ^ seeds) << jnp.arange(32, dtype=jnp.uint32)[:, None]
+        return words.reshape(-1, width)[:b] & jnp.uint32(0x80000000)
+
+    def left(key, s, first, width):
+        return jnp.sum(flip(s[:, None], masks(key, first, width)), axis=0)
+
+    def right(key, x, first):
+        return jnp.sum(flip(x, masks(key, first, x.size)), axis=1)
+
+    return _dense(b, left, right, resize=ams)
+
+
+def _dense(b: int, left: Callable, right: Callable, resize: Callable) -> Sketch:
+    """Returns the Sketch of sqrt(b) R, given its products with the tiles.
+
+    Args:
+      b: rows of R.
+      left: `(key, s, first, width) -> s R[:, first : first + width]`, times sqrt(b).
+      right: `(key, x, first) -> R[:, first : first + x.size] x`, times sqrt(b).
+      resize: makes the operator with another b.
+    """
+    scale = 1 / math.sqrt(b)
+
+    def tile_width(d):
+        return min(d, max(1, TILE_NUMBERS // b))
+
+    def apply(key, x):
+        width = tile_width(x.size)
+        whole = x.size - x.size % width
+
+        def add_tile(number, s):
+            first = number * width
+            part = lax.dynamic_slice(x, (first,), (width,)).astype(jnp.float32)
+            return s + right(key, part, first)
+
+        s = varying_like(jnp.zeros(b), x, key)
+        s = lax.fori_loop(0, x.size // width, add_tile, s)
+        if x.size % width:
+            s += right(key, x[whole:].astype(jnp.float32), jnp.int32(whole))
+        return s * scale
+
+    def transpose(key, s, d):
+        width = tile_width(d)
+        whole = d - d % width
+
+        def write_tile(number, x):
+            first = number * width
+            return lax.dynamic_update_slice(x, left(key, s, first, width), (first,))
+
+        x = varying_like(lax.empty((d,), jnp.float32), s, key)
+        x = lax.fori_loop(0, d // width, write_tile, x)
+        if d % width:
+            rest = left(key, s, jnp.int32(whole), d - whole)
+            x = lax.dynamic_update_slice(x, rest, (whole,))
+        return x * scale
+
+    return on_trees(
+        shape=lambda d: (b,), apply=apply, transpose=transpose, resize=resize
+    )

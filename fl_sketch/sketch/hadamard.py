@@ -1,0 +1,124 @@
+"""The subsampled randomised Hadamard transform.
+
+>>> import jax, jax.numpy as jnp
+>>> walsh_hadamard(jnp.array([1.0, 0.0, 0.0, 1.0]))
+Array([2., 0., 0., 2.], dtype=float32)
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jax import lax
+
+from fl_sketch import validate
+from fl_sketch.protocols import Sketch
+from fl_sketch.sketch.hashing import flip, mixer_signs, sample_without_replacement
+from fl_sketch.sketch.on_trees import on_trees
+from fl_sketch.trees import varying_like
+
+CPU_FACTOR = 64  # H_64 is one matmul, then four butterflies at a time
+MATMUL_FACTOR = 256  # on accelerators every factor is a matmul
+
+
+def srht(b: int) -> Sketch:
+    """Returns R = sqrt(n/b) S H D, with n the next power of two from d on.
+
+    D is diagonal with random signs, H the orthonormal Walsh-Hadamard matrix and S
+    takes b of the n rows without replacement. For x of length d <= n,
+
+      E|R^T R x - x|^2 = (d-1)/(n-1) (n/b - 1) |x|^2.
+
+    Derivation: put q_k = (n/b)[row k taken] - 1 and A = H diag(q) H. The error is
+    D A D x, cut to d places, and since signs are independent its mean square is
+    sum_{i,j <= d} E[A_ij^2] x_j^2. A_ii = sum_k q_k / n = 0, for exactly b rows are
+    taken. For i != j, A_ij = sum_k h_k q_k / n with signs h_k that sum to zero; with
+    var q = n/b - 1 and cov(q_k, q_l) = -var/(n-1), E[A_ij^2] = var/(n-1).
+
+    Args:
+      b: numbers a message holds, at most n.
+
+    Reference: Song et al., Definition D.3.
+    """
+    validate.at_least_one(b=b)
+
+    def padded(d):
+        return 1 << (d - 1).bit_length()
+
+    def shape(d):
+        if d is not None:
+            validate.at_most(padded(d), f"the rows of H for {d} numbers", b=b)
+        return (b,)
+
+    def draw(key, d):
+        n = padded(d)
+        key_rows, key_signs = jax.random.split(key)
+        rows = sample_without_replacement(key_rows, b, n)
+        signs = mixer_signs()
+        index = lax.iota(jnp.uint32, d)
+        mask = signs.mask(signs.seeds(key_signs, 1), index, 0)
+        return n, rows, mask, 1 / math.sqrt(b)  # sqrt(n/b) times H's 1/sqrt(n)
+
+    def apply(key, x):
+        n, rows, mask, scale = draw(key, x.size)
+        mixed = walsh_hadamard(jnp.pad(flip(x, mask), (0, n - x.size)))
+        return mixed[rows] * scale
+
+    def transpose(key, s, d):
+        n, rows, mask, scale = draw(key, d)
+        spread = varying_like(jnp.zeros(n), s, key)
+        spread = spread.at[rows].set(s * scale, unique_indices=True)
+        return flip(walsh_hadamard(spread)[:d], mask)
+
+    return on_trees(shape=shape, apply=apply, transpose=transpose, resize=srht)
+
+
+def walsh_hadamard(x: jax.Array) -> jax.Array:
+    """Returns the unnormalised Walsh-Hadamard transform of a vector of length 2^k."""
+    return lax.platform_dependent(
+        x, cpu=walsh_hadamard_by_butterflies, default=walsh_hadamard_by_matmuls
+    )
+
+
+def walsh_hadamard_by_butterflies(x: jax.Array) -> jax.Array:
+    """One matmul on the innermost factor, then passes of four-point butterflies.
+
+    The matmul spares the passes whose stride is shorter than a vector register.
+    """
+    inner = min(CPU_FACTOR, x.size)
+    x, stride = _times_hadamard(x, inner), inner
+    while stride < x.size:
+        radix = 4 if 4 * stride <= x.size else 2
+        parts = x.reshape(-1, radix, stride)
+        even, odd = parts[:, 0::2], parts[:, 1::2]
+        pairs = [even + odd, even - odd]  # the butterflies of distance one
+        if radix == 4:
+            pairs = [p[:, :1] + p[:, 1:] for p in pairs] + [
+                p[:, :1] - p[:, 1:] for p in pairs
+            ]
+        x, stride = jnp.concatenate(pairs, axis=1).reshape(-1), stride * radix
+    return x
+
+
+def walsh_hadamard_by_matmuls(x: jax.Array) -> jax.Array:
+    """H_n is a Kronecker product of smaller ones: a matmul for each factor."""
+    n, stride = x.size, 1
+    while stride < n:
+        factor = min(MATMUL_FACTOR, n // stride)
+        x = x.reshape(-1, factor, stride)
+        x = jnp.einsum(
+            "fg,agh->afh", _hadamard(factor), x, precision=lax.Precision.HIGHEST
+        )
+        stride *= factor
+    return x.reshape(n)
+
+
+def _times_hadamard(x: jax.Array, factor: int) -> jax.Array:
+    rows = x.reshape(-1, factor)
+    return jnp.matmul(rows, _hadamard(factor), precision=lax.Precision.HIGHEST).ravel()
+
+
+def _hadamard(n: int) -> np.ndarray:
+    return scipy.linalg.hadamard(n, np.float32)

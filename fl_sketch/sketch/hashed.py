@@ -1,0 +1,238 @@
+"""Count sketches and sparse embeddings, at the speed of memory.
+
+A count sketch adds every coordinate, with a random sign, into one bucket of each
+row; a sparse embedding into several. Both walk over x once, tile by tile (`buckets`
+says where a tile goes), and never hold more than the message beside the input.
+
+>>> import jax, jax.numpy as jnp
+>>> from fl_sketch import sketch
+>>> op, key = sketch.count_sketch(cols=40, rows=5), jax.random.key(0)
+>>> spike = jnp.zeros(1000).at[77].set(3.0)
+>>> message = op.apply(key, spike)
+>>> message.shape, op.size()
+((5, 40), 200)
+>>> float(op.estimate(key, message, 1000)[77].round(4))
+3.0
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fl_sketch import validate
+from fl_sketch.protocols import Sketch
+from fl_sketch.sketch.buckets import BUCKETS, Buckets, blocked
+from fl_sketch.sketch.hashing import SIGNS, Signs, flip, mixer_signs
+from fl_sketch.sketch.on_trees import on_trees
+from fl_sketch.sketch.order import median
+from fl_sketch.trees import varying_like
+
+QUERIES = ("median", "mean")
+
+
+def count_sketch(
+    cols: int,
+    rows: int = 1,
+    *,
+    hash: str = "blocked",  # noqa: A002, the word of the papers
+    query: str = "median",
+    signs: str = "mixer",
+) -> Sketch:
+    """Returns the count sketch: one signed bucket a coordinate in each of `rows` rows.
+
+    The message has shape (rows, cols). R holds +-1/sqrt(rows), so that E[R^T R] = I
+    for any number of rows; `transpose` is the mean over rows of the usual estimates
+    and `query="median"` their median, which is FedSKETCH's PRIVIX. The error of the
+    mean is E|R^T R x - x|^2 <= (d-1)/(rows cols) |x|^2, with d - cols in place of
+    d - 1 for the blocked hash when cols divides d.
+
+    Args:
+      cols: buckets a row. More than d is allowed, and a waste.
+      rows: independent repetitions. The guarantee of the median wants an odd
+        number; an even one is allowed and takes the mean of the two in the middle.
+      hash: "blocked" (fast, deterministic) or "independent" (a scatter).
+      query: what `estimate` takes over the rows, "median" or "mean".
+      signs: "mixer" (fast) or "polynomial" (exactly 4-wise independent).
+
+    References: Charikar, Chen and Farach-Colton (2002); Song et al., Definition D.5;
+    Haddadpour et al., Algorithms 1 and 2.
+    """
+    validate.at_least_one(cols=cols, rows=rows)
+    validate.one_of(tuple(BUCKETS), hash=hash)
+    validate.one_of(QUERIES, query=query)
+    validate.one_of(tuple(SIGNS), signs=signs)
+
+    def resize(numbers):
+        fewer = max(1, numbers // rows)
+        return count_sketch(fewer, rows, hash=hash, query=query, signs=signs)
+
+    def median_of_rows(terms):
+        return median(terms) * rows  # the terms are those of a mean
+
+    form = _Form(BUCKETS[hash](cols), SIGNS[signs](), cols, rows, per_row=1)
+    reduce = median_of_rows if query == "median" and rows > 1 else sum
+    return _hashed(form, (rows, cols), resize, reduce)
+
+
+def sparse_embedding(
+    b: int, nonzeros: int, *, kind: str = "replacement-free"
+) -> Sketch:
+    """Returns a map with `nonzeros` entries +-1/sqrt(nonzeros) in every column.
+
+    Errors, for s nonzeros, with E|R^T R x - x|^2 = sum_i x_i^2 sum_{j != i} E<c_i,
+    c_j>^2 over columns c (the diagonal of R^T R is 1): two columns that share k
+    places in independent positions have E<c_i, c_j>^2 = E[k]/s^2.
+      - in different blocks E[k] = s s/b (kind I), or s s/b from s blocks of b/s
+        places each met with probability s/b (kind II): 1/b for each pair;
+      - within a block, kind II never meets; kind I meets where two different
+        offsets differ by j - i, E[k] = s(s-1)/(b-1).
+    Summed up, with b dividing d: (d-b)/b + (s-1)/s for kind I; with b/s dividing d:
+    (d-b/s)/b for kind II. Both stay below the (d-1)/b of independent columns.
+
+    Args:
+      b: numbers a message holds.
+      nonzeros: entries a column; at most b, and a divisor of b for "blocked".
+      kind: "replacement-free" (Definition D.6, I) puts them into any places
+        without replacement, "blocked" (D.7, II) one in each of `nonzeros` blocks.
+
+    Reference: Nelson and Nguyen (2013); Song et al., Definitions D.6 and D.7.
+    """
+    validate.at_least_one(b=b, nonzeros=nonzeros)
+    validate.one_of(("replacement-free", "blocked"), kind=kind)
+    validate.at_most(b, "one entry a place, b places", nonzeros=nonzeros)
+    if kind == "blocked" and b % nonzeros:
+        msg = f"Expected nonzeros to divide b={b} for blocks, got nonzeros={nonzeros}."
+        raise ValueError(msg)
+    rows, per_row = (nonzeros, 1) if kind == "blocked" else (1, nonzeros)
+
+    def resize(numbers):
+        fewer = min(nonzeros, numbers)
+        whole = numbers - numbers % fewer if kind == "blocked" else numbers
+        return sparse_embedding(whole, fewer, kind=kind)
+
+    cols = b // rows
+    return _hashed(
+        _Form(blocked(cols), mixer_signs(), cols, rows, per_row), (b,), resize
+    )
+
+
+class _Form(NamedTuple):
+    """What tells one hashed map from another; `terms` entries in every column."""
+
+    buckets: Buckets
+    signs: Signs
+    cols: int
+    rows: int
+    per_row: int
+
+    @property
+    def terms(self) -> int:
+        return self.rows * self.per_row
+
+    def draw(self, key, d):
+        """Returns (places of the tiles, seeds of the signs)."""
+        key_places, key_signs = jax.random.split(key)
+        places = self.buckets.draw(key_places, d, self.rows, self.per_row)
+        return places, self.signs.seeds(key_signs, self.terms)
+
+
+def _hashed(form: _Form, shape: tuple[int, ...], resize, reduce=sum) -> Sketch:
+    """Returns the Sketch of a form; `reduce` turns one value a term into estimates."""
+    return on_trees(
+        shape=lambda d: shape,
+        apply=lambda key, x: _apply(form, key, x).reshape(shape),
+        transpose=lambda key, s, d: _read(form, key, s, d, sum),
+        add_transpose=lambda key, s, x, scale: _add(form, key, s, x, scale),
+        estimate=lambda key, s, d: _read(form, key, s, d, reduce),
+        resize=resize,
+    )
+
+
+def _apply(form: _Form, key, x) -> jax.Array:
+    """Returns R x, of shape (rows, -1)."""
+    d, tile = x.size, form.buckets.tile(x.size)
+    places, seeds = form.draw(key, d)
+
+    def put(tables, number, first, values):
+        index = _index(first, tile)
+        tables = list(tables)
+        for term in range(form.terms):
+            signed = flip(values, form.signs.mask(seeds, index, term))
+            row = term // form.per_row
+            tables[row] = form.buckets.add(
+                tables[row], places, number, term, index, signed
+            )
+        return tuple(tables)
+
+    def put_tile(number, tables):
+        first = number * tile
+        return put(tables, number, first, lax.dynamic_slice(x, (first,), (tile,)))
+
+    table = varying_like(form.buckets.widen(jnp.zeros(form.cols)), x, places)
+    tables = lax.fori_loop(0, d // tile, put_tile, (table,) * form.rows)
+    if d % tile:
+        # The rest, as the end of a tile of zeros; padding x would cost a copy of it.
+        rest = x[d - tile :].at[: tile - d % tile].set(0)
+        tables = put(tables, d // tile, d - tile, rest)
+    return jnp.stack([form.buckets.fold(t) for t in tables]) / math.sqrt(form.terms)
+
+
+def _tiles(form: _Form, key, s, d):
+    """Returns (number of tiles, number -> (first, one value a term), places)."""
+    tile = form.buckets.tile(d)
+    places, seeds = form.draw(key, d)
+    scaled = s.reshape(form.rows, -1) / math.sqrt(form.terms)
+    tables = [form.buckets.widen(row) for row in scaled]
+
+    def read(number):
+        first = jnp.minimum(number * tile, d - tile)  # as `_apply` has it
+        index = _index(first, tile)
+        values = [
+            flip(
+                form.buckets.read(
+                    tables[term // form.per_row], places, number, term, index
+                ),
+                form.signs.mask(seeds, index, term),
+            )
+            for term in range(form.terms)
+        ]
+        return first, values
+
+    return -(-d // tile), read, places
+
+
+def _read(form: _Form, key, s, d, reduce) -> jax.Array:
+    """Returns `reduce` of the terms: R^T s for a sum.
+
+    The last tile overlaps the one before it, so tiles are written last to first.
+    """
+    count, read, places = _tiles(form, key, s, d)
+
+    def write(step, x):
+        first, values = read(count - 1 - step)
+        return lax.dynamic_update_slice(x, reduce(values), (first,))
+
+    x = varying_like(lax.empty((d,), jnp.float32), s, places)
+    return lax.fori_loop(0, count, write, x)
+
+
+def _add(form: _Form, key, s, x, scale) -> jax.Array:
+    """Returns x + scale R^T s in one pass, in place where x is donated."""
+    tile = form.buckets.tile(x.size)
+    count, read, places = _tiles(form, key, s, x.size)
+
+    def write(number, x):
+        first, values = read(number)
+        mine = _index(first, tile) >= jnp.asarray(number * tile, jnp.uint32)
+        step = jnp.where(mine, scale * sum(values), 0)
+        there = lax.dynamic_slice(x, (first,), (tile,))
+        return lax.dynamic_update_slice(x, there + step, (first,))
+
+    return lax.fori_loop(0, count, write, varying_like(x, s, places))
+
+
+def _index(first, length) -> jax.Array:
+    return jnp.asarray(first, jnp.uint32) + lax.iota(jnp.uint32, length)

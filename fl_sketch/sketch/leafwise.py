@@ -1,0 +1,120 @@
+"""A sketch of every leaf by itself: the layer-wise layout.
+
+SAFL names it as its open direction. The whole-tree layout is what every operator
+does by itself.
+
+>>> import jax, jax.numpy as jnp
+>>> from fl_sketch import sketch
+>>> update = {"kernel": jnp.ones((60, 10)), "bias": jnp.ones(10)}
+>>> op = sketch.leaf_by_leaf(sketch.count_sketch(61))
+>>> [part.shape for part in op.apply(jax.random.key(0), update)]
+[(1, 1), (1, 60)]
+"""
+
+import math
+
+import jax
+
+from fl_sketch import trees
+from fl_sketch.keys import require_key
+from fl_sketch.protocols import Key, Like, Message, Sketch, Tree
+from fl_sketch.sketch.on_trees import message_size
+from fl_sketch.sketch.sampling import identity
+
+
+def leaf_by_leaf(op: Sketch, exact_up_to: int = 0) -> Sketch:
+    """Sketches every leaf of an update by itself, with the budget of `op` split up.
+
+    A message is a tuple of one array a leaf, in the order of `jax.tree.leaves`; how
+    the budget is divided is said at `split_budget`. An operator with rows gives every
+    leaf at least one number a row.
+
+    Args:
+      op: any operator of fixed size.
+      exact_up_to: leaves of at most so many numbers are sent as they are.
+
+    Returns:
+      A Sketch of pytrees whose `zeros` and `size` need `like`.
+    """
+    budget = op.size()
+
+    def split(like: Like) -> list[Sketch]:
+        if isinstance(like, int):
+            msg = f"Expected the pytree whose leaves are sketched, got like={like}."
+            raise TypeError(msg)
+        trees.require_floats(like)
+        sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(like)]
+        shares = split_budget(budget, sizes, exact_up_to)
+        return [
+            identity() if share == size else op.resize(share)
+            for share, size in zip(shares, sizes, strict=True)
+        ]
+
+    def leaf_keys(key, count):
+        require_key(key)
+        return [jax.random.fold_in(key, number) for number in range(count)]
+
+    def apply(key: Key, tree: Tree) -> Message:
+        ops, leaves = split(tree), jax.tree.leaves(tree)
+        keys = leaf_keys(key, len(ops))
+        return tuple(
+            part.apply(leaf_key, leaf)
+            for part, leaf_key, leaf in zip(ops, keys, leaves, strict=True)
+        )
+
+    def rebuild(read):
+        def rebuild_like(key: Key, message: Message, like: Like, *rest) -> Tree:
+            ops = split(like)
+            leaves, treedef = jax.tree.flatten(like)
+            keys = leaf_keys(key, len(ops))
+            return jax.tree.unflatten(
+                treedef,
+                [
+                    read(part)(leaf_key, s, leaf, *rest)
+                    for part, leaf_key, s, leaf in zip(
+                        ops, keys, message, leaves, strict=True
+                    )
+                ],
+            )
+
+        return rebuild_like
+
+    def zeros(like: Like | None = None) -> Message:
+        if like is None:
+            msg = "A leaf by leaf sketch has a size only for a given update: pass like."
+            raise ValueError(msg)
+        leaves = jax.tree.leaves(like)
+        return tuple(
+            part.zeros(leaf) for part, leaf in zip(split(like), leaves, strict=True)
+        )
+
+    return Sketch(
+        apply=apply,
+        transpose=rebuild(lambda part: part.transpose),
+        add_transpose=rebuild(lambda part: part.add_transpose),
+        estimate=rebuild(lambda part: part.estimate),
+        zeros=zeros,
+        size=lambda like=None: message_size(jax.eval_shape(lambda: zeros(like))),
+        resize=lambda numbers: leaf_by_leaf(op.resize(numbers), exact_up_to),
+        fixed_key=op.fixed_key,
+    )
+
+
+def split_budget(budget: int, sizes: list[int], exact_up_to: int = 0) -> list[int]:
+    """Returns how many numbers each leaf may send; its own size means exactly.
+
+    Leaves of at most `exact_up_to` numbers are paid for first and sent exactly. The
+    others share what is left in proportion to their sizes, rounded down, but every
+    leaf gets at least one number, and none more than it has.
+
+    >>> split_budget(61, [10, 600])
+    [1, 60]
+    >>> split_budget(61, [10, 600], exact_up_to=16)
+    [10, 51]
+    """
+    small = sum(size for size in sizes if size <= exact_up_to)
+    left, sharing = max(budget - small, 0), max(sum(sizes) - small, 1)
+    return [
+        size if size <= exact_up_to else min(size, max(1, left * size // sharing))
+        for size in sizes
+    ]

@@ -1,0 +1,72 @@
+"""Operators that send coordinates as they are: some of them, or all."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from fl_sketch import validate
+from fl_sketch.protocols import Sketch
+from fl_sketch.sketch.hashing import flip, mixer_signs, sample_without_replacement
+from fl_sketch.sketch.on_trees import on_trees
+from fl_sketch.trees import varying_like
+
+
+def uniform_sampling(b: int) -> Sketch:
+    """Returns R = sqrt(d/b) S D: b coordinates without replacement, random signs.
+
+    The error is exact: E|R^T R x - x|^2 = (d/b - 1) |x|^2, because every
+    coordinate is kept with probability b/d and is then multiplied by d/b.
+
+    Args:
+      b: coordinates a message holds, at most d.
+
+    Reference: Song et al., Definition D.8.
+    """
+    validate.at_least_one(b=b)
+    signs = mixer_signs()
+
+    def shape(d):
+        if d is not None:
+            validate.at_most(d, "sampling without replacement from d numbers", b=b)
+        return (b,)
+
+    def draw(key, d):
+        key_rows, key_signs = jax.random.split(key)
+        rows = sample_without_replacement(key_rows, b, d)
+        mask = signs.mask(signs.seeds(key_signs, 1), rows.astype(jnp.uint32), 0)
+        return rows, mask, math.sqrt(d / b)
+
+    def apply(key, x):
+        rows, mask, scale = draw(key, x.size)
+        return flip(x[rows], mask) * scale
+
+    def transpose(key, s, d):
+        rows, mask, scale = draw(key, d)
+        zeros = varying_like(jnp.zeros(d), s)
+        return zeros.at[rows].set(flip(s, mask) * scale, unique_indices=True)
+
+    return on_trees(
+        shape=shape, apply=apply, transpose=transpose, resize=uniform_sampling
+    )
+
+
+def identity() -> Sketch:
+    """Returns R = I: the update itself, as one float32 vector.
+
+    Every sketched algorithm with this operator must equal its unsketched twin.
+    `zeros` and `size` need `like`, and a budget means nothing to it.
+    """
+
+    def shape(d):
+        if d is None:
+            msg = "identity() sends as many numbers as the update has: pass like."
+            raise ValueError(msg)
+        return (d,)
+
+    return on_trees(
+        shape=shape,
+        apply=lambda key, x: x.astype(jnp.float32),
+        transpose=lambda key, s, d: s,
+        resize=lambda numbers: identity(),
+    )

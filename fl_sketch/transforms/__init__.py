@@ -1,0 +1,23 @@
+"""The optax door: sketches as gradient transformations for your own training step.
+
+The round key is an extra argument of `update`, so that the chain below drops into
+any `shard_map` step; `params` must be passed too, as the shape to de-sketch into.
+
+>>> import jax, optax
+>>> from fl_sketch import sketch, transforms
+>>> op = sketch.count_sketch(cols=10)
+>>> tx = optax.chain(
+...     transforms.sketch(op),  # one device's update to a short message
+...     transforms.aggregate("devices"),  # the only thing that crosses the network
+...     transforms.desketch(op),
+...     optax.adam(1e-3),
+... )
+"""
+
+from fl_sketch.transforms.error_feedback import compress as compress
+from fl_sketch.transforms.error_feedback import error_feedback as error_feedback
+from fl_sketch.transforms.pipeline import aggregate as aggregate
+from fl_sketch.transforms.pipeline import desketch as desketch
+from fl_sketch.transforms.pipeline import sketch as sketch
+from fl_sketch.transforms.sketch_space import in_sketch_space as in_sketch_space
+from fl_sketch.transforms.sketch_space import top_k_desketch as top_k_desketch

@@ -1,0 +1,67 @@
+"""What a compressor leaves out, kept and added to the next update."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fl_sketch import trees
+from fl_sketch.protocols import Compressor, Tree
+from fl_sketch.transforms.pipeline import NEED_KEY, require
+
+
+def compress(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
+    """Replaces an update by what the receiver of its compressed message makes of it.
+
+    Args:
+      compressor: applied to the whole update as one vector.
+    """
+
+    def update(updates, state, params=None, *, key=None, **extra_args):
+        del params, extra_args
+        vector = trees.ravel(updates)
+        seen = compressor.apply(require(key, NEED_KEY), vector)
+        return trees.unraveler(updates)(seen), state
+
+    return optax.GradientTransformationExtraArgs(
+        lambda params: optax.EmptyState(), update
+    )
+
+
+class ErrorFeedbackState(NamedTuple):
+    """What has not been sent yet, and the state of the transformation inside."""
+
+    error: Tree  # like the parameters; one for each client
+    inner: optax.OptState
+
+
+def error_feedback(
+    tx: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+    """Adds to each update what `tx` left out of the earlier ones.
+
+    Formal guarantee: sum of outputs + error = sum of inputs, after every round. The
+    error stays bounded if `tx` is a contraction: top-k, scaled sign, random-k
+    without its factor d/k. An unbiased sketch, R^T R, is not one: its error grows.
+
+    The memory belongs to one client. Inside `shard_map` that part of the state has
+    to be sharded over the devices, not replicated.
+
+    Args:
+      tx: maps updates to updates of the same shape, such as `compress(top_k(k))` or
+        `chain(sketch(op), desketch(op))`.
+    """
+    tx = optax.with_extra_args_support(tx)
+
+    def init(params):
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return ErrorFeedbackState(zeros, tx.init(params))
+
+    def update(updates, state, params=None, **extra_args):
+        owed = jax.tree.map(jnp.add, updates, state.error)
+        sent, inner = tx.update(owed, state.inner, params, **extra_args)
+        error = jax.tree.map(jnp.subtract, owed, sent)
+        return sent, ErrorFeedbackState(error, inner)
+
+    return optax.GradientTransformationExtraArgs(init, update)

@@ -1,0 +1,96 @@
+"""sketch -> aggregate -> desketch, as stateless optax gradient transformations."""
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.custom_batching import custom_vmap
+
+from fl_sketch.protocols import Key, Sketch
+
+NEED_KEY = "Expected the round's key: update(updates, state, params, key=key)."
+NEED_PARAMS = (
+    "Expected params, whose shapes the update takes: update(u, state, params)."
+)
+
+
+def sketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
+    """Turns an update into its message: R x.
+
+    Args:
+      op: the operator; the same one goes to `desketch`.
+    """
+
+    def update(updates, state, params=None, *, key: Key | None = None, **extra_args):
+        del params, extra_args
+        return op.apply(require(key, NEED_KEY), updates), state
+
+    return optax.GradientTransformationExtraArgs(_no_state, update)
+
+
+def desketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
+    """Turns a mean message into an update like the parameters: `op.estimate`.
+
+    Args:
+      op: the operator that made the messages.
+    """
+
+    def update(updates, state, params=None, *, key: Key | None = None, **extra_args):
+        del extra_args
+        key, params = require(key, NEED_KEY), require(params, NEED_PARAMS)
+        return op.estimate(key, updates, params), state
+
+    return optax.GradientTransformationExtraArgs(_no_state, update)
+
+
+def aggregate(axis_name: str | tuple[str, ...]) -> optax.GradientTransformation:
+    """Replaces each message by the mean over clients and devices.
+
+    Clients on one device are those of an enclosing `vmap` (it needs no axis name),
+    devices those of the mesh axis of `shard_map`. What follows is computed once on
+    a device, not once a client, and is known to be the same on all devices: with
+    `vmap(..., out_axes=None)` and shard_map's replication check, jax refuses a step
+    in which anything of a client went around this mean.
+
+    Every device must hold the same number of clients.
+
+    Args:
+      axis_name: the mesh axis or axes over which the devices differ.
+    """
+
+    def update(updates, state, params=None):
+        del params
+
+        def mean(message):
+            return jax.lax.pmean(mean_over_clients(message), axis_name)
+
+        return jax.tree.map(mean, updates), state
+
+    return optax.GradientTransformation(_no_state, update)
+
+
+@custom_vmap
+def mean_over_clients(message: jax.Array) -> jax.Array:
+    """Returns the mean over the enclosing vmap; by itself, the message.
+
+    `lax.pmean` over the names of a vmap and of a mesh together is refused by
+    shard_map's replication check; a batching rule that averages is not.
+    """
+    return message
+
+
+@mean_over_clients.def_vmap
+def _mean_over_clients_batched(axis_size, in_batched, message):
+    del axis_size
+    return (jnp.mean(message, axis=0) if in_batched[0] else message), False
+
+
+def require(value, complaint: str):
+    """Returns `value`, or raises a ValueError if the caller left it out."""
+    if value is None:
+        raise ValueError(complaint)
+    return value
+
+
+def _no_state(params) -> optax.EmptyState:
+    del params
+    return optax.EmptyState()

@@ -1,0 +1,92 @@
+"""Updates as one vector and back, and the few questions asked about their shape."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from fl_sketch.protocols import Like, Tree
+
+FLOATS = ("float32", "bfloat16", "float16")
+LARGEST = 2**31 - 1  # coordinates are numbered by int32
+
+
+def require_floats(tree: Tree) -> None:
+    """Raises unless `tree` is a non-empty pytree of arrays that sketches can carry.
+
+    Raises:
+      TypeError: for a leaf that is not a float array of at most 32 bits.
+      ValueError: for a tree without numbers, or with more than int32 can count.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    total = 0
+    for path, leaf in leaves:
+        dtype = getattr(leaf, "dtype", None)
+        if str(dtype) not in FLOATS:
+            where = jax.tree_util.keystr(path) or "the update"
+            got = f"dtype {dtype}" if dtype is not None else repr(leaf)
+            msg = (
+                f"Expected {where} to be an array of {' or '.join(FLOATS)}, got {got}."
+            )
+            raise TypeError(msg)
+        total += math.prod(leaf.shape)
+    if not 0 < total <= LARGEST:
+        msg = f"Expected an update of 1 to {LARGEST} numbers, got {total}."
+        raise ValueError(msg)
+
+
+def size(like: Like) -> int:
+    """Returns how many numbers an update holds.
+
+    >>> size(7), size({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)})
+    (7, 9)
+    """
+    if isinstance(like, int):
+        if not 0 < like <= LARGEST:
+            msg = f"Expected d to be an integer in [1, {LARGEST}], got d={like}."
+            raise ValueError(msg)
+        return like
+    require_floats(like)
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(like))
+
+
+def ravel(tree: Tree) -> jax.Array:
+    """Returns the numbers of an update as one vector; a bare vector is not copied."""
+    require_floats(tree)
+    return ravel_pytree(tree)[0]
+
+
+def unraveler(like: Like) -> Callable[[jax.Array], Tree]:
+    """Returns the inverse of `ravel` for updates like `like`; for an int, identity."""
+    if isinstance(like, int):
+        return lambda vector: vector
+    require_floats(like)
+    leaves, treedef = jax.tree.flatten(like)
+    sizes = [math.prod(leaf.shape) for leaf in leaves]
+
+    def unravel(vector: jax.Array) -> Tree:
+        parts = jnp.split(vector, list(itertools.accumulate(sizes[:-1])))
+        shaped = [
+            part.reshape(leaf.shape).astype(leaf.dtype)
+            for part, leaf in zip(parts, leaves, strict=True)
+        ]
+        return jax.tree.unflatten(treedef, shaped)
+
+    return unravel
+
+
+def varying_like(value: jax.Array, *others: jax.Array) -> jax.Array:
+    """Returns `value`, marked as varying over the devices over which `others` vary.
+
+    A loop carry must have one type throughout: zeros are the same on all devices
+    of a shard_map, and what is added to them is not. The selection is never taken
+    and XLA removes it; it only carries the type.
+    """
+    for other in others:
+        if jnp.issubdtype(other.dtype, jax.dtypes.prng_key):
+            other = jax.random.key_data(other)
+        value = jnp.where(False, other.ravel()[0].astype(value.dtype), value)
+    return value
