@@ -3,7 +3,7 @@
 The byte ledger states sizes; this module is the proof that they can be had. It runs
 on the host, on numpy arrays, and is not part of any jitted program.
 
->>> fields = (Field(count=3, bits=5, kind="uint"), Field(count=1, bits=32, kind="float"))
+>>> fields = Field(3, bits=5, kind="uint"), Field(1, bits=32, kind="float")
 >>> data = encode(fields, (np.array([1, 31, 4]), np.array([0.5])))
 >>> len(data), size_in_bits(fields)
 (6, 47)

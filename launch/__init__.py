@@ -1,0 +1,1 @@
+"""Launchers: absl mains that parse flags, call the library and print."""

@@ -73,7 +73,7 @@ def count_sketch(
         return median(terms) * rows  # the terms are those of a mean
 
     form = _Form(BUCKETS[hash](cols), SIGNS[signs](), cols, rows, per_row=1)
-    reduce = median_of_rows if query == "median" and rows > 1 else sum
+    reduce = median_of_rows if query == "median" and rows > 1 else None
     return _hashed(form, (rows, cols), resize, reduce)
 
 
@@ -139,14 +139,14 @@ class _Form(NamedTuple):
         return places, self.signs.seeds(key_signs, self.terms)
 
 
-def _hashed(form: _Form, shape: tuple[int, ...], resize, reduce=sum) -> Sketch:
-    """Returns the Sketch of a form; `reduce` turns one value a term into estimates."""
+def _hashed(form: _Form, shape: tuple[int, ...], resize, reduce=None) -> Sketch:
+    """Returns the Sketch of a form; `reduce` makes estimates of one value a term."""
     return on_trees(
         shape=lambda d: shape,
         apply=lambda key, x: _apply(form, key, x).reshape(shape),
         transpose=lambda key, s, d: _read(form, key, s, d, sum),
         add_transpose=lambda key, s, x, scale: _add(form, key, s, x, scale),
-        estimate=lambda key, s, d: _read(form, key, s, d, reduce),
+        estimate=reduce and (lambda key, s, d: _read(form, key, s, d, reduce)),
         resize=resize,
     )
 

@@ -71,11 +71,12 @@ def on_trees(
     def size(like: Like | None = None) -> int:
         return message_size(jax.eval_shape(lambda: zeros(like)))
 
+    adjoint = rebuild(transpose)
     return Sketch(
         apply=apply_tree,
-        transpose=rebuild(transpose),
+        transpose=adjoint,
         add_transpose=add_transpose_tree,
-        estimate=rebuild(estimate or transpose),
+        estimate=rebuild(estimate) if estimate else adjoint,
         zeros=zeros,
         size=size,
         resize=resize,

@@ -1,0 +1,192 @@
+"""Every sketch operator and its adjoint, timed against a copy of the same memory.
+
+The unit is the copy: `x -> -x` over as many numbers, in place because x is donated,
+in the same process and in turn with everything else. A ratio of 1.5 means that the
+operator takes half as long again as reading and writing its input once. Adjoints
+write into a donated vector, as a program that keeps its buffers would: a fresh
+64 MB output costs a CPU more in page faults than any of the work.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fl_sketch import sketch
+from fl_sketch.bench import torch_column
+from fl_sketch.bench.timing import Timed, interleaved
+from fl_sketch.protocols import Sketch
+
+# A dense operator draws b d numbers; beyond this a row of the table takes minutes.
+LARGEST_DENSE = 4 * 10**9
+
+OPERATORS: dict[str, Callable[[int], Sketch]] = {
+    "count_sketch": sketch.count_sketch,
+    "count_sketch x5": lambda b: sketch.count_sketch(b, rows=5),
+    "count_sketch independent": lambda b: sketch.count_sketch(b, hash="independent"),
+    "count_sketch polynomial": lambda b: sketch.count_sketch(b, signs="polynomial"),
+    "sparse_embedding 4": lambda b: sketch.sparse_embedding(b, 4),
+    "srht": sketch.srht,
+    "uniform_sampling": sketch.uniform_sampling,
+    "gaussian": sketch.gaussian,
+    "ams": sketch.ams,
+}
+DENSE = ("gaussian", "ams")
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    operator: str
+    kernel: str
+    d: int
+    b: int
+    clients: int
+    milliseconds: float | None
+    ratio: float | None  # to the copy
+    copy_milliseconds: float | None
+    extra_vectors: float | None  # memory beyond the input, in vectors of length d
+    note: str
+
+
+class Kernel(NamedTuple):
+    """A jitted function and what it is fed; the first argument may be donated."""
+
+    function: Callable
+    arguments: Callable[[], tuple]
+    carried: bool  # the result replaces the donated first argument
+
+
+def run(
+    sizes: Sequence[int],
+    compressions: Sequence[int],
+    clients: Sequence[int],
+    names: Sequence[str],
+    with_torch: bool,
+) -> Iterator[Row]:
+    """Yields the rows of the table, size by size."""
+    for d in sizes:
+        for compression in compressions:
+            for count in clients:
+                yield from _compare(d, max(1, d // compression), count, names)
+                if with_torch and count == 1:
+                    yield from _compare_torch(d, max(1, d // compression))
+
+
+def _compare(d: int, b: int, clients: int, names: Sequence[str]) -> Iterator[Row]:
+    kernels, skipped = {("copy", "in place"): _copy(d, clients)}, []
+    for name in names:
+        if name in DENSE and b * d > LARGEST_DENSE:
+            note = f"not timed: {b * d:.1e} entries"
+            skipped.append(Row(name, "", d, b, clients, *[None] * 4, note))
+            continue
+        op = OPERATORS[name](b)
+        made = _one_vector(op, d) if clients == 1 else _many(op, d, clients)
+        kernels |= {(name, kernel): timed for kernel, timed in made.items()}
+    seconds = interleaved({key: _timed(kernel) for key, kernel in kernels.items()})
+    copy = seconds[("copy", "in place")]
+    for (name, kernel), taken in seconds.items():
+        vectors = _extra_vectors(kernels[name, kernel], d)
+        yield Row(
+            name,
+            kernel,
+            d,
+            b,
+            clients,
+            1e3 * taken,
+            taken / copy,
+            1e3 * copy,
+            vectors,
+            "",
+        )
+    yield from skipped
+
+
+def _copy(d: int, clients: int) -> Kernel:
+    shape = (d,) if clients == 1 else (clients, d)
+    negate = jax.jit(jnp.negative, donate_argnums=0)
+    return Kernel(negate, lambda: (_vector(shape),), carried=True)
+
+
+def _one_vector(op: Sketch, d: int) -> dict[str, Kernel]:
+    key = jax.random.key(0)
+    donating = functools.partial(jax.jit, donate_argnums=0, keep_unused=True)
+
+    def message():
+        return op.apply(key, _vector((d,)))
+
+    def into_donated(read):
+        return Kernel(
+            donating(lambda x, key, s: read(key, s, d)),
+            lambda: (_vector((d,)), key, message()),
+            carried=True,
+        )
+
+    kernels = {
+        "apply": Kernel(jax.jit(op.apply), lambda: (key, _vector((d,))), carried=False),
+        "adjoint": into_donated(op.transpose),
+        "x -= lr R's": Kernel(
+            donating(lambda x, key, s: op.add_transpose(key, s, x, -1e-3)),
+            lambda: (_vector((d,)), key, message()),
+            carried=True,
+        ),
+    }
+    if op.estimate is not op.transpose:
+        kernels["median of rows"] = into_donated(op.estimate)
+    return kernels
+
+
+def _many(op: Sketch, d: int, clients: int) -> dict[str, Kernel]:
+    def with_map(key, xs):
+        return jax.lax.map(functools.partial(op.apply, key), xs)
+
+    def with_vmap(key, xs):
+        return jax.vmap(op.apply, in_axes=(None, 0))(key, xs)
+
+    def arguments():
+        return jax.random.key(0), _vector((clients, d))
+
+    return {
+        "apply, lax.map": Kernel(jax.jit(with_map), arguments, carried=False),
+        "apply, vmap": Kernel(jax.jit(with_vmap), arguments, carried=False),
+    }
+
+
+def _vector(shape: tuple[int, ...]) -> jax.Array:
+    return jax.random.normal(jax.random.key(1), shape)
+
+
+def _timed(kernel: Kernel) -> Timed:
+    def call(arguments):
+        result = jax.block_until_ready(kernel.function(*arguments))
+        return (result, *arguments[1:]) if kernel.carried else arguments
+
+    return Timed(kernel.arguments, call)
+
+
+def _extra_vectors(kernel: Kernel, d: int) -> float:
+    """Returns what XLA allocates beyond the arguments, in float32 vectors of d."""
+    shapes = jax.eval_shape(kernel.arguments)
+    memory = kernel.function.lower(*shapes).compile().memory_analysis()
+    beyond = memory.temp_size_in_bytes + memory.output_size_in_bytes
+    return (beyond - memory.alias_size_in_bytes) / (4 * d)
+
+
+def _compare_torch(d: int, b: int) -> Iterator[Row]:
+    seconds = interleaved(torch_column.computations(d, b))
+    copy = seconds["copy"]
+    for name, taken in seconds.items():
+        yield Row(
+            f"torch {name}",
+            "apply",
+            d,
+            b,
+            1,
+            1e3 * taken,
+            taken / copy,
+            1e3 * copy,
+            None,
+            "",
+        )

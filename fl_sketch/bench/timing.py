@@ -1,0 +1,55 @@
+"""Timing several computations in turn, so that a drifting machine hits all alike."""
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+
+class Timed(NamedTuple):
+    """Something to time that carries a value from call to call.
+
+    A computation that overwrites its donated argument returns it for the next call;
+    one that does not may return anything.
+    """
+
+    start: Callable[[], Any]
+    call: Callable[[Any], Any]  # must return only when the work is done
+
+
+def interleaved(
+    timed: Mapping[str, Timed],
+    *,
+    rounds: int = 15,
+    sample_seconds: float = 0.01,
+    budget_seconds: float = 3.0,
+) -> dict[str, float]:
+    """Returns the median seconds a call, by name.
+
+    Every round takes one sample of each computation, in random order. A sample is a
+    run of calls of about `sample_seconds`, and counts with its median call; the
+    result is the median over rounds. Fewer rounds are made, but at least three, if
+    one of the computations would take longer than its budget.
+    """
+    values, calls, spent = {}, {}, {}
+    for name, item in timed.items():
+        values[name] = item.call(item.call(item.start()))  # compiled and warm
+        spent[name] = _seconds(item, values, name)
+        calls[name] = max(1, int(sample_seconds / max(spent[name], 1e-7)))
+    slowest = max(spent.values())
+    rounds = max(3, min(rounds, int(budget_seconds / slowest)))
+    samples = {name: [] for name in timed}
+    order = list(timed)
+    for _ in range(rounds):
+        random.shuffle(order)
+        for name in order:
+            runs = [_seconds(timed[name], values, name) for _ in range(calls[name])]
+            samples[name].append(statistics.median(runs))
+    return {name: statistics.median(runs) for name, runs in samples.items()}
+
+
+def _seconds(item: Timed, values: dict[str, Any], name: str) -> float:
+    begin = time.perf_counter()
+    values[name] = item.call(values[name])
+    return time.perf_counter() - begin

@@ -1,0 +1,148 @@
+"""Count sketches and sparse embeddings have the structure of their definitions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.linalg import clarkson_woodruff_transform
+
+from fl_sketch import sketch
+from fl_sketch.sketch import buckets
+from tests.oracles import count_sketch as oracle
+
+KEY = jax.random.key(3)
+DRAWS = 20_000
+hashes = pytest.mark.parametrize("hash_name", ["blocked", "independent"])
+
+
+def matrix(op, d, key=KEY):
+    rows = jax.jit(jax.vmap(lambda e: op.apply(key, e)))(jnp.eye(d))
+    return np.moveaxis(np.asarray(rows), 0, -1)  # (rows, cols, d), or (b, d)
+
+
+def places(cols, d, coordinates, hash_name="blocked", make=None):
+    """Returns the bucket of each coordinate, of shape (draws, coordinates)."""
+    make = make or buckets.BUCKETS[hash_name]
+    ways = make(cols)
+    tile = ways.tile(d)
+
+    @jax.jit
+    @jax.vmap
+    def draw(key):
+        drawn = ways.draw(key, d, 1, 1)
+
+        def bucket(i):
+            first = jnp.minimum(i // tile * tile, d - tile)
+            index = first.astype(jnp.uint32) + jnp.arange(tile, dtype=jnp.uint32)
+            one = (index == i.astype(jnp.uint32)).astype(jnp.float32)
+            table = ways.widen(jnp.zeros(cols))
+            table = ways.add(table, drawn, i // tile, 0, index, one)
+            return jnp.argmax(ways.fold(table))
+
+        return jax.vmap(bucket)(jnp.asarray(coordinates))
+
+    return np.asarray(draw(jax.random.split(KEY, DRAWS)))
+
+
+@hashes
+def test_a_column_has_one_sign_in_each_row_as_in_scipy(hash_name):
+    d, cols = 70, 16
+    reference = clarkson_woodruff_transform(np.eye(d), cols, rng=0)
+    assert np.all((reference != 0).sum(axis=0) == 1)
+    one_row = matrix(sketch.count_sketch(cols, hash=hash_name), d)[0]
+    assert np.all((one_row != 0).sum(axis=0) == 1)
+    assert set(np.unique(one_row)) == set(np.unique(reference)) == {-1.0, 0.0, 1.0}
+
+    rows = matrix(sketch.count_sketch(cols, rows=3, hash=hash_name), d)
+    assert np.all((rows != 0).sum(axis=1) == 1)
+    np.testing.assert_allclose(np.abs(rows[rows != 0]), 3**-0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("d", [3, 24, 70])
+@pytest.mark.parametrize("kind", ["replacement-free", "blocked"])
+def test_an_embedding_has_its_nonzeros_in_every_column(kind, d):
+    r = matrix(sketch.sparse_embedding(12, 4, kind=kind), d)
+    assert np.all((r != 0).sum(axis=0) == 4)
+    np.testing.assert_allclose(np.abs(r[r != 0]), 0.5)
+    if kind == "blocked":
+        assert np.all((r.reshape(4, 3, d) != 0).sum(axis=1) == 1)
+
+
+@hashes
+@pytest.mark.parametrize("rows", [1, 4, 5])
+def test_apply_and_median_follow_the_definition(hash_name, rows):
+    d, cols = 61, 16
+    op = sketch.count_sketch(cols, rows=rows, hash=hash_name)
+    r = matrix(op, d) * rows**0.5
+    where, signs = np.abs(r).argmax(axis=1), r.sum(axis=1).round()
+    x = np.asarray(jax.random.normal(jax.random.key(8), (d,)))
+    table = oracle.apply(x, where, signs, cols)
+    s = op.apply(KEY, jnp.asarray(x))
+    np.testing.assert_allclose(s * rows**0.5, table, atol=1e-5)
+    np.testing.assert_allclose(
+        op.estimate(KEY, s, d), oracle.query(table, where, signs), atol=1e-5
+    )
+    mean = sketch.count_sketch(cols, rows=rows, hash=hash_name, query="mean")
+    np.testing.assert_array_equal(mean.apply(KEY, jnp.asarray(x)), s)
+    np.testing.assert_array_equal(mean.estimate(KEY, s, d), op.transpose(KEY, s, d))
+
+
+def rate_is(hits, expected):
+    standard_error = (expected * (1 - expected) / DRAWS) ** 0.5
+    return abs(hits.mean() - expected) <= 4 * standard_error
+
+
+def test_blocked_coordinates_collide_across_tiles_and_never_within():
+    cols, d = 16, 70
+    within = places(cols, d, [0, 1, 15, 64, 65, 69])
+    for i, j in [(0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5)]:
+        assert not np.any(within[:, i] == within[:, j])
+    across = places(cols, d, [0, 16, 17, 40, 64, 69])
+    for i in range(6):
+        for j in range(i):
+            if (i, j) not in [(2, 1), (5, 4)]:
+                assert rate_is(across[:, i] == across[:, j], 1 / cols), (i, j)
+
+
+def test_independent_coordinates_collide_at_one_rate():
+    found = places(16, 70, [0, 1, 16, 40, 64], "independent")
+    for i in range(5):
+        for j in range(i):
+            assert rate_is(found[:, i] == found[:, j], 1 / 16), (i, j)
+
+
+def worst_uniformity(found, cols):
+    counts = [np.bincount(column, minlength=cols) for column in found.T]
+    return min(stats.chisquare(count).pvalue for count in counts)
+
+
+def test_buckets_are_uniform_and_a_zero_hash_would_not_be():
+    cols, d, coordinates = 16, 70, [0, 5, 16, 63, 64, 69]
+    for hash_name in buckets.BUCKETS:
+        assert worst_uniformity(places(cols, d, coordinates, hash_name), cols) > 1e-4
+
+    def zero_hash(cols):
+        ways = buckets.blocked(cols)
+        return ways._replace(draw=lambda *a: jnp.zeros_like(ways.draw(*a)))
+
+    zero = places(cols, d, coordinates, make=zero_hash)
+    assert worst_uniformity(zero, cols) < 1e-12
+
+
+def test_a_single_spike_comes_back_exactly():
+    op = sketch.count_sketch(cols=50, rows=5)
+    x = jnp.zeros(5000).at[1234].set(-2.5)
+    s = op.apply(KEY, x)
+    assert float(op.estimate(KEY, s, 5000)[1234]) == pytest.approx(-2.5, rel=1e-6)
+
+
+def test_adding_in_place_needs_no_second_vector():
+    d = 100_000
+    op = sketch.count_sketch(cols=1000)
+    step = jax.jit(
+        lambda x, key, s: op.add_transpose(key, s, x, -0.1), donate_argnums=0
+    )
+    memory = step.lower(jnp.zeros(d), KEY, op.zeros()).compile().memory_analysis()
+    assert memory.alias_size_in_bytes >= 4 * d
+    assert memory.temp_size_in_bytes < 0.1 * 4 * d
