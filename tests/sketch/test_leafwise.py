@@ -1,0 +1,97 @@
+"""Sketching leaf by leaf: the budget is split, small leaves may be exact."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from fl_sketch import sketch
+from fl_sketch.sketch.leafwise import split_budget
+from tests.operators import OPERATORS
+
+KEY = jax.random.key(0)
+TREE = {
+    "dense": {"kernel": jnp.arange(60.0).reshape(12, 5), "bias": jnp.ones(5)},
+    "scale": jnp.float32(2.0),
+}
+SIZED = [name for name in OPERATORS if name != "identity"]
+
+
+@given(
+    budget=st.integers(1, 500),
+    sizes=st.lists(st.integers(1, 200), min_size=1, max_size=6),
+    exact_up_to=st.integers(0, 20),
+)
+@settings(deadline=None, derandomize=True, phases=[Phase.generate])
+def test_shares_are_in_proportion_and_never_empty(budget, sizes, exact_up_to):
+    shares = split_budget(budget, sizes, exact_up_to)
+    assert all(1 <= share <= size for share, size in zip(shares, sizes, strict=True))
+    assert sum(shares) <= max(budget, sum(s for s in sizes if s <= exact_up_to)) + len(
+        sizes
+    )
+    big = [(s, n) for s, n in zip(shares, sizes, strict=True) if n > exact_up_to]
+    for share, size in big:
+        assert share <= 1 or share <= budget * size / sum(n for _, n in big) + 1e-9
+    if budget >= sum(sizes):
+        assert shares == sizes
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_every_leaf_has_its_own_unbiased_sketch(name):
+    op = sketch.leaf_by_leaf(OPERATORS[name].make(20))
+    message = op.apply(KEY, TREE)
+    assert len(message) == 3
+    assert op.size(TREE) == sum(part.size for part in message)
+    zeros = op.zeros(TREE)
+    assert [z.shape for z in zeros] == [part.shape for part in message]
+
+    draw = jax.vmap(lambda key: op.transpose(key, op.apply(key, TREE), TREE))
+    many = jax.jit(draw)(jax.random.split(KEY, 4000))
+
+    def unbiased(samples, truth):
+        spread = samples.std(axis=0) / 4000**0.5
+        assert np.all(np.abs(samples.mean(axis=0) - truth) <= 4.5 * spread + 1e-3)
+
+    jax.tree.map(unbiased, many, TREE)
+    added = op.add_transpose(KEY, message, TREE, 2.0)
+    back = op.transpose(KEY, message, TREE)
+    close = {"rtol": 1e-4, "atol": 1e-3}
+    jax.tree.map(
+        lambda a, t, r: np.testing.assert_allclose(a, t + 2 * r, **close),
+        added,
+        TREE,
+        back,
+    )
+
+
+def test_small_leaves_are_exact_when_asked():
+    op = sketch.leaf_by_leaf(sketch.count_sketch(20), exact_up_to=5)
+    message = op.apply(KEY, TREE)
+    assert [part.shape for part in message] == [(5,), (1, 14), (1,)]
+    back = op.estimate(KEY, message, TREE)
+    np.testing.assert_array_equal(back["dense"]["bias"], TREE["dense"]["bias"])
+    np.testing.assert_array_equal(back["scale"], TREE["scale"])
+
+
+def test_a_budget_for_everything_sends_everything():
+    op = sketch.leaf_by_leaf(sketch.count_sketch(100))
+    back = op.transpose(KEY, op.apply(KEY, TREE), TREE)
+    jax.tree.map(np.testing.assert_array_equal, back, TREE)
+
+
+def test_leaves_do_not_share_hashes():
+    twins = {"a": jnp.arange(40.0), "b": jnp.arange(40.0)}
+    one, two = sketch.leaf_by_leaf(sketch.count_sketch(20)).apply(KEY, twins)
+    assert not np.array_equal(one, two)
+
+
+def test_what_it_needs_to_know_is_asked_for():
+    op = sketch.leaf_by_leaf(sketch.count_sketch(20))
+    with pytest.raises(ValueError, match="pass like"):
+        op.zeros()
+    with pytest.raises(TypeError, match="like=40"):
+        op.zeros(40)
+    with pytest.raises(ValueError, match="pass like"):
+        sketch.leaf_by_leaf(sketch.identity())
