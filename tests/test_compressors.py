@@ -23,9 +23,7 @@ CASES = {
     "scaled_sign": compressors.scaled_sign(),
     "qsgd": compressors.qsgd(4),
     "qsgd_one_level": compressors.qsgd(1),
-    "top_then_sign": compressors.then(
-        compressors.top_k(10), compressors.scaled_sign()
-    ),
+    "top_then_sign": compressors.then(compressors.top_k(10), compressors.scaled_sign()),
     "cocktail": compressors.then(
         compressors.random_k(40, unbiased=False),
         compressors.top_k(12),
@@ -53,7 +51,9 @@ def test_bytes_are_the_stated_bits_rounded_up(name):
     arrays = case.compress(KEY, X)
     data = wire.encode(case.fields(D), arrays)
     assert len(data) == math.ceil(case.bits(D) / 8)
-    received = case.expand(tuple(map(jnp.asarray, wire.decode(case.fields(D), data))), D)
+    received = case.expand(
+        tuple(map(jnp.asarray, wire.decode(case.fields(D), data))), D
+    )
     np.testing.assert_allclose(received, case.apply(KEY, X), rtol=1e-6)
 
 
@@ -158,9 +158,7 @@ def test_bad_input_is_refused_in_one_line(call, error, words):
     assert "\n" not in str(caught.value)
 
 
-@given(
-    d=st.integers(1, 300), k=st.integers(1, 300), levels=st.integers(1, 300)
-)
+@given(d=st.integers(1, 300), k=st.integers(1, 300), levels=st.integers(1, 300))
 @settings(max_examples=25, deadline=None, derandomize=True, phases=[Phase.generate])
 def test_sizes_hold_for_all_lengths(d, k, levels):
     k = min(k, d)

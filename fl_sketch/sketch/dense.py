@@ -113,7 +113,7 @@ def _dense(b: int, left: Callable, right: Callable, resize: Callable) -> Sketch:
             first = number * width
             return lax.dynamic_update_slice(x, left(key, s, first, width), (first,))
 
-        x = varying_like(lax.empty((d,), jnp.float32), s, key)
+        x = varying_like(jnp.zeros(d), s, key)
         x = lax.fori_loop(0, d // width, write_tile, x)
         if d % width:
             rest = left(key, s, jnp.int32(whole), d - whole)

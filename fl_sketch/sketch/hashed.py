@@ -215,7 +215,7 @@ def _read(form: _Form, key, s, d, reduce) -> jax.Array:
         first, values = read(count - 1 - step)
         return lax.dynamic_update_slice(x, reduce(values), (first,))
 
-    x = varying_like(lax.empty((d,), jnp.float32), s, places)
+    x = varying_like(jnp.zeros(d), s, places)
     return lax.fori_loop(0, count, write, x)
 
 

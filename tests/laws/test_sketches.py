@@ -190,9 +190,7 @@ def test_a_tree_is_sketched_as_the_vector_of_its_leaves(name):
     np.testing.assert_array_equal(s, op.apply(key, flat))
     assert op.size(tree) == s.size
     back = op.transpose(key, s, tree)
-    jax.tree.map(
-        np.testing.assert_array_equal, back, unravel(op.transpose(key, s, d))
-    )
+    jax.tree.map(np.testing.assert_array_equal, back, unravel(op.transpose(key, s, d)))
     shapes = jax.eval_shape(lambda: tree)
     jax.tree.map(np.testing.assert_array_equal, back, op.transpose(key, s, shapes))
 

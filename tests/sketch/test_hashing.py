@@ -89,7 +89,7 @@ def uniformity(numbers, cells):
 @pytest.mark.parametrize(("per_row", "modulus"), [(1, 10), (3, 7), (4, 4)])
 def test_offsets_are_uniform_and_distinct_within_a_row(per_row, modulus):
     drawn = np.asarray(hashing.offsets(KEYS, (40_000, 2, per_row), modulus))
-    assert 0 <= drawn.min() and drawn.max() < modulus
+    assert drawn.min() >= 0 and drawn.max() < modulus
     ordered = np.sort(drawn, axis=-1)
     assert np.all(ordered[..., 1:] != ordered[..., :-1])
     counts = np.bincount(drawn.ravel(), minlength=modulus)
@@ -104,7 +104,7 @@ def test_samples_are_without_replacement(d):
     count = min(d, 5000)
     sample = hashing.sample_without_replacement(jax.random.key(d), count, d)
     assert np.unique(sample).size == count
-    assert 0 <= int(sample.min()) and int(sample.max()) < d
+    assert int(sample.min()) >= 0 and int(sample.max()) < d
     if d <= 5000:  # the whole of it is a permutation
         np.testing.assert_array_equal(np.sort(sample), np.arange(d))
 

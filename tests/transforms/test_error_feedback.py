@@ -1,0 +1,89 @@
+"""Error feedback forgets nothing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from fl_sketch import compressors, sketch, transforms
+
+KEY = jax.random.key(0)
+PARAMS = {"w": jnp.zeros((4, 5)), "b": jnp.zeros(4)}
+OP = sketch.count_sketch(12)
+INSIDE = {
+    "top_k": transforms.compress(compressors.top_k(3)),
+    "scaled_sign": transforms.compress(compressors.scaled_sign()),
+    "sketch": optax.chain(transforms.sketch(OP), transforms.desketch(OP)),
+}
+
+
+def some(number):
+    return jax.tree.map(
+        lambda p: jax.random.normal(jax.random.key(number), p.shape), PARAMS
+    )
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_was_sent_and_what_is_owed_add_up_to_the_updates(name):
+    tx = transforms.error_feedback(INSIDE[name])
+    state = tx.init(PARAMS)
+    sent = given = jax.tree.map(jnp.zeros_like, PARAMS)
+    update = jax.jit(lambda u, s, k: tx.update(u, s, PARAMS, key=k))
+    for number in range(8):
+        out, state = update(some(number), state, jax.random.fold_in(KEY, number))
+        sent = optax.apply_updates(sent, out)
+        given = optax.apply_updates(given, some(number))
+    total = optax.apply_updates(sent, state.error)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), total, given)
+    if name == "top_k":
+        changed = sum(int((leaf != 0).sum()) for leaf in jax.tree.leaves(out))
+        assert changed == 3
+
+
+def test_top_k_with_feedback_reaches_what_top_k_alone_cannot():
+    # Ten coordinates far from zero take turns under k = 1 and hide two small ones.
+    target = jnp.concatenate([jnp.full(10, 5.0), jnp.full(2, 0.1)])
+    alone = transforms.compress(compressors.top_k(1))
+
+    def descend(tx, rounds=60):
+        x, state = jnp.zeros(12), tx.init(jnp.zeros(12))
+        drift = jnp.zeros(12).at[:10].set(jnp.array([1.0, -1.0] * 5))
+        for number in range(rounds):
+            grad = x - target + drift * (-1) ** number  # noise that averages out
+            step, state = tx.update(0.05 * grad, state, x, key=KEY)
+            x = x - step
+        return x
+
+    assert float(descend(alone)[11]) == 0.0
+    assert float(descend(transforms.error_feedback(alone), 400)[11]) > 0.05
+
+
+def test_memory_is_one_clients_own_inside_shard_map():
+    tx = optax.chain(
+        transforms.error_feedback(transforms.compress(compressors.top_k(2))),
+        transforms.aggregate("devices"),
+    )
+    mesh = jax.make_mesh((8,), ("devices",), axis_types=(AxisType.Auto,))
+    x = jax.random.normal(KEY, (8, 6))
+
+    def on_one_device(x, memory):
+        state = (jax.tree.map(lambda m: m[0], memory), optax.EmptyState())
+        mean, (memory, _) = tx.update(x[0], state, x[0], key=KEY)
+        return mean, jax.tree.map(lambda m: m[None], memory)
+
+    single = tx.init(jnp.zeros(6))[0]
+    memory = jax.tree.map(lambda m: jnp.broadcast_to(m, (8, *m.shape)), single)
+    mean, memory = jax.jit(
+        jax.shard_map(
+            on_one_device,
+            mesh=mesh,
+            in_specs=(P("devices"), P("devices")),
+            out_specs=(P(), P("devices")),
+        )
+    )(x, memory)
+    kept = jnp.stack([compressors.top_k(2).apply(KEY, row) for row in x])
+    np.testing.assert_allclose(mean, kept.mean(0), atol=1e-6)
+    np.testing.assert_allclose(memory.error, x - kept, atol=1e-6)
