@@ -78,8 +78,8 @@ def run(
 def _compare(d: int, b: int, clients: int, names: Sequence[str]) -> Iterator[Row]:
     kernels, skipped = {("copy", "in place"): _copy(d, clients)}, []
     for name in names:
-        if name in DENSE and b * d > LARGEST_DENSE:
-            note = f"not timed: {b * d:.1e} entries"
+        if name in DENSE and b * d * clients > LARGEST_DENSE:
+            note = f"not timed: {b * d * clients:.1e} entries"
             skipped.append(Row(name, "", d, b, clients, *[None] * 4, note))
             continue
         op = OPERATORS[name](b)

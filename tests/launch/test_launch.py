@@ -1,0 +1,68 @@
+"""The launchers run, say what they found, and refuse what they cannot do."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+
+
+def launch(*arguments):
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+
+
+def test_quickstart_prints_its_table():
+    done = launch("launch.quickstart", "--steps=60", "--compression=10")
+    assert done.returncode == 0, done.stderr
+    head, _, plain, sketched = done.stdout.splitlines()
+    assert head.startswith("19210 parameters, 4 devices, 60 steps")
+    assert plain.split()[-4:-1] == ["19210", "76.84", plain.split()[-2]]
+    assert sketched.split()[-4:-2] == ["1921", "7.68"]
+    assert float(plain.split()[-2]) > 0.6
+    assert float(sketched.split()[-2]) > 0.5
+    assert not done.stderr
+
+
+def test_benchmark_prints_a_table_and_its_json_lines(tmp_path):
+    out = tmp_path / "rows.jsonl"
+    done = launch(
+        "launch.benchmark", "--suite=sketch", "--sizes=20000", "--compressions=100",
+        "--clients=1", "--clients=2", "--operators=count_sketch", f"--out={out}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    kernels = [(row["operator"], row["kernel"], row["clients"]) for row in rows]
+    assert kernels == [
+        ("copy", "in place", 1),
+        ("count_sketch", "apply", 1),
+        ("count_sketch", "adjoint", 1),
+        ("count_sketch", "x -= lr R's", 1),
+        ("copy", "in place", 2),
+        ("count_sketch", "apply, lax.map", 2),
+        ("count_sketch", "apply, vmap", 2),
+    ]
+    assert all(row["ratio"] > 0 and row["b"] == 200 for row in rows)
+    assert rows[0]["ratio"] == 1 and rows[0]["extra_vectors"] == 0
+    assert out.read_text() in done.stdout
+    assert "count_sketch" in done.stdout.splitlines()[3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("launch.quickstart", "--compression=0"), "compression=0"),
+        (("launch.quickstart", "--steps=many"), "steps=many"),
+        (("launch.quickstart", "--step=3"), "Unknown command line flag 'step'"),
+        (("launch.benchmark", "--suite=scetch"), "suite=scetch"),
+        (("launch.benchmark", "--operators=md5"), "operators=md5"),
+    ],
+)
+def test_bad_flags_get_one_line_before_anything_runs(arguments, words):
+    done = launch(*arguments)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

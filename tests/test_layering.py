@@ -1,0 +1,81 @@
+"""A file imports only from lower layers (and from its own folder)."""
+
+import ast
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+PACKAGE = ROOT / "fl_sketch"
+
+# From the ground up; a name is a file or a folder of fl_sketch.
+LAYERS = [
+    ["protocols"],
+    ["validate", "keys", "trees", "wire"],
+    ["sketch"],
+    ["compressors"],
+    ["transforms"],
+    ["bench"],
+]
+HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def place(path):
+    """Returns the name of the file or folder directly below fl_sketch."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(path):
+    """Yields the parts below fl_sketch of every import of it, anywhere in a file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the layer"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            first, *rest = name.split(".")
+            if first == "fl_sketch" and rest:
+                yield rest
+            assert first not in ("launch", "tests", "configs"), f"{path} looks up"
+
+
+def folder_of(path):
+    return path.parent if path.parent != PACKAGE else path
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_down(path):
+    if path == PACKAGE / "__init__.py":
+        assert not list(imported(path))
+        return
+    own = place(path)
+    assert own in HEIGHT, f"{own} has no layer yet: give it one in LAYERS"
+    for rest in imported(path):
+        if rest[0] != own:
+            assert HEIGHT[rest[0]] < HEIGHT[own], f"{path} imports {'.'.join(rest)}"
+
+
+def test_every_layer_exists():
+    assert {place(path) for path in FILES} - {"__init__"} == set(HEIGHT)
+
+
+def python_files():
+    for folder in ("fl_sketch", "launch", "configs", "tests"):
+        yield from (ROOT / folder).rglob("*.py")
+
+
+def test_files_fit_their_sizes_and_none_is_a_drawer():
+    for path in python_files():
+        lines = len(path.read_text().splitlines())
+        assert lines <= (120 if path.parent.name == "launch" else 400), path
+        assert not set(path.stem.split("_")) & {"utils", "util", "helpers", "common"}
+
+
+def test_the_layer_test_sees_an_upward_import(tmp_path):
+    bad = tmp_path / "bad.py"
+    bad.write_text("def f():\n    from fl_sketch.transforms import sketch\n")
+    assert list(imported(bad)) == [["transforms", "sketch"]]
