@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from fl_sketch.protocols import Like, Tree
@@ -38,17 +39,22 @@ def require_floats(tree: Tree) -> None:
         raise ValueError(msg)
 
 
+def is_length(like: Like) -> bool:
+    """Returns whether `like` is the length of a vector rather than an update."""
+    return isinstance(like, int | np.integer)
+
+
 def size(like: Like) -> int:
     """Returns how many numbers an update holds.
 
     >>> size(7), size({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)})
     (7, 9)
     """
-    if isinstance(like, int):
+    if is_length(like):
         if not 0 < like <= LARGEST:
             msg = f"Expected d to be an integer in [1, {LARGEST}], got d={like}."
             raise ValueError(msg)
-        return like
+        return int(like)
     require_floats(like)
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(like))
 
@@ -61,7 +67,7 @@ def ravel(tree: Tree) -> jax.Array:
 
 def unraveler(like: Like) -> Callable[[jax.Array], Tree]:
     """Returns the inverse of `ravel` for updates like `like`; for an int, identity."""
-    if isinstance(like, int):
+    if is_length(like):
         return lambda vector: vector
     require_floats(like)
     leaves, treedef = jax.tree.flatten(like)

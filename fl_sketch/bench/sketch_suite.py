@@ -8,6 +8,7 @@ write into a donated vector, as a program that keeps its buffers would: a fresh
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -67,12 +68,12 @@ def run(
     with_torch: bool,
 ) -> Iterator[Row]:
     """Yields the rows of the table, size by size."""
-    for d in sizes:
-        for compression in compressions:
-            for count in clients:
-                yield from _compare(d, max(1, d // compression), count, names)
-                if with_torch and count == 1:
-                    yield from _compare_torch(d, max(1, d // compression))
+    for d, compression, count in itertools.product(sizes, compressions, clients):
+        b = max(1, d // compression)
+        rows = list(_compare(d, b, count, names))
+        yield from rows
+        if with_torch and count == 1:
+            yield from _compare_torch(d, b, rows[0].milliseconds)
 
 
 def _compare(d: int, b: int, clients: int, names: Sequence[str]) -> Iterator[Row]:
@@ -174,19 +175,10 @@ def _extra_vectors(kernel: Kernel, d: int) -> float:
     return (beyond - memory.alias_size_in_bytes) / (4 * d)
 
 
-def _compare_torch(d: int, b: int) -> Iterator[Row]:
-    seconds = interleaved(torch_column.computations(d, b))
-    copy = seconds["copy"]
-    for name, taken in seconds.items():
+def _compare_torch(d: int, b: int, copy: float) -> Iterator[Row]:
+    """Times PyTorch by itself: its threads spin for a while, and would slow others."""
+    for name, seconds in interleaved(torch_column.computations(d, b)).items():
+        taken = 1e3 * seconds
         yield Row(
-            f"torch {name}",
-            "apply",
-            d,
-            b,
-            1,
-            1e3 * taken,
-            taken / copy,
-            1e3 * copy,
-            None,
-            "",
+            f"torch {name}", "apply", d, b, 1, taken, taken / copy, copy, None, ""
         )

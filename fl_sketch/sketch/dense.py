@@ -18,7 +18,7 @@ from fl_sketch.sketch.hashing import flip, mix
 from fl_sketch.sketch.on_trees import on_trees
 from fl_sketch.trees import varying_like
 
-TILE_NUMBERS = 2**18  # a tile of R: a quarter of a million numbers, 1 MB
+TILE_NUMBERS = 2**16  # a tile of R takes 256 kB
 
 
 def gaussian(b: int) -> Sketch:

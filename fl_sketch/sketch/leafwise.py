@@ -39,7 +39,7 @@ def leaf_by_leaf(op: Sketch, exact_up_to: int = 0) -> Sketch:
     budget = op.size()
 
     def split(like: Like) -> list[Sketch]:
-        if isinstance(like, int):
+        if trees.is_length(like):
             msg = f"Expected the pytree whose leaves are sketched, got like={like}."
             raise TypeError(msg)
         trees.require_floats(like)
