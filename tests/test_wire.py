@@ -1,5 +1,6 @@
 """Messages survive the wire bit for bit."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,7 +60,7 @@ def test_a_leaf_by_leaf_message_takes_four_bytes_a_number():
     s = op.apply(key, tree)
     data = wire.encode_floats(s)
     assert len(data) == 4 * op.size(tree)
-    jax.tree.map(np.testing.assert_array_equal, wire.decode_floats(data, s), s)
+    chex.assert_trees_all_equal(wire.decode_floats(data, s), s)
 
 
 def test_what_does_not_fit_is_refused():

@@ -9,6 +9,7 @@ write into a donated vector, as a program that keeps its buffers would: a fresh
 
 import functools
 import itertools
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 
 from fl_sketch import sketch
 from fl_sketch.bench import torch_column
-from fl_sketch.bench.timing import Timed, interleaved
+from fl_sketch.bench.timing import Timed, interleaved, ratio
 from fl_sketch.protocols import Sketch
 
 # A dense operator draws b d numbers; beyond this a row of the table takes minutes.
@@ -86,22 +87,12 @@ def _compare(d: int, b: int, clients: int, names: Sequence[str]) -> Iterator[Row
         op = OPERATORS[name](b)
         made = _one_vector(op, d) if clients == 1 else _many(op, d, clients)
         kernels |= {(name, kernel): timed for kernel, timed in made.items()}
-    seconds = interleaved({key: _timed(kernel) for key, kernel in kernels.items()})
-    copy = seconds[("copy", "in place")]
-    for (name, kernel), taken in seconds.items():
+    samples = interleaved({key: _timed(kernel) for key, kernel in kernels.items()})
+    copy = samples["copy", "in place"]
+    for (name, kernel), taken in samples.items():
         vectors = _extra_vectors(kernels[name, kernel], d)
-        yield Row(
-            name,
-            kernel,
-            d,
-            b,
-            clients,
-            1e3 * taken,
-            taken / copy,
-            1e3 * copy,
-            vectors,
-            "",
-        )
+        times = _milliseconds(taken), ratio(taken, copy), _milliseconds(copy)
+        yield Row(name, kernel, d, b, clients, *times, vectors, "")
     yield from skipped
 
 
@@ -147,12 +138,18 @@ def _many(op: Sketch, d: int, clients: int) -> dict[str, Kernel]:
         return jax.vmap(op.apply, in_axes=(None, 0))(key, xs)
 
     def arguments():
-        return jax.random.key(0), _vector((clients, d))
+        return jax.random.key(0), _shared_vectors(clients, d)
 
     return {
         "apply, lax.map": Kernel(jax.jit(with_map), arguments, carried=False),
         "apply, vmap": Kernel(jax.jit(with_vmap), arguments, carried=False),
     }
+
+
+@functools.lru_cache(maxsize=1)
+def _shared_vectors(clients: int, d: int) -> jax.Array:
+    """Returns one input for all kernels: sixteen vectors of 2^24 take a gigabyte."""
+    return _vector((clients, d))
 
 
 def _vector(shape: tuple[int, ...]) -> jax.Array:
@@ -169,16 +166,19 @@ def _timed(kernel: Kernel) -> Timed:
 
 def _extra_vectors(kernel: Kernel, d: int) -> float:
     """Returns what XLA allocates beyond the arguments, in float32 vectors of d."""
-    shapes = jax.eval_shape(kernel.arguments)
-    memory = kernel.function.lower(*shapes).compile().memory_analysis()
+    memory = kernel.function.lower(*kernel.arguments()).compile().memory_analysis()
     beyond = memory.temp_size_in_bytes + memory.output_size_in_bytes
     return (beyond - memory.alias_size_in_bytes) / (4 * d)
 
 
 def _compare_torch(d: int, b: int, copy: float) -> Iterator[Row]:
     """Times PyTorch by itself: its threads spin for a while, and would slow others."""
-    for name, seconds in interleaved(torch_column.computations(d, b)).items():
-        taken = 1e3 * seconds
+    for name, samples in interleaved(torch_column.computations(d, b)).items():
+        taken = _milliseconds(samples)
         yield Row(
             f"torch {name}", "apply", d, b, 1, taken, taken / copy, copy, None, ""
         )
+
+
+def _milliseconds(samples: Sequence[float]) -> float:
+    return 1e3 * statistics.median(samples)

@@ -24,13 +24,13 @@ def interleaved(
     rounds: int = 15,
     sample_seconds: float = 0.01,
     budget_seconds: float = 3.0,
-) -> dict[str, float]:
-    """Returns the median seconds a call, by name.
+) -> dict[str, list[float]]:
+    """Returns the seconds a call of every round, by name.
 
     Every round takes one sample of each computation, in random order. A sample is a
-    run of calls of about `sample_seconds`, and counts with its median call; the
-    result is the median over rounds. Fewer rounds are made, but at least three, if
-    one of the computations would take longer than its budget.
+    run of calls of about `sample_seconds`, and counts with its median call. Fewer
+    rounds are made, but at least three, if one of the computations would take longer
+    than its budget.
     """
     values, calls, spent = {}, {}, {}
     for name, item in timed.items():
@@ -46,7 +46,12 @@ def interleaved(
         for name in order:
             runs = [_seconds(timed[name], values, name) for _ in range(calls[name])]
             samples[name].append(statistics.median(runs))
-    return {name: statistics.median(runs) for name, runs in samples.items()}
+    return samples
+
+
+def ratio(ours: list[float], unit: list[float]) -> float:
+    """Returns the median over rounds of ours / unit, each pair measured together."""
+    return statistics.median(a / b for a, b in zip(ours, unit, strict=True))
 
 
 def _seconds(item: Timed, values: dict[str, Any], name: str) -> float:

@@ -18,7 +18,8 @@ from fl_sketch.sketch.hashing import flip, mix
 from fl_sketch.sketch.on_trees import on_trees
 from fl_sketch.trees import varying_like
 
-TILE_NUMBERS = 2**16  # a tile of R takes 256 kB
+# Numbers of a tile: normals are made in several passes, bits in one.
+NORMAL_TILE, SIGN_TILE = 2**16, 2**18
 
 
 def gaussian(b: int) -> Sketch:
@@ -43,7 +44,7 @@ def gaussian(b: int) -> Sketch:
     def right(key, x, first):
         return tile(key, first, x.size) @ x
 
-    return _dense(b, left, right, resize=gaussian)
+    return _dense(b, left, right, NORMAL_TILE, resize=gaussian)
 
 
 def ams(b: int) -> Sketch:
@@ -73,22 +74,25 @@ def ams(b: int) -> Sketch:
     def right(key, x, first):
         return jnp.sum(flip(x, masks(key, first, x.size)), axis=1)
 
-    return _dense(b, left, right, resize=ams)
+    return _dense(b, left, right, SIGN_TILE, resize=ams)
 
 
-def _dense(b: int, left: Callable, right: Callable, resize: Callable) -> Sketch:
+def _dense(
+    b: int, left: Callable, right: Callable, tile_numbers: int, resize: Callable
+) -> Sketch:
     """Returns the Sketch of sqrt(b) R, given its products with the tiles.
 
     Args:
       b: rows of R.
       left: `(key, s, first, width) -> s R[:, first : first + width]`, times sqrt(b).
       right: `(key, x, first) -> R[:, first : first + x.size] x`, times sqrt(b).
+      tile_numbers: how many entries of R to make at a time, about.
       resize: makes the operator with another b.
     """
     scale = 1 / math.sqrt(b)
 
     def tile_width(d):
-        return min(d, max(1, TILE_NUMBERS // b))
+        return min(d, max(1, tile_numbers // b))
 
     def apply(key, x):
         width = tile_width(x.size)

@@ -1,5 +1,6 @@
 """The laws that every sketch operator obeys, whatever the shapes."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -190,9 +191,9 @@ def test_a_tree_is_sketched_as_the_vector_of_its_leaves(name):
     np.testing.assert_array_equal(s, op.apply(key, flat))
     assert op.size(tree) == s.size
     back = op.transpose(key, s, tree)
-    jax.tree.map(np.testing.assert_array_equal, back, unravel(op.transpose(key, s, d)))
+    chex.assert_trees_all_equal(back, unravel(op.transpose(key, s, d)))
     shapes = jax.eval_shape(lambda: tree)
-    jax.tree.map(np.testing.assert_array_equal, back, op.transpose(key, s, shapes))
+    chex.assert_trees_all_equal(back, op.transpose(key, s, shapes))
 
 
 @every_operator

@@ -1,5 +1,6 @@
 """Error feedback forgets nothing."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,7 +38,7 @@ def test_what_was_sent_and_what_is_owed_add_up_to_the_updates(name):
         sent = optax.apply_updates(sent, out)
         given = optax.apply_updates(given, some(number))
     total = optax.apply_updates(sent, state.error)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), total, given)
+    chex.assert_trees_all_close(total, given, atol=1e-4)
     if name == "top_k":
         changed = sum(int((leaf != 0).sum()) for leaf in jax.tree.leaves(out))
         assert changed == 3

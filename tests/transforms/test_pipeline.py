@@ -1,7 +1,6 @@
 """sketch -> aggregate -> desketch inside somebody's own shard_map training step."""
 
-import functools
-
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -78,9 +77,7 @@ def test_identity_sketch_is_plain_data_parallel_training(devices):
         mean = jax.tree.map(lambda g: g.mean(0), grads)
         updates, plain_state = plain.update(mean, plain_state)
         expected = optax.apply_updates(expected, updates)
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-4), params, expected
-    )
+    chex.assert_trees_all_close(params, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("layout", [lambda op: op, sketch.leaf_by_leaf])
@@ -91,11 +88,8 @@ def test_sketched_step_is_the_sketch_of_the_mean(layout):
     params, _ = jax.jit(client_step(tx))(grads, tx.init(PARAMS), PARAMS, KEY)
     mean = jax.tree.map(lambda g: g.mean(0), grads)
     expected = op.transpose(KEY, op.apply(KEY, mean), PARAMS)
-    jax.tree.map(
-        lambda p, e: np.testing.assert_allclose(p, -e, rtol=1e-4, atol=1e-5),
-        params,
-        expected,
-    )
+    expected = jax.tree.map(jnp.negative, expected)
+    chex.assert_trees_all_close(params, expected, rtol=1e-4, atol=1e-5)
 
 
 def equations(jaxpr):

@@ -1,5 +1,6 @@
 """Momentum and error kept in sketch space: FetchSGD's server, from its parts."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,11 +56,7 @@ def test_without_collisions_and_with_all_coordinates_it_is_momentum_sgd(op, forg
     plain = run(optax.sgd(0.1, momentum=0.9))
     sketched = run(fetch_sgd(op, D, forget))
     tolerance = 1e-5 if exact else 0.2
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance),
-        sketched,
-        plain,
-    )
+    chex.assert_trees_all_close(sketched, plain, rtol=tolerance, atol=tolerance)
 
 
 def test_state_has_the_size_of_a_message_and_steps_change_k_coordinates():
