@@ -4,6 +4,7 @@ python -m launch.benchmark --suite=sketch
 python -m launch.benchmark --suite=sketch --sizes=1000000 --operators=srht --torch
 """
 
+import importlib.util
 import json
 import os
 import platform
@@ -22,6 +23,17 @@ OPERATORS = flags.DEFINE_multi_enum(
 )
 TORCH = flags.DEFINE_bool("torch", False, "Also time PyTorch, which must be installed.")
 OUT = flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
+
+flags.register_validator(
+    "torch",
+    lambda wanted: not wanted or importlib.util.find_spec("torch") is not None,
+    "torch is not installed in this environment",
+)
+flags.register_validator(
+    "out",
+    lambda path: path is None or os.path.isdir(os.path.dirname(path) or "."),
+    "the folder of this file does not exist",
+)
 
 COLUMNS = "{:26} {:16} {:>9} {:>8} {:>7} {:>10} {:>7} {:>9}  {}"
 

@@ -59,6 +59,7 @@ def test_benchmark_prints_a_table_and_its_json_lines(tmp_path):
         (("launch.quickstart", "--step=3"), "Unknown command line flag 'step'"),
         (("launch.benchmark", "--suite=scetch"), "suite=scetch"),
         (("launch.benchmark", "--operators=md5"), "operators=md5"),
+        (("launch.benchmark", "--out=/no/such/folder/x"), "/no/such/folder/x"),
     ],
 )
 def test_bad_flags_get_one_line_before_anything_runs(arguments, words):
