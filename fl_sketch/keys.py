@@ -4,10 +4,37 @@ One key a round is shared by all clients and the server, so sketching and
 de-sketching a round's message use the same key, and every round uses a fresh one.
 """
 
+import enum
+
 import jax
 import jax.numpy as jnp
 
-from fl_sketch.protocols import Key
+from fl_sketch.protocols import Key, Keys
+
+
+class Purpose(enum.IntEnum):
+    """What a key is for. A new purpose takes a new number; none is ever reused."""
+
+    SHARED = 0
+    OWN = 1
+    SERVER = 2
+    COHORT = 3
+    BATCHES = 4
+
+
+def for_purpose(key: Key, round_number, purpose: Purpose) -> Key:
+    """Returns the key of a round for a purpose."""
+    return jax.random.fold_in(jax.random.fold_in(key, round_number), purpose)
+
+
+def round_keys(key: Key, round_number, client) -> Keys:
+    """Returns the keys of one client in one round."""
+    own = for_purpose(key, round_number, Purpose.OWN)
+    return Keys(
+        shared=for_purpose(key, round_number, Purpose.SHARED),
+        own=jax.random.fold_in(own, client),
+        server=for_purpose(key, round_number, Purpose.SERVER),
+    )
 
 
 def require_key(key: Key) -> None:

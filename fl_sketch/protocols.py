@@ -1,9 +1,11 @@
-"""The types that every other file speaks: what a sketch and a compressor are.
+"""The types that every other file speaks: sketches, compressors, algorithms.
 
-Both are written for one client and one update; batching over clients is the
-caller's `vmap` or `lax.map`. An update is a pytree of float arrays, a bare vector
-included. Where a function must know what to rebuild it takes `like`: an example
-of the update (its values are not read), or an int for a vector of that length.
+An algorithm is written as one client sees it, in three parts: local work, a channel
+for its result, and what the server does with the mean. Everything here is for one
+client and one update; batching over clients is the engine's or the caller's `vmap`
+or `lax.map`. An update is a pytree of float arrays, a bare vector included. Where a
+function must know what to rebuild it takes `like`: an example of the update (its
+values are not read), or an int for a vector of that length.
 """
 
 from collections.abc import Callable
@@ -81,3 +83,81 @@ class Compressor(NamedTuple):
     def bits(self, d: int) -> int:
         """Returns the exact number of bits on the wire for a vector of length d."""
         return sum(field.count * field.bits for field in self.fields(d))
+
+
+class Keys(NamedTuple):
+    """The randomness of one client in one round, by who knows it."""
+
+    shared: Key  # by all clients and the server: hashes, coins
+    own: Key  # by this client alone: batches, dither
+    server: Key  # by the server alone: noise
+
+
+class Server(NamedTuple):
+    """Everything the server knows, and what clients see of it."""
+
+    params: Tree
+    opt: Any  # state of the server's optimizer
+    memory: Any  # the channel's memory at the server
+    round: jax.Array  # shape=(), int32
+
+
+class Work(NamedTuple):
+    """What one client's local steps made."""
+
+    update: Tree  # x_0 - x_K, a pseudo-gradient; or what the channel asks for
+    state: Any  # the client's, to be kept till it is drawn again
+    diagnostics: dict[str, jax.Array]  # for the simulator's eyes; never fed back
+
+
+class Local(NamedTuple):
+    """Local work of one client.
+
+    Attributes:
+      init: `(params) -> state`, of a client that was never drawn; () for none.
+      run: `(server, state, batches, keys) -> Work`.
+      finish: `(state, delivery) -> state`, after the round, by the clients drawn.
+    """
+
+    init: Callable[[Tree], Any]
+    run: Callable[[Server, Any, Any, Keys], Work]
+    finish: Callable[[Any, "Delivery"], Any]
+
+
+class Memory(NamedTuple):
+    """What a channel remembers from round to round, and where."""
+
+    client: Any  # one for each client
+    server: Any
+
+
+class Delivery(NamedTuple):
+    """What came of one round's messages."""
+
+    estimate: Any  # of the mean update; the same everywhere
+    own: Any  # what this client's own message stood for
+    bits: jax.typing.ArrayLike  # that each client sent
+
+
+class Channel(NamedTuple):
+    """How updates become an estimate of their mean.
+
+    `mean` gets the verb of the network, a function from this client's message to the
+    mean of all clients' messages. Every call of it is one exchange; it must be called
+    from plain Python, not from inside a traced branch or loop.
+
+    Attributes:
+      init: `(params) -> Memory` before the first round.
+      mean: `(update, memory, keys, link_mean) -> (Delivery, Memory)`.
+    """
+
+    init: Callable[[Tree], Memory]
+    mean: Callable[..., tuple[Delivery, Memory]]
+
+
+class Algorithm(NamedTuple):
+    """Local work > channel > server, which is an optax chain on the estimate."""
+
+    local: Local
+    uplink: Channel
+    server: Any  # optax.GradientTransformationExtraArgs; gets key=keys.server

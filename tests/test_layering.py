@@ -14,7 +14,9 @@ LAYERS = [
     ["validate", "keys", "trees", "wire"],
     ["sketch"],
     ["compressors"],
-    ["transforms"],
+    ["channels", "transforms", "local"],
+    ["algorithms"],
+    ["engine"],
     ["bench"],
 ]
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}

@@ -16,6 +16,7 @@ any `shard_map` step; `params` must be passed too, as the shape to de-sketch int
 
 from fl_sketch.transforms.error_feedback import compress as compress
 from fl_sketch.transforms.error_feedback import error_feedback as error_feedback
+from fl_sketch.transforms.paper_optimizers import paper_amsgrad as paper_amsgrad
 from fl_sketch.transforms.pipeline import aggregate as aggregate
 from fl_sketch.transforms.pipeline import desketch as desketch
 from fl_sketch.transforms.pipeline import sketch as sketch

@@ -1,0 +1,36 @@
+"""Federated averaging."""
+
+import optax
+
+from fl_sketch import channels, local
+from fl_sketch.protocols import Algorithm
+
+
+def fedavg(
+    loss: local.Loss,
+    *,
+    client_rate: float,
+    server_rate: float = 1.0,
+    server_momentum: float = 0.0,
+    proximal: float = 0.0,
+) -> Algorithm:
+    """Returns FedAvg: local SGD, the mean of what moved, and a server step along it.
+
+    With a server rate of one the new model is the mean of the clients' models. With
+    `proximal` it is FedProx; with one local step, FedSGD.
+
+    Args:
+      loss: of one batch.
+      client_rate: eta of the local steps.
+      server_rate: gamma.
+      server_momentum: heavy-ball momentum at the server (FedAvgM).
+      proximal: mu of FedProx.
+
+    References: McMahan et al. (2017), Algorithm 1; Das et al., Algorithm 3; Li et al.
+    (2020), Algorithm 2.
+    """
+    return Algorithm(
+        local=local.sgd_steps(loss, optax.sgd(client_rate), proximal=proximal),
+        uplink=channels.exact(),
+        server=optax.sgd(server_rate, momentum=server_momentum or None),
+    )

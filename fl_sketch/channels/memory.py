@@ -1,0 +1,56 @@
+"""Channels that remember, made by wrapping channels that need not."""
+
+import jax
+import jax.numpy as jnp
+
+from fl_sketch.protocols import Channel, Delivery, Memory
+
+
+def error_feedback(channel: Channel) -> Channel:
+    """Adds to each update what the client's earlier messages left out.
+
+    Conserves: the sum of what a client's messages stood for, plus its memory, is the
+    sum of its updates.
+    """
+
+    def init(params):
+        inner = channel.init(params)
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return Memory((zeros, inner.client), inner.server)
+
+    def mean(update, memory, keys, link_mean):
+        error, inner = memory.client
+        owed = jax.tree.map(jnp.add, update, error)
+        delivery, inner = channel.mean(
+            owed, Memory(inner, memory.server), keys, link_mean
+        )
+        error = jax.tree.map(jnp.subtract, owed, delivery.own)
+        return delivery, Memory((error, inner.client), inner.server)
+
+    return Channel(init, mean)
+
+
+def difference(channel: Channel) -> Channel:
+    """Sends the change of a running estimate (EF21, Markov compression).
+
+    Each client keeps g_i, the server g = mean of g_i, and both add what was sent.
+    The server's g stays the mean only if every client takes part in every round.
+    """
+
+    def init(params):
+        inner = channel.init(params)
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return Memory((zeros, inner.client), (zeros, inner.server))
+
+    def mean(update, memory, keys, link_mean):
+        (own, inner_client), (average, inner_server) = memory
+        change = jax.tree.map(jnp.subtract, update, own)
+        delivery, inner = channel.mean(
+            change, Memory(inner_client, inner_server), keys, link_mean
+        )
+        own = jax.tree.map(jnp.add, own, delivery.own)
+        average = jax.tree.map(jnp.add, average, delivery.estimate)
+        memory = Memory((own, inner.client), (average, inner.server))
+        return Delivery(average, own, delivery.bits), memory
+
+    return Channel(init, mean)

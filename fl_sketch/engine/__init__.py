@@ -1,0 +1,13 @@
+"""The engine: runs an algorithm for a cohort of clients, as one jitted program."""
+
+from fl_sketch.engine.cohort import Cohort as Cohort
+from fl_sketch.engine.cohort import everyone as everyone
+from fl_sketch.engine.cohort import fixed_size as fixed_size
+from fl_sketch.engine.cohort import poisson as poisson
+from fl_sketch.engine.cohort import with_dropout as with_dropout
+from fl_sketch.engine.cohort import with_replacement as with_replacement
+from fl_sketch.engine.round import Report as Report
+from fl_sketch.engine.round import State as State
+from fl_sketch.engine.round import initial_state as initial_state
+from fl_sketch.engine.round import make_round as make_round
+from fl_sketch.engine.round import run_rounds as run_rounds

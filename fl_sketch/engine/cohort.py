@@ -1,0 +1,113 @@
+"""Who takes part in a round. Sampling costs the cohort's size, not the population's.
+
+A sampler is a function of the round's key; cohorts of one sampler have one length,
+so that rounds share a program. Unused places carry weight zero.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from scipy import stats
+
+from fl_sketch import validate
+from fl_sketch.protocols import Key
+from fl_sketch.sketch.hashing import sample_without_replacement
+
+
+class Cohort(NamedTuple):
+    """The clients of one round."""
+
+    ids: jax.Array  # shape=(places,), int32
+    weights: jax.Array  # shape=(places,), float32; zero: not taking part
+    denominator: jax.Array  # shape=(), float32; the mean is the weighted sum over it
+
+
+Sampler = Callable[[Key], Cohort]
+
+
+def everyone(population: int) -> Sampler:
+    """All clients in every round."""
+    validate.at_least_one(population=population)
+    ids = jnp.arange(population, dtype=jnp.int32)
+    return lambda key: _equal_weights(ids)
+
+
+def fixed_size(population: int, size: int) -> Sampler:
+    """`size` different clients, all sets equally likely."""
+    validate.at_least_one(population=population, size=size)
+    validate.at_most(population, "the population", size=size)
+    return lambda key: _equal_weights(sample_without_replacement(key, size, population))
+
+
+def with_replacement(population: int, size: int) -> Sampler:
+    """`size` independent draws; a client drawn twice takes part twice.
+
+    Not for algorithms whose clients keep a state: of two copies only one is kept.
+    """
+    validate.at_least_one(population=population, size=size)
+    return lambda key: _equal_weights(
+        jax.random.randint(key, (size,), 0, population, jnp.int32)
+    )
+
+
+def poisson(population: int, expected: float) -> Sampler:
+    """Every client independently with probability expected / population.
+
+    The denominator is fixed at `expected`, whoever comes: that is what privacy
+    accounting assumes. A round of no clients is a round like any other. There are
+    places for all but one cohort in 10^12, and that one is cut to the places.
+    """
+    validate.at_least_one(population=population)
+    if not 0 < expected <= population:
+        msg = (
+            f"Expected 0 < expected <= {population} (the population), "
+            f"got expected={expected}."
+        )
+        raise ValueError(msg)
+    rate = expected / population
+    places = min(population, int(stats.binom.isf(1e-12, population, rate)) + 1)
+
+    def sample(key):
+        key_count, key_ids = jax.random.split(key)
+        count = jax.random.binomial(key_count, population, rate)
+        ids = sample_without_replacement(key_ids, places, population)
+        weights = (jnp.arange(places) < count).astype(jnp.float32)
+        return Cohort(ids, weights, jnp.float32(expected))
+
+    return sample
+
+
+def with_dropout(sampler: Sampler, rate: float) -> Sampler:
+    """Each sampled client fails to answer with probability `rate`.
+
+    The mean is over those who answer; if none does it is zero.
+    """
+    if not 0 <= rate < 1:
+        msg = f"Expected 0 <= rate < 1, got rate={rate}."
+        raise ValueError(msg)
+
+    def sample(key):
+        key_cohort, key_drop = jax.random.split(key)
+        cohort = sampler(key_cohort)
+        stays = jax.random.bernoulli(key_drop, 1 - rate, cohort.weights.shape)
+        weights = cohort.weights * stays
+        return Cohort(cohort.ids, weights, jnp.maximum(jnp.sum(weights), 1e-9))
+
+    return sample
+
+
+def _equal_weights(ids: jax.Array) -> Cohort:
+    return Cohort(ids, jnp.ones(ids.shape), jnp.float32(ids.size))
+
+
+def padded(cohort: Cohort, multiple: int) -> Cohort:
+    """Returns the cohort with places of weight zero, up to a multiple of a number."""
+    extra = -cohort.ids.size % multiple
+    if not extra:
+        return cohort
+    return cohort._replace(
+        ids=jnp.pad(cohort.ids, (0, extra), mode="edge"),
+        weights=jnp.pad(cohort.weights, (0, extra)),
+    )

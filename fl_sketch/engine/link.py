@@ -1,0 +1,71 @@
+"""The verb `mean`, as the engine plays it: pass by pass over the clients.
+
+An algorithm calls `link_mean(message)` as if all clients spoke at once. The engine
+visits them a few at a time. So it runs a client's part once for each exchange: in
+pass k the first k - 1 calls are answered with the means already known, the k-th call
+hands over the client's message, and the engine goes on to the next client. When all
+means are known, the rest of the round is the same for everyone and is run once.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+Mean = Callable[[Any], Any]
+
+
+class _MessageSent(Exception):
+    """Raised where a client would wait for the others."""
+
+    def __init__(self, message):
+        super().__init__("a client's message; the engine should have caught this")
+        self.message = message
+
+
+def message_after(known: Sequence[Any], client: Callable[[Mean], Any]) -> Any:
+    """Returns the message that a client sends when it knows the first means.
+
+    Args:
+      known: the means of the earlier exchanges.
+      client: runs the client's part, given the verb.
+    """
+    answers = iter(known)
+
+    def link_mean(message):
+        for answer in answers:
+            return answer
+        raise _MessageSent(message)
+
+    try:
+        client(link_mean)
+    except _MessageSent as sent:
+        return sent.message
+    msg = f"Expected an exchange after {len(known)} means, and the client made none."
+    raise RuntimeError(msg)
+
+
+def answering(known: Sequence[Any]) -> Mean:
+    """Returns the verb when the means of all exchanges are known."""
+    answers = iter(known)
+
+    def link_mean(message):
+        answer = next(answers)
+        shapes = jax.tree.map(jax.numpy.shape, (message, answer))
+        assert shapes[0] == shapes[1], "a channel must send the same in every pass"
+        return answer
+
+    return link_mean
+
+
+def count_exchanges(client: Callable[[Mean], Any]) -> int:
+    """Returns how many exchanges a client's part makes, from shapes alone."""
+    count = 0
+
+    def link_mean(message):
+        nonlocal count
+        count += 1
+        return message
+
+    jax.eval_shape(lambda: client(link_mean))
+    return count

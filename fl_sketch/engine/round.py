@@ -1,0 +1,300 @@
+"""One round: local work in chunks of clients, the exchanges, the server's step.
+
+Clients are spread over the devices of a mesh, and each device visits its own a chunk
+at a time, so that an algorithm with one exchange and no client state needs memory
+for a chunk of updates and one message, whatever the cohort. With several exchanges
+or with client state the updates of the cohort are kept until the round is over.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import PartitionSpec as P
+
+from fl_sketch import validate
+from fl_sketch.engine import link
+from fl_sketch.engine.cohort import Cohort, Sampler, padded
+from fl_sketch.keys import Purpose, for_purpose, round_keys
+from fl_sketch.protocols import Algorithm, Key, Memory, Server, Tree
+from fl_sketch.trees import varying_like
+
+AXIS = "clients"  # of the mesh: the devices share the cohort
+
+
+class Client(NamedTuple):
+    """What is kept of one client between rounds; in a bank, of all of them."""
+
+    local: Any
+    memory: Any
+
+
+class State(NamedTuple):
+    """Everything that a run carries from round to round."""
+
+    server: Server
+    clients: Client  # leading axis: the population
+
+
+class Report(NamedTuple):
+    """What a round says of itself, beside its effect."""
+
+    participants: jax.Array  # shape=(), how many took part
+    bits_up: jax.Array  # shape=(), that each of them sent
+    diagnostics: dict[str, jax.Array]  # means over them, outside of any privacy
+
+
+Fetch = Callable[[Any, jax.Array, Any, Key], Any]
+
+
+def initial_state(algorithm: Algorithm, params: Tree, population: int) -> State:
+    """Returns the state before the first round."""
+    validate.at_least_one(population=population)
+    memory = algorithm.uplink.init(params)
+    client = Client(algorithm.local.init(params), memory.client)
+    bank = jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (population, *jnp.shape(leaf))), client
+    )
+    opt = algorithm.server.init(params)
+    return State(Server(params, opt, memory.server, jnp.int32(0)), bank)
+
+
+def make_round(
+    algorithm: Algorithm, fetch: Fetch, mesh: jax.sharding.Mesh, *, chunk: int = 1
+) -> Callable[[State, Key, Cohort, Any, Any], tuple[State, Report]]:
+    """Returns `round(state, key, cohort, data, plan) -> (state, report)`, not jitted.
+
+    Args:
+      algorithm: what clients and server do.
+      fetch: `(data, client id, plan of the client, key) -> batches`.
+      mesh: devices along the axis "clients".
+      chunk: how many clients a device works on at a time, by vmap. One is best on
+        a CPU.
+
+    `key` is that of the whole run; the round's number is in the state. `plan` is a
+    pytree with a row for each place of the cohort, or None.
+    """
+    validate.at_least_one(chunk=chunk)
+    server_tx = optax.with_extra_args_support(algorithm.server)
+
+    def on_device(server, rows, ids, weights, denominator, plan, data, key):
+        # Clients' gradients are their own: without the mark, jax would sum them.
+        view = jax.tree.map(
+            lambda leaf: jax.lax.pcast(leaf, AXIS, to="varying"), server
+        )
+        device = _Device(algorithm, view, chunk, weights, denominator)
+
+        def work_of(row, client, own_plan):
+            keys = round_keys(key, server.round, client)
+            batch_key = jax.random.fold_in(keys.own, Purpose.BATCHES)
+            batches = fetch(data, client, own_plan, batch_key)
+            return algorithm.local.run(view, row.local, batches, keys)
+
+        def deliver(server, row, work, client, mean):
+            keys = round_keys(key, server.round, client)
+            memory = Memory(row.memory, server.memory)
+            return algorithm.uplink.mean(work.update, memory, keys, mean)
+
+        means, works, diagnostics = device.exchange(work_of, deliver, rows, ids, plan)
+        if jax.tree.leaves(rows):
+            rows = device.finish(deliver, means, rows, works, ids)
+        server, bits = _serve(server, server_tx, deliver, means, rows, works, ids, key)
+        return server, rows, bits, diagnostics
+
+    same, own = P(), P(AXIS)
+    sharded = jax.shard_map(
+        on_device,
+        mesh=mesh,
+        in_specs=(same, own, own, own, same, own, same, same),
+        out_specs=(same, own, same, same),
+    )
+
+    def run(state: State, key: Key, cohort: Cohort, data, plan=None):
+        places = cohort.ids.size
+        cohort = padded(cohort, mesh.size * chunk)
+        plan = jax.tree.map(lambda p: _repeat_last(p, cohort.ids.size - places), plan)
+        rows = jax.tree.map(lambda bank: bank[cohort.ids], state.clients)
+        server, rows, bits, diagnostics = sharded(
+            state.server, rows, *cohort, plan, data, key
+        )
+        # Absent clients keep their state: places without weight write nowhere.
+        nowhere = jnp.iinfo(jnp.int32).max
+        places = jnp.where(cohort.weights > 0, cohort.ids, nowhere)
+        clients = jax.tree.map(
+            lambda bank, new: bank.at[places].set(new, mode="drop"),
+            state.clients,
+            rows,
+        )
+        count = jnp.sum(cohort.weights > 0)
+        report = Report(count, jnp.asarray(bits, jnp.float32), diagnostics)
+        return State(server, clients), report
+
+    return run
+
+
+class _Device(NamedTuple):
+    """One device's share of a round."""
+
+    algorithm: Algorithm
+    view: Server
+    chunk: int
+    weights: jax.Array
+    denominator: jax.Array
+
+    def exchange(self, work_of, deliver, rows, ids, plan):
+        """Returns (means of all exchanges, works or their shapes, diagnostics)."""
+
+        def message(known, row, work, client):
+            return link.message_after(
+                known, lambda mean: deliver(self.view, row, work, client, mean)
+            )
+
+        first = _first((rows, ids, plan))
+        shapes = jax.eval_shape(work_of, *first)
+        exchanges = link.count_exchanges(
+            lambda mean: deliver(self.view, first[0], _zeros(shapes), first[1], mean)
+        )
+        keep = exchanges > 1 or bool(jax.tree.leaves(rows))
+
+        def first_pass(row, client, own_plan):
+            work = work_of(row, client, own_plan)
+            summed = message((), row, work, client), work.diagnostics
+            return summed, (work if keep else ())
+
+        (mean, diagnostics), works = self._mean_over(first_pass, rows, ids, plan)
+        means = [mean]
+        for _ in range(exchanges - 1):
+
+            def next_pass(row, work, client):
+                return message(tuple(means), row, work, client), ()
+
+            means.append(self._mean_over(next_pass, rows, works, ids)[0])
+        # Of those who took part, whatever the denominator of the messages.
+        present = jax.lax.psum(jnp.sum(self.weights), AXIS)
+        scale = self.denominator / jnp.maximum(present, 1e-9)
+        diagnostics = jax.tree.map(lambda value: value * scale, diagnostics)
+        return tuple(means), (works if keep else shapes), diagnostics
+
+    def finish(self, deliver, means, rows, works, ids):
+        """Returns the new state of every client."""
+
+        def one(row, work, client):
+            delivery, memory = deliver(
+                self.view, row, work, client, link.answering(means)
+            )
+            return (), Client(
+                self.algorithm.local.finish(work.state, delivery), memory.client
+            )
+
+        return self._visit(one, rows, works, ids)[1]
+
+    def _mean_over(self, function, *arguments):
+        total, kept = self._visit(function, *arguments)
+        total = jax.lax.psum(total, AXIS)
+        return jax.tree.map(lambda t: t / self.denominator, total), kept
+
+    def _visit(self, function, *arguments):
+        """Returns (weighted sum of the first results, all second results).
+
+        `function` maps one client's slices of the arguments to a pair.
+        """
+        chunks, chunk = self.weights.size // self.chunk, self.chunk
+
+        def in_chunks(leaf):
+            return leaf.reshape(chunks, chunk, *leaf.shape[1:])
+
+        def of_chunk(weights, arguments):
+            if chunk == 1:  # without vmap, which batches convolutions badly on a CPU
+                value, kept = function(*_first(arguments))
+                value, kept = jax.tree.map(lambda leaf: leaf[None], (value, kept))
+            else:
+                value, kept = jax.vmap(function)(*arguments)
+            return jax.tree.map(lambda leaf: _weighted_sum(weights, leaf), value), kept
+
+        def visit(total, slices):
+            value, kept = of_chunk(*slices)
+            return jax.tree.map(jnp.add, total, value), kept
+
+        slices = jax.tree.map(in_chunks, (self.weights, arguments))
+        shapes = jax.eval_shape(lambda s: of_chunk(*s)[0], _first(slices))
+        zeros = jax.tree.map(
+            lambda leaf: varying_like(jnp.zeros(leaf.shape, leaf.dtype), self.weights),
+            shapes,
+        )
+        total, kept = jax.lax.scan(visit, zeros, slices)
+        return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
+
+
+def _serve(server, server_tx, deliver, means, rows, works, ids, key):
+    """Returns (the server after its step, bits each client sent).
+
+    The step is traced as one client's, with that client's own values along an axis
+    of length one: `out_axes=None` makes jax refuse an algorithm in which the server
+    would see anything of a client that did not go through `mean`.
+    """
+    blank = jax.tree.map(
+        lambda leaf: varying_like(jnp.zeros((1, *leaf.shape), leaf.dtype), ids),
+        jax.eval_shape(_first, works) if _are_arrays(works) else works,
+    )
+
+    def one(row, work, client):
+        delivery, memory = deliver(server, row, work, client, link.answering(means))
+        keys = round_keys(key, server.round, 0)
+        updates, opt = server_tx.update(
+            delivery.estimate, server.opt, server.params, key=keys.server
+        )
+        params = optax.apply_updates(server.params, updates)
+        after = Server(params, opt, memory.server, server.round + 1)
+        return after, jnp.asarray(delivery.bits, jnp.float32)
+
+    one_row, one_id = jax.tree.map(lambda leaf: leaf[:1], (rows, ids))
+    return jax.vmap(one, out_axes=None)(one_row, blank, one_id)
+
+
+def run_rounds(
+    one_round: Callable, sampler: Sampler, state: State, key: Key, data, rounds: int
+) -> tuple[State, Report]:
+    """Runs several rounds by one scan; jit this, with the state donated.
+
+    Args:
+      one_round: made by `make_round`, for a fetch that needs no plan.
+      sampler: of the cohorts.
+      state: before the first of these rounds.
+      key: of the whole run.
+      data: what `fetch` reads.
+      rounds: how many.
+
+    Returns:
+      The state after them, and a report for each.
+    """
+
+    def body(state, _):
+        cohort = sampler(for_purpose(key, state.server.round, Purpose.COHORT))
+        return one_round(state, key, cohort, data)
+
+    return jax.lax.scan(body, state, length=rounds)
+
+
+def _weighted_sum(weights, values):
+    """Returns sum_i w_i v_i, in which what has no weight cannot be NaN either."""
+    shape = (-1,) + (1,) * (values.ndim - 1)
+    weights = weights.reshape(shape)
+    return jnp.sum(jnp.where(weights != 0, weights * values, 0), axis=0)
+
+
+def _first(tree):
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+def _zeros(shapes):
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def _are_arrays(tree) -> bool:
+    return not any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(tree))
+
+
+def _repeat_last(leaf, extra: int):
+    return jnp.concatenate([leaf, jnp.repeat(leaf[-1:], extra, axis=0)])

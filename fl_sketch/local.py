@@ -1,0 +1,161 @@
+"""Local work: what a client computes between receiving the model and answering.
+
+Batches have a leading axis of steps; a loss is a function of parameters and one
+batch. Updates are pseudo-gradients, x_0 - x_K, whatever the client's optimizer.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fl_sketch import validate
+from fl_sketch.protocols import Local, Tree, Work
+
+Loss = Callable[[Tree, Tree], jax.Array]  # (params, batch) -> scalar
+
+
+def sgd_steps(
+    loss: Loss, tx: optax.GradientTransformation, *, proximal: float = 0.0
+) -> Local:
+    """One optimizer step on each batch, starting from the server's parameters.
+
+    Args:
+      loss: of one batch.
+      tx: the client's optimizer; its state is made anew every round.
+      proximal: mu of FedProx, which adds mu/2 |x - x_0|^2 to the loss.
+    """
+
+    def run(server, state, batches, keys):
+        del keys
+        start = server.params
+
+        def step(carry, batch):
+            params, opt = carry
+            value, grads = jax.value_and_grad(loss)(params, batch)
+            if _given(proximal):
+                grads = jax.tree.map(
+                    lambda g, x, x0: g + proximal * (x - x0), grads, params, start
+                )
+            updates, opt = tx.update(grads, opt, params)
+            return (optax.apply_updates(params, updates), opt), value
+
+        (params, _), values = jax.lax.scan(step, (start, tx.init(start)), batches)
+        return _work(start, params, state, values[0])
+
+    return Local(_no_state, run, _keep_state)
+
+
+def full_gradient_steps(
+    loss: Loss, tx: optax.GradientTransformation, *, steps: int
+) -> Local:
+    """Several steps on one batch, the first: the client's whole data, say.
+
+    Args:
+      loss: of one batch.
+      tx: the client's optimizer; its state is made anew every round.
+      steps: how many steps.
+    """
+    validate.at_least_one(steps=steps)
+
+    def run(server, state, batches, keys):
+        del keys
+        start, batch = server.params, jax.tree.map(lambda b: b[0], batches)
+
+        def step(carry, _):
+            params, opt = carry
+            value, grads = jax.value_and_grad(loss)(params, batch)
+            updates, opt = tx.update(grads, opt, params)
+            return (optax.apply_updates(params, updates), opt), value
+
+        carry = start, tx.init(start)
+        (params, _), values = jax.lax.scan(step, carry, length=steps)
+        return _work(start, params, state, values[0])
+
+    return Local(_no_state, run, _keep_state)
+
+
+def one_gradient(loss: Loss) -> Local:
+    """The gradient on the first batch, as it is."""
+
+    def run(server, state, batches, keys):
+        del keys
+        batch = jax.tree.map(lambda b: b[0], batches)
+        value, grads = jax.value_and_grad(loss)(server.params, batch)
+        return Work(grads, state, {"loss": value})
+
+    return Local(_no_state, run, _keep_state)
+
+
+def gradient_pair(loss: Loss) -> Local:
+    """(gradient here, its change since the client's last round), on one batch.
+
+    What MARINA's channel chooses from. The state is the model of the last round.
+    """
+
+    def run(server, previous, batches, keys):
+        del keys
+        batch = jax.tree.map(lambda b: b[0], batches)
+        value, now = jax.value_and_grad(loss)(server.params, batch)
+        before = jax.grad(loss)(previous, batch)
+        change = jax.tree.map(jnp.subtract, now, before)
+        return Work((now, change), server.params, {"loss": value})
+
+    return Local(lambda params: params, run, _keep_state)
+
+
+def tracked_steps(loss: Loss, *, rate: float, gain: float) -> Local:
+    """Steps along gradient - c, with a variate c that follows what was not heard.
+
+    FedSKETCHGATE, Algorithm 6: after the round, c -= gain (Phi - Phi_own), where Phi
+    is the estimate all received and Phi_own what the client's own message stood for.
+
+    Args:
+      loss: of one batch.
+      rate: the step size eta.
+      gain: 1/(eta tau) undoes the factor in the update exactly; the paper prints
+        1/tau.
+    """
+
+    def run(server, variate, batches, keys):
+        del keys
+
+        def step(params, batch):
+            value, grads = jax.value_and_grad(loss)(params, batch)
+            params = jax.tree.map(
+                lambda x, g, c: x - rate * (g - c), params, grads, variate
+            )
+            return params, value
+
+        params, values = jax.lax.scan(step, server.params, batches)
+        return _work(server.params, params, variate, values[0])
+
+    def finish(variate, delivery):
+        return jax.tree.map(
+            lambda c, mean, own: c - gain * (mean - own),
+            variate,
+            delivery.estimate,
+            delivery.own,
+        )
+
+    return Local(lambda params: jax.tree.map(jnp.zeros_like, params), run, finish)
+
+
+def _given(number) -> bool:
+    """Returns whether an option is on; one that is traced (a sweep) always is."""
+    return isinstance(number, jax.Array) or number != 0
+
+
+def _work(start, params, state, value) -> Work:
+    return Work(jax.tree.map(jnp.subtract, start, params), state, {"loss": value})
+
+
+def _no_state(params):
+    del params
+    return ()
+
+
+def _keep_state(state, delivery):
+    del delivery
+    return state

@@ -1,0 +1,50 @@
+"""Optimizers as papers print them, where optax's have another form."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fl_sketch.protocols import Tree
+
+
+class AmsgradState(NamedTuple):
+    """The moments, and the largest second moment so far."""
+
+    first: Tree  # like the parameters
+    second: Tree
+    largest: Tree
+
+
+def paper_amsgrad(
+    learning_rate: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
+) -> optax.GradientTransformation:
+    """Returns AMSGrad without bias correction, as SAFL's Algorithm 2 has it.
+
+    m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  v_hat = max(v_hat, v);
+    x -= learning_rate m / (sqrt(v_hat) + eps). `optax.amsgrad` corrects the bias of
+    both moments first, and so takes other first steps.
+
+    Args:
+      learning_rate: of the server.
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      eps: added to the root.
+    """
+
+    def init(params):
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return AmsgradState(zeros, zeros, zeros)
+
+    def update(updates, state, params=None):
+        del params
+        first = optax.tree.update_moment(updates, state.first, b1, 1)
+        second = optax.tree.update_moment(updates, state.second, b2, 2)
+        largest = jax.tree.map(jnp.maximum, state.largest, second)
+        step = jax.tree.map(
+            lambda m, v: -learning_rate * m / (jnp.sqrt(v) + eps), first, largest
+        )
+        return step, AmsgradState(first, second, largest)
+
+    return optax.GradientTransformation(init, update)

@@ -1,0 +1,94 @@
+"""A toy with known answers: client i has the loss |x - o_i|^2 / 2, for x in a tree."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fl_sketch import algorithms, channels, compressors, local, sketch, transforms
+from fl_sketch.protocols import Algorithm
+
+PARAMS = {"w": jnp.zeros((4, 3)), "b": jnp.zeros(4)}
+D, STEPS, RATE = 16, 3, 0.1
+
+
+def optima(clients, seed=1):
+    """Returns o, of shape (clients, D)."""
+    return jax.random.normal(jax.random.key(seed), (clients, D)) * 2 + 1
+
+
+def loss(params, optimum):
+    return jnp.sum((flat(params) - optimum) ** 2) / 2
+
+
+def flat(tree):
+    return jax.flatten_util.ravel_pytree(tree)[0]
+
+
+def fetch(data, client, plan, key):
+    """Every step sees the client's own optimum."""
+    del plan, key
+    return jnp.broadcast_to(data[client], (STEPS, D))
+
+
+SGD = optax.sgd(RATE)
+FIXED = sketch.fixed_key(sketch.count_sketch(12, rows=3), jax.random.key(9))
+COUNT = sketch.count_sketch(12, rows=3)
+
+# One row for every shape of algorithm.
+ALGORITHMS = {
+    "fedavg": algorithms.fedavg(loss, client_rate=RATE, server_momentum=0.5),
+    "fedprox": algorithms.fedavg(loss, client_rate=RATE, proximal=0.3),
+    "fedadam": algorithms.fedopt(loss, client_rate=RATE, server=optax.adam(0.05)),
+    "safl": algorithms.safl(
+        loss,
+        sketch=sketch.gaussian(8),
+        client_rate=RATE,
+        server=transforms.paper_amsgrad(0.02),
+    ),
+    "full_gradient": Algorithm(
+        local.full_gradient_steps(loss, SGD, steps=4), channels.exact(), optax.sgd(1.0)
+    ),
+    "quantised": Algorithm(
+        local.one_gradient(loss),
+        channels.compressed(compressors.qsgd(4)),
+        optax.sgd(0.1),
+    ),
+    "heaprix": Algorithm(
+        local.sgd_steps(loss, SGD),
+        channels.heavy_values(COUNT, 4, rest=True),
+        optax.sgd(0.5),
+    ),
+    "sketched_sgd": Algorithm(
+        local.one_gradient(loss),
+        channels.error_feedback(channels.heavy_values(COUNT, 4, rest=False)),
+        optax.sgd(0.1),
+    ),
+    "ef21": Algorithm(
+        local.one_gradient(loss),
+        channels.difference(channels.compressed(compressors.top_k(4))),
+        optax.sgd(0.1),
+    ),
+    "gradient_tracking": Algorithm(
+        local.tracked_steps(loss, rate=RATE, gain=1 / (RATE * STEPS)),
+        channels.sketched(COUNT),
+        optax.sgd(0.2),
+    ),
+    "fetch_sgd": Algorithm(
+        local.one_gradient(loss),
+        channels.sketched(FIXED, desketch=False),
+        optax.chain(
+            transforms.in_sketch_space(optax.trace(0.5), FIXED),
+            optax.scale(0.05),
+            transforms.top_k_desketch(FIXED, 4),
+            optax.scale(-1.0),
+        ),
+    ),
+    "sketched_down": Algorithm(
+        local.sgd_steps(loss, SGD),
+        channels.exact(),
+        optax.chain(
+            transforms.error_feedback(transforms.compress(compressors.top_k(4))),
+            optax.sgd(0.5),
+        ),
+    ),
+}
