@@ -112,7 +112,7 @@ def draw(
     validate.at_least_one(steps=steps, batch=batch)
     size = jnp.maximum(jnp.asarray(size), 1).astype(jnp.uint32)
     if replacement:
-        offset = jax.random.bits(key, (steps, batch), jnp.uint32) % size
+        offset = _scaled(jax.random.bits(key, (steps, batch), jnp.uint32), size)
     else:
         time = jnp.arange(steps * batch, dtype=jnp.uint32).reshape(steps, batch)
         offset = _shuffle(key, time % size, time // size, size)
@@ -154,14 +154,22 @@ def _shuffle(
     of the pair. Each round is a permutation for any size, which may be traced, and
     a place costs the same however large the client is.
     """
-    seeds = jax.random.bits(key, (ROUNDS, 2), jnp.uint32)
     epoch = hashing.mix(epoch + jnp.uint32(1))
-
-    def swap_or_not(value, seed):
-        pivot = hashing.mix(seed[0] ^ epoch) % size
+    for seed in jax.random.bits(key, (ROUNDS, 2), jnp.uint32):
+        pivot = _scaled(hashing.mix(seed[0] ^ epoch), size)
         partner = jnp.where(pivot >= value, pivot - value, pivot + size - value)
         larger = jnp.maximum(value, partner)
         coin = hashing.mix(hashing.mix(larger ^ seed[1]) ^ epoch) >> 31
-        return jnp.where(coin == 1, partner, value), None
+        value = jnp.where(coin == 1, partner, value)
+    return value
 
-    return jax.lax.scan(swap_or_not, value, seeds)[0]
+
+def _scaled(word: jax.Array, size: jax.Array) -> jax.Array:
+    """Returns word * size / 2^32, uniform below `size`, from 16-bit halves.
+
+    A division, as in word % size, is the slowest instruction of the shuffle: it has
+    no vector form on CPUs.
+    """
+    w1, w0, s1, s0 = word >> 16, word & 0xFFFF, size >> 16, size & 0xFFFF
+    middle = w1 * s0 + (w0 * s0 >> 16)
+    return w1 * s1 + (middle >> 16) + (w0 * s1 + (middle & 0xFFFF) >> 16)

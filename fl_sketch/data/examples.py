@@ -1,8 +1,8 @@
 """What a data set is: inputs, targets and how pixels become numbers.
 
 Images stay uint8 from file to device: a set that is resident on the device is four
-times smaller, and so is every transfer. A jitted step makes a batch into floats as
-its first operation, with `normalise`, which costs it nothing that can be measured.
+times smaller, and so is every transfer and every gather. A jitted step makes a batch
+into floats as its first operation, with `normalise`.
 """
 
 from typing import NamedTuple

@@ -56,18 +56,19 @@ def prepare(
         raw files, unless they are to be overwritten.
     """
     root, folder = cache_folder(tfds_dir), raw.folder(data_dir)
-    if folder is None and (overwrite or not _is_prepared(_builder(root, name))):
-        msg = (
-            f"Expected a folder with the raw files of {name}, which is not prepared in "
-            f"{root}: pass --data_dir or set {raw.VARIABLE}."
-        )
-        raise FileNotFoundError(msg)
     sums = raw.verified(name, folder) if folder else None
-    with _alone(root, name):
-        builder = _builder(root, name)
-        if overwrite or not _is_prepared(builder):
-            shutil.rmtree(builder.data_path.parent, ignore_errors=True)
-            builder = _written(_builder(root, name), folder)
+    builder = _builder(root, name)
+    if overwrite or not _is_prepared(builder):
+        if not folder:
+            msg = (
+                f"Expected a folder with the raw files of {name}, not yet prepared in "
+                f"{root}: pass --data_dir or set {raw.VARIABLE}."
+            )
+            raise FileNotFoundError(msg)
+        with _alone(root, name):
+            builder = _builder(root, name)  # another process may have been faster
+            if overwrite or not _is_prepared(builder):
+                builder = _written(root, name, folder)
     if sums and builder.info.metadata["sha256"] != sums:
         msg = (
             f"Expected {name} in {builder.data_path} to be made from the raw files in "
@@ -121,8 +122,12 @@ def _is_prepared(builder: FlSketch) -> bool:
     return (builder.data_path / "dataset_info.json").is_file()
 
 
-def _written(builder: FlSketch, folder: pathlib.Path) -> FlSketch:
+def _written(root: pathlib.Path, name: str, folder: pathlib.Path) -> FlSketch:
     """Prepares a data set; its raw files are read in place, nothing is extracted."""
+    place = _builder(root, name).data_path
+    for old in (place, *place.parent.glob("incomplete.*")):
+        shutil.rmtree(old, ignore_errors=True)
+    builder = _builder(root, name)  # one that has not read what is now removed
     tfds.display_progress_bar(sys.stderr.isatty())
     config = tfds.download.DownloadConfig(manual_dir=folder)
     with (
@@ -196,9 +201,16 @@ def _save(file: pathlib.Path, array: np.ndarray) -> None:
 
 def _open_arrays(folder: pathlib.Path, split: str) -> Examples:
     def mapped(part):
-        return np.asarray(np.load(folder / f"{split}_{part}.npy", mmap_mode="r"))
+        file = folder / f"{split}_{part}.npy"
+        try:
+            return np.asarray(np.load(file, mmap_mode="r"))
+        except (ValueError, EOFError):
+            msg = (
+                f"Expected {file} to be a numpy file: remove its folder, it is a copy."
+            )
+            raise ValueError(msg) from None
 
     inputs, ends = mapped("inputs"), folder / f"{split}_ends.npy"
     if ends.exists():
-        inputs = decoding.parted(inputs, np.load(ends))
+        inputs = decoding.parted(inputs, mapped("ends"))
     return Examples(inputs, mapped("targets"))

@@ -131,6 +131,26 @@ def test_arrays_do_not_outlive_their_data(copy, monkeypatch):
     assert again.parent != arrays.parent and not arrays.exists()
 
 
+def test_a_spoilt_copy_is_named(copy):
+    folder, tfds_dir = copy
+    datasets.load("sst2", folder, tfds_dir=tfds_dir)
+    (file,) = (tfds_dir / "arrays").rglob("train_inputs.npy")
+    file.write_bytes(file.read_bytes()[:-1])
+    refused(
+        ValueError,
+        f"{file}.*remove",
+        lambda: datasets.load("sst2", folder, tfds_dir=tfds_dir),
+    )
+
+
+def test_a_prepared_folder_may_be_read_only(copy):
+    folder, tfds_dir = copy
+    datasets.load("mnist", folder, tfds_dir=tfds_dir)
+    shutil.rmtree(tfds_dir / "locks")
+    datasets.load("mnist", folder, tfds_dir=tfds_dir)
+    assert not (tfds_dir / "locks").exists()  # nothing is written any more
+
+
 KILLED = """
 import os, signal, sys
 from fl_sketch.data import {module}
