@@ -158,7 +158,7 @@ def classes_per_client(
 
 
 def dirichlet(
-    labels: np.ndarray, clients: int, *, alpha: float, seed: int
+    labels: np.ndarray, clients: int, alpha: float, *, seed: int
 ) -> Partition:
     """Divides each class among the clients in proportions drawn from Dirichlet(alpha).
 
