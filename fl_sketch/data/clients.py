@@ -27,7 +27,7 @@ from fl_sketch.protocols import Key
 from fl_sketch.sketch import hashing
 
 TABLE_UP_TO = 2**26  # entries, a quarter of a GiB
-ROUNDS = 24  # of the shuffle; tests of uniformity fail at 4 and pass from 12 on
+ROUNDS = 24  # of the shuffle; tests of uniformity fail up to 8 and pass from 10 on
 
 
 class Resident(NamedTuple):

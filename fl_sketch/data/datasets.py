@@ -52,13 +52,13 @@ def load(
     """
     if name == "digits":
         return _digits()
-    from fl_sketch.data import prepared  # importing TFDS takes a second
+    from fl_sketch.data import prepared  # for digits there is no need of TFDS
 
     return prepared.read(name, data_dir, tfds_dir)
 
 
 def _digits() -> Splits:
-    from sklearn.datasets import load_digits  # and so does scikit-learn
+    from sklearn.datasets import load_digits  # nor, for the others, of scikit-learn
 
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(DIGITS_SEED).permutation(len(labels))
