@@ -14,7 +14,7 @@ LAYERS = [
     ["validate", "keys", "trees", "wire"],
     ["sketch"],
     ["compressors"],
-    ["channels", "transforms", "local"],
+    ["channels", "transforms", "local", "data"],
     ["algorithms"],
     ["engine"],
     ["bench"],

@@ -1,0 +1,175 @@
+"""Clients' batches: drawn and gathered on the device, one client at a time.
+
+The whole data set lives on the device once, however many clients share it, and with
+it the partition: 4 bytes an example and 4 a client. A round touches only its cohort:
+a batch costs a few integer operations and two gathers for each example in it, and
+nothing depends on the number of clients. Batching over clients is the caller's `vmap`.
+
+>>> examples = Examples(np.zeros((6, 2), np.uint8), np.arange(6, dtype=np.int32))
+>>> dealt = Partition(np.arange(6, dtype=np.int32), np.array([0, 2, 6]))
+>>> data = resident(examples, dealt)
+>>> keys, cohort = jax.random.split(jax.random.key(0), 3), jnp.array([1, 0, 1])
+>>> draw = lambda key, client: batches(data, key, client, steps=5, batch=4)
+>>> jax.tree.map(jnp.shape, jax.jit(jax.vmap(draw))(keys, cohort))
+Examples(inputs=(3, 5, 4, 2), targets=(3, 5, 4))
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fl_sketch import keys, validate
+from fl_sketch.data.examples import Examples
+from fl_sketch.data.partition import Partition
+from fl_sketch.protocols import Key
+from fl_sketch.sketch import hashing
+
+TABLE_UP_TO = 2**26  # entries, a quarter of a GiB
+ROUNDS = 24  # of the shuffle; tests of uniformity fail up to 8 and pass from 10 on
+
+
+class Resident(NamedTuple):
+    """A data set and its partition on the device: a pytree to hand to a jitted step.
+
+    Attributes:
+      examples: inputs [n, ...] and targets int32 [n].
+      indices: int32 [total], the examples of every client one after the other.
+      starts: int32 [clients + 1].
+    """
+
+    examples: Examples
+    indices: jax.Array
+    starts: jax.Array
+
+
+def resident(examples: Examples, partition: Partition, *, device=None) -> Resident:
+    """Returns the data on a device, or laid out by a sharding.
+
+    Raises:
+      TypeError: for text, which no device holds.
+      ValueError: for a partition of other examples, or of 2^31 indices or more.
+    """
+    if examples.inputs.dtype == object:
+        msg = "Expected inputs of numbers, got strings: encode them first."
+        raise TypeError(msg)
+    if int(partition.indices.max()) >= len(examples.targets):
+        msg = (
+            f"Expected a partition of {len(examples.targets)} examples, got the index "
+            f"{partition.indices.max()}."
+        )
+        raise ValueError(msg)
+    total = len(partition.indices)
+    validate.at_most(2**31 - 1, "starts are int32 on the device", total=total)
+    starts = partition.starts.astype(np.int32)
+    placed = Resident(examples, partition.indices.astype(np.int32), starts)
+    return jax.device_put(placed, device)
+
+
+def batches(
+    data: Resident,
+    key: Key,
+    client: jax.typing.ArrayLike,
+    *,
+    steps: int,
+    batch: int,
+    replacement: bool = True,
+) -> Examples:
+    """Returns the batches of one client: leaves [steps, batch, ...]; see `draw`."""
+    start = data.starts[client]
+    size = data.starts[client + 1] - start
+    places = draw(key, start, size, steps=steps, batch=batch, replacement=replacement)
+    chosen = data.indices[places]
+    return jax.tree.map(lambda leaf: leaf[chosen], data.examples)
+
+
+def draw(
+    key: Key,
+    start: jax.typing.ArrayLike,
+    size: jax.typing.ArrayLike,
+    *,
+    steps: int,
+    batch: int,
+    replacement: bool = True,
+) -> jax.Array:
+    """Returns int32 [steps, batch], places in start ... start + size - 1.
+
+    With replacement they are independent and uniform. Without, they go through all
+    places in random order, and again in another order, as often as it takes: every
+    run of `size` draws that begins at a multiple of `size` holds each place once. A
+    batch may span two such epochs.
+
+    Args:
+      key: used up by this call.
+      start: the client's entry in `Partition.starts`; may be traced, as may `size`.
+      size: how many examples the client has. For 0 the places are all `start`.
+      steps: how many batches.
+      batch: how many examples each.
+      replacement: whether a place may return before all others have come.
+    """
+    keys.require_key(key)
+    validate.at_least_one(steps=steps, batch=batch)
+    size = jnp.maximum(jnp.asarray(size), 1).astype(jnp.uint32)
+    if replacement:
+        offset = _scaled(jax.random.bits(key, (steps, batch), jnp.uint32), size)
+    else:
+        time = jnp.arange(steps * batch, dtype=jnp.uint32).reshape(steps, batch)
+        offset = _shuffle(key, time % size, time // size, size)
+    return jnp.asarray(start, jnp.int32) + offset.astype(jnp.int32)
+
+
+def index_table(partition: Partition) -> tuple[np.ndarray, np.ndarray]:
+    """Returns int32 [clients, most] of every client's examples, and int32 [clients].
+
+    The second array says how many entries of a row count; the others repeat the
+    client's first example, so that they may be gathered. For small populations only.
+
+    Raises:
+      ValueError: for a table of more than 2^26 entries.
+    """
+    sizes = partition.sizes
+    width = int(sizes.max())
+    if len(sizes) * width > TABLE_UP_TO:
+        msg = (
+            f"Expected clients x the largest size <= {TABLE_UP_TO}, got {len(sizes)} x "
+            f"{width}: draw batches with clients.batches instead of a table."
+        )
+        raise ValueError(msg)
+    column = np.arange(width)
+    column = np.where(column < sizes[:, None], column, 0)
+    places = np.minimum(
+        partition.starts[:-1, None] + column, len(partition.indices) - 1
+    )
+    return partition.indices[places], sizes.astype(np.int32)
+
+
+def _shuffle(
+    key: Key, value: jax.Array, epoch: jax.Array, size: jax.Array
+) -> jax.Array:
+    """Returns the image of `value` under one permutation of [0, size) for each epoch.
+
+    The swap-or-not shuffle (Hoang, Morris and Rogaway 2012): a round pairs x with
+    k - x modulo `size` for a random k, and exchanges the two or not by a hashed coin
+    of the pair. Each round is a permutation for any size, which may be traced, and
+    a place costs the same however large the client is.
+    """
+    epoch = hashing.mix(epoch + jnp.uint32(1))
+    for seed in jax.random.bits(key, (ROUNDS, 2), jnp.uint32):
+        pivot = _scaled(hashing.mix(seed[0] ^ epoch), size)
+        partner = jnp.where(pivot >= value, pivot - value, pivot + size - value)
+        larger = jnp.maximum(value, partner)
+        coin = hashing.mix(hashing.mix(larger ^ seed[1]) ^ epoch) >> 31
+        value = jnp.where(coin == 1, partner, value)
+    return value
+
+
+def _scaled(word: jax.Array, size: jax.Array) -> jax.Array:
+    """Returns word * size / 2^32, uniform below `size`, from 16-bit halves.
+
+    A division, as in word % size, is the slowest instruction of the shuffle: it has
+    no vector form on CPUs.
+    """
+    w1, w0, s1, s0 = word >> 16, word & 0xFFFF, size >> 16, size & 0xFFFF
+    middle = w1 * s0 + (w0 * s0 >> 16)
+    return w1 * s1 + (middle >> 16) + (w0 * s1 + (middle & 0xFFFF) >> 16)

@@ -1,0 +1,69 @@
+"""Real data sets by name.
+
+>>> train, test = load("digits")[1:3]
+>>> train.inputs.shape, test.inputs.shape
+((1437, 8, 8, 1), (360, 8, 8, 1))
+
+| name | inputs | classes | where from |
+|---|---|---|---|
+| digits | float32 [1437 + 360, 8, 8, 1] | 10 | bundled with scikit-learn |
+| mnist, fashion_mnist | uint8 [60000 + 10000, 28, 28, 1] | 10 | idx files |
+| cifar10 | uint8 [50000 + 10000, 32, 32, 3] | 10 | lossless WebP strips |
+| sst2 | 67349 + 1821 sentences | 2 | tsv files |
+| shakespeare | 5798 + 1299 speeches, by speaker | 299 | a text file |
+
+All but the first are prepared once, from raw files in `data_dir`, as TFDS data sets
+on array_record. Any other name is that of a TFDS image or text set which is already
+prepared, such as "emnist/letters" or "mnist:3.0.1".
+"""
+
+import os
+
+import numpy as np
+
+from fl_sketch.data import raw
+from fl_sketch.data.examples import Examples as Examples
+from fl_sketch.data.examples import Splits as Splits
+from fl_sketch.data.examples import normalise as normalise
+
+DIGITS_SEED = 0  # of the one shuffle that decides which digits are for testing
+NAMES = ("digits", *raw.SOURCES)
+
+
+def load(
+    name: str,
+    data_dir: str | os.PathLike | None = None,
+    *,
+    tfds_dir: str | os.PathLike | None = None,
+) -> Splits:
+    """Returns a data set by name, preparing it first if it is one of `NAMES`.
+
+    Args:
+      name: one of `NAMES`, or the name of a prepared TFDS data set.
+      data_dir: the folder of raw files; by default that of FL_SKETCH_DATA. Where
+        there is one, its files are verified each time. Without one, what was
+        prepared before is read.
+      tfds_dir: where prepared data are kept; by default ~/.cache/fl_sketch/tfds.
+
+    Raises:
+      FileNotFoundError: for a missing folder or file, or an unknown name.
+      ValueError: for a file with another checksum than is listed beside it, for
+        prepared data that were made from other files, or for data of another kind.
+    """
+    if name == "digits":
+        return _digits()
+    from fl_sketch.data import prepared  # for digits there is no need of TFDS
+
+    return prepared.read(name, data_dir, tfds_dir)
+
+
+def _digits() -> Splits:
+    from sklearn.datasets import load_digits  # nor, for the others, of scikit-learn
+
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(DIGITS_SEED).permutation(len(labels))
+    inputs = (images / 16).astype(np.float32).reshape(-1, 8, 8, 1)[order]
+    targets = labels.astype(np.int32)[order]
+    end = len(labels) * 4 // 5
+    train = Examples(inputs[:end], targets[:end])
+    return Splits("digits", train, Examples(inputs[end:], targets[end:]), 10)

@@ -1,0 +1,45 @@
+"""What a data set is: inputs, targets and how pixels become numbers.
+
+Images stay uint8 from file to device: a set that is resident on the device is four
+times smaller, and so is every transfer and every gather. A jitted step makes a batch
+into floats as its first operation, with `normalise`.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Examples(NamedTuple):
+    """Pairs of an input and its target, in an order that never changes.
+
+    Attributes:
+      inputs: uint8 or float32 images [n, height, width, channels], or n strings in
+        an array of objects. Arrays from files are mapped into memory: not writable.
+      targets: int32 [n].
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+
+
+class Splits(NamedTuple):
+    """One data set, for training and for testing; `classes` counts the targets."""
+
+    name: str
+    train: Examples
+    test: Examples
+    classes: int
+
+
+def normalise(images: jax.Array) -> jax.Array:
+    """Returns float32 images in [0, 1]: bytes divided by 255, floats as they are.
+
+    >>> normalise(jnp.array([0, 255], jnp.uint8))
+    Array([0., 1.], dtype=float32)
+    """
+    if images.dtype == jnp.uint8:
+        return images.astype(jnp.float32) / 255
+    return images.astype(jnp.float32)

@@ -1,0 +1,216 @@
+"""Raw files: which a data set needs, whether they are whole, and what they hold.
+
+The files lie in one folder with a list of checksums, `SHA256SUMS`, in the form that
+`sha256sum` writes. Nothing here is specific to TFDS: a reader returns the inputs
+and the targets of one split, in the order of the file.
+"""
+
+import gzip
+import hashlib
+import io
+import itertools
+import os
+import pathlib
+import zipfile
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+SUMS = "SHA256SUMS"
+VARIABLE = "FL_SKETCH_DATA"
+
+
+class Source(NamedTuple):
+    """One data set as raw files.
+
+    Attributes:
+      files: the paths below the data folder.
+      read: `(folder, split) -> (inputs, targets)`: images as uint8 [n, h, w, c] or a
+        list of n strings; targets as integers [n].
+      splits: the names that `read` knows.
+      shape: of one image, or None for text.
+      classes: how many targets there are, or None where the file decides.
+    """
+
+    files: tuple[str, ...]
+    read: Callable[[pathlib.Path, str], tuple[Sequence, np.ndarray]]
+    splits: tuple[str, ...]
+    shape: tuple[int, int, int] | None
+    classes: int | None
+
+
+def folder(data_dir: str | os.PathLike | None) -> pathlib.Path | None:
+    """Returns the folder asked for, else that of FL_SKETCH_DATA, else None.
+
+    Raises:
+      FileNotFoundError: if there is no such folder.
+    """
+    chosen = data_dir or os.environ.get(VARIABLE)
+    if not chosen:
+        return None
+    path = pathlib.Path(chosen).expanduser()
+    if not path.is_dir():
+        said = "--data_dir" if data_dir else VARIABLE
+        msg = f"Expected {said} to be a folder with raw data, got {said}={path}."
+        raise FileNotFoundError(msg)
+    return path
+
+
+def verified(name: str, path: pathlib.Path) -> dict[str, str]:
+    """Returns the sha256 of every file of a data set, all equal to those listed.
+
+    Raises:
+      FileNotFoundError: for a file, or the list, that is not there.
+      ValueError: for a file that is not listed or not what the list says.
+    """
+    expected = _listed(path)
+    return {file: _checked(path / file, expected) for file in SOURCES[name].files}
+
+
+def _listed(path: pathlib.Path) -> dict[pathlib.Path, str]:
+    """Returns the checksums of a folder: lines of `<sha256>  <path>`."""
+    file = path / SUMS
+    if not file.is_file():
+        msg = (
+            f"Expected a list of checksums in {file}, got no such file: make it with "
+            f"(cd {path} && find . -type f -exec sha256sum {{}} + > {SUMS}), or pass "
+            "another folder with --data_dir."
+        )
+        raise FileNotFoundError(msg)
+    pairs = [line.split(maxsplit=1) for line in file.read_text().splitlines() if line]
+    if any(len(pair) != 2 for pair in pairs):
+        msg = f"Expected lines of a checksum and a path in {file}: make it again."
+        raise ValueError(msg)
+    return {path / name.lstrip("*"): found for found, name in pairs}
+
+
+def _checked(file: pathlib.Path, expected: dict[pathlib.Path, str]) -> str:
+    if not file.is_file():
+        msg = f"Expected the file {file}, got none: pass its folder with --data_dir."
+        raise FileNotFoundError(msg)
+    with open(file, "rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != expected.get(file):
+        listed = expected.get(file, "(not listed)")
+        msg = (
+            f"Expected {file} to have sha256 {listed} as in {SUMS}, got {found}: "
+            "mend the file, or pass another folder with --data_dir."
+        )
+        raise ValueError(msg)
+    return found
+
+
+def _idx(file: pathlib.Path) -> np.ndarray:
+    """Returns the bytes of an idx file: two zeros, 8, the rank, the shape, bytes."""
+    content = gzip.decompress(file.read_bytes())
+    zeros, kind, rank = content[:2], content[2], content[3]
+    shape = np.frombuffer(content, ">i4", rank, offset=4)
+    if zeros != b"\0\0" or kind != 8 or len(content) != 4 + 4 * rank + shape.prod():
+        msg = f"Expected {file} to be an idx file of bytes, as MNIST's are."
+        raise ValueError(msg)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
+
+
+def _read_idx(path: pathlib.Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+    stem = {"train": "train", "test": "t10k"}[split]
+    images = _idx(path / f"{stem}-images-idx3-ubyte.gz")
+    return images[..., None], _idx(path / f"{stem}-labels-idx1-ubyte.gz")
+
+
+def _idx_source(name: str) -> Source:
+    kinds = ("images-idx3", "labels-idx1")
+    files = itertools.product(("train", "t10k"), kinds)
+    return Source(
+        tuple(f"{name}/{part}-{kind}-ubyte.gz" for part, kind in files),
+        lambda path, split: _read_idx(path / name, split),
+        ("train", "test"),
+        shape=(28, 28, 1),
+        classes=10,
+    )
+
+
+CIFAR = "cifar10_webp.zip"
+
+
+def _read_cifar10(path: pathlib.Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Reads lossless WebP strips: images below one another, 32 pixels wide."""
+    from PIL import Image  # only preparing needs it
+
+    with zipfile.ZipFile(path / CIFAR) as archive:
+        strips = [
+            np.asarray(Image.open(io.BytesIO(archive.read(name))).convert("RGB"))
+            for name in sorted(archive.namelist())
+            if name.startswith(f"{split}_") and name.endswith(".webp")
+        ]
+        targets = np.frombuffer(archive.read(f"{split}_labels.u8"), np.uint8)
+    return _tiles(strips, (32, 32, 3)), targets
+
+
+def _tiles(strips: list[np.ndarray], shape: tuple[int, int, int]) -> np.ndarray:
+    """Returns the images of strips, which may be a column, a row or a table of them."""
+    height, width, channels = shape
+    return np.concatenate(
+        [
+            strip.reshape(
+                len(strip) // height, height, strip.shape[1] // width, width, channels
+            )
+            .swapaxes(1, 2)
+            .reshape(-1, *shape)
+            for strip in strips
+        ]
+    )
+
+
+def _read_sst2(path: pathlib.Path, split: str) -> tuple[list[str], np.ndarray]:
+    """Reads lines of `label<TAB>sentence` below a header."""
+    file = path / "sst2" / f"{split}.tsv"
+    lines = file.read_text(encoding="utf-8").split("\n")[1:]
+    pairs = [line.split("\t") for line in lines if line]
+    if any(len(pair) != 2 or pair[0] not in ("0", "1") for pair in pairs):
+        msg = f"Expected lines of 0 or 1, a tab and a sentence in {file}."
+        raise ValueError(msg)
+    labels, sentences = zip(*pairs, strict=True)
+    return list(sentences), np.array(labels, np.int32)
+
+
+def _read_shakespeare(path: pathlib.Path, split: str) -> tuple[list[str], np.ndarray]:
+    """Reads speeches; the target is the speaker, counted in alphabetical order.
+
+    Every fifth part of a speaker's speeches, the latest, is for testing, so that no
+    text is tested that stands before the text trained on (as in LEAF).
+    """
+    file = path / "shakespeare" / "input.txt"
+    blocks = file.read_text(encoding="utf-8").strip("\n").split("\n\n")
+    pairs = [block.partition(":\n") for block in blocks]
+    pairs = [(speaker.strip(), speech) for speaker, _, speech in pairs if speech]
+    names, ids = np.unique([speaker for speaker, _ in pairs], return_inverse=True)
+    held_out = np.bincount(ids) // 5
+    left = np.bincount(ids)
+    tested = np.zeros(len(ids), bool)
+    for place, speaker in enumerate(ids):
+        tested[place] = left[speaker] <= held_out[speaker]
+        left[speaker] -= 1
+    chosen = np.flatnonzero(tested == (split == "test"))
+    return [pairs[place][1] for place in chosen], ids[chosen].astype(np.int32)
+
+
+SOURCES = {
+    "mnist": _idx_source("mnist"),
+    "fashion_mnist": _idx_source("fashion_mnist"),
+    "cifar10": Source((CIFAR,), _read_cifar10, ("train", "test"), (32, 32, 3), 10),
+    "sst2": Source(
+        ("sst2/train.tsv", "sst2/dev.tsv", "sst2/test.tsv"),
+        _read_sst2,
+        ("train", "dev", "test"),
+        shape=None,
+        classes=2,
+    ),
+    "shakespeare": Source(
+        ("shakespeare/input.txt",),
+        _read_shakespeare,
+        ("train", "test"),
+        shape=None,
+        classes=None,
+    ),
+}

@@ -1,0 +1,162 @@
+"""Raw files are read exactly, or refused in one line that names the file."""
+
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from fl_sketch.data import raw
+from tests.data import fake_raw
+
+IMAGE_SETS = ["mnist", "fashion_mnist", "cifar10"]
+REAL = os.environ.get(raw.VARIABLE)
+needs_real = pytest.mark.skipif(not REAL, reason=f"{raw.VARIABLE} is not set")
+
+# Of the originals, from the files as they are distributed.
+PIXEL_SUMS = {
+    ("mnist", "train"): 1567298545,
+    ("mnist", "test"): 264923200,
+    ("fashion_mnist", "train"): 3431114169,
+    ("fashion_mnist", "test"): 573469082,
+    ("cifar10", "test"): 3733375634,
+}
+COUNTS = {"mnist": 60000, "fashion_mnist": 60000, "cifar10": 50000}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("raw")
+    return folder, fake_raw.write(folder)
+
+
+@pytest.fixture
+def folder(whole, tmp_path):
+    """A copy to be spoilt."""
+    return pathlib.Path(shutil.copytree(whole[0], tmp_path / "raw"))
+
+
+@pytest.mark.parametrize("name", IMAGE_SETS)
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_images_are_read_exactly_and_in_order(whole, name, split):
+    folder, truth = whole
+    images, labels = raw.SOURCES[name].read(folder, split)
+    assert images.dtype == np.uint8 and images.shape[1:] == raw.SOURCES[name].shape
+    np.testing.assert_array_equal(images, truth[name, split][0])
+    np.testing.assert_array_equal(labels, truth[name, split][1])
+
+
+@pytest.mark.parametrize("columns", [1, 2, 5])
+def test_strips_may_be_columns_rows_or_tables(columns):
+    images = np.arange(10 * 4 * 4 * 3).reshape(10, 4, 4, 3)
+    table = images.reshape(10 // columns, columns, 4, 4, 3).swapaxes(1, 2)
+    strip = table.reshape(10 // columns * 4, columns * 4, 3)
+    np.testing.assert_array_equal(raw._tiles([strip], (4, 4, 3)), images)
+
+
+def test_sentences_are_read(whole):
+    for split in ("train", "dev", "test"):
+        sentences, labels = raw.SOURCES["sst2"].read(whole[0], split)
+        assert sentences[3] == f"sentence 3 of {split} , à la crème"
+        assert labels.tolist() == [0, 1] * 5
+
+
+def test_speeches_are_split_within_each_speaker_and_in_time(whole):
+    read = raw.SOURCES["shakespeare"].read
+    train, train_ids = read(whole[0], "train")
+    test, test_ids = read(whole[0], "test")
+    # alphabetical: First Citizen, JULIET, ROMEO with 11, 1 and 5 speeches
+    assert np.bincount(train_ids).tolist() == [9, 1, 4]
+    assert np.bincount(test_ids, minlength=3).tolist() == [2, 0, 1]
+    assert test[1] == "Speech 9 of First Citizen.\nIt has two lines."
+    assert {"Speech 10", "Speech 9", "Speech 4"} == {t.split(" of")[0] for t in test}
+    assert not set(train) & set(test)
+
+
+@pytest.mark.parametrize("name", raw.SOURCES)
+def test_verified_files_are_those_listed(whole, name):
+    sums = raw.verified(name, whole[0])
+    listed = (whole[0] / "SHA256SUMS").read_text()
+    assert list(sums) == list(raw.SOURCES[name].files)
+    assert all(f"{found}  ./{file}" in listed for file, found in sums.items())
+
+
+def refused(error, words, call):
+    with pytest.raises(error, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_one_changed_byte_is_refused_with_file_and_both_checksums(folder):
+    file = folder / "mnist" / "train-labels-idx1-ubyte.gz"
+    before = raw.verified("mnist", folder)["mnist/train-labels-idx1-ubyte.gz"]
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    words = rf"{file} .*{before}.*got [0-9a-f]{{64}}: .*--data_dir"
+    refused(ValueError, words, lambda: raw.verified("mnist", folder))
+    raw.verified("fashion_mnist", folder)
+
+
+def test_missing_files_and_lists_are_named(folder):
+    (folder / "cifar10_webp.zip").unlink()
+    refused(
+        FileNotFoundError,
+        "cifar10_webp.zip.*--data_dir",
+        lambda: raw.verified("cifar10", folder),
+    )
+    (folder / "SHA256SUMS").write_text("one two three\nfour\n")
+    refused(ValueError, "SHA256SUMS", lambda: raw.verified("mnist", folder))
+    (folder / "SHA256SUMS").write_text("")
+    refused(ValueError, "not listed", lambda: raw.verified("mnist", folder))
+    (folder / "SHA256SUMS").unlink()
+    refused(
+        FileNotFoundError, "SHA256SUMS.*sha256sum", lambda: raw.verified("sst2", folder)
+    )
+
+
+def test_a_missing_folder_is_named_with_the_way_it_was_given(monkeypatch, tmp_path):
+    gone = tmp_path / "gone"
+    refused(FileNotFoundError, f"--data_dir={gone}", lambda: raw.folder(gone))
+    monkeypatch.setenv(raw.VARIABLE, str(gone))
+    refused(FileNotFoundError, f"{raw.VARIABLE}={gone}", lambda: raw.folder(None))
+    assert raw.folder(tmp_path) == tmp_path
+    monkeypatch.delenv(raw.VARIABLE)
+    assert raw.folder(None) is None
+
+
+def test_files_of_another_form_are_refused_although_their_checksum_is_right(folder):
+    file = folder / "mnist" / "t10k-labels-idx1-ubyte.gz"
+    file.write_bytes(fake_raw.idx(np.zeros(9, np.uint8))[:-4])
+    with pytest.raises(EOFError):
+        raw.SOURCES["mnist"].read(folder, "test")
+    file.write_bytes((folder / "mnist" / "t10k-images-idx3-ubyte.gz").read_bytes())
+    (folder / "sst2" / "dev.tsv").write_text("label\tcontent\n2\tfine\n")
+    refused(ValueError, "dev.tsv", lambda: raw.SOURCES["sst2"].read(folder, "dev"))
+
+
+@needs_real
+@pytest.mark.parametrize("name", raw.SOURCES)
+def test_real_files_are_whole(name):
+    raw.verified(name, raw.folder(None))
+
+
+@needs_real
+@pytest.mark.parametrize(("name", "split"), PIXEL_SUMS)
+def test_real_pixels_add_up(name, split):
+    images, labels = raw.SOURCES[name].read(raw.folder(None), split)
+    assert int(images.sum(dtype=np.int64)) == PIXEL_SUMS[name, split]
+    assert len(images) == len(labels)
+    assert len(images) == (COUNTS[name] if split == "train" else 10000)
+    assert set(labels.tolist()) == set(range(10))
+
+
+@needs_real
+def test_real_texts_are_complete():
+    folder = raw.folder(None)
+    counts = {s: len(raw.SOURCES["sst2"].read(folder, s)[0]) for s in ("dev", "test")}
+    assert counts == {"dev": 872, "test": 1821}
+    train, ids = raw.SOURCES["shakespeare"].read(folder, "train")
+    test, _ = raw.SOURCES["shakespeare"].read(folder, "test")
+    assert (len(train), len(test), ids.max() + 1) == (5798, 1299, 299)
