@@ -42,7 +42,7 @@ class Report(NamedTuple):
     """What a round says of itself, beside its effect."""
 
     participants: jax.Array  # shape=(), how many took part
-    bits_up: jax.Array  # shape=(), that each of them sent
+    bits_up: jax.Array  # shape=(), uint32, that each of them sent
     diagnostics: dict[str, jax.Array]  # means over them, outside of any privacy
 
 
@@ -128,7 +128,7 @@ def make_round(
             rows,
         )
         count = jnp.sum(cohort.weights > 0)
-        report = Report(count, jnp.asarray(bits, jnp.float32), diagnostics)
+        report = Report(count, bits, diagnostics)
         return State(server, clients), report
 
     return run
@@ -247,7 +247,7 @@ def _serve(server, server_tx, deliver, means, rows, works, ids, key):
         )
         params = optax.apply_updates(server.params, updates)
         after = Server(params, opt, memory.server, server.round + 1)
-        return after, jnp.asarray(delivery.bits, jnp.float32)
+        return after, jnp.asarray(delivery.bits, jnp.uint32)
 
     one_row, one_id = jax.tree.map(lambda leaf: leaf[:1], (rows, ids))
     return jax.vmap(one, out_axes=None)(one_row, blank, one_id)

@@ -1,0 +1,1 @@
+"""Configs: every legal key in `default`, and a file for each experiment."""

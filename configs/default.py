@@ -1,0 +1,58 @@
+"""Every legal key of a config, with its default.
+
+A config file starts from `get_config()` here and changes what it needs; a key that
+does not stand here is refused, in a file and on the command line alike.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """Returns the defaults, locked: keys may change their values and no more."""
+    config = ConfigDict()
+    config.algorithm = "safl"  # a name of fl_sketch/algorithms/catalog.py
+    config.rounds = 100
+    config.eval_every = 10  # rounds between rows of metrics.csv
+    config.seed = 0  # of everything random
+
+    config.data = ConfigDict()
+    config.data.name = "digits"  # or mnist, fashion_mnist, cifar10
+    config.data.clients = 20  # the population
+    config.data.partition = "iid"  # or dirichlet, label_shards, classes, power_law
+    config.data.alpha = 0.5  # of dirichlet: smaller is more uneven
+    config.data.per_client = 2  # shards of label_shards, classes of classes
+    config.data.exponent = 1.5  # of power_law
+
+    config.model = ConfigDict()
+    config.model.name = "mlp"  # or logistic, lenet, cnn, resnet
+    config.model.label_smoothing = 0.0
+    config.model.weight_decay = 0.0
+
+    config.cohort = ConfigDict()
+    config.cohort.sampling = "fixed"  # or poisson, replacement, everyone
+    config.cohort.size = 10  # clients a round; for poisson, on average
+    config.cohort.dropout = 0.0  # the share of them that does not answer
+
+    config.client = ConfigDict()
+    config.client.rate = 0.1  # eta of the local SGD steps
+    config.client.steps = 5  # K
+    config.client.batch = 20
+    config.client.proximal = 0.0  # mu of FedProx, for fedavg
+
+    config.server = ConfigDict()
+    config.server.optimizer = "adam"  # sgd, momentum, [paper_]amsgrad, yogi, adagrad
+    config.server.rate = 0.01  # gamma; for fedavg 1.0 averages the models
+    config.server.b1 = 0.9
+    config.server.b2 = 0.99
+    config.server.eps = 1e-8
+
+    config.sketch = ConfigDict()
+    config.sketch.operator = "count_sketch"  # gaussian, srht, ams, identity, ...
+    config.sketch.compression = 20.0  # d / b
+    config.sketch.rows = 1
+    config.sketch.layout = "whole"  # or leaves: a sketch for each parameter array
+
+    config.compute = ConfigDict()
+    config.compute.devices = 0  # 0: all
+    config.compute.chunk = 0  # clients a device works on at a time; 0: by platform
+    return config.lock()
