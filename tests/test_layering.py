@@ -15,6 +15,7 @@ LAYERS = [
     ["sketch"],
     ["compressors"],
     ["transforms"],
+    ["models"],
     ["bench"],
 ]
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
