@@ -5,8 +5,12 @@ Traceback (most recent call last):
 ValueError: Expected cols to be an integer >= 1, got cols=0.
 """
 
+import difflib
 import operator
 from collections.abc import Sequence
+
+import jax
+import numpy as np
 
 
 def at_least_one(**named: int) -> None:
@@ -37,9 +41,39 @@ def at_most(limit: int, reason: str, **named: int) -> None:
 
 
 def one_of(allowed: Sequence[str], **named: str) -> None:
-    """Raises a ValueError unless every named argument is one of `allowed`."""
+    """Raises a ValueError unless every named argument is one of `allowed`.
+
+    >>> one_of(("median", "mean"), query="meen")
+    Traceback (most recent call last):
+    ValueError: Expected query to be one of 'median', 'mean', got query='meen'. \
+Did you mean 'mean'?
+    """
     for name, value in named.items():
         if value not in allowed:
             choices = ", ".join(repr(choice) for choice in allowed)
             msg = f"Expected {name} to be one of {choices}, got {name}={value!r}."
-            raise ValueError(msg)
+            raise ValueError(msg + nearest(value, allowed))
+
+
+def nearest(value: str, allowed: Sequence[str]) -> str:
+    """Returns the question whether a legal name was meant, or nothing."""
+    near = difflib.get_close_matches(str(value), allowed, n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def in_range(low: float, high: float, **named: jax.typing.ArrayLike) -> None:
+    """Raises unless every named argument is a number in [low, high], and finite.
+
+    A traced number passes: its value is known only while the program runs.
+    """
+    for name, value in named.items():
+        if isinstance(value, jax.core.Tracer):
+            continue
+        text = (
+            f"Expected {name} to be a number in [{low}, {high}], got {name}={value!r}."
+        )
+        is_number = isinstance(value, int | float | np.number | np.ndarray | jax.Array)
+        if isinstance(value, bool) or not is_number or np.shape(value) != ():
+            raise TypeError(text)
+        if not (low <= value <= high and np.isfinite(value)):
+            raise ValueError(text)

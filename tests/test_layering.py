@@ -14,9 +14,10 @@ LAYERS = [
     ["validate", "keys", "trees", "wire"],
     ["sketch"],
     ["compressors"],
-    ["channels", "transforms", "local", "data"],
+    ["channels", "transforms", "local", "data", "models"],
     ["algorithms"],
     ["engine"],
+    ["experiment"],
     ["bench"],
 ]
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}

@@ -1,0 +1,21 @@
+"""Models and their losses, written for one batch of one client.
+
+>>> import jax, jax.numpy as jnp
+>>> from fl_sketch import models
+>>> loss = models.classification(models.build("mlp", 10, hidden=(32,)))
+>>> params = loss.init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
+>>> jax.tree.map(jnp.shape, params["dense1"])
+{'bias': (32,), 'kernel': (64, 32)}
+"""
+
+from fl_sketch.models.classifiers import cnn as cnn
+from fl_sketch.models.classifiers import lenet as lenet
+from fl_sketch.models.classifiers import logistic as logistic
+from fl_sketch.models.classifiers import mlp as mlp
+from fl_sketch.models.classifiers import resnet as resnet
+from fl_sketch.models.convolution import Conv as Conv
+from fl_sketch.models.convolution import convolve as convolve
+from fl_sketch.models.convolution import max_pool as max_pool
+from fl_sketch.models.losses import Loss as Loss
+from fl_sketch.models.losses import classification as classification
+from fl_sketch.models.registry import build as build

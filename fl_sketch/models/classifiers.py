@@ -1,0 +1,201 @@
+"""Classifiers of images: from float32 inputs in NHWC order to logits.
+
+None has state beside its parameters: normalisation by batch statistics would mix
+the examples of a client, and averages of them over clients mean nothing.
+
+>>> import jax, jax.numpy as jnp
+>>> model = lenet(10)
+>>> images = jnp.zeros((1, 28, 28, 1))
+>>> params = model.init(jax.random.key(0), images)["params"]
+>>> sum(leaf.size for leaf in jax.tree.leaves(params))
+61706
+"""
+
+import math
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from fl_sketch import validate
+from fl_sketch.models.convolution import Conv, max_pool
+
+
+def logistic(classes: int) -> nn.Module:
+    """Multinomial logistic regression on flattened inputs, from zero."""
+    validate.at_least_one(classes=classes)
+    return Logistic(classes)
+
+
+def mlp(classes: int, *, hidden: Sequence[int] = (200, 200)) -> nn.Module:
+    """Dense layers on flattened inputs, of `hidden` sizes, each followed by relu."""
+    validate.at_least_one(classes=classes)
+    if not isinstance(hidden, Sequence):
+        msg = f"Expected hidden to be a sequence of sizes, got hidden={hidden!r}."
+        raise TypeError(msg)
+    for number, size in enumerate(hidden):
+        validate.at_least_one(**{f"hidden[{number}]": size})
+    return Mlp(classes, tuple(hidden))
+
+
+def lenet(classes: int) -> nn.Module:
+    """LeNet-5 with relu and max pooling: 61,706 parameters on 28x28x1.
+
+    Reference: LeCun et al. (1998), with the changes that became usual.
+    """
+    validate.at_least_one(classes=classes)
+    return LeNet(classes)
+
+
+def cnn(classes: int) -> nn.Module:
+    """Two 3x3 convolutions (32, 64), a pool, dense 128: 1,626,442 on 32x32x3."""
+    validate.at_least_one(classes=classes)
+    return Cnn(classes)
+
+
+def resnet(classes: int, *, width: int = 16, blocks: int = 3) -> nn.Module:
+    """The 6 blocks + 2 layer ResNet for 32x32 images, with group normalisation.
+
+    Its default, ResNet-20, has 269,722 parameters on 32x32x3 and 10 classes.
+
+    Args:
+      classes: logits an image.
+      width: channels of the first of three stages; each next one has twice as many.
+      blocks: residual blocks a stage.
+
+    References: He et al. (2016), section 4.2, with the shortcut of option A;
+    Hsieh et al. (2020) on group normalisation for clients that differ.
+    """
+    validate.at_least_one(classes=classes, width=width, blocks=blocks)
+    return ResNet(classes, width, blocks)
+
+
+class Logistic(nn.Module):
+    """See `logistic`."""
+
+    classes: int
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Returns the logits."""
+        zeros = nn.initializers.zeros
+        return nn.Dense(self.classes, kernel_init=zeros, name="dense")(_flat(inputs))
+
+
+class Mlp(nn.Module):
+    """See `mlp`."""
+
+    classes: int
+    hidden: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Returns the logits."""
+        x = _flat(inputs)
+        for number, size in enumerate(self.hidden, start=1):
+            x = nn.relu(nn.Dense(size, name=f"dense{number}")(x))
+        return nn.Dense(self.classes, name=f"dense{len(self.hidden) + 1}")(x)
+
+
+class LeNet(nn.Module):
+    """See `lenet`."""
+
+    classes: int
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Returns the logits."""
+        x = nn.relu(Conv(6, (5, 5), padding="SAME", name="conv1")(_images(inputs)))
+        x = max_pool(x)
+        x = nn.relu(Conv(16, (5, 5), padding="VALID", name="conv2")(x))
+        x = _flat(max_pool(x))
+        x = nn.relu(nn.Dense(120, name="dense1")(x))
+        x = nn.relu(nn.Dense(84, name="dense2")(x))
+        return nn.Dense(self.classes, name="dense3")(x)
+
+
+class Cnn(nn.Module):
+    """See `cnn`."""
+
+    classes: int
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Returns the logits."""
+        x = nn.relu(Conv(32, (3, 3), padding="VALID", name="conv1")(_images(inputs)))
+        x = nn.relu(Conv(64, (3, 3), padding="VALID", name="conv2")(x))
+        x = _flat(max_pool(x))
+        x = nn.relu(nn.Dense(128, name="dense1")(x))
+        return nn.Dense(self.classes, name="dense2")(x)
+
+
+class ResNet(nn.Module):
+    """See `resnet`."""
+
+    classes: int
+    width: int
+    blocks: int
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Returns the logits."""
+        x = _conv(self.width, "conv")(_images(inputs))
+        x = nn.relu(_normalised(x, "norm"))
+        for stage in range(3):
+            for number in range(self.blocks):
+                strides = 2 if stage > 0 and number == 0 else 1
+                name = f"stage{stage + 1}_block{number + 1}"
+                x = Residual(self.width * 2**stage, strides, name=name)(x)
+        return nn.Dense(self.classes, name="dense")(x.mean((1, 2)))
+
+
+class Residual(nn.Module):
+    """Two convolutions beside a shortcut that pads channels with zeros."""
+
+    features: int
+    strides: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns the block's output."""
+        y = _conv(self.features, "conv1", self.strides)(x)
+        y = nn.relu(_normalised(y, "norm1"))
+        y = _normalised(_conv(self.features, "conv2")(y), "norm2")
+        short = x[:, :: self.strides, :: self.strides]
+        more = self.features - x.shape[-1]
+        return nn.relu(y + jnp.pad(short, ((0, 0), (0, 0), (0, 0), (0, more))))
+
+
+def _conv(features: int, name: str, strides: int = 1) -> Conv:
+    return Conv(features, (3, 3), strides=strides, use_bias=False, name=name)
+
+
+def _normalised(x: jax.Array, name: str) -> jax.Array:
+    """Normalises over eight groups of channels, or as many below as divide them."""
+    return nn.GroupNorm(math.gcd(8, x.shape[-1]), name=name)(x)
+
+
+def _flat(inputs: jax.Array) -> jax.Array:
+    if inputs.ndim < 2:
+        msg = f"Expected a batch of inputs, got shape {inputs.shape}."
+        raise ValueError(msg)
+    return _floats(inputs).reshape(len(inputs), -1)
+
+
+def _images(inputs: jax.Array) -> jax.Array:
+    if inputs.ndim != 4:
+        msg = (
+            "Expected images of shape (batch, height, width, channels), "
+            f"got shape {inputs.shape}."
+        )
+        raise ValueError(msg)
+    return _floats(inputs)
+
+
+def _floats(inputs: jax.Array) -> jax.Array:
+    """Returns the inputs; raw bytes in [0, 255] would train, and badly."""
+    if not jnp.issubdtype(inputs.dtype, jnp.floating):
+        msg = f"Expected inputs of a float type, got {inputs.dtype}."
+        raise TypeError(msg)
+    return inputs
