@@ -41,13 +41,31 @@ def test_quickstart_prints_the_table_of_the_readme():
         assert abs(float(accuracy) - float(accuracy_now)) < 0.02
 
 
-def test_every_command_of_the_readme_is_one_of_the_makefile():
+def test_training_prints_the_table_of_the_readme(tmp_path):
+    (command,) = [c for c in commands() if c[0] == "python"]
+    at = command.index("-m")
+    workdir = f"--workdir={tmp_path / 'run'}"
+    arguments = [a if not a.startswith("--workdir") else workdir for a in command[at:]]
+    printed = [line.split() for line in run(*arguments).splitlines()]
+    block = next(b for b in blocks("text") if "numbers a message" in b)
+    shown = [line.split() for line in block.splitlines() if line != "..."]
+    assert shown[0][:-2] == printed[0][:-2]  # devices are those of the machine
+    assert shown[1] == printed[1]
+    for row in shown[2:]:
+        same_round = next(line for line in printed if line[0] == row[0])
+        assert abs(float(row[3]) - float(same_round[3])) < 0.02
+        assert row[4:6] == same_round[4:6]
+
+
+def commands():
+    lines = (line for block in blocks("bash") for line in block.splitlines())
+    return [line.split("#")[0].split() for line in lines if line.split("#")[0].strip()]
+
+
+def test_every_command_of_the_readme_is_a_verb_of_make_or_run_by_these_tests():
     verbs = re.findall(r"^(\w+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    commands = [
-        line.split("#")[0].split() for b in blocks("bash") for line in b.splitlines()
-    ]
-    for command in filter(None, commands):
-        assert command[0] == "make" and command[1] in verbs, command
+    for command in commands():
+        assert command[0] == "make" and command[1] in verbs or command[0] == "python"
 
 
 def test_links_lead_somewhere():

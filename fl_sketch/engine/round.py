@@ -50,7 +50,11 @@ Fetch = Callable[[Any, jax.Array, Any, Key], Any]
 
 
 def initial_state(algorithm: Algorithm, params: Tree, population: int) -> State:
-    """Returns the state before the first round."""
+    """Returns the state before the first round, ready to be donated.
+
+    Leaves that start as the same array get a buffer each: donating one buffer twice
+    is an error on one device and has crashed the process on two (jaxlib 0.10.2).
+    """
     validate.at_least_one(population=population)
     memory = algorithm.uplink.init(params)
     client = Client(algorithm.local.init(params), memory.client)
@@ -58,7 +62,8 @@ def initial_state(algorithm: Algorithm, params: Tree, population: int) -> State:
         lambda leaf: jnp.broadcast_to(leaf, (population, *jnp.shape(leaf))), client
     )
     opt = algorithm.server.init(params)
-    return State(Server(params, opt, memory.server, jnp.int32(0)), bank)
+    server = Server(params, opt, memory.server, jnp.int32(0))
+    return jax.tree.map(jnp.copy, State(server, bank))
 
 
 def make_round(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch.experiment.build import Experiment
@@ -38,10 +39,11 @@ def train(
       NotFinite: naming the first round whose training loss was not, or the block
         after which the test loss was not.
     """
-    state, rows = experiment.state, []
-    done, sent = 0, 0
+    # Rounds overwrite their state: the experiment keeps its own, and leaves that share
+    # a buffer (moments that all start as the same zeros) get one each.
+    state = jax.tree.map(jnp.copy, experiment.state)
+    rows, done, sent, received = [], 0, 0, 0
     d = experiment.facts["d"]
-    received = 0
     while done < rounds:
         block = min(eval_every, rounds - done)
         begin = time.perf_counter()

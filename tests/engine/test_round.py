@@ -244,6 +244,13 @@ def test_gradient_tracking_reaches_the_optimum_of_unlike_clients():
     np.testing.assert_allclose(flat(state.server.params), target, atol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["safl", "ef21"])
+def test_the_first_state_may_be_donated(name):
+    state = engine.initial_state(ALGORITHMS[name], PARAMS, 3)
+    places = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
+    assert len(set(places)) == len(places)
+
+
 def test_two_exchanges_and_their_bits_are_counted():
     _, report = simulate(ALGORITHMS["heaprix"], rounds=1)
     assert float(report.bits_up[0]) == 32 * (COUNT.size() + 4)

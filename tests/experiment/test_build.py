@@ -1,0 +1,147 @@
+"""A config becomes a run, or one line saying why not, before anything is compiled."""
+
+import jax
+import numpy as np
+import pytest
+
+from configs import default, safl_mnist
+from fl_sketch import experiment
+
+
+def config_with(**changes):
+    config = default.get_config()
+    config.compute.devices = 2
+    config.model.name = "logistic"
+    for key, value in changes.items():
+        *groups, name = key.split("__")
+        place = config
+        for group in groups:
+            place = place[group]
+        place[name] = value
+    return config
+
+
+def rows_of(**changes):
+    config = config_with(**changes)
+    built = experiment.build(config)
+    return experiment.train(built, rounds=config.rounds, eval_every=config.eval_every)[
+        1
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm": "fedavg", "server__rate": 1.0, "client__proximal": 0.1},
+        {"algorithm": "fedopt", "server__optimizer": "yogi"},
+        {"algorithm": "safl", "server__optimizer": "paper_amsgrad"},
+        {"sketch__operator": "srht", "sketch__layout": "leaves"},
+        {"cohort__sampling": "poisson", "cohort__dropout": 0.2},
+        {"cohort__sampling": "everyone", "data__partition": "dirichlet"},
+        {"cohort__sampling": "replacement", "data__partition": "classes"},
+        {"data__partition": "label_shards", "compute__chunk": 3},
+        {"data__partition": "power_law", "model__label_smoothing": 0.1},
+    ],
+    ids=lambda changes: ",".join(f"{k}={v}" for k, v in changes.items()),
+)
+def test_configs_run_and_learn(changes):
+    rows = rows_of(rounds=30, eval_every=20, **changes)
+    assert [row["round"] for row in rows] == [20, 30]
+    assert rows[-1]["test_accuracy"] > 0.3  # guessing: 0.1
+    assert rows[-1]["train_loss"] < rows[0]["train_loss"] < 2.4
+
+
+def test_bytes_are_counted_both_ways():
+    (row,) = rows_of(rounds=4, eval_every=4, sketch__compression=10.0)
+    d, people = 64 * 10 + 10, 10
+    assert row["bytes_up_total"] == 4 * people * 4 * (d // 10)
+    assert row["bytes_down_total"] == 4 * people * 4 * d
+
+
+def test_the_same_seed_gives_the_same_rows():
+    def numbers(rows):
+        return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
+
+    once, twice = (rows_of(rounds=6, eval_every=3) for _ in range(2))
+    other = rows_of(rounds=6, eval_every=3, seed=1)
+    assert numbers(once) == numbers(twice) != numbers(other)
+
+
+def test_evaluation_counts_every_test_example_once():
+    built = experiment.build(config_with())
+    from sklearn.datasets import load_digits
+
+    test = np.random.default_rng(0).permutation(1797)[1797 * 4 // 5 :]
+    labels = load_digits().target[test]
+    found = built.evaluate(built.state.server.params)
+    # Logistic regression from zero guesses class 0 for all.
+    assert found["test_accuracy"] == pytest.approx(np.mean(labels == 0))
+    assert found["test_loss"] == pytest.approx(np.log(10), rel=1e-5)
+
+
+def test_a_run_that_diverges_stops_and_names_the_round():
+    with pytest.raises(experiment.loop.NotFinite, match="in round [0-9]+"):
+        rows_of(
+            algorithm="fedavg",
+            model__name="mlp",
+            client__rate=1e20,
+            rounds=20,
+            eval_every=10,
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"algorithm": "safll"}, "'safll'.*Did you mean 'safl'"),
+        ({"rounds": 0}, "rounds=0"),
+        ({"client__rate": -0.1}, "client.rate=-0.1"),
+        ({"server__rate": float("nan")}, "server.rate=nan"),
+        ({"cohort__size": 21}, "<= 20.*size=21"),
+        ({"cohort__sampling": "some"}, "sampling='some'"),
+        ({"cohort__dropout": 1.0}, "rate=1.0"),
+        ({"data__clients": 2000}, "2000"),
+        ({"data__partition": "label_shards", "data__per_client": 99}, "1437"),
+        ({"data__name": "digit"}, "digit"),
+        ({"sketch__operator": "md5"}, "operator='md5'"),
+        ({"sketch__layout": "rows"}, "layout='rows'"),
+        ({"sketch__compression": 0.5}, "compression=0.5"),
+        ({"server__optimizer": "adamm"}, "Did you mean 'adam'"),
+        ({"model__name": "lenett"}, "Did you mean 'lenet'"),
+        ({"compute__devices": 99}, "devices=99"),
+    ],
+)
+def test_what_a_config_may_not_say_is_one_line(changes, words):
+    with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:
+        experiment.build(config_with(**changes))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["round", "client", "sketch.compresion"])
+def test_keys_that_are_not_in_the_defaults_are_refused(key):
+    config = default.get_config()
+    with pytest.raises((AttributeError, KeyError, TypeError)):
+        config.update_from_flattened_dict({key: 3})
+    with pytest.raises(TypeError):
+        config.rounds = "many"
+
+
+def test_config_files_start_from_the_defaults():
+    config = safl_mnist.get_config()
+    assert set(config) == set(default.get_config())
+    assert config.data.name == "mnist"
+
+
+def test_an_experiment_may_be_run_again():
+    config = config_with(rounds=2, eval_every=2, server__optimizer="paper_amsgrad")
+    built = experiment.build(config)
+    first, second = (
+        experiment.train(built, rounds=2, eval_every=2)[1][0] for _ in range(2)
+    )
+    assert first["test_loss"] == second["test_loss"]
+
+
+def test_the_data_stay_small_on_the_device():
+    built = experiment.build(config_with())
+    assert built.data.examples.targets.size == 1437
+    assert jax.tree.leaves(built.state.clients) == []
