@@ -10,3 +10,5 @@ import jax  # noqa: E402
 
 jax.config.update("jax_compilation_cache_dir", ".cache/jax")
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+collect_ignore = ["tests/peers"]  # a script for other people's clock, not a test

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AxisType
 
 from fl_sketch import channels, engine, local, sketch
 from fl_sketch.keys import Purpose, for_purpose, round_keys
 from fl_sketch.protocols import Algorithm, Channel, Delivery, Memory
+from tests.meshes import mesh_of
 from tests.oracles import rounds as oracle
 from tests.quadratics import (
     ALGORITHMS,
@@ -31,17 +31,10 @@ KEY = jax.random.key(0)
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
-def mesh_of(devices):
-    return jax.make_mesh(
-        (devices,),
-        ("clients",),
-        axis_types=(AxisType.Auto,),
-        devices=jax.devices()[:devices],
-    )
-
-
 def simulate(algorithm, *, clients=6, rounds=5, devices=1, chunk=1, sampler=None):
-    one_round = engine.make_round(algorithm, fetch, mesh_of(devices), chunk=chunk)
+    one_round = engine.make_round(
+        algorithm, fetch, mesh_of(devices, "clients"), chunk=chunk
+    )
     sampler = sampler or engine.everyone(clients)
     run = jax.jit(
         functools.partial(engine.run_rounds, one_round, sampler, rounds=rounds)
@@ -69,7 +62,7 @@ def test_one_run_is_like_another_and_rounds_may_be_cut(name):
     again, _ = simulate(ALGORITHMS[name], rounds=4)
     chex.assert_trees_all_equal(whole, again)
 
-    one_round = engine.make_round(ALGORITHMS[name], fetch, mesh_of(1))
+    one_round = engine.make_round(ALGORITHMS[name], fetch, mesh_of(1, "clients"))
     step = jax.jit(
         functools.partial(engine.run_rounds, one_round, engine.everyone(6), rounds=1)
     )
@@ -111,7 +104,9 @@ def cohort_of(ids, weights=None):
 @every_algorithm
 def test_order_and_places_without_weight_do_not_matter(name):
     algorithm, data = ALGORITHMS[name], optima(6)
-    one_round = jax.jit(engine.make_round(algorithm, fetch, mesh_of(2), chunk=2))
+    one_round = jax.jit(
+        engine.make_round(algorithm, fetch, mesh_of(2, "clients"), chunk=2)
+    )
     state = engine.initial_state(algorithm, PARAMS, 6)
     reference, report = one_round(state, KEY, cohort_of([0, 2, 5]), data)
     turned, _ = one_round(state, KEY, cohort_of([5, 0, 2]), data)
@@ -127,7 +122,7 @@ def test_order_and_places_without_weight_do_not_matter(name):
 @pytest.mark.parametrize("name", ["sketched_sgd", "ef21", "gradient_tracking"])
 def test_absent_clients_keep_their_state(name):
     algorithm = ALGORITHMS[name]
-    one_round = jax.jit(engine.make_round(algorithm, fetch, mesh_of(4)))
+    one_round = jax.jit(engine.make_round(algorithm, fetch, mesh_of(4, "clients")))
     before, _ = simulate(algorithm, rounds=2, devices=4)
     after, _ = one_round(before, KEY, cohort_of([1, 4]), optima(6))
     old, new = (
@@ -140,7 +135,7 @@ def test_absent_clients_keep_their_state(name):
 
 def test_an_empty_cohort_changes_nothing_but_the_round():
     algorithm = ALGORITHMS["gradient_tracking"]
-    one_round = jax.jit(engine.make_round(algorithm, fetch, mesh_of(2)))
+    one_round = jax.jit(engine.make_round(algorithm, fetch, mesh_of(2, "clients")))
     before, _ = simulate(algorithm, rounds=2, devices=2)
     nobody = engine.Cohort(jnp.arange(3), jnp.zeros(3), jnp.float32(3))
     after, report = one_round(before, KEY, nobody, optima(6))
@@ -219,7 +214,9 @@ def test_memory_does_not_grow_with_the_cohort_for_stateless_algorithms():
     )
 
     def planned(clients):
-        one_round = engine.make_round(algorithm, big_fetch, mesh_of(1), chunk=2)
+        one_round = engine.make_round(
+            algorithm, big_fetch, mesh_of(1, "clients"), chunk=2
+        )
         state = engine.initial_state(algorithm, params, clients)
         run = jax.jit(
             functools.partial(

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
+from tests.meshes import mesh_of
 from tests.operators import OPERATORS, build
 
 every_operator = pytest.mark.parametrize("name", OPERATORS)
@@ -114,7 +114,7 @@ def test_sum_of_sketches_over_devices_is_the_sketch_of_the_sum(name):
     d, key = 50, jax.random.key(6)
     op = build(name, 8, d)
     xs = jnp.stack([vector(d, seed) for seed in range(8)])
-    mesh = jax.make_mesh((8,), ("devices",), axis_types=(AxisType.Auto,))
+    mesh = mesh_of(8, "devices")
 
     def on_one_device(xs, key):
         total = jax.lax.psum(op.apply(key, xs[0]), "devices")
@@ -141,7 +141,7 @@ def test_sum_of_sketches_over_devices_is_the_sketch_of_the_sum(name):
 def test_keys_may_differ_from_device_to_device(name):
     d = 20
     op = build(name, 4, d)
-    mesh = jax.make_mesh((8,), ("devices",), axis_types=(AxisType.Auto,))
+    mesh = mesh_of(8, "devices")
     keys = jax.random.split(jax.random.key(0), 8)
 
     def on_one_device(keys, x):

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import compressors, sketch, transforms
+from tests.meshes import mesh_of
 
 KEY = jax.random.key(0)
 PARAMS = {"w": jnp.zeros((4, 5)), "b": jnp.zeros(4)}
@@ -67,7 +67,7 @@ def test_memory_is_one_clients_own_inside_shard_map():
         transforms.error_feedback(transforms.compress(compressors.top_k(2))),
         transforms.aggregate("devices"),
     )
-    mesh = jax.make_mesh((8,), ("devices",), axis_types=(AxisType.Auto,))
+    mesh = mesh_of(8, "devices")
     x = jax.random.normal(KEY, (8, 6))
 
     def on_one_device(x, memory):

@@ -8,25 +8,16 @@ import numpy as np
 import optax
 import pytest
 from jax.extend.core import jaxprs_in_params
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from sklearn.datasets import load_digits
 
 from fl_sketch import sketch, transforms
+from tests.meshes import mesh_of
 
 KEY = jax.random.key(0)
 CLIENTS = 3  # on each device; no other size in these tests
 PARAMS = {"w": jnp.zeros((10, 7)), "b": jnp.zeros(5)}
 DEVICES = 4
-
-
-def mesh_of(count):
-    return jax.make_mesh(
-        (count,),
-        ("devices",),
-        axis_types=(AxisType.Auto,),
-        devices=jax.devices()[:count],
-    )
 
 
 def chained(op, *rest):
@@ -51,7 +42,7 @@ def client_step(tx, devices=DEVICES, axis_name="devices"):
 
     return jax.shard_map(
         on_one_device,
-        mesh=mesh_of(devices),
+        mesh=mesh_of(devices, "devices"),
         in_specs=(P(axis_name), P(), P(), P()),
         out_specs=(P(), P()),
     )
@@ -137,7 +128,7 @@ def test_a_message_that_goes_around_the_mean_is_refused():
 
     step = jax.shard_map(
         one_client_a_device,
-        mesh=mesh_of(DEVICES),
+        mesh=mesh_of(DEVICES, "devices"),
         in_specs=(P("devices"), P(), P(), P()),
         out_specs=(P(), P()),
     )
@@ -201,7 +192,7 @@ def test_a_flax_model_learns_from_twentyfold_sketches_on_four_devices():
     step = jax.jit(
         jax.shard_map(
             on_one_device,
-            mesh=mesh_of(DEVICES),
+            mesh=mesh_of(DEVICES, "devices"),
             in_specs=(P(), P(), P("devices"), P("devices"), P()),
             out_specs=(P(), P()),
         )
