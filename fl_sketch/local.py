@@ -31,16 +31,7 @@ def sgd_steps(
         del keys
         start = server.params
 
-        def step(carry, batch):
-            params, opt = carry
-            value, grads = jax.value_and_grad(loss)(params, batch)
-            if _given(proximal):
-                grads = jax.tree.map(
-                    lambda g, x, x0: g + proximal * (x - x0), grads, params, start
-                )
-            updates, opt = tx.update(grads, opt, params)
-            return (optax.apply_updates(params, updates), opt), value
-
+        step = _step(loss, tx, start, proximal)
         (params, _), values = jax.lax.scan(step, (start, tx.init(start)), batches)
         return _work(start, params, state, values[0])
 
@@ -63,14 +54,12 @@ def full_gradient_steps(
         del keys
         start, batch = server.params, jax.tree.map(lambda b: b[0], batches)
 
-        def step(carry, _):
-            params, opt = carry
-            value, grads = jax.value_and_grad(loss)(params, batch)
-            updates, opt = tx.update(grads, opt, params)
-            return (optax.apply_updates(params, updates), opt), value
-
-        carry = start, tx.init(start)
-        (params, _), values = jax.lax.scan(step, carry, length=steps)
+        step = _step(loss, tx, start)
+        (params, _), values = jax.lax.scan(
+            lambda carry, _: step(carry, batch),
+            (start, tx.init(start)),
+            length=steps,
+        )
         return _work(start, params, state, values[0])
 
     return Local(_no_state, run, _keep_state)
@@ -140,6 +129,22 @@ def tracked_steps(loss: Loss, *, rate: float, gain: float) -> Local:
         )
 
     return Local(lambda params: jax.tree.map(jnp.zeros_like, params), run, finish)
+
+
+def _step(loss, tx, start, proximal=0.0):
+    """Returns one optimizer step on a batch, for a scan over (params, opt)."""
+
+    def step(carry, batch):
+        params, opt = carry
+        value, grads = jax.value_and_grad(loss)(params, batch)
+        if _given(proximal):
+            grads = jax.tree.map(
+                lambda g, x, x0: g + proximal * (x - x0), grads, params, start
+            )
+        updates, opt = tx.update(grads, opt, params)
+        return (optax.apply_updates(params, updates), opt), value
+
+    return step
 
 
 def _given(number) -> bool:

@@ -102,10 +102,13 @@ def make_round(
             memory = Memory(row.memory, server.memory)
             return algorithm.uplink.mean(work.update, memory, keys, mean)
 
-        means, works, diagnostics = device.exchange(work_of, deliver, rows, ids, plan)
+        shapes = jax.eval_shape(work_of, *_first((rows, ids, plan)))
+        means, works, diagnostics = device.exchange(
+            work_of, deliver, shapes, rows, ids, plan
+        )
         if jax.tree.leaves(rows):
             rows = device.finish(deliver, means, rows, works, ids)
-        server, bits = _serve(server, server_tx, deliver, means, rows, works, ids, key)
+        server, bits = _serve(server, server_tx, deliver, means, shapes, rows, ids, key)
         return server, rows, bits, diagnostics
 
     same, own = P(), P(AXIS)
@@ -148,18 +151,17 @@ class _Device(NamedTuple):
     weights: jax.Array
     denominator: jax.Array
 
-    def exchange(self, work_of, deliver, rows, ids, plan):
-        """Returns (means of all exchanges, works or their shapes, diagnostics)."""
+    def exchange(self, work_of, deliver, shapes, rows, ids, plan):
+        """Returns (means of all exchanges, works if they are kept, diagnostics)."""
 
         def message(known, row, work, client):
             return link.message_after(
                 known, lambda mean: deliver(self.view, row, work, client, mean)
             )
 
-        first = _first((rows, ids, plan))
-        shapes = jax.eval_shape(work_of, *first)
+        row, client = _first((rows, ids))
         exchanges = link.count_exchanges(
-            lambda mean: deliver(self.view, first[0], _zeros(shapes), first[1], mean)
+            lambda mean: deliver(self.view, row, _zeros(shapes), client, mean)
         )
         keep = exchanges > 1 or bool(jax.tree.leaves(rows))
 
@@ -180,7 +182,7 @@ class _Device(NamedTuple):
         present = jax.lax.psum(jnp.sum(self.weights), AXIS)
         scale = self.denominator / jnp.maximum(present, 1e-9)
         diagnostics = jax.tree.map(lambda value: value * scale, diagnostics)
-        return tuple(means), (works if keep else shapes), diagnostics
+        return tuple(means), works, diagnostics
 
     def finish(self, deliver, means, rows, works, ids):
         """Returns the new state of every client."""
@@ -232,17 +234,14 @@ class _Device(NamedTuple):
         return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
 
 
-def _serve(server, server_tx, deliver, means, rows, works, ids, key):
+def _serve(server, server_tx, deliver, means, shapes, rows, ids, key):
     """Returns (the server after its step, bits each client sent).
 
-    The step is traced as one client's, with that client's own values along an axis
-    of length one: `out_axes=None` makes jax refuse an algorithm in which the server
-    would see anything of a client that did not go through `mean`.
+    The step is traced as one client's, with blank work of the given shapes along an
+    axis of length one: `out_axes=None` makes jax refuse an algorithm in which the
+    server would see anything of a client that did not go through `mean`.
     """
-    blank = jax.tree.map(
-        lambda leaf: varying_like(jnp.zeros((1, *leaf.shape), leaf.dtype), ids),
-        jax.eval_shape(_first, works) if _are_arrays(works) else works,
-    )
+    blank = jax.tree.map(lambda leaf: varying_like(leaf[None], ids), _zeros(shapes))
 
     def one(row, work, client):
         delivery, memory = deliver(server, row, work, client, link.answering(means))
@@ -295,10 +294,6 @@ def _first(tree):
 
 def _zeros(shapes):
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-
-def _are_arrays(tree) -> bool:
-    return not any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(tree))
 
 
 def _repeat_last(leaf, extra: int):

@@ -11,7 +11,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from fl_sketch import engine, models, validate
+from fl_sketch import engine, models, trees, validate
 from fl_sketch.algorithms import catalog
 from fl_sketch.data import clients, datasets, partition
 from fl_sketch.protocols import Algorithm, Key
@@ -57,7 +57,7 @@ def build(config: ConfigDict, data_dir: str | None = None) -> Experiment:
     inputs = datasets.normalise(jnp.asarray(splits.train.inputs[:1]))
     key = jax.random.key(config.seed)
     params = loss.init(jax.random.fold_in(key, INITIAL), inputs)
-    d = sum(leaf.size for leaf in jax.tree.leaves(params))
+    d = trees.size(params)
     algorithm = _algorithm(config, loss, d)
     mesh = _mesh(config.compute.devices)
     one_round = engine.make_round(

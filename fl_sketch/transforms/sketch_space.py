@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import trees, validate
+from fl_sketch import compressors, trees, validate
 from fl_sketch.protocols import Message, Sketch
 from fl_sketch.transforms.pipeline import NEED_PARAMS, require
 
@@ -61,7 +61,7 @@ def top_k_desketch(
         error that its sketch touches (the code released with the paper).
     """
     _require_fixed_key(op)
-    validate.at_least_one(k=k)
+    keep_top = compressors.top_k(k)
     validate.one_of(FORGET, forget=forget)
     key = jax.random.key(0)  # not used: the operator has its own
 
@@ -73,7 +73,8 @@ def top_k_desketch(
         del extra_args
         params = require(params, NEED_PARAMS)
         error = jax.tree.map(jnp.add, state.error, updates)
-        heaviest = _keep_top(op.estimate(key, error, params), k)
+        estimate = trees.ravel(op.estimate(key, error, params))
+        heaviest = trees.unraveler(params)(keep_top.apply(key, estimate))
         applied = op.apply(key, heaviest)
         if forget == "subtract":
             error = jax.tree.map(jnp.subtract, error, applied)
@@ -82,14 +83,6 @@ def top_k_desketch(
         return heaviest, TopKDesketchState(error)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _keep_top(tree, k: int):
-    """Returns the tree with all but its k numbers of largest magnitude set to zero."""
-    vector = trees.ravel(tree)
-    index = jax.lax.top_k(jnp.abs(vector), k)[1]
-    kept = jnp.zeros_like(vector).at[index].set(vector[index], unique_indices=True)
-    return trees.unraveler(tree)(kept)
 
 
 def _require_fixed_key(op: Sketch) -> None:
