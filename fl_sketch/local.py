@@ -128,7 +128,12 @@ def tracked_steps(loss: Loss, *, rate: float, gain: float) -> Local:
             delivery.own,
         )
 
-    return Local(lambda params: jax.tree.map(jnp.zeros_like, params), run, finish)
+    return Local(
+        lambda params: jax.tree.map(jnp.zeros_like, params),
+        run,
+        finish,
+        hears_mean=True,
+    )
 
 
 def _step(loss, tx, start, proximal=0.0):

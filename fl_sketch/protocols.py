@@ -117,11 +117,14 @@ class Local(NamedTuple):
       init: `(params) -> state`, of a client that was never drawn; () for none.
       run: `(server, state, batches, keys) -> Work`.
       finish: `(state, delivery) -> state`, after the round, by the clients drawn.
+      hears_mean: whether `finish` looks at `delivery.estimate`, so that clients must
+        hear the last mean as soon as it is known; the ledger counts it.
     """
 
     init: Callable[[Tree], Any]
     run: Callable[[Server, Any, Any, Keys], Work]
     finish: Callable[[Any, "Delivery"], Any]
+    hears_mean: bool = False
 
 
 class Memory(NamedTuple):
@@ -136,7 +139,8 @@ class Delivery(NamedTuple):
 
     estimate: Any  # of the mean update; the same everywhere
     own: Any  # what this client's own message stood for
-    bits: jax.typing.ArrayLike  # that each client sent
+    bits: jax.typing.ArrayLike  # that each client sent, in all exchanges
+    bits_heard: jax.typing.ArrayLike = 0  # that came back between the exchanges
 
 
 class Channel(NamedTuple):

@@ -19,6 +19,8 @@ import numpy as np
 
 from fl_sketch.protocols import Field, Message
 
+FLOAT_BITS = 32  # of the one float type that travels
+
 
 def size_in_bits(fields: Sequence[Field]) -> int:
     """Returns the length of an encoded message before it is rounded up to bytes."""
@@ -54,7 +56,8 @@ def decode(fields: Sequence[Field], data: bytes) -> tuple[np.ndarray, ...]:
 def float_fields(message: Message) -> tuple[Field, ...]:
     """Returns the wire format of a message of float32 arrays, such as a sketch."""
     return tuple(
-        Field(math.prod(part.shape), 32, "float") for part in jax.tree.leaves(message)
+        Field(math.prod(part.shape), FLOAT_BITS, "float")
+        for part in jax.tree.leaves(message)
     )
 
 

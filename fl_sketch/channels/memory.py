@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from fl_sketch.protocols import Channel, Delivery, Memory
+from fl_sketch.protocols import Channel, Memory
 
 
 def error_feedback(channel: Channel) -> Channel:
@@ -51,6 +51,6 @@ def difference(channel: Channel) -> Channel:
         own = jax.tree.map(jnp.add, own, delivery.own)
         average = jax.tree.map(jnp.add, average, delivery.estimate)
         memory = Memory((own, inner.client), (average, inner.server))
-        return Delivery(average, own, delivery.bits), memory
+        return delivery._replace(estimate=average, own=own), memory
 
     return Channel(init, mean)

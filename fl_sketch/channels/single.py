@@ -2,8 +2,7 @@
 
 from fl_sketch import trees
 from fl_sketch.protocols import Channel, Compressor, Delivery, Memory, Sketch
-
-FLOAT_BITS = 32
+from fl_sketch.wire import FLOAT_BITS
 
 
 def exact() -> Channel:

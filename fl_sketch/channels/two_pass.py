@@ -3,16 +3,18 @@
 import jax.numpy as jnp
 
 from fl_sketch import trees, validate
-from fl_sketch.channels.single import FLOAT_BITS, no_memory
+from fl_sketch.channels.single import no_memory
 from fl_sketch.protocols import Channel, Delivery, Sketch
 from fl_sketch.sketch import heavy_coordinates
+from fl_sketch.wire import FLOAT_BITS
 
 
 def heavy_values(op: Sketch, k: int, *, rest: bool) -> Channel:
     """Sketches, agrees on k heavy coordinates, and sends their exact values.
 
-    First exchange: the mean sketch. All can then find the same k heavy coordinates;
-    the second exchange is the mean of the exact values there.
+    First exchange: the mean sketch, which comes back to the clients. All can then
+    find the same k heavy coordinates; the second exchange is the mean of the exact
+    values there.
 
     Args:
       op: a count sketch with rows.
@@ -41,7 +43,7 @@ def heavy_values(op: Sketch, k: int, *, rest: bool) -> Channel:
         own_index = heavy_coordinates(op, key, message, d, k)
         own = fill(message, own_index, vector[own_index])
         unravel = trees.unraveler(update)
-        bits = FLOAT_BITS * (op.size() + k)
-        return Delivery(unravel(estimate), unravel(own), bits), memory
+        bits, heard = FLOAT_BITS * (op.size() + k), FLOAT_BITS * op.size()
+        return Delivery(unravel(estimate), unravel(own), bits, heard), memory
 
     return Channel(no_memory, mean)

@@ -4,6 +4,7 @@ from fl_sketch.engine.cohort import Cohort as Cohort
 from fl_sketch.engine.cohort import everyone as everyone
 from fl_sketch.engine.cohort import fixed_size as fixed_size
 from fl_sketch.engine.cohort import poisson as poisson
+from fl_sketch.engine.cohort import weighted as weighted
 from fl_sketch.engine.cohort import with_dropout as with_dropout
 from fl_sketch.engine.cohort import with_replacement as with_replacement
 from fl_sketch.engine.round import Report as Report

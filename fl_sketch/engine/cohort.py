@@ -22,6 +22,12 @@ class Cohort(NamedTuple):
     ids: jax.Array  # shape=(places,), int32
     weights: jax.Array  # shape=(places,), float32; zero: not taking part
     denominator: jax.Array  # shape=(), float32; the mean is the weighted sum over it
+    invited: jax.Array | None = None  # bool, shape=(places,); None: those with weight
+
+    @property
+    def asked(self) -> jax.Array:
+        """Which places hold a client that received the model, answering or not."""
+        return self.weights > 0 if self.invited is None else self.invited
 
 
 Sampler = Callable[[Key], Cohort]
@@ -82,7 +88,8 @@ def poisson(population: int, expected: float) -> Sampler:
 def with_dropout(sampler: Sampler, rate: float) -> Sampler:
     """Each sampled client fails to answer with probability `rate`.
 
-    The mean is over those who answer; if none does it is zero.
+    The mean is over those who answer; if none does it is zero. The others have
+    received the model all the same.
     """
     if not 0 <= rate < 1:
         msg = f"Expected 0 <= rate < 1, got rate={rate}."
@@ -93,7 +100,30 @@ def with_dropout(sampler: Sampler, rate: float) -> Sampler:
         cohort = sampler(key_cohort)
         stays = jax.random.bernoulli(key_drop, 1 - rate, cohort.weights.shape)
         weights = cohort.weights * stays
-        return Cohort(cohort.ids, weights, jnp.maximum(jnp.sum(weights), 1e-9))
+        total = jnp.maximum(jnp.sum(weights), 1e-9)
+        return Cohort(cohort.ids, weights, total, cohort.asked)
+
+    return sample
+
+
+def weighted(sampler: Sampler, weights: jax.Array, *, fixed: bool = False) -> Sampler:
+    """Each client counts in the mean with its own weight.
+
+    Args:
+      sampler: of the cohorts.
+      weights: float, shape=(population,): how many examples each client has, say.
+      fixed: whether the denominator is the sampler's own times the mean weight, the
+        same in every round, or the sum of the weights of those who answer.
+    """
+    average = jnp.mean(weights)
+
+    def sample(key):
+        cohort = sampler(key)
+        own = cohort.weights * weights[cohort.ids]
+        total = (
+            cohort.denominator * average if fixed else jnp.maximum(jnp.sum(own), 1e-9)
+        )
+        return Cohort(cohort.ids, own, total, cohort.asked)
 
     return sample
 
@@ -110,4 +140,5 @@ def padded(cohort: Cohort, multiple: int) -> Cohort:
     return cohort._replace(
         ids=jnp.pad(cohort.ids, (0, extra), mode="edge"),
         weights=jnp.pad(cohort.weights, (0, extra)),
+        invited=jnp.pad(cohort.asked, (0, extra)),
     )

@@ -3,7 +3,8 @@
 Clients are spread over the devices of a mesh, and each device visits its own a chunk
 at a time, so that an algorithm with one exchange and no client state needs memory
 for a chunk of updates and one message, whatever the cohort. With several exchanges
-or with client state the updates of the cohort are kept until the round is over.
+or with client state the updates of the cohort are kept until the round is over, or
+made again in every pass: memory for the whole cohort, or the local work once more.
 """
 
 from collections.abc import Callable
@@ -14,12 +15,13 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch import validate
+from fl_sketch import trees, validate
 from fl_sketch.engine import link
 from fl_sketch.engine.cohort import Cohort, Sampler, padded
 from fl_sketch.keys import Purpose, for_purpose, round_keys
 from fl_sketch.protocols import Algorithm, Key, Memory, Server, Tree
 from fl_sketch.trees import varying_like
+from fl_sketch.wire import FLOAT_BITS
 
 AXIS = "clients"  # of the mesh: the devices share the cohort
 
@@ -41,8 +43,10 @@ class State(NamedTuple):
 class Report(NamedTuple):
     """What a round says of itself, beside its effect."""
 
-    participants: jax.Array  # shape=(), how many took part
-    bits_up: jax.Array  # shape=(), uint32, that each of them sent
+    clients: jax.Array  # shape=(places,), int32, who was asked; -1: nobody
+    answered: jax.Array  # shape=(places,), bool
+    bytes_up: jax.Array  # shape=(), uint32, that each of those who answered sent
+    bytes_heard: jax.Array  # shape=(), uint32, that came back within the round
     diagnostics: dict[str, jax.Array]  # means over them, outside of any privacy
 
 
@@ -67,7 +71,12 @@ def initial_state(algorithm: Algorithm, params: Tree, population: int) -> State:
 
 
 def make_round(
-    algorithm: Algorithm, fetch: Fetch, mesh: jax.sharding.Mesh, *, chunk: int = 1
+    algorithm: Algorithm,
+    fetch: Fetch,
+    mesh: jax.sharding.Mesh,
+    *,
+    chunk: int = 1,
+    recompute: bool = False,
 ) -> Callable[[State, Key, Cohort, Any, Any], tuple[State, Report]]:
     """Returns `round(state, key, cohort, data, plan) -> (state, report)`, not jitted.
 
@@ -77,6 +86,8 @@ def make_round(
       mesh: devices along the axis "clients".
       chunk: how many clients a device works on at a time, by vmap. One is best on
         a CPU.
+      recompute: whether clients repeat their local work in every pass, where an
+        algorithm has several, instead of keeping the updates of the whole cohort.
 
     `key` is that of the whole run; the round's number is in the state. `plan` is a
     pytree with a row for each place of the cohort, or None.
@@ -89,7 +100,7 @@ def make_round(
         view = jax.tree.map(
             lambda leaf: jax.lax.pcast(leaf, AXIS, to="varying"), server
         )
-        device = _Device(algorithm, view, chunk, weights, denominator)
+        device = _Device(algorithm, view, chunk, recompute, weights, denominator)
 
         def work_of(row, client, own_plan):
             keys = round_keys(key, server.round, client)
@@ -107,9 +118,11 @@ def make_round(
             work_of, deliver, shapes, rows, ids, plan
         )
         if jax.tree.leaves(rows):
-            rows = device.finish(deliver, means, rows, works, ids)
-        server, bits = _serve(server, server_tx, deliver, means, shapes, rows, ids, key)
-        return server, rows, bits, diagnostics
+            rows = device.finish(work_of, deliver, means, rows, ids, plan, works)
+        server, traffic = _serve(
+            algorithm, server, server_tx, deliver, means, shapes, rows, ids, key
+        )
+        return server, rows, traffic, diagnostics
 
     same, own = P(), P(AXIS)
     sharded = jax.shard_map(
@@ -124,19 +137,21 @@ def make_round(
         cohort = padded(cohort, mesh.size * chunk)
         plan = jax.tree.map(lambda p: _repeat_last(p, cohort.ids.size - places), plan)
         rows = jax.tree.map(lambda bank: bank[cohort.ids], state.clients)
-        server, rows, bits, diagnostics = sharded(
-            state.server, rows, *cohort, plan, data, key
+        ids, weights, denominator, _ = cohort
+        server, rows, traffic, diagnostics = sharded(
+            state.server, rows, ids, weights, denominator, plan, data, key
         )
         # Absent clients keep their state: places without weight write nowhere.
         nowhere = jnp.iinfo(jnp.int32).max
-        places = jnp.where(cohort.weights > 0, cohort.ids, nowhere)
+        rows_of = jnp.where(cohort.weights > 0, cohort.ids, nowhere)
         clients = jax.tree.map(
-            lambda bank, new: bank.at[places].set(new, mode="drop"),
+            lambda bank, new: bank.at[rows_of].set(new, mode="drop"),
             state.clients,
             rows,
         )
-        count = jnp.sum(cohort.weights > 0)
-        report = Report(count, bits, diagnostics)
+        asked = jnp.where(cohort.asked, cohort.ids, -1)[:places]
+        answered = cohort.weights[:places] > 0
+        report = Report(asked, answered, *traffic, diagnostics)
         return State(server, clients), report
 
     return run
@@ -148,6 +163,7 @@ class _Device(NamedTuple):
     algorithm: Algorithm
     view: Server
     chunk: int
+    recompute: bool
     weights: jax.Array
     denominator: jax.Array
 
@@ -163,7 +179,8 @@ class _Device(NamedTuple):
         exchanges = link.count_exchanges(
             lambda mean: deliver(self.view, row, _zeros(shapes), client, mean)
         )
-        keep = exchanges > 1 or bool(jax.tree.leaves(rows))
+        later = exchanges > 1 or bool(jax.tree.leaves(rows))
+        keep = later and not self.recompute
 
         def first_pass(row, client, own_plan):
             work = work_of(row, client, own_plan)
@@ -174,20 +191,22 @@ class _Device(NamedTuple):
         means = [mean]
         for _ in range(exchanges - 1):
 
-            def next_pass(row, work, client):
+            def next_pass(row, client, own_plan, work):
+                work = work or work_of(row, client, own_plan)
                 return message(tuple(means), row, work, client), ()
 
-            means.append(self._mean_over(next_pass, rows, works, ids)[0])
+            means.append(self._mean_over(next_pass, rows, ids, plan, works)[0])
         # Of those who took part, whatever the denominator of the messages.
         present = jax.lax.psum(jnp.sum(self.weights), AXIS)
         scale = self.denominator / jnp.maximum(present, 1e-9)
         diagnostics = jax.tree.map(lambda value: value * scale, diagnostics)
         return tuple(means), works, diagnostics
 
-    def finish(self, deliver, means, rows, works, ids):
+    def finish(self, work_of, deliver, means, rows, ids, plan, works):
         """Returns the new state of every client."""
 
-        def one(row, work, client):
+        def one(row, client, own_plan, work):
+            work = work or work_of(row, client, own_plan)
             delivery, memory = deliver(
                 self.view, row, work, client, link.answering(means)
             )
@@ -195,7 +214,7 @@ class _Device(NamedTuple):
                 self.algorithm.local.finish(work.state, delivery), memory.client
             )
 
-        return self._visit(one, rows, works, ids)[1]
+        return self._visit(one, rows, ids, plan, works)[1]
 
     def _mean_over(self, function, *arguments):
         total, kept = self._visit(function, *arguments)
@@ -234,8 +253,8 @@ class _Device(NamedTuple):
         return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
 
 
-def _serve(server, server_tx, deliver, means, shapes, rows, ids, key):
-    """Returns (the server after its step, bits each client sent).
+def _serve(algorithm, server, server_tx, deliver, means, shapes, rows, ids, key):
+    """Returns (the server after its step, bytes each client sent and heard).
 
     The step is traced as one client's, with blank work of the given shapes along an
     axis of length one: `out_axes=None` makes jax refuse an algorithm in which the
@@ -251,16 +270,29 @@ def _serve(server, server_tx, deliver, means, shapes, rows, ids, key):
         )
         params = optax.apply_updates(server.params, updates)
         after = Server(params, opt, memory.server, server.round + 1)
-        return after, jnp.asarray(delivery.bits, jnp.uint32)
+        heard = delivery.bits_heard
+        if algorithm.local.hears_mean:
+            heard += FLOAT_BITS * trees.size(means[-1])
+        return after, (_whole_bytes(delivery.bits), _whole_bytes(heard))
 
     one_row, one_id = jax.tree.map(lambda leaf: leaf[:1], (rows, ids))
     return jax.vmap(one, out_axes=None)(one_row, blank, one_id)
 
 
 def run_rounds(
-    one_round: Callable, sampler: Sampler, state: State, key: Key, data, rounds: int
+    one_round: Callable,
+    sampler: Sampler,
+    state: State,
+    key: Key,
+    data,
+    count: jax.typing.ArrayLike,
+    *,
+    most: int,
 ) -> tuple[State, Report]:
-    """Runs several rounds by one scan; jit this, with the state donated.
+    """Runs several rounds in one program; jit this, with the state donated.
+
+    How many may be traced: one program then serves blocks of all lengths, and how a
+    run is cut into blocks cannot change a bit of it.
 
     Args:
       one_round: made by `make_round`, for a fetch that needs no plan.
@@ -268,17 +300,34 @@ def run_rounds(
       state: before the first of these rounds.
       key: of the whole run.
       data: what `fetch` reads.
-      rounds: how many.
+      count: how many, at most `most`.
+      most: of how many rounds there is room for reports.
 
     Returns:
-      The state after them, and a report for each.
+      The state after them, and reports along a leading axis of `most` places, the
+      first `count` of which say something.
     """
 
-    def body(state, _):
+    def step(state):
         cohort = sampler(for_purpose(key, state.server.round, Purpose.COHORT))
         return one_round(state, key, cohort, data)
 
-    return jax.lax.scan(body, state, length=rounds)
+    def body(number, carry):
+        state, reports = carry
+        state, report = step(state)
+        return state, jax.tree.map(
+            lambda all_rounds, one: all_rounds.at[number].set(one), reports, report
+        )
+
+    reports = jax.tree.map(
+        lambda one: jnp.zeros((most, *one.shape), one.dtype),
+        jax.eval_shape(lambda: step(state)[1]),
+    )
+    return jax.lax.fori_loop(0, count, body, (state, reports))
+
+
+def _whole_bytes(bits) -> jax.Array:
+    return jnp.asarray(-(-bits // 8), jnp.uint32)
 
 
 def _weighted_sum(weights, values):

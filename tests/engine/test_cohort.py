@@ -113,3 +113,21 @@ def test_padding_adds_places_without_weight():
 def test_bad_sizes_are_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_clients_count_with_their_own_weights():
+    sizes = jnp.array([1.0, 2.0, 3.0, 6.0])
+    cohort = engine.weighted(engine.everyone(4), sizes)(KEYS[0])
+    assert cohort.weights.tolist() == sizes.tolist()
+    assert float(cohort.denominator) == 12
+    cohort = engine.weighted(engine.poisson(4, 2.0), sizes, fixed=True)(KEYS[0])
+    np.testing.assert_array_equal(cohort.weights, sizes[cohort.ids] * cohort.asked)
+    assert float(cohort.denominator) == 2 * 3
+
+
+def test_who_drops_out_was_asked_all_the_same():
+    cohort = engine.with_dropout(engine.fixed_size(90, 40), 0.5)(KEYS[0])
+    assert cohort.asked.sum() == 40
+    assert 5 < (cohort.weights > 0).sum() < 35
+    longer = padded(cohort, 32)
+    assert longer.asked.sum() == 40 and longer.ids.size == 64

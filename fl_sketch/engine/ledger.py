@@ -1,0 +1,143 @@
+"""The ledger: the exact bytes that every client sent and received.
+
+Up: what a client sent in all exchanges of a round, as channels say it: indices, scales
+and seeds included. Down: what came back between the exchanges, and what a client had
+to fetch before it could begin. It runs on the host, in 64-bit integers, on the
+reports of rounds.
+
+>>> ledger = empty(3)
+>>> one = Report(np.array([2, 0]), np.array([True, False]), 40, 8, {})
+>>> record(ledger, Prices(whole=100, missed=None), 0, one)
+Traffic(up=40, down=208, answered=1)
+>>> ledger.up.tolist(), ledger.down.tolist()
+([0, 0, 40], [100, 0, 108])
+"""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from fl_sketch import trees, validate
+from fl_sketch.engine.round import Report
+from fl_sketch.keys import round_keys
+from fl_sketch.protocols import Algorithm, Server, Tree
+from fl_sketch.wire import FLOAT_BITS
+
+FLOAT_BYTES = FLOAT_BITS // 8
+DOWNLOADS = ("model", "messages")
+
+
+class Prices(NamedTuple):
+    """What a client fetches before its work, in bytes."""
+
+    whole: int  # the model; with `missed`, also what is needed to go on from it
+    missed: int | None  # for every round since its last one; None: always the whole
+
+
+class Ledger(NamedTuple):
+    """Totals of every client; each array has shape (population,)."""
+
+    up: np.ndarray  # int64
+    down: np.ndarray  # int64
+    last: np.ndarray  # int32, the round in which it last had the model; -1: never
+    heard: np.ndarray  # int64, bytes of that round's means that it heard at once
+
+
+class Traffic(NamedTuple):
+    """All bytes of one round."""
+
+    up: int
+    down: int
+    answered: int
+
+
+def empty(population: int) -> Ledger:
+    """Returns the ledger before the first round."""
+    validate.at_least_one(population=population)
+    up, down, heard = np.zeros((3, population), np.int64)
+    return Ledger(up, down, np.full(population, -1, np.int32), heard)
+
+
+def record(ledger: Ledger, prices: Prices, number: int, report: Report) -> Traffic:
+    """Writes one round into the ledger and returns what it cost.
+
+    Args:
+      ledger: written in place.
+      prices: of fetching the model.
+      number: of the round, from zero.
+      report: of this round, as numpy arrays.
+    """
+    places = report.clients >= 0
+    asked, answered = report.clients[places], report.answered[places]
+    up = np.where(answered, np.int64(report.bytes_up), 0)
+    heard = np.where(answered, np.int64(report.bytes_heard), 0)
+    down = heard + _fetched(ledger.last[asked], ledger.heard[asked], prices, number)
+    np.add.at(ledger.up, asked, up)
+    np.add.at(ledger.down, asked, down)
+    ledger.last[asked], ledger.heard[asked] = number, heard
+    return Traffic(int(up.sum()), int(down.sum()), int(answered.sum()))
+
+
+def _fetched(last, heard, prices: Prices, number: int) -> np.ndarray:
+    whole = np.full(last.shape, prices.whole, np.int64)
+    if prices.missed is None:
+        return whole
+    # Who had the model of round m lacks the steps of rounds m to number - 1.
+    catching_up = prices.missed * (number - last.astype(np.int64)) - heard
+    return np.where(last < 0, whole, np.clip(catching_up, 0, whole))
+
+
+class Talk(NamedTuple):
+    """What one client says and hears in a round, found from shapes alone."""
+
+    sent: tuple[int, ...]  # numbers in each message, as the mean is taken of them
+    bits_up: int | None  # None: it depends on the round
+    stateful: bool  # whether clients or the channel keep something of each client
+
+
+def overheard(algorithm: Algorithm, params: Tree, batches) -> Talk:
+    """Returns what a client with such batches would say; nothing is computed."""
+    talk = []
+
+    def client(batches):
+        sent = []
+
+        def link_mean(message):
+            sent.append(sum(leaf.size for leaf in jax.tree.leaves(message)))
+            return message
+
+        memory = algorithm.uplink.init(params)
+        state = algorithm.local.init(params)
+        server = Server(params, algorithm.server.init(params), memory.server, 0)
+        keys = round_keys(jax.random.key(0), 0, 0)
+        work = algorithm.local.run(server, state, batches, keys)
+        delivery, _ = algorithm.uplink.mean(work.update, memory, keys, link_mean)
+        stateful = bool(jax.tree.leaves((state, memory.client)))
+        bits = None if isinstance(delivery.bits, jax.Array) else int(delivery.bits)
+        talk.append(Talk(tuple(sent), bits, stateful))
+
+    jax.eval_shape(client, batches)
+    return talk[0]
+
+
+def prices(algorithm: Algorithm, params: Tree, talk: Talk, *, download: str) -> Prices:
+    """Returns the prices of a way to hand the model to clients.
+
+    Args:
+      algorithm: as run.
+      params: of the model.
+      talk: of this algorithm, from `overheard`.
+      download: "model": every client of a round fetches the model. "messages": the
+        server sends the round's mean, and every client takes the server's step
+        itself, its optimizer's state included; who was away fetches the means it
+        missed, or everything where that is less (and the first time).
+    """
+    validate.one_of(DOWNLOADS, download=download)
+    model = FLOAT_BYTES * trees.size(params)
+    if download == "model":
+        return Prices(model, None)
+    opt = jax.eval_shape(algorithm.server.init, params)
+    memory = jax.eval_shape(lambda: algorithm.uplink.init(params).server)
+    carried = sum(leaf.size for leaf in jax.tree.leaves((opt, memory)))
+    return Prices(model + FLOAT_BYTES * carried, FLOAT_BYTES * sum(talk.sent))
