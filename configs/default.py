@@ -13,6 +13,8 @@ def get_config() -> ConfigDict:
     config.algorithm = "safl"  # a name of fl_sketch/algorithms/catalog.py
     config.rounds = 100
     config.eval_every = 10  # rounds between rows of metrics.csv
+    config.checkpoint_every = 50  # rounds between saves; the last one is saved too
+    config.download = "model"  # or messages: the round's mean, and what was missed
     config.seed = 0  # of everything random
 
     config.data = ConfigDict()
@@ -32,6 +34,7 @@ def get_config() -> ConfigDict:
     config.cohort.sampling = "fixed"  # or poisson, replacement, everyone
     config.cohort.size = 10  # clients a round; for poisson, on average
     config.cohort.dropout = 0.0  # the share of them that does not answer
+    config.cohort.weighting = "equal"  # or examples: by how many a client has
 
     config.client = ConfigDict()
     config.client.rate = 0.1  # eta of the local SGD steps
@@ -55,4 +58,5 @@ def get_config() -> ConfigDict:
     config.compute = ConfigDict()
     config.compute.devices = 0  # 0: all
     config.compute.chunk = 0  # clients a device works on at a time; 0: by platform
+    config.compute.updates = "keep"  # or recompute, where a round takes several passes
     return config.lock()

@@ -42,6 +42,8 @@ class Ledger(NamedTuple):
     down: np.ndarray  # int64
     last: np.ndarray  # int32, the round in which it last had the model; -1: never
     heard: np.ndarray  # int64, bytes of that round's means that it heard at once
+    asked: np.ndarray  # int32, how often it had the model
+    answered: np.ndarray  # int32, how often it sent something
 
 
 class Traffic(NamedTuple):
@@ -56,7 +58,9 @@ def empty(population: int) -> Ledger:
     """Returns the ledger before the first round."""
     validate.at_least_one(population=population)
     up, down, heard = np.zeros((3, population), np.int64)
-    return Ledger(up, down, np.full(population, -1, np.int32), heard)
+    asked, answered = np.zeros((2, population), np.int32)
+    never = np.full(population, -1, np.int32)
+    return Ledger(up, down, never, heard, asked, answered)
 
 
 def record(ledger: Ledger, prices: Prices, number: int, report: Report) -> Traffic:
@@ -75,6 +79,8 @@ def record(ledger: Ledger, prices: Prices, number: int, report: Report) -> Traff
     down = heard + _fetched(ledger.last[asked], ledger.heard[asked], prices, number)
     np.add.at(ledger.up, asked, up)
     np.add.at(ledger.down, asked, down)
+    np.add.at(ledger.asked, asked, 1)
+    np.add.at(ledger.answered, asked[answered], 1)
     ledger.last[asked], ledger.heard[asked] = number, heard
     return Traffic(int(up.sum()), int(down.sum()), int(answered.sum()))
 
@@ -100,7 +106,7 @@ def overheard(algorithm: Algorithm, params: Tree, batches) -> Talk:
     """Returns what a client with such batches would say; nothing is computed."""
     talk = []
 
-    def client(batches):
+    def client(params, batches):
         sent = []
 
         def link_mean(message):
@@ -117,7 +123,7 @@ def overheard(algorithm: Algorithm, params: Tree, batches) -> Talk:
         bits = None if isinstance(delivery.bits, jax.Array) else int(delivery.bits)
         talk.append(Talk(tuple(sent), bits, stateful))
 
-    jax.eval_shape(client, batches)
+    jax.eval_shape(client, params, batches)
     return talk[0]
 
 

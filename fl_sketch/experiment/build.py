@@ -1,241 +1,237 @@
-"""From a config to everything a run needs, with all of it checked beforehand."""
+"""From a config to everything a run needs, with all of it checked beforehand.
+
+`prepare` does what a sweep's points share: it reads the data, and leaves the
+continuous keys as arguments of pure functions. `build` fixes them for one run.
+"""
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from fl_sketch import engine, models, trees, validate
-from fl_sketch.algorithms import catalog
-from fl_sketch.data import clients, datasets, partition
-from fl_sketch.protocols import Algorithm, Key
+from fl_sketch import engine, trees
+from fl_sketch.data import clients, datasets
+from fl_sketch.engine import ledger
+from fl_sketch.experiment import choices
+from fl_sketch.experiment.choices import Numbers
+from fl_sketch.experiment.evaluate import make_evaluation
+from fl_sketch.protocols import Algorithm, Key, Tree
 
-EVALUATION_BATCH = 500
+INITIAL = 0x1217  # sets the key of the initial weights apart from those of rounds
+
+
+class Program(NamedTuple):
+    """A config as pure functions of its continuous keys and its seed.
+
+    Attributes:
+      start: `(numbers, key) -> State` before the first round.
+      rounds: `(numbers, state, key, data, count) -> (State, Report)`, for up to
+        `most` rounds.
+      evaluate: `(numbers, params, test) -> {"test_loss": ..., "test_accuracy": ...}`.
+      data: `(seed) -> Resident`, the training data as this seed shares them out.
+      test: the test data, spread over the devices.
+      algorithm: `(numbers) -> Algorithm`.
+      batches: shapes of what a client trains on in a round.
+      mesh: the devices.
+      most: rounds in a call.
+    """
+
+    start: Callable[[Numbers, Key], engine.State]
+    rounds: Callable[..., tuple[engine.State, engine.Report]]
+    evaluate: Callable[[Numbers, Tree, Any], dict[str, jax.Array]]
+    data: Callable[[int], clients.Resident]
+    test: Any
+    algorithm: Callable[[Numbers], Algorithm]
+    batches: Any
+    mesh: jax.sharding.Mesh
+    most: int
+
+    @property
+    def same(self) -> NamedSharding:
+        """How to place what all devices hold alike."""
+        return NamedSharding(self.mesh, P())
+
+
+def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
+    """Returns the program of a config, checked but for its continuous keys.
+
+    Raises:
+      ValueError, TypeError: in one line, for what a config may not say.
+      FileNotFoundError: for data that are not there.
+    """
+    choices.check_counts(config)
+    sampler = choices.sampler_of(config)
+    mesh, chunk = choices.mesh_of(config), choices.chunk_of(config)
+    splits = datasets.load(config.data.name, data_dir)
+    inputs = jax.ShapeDtypeStruct((1, *splits.train.inputs.shape[1:]), jnp.float32)
+    same = NamedSharding(mesh, P())
+
+    def loss_of(numbers):
+        return choices.loss_of(config, splits.classes, numbers)
+
+    numbers = choices.numbers_of(config)
+    d = trees.size(jax.eval_shape(loss_of(numbers).init, jax.random.key(0), inputs))
+
+    def algorithm_of(numbers):
+        return choices.algorithm_of(config, loss_of(numbers), d, numbers)
+
+    def fetch(data, client, plan, key):
+        del plan
+        steps, batch = config.client.steps, config.client.batch
+        return clients.batches(data, key, client, steps=steps, batch=batch)
+
+    def start(numbers, key):
+        first = jnp.zeros(inputs.shape)
+        params = loss_of(numbers).init(jax.random.fold_in(key, INITIAL), first)
+        return engine.initial_state(algorithm_of(numbers), params, config.data.clients)
+
+    def rounds(numbers, state, key, data, count):
+        one_round = engine.make_round(
+            algorithm_of(numbers),
+            fetch,
+            mesh,
+            chunk=chunk,
+            recompute=config.compute.updates == "recompute",
+        )
+        sizes = data.starts[1:] - data.starts[:-1]
+        people = choices.weighted_sampler_of(config, sampler, sizes)
+        most = config.eval_every
+        return engine.run_rounds(one_round, people, state, key, data, count, most=most)
+
+    def data(seed):
+        shares = choices.partition_of(config, splits.train.targets, seed)
+        return clients.resident(splits.train, shares, device=same)
+
+    algorithm_of(numbers)  # says what is wrong with it
+    evaluate, test = make_evaluation(loss_of, splits.test, mesh)
+    return Program(
+        start=start,
+        rounds=rounds,
+        evaluate=evaluate,
+        data=data,
+        test=test,
+        algorithm=algorithm_of,
+        batches=_batches(config, splits.train),
+        mesh=mesh,
+        most=config.eval_every,
+    )
 
 
 class Experiment(NamedTuple):
     """What `train` runs.
 
     Attributes:
-      state: before the first round.
-      key: of the whole run.
-      data: the training data with their partition, on the devices.
-      rounds: `(state, key, data, count) -> (state, reports)`, jitted for a count.
-      evaluate: `(params) -> dict` of test_loss and test_accuracy.
+      start: `() -> State` before the first round.
+      compile: `() -> Compiled`, the slow part of setting up.
+      prices: of fetching the model, for the ledger.
+      population: of clients.
       facts: what is known before anything runs, for the summary.
     """
 
-    state: engine.State
-    key: Key
-    data: clients.Resident
-    rounds: Callable
-    evaluate: Callable[[Any], dict[str, float]]
+    start: Callable[[], engine.State]
+    compile: Callable[[], "Compiled"]
+    prices: ledger.Prices
+    population: int
     facts: dict[str, Any]
 
 
-def build(config: ConfigDict, data_dir: str | None = None) -> Experiment:
-    """Returns the experiment of a config.
+class Compiled(NamedTuple):
+    """A run's programs.
 
-    Raises:
-      ValueError, TypeError: in one line, for what a config may not say.
-      FileNotFoundError: for data that are not there.
+    Attributes:
+      advance: `(state, count) -> (State, Report)`, both on the devices. The state
+        given is used up.
+      evaluate: `(state) -> {"test_loss": ..., "test_accuracy": ...}`, floats.
+      seconds: that compiling took.
     """
-    _check_numbers(config)
-    sampler = _sampler(config)
-    splits = datasets.load(config.data.name, data_dir)
-    shares = _partition(config, splits.train.targets)
-    options = config.model.to_dict()
-    model = models.build(options.pop("name"), splits.classes)
-    loss = models.classification(model, **options)
 
-    inputs = datasets.normalise(jnp.asarray(splits.train.inputs[:1]))
-    key = jax.random.key(config.seed)
-    params = loss.init(jax.random.fold_in(key, INITIAL), inputs)
-    d = trees.size(params)
-    algorithm = _algorithm(config, loss, d)
-    mesh = _mesh(config.compute.devices)
-    one_round = engine.make_round(
-        algorithm, _fetch(config), mesh, chunk=config.compute.chunk or _chunk()
+    advance: Callable[[engine.State, int], tuple[engine.State, engine.Report]]
+    evaluate: Callable[[engine.State], dict[str, float]]
+    seconds: float
+
+
+def build(config: ConfigDict, data_dir: str | None = None) -> Experiment:
+    """Returns the experiment of a config; raises as `prepare` does."""
+    numbers = choices.numbers_of(config)
+    program = prepare(config, data_dir)
+    data = program.data(config.seed)
+    key = jax.device_put(jax.random.key(config.seed), program.same)
+    start = jax.jit(
+        functools.partial(program.start, numbers), out_shardings=program.same
     )
-    same = NamedSharding(mesh, P())
-    state = engine.initial_state(algorithm, params, config.data.clients)
-    run = functools.partial(engine.run_rounds, one_round, sampler)
-    return Experiment(
-        state=jax.device_put(state, same),
-        key=jax.device_put(key, same),
-        data=clients.resident(splits.train, shares, device=same),
-        rounds=jax.jit(run, static_argnames="rounds", donate_argnums=0),
-        evaluate=_evaluator(loss, splits.test),
-        facts={
-            "algorithm": config.algorithm,
-            "d": d,
-            "clients": config.data.clients,
-            "sketch_size": _sent(algorithm, params) // 32,
-            "devices": mesh.size,
-            "seed": config.seed,
-        },
-    )
+    state = jax.eval_shape(start, key)
+    algorithm, params = program.algorithm(numbers), state.server.params
+    talk = ledger.overheard(algorithm, params, program.batches)
 
-
-INITIAL = 0x1217  # sets the key of the initial weights apart from those of rounds
-
-
-def _check_numbers(config: ConfigDict) -> None:
-    """Checks what no constructor would, before any data are read."""
-    validate.at_least_one(
-        rounds=config.rounds,
-        eval_every=config.eval_every,
-        clients=config.data.clients,
-        steps=config.client.steps,
-        batch=config.client.batch,
-        rows=config.sketch.rows,
-    )
-    positive = {"client.rate": config.client.rate, "server.rate": config.server.rate}
-    for name, value in positive.items():
-        if not 0 < value < float("inf"):
-            msg = f"Expected {name} > 0 and finite, got {name}={value}."
-            raise ValueError(msg)
-
-
-def _sampler(config: ConfigDict) -> engine.cohort.Sampler:
-    population, size = config.data.clients, config.cohort.size
-    samplers = {
-        "everyone": lambda: engine.everyone(population),
-        "fixed": lambda: engine.fixed_size(population, size),
-        "poisson": lambda: engine.poisson(population, size),
-        "replacement": lambda: engine.with_replacement(population, size),
-    }
-    validate.one_of(tuple(samplers), sampling=config.cohort.sampling)
-    sampler = samplers[config.cohort.sampling]()
-    if config.cohort.dropout:
-        return engine.with_dropout(sampler, config.cohort.dropout)
-    return sampler
-
-
-def _partition(config: ConfigDict, labels: np.ndarray) -> partition.Partition:
-    data, seed = config.data, config.seed
-    count = data.clients
-    partitions = {
-        "iid": lambda: partition.iid(len(labels), count, seed=seed),
-        "dirichlet": lambda: partition.dirichlet(labels, count, data.alpha, seed=seed),
-        "label_shards": lambda: partition.label_shards(
-            labels, count, data.per_client, seed=seed
-        ),
-        "classes": lambda: partition.classes_per_client(
-            labels, count, data.per_client, seed=seed
-        ),
-        "power_law": lambda: partition.iid(
-            len(labels),
-            count,
-            sizes=partition.power_law_sizes(
-                len(labels), count, exponent=data.exponent, seed=seed
+    def compile_():
+        begin = time.perf_counter()
+        placed = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=program.same
             ),
-            seed=seed,
-        ),
+            state,
+        )
+        rounds = jax.jit(functools.partial(program.rounds, numbers), donate_argnums=0)
+        rounds = rounds.lower(placed, key, data, 0).compile()
+        evaluate = jax.jit(functools.partial(program.evaluate, numbers))
+        evaluate = evaluate.lower(placed.server.params, program.test).compile()
+
+        def measured(state):
+            found = jax.device_get(evaluate(state.server.params, program.test))
+            return {name: float(value) for name, value in found.items()}
+
+        return Compiled(
+            lambda state, count: rounds(state, key, data, count),
+            measured,
+            time.perf_counter() - begin,
+        )
+
+    return Experiment(
+        start=lambda: start(key),
+        compile=compile_,
+        prices=ledger.prices(algorithm, params, talk, download=config.download),
+        population=config.data.clients,
+        facts=_facts(config, program.mesh, trees.size(params), talk),
+    )
+
+
+def _facts(config: ConfigDict, mesh, d: int, talk: ledger.Talk) -> dict[str, Any]:
+    sent = sum(talk.sent)
+    return {
+        "algorithm": config.algorithm,
+        "dataset": config.data.name,
+        "model": config.model.name,
+        "d": d,
+        "sketch_size": sent,
+        "compression": d / sent,
+        "clients": config.data.clients,
+        "devices": mesh.size,
+        "exchanges": len(talk.sent),
+        "bytes_up_planned": talk.bits_up and -(-talk.bits_up // 8),
+        "client_state": talk.stateful,
+        "kept_updates": _kept(config, talk),
+        "seed": config.seed,
     }
-    validate.one_of(tuple(partitions), partition=data.partition)
-    return partitions[data.partition]()
 
 
-def _algorithm(config: ConfigDict, loss: models.Loss, d: int) -> Algorithm:
-    server, sketch = config.server, config.sketch
+def _kept(config: ConfigDict, talk: ledger.Talk) -> str:
+    """Says what a round holds of the cohort's updates."""
+    passes = len(talk.sent) + talk.stateful
+    if passes == 1:
+        return "a chunk"
+    if config.compute.updates == "recompute":
+        return f"a chunk, made {passes} times"
+    return "the whole cohort"
 
-    def value(params, batch):
-        return loss.value(params, datasets.normalise(batch.inputs), batch.targets)
 
-    return catalog.build(
-        config.algorithm,
-        value,
-        client_rate=config.client.rate,
-        proximal=config.client.proximal,
-        server_rate=server.rate,
-        server=catalog.build_optimizer(
-            server.optimizer, server.rate, b1=server.b1, b2=server.b2, eps=server.eps
-        ),
-        sketch=catalog.build_sketch(
-            sketch.operator,
-            d,
-            compression=sketch.compression,
-            rows=sketch.rows,
-            layout=sketch.layout,
-        ),
+def _batches(config: ConfigDict, train: datasets.Examples):
+    lead = (config.client.steps, config.client.batch)
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape[1:]), leaf.dtype), train
     )
-
-
-def _fetch(config: ConfigDict) -> engine.round.Fetch:
-    steps, batch = config.client.steps, config.client.batch
-
-    def fetch(data, client, plan, key):
-        del plan
-        return clients.batches(data, key, client, steps=steps, batch=batch)
-
-    return fetch
-
-
-def _mesh(devices: int) -> jax.sharding.Mesh:
-    available = len(jax.devices())
-    validate.at_most(available, "the devices of this machine", devices=devices)
-    count = devices or available
-    return jax.make_mesh(
-        (count,),
-        (engine.round.AXIS,),
-        axis_types=(AxisType.Auto,),
-        devices=jax.devices()[:count],
-    )
-
-
-def _chunk() -> int:
-    """Returns how many clients to batch: on a CPU, vmap makes convolutions slow."""
-    return 1 if jax.default_backend() == "cpu" else 8
-
-
-def _sent(algorithm: Algorithm, params) -> int:
-    """Returns the bits of a client's messages in a round, from shapes alone."""
-
-    def one(update):
-        memory = algorithm.uplink.init(params)
-        keys = engine.round.round_keys(jax.random.key(0), 0, 0)
-        return algorithm.uplink.mean(update, memory, keys, lambda m: m)[0].bits
-
-    bits = []
-    jax.eval_shape(lambda update: bits.append(one(update)), params)
-    return int(bits[0])
-
-
-def _evaluator(loss: models.Loss, test: datasets.Examples) -> Callable:
-    """Returns the exact test loss and accuracy, in batches of one size."""
-    count = len(test.targets)
-    padding = -count % EVALUATION_BATCH
-    weights = np.pad(np.ones(count, np.float32), (0, padding))
-    whole = jax.tree.map(lambda leaf: _padded(leaf, padding), test)
-    batches = jax.tree.map(
-        lambda leaf: jnp.asarray(leaf.reshape(-1, EVALUATION_BATCH, *leaf.shape[1:])),
-        (*whole, weights),
-    )
-
-    @jax.jit
-    def sums(params, batches):
-        def of_batch(batch):
-            inputs, targets, weights = batch
-            return loss.metrics(params, datasets.normalise(inputs), targets, weights)
-
-        return jax.tree.map(jnp.sum, jax.lax.map(of_batch, batches))
-
-    def evaluate(params) -> dict[str, float]:
-        total = jax.device_get(sums(jax.device_put(params, jax.devices()[0]), batches))
-        return {
-            "test_loss": float(total["loss"] / total["count"]),
-            "test_accuracy": float(total["correct"] / total["count"]),
-        }
-
-    return evaluate
-
-
-def _padded(leaf: np.ndarray, extra: int) -> np.ndarray:
-    return np.concatenate([leaf, np.repeat(leaf[:1], extra, axis=0)])

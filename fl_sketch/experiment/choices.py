@@ -1,0 +1,212 @@
+"""From the values of a config to the parts that they name.
+
+What a config may hold is checked here or by the parts themselves; every error is
+one line that begins with the section of the config.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType
+from ml_collections import ConfigDict
+
+from fl_sketch import engine, models, validate
+from fl_sketch.algorithms import catalog
+from fl_sketch.data import datasets, partition
+from fl_sketch.protocols import Algorithm
+
+Numbers = Mapping[str, jax.typing.ArrayLike]
+
+# The continuous keys, which may also be traced, and what they may be. A lower end of
+# None means greater than zero.
+CONTINUOUS: dict[str, tuple[float | None, float]] = {
+    "client.rate": (None, math.inf),
+    "client.proximal": (0, math.inf),
+    "server.rate": (None, math.inf),
+    "server.b1": (0, 1),
+    "server.b2": (0, 1),
+    "server.eps": (0, math.inf),
+    "model.label_smoothing": (0, 1),
+    "model.weight_decay": (0, math.inf),
+}
+
+
+@contextlib.contextmanager
+def section(name: str) -> Iterator[None]:
+    """Says of an error in which section of the config it lies."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        msg = f"config.{name}: {error}"
+        raise type(error)(msg) from None
+
+
+def numbers_of(config: ConfigDict) -> Numbers:
+    """Returns the continuous keys of a config and their values."""
+    flat = {name: _value(config, name) for name in CONTINUOUS}
+    for name, value in flat.items():
+        check_number(name, value)
+    return flat
+
+
+def check_number(name: str, value: float) -> None:
+    """Raises a ValueError unless a continuous key may have this value."""
+    low, high = CONTINUOUS[name]
+    inside = value > 0 if low is None else value >= low
+    if not (inside and value <= high and math.isfinite(value)):
+        allowed = f"{name} > 0" if low is None else f"{name} >= {low}"
+        upper = " and finite" if high == math.inf else f" and <= {high}"
+        msg = f"Expected {allowed}{upper}, got {name}={value}."
+        raise ValueError(msg)
+
+
+def _value(config: ConfigDict, name: str):
+    group, key = name.split(".")
+    return config[group][key]
+
+
+def check_counts(config: ConfigDict) -> None:
+    """Checks the whole numbers that no constructor would, before data are read."""
+    validate.at_least_one(
+        rounds=config.rounds,
+        eval_every=config.eval_every,
+        checkpoint_every=config.checkpoint_every,
+    )
+    with section("data"):
+        validate.at_least_one(clients=config.data.clients)
+    with section("client"):
+        validate.at_least_one(steps=config.client.steps, batch=config.client.batch)
+    with section("sketch"):
+        validate.at_least_one(rows=config.sketch.rows)
+    with section("compute"):
+        validate.one_of(("keep", "recompute"), updates=config.compute.updates)
+        for name in ("devices", "chunk"):
+            if config.compute[name] < 0:
+                msg = f"Expected {name} >= 0, got {name}={config.compute[name]}."
+                raise ValueError(msg)
+
+
+def sampler_of(config: ConfigDict) -> engine.cohort.Sampler:
+    """Returns the sampler of cohorts, all clients counting alike."""
+    population, size = config.data.clients, config.cohort.size
+    samplers = {
+        "everyone": lambda: engine.everyone(population),
+        "fixed": lambda: engine.fixed_size(population, size),
+        "poisson": lambda: engine.poisson(population, size),
+        "replacement": lambda: engine.with_replacement(population, size),
+    }
+    with section("cohort"):
+        validate.one_of(tuple(samplers), sampling=config.cohort.sampling)
+        validate.one_of(("equal", "examples"), weighting=config.cohort.weighting)
+        sampler = samplers[config.cohort.sampling]()
+        if config.cohort.dropout:
+            return engine.with_dropout(sampler, config.cohort.dropout)
+        return sampler
+
+
+def weighted_sampler_of(config: ConfigDict, sampler, sizes: jax.Array):
+    """Returns the sampler with the weights that the config asks for."""
+    if config.cohort.weighting == "equal":
+        return sampler
+    fixed = config.cohort.sampling == "poisson"
+    return engine.weighted(sampler, sizes.astype(jnp.float32), fixed=fixed)
+
+
+def partition_of(
+    config: ConfigDict, labels: np.ndarray, seed: int
+) -> partition.Partition:
+    """Returns which client has which training examples."""
+    data, total = config.data, len(labels)
+    count = data.clients
+    partitions = {
+        "iid": lambda: partition.iid(total, count, seed=seed),
+        "dirichlet": lambda: partition.dirichlet(labels, count, data.alpha, seed=seed),
+        "label_shards": lambda: partition.label_shards(
+            labels, count, data.per_client, seed=seed
+        ),
+        "classes": lambda: partition.classes_per_client(
+            labels, count, data.per_client, seed=seed
+        ),
+        "power_law": lambda: partition.iid(
+            total,
+            count,
+            sizes=partition.power_law_sizes(
+                total, count, exponent=data.exponent, seed=seed
+            ),
+            seed=seed,
+        ),
+    }
+    with section("data"):
+        validate.one_of(tuple(partitions), partition=data.partition)
+        return partitions[data.partition]()
+
+
+def loss_of(config: ConfigDict, classes: int, numbers: Numbers) -> models.Loss:
+    """Returns the model's loss on batches of examples."""
+    with section("model"):
+        model = models.build(config.model.name, classes)
+        return models.classification(
+            model,
+            label_smoothing=numbers["model.label_smoothing"],
+            weight_decay=numbers["model.weight_decay"],
+        )
+
+
+def algorithm_of(
+    config: ConfigDict, loss: models.Loss, d: int, numbers: Numbers
+) -> Algorithm:
+    """Returns the algorithm, for a model of d parameters."""
+    sketch = config.sketch
+
+    def value(params, batch):
+        return loss.value(params, datasets.normalise(batch.inputs), batch.targets)
+
+    with section("server"):
+        server = catalog.build_optimizer(
+            config.server.optimizer,
+            numbers["server.rate"],
+            b1=numbers["server.b1"],
+            b2=numbers["server.b2"],
+            eps=numbers["server.eps"],
+        )
+    with section("sketch"):
+        operator = catalog.build_sketch(
+            sketch.operator,
+            d,
+            compression=sketch.compression,
+            rows=sketch.rows,
+            layout=sketch.layout,
+        )
+    return catalog.build(
+        config.algorithm,
+        value,
+        client_rate=numbers["client.rate"],
+        proximal=numbers["client.proximal"],
+        server_rate=numbers["server.rate"],
+        server=server,
+        sketch=operator,
+    )
+
+
+def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
+    """Returns the devices that share the clients of a round."""
+    devices, available = config.compute.devices, len(jax.devices())
+    with section("compute"):
+        validate.at_most(available, "the devices there are", devices=devices)
+    count = devices or available
+    return jax.make_mesh(
+        (count,),
+        (engine.round.AXIS,),
+        axis_types=(AxisType.Auto,),
+        devices=jax.devices()[:count],
+    )
+
+
+def chunk_of(config: ConfigDict) -> int:
+    """Returns how many clients to batch: on a CPU, vmap makes convolutions slow."""
+    by_platform = 1 if jax.default_backend() == "cpu" else 8
+    return config.compute.chunk or by_platform

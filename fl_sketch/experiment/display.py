@@ -1,0 +1,98 @@
+"""What a run says on the screen."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from fl_sketch.experiment.build import Experiment
+
+COLUMNS = {
+    "round": (7, "{}"),
+    "train loss": (11, "{:.4f}"),
+    "test loss": (10, "{:.4f}"),
+    "test accuracy": (13, "{:.4f}"),
+    "MB up": (9, "{:.2f}"),
+    "MB down": (9, "{:.2f}"),
+    "rounds/s": (9, "{:.1f}"),
+}
+
+
+def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
+    """Returns what is known of a run before anything is compiled."""
+    facts, prices = experiment.facts, experiment.prices
+    up = facts["bytes_up_planned"]
+    sent = f"{up / 1e3:.4g} kB up" if up is not None else "up: depends on the round"
+    exchanges = "" if facts["exchanges"] == 1 else f", {facts['exchanges']} exchanges"
+    ratio = f"{facts['compression']:.4g}"
+    return [
+        f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
+        f"{facts['dataset']}, {facts['clients']} clients, {facts['devices']} devices",
+        f"  a message: {facts['sketch_size']} numbers, {ratio} times fewer"
+        f"{exchanges}; a client's round: {sent}, {_down(prices)}",
+        f"  {config.rounds} rounds, cohorts: {_cohorts(config)}; held in memory: "
+        f"updates of {facts['kept_updates']}; privacy: none",
+    ]
+
+
+def _down(prices) -> str:
+    if prices.missed is None:
+        return f"{prices.whole / 1e3:.4g} kB down"
+    return (
+        f"{prices.missed / 1e3:.4g} kB down for each round since its last, "
+        f"at most {prices.whole / 1e3:.4g} kB"
+    )
+
+
+def _cohorts(config: ConfigDict) -> str:
+    if config.cohort.sampling == "everyone":
+        return "everyone"
+    return f"{config.cohort.sampling}, {config.cohort.size}"
+
+
+def head() -> str:
+    """Returns the head of the table of rows."""
+    return " ".join(f"{name:>{width}}" for name, (width, _) in COLUMNS.items())
+
+
+def row(values: Mapping[str, Any]) -> str:
+    """Returns one evaluation as a line of the table."""
+    cells = (
+        values["round"],
+        values["train_loss"],
+        values["test_loss"],
+        values["test_accuracy"],
+        values["bytes_up_total"] / 1e6,
+        values["bytes_down_total"] / 1e6,
+        values["rounds_per_second"],
+    )
+    return " ".join(
+        f"{form.format(cell):>{width}}"
+        for (width, form), cell in zip(COLUMNS.values(), cells, strict=True)
+    )
+
+
+def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
+    """Returns the lines that end a run."""
+    up = summary["bytes_up_per_client_round"] / 1e3
+    down = summary["bytes_down_per_client_round"] / 1e3
+    return [
+        f"test accuracy {summary['test_accuracy']:.4f} after {summary['rounds']} "
+        f"rounds; {up:.4g} kB up and {down:.4g} kB down a client and round; compiled "
+        f"in {summary['compile_seconds']:.1f} s",
+        f"results in {workdir}",
+    ]
+
+
+@contextlib.contextmanager
+def bar(rounds: int, done: int) -> Iterator[Callable[[int, float], None]]:
+    """Shows a progress bar on a terminal; gives the function that moves it."""
+    with tqdm(total=rounds, initial=done, unit="round", disable=None) as shown:
+
+        def move(done: int, loss: float) -> None:
+            shown.update(done - shown.n)
+            shown.set_postfix(loss=f"{loss:.4f}", refresh=False)
+
+        yield move

@@ -1,0 +1,156 @@
+"""One command's worth: build, resume or begin, train, leave everything in a folder."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from fl_sketch.experiment import checkpoint, display
+from fl_sketch.experiment.build import Experiment, build
+from fl_sketch.experiment.loop import Progress, Watch, begin, train
+from fl_sketch.experiment.workdir import Workdir
+
+
+def run(
+    config: ConfigDict,
+    workdir: str,
+    data_dir: str | None = None,
+    *,
+    say: Callable[[str], None] = tqdm.write,
+) -> dict[str, Any]:
+    """Runs a config to its end, from where an earlier run in the folder came to.
+
+    Args:
+      config: as `configs/default.py` has it.
+      workdir: the folder of the run.
+      data_dir: of raw data sets.
+      say: prints a line.
+
+    Returns:
+      What summary.json holds.
+
+    Raises:
+      ValueError, TypeError, FileNotFoundError: in one line, before anything runs.
+      NotFinite: if the training diverges.
+      Stopped: on SIGINT or SIGTERM, after the progress is saved.
+      checkpoint.Unreadable: if the folder's checkpoints are all damaged.
+    """
+    experiment = build(config, data_dir)
+    folder = Workdir(workdir, config.to_dict())
+    for line in display.plan(config, experiment):
+        say(line)
+    ended = folder.summary()
+    if ended:
+        say(f"{workdir} holds this run already, done; its last row:")
+        for line in (display.head(), display.row(ended | {"round": ended["rounds"]})):
+            say(line)
+        return ended
+    progress = _resume(folder, begin(experiment, config.eval_every), say)
+    compiled = experiment.compile()
+    say(display.head())
+    done = int(progress.state.server.round)
+    with stopping_on_signals() as stop, display.bar(config.rounds, done) as advance:
+        progress = train(
+            experiment,
+            compiled,
+            progress,
+            rounds=config.rounds,
+            checkpoint_every=config.checkpoint_every,
+            watch=Watch(
+                row=lambda row: (folder.add(row), say(display.row(row))),
+                rounds=advance,
+                save=lambda done, progress: _save(folder, done, progress, say),
+                stop=stop,
+            ),
+        )
+    summary = folder.finish(
+        summary_of(experiment, progress, folder.rows[-1], compiled.seconds)
+    )
+    for line in display.result(summary, workdir):
+        say(line)
+    return summary
+
+
+def summary_of(
+    experiment: Experiment,
+    progress: Progress,
+    last: dict[str, Any],
+    compile_seconds: float,
+) -> dict[str, Any]:
+    """Returns the facts of a run and what it came to."""
+    up, down = int(progress.ledger.up.sum()), int(progress.ledger.down.sum())
+    return {
+        **experiment.facts,
+        "rounds": int(progress.state.server.round),
+        "test_accuracy": float(last["test_accuracy"]),
+        "test_loss": float(last["test_loss"]),
+        "train_loss": float(last["train_loss"]),
+        "bytes_up_per_client_round": up / max(1, int(progress.ledger.answered.sum())),
+        "bytes_down_per_client_round": down / max(1, int(progress.ledger.asked.sum())),
+        "bytes_up_total": up,
+        "bytes_down_total": down,
+        "epsilon": None,  # no mechanism, no guarantee
+        "delta": None,
+        "rounds_per_second": float(last["rounds_per_second"]),
+        "compile_seconds": compile_seconds,
+    }
+
+
+def _resume(folder: Workdir, fresh: Progress, say: Callable[[str], None]) -> Progress:
+    found = checkpoint.newest(folder.checkpoints, fresh, say)
+    number, progress = found or (0, fresh)
+    folder.keep_rows_up_to(number)
+    if not found:
+        return fresh
+    say(f"going on after round {number}")
+    placed = jax.tree.map(
+        lambda saved, leaf: jax.device_put(saved, leaf.sharding),
+        progress.state,
+        fresh.state,
+    )
+    return Progress(placed, progress.ledger, progress.losses)
+
+
+def _save(folder: Workdir, done: int, progress: Progress, say) -> None:
+    try:
+        checkpoint.save(folder.checkpoints, done, progress)
+    except OSError as error:
+        last = checkpoint.rounds(folder.checkpoints)
+        kept = f"the last one is of round {last[-1]}" if last else "there is none yet"
+        say(
+            f"The checkpoint of round {done} could not be written "
+            f"({error.strerror}); going on, {kept}."
+        )
+
+
+@contextlib.contextmanager
+def stopping_on_signals() -> Iterator[Callable[[], bool]]:
+    """Gives a function that says whether SIGINT or SIGTERM has come.
+
+    A second SIGINT interrupts at once, as it would without this.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # only the main thread may handle signals
+        return
+    came = []
+
+    def note(number, frame):
+        del frame
+        if came and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    before = {number: signal.signal(number, note) for number in SIGNALS}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -1,0 +1,127 @@
+"""What a run leaves in its folder, and how a later run finds its way back.
+
+config.json, metrics.csv (a row for each evaluation), checkpoints/, and at the end
+summary.json and curves.png. A reader never sees half of a file.
+"""
+
+import csv
+import fcntl
+import importlib.metadata
+import json
+import os
+import pathlib
+import resource
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fl_sketch.experiment import curves
+
+Row = dict[str, Any]
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
+TIMES = ("rounds_per_second", "seconds")  # what two equal runs may differ in
+
+
+class Workdir:
+    """The folder of one run, locked for as long as the process lives."""
+
+    def __init__(self, path: str | os.PathLike, config: Mapping[str, Any]):
+        """Opens a folder for a run of this config, or to go on with one.
+
+        Raises:
+          ValueError: if it cannot be written, is in use, or holds the run of another
+            config.
+        """
+        self.folder = pathlib.Path(path)
+        self.rows: list[Row] = []
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.folder / ".lock", "w")  # noqa: SIM115 - held on
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._require_same(json.loads(json.dumps(config)))
+        except BlockingIOError:
+            msg = f"Expected a workdir of no other process, got workdir={path} in use."
+            raise ValueError(msg) from None
+        except OSError as error:
+            msg = f"Expected a workdir that can be written, got workdir={path} "
+            raise ValueError(msg + f"({error.strerror}).") from None
+
+    @property
+    def checkpoints(self) -> pathlib.Path:
+        """The folder of checkpoints."""
+        return self.folder / "checkpoints"
+
+    def keep_rows_up_to(self, number: int) -> None:
+        """Forgets the rows after a round: they will be made again, and be the same."""
+        path = self.folder / "metrics.csv"
+        if not path.exists():
+            return
+        # A line without its end is torn, and "12" may have been meant to be "120".
+        lines = [x for x in path.read_text().splitlines(True) if x.endswith("\n")]
+        rows = [row for row in csv.DictReader(lines) if int(row["round"]) <= number]
+        self.rows = rows
+        if rows:
+            self._write("metrics.csv", "".join(lines[: len(rows) + 1]))
+        else:
+            path.unlink()
+
+    def add(self, row: Row) -> None:
+        """Adds a row to metrics.csv."""
+        with open(self.folder / "metrics.csv", "a", newline="") as file:
+            writer = csv.DictWriter(file, list(row), lineterminator="\n")
+            if not self.rows:
+                writer.writeheader()
+            writer.writerow(row)
+            file.flush()
+            os.fsync(file.fileno())
+        self.rows.append(row)
+
+    def finish(self, summary: Mapping[str, Any]) -> Row:
+        """Writes curves.png and summary.json; returns the latter."""
+        curves.draw(self.rows, self.folder / "curves.png")
+        whole = {
+            **summary,
+            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        }
+        self._write("summary.json", json.dumps(whole, indent=2) + "\n")
+        return whole
+
+    def summary(self) -> Row | None:
+        """Returns summary.json, if the run has ended."""
+        path = self.folder / "summary.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def _require_same(self, config: Mapping[str, Any]) -> None:
+        path = self.folder / "config.json"
+        if not path.exists():
+            self._write("config.json", json.dumps(config, indent=2) + "\n")
+            return
+        theirs, ours = _flat(json.loads(path.read_text())), _flat(config)
+        unlike = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+        if unlike:
+            there = _listed(unlike, theirs)
+            msg = (
+                f"Expected the config of the run in workdir={self.folder} ({there}), "
+                f"got {_listed(unlike, ours)}: take another workdir."
+            )
+            raise ValueError(msg)
+
+    def _write(self, name: str, text: str) -> None:
+        partial = self.folder / f".{name}.partial"
+        partial.write_text(text)
+        os.replace(partial, self.folder / name)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _listed(keys: Sequence[str], flat: Mapping[str, Any]) -> str:
+    shown = ", ".join(f"{key}={flat.get(key)!r}" for key in keys[:3])
+    return shown + (", ..." if len(keys) > 3 else "")
