@@ -5,12 +5,12 @@ python -m launch.prepare_data --dataset=all --data_dir=~/raw --tfds_dir=/scratch
 """
 
 import pathlib
-import sys
 import time
 
-from absl import app, flags, logging
+from absl import flags
 
 from fl_sketch.data import prepared, raw
+from launch import command
 
 DATASET = flags.DEFINE_multi_enum(
     "dataset", None, ["all", *raw.SOURCES], "Which; may be repeated.", required=True
@@ -51,18 +51,11 @@ def prepare(name: str) -> None:
         print(f"  {checksum}  {file}")
 
 
-def main(argv):
+def main():
     """Prepares each data set that was asked for."""
-    del argv
-    logging.set_verbosity(logging.WARNING)  # TFDS reports every step
-    names = raw.SOURCES if "all" in DATASET.value else DATASET.value
-    try:
-        for name in names:
-            prepare(name)
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    for name in raw.SOURCES if "all" in DATASET.value else DATASET.value:
+        prepare(name)
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

@@ -3,6 +3,7 @@
 from fl_sketch.experiment.build import Experiment as Experiment
 from fl_sketch.experiment.build import build as build
 from fl_sketch.experiment.build import prepare as prepare
+from fl_sketch.experiment.compare import compare as compare
 from fl_sketch.experiment.loop import NotFinite as NotFinite
 from fl_sketch.experiment.loop import Stopped as Stopped
 from fl_sketch.experiment.loop import begin as begin

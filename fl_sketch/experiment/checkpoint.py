@@ -80,11 +80,10 @@ def newest(
 
 
 def _read(path: pathlib.Path, like: Any) -> Any:
-    with np.load(path, allow_pickle=False) as file:
-        leaves = {}
-        for name, leaf in _named_leaves(like):
-            leaves[name] = _leaf(name, file[name], leaf)
-    return jax.tree.unflatten(jax.tree.structure(like), list(leaves.values()))
+    # Opened here, since numpy leaves a damaged file open.
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+        leaves = [_leaf(name, arrays[name], leaf) for name, leaf in _named_leaves(like)]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
 def _leaf(name: str, found: np.ndarray, like: Any) -> Any:

@@ -26,11 +26,13 @@ def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
     up = facts["bytes_up_planned"]
     sent = f"{up / 1e3:.4g} kB up" if up is not None else "up: depends on the round"
     exchanges = "" if facts["exchanges"] == 1 else f", {facts['exchanges']} exchanges"
-    ratio = f"{facts['compression']:.4g}"
+    fewer = f"{facts['compression']:.4g} times fewer than the model has"
+    if facts["sketch_size"] == facts["d"]:
+        fewer = "as many as the model has"
     return [
         f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
         f"{facts['dataset']}, {facts['clients']} clients, {facts['devices']} devices",
-        f"  a message: {facts['sketch_size']} numbers, {ratio} times fewer"
+        f"  a message: {facts['sketch_size']} numbers, {fewer}"
         f"{exchanges}; a client's round: {sent}, {_down(prices)}",
         f"  {config.rounds} rounds, cohorts: {_cohorts(config)}; held in memory: "
         f"updates of {facts['kept_updates']}; privacy: none",

@@ -41,20 +41,33 @@ def run(
       checkpoint.Unreadable: if the folder's checkpoints are all damaged.
     """
     experiment = build(config, data_dir)
-    folder = Workdir(workdir, config.to_dict())
-    for line in display.plan(config, experiment):
-        say(line)
-    ended = folder.summary()
-    if ended:
-        say(f"{workdir} holds this run already, done; its last row:")
-        for line in (display.head(), display.row(ended | {"round": ended["rounds"]})):
+    with Workdir(workdir, config.to_dict()) as folder:
+        for line in display.plan(config, experiment):
             say(line)
-        return ended
+        ended = folder.summary()
+        if ended:
+            say(f"{workdir} holds this run already, done; its last row:")
+            say(display.head())
+            say(display.row(ended | {"round": ended["rounds"]}))
+            return ended
+        summary = folder.finish(_train(config, experiment, folder, say))
+    for line in display.result(summary, workdir):
+        say(line)
+    return summary
+
+
+def _train(config: ConfigDict, experiment: Experiment, folder: Workdir, say):
+    """Trains from where the folder stands; returns what is to be summed up."""
     progress = _resume(folder, begin(experiment, config.eval_every), say)
     compiled = experiment.compile()
     say(display.head())
+
+    def on_row(row):
+        folder.add(row)
+        say(display.row(row))
+
     done = int(progress.state.server.round)
-    with stopping_on_signals() as stop, display.bar(config.rounds, done) as advance:
+    with stopping_on_signals() as stop, display.bar(config.rounds, done) as move:
         progress = train(
             experiment,
             compiled,
@@ -62,18 +75,13 @@ def run(
             rounds=config.rounds,
             checkpoint_every=config.checkpoint_every,
             watch=Watch(
-                row=lambda row: (folder.add(row), say(display.row(row))),
-                rounds=advance,
+                row=on_row,
+                rounds=move,
                 save=lambda done, progress: _save(folder, done, progress, say),
                 stop=stop,
             ),
         )
-    summary = folder.finish(
-        summary_of(experiment, progress, folder.rows[-1], compiled.seconds)
-    )
-    for line in display.result(summary, workdir):
-        say(line)
-    return summary
+    return summary_of(experiment, progress, folder.rows[-1], compiled.seconds)
 
 
 def summary_of(

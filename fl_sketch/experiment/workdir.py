@@ -4,6 +4,7 @@ config.json, metrics.csv (a row for each evaluation), checkpoints/, and at the e
 summary.json and curves.png. A reader never sees half of a file.
 """
 
+import contextlib
 import csv
 import fcntl
 import importlib.metadata
@@ -22,7 +23,7 @@ TIMES = ("rounds_per_second", "seconds")  # what two equal runs may differ in
 
 
 class Workdir:
-    """The folder of one run, locked for as long as the process lives."""
+    """The folder of one run, locked until it is closed or the process ends."""
 
     def __init__(self, path: str | os.PathLike, config: Mapping[str, Any]):
         """Opens a folder for a run of this config, or to go on with one.
@@ -31,19 +32,30 @@ class Workdir:
           ValueError: if it cannot be written, is in use, or holds the run of another
             config.
         """
+        if not str(path):
+            msg = "Expected workdir to name a folder, got workdir=''."
+            raise ValueError(msg)
         self.folder = pathlib.Path(path)
         self.rows: list[Row] = []
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.folder / ".lock", "w")  # noqa: SIM115 - held on
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._require_same(json.loads(json.dumps(config)))
+            with contextlib.ExitStack() as stack:
+                lock = stack.enter_context(open(self.folder / ".lock", "w"))
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._require_same(json.loads(json.dumps(config)))
+                self._held = stack.pop_all()
         except BlockingIOError:
             msg = f"Expected a workdir of no other process, got workdir={path} in use."
             raise ValueError(msg) from None
         except OSError as error:
             msg = f"Expected a workdir that can be written, got workdir={path} "
             raise ValueError(msg + f"({error.strerror}).") from None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._held.close()
 
     @property
     def checkpoints(self) -> pathlib.Path:

@@ -1,32 +1,30 @@
 """A config becomes a run, or one line saying why not, before anything is compiled."""
 
-import jax
+import importlib
+import pathlib
+
+import chex
 import numpy as np
 import pytest
 
-from configs import default, safl_mnist
+from configs import default
 from fl_sketch import experiment
-
-
-def config_with(**changes):
-    config = default.get_config()
-    config.compute.devices = 2
-    config.model.name = "logistic"
-    for key, value in changes.items():
-        *groups, name = key.split("__")
-        place = config
-        for group in groups:
-            place = place[group]
-        place[name] = value
-    return config
+from fl_sketch.experiment.loop import Watch
+from tests.experiment.configs import config_with
 
 
 def rows_of(**changes):
-    config = config_with(**changes)
+    config, rows = config_with(**changes), []
     built = experiment.build(config)
-    return experiment.train(built, rounds=config.rounds, eval_every=config.eval_every)[
-        1
-    ]
+    experiment.train(
+        built,
+        built.compile(),
+        experiment.begin(built, config.eval_every),
+        rounds=config.rounds,
+        checkpoint_every=config.checkpoint_every,
+        watch=Watch(row=rows.append),
+    )
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -73,14 +71,14 @@ def test_evaluation_counts_every_test_example_once():
 
     test = np.random.default_rng(0).permutation(1797)[1797 * 4 // 5 :]
     labels = load_digits().target[test]
-    found = built.evaluate(built.state.server.params)
+    found = built.compile().evaluate(built.start())
     # Logistic regression from zero guesses class 0 for all.
     assert found["test_accuracy"] == pytest.approx(np.mean(labels == 0))
     assert found["test_loss"] == pytest.approx(np.log(10), rel=1e-5)
 
 
 def test_a_run_that_diverges_stops_and_names_the_round():
-    with pytest.raises(experiment.loop.NotFinite, match="in round [0-9]+"):
+    with pytest.raises(experiment.NotFinite, match="in round [0-9]+"):
         rows_of(
             algorithm="fedavg",
             model__name="mlp",
@@ -109,6 +107,13 @@ def test_a_run_that_diverges_stops_and_names_the_round():
         ({"server__optimizer": "adamm"}, "Did you mean 'adam'"),
         ({"model__name": "lenett"}, "Did you mean 'lenet'"),
         ({"compute__devices": 99}, "devices=99"),
+        ({"compute__devices": -1}, "devices=-1"),
+        ({"compute__updates": "drop"}, "updates='drop'"),
+        ({"cohort__weighting": "size"}, "weighting='size'"),
+        ({"checkpoint_every": 0}, "checkpoint_every=0"),
+        ({"server__b1": 1.5}, "server.b1=1.5"),
+        ({"client__proximal": -1.0}, "client.proximal=-1.0"),
+        ({"download": "post"}, "download='post'"),
     ],
 )
 def test_what_a_config_may_not_say_is_one_line(changes, words):
@@ -126,22 +131,57 @@ def test_keys_that_are_not_in_the_defaults_are_refused(key):
         config.rounds = "many"
 
 
-def test_config_files_start_from_the_defaults():
-    config = safl_mnist.get_config()
-    assert set(config) == set(default.get_config())
-    assert config.data.name == "mnist"
+CONFIGS = sorted(
+    path.stem
+    for path in (pathlib.Path(__file__).parents[2] / "configs").glob("[a-z]*.py")
+)
 
 
-def test_an_experiment_may_be_run_again():
+@pytest.mark.parametrize("name", CONFIGS)
+def test_config_files_keep_to_the_keys_of_the_defaults(name):
+    module = importlib.import_module(f"configs.{name}")
+    config, ours = module.get_config(), default.get_config()
+    assert set(config) == set(ours) and config.is_locked
+    for group, value in ours.items():
+        assert type(config[group]) is type(value)
+        if hasattr(value, "keys"):
+            assert set(config[group]) == set(value)
+    if name != "default":
+        assert f"--config=configs/{name}.py" in module.__doc__ or name == "quickstart"
+
+
+def test_an_experiment_may_be_begun_again():
     config = config_with(rounds=2, eval_every=2, server__optimizer="paper_amsgrad")
     built = experiment.build(config)
-    first, second = (
-        experiment.train(built, rounds=2, eval_every=2)[1][0] for _ in range(2)
+    compiled, ends = built.compile(), []
+    for _ in range(2):
+        progress = experiment.begin(built, 2)
+        end = experiment.train(built, compiled, progress, rounds=2, checkpoint_every=2)
+        ends.append(end.state)
+    chex.assert_trees_all_equal(*ends)
+
+
+def test_clients_may_count_by_their_examples():
+    equal = rows_of(rounds=3, eval_every=3, data__partition="power_law")
+    sized = rows_of(
+        rounds=3,
+        eval_every=3,
+        data__partition="power_law",
+        cohort__weighting="examples",
     )
-    assert first["test_loss"] == second["test_loss"]
+    assert equal[0]["test_loss"] != sized[0]["test_loss"]
+    assert equal[0]["bytes_up_total"] == sized[0]["bytes_up_total"]
 
 
-def test_the_data_stay_small_on_the_device():
-    built = experiment.build(config_with())
-    assert built.data.examples.targets.size == 1437
-    assert jax.tree.leaves(built.state.clients) == []
+def test_downloads_may_be_of_messages():
+    (row,) = rows_of(
+        rounds=3, eval_every=3, cohort__sampling="everyone", download="messages"
+    )
+    d, clients, b = 650, 20, 32
+    assert row["bytes_down_total"] == clients * (4 * (3 * d + 1) + 2 * 4 * b)
+
+
+def test_the_facts_say_what_is_held_in_memory():
+    facts = experiment.build(config_with()).facts
+    assert facts["kept_updates"] == "a chunk" and facts["exchanges"] == 1
+    assert facts["sketch_size"] == 32 and facts["bytes_up_planned"] == 4 * 32

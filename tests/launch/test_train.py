@@ -2,16 +2,25 @@
 
 import csv
 import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
-from tests.launch.test_launch import launch
+from fl_sketch.experiment.workdir import TIMES
+from tests.launch.test_launch import ENVIRONMENT, launch
 
 
-def train(workdir, *overrides, config="configs/default.py"):
-    return launch(
-        "launch.train", f"--config={config}", f"--workdir={workdir}", *overrides
-    )
+def arguments(workdir, *overrides, config="configs/default.py"):
+    return "launch.train", f"--config={config}", f"--workdir={workdir}", *overrides
+
+
+def train(workdir, *overrides):
+    return launch(*arguments(workdir, *overrides))
 
 
 SHORT = ("--config.rounds=6", "--config.eval_every=3", "--config.model.name=logistic")
@@ -22,43 +31,143 @@ def test_a_run_leaves_its_config_its_rows_and_its_summary(tmp_path):
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("safl: 650 parameters, 32 numbers a message, 20 clients")
-    assert [line.split()[0] for line in lines[2:4]] == ["3", "6"]
+    assert lines[0].startswith("safl: logistic of 650 parameters on digits, 20 clients")
+    assert "32 numbers, 20.31 times fewer" in lines[1]
+    assert "privacy: none" in lines[2]
+    assert [line.split()[0] for line in lines[4:6]] == ["3", "6"]
 
     folder = tmp_path / "run"
     config = json.loads((folder / "config.json").read_text())
     assert config["rounds"] == 6 and config["model"]["name"] == "logistic"
     rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
     assert [row["round"] for row in rows] == ["3", "6"]
+    assert [p.name for p in (folder / "checkpoints").iterdir()] == [
+        "round_00000006.npz"
+    ]
+    assert (folder / "curves.png").exists()
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["rounds"] == 6
-    assert summary["d"] == 650 and summary["sketch_size"] == 32
-    assert summary["test_accuracy"] == float(rows[-1]["test_accuracy"])
-    assert summary["bytes_up_total"] == 6 * 10 * 32 * 4
+    expected = {
+        "algorithm": "safl",
+        "d": 650,
+        "sketch_size": 32,
+        "compression": 650 / 32,
+        "rounds": 6,
+        "clients": 20,
+        "bytes_up_per_client_round": 32 * 4,
+        "bytes_down_per_client_round": 650 * 4,
+        "bytes_up_total": 6 * 10 * 32 * 4,
+        "bytes_down_total": 6 * 10 * 650 * 4,
+        "epsilon": None,
+        "delta": None,
+        "seed": 0,
+    }
+    assert expected.items() <= summary.items()
+    for name in ("test_accuracy", "test_loss", "train_loss"):
+        assert summary[name] == float(rows[-1][name])
+    for name in ("rounds_per_second", "compile_seconds", "peak_rss_mb"):
+        assert summary[name] > 0
     assert summary["versions"]["jax"]
 
-    again = train(folder, *SHORT)
+    again = train(folder, "--config.rounds=9", *SHORT[1:])
     assert again.returncode == 2
-    assert again.stderr.startswith("error: Expected a fresh workdir")
+    assert "(rounds=6), got rounds=9" in again.stderr
+
+
+def saved(folder):
+    rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
+    files = sorted((folder / "checkpoints").glob("*.npz"))
+    kept = [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+    return kept, files[-1].name, files[-1].read_bytes()
+
+
+LONG = (
+    "--config.rounds=2000",
+    "--config.eval_every=100",
+    "--config.checkpoint_every=2",
+    "--config.model.name=logistic",
+    "--config.compute.devices=2",
+)
+
+
+def start(folder, cache):
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments(folder, *LONG)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT
+        | {
+            "JAX_COMPILATION_CACHE_DIR": str(cache),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        },
+    )
+
+
+def wait_for_rounds(folder, process):
+    """Waits until a run writes checkpoints; returns how long that took."""
+    begin, names = time.monotonic(), None
+    before = sorted(path.name for path in folder.glob("checkpoints/*.npz"))
+    while names is None or names == before:
+        assert process.poll() is None, process.stderr.read()
+        names = sorted(path.name for path in folder.glob("checkpoints/*.npz"))
+        time.sleep(0.005)
+    return time.monotonic() - begin
+
+
+def test_runs_killed_at_random_moments_end_as_if_they_had_not_been(tmp_path):
+    cache, rng = tmp_path / "cache", random.Random(0)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    with start(whole, cache) as process:
+        assert process.wait() == 0, process.stderr.read()
+    for _ in range(10):
+        with start(broken, cache) as process:
+            wait_for_rounds(broken, process)
+            time.sleep(rng.uniform(0, 0.25))
+            process.send_signal(signal.SIGKILL)
+            assert process.wait() == -signal.SIGKILL
+    with start(broken, cache) as process:
+        printed, errors = process.communicate()
+        assert process.returncode == 0, errors
+    assert "going on after round" in printed
+    assert saved(broken) == saved(whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number):
+    folder = tmp_path / "run"
+    with start(folder, tmp_path / "cache") as process:
+        wait_for_rounds(folder, process)
+        process.send_signal(number)
+        _, errors = process.communicate()
+    assert process.returncode == 130
+    stopped = errors.split()[3].rstrip(";")
+    assert errors == (
+        f"stopped after round {stopped}; the same command goes on from there\n"
+    )
+    newest = max(os.listdir(folder / "checkpoints"))
+    assert newest == f"round_{int(stopped):08d}.npz"
 
 
 @pytest.mark.parametrize(
-    ("overrides", "code", "words"),
+    ("overrides", "words"),
     [
-        (("--config.client.rate=-1",), 2, "error: Expected client.rate > 0"),
-        (("--config.cohort.size=99",), 2, "size=99"),
-        (("--config.data.name=mnist", "--data_dir=/no/such"), 2, "/no/such"),
-        (("--workdir=/proc/none",), 2, "workdir=/proc/none"),
-        (("--config.rouns=3",), 1, 'Did you mean "rounds"'),
-        (("--config.rounds=many",), 1, "many"),
+        (("--config.client.rate=-1",), "error: Expected client.rate > 0"),
+        (("--config.cohort.size=99",), "size=99"),
+        (("--config.data.name=mnist", "--data_dir=/no/such"), "/no/such"),
+        (("--workdir=/proc/none",), "workdir=/proc/none"),
+        (("--config.rouns=3",), "config.rouns. Did you mean 'rounds'?"),
+        (("--config.server.rat=3",), "Did you mean 'server.rate'?"),
+        (("--config.rounds=many",), "--config.rounds=many"),
+        (("--config.rounds=2.5",), "--config.rounds=2.5"),
+        (("--config.data.clients=2000",), "2000"),
+        (("--config=configs/none.py",), "configs/none.py"),
+        (("--work=/tmp",), "'work'"),
+        (("--workdir=",), "workdir"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_compiled(
-    tmp_path, overrides, code, words
-):
+def test_what_is_wrong_is_said_before_anything_is_compiled(tmp_path, overrides, words):
     done = train(tmp_path / "run", *overrides)
-    assert done.returncode == code
+    assert done.returncode == 2
     assert words in done.stderr
-    if code == 2:
-        assert done.stderr.count("\n") == 1
-        assert not (tmp_path / "run" / "metrics.csv").exists()
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert not (tmp_path / "run" / "metrics.csv").exists()

@@ -1,0 +1,24 @@
+"""SAFL with a 20 times smaller message, on digits that 20 clients share unevenly.
+
+Command: python -m launch.quickstart, or make quickstart, which trains it beside its
+unsketched twin, FedAdam. Each takes about four seconds on two CPU cores and should
+end above 0.95 test accuracy (`tests/launch/test_quickstart.py`).
+"""
+
+from configs import default
+
+
+def get_config():
+    """Returns the config."""
+    config = default.get_config()
+    config.algorithm = "safl"
+    config.rounds = 200
+    config.eval_every = 40
+    config.checkpoint_every = 200
+    config.data.name = "digits"
+    config.data.clients = 20
+    config.data.partition = "dirichlet"
+    config.data.alpha = 0.5
+    config.sketch.operator = "count_sketch"
+    config.sketch.compression = 20.0
+    return config

@@ -1,0 +1,156 @@
+"""A run that is stopped, damaged or short of disk goes on as if it had not been."""
+
+import contextlib
+import csv
+import os
+import signal
+
+import chex
+import numpy as np
+import pytest
+
+from fl_sketch import experiment
+from fl_sketch.experiment import checkpoint, display
+from fl_sketch.experiment.loop import Watch
+from fl_sketch.experiment.workdir import TIMES
+from tests.experiment.configs import config_with
+
+LENGTHS = {"rounds": 12, "eval_every": 5, "checkpoint_every": 3}
+
+
+def numbers(folder):
+    """Returns metrics.csv without the times, and the bytes of the checkpoints."""
+    rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
+    kept = [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+    files = sorted((folder / "checkpoints").iterdir())
+    return kept, [(file.name, file.read_bytes()) for file in files]
+
+
+def run(folder, **changes):
+    lines = []
+    config = config_with(**LENGTHS | {"cohort__sampling": "poisson"} | changes)
+    summary = experiment.run(config, folder, say=lines.append)
+    return summary, lines
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    run(folder)
+    return folder
+
+
+def test_a_run_leaves_rows_at_evaluations_and_its_last_checkpoints(whole):
+    rows, files = numbers(whole)
+    assert [row["round"] for row in rows] == ["5", "10", "12"]
+    assert [name for name, _ in files] == ["round_00000009.npz", "round_00000012.npz"]
+
+
+def test_the_same_seed_makes_the_same_bytes(whole, tmp_path):
+    run(tmp_path)
+    assert numbers(tmp_path) == numbers(whole)
+
+
+def stop_at(folder, number, monkeypatch):
+    """Runs until the first call that ends at or after a round, then SIGTERM."""
+    came = []
+
+    @contextlib.contextmanager
+    def bar(rounds, done):
+        del rounds, done
+
+        def move(now, loss):
+            del loss
+            if now >= number and not came:
+                came.append(now)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        yield move
+
+    with monkeypatch.context() as patch:
+        patch.setattr(display, "bar", bar)
+        with pytest.raises(experiment.Stopped, match="stopped after round"):
+            run(folder)
+    return came[0]
+
+
+@pytest.mark.parametrize("number", [1, 4, 5, 8])
+def test_a_run_stopped_by_a_signal_goes_on_exactly(
+    whole, tmp_path, number, monkeypatch
+):
+    stopped = stop_at(tmp_path, number, monkeypatch)
+    assert not (tmp_path / "summary.json").exists()
+    assert checkpoint.rounds(tmp_path / "checkpoints")[-1] == stopped
+    _, lines = run(tmp_path)
+    assert f"going on after round {stopped}" in lines
+    rows, files = numbers(tmp_path)
+    expected_rows, expected_files = numbers(whole)
+    assert rows == expected_rows and files[-1] == expected_files[-1]
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(
+    whole, tmp_path, monkeypatch
+):
+    stop_at(tmp_path, 10, monkeypatch)
+    newest = sorted((tmp_path / "checkpoints").iterdir())[-1]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    _, lines = run(tmp_path)
+    assert any(f"{newest.name} is damaged" in line for line in lines)
+    assert "going on after round 9" in lines
+    rows, files = numbers(tmp_path)
+    assert rows == numbers(whole)[0] and files[-1] == numbers(whole)[1][-1]
+
+
+def test_a_full_disk_at_a_checkpoint_is_said_and_the_run_goes_on(
+    whole, tmp_path, monkeypatch
+):
+    save, full = checkpoint.save, [6, 9]
+
+    def failing(folder, number, tree):
+        if number in full:
+            raise OSError(28, os.strerror(28))
+        save(folder, number, tree)
+
+    monkeypatch.setattr(checkpoint, "save", failing)
+    _, lines = run(tmp_path)
+    assert [line for line in lines if "could not be written" in line] == [
+        f"The checkpoint of round {number} could not be written (No space left on "
+        "device); going on, the last one is of round 3."
+        for number in full
+    ]
+    assert numbers(tmp_path)[0] == numbers(whole)[0]
+
+
+def test_a_run_that_is_done_is_not_done_again(whole):
+    before = (whole / "metrics.csv").stat().st_mtime_ns
+    summary, lines = run(whole)
+    assert summary["rounds"] == 12 and "holds this run already" in lines[-3]
+    assert (whole / "metrics.csv").stat().st_mtime_ns == before
+
+
+def test_clients_state_is_part_of_a_checkpoint(tmp_path):
+    built = experiment.build(config_with(**LENGTHS))
+    progress = experiment.begin(built, 5)
+    bank = np.arange(20.0)
+    progress = progress._replace(state=progress.state._replace(clients=bank))
+    checkpoint.save(tmp_path, 1, progress)
+    _, loaded = checkpoint.newest(tmp_path, progress, print)
+    np.testing.assert_array_equal(loaded.state.clients, bank)
+
+
+def test_how_a_run_is_cut_into_calls_changes_nothing(monkeypatch):
+    built = experiment.build(config_with(**LENGTHS))
+    compiled, ends = built.compile(), []
+    for seconds in (0.0, 100.0):  # one round a call, or as many as there is room for
+        monkeypatch.setattr(experiment.loop, "CALL_SECONDS", seconds)
+        rows = []
+        end = experiment.train(
+            built,
+            compiled,
+            experiment.begin(built, 5),
+            rounds=12,
+            checkpoint_every=12,
+            watch=Watch(row=rows.append),
+        )
+        ends.append((end.state, end.ledger, [row["train_loss"] for row in rows]))
+    chex.assert_trees_all_equal(*ends)
