@@ -3,13 +3,19 @@
 python -m launch.train --config=configs/safl_mnist.py --workdir=/tmp/run
 python -m launch.train --config=configs/default.py --workdir=/tmp/two --config.rounds=9
 
-The same command again goes on where the last one stopped, however that was.
+The same command again goes on where the last one stopped, however that was. On
+several machines it is the same command on each, with --distributed where jax finds
+the others by itself (SLURM, GKE, Open MPI, TPU pods), or else with all three of
+--coordinator=HOST:PORT --num_processes=N --process_id=0 ... N - 1.
 """
+
+import contextlib
 
 from absl import flags
 from ml_collections import config_flags
 
 from fl_sketch import experiment
+from fl_sketch.experiment import processes
 from launch import command
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/.")
@@ -17,12 +23,19 @@ WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
 DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
 )
+DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the others, found by jax.")
+COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0.")
+NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many in all.")
+PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is.")
 flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main():
-    """Runs the experiment."""
-    experiment.run(CONFIG.value, WORKDIR.value, DATA_DIR.value)
+    """Runs the experiment, alone or with other processes."""
+    joined = COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value
+    several = DISTRIBUTED.value or any(value is not None for value in joined)
+    with processes.connected(*joined) if several else contextlib.nullcontext():
+        experiment.run(CONFIG.value, WORKDIR.value, DATA_DIR.value)
 
 
 if __name__ == "__main__":

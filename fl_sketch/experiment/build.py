@@ -161,7 +161,7 @@ def build(config: ConfigDict, data_dir: str | None = None) -> Experiment:
     numbers = choices.numbers_of(config)
     program = prepare(config, data_dir)
     data = program.data(config.seed)
-    key = jax.device_put(jax.random.key(config.seed), program.same)
+    key = jax.jit(jax.random.key, out_shardings=program.same)(config.seed)
     start = jax.jit(
         functools.partial(program.start, numbers), out_shardings=program.same
     )
@@ -177,7 +177,11 @@ def build(config: ConfigDict, data_dir: str | None = None) -> Experiment:
             ),
             state,
         )
-        rounds = jax.jit(functools.partial(program.rounds, numbers), donate_argnums=0)
+        rounds = jax.jit(
+            functools.partial(program.rounds, numbers),
+            donate_argnums=0,
+            out_shardings=program.same,
+        )
         rounds = rounds.lower(placed, key, data, 0).compile()
         evaluate = jax.jit(functools.partial(program.evaluate, numbers))
         evaluate = evaluate.lower(placed.server.params, program.test).compile()

@@ -9,7 +9,7 @@ import os
 import pathlib
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import numpy as np
@@ -32,7 +32,7 @@ def save(folder: pathlib.Path, number: int, tree: Any) -> None:
     partial = folder / f".round_{number:08d}.partial"
     try:
         with open(partial, "wb") as file:
-            np.savez(file, allow_pickle=False, **_named(tree))
+            write(file, tree)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, folder / f"round_{number:08d}.npz")
@@ -70,7 +70,9 @@ def newest(
     for number in reversed(numbers):
         path = folder / f"round_{number:08d}.npz"
         try:
-            return number, _read(path, like)
+            # Opened here, since numpy leaves a damaged file open.
+            with open(path, "rb") as file:
+                return number, read(file, like)
         except Exception as error:  # zipfile and numpy raise a dozen kinds
             say(f"{path} is damaged ({error}): trying the one before.")
     if numbers:
@@ -79,9 +81,14 @@ def newest(
     return None
 
 
-def _read(path: pathlib.Path, like: Any) -> Any:
-    # Opened here, since numpy leaves a damaged file open.
-    with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+def write(file: BinaryIO, tree: Any) -> None:
+    """Writes a tree to an open file."""
+    np.savez(file, allow_pickle=False, **_named(tree))
+
+
+def read(file: BinaryIO, like: Any) -> Any:
+    """Returns the tree that was written, if it is shaped like another."""
+    with np.load(file, allow_pickle=False) as arrays:
         leaves = [_leaf(name, arrays[name], leaf) for name, leaf in _named_leaves(like)]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 

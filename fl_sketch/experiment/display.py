@@ -89,9 +89,12 @@ def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def bar(rounds: int, done: int) -> Iterator[Callable[[int, float], None]]:
+def bar(
+    rounds: int, done: int, *, hidden: bool = False
+) -> Iterator[Callable[[int, float], None]]:
     """Shows a progress bar on a terminal; gives the function that moves it."""
-    with tqdm(total=rounds, initial=done, unit="round", disable=None) as shown:
+    disable = True if hidden else None  # None: where there is no terminal
+    with tqdm(total=rounds, initial=done, unit="round", disable=disable) as shown:
 
         def move(done: int, loss: float) -> None:
             shown.update(done - shown.n)

@@ -49,12 +49,14 @@ class Watch(NamedTuple):
       rounds: told how many rounds are done, and the last training loss.
       save: given what must be kept.
       stop: asked after every call whether to save and stop.
+      agree: makes `(pace, stop)` the same in all processes of a run.
     """
 
     row: Callable[[Row], None] = lambda row: None
     rounds: Callable[[int, float], None] = lambda done, loss: None
     save: Callable[[int, Progress], None] = lambda done, progress: None
     stop: Callable[[], bool] = lambda: False
+    agree: Callable[[int, bool], tuple[int, bool]] = lambda pace, stop: (pace, stop)
 
 
 def begin(experiment: Experiment, eval_every: int) -> Progress:
@@ -108,13 +110,13 @@ def train(
             losses[number % eval_every] = _loss(report, number)
         done += count
         pace = max(1, min(eval_every, int(CALL_SECONDS * count / seconds)))
+        pace, stopping = watch.agree(pace, watch.stop())
         watch.rounds(done, float(losses[(done - 1) % eval_every]))
         if done % eval_every == 0 or done == rounds:
             row = _row(done, losses, compiled.evaluate(state), book)
             watch.row(row | {"rounds_per_second": (done - since) / spent})
             spent, since = 0.0, done
             losses[:] = np.nan
-        stopping = watch.stop()
         if stopping or done % checkpoint_every == 0 or done == rounds:
             watch.save(done, Progress(state, book, losses))
         if stopping and done < rounds:

@@ -1,6 +1,8 @@
 """One command's worth: build, resume or begin, train, leave everything in a folder."""
 
 import contextlib
+import io
+import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -10,7 +12,7 @@ import jax
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.experiment import checkpoint, display
+from fl_sketch.experiment import checkpoint, display, processes
 from fl_sketch.experiment.build import Experiment, build
 from fl_sketch.experiment.loop import Progress, Watch, begin, train
 from fl_sketch.experiment.workdir import Workdir
@@ -41,47 +43,56 @@ def run(
       checkpoint.Unreadable: if the folder's checkpoints are all damaged.
     """
     experiment = build(config, data_dir)
-    with Workdir(workdir, config.to_dict()) as folder:
+    first = processes.is_first()
+    say = say if first else _say_nothing
+    opened = Workdir(workdir, config.to_dict()) if first else contextlib.nullcontext()
+    with opened as folder:
         for line in display.plan(config, experiment):
             say(line)
-        ended = folder.summary()
+        ended = json.loads(_from_first(lambda: json.dumps(folder.summary()).encode()))
         if ended:
             say(f"{workdir} holds this run already, done; its last row:")
             say(display.head())
             say(display.row(ended | {"round": ended["rounds"]}))
             return ended
-        summary = folder.finish(_train(config, experiment, folder, say))
+        summary = _train(config, experiment, folder, say)
+        if first:
+            summary = folder.finish(summary)
     for line in display.result(summary, workdir):
         say(line)
     return summary
 
 
-def _train(config: ConfigDict, experiment: Experiment, folder: Workdir, say):
+def _train(config: ConfigDict, experiment: Experiment, folder: Workdir | None, say):
     """Trains from where the folder stands; returns what is to be summed up."""
     progress = _resume(folder, begin(experiment, config.eval_every), say)
     compiled = experiment.compile()
     say(display.head())
+    last = dict(folder.rows[-1]) if folder and folder.rows else {}
 
     def on_row(row):
-        folder.add(row)
+        last.update(row)
         say(display.row(row))
+        if folder:
+            folder.add(row)
+
+    def on_save(done, progress):
+        if folder:
+            _save(folder, done, progress, say)
 
     done = int(progress.state.server.round)
-    with stopping_on_signals() as stop, display.bar(config.rounds, done) as move:
+    shown = display.bar(config.rounds, done, hidden=folder is None)
+    with stopping_on_signals() as stop, shown as move:
+        watch = Watch(on_row, move, on_save, stop, processes.agree)
         progress = train(
             experiment,
             compiled,
             progress,
             rounds=config.rounds,
             checkpoint_every=config.checkpoint_every,
-            watch=Watch(
-                row=on_row,
-                rounds=move,
-                save=lambda done, progress: _save(folder, done, progress, say),
-                stop=stop,
-            ),
+            watch=watch,
         )
-    return summary_of(experiment, progress, folder.rows[-1], compiled.seconds)
+    return summary_of(experiment, progress, last, compiled.seconds)
 
 
 def summary_of(
@@ -109,19 +120,37 @@ def summary_of(
     }
 
 
-def _resume(folder: Workdir, fresh: Progress, say: Callable[[str], None]) -> Progress:
-    found = checkpoint.newest(folder.checkpoints, fresh, say)
-    number, progress = found or (0, fresh)
-    folder.keep_rows_up_to(number)
-    if not found:
+def _resume(folder: Workdir | None, fresh: Progress, say) -> Progress:
+    """Returns the newest progress in the folder, in all processes, or the fresh one."""
+
+    def found() -> bytes:
+        saved = checkpoint.newest(folder.checkpoints, fresh, say)
+        number, progress = saved or (0, fresh)
+        folder.keep_rows_up_to(number)
+        packed = io.BytesIO()
+        if saved:
+            say(f"going on after round {number}")
+            checkpoint.write(packed, progress)
+        return packed.getvalue()
+
+    packed = _from_first(found)
+    if not packed:
         return fresh
-    say(f"going on after round {number}")
+    progress = checkpoint.read(io.BytesIO(packed), fresh)
     placed = jax.tree.map(
         lambda saved, leaf: jax.device_put(saved, leaf.sharding),
         progress.state,
         fresh.state,
     )
-    return Progress(placed, progress.ledger, progress.losses)
+    return progress._replace(state=placed)
+
+
+def _from_first(make: Callable[[], bytes]) -> bytes:
+    return processes.from_first(make() if processes.is_first() else b"")
+
+
+def _say_nothing(line: str) -> None:
+    del line
 
 
 def _save(folder: Workdir, done: int, progress: Progress, say) -> None:

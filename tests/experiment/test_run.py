@@ -56,8 +56,8 @@ def stop_at(folder, number, monkeypatch):
     came = []
 
     @contextlib.contextmanager
-    def bar(rounds, done):
-        del rounds, done
+    def bar(rounds, done, hidden):
+        del rounds, done, hidden
 
         def move(now, loss):
             del loss
