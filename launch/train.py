@@ -23,6 +23,7 @@ WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
 DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
 )
+TENSORBOARD = flags.DEFINE_bool("tensorboard", False, "Also write TensorBoard events.")
 DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the others, found by jax.")
 COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0.")
 NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many in all.")
@@ -35,7 +36,12 @@ def main():
     joined = COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value
     several = DISTRIBUTED.value or any(value is not None for value in joined)
     with processes.connected(*joined) if several else contextlib.nullcontext():
-        experiment.run(CONFIG.value, WORKDIR.value, DATA_DIR.value)
+        experiment.run(
+            CONFIG.value,
+            WORKDIR.value,
+            DATA_DIR.value,
+            tensorboard=TENSORBOARD.value,
+        )
 
 
 if __name__ == "__main__":

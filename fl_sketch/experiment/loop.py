@@ -109,9 +109,9 @@ def train(
             ledger.record(book, experiment.prices, number, report)
             losses[number % eval_every] = _loss(report, number)
         done += count
+        watch.rounds(done, float(losses[(done - 1) % eval_every]))
         pace = max(1, min(eval_every, int(CALL_SECONDS * count / seconds)))
         pace, stopping = watch.agree(pace, watch.stop())
-        watch.rounds(done, float(losses[(done - 1) % eval_every]))
         if done % eval_every == 0 or done == rounds:
             row = _row(done, losses, compiled.evaluate(state), book)
             watch.row(row | {"rounds_per_second": (done - since) / spent})

@@ -3,18 +3,17 @@
 import contextlib
 import io
 import json
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.experiment import checkpoint, display, processes
+from fl_sketch.experiment import board, checkpoint, display, processes
 from fl_sketch.experiment.build import Experiment, build
 from fl_sketch.experiment.loop import Progress, Watch, begin, train
+from fl_sketch.experiment.signals import stopping_on_signals
 from fl_sketch.experiment.workdir import Workdir
 
 
@@ -23,6 +22,7 @@ def run(
     workdir: str,
     data_dir: str | None = None,
     *,
+    tensorboard: bool = False,
     say: Callable[[str], None] = tqdm.write,
 ) -> dict[str, Any]:
     """Runs a config to its end, from where an earlier run in the folder came to.
@@ -31,6 +31,7 @@ def run(
       config: as `configs/default.py` has it.
       workdir: the folder of the run.
       data_dir: of raw data sets.
+      tensorboard: whether to write events for TensorBoard too.
       say: prints a line.
 
     Returns:
@@ -42,6 +43,8 @@ def run(
       Stopped: on SIGINT or SIGTERM, after the progress is saved.
       checkpoint.Unreadable: if the folder's checkpoints are all damaged.
     """
+    if tensorboard:
+        board.require_installed()
     experiment = build(config, data_dir)
     first = processes.is_first()
     say = say if first else _say_nothing
@@ -55,7 +58,7 @@ def run(
             say(display.head())
             say(display.row(ended | {"round": ended["rounds"]}))
             return ended
-        summary = _train(config, experiment, folder, say)
+        summary = _train(config, experiment, folder, tensorboard, say)
         if first:
             summary = folder.finish(summary)
     for line in display.result(summary, workdir):
@@ -63,24 +66,27 @@ def run(
     return summary
 
 
-def _train(config: ConfigDict, experiment: Experiment, folder: Workdir | None, say):
+def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
     """Trains from where the folder stands; returns what is to be summed up."""
     progress = _resume(folder, begin(experiment, config.eval_every), say)
+    done = int(progress.state.server.round)
     compiled = experiment.compile()
     say(display.head())
     last = dict(folder.rows[-1]) if folder and folder.rows else {}
+    listeners = [last.update, lambda row: say(display.row(row))]
+    if folder:
+        listeners.append(folder.add)
+        if tensorboard:
+            listeners.append(board.open_board(folder.folder / "tensorboard", done))
 
     def on_row(row):
-        last.update(row)
-        say(display.row(row))
-        if folder:
-            folder.add(row)
+        for listener in listeners:
+            listener(row)
 
     def on_save(done, progress):
         if folder:
             _save(folder, done, progress, say)
 
-    done = int(progress.state.server.round)
     shown = display.bar(config.rounds, done, hidden=folder is None)
     with stopping_on_signals() as stop, shown as move:
         watch = Watch(on_row, move, on_save, stop, processes.agree)
@@ -163,31 +169,3 @@ def _save(folder: Workdir, done: int, progress: Progress, say) -> None:
             f"The checkpoint of round {done} could not be written "
             f"({error.strerror}); going on, {kept}."
         )
-
-
-@contextlib.contextmanager
-def stopping_on_signals() -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether SIGINT or SIGTERM has come.
-
-    A second SIGINT interrupts at once, as it would without this.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # only the main thread may handle signals
-        return
-    came = []
-
-    def note(number, frame):
-        del frame
-        if came and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        came.append(number)
-
-    before = {number: signal.signal(number, note) for number in SIGNALS}
-    try:
-        yield lambda: bool(came)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import importlib.util
 import os
 import signal
 
@@ -126,6 +127,20 @@ def test_a_run_that_is_done_is_not_done_again(whole):
     summary, lines = run(whole)
     assert summary["rounds"] == 12 and "holds this run already" in lines[-3]
     assert (whole / "metrics.csv").stat().st_mtime_ns == before
+
+
+def test_rows_may_go_to_tensorboard_too(whole, tmp_path):
+    config = config_with(**LENGTHS, cohort__sampling="poisson")
+    experiment.run(config, tmp_path, tensorboard=True, say=lambda line: None)
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    assert events.stat().st_size > 500
+    assert numbers(tmp_path) == numbers(whole)
+
+
+def test_tensorboard_is_refused_where_it_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="tensorboardX"):
+        experiment.run(config_with(), tmp_path, tensorboard=True)
 
 
 def test_clients_state_is_part_of_a_checkpoint(tmp_path):

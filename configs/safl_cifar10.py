@@ -1,0 +1,24 @@
+"""SAFL with a 50 times smaller message on CIFAR-10, a CNN of 1.6 million parameters.
+
+Command: python -m launch.train --config=configs/safl_cifar10.py --workdir=/tmp/cifar10
+"""
+
+from configs import default
+
+
+def get_config():
+    """Returns the config."""
+    config = default.get_config()
+    config.rounds = 200
+    config.eval_every = 20
+    config.data.name = "cifar10"
+    config.data.clients = 100
+    config.data.partition = "dirichlet"
+    config.data.alpha = 0.5
+    config.model.name = "cnn"
+    config.client.rate = 0.05
+    config.client.steps = 10
+    config.client.batch = 20
+    config.server.rate = 0.001
+    config.sketch.compression = 50.0
+    return config
