@@ -1,30 +1,10 @@
 """The launchers run, say what they found, and refuse what they cannot do."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
-ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-
-
-def launch(*arguments):
-    command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
-
-
-def test_quickstart_prints_its_table():
-    done = launch("launch.quickstart", "--steps=60", "--compression=10")
-    assert done.returncode == 0, done.stderr
-    head, _, plain, sketched = done.stdout.splitlines()
-    assert head.startswith("19210 parameters, 4 devices, 60 steps")
-    assert plain.split()[-4:-1] == ["19210", "76.84", plain.split()[-2]]
-    assert sketched.split()[-4:-2] == ["1921", "7.68"]
-    assert float(plain.split()[-2]) > 0.6
-    assert float(sketched.split()[-2]) > 0.5
-    assert not done.stderr
+from tests.launching import launch
 
 
 def test_benchmark_prints_a_table_and_its_json_lines(tmp_path):
@@ -54,9 +34,6 @@ def test_benchmark_prints_a_table_and_its_json_lines(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("launch.quickstart", "--compression=0"), "compression=0"),
-        (("launch.quickstart", "--steps=many"), "steps=many"),
-        (("launch.quickstart", "--step=3"), "Unknown command line flag 'step'"),
         (("launch.benchmark", "--suite=scetch"), "suite=scetch"),
         (("launch.benchmark", "--operators=md5"), "operators=md5"),
         (("launch.benchmark", "--out=/no/such/folder/x"), "/no/such/folder/x"),

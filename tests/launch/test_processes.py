@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from tests.launch.test_launch import ENVIRONMENT, launch
 from tests.launch.test_train import arguments, saved, wait_for_rounds
+from tests.launching import ENVIRONMENT, launch
 
 KEYS = (
     "--config.rounds=400",
@@ -22,7 +22,7 @@ KEYS = (
 
 
 @pytest.fixture
-def start(tmp_path):
+def start():
     """Starts both processes of a run in a folder; whoever is left is killed."""
     started = []
 
@@ -41,7 +41,7 @@ def start(tmp_path):
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env=ENVIRONMENT | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "jax")},
+                env=ENVIRONMENT,
                 preexec_fn=lambda: os.sched_setaffinity(0, {min(cores)}),
             )
             for number in range(2)

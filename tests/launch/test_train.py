@@ -12,7 +12,7 @@ import time
 import pytest
 
 from fl_sketch.experiment.workdir import TIMES
-from tests.launch.test_launch import ENVIRONMENT, launch
+from tests.launching import ENVIRONMENT, launch
 
 
 def arguments(workdir, *overrides, config="configs/default.py"):
@@ -89,17 +89,13 @@ LONG = (
 )
 
 
-def start(folder, cache):
+def start(folder):
     return subprocess.Popen(
         [sys.executable, "-m", *arguments(folder, *LONG)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=ENVIRONMENT
-        | {
-            "JAX_COMPILATION_CACHE_DIR": str(cache),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        },
+        env=ENVIRONMENT,
     )
 
 
@@ -115,17 +111,17 @@ def wait_for_rounds(folder, process):
 
 
 def test_runs_killed_at_random_moments_end_as_if_they_had_not_been(tmp_path):
-    cache, rng = tmp_path / "cache", random.Random(0)
+    rng = random.Random(0)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    with start(whole, cache) as process:
+    with start(whole) as process:
         assert process.wait() == 0, process.stderr.read()
     for _ in range(10):
-        with start(broken, cache) as process:
+        with start(broken) as process:
             wait_for_rounds(broken, process)
             time.sleep(rng.uniform(0, 0.25))
             process.send_signal(signal.SIGKILL)
             assert process.wait() == -signal.SIGKILL
-    with start(broken, cache) as process:
+    with start(broken) as process:
         printed, errors = process.communicate()
         assert process.returncode == 0, errors
     assert "going on after round" in printed
@@ -135,7 +131,7 @@ def test_runs_killed_at_random_moments_end_as_if_they_had_not_been(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number):
     folder = tmp_path / "run"
-    with start(folder, tmp_path / "cache") as process:
+    with start(folder) as process:
         wait_for_rounds(folder, process)
         process.send_signal(number)
         _, errors = process.communicate()

@@ -1,0 +1,33 @@
+"""The first command that a newcomer runs: two runs and what one of them saves."""
+
+import pytest
+
+from tests.launching import launch
+
+
+def test_quickstart_compares_a_sketch_with_everything(tmp_path):
+    done = launch("launch.quickstart", f"--workdir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    *_, head, sketched, plain, verdict = done.stdout.splitlines()
+    assert head.split()[:2] == ["test", "accuracy"]
+    name, accuracy, up, down = sketched.split()[1:5]
+    assert (name, up, down) == ("1/20", "11.04", "220.84") and float(accuracy) > 0.95
+    assert plain.split()[0] == "FedAdam" and plain.split()[2] == "220.84"
+    assert verdict.startswith("SAFL, 1/20 sent 20.0 times fewer bytes up than FedAdam")
+    assert (tmp_path / "safl_1_20" / "summary.json").exists()
+    assert (tmp_path / "fedadam" / "curves.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--config.sketch.compression=0", "compression >= 1, got compression=0.0"),
+        ("--config.rounds=many", "rounds=many"),
+        ("--step=3", "'step'"),
+    ],
+)
+def test_bad_flags_are_one_line(flag, words):
+    done = launch("launch.quickstart", flag)
+    assert done.returncode == 2 and words in done.stderr
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
