@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: quickstart test lint format bench
 
-quickstart: $(VENV)/.core  ## a sketched model trained on four devices, in a minute
+quickstart: $(VENV)/.core  ## a federated model, with and without a sketch
 	$(BIN)/python -m launch.quickstart
 
 test: $(VENV)/.test  ## all tests and doctests
