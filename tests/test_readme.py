@@ -42,11 +42,7 @@ def test_quickstart_prints_the_table_of_the_readme():
 
 
 def test_training_prints_the_table_of_the_readme(tmp_path):
-    (command,) = [c for c in commands() if c[0] == "python"]
-    at = command.index("-m")
-    workdir = f"--workdir={tmp_path / 'run'}"
-    arguments = [a if not a.startswith("--workdir") else workdir for a in command[at:]]
-    printed = [line.split() for line in run(*arguments).splitlines()]
+    printed = printed_by("launch.train", tmp_path)
     block = next(b for b in blocks("text") if "numbers a message" in b)
     shown = [line.split() for line in block.splitlines() if line != "..."]
     assert shown[0][:-2] == printed[0][:-2]  # devices are those of the machine
@@ -55,6 +51,26 @@ def test_training_prints_the_table_of_the_readme(tmp_path):
         same_round = next(line for line in printed if line[0] == row[0])
         assert abs(float(row[3]) - float(same_round[3])) < 0.02
         assert row[4:6] == same_round[4:6]
+
+
+def test_sweeping_prints_the_table_of_the_readme(tmp_path):
+    printed = printed_by("launch.sweep", tmp_path)
+    block = next(b for b in blocks("text") if "deviation over seeds" in b)
+    shown = [line.split() for line in block.splitlines() if line != "..."]
+    assert shown[0][:-2] == printed[0][:-2]  # devices are those of the machine
+    at = printed.index(shown[1])
+    means = {tuple(line[:2]): float(line[2]) for line in printed[at + 1 : -1]}
+    assert len(means) == len(shown[2:])
+    for *setting, mean, _, _ in shown[2:]:
+        assert abs(means[tuple(setting)] - float(mean)) < 0.02
+
+
+def printed_by(module, tmp_path):
+    """Runs the README's command of a module; returns the words of each line."""
+    (command,) = [c for c in commands() if module in c]
+    workdir = f"--workdir={tmp_path / 'run'}"
+    arguments = [a if not a.startswith("--workdir") else workdir for a in command[1:]]
+    return [line.split() for line in run(*arguments).splitlines()]
 
 
 def commands():

@@ -58,7 +58,7 @@ def table(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
     lines += [_line(keys, _shown(row, keys), _result(row)) for row in last]
     if seeds_swept(axes):
         keys = [key for key in keys if key != "seed"]
-        lines.append("test accuracy, mean +- standard deviation over seeds:")
+        lines.append(_line(keys, keys, "test accuracy, +- deviation over seeds"))
         lines += [
             _line(keys, _shown(row, keys), _mean(row)) for row in over_seeds(last, axes)
         ]

@@ -104,7 +104,7 @@ def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> li
     sizes = " x ".join(f"{len(axis.values)} {axis.key}" for axis in axes)
     in_turn = "one after the other" if how == "loop" else "all at once"
     lines = [
-        f"{points} points = {sizes}; {len(outlines)} programs, the points of each "
+        f"points: {points} = {sizes}; programs: {len(outlines)}, the points of each "
         f"{in_turn} on {facts['devices']} devices"
     ]
     for number, (group, facts, _, state_bytes) in enumerate(outlines, 1):
@@ -153,7 +153,7 @@ def _run_rest(outlines, folder: Workdir, data_dir, how: str, say) -> Row:
     """Runs the programs that have no rows yet; returns what that took."""
     kept, begin, compiling = _finished(outlines, folder.rows), time.perf_counter(), 0.0
     if kept:
-        say(f"keeping the rows of {kept} programs")
+        say(f"keeping the rows of {kept} of {len(outlines)} programs")
     total = sum(len(o.group.points) * o.group.config.rounds for o in outlines[kept:])
     with (
         stopping_on_signals() as stop,

@@ -166,7 +166,7 @@ def test_programs_that_are_done_are_kept(tmp_path, monkeypatch):
     assert compiled == [10, 20, 20]
     rows = table_of(tmp_path)
     assert rows[:6] == before and len(rows) == 8
-    assert "keeping the rows of 1 programs" in said
+    assert "keeping the rows of 1 of 2 programs" in said
 
     assert sweep(config, over, tmp_path, say=said.append) == first
     assert len(compiled) == 3

@@ -23,12 +23,12 @@ def test_a_sweep_prints_its_plan_and_its_table_and_leaves_its_files(tmp_path):
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("4 points = 2 server.rate x 2 seed; 1 programs")
+    assert lines[0].startswith("points: 4 = 2 server.rate x 2 seed; programs: 1")
     assert "650 parameters" in lines[1] and "4 points of" in lines[1]
     assert lines[3].startswith("  program 1 of 1, round 4: test accuracy 0.")
     assert lines[4].split()[:2] == ["server.rate", "seed"]
     assert [line.split()[0] for line in lines[5:9]] == ["0.1", "0.1", "0.001", "0.001"]
-    assert lines[9].startswith("test accuracy, mean +- standard deviation over seeds")
+    assert lines[9].endswith("server.rate test accuracy, +- deviation over seeds")
     assert lines[12] == f"results in {tmp_path / 'new'}"
 
     folder = tmp_path / "new"
