@@ -90,27 +90,19 @@ def compile_points(program: Program, group: Group, how: str) -> Mapped:
 
 
 def _over_points(program: Program, group: Group, each: Callable):
-    """Returns the program's functions, of a row of numbers and a seed, over all."""
+    """Returns start, rounds and evaluate of a program, over all points."""
     fixed, names = choices.numbers_of(group.config), tuple(group.numbers[0])
 
     def numbers(row):
         # Keys that are not swept stay Python numbers: their part is compiled in.
         return {**fixed, **dict(zip(names, row, strict=True))}
 
-    def over(one):
-        def of_seed(table, seed, own):
-            return each(lambda row, own: one(row, seed, own))(table, own)
-
-        return lambda table, seeds, own: each(
-            lambda seed, own: of_seed(table, seed, own)
-        )(seeds, own)
-
     def start(table, seeds):
         def one(row, seed, own):
             del own
             return program.start(numbers(row), seed.key)
 
-        return over(one)(table, seeds, ())
+        return _over(each, one)(table, seeds, ())
 
     def rounds(table, seeds, states, data, done, count):
         def one(row, seed, state):
@@ -120,16 +112,28 @@ def _over_points(program: Program, group: Group, each: Callable):
             state = state._replace(server=server)
             return program.rounds(numbers(row), state, seed.key, own, count)
 
-        return over(one)(table, seeds, states)
+        return _over(each, one)(table, seeds, states)
 
     def evaluate(table, seeds, params, test):
         def one(row, seed, params):
             del seed
             return program.evaluate(numbers(row), params, test)
 
-        return over(one)(table, seeds, params)
+        return _over(each, one)(table, seeds, params)
 
     return start, rounds, evaluate
+
+
+def _over(each: Callable, one: Callable) -> Callable:
+    """Returns `(numbers, seeds, own)` for `one` of a row, a seed and what it owns."""
+
+    def of_seed(table, seed, own):
+        return each(lambda row, own: one(row, seed, own))(table, own)
+
+    def of_all(table, seeds, own):
+        return each(lambda seed, own: of_seed(table, seed, own))(seeds, own)
+
+    return of_all
 
 
 def _data(program: Program, seeds: Sequence[int]) -> tuple[Seeded, clients.Resident]:

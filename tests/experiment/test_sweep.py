@@ -276,9 +276,11 @@ def test_the_best_stand_first_and_what_diverged_last():
         ((RATE, grid.Axis("sketch.rows", (1,)), SEEDS), {(0,): [0.1, 0.2]}),
         ((SEEDS,), {(0,): [0.1], (1,): [0.2]}),
         ((grid.Axis("client.rate", (0.1,)),), {(0,): [0.1]}),
+        ((grid.Axis("client.rate", (0.2,)),), {}),  # all diverged
+        ((grid.Axis("client.rate", (0.2,)), ROWS), {}),
     ],
 )
-def test_a_picture_of_one_axis_or_two(tmp_path, axes, cells):
+def test_a_picture_shows_one_axis_or_two(tmp_path, axes, cells):
     def accuracy(p):
         if p.get("client.rate") == 0.2:
             return math.nan
