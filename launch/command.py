@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 
 import jax
 from absl import app, flags, logging
-from ml_collections import ConfigDict
 
 from configs import default
 from fl_sketch import validate
-from fl_sketch.experiment import NotFinite, Stopped
+from fl_sketch.experiment import NotFinite, Stopped, choices
 from fl_sketch.experiment.checkpoint import Unreadable
 
 WRONG, STOPPED = 2, 130  # exit codes; the latter is what shells take for Ctrl-C
@@ -37,7 +36,7 @@ def _guarded(main: Callable[[], None]) -> None:
     except ERRORS as error:
         _refuse(error)
     except Stopped as stopped:
-        print(f"{stopped}; the same command goes on from there", file=sys.stderr)
+        print(f"{stopped}; the same command goes on", file=sys.stderr)
         sys.exit(STOPPED)
     except KeyboardInterrupt:
         print("interrupted; what was saved before is as it was", file=sys.stderr)
@@ -59,22 +58,13 @@ def _parse(argv: Sequence[str]) -> Sequence[str]:
 
 
 def _require_known_keys(argv: Sequence[str]) -> None:
-    legal = legal_keys()
+    legal = tuple(choices.flat(default.get_config()))
     for argument in argv:
         found = re.match(r"--?config\.([^=]+)", argument)
         if found and found[1] not in legal:
             near = validate.nearest(found[1], legal)
             msg = f"Expected a key of configs/default.py, got config.{found[1]}.{near}"
             raise ValueError(msg)
-
-
-def legal_keys() -> tuple[str, ...]:
-    """Returns the dotted names of all keys that a config may set."""
-    names = []
-    for name, value in default.get_config().items():
-        inside = value.keys() if isinstance(value, ConfigDict) else ()
-        names += [f"{name}.{key}" for key in inside] or [name]
-    return tuple(names)
 
 
 def _refuse(error: Exception | str) -> None:

@@ -61,6 +61,26 @@ def test_training_prints_the_table_of_the_readme(tmp_path):
     same_tables([line for line in shown[4:] if line != "..."][:-2], printed[4:])
 
 
+def test_sweeping_prints_the_table_of_the_readme(tmp_path):
+    printed = printed_by("launch.sweep", tmp_path)
+    block = next(b for b in blocks("text") if "deviation over seeds" in b)
+    shown = [line.split() for line in block.splitlines() if line != "..."]
+    assert shown[0][:-2] == printed[0][:-2]  # devices are those of the machine
+    at = printed.index(shown[1])
+    means = {tuple(line[:2]): float(line[2]) for line in printed[at + 1 : -1]}
+    assert len(means) == len(shown[2:])
+    for *setting, mean, _, _ in shown[2:]:
+        assert abs(means[tuple(setting)] - float(mean)) < 0.02
+
+
+def printed_by(module, tmp_path):
+    """Runs the README's command of a module; returns the words of each line."""
+    (command,) = [c for c in commands() if module in c]
+    workdir = f"--workdir={tmp_path / 'run'}"
+    arguments = [a if not a.startswith("--workdir") else workdir for a in command[1:]]
+    return [line.split() for line in run(*arguments).splitlines()]
+
+
 def commands():
     lines = (line for block in blocks("bash") for line in block.splitlines())
     return [line.split("#")[0].split() for line in lines if line.split("#")[0].strip()]

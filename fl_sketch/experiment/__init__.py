@@ -9,3 +9,4 @@ from fl_sketch.experiment.loop import Stopped as Stopped
 from fl_sketch.experiment.loop import begin as begin
 from fl_sketch.experiment.loop import train as train
 from fl_sketch.experiment.run import run as run
+from fl_sketch.experiment.sweep import sweep as sweep

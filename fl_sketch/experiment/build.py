@@ -34,7 +34,8 @@ class Program(NamedTuple):
       rounds: `(numbers, state, key, data, count) -> (State, Report)`, for up to
         `most` rounds.
       evaluate: `(numbers, params, test) -> {"test_loss": ..., "test_accuracy": ...}`.
-      data: `(seed) -> Resident`, the training data as this seed shares them out.
+      data: `(seed) -> Resident`, the training data as this seed shares them out; the
+        examples are one copy for all seeds.
       test: the test data, spread over the devices.
       algorithm: `(numbers) -> Algorithm`.
       batches: shapes of what a client trains on in a round.
@@ -104,9 +105,13 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
         most = config.eval_every
         return engine.run_rounds(one_round, people, state, key, data, count, most=most)
 
+    @functools.cache
+    def examples():  # on the devices once, whatever the number of seeds
+        return jax.device_put(splits.train, same)
+
     def data(seed):
         shares = choices.partition_of(config, splits.train.targets, seed)
-        return clients.resident(splits.train, shares, device=same)
+        return clients.resident(examples(), shares, device=same)
 
     algorithm_of(numbers)  # says what is wrong with it
     evaluate, test = make_evaluation(loss_of, splits.test, mesh)

@@ -7,6 +7,7 @@ one line that begins with the section of the config.
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,10 +48,11 @@ def section(name: str) -> Iterator[None]:
 
 def numbers_of(config: ConfigDict) -> Numbers:
     """Returns the continuous keys of a config and their values."""
-    flat = {name: _value(config, name) for name in CONTINUOUS}
-    for name, value in flat.items():
+    values = flat(config)
+    numbers = {name: values[name] for name in CONTINUOUS}
+    for name, value in numbers.items():
         check_number(name, value)
-    return flat
+    return numbers
 
 
 def check_number(name: str, value: float) -> None:
@@ -62,11 +64,6 @@ def check_number(name: str, value: float) -> None:
         upper = " and finite" if high == math.inf else f" and <= {high}"
         msg = f"Expected {allowed}{upper}, got {name}={value}."
         raise ValueError(msg)
-
-
-def _value(config: ConfigDict, name: str):
-    group, key = name.split(".")
-    return config[group][key]
 
 
 def check_counts(config: ConfigDict) -> None:
@@ -210,3 +207,18 @@ def chunk_of(config: ConfigDict) -> int:
     """Returns how many clients to batch: on a CPU, vmap makes convolutions slow."""
     by_platform = 1 if jax.default_backend() == "cpu" else 8
     return config.compute.chunk or by_platform
+
+
+def flat(config: Mapping[str, Any] | ConfigDict) -> dict[str, Any]:
+    """Returns the values of a config by their dotted keys.
+
+    >>> flat({"rounds": 9, "client": {"rate": 0.1}})
+    {'rounds': 9, 'client.rate': 0.1}
+    """
+    found = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping | ConfigDict):
+            found |= {f"{name}.{key}": inner for key, inner in flat(value).items()}
+        else:
+            found[name] = value
+    return found

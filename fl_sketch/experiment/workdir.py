@@ -1,7 +1,8 @@
 """What a run leaves in its folder, and how a later run finds its way back.
 
 config.json, metrics.csv (a row for each evaluation), checkpoints/, and at the end
-summary.json and curves.png. A reader never sees half of a file.
+summary.json and curves.png. A reader never sees half of a file. A sweep leaves the
+same under other names.
 """
 
 import contextlib
@@ -12,20 +13,41 @@ import json
 import os
 import pathlib
 import resource
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from fl_sketch.experiment import curves
+from fl_sketch.experiment import choices, curves
 
 Row = dict[str, Any]
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 TIMES = ("rounds_per_second", "seconds")  # what two equal runs may differ in
 
 
+class Files(NamedTuple):
+    """What the files of a folder are called, and how its picture is drawn.
+
+    Attributes:
+      rows: the csv file of evaluations.
+      summary: the json file that stands for a finished run.
+      picture: the png file.
+      draw: `(rows, path)`, writes the picture.
+    """
+
+    rows: str
+    summary: str
+    picture: str
+    draw: Callable[[Sequence[Row], os.PathLike], None]
+
+
+RUN = Files("metrics.csv", "summary.json", "curves.png", curves.draw)
+
+
 class Workdir:
     """The folder of one run, locked until it is closed or the process ends."""
 
-    def __init__(self, path: str | os.PathLike, config: Mapping[str, Any]):
+    def __init__(
+        self, path: str | os.PathLike, config: Mapping[str, Any], files: Files = RUN
+    ):
         """Opens a folder for a run of this config, or to go on with one.
 
         Raises:
@@ -37,6 +59,7 @@ class Workdir:
             raise ValueError(msg)
         self.folder = pathlib.Path(path)
         self.rows: list[Row] = []
+        self._files = files
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as stack:
@@ -64,43 +87,47 @@ class Workdir:
 
     def keep_rows_up_to(self, number: int) -> None:
         """Forgets the rows after a round: they will be made again, and be the same."""
-        path = self.folder / "metrics.csv"
+        self.keep_rows(lambda rows: sum(int(row["round"]) <= number for row in rows))
+
+    def keep_rows(self, how_many: Callable[[list[Row]], int]) -> None:
+        """Forgets all rows but the first; `(rows) -> how many` to keep."""
+        path = self.folder / self._files.rows
         if not path.exists():
             return
         # A line without its end is torn, and "12" may have been meant to be "120".
         lines = [x for x in path.read_text().splitlines(True) if x.endswith("\n")]
-        rows = [row for row in csv.DictReader(lines) if int(row["round"]) <= number]
-        self.rows = rows
-        if rows:
-            self._write("metrics.csv", "".join(lines[: len(rows) + 1]))
+        rows = list(csv.DictReader(lines))
+        self.rows = rows[: how_many(rows)]
+        if self.rows:
+            self._write(path.name, "".join(lines[: len(self.rows) + 1]))
         else:
             path.unlink()
 
-    def add(self, row: Row) -> None:
-        """Adds a row to metrics.csv."""
-        with open(self.folder / "metrics.csv", "a", newline="") as file:
-            writer = csv.DictWriter(file, list(row), lineterminator="\n")
+    def add(self, *rows: Row) -> None:
+        """Adds rows to the file of evaluations."""
+        with open(self.folder / self._files.rows, "a", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
             if not self.rows:
                 writer.writeheader()
-            writer.writerow(row)
+            writer.writerows(rows)
             file.flush()
             os.fsync(file.fileno())
-        self.rows.append(row)
+        self.rows.extend(rows)
 
     def finish(self, summary: Mapping[str, Any]) -> Row:
-        """Writes curves.png and summary.json; returns the latter."""
-        curves.draw(self.rows, self.folder / "curves.png")
+        """Writes the picture and the summary; returns the latter."""
+        self._files.draw(self.rows, self.folder / self._files.picture)
         whole = {
             **summary,
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         }
-        self._write("summary.json", json.dumps(whole, indent=2) + "\n")
+        self._write(self._files.summary, json.dumps(whole, indent=2) + "\n")
         return whole
 
     def summary(self) -> Row | None:
-        """Returns summary.json, if the run has ended."""
-        path = self.folder / "summary.json"
+        """Returns the summary, if the run has ended."""
+        path = self.folder / self._files.summary
         return json.loads(path.read_text()) if path.exists() else None
 
     def _require_same(self, config: Mapping[str, Any]) -> None:
@@ -108,7 +135,7 @@ class Workdir:
         if not path.exists():
             self._write("config.json", json.dumps(config, indent=2) + "\n")
             return
-        theirs, ours = _flat(json.loads(path.read_text())), _flat(config)
+        theirs, ours = choices.flat(json.loads(path.read_text())), choices.flat(config)
         unlike = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
         if unlike:
             there = _listed(unlike, theirs)
@@ -122,16 +149,6 @@ class Workdir:
         partial = self.folder / f".{name}.partial"
         partial.write_text(text)
         os.replace(partial, self.folder / name)
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def _listed(keys: Sequence[str], flat: Mapping[str, Any]) -> str:

@@ -84,7 +84,7 @@ def test_two_processes_are_one_run(start, tmp_path):
     second.send_signal(signal.SIGTERM)
     (code, errors), (other, others) = ends(first), ends(second)
     assert code == other == 130
-    assert "the same command goes on from there" in errors
+    assert "the same command goes on" in errors
     assert [e for e in errors.splitlines() if "stopped" in e] == [
         e for e in others.splitlines() if "stopped" in e
     ]

@@ -137,9 +137,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number):
         _, errors = process.communicate()
     assert process.returncode == 130
     stopped = errors.split()[3].rstrip(";")
-    assert errors == (
-        f"stopped after round {stopped}; the same command goes on from there\n"
-    )
+    assert errors == (f"stopped after round {stopped}; the same command goes on\n")
     newest = max(os.listdir(folder / "checkpoints"))
     assert newest == f"round_{int(stopped):08d}.npz"
 

@@ -1,0 +1,282 @@
+"""A sweep: a grid of configs, a program at a time, and what came of each point.
+
+A point equals the run of its config by `launch.train`, and a point that diverges
+does not stop the others. What a program left in sweep.csv is kept when the sweep is
+begun again; a program that was interrupted is run from its first round.
+"""
+
+import functools
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from fl_sketch import engine
+from fl_sketch.engine import ledger
+from fl_sketch.experiment import grid, heatmap, mapped, ranking
+from fl_sketch.experiment.build import build, prepare
+from fl_sketch.experiment.loop import CALL_SECONDS, Row, Stopped
+from fl_sketch.experiment.signals import stopping_on_signals
+from fl_sketch.experiment.workdir import Files, Workdir
+
+
+def sweep(
+    config: ConfigDict,
+    over: Sequence[str],
+    workdir: str,
+    data_dir: str | None = None,
+    *,
+    how: str | None = None,
+    say: Callable[[str], None] = tqdm.write,
+) -> Row:
+    """Runs a grid to its end, or what an earlier sweep in the folder left of it.
+
+    Args:
+      config: what the points have in common.
+      over: lines "key=value,value"; the grid is their product.
+      workdir: the folder of the sweep.
+      data_dir: of raw data sets.
+      how: a name of `mapped.MAPS`; None: by platform.
+      say: prints a line.
+
+    Returns:
+      What sweep.json holds.
+
+    Raises:
+      ValueError, TypeError, FileNotFoundError: in one line, before anything runs.
+      Stopped: on SIGINT or SIGTERM.
+    """
+    axes = grid.read_axes(config, over)
+    how = how or mapped.default_map()
+    outlines = [outline(g, data_dir) for g in grid.programs(config, axes)]
+    about = config.to_dict() | {"over": grid.listed(axes)}
+    draw = functools.partial(heatmap.draw, axes)
+    files = Files("sweep.csv", "sweep.json", "heatmap.png", draw)
+    with Workdir(workdir, about, files) as folder:
+        for line in plan(axes, outlines, how):
+            say(line)
+        folder.keep_rows(lambda rows: _rows_of(outlines[: _finished(outlines, rows)]))
+        found = folder.summary()
+        if found:
+            say(f"{workdir} holds this sweep already, done:")
+        else:
+            times = _run_rest(outlines, folder, data_dir, how, say)
+            results = summary_of(config, axes, outlines, folder.rows)
+            found = folder.finish({**results, "map": how, **times})
+    for line in ranking.table(ranking.ranked(folder.rows, axes), axes):
+        say(line)
+    say(f"results in {workdir}")
+    return found
+
+
+class Outline(NamedTuple):
+    """What is known of a program before it is compiled."""
+
+    group: grid.Group
+    facts: dict[str, Any]
+    prices: ledger.Prices
+    state_bytes: int  # of one point
+
+    @property
+    def rows(self) -> int:
+        """How many rows it will leave in sweep.csv."""
+        config = self.group.config
+        return len(self.group.points) * -(-config.rounds // config.eval_every)
+
+
+def outline(group: grid.Group, data_dir: str | None) -> Outline:
+    """Checks a program's config as a run of it would be; raises as `build` does."""
+    experiment = build(group.config, data_dir)
+    leaves = jax.tree.leaves(jax.eval_shape(experiment.start))
+    state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    return Outline(group, experiment.facts, experiment.prices, state_bytes)
+
+
+def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> list[str]:
+    """Returns what is known of a sweep before anything is compiled."""
+    facts = outlines[0].facts
+    points = sum(len(o.group.points) for o in outlines)
+    sizes = " x ".join(f"{len(axis.values)} {axis.key}" for axis in axes)
+    in_turn = "one after the other" if how == "loop" else "all at once"
+    lines = [
+        f"points: {points} = {sizes}; programs: {len(outlines)}, the points of each "
+        f"{in_turn} on {facts['devices']} devices"
+    ]
+    for number, (group, facts, _, state_bytes) in enumerate(outlines, 1):
+        own = {k: v for k, v in group.points[0].items() if not grid.shares_program(k)}
+        lines.append(
+            f"  program {number}{': ' if own else ''}{ranking.named(own)}: "
+            f"{facts['algorithm']}, {facts['model']} of {facts['d']} parameters on "
+            f"{facts['dataset']}, {facts['sketch_size']} numbers a message; "
+            f"{len(group.points)} points of {state_bytes / 1e6:.3g} MB, "
+            f"{group.config.rounds} rounds"
+        )
+    return lines
+
+
+def summary_of(
+    config: ConfigDict,
+    axes: Sequence[grid.Axis],
+    outlines: Sequence[Outline],
+    rows: Sequence[Row],
+) -> Row:
+    """Returns what a sweep came to; what diverged has null for a number."""
+    last = ranking.ranked(rows, axes)
+    means = ranking.over_seeds(last, axes) if ranking.seeds_swept(axes) else []
+    return {
+        "config": config.to_dict(),
+        "over": grid.listed(axes),
+        "points": len(last),
+        "programs": [o.facts | {"first_point": o.group.first} for o in outlines],
+        "best": next((row for row in last if not row["diverged"]), None),
+        "best_over_seeds": next((row for row in means if not row["diverged"]), None),
+        "diverged": sum(bool(row["diverged"]) for row in last),
+    }
+
+
+def _finished(outlines: Sequence[Outline], rows: Sequence[Row]) -> int:
+    """Returns how many programs have all their rows."""
+    ends = np.cumsum([o.rows for o in outlines])
+    return int(np.searchsorted(ends, len(rows), side="right"))
+
+
+def _rows_of(outlines: Sequence[Outline]) -> int:
+    return sum(o.rows for o in outlines)
+
+
+def _run_rest(outlines, folder: Workdir, data_dir, how: str, say) -> Row:
+    """Runs the programs that have no rows yet; returns what that took."""
+    kept, begin, compiling = _finished(outlines, folder.rows), time.perf_counter(), 0.0
+    if kept:
+        say(f"keeping the rows of {kept} of {len(outlines)} programs")
+    total = sum(len(o.group.points) * o.group.config.rounds for o in outlines[kept:])
+    with (
+        stopping_on_signals() as stop,
+        tqdm(total=total, unit="round", disable=None) as bar,
+    ):
+        for number, one in enumerate(outlines[kept:], kept + 1):
+            which = f"{number} of {len(outlines)}"
+            told = functools.partial(_tell, folder, say, which)
+            compiling += _run_one(one, data_dir, how, told, bar.update, stop)
+    seconds = time.perf_counter() - begin
+    return {"seconds": seconds, "compile_seconds": compiling, "programs_kept": kept}
+
+
+def _run_one(one: Outline, data_dir, how: str, rows, rounds, stop) -> float:
+    """Runs a program, of which nothing stays on the devices; returns compile time."""
+    program = prepare(one.group.config, data_dir)
+    points = mapped.compile_points(program, one.group, how)
+    run(one, points, rows=rows, rounds=rounds, stop=stop)
+    return points.seconds
+
+
+def _tell(folder: Workdir, say, program: str, rows: list[Row]) -> None:
+    folder.add(*rows)
+    going = [row["test_accuracy"] for row in rows if not row["diverged"]]
+    lost = len(rows) - len(going)
+    reach = [f"test accuracy {min(going):.4f} to {max(going):.4f}"] if going else []
+    reach += [f"{lost} of {len(rows)} diverged"] if lost else []
+    say(f"  program {program}, round {rows[0]['round']}: {'; '.join(reach)}")
+
+
+class Notes(NamedTuple):
+    """What is noted of the points of a program, each at its place."""
+
+    books: list[ledger.Ledger]
+    losses: np.ndarray  # of the rounds since the last row; NaN: nobody took part
+    diverged: np.ndarray  # the round in which it did, from one; 0: it did not
+
+
+def run(
+    outline: Outline,
+    points: mapped.Mapped,
+    *,
+    rows: Callable[[list[Row]], None],
+    rounds: Callable[[int], None],
+    stop: Callable[[], bool],
+) -> engine.State:
+    """Runs all points of a program.
+
+    Args:
+      outline: of the program.
+      points: its states, used up, and functions.
+      rows: told of every evaluation, a row for each point.
+      rounds: told how many more rounds are done, of all points together.
+      stop: asked after every call whether to give up.
+
+    Returns:
+      The last states, over seeds and numbers.
+
+    Raises:
+      Stopped: if asked to.
+    """
+    config, count = outline.group.config, len(outline.group.points)
+    notes = Notes(
+        [ledger.empty(config.data.clients) for _ in range(count)],
+        np.full((count, config.eval_every), np.nan, np.float32),
+        np.zeros(count, np.int64),
+    )
+    states, done, pace = points.states, 0, 1
+    while done < config.rounds:
+        ahead = config.eval_every - done % config.eval_every
+        number = min(pace, ahead, config.rounds - done)
+        begin = time.perf_counter()
+        states, reports = points.advance(states, done, number)
+        seconds = time.perf_counter() - begin
+        pace = max(1, min(config.eval_every, int(CALL_SECONDS * number / seconds)))
+        for one in range(number):
+            report = jax.tree.map(lambda leaf, one=one: leaf[:, one], reports)
+            _note(notes, outline.prices, done + one, report)
+        done += number
+        rounds(number * count)
+        if number == ahead or done == config.rounds:
+            rows(_rows(outline.group, done, notes, points.evaluate(states)))
+            notes.losses[:] = np.nan
+        if stop() and done < config.rounds:
+            raise Stopped(done)
+    return states
+
+
+def _note(notes: Notes, prices: ledger.Prices, number: int, report) -> None:
+    """Notes one round of all points."""
+    for place, book in enumerate(notes.books):
+        own = jax.tree.map(lambda leaf, place=place: leaf[place], report)
+        ledger.record(book, prices, number, own)
+    seen = report.answered.any(axis=1)
+    losses = np.where(seen, report.diagnostics["loss"], np.nan)
+    notes.losses[:, number % notes.losses.shape[1]] = losses
+    fresh = seen & ~np.isfinite(losses) & (notes.diverged == 0)
+    notes.diverged[fresh] = number + 1
+
+
+def _rows(group: grid.Group, done: int, notes: Notes, found) -> list[Row]:
+    fresh = ~np.isfinite(found["test_loss"]) & (notes.diverged == 0)
+    notes.diverged[fresh] = done
+    rows = []
+    for place, (point, book) in enumerate(zip(group.points, notes.books, strict=True)):
+        losses = notes.losses[place]
+        seen = losses[np.isfinite(losses)]
+        numbers = {
+            "train_loss": float(seen.mean()) if seen.size else math.nan,
+            "test_loss": float(found["test_loss"][place]),
+            "test_accuracy": float(found["test_accuracy"][place]),
+        }
+        if notes.diverged[place]:
+            numbers = dict.fromkeys(numbers, math.nan)
+        rows.append(
+            {
+                "point": group.first + place,
+                **point,
+                "round": done,
+                **numbers,
+                "bytes_up_total": int(book.up.sum()),
+                "bytes_down_total": int(book.down.sum()),
+                "diverged": int(notes.diverged[place]) or "",
+            }
+        )
+    return rows
