@@ -1,6 +1,7 @@
-"""Times the parts of fl_sketch against a copy of the same memory.
+"""Times sketches against a copy of memory, and the engine against a round by hand.
 
 python -m launch.benchmark --suite=sketch
+python -m launch.benchmark --suite=engine --workloads=W2 --out=/tmp/rows.jsonl
 python -m launch.benchmark --suite=sketch --sizes=1000000 --operators=srht --torch
 """
 
@@ -8,13 +9,17 @@ import importlib.util
 import json
 import os
 import platform
+import sys
 
 import jax
 from absl import app, flags, logging
 
-from fl_sketch.bench import sketch_suite
+from fl_sketch.bench import engine_suite, sketch_suite
 
-SUITE = flags.DEFINE_enum("suite", "sketch", ["sketch"], "What to time.")
+SUITE = flags.DEFINE_enum("suite", "sketch", ["sketch", "engine"], "What to time.")
+OUT = flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
+
+# Of the suite of sketches.
 SIZES = flags.DEFINE_multi_integer("sizes", [10**6, 2**24], "Lengths d of the vector.")
 COMPRESSIONS = flags.DEFINE_multi_integer("compressions", [10, 100, 1000], "d / b.")
 CLIENTS = flags.DEFINE_multi_integer("clients", [1, 16], "How many vectors at once.")
@@ -22,7 +27,38 @@ OPERATORS = flags.DEFINE_multi_enum(
     "operators", list(sketch_suite.OPERATORS), list(sketch_suite.OPERATORS), "Which."
 )
 TORCH = flags.DEFINE_bool("torch", False, "Also time PyTorch, which must be installed.")
-OUT = flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
+
+# Of the suite of the engine.
+WORKLOADS = flags.DEFINE_multi_enum(
+    "workloads", list(engine_suite.WORKLOADS), list(engine_suite.WORKLOADS), "Which."
+)
+FORMS = flags.DEFINE_multi_enum(
+    "forms", list(engine_suite.FORMS), list(engine_suite.FORMS), "Of the round."
+)
+ROUNDS = flags.DEFINE_integer("rounds", 21, "Timed rounds of each.", lower_bound=3)
+CHUNK = flags.DEFINE_integer(
+    "chunk", 0, "Clients at a time on a device; 0: by platform.", lower_bound=0
+)
+COHORT = flags.DEFINE_integer(
+    "cohort", 0, "Clients a round; 0: as the workload has it.", lower_bound=0
+)
+
+SUITES = {"sketch": sketch_suite, "engine": engine_suite}
+OWN_FLAGS = {
+    "sketch": ("sizes", "compressions", "clients", "operators", "torch"),
+    "engine": ("workloads", "forms", "rounds", "chunk", "cohort"),
+}
+
+
+for own, names in OWN_FLAGS.items():
+    for name in names:
+        flags.register_multi_flags_validator(
+            ["suite", name],
+            lambda given, own=own, name=name: (
+                given["suite"] == own or not flags.FLAGS[name].present
+            ),
+            f"--{name} is a flag of --suite={own} only",
+        )
 
 flags.register_validator(
     "torch",
@@ -35,13 +71,32 @@ flags.register_validator(
     "the folder of this file does not exist",
 )
 
-COLUMNS = "{:26} {:16} {:>9} {:>8} {:>7} {:>10} {:>7} {:>9}  {}"
+
+def _rows():
+    if SUITE.value == "sketch":
+        return sketch_suite.run(
+            SIZES.value, COMPRESSIONS.value, CLIENTS.value, OPERATORS.value, TORCH.value
+        )
+    # On a CPU every core is a device of its own, visiting its share of the clients.
+    jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+    return engine_suite.run(
+        WORKLOADS.value,
+        FORMS.value,
+        rounds=ROUNDS.value,
+        chunk=CHUNK.value,
+        cohort=COHORT.value,
+    )
 
 
 def main(argv):
     """Prints a table while it grows, then the same rows as JSON lines."""
     del argv
     logging.set_verbosity(logging.WARNING)  # jax reports every backend it lacks
+    suite = SUITES[SUITE.value]
+    try:
+        growing = _rows()
+    except ValueError as error:
+        sys.exit(f"error: {error}")
     device = jax.devices()[0]
     machine = {
         "device": f"{device.platform} {device.device_kind}",
@@ -50,23 +105,11 @@ def main(argv):
         "python": platform.python_version(),
     }
     print(json.dumps(machine))
-    head = ("operator", "kernel", "d", "b", "clients", "ms", "/ copy", "vectors", "")
-    print(COLUMNS.format(*head))
-    rows = []
-    for row in sketch_suite.run(
-        SIZES.value, COMPRESSIONS.value, CLIENTS.value, OPERATORS.value, TORCH.value
-    ):
-        rows.append(row)
-        numbers = (row.milliseconds, row.ratio, row.extra_vectors)
-        ms, ratio, vectors = ("" if n is None else f"{n:.3g}" for n in numbers)
-        print(
-            COLUMNS.format(
-                row.operator, row.kernel, row.d, row.b, row.clients, ms, ratio, vectors,
-                row.note,
-            ),
-            flush=True,
-        )  # fmt: skip
-    lines = [json.dumps(row._asdict() | machine) for row in rows]
+    print(suite.HEAD)
+    lines = []
+    for row in growing:
+        lines.append(json.dumps(row._asdict() | machine))
+        print(suite.line(row), flush=True)
     print("\n".join(lines))
     if OUT.value:
         with open(OUT.value, "a") as file:

@@ -182,3 +182,19 @@ def _compare_torch(d: int, b: int, copy: float) -> Iterator[Row]:
 
 def _milliseconds(samples: Sequence[float]) -> float:
     return 1e3 * statistics.median(samples)
+
+
+COLUMNS = "{:26} {:16} {:>9} {:>8} {:>7} {:>10} {:>7} {:>9}  {}"
+HEAD = COLUMNS.format(
+    "operator", "kernel", "d", "b", "clients", "ms", "/ copy", "vectors", ""
+)
+
+
+def line(row: Row) -> str:
+    """Returns a row of the printed table."""
+    numbers = (row.milliseconds, row.ratio, row.extra_vectors)
+    ms, ratio, vectors = ("" if n is None else f"{n:.3g}" for n in numbers)
+    return COLUMNS.format(
+        row.operator, row.kernel, row.d, row.b, row.clients, ms, ratio, vectors,
+        row.note,
+    )  # fmt: skip

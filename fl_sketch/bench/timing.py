@@ -38,7 +38,7 @@ def interleaved(
         spent[name] = _seconds(item, values, name)
         calls[name] = max(1, int(sample_seconds / max(spent[name], 1e-7)))
     slowest = max(spent.values())
-    rounds = max(3, min(rounds, int(budget_seconds / slowest)))
+    rounds = max(3, int(min(rounds, budget_seconds / slowest)))
     samples = {name: [] for name in timed}
     order = list(timed)
     for _ in range(rounds):

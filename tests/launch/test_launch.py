@@ -31,12 +31,30 @@ def test_benchmark_prints_a_table_and_its_json_lines(tmp_path):
     assert "count_sketch" in done.stdout.splitlines()[3]
 
 
+def test_benchmark_of_the_engine_uses_all_cores(tmp_path):
+    out = tmp_path / "rows.jsonl"
+    done = launch(
+        "launch.benchmark", "--suite=engine", "--workloads=W2", "--forms=plain",
+        "--forms=engine", "--rounds=3", "--cohort=4", f"--out={out}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["form"] for row in rows] == ["plain", "engine"]
+    assert all(row["devices"] == len(os.sched_getaffinity(0)) for row in rows)
+    assert all(row["cohort"] == 4 and row["seconds"] > 0 for row in rows)
+    assert out.read_text() in done.stdout
+    assert done.stdout.splitlines()[1].startswith("workload form")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("launch.benchmark", "--suite=scetch"), "suite=scetch"),
         (("launch.benchmark", "--operators=md5"), "operators=md5"),
         (("launch.benchmark", "--out=/no/such/folder/x"), "/no/such/folder/x"),
+        (("launch.benchmark", "--rounds=5"), "--rounds is a flag of --suite=engine"),
+        (("launch.benchmark", "--suite=engine", "--rounds=0"), "rounds=0"),
+        (("launch.benchmark", "--suite=engine", "--cohort=60"), "cohort=60"),
     ],
 )
 def test_bad_flags_get_one_line_before_anything_runs(arguments, words):

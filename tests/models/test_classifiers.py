@@ -117,6 +117,16 @@ def test_a_resnet_of_any_width_normalises(width):
     assert shapes["stage3_block1"]["conv2"]["kernel"] == (3, 3, 4 * width, 4 * width)
 
 
+def test_the_logistic_model_is_a_dense_layer_stored_by_class():
+    model, images = models.logistic(3), jax.random.normal(KEY, (5, 2, 2, 1))
+    kernel, bias = jax.random.normal(KEY, (3, 4)), jnp.arange(3.0)
+    logits = model.apply(
+        {"params": {"dense": {"kernel": kernel, "bias": bias}}}, images
+    )
+    expected = images.reshape(5, 4) @ kernel.T + bias
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("model", "inputs", "error", "words"),
     [

@@ -45,6 +45,8 @@ def initial_params(loss, inputs):
     params = {}
     for name in names:
         params[name] = {"kernel": next(weights), "bias": next(weights)}
+    if work["model"] == "logreg":  # ours is stored by class
+        params["dense"]["kernel"] = params["dense"]["kernel"].T
     jax.tree.map(lambda a, b: None if a.shape == b.shape else 1 / 0, ours, params)
     return jax.tree.map(jnp.asarray, params)
 

@@ -1,0 +1,346 @@
+"""Whole rounds of the engine, timed against the same round written by hand.
+
+Four workloads, each with every form of round in one process and in turn:
+
+  plain          FedAvg by hand, see `plain_round`: the unit
+  engine         the same by the engine
+  count_sketch   the engine with messages of d/20 numbers, one row
+  heavy_values   five rows, then exact values of heavy coordinates: two exchanges
+  client_state   count_sketch with a control variate of every client (FedSKETCHGATE)
+
+No data set is read. Images are bytes drawn from a seed, of the size and number that
+the named data sets have, and the examples of a client are drawn as a partition would;
+neither times nor memory depend on what the pictures show.
+"""
+
+import itertools
+import math
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from fl_sketch import channels, engine, local, models, sketch, trees, validate
+from fl_sketch.bench.plain_round import AXIS, make_plain_round
+from fl_sketch.bench.timing import Timed, interleaved, ratio
+from fl_sketch.data.examples import normalise
+from fl_sketch.protocols import Algorithm
+
+COMPRESSION = 20
+CLASSES = 10
+FORMS = ("plain", "engine", "count_sketch", "heavy_values", "client_state")
+BASE = "engine"  # the form to which a channel adds its cost
+
+
+class Workload(NamedTuple):
+    """A model, its clients and their local work."""
+
+    model: str
+    image: tuple[int, int, int]
+    population: int
+    cohort: int
+    owned: int  # examples of each client
+    steps: int
+    batch: int
+    rate: float
+    full_batch: bool = False  # all steps on one batch, the client's whole data
+
+
+WORKLOADS = {
+    "W1": Workload("cnn", (32, 32, 3), 1000, 50, 50, 5, 10, 0.1),
+    "W2": Workload("lenet", (28, 28, 1), 50, 25, 1200, 5, 32, 0.05),
+    "W3": Workload("logistic", (28, 28, 1), 3000, 600, 20, 20, 20, 0.01, True),
+    "W4": Workload("lenet", (28, 28, 1), 1000, 1000, 60, 5, 32, 0.05),
+}
+
+
+class Row(NamedTuple):
+    """One line of the table; seconds are medians over rounds."""
+
+    workload: str
+    form: str
+    d: int
+    cohort: int
+    devices: int
+    chunk: int
+    seconds: float
+    ratio: float | None  # to plain, median of rounds timed in turn
+    share: float | None  # of the round that the channel takes: 1 - engine / this
+    clients_per_second: float
+    compile_seconds: float
+    program_megabytes: float  # arguments and temporaries, of one device
+    peak_megabytes: float  # of the process up to here, all forms together
+    note: str
+
+
+class Form(NamedTuple):
+    """A compiled round, and what it starts from."""
+
+    compiled: Any
+    start: Callable[[], Any]  # the state, to be donated and carried from call to call
+    call: Callable[[Any], Any]
+    compile_seconds: float
+
+
+class Setting(NamedTuple):
+    """What all forms of one workload share."""
+
+    work: Workload
+    mesh: jax.sharding.Mesh
+    chunk: int
+    data: tuple[jax.Array, jax.Array]  # on every device
+    ids: jax.Array  # shape=(cohort,), where the engine keeps clients' states
+    plan: jax.Array  # shape=(cohort, batches, batch), rows of the data
+    params: Any
+    value: Callable  # the loss: (params, (bytes, targets)) -> scalar
+
+
+def run(
+    names: Sequence[str],
+    forms: Sequence[str],
+    *,
+    rounds: int,
+    chunk: int = 0,
+    cohort: int = 0,
+) -> Iterator[Row]:
+    """Returns the rows of the table, timed while they are read.
+
+    Args:
+      names: of the workloads.
+      forms: of the rounds.
+      rounds: how many are timed; three at least are.
+      chunk: clients at a time on a device; 0 leaves it to the platform.
+      cohort: clients a round; 0 leaves it to the workload.
+    """
+    works = {}
+    for name in names:  # all checked before the first is timed
+        work = WORKLOADS[name]
+        if cohort:
+            people = f"the population of {name}"
+            validate.at_most(work.population, people, cohort=cohort)
+            work = work._replace(cohort=cohort)
+        works[name] = work
+    return itertools.chain.from_iterable(
+        _compare(name, prepare(work, chunk), forms, rounds)
+        for name, work in works.items()
+    )
+
+
+def prepare(work: Workload, chunk: int = 0, devices: int = 0) -> Setting:
+    """Returns a workload on the devices, with data and initial model drawn.
+
+    Args:
+      work: the workload.
+      chunk: clients at a time on a device; 0 leaves it to the platform.
+      devices: how many; 0 for all.
+    """
+    some = jax.devices()[: devices or None]
+    mesh = jax.make_mesh((len(some),), (AXIS,), (AxisType.Auto,), devices=some)
+    # A CPU is best without vmap (see models/convolution.py); the other number is the
+    # default of experiments there and waits for a GPU to be measured on.
+    chunk = chunk or (1 if some[0].platform == "cpu" else 8)
+    rng = np.random.default_rng(0)
+    count = work.population * work.owned
+    images = rng.integers(0, 256, (count, *work.image), np.uint8)
+    targets = rng.integers(0, CLASSES, count, np.int32)
+    ids = rng.permutation(work.cohort).astype(np.int32)
+    loss = models.classification(models.build(work.model, CLASSES))
+    shape = jax.ShapeDtypeStruct((1, *work.image), jnp.float32)
+
+    def value(params, batch):
+        inputs, targets = batch
+        return loss.value(params, normalise(inputs), targets)
+
+    put = lambda tree: jax.device_put(tree, NamedSharding(mesh, P()))  # noqa: E731
+    data, ids, plan = put((images, targets)), put(ids), put(_plan(work, rng))
+    params = put(loss.init(jax.random.key(0), shape))
+    return Setting(work, mesh, chunk, data, ids, plan, params, value)
+
+
+def _plan(work: Workload, rng: np.random.Generator) -> np.ndarray:
+    """Returns rows of examples, (cohort, batches, batch): whole passes, shuffled."""
+    count = work.population * work.owned
+    owned = rng.permutation(count).reshape(-1, work.owned)[: work.cohort]
+    batches = 1 if work.full_batch else work.steps
+    passes = -(-batches * work.batch // work.owned)
+    rows = [rng.permuted(owned, axis=1) for _ in range(passes)]
+    rows = np.concatenate(rows, axis=1)[:, : batches * work.batch]
+    return rows.reshape(work.cohort, batches, work.batch).astype(np.int32)
+
+
+def plain(setting: Setting) -> Form:
+    """Returns the round written by hand."""
+    work = setting.work
+    one_round = make_plain_round(
+        setting.value,
+        setting.mesh,
+        rate=work.rate,
+        steps=work.steps,
+        full_batch=work.full_batch,
+        chunk=setting.chunk,
+    )
+    extra = -work.cohort % (setting.mesh.size * setting.chunk)
+    plan = jnp.pad(setting.plan, ((0, extra), (0, 0), (0, 0)), mode="edge")
+    weights = jnp.pad(jnp.ones(work.cohort), (0, extra))
+    rest = jax.device_put((setting.data, plan, weights), setting.plan.sharding)
+
+    def with_empty_report(params, *rest):
+        return one_round(params, *rest), ()
+
+    def start():
+        return jax.tree.map(jnp.copy, setting.params)
+
+    return _form(with_empty_report, start, *rest)
+
+
+def by_engine(setting: Setting, form: str) -> Form:
+    """Returns a round of the engine: any of the forms except the plain one."""
+    work, params = setting.work, setting.params
+    algorithm = _algorithm(form, work, setting.value, trees.size(params))
+
+    def fetch(data, client, plan, key):
+        del client, key
+        batches = jax.tree.map(lambda leaf: leaf[plan], data)
+        if work.full_batch and form == "client_state":  # its steps read one batch each
+            return jax.tree.map(lambda leaf: jnp.repeat(leaf, work.steps, 0), batches)
+        return batches
+
+    one_round = engine.make_round(algorithm, fetch, setting.mesh, chunk=setting.chunk)
+    same = NamedSharding(setting.mesh, P())
+    ones, size = jnp.ones(work.cohort), jnp.float32(work.cohort)
+    cohort = engine.Cohort(setting.ids, *jax.device_put((ones, size), same))
+    key = jax.device_put(jax.random.key(0), same)
+
+    def start():
+        # States are kept for the cohort only: for W1's population they would take
+        # 6.5 GB on every device.
+        state = engine.initial_state(algorithm, params, work.cohort)
+        return jax.device_put(state, same)
+
+    return _form(one_round, start, key, cohort, setting.data, setting.plan)
+
+
+def _algorithm(form: str, work: Workload, value: Callable, d: int) -> Algorithm:
+    """Returns the algorithm of a form.
+
+    A sketch of one twentieth has twenty times the energy of what it carries, so
+    where it is followed steps are twenty times shorter: numbers stay finite.
+    """
+    tx, cols, shorter = optax.sgd(work.rate), max(1, d // COMPRESSION), 1 / COMPRESSION
+    steps = (
+        local.full_gradient_steps(value, tx, steps=work.steps)
+        if work.full_batch
+        else local.sgd_steps(value, tx)
+    )
+    sketched = channels.sketched(sketch.count_sketch(cols))
+    if form == "engine":
+        return Algorithm(steps, channels.exact(), optax.sgd(1.0))
+    if form == "count_sketch":
+        return Algorithm(steps, sketched, optax.sgd(shorter))
+    if form == "heavy_values":
+        op = sketch.count_sketch(max(1, cols // 5), rows=5)
+        channel = channels.heavy_values(op, max(1, cols // 10), rest=True)
+        return Algorithm(steps, channel, optax.sgd(shorter))
+    gain = shorter / (work.rate * work.steps)
+    steps = local.tracked_steps(value, rate=work.rate, gain=gain)
+    return Algorithm(steps, sketched, optax.sgd(shorter))
+
+
+def _form(function: Callable, start: Callable, *rest: Any) -> Form:
+    """Returns `function(state, *rest) -> (state, report)`, compiled, state donated."""
+    begin = time.perf_counter()
+    compiled = jax.jit(function, donate_argnums=0).lower(start(), *rest).compile()
+    seconds = time.perf_counter() - begin
+
+    def call(state):
+        return jax.block_until_ready(compiled(state, *rest))[0]
+
+    return Form(compiled, start, call, seconds)
+
+
+def _compare(
+    name: str, setting: Setting, forms: Sequence[str], rounds: int
+) -> Iterator[Row]:
+    made = {
+        form: plain(setting) if form == "plain" else by_engine(setting, form)
+        for form in forms
+    }
+    last = {}  # the newest state of every form
+
+    def timed(form: str) -> Timed:
+        def call(state):
+            last[form] = made[form].call(state)
+            return last[form]
+
+        return Timed(made[form].start, call)
+
+    samples = interleaved(
+        {form: timed(form) for form in made}, rounds=rounds, budget_seconds=math.inf
+    )
+    for form in made:
+        note = "" if _finite(last[form]) else "not finite"
+        yield _row(name, setting, form, made[form], samples, note)
+
+
+def _row(
+    name: str,
+    setting: Setting,
+    form: str,
+    made: Form,
+    samples: dict[str, list[float]],
+    note: str,
+) -> Row:
+    taken, cohort = samples[form], setting.work.cohort
+    adds = form not in ("plain", BASE) and BASE in samples
+    memory = made.compiled.memory_analysis()
+    return Row(
+        workload=name,
+        form=form,
+        d=trees.size(setting.params),
+        cohort=cohort,
+        devices=setting.mesh.size,
+        chunk=setting.chunk,
+        seconds=statistics.median(taken),
+        ratio=ratio(taken, samples["plain"]) if "plain" in samples else None,
+        share=1 - ratio(samples[BASE], taken) if adds else None,
+        clients_per_second=cohort / statistics.median(taken),
+        compile_seconds=made.compile_seconds,
+        program_megabytes=(memory.argument_size_in_bytes + memory.temp_size_in_bytes)
+        / 1e6,
+        peak_megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+        note=note,
+    )
+
+
+def _finite(state: Any) -> bool:
+    floats = [
+        leaf
+        for leaf in jax.tree.leaves(state)
+        if jnp.issubdtype(leaf.dtype, jnp.floating)
+    ]
+    return all(bool(jnp.isfinite(leaf).all()) for leaf in floats)
+
+
+COLUMNS = "{:8} {:13} {:>8} {:>8} {:>6} {:>10} {:>8} {:>10} {:>8}  {}"
+HEAD = COLUMNS.format(
+    "workload", "form", "s/round", "/ plain", "share", "clients/s", "compile",
+    "program MB", "peak MB", "",
+)  # fmt: skip
+
+
+def line(row: Row) -> str:
+    """Returns a row of the printed table."""
+    ratio, share = ("" if n is None else f"{n:.3f}" for n in (row.ratio, row.share))
+    return COLUMNS.format(
+        row.workload, row.form, f"{row.seconds:.4f}", ratio, share,
+        f"{row.clients_per_second:.0f}", f"{row.compile_seconds:.1f}",
+        f"{row.program_megabytes:.0f}", f"{row.peak_megabytes:.0f}", row.note,
+    )  # fmt: skip
