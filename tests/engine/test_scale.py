@@ -1,6 +1,5 @@
 """The peak memory of a process does not follow the size of the cohort."""
 
-import os
 import resource
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import numpy as np
 from fl_sketch import algorithms, engine, models, sketch, transforms
 from fl_sketch.data import clients, datasets, partition
 from fl_sketch.data.examples import Examples
+from tests.launching import ENVIRONMENT
 from tests.meshes import mesh_of
 
 POPULATION, EXAMPLES, ROUNDS = 5000, 1000, 2
@@ -61,16 +61,13 @@ def peaks_of(cohort):
 
 
 def test_a_cohort_of_4096_needs_no_more_memory_than_one_of_64():
-    # Both compile, without a cache, and on one device each. What compiling takes
-    # differs by a tenth from time to time: it is left out.
-    hidden = ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR")
-    environment = {k: v for k, v in os.environ.items() if k not in hidden}
+    # What compiling takes differs by a tenth from time to time: it is left out.
     program = "import sys; from tests.engine.test_scale import peaks_of; "
     program += "print(*peaks_of(int(sys.argv[1])))"
 
     def measured(cohort):
         command = [sys.executable, "-c", program, str(cohort)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
         assert done.returncode == 0, done.stderr
         return [float(number) for number in done.stdout.split()]
 
