@@ -58,5 +58,6 @@ def get_config() -> ConfigDict:
     config.compute = ConfigDict()
     config.compute.devices = 0  # 0: all
     config.compute.chunk = 0  # clients a device works on at a time; 0: by platform
+    config.compute.data = "auto"  # or resident, streamed: sent round by round
     config.compute.updates = "keep"  # or recompute, where a round takes several passes
     return config.lock()

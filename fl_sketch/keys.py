@@ -37,6 +37,12 @@ def round_keys(key: Key, round_number, client) -> Keys:
     )
 
 
+def batch_key(key: Key, round_number, client) -> Key:
+    """Returns the key by which a client's batches of a round are drawn."""
+    own = round_keys(key, round_number, client).own
+    return jax.random.fold_in(own, Purpose.BATCHES)
+
+
 def require_key(key: Key) -> None:
     """Raises a TypeError unless `key` is a single typed key.
 

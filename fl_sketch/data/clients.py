@@ -51,6 +51,14 @@ def resident(examples: Examples, partition: Partition, *, device=None) -> Reside
       TypeError: for text, which no device holds.
       ValueError: for a partition of other examples, or of 2^31 indices or more.
     """
+    check(examples, partition)
+    starts = partition.starts.astype(np.int32)
+    placed = Resident(examples, partition.indices.astype(np.int32), starts)
+    return jax.device_put(placed, device)
+
+
+def check(examples: Examples, partition: Partition) -> None:
+    """Raises, as `resident` does, unless batches can be drawn from these."""
     if examples.inputs.dtype == object:
         msg = "Expected inputs of numbers, got strings: encode them first."
         raise TypeError(msg)
@@ -62,9 +70,6 @@ def resident(examples: Examples, partition: Partition, *, device=None) -> Reside
         raise ValueError(msg)
     total = len(partition.indices)
     validate.at_most(2**31 - 1, "starts are int32 on the device", total=total)
-    starts = partition.starts.astype(np.int32)
-    placed = Resident(examples, partition.indices.astype(np.int32), starts)
-    return jax.device_put(placed, device)
 
 
 def batches(
@@ -77,11 +82,26 @@ def batches(
     replacement: bool = True,
 ) -> Examples:
     """Returns the batches of one client: leaves [steps, batch, ...]; see `draw`."""
-    start = data.starts[client]
-    size = data.starts[client + 1] - start
-    places = draw(key, start, size, steps=steps, batch=batch, replacement=replacement)
-    chosen = data.indices[places]
+    drawn = places(
+        data.starts, key, client, steps=steps, batch=batch, replacement=replacement
+    )
+    chosen = data.indices[drawn]
     return jax.tree.map(lambda leaf: leaf[chosen], data.examples)
+
+
+def places(
+    starts: jax.Array,
+    key: Key,
+    client: jax.typing.ArrayLike,
+    *,
+    steps: int,
+    batch: int,
+    replacement: bool = True,
+) -> jax.Array:
+    """Returns where in the partition's indices a client's batches are; see `draw`."""
+    start = starts[client]
+    size = starts[client + 1] - start
+    return draw(key, start, size, steps=steps, batch=batch, replacement=replacement)
 
 
 def draw(

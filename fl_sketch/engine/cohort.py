@@ -106,23 +106,30 @@ def with_dropout(sampler: Sampler, rate: float) -> Sampler:
     return sample
 
 
-def weighted(sampler: Sampler, weights: jax.Array, *, fixed: bool = False) -> Sampler:
+def weighted(
+    sampler: Sampler,
+    weight_of: Callable[[jax.Array], jax.Array],
+    *,
+    average: jax.typing.ArrayLike | None = None,
+) -> Sampler:
     """Each client counts in the mean with its own weight.
 
     Args:
       sampler: of the cohorts.
-      weights: float, shape=(population,): how many examples each client has, say.
-      fixed: whether the denominator is the sampler's own times the mean weight, the
-        same in every round, or the sum of the weights of those who answer.
+      weight_of: `(ids) -> float32 [places]`: how many examples each has, say. It is
+        asked about a cohort only, so that a round costs no pass over a population.
+      average: of the whole population, for a denominator that is the sampler's own
+        times this, the same in every round; None: the sum of the weights of those
+        who answer.
     """
-    average = jnp.mean(weights)
 
     def sample(key):
         cohort = sampler(key)
-        own = cohort.weights * weights[cohort.ids]
-        total = (
-            cohort.denominator * average if fixed else jnp.maximum(jnp.sum(own), 1e-9)
-        )
+        own = cohort.weights * weight_of(cohort.ids)
+        if average is None:
+            total = jnp.maximum(jnp.sum(own), 1e-9)
+        else:
+            total = cohort.denominator * average
         return Cohort(cohort.ids, own, total, cohort.asked)
 
     return sample

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch import trees, validate
 from fl_sketch.engine import link
 from fl_sketch.engine.cohort import Cohort, Sampler, padded
-from fl_sketch.keys import Purpose, for_purpose, round_keys
+from fl_sketch.keys import Purpose, batch_key, for_purpose, round_keys
 from fl_sketch.protocols import Algorithm, Key, Memory, Server, Tree
 from fl_sketch.trees import varying_like
 from fl_sketch.wire import FLOAT_BITS
@@ -90,7 +90,8 @@ def make_round(
         algorithm has several, instead of keeping the updates of the whole cohort.
 
     `key` is that of the whole run; the round's number is in the state. `plan` is a
-    pytree with a row for each place of the cohort, or None.
+    pytree with a row for each place of the cohort, or None; rows for the places that
+    fill up the last chunk may follow or be missing.
     """
     validate.at_least_one(chunk=chunk)
     server_tx = optax.with_extra_args_support(algorithm.server)
@@ -104,8 +105,8 @@ def make_round(
 
         def work_of(row, client, own_plan):
             keys = round_keys(key, server.round, client)
-            batch_key = jax.random.fold_in(keys.own, Purpose.BATCHES)
-            batches = fetch(data, client, own_plan, batch_key)
+            drawn_by = batch_key(key, server.round, client)
+            batches = fetch(data, client, own_plan, drawn_by)
             return algorithm.local.run(view, row.local, batches, keys)
 
         def deliver(server, row, work, client, mean):
@@ -135,7 +136,7 @@ def make_round(
     def run(state: State, key: Key, cohort: Cohort, data, plan=None):
         places = cohort.ids.size
         cohort = padded(cohort, mesh.size * chunk)
-        plan = jax.tree.map(lambda p: _repeat_last(p, cohort.ids.size - places), plan)
+        plan = jax.tree.map(lambda p: _repeat_last(p, cohort.ids.size - len(p)), plan)
         rows = jax.tree.map(lambda bank: bank[cohort.ids], state.clients)
         ids, weights, denominator, _ = cohort
         server, rows, traffic, diagnostics = sharded(
@@ -295,7 +296,7 @@ def run_rounds(
     run is cut into blocks cannot change a bit of it.
 
     Args:
-      one_round: made by `make_round`, for a fetch that needs no plan.
+      one_round: `(state, key, cohort, data) -> (state, report)`, of `make_round`.
       sampler: of the cohorts.
       state: before the first of these rounds.
       key: of the whole run.

@@ -16,9 +16,9 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, trees
-from fl_sketch.data import clients, datasets
+from fl_sketch.data import clients, datasets, streamed
 from fl_sketch.engine import ledger
-from fl_sketch.experiment import choices
+from fl_sketch.experiment import choices, streaming
 from fl_sketch.experiment.choices import Numbers
 from fl_sketch.experiment.evaluate import make_evaluation
 from fl_sketch.protocols import Algorithm, Key, Tree
@@ -41,6 +41,8 @@ class Program(NamedTuple):
       batches: shapes of what a client trains on in a round.
       mesh: the devices.
       most: rounds in a call.
+      streamed: what to use instead of `data` and `rounds`, which would do as well
+        where there is room, if the config's data are streamed; or None.
     """
 
     start: Callable[[Numbers, Key], engine.State]
@@ -52,6 +54,7 @@ class Program(NamedTuple):
     batches: Any
     mesh: jax.sharding.Mesh
     most: int
+    streamed: streaming.Streamed | None = None
 
     @property
     def same(self) -> NamedSharding:
@@ -82,26 +85,30 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
     def algorithm_of(numbers):
         return choices.algorithm_of(config, loss_of(numbers), d, numbers)
 
+    work = {"steps": config.client.steps, "batch": config.client.batch}
+
     def fetch(data, client, plan, key):
-        del plan
-        steps, batch = config.client.steps, config.client.batch
-        return clients.batches(data, key, client, steps=steps, batch=batch)
+        return plan or clients.batches(data, key, client, **work)
 
     def start(numbers, key):
         first = jnp.zeros(inputs.shape)
         params = loss_of(numbers).init(jax.random.fold_in(key, INITIAL), first)
         return engine.initial_state(algorithm_of(numbers), params, config.data.clients)
 
-    def rounds(numbers, state, key, data, count):
-        one_round = engine.make_round(
+    def round_of(numbers):
+        return engine.make_round(
             algorithm_of(numbers),
             fetch,
             mesh,
             chunk=chunk,
             recompute=config.compute.updates == "recompute",
         )
-        sizes = data.starts[1:] - data.starts[:-1]
-        people = choices.weighted_sampler_of(config, sampler, sizes)
+
+    def people_of(starts):
+        return choices.weighted_sampler_of(config, sampler, starts)
+
+    def rounds(numbers, state, key, data, count):
+        one_round, people = round_of(numbers), people_of(data.starts)
         most = config.eval_every
         return engine.run_rounds(one_round, people, state, key, data, count, most=most)
 
@@ -109,10 +116,18 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
     def examples():  # on the devices once, whatever the number of seeds
         return jax.device_put(splits.train, same)
 
-    def data(seed):
-        shares = choices.partition_of(config, splits.train.targets, seed)
-        return clients.resident(examples(), shares, device=same)
+    def shares(seed):
+        return choices.partition_of(config, splits.train.targets, seed)
 
+    def data(seed):
+        return clients.resident(examples(), shares(seed), device=same)
+
+    parts = streaming.Streamed(
+        data=lambda seed: streamed.on_host(splits.train, shares(seed)),
+        places=streaming.drawing(sampler, multiple=mesh.size * chunk, **work),
+        round=streaming.on_batches(round_of, people_of),
+    )
+    form = streaming.form(config.compute.data, splits.train, mesh)
     algorithm_of(numbers)  # says what is wrong with it
     evaluate, test = make_evaluation(loss_of, splits.test, mesh)
     return Program(
@@ -125,6 +140,7 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
         batches=_batches(config, splits.train),
         mesh=mesh,
         most=config.eval_every,
+        streamed=parts if form == "streamed" else None,
     )
 
 
@@ -150,8 +166,8 @@ class Compiled(NamedTuple):
     """A run's programs.
 
     Attributes:
-      advance: `(state, count) -> (State, Report)`, both on the devices. The state
-        given is used up.
+      advance: `(state, count) -> (State, Report)`, the reports on the devices or as
+        numpy arrays. The state given is used up.
       evaluate: `(state) -> {"test_loss": ..., "test_accuracy": ...}`, floats.
       seconds: that compiling took.
     """
@@ -165,7 +181,7 @@ def build(config: ConfigDict, data_dir: str | None = None) -> Experiment:
     """Returns the experiment of a config; raises as `prepare` does."""
     numbers = choices.numbers_of(config)
     program = prepare(config, data_dir)
-    data = program.data(config.seed)
+    data = (program.streamed or program).data(config.seed)
     key = jax.jit(jax.random.key, out_shardings=program.same)(config.seed)
     start = jax.jit(
         functools.partial(program.start, numbers), out_shardings=program.same
@@ -182,12 +198,8 @@ def build(config: ConfigDict, data_dir: str | None = None) -> Experiment:
             ),
             state,
         )
-        rounds = jax.jit(
-            functools.partial(program.rounds, numbers),
-            donate_argnums=0,
-            out_shardings=program.same,
-        )
-        rounds = rounds.lower(placed, key, data, 0).compile()
+        rounds = streaming.compile_rounds if program.streamed else _compile_rounds
+        advance = rounds(program, numbers, placed, key, data)
         evaluate = jax.jit(functools.partial(program.evaluate, numbers))
         evaluate = evaluate.lower(placed.server.params, program.test).compile()
 
@@ -195,22 +207,30 @@ def build(config: ConfigDict, data_dir: str | None = None) -> Experiment:
             found = jax.device_get(evaluate(state.server.params, program.test))
             return {name: float(value) for name, value in found.items()}
 
-        return Compiled(
-            lambda state, count: rounds(state, key, data, count),
-            measured,
-            time.perf_counter() - begin,
-        )
+        return Compiled(advance, measured, time.perf_counter() - begin)
 
     return Experiment(
         start=lambda: start(key),
         compile=compile_,
         prices=ledger.prices(algorithm, params, talk, download=config.download),
         population=config.data.clients,
-        facts=_facts(config, program.mesh, trees.size(params), talk),
+        facts=_facts(config, program, trees.size(params), talk),
     )
 
 
-def _facts(config: ConfigDict, mesh, d: int, talk: ledger.Talk) -> dict[str, Any]:
+def _compile_rounds(program: Program, numbers: Numbers, state, key, data):
+    rounds = jax.jit(
+        functools.partial(program.rounds, numbers),
+        donate_argnums=0,
+        out_shardings=program.same,
+    )
+    rounds = rounds.lower(state, key, data, 0).compile()
+    return lambda state, count: rounds(state, key, data, count)
+
+
+def _facts(
+    config: ConfigDict, program: Program, d: int, talk: ledger.Talk
+) -> dict[str, Any]:
     sent = sum(talk.sent)
     return {
         "algorithm": config.algorithm,
@@ -220,7 +240,8 @@ def _facts(config: ConfigDict, mesh, d: int, talk: ledger.Talk) -> dict[str, Any
         "sketch_size": sent,
         "compression": d / sent,
         "clients": config.data.clients,
-        "devices": mesh.size,
+        "data": "streamed" if program.streamed else "resident",
+        "devices": program.mesh.size,
         "exchanges": len(talk.sent),
         "bytes_up_planned": talk.bits_up and -(-talk.bits_up // 8),
         "client_state": talk.stateful,

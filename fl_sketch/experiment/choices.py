@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from fl_sketch import engine, models, validate
 from fl_sketch.algorithms import catalog
 from fl_sketch.data import datasets, partition
+from fl_sketch.experiment import streaming
 from fl_sketch.protocols import Algorithm
 
 Numbers = Mapping[str, jax.typing.ArrayLike]
@@ -81,6 +82,7 @@ def check_counts(config: ConfigDict) -> None:
         validate.at_least_one(rows=config.sketch.rows)
     with section("compute"):
         validate.one_of(("keep", "recompute"), updates=config.compute.updates)
+        validate.one_of(("auto", *streaming.FORMS), data=config.compute.data)
         for name in ("devices", "chunk"):
             if config.compute[name] < 0:
                 msg = f"Expected {name} >= 0, got {name}={config.compute[name]}."
@@ -105,12 +107,16 @@ def sampler_of(config: ConfigDict) -> engine.cohort.Sampler:
         return sampler
 
 
-def weighted_sampler_of(config: ConfigDict, sampler, sizes: jax.Array):
+def weighted_sampler_of(config: ConfigDict, sampler, starts: jax.Array):
     """Returns the sampler with the weights that the config asks for."""
     if config.cohort.weighting == "equal":
         return sampler
     fixed = config.cohort.sampling == "poisson"
-    return engine.weighted(sampler, sizes.astype(jnp.float32), fixed=fixed)
+    return engine.weighted(
+        sampler,
+        lambda ids: (starts[ids + 1] - starts[ids]).astype(jnp.float32),
+        average=starts[-1] / config.data.clients if fixed else None,
+    )
 
 
 def partition_of(

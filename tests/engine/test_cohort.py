@@ -117,10 +117,12 @@ def test_bad_sizes_are_refused(make, words):
 
 def test_clients_count_with_their_own_weights():
     sizes = jnp.array([1.0, 2.0, 3.0, 6.0])
-    cohort = engine.weighted(engine.everyone(4), sizes)(KEYS[0])
+    cohort = engine.weighted(engine.everyone(4), lambda ids: sizes[ids])(KEYS[0])
     assert cohort.weights.tolist() == sizes.tolist()
     assert float(cohort.denominator) == 12
-    cohort = engine.weighted(engine.poisson(4, 2.0), sizes, fixed=True)(KEYS[0])
+    cohort = engine.weighted(
+        engine.poisson(4, 2.0), lambda ids: sizes[ids], average=3.0
+    )(KEYS[0])
     np.testing.assert_array_equal(cohort.weights, sizes[cohort.ids] * cohort.asked)
     assert float(cohort.denominator) == 2 * 3
 

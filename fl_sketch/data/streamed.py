@@ -1,0 +1,98 @@
+"""Clients' batches, of data that stay on the host.
+
+For data that do not fit on a device, or that are files mapped into memory. A device
+holds one number a client, by which it draws the places of a cohort's examples with
+the keys and the function of `clients.batches`; the host gathers these examples and
+sends every device the batches of its own clients. What is sent is what a resident
+data set would have given, to the bit.
+
+>>> examples = Examples(np.zeros((6, 2), np.uint8), np.arange(6, dtype=np.int32))
+>>> data = on_host(examples, Partition(np.arange(6), np.array([0, 2, 6])))
+>>> keys = jax.random.split(jax.random.key(0), 3)
+>>> cohort = np.array([1, 0, 1], np.int32)
+>>> drawn = places(jax.numpy.array(data.starts), keys, cohort, steps=5, batch=4)
+>>> one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+>>> jax.tree.map(np.shape, gather(data, np.asarray(drawn), one))
+Examples(inputs=(3, 5, 4, 2), targets=(3, 5, 4))
+"""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from fl_sketch.data import clients
+from fl_sketch.data.examples import Examples
+from fl_sketch.data.partition import Partition
+from fl_sketch.protocols import Key
+
+
+class OnHost(NamedTuple):
+    """A data set and its partition, as numpy arrays.
+
+    Attributes:
+      examples: inputs [n, ...] and targets [n], also such as are mapped into memory.
+      indices: int32 [total], the examples of every client one after the other.
+      starts: int32 [clients + 1].
+    """
+
+    examples: Examples
+    indices: np.ndarray
+    starts: np.ndarray
+
+
+def on_host(examples: Examples, partition: Partition) -> OnHost:
+    """Returns the data, of which nothing is copied; raises as `clients.resident`."""
+    clients.check(examples, partition)
+    indices = partition.indices.astype(np.int32, copy=False)
+    return OnHost(examples, indices, partition.starts.astype(np.int32))
+
+
+def places(
+    starts: jax.Array,
+    keys: Key,
+    cohort: jax.Array,
+    *,
+    steps: int,
+    batch: int,
+    replacement: bool = True,
+) -> jax.Array:
+    """Returns int32 [places, steps, batch]: what `gather` shall take, to be jitted.
+
+    Args:
+      starts: as in `OnHost`.
+      keys: one for each client of the cohort.
+      cohort: int32 [places], the clients.
+      steps: how many batches.
+      batch: how many examples each.
+      replacement: as in `clients.draw`.
+    """
+
+    def of_client(key, client):
+        return clients.places(
+            starts, key, client, steps=steps, batch=batch, replacement=replacement
+        )
+
+    return jax.vmap(of_client)(keys, cohort)
+
+
+def gather(
+    data: OnHost, drawn: np.ndarray, sharding: jax.sharding.Sharding
+) -> Examples:
+    """Returns the batches on the devices: leaves [places, steps, batch, ...].
+
+    Args:
+      data: on the host; only the examples that were drawn are read.
+      drawn: by `places`.
+      sharding: of the first axis; a process gathers for its own devices only.
+    """
+
+    def sent(leaf):
+        def of_device(index):
+            chosen = data.indices[drawn[index[0]]]
+            return np.take(np.asarray(leaf), chosen, axis=0)
+
+        shape = (*drawn.shape, *leaf.shape[1:])
+        return jax.make_array_from_callback(shape, sharding, of_device)
+
+    return jax.tree.map(sent, data.examples)
