@@ -159,7 +159,7 @@ def advancing(
       gather: `(places) -> batches`, in a thread of its own.
       one_round: `(state, batches) -> (state, report)`, the state being used up.
 
-    Reports come back as numpy arrays along a leading axis of `count`.
+    Reports come back as numpy arrays along a leading axis of `count`, at least one.
     """
     thread = ThreadPoolExecutor(1, "gather")
     ahead: dict[int, Future] = {}  # of one round, also from one call to the next

@@ -10,6 +10,7 @@ import optax
 import pytest
 
 from fl_sketch import channels, engine, local, sketch
+from fl_sketch.engine.cohort import padded
 from fl_sketch.keys import Purpose, for_purpose, round_keys
 from fl_sketch.protocols import Algorithm, Channel, Delivery, Memory
 from tests.meshes import mesh_of
@@ -79,6 +80,28 @@ def test_one_run_is_like_another_and_rounds_may_be_cut(name):
     for count in (1, 3):
         state, _ = step(state, KEY, optima(6), count)
     chex.assert_trees_all_equal(state, whole)
+
+
+@pytest.mark.parametrize("rows", ["of the cohort", "filled up"])
+@pytest.mark.parametrize("name", ["safl", "ef21"])
+def test_batches_may_come_as_a_plan(name, rows):
+    algorithm, data = ALGORITHMS[name], optima(6)
+    cohort = cohort_of([0, 2, 5])
+
+    def round_with(fetch):
+        mesh = mesh_of(2, "clients")
+        return jax.jit(engine.make_round(algorithm, fetch, mesh, recompute=True))
+
+    ids = cohort.ids if rows == "of the cohort" else padded(cohort, 2).ids
+    plan = jax.vmap(lambda client: fetch(data, client, None, KEY))(ids)
+    planned, found = (
+        function(engine.initial_state(algorithm, PARAMS, 6), KEY, cohort, *rest)
+        for function, rest in (
+            (round_with(lambda data, client, plan, key: plan), (None, plan)),
+            (round_with(fetch), (data,)),
+        )
+    )
+    chex.assert_trees_all_equal(planned, found)
 
 
 def test_fedavg_is_the_arithmetic_of_its_steps():
