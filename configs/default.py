@@ -41,10 +41,13 @@ def get_config() -> ConfigDict:
     config.client.steps = 5  # K
     config.client.batch = 20
     config.client.proximal = 0.0  # mu of FedProx, for fedavg
+    config.client.clip = 0.0  # tau: safl's updates are cut to this norm; 0: not
 
     config.server = ConfigDict()
     config.server.optimizer = "adam"  # sgd, momentum, [paper_]amsgrad, yogi, adagrad
     config.server.rate = 0.01  # gamma; for fedavg 1.0 averages the models
+    config.server.schedule = "constant"  # or cosine: from rate to floor, all rounds
+    config.server.floor = 0.0
     config.server.b1 = 0.9
     config.server.b2 = 0.99
     config.server.eps = 1e-8

@@ -26,7 +26,9 @@ Numbers = Mapping[str, jax.typing.ArrayLike]
 CONTINUOUS: dict[str, tuple[float | None, float]] = {
     "client.rate": (None, math.inf),
     "client.proximal": (0, math.inf),
+    "client.clip": (0, math.inf),
     "server.rate": (None, math.inf),
+    "server.floor": (0, math.inf),
     "server.b1": (0, 1),
     "server.b2": (0, 1),
     "server.eps": (0, math.inf),
@@ -166,9 +168,15 @@ def algorithm_of(
         return loss.value(params, datasets.normalise(batch.inputs), batch.targets)
 
     with section("server"):
+        rate = catalog.build_schedule(
+            config.server.schedule,
+            numbers["server.rate"],
+            floor=numbers["server.floor"],
+            rounds=config.rounds,
+        )
         server = catalog.build_optimizer(
             config.server.optimizer,
-            numbers["server.rate"],
+            rate,
             b1=numbers["server.b1"],
             b2=numbers["server.b2"],
             eps=numbers["server.eps"],
@@ -185,8 +193,9 @@ def algorithm_of(
         config.algorithm,
         value,
         client_rate=numbers["client.rate"],
+        client_clip=numbers["client.clip"],
         proximal=numbers["client.proximal"],
-        server_rate=numbers["server.rate"],
+        server_rate=rate,
         server=server,
         sketch=operator,
     )
