@@ -12,7 +12,7 @@ PACKAGE = ROOT / "fl_sketch"
 LAYERS = [
     ["protocols"],
     ["validate", "keys", "trees", "wire"],
-    ["sketch"],
+    ["sketch", "theory"],
     ["compressors"],
     ["channels", "transforms", "local", "data", "models"],
     ["algorithms"],
