@@ -18,15 +18,18 @@ def get_config() -> ConfigDict:
     config.seed = 0  # of everything random
 
     config.data = ConfigDict()
-    config.data.name = "digits"  # or mnist, fashion_mnist, cifar10
+    config.data.name = "digits"  # mnist, fashion_mnist, cifar10, sst2, shakespeare
     config.data.clients = 20  # the population
-    config.data.partition = "iid"  # or dirichlet, label_shards, classes, power_law
+    config.data.partition = "iid"  # dirichlet, label_shards, classes, natural, ...
     config.data.alpha = 0.5  # of dirichlet: smaller is more uneven
     config.data.per_client = 2  # shards of label_shards, classes of classes
     config.data.exponent = 1.5  # of power_law
+    config.data.length = 64  # tokens of a text
+    config.data.vocabulary = 8192  # tokens that sentences are made of
 
     config.model = ConfigDict()
-    config.model.name = "mlp"  # or logistic, lenet, cnn, resnet
+    config.model.name = "mlp"  # logistic, lenet, cnn, resnet, vit, transformer, ...
+    config.model.size = "small"  # or paper: resnet, vit and transformer as in SAFL's
     config.model.label_smoothing = 0.0
     config.model.weight_decay = 0.0
 

@@ -68,8 +68,11 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
     choices.check_counts(config)
     sampler = choices.sampler_of(config)
     mesh, chunk = choices.mesh_of(config), choices.chunk_of(config)
-    splits = datasets.load(config.data.name, data_dir)
-    inputs = jax.ShapeDtypeStruct((1, *splits.train.inputs.shape[1:]), jnp.float32)
+    splits = choices.splits_of(config, data_dir)
+    first = jax.ShapeDtypeStruct(
+        (1, *splits.train.inputs.shape[1:]), splits.train.inputs.dtype
+    )
+    inputs = jax.eval_shape(datasets.normalise, first)
     same = NamedSharding(mesh, P())
 
     def loss_of(numbers):
@@ -87,7 +90,7 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
         return clients.batches(data, key, client, steps=steps, batch=batch)
 
     def start(numbers, key):
-        first = jnp.zeros(inputs.shape)
+        first = jnp.zeros(inputs.shape, inputs.dtype)
         params = loss_of(numbers).init(jax.random.fold_in(key, INITIAL), first)
         return engine.initial_state(algorithm_of(numbers), params, config.data.clients)
 
@@ -105,7 +108,7 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
         return engine.run_rounds(one_round, people, state, key, data, count, most=most)
 
     def data(seed):
-        shares = choices.partition_of(config, splits.train.targets, seed)
+        shares = choices.partition_of(config, splits.train.targets, seed, splits.owners)
         return clients.resident(splits.train, shares, device=same)
 
     algorithm_of(numbers)  # says what is wrong with it

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch import engine, models, validate
 from fl_sketch.algorithms import catalog
-from fl_sketch.data import datasets, partition
+from fl_sketch.data import datasets, partition, text
 from fl_sketch.protocols import Algorithm
 
 Numbers = Mapping[str, jax.typing.ArrayLike]
@@ -118,8 +118,20 @@ def weighted_sampler_of(config: ConfigDict, sampler, sizes: jax.Array):
     return engine.weighted(sampler, sizes.astype(jnp.float32), fixed=fixed)
 
 
+def splits_of(config: ConfigDict, data_dir: str | None) -> datasets.Splits:
+    """Returns the data, texts as tokens."""
+    splits = datasets.load(config.data.name, data_dir)
+    with section("data"):
+        return text.encoded(
+            splits, length=config.data.length, most=config.data.vocabulary
+        )
+
+
 def partition_of(
-    config: ConfigDict, labels: np.ndarray, seed: int
+    config: ConfigDict,
+    labels: np.ndarray,
+    seed: int,
+    owners: np.ndarray | None = None,
 ) -> partition.Partition:
     """Returns which client has which training examples."""
     data, total = config.data, len(labels)
@@ -141,20 +153,38 @@ def partition_of(
             ),
             seed=seed,
         ),
+        "natural": lambda: _natural(owners, count),
     }
     with section("data"):
         validate.one_of(tuple(partitions), partition=data.partition)
         return partitions[data.partition]()
 
 
+def _natural(owners: np.ndarray | None, clients: int) -> partition.Partition:
+    if owners is None:
+        msg = "Expected data with owners for partition='natural', such as shakespeare."
+        raise ValueError(msg)
+    shares = partition.natural(owners)
+    if shares.clients != clients:
+        msg = (
+            f"Expected clients={shares.clients}, the owners of the data, "
+            f"got clients={clients}."
+        )
+        raise ValueError(msg)
+    return shares
+
+
 def loss_of(config: ConfigDict, classes: int, numbers: Numbers) -> models.Loss:
     """Returns the model's loss on batches of examples."""
     with section("model"):
-        model = models.build(config.model.name, classes)
+        name, options = config.model.name, {"size": config.model.size}
+        if name == "transformer":
+            options["vocabulary"] = config.data.vocabulary
         return models.classification(
-            model,
+            models.build(name, classes, **options),
             label_smoothing=numbers["model.label_smoothing"],
             weight_decay=numbers["model.weight_decay"],
+            padding=text.PAD if name == "language_model" else None,
         )
 
 
