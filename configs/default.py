@@ -14,6 +14,7 @@ def get_config() -> ConfigDict:
     config.rounds = 100
     config.eval_every = 10  # rounds between rows of metrics.csv
     config.checkpoint_every = 50  # rounds between saves; the last one is saved too
+    config.checkpoint_keep = 2  # how many stay; 0: all, as launch.spectrum likes
     config.download = "model"  # or messages: the round's mean, and what was missed
     config.seed = 0  # of everything random
 

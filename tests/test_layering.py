@@ -17,6 +17,7 @@ LAYERS = [
     ["channels", "transforms", "local", "data", "models"],
     ["algorithms"],
     ["engine"],
+    ["audit"],
     ["experiment"],
     ["bench"],
 ]

@@ -78,6 +78,12 @@ def check_counts(config: ConfigDict) -> None:
         eval_every=config.eval_every,
         checkpoint_every=config.checkpoint_every,
     )
+    if config.checkpoint_keep not in (0, *range(2, 1000)):
+        msg = (
+            "Expected checkpoint_keep to be 0 (all) or at least 2, in case the newest "
+            f"is damaged, got checkpoint_keep={config.checkpoint_keep}."
+        )
+        raise ValueError(msg)
     with section("data"):
         validate.at_least_one(clients=config.data.clients)
     with section("client"):
