@@ -14,19 +14,23 @@ def get_config() -> ConfigDict:
     config.rounds = 100
     config.eval_every = 10  # rounds between rows of metrics.csv
     config.checkpoint_every = 50  # rounds between saves; the last one is saved too
+    config.checkpoint_keep = 2  # how many stay; 0: all, as launch.spectrum likes
     config.download = "model"  # or messages: the round's mean, and what was missed
     config.seed = 0  # of everything random
 
     config.data = ConfigDict()
-    config.data.name = "digits"  # or mnist, fashion_mnist, cifar10
+    config.data.name = "digits"  # mnist, fashion_mnist, cifar10, sst2, shakespeare
     config.data.clients = 20  # the population
-    config.data.partition = "iid"  # or dirichlet, label_shards, classes, power_law
+    config.data.partition = "iid"  # dirichlet, label_shards, classes, natural, ...
     config.data.alpha = 0.5  # of dirichlet: smaller is more uneven
     config.data.per_client = 2  # shards of label_shards, classes of classes
     config.data.exponent = 1.5  # of power_law
+    config.data.length = 64  # tokens of a text
+    config.data.vocabulary = 8192  # tokens that sentences are made of
 
     config.model = ConfigDict()
-    config.model.name = "mlp"  # or logistic, lenet, cnn, resnet
+    config.model.name = "mlp"  # logistic, lenet, cnn, resnet, vit, transformer, ...
+    config.model.size = "small"  # or paper: resnet, vit and transformer as in SAFL's
     config.model.label_smoothing = 0.0
     config.model.weight_decay = 0.0
 
@@ -41,10 +45,13 @@ def get_config() -> ConfigDict:
     config.client.steps = 5  # K
     config.client.batch = 20
     config.client.proximal = 0.0  # mu of FedProx, for fedavg
+    config.client.clip = 0.0  # tau: safl's updates are cut to this norm; 0: not
 
     config.server = ConfigDict()
     config.server.optimizer = "adam"  # sgd, momentum, [paper_]amsgrad, yogi, adagrad
     config.server.rate = 0.01  # gamma; for fedavg 1.0 averages the models
+    config.server.schedule = "constant"  # or cosine: from rate to floor, all rounds
+    config.server.floor = 0.0
     config.server.b1 = 0.9
     config.server.b2 = 0.99
     config.server.eps = 1e-8

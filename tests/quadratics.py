@@ -45,6 +45,16 @@ ALGORITHMS = {
         client_rate=RATE,
         server=transforms.paper_amsgrad(0.02),
     ),
+    "clipped_safl": algorithms.safl(
+        loss,
+        sketch=sketch.srht(8),
+        client_rate=RATE,
+        server=optax.adam(optax.cosine_decay_schedule(0.05, 20, alpha=0.1)),
+        client_clip=1.5,
+    ),
+    "iterative_sketching": algorithms.iterative_sketching(
+        loss, sketch=sketch.ams(8), client_rate=RATE, server_rate=0.5
+    ),
     "full_gradient": Algorithm(
         local.full_gradient_steps(loss, SGD, steps=4), channels.exact(), optax.sgd(1.0)
     ),

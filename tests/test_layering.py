@@ -12,11 +12,12 @@ PACKAGE = ROOT / "fl_sketch"
 LAYERS = [
     ["protocols"],
     ["validate", "keys", "trees", "wire"],
-    ["sketch"],
+    ["sketch", "theory"],
     ["compressors"],
     ["channels", "transforms", "local", "data", "models"],
     ["algorithms"],
     ["engine"],
+    ["audit"],
     ["experiment"],
     ["bench"],
 ]

@@ -81,6 +81,32 @@ def printed_by(module, tmp_path):
     return [line.split() for line in run(*arguments).splitlines()]
 
 
+def shown_with(text):
+    return next(b for b in blocks("text") if text in b).splitlines()
+
+
+def test_the_plan_prints_the_lines_of_the_readme():
+    command = next(c for c in commands() if "launch.plan" in c)
+    shown = shown_with("without a server")
+    assert run(*command[1:]).splitlines()[: len(shown)] == shown
+
+
+def test_a_runs_spectra_are_those_of_the_readme(tmp_path):
+    train, spectrum = (
+        next(c for c in commands() if part in " ".join(c))
+        for part in ("checkpoint_keep", "launch.spectrum")
+    )
+    for command in train, spectrum:
+        place = [a.replace("/tmp/run", str(tmp_path / "run")) for a in command[1:]]
+        printed = run(*place).splitlines()
+    shown = shown_with("intrinsic dim.")
+    assert printed[0] == shown[0] and len(printed) == len(shown)
+    for ours, theirs in zip(shown[1:3], printed[1:3], strict=True):
+        ours, theirs = ([float(x) for x in line.split()] for line in (ours, theirs))
+        assert theirs[0] == ours[0]
+        assert abs(theirs[1] / ours[1] - 1) < 0.2 and abs(theirs[5] - ours[5]) < 0.02
+
+
 def commands():
     lines = (line for block in blocks("bash") for line in block.splitlines())
     return [line.split("#")[0].split() for line in lines if line.split("#")[0].strip()]

@@ -7,11 +7,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import optax
 
 from fl_sketch import sketch, transforms, validate
 from fl_sketch.algorithms.fedavg import fedavg
 from fl_sketch.algorithms.fedopt import fedopt
+from fl_sketch.algorithms.iterative_sketching import iterative_sketching
 from fl_sketch.algorithms.safl import safl
 from fl_sketch.local import Loss
 from fl_sketch.protocols import Algorithm, Sketch
@@ -20,6 +22,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedavg": fedavg,
     "fedopt": fedopt,
     "safl": safl,
+    "iterative_sketching": iterative_sketching,
 }
 
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
@@ -44,6 +47,13 @@ OPERATORS: dict[str, Callable[[int, int], Sketch]] = {
     "identity": lambda b, rows: sketch.identity(),
 }
 
+SCHEDULES: dict[str, Callable[..., optax.ScalarOrSchedule]] = {
+    "constant": lambda rate, floor, rounds: rate,
+    "cosine": lambda rate, floor, rounds: optax.cosine_decay_schedule(
+        rate, rounds, alpha=floor / rate
+    ),
+}
+
 LAYOUTS: dict[str, Callable[[Sketch], Sketch]] = {
     "whole": lambda op: op,
     "leaves": sketch.leaf_by_leaf,
@@ -62,8 +72,18 @@ def build_sketch(
     return LAYOUTS[layout](OPERATORS[operator](max(1, int(d / compression)), rows))
 
 
+def build_schedule(
+    name: str, rate: float, *, floor: float, rounds: int
+) -> optax.ScalarOrSchedule:
+    """Returns the server's rate in every round, from `rate` to `floor`."""
+    validate.one_of(tuple(SCHEDULES), schedule=name)
+    if not isinstance(rate, jax.core.Tracer):
+        validate.in_range(0, rate, floor=floor)
+    return SCHEDULES[name](rate, floor, rounds)
+
+
 def build_optimizer(
-    name: str, rate: float, *, b1: float, b2: float, eps: float
+    name: str, rate: optax.ScalarOrSchedule, *, b1: float, b2: float, eps: float
 ) -> optax.GradientTransformation:
     """Returns a server optimizer; each reads those of the numbers that it has."""
     validate.one_of(tuple(OPTIMIZERS), optimizer=name)

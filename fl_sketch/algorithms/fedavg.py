@@ -10,7 +10,7 @@ def fedavg(
     loss: local.Loss,
     *,
     client_rate: float,
-    server_rate: float = 1.0,
+    server_rate: optax.ScalarOrSchedule = 1.0,
     server_momentum: float = 0.0,
     proximal: float = 0.0,
 ) -> Algorithm:

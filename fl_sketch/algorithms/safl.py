@@ -1,5 +1,6 @@
 """Sketched adaptive federated learning."""
 
+import jax
 import optax
 
 from fl_sketch import channels, local
@@ -12,6 +13,7 @@ def safl(
     sketch: Sketch,
     client_rate: float,
     server: optax.GradientTransformation,
+    client_clip: jax.typing.ArrayLike = 0.0,
 ) -> Algorithm:
     """Returns SAFL: clients send sketches of their local progress, the server adapts.
 
@@ -20,14 +22,22 @@ def safl(
     sends the mean down (line 9). Algorithm 2: the model takes a step of an adaptive
     optimizer, both moments of which are built from the de-sketched mean.
 
+    For gradients with heavy tails the paper announces a clipped form without printing
+    it; here clients shorten x_0 - x_K to `client_clip` before they sketch it, the
+    last place where its length is known.
+
     Args:
       loss: of one batch.
-      sketch: R; a fresh one every round.
+      sketch: R; a fresh one every round. Of the whole update, or with
+        `leaf_by_leaf` of each array of parameters, which the paper leaves open.
       client_rate: eta of the local steps.
-      server: Adam, AMSGrad or another optimizer of optax.
+      server: `transforms.paper_amsgrad` as printed, or any optimizer of optax.
+      client_clip: tau of the clipped form; 0 for none.
+
+    Reference: Chen et al., Algorithms 1 and 2.
     """
     return Algorithm(
         local=local.sgd_steps(loss, optax.sgd(client_rate)),
-        uplink=channels.sketched(sketch),
+        uplink=channels.clipped(channels.sketched(sketch), client_clip),
         server=server,
     )

@@ -17,8 +17,9 @@ class Examples(NamedTuple):
 
     Attributes:
       inputs: uint8 or float32 images [n, height, width, channels], or n strings in
-        an array of objects. Arrays from files are mapped into memory: not writable.
-      targets: int32 [n].
+        an array of objects, or int32 tokens [n, length]. Arrays from files are mapped
+        into memory: not writable.
+      targets: int32 [n], or [n, length] where every token has one.
     """
 
     inputs: np.ndarray
@@ -26,20 +27,28 @@ class Examples(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """One data set, for training and for testing; `classes` counts the targets."""
+    """One data set, for training and for testing; `classes` counts the targets.
+
+    `owners` says whose each training example is, int32 [n], where the data say it.
+    """
 
     name: str
     train: Examples
     test: Examples
     classes: int
+    owners: np.ndarray | None = None
 
 
 def normalise(images: jax.Array) -> jax.Array:
     """Returns float32 images in [0, 1]: bytes divided by 255, floats as they are.
+
+    Tokens, which are int32, stay tokens.
 
     >>> normalise(jnp.array([0, 255], jnp.uint8))
     Array([0., 1.], dtype=float32)
     """
     if images.dtype == jnp.uint8:
         return images.astype(jnp.float32) / 255
+    if images.dtype == jnp.int32:
+        return images
     return images.astype(jnp.float32)

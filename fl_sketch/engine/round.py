@@ -220,7 +220,11 @@ class _Device(NamedTuple):
     def _mean_over(self, function, *arguments):
         total, kept = self._visit(function, *arguments)
         total = jax.lax.psum(total, AXIS)
-        return jax.tree.map(lambda t: t / self.denominator, total), kept
+        # What crosses a network is numbers: if XLA rounded the division together with
+        # what comes after it, whoever hears the mean would get another model.
+        denominator = jax.lax.optimization_barrier(self.denominator)
+        mean = jax.tree.map(lambda t: t / denominator, total)
+        return jax.lax.optimization_barrier(mean), kept
 
     def _visit(self, function, *arguments):
         """Returns (weighted sum of the first results, all second results).

@@ -72,8 +72,11 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
     choices.check_counts(config)
     sampler = choices.sampler_of(config)
     mesh, chunk = choices.mesh_of(config), choices.chunk_of(config)
-    splits = datasets.load(config.data.name, data_dir)
-    inputs = jax.ShapeDtypeStruct((1, *splits.train.inputs.shape[1:]), jnp.float32)
+    splits = choices.splits_of(config, data_dir)
+    first = jax.ShapeDtypeStruct(
+        (1, *splits.train.inputs.shape[1:]), splits.train.inputs.dtype
+    )
+    inputs = jax.eval_shape(datasets.normalise, first)
     same = NamedSharding(mesh, P())
 
     def loss_of(numbers):
@@ -91,7 +94,7 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
         return plan or clients.batches(data, key, client, **work)
 
     def start(numbers, key):
-        first = jnp.zeros(inputs.shape)
+        first = jnp.zeros(inputs.shape, inputs.dtype)
         params = loss_of(numbers).init(jax.random.fold_in(key, INITIAL), first)
         return engine.initial_state(algorithm_of(numbers), params, config.data.clients)
 
@@ -117,7 +120,7 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
         return jax.device_put(splits.train, same)
 
     def shares(seed):
-        return choices.partition_of(config, splits.train.targets, seed)
+        return choices.partition_of(config, splits.train.targets, seed, splits.owners)
 
     def data(seed):
         return clients.resident(examples(), shares(seed), device=same)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import jax
 import numpy as np
 
-KEEP = 2  # the newest, and the one before in case the newest is damaged
+KEEP = 2  # the newest, and the one before in case the newest is damaged; 0: all
 NAME = re.compile(r"round_(\d{8})\.npz")
 
 
@@ -22,8 +22,8 @@ class Unreadable(RuntimeError):
     """There are checkpoints, and none of them can be read."""
 
 
-def save(folder: pathlib.Path, number: int, tree: Any) -> None:
-    """Writes the checkpoint of a round, then removes all but the newest `KEEP`.
+def save(folder: pathlib.Path, number: int, tree: Any, *, keep: int = KEEP) -> None:
+    """Writes the checkpoint of a round, then removes all but the newest `keep`.
 
     Raises:
       OSError: if it cannot be written; the earlier ones are as they were.
@@ -40,7 +40,7 @@ def save(folder: pathlib.Path, number: int, tree: Any) -> None:
     except OSError:
         partial.unlink(missing_ok=True)
         raise
-    for old in rounds(folder)[:-KEEP]:
+    for old in rounds(folder)[:-keep] if keep else ():
         (folder / f"round_{old:08d}.npz").unlink()
 
 

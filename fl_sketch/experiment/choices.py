@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch import engine, models, validate
 from fl_sketch.algorithms import catalog
-from fl_sketch.data import datasets, partition
+from fl_sketch.data import datasets, partition, text
 from fl_sketch.experiment import streaming
 from fl_sketch.protocols import Algorithm
 
@@ -28,7 +28,9 @@ Numbers = Mapping[str, jax.typing.ArrayLike]
 CONTINUOUS: dict[str, tuple[float | None, float]] = {
     "client.rate": (None, math.inf),
     "client.proximal": (0, math.inf),
+    "client.clip": (0, math.inf),
     "server.rate": (None, math.inf),
+    "server.floor": (0, math.inf),
     "server.b1": (0, 1),
     "server.b2": (0, 1),
     "server.eps": (0, math.inf),
@@ -74,6 +76,12 @@ def check_counts(config: ConfigDict) -> None:
         eval_every=config.eval_every,
         checkpoint_every=config.checkpoint_every,
     )
+    if config.checkpoint_keep not in (0, *range(2, 1000)):
+        msg = (
+            "Expected checkpoint_keep to be 0 (all) or at least 2, in case the newest "
+            f"is damaged, got checkpoint_keep={config.checkpoint_keep}."
+        )
+        raise ValueError(msg)
     with section("data"):
         validate.at_least_one(clients=config.data.clients)
     with section("client"):
@@ -119,8 +127,20 @@ def weighted_sampler_of(config: ConfigDict, sampler, starts: jax.Array):
     )
 
 
+def splits_of(config: ConfigDict, data_dir: str | None) -> datasets.Splits:
+    """Returns the data, texts as tokens."""
+    splits = datasets.load(config.data.name, data_dir)
+    with section("data"):
+        return text.encoded(
+            splits, length=config.data.length, most=config.data.vocabulary
+        )
+
+
 def partition_of(
-    config: ConfigDict, labels: np.ndarray, seed: int
+    config: ConfigDict,
+    labels: np.ndarray,
+    seed: int,
+    owners: np.ndarray | None = None,
 ) -> partition.Partition:
     """Returns which client has which training examples."""
     data, total = config.data, len(labels)
@@ -142,20 +162,38 @@ def partition_of(
             ),
             seed=seed,
         ),
+        "natural": lambda: _natural(owners, count),
     }
     with section("data"):
         validate.one_of(tuple(partitions), partition=data.partition)
         return partitions[data.partition]()
 
 
+def _natural(owners: np.ndarray | None, clients: int) -> partition.Partition:
+    if owners is None:
+        msg = "Expected data with owners for partition='natural', such as shakespeare."
+        raise ValueError(msg)
+    shares = partition.natural(owners)
+    if shares.clients != clients:
+        msg = (
+            f"Expected clients={shares.clients}, the owners of the data, "
+            f"got clients={clients}."
+        )
+        raise ValueError(msg)
+    return shares
+
+
 def loss_of(config: ConfigDict, classes: int, numbers: Numbers) -> models.Loss:
     """Returns the model's loss on batches of examples."""
     with section("model"):
-        model = models.build(config.model.name, classes)
+        name, options = config.model.name, {"size": config.model.size}
+        if name == "transformer":
+            options["vocabulary"] = config.data.vocabulary
         return models.classification(
-            model,
+            models.build(name, classes, **options),
             label_smoothing=numbers["model.label_smoothing"],
             weight_decay=numbers["model.weight_decay"],
+            padding=text.PAD if name == "language_model" else None,
         )
 
 
@@ -169,9 +207,15 @@ def algorithm_of(
         return loss.value(params, datasets.normalise(batch.inputs), batch.targets)
 
     with section("server"):
+        rate = catalog.build_schedule(
+            config.server.schedule,
+            numbers["server.rate"],
+            floor=numbers["server.floor"],
+            rounds=config.rounds,
+        )
         server = catalog.build_optimizer(
             config.server.optimizer,
-            numbers["server.rate"],
+            rate,
             b1=numbers["server.b1"],
             b2=numbers["server.b2"],
             eps=numbers["server.eps"],
@@ -188,8 +232,9 @@ def algorithm_of(
         config.algorithm,
         value,
         client_rate=numbers["client.rate"],
+        client_clip=numbers["client.clip"],
         proximal=numbers["client.proximal"],
-        server_rate=numbers["server.rate"],
+        server_rate=rate,
         server=server,
         sketch=operator,
     )

@@ -85,7 +85,7 @@ def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
 
     def on_save(done, progress):
         if folder:
-            _save(folder, done, progress, say)
+            _save(folder, done, progress, config.checkpoint_keep, say)
 
     shown = display.bar(config.rounds, done, hidden=folder is None)
     with stopping_on_signals() as stop, shown as move:
@@ -159,9 +159,9 @@ def _say_nothing(line: str) -> None:
     del line
 
 
-def _save(folder: Workdir, done: int, progress: Progress, say) -> None:
+def _save(folder: Workdir, done: int, progress: Progress, keep: int, say) -> None:
     try:
-        checkpoint.save(folder.checkpoints, done, progress)
+        checkpoint.save(folder.checkpoints, done, progress, keep=keep)
     except OSError as error:
         last = checkpoint.rounds(folder.checkpoints)
         kept = f"the last one is of round {last[-1]}" if last else "there is none yet"

@@ -8,6 +8,7 @@
 {'bias': (32,), 'kernel': (64, 32)}
 """
 
+from fl_sketch.models.bottleneck import resnet101 as resnet101
 from fl_sketch.models.classifiers import cnn as cnn
 from fl_sketch.models.classifiers import lenet as lenet
 from fl_sketch.models.classifiers import logistic as logistic
@@ -19,3 +20,6 @@ from fl_sketch.models.convolution import max_pool as max_pool
 from fl_sketch.models.losses import Loss as Loss
 from fl_sketch.models.losses import classification as classification
 from fl_sketch.models.registry import build as build
+from fl_sketch.models.transformers import language_model as language_model
+from fl_sketch.models.transformers import transformer as transformer
+from fl_sketch.models.transformers import vit as vit

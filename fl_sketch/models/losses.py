@@ -49,6 +49,7 @@ def classification(
     *,
     label_smoothing: jax.typing.ArrayLike = 0.0,
     weight_decay: jax.typing.ArrayLike = 0.0,
+    padding: int | None = None,
 ) -> Loss:
     """Returns the cross-entropy of a model's logits with integer labels.
 
@@ -64,6 +65,7 @@ def classification(
       model: a flax module from inputs to logits, its parameters its only state.
       label_smoothing: a, in [0, 1]. May be traced, for a sweep.
       weight_decay: at least 0. May be traced, for a sweep.
+      padding: a label that does not count, after the end of a text; or None.
     """
     validate.in_range(0, 1, label_smoothing=label_smoothing)
     validate.in_range(0, float("inf"), weight_decay=weight_decay)
@@ -82,7 +84,10 @@ def classification(
         """Returns (logits, labels, one weight for each label)."""
         logits = model.apply({"params": params}, inputs).astype(jnp.float32)
         targets = _labels(targets, logits.shape[:-1])
-        return logits, targets, _weights(weights, targets.shape)
+        weights = _weights(weights, targets.shape)
+        if padding is not None:
+            weights = weights * (targets != padding)
+        return logits, targets, weights
 
     def value(params, inputs, targets, weights=None):
         logits, targets, weights = predict(params, inputs, targets, weights)

@@ -9,16 +9,17 @@ Mlp(
 >>> build("lenett", 10)
 Traceback (most recent call last):
 ValueError: Expected model to be one of 'logistic', 'mlp', 'lenet', 'cnn', 'resnet', \
-got model='lenett'. Did you mean 'lenet'?
+'vit', 'transformer', 'language_model', got model='lenett'. Did you mean 'lenet'?
 """
 
+import functools
 import inspect
 from typing import Any
 
 import flax.linen as nn
 
 from fl_sketch import validate
-from fl_sketch.models import classifiers
+from fl_sketch.models import bottleneck, classifiers, transformers
 
 MODELS = {
     "logistic": classifiers.logistic,
@@ -26,11 +27,29 @@ MODELS = {
     "lenet": classifiers.lenet,
     "cnn": classifiers.cnn,
     "resnet": classifiers.resnet,
+    "vit": transformers.vit,
+    "transformer": transformers.transformer,
+    "language_model": transformers.language_model,
 }
 
+# The shapes that SAFL's experiments have, where they differ from the defaults.
+BASE = {"width": 768, "depth": 12, "heads": 12}
+PAPER = {
+    "resnet": bottleneck.resnet101,
+    "vit": functools.partial(transformers.vit, **BASE),
+    "transformer": functools.partial(transformers.transformer, **BASE),
+}
+SIZES = ("small", "paper")
 
-def build(name: str, classes: int, **options: Any) -> nn.Module:
+
+def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn.Module:
     """Returns the model of that name; options are those of its function.
+
+    Args:
+      name: one of `MODELS`.
+      classes: of the data.
+      size: "small", which trains on two cores, or "paper", for those in `PAPER`.
+      **options: for the model's function.
 
     Raises:
       ValueError: for a name or an option that does not exist, with the nearest
@@ -44,7 +63,13 @@ def build(name: str, classes: int, **options: Any) -> nn.Module:
             has = f"only {', '.join(legal)}" if legal else "none"
             msg = f"Model {name!r} has no option {option!r}, {has}."
             raise ValueError(msg + validate.nearest(option, legal))
-    return MODELS[name](classes, **options)
+    validate.one_of(SIZES, size=size)
+    if size == "small":
+        return MODELS[name](classes, **options)
+    if name not in PAPER:
+        msg = f"Expected size='small' for model {name!r}, got size={size!r}."
+        raise ValueError(msg)
+    return PAPER[name](classes, **options)
 
 
 def options_of(name: str) -> tuple[str, ...]:

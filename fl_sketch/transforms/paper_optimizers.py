@@ -18,7 +18,10 @@ class AmsgradState(NamedTuple):
 
 
 def paper_amsgrad(
-    learning_rate: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
+    learning_rate: optax.ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
 ) -> optax.GradientTransformation:
     """Returns AMSGrad without bias correction, as SAFL's Algorithm 2 has it.
 
@@ -27,7 +30,7 @@ def paper_amsgrad(
     both moments first, and so takes other first steps.
 
     Args:
-      learning_rate: of the server.
+      learning_rate: of the server; may be a schedule.
       b1: decay of the first moment.
       b2: decay of the second moment.
       eps: added to the root.
@@ -42,9 +45,10 @@ def paper_amsgrad(
         first = optax.tree.update_moment(updates, state.first, b1, 1)
         second = optax.tree.update_moment(updates, state.second, b2, 2)
         largest = jax.tree.map(jnp.maximum, state.largest, second)
-        step = jax.tree.map(
-            lambda m, v: -learning_rate * m / (jnp.sqrt(v) + eps), first, largest
-        )
+        step = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), first, largest)
         return step, AmsgradState(first, second, largest)
 
-    return optax.GradientTransformation(init, update)
+    return optax.chain(
+        optax.GradientTransformation(init, update),
+        optax.scale_by_learning_rate(learning_rate),
+    )

@@ -1,0 +1,1 @@
+"""Audits: what a trained model and its messages give away about themselves."""

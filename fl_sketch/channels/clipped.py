@@ -1,0 +1,30 @@
+"""A channel for updates with heavy tails: long ones are shortened before they leave."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fl_sketch.protocols import Channel
+
+
+def clipped(channel: Channel, limit: jax.typing.ArrayLike) -> Channel:
+    """Scales an update down to the norm `limit` where it is longer.
+
+    The norm is that of the update as one vector, before the channel does anything to
+    it: a sketch keeps norms on average only, so a bound on the message would cut
+    clients by chance. It is no privacy mechanism, which must bound what leaves.
+
+    Args:
+      channel: for the shortened updates.
+      limit: tau; 0 for none, as one point of a sweep may have it.
+    """
+    if not isinstance(limit, jax.Array) and limit == 0:
+        return channel
+
+    def mean(update, memory, keys, link_mean):
+        norm = optax.tree.norm(update)
+        shorter = jnp.where((limit > 0) & (norm > limit), limit / norm, 1)
+        update = jax.tree.map(lambda leaf: leaf * shorter.astype(leaf.dtype), update)
+        return channel.mean(update, memory, keys, link_mean)
+
+    return Channel(channel.init, mean)

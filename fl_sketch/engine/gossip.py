@@ -1,0 +1,149 @@
+"""Rounds without a server: every node hears every message and does the rest itself.
+
+Song et al., section 4: messages reach all nodes of a graph in as many hops as its
+diameter. They are small, so they may be handed on as they are, and all nodes then
+take the same mean and the same step. The models stay equal without ever being sent.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fl_sketch.engine import graph as graphs
+from fl_sketch.engine import link
+from fl_sketch.engine.graph import Graph
+from fl_sketch.engine.round import Client, Fetch, State
+from fl_sketch.keys import Purpose, round_keys
+from fl_sketch.protocols import Algorithm, Key, Memory, Message, Server, Tree
+
+
+def initial_nodes(algorithm: Algorithm, params: Tree, nodes: int) -> State:
+    """Returns the state before the first round, every node with a server of its own.
+
+    Args:
+      algorithm: as for a server.
+      params: the same on all nodes, which all can make from one seed.
+      nodes: how many.
+    """
+    memory = algorithm.uplink.init(params)
+    server = Server(params, algorithm.server.init(params), memory.server, jnp.int32(0))
+    client = Client(algorithm.local.init(params), memory.client)
+    return jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (nodes, *jnp.shape(leaf))) + 0,
+        State(server, client),
+    )
+
+
+def make_gossip_round(
+    algorithm: Algorithm, fetch: Fetch, graph: Graph
+) -> Callable[[State, Key, Any], State]:
+    """Returns `round(state, key, data) -> state`, not jitted; every node takes part.
+
+    Formal guarantee, tested: every node has at all times what `make_round` with
+    everyone in the cohort has at its server.
+
+    Every exchange is a flooding: see `graph.bytes_over_edges` for its cost. The
+    keys that a server would have for itself are shared by all.
+
+    Args:
+      algorithm: what clients and server do.
+      fetch: `(data, node, None, key) -> batches`.
+      graph: of the network.
+    """
+    server_tx = optax.with_extra_args_support(algorithm.server)
+
+    def run(state: State, key: Key, data) -> State:
+        servers, clients = state
+        nodes = jnp.arange(graph.nodes, dtype=jnp.int32)
+
+        def keys_of(server, node):
+            return round_keys(key, server.round, node)
+
+        def work_of(row):
+            server, client, node = row
+            own = jax.random.fold_in(keys_of(server, node).own, Purpose.BATCHES)
+            batches = fetch(data, node, None, own)
+            return algorithm.local.run(
+                server, client.local, batches, keys_of(server, node)
+            )
+
+        def deliver(row, work, mean):
+            server, client, node = row
+            memory = Memory(client.memory, server.memory)
+            return algorithm.uplink.mean(
+                work.update, memory, keys_of(server, node), mean
+            )
+
+        def message(args):
+            row, work, known = args
+            return link.message_after(known, lambda mean: deliver(row, work, mean))
+
+        def after(args):
+            row, work, means = args
+            server, _, node = row
+            delivery, memory = deliver(row, work, link.answering(means))
+            updates, opt = server_tx.update(
+                delivery.estimate,
+                server.opt,
+                server.params,
+                key=keys_of(server, node).server,
+            )
+            params = optax.apply_updates(server.params, updates)
+            new = Server(params, opt, memory.server, server.round + 1)
+            local = algorithm.local.finish(work.state, delivery)
+            return State(new, Client(local, memory.client))
+
+        rows = servers, clients, nodes
+        works = jax.lax.map(work_of, rows)
+        first = jax.tree.map(lambda leaf: leaf[0], (rows, works))
+        means = ()
+        for _ in range(link.count_exchanges(lambda mean: deliver(*first, mean))):
+            messages = jax.lax.map(message, (rows, works, means))
+            mean = jax.lax.map(_mean, flooded(graph, messages))
+            means += (jax.lax.optimization_barrier(mean),)
+        return jax.lax.map(after, (rows, works, means))
+
+    return run
+
+
+def flooded(graph: Graph, messages: Message) -> Message:
+    """Returns what every node holds at the end: leaves [nodes, origins, ...].
+
+    Hop by hop, a node takes a message from a neighbour that has it already.
+
+    Args:
+      graph: of the network.
+      messages: one for each node, along a leading axis.
+    """
+    hops, origins = graphs.distances(graph), np.arange(graph.nodes)
+    nearer = hops[None] == hops[:, None] - 1  # node, neighbour, origin
+    source = np.argmax(nearer & graphs.neighbours(graph)[..., None], axis=1)
+
+    def of_leaf(leaf):
+        def when(held, yes, no):
+            return jnp.where(held.reshape(held.shape + (1,) * (leaf.ndim - 1)), yes, no)
+
+        table = when(hops == 0, leaf[None], jnp.zeros_like(leaf)[None])
+        for hop in range(1, graphs.diameter(graph) + 1):
+            table = when(hops == hop, table[source, origins], table)
+        return table
+
+    return jax.tree.map(of_leaf, messages)
+
+
+def _mean(held: Message) -> Message:
+    """Returns the mean over origins, added up one after the other as a server does."""
+    origins = jnp.float32(jax.tree.leaves(held)[0].shape[0])
+    origins = jax.lax.optimization_barrier(origins)  # as in `round`: see there
+
+    def of_leaf(leaf):
+        total, _ = jax.lax.scan(
+            lambda total, one: (total + one, None), jnp.zeros_like(leaf[0]), leaf
+        )
+        return total / origins
+
+    return jax.tree.map(of_leaf, held)

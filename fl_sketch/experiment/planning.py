@@ -1,0 +1,189 @@
+"""What a config will cost and what a theorem says of it, before anything runs."""
+
+from collections.abc import Mapping
+
+from ml_collections import ConfigDict
+
+from fl_sketch import theory, validate
+from fl_sketch.engine import graph as graphs
+from fl_sketch.engine.graph import Graph
+from fl_sketch.experiment.build import Experiment
+from fl_sketch.theory import Promise
+
+Constants = Mapping[str, float]
+
+# Constants of the problem: default and meaning, for the flags of `launch.plan`.
+CONSTANTS = {
+    "target": (0.1, "The error to reach: f - f*, or the mean |grad|^2."),
+    "smoothness": (1.0, "L: how fast clients' gradients change."),
+    "convexity": (0.0, "mu of strong convexity or PL; 0: convex or nonconvex."),
+    "distance": (1.0, "|w0 - w*|^2."),
+    "spread": (0.0, "sigma^2: the mean over clients of |grad f_c(w*)|^2."),
+    "gradient": (1.0, "G: no gradient is longer."),
+    "noise": (1.0, "sigma of sub-Gaussian stochastic gradients."),
+    "intrinsic": (10.0, "Intrinsic dimension; see launch.spectrum."),
+    "loss": (1.0, "The loss at the start, over its lower bound."),
+}
+
+
+def lines(
+    config: ConfigDict,
+    experiment: Experiment,
+    constants: Constants,
+    *,
+    graph: Graph | None = None,
+) -> list[str]:
+    """Returns what to print of a plan.
+
+    Args:
+      config: of the run.
+      experiment: built from it, not compiled.
+      constants: a value for each of `CONSTANTS`.
+      graph: of a network without a server, whose nodes are the clients.
+    """
+    said = _costs(config, experiment)
+    if graph:
+        said += _flooding(config, experiment, graph)
+    promise = promised(config, experiment, constants)
+    if promise is None:
+        return [*said, f"theory: no theorem here is about {config.algorithm}"]
+    known = ", ".join(f"{name}={constants[name]:g}" for name in CONSTANTS)
+    return [
+        *said,
+        f"theory: {promise.theorem}",
+        f"  with {known}",
+        f"  step of the clients {promise.step:.4g} (config: {config.client.rate:g}), "
+        f"{promise.rounds} rounds (config: {config.rounds}) of {promise.local_steps} "
+        f"local steps (config: {config.client.steps}), {promise.bits / 8e6:.4g} MB up",
+        "  if:",
+        *(f"    - {assumption}" for assumption in promise.assumptions),
+    ]
+
+
+def promised(
+    config: ConfigDict, experiment: Experiment, constants: Constants
+) -> Promise | None:
+    """Returns what the theorem about a config's algorithm gives, or None."""
+    clients = cohort_size(config)
+    d, b = experiment.facts["d"], experiment.facts["sketch_size"]
+    steps, target = config.client.steps, constants["target"]
+    if config.algorithm == "iterative_sketching":
+        song = {name: constants[name] for name in ("smoothness", "distance", "spread")}
+        song |= {"clients": clients, "b": b, "steps": steps, "target": target}
+        song["alpha"] = theory.alpha(config.sketch.operator, d, b)
+        if constants["convexity"]:
+            return theory.strongly_convex(convexity=constants["convexity"], **song)
+        return theory.convex(**song)
+    if config.algorithm == "safl":
+        return theory.adaptive(
+            theory.Adaptive(
+                **{name: constants[name] for name in _OF_SAFL},
+                rate=config.server.rate,
+                b1=config.server.b1,
+                eps=config.server.eps,
+            ),
+            target=target,
+            steps=steps,
+            clients=clients,
+            d=d,
+            b=b,
+        )
+    if config.algorithm.startswith("fedsketch"):
+        return _fedsketch(config, d, clients, constants)
+    return None
+
+
+_OF_SAFL = ("smoothness", "intrinsic", "gradient", "noise", "loss")
+
+
+def _fedsketch(config, d, clients, constants) -> Promise:
+    numbers = max(1, int(d / config.sketch.compression))
+    convexity, smoothness = constants["convexity"], constants["smoothness"]
+    return theory.fedsketch(
+        "pl" if convexity else "nonconvex",
+        "heaprix" if "heaprix" in config.algorithm else "privix",
+        target=constants["target"],
+        smoothness=smoothness,
+        condition=smoothness / convexity if convexity else 1.0,
+        clients=clients,
+        d=d,
+        cols=max(1, numbers // config.sketch.rows),
+        server_rate=config.server.rate,
+        tracking="gate" in config.algorithm,
+    )
+
+
+def cohort_size(config: ConfigDict) -> int:
+    """Returns how many clients take part in a round, on average."""
+    everyone = config.cohort.sampling == "everyone"
+    return config.data.clients if everyone else config.cohort.size
+
+
+def _costs(config: ConfigDict, experiment: Experiment) -> list[str]:
+    facts, prices = experiment.facts, experiment.prices
+    clients, up = cohort_size(config), facts["bytes_up_planned"]
+    down = prices.whole if prices.missed is None else prices.missed
+    said = [
+        f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
+        f"{facts['dataset']}, {clients} of {config.data.clients} clients a round",
+        f"sketch: {facts['sketch_size']} numbers, 1/{facts['compression']:.4g} of the "
+        f"model, {facts['exchanges']} exchanges a round",
+    ]
+    if up is None:
+        return [*said, "bytes up: they depend on the round"]
+    per_round = f"{clients * up} bytes up and {clients * down} down"
+    in_all = config.rounds * clients
+    return [
+        *said,
+        f"a round: {per_round}; {config.rounds} rounds: {in_all * up / 1e6:.4g} MB up "
+        f"and {in_all * down / 1e6:.4g} MB down",
+    ]
+
+
+def _flooding(config, experiment, graph: Graph) -> list[str]:
+    """Returns what the same run costs without a server."""
+    if graph.nodes != config.data.clients:
+        msg = (
+            f"Expected a graph of {config.data.clients} nodes (data.clients), "
+            f"got one of {graph.nodes}."
+        )
+        raise ValueError(msg)
+    message = experiment.facts["bytes_up_planned"]
+    if message is None:
+        return ["flooding: the bytes depend on the round"]
+    bytes_ = graphs.bytes_over_edges(graph, message)
+    return [
+        f"without a server: {len(graph.edges)} edges, everything everywhere after "
+        f"{graphs.diameter(graph)} hops; a round: {bytes_.sum()} bytes in all, at most "
+        f"{bytes_.max()} over one edge in one direction"
+    ]
+
+
+def graph_of(text: str, nodes: int, seed: int) -> Graph:
+    """Returns the graph that a flag names.
+
+    Args:
+      text: "ring", "grid:2x3", "regular:4" or the name of a file of edges.
+      nodes: for those that do not say it.
+      seed: for what is random.
+    """
+    kind, _, rest = text.partition(":")
+    try:
+        if kind == "ring":
+            return graphs.ring(nodes)
+        if kind == "grid":
+            height, width = map(int, rest.split("x"))
+            return graphs.grid(height, width)
+        if kind == "regular":
+            return graphs.random_regular(nodes, int(rest), seed=seed)
+    except ValueError as error:
+        allowed = "ring, grid:HEIGHTxWIDTH, regular:DEGREE or a file of edges"
+        msg = f"Expected graph to be {allowed}, got graph={text}: {error}"
+        raise ValueError(msg) from None
+    return graphs.read(text)
+
+
+def check(constants: Constants) -> None:
+    """Raises a ValueError for a constant that cannot be."""
+    for name, value in constants.items():
+        validate.in_range(0, float("inf"), **{name: value})

@@ -1,0 +1,45 @@
+"""Prints what a config costs and what a theorem says of it; runs nothing.
+
+python -m launch.plan --config=configs/quickstart.py --smoothness=2 --gradient=0.5
+python -m launch.plan --config=configs/default.py --config.algorithm=iterative_sketching
+  --convexity=0.1 --graph=ring
+
+The constants of a problem are flags; what is not given is one of the defaults below,
+which are no measurements. A graph, one of ring, grid:4x5, regular:3 or a file with an
+edge on each line, adds what flooding the messages costs where there is no server.
+"""
+
+from absl import flags
+from ml_collections import config_flags
+
+from fl_sketch import experiment
+from fl_sketch.experiment import planning
+from launch import command
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/.")
+DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
+)
+GRAPH = flags.DEFINE_string("graph", None, "Of a network without a server.")
+CONSTANTS = {
+    name: flags.DEFINE_float(name, default, meaning)
+    for name, (default, meaning) in planning.CONSTANTS.items()
+}
+flags.mark_flag_as_required("config")
+
+
+def main():
+    """Prints the plan."""
+    config = CONFIG.value
+    constants = {name: flag.value for name, flag in CONSTANTS.items()}
+    planning.check(constants)
+    graph = None
+    if GRAPH.value:
+        graph = planning.graph_of(GRAPH.value, config.data.clients, config.seed)
+    built = experiment.build(config, DATA_DIR.value)
+    for line in planning.lines(config, built, constants, graph=graph):
+        print(line)
+
+
+if __name__ == "__main__":
+    command.run(main)

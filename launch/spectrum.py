@@ -1,0 +1,40 @@
+"""Shows the Hessian's eigenvalues at every checkpoint of a run.
+
+python -m launch.train --config=configs/quickstart.py --workdir=/tmp/run
+  --config.checkpoint_every=50 --config.checkpoint_keep=0
+python -m launch.spectrum --workdir=/tmp/run
+
+Writes spectrum.csv and spectrum.png beside them.
+"""
+
+from absl import flags
+
+from configs import default
+from fl_sketch.experiment import spectra
+from launch import command
+
+WORKDIR = flags.DEFINE_string("workdir", None, "The folder of a run.")
+DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
+)
+EXAMPLES = flags.DEFINE_integer("examples", 1000, "Of the training set.")
+PROBES = flags.DEFINE_integer("probes", 4, "Random vectors.")
+STEPS = flags.DEFINE_integer("steps", 60, "Of Lanczos.")
+flags.mark_flag_as_required("workdir")
+
+
+def main():
+    """Prints a row for each checkpoint."""
+    spectra.of_run(
+        WORKDIR.value,
+        default.get_config(),
+        DATA_DIR.value,
+        examples=EXAMPLES.value,
+        probes=PROBES.value,
+        steps=STEPS.value,
+        say=lambda line: print(line, flush=True),
+    )
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,163 @@
+"""Song's Algorithm 1: nobody needs the model, with a server or without one."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fl_sketch import algorithms, channels, engine, sketch
+from fl_sketch.engine import graph as graphs
+from fl_sketch.protocols import Channel, Memory
+from tests import operators
+from tests.meshes import mesh_of
+from tests.oracles.rounds import local_sgd, matrix
+from tests.quadratics import ALGORITHMS, PARAMS, RATE, D, fetch, flat, loss, optima
+
+KEY = jax.random.key(0)
+CLIENTS = 6
+
+
+ROUNDS = 6
+
+
+def remembering(channel, op):
+    """The same channel, all mean messages left in the server's memory."""
+
+    def init(params):
+        message = jax.eval_shape(op.apply, KEY, params)
+        table = jax.tree.map(lambda m: jnp.zeros((ROUNDS, *m.shape), m.dtype), message)
+        return Memory((), (table, jnp.int32(0)))
+
+    def mean(update, memory, keys, link_mean):
+        heard = []
+
+        def listen(message):
+            heard.append(link_mean(message))
+            return heard[-1]
+
+        delivery, _ = channel.mean(update, Memory((), ()), keys, listen)
+        table, number = memory.server
+        table = jax.tree.map(lambda t, m: t.at[number].set(m), table, heard[0])
+        return delivery, Memory((), (table, number + 1))
+
+    return Channel(init, mean)
+
+
+def star(algorithm, rounds, devices=1):
+    one_round = engine.make_round(algorithm, fetch, mesh_of(devices, "clients"))
+    run = jax.jit(
+        functools.partial(
+            engine.run_rounds, one_round, engine.everyone(CLIENTS), most=rounds
+        )
+    )
+    state = engine.initial_state(algorithm, PARAMS, CLIENTS)
+    return run(state, KEY, optima(CLIENTS), rounds)[0]
+
+
+@functools.cache
+def star_of(name, rounds):
+    return star(ALGORITHMS[name], rounds)
+
+
+def run_and_listen(op, rate, devices=1):
+    """Returns (last parameters, the mean messages of all rounds)."""
+    algorithm = algorithms.iterative_sketching(
+        loss, sketch=op, client_rate=RATE, server_rate=rate
+    )
+    algorithm = algorithm._replace(uplink=remembering(algorithm.uplink, op))
+    state = star(algorithm, ROUNDS, devices)
+    return state.server.params, state.server.memory[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [*((name, 0.3) for name in operators.OPERATORS), ("identity", 1.0)],
+)
+def test_the_stream_of_means_alone_gives_the_model_to_the_bit(name, rate):
+    op = operators.build(name, 8, D)
+    params, means = run_and_listen(op, rate)
+    replay = jax.jit(functools.partial(algorithms.replay, op, server_rate=rate))
+    chex.assert_trees_all_equal(replay(PARAMS, KEY, means), params)
+    assert np.isfinite(flat(params)).all() and np.abs(flat(params)).max() > 0
+
+
+def test_the_replay_hears_means_of_several_devices():
+    op = sketch.srht(8)
+    params, means = run_and_listen(op, 0.7, devices=4)
+    replay = jax.jit(functools.partial(algorithms.replay, op, server_rate=0.7))
+    chex.assert_trees_all_equal(replay(PARAMS, KEY, means), params)
+
+
+GRAPHS = {
+    "ring": graphs.ring(6),
+    "grid": graphs.grid(2, 3),
+    "random_regular": graphs.random_regular(6, 3, seed=0),
+    "edge list": graphs.from_edges([(0, 5), (5, 2), (2, 1), (1, 3), (3, 4)]),
+}
+
+
+def flood(graph, algorithm, rounds):
+    one_round = jax.jit(engine.make_gossip_round(algorithm, fetch, graph))
+    state = engine.initial_nodes(algorithm, PARAMS, graph.nodes)
+    for _ in range(rounds):
+        state = one_round(state, KEY, optima(graph.nodes))
+    return state
+
+
+@pytest.mark.parametrize(
+    ("graph", "name"),
+    [
+        *((graph, "iterative_sketching") for graph in GRAPHS),
+        *(("grid", name) for name in ("safl", "heaprix", "gradient_tracking")),
+    ],
+)
+def test_flooding_gives_every_node_what_a_server_would_have(graph, name):
+    nodes, server = flood(GRAPHS[graph], ALGORITHMS[name], 6), star_of(name, 6)
+    for leaf in jax.tree.leaves(nodes.server):
+        assert (leaf == leaf[0]).all()  # to the bit, without ever sending a model
+    last = jax.tree.map(lambda leaf: leaf[3], nodes.server)
+    chex.assert_trees_all_close(last, server.server, rtol=1e-6, atol=1e-6)
+    chex.assert_trees_all_close(nodes.clients, server.clients, rtol=1e-6, atol=1e-6)
+
+
+def test_the_identity_is_fedavg():
+    """To 1e-6 over 20 rounds."""
+    with_sketch = algorithms.iterative_sketching(
+        loss, sketch=sketch.identity(), client_rate=RATE, server_rate=0.8
+    )
+    without = algorithms.fedavg(loss, client_rate=RATE, server_rate=0.8)
+    ours, theirs = (star(a, rounds=20) for a in (with_sketch, without))
+    chex.assert_trees_all_close(
+        ours.server.params, theirs.server.params, rtol=1e-6, atol=1e-6
+    )
+
+
+def test_the_engine_follows_the_papers_lines():
+    rounds, op, rate = 6, sketch.ams(8), 0.5
+    targets, w = np.asarray(optima(CLIENTS), np.float64), np.zeros(D)
+    for t in range(rounds):
+        shared = engine.round.round_keys(KEY, t, 0).shared
+        r = matrix(op, shared)
+        changes = [-local_sgd(w, o) for o in targets]  # line 15
+        heard = rate * np.mean([r @ c for c in changes], axis=0)  # lines 16, 19
+        w = w + r.T @ heard  # line 9
+    state = star_of("iterative_sketching", rounds)
+    np.testing.assert_allclose(flat(state.server.params), w, rtol=1e-5, atol=1e-5)
+
+
+def test_the_server_rate_may_be_a_schedule():
+    falling = optax.cosine_decay_schedule(1.0, ROUNDS, alpha=0.1)
+    params, means = run_and_listen(sketch.gaussian(8), falling)
+    again = jax.jit(
+        functools.partial(algorithms.replay, sketch.gaussian(8), server_rate=falling)
+    )(PARAMS, KEY, means)
+    chex.assert_trees_all_close(again, params, rtol=1e-6)
+
+
+def test_channels_that_do_not_clip_are_left_alone():
+    channel = channels.exact()
+    assert channels.clipped(channel, 0.0) is channel

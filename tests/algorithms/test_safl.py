@@ -1,0 +1,103 @@
+"""SAFL: FedOpt when nothing is lost, Algorithm 2 to the letter, and clipped."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fl_sketch import algorithms, channels, sketch, transforms
+from fl_sketch.algorithms import catalog
+from fl_sketch.protocols import Memory
+from tests.algorithms.test_iterative_sketching import star
+from tests.quadratics import PARAMS, RATE, flat, loss
+
+SERVERS = {
+    "adam": optax.adam(0.05),
+    "optax_amsgrad": optax.amsgrad(0.05),
+    "paper_amsgrad": transforms.paper_amsgrad(0.05),
+    "adagrad": optax.adagrad(0.2),
+    "yogi": optax.yogi(0.05),
+    "cosine": optax.adam(optax.cosine_decay_schedule(0.05, 20, alpha=0.02)),
+}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_identity_is_fedopt(name):
+    """To 1e-6 over 20 rounds, clipping included where nothing is long."""
+    options = {"client_rate": RATE, "server": SERVERS[name]}
+    ours = algorithms.safl(loss, sketch=sketch.identity(), client_clip=1e3, **options)
+    theirs = algorithms.fedopt(loss, **options)
+    ours, theirs = star(ours, 20), star(theirs, 20)
+    chex.assert_trees_all_close(
+        ours.server.params, theirs.server.params, rtol=1e-6, atol=1e-6
+    )
+
+
+def test_both_moments_are_of_the_desketched_mean():
+    """One round: m = (1 - b1) g and v = (1 - b2) g^2, of the same noisy g."""
+    op = sketch.fixed_key(sketch.gaussian(8), jax.random.key(3))
+    algorithm = algorithms.safl(
+        loss, sketch=op, client_rate=RATE, server=transforms.paper_amsgrad(0.05)
+    )
+    moments = star(algorithm, 1).server.opt[0]
+    first, second = flat(moments.first), flat(moments.second)
+    np.testing.assert_allclose(second / 0.001, (first / 0.1) ** 2, rtol=1e-4)
+
+
+def through(channel, update):
+    """Returns what one client alone makes the server believe."""
+    keys = jax.random.key(0)
+    shared = type("Keys", (), {"shared": keys, "own": keys, "server": keys})
+    return channel.mean(update, Memory((), ()), shared, lambda message: message)[0]
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.5, jnp.float32(0.5), jnp.float32(0), 9.0])
+def test_a_clipped_update_is_as_long_as_it_may_be_and_points_the_same_way(limit):
+    update = jax.tree.map(lambda leaf: leaf + 0.5, PARAMS)  # of norm 2
+    sent = through(channels.clipped(channels.exact(), limit), update)
+    expected = 2.0 if limit in (0, 9) else 0.5
+    assert float(jnp.linalg.norm(flat(sent.estimate))) == pytest.approx(expected)
+    np.testing.assert_allclose(flat(sent.own) / expected, flat(update) / 2, rtol=1e-6)
+    assert sent.bits == 32 * 16
+
+
+def test_clipping_leaves_zero_zero_and_passes_nan_on():
+    channel = channels.clipped(channels.exact(), 1.0)
+    assert (flat(through(channel, PARAMS).estimate) == 0).all()
+    broken = {**PARAMS, "b": PARAMS["b"].at[0].set(jnp.nan)}
+    assert np.isnan(flat(through(channel, broken).estimate)).any()
+
+
+def test_clipping_holds_a_client_of_heavy_tails():
+    """Of 200 updates 2 are 10^4 times as long; the mean of the clipped stays near."""
+    key = jax.random.key(5)
+    normal = jax.random.normal(key, (200, 16)) * 0.1 + 1
+    heavy = normal.at[:2].multiply(-1e4)
+
+    def estimate(limit):
+        channel = channels.clipped(channels.exact(), limit)
+        each = jax.vmap(lambda update: through(channel, update).own)(heavy)
+        return each.mean(axis=0)
+
+    error = [float(jnp.linalg.norm(estimate(c) - 1)) for c in (5.0, 0.0)]
+    assert error[0] < 0.2 and error[1] > 100
+
+
+def test_the_cosine_ends_at_its_floor():
+    rate = catalog.build_schedule("cosine", 0.1, floor=1e-5, rounds=50)
+    middle = 1e-5 + (0.1 - 1e-5) / 2
+    np.testing.assert_allclose(
+        [rate(t) for t in (0, 25, 50, 80)], [0.1, middle, 1e-5, 1e-5], rtol=1e-4
+    )
+    assert catalog.build_schedule("constant", 0.1, floor=0.0, rounds=50) == 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "floor", "words"),
+    [("cos", 0.0, "Did you mean 'cosine'"), ("cosine", 0.2, r"floor.*\[0, 0.1\]")],
+)
+def test_wrong_schedules_are_refused(name, floor, words):
+    with pytest.raises(ValueError, match=words):
+        catalog.build_schedule(name, 0.1, floor=floor, rounds=50)

@@ -1,0 +1,143 @@
+"""Lanczos sees what a dense eigendecomposition sees, on every kind of model."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from fl_sketch import models
+from fl_sketch.audit import spectrum
+
+KEY = jax.random.key(0)
+BATCHES, BATCH = 3, 8
+
+
+def task(name, shape, classes=4, tokens=0, **options):
+    """Returns (loss of a batch, params off their start, batches)."""
+    loss = models.classification(models.build(name, classes, **options))
+    lead = (BATCHES, BATCH)
+    if tokens:
+        inputs = jax.random.randint(KEY, (*lead, *shape), 0, tokens)
+    else:
+        inputs = jax.random.normal(KEY, (*lead, *shape))
+    targets = jax.random.randint(jax.random.key(1), lead, 0, classes)
+    params = loss.init(KEY, inputs[0])
+    noise = jax.random.key(2)
+    params = jax.tree.map(
+        lambda leaf: leaf + 0.1 * jax.random.normal(noise, leaf.shape), params
+    )
+    return (lambda p, batch: loss.value(p, *batch)), params, (inputs, targets)
+
+
+def dense(loss, params, batches):
+    """Returns the Hessian, a column for each unit vector, and its decomposition."""
+    vector, unravel = ravel_pytree(params)
+
+    def whole(x):
+        batch = [jax.tree.map(lambda b, i=i: b[i], batches) for i in range(BATCHES)]
+        return sum(loss(unravel(x), b) for b in batch) / BATCHES
+
+    hessian = jax.jit(jax.jacrev(jax.grad(whole)))(vector)
+    return np.linalg.eigh(np.asarray(hessian, np.float64))
+
+
+def test_a_small_net_is_seen_as_densely():
+    """To 1e-4: the ends of the spectrum, and what each probe sees of the rest."""
+    loss, params, batches = task("mlp", (6, 6, 1), hidden=(30,))
+    values, vectors = dense(loss, params, batches)
+    assert values.size == 1234
+    find = jax.jit(functools.partial(spectrum.of_loss, loss, probes=4, steps=100))
+    found = find(params, batches, KEY)
+    top = values[-1]
+    np.testing.assert_allclose(found.values.max(axis=1), top, rtol=1e-4)
+    np.testing.assert_allclose(found.values.min(axis=1), values[0], atol=1e-4 * top)
+    # The three largest, and the quadrature of functions, probe by probe.
+    np.testing.assert_allclose(
+        np.sort(found.values, axis=1)[:, -3:],
+        np.tile(values[-3:], (4, 1)),
+        atol=1e-4 * top,
+    )
+    keys = jax.random.split(KEY, 4)
+    probes = [np.asarray(jax.random.rademacher(k, (1234,), float)) for k in keys]
+    exact = np.stack([(vectors.T @ probe) ** 2 / 1234 for probe in probes])
+    for function in (np.abs, np.square, lambda x: np.exp(-((x / top) ** 2))):
+        ours = (np.asarray(found.weights) * function(np.asarray(found.values))).sum(1)
+        scale = np.abs(function(values)).max()
+        np.testing.assert_allclose(ours, exact @ function(values), atol=1e-4 * scale)
+    assert spectrum.spread(found) < 0.05
+    dimension = np.abs(values).sum() / np.abs(values).max()
+    assert float(spectrum.intrinsic_dimension(found)) == pytest.approx(dimension, 0.1)
+    near = np.mean(np.abs(values) < 0.01 * np.abs(values).max())
+    assert float(spectrum.share_near_zero(found)) == pytest.approx(near, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "options"),
+    [
+        ("logistic", (6, 6, 1), {}),
+        ("cnn", (8, 8, 3), {}),
+        ("vit", (8, 8, 3), {"width": 8, "depth": 1, "heads": 2}),
+        (
+            "transformer",
+            (7,),
+            {"tokens": 9, "vocabulary": 9, "width": 8, "depth": 1, "heads": 2},
+        ),
+    ],
+)
+def test_any_model_has_a_spectrum(name, shape, options):
+    """And it is that of the Hessian: Lanczos' top agrees with the Rayleigh quotient."""
+    loss, params, batches = task(name, shape, **options)
+    vector = ravel_pytree(params)[0]
+
+    @jax.jit
+    def find(params):
+        found = spectrum.of_loss(loss, params, batches, KEY, probes=2, steps=12)
+        product = spectrum.hessian_product(loss, params, batches)
+        direction = jax.random.normal(KEY, vector.shape)
+
+        def power(v, _):
+            v = product(v)
+            return v / jnp.linalg.norm(v), None
+
+        v, _ = jax.lax.scan(power, direction / jnp.linalg.norm(direction), length=60)
+        return found, v @ product(v)
+
+    found, quotient = find(params)
+    assert np.isfinite(found.values).all() and found.d == vector.size
+    np.testing.assert_allclose(found.weights.sum(axis=1), 1, rtol=1e-4)
+    assert spectrum.largest(found) == pytest.approx(abs(float(quotient)), rel=0.02)
+    assert spectrum.spread(found) < 0.05
+
+
+def test_the_density_integrates_to_one():
+    loss, params, batches = task("logistic", (4, 4, 1))
+    found = spectrum.of_loss(loss, params, batches, KEY, probes=2, steps=10)
+    edge = 1.5 * float(spectrum.largest(found))
+    at = jnp.linspace(-edge, edge, 2001)
+    total = spectrum.density(found, at, width=edge / 100).sum() * (at[1] - at[0])
+    assert float(total) == pytest.approx(1, abs=1e-3)
+
+
+def test_a_hessian_of_rank_one_does_not_break_lanczos():
+    def loss(params, batch):
+        return (params @ batch) ** 2 / 2
+
+    found = spectrum.of_loss(
+        loss, jnp.zeros(20), jnp.ones((1, 20)), KEY, probes=2, steps=8
+    )
+    assert np.isfinite(found.values).all()
+    assert spectrum.largest(found) == pytest.approx(20, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"steps": 99}, "steps=99"), ({"steps": 0}, "steps=0"), ({"probes": 0}, "probes")],
+)
+def test_bad_options_get_one_line(options, words):
+    with pytest.raises(ValueError, match=words):
+        spectrum.of_loss(
+            lambda p, b: p @ p, jnp.ones(5), jnp.ones((1, 1)), KEY, **options
+        )

@@ -1,0 +1,75 @@
+"""A plan says what a run will cost, and says it before anything is compiled."""
+
+import pytest
+
+from fl_sketch import experiment
+from fl_sketch.experiment import planning
+from fl_sketch.experiment.loop import Watch
+from tests.experiment.configs import config_with
+from tests.launching import launch
+
+CONSTANTS = {name: default for name, (default, _) in planning.CONSTANTS.items()}
+
+
+def lines(graph=None, constants=(), **changes):
+    config = config_with(**changes)
+    built = experiment.build(config)
+    graph = graph and planning.graph_of(graph, config.data.clients, config.seed)
+    all_constants = CONSTANTS | dict(constants)
+    return planning.lines(config, built, all_constants, graph=graph)
+
+
+def test_the_bytes_planned_are_the_bytes_sent():
+    config, rows = config_with(rounds=3, eval_every=3), []
+    built = experiment.build(config)
+    experiment.train(
+        built,
+        built.compile(),
+        experiment.begin(built, config.eval_every),
+        rounds=3,
+        checkpoint_every=3,
+        watch=Watch(row=rows.append),
+    )
+    (line,) = (text for text in lines(rounds=3) if text.startswith("a round"))
+    up, down = rows[0]["bytes_up_total"], rows[0]["bytes_down_total"]
+    assert f"a round: {up // 3} bytes up and {down // 3} down" in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "constants", "words"),
+    [
+        ({"algorithm": "safl", "server__eps": 0.1}, {}, "Chen et al., Theorem 3.2"),
+        ({"algorithm": "iterative_sketching"}, {}, "Song et al., Theorem 5.3"),
+        (
+            {"algorithm": "iterative_sketching"},
+            {"convexity": 0.1},
+            "Song et al., Theorem 5.1",
+        ),
+        ({"algorithm": "fedavg"}, {}, "no theorem here is about fedavg"),
+    ],
+)
+def test_the_theorem_is_the_one_about_the_algorithm(changes, constants, words):
+    assert any(words in line for line in lines(constants=constants, **changes))
+
+
+def test_a_graph_shows_what_flooding_costs():
+    # 20 nodes on a ring: every message crosses every edge once or twice.
+    (line,) = (text for text in lines(graph="ring") if "without a server" in text)
+    assert "20 edges, everything everywhere after 10 hops" in line
+    message = 4 * 32 + 4
+    assert f"{20 * 20 * message} bytes in all, at most {10 * message} over" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--graph=grid:3",), "graph=grid:3"),
+        (("--graph=ring", "--target=-1"), "target=-1.0"),
+        (("--graph=/no/such",), "/no/such"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(arguments, words):
+    done = launch("launch.plan", "--config=configs/default.py", *arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert words in done.stderr

@@ -1,0 +1,62 @@
+"""A run's folder gets the spectrum at each of its checkpoints."""
+
+import csv
+
+import pytest
+
+from configs import default
+from fl_sketch import experiment
+from fl_sketch.experiment import spectra
+from tests.experiment.configs import config_with
+from tests.launching import launch
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "run"
+    config = config_with(rounds=12, eval_every=4, checkpoint_every=4, checkpoint_keep=0)
+    experiment.run(config, str(folder), say=lambda line: None)
+    return folder
+
+
+def test_every_checkpoint_that_was_kept_is_a_row(folder):
+    rows = spectra.of_run(
+        str(folder),
+        default.get_config(),
+        None,
+        examples=200,
+        probes=2,
+        steps=20,
+        say=lambda line: None,
+    )
+    assert [row["round"] for row in rows] == [0, 4, 8, 12]
+    with open(folder / "spectrum.csv") as file:
+        written = list(csv.DictReader(file))
+    assert [float(row["largest"]) for row in written] == [
+        row["largest"] for row in rows
+    ]
+    # Logistic regression is convex, of 650 parameters, of which few matter.
+    for row in rows:
+        assert row["smallest"] > -1e-4 * row["largest"]
+        assert row["spread"] < 0.05
+        assert 1 <= row["intrinsic_dimension"] < 60
+    assert (folder / "spectrum.png").stat().st_size > 1000
+
+
+def test_all_or_at_least_two_checkpoints_are_kept():
+    with pytest.raises(ValueError, match="checkpoint_keep=1"):
+        experiment.build(config_with(checkpoint_keep=1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--workdir=/no/such",), "workdir=/no/such"),
+        (("--workdir={}", "--examples=9999"), "examples=9999"),
+        (("--workdir={}", "--steps=651", "--examples=9"), "steps=651"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(arguments, words, folder):
+    done = launch("launch.spectrum", *(text.format(folder) for text in arguments))
+    assert done.returncode == 2 and words in done.stderr
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
