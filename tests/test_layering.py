@@ -15,9 +15,10 @@ LAYERS = [
     ["sketch"],
     ["compressors"],
     ["channels", "transforms", "local", "data", "models"],
+    ["privacy"],
     ["algorithms"],
     ["engine"],
-    ["experiment"],
+    ["experiment", "audit"],
     ["bench"],
 ]
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
