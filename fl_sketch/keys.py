@@ -21,6 +21,7 @@ class Purpose(enum.IntEnum):
     COHORT = 3
     BATCHES = 4
     NOISE = 5
+    ITERATE = 6
 
 
 def for_purpose(key: Key, round_number, purpose: Purpose) -> Key:

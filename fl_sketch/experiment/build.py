@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from fl_sketch import engine, trees
 from fl_sketch.data import clients, datasets
 from fl_sketch.engine import ledger
-from fl_sketch.experiment import choices
+from fl_sketch.experiment import choices, privately
 from fl_sketch.experiment.choices import Numbers
 from fl_sketch.experiment.evaluate import make_evaluation
 from fl_sketch.protocols import Algorithm, Key, Tree
@@ -40,6 +40,7 @@ class Program(NamedTuple):
       batches: shapes of what a client trains on in a round.
       mesh: the devices.
       most: rounds in a call.
+      promise: what may be said of its privacy; None: nothing is private.
     """
 
     start: Callable[[Numbers, Key], engine.State]
@@ -51,6 +52,7 @@ class Program(NamedTuple):
     batches: Any
     mesh: jax.sharding.Mesh
     most: int
+    promise: privately.Promise | None = None
 
     @property
     def same(self) -> NamedSharding:
@@ -66,6 +68,7 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
       FileNotFoundError: for data that are not there.
     """
     choices.check_counts(config)
+    privately.check(config)
     sampler = choices.sampler_of(config)
     mesh, chunk = choices.mesh_of(config), choices.chunk_of(config)
     splits = datasets.load(config.data.name, data_dir)
@@ -75,16 +78,24 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
     def loss_of(numbers):
         return choices.loss_of(config, splits.classes, numbers)
 
+    def shares(seed):
+        return choices.partition_of(config, splits.train.targets, seed)
+
     numbers = choices.numbers_of(config)
-    d = trees.size(jax.eval_shape(loss_of(numbers).init, jax.random.key(0), inputs))
+    model = jax.eval_shape(loss_of(numbers).init, jax.random.key(0), inputs)
+    d, batches = trees.size(model), _batches(config, splits.train)
+
+    def bare(numbers, noise_multiplier):
+        return choices.algorithm_of(
+            config, loss_of(numbers), d, numbers, noise_multiplier
+        )
+
+    promise = privately.promise_of(
+        config, bare, numbers, model, batches, lambda: shares(config.seed).sizes
+    )
 
     def algorithm_of(numbers):
-        return choices.algorithm_of(config, loss_of(numbers), d, numbers)
-
-    def fetch(data, client, plan, key):
-        del plan
-        steps, batch = config.client.steps, config.client.batch
-        return clients.batches(data, key, client, steps=steps, batch=batch)
+        return privately.guarded(config, bare, promise, numbers, model)
 
     def start(numbers, key):
         first = jnp.zeros(inputs.shape)
@@ -94,7 +105,7 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
     def rounds(numbers, state, key, data, count):
         one_round = engine.make_round(
             algorithm_of(numbers),
-            fetch,
+            choices.fetch_of(config),
             mesh,
             chunk=chunk,
             recompute=config.compute.updates == "recompute",
@@ -105,8 +116,7 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
         return engine.run_rounds(one_round, people, state, key, data, count, most=most)
 
     def data(seed):
-        shares = choices.partition_of(config, splits.train.targets, seed)
-        return clients.resident(splits.train, shares, device=same)
+        return clients.resident(splits.train, shares(seed), device=same)
 
     algorithm_of(numbers)  # says what is wrong with it
     evaluate, test = make_evaluation(loss_of, splits.test, mesh)
@@ -117,9 +127,10 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
         data=data,
         test=test,
         algorithm=algorithm_of,
-        batches=_batches(config, splits.train),
+        batches=batches,
         mesh=mesh,
         most=config.eval_every,
+        promise=promise,
     )
 
 
@@ -132,6 +143,7 @@ class Experiment(NamedTuple):
       prices: of fetching the model, for the ledger.
       population: of clients.
       facts: what is known before anything runs, for the summary.
+      promise: what may be said of its privacy; None: nothing is private.
     """
 
     start: Callable[[], engine.State]
@@ -139,6 +151,7 @@ class Experiment(NamedTuple):
     prices: ledger.Prices
     population: int
     facts: dict[str, Any]
+    promise: privately.Promise | None = None
 
 
 class Compiled(NamedTuple):
@@ -201,7 +214,9 @@ def build(config: ConfigDict, data_dir: str | None = None) -> Experiment:
         compile=compile_,
         prices=ledger.prices(algorithm, params, talk, download=config.download),
         population=config.data.clients,
-        facts=_facts(config, program.mesh, trees.size(params), talk),
+        facts=_facts(config, program.mesh, trees.size(params), talk)
+        | (program.promise.facts if program.promise else {}),
+        promise=program.promise,
     )
 
 

@@ -156,12 +156,17 @@ def calibrate(
     if _certain(plan, 1.0, accountant) == "nothing":
         return 0.0
     name = accountant or accountant_for(plan)
+    low = 1.0
+    while _spent(plan, low, delta, name) > epsilon:
+        low *= 2
+    while _spent(plan, low, delta, name) <= epsilon:
+        low /= 2
     z = dp_accounting.calibrate_dp_mechanism(
-        lambda: _accountant(plan, 1.0, name),
+        lambda: _accountant(plan, low, name),
         lambda z: _event(plan, z, name),
         epsilon,
         delta,
-        dp_accounting.LowerEndpointAndGuess(0, 1),
+        dp_accounting.ExplicitBracketInterval(low, 4 * low),
     )
     while _spent(plan, z, delta, name) > epsilon:  # by the wider cells of little noise
         z *= 1.001
