@@ -31,7 +31,7 @@ reasons that do not depend on their data only help, and get no credit.
 """
 
 import math
-import operator
+import numbers
 from typing import NamedTuple
 
 import dp_accounting
@@ -310,7 +310,7 @@ def _one_of(allowed: tuple[str, ...], **named: str) -> None:
 
 def _whole(low: int, **named: int) -> None:
     for name, value in named.items():
-        if isinstance(value, bool) or operator.index(value) < low:
+        if not isinstance(value, numbers.Integral) or value < low:
             msg = f"Expected {name} to be an integer >= {low}, got {name}={value}."
             raise ValueError(msg)
 

@@ -165,8 +165,14 @@ def _choose(condition, one: Message, other: Message) -> Message:
 
 
 def _positive(limit: jax.typing.ArrayLike) -> None:
-    if limit is not math.inf:
-        validate.in_range(0, math.inf, threshold=limit)
-    if not isinstance(limit, jax.core.Tracer) and not limit > 0:
+    if infinite(limit):
+        return
+    validate.in_range(0, math.inf, threshold=limit)
+    if not isinstance(limit, jax.core.Tracer) and limit == 0:
         msg = f"Expected threshold > 0, got threshold={limit}."
         raise ValueError(msg)
+
+
+def infinite(limit: jax.typing.ArrayLike) -> bool:
+    """Returns whether a limit is known to be no limit."""
+    return not isinstance(limit, jax.core.Tracer) and limit == math.inf

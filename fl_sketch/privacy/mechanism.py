@@ -254,7 +254,7 @@ def _check(bound: Bound, noise_multiplier: float, denominator: float) -> None:
     if not denominator > 0:
         msg = f"Expected denominator > 0, got denominator={denominator}."
         raise ValueError(msg)
-    if noise_multiplier and bound.limit is math.inf:
+    if noise_multiplier and bounding.infinite(bound.limit):
         msg = (
             "Expected a finite threshold with noise_multiplier > 0, got threshold=inf."
         )

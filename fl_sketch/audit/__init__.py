@@ -1,0 +1,1 @@
+"""Audits: what an attacker can tell, against what is claimed."""
