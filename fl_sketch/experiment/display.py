@@ -36,25 +36,32 @@ def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
         f"  a message: {facts['sketch_size']} numbers, {fewer}"
         f"{exchanges}; a client's round: {sent}, {_down(prices)}",
         f"  {config.rounds} rounds, cohorts: {_cohorts(config)}; held in memory: "
-        f"updates of {facts['kept_updates']}; {_privacy(experiment.promise)}",
+        f"updates of {facts['kept_updates']}; privacy: {_kept(experiment.promise)}",
+        *_how(experiment.promise),
     ]
 
 
-def _privacy(promise) -> str:
+def _kept(promise) -> str:
     if promise is None:
-        return "privacy: none"
+        return "none"
     if not promise.noise_multiplier:
-        return "privacy: none (messages are bounded, without noise)"
+        return "none (messages are bounded, without noise)"
+    return f"epsilon {promise.epsilon(promise.rounds):.4g} at delta {promise.delta:g}"
+
+
+def _how(promise) -> list[str]:
+    """Returns a line on what makes a run private, if anything does."""
+    if promise is None or not promise.noise_multiplier:
+        return []
     plan, rounds = promise.plan, promise.rounds
     many = plan.releases * promise.per_round
     asked = plan.steps // promise.per_round
     early = f" (not {asked}, which would pass target_epsilon)" * (rounds < asked)
-    return (
-        f"privacy:\n  epsilon {promise.epsilon(rounds):.4g} at delta {promise.delta:g} "
-        f"after {rounds} rounds{early} for every {promise.unit} ({plan.relation}, "
-        f"{promise.accountant}); noise multiplier {promise.noise_multiplier:.4g}, "
+    return [
+        f"  for every {promise.unit} after {rounds} rounds{early}: {plan.relation}, "
+        f"{promise.accountant}, noise multiplier {promise.noise_multiplier:.4g}, "
         f"{many} release{'s' * (many > 1)} a round"
-    )
+    ]
 
 
 def _down(prices) -> str:

@@ -79,7 +79,9 @@ def test_the_random_iterate_is_any_of_them_alike():
 
     found = jax.jit(lambda keys: jax.lax.map(chosen, keys))(jax.random.split(KEY, 600))
     models = [
-        flat(simulate(algorithm, sampler, KEY, k)[0].server.params)
+        flat(
+            jax.jit(lambda k=k: simulate(algorithm, sampler, KEY, k))()[0].server.params
+        )
         for k in range(1, rounds)
     ]
     models = jnp.stack([jnp.zeros_like(models[0]), *models])

@@ -3,10 +3,12 @@
 import csv
 import json
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from fl_sketch import experiment
-from fl_sketch.experiment import privately
+from fl_sketch.experiment import choices, privately
 from fl_sketch.privacy import accounting
 from tests.experiment.configs import config_with
 
@@ -43,7 +45,8 @@ def test_epsilon_stands_in_every_row_and_in_the_summary(tmp_path):
     )
     assert summary["noise_multiplier"] == pytest.approx(z)
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
-    assert "epsilon 4 at delta 1e-05 after 6 rounds" in lines[3]
+    assert "privacy: epsilon 4 at delta 1e-05" in lines[2]
+    assert "for every client after 6 rounds: add_remove, pld, " in lines[3]
     assert "1 release a round" in lines[3]
     assert lines[4].split()[-1] == "epsilon"
     assert lines[6].split()[-1] == "4.0000"
@@ -63,6 +66,24 @@ def test_a_run_ends_where_its_privacy_does(tmp_path):
     assert "not 60, which would pass target_epsilon" in lines[3]
     again, _, _ = run(tmp_path, **changes)
     assert again == summary
+
+
+def test_the_threshold_and_the_rates_may_be_swept_in_one_program():
+    config = config_with(**SAFL | {"algorithm": "dp_fedavg", "privacy__bound": "clip"})
+    program = experiment.prepare(config)
+    numbers, key = choices.numbers_of(config), jax.random.key(0)
+
+    def point(threshold, rate):
+        swept = {
+            "privacy.threshold": threshold,
+            "client.rate": rate,
+            "client.decay": rate,
+        }
+        own = {**numbers, **swept}
+        return program.rounds(own, program.start(own, key), key, program.data(0), 2)
+
+    shapes = jax.eval_shape(jax.vmap(point), jnp.ones(3), jnp.ones(3))
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(shapes)} == {3}
 
 
 def test_without_a_mechanism_epsilon_is_null(tmp_path):
