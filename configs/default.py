@@ -44,6 +44,10 @@ def get_config() -> ConfigDict:
     config.client.rate = 0.1  # eta of the local SGD steps
     config.client.steps = 5  # K
     config.client.batch = 20
+    config.client.batches = (
+        "fresh"  # or subsets: no example twice in one; or whole: all
+    )
+    config.client.decay = 1.0  # of both rates, from round to round; for dp_fedavg
     config.client.proximal = 0.0  # mu of FedProx, for fedavg
     config.client.clip = 0.0  # tau: safl's updates are cut to this norm; 0: not
 
@@ -61,6 +65,22 @@ def get_config() -> ConfigDict:
     config.sketch.compression = 20.0  # d / b
     config.sketch.rows = 1
     config.sketch.layout = "whole"  # or leaves: a sketch for each parameter array
+
+    config.privacy = ConfigDict()
+    config.privacy.bound = "none"  # of a client's message: clip, normalise, adaptive
+    config.privacy.threshold = 1.0  # C; for private_sketching of an example's gradient
+    config.privacy.noise_multiplier = 0.0  # z: the noise on a sum, over C
+    config.privacy.target_epsilon = 0.0  # finds z, or if that is given ends the run
+    config.privacy.delta = 1e-5
+    config.privacy.unit = "client"  # or example, for private_sketching
+    config.privacy.relation = "add_remove"  # or replace_one
+    config.privacy.accountant = "auto"  # or pld, rdp
+    config.privacy.noise = "central"  # or distributed: by every client
+    config.privacy.smallest_cohort = 0  # of distributed; 0: the cohort's size
+    config.privacy.form = "message"  # or update: bounded before its sketch, for safl
+    config.privacy.quantile = 0.5  # of adaptive: the share of messages not clipped
+    config.privacy.quantile_rate = 0.2
+    config.privacy.quantile_noise = 0.0  # on the count; 0: a twentieth of the cohort
 
     config.compute = ConfigDict()
     config.compute.devices = 0  # 0: all

@@ -20,6 +20,8 @@ class Purpose(enum.IntEnum):
     SERVER = 2
     COHORT = 3
     BATCHES = 4
+    NOISE = 5
+    ITERATE = 6
 
 
 def for_purpose(key: Key, round_number, purpose: Purpose) -> Key:

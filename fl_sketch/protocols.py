@@ -100,6 +100,7 @@ class Server(NamedTuple):
     opt: Any  # state of the server's optimizer
     memory: Any  # the channel's memory at the server
     round: jax.Array  # shape=(), int32
+    guard: Any = ()  # the mechanism's state, a threshold that adapts, say
 
 
 class Work(NamedTuple):
@@ -159,9 +160,50 @@ class Channel(NamedTuple):
     mean: Callable[..., tuple[Delivery, Memory]]
 
 
+class Bounded(NamedTuple):
+    """One client's share of a guarded sum."""
+
+    summand: Any  # the message, and what else the mechanism adds up
+    rejected: jax.Array  # shape=(), 1.0 if the message was not finite, else 0.0
+
+
+class Release(NamedTuple):
+    """What all may see of a guarded sum."""
+
+    mean: Message
+    state: Any  # of the mechanism, for the next round
+    facts: dict[str, jax.Array]  # for the simulator's eyes; added up over exchanges
+
+
+class Mechanism(NamedTuple):
+    """What stands between the clients' messages and their mean.
+
+    The engine asks it in every exchange, numbered from zero within a round, and adds
+    up summands of those who take part, all alike: weights and the cohort's own
+    denominator are not used, since a bound on what one client contributes allows
+    neither.
+
+    Attributes:
+      init: `() -> state` before the first round.
+      bound: `(state, exchange, message, keys) -> Bounded`, by one client.
+      release: `(state, exchange, total, keys) -> Release`, once, for all; of the keys
+        only `shared` and `server` are those of anyone.
+      noise_multiplier: z, as `privacy.accounting` wants it.
+      smallest: the least number of participants with which the promise holds; with
+        fewer nothing is released.
+    """
+
+    init: Callable[[], Any]
+    bound: Callable[[Any, int, Message, Keys], Bounded]
+    release: Callable[[Any, int, Any, Keys], Release]
+    noise_multiplier: float
+    smallest: int = 0
+
+
 class Algorithm(NamedTuple):
     """Local work > channel > server, which is an optax chain on the estimate."""
 
     local: Local
     uplink: Channel
     server: Any  # optax.GradientTransformationExtraArgs; gets key=keys.server
+    mechanism: Mechanism | None = None  # guards the mean of every exchange

@@ -15,6 +15,7 @@ LAYERS = [
     ["sketch", "theory"],
     ["compressors"],
     ["channels", "transforms", "local", "data", "models"],
+    ["privacy"],
     ["algorithms"],
     ["engine"],
     ["audit"],

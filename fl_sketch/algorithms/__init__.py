@@ -1,9 +1,15 @@
 """Algorithms: one file a method, each a short composition of three parts."""
 
+from fl_sketch.algorithms.dp_fedavg import dp_fedavg as dp_fedavg
+from fl_sketch.algorithms.dp_fedavg import dp_normfedavg as dp_normfedavg
+from fl_sketch.algorithms.dp_fedavg import random_iterate as random_iterate
 from fl_sketch.algorithms.fedavg import fedavg as fedavg
 from fl_sketch.algorithms.fedopt import fedopt as fedopt
 from fl_sketch.algorithms.iterative_sketching import (
     iterative_sketching as iterative_sketching,
 )
 from fl_sketch.algorithms.iterative_sketching import replay as replay
+from fl_sketch.algorithms.private_sketching import (
+    private_sketching as private_sketching,
+)
 from fl_sketch.algorithms.safl import safl as safl

@@ -3,6 +3,7 @@
 The one place where a string chooses code. A new algorithm is a new row.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -11,16 +12,22 @@ import jax
 import optax
 
 from fl_sketch import sketch, transforms, validate
+from fl_sketch.algorithms.dp_fedavg import dp_fedavg
 from fl_sketch.algorithms.fedavg import fedavg
 from fl_sketch.algorithms.fedopt import fedopt
 from fl_sketch.algorithms.iterative_sketching import iterative_sketching
+from fl_sketch.algorithms.private_sketching import private_sketching
 from fl_sketch.algorithms.safl import safl
 from fl_sketch.local import Loss
+from fl_sketch.privacy import bounding
 from fl_sketch.protocols import Algorithm, Sketch
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
+    "dp_fedavg": dp_fedavg,
+    "dp_normfedavg": functools.partial(dp_fedavg, bound=bounding.normalise),
     "fedavg": fedavg,
     "fedopt": fedopt,
+    "private_sketching": private_sketching,
     "safl": safl,
     "iterative_sketching": iterative_sketching,
 }

@@ -1,1 +1,1 @@
-"""Audits: what a trained model and its messages give away about themselves."""
+"""Audits: what a model and its messages give away, against what is claimed."""

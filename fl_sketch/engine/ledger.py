@@ -97,7 +97,8 @@ def _fetched(last, heard, prices: Prices, number: int) -> np.ndarray:
 class Talk(NamedTuple):
     """What one client says and hears in a round, found from shapes alone."""
 
-    sent: tuple[int, ...]  # numbers in each message, as the mean is taken of them
+    sent: tuple[int, ...]  # numbers in each message, as the mean is taken of them;
+    # one entry for each exchange, and so for each release of a mechanism
     bits_up: int | None  # None: it depends on the round
     stateful: bool  # whether clients or the channel keep something of each client
 
@@ -110,6 +111,9 @@ def overheard(algorithm: Algorithm, params: Tree, batches) -> Talk:
         sent = []
 
         def link_mean(message):
+            if algorithm.mechanism:  # it may refuse such an exchange
+                state = algorithm.mechanism.init()
+                algorithm.mechanism.bound(state, len(sent), message, keys)
             sent.append(sum(leaf.size for leaf in jax.tree.leaves(message)))
             return message
 

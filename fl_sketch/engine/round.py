@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch import trees, validate
 from fl_sketch.engine import link
 from fl_sketch.engine.cohort import Cohort, Sampler, padded
+from fl_sketch.engine.guard import Guard
 from fl_sketch.keys import Purpose, batch_key, for_purpose, round_keys
 from fl_sketch.protocols import Algorithm, Key, Memory, Server, Tree
 from fl_sketch.trees import varying_like
@@ -47,7 +48,8 @@ class Report(NamedTuple):
     answered: jax.Array  # shape=(places,), bool
     bytes_up: jax.Array  # shape=(), uint32, that each of those who answered sent
     bytes_heard: jax.Array  # shape=(), uint32, that came back within the round
-    diagnostics: dict[str, jax.Array]  # means over them, outside of any privacy
+    diagnostics: dict[str, jax.Array]  # means over them; under a mechanism also its
+    # facts. For the simulator's eyes: they leave outside of any privacy.
 
 
 Fetch = Callable[[Any, jax.Array, Any, Key], Any]
@@ -66,7 +68,8 @@ def initial_state(algorithm: Algorithm, params: Tree, population: int) -> State:
         lambda leaf: jnp.broadcast_to(leaf, (population, *jnp.shape(leaf))), client
     )
     opt = algorithm.server.init(params)
-    server = Server(params, opt, memory.server, jnp.int32(0))
+    guard = algorithm.mechanism.init() if algorithm.mechanism else ()
+    server = Server(params, opt, memory.server, jnp.int32(0), guard)
     return jax.tree.map(jnp.copy, State(server, bank))
 
 
@@ -101,7 +104,14 @@ def make_round(
         view = jax.tree.map(
             lambda leaf: jax.lax.pcast(leaf, AXIS, to="varying"), server
         )
-        device = _Device(algorithm, view, chunk, recompute, weights, denominator)
+        guard = Guard(
+            algorithm.mechanism,
+            view.guard,
+            lambda client: round_keys(key, server.round, client),
+            denominator,
+        )
+        weights = guard.counted(weights)
+        device = _Device(algorithm, view, chunk, recompute, weights, guard)
 
         def work_of(row, client, own_plan):
             keys = round_keys(key, server.round, client)
@@ -115,14 +125,15 @@ def make_round(
             return algorithm.uplink.mean(work.update, memory, keys, mean)
 
         shapes = jax.eval_shape(work_of, *_first((rows, ids, plan)))
-        means, works, diagnostics = device.exchange(
-            work_of, deliver, shapes, rows, ids, plan
+        means, works, diagnostics, guard_state = device.exchange(
+            work_of, deliver, shapes, server.guard, rows, ids, plan
         )
         if jax.tree.leaves(rows):
             rows = device.finish(work_of, deliver, means, rows, ids, plan, works)
         server, traffic = _serve(
             algorithm, server, server_tx, deliver, means, shapes, rows, ids, key
         )
+        server = server._replace(guard=guard_state)
         return server, rows, traffic, diagnostics
 
     same, own = P(), P(AXIS)
@@ -166,15 +177,19 @@ class _Device(NamedTuple):
     chunk: int
     recompute: bool
     weights: jax.Array
-    denominator: jax.Array
+    guard: Guard
 
-    def exchange(self, work_of, deliver, shapes, rows, ids, plan):
-        """Returns (means of all exchanges, works if they are kept, diagnostics)."""
+    def exchange(self, work_of, deliver, shapes, state, rows, ids, plan):
+        """Returns (means of all exchanges, works if kept, diagnostics, guard's state).
+
+        `state` is the guard's before the round.
+        """
 
         def message(known, row, work, client):
-            return link.message_after(
+            sent = link.message_after(
                 known, lambda mean: deliver(self.view, row, work, client, mean)
             )
+            return self.guard.bound(len(known), sent, client)
 
         row, client = _first((rows, ids))
         exchanges = link.count_exchanges(
@@ -185,23 +200,27 @@ class _Device(NamedTuple):
 
         def first_pass(row, client, own_plan):
             work = work_of(row, client, own_plan)
-            summed = message((), row, work, client), work.diagnostics
-            return summed, (work if keep else ())
+            bounded = message((), row, work, client)
+            seen = self.guard.seen(bounded, work.diagnostics)
+            return (bounded, seen), (work if keep else ())
 
-        (mean, diagnostics), works = self._mean_over(first_pass, rows, ids, plan)
+        (total, diagnostics), works = self._sum_over(first_pass, rows, ids, plan)
+        rejected = total.rejected
+        mean, state, facts = self.guard.release(0, total, state)
         means = [mean]
-        for _ in range(exchanges - 1):
+        for exchange in range(1, exchanges):
 
             def next_pass(row, client, own_plan, work):
                 work = work or work_of(row, client, own_plan)
                 return message(tuple(means), row, work, client), ()
 
-            means.append(self._mean_over(next_pass, rows, ids, plan, works)[0])
-        # Of those who took part, whatever the denominator of the messages.
+            total = self._sum_over(next_pass, rows, ids, plan, works)[0]
+            mean, state, more = self.guard.release(exchange, total, state)
+            means.append(mean)
+            facts = jax.tree.map(jnp.add, facts, more)
         present = jax.lax.psum(jnp.sum(self.weights), AXIS)
-        scale = self.denominator / jnp.maximum(present, 1e-9)
-        diagnostics = jax.tree.map(lambda value: value * scale, diagnostics)
-        return tuple(means), works, diagnostics
+        diagnostics = self.guard.averaged(diagnostics, present, rejected)
+        return tuple(means), works, diagnostics | facts, state
 
     def finish(self, work_of, deliver, means, rows, ids, plan, works):
         """Returns the new state of every client."""
@@ -217,14 +236,9 @@ class _Device(NamedTuple):
 
         return self._visit(one, rows, ids, plan, works)[1]
 
-    def _mean_over(self, function, *arguments):
+    def _sum_over(self, function, *arguments):
         total, kept = self._visit(function, *arguments)
-        total = jax.lax.psum(total, AXIS)
-        # What crosses a network is numbers: if XLA rounded the division together with
-        # what comes after it, whoever hears the mean would get another model.
-        denominator = jax.lax.optimization_barrier(self.denominator)
-        mean = jax.tree.map(lambda t: t / denominator, total)
-        return jax.lax.optimization_barrier(mean), kept
+        return jax.lax.psum(total, AXIS), kept
 
     def _visit(self, function, *arguments):
         """Returns (weighted sum of the first results, all second results).
@@ -274,7 +288,7 @@ def _serve(algorithm, server, server_tx, deliver, means, shapes, rows, ids, key)
             delivery.estimate, server.opt, server.params, key=keys.server
         )
         params = optax.apply_updates(server.params, updates)
-        after = Server(params, opt, memory.server, server.round + 1)
+        after = Server(params, opt, memory.server, server.round + 1, server.guard)
         heard = delivery.bits_heard
         if algorithm.local.hears_mean:
             heard += FLOAT_BITS * trees.size(means[-1])

@@ -28,7 +28,7 @@ def open_board(
 
     def write(row):
         for name, value in row.items():
-            if name != "round":
+            if name != "round" and value is not None:
                 writer.add_scalar(name, value, row["round"])
         writer.flush()
 

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from fl_sketch import engine, trees
 from fl_sketch.data import clients, datasets, streamed
 from fl_sketch.engine import ledger
-from fl_sketch.experiment import choices, streaming
+from fl_sketch.experiment import choices, privately, streaming
 from fl_sketch.experiment.choices import Numbers
 from fl_sketch.experiment.evaluate import make_evaluation
 from fl_sketch.protocols import Algorithm, Key, Tree
@@ -43,6 +43,7 @@ class Program(NamedTuple):
       most: rounds in a call.
       streamed: what to use instead of `data` and `rounds`, which would do as well
         where there is room, if the config's data are streamed; or None.
+      promise: what may be said of its privacy; None: nothing is private.
     """
 
     start: Callable[[Numbers, Key], engine.State]
@@ -55,6 +56,7 @@ class Program(NamedTuple):
     mesh: jax.sharding.Mesh
     most: int
     streamed: streaming.Streamed | None = None
+    promise: privately.Promise | None = None
 
     @property
     def same(self) -> NamedSharding:
@@ -70,6 +72,7 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
       FileNotFoundError: for data that are not there.
     """
     choices.check_counts(config)
+    privately.check(config)
     sampler = choices.sampler_of(config)
     mesh, chunk = choices.mesh_of(config), choices.chunk_of(config)
     splits = choices.splits_of(config, data_dir)
@@ -82,16 +85,24 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
     def loss_of(numbers):
         return choices.loss_of(config, splits.classes, numbers)
 
+    def shares(seed):
+        return choices.partition_of(config, splits.train.targets, seed, splits.owners)
+
     numbers = choices.numbers_of(config)
-    d = trees.size(jax.eval_shape(loss_of(numbers).init, jax.random.key(0), inputs))
+    model = jax.eval_shape(loss_of(numbers).init, jax.random.key(0), inputs)
+    d, batches = trees.size(model), _batches(config, splits.train)
+
+    def bare(numbers, noise_multiplier):
+        return choices.algorithm_of(
+            config, loss_of(numbers), d, numbers, noise_multiplier
+        )
+
+    promise = privately.promise_of(
+        config, bare, numbers, model, batches, lambda: shares(config.seed).sizes
+    )
 
     def algorithm_of(numbers):
-        return choices.algorithm_of(config, loss_of(numbers), d, numbers)
-
-    work = {"steps": config.client.steps, "batch": config.client.batch}
-
-    def fetch(data, client, plan, key):
-        return plan or clients.batches(data, key, client, **work)
+        return privately.guarded(config, bare, promise, numbers, model)
 
     def start(numbers, key):
         first = jnp.zeros(inputs.shape, inputs.dtype)
@@ -101,7 +112,7 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
     def round_of(numbers):
         return engine.make_round(
             algorithm_of(numbers),
-            fetch,
+            choices.fetch_of(config),
             mesh,
             chunk=chunk,
             recompute=config.compute.updates == "recompute",
@@ -119,18 +130,20 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
     def examples():  # on the devices once, whatever the number of seeds
         return jax.device_put(splits.train, same)
 
-    def shares(seed):
-        return choices.partition_of(config, splits.train.targets, seed, splits.owners)
-
     def data(seed):
         return clients.resident(examples(), shares(seed), device=same)
 
     parts = streaming.Streamed(
         data=lambda seed: streamed.on_host(splits.train, shares(seed)),
-        places=streaming.drawing(sampler, multiple=mesh.size * chunk, **work),
+        places=streaming.drawing(
+            sampler,
+            multiple=mesh.size * chunk,
+            steps=config.client.steps,
+            batch=config.client.batch,
+        ),
         round=streaming.on_batches(round_of, people_of),
     )
-    form = streaming.form(config.compute.data, splits.train, mesh)
+    form = streaming.form(choices.data_form_of(config), splits.train, mesh)
     algorithm_of(numbers)  # says what is wrong with it
     evaluate, test = make_evaluation(loss_of, splits.test, mesh)
     return Program(
@@ -140,10 +153,11 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
         data=data,
         test=test,
         algorithm=algorithm_of,
-        batches=_batches(config, splits.train),
+        batches=batches,
         mesh=mesh,
         most=config.eval_every,
         streamed=parts if form == "streamed" else None,
+        promise=promise,
     )
 
 
@@ -156,6 +170,7 @@ class Experiment(NamedTuple):
       prices: of fetching the model, for the ledger.
       population: of clients.
       facts: what is known before anything runs, for the summary.
+      promise: what may be said of its privacy; None: nothing is private.
     """
 
     start: Callable[[], engine.State]
@@ -163,6 +178,7 @@ class Experiment(NamedTuple):
     prices: ledger.Prices
     population: int
     facts: dict[str, Any]
+    promise: privately.Promise | None = None
 
 
 class Compiled(NamedTuple):
@@ -217,7 +233,9 @@ def build(config: ConfigDict, data_dir: str | None = None) -> Experiment:
         compile=compile_,
         prices=ledger.prices(algorithm, params, talk, download=config.download),
         population=config.data.clients,
-        facts=_facts(config, program, trees.size(params), talk),
+        facts=_facts(config, program, trees.size(params), talk)
+        | (program.promise.facts if program.promise else {}),
+        promise=program.promise,
     )
 
 

@@ -15,11 +15,11 @@ import numpy as np
 from jax.sharding import AxisType
 from ml_collections import ConfigDict
 
-from fl_sketch import engine, models, validate
+from fl_sketch import engine, models, trees, validate
 from fl_sketch.algorithms import catalog
-from fl_sketch.data import datasets, partition, text
+from fl_sketch.data import clients, datasets, partition, text
 from fl_sketch.experiment import streaming
-from fl_sketch.protocols import Algorithm
+from fl_sketch.protocols import Algorithm, Sketch, Tree
 
 Numbers = Mapping[str, jax.typing.ArrayLike]
 
@@ -36,7 +36,12 @@ CONTINUOUS: dict[str, tuple[float | None, float]] = {
     "server.eps": (0, math.inf),
     "model.label_smoothing": (0, 1),
     "model.weight_decay": (0, math.inf),
+    "client.decay": (None, 1),
+    "privacy.threshold": (None, math.inf),
 }
+
+
+BATCHES = ("fresh", "subsets", "whole")
 
 
 @contextlib.contextmanager
@@ -86,6 +91,7 @@ def check_counts(config: ConfigDict) -> None:
         validate.at_least_one(clients=config.data.clients)
     with section("client"):
         validate.at_least_one(steps=config.client.steps, batch=config.client.batch)
+        validate.one_of(BATCHES, batches=config.client.batches)
     with section("sketch"):
         validate.at_least_one(rows=config.sketch.rows)
     with section("compute"):
@@ -197,11 +203,76 @@ def loss_of(config: ConfigDict, classes: int, numbers: Numbers) -> models.Loss:
         )
 
 
-def algorithm_of(
-    config: ConfigDict, loss: models.Loss, d: int, numbers: Numbers
-) -> Algorithm:
-    """Returns the algorithm, for a model of d parameters."""
+def fetch_of(config: ConfigDict):
+    """Returns what a client trains on in a round, for the engine: a plan, if any."""
+    steps, batch, kind = config.client.steps, config.client.batch, config.client.batches
+
+    def subset(data, client, key):
+        distinct = clients.batches(
+            data, key, client, steps=1, batch=batch, replacement=False
+        )
+        return jax.tree.map(lambda leaf: leaf[0], distinct)
+
+    def whole(data, client):
+        start = data.starts[client]
+        size = jnp.maximum(data.starts[client + 1] - start, 1)
+        chosen = data.indices[start + jnp.arange(batch, dtype=jnp.int32) % size]
+        return jax.tree.map(lambda leaf: leaf[chosen], data.examples)
+
+    def fetch(data, client, plan, key):
+        if plan:
+            return plan
+        if kind == "fresh":
+            return clients.batches(data, key, client, steps=steps, batch=batch)
+        if kind == "subsets":
+            keys = jax.random.split(key, steps)
+            return jax.vmap(lambda own: subset(data, client, own))(keys)
+        return jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape)),
+            whole(data, client),
+        )
+
+    return fetch
+
+
+def data_form_of(config: ConfigDict) -> str:
+    """Returns the form of the data that is asked for; only fresh draws are streamed."""
+    wanted, batches = config.compute.data, config.client.batches
+    if batches == "fresh":
+        return wanted
+    if wanted == "streamed":
+        msg = (
+            "config.compute: Expected data=resident with client.batches="
+            f"{batches}, got data='streamed'."
+        )
+        raise ValueError(msg)
+    return "resident"
+
+
+def sketch_of(config: ConfigDict, params: Tree | int) -> Sketch:
+    """Returns the sketch operator for a model."""
     sketch = config.sketch
+    with section("sketch"):
+        return catalog.build_sketch(
+            sketch.operator,
+            trees.size(params),
+            compression=sketch.compression,
+            rows=sketch.rows,
+            layout=sketch.layout,
+        )
+
+
+def algorithm_of(
+    config: ConfigDict,
+    loss: models.Loss,
+    d: int,
+    numbers: Numbers,
+    noise_multiplier: float = 0.0,
+) -> Algorithm:
+    """Returns the algorithm, for a model of d parameters.
+
+    A noise multiplier is for algorithms that add noise by themselves.
+    """
 
     def value(params, batch):
         return loss.value(params, datasets.normalise(batch.inputs), batch.targets)
@@ -220,14 +291,6 @@ def algorithm_of(
             b2=numbers["server.b2"],
             eps=numbers["server.eps"],
         )
-    with section("sketch"):
-        operator = catalog.build_sketch(
-            sketch.operator,
-            d,
-            compression=sketch.compression,
-            rows=sketch.rows,
-            layout=sketch.layout,
-        )
     return catalog.build(
         config.algorithm,
         value,
@@ -236,7 +299,11 @@ def algorithm_of(
         proximal=numbers["client.proximal"],
         server_rate=rate,
         server=server,
-        sketch=operator,
+        sketch=sketch_of(config, d),
+        decay=numbers["client.decay"],
+        threshold=numbers["privacy.threshold"],
+        noise_multiplier=noise_multiplier,
+        cohort=config.cohort.size,
     )
 
 

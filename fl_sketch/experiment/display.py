@@ -18,6 +18,7 @@ COLUMNS = {
     "MB down": (9, "{:.2f}"),
     "rounds/s": (9, "{:.1f}"),
 }
+EPSILON = (9, "{:.4f}")
 
 
 def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
@@ -35,7 +36,31 @@ def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
         f"  a message: {facts['sketch_size']} numbers, {fewer}"
         f"{exchanges}; a client's round: {sent}, {_down(prices)}",
         f"  {config.rounds} rounds, cohorts: {_cohorts(config)}; held in memory: "
-        f"updates of {facts['kept_updates']}; privacy: none",
+        f"updates of {facts['kept_updates']}; privacy: {_kept(experiment.promise)}",
+        *_how(experiment.promise),
+    ]
+
+
+def _kept(promise) -> str:
+    if promise is None:
+        return "none"
+    if not promise.noise_multiplier:
+        return "none (messages are bounded, without noise)"
+    return f"epsilon {promise.epsilon(promise.rounds):.4g} at delta {promise.delta:g}"
+
+
+def _how(promise) -> list[str]:
+    """Returns a line on what makes a run private, if anything does."""
+    if promise is None or not promise.noise_multiplier:
+        return []
+    plan, rounds = promise.plan, promise.rounds
+    many = plan.releases * promise.per_round
+    asked = plan.steps // promise.per_round
+    early = f" (not {asked}, which would pass target_epsilon)" * (rounds < asked)
+    return [
+        f"  for every {promise.unit} after {rounds} rounds{early}: {plan.relation}, "
+        f"{promise.accountant}, noise multiplier {promise.noise_multiplier:.4g}, "
+        f"{many} release{'s' * (many > 1)} a round"
     ]
 
 
@@ -54,9 +79,12 @@ def _cohorts(config: ConfigDict) -> str:
     return f"{config.cohort.sampling}, {config.cohort.size}"
 
 
-def head() -> str:
-    """Returns the head of the table of rows."""
-    return " ".join(f"{name:>{width}}" for name, (width, _) in COLUMNS.items())
+def head(promise=None) -> str:
+    """Returns the head of the table of rows, epsilon included where there is one."""
+    columns = dict(COLUMNS)
+    if promise and promise.noise_multiplier:
+        columns["epsilon"] = EPSILON
+    return " ".join(f"{name:>{width}}" for name, (width, _) in columns.items())
 
 
 def row(values: Mapping[str, Any]) -> str:
@@ -70,9 +98,12 @@ def row(values: Mapping[str, Any]) -> str:
         values["bytes_down_total"] / 1e6,
         values["rounds_per_second"],
     )
+    columns = list(COLUMNS.values())
+    if values.get("epsilon") is not None:
+        cells, columns = (*cells, values["epsilon"]), [*columns, EPSILON]
     return " ".join(
         f"{form.format(cell):>{width}}"
-        for (width, form), cell in zip(COLUMNS.values(), cells, strict=True)
+        for (width, form), cell in zip(columns, cells, strict=True)
     )
 
 

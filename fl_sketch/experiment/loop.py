@@ -114,6 +114,7 @@ def train(
         pace, stopping = watch.agree(pace, watch.stop())
         if done % eval_every == 0 or done == rounds:
             row = _row(done, losses, compiled.evaluate(state), book)
+            row["epsilon"] = experiment.promise and experiment.promise.epsilon(done)
             watch.row(row | {"rounds_per_second": (done - since) / spent})
             spent, since = 0.0, done
             losses[:] = np.nan

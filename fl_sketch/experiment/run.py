@@ -55,7 +55,7 @@ def run(
         ended = json.loads(_from_first(lambda: json.dumps(folder.summary()).encode()))
         if ended:
             say(f"{workdir} holds this run already, done; its last row:")
-            say(display.head())
+            say(display.head(experiment.promise))
             say(display.row(ended | {"round": ended["rounds"]}))
             return ended
         summary = _train(config, experiment, folder, tensorboard, say)
@@ -71,7 +71,7 @@ def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
     progress = _resume(folder, begin(experiment, config.eval_every), say)
     done = int(progress.state.server.round)
     compiled = experiment.compile()
-    say(display.head())
+    say(display.head(experiment.promise))
     last = dict(folder.rows[-1]) if folder and folder.rows else {}
     listeners = [last.update, lambda row: say(display.row(row))]
     if folder:
@@ -87,14 +87,16 @@ def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
         if folder:
             _save(folder, done, progress, config.checkpoint_keep, say)
 
-    shown = display.bar(config.rounds, done, hidden=folder is None)
+    # A run whose noise was given ends where its privacy does.
+    rounds = experiment.promise.rounds if experiment.promise else config.rounds
+    shown = display.bar(rounds, done, hidden=folder is None)
     with stopping_on_signals() as stop, shown as move:
         watch = Watch(on_row, move, on_save, stop, processes.agree)
         progress = train(
             experiment,
             compiled,
             progress,
-            rounds=config.rounds,
+            rounds=rounds,
             checkpoint_every=config.checkpoint_every,
             watch=watch,
         )
@@ -109,6 +111,8 @@ def summary_of(
 ) -> dict[str, Any]:
     """Returns the facts of a run and what it came to."""
     up, down = int(progress.ledger.up.sum()), int(progress.ledger.down.sum())
+    # Without noise there is no guarantee, and without a mechanism no bound either.
+    private = bool(experiment.facts.get("noise_multiplier")) or None
     return {
         **experiment.facts,
         "rounds": int(progress.state.server.round),
@@ -119,8 +123,8 @@ def summary_of(
         "bytes_down_per_client_round": down / max(1, int(progress.ledger.asked.sum())),
         "bytes_up_total": up,
         "bytes_down_total": down,
-        "epsilon": None,  # no mechanism, no guarantee
-        "delta": None,
+        "epsilon": private and float(last["epsilon"]),
+        "delta": private and experiment.promise.delta,
         "rounds_per_second": float(last["rounds_per_second"]),
         "compile_seconds": compile_seconds,
     }

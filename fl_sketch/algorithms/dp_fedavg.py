@@ -1,0 +1,124 @@
+"""DP-FedAvg with clipping, and DP-NormFedAvg with normalisation."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fl_sketch import channels, local
+from fl_sketch.keys import Purpose
+from fl_sketch.privacy import bounding, mechanism
+from fl_sketch.protocols import Algorithm, Local, Server, Tree
+
+
+def dp_fedavg(
+    loss: local.Loss,
+    *,
+    client_rate: jax.typing.ArrayLike,
+    threshold: jax.typing.ArrayLike,
+    noise_multiplier: float,
+    cohort: float,
+    decay: jax.typing.ArrayLike = 1.0,
+    server: optax.GradientTransformation | None = None,
+    keep_random_iterate: bool = False,
+    bound=bounding.clip,
+) -> Algorithm:
+    """Returns DP-FedAvg: local steps, clipped sums of gradients, noise, a server step.
+
+    Algorithm 1: E steps of rate eta_k from w_k (lines 5-8); u = (w_k - w_E) / eta_k,
+    clipped to C (line 9); a_k is the sum of these over the clients drawn, and noise,
+    over the fixed r (lines 10 and 12); w -= beta_k a_k (line 12), with beta_k =
+    gamma eta_k and eta_k = decay^k eta_0 as in Appendix G. Noise is drawn once, on the
+    sum: the paper's share of each client, N(0, r sigma^2), adds up to what the proof
+    needs only when exactly r of them come. Clients are to be drawn by `engine.poisson`.
+
+    Args:
+      loss: of one batch; for the paper's full gradients a client's whole data.
+      client_rate: eta_0.
+      threshold: C.
+      noise_multiplier: z; sigma of the paper is z C / r.
+      cohort: r.
+      decay: of both rates from round to round.
+      server: an optimizer with rate gamma, before eta_k; by default sgd(1).
+      keep_random_iterate: whether to keep a uniformly random one of w_0, ..., w_(K-1)
+        for `random_iterate` (line 13). It costs no privacy, and a copy of the model.
+      bound: `bounding.clip` or `bounding.normalise`.
+
+    Reference: Das et al., Algorithm 1.
+    """
+
+    def rate(number):
+        return client_rate * jnp.asarray(decay, jnp.float32) ** number
+
+    server = optax.chain(
+        server or optax.sgd(1.0), optax.scale_by_schedule(lambda count: rate(count))
+    )
+    return Algorithm(
+        local=_gradient_sums(loss, rate),
+        uplink=channels.exact(),
+        server=_remembering(server) if keep_random_iterate else server,
+        mechanism=mechanism.central(
+            bound(threshold), noise_multiplier=noise_multiplier, denominator=cohort
+        ),
+    )
+
+
+def dp_normfedavg(loss: local.Loss, **options) -> Algorithm:
+    """Returns DP-NormFedAvg: as `dp_fedavg`, with C u / |u| in place of the clip.
+
+    Args:
+      loss: of one batch.
+      **options: those of `dp_fedavg`.
+
+    Reference: Das et al., Algorithm 2.
+    """
+    return dp_fedavg(loss, bound=bounding.normalise, **options)
+
+
+def _gradient_sums(loss: local.Loss, rate) -> Local:
+    """Local SGD whose update is (x_0 - x_K) / eta_k, the sum of its gradients."""
+
+    def run(server, state, batches, keys):
+        eta = rate(server.round)
+        inner = local.sgd_steps(loss, optax.sgd(eta))
+        work = inner.run(server, state, batches, keys)
+        return work._replace(update=jax.tree.map(lambda u: u / eta, work.update))
+
+    return Local(lambda params: (), run, lambda state, delivery: state)
+
+
+class Iterate(NamedTuple):
+    """A uniformly random one of the models so far, and the optimizer's own state."""
+
+    chosen: Tree  # like the parameters
+    count: jax.Array  # shape=(), int32, of models so far
+    inner: optax.OptState
+
+
+def random_iterate(server: Server) -> Tree:
+    """Returns the model that `keep_random_iterate` kept."""
+    if not isinstance(server.opt, Iterate):
+        msg = "Expected an algorithm with keep_random_iterate=True, got one without."
+        raise ValueError(msg)
+    return server.opt.chosen
+
+
+def _remembering(tx: optax.GradientTransformation):
+    """Wraps an optimizer to keep model k with probability 1 / (k + 1)."""
+    tx = optax.with_extra_args_support(tx)
+
+    def init(params):
+        return Iterate(params, jnp.int32(0), tx.init(params))
+
+    def update(updates, state, params=None, *, key, **extra):
+        updates, inner = tx.update(updates, state.inner, params, key=key, **extra)
+        # Uniform over all so far, however many will come.
+        coin = jax.random.uniform(jax.random.fold_in(key, Purpose.ITERATE))
+        taken = coin * (state.count + 1) < 1
+        chosen = jax.tree.map(
+            lambda new, old: jnp.where(taken, new, old), params, state.chosen
+        )
+        return updates, Iterate(chosen, state.count + 1, inner)
+
+    return optax.GradientTransformationExtraArgs(init, update)

@@ -1,0 +1,271 @@
+"""Mechanisms: bound every message, add one draw of noise to the sum, divide by r.
+
+Any algorithm becomes private by `algorithm._replace(mechanism=...)`: what is bounded is
+the message that leaves a client, after sketches, compressors and memories, since none
+of these keeps an l2 bound. Every exchange of a round is guarded, and each is a
+release: `len(ledger.overheard(...).sent)` of them a round, found while tracing.
+
+Formal guarantees, for each exchange:
+  - one client changes the sum by at most C, whatever its data, NaN included;
+  - the noise has standard deviation z C in every number of the sum, is drawn once, from
+    the server's key, and is the same on all devices (`central`, `adaptive`);
+  - the denominator is fixed: a mean over those who came would let one client change
+    what all others contribute, and the sum would move by up to 2C;
+  - a message that is not finite counts as zero, and is counted.
+
+What a mechanism does not hide: diagnostics, which the engine returns beside it for the
+simulator's eyes, and which bits of floats are zero: noise here is float32 from a
+pseudo-random generator, good for experiments and not for an adversary who looks at
+last bits.
+
+>>> import jax, jax.numpy as jnp
+>>> from fl_sketch.privacy import bounding
+>>> norm = central(bounding.clip(1.0), noise_multiplier=0.0, denominator=2)
+>>> one = norm.bound((), 0, jnp.array([3.0, 4.0]), None)
+>>> norm.release((), 0, one.summand, None).mean
+Array([0.3, 0.4], dtype=float32)
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fl_sketch import channels, trees, validate
+from fl_sketch.keys import Purpose
+from fl_sketch.privacy import bounding
+from fl_sketch.privacy.bounding import Bound
+from fl_sketch.protocols import (
+    Bounded,
+    Channel,
+    Key,
+    Like,
+    Mechanism,
+    Message,
+    Release,
+    Sketch,
+)
+
+
+def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mechanism:
+    """Returns the Gaussian mechanism with a trusted server: one draw on the sum.
+
+    Args:
+      bound: of a message, and the C that the noise scales with.
+      noise_multiplier: z; the noise on the sum has standard deviation z C.
+      denominator: r, fixed: how many clients are expected.
+    """
+    _check(bound, noise_multiplier, denominator)
+    scale = _noise_scale(bound, noise_multiplier)
+
+    def bound_one(state, exchange, message, keys):
+        del state, exchange, keys
+        message, rejected = bounding.reject(message)
+        return Bounded(bound.apply(message), rejected)
+
+    def release(state, exchange, total, keys):
+        noise = _noise(keys and keys.server, exchange, total, scale)
+        return _released(total, noise, denominator, state)
+
+    return Mechanism(_no_state, bound_one, release, noise_multiplier)
+
+
+def distributed(
+    bound: Bound, *, noise_multiplier: float, denominator: float, smallest: int
+) -> Mechanism:
+    """Returns the Gaussian mechanism in which every client adds its share of noise.
+
+    A share has variance (z C)^2 / smallest, so that the sum over `smallest` clients or
+    more carries at least the promised noise. With fewer nothing is released: the
+    mean is zero, and the fact "withheld" says so. Who took part is no secret here,
+    and the noise depends on how many did, so this is for samplings "fixed" and
+    "everyone" with relation "replace_one", and not for Poisson cohorts.
+
+    Args:
+      bound: of a message, and the C that the noise scales with.
+      noise_multiplier: z of the sum over `smallest` clients.
+      denominator: r, fixed.
+      smallest: the least number of participants with which the promise holds.
+    """
+    _check(bound, noise_multiplier, denominator)
+    validate.at_least_one(smallest=smallest)
+    share = _noise_scale(bound, noise_multiplier) / math.sqrt(smallest)
+
+    def bound_one(state, exchange, message, keys):
+        del state
+        message, rejected = bounding.reject(message)
+        noise = _noise(keys.own, exchange, message, share)
+        sent = jax.tree.map(jnp.add, bound.apply(message), noise)
+        return Bounded((sent, jnp.float32(1)), rejected)
+
+    def release(state, exchange, total, keys):
+        del exchange, keys
+        total, count = total
+        enough = count >= smallest
+        mean = jax.tree.map(lambda t: jnp.where(enough, t / denominator, 0), total)
+        withheld = 1.0 - enough.astype(jnp.float32)
+        return Release(mean, state, {"withheld": withheld})
+
+    return Mechanism(_no_state, bound_one, release, noise_multiplier, smallest)
+
+
+def adaptive(
+    start: jax.typing.ArrayLike,
+    *,
+    noise_multiplier: float,
+    denominator: float,
+    quantile: float = 0.5,
+    rate: float = 0.2,
+    count_noise: float,
+) -> Mechanism:
+    """Returns clipping whose threshold follows a quantile of the messages' norms.
+
+    b_i = 1 if message i is no longer than C; the noisy share of these moves the
+    threshold: C *= exp(-rate (share - quantile)). The count is a second thing given
+    away, paid for by noise on the sum of z_delta C with z_delta > z, so that a round
+    costs what one release with z does (`bounding.split_noise`). For algorithms of
+    one exchange: the messages of a second have lengths of their own.
+
+    Args:
+      start: C of the first round.
+      noise_multiplier: z, of both together.
+      denominator: r, fixed.
+      quantile: the share of messages that should be no longer than C.
+      rate: of the threshold's steps.
+      count_noise: s_b, on the sum of b_i - 1/2; about r / 20.
+
+    Reference: Andrew et al. (2021), Algorithm 1.
+    """
+    _check(bounding.clip(start), noise_multiplier, denominator)
+    validate.in_range(0, 1, quantile=quantile)
+    validate.in_range(0, math.inf, rate=rate, count_noise=count_noise)
+    left = bounding.split_noise(noise_multiplier, count_noise)
+
+    def bound_one(state, exchange, message, keys):
+        del keys
+        _only_exchange(exchange, "bound=adaptive")
+        message, rejected = bounding.reject(message)
+        short = (bounding.norm(message) <= state).astype(jnp.float32)
+        return Bounded((bounding.clip(state).apply(message), short - 0.5), rejected)
+
+    def release(state, exchange, total, keys):
+        total, count = total
+        noise = _noise(keys.server, exchange, total, left * state)
+        released = _released(total, noise, denominator, state)
+        hidden = _noise(keys.server, exchange + 1, count, count_noise if left else 0)
+        share = (count + hidden) / denominator + 0.5
+        after = state * jnp.exp(-rate * (share - quantile))
+        facts = released.facts | {"threshold": state}
+        return released._replace(state=after, facts=facts)
+
+    return Mechanism(lambda: jnp.float32(start), bound_one, release, noise_multiplier)
+
+
+def before_sketch(
+    op: Sketch,
+    like: Like,
+    bound: Bound,
+    *,
+    noise_multiplier: float,
+    denominator: float,
+    desketch: bool = True,
+) -> tuple[Channel, Mechanism]:
+    """Returns a channel and its mechanism that bound the update, not its sketch.
+
+    The sum of sketches is the sketch R(u_1 + ... + u_n) of bounded updates, and what is
+    released is R(u_1 + ... + u_n + xi), xi of standard deviation z C in every number of
+    an *update*: the Gaussian mechanism on the sum of updates, and then a map that
+    does not look at data. (Noise of z C on the sketch itself would not do: R can make
+    a vector longer.) Use both or neither.
+
+    Args:
+      op: the operator.
+      like: an update, or its length.
+      bound: of an update.
+      noise_multiplier: z.
+      denominator: r, fixed.
+      desketch: as in `channels.sketched`.
+    """
+    _check(bound, noise_multiplier, denominator)
+    inner = channels.sketched(op, desketch=desketch)
+    scale = _noise_scale(bound, noise_multiplier)
+    update_like = jax.ShapeDtypeStruct((like,), jnp.float32)
+    update_like = update_like if trees.is_length(like) else like
+
+    def mean(update, memory, keys, link_mean):
+        # A NaN stays one and reaches the message, where it is rejected and counted.
+        return inner.mean(bound.apply(update), memory, keys, link_mean)
+
+    def bound_one(state, exchange, message, keys):
+        del state, keys
+        _only_exchange(exchange, "form=update")
+        return Bounded(*bounding.reject(message))
+
+    def release(state, exchange, total, keys):
+        noise = _noise(keys.server, exchange, update_like, scale)
+        sketched = op.apply(keys.shared, noise)
+        return _released(total, sketched, denominator, state)
+
+    mechanism = Mechanism(_no_state, bound_one, release, noise_multiplier)
+    return Channel(inner.init, mean), mechanism
+
+
+def _released(total: Message, noise: Message, denominator: float, state: Any):
+    """Returns the release of a sum; energies are squared norms after the division."""
+    mean = jax.tree.map(lambda t, n: (t + n) / denominator, total, noise)
+    facts = {
+        "signal_energy": _energy(total) / denominator**2,
+        "noise_energy": _energy(noise) / denominator**2,
+    }
+    return Release(mean, state, facts)
+
+
+def _noise(key: Key | None, exchange: int, like: Message, scale) -> Message:
+    """Returns normal numbers of this standard deviation, float32, shaped like another.
+
+    The exchange is folded in, so that no two of a round share a draw.
+    """
+    leaves, treedef = jax.tree.flatten(like)
+    if isinstance(scale, int | float) and scale == 0:
+        return treedef.unflatten([jnp.zeros(leaf.shape) for leaf in leaves])
+    key = jax.random.fold_in(jax.random.fold_in(key, Purpose.NOISE), exchange)
+    each = jax.random.split(key, len(leaves))
+    return treedef.unflatten(
+        [
+            scale * jax.random.normal(k, x.shape)
+            for k, x in zip(each, leaves, strict=True)
+        ]
+    )
+
+
+def _energy(tree: Message) -> jax.Array:
+    return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))
+
+
+def _noise_scale(bound: Bound, noise_multiplier: float):
+    # Without noise the threshold may be infinite.
+    return noise_multiplier * bound.limit if noise_multiplier else 0.0
+
+
+def _check(bound: Bound, noise_multiplier: float, denominator: float) -> None:
+    validate.in_range(0, math.inf, noise_multiplier=noise_multiplier)
+    validate.in_range(0, math.inf, denominator=denominator)
+    if not denominator > 0:
+        msg = f"Expected denominator > 0, got denominator={denominator}."
+        raise ValueError(msg)
+    if noise_multiplier and bounding.infinite(bound.limit):
+        msg = (
+            "Expected a finite threshold with noise_multiplier > 0, got threshold=inf."
+        )
+        raise ValueError(msg)
+
+
+def _only_exchange(exchange: int, what: str) -> None:
+    if exchange:
+        msg = f"Expected one exchange a round with {what}, got a second one."
+        raise ValueError(msg)
+
+
+def _no_state() -> tuple[()]:
+    return ()

@@ -1,0 +1,119 @@
+"""DP-FedAvg and DP-NormFedAvg follow the paper's lines."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+
+from fl_sketch import algorithms, engine
+from fl_sketch.keys import Purpose, for_purpose, round_keys
+from fl_sketch.privacy import accounting
+from tests.meshes import mesh_of
+from tests.oracles import das
+from tests.quadratics import PARAMS, STEPS, fetch, flat, loss, optima
+
+KEY, CLIENTS, ROUNDS = jax.random.key(3), 12, 8
+OPTIONS = {"client_rate": 0.05, "decay": 0.9, "threshold": 2.0, "cohort": 6}
+MAKE = {"clip": algorithms.dp_fedavg, "normalise": algorithms.dp_normfedavg}
+
+
+def simulate(algorithm, sampler, key=KEY, rounds=ROUNDS):
+    one_round = engine.make_round(algorithm, fetch, mesh_of(1, "clients"))
+    run = functools.partial(engine.run_rounds, one_round, sampler, most=rounds)
+    state = engine.initial_state(algorithm, PARAMS, CLIENTS)
+    return run(state, key, optima(CLIENTS), rounds)
+
+
+@pytest.mark.parametrize("bound", MAKE)
+def test_a_run_is_the_papers_loop(bound):
+    algorithm = MAKE[bound](
+        loss, noise_multiplier=0.5, server=optax.sgd(1.5, momentum=0.8), **OPTIONS
+    )
+    sampler = engine.poisson(CLIENTS, 6)
+    state, _ = jax.jit(lambda: simulate(algorithm, sampler))()
+
+    def drawn(number):
+        cohort = sampler(for_purpose(KEY, number, Purpose.COHORT))
+        return np.asarray(cohort.ids)[np.asarray(cohort.weights) > 0]
+
+    def noise(number):  # what is released of nothing
+        zeros = jax.tree.map(jnp.zeros_like, PARAMS)
+        keys = round_keys(KEY, number, 0)
+        return np.asarray(flat(algorithm.mechanism.release((), 0, zeros, keys).mean))
+
+    expected = das.run(
+        np.asarray(optima(CLIENTS), np.float64),
+        [drawn(k) for k in range(ROUNDS)],
+        [noise(k) for k in range(ROUNDS)],
+        bound=bound, rate=0.05, decay=0.9, steps=STEPS, limit=2.0, momentum=0.8,
+        gamma=1.5,
+    )  # fmt: skip
+    np.testing.assert_allclose(flat(state.server.params), expected[-1], atol=1e-4)
+
+
+def test_without_a_bound_that_binds_it_is_fedavg():
+    options = OPTIONS | {"threshold": 1e6, "cohort": CLIENTS, "decay": 1.0}
+    private = algorithms.dp_fedavg(loss, noise_multiplier=0.0, **options)
+    plain = algorithms.fedavg(loss, client_rate=0.05)
+    sampler = engine.everyone(CLIENTS)
+    one, other = (
+        flat(jax.jit(lambda a=a: simulate(a, sampler))()[0].server.params)
+        for a in (private, plain)
+    )
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_the_random_iterate_is_any_of_them_alike():
+    algorithm = algorithms.dp_fedavg(
+        loss, noise_multiplier=0.0, keep_random_iterate=True, **OPTIONS
+    )
+    sampler, rounds = engine.everyone(CLIENTS), 4
+
+    def chosen(key):
+        state, _ = simulate(algorithm, sampler, key, rounds)
+        return flat(algorithms.random_iterate(state.server))
+
+    found = jax.jit(lambda keys: jax.lax.map(chosen, keys))(jax.random.split(KEY, 600))
+    models = [
+        flat(
+            jax.jit(lambda k=k: simulate(algorithm, sampler, KEY, k))()[0].server.params
+        )
+        for k in range(1, rounds)
+    ]
+    models = jnp.stack([jnp.zeros_like(models[0]), *models])
+    distance = jnp.linalg.norm(found[:, None] - models[None], axis=2)
+    assert float(distance.min(axis=1).max()) < 1e-5
+    counts = np.bincount(np.asarray(distance.argmin(axis=1)), minlength=rounds)
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_a_random_iterate_that_was_not_kept_is_refused():
+    algorithm = algorithms.dp_fedavg(loss, noise_multiplier=0.0, **OPTIONS)
+    state = engine.initial_state(algorithm, PARAMS, CLIENTS)
+    with pytest.raises(ValueError, match="keep_random_iterate"):
+        algorithms.random_iterate(state.server)
+
+
+def test_poisson_cohorts_have_binomial_sizes():
+    sampler = engine.poisson(CLIENTS, 6)
+    keys = jax.random.split(jax.random.key(8), 4000)
+    sizes = jax.vmap(lambda key: jnp.sum(sampler(key).weights))(keys)
+    counts = np.bincount(np.asarray(sizes, int), minlength=CLIENTS + 1)
+    expected = 4000 * stats.binom.pmf(np.arange(CLIENTS + 1), CLIENTS, 0.5)
+    often = expected > 5
+    assert stats.chisquare(
+        [*counts[often], counts[~often].sum()],
+        [*expected[often], expected[~often].sum()],
+    ).pvalue > 1e-3  # fmt: skip
+
+
+def test_the_papers_formula_for_its_noise():
+    # sigma^2 = q K C^2 log(1/delta) / (n epsilon)^2 on the mean; z = r sigma / C.
+    plan = accounting.Plan(steps=500, sample=20, population=100)
+    sigma = (500 * np.log(1e6)) ** 0.5 * 3.0 / (100 * 5.0)
+    z = accounting.das_noise_multiplier(plan, epsilon=5.0, delta=1e-6)
+    assert z == pytest.approx(20 * sigma / 3.0)

@@ -1,0 +1,96 @@
+"""Private iterative sketching: noise at every local step, a clip for every example."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fl_sketch import algorithms, engine, sketch
+from fl_sketch.keys import round_keys
+from fl_sketch.privacy import local_noise
+from fl_sketch.protocols import Server
+from tests.meshes import mesh_of
+
+D, BATCH, STEPS = 5, 4, 3
+PARAMS = jnp.zeros(D)
+
+
+def loss(params, batch):
+    return jnp.mean(jnp.sum((params - batch) ** 2, axis=1)) / 2
+
+
+def batches(seed=0):
+    return 3 * jax.random.normal(jax.random.key(seed), (STEPS, BATCH, D))
+
+
+def run(local, data, key=0):
+    server = Server(PARAMS, (), (), jnp.int32(0))
+    keys = round_keys(jax.random.key(key), 0, 0)
+    return local.run(server, (), data, keys)
+
+
+def test_without_noise_it_is_sgd_on_clipped_examples():
+    local = local_noise.noisy_steps(loss, rate=0.1, clip=2.0, noise_multiplier=0.0)
+    x = np.zeros(D)
+    for batch in np.asarray(batches(), np.float64):
+        gradients = [x - example for example in batch]
+        gradients = [g * min(1, 2.0 / np.linalg.norm(g)) for g in gradients]
+        x = x - 0.1 * np.mean(gradients, axis=0)
+    np.testing.assert_allclose(run(local, batches()).update, -x, rtol=1e-5)
+
+
+def test_the_noise_on_a_step_is_z_clip_over_the_batch():
+    z, clip, rate = 1.5, 2.0, 0.1
+    local = local_noise.noisy_steps(loss, rate=rate, clip=clip, noise_multiplier=z)
+    # Every gradient is clipped to nothing but its direction, and these cancel.
+    data = jnp.stack([1e3 * jnp.eye(D)[0], -1e3 * jnp.eye(D)[0]])[None]
+
+    def one(key):
+        server = Server(PARAMS, (), (), jnp.int32(0))
+        return local.run(server, (), data, round_keys(key, 0, 0)).update
+
+    keys = jax.random.split(jax.random.key(1), 10_000)
+    noise = jax.jit(lambda keys: jax.lax.map(one, keys))(keys) / rate
+    assert abs(float(jnp.std(noise)) / (z * clip / 2) - 1) < 0.01
+
+
+def test_steps_have_noise_of_their_own():
+    local = local_noise.noisy_steps(loss, rate=1.0, clip=1e-6, noise_multiplier=1e6)
+    one = run(local, batches()[:1]).update
+    two = run(local, batches()[:2]).update
+    assert abs(float(jnp.corrcoef(one, two - one)[0, 1])) < 0.999
+
+
+def test_an_example_that_is_not_finite_is_dropped_and_counted():
+    local = local_noise.noisy_steps(loss, rate=0.1, clip=2.0, noise_multiplier=0.5)
+    work = run(local, batches().at[1, 2, 0].set(jnp.nan))
+    assert jnp.isfinite(work.update).all()
+    assert float(work.diagnostics["rejected_examples"]) == 1
+    assert jnp.isfinite(work.diagnostics["loss"])
+
+
+def test_rounds_run_and_do_not_depend_on_the_devices():
+    algorithm = algorithms.private_sketching(
+        loss,
+        sketch=sketch.gaussian(4),
+        client_rate=0.1,
+        threshold=1.0,
+        noise_multiplier=0.1,
+        server_rate=0.5,
+    )
+    data = jnp.stack([batches(seed) for seed in range(6)])
+
+    def simulate(devices, chunk):
+        one_round = engine.make_round(
+            algorithm,
+            lambda data, client, plan, key: data[client],
+            mesh_of(devices, "clients"),
+            chunk=chunk,
+        )
+        everyone = engine.everyone(6)
+        run = functools.partial(engine.run_rounds, one_round, everyone, most=3)
+        state = engine.initial_state(algorithm, PARAMS, 6)
+        return jax.jit(run)(state, jax.random.key(0), data, 3)[0].server.params
+
+    np.testing.assert_allclose(simulate(1, 1), simulate(2, 3), rtol=1e-4, atol=1e-5)

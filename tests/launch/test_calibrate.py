@@ -1,0 +1,52 @@
+"""The commands of the README's section on privacy, and what is refused."""
+
+import pytest
+
+from tests.launching import launch
+from tests.test_readme import blocks, commands, run, same_tables
+
+GOOD = {
+    "epsilon": "2",
+    "delta": "1e-5",
+    "clients": "1000",
+    "cohort": "50",
+    "rounds": "200",
+}
+
+
+def command_of(module):
+    return [c for c in commands() if module in c][-1]
+
+
+def test_calibrating_prints_the_table_of_the_readme():
+    printed = run(*command_of("launch.calibrate")[1:])
+    (shown,) = (b for b in blocks("text") if "noise multiplier epsilon" in b)
+    assert printed == shown
+
+
+def test_private_training_prints_the_table_of_the_readme(tmp_path):
+    command = command_of("launch.train")
+    workdir = f"--workdir={tmp_path / 'run'}"
+    arguments = [workdir if a.startswith("--workdir") else a for a in command[1:]]
+    printed = run(*arguments).splitlines()
+    (shown,) = (b.splitlines() for b in blocks("text") if "for every client" in b)
+    assert shown[1:4] == printed[1:4]
+    same_tables([line for line in shown[5:] if line != "..."], printed[5:])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epsilon": "0"}, "epsilon=0"),
+        ({"epsilon": "abc"}, "epsilon=abc"),
+        ({"cohort": "2000"}, "cohort=2000"),
+        ({"sampling": "fixed"}, "relation=replace_one"),
+    ],
+    ids=str,
+)
+def test_bad_values_get_one_line(changes, words):
+    flags = [f"--{name}={value}" for name, value in (GOOD | changes).items()]
+    done = launch("launch.calibrate", *flags)
+    assert done.returncode == 2
+    assert words in done.stderr and done.stderr.count("\n") == 1
+    assert not done.stdout

@@ -1,0 +1,203 @@
+"""The accountant says what the library says, and never less than it should."""
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fl_sketch.privacy import accounting
+from fl_sketch.privacy.accounting import Plan
+from tests.launching import ENVIRONMENT
+
+PLAN = Plan(steps=200, sample=50, population=1000)
+ONE = Plan(steps=1, sample=1, population=1, sampling="everyone")
+REPLACED = {"relation": "replace_one"}
+FIXED = PLAN._replace(sampling="fixed", **REPLACED)
+DELTA = 1e-5
+
+
+def spent(plan, z, accountant=None, delta=DELTA):
+    return accounting.epsilon(plan, z, delta=delta, accountant=accountant)
+
+
+def test_no_jax_is_imported():
+    code = (
+        "import sys, fl_sketch.privacy.accounting, fl_sketch.privacy.calibration\n"
+        "assert not any(n.split('.')[0] in ('jax', 'jaxlib') for n in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("plan", "z", "accountant", "value", "tolerance"),
+    [
+        (PLAN, 2.0, "rdp", 1.72130679, 1e-4),
+        (PLAN, 2.0, "pld", 1.56060547, 1e-3),
+        (Plan(2250, 40, 1000), 1.5, "rdp", 7.3293, 1e-4),
+        (ONE, 2.0, "rdp", 2.16571566, 1e-4),
+        (ONE._replace(**REPLACED), 2.0, "rdp", 4.72850707, 1e-4),
+    ],
+)
+def test_values_of_the_design(plan, z, accountant, value, tolerance):
+    assert spent(plan, z, accountant) == pytest.approx(value, abs=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("accountant", "value", "tolerance"),
+    [("rdp", 1.79334108, 1e-4), ("pld", 1.67199304, 1e-3)],
+)
+def test_calibrated_noise_of_the_design(accountant, value, tolerance):
+    z = accounting.calibrate(PLAN, epsilon=2.0, delta=DELTA, accountant=accountant)
+    assert z == pytest.approx(value, abs=tolerance)
+    assert spent(PLAN, z, accountant) <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("plan", "epsilon"),
+    [
+        (PLAN._replace(**REPLACED), 0.3),
+        (PLAN._replace(releases=2), 30.0),
+        (FIXED._replace(steps=1), 0.1),
+        (ONE, 1.0),
+    ],
+    ids=str,
+)
+def test_calibrated_noise_keeps_the_promise_for_all_rounds_and_hardly_more(
+    plan, epsilon
+):
+    promise = {"epsilon": epsilon, "delta": DELTA}
+    z = accounting.calibrate(plan, **promise)
+    assert 0.99 * epsilon < spent(plan, z) <= epsilon
+    assert accounting.steps_within(plan, z, **promise) == plan.steps
+    if plan.steps > 1:
+        assert accounting.steps_within(plan, 0.9 * z, **promise) < plan.steps
+    assert accounting.delta(plan, z, epsilon=epsilon) <= DELTA * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_replacing_one_costs_what_half_the_noise_would(accountant):
+    whole = PLAN._replace(sampling="everyone")
+    replaced = spent(whole._replace(**REPLACED), 20.0, accountant)
+    assert replaced == pytest.approx(spent(whole, 10.0, accountant), rel=1e-6)
+    assert spent(PLAN._replace(**REPLACED), 2.0) > spent(PLAN, 2.0)
+
+
+def test_two_releases_of_a_cohort_are_not_two_cohorts():
+    twice = spent(PLAN._replace(releases=2), 2.0)
+    assert twice == pytest.approx(spent(PLAN, 2.0 / 2**0.5), rel=1e-6)
+    assert twice > spent(PLAN._replace(steps=400), 2.0)
+
+
+PLANS = [PLAN, PLAN._replace(**REPLACED), FIXED, PLAN._replace(sampling="everyone")]
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    plan=st.sampled_from(PLANS),
+    steps=st.integers(0, 300),
+    more=st.integers(0, 200),
+    sample=st.integers(0, 900),
+    z=st.floats(0.7, 8.0),
+)
+def test_epsilon_grows_with_rounds_and_rate_and_shrinks_with_noise(
+    plan, steps, more, sample, z
+):
+    plan = plan._replace(steps=steps, sample=sample)
+    here = spent(plan, z)
+    slack = 1e-6 * here + 1e-9
+    assert here <= spent(plan._replace(steps=steps + more), z) + slack
+    assert here <= spent(plan._replace(sample=sample + 100), z) + slack
+    assert here >= spent(plan, 1.3 * z) - slack
+    assert here <= spent(plan._replace(releases=2), z) + slack
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_the_ends(plan):
+    assert spent(plan, 0.0) == float("inf")
+    assert accounting.delta(plan, 0.0, epsilon=1.0) == 1.0
+    assert spent(plan._replace(steps=0), 0.0) == 0.0
+    if plan.sampling != "everyone":
+        assert spent(plan._replace(sample=0), 0.0) == 0.0
+        assert accounting.delta(plan._replace(sample=0), 0.0, epsilon=1.0) == 0.0
+
+
+def test_a_poisson_cohort_of_all_is_everyone():
+    everyone = PLAN._replace(sampling="everyone")
+    all_drawn = PLAN._replace(sample=1000)
+    assert spent(all_drawn, 20.0) == pytest.approx(spent(everyone, 20.0), rel=1e-3)
+
+
+def test_pld_is_the_tighter_one():
+    for z, rounds in itertools.product((1.0, 3.0), (10, 1000)):
+        plan = PLAN._replace(steps=rounds)
+        assert spent(plan, z, "pld") < spent(plan, z, "rdp")
+
+
+@pytest.mark.parametrize(
+    ("plan", "accountant", "words"),
+    [
+        (PLAN._replace(sampling="fixed"), None, "relation=replace_one"),
+        (FIXED, "pld", "accountant=rdp"),
+        (PLAN._replace(**REPLACED), "rdp", "accountant=pld"),
+        (PLAN._replace(sampling="replacement"), None, "replacement"),
+        (PLAN._replace(relation="swap"), None, "swap"),
+        (PLAN, "moments", "moments"),
+        (PLAN._replace(sample=1001), None, "sample=1001"),
+        (FIXED._replace(sample=2.5), None, "sample=2.5"),
+        (PLAN._replace(releases=0), None, "releases=0"),
+        (PLAN._replace(steps=-1), None, "steps=-1"),
+        (PLAN._replace(population=0, sample=0), None, "population=0"),
+    ],
+)
+def test_an_accountant_that_does_not_match_is_refused_in_one_line(
+    plan, accountant, words
+):
+    for call in (
+        lambda: spent(plan, 1.0, accountant),
+        lambda: accounting.calibrate(
+            plan, epsilon=1.0, delta=DELTA, accountant=accountant
+        ),
+    ):
+        with pytest.raises(ValueError, match=words) as raised:
+            call()
+        assert "\n" not in str(raised.value)
+
+
+def test_bad_promises_are_refused():
+    for delta in (0.0, 1.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="delta="):
+            spent(PLAN, 1.0, delta=delta)
+    for epsilon in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="epsilon="):
+            accounting.calibrate(PLAN, epsilon=epsilon, delta=DELTA)
+    for z in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match="noise_multiplier="):
+            spent(PLAN, z)
+
+
+def test_advanced_composition_is_the_printed_formula_and_no_tighter_than_rdp():
+    # k = 100 releases, each of (e, d) = (sqrt(2 log(1.25 / d)) / z, delta / (2 k)).
+    plan = PLAN._replace(steps=100, sampling="everyone")
+    z, each = 100.0, 0.0583685
+    found = accounting.advanced_composition(plan, z, delta=DELTA)
+    expected = (200 * 12.206073) ** 0.5 * each + 200 * each**2
+    assert found == pytest.approx(expected, rel=1e-3)
+    assert found > spent(plan, z, "rdp")
+    assert accounting.advanced_composition(plan, 1.0, delta=DELTA) == float("inf")
+
+
+def test_the_claim_for_a_sketch_without_noise_is_a_formula_and_no_credit():
+    claim = accounting.count_sketch_claim(
+        rows=5, cols=20, length=10**6, sigma=1.0, bound=1.0, alpha=3.0
+    )
+    assert claim == pytest.approx(5 * 0.016746, rel=1e-3)
+    with pytest.raises(ValueError, match="condition"):
+        accounting.count_sketch_claim(
+            rows=5, cols=1000, length=10**6, sigma=1.0, bound=1.0, alpha=3.0
+        )
+    # A plan has no place for a sketch.
+    assert not any("sketch" in field for field in Plan._fields)

@@ -1,0 +1,376 @@
+"""What a mechanism promises holds in the engine, for any algorithm."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+
+from fl_sketch import channels, engine, local, sketch, trees
+from fl_sketch.engine import ledger
+from fl_sketch.keys import round_keys
+from fl_sketch.privacy import accounting, bounding, mechanism
+from fl_sketch.protocols import Algorithm
+from tests.meshes import mesh_of
+from tests.quadratics import (
+    ALGORITHMS,
+    COUNT,
+    PARAMS,
+    SGD,
+    STEPS,
+    D,
+    fetch,
+    flat,
+    loss,
+    optima,
+)
+
+KEY = jax.random.key(0)
+CLIENTS, Z, C = 6, 0.7, 0.5
+GAUSSIAN = mechanism.central(bounding.clip(C), noise_multiplier=Z, denominator=CLIENTS)
+# One of each way to send: whole, two exchanges, with memory, raw sketches.
+WAYS = ("fedavg", "heaprix", "ef21", "fetch_sgd")
+
+
+def simulate(
+    algorithm, *, rounds=3, devices=1, chunk=1, sampler=None, data=None, recompute=False
+):
+    one_round = engine.make_round(
+        algorithm, fetch, mesh_of(devices, "clients"), chunk=chunk, recompute=recompute
+    )
+    sampler = sampler or engine.everyone(CLIENTS)
+    run = jax.jit(functools.partial(engine.run_rounds, one_round, sampler, most=rounds))
+    state = engine.initial_state(algorithm, PARAMS, CLIENTS)
+    data = optima(CLIENTS) if data is None else data
+    return run(state, KEY, data, rounds)
+
+
+def private(name, guard=GAUSSIAN):
+    return ALGORITHMS[name]._replace(mechanism=guard)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_no_bound_and_no_noise_is_no_mechanism(name):
+    nothing = mechanism.central(
+        bounding.clip(float("inf")), noise_multiplier=0.0, denominator=CLIENTS
+    )
+    state, report = simulate(private(name, nothing))
+    expected, plain = simulate(ALGORITHMS[name])
+    chex.assert_trees_all_close(state, expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        report.diagnostics["loss"], plain.diagnostics["loss"], rtol=1e-5
+    )
+    assert not report.diagnostics["rejected"].any()
+
+
+GUARDS = {
+    "central": GAUSSIAN,
+    "distributed": mechanism.distributed(
+        bounding.normalise(C), noise_multiplier=Z, denominator=CLIENTS, smallest=5
+    ),
+    "adaptive": mechanism.adaptive(
+        1.0, noise_multiplier=Z, denominator=CLIENTS, count_noise=2.0
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "guard"),
+    [
+        *((name, "central") for name in WAYS),
+        ("safl", "distributed"),
+        ("gradient_tracking", "adaptive"),
+    ],
+)
+def test_clients_may_be_spread_and_chunked_in_any_way(name, guard):
+    reference, report = simulate(private(name, GUARDS[guard]))
+    assert jnp.isfinite(flat(reference.server.params)).all()
+    again = private(name, GUARDS[guard])
+    state, other = simulate(again, devices=4, chunk=2, recompute=True)
+    chex.assert_trees_all_close(state, reference, rtol=1e-4, atol=1e-5)
+    chex.assert_trees_all_close(other, report, rtol=1e-4, atol=1e-4)
+
+
+def nobody(key):
+    del key
+    return engine.Cohort(jnp.arange(3), jnp.zeros(3), jnp.float32(1))
+
+
+def measured_noise(guard, draws, like):
+    """Returns what an empty cohort releases, times r: noise, [draws, numbers]."""
+    zeros = jax.tree.map(jnp.zeros_like, like)
+
+    def one(number):
+        keys = round_keys(KEY, number, 0)
+        return trees.ravel(guard.release(guard.init(), 0, zeros, keys).mean)
+
+    return CLIENTS * jax.jit(jax.vmap(one))(jnp.arange(draws))
+
+
+def fits(noise, scale):
+    """Returns whether 10,000 draws have this standard deviation within 1% and shape."""
+    same_scale = abs(float(np.std(noise)) / scale - 1) < 0.01
+    normal = stats.kstest(np.asarray(noise).ravel() / scale, "norm").pvalue > 1e-3
+    return same_scale and normal
+
+
+def test_the_noise_is_what_the_accountant_assumed():
+    noise = measured_noise(GAUSSIAN, 10_000, jnp.zeros(4))
+    assert fits(noise, Z * C)
+    assert not fits(noise, 2 / 3 * Z * C)
+    assert not fits(noise, 3 / 2 * Z * C)
+    between = np.corrcoef(np.asarray(noise).T)
+    assert np.abs(between - np.eye(4)).max() < 0.05
+    later = np.corrcoef(noise[:-1, 0], noise[1:, 0])[0, 1]
+    assert abs(later) < 0.05
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_the_noise_in_a_round_is_one_draw_on_the_sum(devices):
+    # Nobody comes: the step of sgd(1) is minus the noise over r, once, not per device.
+    algorithm = Algorithm(
+        local.one_gradient(loss), channels.exact(), optax.sgd(1.0), GAUSSIAN
+    )
+    rounds = 700
+    one_round = engine.make_round(algorithm, fetch, mesh_of(devices, "clients"))
+    step = jax.jit(one_round)
+    state, steps = engine.initial_state(algorithm, PARAMS, CLIENTS), []
+    for _ in range(rounds):
+        before = flat(state.server.params)
+        state, report = jax.block_until_ready(
+            step(state, KEY, nobody(KEY), optima(CLIENTS))
+        )
+        steps.append(before - flat(state.server.params))
+    assert fits(CLIENTS * np.stack(steps), Z * C)
+    assert not bool(report.answered.any())
+    assert float(report.diagnostics["signal_energy"]) == 0
+
+
+def test_an_empty_cohort_is_a_round_like_any_other():
+    for guard in GUARDS.values():
+        state, report = simulate(private("safl", guard), sampler=nobody)
+        assert jnp.isfinite(flat(state.server.params)).all()
+        chex.assert_tree_all_finite(report)
+        assert int(state.server.round) == 3
+
+
+def test_the_shares_of_clients_add_up_to_the_noise_on_the_smallest_cohort():
+    guard = mechanism.distributed(
+        bounding.clip(C), noise_multiplier=Z, denominator=1.0, smallest=5
+    )
+
+    def total(number, count):
+        def one(client):
+            keys = round_keys(KEY, number, client)
+            return guard.bound((), 0, jnp.zeros(4), keys).summand
+
+        summed = jax.tree.map(
+            lambda leaf: leaf.sum(0), jax.vmap(one)(jnp.arange(count))
+        )
+        return guard.release((), 0, summed, None)
+
+    def draws(count):
+        return jax.jit(jax.vmap(lambda n: total(n, count)))(jnp.arange(10_000))
+
+    assert guard.smallest == 5
+    assert fits(draws(5).mean, Z * C)
+    assert np.std(draws(6).mean) > Z * C
+    few = draws(4)
+    assert not few.mean.any() and few.facts["withheld"].all()
+
+
+def test_a_release_is_withheld_from_a_cohort_that_is_too_small():
+    guard, x = GUARDS["distributed"], flat(PARAMS)
+    for people, moves in [(4, False), (5, True)]:
+        cohort = engine.Cohort(jnp.arange(6), jnp.arange(6) < people, jnp.float32(6))
+        state, report = simulate(
+            private("fedavg", guard), sampler=lambda key, c=cohort: c, rounds=1
+        )
+        assert bool((flat(state.server.params) != x).any()) is moves
+        assert bool(report.diagnostics["withheld"][0]) is not moves
+
+
+def contribution(guard, o, client=0):
+    """Returns by how much one client with this optimum moves the sum of messages."""
+    algorithm = Algorithm(
+        local.sgd_steps(loss, SGD), channels.exact(), optax.sgd(1.0), guard
+    )
+    data = optima(CLIENTS).at[client].set(o)
+    there, report = simulate(algorithm, rounds=1, data=data)
+    away, _ = simulate(
+        algorithm,
+        rounds=1,
+        data=data,
+        sampler=lambda key: engine.Cohort(
+            jnp.arange(CLIENTS), jnp.arange(CLIENTS) != client, jnp.float32(CLIENTS)
+        ),
+    )
+    moved = flat(there.server.params) - flat(away.server.params)
+    return CLIENTS * float(jnp.linalg.norm(moved)), report
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-2, 1.0, 1e3, 1e30, np.inf, np.nan])
+@pytest.mark.parametrize("bound", [bounding.clip, bounding.normalise])
+def test_one_client_moves_the_sum_by_no_more_than_c(size, bound):
+    guard = mechanism.central(bound(C), noise_multiplier=Z, denominator=CLIENTS)
+    found, report = contribution(guard, jnp.full(D, size))
+    assert found <= C * 1.001
+    expected = 0.0 if not np.isfinite(size) else 1.0
+    assert float(report.diagnostics["rejected"][0]) == expected * 0 + (1 - expected)
+    assert jnp.isfinite(report.diagnostics["loss"]).all() or size == 1e30
+
+
+def test_the_denominator_is_not_the_number_of_those_who_came():
+    def cohort(weights):
+        # A cohort that claims another denominator, and weights that are not alike.
+        return lambda key: engine.Cohort(
+            jnp.arange(CLIENTS), jnp.asarray(weights), jnp.float32(0.1)
+        )
+
+    algorithm = private("safl")
+    plain, _ = simulate(algorithm)
+    odd, _ = simulate(algorithm, sampler=cohort([5.0, 0.2, 1, 1, 1, 1]))
+    chex.assert_trees_all_equal(plain.server, odd.server)
+
+
+def test_a_nan_is_rejected_counted_and_kept_out_of_everything():
+    data = optima(CLIENTS).at[2].set(jnp.nan)
+    state, report = simulate(private("heaprix"), data=data)
+    without, _ = simulate(
+        private("heaprix"),
+        sampler=lambda key: engine.Cohort(
+            jnp.arange(CLIENTS), jnp.arange(CLIENTS) != 2, jnp.float32(CLIENTS)
+        ),
+    )
+    chex.assert_trees_all_close(state.server, without.server, rtol=1e-5, atol=1e-6)
+    assert report.diagnostics["rejected"].tolist() == [2.0] * 3  # in two exchanges
+    assert jnp.isfinite(report.diagnostics["loss"]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "releases"),
+    [("safl", 1), ("fedavg", 1), ("ef21", 1), ("heaprix", 2), ("sketched_sgd", 2)],
+)
+def test_releases_are_counted_while_tracing(name, releases):
+    talk = ledger.overheard(private(name), PARAMS, jnp.zeros((STEPS, D)))
+    assert len(talk.sent) == releases
+    plan = accounting.Plan(10, CLIENTS, CLIENTS, "everyone", releases=len(talk.sent))
+    once = plan._replace(releases=1, steps=10 * releases)
+    z = GAUSSIAN.noise_multiplier
+    spent = accounting.epsilon(plan, z, delta=1e-5)
+    assert spent == pytest.approx(accounting.epsilon(once, z, delta=1e-5))
+
+
+def test_no_two_exchanges_rounds_or_leaves_share_a_draw():
+    like = {"a": jnp.zeros(3), "b": jnp.zeros(3)}
+
+    def draw(exchange, number):
+        keys = round_keys(KEY, number, 0)
+        return GAUSSIAN.release((), exchange, like, keys).mean
+
+    draws = [draw(e, n) for e in (0, 1) for n in (0, 1)]
+    values = {np.asarray(leaf).tobytes() for d in draws for leaf in d.values()}
+    assert len(values) == 8
+
+
+def test_an_adaptive_threshold_finds_the_quantile_and_stops_there():
+    data = jnp.arange(1.0, 201.0)[:, None] * jnp.eye(D)[0]
+    algorithm = Algorithm(
+        local.one_gradient(loss),
+        channels.exact(),
+        optax.sgd(1e-9),
+        mechanism.adaptive(
+            1.0, noise_multiplier=0.5, denominator=200, quantile=0.7, count_noise=10.0
+        ),
+    )
+    one_round = engine.make_round(algorithm, fetch, mesh_of(1, "clients"))
+    run = jax.jit(
+        functools.partial(engine.run_rounds, one_round, engine.everyone(200), most=150)
+    )
+    state = engine.initial_state(algorithm, PARAMS, 200)
+    state, report = run(state, KEY, data, 150)
+    assert float(state.server.guard) == pytest.approx(140, rel=0.1)
+    assert report.diagnostics["threshold"][0] == 1.0
+
+
+def test_a_second_exchange_has_no_adaptive_threshold():
+    with pytest.raises(ValueError, match="one exchange"):
+        simulate(private("heaprix", GUARDS["adaptive"]))
+    with pytest.raises(ValueError, match="one exchange"):
+        ledger.overheard(
+            private("heaprix", GUARDS["adaptive"]), PARAMS, jnp.zeros((STEPS, D))
+        )
+
+
+def linear_form(z, bound=bounding.clip):
+    channel, guard = mechanism.before_sketch(
+        COUNT, PARAMS, bound(C), noise_multiplier=z, denominator=CLIENTS
+    )
+    return Algorithm(local.sgd_steps(loss, SGD), channel, optax.sgd(1.0), guard)
+
+
+def test_bounded_before_the_sketch_is_the_sketch_of_the_private_sum():
+    """R(sum of bounded updates) without noise; with it, R of noise on the updates."""
+    state, _ = simulate(linear_form(0.0), rounds=1)
+    bounded = jax.vmap(bounding.clip(C).apply)((1 - 0.9**STEPS) * -optima(CLIENTS))
+    shared = round_keys(KEY, 0, 0).shared
+    message = COUNT.apply(shared, bounded.mean(0))
+    expected = -COUNT.estimate(shared, message, D)
+    np.testing.assert_allclose(
+        flat(state.server.params), expected, rtol=1e-4, atol=1e-6
+    )
+
+    guard = linear_form(Z).mechanism
+    keys = round_keys(KEY, 3, 0)
+    # R maps the noise linearly: each entry of a row sums the noise of a bucket.
+    columns = jax.vmap(lambda e: COUNT.apply(keys.shared, e).ravel())(jnp.eye(D))
+
+    def draw(server):
+        own = keys._replace(server=server)
+        return guard.release((), 0, COUNT.zeros(), own).mean.ravel()
+
+    many = jax.jit(jax.vmap(draw))(jax.random.split(KEY, 400))
+    assert many[0].size == COUNT.size()
+    expected = Z * C / CLIENTS * jnp.linalg.norm(columns, axis=0)
+    np.testing.assert_allclose(jnp.std(many, axis=0), expected, rtol=0.15)
+
+
+def test_a_nan_is_rejected_in_the_linear_form_too():
+    data = optima(CLIENTS).at[2].set(jnp.nan)
+    state, report = simulate(linear_form(Z), data=data)
+    assert jnp.isfinite(flat(state.server.params)).all()
+    assert report.diagnostics["rejected"].tolist() == [1.0] * 3
+
+
+def test_a_sketch_can_make_an_update_longer_so_its_bound_is_not_the_update_s():
+    lengths = []
+    for number in range(20):
+        key = round_keys(KEY, number, 0).shared
+        ones = jnp.ones(D) / D**0.5
+        lengths.append(float(jnp.linalg.norm(sketch.count_sketch(4).apply(key, ones))))
+    assert max(lengths) > 1.2
+    guarded = GAUSSIAN.bound((), 0, 100 * ones, None).summand
+    assert float(jnp.linalg.norm(guarded)) <= C * 1.001
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"noise_multiplier": -1.0}, "noise_multiplier=-1"),
+        ({"noise_multiplier": float("nan")}, "noise_multiplier=nan"),
+        ({"denominator": 0}, "denominator=0"),
+        ({"denominator": float("inf")}, "denominator=inf"),
+    ],
+)
+def test_what_cannot_be_promised_is_refused(options, words):
+    options = {"noise_multiplier": 1.0, "denominator": 2.0} | options
+    with pytest.raises(ValueError, match=words):
+        mechanism.central(bounding.clip(1.0), **options)
+    with pytest.raises(ValueError, match="threshold=inf"):
+        mechanism.central(
+            bounding.clip(float("inf")), noise_multiplier=1.0, denominator=1.0
+        )
