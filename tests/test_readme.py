@@ -38,7 +38,7 @@ def same_tables(shown, printed):
             if found[:1] == ours[:1] and len(found) == len(ours)
         )
         for one, other in zip(ours, theirs, strict=True):
-            if re.fullmatch(r"0\.\d+", one):
+            if re.fullmatch(r"\d\.\d{4}", one):
                 assert abs(float(one) - float(other)) < 0.03, line
             elif not re.fullmatch(r"\d+(\.\d)?", one):  # a speed or a time
                 assert one == other, line

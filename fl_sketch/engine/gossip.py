@@ -138,7 +138,7 @@ def flooded(graph: Graph, messages: Message) -> Message:
 def _mean(held: Message) -> Message:
     """Returns the mean over origins, added up one after the other as a server does."""
     origins = jnp.float32(jax.tree.leaves(held)[0].shape[0])
-    origins = jax.lax.optimization_barrier(origins)  # as in `round`: see there
+    origins = jax.lax.optimization_barrier(origins)  # divided, not times 1/n
 
     def of_leaf(leaf):
         total, _ = jax.lax.scan(

@@ -43,20 +43,12 @@ class Guard(NamedTuple):
         )
 
     def release(self, exchange: int, total: Bounded, state: Any) -> Release:
-        """Returns what becomes of the sum of an exchange.
-
-        What crosses a network is numbers: if XLA rounded the division together with
-        what comes after it, whoever hears the mean would get another model.
-        """
+        """Returns what becomes of the sum of an exchange."""
         if self.mechanism is None:
-            denominator = jax.lax.optimization_barrier(self.denominator)
-            mean = jax.tree.map(lambda t: t / denominator, total.summand)
-            return Release(jax.lax.optimization_barrier(mean), state, {})
+            mean = jax.tree.map(lambda t: t / self.denominator, total.summand)
+            return Release(mean, state, {})
         released = self.mechanism.release(state, exchange, total.summand, self.keys(0))
-        return released._replace(
-            mean=jax.lax.optimization_barrier(released.mean),
-            facts=released.facts | {"rejected": total.rejected},
-        )
+        return released._replace(facts=released.facts | {"rejected": total.rejected})
 
     def averaged(self, diagnostics: dict, present: jax.Array, rejected: Any) -> dict:
         """Returns means of summed diagnostics over those whose message counted."""

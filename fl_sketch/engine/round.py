@@ -111,7 +111,9 @@ def make_round(
             denominator,
         )
         weights = guard.counted(weights)
-        device = _Device(algorithm, view, chunk, recompute, weights, guard)
+        device = _Device(
+            algorithm, view, chunk, recompute, weights, guard, server.round
+        )
 
         def work_of(row, client, own_plan):
             keys = round_keys(key, server.round, client)
@@ -178,6 +180,7 @@ class _Device(NamedTuple):
     recompute: bool
     weights: jax.Array
     guard: Guard
+    round: jax.Array
 
     def exchange(self, work_of, deliver, shapes, state, rows, ids, plan):
         """Returns (means of all exchanges, works if kept, diagnostics, guard's state).
@@ -207,7 +210,7 @@ class _Device(NamedTuple):
         (total, diagnostics), works = self._sum_over(first_pass, rows, ids, plan)
         rejected = total.rejected
         mean, state, facts = self.guard.release(0, total, state)
-        means = [mean]
+        means = [_as_heard(mean, self.round)]
         for exchange in range(1, exchanges):
 
             def next_pass(row, client, own_plan, work):
@@ -216,7 +219,7 @@ class _Device(NamedTuple):
 
             total = self._sum_over(next_pass, rows, ids, plan, works)[0]
             mean, state, more = self.guard.release(exchange, total, state)
-            means.append(mean)
+            means.append(_as_heard(mean, self.round))
             facts = jax.tree.map(jnp.add, facts, more)
         present = jax.lax.psum(jnp.sum(self.weights), AXIS)
         diagnostics = self.guard.averaged(diagnostics, present, rejected)
@@ -343,6 +346,25 @@ def run_rounds(
         jax.eval_shape(lambda: step(state)[1]),
     )
     return jax.lax.fori_loop(0, count, body, (state, reports))
+
+
+def _as_heard(mean: Any, number: jax.Array) -> Any:
+    """Returns the same numbers, rounded.
+
+    What crosses a network is numbers. If XLA rounded the division by the denominator
+    together with what comes after it (a multiply-add), whoever hears the mean would
+    get another model. Barriers are gone before CPU code is made; it cannot know that
+    rounds are not negative.
+    """
+    nothing = (number < 0).astype(jnp.uint32)
+
+    def rounded(leaf):
+        if leaf.dtype != jnp.float32:
+            return leaf
+        bits = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
+        return jax.lax.bitcast_convert_type(bits ^ nothing, jnp.float32)
+
+    return jax.tree.map(rounded, mean)
 
 
 def _whole_bytes(bits) -> jax.Array:

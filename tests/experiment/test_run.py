@@ -107,10 +107,10 @@ def test_a_full_disk_at_a_checkpoint_is_said_and_the_run_goes_on(
 ):
     save, full = checkpoint.save, [6, 9]
 
-    def failing(folder, number, tree):
+    def failing(folder, number, tree, keep):
         if number in full:
             raise OSError(28, os.strerror(28))
-        save(folder, number, tree)
+        save(folder, number, tree, keep=keep)
 
     monkeypatch.setattr(checkpoint, "save", failing)
     _, lines = run(tmp_path)

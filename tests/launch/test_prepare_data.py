@@ -65,4 +65,4 @@ def test_it_says_why_not_in_one_line(folder, tmp_path):
 
 def test_unknown_data_sets_are_refused(tmp_path):
     done = launch("--dataset=mnits", f"--tfds_dir={tmp_path}")
-    assert done.returncode == 1 and "mnits" in done.stderr
+    assert done.returncode == 2 and "mnits" in done.stderr

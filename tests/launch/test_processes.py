@@ -42,14 +42,14 @@ def start():
                 stderr=subprocess.PIPE,
                 text=True,
                 env=ENVIRONMENT,
-                preexec_fn=lambda: os.sched_setaffinity(0, {min(cores)}),
             )
             for number in range(2)
         ]
+        for process in pair:  # long before it counts its cores: a device each
+            os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
         started.extend(pair)
         return pair
 
-    cores = os.sched_getaffinity(0)
     yield both
     for process in started:
         process.kill()
