@@ -27,12 +27,12 @@ def test_a_sweep_prints_its_plan_and_its_table_and_leaves_its_files(tmp_path):
     assert "650 parameters" in lines[1] and "4 points of" in lines[1]
     assert lines[3].startswith("  program 1 of 1, round 4: test accuracy 0.")
     assert lines[4].split()[:2] == ["server.rate", "seed"]
-    assert [line.split()[0] for line in lines[5:9]] == [
-        "0.01",
-        "0.01",
-        "0.0001",
-        "0.0001",
+    points = [line.split() for line in lines[5:9]]
+    assert sorted(point[:2] for point in points) == [
+        [rate, seed] for rate in ("0.0001", "0.01") for seed in "01"
     ]
+    accuracies = [float(point[2]) for point in points]
+    assert accuracies == sorted(accuracies, reverse=True)
     assert lines[9].endswith("server.rate test accuracy, +- deviation over seeds")
     assert lines[12] == f"results in {tmp_path / 'new'}"
 
@@ -44,7 +44,7 @@ def test_a_sweep_prints_its_plan_and_its_table_and_leaves_its_files(tmp_path):
     assert rows[-1]["bytes_up_total"] == str(4 * 10 * 32 * 4)
     summary = json.loads((folder / "sweep.json").read_text())
     assert summary["over"] == {"server.rate": [0.0001, 0.01], "seed": [0, 1]}
-    assert summary["best"]["server.rate"] == 0.01
+    assert summary["best"]["server.rate"] == float(points[0][0])
     assert summary["seconds"] > summary["compile_seconds"] > 0
     assert json.loads((folder / "config.json").read_text())["rounds"] == 4
     assert (folder / "heatmap.png").read_bytes()[1:4] == b"PNG"
