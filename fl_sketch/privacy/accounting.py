@@ -30,11 +30,14 @@ without replacement; "everyone" all. The sample is secret. Units that drop out f
 reasons that do not depend on their data only help, and get no credit.
 """
 
+import contextlib
 import math
 import numbers
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import dp_accounting
+from absl import logging
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
@@ -161,13 +164,14 @@ def calibrate(
         low *= 2
     while _spent(plan, low, delta, name) <= epsilon:
         low /= 2
-    z = dp_accounting.calibrate_dp_mechanism(
-        lambda: _accountant(plan, low, name),
-        lambda z: _event(plan, z, name),
-        epsilon,
-        delta,
-        dp_accounting.ExplicitBracketInterval(low, 4 * low),
-    )
+    with _without_warnings():
+        z = dp_accounting.calibrate_dp_mechanism(
+            lambda: _accountant(plan, low, name),
+            lambda z: _event(plan, z, name),
+            epsilon,
+            delta,
+            dp_accounting.ExplicitBracketInterval(low, 4 * low),
+        )
     while _spent(plan, z, delta, name) > epsilon:  # by the wider cells of little noise
         z *= 1.001
     return z
@@ -273,7 +277,19 @@ def _certain(plan: Plan, noise_multiplier: float, accountant: str | None) -> str
 def _composed(plan: Plan, noise_multiplier: float, accountant: str | None):
     name = accountant or accountant_for(plan)
     event = _event(plan, noise_multiplier, name)
-    return _accountant(plan, noise_multiplier, name).compose(event)
+    with _without_warnings():
+        return _accountant(plan, noise_multiplier, name).compose(event)
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Silences the RDP accountant on orders that it leaves out, which is safe."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _accountant(plan: Plan, noise_multiplier: float, name: str):
