@@ -49,6 +49,7 @@ def get_config() -> ConfigDict:
     )
     config.client.decay = 1.0  # of both rates, from round to round; for dp_fedavg
     config.client.proximal = 0.0  # mu of FedProx, for fedavg
+    config.client.gain = 1.0  # of gradient tracking, times 1/(K eta); FedSKETCH: eta
     config.client.clip = 0.0  # tau: safl's updates are cut to this norm; 0: not
 
     config.server = ConfigDict()
@@ -63,8 +64,15 @@ def get_config() -> ConfigDict:
     config.sketch = ConfigDict()
     config.sketch.operator = "count_sketch"  # gaussian, srht, ams, identity, ...
     config.sketch.compression = 20.0  # d / b
+    config.sketch.numbers = 0  # b itself, all rows together; 0: d / compression
     config.sketch.rows = 1
     config.sketch.layout = "whole"  # or leaves: a sketch for each parameter array
+    config.sketch.query = "privix"  # or heaprix: heavy values apart; for fedsketch*
+    config.sketch.heavy = 0  # m of heaprix; 0: as many as a row has columns
+    config.sketch.values = "exact"  # of heaprix; or estimated: no second exchange
+
+    config.compressor = ConfigDict()
+    config.compressor.levels = 4  # of QSGD, for fedcomgate
 
     config.privacy = ConfigDict()
     config.privacy.bound = "none"  # of a client's message: clip, normalise, adaptive

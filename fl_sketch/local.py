@@ -94,7 +94,9 @@ def gradient_pair(loss: Loss) -> Local:
     return Local(lambda params: params, run, _keep_state)
 
 
-def tracked_steps(loss: Loss, *, rate: float, gain: float) -> Local:
+def tracked_steps(
+    loss: Loss, *, rate: jax.typing.ArrayLike, gain: jax.typing.ArrayLike
+) -> Local:
     """Steps along gradient - c, with a variate c that follows what was not heard.
 
     FedSKETCHGATE, Algorithm 6: after the round, c -= gain (Phi - Phi_own), where Phi
@@ -109,16 +111,8 @@ def tracked_steps(loss: Loss, *, rate: float, gain: float) -> Local:
 
     def run(server, variate, batches, keys):
         del keys
-
-        def step(params, batch):
-            value, grads = jax.value_and_grad(loss)(params, batch)
-            params = jax.tree.map(
-                lambda x, g, c: x - rate * (g - c), params, grads, variate
-            )
-            return params, value
-
-        params, values = jax.lax.scan(step, server.params, batches)
-        return _work(server.params, params, variate, values[0])
+        params, value = _corrected(loss, rate, server.params, variate, batches)
+        return _work(server.params, params, variate, value)
 
     def finish(variate, delivery):
         return jax.tree.map(
@@ -128,12 +122,45 @@ def tracked_steps(loss: Loss, *, rate: float, gain: float) -> Local:
             delivery.own,
         )
 
-    return Local(
-        lambda params: jax.tree.map(jnp.zeros_like, params),
-        run,
-        finish,
-        hears_mean=True,
-    )
+    return Local(_zeros, run, finish, hears_mean=True)
+
+
+def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike) -> Local:
+    """Steps along gradient - c_i + c, where c is the channel's memory at the server.
+
+    SCAFFOLD, its second option: c_i becomes c_i - c + (x_0 - x_K) / (K eta).
+
+    Args:
+      loss: of one batch.
+      rate: the step size eta.
+    """
+
+    def run(server, variate, batches, keys):
+        del keys
+        steps = len(jax.tree.leaves(batches)[0])
+        own = jax.tree.map(jnp.subtract, variate, server.memory)
+        params, value = _corrected(loss, rate, server.params, own, batches)
+        work = _work(server.params, params, variate, value)
+        variate = jax.tree.map(
+            lambda c, moved: c + moved / (steps * rate), own, work.update
+        )
+        return work._replace(state=variate)
+
+    return Local(_zeros, run, _keep_state, reads_memory=True)
+
+
+def _corrected(loss, rate, start, correction, batches):
+    """Returns (parameters after steps along gradient - correction, first loss)."""
+
+    def step(params, batch):
+        value, grads = jax.value_and_grad(loss)(params, batch)
+        params = jax.tree.map(
+            lambda x, g, c: x - rate * (g - c), params, grads, correction
+        )
+        return params, value
+
+    params, values = jax.lax.scan(step, start, batches)
+    return params, values[0]
 
 
 def _step(loss, tx, start, proximal=0.0):
@@ -164,6 +191,10 @@ def _work(start, params, state, value) -> Work:
 def _no_state(params):
     del params
     return ()
+
+
+def _zeros(params):
+    return jax.tree.map(jnp.zeros_like, params)
 
 
 def _keep_state(state, delivery):

@@ -119,13 +119,16 @@ class Local(NamedTuple):
       run: `(server, state, batches, keys) -> Work`.
       finish: `(state, delivery) -> state`, after the round, by the clients drawn.
       hears_mean: whether `finish` looks at `delivery.estimate`, so that clients must
-        hear the last mean as soon as it is known; the ledger counts it.
+        hear the means within the round; the ledger counts them.
+      reads_memory: whether `run` looks at `server.memory`, so that clients fetch it
+        with the model.
     """
 
     init: Callable[[Tree], Any]
     run: Callable[[Server, Any, Any, Keys], Work]
     finish: Callable[[Any, "Delivery"], Any]
     hears_mean: bool = False
+    reads_memory: bool = False
 
 
 class Memory(NamedTuple):
@@ -141,7 +144,8 @@ class Delivery(NamedTuple):
     estimate: Any  # of the mean update; the same everywhere
     own: Any  # what this client's own message stood for
     bits: jax.typing.ArrayLike  # that each client sent, in all exchanges
-    bits_heard: jax.typing.ArrayLike = 0  # that came back between the exchanges
+    bits_heard: jax.typing.ArrayLike = 0  # that came back for the next exchange, to
+    # clients that do not hear the means
 
 
 class Channel(NamedTuple):

@@ -65,12 +65,12 @@ ALGORITHMS = {
     ),
     "heaprix": Algorithm(
         local.sgd_steps(loss, SGD),
-        channels.heavy_values(COUNT, 4, rest=True),
+        channels.heaprix(COUNT, 4),
         optax.sgd(0.5),
     ),
     "sketched_sgd": Algorithm(
         local.one_gradient(loss),
-        channels.error_feedback(channels.heavy_values(COUNT, 4, rest=False)),
+        channels.error_feedback(channels.heavy_values(COUNT, 4)),
         optax.sgd(0.1),
     ),
     "ef21": Algorithm(

@@ -4,7 +4,11 @@ from fl_sketch.algorithms.dp_fedavg import dp_fedavg as dp_fedavg
 from fl_sketch.algorithms.dp_fedavg import dp_normfedavg as dp_normfedavg
 from fl_sketch.algorithms.dp_fedavg import random_iterate as random_iterate
 from fl_sketch.algorithms.fedavg import fedavg as fedavg
+from fl_sketch.algorithms.fedgate import fedcomgate as fedcomgate
+from fl_sketch.algorithms.fedgate import fedgate as fedgate
 from fl_sketch.algorithms.fedopt import fedopt as fedopt
+from fl_sketch.algorithms.fedsketch import fedsketch as fedsketch
+from fl_sketch.algorithms.fedsketch import fedsketchgate as fedsketchgate
 from fl_sketch.algorithms.iterative_sketching import (
     iterative_sketching as iterative_sketching,
 )
@@ -13,3 +17,4 @@ from fl_sketch.algorithms.private_sketching import (
     private_sketching as private_sketching,
 )
 from fl_sketch.algorithms.safl import safl as safl
+from fl_sketch.algorithms.scaffold import scaffold as scaffold

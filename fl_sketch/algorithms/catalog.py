@@ -14,10 +14,13 @@ import optax
 from fl_sketch import sketch, transforms, validate
 from fl_sketch.algorithms.dp_fedavg import dp_fedavg
 from fl_sketch.algorithms.fedavg import fedavg
+from fl_sketch.algorithms.fedgate import fedcomgate, fedgate
 from fl_sketch.algorithms.fedopt import fedopt
+from fl_sketch.algorithms.fedsketch import fedsketch, fedsketchgate
 from fl_sketch.algorithms.iterative_sketching import iterative_sketching
 from fl_sketch.algorithms.private_sketching import private_sketching
 from fl_sketch.algorithms.safl import safl
+from fl_sketch.algorithms.scaffold import scaffold
 from fl_sketch.local import Loss
 from fl_sketch.privacy import bounding
 from fl_sketch.protocols import Algorithm, Sketch
@@ -26,10 +29,15 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "dp_fedavg": dp_fedavg,
     "dp_normfedavg": functools.partial(dp_fedavg, bound=bounding.normalise),
     "fedavg": fedavg,
+    "fedcomgate": fedcomgate,
+    "fedgate": fedgate,
     "fedopt": fedopt,
+    "fedsketch": fedsketch,
+    "fedsketchgate": fedsketchgate,
+    "iterative_sketching": iterative_sketching,
     "private_sketching": private_sketching,
     "safl": safl,
-    "iterative_sketching": iterative_sketching,
+    "scaffold": scaffold,
 }
 
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
@@ -68,15 +76,23 @@ LAYOUTS: dict[str, Callable[[Sketch], Sketch]] = {
 
 
 def build_sketch(
-    operator: str, d: int, *, compression: float, rows: int, layout: str
+    operator: str,
+    d: int,
+    *,
+    compression: float,
+    rows: int,
+    layout: str,
+    numbers: int = 0,
 ) -> Sketch:
-    """Returns an operator that sends about d / compression numbers."""
+    """Returns an operator that sends so many numbers, or else d / compression."""
     validate.one_of(tuple(OPERATORS), operator=operator)
     validate.one_of(tuple(LAYOUTS), layout=layout)
+    validate.in_range(0, d, numbers=numbers)
     if not compression >= 1:
         msg = f"Expected compression >= 1, got compression={compression}."
         raise ValueError(msg)
-    return LAYOUTS[layout](OPERATORS[operator](max(1, int(d / compression)), rows))
+    b = numbers or max(1, int(d / compression))
+    return LAYOUTS[layout](OPERATORS[operator](b, rows))
 
 
 def build_schedule(

@@ -5,7 +5,7 @@ Four workloads, each with every form of round in one process and in turn:
   plain          FedAvg by hand, see `plain_round`: the unit
   engine         the same by the engine
   count_sketch   the engine with messages of d/20 numbers, one row
-  heavy_values   five rows, then exact values of heavy coordinates: two exchanges
+  heaprix        five rows, then exact values of heavy coordinates: two exchanges
   client_state   count_sketch with a control variate of every client (FedSKETCHGATE)
 
 No data set is read. Images are bytes drawn from a seed, of the size and number that
@@ -36,7 +36,7 @@ from fl_sketch.protocols import Algorithm
 
 COMPRESSION = 20
 CLASSES = 10
-FORMS = ("plain", "engine", "count_sketch", "heavy_values", "client_state")
+FORMS = ("plain", "engine", "count_sketch", "heaprix", "client_state")
 BASE = "engine"  # the form to which a channel adds its cost
 
 
@@ -245,9 +245,9 @@ def _algorithm(form: str, work: Workload, value: Callable, d: int) -> Algorithm:
         return Algorithm(steps, channels.exact(), optax.sgd(1.0))
     if form == "count_sketch":
         return Algorithm(steps, sketched, optax.sgd(shorter))
-    if form == "heavy_values":
+    if form == "heaprix":
         op = sketch.count_sketch(max(1, cols // 5), rows=5)
-        channel = channels.heavy_values(op, max(1, cols // 10), rest=True)
+        channel = channels.heaprix(op, max(1, cols // 10))
         return Algorithm(steps, channel, optax.sgd(shorter))
     gain = shorter / (work.rate * work.steps)
     steps = local.tracked_steps(value, rate=work.rate, gain=gain)

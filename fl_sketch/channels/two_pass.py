@@ -1,5 +1,11 @@
-"""Channels with a second exchange: what the first one showed to be worth sending."""
+"""Channels with a second exchange: what the first one showed to be worth sending.
 
+First exchange: the mean sketch. Whoever has it can find its heavy coordinates, as
+FedSKETCH's HEAVYMIX does; clients are told them, since that is shorter than the mean
+sketch. Second exchange: the mean of the exact values there.
+"""
+
+import jax
 import jax.numpy as jnp
 
 from fl_sketch import trees, validate
@@ -9,20 +15,45 @@ from fl_sketch.sketch import heavy_coordinates
 from fl_sketch.wire import FLOAT_BITS
 
 
-def heavy_values(op: Sketch, k: int, *, rest: bool) -> Channel:
-    """Sketches, agrees on k heavy coordinates, and sends their exact values.
+def heavy_values(op: Sketch, k: int) -> Channel:
+    """Sends the exact values of k heavy coordinates; all else is as good as zero.
 
-    First exchange: the mean sketch, which comes back to the clients. All can then
-    find the same k heavy coordinates; the second exchange is the mean of the exact
-    values there.
+    Under `error_feedback`, SketchedSGD.
 
     Args:
       op: a count sketch with rows.
-      k: how many exact values.
-      rest: whether the estimate adds what the sketch says of everything else
-        (HEAPRIX), or not (SketchedSGD).
+      k: how many values.
 
-    References: Haddadpour et al., Algorithm 4; Ivkin et al. (2019), Algorithm 2.
+    Reference: Ivkin et al. (2019), Algorithm 2.
+    """
+    validate.at_least_one(k=k)
+
+    def mean(update, memory, keys, link_mean):
+        vector = trees.ravel(update).astype(jnp.float32)
+        message = op.apply(keys.shared, vector)
+        index = heavy_coordinates(op, keys.shared, link_mean(message), vector.size, k)
+        estimate = _placed(link_mean(vector[index]), index, vector.size)
+        own = _placed(vector[index], index, vector.size)
+        unravel = trees.unraveler(update)
+        bits, heard = FLOAT_BITS * (op.size() + k), k * _index_bits(vector.size)
+        return Delivery(unravel(estimate), unravel(own), bits, heard), memory
+
+    return Channel(no_memory, mean)
+
+
+def heaprix(op: Sketch, k: int, *, exact: bool = True) -> Channel:
+    """HEAPRIX: k heavy coordinates by value, and everything else from the sketch.
+
+    With shared hashes the sketch of the rest, S(x) - S(HEAVYMIX[S(x)]), is known to
+    everyone who knows the values, so these are all that the second exchange carries.
+
+    Args:
+      op: a count sketch with rows.
+      k: m of HEAVYMIX, how many values.
+      exact: whether values are exact, or what the sketch estimates, for which there is
+        no second exchange (and no guarantee in the paper).
+
+    Reference: Haddadpour et al., Algorithms 3 and 4.
     """
     validate.at_least_one(k=k)
 
@@ -30,20 +61,28 @@ def heavy_values(op: Sketch, k: int, *, rest: bool) -> Channel:
         vector = trees.ravel(update).astype(jnp.float32)
         d, key = vector.size, keys.shared
 
-        def fill(message, index, values):
-            heavy = jnp.zeros(d).at[index].set(values, unique_indices=True)
-            if not rest:
-                return heavy
+        def decoded(message, values_at):
+            index = heavy_coordinates(op, key, message, d, k)
+            seen = values_at if exact else lambda i: op.estimate(key, message, d)[i]
+            values = seen(index)
+            heavy = _placed(values, index, d)
             return heavy + op.estimate(key, message - op.apply(key, heavy), d)
 
         message = op.apply(key, vector)
         average = link_mean(message)
-        index = heavy_coordinates(op, key, average, d, k)
-        estimate = fill(average, index, link_mean(vector[index]))
-        own_index = heavy_coordinates(op, key, message, d, k)
-        own = fill(message, own_index, vector[own_index])
+        estimate = decoded(average, lambda index: link_mean(vector[index]))
+        own = decoded(message, lambda index: vector[index])
         unravel = trees.unraveler(update)
-        bits, heard = FLOAT_BITS * (op.size() + k), FLOAT_BITS * op.size()
+        bits = FLOAT_BITS * (op.size() + k * exact)
+        heard = k * _index_bits(d) * exact
         return Delivery(unravel(estimate), unravel(own), bits, heard), memory
 
     return Channel(no_memory, mean)
+
+
+def _placed(values: jax.Array, index: jax.Array, d: int) -> jax.Array:
+    return jnp.zeros(d).at[index].set(values, unique_indices=True)
+
+
+def _index_bits(d: int) -> int:
+    return (d - 1).bit_length()

@@ -33,6 +33,7 @@ class Prices(NamedTuple):
 
     whole: int  # the model; with `missed`, also what is needed to go on from it
     missed: int | None  # for every round since its last one; None: always the whole
+    hears_means: bool = False  # whether what is heard in a round are its means
 
 
 class Ledger(NamedTuple):
@@ -81,7 +82,8 @@ def record(ledger: Ledger, prices: Prices, number: int, report: Report) -> Traff
     np.add.at(ledger.down, asked, down)
     np.add.at(ledger.asked, asked, 1)
     np.add.at(ledger.answered, asked[answered], 1)
-    ledger.last[asked], ledger.heard[asked] = number, heard
+    ledger.last[asked] = number
+    ledger.heard[asked] = heard if prices.hears_means else 0
     return Traffic(int(up.sum()), int(down.sum()), int(answered.sum()))
 
 
@@ -144,10 +146,12 @@ def prices(algorithm: Algorithm, params: Tree, talk: Talk, *, download: str) -> 
         missed, or everything where that is less (and the first time).
     """
     validate.one_of(DOWNLOADS, download=download)
-    model = FLOAT_BYTES * trees.size(params)
-    if download == "model":
-        return Prices(model, None)
-    opt = jax.eval_shape(algorithm.server.init, params)
-    memory = jax.eval_shape(lambda: algorithm.uplink.init(params).server)
-    carried = sum(leaf.size for leaf in jax.tree.leaves((opt, memory)))
-    return Prices(model + FLOAT_BYTES * carried, FLOAT_BYTES * sum(talk.sent))
+    model, heard = FLOAT_BYTES * trees.size(params), algorithm.local.hears_mean
+    carried = jax.eval_shape(lambda: algorithm.uplink.init(params).server)
+    if download == "messages":
+        carried = carried, jax.eval_shape(algorithm.server.init, params)
+    elif not algorithm.local.reads_memory:
+        carried = ()
+    whole = model + FLOAT_BYTES * sum(leaf.size for leaf in jax.tree.leaves(carried))
+    missed = FLOAT_BYTES * sum(talk.sent) if download == "messages" else None
+    return Prices(whole, missed, heard)

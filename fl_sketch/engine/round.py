@@ -130,11 +130,13 @@ def make_round(
         means, works, diagnostics, guard_state = device.exchange(
             work_of, deliver, shapes, server.guard, rows, ids, plan
         )
-        if jax.tree.leaves(rows):
-            rows = device.finish(work_of, deliver, means, rows, ids, plan, works)
-        server, traffic = _serve(
+        server, estimate, traffic = _serve(
             algorithm, server, server_tx, deliver, means, shapes, rows, ids, key
         )
+        if jax.tree.leaves(rows):
+            rows = device.finish(
+                work_of, deliver, means, estimate, rows, ids, plan, works
+            )
         server = server._replace(guard=guard_state)
         return server, rows, traffic, diagnostics
 
@@ -225,17 +227,21 @@ class _Device(NamedTuple):
         diagnostics = self.guard.averaged(diagnostics, present, rejected)
         return tuple(means), works, diagnostics | facts, state
 
-    def finish(self, work_of, deliver, means, rows, ids, plan, works):
-        """Returns the new state of every client."""
+    def finish(self, work_of, deliver, means, estimate, rows, ids, plan, works):
+        """Returns the new state of every client.
+
+        The estimate is the same everywhere, so they are all given the server's: made
+        by each client again, it was what a round with client state cost most.
+        """
 
         def one(row, client, own_plan, work):
             work = work or work_of(row, client, own_plan)
             delivery, memory = deliver(
                 self.view, row, work, client, link.answering(means)
             )
-            return (), Client(
-                self.algorithm.local.finish(work.state, delivery), memory.client
-            )
+            delivery = delivery._replace(estimate=estimate)
+            state = self.algorithm.local.finish(work.state, delivery)
+            return (), Client(state, memory.client)
 
         return self._visit(one, rows, ids, plan, works)[1]
 
@@ -276,7 +282,7 @@ class _Device(NamedTuple):
 
 
 def _serve(algorithm, server, server_tx, deliver, means, shapes, rows, ids, key):
-    """Returns (the server after its step, bytes each client sent and heard).
+    """Returns (server after its step, estimate, bytes each client sent and heard).
 
     The step is traced as one client's, with blank work of the given shapes along an
     axis of length one: `out_axes=None` makes jax refuse an algorithm in which the
@@ -294,8 +300,9 @@ def _serve(algorithm, server, server_tx, deliver, means, shapes, rows, ids, key)
         after = Server(params, opt, memory.server, server.round + 1, server.guard)
         heard = delivery.bits_heard
         if algorithm.local.hears_mean:
-            heard += FLOAT_BITS * trees.size(means[-1])
-        return after, (_whole_bytes(delivery.bits), _whole_bytes(heard))
+            heard = FLOAT_BITS * trees.size(means)
+        traffic = (_whole_bytes(delivery.bits), _whole_bytes(heard))
+        return after, delivery.estimate, traffic
 
     one_row, one_id = jax.tree.map(lambda leaf: leaf[:1], (rows, ids))
     return jax.vmap(one, out_axes=None)(one_row, blank, one_id)

@@ -15,8 +15,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from fl_sketch import engine, trees
-from fl_sketch.data import clients, datasets, streamed
+from fl_sketch import engine, models, trees
+from fl_sketch.data import clients, datasets, partition, streamed
 from fl_sketch.engine import ledger
 from fl_sketch.experiment import choices, privately, streaming
 from fl_sketch.experiment.choices import Numbers
@@ -64,6 +64,31 @@ class Program(NamedTuple):
         return NamedSharding(self.mesh, P())
 
 
+class _Problem(NamedTuple):
+    """What a config trains, read and checked.
+
+    Attributes:
+      config: it.
+      splits: the data.
+      loss_of: `(numbers) -> Loss`.
+      inputs: shape of the first example, as the model sees it.
+      params: shapes of the model's parameters.
+      batches: shapes of what a client trains on in a round.
+    """
+
+    config: ConfigDict
+    splits: datasets.Splits
+    loss_of: Callable[[Numbers], models.Loss]
+    inputs: jax.ShapeDtypeStruct
+    params: Tree
+    batches: Any
+
+    def shares(self, seed: int) -> partition.Partition:
+        """Returns which client has which examples."""
+        targets, owners = self.splits.train.targets, self.splits.owners
+        return choices.partition_of(self.config, targets, seed, owners)
+
+
 def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
     """Returns the program of a config, checked but for its continuous keys.
 
@@ -75,38 +100,14 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
     privately.check(config)
     sampler = choices.sampler_of(config)
     mesh, chunk = choices.mesh_of(config), choices.chunk_of(config)
-    splits = choices.splits_of(config, data_dir)
-    first = jax.ShapeDtypeStruct(
-        (1, *splits.train.inputs.shape[1:]), splits.train.inputs.dtype
-    )
-    inputs = jax.eval_shape(datasets.normalise, first)
-    same = NamedSharding(mesh, P())
-
-    def loss_of(numbers):
-        return choices.loss_of(config, splits.classes, numbers)
-
-    def shares(seed):
-        return choices.partition_of(config, splits.train.targets, seed, splits.owners)
-
-    numbers = choices.numbers_of(config)
-    model = jax.eval_shape(loss_of(numbers).init, jax.random.key(0), inputs)
-    d, batches = trees.size(model), _batches(config, splits.train)
-
-    def bare(numbers, noise_multiplier):
-        return choices.algorithm_of(
-            config, loss_of(numbers), d, numbers, noise_multiplier
-        )
-
-    promise = privately.promise_of(
-        config, bare, numbers, model, batches, lambda: shares(config.seed).sizes
-    )
-
-    def algorithm_of(numbers):
-        return privately.guarded(config, bare, promise, numbers, model)
+    problem = _problem(config, data_dir)
+    algorithm_of, promise = _algorithm(problem)
+    algorithm_of(choices.numbers_of(config))  # says what is wrong with it
 
     def start(numbers, key):
-        first = jnp.zeros(inputs.shape, inputs.dtype)
-        params = loss_of(numbers).init(jax.random.fold_in(key, INITIAL), first)
+        inputs = jnp.zeros(problem.inputs.shape, problem.inputs.dtype)
+        key = jax.random.fold_in(key, INITIAL)
+        params = problem.loss_of(numbers).init(key, inputs)
         return engine.initial_state(algorithm_of(numbers), params, config.data.clients)
 
     def round_of(numbers):
@@ -126,15 +127,9 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
         most = config.eval_every
         return engine.run_rounds(one_round, people, state, key, data, count, most=most)
 
-    @functools.cache
-    def examples():  # on the devices once, whatever the number of seeds
-        return jax.device_put(splits.train, same)
-
-    def data(seed):
-        return clients.resident(examples(), shares(seed), device=same)
-
+    on_host, resident = _dealt(problem, promise, NamedSharding(mesh, P()))
     parts = streaming.Streamed(
-        data=lambda seed: streamed.on_host(splits.train, shares(seed)),
+        data=on_host,
         places=streaming.drawing(
             sampler,
             multiple=mesh.size * chunk,
@@ -143,22 +138,83 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
         ),
         round=streaming.on_batches(round_of, people_of),
     )
-    form = streaming.form(choices.data_form_of(config), splits.train, mesh)
-    algorithm_of(numbers)  # says what is wrong with it
-    evaluate, test = make_evaluation(loss_of, splits.test, mesh)
+    form = streaming.form(choices.data_form_of(config), problem.splits.train, mesh)
+    evaluate, test = make_evaluation(problem.loss_of, problem.splits.test, mesh)
     return Program(
         start=start,
         rounds=rounds,
         evaluate=evaluate,
-        data=data,
+        data=resident,
         test=test,
         algorithm=algorithm_of,
-        batches=batches,
+        batches=problem.batches,
         mesh=mesh,
         most=config.eval_every,
         streamed=parts if form == "streamed" else None,
         promise=promise,
     )
+
+
+def _problem(config: ConfigDict, data_dir: str | None) -> _Problem:
+    splits = choices.splits_of(config, data_dir)
+    loss_of = functools.partial(choices.loss_of, config, splits.classes)
+    first = jax.ShapeDtypeStruct(
+        (1, *splits.train.inputs.shape[1:]), splits.train.inputs.dtype
+    )
+    inputs = jax.eval_shape(datasets.normalise, first)
+    loss = loss_of(choices.numbers_of(config))
+    params = jax.eval_shape(loss.init, jax.random.key(0), inputs)
+    batches = _batches(config, splits.train)
+    return _Problem(config, splits, loss_of, inputs, params, batches)
+
+
+def _algorithm(
+    problem: _Problem,
+) -> tuple[Callable[[Numbers], Algorithm], privately.Promise | None]:
+    """Returns `(numbers) -> Algorithm`, its link guarded, and what that promises."""
+    config, d = problem.config, trees.size(problem.params)
+
+    def bare(numbers, noise_multiplier):
+        loss = problem.loss_of(numbers)
+        return choices.algorithm_of(config, loss, d, numbers, noise_multiplier)
+
+    promise = privately.promise_of(
+        config,
+        bare,
+        choices.numbers_of(config),
+        problem.params,
+        problem.batches,
+        lambda: problem.shares(config.seed).sizes,
+    )
+
+    def algorithm_of(numbers):
+        return privately.guarded(config, bare, promise, numbers, problem.params)
+
+    return algorithm_of, promise
+
+
+def _dealt(
+    problem: _Problem, promise: privately.Promise | None, same: NamedSharding
+) -> tuple[Callable[[int], Any], Callable[[int], clients.Resident]]:
+    """Returns `(seed) -> ...` for data on the host, and for data on the devices."""
+    train = problem.splits.train
+
+    def shares(seed):
+        shares = problem.shares(seed)
+        privately.require_sizes(promise, shares.sizes)
+        return shares
+
+    @functools.cache
+    def examples():  # on the devices once, whatever the number of seeds
+        return jax.device_put(train, same)
+
+    def on_host(seed):
+        return streamed.on_host(train, shares(seed))
+
+    def resident(seed):
+        return clients.resident(examples(), shares(seed), device=same)
+
+    return on_host, resident
 
 
 class Experiment(NamedTuple):

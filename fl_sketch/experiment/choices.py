@@ -29,6 +29,7 @@ CONTINUOUS: dict[str, tuple[float | None, float]] = {
     "client.rate": (None, math.inf),
     "client.proximal": (0, math.inf),
     "client.clip": (0, math.inf),
+    "client.gain": (0, math.inf),
     "server.rate": (None, math.inf),
     "server.floor": (0, math.inf),
     "server.b1": (0, 1),
@@ -94,6 +95,7 @@ def check_counts(config: ConfigDict) -> None:
         validate.one_of(BATCHES, batches=config.client.batches)
     with section("sketch"):
         validate.at_least_one(rows=config.sketch.rows)
+        validate.in_range(0, math.inf, heavy=config.sketch.heavy)
     with section("compute"):
         validate.one_of(("keep", "recompute"), updates=config.compute.updates)
         validate.one_of(("auto", *streaming.FORMS), data=config.compute.data)
@@ -257,6 +259,7 @@ def sketch_of(config: ConfigDict, params: Tree | int) -> Sketch:
             sketch.operator,
             trees.size(params),
             compression=sketch.compression,
+            numbers=sketch.numbers,
             rows=sketch.rows,
             layout=sketch.layout,
         )
@@ -291,20 +294,35 @@ def algorithm_of(
             b2=numbers["server.b2"],
             eps=numbers["server.eps"],
         )
+    client_rate, steps = numbers["client.rate"], config.client.steps
     return catalog.build(
         config.algorithm,
         value,
-        client_rate=numbers["client.rate"],
+        client_rate=client_rate,
         client_clip=numbers["client.clip"],
         proximal=numbers["client.proximal"],
         server_rate=rate,
         server=server,
         sketch=sketch_of(config, d),
+        query=config.sketch.query,
+        heavy=config.sketch.heavy,
+        values=config.sketch.values,
+        gain=numbers["client.gain"] / (client_rate * steps),
+        steps=steps,
+        share=_share_of(config),
+        levels=config.compressor.levels,
         decay=numbers["client.decay"],
         threshold=numbers["privacy.threshold"],
         noise_multiplier=noise_multiplier,
         cohort=config.cohort.size,
     )
+
+
+def _share_of(config: ConfigDict) -> float:
+    """Returns which share of the clients a round has, on average."""
+    if config.cohort.sampling == "everyone":
+        return 1.0
+    return config.cohort.size / config.data.clients
 
 
 def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:

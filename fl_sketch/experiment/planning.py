@@ -97,7 +97,7 @@ _OF_SAFL = ("smoothness", "intrinsic", "gradient", "noise", "loss")
 
 
 def _fedsketch(config, d, clients, constants) -> Promise:
-    numbers = max(1, int(d / config.sketch.compression))
+    numbers = config.sketch.numbers or max(1, int(d / config.sketch.compression))
     convexity, smoothness = constants["convexity"], constants["smoothness"]
     return theory.fedsketch(
         "pl" if convexity else "nonconvex",

@@ -9,6 +9,7 @@ on their data, only help, and get no credit. A Poisson cohort has places for all
 one round in 10^12, which adds less than that for each round to delta.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -67,42 +68,47 @@ def kind(config: ConfigDict) -> str:
 
 def check(config: ConfigDict) -> None:
     """Raises, in one line, for a privacy section that cannot be kept, before data."""
-    privacy, cohort = config.privacy, config.cohort
     local = config.algorithm in LOCAL_NOISE
     with section("privacy"):
-        validate.one_of(BOUNDS, bound=privacy.bound)
-        validate.one_of(("central", "distributed"), noise=privacy.noise)
-        validate.one_of(("message", "update"), form=privacy.form)
-        validate.one_of(accounting.RELATIONS, relation=privacy.relation)
-        validate.one_of(
-            ("auto", *accounting.ACCOUNTANTS), accountant=privacy.accountant
-        )
-        validate.in_range(0, float("inf"), noise_multiplier=privacy.noise_multiplier)
-        validate.in_range(0, float("inf"), target_epsilon=privacy.target_epsilon)
-        if not 0 < privacy.delta < 1:
-            msg = f"Expected 0 < delta < 1, got delta={privacy.delta}."
-            raise ValueError(msg)
-        _only(("none", kind(config)), f"algorithm={config.algorithm}", privacy, "bound")
-        unit = ("example",) if local else ("client",)
-        _only(unit, f"algorithm={config.algorithm}", privacy, "unit")
-        if local:
-            _only(("none",), f"algorithm={config.algorithm}", privacy, "bound")
-        wanted = privacy.noise_multiplier or privacy.target_epsilon
-        if wanted and kind(config) == "none" and not local:
-            msg = (
-                "Expected bound to be one of clip, normalise, adaptive with noise, "
-                f"got bound={privacy.bound!r}."
-            )
-            raise ValueError(msg)
+        _check_values(config.privacy)
+        _check_algorithm(config, local)
     if kind(config) == "none" and not local:
         return
     with section("cohort"):
-        _only(("equal",), "a bound on every client", cohort, "weighting")
-        _only(accounting.SAMPLINGS, "an accountant", cohort, "sampling")
+        _only(("equal",), "a bound on every client", config.cohort, "weighting")
+        _only(accounting.SAMPLINGS, "an accountant", config.cohort, "sampling")
     _check_forms(config)
     with section("client"):
         if local:
             _only(("subsets", "whole"), "unit=example", config.client, "batches")
+
+
+def _check_values(privacy: ConfigDict) -> None:
+    validate.one_of(BOUNDS, bound=privacy.bound)
+    validate.one_of(("central", "distributed"), noise=privacy.noise)
+    validate.one_of(("message", "update"), form=privacy.form)
+    validate.one_of(accounting.RELATIONS, relation=privacy.relation)
+    validate.one_of(("auto", *accounting.ACCOUNTANTS), accountant=privacy.accountant)
+    validate.in_range(0, math.inf, noise_multiplier=privacy.noise_multiplier)
+    validate.in_range(0, math.inf, target_epsilon=privacy.target_epsilon)
+    if not 0 < privacy.delta < 1:
+        msg = f"Expected 0 < delta < 1, got delta={privacy.delta}."
+        raise ValueError(msg)
+
+
+def _check_algorithm(config: ConfigDict, local: bool) -> None:
+    """Raises unless the algorithm is one for the bound and the unit asked for."""
+    privacy, why = config.privacy, f"algorithm={config.algorithm}"
+    _only(("example",) if local else ("client",), why, privacy, "unit")
+    bounds = ("none",) if local else ("none", kind(config))
+    _only(bounds, why, privacy, "bound")
+    noisy = privacy.noise_multiplier or privacy.target_epsilon
+    if noisy and kind(config) == "none" and not local:
+        msg = (
+            "Expected bound to be one of clip, normalise, adaptive with noise, "
+            f"got bound={privacy.bound!r}."
+        )
+        raise ValueError(msg)
 
 
 def _check_forms(config: ConfigDict) -> None:
@@ -139,40 +145,61 @@ def promise_of(
       batches: shapes of what a client trains on in a round.
       sizes: how many examples each client has, for unit=example.
     """
-    local = config.algorithm in LOCAL_NOISE
+    local, privacy = config.algorithm in LOCAL_NOISE, config.privacy
     if kind(config) == "none" and not local:
         return None
-    privacy = config.privacy
     # Without noise: how much there must be depends on what is counted here.
-    talk = ledger.overheard(
-        _guarded(config, bare, 0.0, numbers, params), params, batches
-    )
+    silent = _guarded(config, bare, 0.0, numbers, params)
+    talk = ledger.overheard(silent, params, batches)
     with section("privacy"):
         _require_floats(config, talk)
         per_round = config.client.steps if local else 1
         plan = _example_plan(config, sizes()) if local else _client_plan(config, talk)
         name, z = privacy.accountant, privacy.noise_multiplier
         name = accounting.accountant_for(plan) if name == "auto" else name
-        target, promised = privacy.target_epsilon, {"delta": privacy.delta}
-        if target or z:
+        if privacy.target_epsilon or z:
             accounting.require(plan, name)
-        rounds = config.rounds
-        if target and not z:
-            z = accounting.calibrate(plan, epsilon=target, accountant=name, **promised)
-        elif target:
-            steps = accounting.steps_within(
-                plan, z, epsilon=target, accountant=name, **promised
+        if privacy.target_epsilon and not z:
+            z = accounting.calibrate(
+                plan,
+                epsilon=privacy.target_epsilon,
+                delta=privacy.delta,
+                accountant=name,
             )
-            rounds = steps // per_round
-        if not rounds:
-            one = plan._replace(steps=per_round)
-            spent = _spent(one, z, privacy.delta, name)
-            msg = (
-                f"Expected target_epsilon >= {spent:.4g}, what one round gives away, "
-                f"got target_epsilon={target}."
-            )
-            raise ValueError(msg)
+            rounds = config.rounds
+        else:
+            rounds = _rounds_within(privacy, plan, name, per_round)
     return Promise(plan, z, privacy.delta, name, rounds, per_round, privacy.unit)
+
+
+def _rounds_within(privacy: ConfigDict, plan, accountant: str, per_round: int) -> int:
+    """Returns for how many rounds the given noise keeps the target, if there is one."""
+    z, target = privacy.noise_multiplier, privacy.target_epsilon
+    if not target:
+        return plan.steps // per_round
+    steps = accounting.steps_within(
+        plan, z, epsilon=target, delta=privacy.delta, accountant=accountant
+    )
+    if steps < per_round:
+        one = _spent(plan._replace(steps=per_round), z, privacy.delta, accountant)
+        msg = (
+            f"Expected target_epsilon >= {one:.4g}, what one round gives away, "
+            f"got target_epsilon={target}."
+        )
+        raise ValueError(msg)
+    return steps // per_round
+
+
+def require_sizes(promise: Promise | None, sizes: Sequence[int]) -> None:
+    """Raises if a client has fewer examples than the promise to them assumed."""
+    if promise and promise.unit == "example":
+        if min(sizes) >= promise.plan.population:
+            return
+        msg = (
+            f"Expected clients of at least {promise.plan.population} examples, as with "
+            f"the config's own seed, got one of {min(sizes)}."
+        )
+        raise ValueError(msg)
 
 
 def guarded(

@@ -5,7 +5,7 @@ the message that leaves a client, after sketches, compressors and memories, sinc
 of these keeps an l2 bound. Every exchange of a round is guarded, and each is a
 release: `len(ledger.overheard(...).sent)` of them a round, found while tracing.
 
-Formal guarantees, for each exchange:
+Formal guarantees, for each exchange of a cohort in which no client stands twice:
   - one client changes the sum by at most C, whatever its data, NaN included;
   - the noise has standard deviation z C in every number of the sum, is drawn once, from
     the server's key, and is the same on all devices (`central`, `adaptive`);

@@ -10,7 +10,7 @@ from fl_sketch.engine import ledger
 from fl_sketch.engine.ledger import Prices
 from fl_sketch.engine.round import Report
 from fl_sketch.keys import round_keys
-from fl_sketch.protocols import Memory
+from fl_sketch.protocols import Field, Memory
 from fl_sketch.sketch import count_sketch, heavy_coordinates
 from tests.quadratics import ALGORITHMS, COUNT, PARAMS, STEPS
 from tests.quadratics import D as SIZE
@@ -53,8 +53,16 @@ CHANNELS = {
         lambda: compressed(compressors.random_k(3)),
     ),
     "second exchange": (
-        channels.heavy_values(COUNT, 3, rest=True),
+        channels.heaprix(COUNT, 3),
         lambda: heavy(3),
+    ),
+    "second exchange alone": (
+        channels.heavy_values(COUNT, 3),
+        lambda: heavy(3),
+    ),
+    "estimated values": (
+        channels.heaprix(COUNT, 3, exact=False),
+        lambda: heavy(3)[:1],
     ),
     "memory": (
         channels.error_feedback(channels.compressed(TOP)),
@@ -72,11 +80,14 @@ def test_what_a_channel_counts_is_the_length_of_its_encoded_messages(name):
     assert -(-delivery.bits // 8) == sum(len(message) for message in messages())
 
 
-def test_what_comes_back_between_exchanges_is_the_mean_sketch():
-    channel = channels.heavy_values(COUNT, 3, rest=True)
-    delivery, _ = channel.mean(UPDATE, Memory((), ()), KEYS, lambda m: m)
-    sketch_of_it = COUNT.apply(KEYS.shared, UPDATE)
-    assert delivery.bits_heard == 8 * len(wire.encode_floats(sketch_of_it))
+def test_what_comes_back_between_exchanges_is_where_the_heavy_values_are():
+    delivery, _ = channels.heaprix(COUNT, 3).mean(
+        UPDATE, Memory((), ()), KEYS, lambda m: m
+    )
+    message = COUNT.apply(KEYS.shared, VECTOR)
+    index = heavy_coordinates(COUNT, KEYS.shared, message, SIZE, 3)
+    told = wire.encode([Field(3, (SIZE - 1).bit_length(), "uint")], [index])
+    assert -(-delivery.bits_heard // 8) == len(told)
 
 
 def report(clients, answered=None, up=40, heard=0):
@@ -105,11 +116,17 @@ def test_a_client_that_was_away_fetches_what_it_missed_or_everything():
 
 
 def test_what_was_heard_in_the_last_round_is_not_fetched_again():
-    book, prices = ledger.empty(2), Prices(100, missed=30)
+    book, prices = ledger.empty(2), Prices(100, missed=30, hears_means=True)
     ledger.record(book, prices, 0, report([0, 1], [True, False], heard=20))
     again = ledger.record(book, prices, 1, report([0, 1], heard=20))
     # The first heard 20 of 30 bytes at once; the second dropped out and heard none.
     assert again.down == (30 - 20) + 30 + 2 * 20
+
+
+def test_what_was_only_told_is_no_part_of_the_means():
+    book, prices = ledger.empty(2), Prices(100, missed=30)
+    ledger.record(book, prices, 0, report([0, 1], heard=20))
+    assert ledger.record(book, prices, 1, report([0, 1], heard=20)).down == 2 * 50
 
 
 def test_a_client_drawn_twice_speaks_twice():
@@ -157,7 +174,7 @@ def test_prices_of_messages_hold_the_state_that_a_client_must_have():
     algorithm = ALGORITHMS["fedadam"]
     talk = ledger.overheard(algorithm, PARAMS, BATCHES)
     model = ledger.prices(algorithm, PARAMS, talk, download="model")
-    assert model == (4 * SIZE, None)
+    assert model == Prices(4 * SIZE, None)
     messages = ledger.prices(algorithm, PARAMS, talk, download="messages")
     assert messages == (4 * (3 * SIZE + 1), 4 * SIZE)  # params, two moments, a count
     with pytest.raises(ValueError, match="download='post'"):

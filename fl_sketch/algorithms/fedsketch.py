@@ -1,0 +1,105 @@
+"""FedSKETCH and FedSKETCHGATE, each with PRIVIX or HEAPRIX."""
+
+import jax
+import optax
+
+from fl_sketch import channels, local, validate
+from fl_sketch.protocols import Algorithm, Channel, Sketch
+
+QUERIES = ("privix", "heaprix")
+VALUES = ("exact", "estimated")
+
+
+def fedsketch(
+    loss: local.Loss,
+    *,
+    sketch: Sketch,
+    client_rate: jax.typing.ArrayLike,
+    server_rate: optax.ScalarOrSchedule,
+    query: str = "privix",
+    heavy: int = 0,
+    values: str = "exact",
+) -> Algorithm:
+    """Returns FedSKETCH, for clients whose data are alike.
+
+    Algorithm 5: a device takes tau SGD steps (lines 10-13) and sends the count sketch
+    of x_0 - x_tau (line 14); the server averages the sketches (line 16). PRIVIX
+    reads the mean sketch by medians over its rows (line 5). HEAPRIX has a second
+    round of communication for the exact values of heavy coordinates (lines 18-20) and
+    reads the rest from what remains (line 7). Everyone steps by gamma (line 8).
+
+    Args:
+      loss: of one batch.
+      sketch: a count sketch of t rows.
+      client_rate: eta of the local steps.
+      server_rate: gamma, or a schedule of it.
+      query: "privix" or "heaprix".
+      heavy: for HEAPRIX, m of HEAVYMIX; 0 for as many as the sketch has columns.
+      values: for HEAPRIX, "exact", or "estimated" without the second exchange.
+
+    Reference: Haddadpour et al., Algorithm 5.
+    """
+    return Algorithm(
+        local=local.sgd_steps(loss, optax.sgd(client_rate)),
+        uplink=_uplink(sketch, query, heavy, values),
+        server=optax.sgd(server_rate),
+    )
+
+
+def fedsketchgate(
+    loss: local.Loss,
+    *,
+    sketch: Sketch,
+    client_rate: jax.typing.ArrayLike,
+    server_rate: optax.ScalarOrSchedule,
+    gain: jax.typing.ArrayLike,
+    query: str = "privix",
+    heavy: int = 0,
+    values: str = "exact",
+) -> Algorithm:
+    """Returns FedSKETCHGATE: FedSKETCH with gradient tracking, for unlike data.
+
+    Algorithm 6: as Algorithm 5, with steps along the gradient less a variate c_j
+    (line 13), which every device of the round moves by the gap between what all and
+    what its own sketch stood for, c_j -= gain (Phi - Phi_j) (lines 5 and 8).
+
+    Args:
+      loss: of one batch.
+      sketch: a count sketch of t rows.
+      client_rate: eta of the local steps.
+      server_rate: gamma, or a schedule of it.
+      gain: the paper prints 1/tau. Its update already contains eta, so that without
+        compression 1/(eta tau) is exact.
+      query: "privix" or "heaprix".
+      heavy: for HEAPRIX, m of HEAVYMIX; 0 for as many as the sketch has columns.
+      values: for HEAPRIX, "exact", or "estimated" without the second exchange.
+
+    Reference: Haddadpour et al., Algorithm 6.
+    """
+    return Algorithm(
+        local=local.tracked_steps(loss, rate=client_rate, gain=gain),
+        uplink=_uplink(sketch, query, heavy, values),
+        server=optax.sgd(server_rate),
+    )
+
+
+def _uplink(sketch: Sketch, query: str, heavy: int, values: str) -> Channel:
+    validate.one_of(QUERIES, query=query)
+    validate.one_of(VALUES, values=values)
+    if query == "privix":
+        return channels.sketched(sketch)
+    shape = _shape(sketch)
+    if len(shape) != 2:
+        msg = (
+            "Expected a count sketch of the whole model for query='heaprix', got one "
+            f"with messages of shape {shape}."
+        )
+        raise ValueError(msg)
+    return channels.heaprix(sketch, heavy or shape[1], exact=values == "exact")
+
+
+def _shape(sketch: Sketch) -> tuple[int, ...]:
+    try:
+        return jax.eval_shape(sketch.zeros).shape
+    except (AttributeError, TypeError, ValueError):  # it depends on the update
+        return ()
