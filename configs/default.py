@@ -69,7 +69,7 @@ def get_config() -> ConfigDict:
     config.sketch.layout = "whole"  # or leaves: a sketch for each parameter array
     config.sketch.query = "privix"  # or heaprix: heavy values apart; for fedsketch*
     config.sketch.heavy = 0  # m of heaprix; 0: as many as a row has columns
-    config.sketch.values = "exact"  # of heaprix; or estimated: no second exchange
+    config.sketch.heavy_values = "exact"  # of heaprix; or estimated: no second exchange
 
     config.compressor = ConfigDict()
     config.compressor.levels = 4  # of QSGD, for fedcomgate
@@ -94,5 +94,6 @@ def get_config() -> ConfigDict:
     config.compute.devices = 0  # 0: all
     config.compute.chunk = 0  # clients a device works on at a time; 0: by platform
     config.compute.data = "auto"  # or resident, streamed: sent round by round
+    config.compute.clients = "auto"  # their states: on all devices, or on the host
     config.compute.updates = "keep"  # or recompute, where a round takes several passes
     return config.lock()

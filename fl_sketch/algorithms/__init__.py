@@ -18,3 +18,4 @@ from fl_sketch.algorithms.private_sketching import (
 )
 from fl_sketch.algorithms.safl import safl as safl
 from fl_sketch.algorithms.scaffold import scaffold as scaffold
+from fl_sketch.algorithms.sketched_sgd import sketched_sgd as sketched_sgd

@@ -21,6 +21,7 @@ from fl_sketch.algorithms.iterative_sketching import iterative_sketching
 from fl_sketch.algorithms.private_sketching import private_sketching
 from fl_sketch.algorithms.safl import safl
 from fl_sketch.algorithms.scaffold import scaffold
+from fl_sketch.algorithms.sketched_sgd import sketched_sgd
 from fl_sketch.local import Loss
 from fl_sketch.privacy import bounding
 from fl_sketch.protocols import Algorithm, Sketch
@@ -38,6 +39,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "private_sketching": private_sketching,
     "safl": safl,
     "scaffold": scaffold,
+    "sketched_sgd": sketched_sgd,
 }
 
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {

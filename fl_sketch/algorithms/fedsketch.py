@@ -88,18 +88,5 @@ def _uplink(sketch: Sketch, query: str, heavy: int, values: str) -> Channel:
     validate.one_of(VALUES, values=values)
     if query == "privix":
         return channels.sketched(sketch)
-    shape = _shape(sketch)
-    if len(shape) != 2:
-        msg = (
-            "Expected a count sketch of the whole model for query='heaprix', got one "
-            f"with messages of shape {shape}."
-        )
-        raise ValueError(msg)
-    return channels.heaprix(sketch, heavy or shape[1], exact=values == "exact")
-
-
-def _shape(sketch: Sketch) -> tuple[int, ...]:
-    try:
-        return jax.eval_shape(sketch.zeros).shape
-    except (AttributeError, TypeError, ValueError):  # it depends on the update
-        return ()
+    m = heavy or channels.columns(sketch)
+    return channels.heaprix(sketch, m, exact=values == "exact")

@@ -80,6 +80,25 @@ def heaprix(op: Sketch, k: int, *, exact: bool = True) -> Channel:
     return Channel(no_memory, mean)
 
 
+def columns(op: Sketch) -> int:
+    """Returns m, how many columns a sketch of shape (rows, columns) has.
+
+    Raises:
+      ValueError: for any other sketch.
+    """
+    try:
+        shape = jax.eval_shape(op.zeros).shape
+    except (AttributeError, TypeError, ValueError):  # it depends on the update
+        shape = None
+    if shape is None or len(shape) != 2:
+        msg = (
+            "Expected a count sketch of the whole model, for its heavy coordinates, "
+            f"got one with messages of shape {shape}."
+        )
+        raise ValueError(msg)
+    return shape[1]
+
+
 def _placed(values: jax.Array, index: jax.Array, d: int) -> jax.Array:
     return jnp.zeros(d).at[index].set(values, unique_indices=True)
 

@@ -23,6 +23,8 @@ class Cohort(NamedTuple):
     weights: jax.Array  # shape=(places,), float32; zero: not taking part
     denominator: jax.Array  # shape=(), float32; the mean is the weighted sum over it
     invited: jax.Array | None = None  # bool, shape=(places,); None: those with weight
+    rows: jax.Array | None = None  # int32, shape=(places,), of clients in the bank of
+    # states; None: their ids
 
     @property
     def asked(self) -> jax.Array:
@@ -144,8 +146,10 @@ def padded(cohort: Cohort, multiple: int) -> Cohort:
     extra = -cohort.ids.size % multiple
     if not extra:
         return cohort
+    rows = cohort.rows
     return cohort._replace(
         ids=jnp.pad(cohort.ids, (0, extra), mode="edge"),
+        rows=None if rows is None else jnp.pad(rows, (0, extra), mode="edge"),
         weights=jnp.pad(cohort.weights, (0, extra)),
         invited=jnp.pad(cohort.asked, (0, extra)),
     )

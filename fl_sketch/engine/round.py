@@ -152,14 +152,15 @@ def make_round(
         places = cohort.ids.size
         cohort = padded(cohort, mesh.size * chunk)
         plan = jax.tree.map(lambda p: _repeat_last(p, cohort.ids.size - len(p)), plan)
-        rows = jax.tree.map(lambda bank: bank[cohort.ids], state.clients)
-        ids, weights, denominator, _ = cohort
+        at = cohort.ids if cohort.rows is None else cohort.rows
+        rows = jax.tree.map(lambda bank: bank[at], state.clients)
+        ids, weights, denominator = cohort[:3]
         server, rows, traffic, diagnostics = sharded(
             state.server, rows, ids, weights, denominator, plan, data, key
         )
         # Absent clients keep their state: places without weight write nowhere.
         nowhere = jnp.iinfo(jnp.int32).max
-        rows_of = jnp.where(cohort.weights > 0, cohort.ids, nowhere)
+        rows_of = jnp.where(cohort.weights > 0, at, nowhere)
         clients = jax.tree.map(
             lambda bank, new: bank.at[rows_of].set(new, mode="drop"),
             state.clients,

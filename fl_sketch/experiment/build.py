@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
@@ -18,9 +19,10 @@ from ml_collections import ConfigDict
 from fl_sketch import engine, models, trees
 from fl_sketch.data import clients, datasets, partition, streamed
 from fl_sketch.engine import ledger
-from fl_sketch.experiment import choices, privately, streaming
+from fl_sketch.experiment import banked, choices, privately, streaming
 from fl_sketch.experiment.choices import Numbers
 from fl_sketch.experiment.evaluate import make_evaluation
+from fl_sketch.keys import Purpose, for_purpose
 from fl_sketch.protocols import Algorithm, Key, Tree
 
 INITIAL = 0x1217  # sets the key of the initial weights apart from those of rounds
@@ -41,6 +43,9 @@ class Program(NamedTuple):
       batches: shapes of what a client trains on in a round.
       mesh: the devices.
       most: rounds in a call.
+      ids: `(key, number) -> ids` of a round's cohort.
+      bank: where clients' states are, one of `banked.PLACES`; on the host, states
+        here have a row for each place of a cohort.
       streamed: what to use instead of `data` and `rounds`, which would do as well
         where there is room, if the config's data are streamed; or None.
       promise: what may be said of its privacy; None: nothing is private.
@@ -55,6 +60,8 @@ class Program(NamedTuple):
     batches: Any
     mesh: jax.sharding.Mesh
     most: int
+    ids: Callable[[Key, jax.typing.ArrayLike], jax.Array]
+    bank: str
     streamed: streaming.Streamed | None = None
     promise: privately.Promise | None = None
 
@@ -102,13 +109,20 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
     mesh, chunk = choices.mesh_of(config), choices.chunk_of(config)
     problem = _problem(config, data_dir)
     algorithm_of, promise = _algorithm(problem)
-    algorithm_of(choices.numbers_of(config))  # says what is wrong with it
+    algorithm = algorithm_of(choices.numbers_of(config))  # says what is wrong with it
+    bank = choices.bank_of(config, banked.row_bytes(algorithm, problem.params), mesh)
+
+    def ids(key, number):
+        return sampler(for_purpose(key, number, Purpose.COHORT)).ids
 
     def start(numbers, key):
         inputs = jnp.zeros(problem.inputs.shape, problem.inputs.dtype)
         key = jax.random.fold_in(key, INITIAL)
         params = problem.loss_of(numbers).init(key, inputs)
-        return engine.initial_state(algorithm_of(numbers), params, config.data.clients)
+        rows = config.data.clients
+        if bank == "host":
+            rows = jax.eval_shape(ids, key, 0).size
+        return engine.initial_state(algorithm_of(numbers), params, rows)
 
     def round_of(numbers):
         return engine.make_round(
@@ -120,7 +134,8 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
         )
 
     def people_of(starts):
-        return choices.weighted_sampler_of(config, sampler, starts)
+        people = choices.weighted_sampler_of(config, sampler, starts)
+        return banked.at_places(people) if bank == "host" else people
 
     def rounds(numbers, state, key, data, count):
         one_round, people = round_of(numbers), people_of(data.starts)
@@ -150,6 +165,8 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
         batches=problem.batches,
         mesh=mesh,
         most=config.eval_every,
+        ids=ids,
+        bank=bank,
         streamed=parts if form == "streamed" else None,
         promise=promise,
     )
@@ -275,6 +292,10 @@ def build(config: ConfigDict, data_dir: str | None = None) -> Experiment:
         )
         rounds = streaming.compile_rounds if program.streamed else _compile_rounds
         advance = rounds(program, numbers, placed, key, data)
+        if program.bank == "host":
+            draw = jax.jit(functools.partial(program.ids, key)).lower(0).compile()
+            put = functools.partial(jax.device_put, device=program.same)
+            advance = banked.advancing(advance, lambda t: np.asarray(draw(t)), put)
         evaluate = jax.jit(functools.partial(program.evaluate, numbers))
         evaluate = evaluate.lower(placed.server.params, program.test).compile()
 
@@ -284,12 +305,18 @@ def build(config: ConfigDict, data_dir: str | None = None) -> Experiment:
 
         return Compiled(advance, measured, time.perf_counter() - begin)
 
+    def start_():
+        fresh = start(key)
+        if program.bank == "host":
+            return banked.start(fresh, config.data.clients)
+        return fresh
+
     return Experiment(
-        start=lambda: start(key),
+        start=start_,
         compile=compile_,
         prices=ledger.prices(algorithm, params, talk, download=config.download),
         population=config.data.clients,
-        facts=_facts(config, program, trees.size(params), talk)
+        facts=_facts(config, program, params, talk)
         | (program.promise.facts if program.promise else {}),
         promise=program.promise,
     )
@@ -306,9 +333,11 @@ def _compile_rounds(program: Program, numbers: Numbers, state, key, data):
 
 
 def _facts(
-    config: ConfigDict, program: Program, d: int, talk: ledger.Talk
+    config: ConfigDict, program: Program, params: Tree, talk: ledger.Talk
 ) -> dict[str, Any]:
-    sent = sum(talk.sent)
+    sent, d = sum(talk.sent), trees.size(params)
+    algorithm = program.algorithm(choices.numbers_of(config))
+    kept = banked.row_bytes(algorithm, params) * config.data.clients
     return {
         "algorithm": config.algorithm,
         "dataset": config.data.name,
@@ -321,7 +350,8 @@ def _facts(
         "devices": program.mesh.size,
         "exchanges": len(talk.sent),
         "bytes_up_planned": talk.bits_up and -(-talk.bits_up // 8),
-        "client_state": talk.stateful,
+        "client_state_bytes": kept,
+        "client_state": program.bank if kept else None,
         "kept_updates": _kept(config, talk),
         "seed": config.seed,
     }

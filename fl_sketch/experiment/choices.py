@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from fl_sketch import engine, models, trees, validate
 from fl_sketch.algorithms import catalog
 from fl_sketch.data import clients, datasets, partition, text
-from fl_sketch.experiment import streaming
+from fl_sketch.experiment import banked, streaming
 from fl_sketch.protocols import Algorithm, Sketch, Tree
 
 Numbers = Mapping[str, jax.typing.ArrayLike]
@@ -99,6 +99,7 @@ def check_counts(config: ConfigDict) -> None:
     with section("compute"):
         validate.one_of(("keep", "recompute"), updates=config.compute.updates)
         validate.one_of(("auto", *streaming.FORMS), data=config.compute.data)
+        validate.one_of(("auto", *banked.PLACES), clients=config.compute.clients)
         for name in ("devices", "chunk"):
             if config.compute[name] < 0:
                 msg = f"Expected {name} >= 0, got {name}={config.compute[name]}."
@@ -251,6 +252,19 @@ def data_form_of(config: ConfigDict) -> str:
     return "resident"
 
 
+def bank_of(config: ConfigDict, row_bytes: int, mesh: jax.sharding.Mesh) -> str:
+    """Returns where clients' states are kept, one of `banked.PLACES`."""
+    if row_bytes and config.cohort.sampling == "replacement":
+        msg = (
+            "config.cohort: Expected a client at most once in a round, since those of "
+            f"{config.algorithm} keep a state, got sampling='replacement'."
+        )
+        raise ValueError(msg)
+    with section("compute"):
+        size = row_bytes * config.data.clients
+        return banked.place(config.compute.clients, size, mesh)
+
+
 def sketch_of(config: ConfigDict, params: Tree | int) -> Sketch:
     """Returns the sketch operator for a model."""
     sketch = config.sketch
@@ -306,7 +320,7 @@ def algorithm_of(
         sketch=sketch_of(config, d),
         query=config.sketch.query,
         heavy=config.sketch.heavy,
-        values=config.sketch.values,
+        values=config.sketch.heavy_values,
         gain=numbers["client.gain"] / (client_rate * steps),
         steps=steps,
         share=_share_of(config),

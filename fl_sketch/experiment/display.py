@@ -37,8 +37,18 @@ def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
         f"{exchanges}; a client's round: {sent}, {_down(prices)}",
         f"  {config.rounds} rounds, cohorts: {_cohorts(config)}; held in memory: "
         f"updates of {facts['kept_updates']}; privacy: {_kept(experiment.promise)}",
+        *_bank(facts),
         *_how(experiment.promise),
     ]
+
+
+def _bank(facts: Mapping[str, Any]) -> list[str]:
+    """Returns a line on what is kept of clients between rounds, if anything is."""
+    if not facts["client_state"]:
+        return []
+    size, people = facts["client_state_bytes"] / 1e6, facts["clients"]
+    where = {"devices": "every device", "host": "the host"}[facts["client_state"]]
+    return [f"  states of {people} clients: {size:.4g} MB in the memory of {where}"]
 
 
 def _kept(promise) -> str:

@@ -60,7 +60,9 @@ class Group(NamedTuple):
     first: int
 
 
-def read_axes(config: ConfigDict, over: Sequence[str]) -> tuple[Axis, ...]:
+def read_axes(
+    config: ConfigDict, over: Sequence[str], *, flag: str = "over"
+) -> tuple[Axis, ...]:
     """Returns the axes of a grid, from lines "key=value,value".
 
     They come in the order of the config, the seed last, so that the same grid is the
@@ -69,6 +71,7 @@ def read_axes(config: ConfigDict, over: Sequence[str]) -> tuple[Axis, ...]:
     Args:
       config: whose keys they may name, and whose types the values must have.
       over: the lines.
+      flag: that they were given with.
 
     Raises:
       ValueError: in one line, for what is not an axis of this config, a key or a
@@ -81,12 +84,13 @@ def read_axes(config: ConfigDict, over: Sequence[str]) -> tuple[Axis, ...]:
     legal = choices.flat(config)
     order = [*(key for key in legal if key != "seed"), "seed"]
     axes = sorted(
-        (_axis(legal, line) for line in over), key=lambda axis: order.index(axis.key)
+        (_axis(legal, line, flag) for line in over),
+        key=lambda axis: order.index(axis.key),
     )
     keys = [axis.key for axis in axes]
     for key in keys:
         if keys.count(key) > 1:
-            msg = f"Expected each key once, got --over={key} {keys.count(key)} times."
+            msg = f"Expected each key once, got --{flag}={key} {keys.count(key)} times."
             raise ValueError(msg)
     points = math.prod(len(axis.values) for axis in axes)
     if points > MOST:
@@ -124,19 +128,20 @@ def listed(axes: Sequence[Axis]) -> dict[str, list[Any]]:
     return {axis.key: list(axis.values) for axis in axes}
 
 
-def _axis(legal: Mapping[str, Any], line: str) -> Axis:
+def _axis(legal: Mapping[str, Any], line: str, flag: str) -> Axis:
     key, equals, listed = line.partition("=")
     if not equals or key not in legal:
         near = validate.nearest(key, tuple(legal))
-        msg = "Expected --over=key=value,value with a key of the config, got "
-        raise ValueError(msg + f"--over={line}.{near}")
+        msg = f"Expected --{flag}=key=value,value with a key of the config, got "
+        raise ValueError(msg + f"--{flag}={line}.{near}")
     kind = type(legal[key])
     try:
         values = tuple(READ[kind](text.strip()) for text in listed.split(","))
     except (ValueError, KeyError):
         values = ()
     if not values or "" in values:
-        msg = f"Expected --over={key}= and {kind.__name__} values, got --over={line}."
+        kind = kind.__name__
+        msg = f"Expected --{flag}={key}= and {kind} values, got --{flag}={line}."
         raise ValueError(msg)
     if len(set(values)) < len(values):
         msg = f"Expected different values of {key}, got --over={line}."

@@ -147,12 +147,15 @@ def _resume(folder: Workdir | None, fresh: Progress, say) -> Progress:
     if not packed:
         return fresh
     progress = checkpoint.read(io.BytesIO(packed), fresh)
-    placed = jax.tree.map(
-        lambda saved, leaf: jax.device_put(saved, leaf.sharding),
-        progress.state,
-        fresh.state,
-    )
+    placed = jax.tree.map(_like, progress.state, fresh.state)
     return progress._replace(state=placed)
+
+
+def _like(saved, leaf):
+    """Returns what was saved where the other is: on devices, or on the host."""
+    return (
+        jax.device_put(saved, leaf.sharding) if isinstance(leaf, jax.Array) else saved
+    )
 
 
 def _from_first(make: Callable[[], bytes]) -> bytes:

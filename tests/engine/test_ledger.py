@@ -176,6 +176,7 @@ def test_prices_of_messages_hold_the_state_that_a_client_must_have():
     model = ledger.prices(algorithm, PARAMS, talk, download="model")
     assert model == Prices(4 * SIZE, None)
     messages = ledger.prices(algorithm, PARAMS, talk, download="messages")
-    assert messages == (4 * (3 * SIZE + 1), 4 * SIZE)  # params, two moments, a count
+    carried = 4 * (3 * SIZE + 1)  # parameters, two moments, a count
+    assert messages == Prices(carried, 4 * SIZE)
     with pytest.raises(ValueError, match="download='post'"):
         ledger.prices(algorithm, PARAMS, talk, download="post")

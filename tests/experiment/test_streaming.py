@@ -26,6 +26,13 @@ def built(form, **changes):
     return experiment.build(config)
 
 
+def where_it_was(leaf, old):
+    """Returns a copy: on the devices, or on the host if the old one was there."""
+    if isinstance(old, np.ndarray):
+        return leaf.copy()
+    return jax.device_put(leaf, old.sharding)
+
+
 def run(form, cuts=(5,), **changes):
     """Returns the state after rounds in calls of these lengths, and all reports."""
     one = built(form, **changes)
@@ -35,9 +42,7 @@ def run(form, cuts=(5,), **changes):
         reports.append(jax.tree.map(lambda leaf, n=count: np.asarray(leaf[:n]), report))
         # As a checkpoint would have it.
         saved = jax.device_get(state)
-        state = jax.tree.map(
-            lambda leaf, old: jax.device_put(leaf, old.sharding), saved, state
-        )
+        state = jax.tree.map(where_it_was, saved, state)
     return saved, jax.tree.map(lambda *leaves: np.concatenate(leaves), *reports)
 
 

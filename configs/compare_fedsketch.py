@@ -1,0 +1,79 @@
+"""FedSKETCH's Figures 1 and 2: MNIST, LeNet-5, 50 devices, half of them in a round.
+
+Command: python -m launch.compare --config=configs/compare_fedsketch.py \
+--workdir=/tmp/fedsketch --data_dir=DATA
+Command: python -m launch.compare \
+--config=configs/compare_fedsketch.py:classes,5,20x40 --workdir=/tmp/fedsketch_part
+
+After the colon may stand what to keep: iid or classes (a device has two of the ten
+digits), tau, the local steps, and the sketch's rows x columns. Rates are searched on
+a log grid; the paper does not say which it took, nor its batches and rounds.
+"""
+
+import itertools
+
+from configs import default
+from fl_sketch.experiment.comparison import Comparison, Method
+
+PARTITIONS, TAUS, SIZES = ("iid", "classes"), ("1", "2", "5"), ("20x40", "50x100")
+RATE = {"client.rate": (0.03, 0.1, 0.3)}
+GLOBAL = {"server.rate": (0.02, 0.06, 0.2, 0.6)}
+BOTH = {"client.rate": (0.03, 0.1), **GLOBAL}
+
+
+def get_comparison(which: str = ""):
+    """Returns all cells of the figures, or those that have all parts named."""
+    wanted = which.split(",") if which else []
+    for part in wanted:
+        if part not in (*PARTITIONS, *TAUS, *SIZES):
+            msg = f"Expected parts of iid,classes,1,2,5,20x40,50x100, got {part}."
+            raise ValueError(msg)
+    methods = {}
+    for partition, tau, size in itertools.product(PARTITIONS, TAUS, SIZES):
+        if {partition, tau, size} >= set(wanted):
+            methods |= cell(partition, tau, size)
+    return Comparison(base(), methods, tuning_rounds=50)
+
+
+def base():
+    """Returns what all methods have in common."""
+    config = default.get_config()
+    config.rounds = 100
+    config.eval_every = 10
+    config.data.name = "mnist"
+    config.data.clients = 50
+    config.data.per_client = 2
+    config.model.name = "lenet"
+    config.cohort.size = 25
+    config.client.batch = 20
+    config.server.optimizer = "sgd"
+    config.server.rate = 1.0
+    return config
+
+
+def cell(partition: str, tau: str, size: str):
+    """Returns the methods of one setting; those without a sketch serve both sizes."""
+    keys = {"data.partition": partition, "client.steps": int(tau)}
+    rows, cols = (int(number) for number in size.split("x"))
+    sketch = keys | {"sketch.rows": rows, "sketch.numbers": rows * cols}
+    heaprix = sketch | {"sketch.query": "heaprix"}
+    plain, compressed = f"{partition} tau={tau}", f"{partition} tau={tau} {size}"
+    methods = {
+        f"{plain} FedAvg": Method(keys | {"algorithm": "fedavg"}, RATE),
+        f"{compressed} FS-PRIVIX": Method(sketch | {"algorithm": "fedsketch"}, BOTH),
+        f"{compressed} FS-HEAPRIX": Method(heaprix | {"algorithm": "fedsketch"}, BOTH),
+    }
+    if tau == "1":
+        methods[f"{compressed} SketchedSGD"] = Method(
+            sketch | {"algorithm": "sketched_sgd"}, {"server.rate": (0.03, 0.1, 0.3, 1)}
+        )
+    if partition == "classes":
+        gate = {"algorithm": "fedsketchgate"}
+        # The gain that the paper prints, times 1/(eta tau) in ours, is eta.
+        tuned = {**GLOBAL, "client.gain": (0.03, 0.3)}
+        methods |= {
+            f"{plain} FedGATE": Method(keys | {"algorithm": "fedgate"}, RATE),
+            f"{compressed} GATE-PRIVIX": Method(sketch | gate, tuned),
+            f"{compressed} GATE-HEAPRIX": Method(heaprix | gate, tuned),
+        }
+    return methods

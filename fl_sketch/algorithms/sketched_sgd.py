@@ -1,0 +1,35 @@
+"""SketchedSGD: error feedback, and exact values where the mean sketch is heavy."""
+
+import optax
+
+from fl_sketch import channels, local
+from fl_sketch.protocols import Algorithm, Sketch
+
+
+def sketched_sgd(
+    loss: local.Loss,
+    *,
+    sketch: Sketch,
+    server_rate: optax.ScalarOrSchedule,
+    heavy: int = 0,
+) -> Algorithm:
+    """Returns SketchedSGD: one gradient a round, of which heavy coordinates are used.
+
+    Each worker adds its error memory to its gradient and sends the sketch of the sum;
+    the server finds the heavy coordinates of the mean sketch and asks for the exact
+    values there, with which all step. What a worker had elsewhere stays in its memory.
+
+    Args:
+      loss: of one batch.
+      sketch: a count sketch of several rows.
+      server_rate: of the step, or a schedule of it.
+      heavy: k, how many coordinates; 0 for as many as the sketch has columns.
+
+    Reference: Ivkin et al. (2019), Algorithm 2.
+    """
+    uplink = channels.heavy_values(sketch, heavy or channels.columns(sketch))
+    return Algorithm(
+        local=local.one_gradient(loss),
+        uplink=channels.error_feedback(uplink),
+        server=optax.sgd(server_rate),
+    )

@@ -1,0 +1,161 @@
+"""Methods side by side: each tuned on its own grid, then run with several seeds.
+
+A comparison is as good as its weakest baseline. Every method gets a grid, which is
+searched with a seed of its own; what is reported are other seeds of the best point.
+Both are sweeps, so that what is done is kept when a comparison is begun again.
+"""
+
+import csv
+import math
+import os
+import pathlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from fl_sketch import validate
+from fl_sketch.experiment import grid, standings
+from fl_sketch.experiment.standings import Row
+from fl_sketch.experiment.sweep import sweep
+
+
+class Method(NamedTuple):
+    """One of the methods compared.
+
+    Attributes:
+      keys: of the config, over those of the base.
+      tune: keys and the values that they are tuned over; the grid is the product.
+    """
+
+    keys: Mapping[str, Any]
+    tune: Mapping[str, Sequence[Any]] = {}
+
+
+class Comparison(NamedTuple):
+    """Methods, and what they have in common.
+
+    Attributes:
+      base: the config.
+      methods: by name; the first is the one that others are measured by.
+      seeds: that are reported.
+      tuning_seed: of the search.
+      tuning_rounds: of the search; 0: as many as are reported.
+      last: of how many evaluations the mean counts, the last ones.
+    """
+
+    base: ConfigDict
+    methods: Mapping[str, Method]
+    seeds: Sequence[int] = (0, 1, 2)
+    tuning_seed: int = 100
+    tuning_rounds: int = 0
+    last: int = 1
+
+
+def run(
+    comparison: Comparison,
+    workdir: str | os.PathLike,
+    data_dir: str | None = None,
+    *,
+    settings: Sequence[str] = (),
+    only: Sequence[str] = (),
+    say: Callable[[str], None] = tqdm.write,
+) -> list[Row]:
+    """Runs a comparison, or what an earlier one in the folder left of it.
+
+    Args:
+      comparison: what is compared.
+      workdir: gets a folder for each method, comparison.csv with all evaluations,
+        standings.csv, standings.md and comparison.png.
+      data_dir: of raw data sets.
+      settings: lines "key=value" for the config of every method.
+      only: names of methods; empty: all.
+      say: prints a line.
+
+    Returns:
+      A row for each method, in their order.
+
+    Raises:
+      ValueError, TypeError, FileNotFoundError: in one line.
+      Stopped: on SIGINT or SIGTERM.
+    """
+    folder = pathlib.Path(workdir)
+    for name in only:
+        validate.one_of(tuple(comparison.methods), only=name)
+    chosen = only or tuple(comparison.methods)
+    configs = {
+        name: config_of(comparison, comparison.methods[name], settings)
+        for name in chosen
+    }
+    evaluations, rows = [], []
+    with tqdm(total=2 * len(configs), unit="sweep", disable=None) as bar:
+        for number, (name, config) in enumerate(configs.items(), 1):
+            method, own = comparison.methods[name], folder / _slug(name)
+            say(f"{name} ({number} of {len(configs)})")
+            best = _tuned(comparison, method, config, own / "tuning", data_dir, say)
+            bar.update()
+            config.update_from_flattened_dict(best)
+            seeds = ",".join(map(str, comparison.seeds))
+            sweep(config, [f"seed={seeds}"], own / "seeds", data_dir, say=_nothing)
+            bar.update()
+            found = _read(own / "seeds")
+            rows.append(standings.row(name, best, found, comparison.last))
+            evaluations += [{"method": name, **row} for row in found]
+            say("  " + standings.said(rows[-1]))
+    standings.write(folder, rows, evaluations)
+    for line in standings.table(rows):
+        say(line)
+    say(f"results in {workdir}")
+    return rows
+
+
+def config_of(
+    comparison: Comparison, method: Method, settings: Sequence[str]
+) -> ConfigDict:
+    """Returns a method's config before it is tuned."""
+    config = comparison.base.copy_and_resolve_references()
+    config.update_from_flattened_dict(dict(method.keys))
+    for axis in grid.read_axes(config, settings, flag="set") if settings else ():
+        if len(axis.values) > 1:
+            msg = f"Expected --set={axis.key}=value with one value, got {axis.values}."
+            raise ValueError(msg)
+        config.update_from_flattened_dict({axis.key: axis.values[0]})
+    return config
+
+
+def _tuned(comparison, method, config, folder, data_dir, say) -> dict[str, Any]:
+    """Returns the best point of a method's grid."""
+    if not method.tune:
+        return {}
+    config = config.copy_and_resolve_references()
+    config.rounds = min(config.rounds, comparison.tuning_rounds or config.rounds)
+    over = [f"{key}={','.join(map(str, v))}" for key, v in method.tune.items()]
+    over.append(f"seed={comparison.tuning_seed}")
+    sweep(config, over, folder, data_dir, say=_nothing)
+    points = standings.by_point(_read(folder))
+    scores = {n: standings.score(rows, comparison.last) for n, rows in points.items()}
+    if not any(map(math.isfinite, scores.values())):
+        say(f"  all {len(scores)} points of its grid diverged")
+        number = min(scores)
+    else:
+        number = max(scores, key=lambda n: (math.isfinite(scores[n]), scores[n]))
+    point = points[number][0]
+    best = {key: type(v[0])(point[key]) for key, v in method.tune.items()}
+    said = ", ".join(f"{key}={value:g}" for key, value in best.items())
+    say(f"  best of {len(points)}: {said}, {scores[number]:.4f}")
+    return best
+
+
+def _read(folder: pathlib.Path) -> list[dict[str, str]]:
+    with open(folder / "sweep.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"\W+", "_", name).strip("_").lower()
+
+
+def _nothing(line: str) -> None:
+    del line

@@ -1,0 +1,184 @@
+"""What came of a comparison: a row for each method, as table, csv and picture."""
+
+import csv
+import math
+import os
+import pathlib
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from scipy import stats
+
+Row = dict[str, Any]
+CONFIDENCE = 0.95
+HEAD = ("method", "test accuracy", "at equal MB up", "MB up", "MB down", "chosen")
+
+
+def by_point(rows: Iterable[Mapping[str, str]]) -> dict[int, list[Mapping[str, str]]]:
+    """Returns the evaluations of each point of a sweep, in order."""
+    points: dict[int, list] = {}
+    for row in rows:
+        points.setdefault(int(row["point"]), []).append(row)
+    return points
+
+
+def score(rows: Sequence[Mapping[str, str]], last: int) -> float:
+    """Returns the mean test accuracy of the last evaluations; NaN if it diverged."""
+    return statistics.fmean(float(row["test_accuracy"]) for row in rows[-last:])
+
+
+def row(
+    name: str, chosen: Mapping[str, Any], rows: Iterable[Mapping[str, str]], last: int
+) -> Row:
+    """Returns what came of a method.
+
+    Args:
+      name: of the method.
+      chosen: the keys that were tuned and their values.
+      rows: all evaluations of all seeds.
+      last: of how many evaluations the mean counts.
+    """
+    seeds = list(by_point(rows).values())
+    scores = [score(own, last) for own in seeds]
+    ends = [own[-1] for own in seeds]
+    return {
+        "method": name,
+        "accuracy": statistics.fmean(scores),
+        "half_width": half_width(scores),
+        "train_loss": statistics.fmean(float(end["train_loss"]) for end in ends),
+        "seeds": len(seeds),
+        "diverged": sum(not math.isfinite(one) for one in scores),
+        "bytes_up": statistics.fmean(float(end["bytes_up_total"]) for end in ends),
+        "bytes_down": statistics.fmean(float(end["bytes_down_total"]) for end in ends),
+        "rounds": int(ends[0]["round"]),
+        "chosen": " ".join(f"{key}={value:g}" for key, value in chosen.items()),
+    }
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Returns half of Student's 95% interval of the mean; NaN if there is none.
+
+    >>> round(half_width([1.0, 2.0, 3.0]), 3)
+    2.484
+    """
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return math.nan
+    t = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
+    return float(t * statistics.stdev(values) / len(values) ** 0.5)
+
+
+def at_budget(rows: Iterable[Mapping[str, str]], name: str, budget: float) -> float:
+    """Returns a method's mean accuracy at its last evaluations within bytes up."""
+    own = (row for row in rows if row["method"] == name)
+    found = []
+    for evaluations in by_point(own).values():
+        within = [r for r in evaluations if float(r["bytes_up_total"]) <= budget]
+        found.append(float(within[-1]["test_accuracy"]) if within else math.nan)
+    return statistics.fmean(found)
+
+
+def said(row: Row) -> str:
+    """Returns a row as a sentence."""
+    lost = f", {row['diverged']} of them diverged" if row["diverged"] else ""
+    return (
+        f"test accuracy {_accuracy(row)} over {row['seeds']} seeds{lost}; "
+        f"{row['bytes_up'] / 1e6:.4g} MB up, {row['bytes_down'] / 1e6:.4g} MB down"
+    )
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Returns a table in markdown."""
+    cells = [HEAD, ["---"] * len(HEAD)]
+    for row in rows:
+        equal = row.get("accuracy_at_budget", math.nan)
+        cells.append(
+            [
+                row["method"],
+                _accuracy(row),
+                "-" if math.isnan(equal) else f"{100 * equal:.2f}",
+                f"{row['bytes_up'] / 1e6:.4g}",
+                f"{row['bytes_down'] / 1e6:.4g}",
+                row["chosen"],
+            ]
+        )
+    return ["| " + " | ".join(line) + " |" for line in cells]
+
+
+def write(folder: pathlib.Path, rows: list[Row], evaluations: list[Row]) -> None:
+    """Writes the table, all numbers and the picture; adds the score at equal bytes."""
+    budget = min(row["bytes_up"] for row in rows)
+    for row in rows:
+        row["accuracy_at_budget"] = at_budget(evaluations, row["method"], budget)
+    _csv(folder / "comparison.csv", evaluations)
+    _csv(folder / "standings.csv", rows)
+    (folder / "standings.md").write_text("\n".join(table(rows)) + "\n")
+    draw(evaluations, folder / "comparison.png")
+
+
+def draw(evaluations: Sequence[Mapping[str, str]], path: os.PathLike) -> None:
+    """Draws accuracy against rounds and bytes: the mean and the range of seeds."""
+    from matplotlib.figure import Figure  # takes a second to import
+
+    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    panels = figure.subplots(1, 3, sharey=True)
+    for name in dict.fromkeys(row["method"] for row in evaluations):
+        own = (row for row in evaluations if row["method"] == name)
+        seeds = list(by_point(own).values())
+        places = list(zip(*seeds, strict=True))  # the seeds' evaluations side by side
+        accuracy = [[float(r["test_accuracy"]) for r in place] for place in places]
+        means = [statistics.fmean(values) for values in accuracy]
+        axes = (
+            [float(place[0]["round"]) for place in places],
+            [_megabytes(place, ("bytes_up_total",)) for place in places],
+            [
+                _megabytes(place, ("bytes_up_total", "bytes_down_total"))
+                for place in places
+            ],
+        )
+        for panel, x in zip(panels, axes, strict=True):
+            (line,) = panel.plot(x, means, label=name)
+            panel.fill_between(
+                x,
+                [min(values) for values in accuracy],
+                [max(values) for values in accuracy],
+                color=line.get_color(),
+                alpha=0.15,
+                linewidth=0,
+            )
+    labels = ("round", "MB sent by all clients", "MB sent and received by all clients")
+    for panel, label in zip(panels, labels, strict=True):
+        panel.set(xlabel=label)
+        if label != "round":
+            panel.set_xscale("log")
+    panels[0].set(ylabel="test accuracy")
+    panels[0].legend(fontsize="small")
+    partial = f"{path}.partial"
+    figure.savefig(partial, dpi=120, format="png", metadata={"Software": None})
+    os.replace(partial, path)
+
+
+def _megabytes(rows: Iterable[Mapping[str, str]], names: Sequence[str]) -> float:
+    return (
+        statistics.fmean(sum(float(row[name]) for name in names) for row in rows) / 1e6
+    )
+
+
+def _accuracy(row: Row) -> str:
+    if math.isnan(row["accuracy"]):
+        return "diverged"
+    if math.isnan(row["half_width"]):
+        return f"{100 * row['accuracy']:.2f}"
+    return f"{100 * row['accuracy']:.2f} +- {100 * row['half_width']:.2f}"
+
+
+def _csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    with open(partial, "w", newline="") as file:
+        writer = csv.DictWriter(
+            file, list(dict.fromkeys(key for row in rows for key in row)), restval="",
+            lineterminator="\n",
+        )  # fmt: skip
+        writer.writeheader()
+        writer.writerows(rows)
+    os.replace(partial, path)

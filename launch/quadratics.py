@@ -1,0 +1,53 @@
+"""Clipping against normalisation on quadratics: Das et al., Figures 1 to 3.
+
+python -m launch.quadratics --workdir=/tmp/das_quadratics
+python -m launch.quadratics --workdir=/tmp/few --rounds=50 --seeds=1
+
+Prints a row for each start, C and eta; the folder gets them as table.csv, and the
+figures.
+"""
+
+import csv
+import os
+
+from absl import flags
+
+from fl_sketch.experiment import quadratics
+from launch import command
+
+WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
+ROUNDS = flags.DEFINE_integer("rounds", 500, "K.", lower_bound=1)
+SEEDS = flags.DEFINE_integer("seeds", 3, "How many runs are averaged.", lower_bound=1)
+flags.mark_flags_as_required(["workdir"])
+
+COLUMNS = "{:10} {:>6} {:>8} {:>12} {:>12} {:>7} {:>9} {:>9}"
+HEAD = ("start", "C", "eta", "clip", "normalise", "ratio", "SNR clip", "SNR norm")
+
+
+def main():
+    """Runs all settings with our accountant's noise."""
+    settings = quadratics.Settings(rounds=ROUNDS.value, seeds=range(SEEDS.value))
+    z, theirs = settings.noise_multiplier, settings.paper_noise_multiplier
+    print(f"noise multiplier {z:.2f}; by the paper's formula {theirs:.2f}")
+    os.makedirs(WORKDIR.value, exist_ok=True)
+    found = {
+        (bound, start): quadratics.paths(settings, bound, start, z)
+        for bound in quadratics.BOUNDS
+        for start in quadratics.STARTS
+    }
+    rows = list(quadratics.rows(settings, found))
+    print(COLUMNS.format(*HEAD))
+    for row in rows:
+        cells = [row[name] for name in ("clip_excess", "normalise_excess")]
+        cells = [f"{cell:.4g}" for cell in cells] + [f"{row['ratio']:.3f}"]
+        cells += [f"{row[name]:.3f}" for name in ("clip_snr", "normalise_snr")]
+        print(COLUMNS.format(row["start"], f"{row['C']:g}", f"{row['eta']:g}", *cells))
+    with open(os.path.join(WORKDIR.value, "table.csv"), "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    quadratics.draw(settings, found, os.path.join(WORKDIR.value, "figures.png"))
+
+
+if __name__ == "__main__":
+    command.run(main)
