@@ -69,7 +69,9 @@ def get_config() -> ConfigDict:
     config.sketch.layout = "whole"  # or leaves: a sketch for each parameter array
     config.sketch.query = "privix"  # or heaprix: heavy values apart; for fedsketch*
     config.sketch.heavy = 0  # m of heaprix; 0: as many as a row has columns
-    config.sketch.heavy_values = "exact"  # of heaprix; or estimated: no second exchange
+    config.sketch.heavy_values = (
+        "exact"  # or fresh: unbiased; estimated: in one exchange
+    )
 
     config.compressor = ConfigDict()
     config.compressor.levels = 4  # of QSGD, for fedcomgate

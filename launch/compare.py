@@ -9,10 +9,6 @@ The same command again keeps the sweeps that are done, and runs the others. A fi
 for this command has `get_comparison`, which may take what follows the colon.
 """
 
-import inspect
-import os
-import runpy
-
 from absl import flags
 
 from fl_sketch.experiment import comparison
@@ -28,29 +24,9 @@ DATA_DIR = flags.DEFINE_string(
 flags.mark_flags_as_required(["config", "workdir"])
 
 
-def load(config: str) -> comparison.Comparison:
-    """Returns the comparison of a file, or of what it calls by the name after a colon.
-
-    Raises:
-      FileNotFoundError, ValueError: in one line.
-    """
-    path, _, which = config.partition(":")
-    if not os.path.isfile(path):
-        msg = f"Expected --config to name a file, got {path}."
-        raise FileNotFoundError(msg)
-    make = runpy.run_path(path).get("get_comparison")
-    if make is None:
-        msg = f"Expected a file with get_comparison, got {path}: see launch.train."
-        raise ValueError(msg)
-    if which and not inspect.signature(make).parameters:
-        msg = f"Expected {path} alone, got {config}."
-        raise ValueError(msg)
-    return make(which) if which else make()
-
-
 def main():
     """Runs the comparison."""
-    arguments = load(CONFIG.value), WORKDIR.value, DATA_DIR.value
+    arguments = comparison.load(CONFIG.value), WORKDIR.value, DATA_DIR.value
     comparison.run(*arguments, settings=SET.value, only=ONLY.value)
 
 

@@ -7,7 +7,6 @@ from fl_sketch import channels, local, validate
 from fl_sketch.protocols import Algorithm, Channel, Sketch
 
 QUERIES = ("privix", "heaprix")
-VALUES = ("exact", "estimated")
 
 
 def fedsketch(
@@ -35,7 +34,7 @@ def fedsketch(
       server_rate: gamma, or a schedule of it.
       query: "privix" or "heaprix".
       heavy: for HEAPRIX, m of HEAVYMIX; 0 for as many as the sketch has columns.
-      values: for HEAPRIX, "exact", or "estimated" without the second exchange.
+      values: for HEAPRIX: "exact", "fresh" or "estimated", see `channels.heaprix`.
 
     Reference: Haddadpour et al., Algorithm 5.
     """
@@ -72,7 +71,7 @@ def fedsketchgate(
         compression 1/(eta tau) is exact.
       query: "privix" or "heaprix".
       heavy: for HEAPRIX, m of HEAVYMIX; 0 for as many as the sketch has columns.
-      values: for HEAPRIX, "exact", or "estimated" without the second exchange.
+      values: for HEAPRIX: "exact", "fresh" or "estimated", see `channels.heaprix`.
 
     Reference: Haddadpour et al., Algorithm 6.
     """
@@ -85,8 +84,7 @@ def fedsketchgate(
 
 def _uplink(sketch: Sketch, query: str, heavy: int, values: str) -> Channel:
     validate.one_of(QUERIES, query=query)
-    validate.one_of(VALUES, values=values)
     if query == "privix":
         return channels.sketched(sketch)
     m = heavy or channels.columns(sketch)
-    return channels.heaprix(sketch, m, exact=values == "exact")
+    return channels.heaprix(sketch, m, values=values)

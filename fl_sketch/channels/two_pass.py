@@ -14,6 +14,9 @@ from fl_sketch.protocols import Channel, Delivery, Sketch
 from fl_sketch.sketch import heavy_coordinates
 from fl_sketch.wire import FLOAT_BITS
 
+VALUES = ("exact", "fresh", "estimated")
+REST = 0x4E57  # sets the key of fresh hashes apart
+
 
 def heavy_values(op: Sketch, k: int) -> Channel:
     """Sends the exact values of k heavy coordinates; all else is as good as zero.
@@ -41,40 +44,58 @@ def heavy_values(op: Sketch, k: int) -> Channel:
     return Channel(no_memory, mean)
 
 
-def heaprix(op: Sketch, k: int, *, exact: bool = True) -> Channel:
-    """HEAPRIX: k heavy coordinates by value, and everything else from the sketch.
+def heaprix(op: Sketch, k: int, *, values: str = "exact") -> Channel:
+    """HEAPRIX: k heavy coordinates by value, and everything else from a sketch.
 
     With shared hashes the sketch of the rest, S(x) - S(HEAVYMIX[S(x)]), is known to
     everyone who knows the values, so these are all that the second exchange carries.
+    The estimate is then biased, against the paper's Corollary 1: a coordinate that
+    is not among the heavy ones is one that its collisions did not make look larger.
+    The lemma on induced compressors that the corollary rests on needs the second
+    compressor to be independent of the first, which `values="fresh"` gives.
 
     Args:
       op: a count sketch with rows.
       k: m of HEAVYMIX, how many values.
-      exact: whether values are exact, or what the sketch estimates, for which there is
-        no second exchange (and no guarantee in the paper).
+      values: "exact"; "fresh": exact, and with them a sketch of the rest with hashes
+        of its own; or "estimated": what the sketch says, without a second exchange.
 
     Reference: Haddadpour et al., Algorithms 3 and 4.
     """
     validate.at_least_one(k=k)
+    validate.one_of(VALUES, values=values)
 
     def mean(update, memory, keys, link_mean):
         vector = trees.ravel(update).astype(jnp.float32)
         d, key = vector.size, keys.shared
+        other = jax.random.fold_in(key, REST)
 
-        def decoded(message, values_at):
+        def answer(index):
+            """Returns a client's second message."""
+            if values == "exact":
+                return vector[index]
+            rest = vector.at[index].set(0.0, unique_indices=True)
+            return vector[index], op.apply(other, rest)
+
+        def decoded(message, ask):
             index = heavy_coordinates(op, key, message, d, k)
-            seen = values_at if exact else lambda i: op.estimate(key, message, d)[i]
-            values = seen(index)
-            heavy = _placed(values, index, d)
+            if values == "estimated":
+                heavy = _placed(op.estimate(key, message, d)[index], index, d)
+            elif values == "fresh":
+                found, rest = ask(index)
+                rest = op.estimate(other, rest, d)  # zero at the heavy places
+                return rest.at[index].set(found, unique_indices=True)
+            else:
+                heavy = _placed(ask(index), index, d)
             return heavy + op.estimate(key, message - op.apply(key, heavy), d)
 
         message = op.apply(key, vector)
-        average = link_mean(message)
-        estimate = decoded(average, lambda index: link_mean(vector[index]))
-        own = decoded(message, lambda index: vector[index])
+        estimate = decoded(link_mean(message), lambda index: link_mean(answer(index)))
+        own = decoded(message, answer)
         unravel = trees.unraveler(update)
-        bits = FLOAT_BITS * (op.size() + k * exact)
-        heard = k * _index_bits(d) * exact
+        sent = {"exact": op.size() + k, "fresh": 2 * op.size() + k}
+        bits = FLOAT_BITS * sent.get(values, op.size())
+        heard = k * _index_bits(d) if values in sent else 0
         return Delivery(unravel(estimate), unravel(own), bits, heard), memory
 
     return Channel(no_memory, mean)

@@ -12,8 +12,9 @@
 | sst2 | 67349 + 1821 sentences | 2 | tsv files |
 | shakespeare | 5798 + 1299 speeches, by speaker | 299 | a text file |
 | synthetic/N | uint8 [N + 10000, 4, 4, 1] | 10 | made up, for large populations |
+| npz/FILE | arrays of any shape | any | `archive`: FILE.npz in `data_dir` |
 
-All but the first and the last are prepared once, from raw files in `data_dir`, as
+All but the first and the last two are prepared once, from raw files in `data_dir`, as
 TFDS data sets on array_record. Any other name is that of a TFDS image or text set
 which is already prepared, such as "emnist/letters" or "mnist:3.0.1".
 """
@@ -22,7 +23,7 @@ import os
 
 import numpy as np
 
-from fl_sketch.data import raw, synthetic
+from fl_sketch.data import archive, raw, synthetic
 from fl_sketch.data.examples import Examples as Examples
 from fl_sketch.data.examples import Splits as Splits
 from fl_sketch.data.examples import normalise as normalise
@@ -40,8 +41,8 @@ def load(
     """Returns a data set by name, preparing it first if it is one of `NAMES`.
 
     Args:
-      name: one of `NAMES`, "synthetic/<number of training examples>", or the name of
-        a prepared TFDS data set.
+      name: one of `NAMES`, "synthetic/<number of training examples>", "npz/<file>",
+        or the name of a prepared TFDS data set.
       data_dir: the folder of raw files; by default that of FL_SKETCH_DATA. Where
         there is one, its files are verified each time. Without one, what was
         prepared before is read.
@@ -56,6 +57,8 @@ def load(
         return _digits()
     if name.split("/")[0] == synthetic.NAME:
         return synthetic.load(name)
+    if name.split("/")[0] == archive.NAME:
+        return archive.load(name, data_dir)
     from fl_sketch.data import prepared  # for digits there is no need of TFDS
 
     return prepared.read(name, data_dir, tfds_dir)

@@ -6,10 +6,12 @@ Both are sweeps, so that what is done is kept when a comparison is begun again.
 """
 
 import csv
+import inspect
 import math
 import os
 import pathlib
 import re
+import runpy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -52,6 +54,26 @@ class Comparison(NamedTuple):
     tuning_seed: int = 100
     tuning_rounds: int = 0
     last: int = 1
+
+
+def load(config: str) -> Comparison:
+    """Returns the comparison of a file, or of what it calls by the name after a colon.
+
+    Raises:
+      FileNotFoundError, ValueError: in one line.
+    """
+    path, _, which = config.partition(":")
+    if not os.path.isfile(path):
+        msg = f"Expected --config to name a file, got {path}."
+        raise FileNotFoundError(msg)
+    make = runpy.run_path(path).get("get_comparison")
+    if make is None:
+        msg = f"Expected a file with get_comparison, got {path}: see launch.train."
+        raise ValueError(msg)
+    if which and not inspect.signature(make).parameters:
+        msg = f"Expected {path} alone, got {config}."
+        raise ValueError(msg)
+    return make(which) if which else make()
 
 
 def run(

@@ -48,10 +48,10 @@ def lenet(classes: int) -> nn.Module:
     return LeNet(classes)
 
 
-def cnn(classes: int) -> nn.Module:
-    """Two 3x3 convolutions (32, 64), a pool, dense 128: 1,626,442 on 32x32x3."""
-    validate.at_least_one(classes=classes)
-    return Cnn(classes)
+def cnn(classes: int, *, hidden: int = 128) -> nn.Module:
+    """Two 3x3 convolutions (32, 64), a pool, dense `hidden`: 1,626,442 on 32x32x3."""
+    validate.at_least_one(classes=classes, hidden=hidden)
+    return Cnn(classes, hidden)
 
 
 def resnet(classes: int, *, width: int = 16, blocks: int = 3) -> nn.Module:
@@ -137,6 +137,7 @@ class Cnn(nn.Module):
     """See `cnn`."""
 
     classes: int
+    hidden: int
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
@@ -144,7 +145,7 @@ class Cnn(nn.Module):
         x = nn.relu(Conv(32, (3, 3), padding="VALID", name="conv1")(_images(inputs)))
         x = nn.relu(Conv(64, (3, 3), padding="VALID", name="conv2")(x))
         x = _flat(max_pool(x))
-        x = nn.relu(nn.Dense(128, name="dense1")(x))
+        x = nn.relu(nn.Dense(self.hidden, name="dense1")(x))
         return nn.Dense(self.classes, name="dense2")(x)
 
 

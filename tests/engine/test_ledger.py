@@ -61,8 +61,12 @@ CHANNELS = {
         lambda: heavy(3),
     ),
     "estimated values": (
-        channels.heaprix(COUNT, 3, exact=False),
+        channels.heaprix(COUNT, 3, values="estimated"),
         lambda: heavy(3)[:1],
+    ),
+    "fresh hashes": (
+        channels.heaprix(COUNT, 3, values="fresh"),
+        lambda: [*heavy(3), wire.encode_floats(COUNT.apply(KEYS.shared, VECTOR))],
     ),
     "memory": (
         channels.error_feedback(channels.compressed(TOP)),

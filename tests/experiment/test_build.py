@@ -9,6 +9,7 @@ import pytest
 
 from configs import default
 from fl_sketch import experiment
+from fl_sketch.experiment import choices, comparison, grid, privately
 from fl_sketch.experiment.loop import Watch
 from tests.experiment.configs import config_with
 
@@ -131,6 +132,7 @@ def test_keys_that_are_not_in_the_defaults_are_refused(key):
         config.rounds = "many"
 
 
+PLAIN = ("default", "quickstart")  # of which other files say how to run them
 CONFIGS = sorted(
     path.stem
     for path in (pathlib.Path(__file__).parents[2] / "configs").glob("[a-z]*.py")
@@ -140,14 +142,27 @@ CONFIGS = sorted(
 @pytest.mark.parametrize("name", CONFIGS)
 def test_config_files_keep_to_the_keys_of_the_defaults(name):
     module = importlib.import_module(f"configs.{name}")
+    assert f"--config=configs/{name}.py" in module.__doc__ or name in PLAIN
+    if name.startswith("compare_"):
+        return
     config, ours = module.get_config(), default.get_config()
     assert set(config) == set(ours) and config.is_locked
     for group, value in ours.items():
         assert type(config[group]) is type(value)
         if hasattr(value, "keys"):
             assert set(config[group]) == set(value)
-    if name != "default":
-        assert f"--config=configs/{name}.py" in module.__doc__ or name == "quickstart"
+
+
+@pytest.mark.parametrize("name", [n for n in CONFIGS if n.startswith("compare_")])
+def test_all_methods_of_a_comparison_are_legal_configs_with_legal_grids(name):
+    module = importlib.import_module(f"configs.{name}")
+    found = module.get_comparison()
+    for method in found.methods.values():
+        config = comparison.config_of(found, method, [])
+        lines = [f"{key}={','.join(map(str, v))}" for key, v in method.tune.items()]
+        assert not lines or grid.read_axes(config, lines)
+        choices.check_counts(config)
+        privately.check(config)
 
 
 def test_an_experiment_may_be_begun_again():

@@ -1,0 +1,59 @@
+"""Das et al., Table 1: clipping against normalisation, on their whole grid.
+
+Command: python -m launch.compare --config=configs/compare_das.py:fashion_mnist,100 \
+--workdir=/tmp/das_table1 --data_dir=DATA
+
+After the colon stand the data, fashion_mnist or features, and the rounds K, which the
+paper does not state. The grid over C and eta_0 is one program for each bound and
+epsilon; accuracy is the mean over the last 5 rounds. The last two methods have the
+noise of the paper's formula with its unstated constant as 1, so that what the
+accountant changes can be seen.
+"""
+
+from configs import das_fashion_mnist, das_features
+from fl_sketch.experiment.comparison import Comparison, Method
+from fl_sketch.privacy import accounting
+
+DATA = {"fashion_mnist": das_fashion_mnist, "features": das_features}
+RATES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
+THRESHOLDS = (500.0, 250.0, 125.0, 62.5, 31.25, 15.625)
+BOUNDS = {"clip": "dp_fedavg", "norm": "dp_normfedavg"}
+EPSILONS = (5.0, 1.5)
+
+
+def get_comparison(which: str = "fashion_mnist,100"):
+    """Returns both bounds at both privacy levels, and no privacy."""
+    data, _, rounds = which.partition(",")
+    if data not in DATA or not rounds.isdigit():
+        msg = f"Expected configs/compare_das.py:{'|'.join(DATA)},ROUNDS, got {which}."
+        raise ValueError(msg)
+    base = DATA[data].get_config()
+    base.rounds = int(rounds)
+    grid = {"client.rate": RATES, "privacy.threshold": THRESHOLDS}
+    methods = {
+        f"{bound}, epsilon {epsilon:g}": Method(
+            {"algorithm": algorithm, "privacy.target_epsilon": epsilon}, grid
+        )
+        for epsilon in EPSILONS
+        for bound, algorithm in BOUNDS.items()
+    }
+    methods["no privacy"] = Method(
+        {
+            "algorithm": "dp_fedavg",
+            "privacy.target_epsilon": 0.0,
+            "privacy.threshold": 1e6,
+        },
+        {"client.rate": RATES},
+    )
+    for epsilon in EPSILONS:
+        plan = accounting.Plan(base.rounds, base.cohort.size, base.data.clients)
+        noise = accounting.das_noise_multiplier(plan, epsilon=epsilon, delta=1e-5)
+        methods[f"norm, the paper's noise for epsilon {epsilon:g}"] = Method(
+            {
+                "algorithm": "dp_normfedavg",
+                "privacy.target_epsilon": 0.0,
+                "privacy.noise_multiplier": noise,
+            },
+            grid,
+        )
+    return Comparison(base, methods, last=5)

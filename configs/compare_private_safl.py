@@ -1,0 +1,50 @@
+"""Private SAFL on MNIST: accuracy against compression, at two levels of privacy.
+
+Command: python -m launch.compare --config=configs/compare_private_safl.py \
+--workdir=/tmp/private_safl --data_dir=DATA
+
+1000 clients of 60 images, 200 of them in a round, an MLP of 199,210 parameters;
+normalised messages and noise in sketch space, by the client, at delta 1e-5. The first
+method of each level sends everything. What other work reaches is 10x compression for
+less than 4% of the accuracy.
+"""
+
+from configs import default
+from fl_sketch.experiment.comparison import Comparison, Method
+
+COMPRESSIONS = (3.0, 10.0, 30.0, 100.0)
+EPSILONS = (2.0, 8.0)
+RATES = {"server.rate": (0.0003, 0.001, 0.003)}
+
+
+def get_comparison():
+    """Returns all compressions at all levels, and neither privacy nor sketch."""
+    methods = {"FedAdam, not private": Method(_plain(0.0), RATES)}
+    for epsilon in EPSILONS:
+        private = {"privacy.target_epsilon": epsilon, "privacy.bound": "normalise"}
+        own = _plain(epsilon) | private
+        methods[f"epsilon {epsilon:g}, 1x"] = Method(own, RATES)
+        for compression in COMPRESSIONS:
+            keys = private | {"sketch.compression": compression}
+            methods[f"epsilon {epsilon:g}, {compression:g}x"] = Method(keys, RATES)
+    return Comparison(base(), methods)
+
+
+def _plain(epsilon: float):
+    """Returns the keys of the same without a sketch."""
+    return {"algorithm": "fedopt", "privacy.target_epsilon": epsilon}
+
+
+def base():
+    """Returns what all methods have in common."""
+    config = default.get_config()
+    config.rounds = 100
+    config.eval_every = 10
+    config.data.name = "mnist"
+    config.data.clients = 1000
+    config.model.name = "mlp"
+    config.cohort.sampling = "poisson"
+    config.cohort.size = 200
+    config.client.rate = 0.1
+    config.client.steps = 3
+    return config

@@ -1,0 +1,39 @@
+"""Makes a data set of features: a small network, trained on half of the images.
+
+python -m launch.features --dataset=cifar10 --data_dir=DATA --out=/tmp/features
+python -m launch.train --config=configs/das_features.py --workdir=/tmp/das_features \
+    --data_dir=/tmp/features
+
+The folder gets cifar10_features.npz, which is `data.name=npz/cifar10_features`.
+"""
+
+import os
+
+from absl import flags
+
+from fl_sketch.data import archive, datasets
+from fl_sketch.experiment import features
+from launch import command
+
+DATASET = flags.DEFINE_string("dataset", "cifar10", "Of images.")
+OUT = flags.DEFINE_string("out", None, "The folder for the file.")
+WIDTH = flags.DEFINE_integer("width", 512, "How many features.", lower_bound=1)
+EPOCHS = flags.DEFINE_integer("epochs", 4, "Of training.", lower_bound=1)
+DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
+)
+flags.mark_flags_as_required(["out"])
+
+
+def main():
+    """Trains, and writes the features."""
+    os.makedirs(OUT.value, exist_ok=True)
+    splits = datasets.load(DATASET.value, DATA_DIR.value)
+    path = os.path.join(OUT.value, f"{DATASET.value}_features.npz")
+    made = features.extract(splits, width=WIDTH.value, epochs=EPOCHS.value)
+    archive.save(path, *made)
+    print(f"{len(made[0].targets)} and {len(made[1].targets)} examples in {path}")
+
+
+if __name__ == "__main__":
+    command.run(main, devices=1)
