@@ -60,6 +60,7 @@ def get_config() -> ConfigDict:
     config.server.b1 = 0.9
     config.server.b2 = 0.99
     config.server.eps = 1e-8
+    config.server.warmup = 20  # rounds of plain Adam, for onebit_adam
 
     config.sketch = ConfigDict()
     config.sketch.operator = "count_sketch"  # gaussian, srht, ams, identity, ...
@@ -67,6 +68,9 @@ def get_config() -> ConfigDict:
     config.sketch.numbers = 0  # b itself, all rows together; 0: d / compression
     config.sketch.rows = 1
     config.sketch.layout = "whole"  # or leaves: a sketch for each parameter array
+    config.sketch.forget = "subtract"  # or zero: for fetchsgd
+    config.sketch.masking = False  # momentum forgets too, for fetchsgd
+    config.sketch.window = 0  # rounds that fetchsgd keeps errors for; 0: all
     config.sketch.query = "privix"  # or heaprix: heavy values apart; for fedsketch*
     config.sketch.heavy = 0  # m of heaprix; 0: as many as a row has columns
     config.sketch.heavy_values = (
@@ -74,7 +78,10 @@ def get_config() -> ConfigDict:
     )
 
     config.compressor = ConfigDict()
-    config.compressor.levels = 4  # of QSGD, for fedcomgate
+    config.compressor.name = "top_k"  # random_k, scaled_sign, qsgd, cocktail
+    config.compressor.compression = 20.0  # 32 d / bits of a message
+    config.compressor.levels = 4  # of qsgd, fedcomgate and the cocktail
+    config.compressor.probability = 0.1  # of a whole gradient, for marina
 
     config.privacy = ConfigDict()
     config.privacy.bound = "none"  # of a client's message: clip, normalise, adaptive

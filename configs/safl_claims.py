@@ -2,10 +2,10 @@
 
 Command: python -m launch.train --config=configs/safl_claims.py:cifar10,100x
   --workdir=/tmp/cifar10_100x
-Command: python -m launch.train --config=configs/safl_claims.py:sst2,fedadam
-  --workdir=/tmp/sst2_fedadam
+Command: python -m launch.compare --config=configs/safl_claims.py:sst2
+  --workdir=/tmp/sst2
 
-After the colon stand a task and what is compared:
+After the colon stands a task, and for a single run what is compared:
   10x, 100x, 1000x, tiny   how small the message is; tiny: the paper's 400 and 2000
   fedadam                  the same without a sketch
   sgd                      plain SGD at the server, at 100x
@@ -18,6 +18,7 @@ BERT; here batches are smaller, and all starts from nothing.
 """
 
 from configs import default
+from fl_sketch.experiment.comparison import Comparison, Method
 
 TASKS = {
     "cifar10": {
@@ -42,6 +43,8 @@ TASKS = {
     },
 }
 TINY = {"cifar10": 400, "sst2": 2000}  # numbers, as in the paper
+RATES = {"cifar10": (0.001, 0.003, 0.01), "sst2": (0.0003, 0.001, 0.003)}
+SGD_RATES = (0.03, 0.1, 0.3)  # of 1/100 of the coordinates' worth, at 100x
 CLAIMS = {
     "10x": {"sketch.compression": 10.0},
     "100x": {"sketch.compression": 100.0},
@@ -76,3 +79,17 @@ def get_config(which: str = "cifar10,100x"):
     config.update_from_flattened_dict(TASKS[task])
     config.update_from_flattened_dict(CLAIMS[claim])
     return config
+
+
+def get_comparison(which: str = "cifar10"):
+    """Returns all claims on a task, each with its own server rate."""
+    if which not in TASKS:
+        msg = f"Expected configs/safl_claims.py:{'|'.join(TASKS)}, got {which}."
+        raise ValueError(msg)
+    base = get_config(f"{which},100x")
+    methods = {}
+    for claim, keys in CLAIMS.items():
+        numbers = {"sketch.numbers": TINY[which]} if claim == "tiny" else {}
+        rates = SGD_RATES if claim == "sgd" else RATES[which]
+        methods[claim] = Method({**keys, **numbers}, {"server.rate": rates})
+    return Comparison(base, methods, tuning_rounds=base.rounds // 2)

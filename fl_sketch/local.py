@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from fl_sketch import validate
-from fl_sketch.protocols import Local, Tree, Work
+from fl_sketch.protocols import Local, Server, Tree, Work
 
 Loss = Callable[[Tree, Tree], jax.Array]  # (params, batch) -> scalar
 
@@ -77,21 +77,25 @@ def one_gradient(loss: Loss) -> Local:
     return Local(_no_state, run, _keep_state)
 
 
-def gradient_pair(loss: Loss) -> Local:
-    """(gradient here, its change since the client's last round), on one batch.
+def gradient_pair(loss: Loss, previous: Callable[[Server], Tree]) -> Local:
+    """(gradient here, its change since the last round), both on the first batch.
 
-    What MARINA's channel chooses from. The state is the model of the last round.
+    What MARINA's channel chooses from.
+
+    Args:
+      loss: of one batch.
+      previous: the model of the last round, from what clients fetch with this one.
     """
 
-    def run(server, previous, batches, keys):
+    def run(server, state, batches, keys):
         del keys
         batch = jax.tree.map(lambda b: b[0], batches)
         value, now = jax.value_and_grad(loss)(server.params, batch)
-        before = jax.grad(loss)(previous, batch)
+        before = jax.grad(loss)(previous(server), batch)
         change = jax.tree.map(jnp.subtract, now, before)
-        return Work((now, change), server.params, {"loss": value})
+        return Work((now, change), state, {"loss": value})
 
-    return Local(lambda params: params, run, _keep_state)
+    return Local(_no_state, run, _keep_state, reads_memory=True)
 
 
 def tracked_steps(

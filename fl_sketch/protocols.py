@@ -205,9 +205,21 @@ class Mechanism(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-    """Local work > channel > server, which is an optax chain on the estimate."""
+    """Local work > channel > server, which is an optax chain on the estimate.
+
+    Attributes:
+      local: what clients compute.
+      uplink: how their updates become an estimate of the mean.
+      server: an optax.GradientTransformationExtraArgs; gets key=keys.server.
+      mechanism: guards the mean of every exchange.
+      down_bits: `(d) -> bits` of what the server sends instead of the mean, if it
+        compresses that before it steps.
+      warmup: rounds before it does.
+    """
 
     local: Local
     uplink: Channel
-    server: Any  # optax.GradientTransformationExtraArgs; gets key=keys.server
-    mechanism: Mechanism | None = None  # guards the mean of every exchange
+    server: Any
+    mechanism: Mechanism | None = None
+    down_bits: Callable[[int], int] | None = None
+    warmup: int = 0

@@ -1,6 +1,6 @@
-"""Times sketches against a copy of memory, and the engine against a round by hand.
+"""Times sketches against a copy of memory, the engine against a round by hand.
 
-python -m launch.benchmark --suite=sketch
+python -m launch.benchmark --suite=error
 python -m launch.benchmark --suite=engine --workloads=W2 --out=/tmp/rows.jsonl
 python -m launch.benchmark --suite=sketch --sizes=1000000 --operators=srht --torch
 """
@@ -13,10 +13,10 @@ import platform
 import jax
 from absl import flags
 
-from fl_sketch.bench import engine_suite, sketch_suite
+from fl_sketch.bench import engine_suite, error_suite, sketch_suite
 from launch import command
 
-SUITE = flags.DEFINE_enum("suite", "sketch", ["sketch", "engine"], "What to time.")
+SUITE = flags.DEFINE_enum("suite", "sketch", ["sketch", "engine", "error"], "Which.")
 OUT = flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 
 # Of the suite of sketches.
@@ -43,10 +43,14 @@ COHORT = flags.DEFINE_integer(
     "cohort", 0, "Clients a round; 0: as the workload has it.", lower_bound=0
 )
 
-SUITES = {"sketch": sketch_suite, "engine": engine_suite}
+# Of the suite of errors.
+DRAWS = flags.DEFINE_integer("draws", 100, "Of hashes.", lower_bound=2)
+
+SUITES = {"sketch": sketch_suite, "engine": engine_suite, "error": error_suite}
 OWN_FLAGS = {
     "sketch": ("sizes", "compressions", "clients", "operators", "torch"),
     "engine": ("workloads", "forms", "rounds", "chunk", "cohort"),
+    "error": ("draws",),
 }
 
 for own, names in OWN_FLAGS.items():
@@ -76,6 +80,8 @@ def _rows():
         return sketch_suite.run(
             SIZES.value, COMPRESSIONS.value, CLIENTS.value, OPERATORS.value, TORCH.value
         )
+    if SUITE.value == "error":
+        return error_suite.run(DRAWS.value)
     return engine_suite.run(
         WORKLOADS.value,
         FORMS.value,

@@ -68,30 +68,23 @@ ALGORITHMS = {
         channels.heaprix(COUNT, 4),
         optax.sgd(0.5),
     ),
-    "sketched_sgd": Algorithm(
-        local.one_gradient(loss),
-        channels.error_feedback(channels.heavy_values(COUNT, 4)),
-        optax.sgd(0.1),
+    "sketched_sgd": algorithms.sketched_sgd(
+        loss, sketch=COUNT, server_rate=0.1, heavy=4
     ),
-    "ef21": Algorithm(
-        local.one_gradient(loss),
-        channels.difference(channels.compressed(compressors.top_k(4))),
-        optax.sgd(0.1),
+    "ef21": algorithms.ef21(
+        loss, compressor=compressors.top_k(4), server=optax.sgd(0.1)
     ),
+    "marina": algorithms.marina(
+        loss, compressor=compressors.random_k(4), server_rate=0.1, probability=0.3
+    ),
+    "onebit_adam": algorithms.onebit_adam(loss, server_rate=0.05, warmup=4),
     "gradient_tracking": Algorithm(
         local.tracked_steps(loss, rate=RATE, gain=1 / (RATE * STEPS)),
         channels.sketched(COUNT),
         optax.sgd(0.2),
     ),
-    "fetch_sgd": Algorithm(
-        local.one_gradient(loss),
-        channels.sketched(FIXED, desketch=False),
-        optax.chain(
-            transforms.in_sketch_space(optax.trace(0.5), FIXED),
-            optax.scale(0.05),
-            transforms.top_k_desketch(FIXED, 4),
-            optax.scale(-1.0),
-        ),
+    "fetch_sgd": algorithms.fetchsgd(
+        loss, sketch=FIXED, server_rate=0.05, momentum=0.5, heavy=4
     ),
     "sketched_down": Algorithm(
         local.sgd_steps(loss, SGD),

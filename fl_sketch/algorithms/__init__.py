@@ -1,21 +1,30 @@
 """Algorithms: one file a method, each a short composition of three parts."""
 
+from fl_sketch.algorithms.cd_adam import cd_adam as cd_adam
+from fl_sketch.algorithms.cocktail_sgd import cocktail_sgd as cocktail_sgd
 from fl_sketch.algorithms.dp_fedavg import dp_fedavg as dp_fedavg
 from fl_sketch.algorithms.dp_fedavg import dp_normfedavg as dp_normfedavg
 from fl_sketch.algorithms.dp_fedavg import random_iterate as random_iterate
+from fl_sketch.algorithms.ef21 import ef21 as ef21
 from fl_sketch.algorithms.fedavg import fedavg as fedavg
 from fl_sketch.algorithms.fedgate import fedcomgate as fedcomgate
 from fl_sketch.algorithms.fedgate import fedgate as fedgate
 from fl_sketch.algorithms.fedopt import fedopt as fedopt
 from fl_sketch.algorithms.fedsketch import fedsketch as fedsketch
 from fl_sketch.algorithms.fedsketch import fedsketchgate as fedsketchgate
+from fl_sketch.algorithms.fetchsgd import fetchsgd as fetchsgd
 from fl_sketch.algorithms.iterative_sketching import (
     iterative_sketching as iterative_sketching,
 )
 from fl_sketch.algorithms.iterative_sketching import replay as replay
+from fl_sketch.algorithms.marina import marina as marina
+from fl_sketch.algorithms.onebit_adam import onebit_adam as onebit_adam
 from fl_sketch.algorithms.private_sketching import (
     private_sketching as private_sketching,
 )
+from fl_sketch.algorithms.qsgd import qsgd as qsgd
 from fl_sketch.algorithms.safl import safl as safl
 from fl_sketch.algorithms.scaffold import scaffold as scaffold
+from fl_sketch.algorithms.sign_sgd import ef_sign_sgd as ef_sign_sgd
+from fl_sketch.algorithms.sign_sgd import sign_sgd as sign_sgd
 from fl_sketch.algorithms.sketched_sgd import sketched_sgd as sketched_sgd

@@ -11,34 +11,51 @@ from typing import Any
 import jax
 import optax
 
-from fl_sketch import sketch, transforms, validate
+from fl_sketch import compressors, sketch, transforms, validate
+from fl_sketch.algorithms.cd_adam import cd_adam
+from fl_sketch.algorithms.cocktail_sgd import cocktail_sgd
 from fl_sketch.algorithms.dp_fedavg import dp_fedavg
+from fl_sketch.algorithms.ef21 import ef21
 from fl_sketch.algorithms.fedavg import fedavg
 from fl_sketch.algorithms.fedgate import fedcomgate, fedgate
 from fl_sketch.algorithms.fedopt import fedopt
 from fl_sketch.algorithms.fedsketch import fedsketch, fedsketchgate
+from fl_sketch.algorithms.fetchsgd import fetchsgd
 from fl_sketch.algorithms.iterative_sketching import iterative_sketching
+from fl_sketch.algorithms.marina import marina
+from fl_sketch.algorithms.onebit_adam import onebit_adam
 from fl_sketch.algorithms.private_sketching import private_sketching
+from fl_sketch.algorithms.qsgd import qsgd
 from fl_sketch.algorithms.safl import safl
 from fl_sketch.algorithms.scaffold import scaffold
+from fl_sketch.algorithms.sign_sgd import ef_sign_sgd, sign_sgd
 from fl_sketch.algorithms.sketched_sgd import sketched_sgd
 from fl_sketch.local import Loss
 from fl_sketch.privacy import bounding
-from fl_sketch.protocols import Algorithm, Sketch
+from fl_sketch.protocols import Algorithm, Compressor, Sketch
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
+    "cd_adam": cd_adam,
+    "cocktail_sgd": cocktail_sgd,
     "dp_fedavg": dp_fedavg,
     "dp_normfedavg": functools.partial(dp_fedavg, bound=bounding.normalise),
+    "ef21": ef21,
+    "ef_sign_sgd": ef_sign_sgd,
     "fedavg": fedavg,
     "fedcomgate": fedcomgate,
     "fedgate": fedgate,
     "fedopt": fedopt,
     "fedsketch": fedsketch,
     "fedsketchgate": fedsketchgate,
+    "fetchsgd": fetchsgd,
     "iterative_sketching": iterative_sketching,
+    "marina": marina,
+    "onebit_adam": onebit_adam,
     "private_sketching": private_sketching,
+    "qsgd": qsgd,
     "safl": safl,
     "scaffold": scaffold,
+    "sign_sgd": sign_sgd,
     "sketched_sgd": sketched_sgd,
 }
 
@@ -52,6 +69,18 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     ),
     "yogi": lambda rate, b1, b2, eps: optax.yogi(rate, b1, b2, eps),
     "adagrad": lambda rate, b1, b2, eps: optax.adagrad(rate, eps=eps),
+}
+
+COMPRESSORS: dict[str, Callable[[int, float, int], Compressor]] = {
+    "top_k": lambda d, bits, levels: compressors.top_k(
+        max(1, min(d, int(bits / (32 + (d - 1).bit_length()))))
+    ),
+    "random_k": lambda d, bits, levels: compressors.random_k(
+        max(1, min(d, int(bits / 32) - 2))
+    ),
+    "scaled_sign": lambda d, bits, levels: compressors.scaled_sign(),
+    "qsgd": lambda d, bits, levels: compressors.qsgd(levels),
+    "cocktail": lambda d, bits, levels: _cocktail(d, bits, levels),
 }
 
 OPERATORS: dict[str, Callable[[int, int], Sketch]] = {
@@ -95,6 +124,35 @@ def build_sketch(
         raise ValueError(msg)
     b = numbers or max(1, int(d / compression))
     return LAYOUTS[layout](OPERATORS[operator](b, rows))
+
+
+def build_compressor(
+    name: str, d: int, *, compression: float, levels: int
+) -> Compressor:
+    """Returns a compressor whose messages have about 32 d / compression bits.
+
+    Those that have one size take that: signs 32 times fewer bits, QSGD by its levels.
+    """
+    validate.one_of(tuple(COMPRESSORS), name=name)
+    if not compression >= 1:
+        msg = f"Expected compression >= 1, got compression={compression}."
+        raise ValueError(msg)
+    return COMPRESSORS[name](d, 32 * d / compression, levels)
+
+
+def _cocktail(d: int, bits: float, levels: int) -> Compressor:
+    """Returns a tenth of the numbers at random, the largest of these, quantised.
+
+    Where a tenth would be too few for the bits, all of them.
+    """
+    each = 1 + levels.bit_length() + (d - 1).bit_length()
+    k = max(1, min(d, int((bits - 96) / each)))  # a norm and a seed take 96
+    chosen = min(d, max(k, d // 10))
+    return compressors.then(
+        compressors.random_k(chosen, unbiased=False),
+        compressors.top_k(k),
+        compressors.qsgd(levels),
+    )
 
 
 def build_schedule(

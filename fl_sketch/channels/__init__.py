@@ -1,6 +1,7 @@
 """Channels: how the updates of many clients become an estimate of their mean."""
 
 from fl_sketch.channels.clipped import clipped as clipped
+from fl_sketch.channels.marina import marina as marina
 from fl_sketch.channels.memory import difference as difference
 from fl_sketch.channels.memory import error_feedback as error_feedback
 from fl_sketch.channels.single import compressed as compressed

@@ -33,6 +33,8 @@ class Prices(NamedTuple):
 
     whole: int  # the model; with `missed`, also what is needed to go on from it
     missed: int | None  # for every round since its last one; None: always the whole
+    early: int = 0  # and so much more for each of the first rounds
+    warmup: int = 0  # of which there are so many
     hears_means: bool = False  # whether what is heard in a round are its means
 
 
@@ -92,7 +94,10 @@ def _fetched(last, heard, prices: Prices, number: int) -> np.ndarray:
     if prices.missed is None:
         return whole
     # Who had the model of round m lacks the steps of rounds m to number - 1.
-    catching_up = prices.missed * (number - last.astype(np.int64)) - heard
+    last = last.astype(np.int64)
+    catching_up = prices.missed * (number - last) - heard
+    first_rounds = np.minimum(number, prices.warmup) - np.minimum(last, prices.warmup)
+    catching_up += prices.early * first_rounds
     return np.where(last < 0, whole, np.clip(catching_up, 0, whole))
 
 
@@ -143,7 +148,8 @@ def prices(algorithm: Algorithm, params: Tree, talk: Talk, *, download: str) -> 
       download: "model": every client of a round fetches the model. "messages": the
         server sends the round's mean, and every client takes the server's step
         itself, its optimizer's state included; who was away fetches the means it
-        missed, or everything where that is less (and the first time).
+        missed, or everything where that is less (and the first time). Where the
+        server compresses the mean before it steps, that is what it sends.
     """
     validate.one_of(DOWNLOADS, download=download)
     model, heard = FLOAT_BYTES * trees.size(params), algorithm.local.hears_mean
@@ -153,5 +159,10 @@ def prices(algorithm: Algorithm, params: Tree, talk: Talk, *, download: str) -> 
     elif not algorithm.local.reads_memory:
         carried = ()
     whole = model + FLOAT_BYTES * sum(leaf.size for leaf in jax.tree.leaves(carried))
-    missed = FLOAT_BYTES * sum(talk.sent) if download == "messages" else None
-    return Prices(whole, missed, heard)
+    if download == "model":
+        return Prices(whole, None, hears_means=heard)
+    means = FLOAT_BYTES * sum(talk.sent)
+    if algorithm.down_bits is None:
+        return Prices(whole, means, hears_means=heard)
+    short = -(-algorithm.down_bits(trees.size(params)) // 8)
+    return Prices(whole, short, means - short, algorithm.warmup, heard)

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from fl_sketch import engine, models, trees
 from fl_sketch.data import clients, datasets, partition, streamed
 from fl_sketch.engine import ledger
-from fl_sketch.experiment import banked, choices, privately, streaming
+from fl_sketch.experiment import banked, choices, parts, privately, streaming
 from fl_sketch.experiment.choices import Numbers
 from fl_sketch.experiment.evaluate import make_evaluation
 from fl_sketch.keys import Purpose, for_purpose
@@ -143,7 +143,7 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
         return engine.run_rounds(one_round, people, state, key, data, count, most=most)
 
     on_host, resident = _dealt(problem, promise, NamedSharding(mesh, P()))
-    parts = streaming.Streamed(
+    from_host = streaming.Streamed(
         data=on_host,
         places=streaming.drawing(
             sampler,
@@ -167,14 +167,14 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
         most=config.eval_every,
         ids=ids,
         bank=bank,
-        streamed=parts if form == "streamed" else None,
+        streamed=from_host if form == "streamed" else None,
         promise=promise,
     )
 
 
 def _problem(config: ConfigDict, data_dir: str | None) -> _Problem:
     splits = choices.splits_of(config, data_dir)
-    loss_of = functools.partial(choices.loss_of, config, splits.classes)
+    loss_of = functools.partial(parts.loss_of, config, splits.classes)
     first = jax.ShapeDtypeStruct(
         (1, *splits.train.inputs.shape[1:]), splits.train.inputs.dtype
     )
@@ -193,7 +193,7 @@ def _algorithm(
 
     def bare(numbers, noise_multiplier):
         loss = problem.loss_of(numbers)
-        return choices.algorithm_of(config, loss, d, numbers, noise_multiplier)
+        return parts.algorithm_of(config, loss, d, numbers, noise_multiplier)
 
     promise = privately.promise_of(
         config,

@@ -15,11 +15,9 @@ import numpy as np
 from jax.sharding import AxisType
 from ml_collections import ConfigDict
 
-from fl_sketch import engine, models, trees, validate
-from fl_sketch.algorithms import catalog
+from fl_sketch import engine, validate
 from fl_sketch.data import clients, datasets, partition, text
 from fl_sketch.experiment import banked, streaming
-from fl_sketch.protocols import Algorithm, Sketch, Tree
 
 Numbers = Mapping[str, jax.typing.ArrayLike]
 
@@ -95,6 +93,12 @@ def check_counts(config: ConfigDict) -> None:
         validate.one_of(BATCHES, batches=config.client.batches)
     with section("sketch"):
         validate.at_least_one(rows=config.sketch.rows)
+        validate.in_range(0, math.inf, window=config.sketch.window)
+    with section("compressor"):
+        validate.at_least_one(levels=config.compressor.levels)
+    with section("server"):
+        validate.at_least_one(warmup=config.server.warmup)
+    with section("sketch"):
         validate.in_range(0, math.inf, heavy=config.sketch.heavy)
     with section("compute"):
         validate.one_of(("keep", "recompute"), updates=config.compute.updates)
@@ -192,20 +196,6 @@ def _natural(owners: np.ndarray | None, clients: int) -> partition.Partition:
     return shares
 
 
-def loss_of(config: ConfigDict, classes: int, numbers: Numbers) -> models.Loss:
-    """Returns the model's loss on batches of examples."""
-    with section("model"):
-        name, options = config.model.name, {"size": config.model.size}
-        if name == "transformer":
-            options["vocabulary"] = config.data.vocabulary
-        return models.classification(
-            models.build(name, classes, **options),
-            label_smoothing=numbers["model.label_smoothing"],
-            weight_decay=numbers["model.weight_decay"],
-            padding=text.PAD if name == "language_model" else None,
-        )
-
-
 def fetch_of(config: ConfigDict):
     """Returns what a client trains on in a round, for the engine: a plan, if any."""
     steps, batch, kind = config.client.steps, config.client.batch, config.client.batches
@@ -263,80 +253,6 @@ def bank_of(config: ConfigDict, row_bytes: int, mesh: jax.sharding.Mesh) -> str:
     with section("compute"):
         size = row_bytes * config.data.clients
         return banked.place(config.compute.clients, size, mesh)
-
-
-def sketch_of(config: ConfigDict, params: Tree | int) -> Sketch:
-    """Returns the sketch operator for a model."""
-    sketch = config.sketch
-    with section("sketch"):
-        return catalog.build_sketch(
-            sketch.operator,
-            trees.size(params),
-            compression=sketch.compression,
-            numbers=sketch.numbers,
-            rows=sketch.rows,
-            layout=sketch.layout,
-        )
-
-
-def algorithm_of(
-    config: ConfigDict,
-    loss: models.Loss,
-    d: int,
-    numbers: Numbers,
-    noise_multiplier: float = 0.0,
-) -> Algorithm:
-    """Returns the algorithm, for a model of d parameters.
-
-    A noise multiplier is for algorithms that add noise by themselves.
-    """
-
-    def value(params, batch):
-        return loss.value(params, datasets.normalise(batch.inputs), batch.targets)
-
-    with section("server"):
-        rate = catalog.build_schedule(
-            config.server.schedule,
-            numbers["server.rate"],
-            floor=numbers["server.floor"],
-            rounds=config.rounds,
-        )
-        server = catalog.build_optimizer(
-            config.server.optimizer,
-            rate,
-            b1=numbers["server.b1"],
-            b2=numbers["server.b2"],
-            eps=numbers["server.eps"],
-        )
-    client_rate, steps = numbers["client.rate"], config.client.steps
-    return catalog.build(
-        config.algorithm,
-        value,
-        client_rate=client_rate,
-        client_clip=numbers["client.clip"],
-        proximal=numbers["client.proximal"],
-        server_rate=rate,
-        server=server,
-        sketch=sketch_of(config, d),
-        query=config.sketch.query,
-        heavy=config.sketch.heavy,
-        values=config.sketch.heavy_values,
-        gain=numbers["client.gain"] / (client_rate * steps),
-        steps=steps,
-        share=_share_of(config),
-        levels=config.compressor.levels,
-        decay=numbers["client.decay"],
-        threshold=numbers["privacy.threshold"],
-        noise_multiplier=noise_multiplier,
-        cohort=config.cohort.size,
-    )
-
-
-def _share_of(config: ConfigDict) -> float:
-    """Returns which share of the clients a round has, on average."""
-    if config.cohort.sampling == "everyone":
-        return 1.0
-    return config.cohort.size / config.data.clients
 
 
 def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:

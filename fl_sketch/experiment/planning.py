@@ -101,7 +101,7 @@ def _fedsketch(config, d, clients, constants) -> Promise:
     convexity, smoothness = constants["convexity"], constants["smoothness"]
     return theory.fedsketch(
         "pl" if convexity else "nonconvex",
-        "heaprix" if "heaprix" in config.algorithm else "privix",
+        config.sketch.query,
         target=constants["target"],
         smoothness=smoothness,
         condition=smoothness / convexity if convexity else 1.0,

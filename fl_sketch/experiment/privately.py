@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch import validate
 from fl_sketch.engine import ledger
-from fl_sketch.experiment import choices
+from fl_sketch.experiment import parts
 from fl_sketch.experiment.choices import Numbers, section
 from fl_sketch.privacy import accounting, bounding, mechanism
 from fl_sketch.protocols import Algorithm, Mechanism, Tree
@@ -221,7 +221,7 @@ def _guarded(config, bare, z: float, numbers: Numbers, params: Tree) -> Algorith
     with section("privacy"):
         if config.privacy.form == "update":
             channel, guard = mechanism.before_sketch(
-                choices.sketch_of(config, params),
+                parts.sketch_of(config, params),
                 params,
                 _bound(config, numbers),
                 noise_multiplier=z,

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from fl_sketch import validate
 from fl_sketch.audit import spectrum
 from fl_sketch.data import datasets
-from fl_sketch.experiment import checkpoint, choices
+from fl_sketch.experiment import checkpoint, choices, parts
 from fl_sketch.experiment.build import build
 from fl_sketch.experiment.loop import begin
 from fl_sketch.protocols import Tree
@@ -53,7 +53,7 @@ def of_run(
     validate.at_most(len(splits.train.targets), "the training set", examples=examples)
     batches = drawn(splits.train, examples, config.seed)
     numbers = choices.numbers_of(config) | {"model.weight_decay": 0.0}
-    loss = choices.loss_of(config, splits.classes, numbers)
+    loss = parts.loss_of(config, splits.classes, numbers)
 
     def value(params, batch):
         return loss.value(params, datasets.normalise(batch.inputs), batch.targets)

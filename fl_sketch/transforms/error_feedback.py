@@ -1,4 +1,4 @@
-"""What a compressor leaves out, kept and added to the next update."""
+"""What a compressor leaves out, kept and added to the next update; or changes only."""
 
 from typing import NamedTuple
 
@@ -63,5 +63,34 @@ def error_feedback(
         sent, inner = tx.update(owed, state.inner, params, **extra_args)
         error = jax.tree.map(jnp.subtract, owed, sent)
         return sent, ErrorFeedbackState(error, inner)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+class DifferenceState(NamedTuple):
+    """What the receivers have made of all messages so far."""
+
+    known: Tree  # like the parameters
+
+
+def difference(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
+    """Sends the change of the updates since what is known of them (Markov, EF21).
+
+    The receivers add up what was sent; what comes out is what they then have.
+
+    Args:
+      compressor: a contraction, applied to the whole change as one vector.
+    """
+
+    def init(params):
+        return DifferenceState(jax.tree.map(jnp.zeros_like, params))
+
+    def update(updates, state, params=None, *, key=None, **extra_args):
+        del params, extra_args
+        change = trees.ravel(jax.tree.map(jnp.subtract, updates, state.known))
+        seen = compressor.apply(require(key, NEED_KEY), change)
+        seen = trees.unraveler(updates)(seen)
+        known = jax.tree.map(jnp.add, state.known, seen)
+        return known, DifferenceState(known)
 
     return optax.GradientTransformationExtraArgs(init, update)

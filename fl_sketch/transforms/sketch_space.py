@@ -63,7 +63,6 @@ def top_k_desketch(
     _require_fixed_key(op)
     keep_top = compressors.top_k(k)
     validate.one_of(FORGET, forget=forget)
-    key = jax.random.key(0)  # not used: the operator has its own
 
     def init(params):
         validate.at_most(trees.size(params), "the numbers of the parameters", k=k)
@@ -73,16 +72,95 @@ def top_k_desketch(
         del extra_args
         params = require(params, NEED_PARAMS)
         error = jax.tree.map(jnp.add, state.error, updates)
-        estimate = trees.ravel(op.estimate(key, error, params))
-        heaviest = trees.unraveler(params)(keep_top.apply(key, estimate))
-        applied = op.apply(key, heaviest)
-        if forget == "subtract":
-            error = jax.tree.map(jnp.subtract, error, applied)
-        else:
-            error = jax.tree.map(lambda e, a: jnp.where(a == 0, e, 0), error, applied)
-        return heaviest, TopKDesketchState(error)
+        heaviest, applied = _heaviest(op, keep_top, error, params)
+        return heaviest, TopKDesketchState(_without(error, applied, forget))
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+class FetchState(NamedTuple):
+    """FetchSGD's memory at the server, all in sketch space."""
+
+    momentum: Message
+    errors: Message  # leading axis: windows, one that is never emptied or several
+    count: jax.Array  # shape=(), int32
+
+
+def fetchsgd(
+    op: Sketch,
+    k: int,
+    learning_rate: optax.ScalarOrSchedule,
+    *,
+    momentum: jax.typing.ArrayLike = 0.9,
+    forget: str = "subtract",
+    masking: bool = False,
+    window: int = 0,
+) -> optax.GradientTransformationExtraArgs:
+    """FetchSGD's server: from mean sketches to the step of the model.
+
+    Algorithm 1: momentum u = rho u + S (line 10) and error e += eta u (line 11) in
+    sketch space; the k heaviest coordinates of e are the step (line 12), and leave e
+    (line 13).
+
+    Args:
+      op: the operator that makes the messages, made by `sketch.fixed_key`.
+      k: how many coordinates a step changes.
+      learning_rate: eta.
+      momentum: rho.
+      forget: as `top_k_desketch` has it.
+      masking: whether the momentum forgets as well, where the step's sketch is not
+        zero (the released code: momentum factor masking).
+      window: of how many rounds errors are kept; 0 for all. It takes as many errors
+        as there are rounds in the window, the oldest of which is read and emptied
+        (the paper's sliding window, on which its second theorem rests).
+
+    Reference: Rothchild et al. (2020), Algorithm 1 and Appendix B.
+    """
+    _require_fixed_key(op)
+    validate.one_of(FORGET, forget=forget)
+    validate.in_range(0, 2**16, window=window)
+    keep_top = compressors.top_k(k)
+    rate = learning_rate if callable(learning_rate) else lambda count: learning_rate
+
+    def init(params):
+        validate.at_most(trees.size(params), "the numbers of the parameters", k=k)
+        zeros = op.zeros(params)
+        errors = jax.tree.map(lambda z: jnp.stack([z] * max(1, window)), zeros)
+        return FetchState(zeros, errors, jnp.int32(0))
+
+    def update(updates, state, params=None, **extra_args):
+        del extra_args
+        params = require(params, NEED_PARAMS)
+        speed = jax.tree.map(lambda u, s: momentum * u + s, state.momentum, updates)
+        now = state.count % max(1, window)
+        errors = jax.tree.map(
+            lambda e, u: e + rate(state.count) * u, state.errors, speed
+        )
+        oldest = jax.tree.map(lambda e: e[now], errors)
+        step, applied = _heaviest(op, keep_top, oldest, params)
+        errors = _without(errors, applied, forget)
+        if window:
+            errors = jax.tree.map(lambda e: e.at[now].set(0), errors)
+        if masking:
+            speed = _without(speed, applied, "zero")
+        step = jax.tree.map(jnp.negative, step)
+        return step, FetchState(speed, errors, state.count + 1)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _heaviest(op: Sketch, keep_top, error: Message, params):
+    """Returns (the heaviest coordinates of what a message stands for, their sketch)."""
+    key = jax.random.key(0)  # not used: the operator has its own
+    estimate = trees.ravel(op.estimate(key, error, params))
+    heaviest = trees.unraveler(params)(keep_top.apply(key, estimate))
+    return heaviest, op.apply(key, heaviest)
+
+
+def _without(message: Message, applied: Message, forget: str) -> Message:
+    if forget == "subtract":
+        return jax.tree.map(jnp.subtract, message, applied)
+    return jax.tree.map(lambda e, a: jnp.where(a == 0, e, 0), message, applied)
 
 
 def _require_fixed_key(op: Sketch) -> None:

@@ -1,0 +1,42 @@
+"""CD-Adam: AMSGrad on gradients that are Markov compressed in both directions."""
+
+import optax
+
+from fl_sketch import channels, local, transforms
+from fl_sketch.protocols import Algorithm, Compressor
+
+
+def cd_adam(
+    loss: local.Loss,
+    *,
+    compressor: Compressor,
+    server_rate: optax.ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.99,
+    eps: float = 1e-8,
+) -> Algorithm:
+    """Returns CD-Adam; everyone is in every round.
+
+    A worker sends C(g_i - g_hat_i) and both sides add it to g_hat_i; the server sends
+    C(mean - g_hat) and all add it to g_hat; all take AMSGrad's step with g_hat, in the
+    form that the paper prints, without bias correction.
+
+    Args:
+      loss: of one batch.
+      compressor: a contraction; the paper has `scaled_sign` and `top_k`.
+      server_rate: alpha.
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      eps: nu, beside the root.
+
+    Reference: Wang, Lin and Chen (2022), Algorithm 1.
+    """
+    return Algorithm(
+        local=local.one_gradient(loss),
+        uplink=channels.difference(channels.compressed(compressor)),
+        server=optax.chain(
+            transforms.difference(compressor),
+            transforms.paper_amsgrad(server_rate, b1, b2, eps),
+        ),
+        down_bits=compressor.bits,
+    )

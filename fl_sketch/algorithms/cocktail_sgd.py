@@ -1,0 +1,37 @@
+"""CocktailSGD: random sparsification, then top-k, then quantisation, both ways."""
+
+import optax
+
+from fl_sketch import channels, local, transforms
+from fl_sketch.protocols import Algorithm, Compressor
+
+
+def cocktail_sgd(
+    loss: local.Loss,
+    *,
+    cocktail: Compressor,
+    client_rate: float,
+    server_rate: optax.ScalarOrSchedule,
+) -> Algorithm:
+    """Returns CocktailSGD: error feedback around a chain of three compressors.
+
+    Workers add their error to what their local steps came to, compress it and keep
+    the rest; the server does the same with the mean, and sends that down.
+
+    Args:
+      loss: of one batch.
+      cocktail: `compressors.then(random_k(.., unbiased=False), top_k(..), qsgd(..))`.
+      client_rate: eta of the local steps.
+      server_rate: gamma.
+
+    Reference: Wang et al. (2023), Algorithm 1.
+    """
+    return Algorithm(
+        local=local.sgd_steps(loss, optax.sgd(client_rate)),
+        uplink=channels.error_feedback(channels.compressed(cocktail)),
+        server=optax.chain(
+            transforms.error_feedback(transforms.compress(cocktail)),
+            optax.sgd(server_rate),
+        ),
+        down_bits=cocktail.bits,
+    )

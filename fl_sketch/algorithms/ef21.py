@@ -1,0 +1,31 @@
+"""EF21: compressed changes of a running estimate of every client's gradient."""
+
+import optax
+
+from fl_sketch import channels, local
+from fl_sketch.protocols import Algorithm, Compressor
+
+
+def ef21(
+    loss: local.Loss,
+    *,
+    compressor: Compressor,
+    server: optax.GradientTransformation,
+) -> Algorithm:
+    """Returns EF21 with any optimizer at the server; everyone is in every round.
+
+    Each client keeps g_i and sends C(grad f_i(x) - g_i) (lines 5 and 6); both it and
+    the server add what was sent (lines 6 and 8): the server has the mean of g_i.
+
+    Args:
+      loss: of one batch.
+      compressor: a contraction, such as `top_k`.
+      server: plain SGD in the paper.
+
+    Reference: Richtarik et al. (2021), Algorithm 2.
+    """
+    return Algorithm(
+        local=local.one_gradient(loss),
+        uplink=channels.difference(channels.compressed(compressor)),
+        server=server,
+    )

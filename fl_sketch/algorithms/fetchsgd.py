@@ -1,0 +1,59 @@
+"""FetchSGD: momentum and error feedback inside the sketch."""
+
+import jax
+import optax
+
+from fl_sketch import channels, local, transforms
+from fl_sketch import sketch as sketches
+from fl_sketch.protocols import Algorithm, Sketch
+
+HASHES = 0xFE7C4  # the seed of the one set of hashes that all rounds share
+
+
+def fetchsgd(
+    loss: local.Loss,
+    *,
+    sketch: Sketch,
+    server_rate: optax.ScalarOrSchedule,
+    momentum: jax.typing.ArrayLike = 0.9,
+    heavy: int = 0,
+    forget: str = "subtract",
+    masking: bool = False,
+    window: int = 0,
+) -> Algorithm:
+    """Returns FetchSGD: clients send sketches of one gradient and keep nothing.
+
+    Lines 4 to 6: a client sketches its gradient. Lines 9 to 14: the server averages
+    the sketches, adds momentum and errors up in sketch space, takes the k heaviest
+    coordinates as the step of the model, and their sketch out of the errors.
+
+    Args:
+      loss: of one batch.
+      sketch: a count sketch of several rows; its hashes are the same in all rounds.
+      server_rate: eta, or a schedule of it.
+      momentum: rho.
+      heavy: k, how many coordinates a step changes; 0 for as many as the sketch has
+        columns.
+      forget: "subtract" as in the paper, or "zero" as in the code released with it.
+      masking: whether momentum is forgotten where the step was, as in that code.
+      window: of how many rounds errors are kept; 0 for all.
+
+    Reference: Rothchild et al. (2020), Algorithm 1.
+    """
+    op = sketch
+    if not sketch.fixed_key:
+        op = sketches.fixed_key(sketch, jax.random.key(HASHES))
+    k = heavy or channels.columns(op)
+    return Algorithm(
+        local=local.one_gradient(loss),
+        uplink=channels.sketched(op, desketch=False),
+        server=transforms.fetchsgd(
+            op,
+            k,
+            server_rate,
+            momentum=momentum,
+            forget=forget,
+            masking=masking,
+            window=window,
+        ),
+    )

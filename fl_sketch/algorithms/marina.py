@@ -1,0 +1,43 @@
+"""MARINA: gradient differences, unbiased compression, a shared coin."""
+
+import jax
+import optax
+
+from fl_sketch import channels, local
+from fl_sketch.protocols import Algorithm, Compressor
+
+
+def marina(
+    loss: local.Loss,
+    *,
+    compressor: Compressor,
+    server_rate: float,
+    probability: float,
+) -> Algorithm:
+    """Returns MARINA, with all clients or some of them in a round.
+
+    Line 6: x^(k+1) = x^k - gamma g^k. Line 7: with probability p a client sends its
+    gradient at x^(k+1), else the compressed difference of its gradients at x^(k+1)
+    and at x^k on the same batch; the mean is, or is added to, g (line 9). Clients know
+    x^k from x^(k+1) and g^k, which they fetch together, and keep nothing; whoever was
+    away can take part at once (the paper's PP-MARINA, but for its rounds of whole
+    gradients, in which it has everyone).
+
+    Args:
+      loss: of one batch, for the paper's exact form a client's whole data.
+      compressor: unbiased, `random_k` in the paper.
+      server_rate: gamma, constant.
+      probability: p of a whole gradient; 1 is gradient descent.
+
+    Reference: Gorbunov et al. (2021), Algorithms 1 and 4.
+    """
+
+    def previous(server):
+        average, _ = server.memory
+        return jax.tree.map(lambda x, g: x + server_rate * g, server.params, average)
+
+    return Algorithm(
+        local=local.gradient_pair(loss, previous),
+        uplink=channels.marina(compressor, probability),
+        server=optax.sgd(server_rate),
+    )

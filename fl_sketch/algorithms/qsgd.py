@@ -1,0 +1,25 @@
+"""QSGD: unbiased quantised gradients."""
+
+import optax
+
+from fl_sketch import channels, compressors, local
+from fl_sketch.protocols import Algorithm
+
+
+def qsgd(
+    loss: local.Loss, *, levels: int, server: optax.GradientTransformation
+) -> Algorithm:
+    """Returns QSGD: clients send a gradient, each number rounded at random.
+
+    Args:
+      loss: of one batch.
+      levels: s, of the quantisation.
+      server: plain SGD in the paper.
+
+    Reference: Alistarh et al. (2017), Algorithm 1.
+    """
+    return Algorithm(
+        local=local.one_gradient(loss),
+        uplink=channels.compressed(compressors.qsgd(levels)),
+        server=server,
+    )

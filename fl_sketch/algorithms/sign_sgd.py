@@ -1,0 +1,58 @@
+"""Sign descent: by majority vote, or with what the signs left out fed back."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fl_sketch import channels, compressors, local, transforms
+from fl_sketch.protocols import Algorithm
+
+
+def sign_sgd(loss: local.Loss, *, server_rate: optax.ScalarOrSchedule) -> Algorithm:
+    """Returns signSGD with majority vote, one bit a number in both directions.
+
+    Workers send the signs of their gradients, the server the sign of the sum of
+    the signs (zero where the votes are equal, which in simulation nobody hears of: the
+    wire has one bit, and an equal vote counts as positive).
+
+    Args:
+      loss: of one batch.
+      server_rate: of a step; every coordinate moves by it.
+
+    Reference: Bernstein et al. (2019), Algorithm 1.
+    """
+    vote = optax.stateless(
+        lambda updates, params: jax.tree.map(
+            lambda u: jnp.where(jnp.isnan(u), u, jnp.where(u < 0, -1.0, 1.0)), updates
+        )
+    )
+    return Algorithm(
+        local=local.one_gradient(loss),
+        uplink=channels.compressed(compressors.sign()),
+        server=optax.chain(vote, optax.sgd(server_rate)),
+        down_bits=compressors.sign().bits,
+    )
+
+
+def ef_sign_sgd(
+    loss: local.Loss, *, client_rate: float, server_rate: optax.ScalarOrSchedule
+) -> Algorithm:
+    """Returns EF-signSGD: signs and their mean size, errors kept by both sides.
+
+    Args:
+      loss: of one batch.
+      client_rate: eta of the local steps; the paper has one step.
+      server_rate: gamma.
+
+    Reference: Karimireddy et al. (2019), Algorithm 1; in both directions, Zheng et al.
+    (2019), Algorithm 1.
+    """
+    sign = compressors.scaled_sign()
+    return Algorithm(
+        local=local.sgd_steps(loss, optax.sgd(client_rate)),
+        uplink=channels.error_feedback(channels.compressed(sign)),
+        server=optax.chain(
+            transforms.error_feedback(transforms.compress(sign)), optax.sgd(server_rate)
+        ),
+        down_bits=sign.bits,
+    )

@@ -1,0 +1,313 @@
+"""The baselines: identities, a trajectory worked out by hand, and where they end."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fl_sketch import (
+    algorithms,
+    channels,
+    compressors,
+    engine,
+    local,
+    sketch,
+    transforms,
+    trees,
+    wire,
+)
+from fl_sketch.engine import ledger
+from fl_sketch.keys import round_keys
+from fl_sketch.protocols import Algorithm, Memory
+from tests.meshes import mesh_of
+from tests.quadratics import PARAMS, STEPS, D, fetch, flat, loss, optima
+
+CLIENTS, KEY = 6, jax.random.key(5)
+OP = sketch.count_sketch(8, rows=3)
+
+
+def run(algorithm, rounds=20, clients=CLIENTS, sampler=None):
+    one_round = engine.make_round(algorithm, fetch, mesh_of(1, "clients"))
+    program = jax.jit(
+        functools.partial(
+            engine.run_rounds,
+            one_round,
+            sampler or engine.everyone(clients),
+            most=rounds,
+        )
+    )
+    state = engine.initial_state(algorithm, PARAMS, clients)
+    return program(state, KEY, optima(clients), rounds)
+
+
+def twin(server):
+    """Returns plain distributed gradients with this optimizer."""
+    return Algorithm(local.one_gradient(loss), channels.exact(), server)
+
+
+WHOLE = compressors.top_k(D)  # compresses nothing
+IDENTITIES = {
+    "MARINA with p = 1 is gradient descent": (
+        algorithms.marina(
+            loss, compressor=compressors.random_k(2), server_rate=0.1, probability=1.0
+        ),
+        optax.sgd(0.1),
+    ),
+    "MARINA without compression is gradient descent": (
+        algorithms.marina(loss, compressor=WHOLE, server_rate=0.1, probability=0.3),
+        optax.sgd(0.1),
+    ),
+    "1-bit Adam before the freeze is Adam": (
+        algorithms.onebit_adam(loss, server_rate=0.05, warmup=20),
+        optax.adam(0.05),
+    ),
+    "FetchSGD with the identity and k = d is momentum SGD": (
+        algorithms.fetchsgd(
+            loss, sketch=sketch.identity(), server_rate=0.02, momentum=0.7, heavy=D
+        ),
+        optax.sgd(0.02, momentum=0.7),
+    ),
+    "EF21 with everything is its server": (
+        algorithms.ef21(loss, compressor=WHOLE, server=optax.adam(0.05)),
+        optax.adam(0.05),
+    ),
+    "CD-Adam with everything is the paper's AMSGrad": (
+        algorithms.cd_adam(loss, compressor=WHOLE, server_rate=0.05, b2=0.999),
+        transforms.paper_amsgrad(0.05),
+    ),
+    "SketchedSGD with k = d is SGD": (
+        algorithms.sketched_sgd(loss, sketch=OP, server_rate=0.1, heavy=D),
+        optax.sgd(0.1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IDENTITIES)
+def test_where_nothing_is_lost_a_method_is_its_twin(name):
+    ours, server = IDENTITIES[name]
+    ours, theirs = (run(each)[0].server.params for each in (ours, twin(server)))
+    chex.assert_trees_all_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+COMPRESSORS = {
+    "top_k": compressors.top_k(3),
+    "random_k": compressors.random_k(4, unbiased=False),
+    "scaled_sign": compressors.scaled_sign(),
+    "cocktail": compressors.then(
+        compressors.random_k(8, unbiased=False),
+        compressors.top_k(4),
+        compressors.qsgd(8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_error_feedback_conserves(name):
+    """The sum of what was sent, and the memory, are the sum of the updates."""
+    channel = channels.error_feedback(channels.compressed(COMPRESSORS[name]))
+    memory, sent, total = channel.init(PARAMS), jnp.zeros(D), jnp.zeros(D)
+    for number in range(20):
+        keys = round_keys(KEY, number, 0)
+        update = jax.tree.map(
+            lambda leaf, key=keys.server: jax.random.normal(key, leaf.shape), PARAMS
+        )
+        delivery, memory = channel.mean(update, memory, keys, lambda m: m)
+        sent, total = sent + flat(delivery.own), total + flat(update)
+    left = flat(memory.client[0])
+    np.testing.assert_allclose(sent + left, total, atol=1e-5)
+    assert float(jnp.abs(left).max()) > 0.01
+
+
+def test_sketched_sgd_conserves_what_it_asked_for():
+    """Own values at the places that the mean sketch names leave the memory."""
+    algorithm = algorithms.sketched_sgd(loss, sketch=OP, server_rate=0.0, heavy=4)
+    state, _ = run(algorithm, rounds=1)
+    memory = jax.vmap(flat)(state.clients.memory[0])
+    gradients = -np.asarray(optima(CLIENTS))
+    asked = np.all(np.asarray(memory) == 0, axis=0)
+    assert asked.sum() == 4
+    np.testing.assert_allclose(memory[:, ~asked], gradients[:, ~asked], rtol=1e-6)
+
+
+RANDOM = compressors.random_k(4)
+ENDS = {  # how near to the optimum, as a part of the distance at the start
+    "marina": (
+        algorithms.marina(
+            loss, compressor=RANDOM, server_rate=0.1, probability=0.2
+        ),
+        1e-3,
+    ),
+    "ef21": (
+        algorithms.ef21(
+            loss, compressor=compressors.top_k(4), server=optax.sgd(0.1)
+        ),
+        1e-3,
+    ),
+    "cd_adam": (
+        algorithms.cd_adam(
+            loss,
+            compressor=compressors.scaled_sign(),
+            server_rate=optax.cosine_decay_schedule(0.3, 400),
+        ),
+        0.05,
+    ),
+    "onebit_adam": (
+        algorithms.onebit_adam(
+            loss, server_rate=optax.cosine_decay_schedule(0.3, 400), warmup=40
+        ),
+        0.02,
+    ),
+    "qsgd": (
+        algorithms.qsgd(
+            loss, levels=8, server=optax.sgd(optax.cosine_decay_schedule(0.2, 400))
+        ),
+        0.02,
+    ),
+    "ef_sign_sgd": (
+        algorithms.ef_sign_sgd(
+            loss,
+            client_rate=0.1,
+            server_rate=optax.cosine_decay_schedule(0.5, 400),
+        ),
+        0.02,
+    ),
+    "cocktail_sgd": (
+        algorithms.cocktail_sgd(
+            loss,
+            cocktail=COMPRESSORS["cocktail"],
+            client_rate=0.1,
+            server_rate=optax.cosine_decay_schedule(0.3, 400),
+        ),
+        0.02,
+    ),
+    "fetchsgd": (
+        algorithms.fetchsgd(
+            loss,
+            sketch=sketch.count_sketch(12, rows=3),
+            server_rate=0.03,
+            momentum=0.5,
+            heavy=4,
+        ),
+        0.02,
+    ),
+    "sketched_sgd": (
+        algorithms.sketched_sgd(
+            loss,
+            sketch=OP,
+            server_rate=optax.cosine_decay_schedule(0.1, 400),
+            heavy=4,
+        ),
+        0.02,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_unlike_clients_end_at_their_common_optimum(name):
+    algorithm, near = ENDS[name]
+    state, _ = run(algorithm, rounds=400)
+    target = np.asarray(optima(CLIENTS)).mean(0)
+    gap = np.linalg.norm(np.asarray(flat(state.server.params)) - target)
+    assert gap <= near * np.linalg.norm(target)
+
+
+def test_a_majority_of_signs_ends_at_the_median_of_unlike_clients():
+    """Its published floor: votes count heads, and the mean is elsewhere."""
+    rate = optax.cosine_decay_schedule(0.1, 400)
+    state, _ = run(algorithms.sign_sgd(loss, server_rate=rate), 400, clients=5)
+    points = np.asarray(optima(5))
+    ours = np.asarray(flat(state.server.params))
+    np.testing.assert_allclose(ours, np.median(points, axis=0), atol=0.02)
+    assert np.abs(ours - points.mean(0)).max() > 0.1
+
+
+def test_some_clients_at_a_time_are_enough_for_marina():
+    algorithm, _ = ENDS["marina"]
+    state, _ = run(algorithm, 600, sampler=engine.fixed_size(CLIENTS, 5))
+    target = np.asarray(optima(CLIENTS)).mean(0)
+    gap = np.linalg.norm(np.asarray(flat(state.server.params)) - target)
+    # A whole gradient is of those who came: the rest is their spread.
+    assert gap <= 0.25 * np.linalg.norm(target)
+    assert not jax.tree.leaves(state.clients)
+
+
+def test_marina_charges_the_coin():
+    channel = channels.marina(RANDOM, 0.3)
+    memory, seen = channel.init(PARAMS), set()
+    update = jax.tree.map(lambda leaf: leaf + 1.0, PARAMS)
+    for number in range(12):
+        keys = round_keys(KEY, number, 0)
+        delivery, memory = channel.mean((update, update), memory, keys, lambda m: m)
+        vector = trees.ravel(update)
+        whole = wire.encode_floats(vector)
+        short = wire.encode(RANDOM.fields(D), RANDOM.compress(keys.own, vector))
+        is_whole = bool((flat(delivery.own) == 1).all())
+        assert is_whole or number > 0  # the first is whole
+        assert int(delivery.bits) == 8 * len(whole if is_whole else short)
+        seen.add(is_whole)
+    assert seen == {True, False}
+
+
+def test_down_a_compressed_server_sends_what_it_says():
+    """After the warm-up of 3 rounds, signs and a scale; before it, whole means."""
+    algorithm = algorithms.onebit_adam(loss, server_rate=0.1, warmup=3)
+    talk = ledger.overheard(algorithm, PARAMS, jnp.zeros((STEPS, D)))
+    prices = ledger.prices(algorithm, PARAMS, talk, download="messages")
+    short, whole = -(-(D + 32) // 8), 4 * D
+    assert prices[1:4] == (short, whole - short, 3)
+    book = ledger.empty(1)
+    down = []
+    for number in range(6):
+        report = engine.Report(np.array([0]), np.array([True]), 8, 0, {})
+        down.append(ledger.record(book, prices, number, report).down)
+    assert down[1:] == [whole, whole, whole, short, short]
+    away = ledger.empty(1)
+    ledger.record(away, prices, 1, report)
+    big = prices._replace(whole=10_000)
+    assert ledger.record(away, big, 5, report).down == 2 * whole + 2 * short
+
+
+def test_one_bit_adam_is_that_of_the_paper():
+    """Algorithm 1 in numpy, with optax's correction of the bias."""
+    warmup, rounds, rate, b1, b2 = 4, 15, 0.05, 0.9, 0.999
+    points = np.asarray(optima(CLIENTS), np.float64)
+    x, m, v = np.zeros(D), np.zeros(D), np.zeros(D)
+    own, error = np.zeros((CLIENTS, D)), np.zeros(D)
+
+    def sign(y):
+        return np.abs(y).mean() * np.where(y < 0, -1.0, 1.0)
+
+    for t in range(1, rounds + 1):
+        gradients = x - points
+        if t <= warmup:
+            g = gradients.mean(0)
+            m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        else:
+            owed = b1 * m + (1 - b1) * gradients + own
+            sent = np.stack([sign(y) for y in owed])
+            own, mean = owed - sent, sent.mean(0) + error
+            m = sign(mean)
+            error = mean - m
+        corrected = v / (1 - b2 ** min(t, warmup))
+        x = x - rate * m / (1 - b1**t) / (np.sqrt(corrected) + 1e-8)
+    algorithm = algorithms.onebit_adam(loss, server_rate=rate, warmup=warmup)
+    state, report = run(algorithm, rounds)
+    np.testing.assert_allclose(flat(state.server.params), x, rtol=1e-4, atol=1e-5)
+    assert np.asarray(report.bytes_up).tolist() == [64] * 4 + [(16 + 32) // 8] * 11
+
+
+def test_memory_of_the_server_is_what_marina_steps_back_by():
+    """x^k is x^(k+1) + gamma g^k: the pair is of the two newest models."""
+    algorithm = algorithms.marina(
+        loss, compressor=WHOLE, server_rate=0.1, probability=0.0
+    )
+    state, _ = run(algorithm, rounds=3)
+    older, _ = run(algorithm, rounds=2)
+    average, count = state.server.memory
+    back = jax.tree.map(lambda x, g: x + 0.1 * g, state.server.params, average)
+    chex.assert_trees_all_close(back, older.server.params, rtol=1e-5, atol=1e-6)
+    assert int(count) == 3 and isinstance(Memory, type)
