@@ -48,6 +48,17 @@ def lenet(classes: int) -> nn.Module:
     return LeNet(classes)
 
 
+def sigmoid_lenet(classes: int) -> nn.Module:
+    """Three 5x5 convolutions of 12 channels and a dense layer, all smooth: for attacks.
+
+    Weights begin uniform in [-0.5, 0.5]; 13,426 parameters on 28x28x1.
+
+    Reference: Zhu et al. (2019), Deep Leakage from Gradients, section 4.1.
+    """
+    validate.at_least_one(classes=classes)
+    return SigmoidLeNet(classes)
+
+
 def cnn(classes: int, *, hidden: int = 128) -> nn.Module:
     """Two 3x3 convolutions (32, 64), a pool, dense `hidden`: 1,626,442 on 32x32x3."""
     validate.at_least_one(classes=classes, hidden=hidden)
@@ -131,6 +142,26 @@ class LeNet(nn.Module):
         x = nn.relu(nn.Dense(120, name="dense1")(x))
         x = nn.relu(nn.Dense(84, name="dense2")(x))
         return nn.Dense(self.classes, name="dense3")(x)
+
+
+class SigmoidLeNet(nn.Module):
+    """See `sigmoid_lenet`."""
+
+    classes: int
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Returns the logits."""
+        wide = {"kernel_init": _wide, "bias_init": _wide}
+        x = _images(inputs)
+        for number, strides in enumerate((2, 2, 1), start=1):
+            layer = Conv(12, (5, 5), strides, name=f"conv{number}", **wide)
+            x = nn.sigmoid(layer(x))
+        return nn.Dense(self.classes, name="dense", **wide)(_flat(x))
+
+
+def _wide(key: jax.Array, shape: Sequence[int], dtype=jnp.float32) -> jax.Array:
+    return jax.random.uniform(key, shape, dtype, -0.5, 0.5)
 
 
 class Cnn(nn.Module):

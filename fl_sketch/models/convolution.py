@@ -54,6 +54,8 @@ class Conv(nn.Module):
       strides: 1, 2, ... in both directions.
       padding: "SAME" or "VALID".
       use_bias: whether a bias is added.
+      kernel_init: of the kernel.
+      bias_init: of the bias.
     """
 
     features: int
@@ -61,16 +63,18 @@ class Conv(nn.Module):
     strides: int = 1
     padding: str = "SAME"
     use_bias: bool = True
+    kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
+    bias_init: nn.initializers.Initializer = nn.initializers.zeros
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns the layer's output for images in NHWC order."""
         shape = (*self.kernel_size, x.shape[-1], self.features)
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
+        kernel = self.param("kernel", self.kernel_init, shape)
         y = convolve(x, kernel, strides=self.strides, padding=self.padding)
         if not self.use_bias:
             return y
-        return y + self.param("bias", nn.initializers.zeros, (self.features,))
+        return y + self.param("bias", self.bias_init, (self.features,))
 
 
 def convolve(

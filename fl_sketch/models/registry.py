@@ -8,8 +8,9 @@ Mlp(
 )
 >>> build("lenett", 10)
 Traceback (most recent call last):
-ValueError: Expected model to be one of 'logistic', 'mlp', 'lenet', 'cnn', 'resnet', \
-'vit', 'transformer', 'language_model', got model='lenett'. Did you mean 'lenet'?
+ValueError: Expected model to be one of 'logistic', 'mlp', 'lenet', 'sigmoid_lenet', \
+'cnn', 'resnet', 'vit', 'transformer', 'language_model', got model='lenett'. Did you \
+mean 'lenet'?
 """
 
 import functools
@@ -25,6 +26,7 @@ MODELS = {
     "logistic": classifiers.logistic,
     "mlp": classifiers.mlp,
     "lenet": classifiers.lenet,
+    "sigmoid_lenet": classifiers.sigmoid_lenet,
     "cnn": classifiers.cnn,
     "resnet": classifiers.resnet,
     "vit": transformers.vit,

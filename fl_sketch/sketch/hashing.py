@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from fl_sketch.protocols import Key
@@ -95,13 +96,23 @@ def _times(a: jax.Array, b: jax.Array) -> jax.Array:
     return _fold(_fold(a1 * b1 * 2 + middle) + _fold(a0 * b0))
 
 
+ONE = np.uint32(0x3F800000)  # the bits of 1.0
+
 SIGNS = {"mixer": mixer_signs, "polynomial": polynomial_signs}
 
 
 def flip(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """Returns float32 values with the sign flipped where the mask has its top bit."""
-    bits = lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
-    return lax.bitcast_convert_type(bits ^ mask, jnp.float32)
+    """Returns float32 values with the sign flipped where the mask has its top bit.
+
+    As a product with +-1 made of bits: as fast as flipping the bit in place, which
+    no derivative would see.
+
+    Args:
+      x: numbers.
+      mask: uint32, zero but for the top bit.
+    """
+    sign = lax.bitcast_convert_type(mask | ONE, jnp.float32)
+    return x.astype(jnp.float32) * sign
 
 
 def offsets(key: Key, shape: tuple[int, int, int], modulus: int) -> jax.Array:

@@ -9,6 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
+from fl_sketch import trees
 from tests.meshes import mesh_of
 from tests.operators import OPERATORS, build
 
@@ -204,3 +205,28 @@ def test_resize_keeps_the_operator_and_changes_the_budget(name):
         return
     assert 4 <= smaller.size(40) <= 8
     assert OPERATORS[name].make(16).resize(1).size(40) <= 5
+
+
+@every_operator
+def test_derivatives_are_those_of_a_linear_map(name):
+    """Forwards R, backwards R^T, and once more: an attack differentiates twice."""
+    op, key = build(name, 8, 40), jax.random.key(3)
+    x, dx = vector(40), vector(40, 2)
+
+    def apply(x):
+        return trees.ravel(op.apply(key, x))
+
+    message, tangent = jax.jvp(apply, (x,), (dx,))
+    np.testing.assert_allclose(tangent, apply(dx), rtol=1e-4, atol=1e-3)
+    s = jax.random.normal(jax.random.key(5), message.shape)
+    (back,) = jax.vjp(apply, x)[1](s)
+    shaped = trees.unraveler(op.apply(key, x))(s)
+    expected = op.transpose(key, shaped, x)
+    np.testing.assert_allclose(back, expected, rtol=1e-4, atol=1e-3)
+
+    def energy(x):
+        return jnp.sum(apply(x) ** 2)
+
+    twice = jax.jvp(jax.grad(energy), (x,), (dx,))[1]
+    again = op.transpose(key, op.apply(key, 2 * dx), x)
+    np.testing.assert_allclose(twice, again, rtol=1e-3, atol=1e-2)

@@ -1,0 +1,229 @@
+"""Gradient inversion: inputs found again from what a client sent.
+
+The attacker knows the model, the round's key and one client's message s. It looks for
+inputs z whose own message m(z) is the one it saw: the minimum of |m(z) - s|^2, which
+for the gradient of one step and a sketch R is |R grad F(w, z) - R g|^2 (Song et al.,
+section 7.2).
+`client_view` makes m from any algorithm: whatever steps, sketch, compressor and bound
+lie between the images and the message, the attacker can compute them too, and
+differentiates through them.
+
+Noise is not in m. What the attacker sees with a mechanism is the bounded message and
+the noise of the release, as if it knew everyone else's message and had taken them out
+of the sum: the strongest attacker that a client-level promise speaks of.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fl_sketch import trees, validate
+from fl_sketch.engine import link
+from fl_sketch.protocols import Algorithm, Keys, Message, Server
+
+View = Callable[[jax.Array], Message]  # inputs -> the message of a client that has them
+OPTIMIZERS = ("gd", "adam", "lbfgs")
+
+
+class Found(NamedTuple):
+    """What an attack came to.
+
+    Attributes:
+      inputs: the best inputs found.
+      mismatch: of them, |m(z) - s|^2 / |s|^2.
+      curve: the mismatch in every iteration, shape=(steps,).
+    """
+
+    inputs: jax.Array
+    mismatch: jax.Array
+    curve: jax.Array
+
+
+def client_view(
+    algorithm: Algorithm,
+    server: Server,
+    keys: Keys,
+    batches: Callable[[jax.Array], Any],
+) -> View:
+    """Returns inputs -> the first message of a client that has never been drawn.
+
+    Args:
+      algorithm: whose client it is; a mechanism's bound is part of the message.
+      server: what clients fetch.
+      keys: of the round. An attacker who does not know the hashes has others.
+      batches: inputs -> what the client trains on, labels included.
+    """
+
+    def view(inputs):
+        params = server.params
+        memory = algorithm.uplink.init(params)
+        state = algorithm.local.init(params)
+        work = algorithm.local.run(server, state, batches(inputs), keys)
+        message = link.message_after(
+            (), lambda mean: algorithm.uplink.mean(work.update, memory, keys, mean)
+        )
+        if algorithm.mechanism is None:
+            return message
+        guard = algorithm.mechanism.init()
+        return algorithm.mechanism.bound(guard, 0, message, keys).summand
+
+    return view
+
+
+def released(algorithm: Algorithm, message: Message, keys: Keys) -> Message:
+    """Returns a message as it is seen when all other clients' are known.
+
+    Under a mechanism it has the whole noise of the sum.
+    """
+    if algorithm.mechanism is None:
+        return message
+    guard = algorithm.mechanism.init()
+    release = algorithm.mechanism.release(guard, 0, message, keys)
+    if "signal_energy" not in release.facts or jax.tree.leaves(guard):
+        msg = "Expected a mechanism with central noise and a fixed threshold to attack."
+        raise ValueError(msg)
+    # What is released is (sum + noise) / r.
+    size = optax.tree.norm(message) / jnp.sqrt(release.facts["signal_energy"])
+    return jax.tree.map(lambda leaf: leaf * size, release.mean)
+
+
+def invert(
+    view: View,
+    seen: Message,
+    start: jax.Array,
+    *,
+    optimizer: str = "lbfgs",
+    steps: int = 300,
+    rate: float = 0.1,
+    smoothness: float = 0.0,
+) -> Found:
+    """Returns the inputs whose message comes nearest to the one that was seen.
+
+    To be jitted, and mapped over images and starts.
+
+    Args:
+      view: inputs -> message.
+      seen: the message.
+      start: inputs to begin from; they need not be in [0, 1].
+      optimizer: "gd", plain gradient descent as the theorem has it; "adam"; "lbfgs".
+      steps: iterations.
+      rate: of gd and adam; lbfgs searches along lines.
+      smoothness: the weight of the total variation of images, a prior.
+    """
+    validate.one_of(OPTIMIZERS, optimizer=optimizer)
+    validate.at_least_one(steps=steps)
+    target = trees.ravel(seen)
+    scale = jnp.maximum(jnp.sum(target**2), jnp.finfo(jnp.float32).tiny)
+
+    def mismatch(inputs):
+        return jnp.sum((trees.ravel(view(inputs)) - target) ** 2) / scale
+
+    def value(inputs):
+        if smoothness == 0:
+            return mismatch(inputs)
+        return mismatch(inputs) + smoothness * total_variation(inputs)
+
+    tx = {
+        "gd": lambda: optax.sgd(rate),
+        "adam": lambda: optax.adam(rate),
+        "lbfgs": lambda: optax.lbfgs(memory_size=20),
+    }[optimizer]()
+
+    def step(carry, _):
+        inputs, state, best, least = carry
+        if optimizer == "lbfgs":
+            now, grads = optax.value_and_grad_from_state(value)(inputs, state=state)
+            updates, state = tx.update(
+                grads, state, inputs, value=now, grad=grads, value_fn=value
+            )
+        else:
+            now, grads = jax.value_and_grad(value)(inputs)
+            updates, state = tx.update(grads, state, inputs)
+        better = now < least
+        best = jnp.where(better, inputs, best)
+        least = jnp.where(better, now, least)
+        moved = optax.apply_updates(inputs, updates)
+        # A line search that finds nothing leaves NaN: the attack ends there.
+        inputs = jnp.where(jnp.isfinite(moved).all(), moved, inputs)
+        return (inputs, state, best, least), now
+
+    carry = start, tx.init(start), start, jnp.float32(jnp.inf)
+    (last, _, best, least), curve = jax.lax.scan(step, carry, length=steps)
+    best = jnp.where(value(last) < least, last, best)
+    return Found(best, mismatch(best), curve)
+
+
+def best_of(found: Found) -> Found:
+    """Returns the start that came nearest, of several along a leading axis."""
+    return jax.tree.map(lambda leaf: leaf[jnp.argmin(found.mismatch)], found)
+
+
+def total_variation(images: jax.Array) -> jax.Array:
+    """Returns the mean |difference| of neighbouring pixels, rounded at zero.
+
+    Args:
+      images: NHWC.
+    """
+    down, right = jnp.diff(images, axis=1), jnp.diff(images, axis=2)
+    # |x| has no second derivative at zero, which line searches meet.
+    return sum(jnp.mean(jnp.sqrt(d**2 + 1e-6)) for d in (down, right))
+
+
+def label_of_bias(bias_gradient: jax.Array) -> jax.Array:
+    """Returns the label of a single example from the last layer's bias gradient.
+
+    With cross-entropy it is softmax minus one-hot: negative at the label alone.
+    """
+    return jnp.argmin(bias_gradient)
+
+
+def input_of_dense(kernel_gradient: jax.Array, bias_gradient: jax.Array) -> jax.Array:
+    """Returns the input of a first dense layer, exactly: dW / db at the largest |db|.
+
+    Args:
+      kernel_gradient: of (inputs, outputs), of a single example.
+      bias_gradient: of (outputs,).
+    """
+    row = jnp.argmax(jnp.abs(bias_gradient))
+    return kernel_gradient[:, row] / bias_gradient[row]
+
+
+def mapped(function: Callable, mesh: jax.sharding.Mesh, axis: str) -> Callable:
+    """Returns `function` over a leading axis of all arguments, on all devices.
+
+    On each device it goes through its share one by one: searches along lines take
+    different numbers of steps, and a CPU has nothing to gain from batches.
+
+    Args:
+      function: of one image and what belongs to it.
+      mesh: the devices.
+      axis: of the mesh.
+    """
+    spec = jax.sharding.PartitionSpec(axis)
+
+    def over(*arguments):
+        share = jax.shard_map(
+            lambda *own: jax.lax.map(lambda one: function(*one), own),
+            mesh=mesh,
+            in_specs=spec,
+            out_specs=spec,
+            check_vma=False,  # optax's line search does not know of it
+        )
+        count = len(jax.tree.leaves(arguments)[0])
+        extra = -count % mesh.size
+
+        def padded(leaf):
+            return jnp.concatenate([leaf, jnp.repeat(leaf[-1:], extra, axis=0)])
+
+        found = share(*jax.tree.map(padded, arguments))
+        return jax.tree.map(lambda leaf: leaf[:count], found)
+
+    return over
+
+
+def starts(key: jax.Array, shape: Sequence[int], count: int) -> jax.Array:
+    """Returns images of uniform noise to begin from."""
+    return jax.random.uniform(key, (count, *shape))
