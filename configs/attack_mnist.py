@@ -1,0 +1,26 @@
+"""What a sketch of one gradient gives away: 20 digits of MNIST, a small smooth net.
+
+Command: python -m launch.attack --config=configs/attack_mnist.py \
+--workdir=/tmp/attack --over=sketch.compression=1,2,10,50 --data_dir=DATA
+
+With --config.privacy.bound=clip and --over=privacy.noise_multiplier=... the same under
+the Gaussian mechanism, for one release.
+"""
+
+from configs import default
+
+
+def get_config():
+    """Returns the config."""
+    config = default.get_config()
+    config.algorithm = "safl"
+    config.rounds = 1
+    config.data.name = "mnist"
+    config.data.clients = 1000
+    config.model.name = "sigmoid_lenet"
+    config.cohort.sampling = "poisson"
+    config.cohort.size = 100
+    config.client.rate = 1.0
+    config.client.steps = 1
+    config.client.batch = 1
+    return config

@@ -1,0 +1,226 @@
+"""An attack on an own config: images found again from what its clients would send.
+
+The model has fresh weights, where gradients say most. Every image is the whole data
+of one client, which sends the first message of a round of the config's algorithm,
+through its sketch, compressor and mechanism; the attacker knows the round's key, or
+with `known_key=False` another one.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from fl_sketch import validate
+from fl_sketch.audit import gradient_inversion as inversion
+from fl_sketch.audit import likeness
+from fl_sketch.data.examples import Examples, normalise
+from fl_sketch.engine.round import AXIS
+from fl_sketch.experiment import choices
+from fl_sketch.experiment.build import prepare
+from fl_sketch.keys import round_keys
+
+ATTACKER = 0xA77A  # sets the attacker's own keys apart
+VISIBLE = 20.0  # decibels from which a person sees what an image shows
+LABELS = ("given", "tried")
+
+
+class Attack(NamedTuple):
+    """What the attacker does and knows.
+
+    Attributes:
+      images: how many are attacked, the first of the test set.
+      batch: how many a client has.
+      optimizer: one of `gradient_inversion.OPTIMIZERS`.
+      steps: iterations.
+      rate: of gd and adam.
+      restarts: starts, of which the best is taken.
+      smoothness: the weight of the total variation.
+      labels: "given", or "tried": all of them, and the best taken; for one image.
+      known_key: whether the attacker has the round's key.
+    """
+
+    images: int = 20
+    batch: int = 1
+    optimizer: str = "lbfgs"
+    steps: int = 300
+    rate: float = 0.1
+    restarts: int = 1
+    smoothness: float = 0.0
+    labels: str = "given"
+    known_key: bool = True
+
+
+class Result(NamedTuple):
+    """What came of it.
+
+    Attributes:
+      true: the images, shape=(images, height, width, channels).
+      found: what the attacker has of them.
+      mismatch: how far from the message it saw, one for each client.
+      curve: the same in every iteration, shape=(clients, steps).
+      psnr: of every image, in decibels.
+      ssim: of every image.
+      mse: of every image.
+      guess: the PSNR of the mean training image, as a guess at every image.
+    """
+
+    true: np.ndarray
+    found: np.ndarray
+    mismatch: np.ndarray
+    curve: np.ndarray
+    psnr: np.ndarray
+    ssim: np.ndarray
+    mse: np.ndarray
+    guess: np.ndarray
+
+
+def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Result:
+    """Runs an attack on a config.
+
+    Raises:
+      ValueError, TypeError, FileNotFoundError: in one line.
+    """
+    validate.at_least_one(
+        images=attack.images,
+        batch=attack.batch,
+        steps=attack.steps,
+        restarts=attack.restarts,
+    )
+    validate.one_of(LABELS, labels=attack.labels)
+    if attack.labels == "tried" and attack.batch > 1:
+        msg = f"Expected batch=1 for labels='tried', got batch={attack.batch}."
+        raise ValueError(msg)
+    splits = choices.splits_of(config, data_dir)
+    inputs = splits.test.inputs
+    if inputs.ndim != 4:
+        msg = f"Expected images to attack, got data.name={config.data.name}."
+        raise ValueError(msg)
+    clients = -(-attack.images // attack.batch)
+    count = clients * attack.batch
+    validate.at_most(len(inputs), "the test images", images=count)
+    true = np.asarray(normalise(jnp.asarray(inputs[:count])))
+    targets = np.asarray(splits.test.targets[:count])
+
+    own = true.reshape(clients, attack.batch, *true.shape[1:])
+    found = _attacked(config, attack, data_dir, own, targets.reshape(clients, -1))
+    guessed = np.asarray(found.inputs)
+    if attack.batch > 1:
+        pairs = zip(own, guessed, strict=True)
+        guessed = np.stack([g[likeness.assignment(t, g)] for t, g in pairs])
+    guessed = guessed.reshape(true.shape)
+    mean = np.asarray(normalise(jnp.asarray(splits.train.inputs))).mean(0)
+    pairs = list(zip(true, guessed, strict=True))
+    return Result(
+        true,
+        np.clip(guessed, 0, 1),
+        np.asarray(found.mismatch),
+        np.asarray(found.curve),
+        np.array([likeness.psnr(a, b) for a, b in pairs]),
+        np.array([likeness.ssim(a, b) for a, b in pairs]),
+        np.array([likeness.mse(a, b) for a, b in pairs]),
+        np.array([likeness.psnr(a, mean) for a in true]),
+    )
+
+
+def _attacked(config, attack: Attack, data_dir, images, targets) -> inversion.Found:
+    program = prepare(config, data_dir)
+    numbers = choices.numbers_of(config)
+    algorithm, key = program.algorithm(numbers), jax.random.key(config.seed)
+    server = jax.jit(lambda: program.start(numbers, key).server)()
+    classes = int(targets.max()) + 1
+    steps = config.client.steps
+
+    def one(server, images, targets, number):
+        keys = round_keys(key, 0, number)
+        mine = jax.random.fold_in(key, ATTACKER)
+        guessed_keys = keys if attack.known_key else round_keys(mine, 0, number)
+
+        def view_of(keys, labels):
+            def batches(inputs):
+                batch = Examples(inputs, labels)
+                return jax.tree.map(
+                    lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape)), batch
+                )
+
+            return inversion.client_view(algorithm, server, keys, batches)
+
+        message = view_of(keys, targets)(images)
+        seen = inversion.released(algorithm, message, keys)
+
+        def from_start(start, labels):
+            return inversion.invert(
+                view_of(guessed_keys, labels),
+                seen,
+                start,
+                optimizer=attack.optimizer,
+                steps=attack.steps,
+                rate=attack.rate,
+                smoothness=attack.smoothness,
+            )
+
+        start_key = jax.random.fold_in(mine, number)
+        begin = inversion.starts(start_key, images.shape, attack.restarts)
+        labels = targets[None]
+        if attack.labels == "tried":
+            labels = jnp.arange(classes, dtype=targets.dtype)[:, None]
+        tries = [jnp.repeat(begin, len(labels), 0), jnp.tile(labels, (len(begin), 1))]
+        return inversion.best_of(jax.lax.map(lambda own: from_start(*own), tries))
+
+    attacked = inversion.mapped(lambda *own: one(server, *own), program.mesh, AXIS)
+    return jax.jit(attacked)(images, targets, jnp.arange(len(images)))
+
+
+def row(result: Result) -> dict[str, Any]:
+    """Returns the numbers of a result: medians and means with their intervals."""
+    spread = 1.96 / math.sqrt(len(result.psnr))
+    return {
+        "images": len(result.psnr),
+        "psnr_median": float(np.median(result.psnr)),
+        "psnr_mean": float(result.psnr.mean()),
+        "psnr_half_width": float(spread * result.psnr.std()),
+        "ssim_mean": float(result.ssim.mean()),
+        "ssim_half_width": float(spread * result.ssim.std()),
+        "mse_mean": float(result.mse.mean()),
+        "mismatch_median": float(np.median(result.mismatch)),
+        "guess_psnr": float(np.median(result.guess)),
+        "recovered": float(np.mean(result.psnr >= VISIBLE)),
+    }
+
+
+def verdict(found: Mapping[str, Any]) -> str:
+    """Returns what the numbers mean, in a line."""
+    share = f"{100 * found['recovered']:.0f}% of {found['images']} images"
+    numbers = (
+        f"median PSNR {found['psnr_median']:.1f} dB, SSIM {found['ssim_mean']:.2f}; "
+        f"guessing the mean image: {found['guess_psnr']:.1f} dB"
+    )
+    if found["recovered"] > 0:
+        return f"LEAKS: {share} can be seen ({VISIBLE:g} dB or more). {numbers}"
+    if found["psnr_median"] > found["guess_psnr"] + 1:
+        return f"LEAKS SOMETHING: better than guessing. {numbers}"
+    return f"this attack found no more than a guess would. {numbers}"
+
+
+def draw(results: Mapping[str, Result], path, most: int = 8) -> None:
+    """Draws images, true ones first, and what was found with every setting."""
+    from matplotlib.figure import Figure  # takes a second to import
+
+    first = next(iter(results.values()))
+    columns = min(most, len(first.true))
+    rows: Sequence[tuple[str, np.ndarray]] = [("true", first.true)]
+    rows = [*rows, *((name, result.found) for name, result in results.items())]
+    figure = Figure(
+        figsize=(1.1 * columns + 1.5, 1.15 * len(rows)), layout="constrained"
+    )
+    panels = figure.subplots(len(rows), columns, squeeze=False)
+    for line, (name, images) in zip(panels, rows, strict=True):
+        for panel, image in zip(line, images, strict=False):
+            panel.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=1)
+            panel.set(xticks=[], yticks=[])
+        line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
+    figure.savefig(path, dpi=100, format="png", metadata={"Software": None})

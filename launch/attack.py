@@ -1,0 +1,82 @@
+"""Attacks a config: can images be found again from what its clients would send?
+
+python -m launch.attack --config=configs/attack_mnist.py --workdir=/tmp/attack \
+    --over=sketch.compression=1,2,10,50
+python -m launch.attack --config=configs/quickstart.py --workdir=/tmp/mine --images=4
+
+Prints a verdict for each setting. The folder gets attack.csv, and images.png: the true
+images, and what was found.
+"""
+
+import csv
+import os
+
+from absl import flags
+from ml_collections import config_flags
+
+from fl_sketch.audit import gradient_inversion
+from fl_sketch.experiment import grid, leak, ranking
+from launch import command
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/.")
+WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
+DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
+)
+OVER = flags.DEFINE_multi_string("over", [], "key=value,value: settings to attack.")
+IMAGES = flags.DEFINE_integer("images", 20, "How many are attacked.")
+BATCH = flags.DEFINE_integer("batch", 1, "How many a client has.")
+OPTIMIZER = flags.DEFINE_enum(
+    "optimizer", "lbfgs", gradient_inversion.OPTIMIZERS, "Of the attacker."
+)
+STEPS = flags.DEFINE_integer("steps", 300, "Iterations.")
+RATE = flags.DEFINE_float("rate", 0.1, "Of gd and adam.")
+RESTARTS = flags.DEFINE_integer("restarts", 1, "Starts, of which the best counts.")
+SMOOTHNESS = flags.DEFINE_float("smoothness", 0.0, "The weight of total variation.")
+LABELS = flags.DEFINE_enum("labels", "given", leak.LABELS, "What is known of them.")
+KNOWN_KEY = flags.DEFINE_bool("known_key", True, "Whether the hashes are known.")
+flags.mark_flags_as_required(["config", "workdir"])
+
+
+def settings():
+    """Yields (name, config) of every point of the grid."""
+    if not OVER.value:
+        yield "as configured", CONFIG.value
+        return
+    for group in grid.programs(CONFIG.value, grid.read_axes(CONFIG.value, OVER.value)):
+        for point in group.points:
+            config = group.config.copy_and_resolve_references()
+            config.update_from_flattened_dict(point)
+            yield ranking.named(point), config
+
+
+def main():
+    """Runs the attack on every setting."""
+    attack = leak.Attack(
+        images=IMAGES.value,
+        batch=BATCH.value,
+        optimizer=OPTIMIZER.value,
+        steps=STEPS.value,
+        rate=RATE.value,
+        restarts=RESTARTS.value,
+        smoothness=SMOOTHNESS.value,
+        labels=LABELS.value,
+        known_key=KNOWN_KEY.value,
+    )
+    rows, results = [], {}
+    os.makedirs(WORKDIR.value, exist_ok=True)
+    for name, config in settings():
+        results[name] = leak.run(config, attack, DATA_DIR.value)
+        row = leak.row(results[name])
+        rows.append({"setting": name, **row})
+        print(f"{name}: {leak.verdict(row)}", flush=True)
+    with open(os.path.join(WORKDIR.value, "attack.csv"), "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    leak.draw(results, os.path.join(WORKDIR.value, "images.png"))
+    print(f"results in {WORKDIR.value}")
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,33 @@
+"""The attack on a config, as a user starts it."""
+
+import csv
+
+from tests.launching import launch
+
+SMALL = ("--images=2", "--steps=40", "--config.data.name=digits", "--config.rounds=1")
+
+
+def test_settings_are_attacked_and_judged(tmp_path):
+    done = launch(
+        "launch.attack", "--config=configs/attack_mnist.py", f"--workdir={tmp_path}",
+        *SMALL, "--over=sketch.compression=1,1000",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()[:2]
+    assert first.startswith("sketch.compression=1: LEAKS")
+    assert second.startswith("sketch.compression=1000: this attack found no more")
+    with open(tmp_path / "attack.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[0]["psnr_median"]) > 20 > float(rows[1]["psnr_median"])
+    assert (tmp_path / "images.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_cannot_be_attacked_is_refused_in_a_line(tmp_path):
+    done = launch(
+        "launch.attack", "--config=configs/attack_mnist.py", f"--workdir={tmp_path}",
+        *SMALL, "--labels=tried", "--batch=2",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "error: Expected batch=1 for labels='tried', got batch=2."
+    )
