@@ -1,0 +1,157 @@
+"""What Song et al., section 7, says of an attack, worked out on an instance.
+
+L(z) = |m(z) - s|^2 for the message m(z) of inputs z, and plain gradient descent on it.
+Theorem 7.5 needs two things of L, for all z in question:
+
+  semi-smooth      L(y) <= L(x) + <grad L(x), y - x> + b |y-x|^2 + a |y-x|^(2-2p) L(x)^p
+  non-critical     theta_1^2 L <= |grad L|^2 <= theta_2^2 L
+
+and promises L(z_t+1) - L* <= (1 - gamma) (L(z_t) - L*) with gamma = eta (theta_1^2 - a
+theta_2^(2-2p)) / 2 for steps eta <= (theta_1^2 - a theta_2^(2-2p)) / (2 b theta_2^2),
+where theta_1^2 > a theta_2^(2-2p).
+
+`printed` has the constants of Theorems 7.4 and 7.8 as they are printed: a = 2 tau beta
++ 2 theta_2 gamma_2 and p = 1/2. They cannot meet that condition: beta bounds the largest
+singular value of the pseudo-Hessian and tau that of R, so a theta_2 is at least the
+theta_2^2 of the sketched problem, and that at least its theta_1^2. The theorem says
+nothing about any instance with these constants.
+
+`near` has constants with which it does, near the solution: the nonlinearity enters
+through the Lipschitz constant of m's Jacobian times the length of a step, and
+not through the Jacobian itself.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fl_sketch import trees, validate
+from fl_sketch.protocols import Key, Sketch
+
+
+class Singular(NamedTuple):
+    """The smallest and the largest singular value of a map, over some points."""
+
+    smallest: float
+    largest: float
+
+
+class Rate(NamedTuple):
+    """What Theorem 7.5 promises of L with these constants.
+
+    Attributes:
+      a: of semi-smoothness.
+      b: of semi-smoothness.
+      theta: of non-criticality.
+      step: the largest admissible eta; 0 if there is none.
+      gamma: the part of L - L* that a step takes away; 0 if nothing is promised.
+    """
+
+    a: float
+    b: float
+    theta: Singular
+    step: float
+    gamma: float
+
+
+def jacobian(view: Callable, inputs: jax.Array) -> jax.Array:
+    """Returns the derivative of the message by the inputs, (numbers, pixels).
+
+    Of an unsketched gradient it is the pseudo-Hessian of Definition 7.1.
+    """
+    flat = inputs.ravel()
+
+    def of(vector):
+        return trees.ravel(view(vector.reshape(inputs.shape)))
+
+    return jax.jacfwd(of)(flat)
+
+
+def singular_values(view: Callable, points: jax.Array) -> Singular:
+    """Returns the range of the Jacobian's singular values over points.
+
+    Args:
+      view: inputs -> message.
+      points: inputs, along a leading axis.
+    """
+    found = jax.lax.map(
+        lambda z: jnp.linalg.svd(jacobian(view, z), compute_uv=False), points
+    )
+    return Singular(float(found.min()), float(found.max()))
+
+
+def bend(view: Callable, points: jax.Array) -> float:
+    """Returns |J(x) - J(y)| / |x - y|, the largest over neighbouring points given.
+
+    It estimates the Lipschitz constant of the Jacobian from below.
+    """
+    validate.at_least_one(pairs=len(points) - 1)
+    maps = jax.lax.map(lambda z: jacobian(view, z), points)
+    gaps = jax.lax.map(lambda m: jnp.linalg.norm(m, 2), maps[1:] - maps[:-1])
+    apart = jnp.linalg.norm((points[1:] - points[:-1]).reshape(len(gaps), -1), axis=1)
+    return float(jnp.max(gaps / apart))
+
+
+def of_sketch(op: Sketch, key: Key, d: int) -> Singular:
+    """Returns gamma_1 and gamma_2: the range of the singular values of R^T."""
+    zeros = op.zeros(d)
+    units = jnp.eye(zeros.size)
+    rows = jax.lax.map(lambda e: op.transpose(key, e.reshape(zeros.shape), d), units)
+    found = jnp.linalg.svd(rows, compute_uv=False)
+    return Singular(float(found.min()), float(found.max()))
+
+
+def promised(*, a: float, b: float, theta: Singular, p: float = 0.5) -> Rate:
+    """Returns what Theorem 7.5 promises, if anything."""
+    left = theta.smallest**2 - a * theta.largest ** (2 - 2 * p)
+    if left <= 0:
+        return Rate(a, b, theta, 0.0, 0.0)
+    step = left / (2 * b * theta.largest**2)
+    return Rate(a, b, theta, step, step * left / 2)
+
+
+def printed(
+    hessian: Singular, sketch: Singular, *, lipschitz: float | None = None
+) -> Rate:
+    """Returns the promise with the constants of Theorem 7.8 as printed.
+
+    Args:
+      hessian: theta_1 and theta_2, of the pseudo-Hessian.
+      sketch: gamma_1 and gamma_2, of R^T.
+      lipschitz: beta, of the gradient by the inputs; at least theta_2, its default.
+    """
+    beta, tau = lipschitz or hessian.largest, sketch.largest
+    theta = Singular(
+        2 * hessian.smallest * sketch.smallest, 2 * hessian.largest * sketch.largest
+    )
+    a = 2 * tau * beta + 2 * hessian.largest * sketch.largest
+    return promised(a=a, b=tau**2 * beta, theta=theta)
+
+
+def near(message: Singular, bend: float, *, start: float) -> Rate:
+    """Returns the promise near the solution.
+
+    With J the Jacobian of m, sigma its singular values and H the Lipschitz constant
+    of J: m(y) - m(x) is J (y - x) and at most H |y-x|^2 / 2 more, so b = sigma_2^2 and
+    the second term is H |y-x|^2 sqrt(L). No step is longer than D = eta theta_2
+    sqrt(L_0), so that a = H D. And |grad L| = 2 |J' (m - s)|, where m - s is nearly in
+    the range of J: theta = 2 sigma. As a depends on eta, eta is halved until it fits.
+
+    Args:
+      message: sigma_1 and sigma_2, of the message's Jacobian where the descent goes.
+      bend: H there.
+      start: L_0, where it begins.
+    """
+    theta = Singular(2 * message.smallest, 2 * message.largest)
+    eta = 1 / (2 * message.largest**2)
+    for _ in range(60):
+        a = bend * eta * theta.largest * math.sqrt(start)
+        rate = promised(a=a, b=message.largest**2, theta=theta)
+        if rate.step >= eta:
+            left = theta.smallest**2 - a * theta.largest
+            return rate._replace(step=eta, gamma=eta * left / 2)
+        eta /= 2
+    return Rate(math.inf, message.largest**2, theta, 0.0, 0.0)
