@@ -11,9 +11,9 @@ theta_2^(2-2p)) / 2 for steps eta <= (theta_1^2 - a theta_2^(2-2p)) / (2 b theta
 where theta_1^2 > a theta_2^(2-2p).
 
 `printed` has the constants of Theorems 7.4 and 7.8 as they are printed: a = 2 tau beta
-+ 2 theta_2 gamma_2 and p = 1/2. They cannot meet that condition: beta bounds the largest
-singular value of the pseudo-Hessian and tau that of R, so a theta_2 is at least the
-theta_2^2 of the sketched problem, and that at least its theta_1^2. The theorem says
++ 2 theta_2 gamma_2 and p = 1/2. They cannot meet that condition: beta bounds the
+largest singular value of the pseudo-Hessian and tau that of R, so a theta_2 is the
+theta_2^2 of the sketched problem or more, and so its theta_1^2. The theorem says
 nothing about any instance with these constants.
 
 `near` has constants with which it does, near the solution: the nonlinearity enters
