@@ -17,8 +17,8 @@ from fl_sketch.experiment.comparison import Comparison, Method
 
 PARTITIONS, TAUS, SIZES = ("iid", "classes"), ("1", "2", "5"), ("20x40", "50x100")
 RATE = {"client.rate": (0.03, 0.1, 0.3)}
-GLOBAL = {"server.rate": (0.02, 0.06, 0.2, 0.6)}
-BOTH = {"client.rate": (0.03, 0.1), **GLOBAL}
+GLOBAL = {"server.rate": (0.03, 0.1, 0.3, 1.0)}
+BOTH = {"client.rate": (0.1, 0.3), **GLOBAL}
 
 
 def get_comparison(which: str = ""):
@@ -32,14 +32,14 @@ def get_comparison(which: str = ""):
     for partition, tau, size in itertools.product(PARTITIONS, TAUS, SIZES):
         if {partition, tau, size} >= set(wanted):
             methods |= cell(partition, tau, size)
-    return Comparison(base(), methods, tuning_rounds=50)
+    return Comparison(base(), methods, tuning_rounds=100)
 
 
 def base():
     """Returns what all methods have in common."""
     config = default.get_config()
-    config.rounds = 100
-    config.eval_every = 10
+    config.rounds = 200
+    config.eval_every = 20
     config.data.name = "mnist"
     config.data.clients = 50
     config.data.per_client = 2
@@ -65,7 +65,7 @@ def cell(partition: str, tau: str, size: str):
     }
     if tau == "1":
         methods[f"{compressed} SketchedSGD"] = Method(
-            sketch | {"algorithm": "sketched_sgd"}, {"server.rate": (0.03, 0.1, 0.3, 1)}
+            sketch | {"algorithm": "sketched_sgd"}, {"server.rate": (0.03, 0.1, 0.3, 1.0)}
         )
     if partition == "classes":
         gate = {"algorithm": "fedsketchgate"}
