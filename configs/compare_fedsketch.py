@@ -65,7 +65,7 @@ def cell(partition: str, tau: str, size: str):
     }
     if tau == "1":
         methods[f"{compressed} SketchedSGD"] = Method(
-            sketch | {"algorithm": "sketched_sgd"}, {"server.rate": (0.03, 0.1, 0.3, 1.0)}
+            sketch | {"algorithm": "sketched_sgd"}, GLOBAL
         )
     if partition == "classes":
         gate = {"algorithm": "fedsketchgate"}
