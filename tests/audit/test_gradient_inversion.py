@@ -125,7 +125,9 @@ def test_adam_and_plain_descent_get_somewhere_too():
     assert all(np.isfinite(plain))
 
 
-@pytest.mark.parametrize("op", [sketch.identity(), sketch.count_sketch(500)], ids=str)
+@pytest.mark.parametrize(
+    "op", [sketch.identity(), sketch.count_sketch(500)], ids=["plain", "sketch"]
+)
 def test_noise_hides_what_sketches_do_not(op):
     found = []
     for z in (0.0, 0.01, 10.0):
