@@ -30,7 +30,7 @@ def get_config() -> ConfigDict:
 
     config.model = ConfigDict()
     config.model.name = "mlp"  # logistic, lenet, cnn, resnet, vit, transformer, ...
-    config.model.size = "small"  # or paper: resnet, vit and transformer as in SAFL's
+    config.model.size = "small"  # or paper: resnet, vit, transformer; or tiny: resnet
     config.model.label_smoothing = 0.0
     config.model.weight_decay = 0.0
 

@@ -36,12 +36,15 @@ MODELS = {
 
 # The shapes that SAFL's experiments have, where they differ from the defaults.
 BASE = {"width": 768, "depth": 12, "heads": 12}
-PAPER = {
-    "resnet": bottleneck.resnet101,
-    "vit": functools.partial(transformers.vit, **BASE),
-    "transformer": functools.partial(transformers.transformer, **BASE),
+OTHERS = {
+    "tiny": {"resnet": functools.partial(classifiers.resnet, blocks=1)},
+    "paper": {
+        "resnet": bottleneck.resnet101,
+        "vit": functools.partial(transformers.vit, **BASE),
+        "transformer": functools.partial(transformers.transformer, **BASE),
+    },
 }
-SIZES = ("small", "paper")
+SIZES = ("small", *OTHERS)
 
 
 def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn.Module:
@@ -50,7 +53,8 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
     Args:
       name: one of `MODELS`.
       classes: of the data.
-      size: "small", which trains on two cores, or "paper", for those in `PAPER`.
+      size: "small", which trains on two cores, or for those in `OTHERS` "tiny", the
+        ResNet of 8 layers, or "paper".
       **options: for the model's function.
 
     Raises:
@@ -68,10 +72,10 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
     validate.one_of(SIZES, size=size)
     if size == "small":
         return MODELS[name](classes, **options)
-    if name not in PAPER:
+    if name not in OTHERS[size]:
         msg = f"Expected size='small' for model {name!r}, got size={size!r}."
         raise ValueError(msg)
-    return PAPER[name](classes, **options)
+    return OTHERS[size][name](classes, **options)
 
 
 def options_of(name: str) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ def count(model, inputs):
         ("vit", "paper", {}, IMAGES, 85_150_474),
         ("transformer", "paper", {}, TOKENS, None),
         ("resnet", "paper", {}, IMAGES, 42_512_970),
+        ("resnet", "tiny", {}, IMAGES, 75_290),
     ],
 )
 def test_sizes_are_exact(name, size, options, inputs, expected):
