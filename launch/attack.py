@@ -8,12 +8,12 @@ Prints a verdict for each setting. The folder gets attack.csv, and images.png: t
 images, and what was found.
 """
 
-import csv
 import os
 
 from absl import flags
 from ml_collections import config_flags
 
+from fl_sketch import files
 from fl_sketch.audit import gradient_inversion
 from fl_sketch.experiment import grid, leak, ranking
 from launch import command
@@ -70,10 +70,7 @@ def main():
         row = leak.row(results[name])
         rows.append({"setting": name, **row})
         print(f"{name}: {leak.verdict(row)}", flush=True)
-    with open(os.path.join(WORKDIR.value, "attack.csv"), "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    files.write_rows(os.path.join(WORKDIR.value, "attack.csv"), rows)
     leak.draw(results, os.path.join(WORKDIR.value, "images.png"))
     print(f"results in {WORKDIR.value}")
 

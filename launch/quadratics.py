@@ -7,11 +7,11 @@ Prints a row for each start, C and eta; the folder gets them as table.csv, and t
 figures.
 """
 
-import csv
 import os
 
 from absl import flags
 
+from fl_sketch import files
 from fl_sketch.experiment import quadratics
 from launch import command
 
@@ -42,10 +42,7 @@ def main():
         cells = [f"{cell:.4g}" for cell in cells] + [f"{row['ratio']:.3f}"]
         cells += [f"{row[name]:.3f}" for name in ("clip_snr", "normalise_snr")]
         print(COLUMNS.format(row["start"], f"{row['C']:g}", f"{row['eta']:g}", *cells))
-    with open(os.path.join(WORKDIR.value, "table.csv"), "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    files.write_rows(os.path.join(WORKDIR.value, "table.csv"), rows)
     quadratics.draw(settings, found, os.path.join(WORKDIR.value, "figures.png"))
 
 

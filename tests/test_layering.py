@@ -11,7 +11,7 @@ PACKAGE = ROOT / "fl_sketch"
 # From the ground up; a name is a file or a folder of fl_sketch.
 LAYERS = [
     ["protocols"],
-    ["validate", "keys", "trees", "wire"],
+    ["validate", "keys", "trees", "wire", "files"],
     ["sketch", "theory"],
     ["compressors"],
     ["channels", "transforms", "local", "data", "models"],

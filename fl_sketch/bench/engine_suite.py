@@ -1,10 +1,10 @@
 """Whole rounds of the engine, timed against the same round written by hand.
 
-Four workloads, each with every form of round in one process and in turn:
+Five workloads, each with every form of round in one process and in turn:
 
   plain          FedAvg by hand, see `plain_round`: the unit
   engine         the same by the engine
-  count_sketch   the engine with messages of d/20 numbers, one row
+  count_sketch   the engine with messages of one row: of d/20 numbers, for W5 d/100
   heaprix        five rows, then exact values of heavy coordinates: two exchanges
   client_state   count_sketch with a control variate of every client (FedSKETCHGATE)
 
@@ -25,16 +25,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import channels, engine, local, models, sketch, trees, validate
-from fl_sketch.bench.plain_round import AXIS, make_plain_round
+from fl_sketch.bench.plain_round import make_plain_round
 from fl_sketch.bench.timing import Timed, interleaved, ratio
 from fl_sketch.data.examples import normalise
 from fl_sketch.protocols import Algorithm
 
-COMPRESSION = 20
 CLASSES = 10
 FORMS = ("plain", "engine", "count_sketch", "heaprix", "client_state")
 BASE = "engine"  # the form to which a channel adds its cost
@@ -52,6 +51,7 @@ class Workload(NamedTuple):
     batch: int
     rate: float
     full_batch: bool = False  # all steps on one batch, the client's whole data
+    compression: int = 20
 
 
 WORKLOADS = {
@@ -59,6 +59,7 @@ WORKLOADS = {
     "W2": Workload("lenet", (28, 28, 1), 50, 25, 1200, 5, 32, 0.05),
     "W3": Workload("logistic", (28, 28, 1), 3000, 600, 20, 20, 20, 0.01, True),
     "W4": Workload("lenet", (28, 28, 1), 1000, 1000, 60, 5, 32, 0.05),
+    "W5": Workload("resnet", (32, 32, 3), 5, 5, 10000, 2, 32, 0.1, compression=100),
 }
 
 
@@ -143,7 +144,7 @@ def prepare(work: Workload, chunk: int = 0, devices: int = 0) -> Setting:
       devices: how many; 0 for all.
     """
     some = jax.devices()[: devices or None]
-    mesh = jax.make_mesh((len(some),), (AXIS,), (AxisType.Auto,), devices=some)
+    mesh = engine.mesh_over(some)
     # A CPU is best without vmap (see models/convolution.py); the other number is the
     # default of experiments there and waits for a GPU to be measured on.
     chunk = chunk or (1 if some[0].platform == "cpu" else 8)
@@ -234,7 +235,8 @@ def _algorithm(form: str, work: Workload, value: Callable, d: int) -> Algorithm:
     A sketch of one twentieth has twenty times the energy of what it carries, so
     where it is followed steps are twenty times shorter: numbers stay finite.
     """
-    tx, cols, shorter = optax.sgd(work.rate), max(1, d // COMPRESSION), 1 / COMPRESSION
+    tx, shorter = optax.sgd(work.rate), 1 / work.compression
+    cols = max(1, d // work.compression)
     steps = (
         local.full_gradient_steps(value, tx, steps=work.steps)
         if work.full_batch

@@ -9,6 +9,7 @@ import zipfile
 
 import numpy as np
 
+from fl_sketch import files
 from fl_sketch.data import raw
 from fl_sketch.data.examples import Examples, Splits
 
@@ -61,8 +62,6 @@ def load(name: str, data_dir: str | os.PathLike | None) -> Splits:
 
 def save(path: str | os.PathLike, train: Examples, test: Examples) -> None:
     """Writes a file that `load` reads; a reader never sees half of it."""
-    partial = f"{path}.partial"
-    with open(partial, "wb") as file:
+    with files.replacing(path) as partial, open(partial, "wb") as file:
         arrays = (train.inputs, train.targets, test.inputs, test.targets)
         np.savez(file, **dict(zip(ARRAYS, arrays, strict=True)))
-    os.replace(partial, path)

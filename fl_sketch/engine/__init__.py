@@ -9,6 +9,8 @@ from fl_sketch.engine.cohort import with_dropout as with_dropout
 from fl_sketch.engine.cohort import with_replacement as with_replacement
 from fl_sketch.engine.gossip import initial_nodes as initial_nodes
 from fl_sketch.engine.gossip import make_gossip_round as make_gossip_round
+from fl_sketch.engine.mesh import AXIS as AXIS
+from fl_sketch.engine.mesh import mesh_over as mesh_over
 from fl_sketch.engine.round import Report as Report
 from fl_sketch.engine.round import State as State
 from fl_sketch.engine.round import initial_state as initial_state

@@ -19,12 +19,11 @@ from fl_sketch import trees, validate
 from fl_sketch.engine import link
 from fl_sketch.engine.cohort import Cohort, Sampler, padded
 from fl_sketch.engine.guard import Guard
+from fl_sketch.engine.mesh import AXIS
 from fl_sketch.keys import Purpose, batch_key, for_purpose, round_keys
 from fl_sketch.protocols import Algorithm, Key, Memory, Server, Tree
 from fl_sketch.trees import varying_like
 from fl_sketch.wire import FLOAT_BITS
-
-AXIS = "clients"  # of the mesh: the devices share the cohort
 
 
 class Client(NamedTuple):

@@ -36,6 +36,7 @@ class Program(NamedTuple):
       rounds: `(numbers, state, key, data, count) -> (State, Report)`, for up to
         `most` rounds.
       evaluate: `(numbers, params, test) -> {"test_loss": ..., "test_accuracy": ...}`.
+      splits: the data on the host.
       data: `(seed) -> Resident`, the training data as this seed shares them out; the
         examples are one copy for all seeds.
       test: the test data, spread over the devices.
@@ -54,6 +55,7 @@ class Program(NamedTuple):
     start: Callable[[Numbers, Key], engine.State]
     rounds: Callable[..., tuple[engine.State, engine.Report]]
     evaluate: Callable[[Numbers, Tree, Any], dict[str, jax.Array]]
+    splits: datasets.Splits
     data: Callable[[int], clients.Resident]
     test: Any
     algorithm: Callable[[Numbers], Algorithm]
@@ -159,6 +161,7 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
         start=start,
         rounds=rounds,
         evaluate=evaluate,
+        splits=problem.splits,
         data=resident,
         test=test,
         algorithm=algorithm_of,
@@ -316,7 +319,7 @@ def build(config: ConfigDict, data_dir: str | None = None) -> Experiment:
         compile=compile_,
         prices=ledger.prices(algorithm, params, talk, download=config.download),
         population=config.data.clients,
-        facts=_facts(config, program, params, talk)
+        facts=_facts(config, program, algorithm, params, talk)
         | (program.promise.facts if program.promise else {}),
         promise=program.promise,
     )
@@ -333,10 +336,13 @@ def _compile_rounds(program: Program, numbers: Numbers, state, key, data):
 
 
 def _facts(
-    config: ConfigDict, program: Program, params: Tree, talk: ledger.Talk
+    config: ConfigDict,
+    program: Program,
+    algorithm: Algorithm,
+    params: Tree,
+    talk: ledger.Talk,
 ) -> dict[str, Any]:
     sent, d = sum(talk.sent), trees.size(params)
-    algorithm = program.algorithm(choices.numbers_of(config))
     kept = banked.row_bytes(algorithm, params) * config.data.clients
     return {
         "algorithm": config.algorithm,

@@ -14,6 +14,8 @@ from typing import Any, BinaryIO
 import jax
 import numpy as np
 
+from fl_sketch import files
+
 KEEP = 2  # the newest, and the one before in case the newest is damaged; 0: all
 NAME = re.compile(r"round_(\d{8})\.npz")
 
@@ -29,17 +31,12 @@ def save(folder: pathlib.Path, number: int, tree: Any, *, keep: int = KEEP) -> N
       OSError: if it cannot be written; the earlier ones are as they were.
     """
     folder.mkdir(exist_ok=True)
-    partial = folder / f".round_{number:08d}.partial"
-    try:
-        with open(partial, "wb") as file:
-            write(file, tree)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, folder / f"round_{number:08d}.npz")
-        _flush_folder(folder)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    path = folder / f"round_{number:08d}.npz"
+    with files.replacing(path) as partial, open(partial, "wb") as file:
+        write(file, tree)
+        file.flush()
+        os.fsync(file.fileno())
+    _flush_folder(folder)
     for old in rounds(folder)[:-keep] if keep else ():
         (folder / f"round_{old:08d}.npz").unlink()
 

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, validate
@@ -260,13 +259,7 @@ def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
     devices, available = config.compute.devices, len(jax.devices())
     with section("compute"):
         validate.at_most(available, "the devices there are", devices=devices)
-    count = devices or available
-    return jax.make_mesh(
-        (count,),
-        (engine.round.AXIS,),
-        axis_types=(AxisType.Auto,),
-        devices=jax.devices()[:count],
-    )
+    return engine.mesh_over(jax.devices()[: devices or available])
 
 
 def chunk_of(config: ConfigDict) -> int:

@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fl_sketch import files
+
 
 def draw(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike) -> None:
     """Draws the rows of metrics.csv; numbers may still be strings."""
@@ -23,6 +25,4 @@ def draw(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike) -> None:
     megabytes = [value / 1e6 for value in column("bytes_up_total")]
     traffic.plot(megabytes, column("test_accuracy"))
     traffic.set(xlabel="MB sent by all clients", ylabel="test accuracy")
-    partial = f"{path}.partial"
-    figure.savefig(partial, dpi=120, format="png", metadata={"Software": None})
-    os.replace(partial, path)
+    files.write_figure(path, figure)

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from fl_sketch import models
 from fl_sketch.data import datasets
-from fl_sketch.engine.round import AXIS
+from fl_sketch.engine import AXIS
 
 BATCH = 500
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fl_sketch import files
 from fl_sketch.experiment.grid import Axis
 from fl_sketch.experiment.ranking import ranked, shown
 
@@ -33,9 +34,7 @@ def draw(
     figure = Figure(figsize=(6, 4), layout="constrained")
     plot = figure.subplots()
     (_line if len(drawn) == 1 else _map)(plot, drawn, _cells(drawn, axes, rows))
-    partial = f"{path}.partial"
-    figure.savefig(partial, dpi=120, format="png", metadata={"Software": None})
-    os.replace(partial, path)
+    files.write_figure(path, figure)
 
 
 def _cells(drawn: Sequence[Axis], axes, rows) -> dict[tuple[int, ...], list[float]]:

@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch import validate
+from fl_sketch import engine, files, validate
 from fl_sketch.audit import gradient_inversion as inversion
 from fl_sketch.audit import likeness
 from fl_sketch.data.examples import Examples, normalise
-from fl_sketch.engine.round import AXIS
 from fl_sketch.experiment import choices
-from fl_sketch.experiment.build import prepare
+from fl_sketch.experiment.build import Program, prepare
 from fl_sketch.keys import round_keys
+from fl_sketch.protocols import Algorithm, Key, Keys, Server
 
 ATTACKER = 0xA77A  # sets the attacker's own keys apart
 VISIBLE = 20.0  # decibels from which a person sees what an image shows
@@ -79,41 +79,99 @@ class Result(NamedTuple):
     guess: np.ndarray
 
 
+class Scene(NamedTuple):
+    """A config and what is attacked of it.
+
+    Attributes:
+      program: of the config.
+      algorithm: of the config.
+      server: what clients fetch: fresh weights.
+      key: of the run.
+      images: shape=(clients, batch, height, width, channels), in [0, 1].
+      targets: shape=(clients, batch).
+      steps: of a client.
+    """
+
+    program: Program
+    algorithm: Algorithm
+    server: Server
+    key: Key
+    images: np.ndarray
+    targets: np.ndarray
+    steps: int
+
+    def keys(self, number: jax.typing.ArrayLike, *, known: bool = True) -> Keys:
+        """Returns a client's keys, or what one takes for them who does not know."""
+        return round_keys(self.key if known else self.attacker, 0, number)
+
+    @property
+    def attacker(self) -> Key:
+        """The attacker's own key."""
+        return jax.random.fold_in(self.key, ATTACKER)
+
+    def view(self, keys: Keys, labels: jax.Array) -> inversion.View:
+        """Returns images -> the message of a client that has them."""
+
+        def batches(inputs):
+            batch = Examples(inputs, labels)
+            return jax.tree.map(
+                lambda leaf: jnp.broadcast_to(leaf, (self.steps, *leaf.shape)), batch
+            )
+
+        return inversion.client_view(self.algorithm, self.server, keys, batches)
+
+
+def scene_of(
+    config: ConfigDict, data_dir: str | None, *, images: int, batch: int = 1
+) -> Scene:
+    """Returns a config with the first of its test images dealt to clients.
+
+    Raises:
+      ValueError, TypeError, FileNotFoundError: in one line.
+    """
+    validate.at_least_one(images=images, batch=batch)
+    program = prepare(config, data_dir)
+    test = program.splits.test
+    if test.inputs.ndim != 4:
+        msg = f"Expected images to attack, got data.name={config.data.name}."
+        raise ValueError(msg)
+    clients = -(-images // batch)
+    count = clients * batch
+    validate.at_most(len(test.inputs), "the test images", images=count)
+    true = np.asarray(normalise(jnp.asarray(test.inputs[:count])))
+    numbers, key = choices.numbers_of(config), jax.random.key(config.seed)
+    return Scene(
+        program,
+        program.algorithm(numbers),
+        jax.jit(lambda: program.start(numbers, key).server)(),
+        key,
+        true.reshape(clients, batch, *true.shape[1:]),
+        np.asarray(test.targets[:count]).reshape(clients, batch),
+        config.client.steps,
+    )
+
+
 def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Result:
     """Runs an attack on a config.
 
     Raises:
       ValueError, TypeError, FileNotFoundError: in one line.
     """
-    validate.at_least_one(
-        images=attack.images,
-        batch=attack.batch,
-        steps=attack.steps,
-        restarts=attack.restarts,
-    )
+    validate.at_least_one(steps=attack.steps, restarts=attack.restarts)
     validate.one_of(LABELS, labels=attack.labels)
     if attack.labels == "tried" and attack.batch > 1:
         msg = f"Expected batch=1 for labels='tried', got batch={attack.batch}."
         raise ValueError(msg)
-    splits = choices.splits_of(config, data_dir)
-    inputs = splits.test.inputs
-    if inputs.ndim != 4:
-        msg = f"Expected images to attack, got data.name={config.data.name}."
-        raise ValueError(msg)
-    clients = -(-attack.images // attack.batch)
-    count = clients * attack.batch
-    validate.at_most(len(inputs), "the test images", images=count)
-    true = np.asarray(normalise(jnp.asarray(inputs[:count])))
-    targets = np.asarray(splits.test.targets[:count])
-
-    own = true.reshape(clients, attack.batch, *true.shape[1:])
-    found = _attacked(config, attack, data_dir, own, targets.reshape(clients, -1))
+    scene = scene_of(config, data_dir, images=attack.images, batch=attack.batch)
+    found = _attacked(scene, attack)
     guessed = np.asarray(found.inputs)
     if attack.batch > 1:
-        pairs = zip(own, guessed, strict=True)
+        pairs = zip(scene.images, guessed, strict=True)
         guessed = np.stack([g[likeness.assignment(t, g)] for t, g in pairs])
+    true = scene.images.reshape(-1, *scene.images.shape[2:])
     guessed = guessed.reshape(true.shape)
-    mean = np.asarray(normalise(jnp.asarray(splits.train.inputs))).mean(0)
+    train = scene.program.splits.train.inputs
+    mean = np.asarray(normalise(jnp.asarray(train))).mean(0)
     pairs = list(zip(true, guessed, strict=True))
     return Result(
         true,
@@ -127,34 +185,18 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
     )
 
 
-def _attacked(config, attack: Attack, data_dir, images, targets) -> inversion.Found:
-    program = prepare(config, data_dir)
-    numbers = choices.numbers_of(config)
-    algorithm, key = program.algorithm(numbers), jax.random.key(config.seed)
-    server = jax.jit(lambda: program.start(numbers, key).server)()
-    classes = int(targets.max()) + 1
-    steps = config.client.steps
+def _attacked(scene: Scene, attack: Attack) -> inversion.Found:
+    classes = int(scene.targets.max()) + 1
 
-    def one(server, images, targets, number):
-        keys = round_keys(key, 0, number)
-        mine = jax.random.fold_in(key, ATTACKER)
-        guessed_keys = keys if attack.known_key else round_keys(mine, 0, number)
-
-        def view_of(keys, labels):
-            def batches(inputs):
-                batch = Examples(inputs, labels)
-                return jax.tree.map(
-                    lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape)), batch
-                )
-
-            return inversion.client_view(algorithm, server, keys, batches)
-
-        message = view_of(keys, targets)(images)
-        seen = inversion.released(algorithm, message, keys)
+    def one(images, targets, number):
+        keys = scene.keys(number)
+        guessed_keys = scene.keys(number, known=attack.known_key)
+        message = scene.view(keys, targets)(images)
+        seen = inversion.released(scene.algorithm, message, keys)
 
         def from_start(start, labels):
             return inversion.invert(
-                view_of(guessed_keys, labels),
+                scene.view(guessed_keys, labels),
                 seen,
                 start,
                 optimizer=attack.optimizer,
@@ -163,7 +205,7 @@ def _attacked(config, attack: Attack, data_dir, images, targets) -> inversion.Fo
                 smoothness=attack.smoothness,
             )
 
-        start_key = jax.random.fold_in(mine, number)
+        start_key = jax.random.fold_in(scene.attacker, number)
         begin = inversion.starts(start_key, images.shape, attack.restarts)
         labels = targets[None]
         if attack.labels == "tried":
@@ -171,8 +213,9 @@ def _attacked(config, attack: Attack, data_dir, images, targets) -> inversion.Fo
         tries = [jnp.repeat(begin, len(labels), 0), jnp.tile(labels, (len(begin), 1))]
         return inversion.best_of(jax.lax.map(lambda own: from_start(*own), tries))
 
-    attacked = inversion.mapped(lambda *own: one(server, *own), program.mesh, AXIS)
-    return jax.jit(attacked)(images, targets, jnp.arange(len(images)))
+    mapped = inversion.mapped(one, scene.program.mesh, engine.AXIS)
+    numbers = jnp.arange(len(scene.images))
+    return jax.jit(mapped)(scene.images, scene.targets, numbers)
 
 
 def row(result: Result) -> dict[str, Any]:
@@ -223,4 +266,4 @@ def draw(results: Mapping[str, Result], path, most: int = 8) -> None:
             panel.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=1)
             panel.set(xticks=[], yticks=[])
         line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
-    figure.savefig(path, dpi=100, format="png", metadata={"Software": None})
+    files.write_figure(path, figure)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch import engine
+from fl_sketch import engine, files
 from fl_sketch.algorithms import dp_fedavg
 from fl_sketch.keys import round_keys
 from fl_sketch.privacy import accounting, bounding
@@ -119,10 +119,7 @@ def _run(settings, bound, noise_multiplier, task: Problem, first, key, threshold
         cohort=settings.clients,
         bound=BOUNDS[bound],
     )
-    mesh = jax.make_mesh(
-        (1,), (engine.round.AXIS,), axis_types=(jax.sharding.AxisType.Auto,),
-        devices=jax.devices()[:1],
-    )  # fmt: skip
+    mesh = engine.mesh_over(jax.devices()[:1])
 
     def fetch(data, client, plan, key):
         del data, plan, key
@@ -212,7 +209,7 @@ def draw(settings: Settings, found: Mapping[tuple[str, str], Mapping], path) -> 
     panels[2][0].set_ylabel("signal to noise")
     for panel in (panels[0][0], panels[2][0], panels[3][0]):
         panel.legend(fontsize="small")
-    figure.savefig(path, dpi=100, format="png", metadata={"Software": None})
+    files.write_figure(path, figure)
 
 
 def _mean(settings, own, threshold, rate, name) -> np.ndarray:

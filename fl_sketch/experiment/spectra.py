@@ -1,17 +1,16 @@
 """The Hessian of a run's training loss, at each of its checkpoints."""
 
-import csv
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch import validate
+from fl_sketch import files, validate
 from fl_sketch.audit import spectrum
 from fl_sketch.data import datasets
 from fl_sketch.experiment import checkpoint, choices, parts
@@ -72,7 +71,7 @@ def of_run(
         rows.append(_row(number, found[number]))
         say(ROW.format(*rows[-1].values()))
     folder = pathlib.Path(workdir)
-    _write(folder / "spectrum.csv", rows)
+    files.write_rows(folder / "spectrum.csv", rows)
     draw(found, folder / "spectrum.png")
     return rows
 
@@ -134,7 +133,7 @@ def draw(found: dict[int, spectrum.Spectrum], path: str | os.PathLike) -> None:
     dimension.set(xlabel="round", ylabel=f"intrinsic dimension, of {d}")
     top.plot(rounds, [float(spectrum.largest(seen)) for seen in found.values()], "o-")
     top.set(xlabel="round", ylabel="largest |eigenvalue|")
-    figure.savefig(path, dpi=120, metadata={"Software": None})
+    files.write_figure(path, figure)
 
 
 def _row(number: int, seen: spectrum.Spectrum) -> dict[str, Any]:
@@ -146,10 +145,3 @@ def _row(number: int, seen: spectrum.Spectrum) -> dict[str, Any]:
         "intrinsic_dimension": float(spectrum.intrinsic_dimension(seen)),
         "share_near_zero": float(spectrum.share_near_zero(seen)),
     }
-
-
-def _write(path: pathlib.Path, rows: Sequence[dict[str, Any]]) -> None:
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)

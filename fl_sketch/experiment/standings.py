@@ -1,6 +1,5 @@
 """What came of a comparison: a row for each method, as table, csv and picture."""
 
-import csv
 import math
 import os
 import pathlib
@@ -9,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scipy import stats
+
+from fl_sketch import files
 
 Row = dict[str, Any]
 CONFIDENCE = 0.95
@@ -110,9 +111,10 @@ def write(folder: pathlib.Path, rows: list[Row], evaluations: list[Row]) -> None
     budget = min(row["bytes_up"] for row in rows)
     for row in rows:
         row["accuracy_at_budget"] = at_budget(evaluations, row["method"], budget)
-    _csv(folder / "comparison.csv", evaluations)
-    _csv(folder / "standings.csv", rows)
-    (folder / "standings.md").write_text("\n".join(table(rows)) + "\n")
+    files.write_rows(folder / "comparison.csv", evaluations)
+    files.write_rows(folder / "standings.csv", rows)
+    with files.replacing(folder / "standings.md") as partial:
+        partial.write_text("\n".join(table(rows)) + "\n")
     draw(evaluations, folder / "comparison.png")
 
 
@@ -153,9 +155,7 @@ def draw(evaluations: Sequence[Mapping[str, str]], path: os.PathLike) -> None:
             panel.set_xscale("log")
     panels[0].set(ylabel="test accuracy")
     panels[0].legend(fontsize="small")
-    partial = f"{path}.partial"
-    figure.savefig(partial, dpi=120, format="png", metadata={"Software": None})
-    os.replace(partial, path)
+    files.write_figure(path, figure)
 
 
 def _megabytes(rows: Iterable[Mapping[str, str]], names: Sequence[str]) -> float:
@@ -170,15 +170,3 @@ def _accuracy(row: Row) -> str:
     if math.isnan(row["half_width"]):
         return f"{100 * row['accuracy']:.2f}"
     return f"{100 * row['accuracy']:.2f} +- {100 * row['half_width']:.2f}"
-
-
-def _csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "w", newline="") as file:
-        writer = csv.DictWriter(
-            file, list(dict.fromkeys(key for row in rows for key in row)), restval="",
-            lineterminator="\n",
-        )  # fmt: skip
-        writer.writeheader()
-        writer.writerows(rows)
-    os.replace(partial, path)

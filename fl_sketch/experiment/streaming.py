@@ -19,8 +19,8 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch import engine
 from fl_sketch.data import streamed
 from fl_sketch.data.examples import Examples
+from fl_sketch.engine import AXIS
 from fl_sketch.engine.cohort import Sampler, padded
-from fl_sketch.engine.round import AXIS
 from fl_sketch.keys import Purpose, batch_key, for_purpose
 from fl_sketch.protocols import Key
 

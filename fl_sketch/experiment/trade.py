@@ -122,10 +122,7 @@ def _counter(
     """Returns `(seed) -> rounds` after which the error is below the target."""
     clients, d = task.matrices.shape[:2]
     algorithm = iterative_sketching(task.loss, sketch=op, client_rate=step)
-    mesh = jax.make_mesh(
-        (1,), (engine.round.AXIS,), axis_types=(jax.sharding.AxisType.Auto,),
-        devices=jax.devices()[:1],
-    )  # fmt: skip
+    mesh = engine.mesh_over(jax.devices()[:1])
     one_round = engine.make_round(
         algorithm, lambda data, client, plan, key: client[None], mesh
     )

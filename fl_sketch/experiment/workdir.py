@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fl_sketch.experiment import choices, curves
+from fl_sketch.files import replacing
 
 Row = dict[str, Any]
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -146,9 +147,8 @@ class Workdir:
             raise ValueError(msg)
 
     def _write(self, name: str, text: str) -> None:
-        partial = self.folder / f".{name}.partial"
-        partial.write_text(text)
-        os.replace(partial, self.folder / name)
+        with replacing(self.folder / name) as partial:
+            partial.write_text(text)
 
 
 def _listed(keys: Sequence[str], flat: Mapping[str, Any]) -> str:

@@ -116,14 +116,6 @@ def test_scaffold_with_everyone_is_gradient_tracking():
     )
 
 
-def error_of(algorithm, rounds=300):
-    """Returns |x - x*| / |x_0 - x*| on unlike clients, all of them there."""
-    state, _ = run(algorithm, rounds, engine.everyone(CLIENTS))
-    target = np.asarray(optima(CLIENTS)).mean(0)
-    gap = np.asarray(flat(state.server.params)) - target
-    return float(np.linalg.norm(gap) / np.linalg.norm(target))
-
-
 def stretched(params, optimum):
     """A loss of unlike curvature, so that local steps of unlike clients disagree."""
     curvature = 1 + jnp.abs(jnp.sin(3 * optimum))

@@ -1,6 +1,8 @@
 """Configs for tests: a small model on two devices, with a few keys changed."""
 
 from configs import default
+from fl_sketch import experiment
+from fl_sketch.experiment.loop import Watch
 
 
 def config_with(**changes):
@@ -15,3 +17,18 @@ def config_with(**changes):
             place = place[group]
         place[name] = value
     return config
+
+
+def rows_of(data_dir=None, **changes):
+    """Returns the rows of such a config's run, which leaves no files."""
+    config, rows = config_with(**changes), []
+    built = experiment.build(config, data_dir)
+    experiment.train(
+        built,
+        built.compile(),
+        experiment.begin(built, config.eval_every),
+        rounds=config.rounds,
+        checkpoint_every=config.checkpoint_every,
+        watch=Watch(row=rows.append),
+    )
+    return rows

@@ -10,22 +10,7 @@ import pytest
 from configs import default
 from fl_sketch import experiment
 from fl_sketch.experiment import choices, comparison, grid, privately
-from fl_sketch.experiment.loop import Watch
-from tests.experiment.configs import config_with
-
-
-def rows_of(**changes):
-    config, rows = config_with(**changes), []
-    built = experiment.build(config)
-    experiment.train(
-        built,
-        built.compile(),
-        experiment.begin(built, config.eval_every),
-        rounds=config.rounds,
-        checkpoint_every=config.checkpoint_every,
-        watch=Watch(row=rows.append),
-    )
-    return rows
+from tests.experiment.configs import config_with, rows_of
 
 
 @pytest.mark.parametrize(
@@ -132,12 +117,12 @@ def test_keys_that_are_not_in_the_defaults_are_refused(key):
         config.rounds = "many"
 
 
-COMPARISONS = ("compare_das", "compare_fedsketch", "compare_private_safl")
 PLAIN = ("default", "quickstart")  # of which other files say how to run them
 CONFIGS = sorted(
     path.stem
     for path in (pathlib.Path(__file__).parents[2] / "configs").glob("[a-z]*.py")
 )
+COMPARISONS = tuple(name for name in CONFIGS if name.startswith("compare_"))
 
 
 @pytest.mark.parametrize("name", CONFIGS)

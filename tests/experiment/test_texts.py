@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from fl_sketch import experiment
-from fl_sketch.experiment.loop import Watch
 from tests.data import fake_raw
-from tests.experiment.configs import config_with
+from tests.experiment.configs import config_with, rows_of
 
 WORDS = {
     "data__name": "sst2",
@@ -41,16 +40,7 @@ def cache(tmp_path_factory, monkeypatch):
 
 @pytest.mark.parametrize("changes", [WORDS, CHARACTERS], ids=["words", "characters"])
 def test_texts_train(changes, folder):
-    config = config_with(rounds=30, eval_every=15, **changes)
-    built, rows = experiment.build(config, str(folder)), []
-    experiment.train(
-        built,
-        built.compile(),
-        experiment.begin(built, config.eval_every),
-        rounds=config.rounds,
-        checkpoint_every=config.checkpoint_every,
-        watch=Watch(row=rows.append),
-    )
+    rows = rows_of(str(folder), rounds=30, eval_every=15, **changes)
     assert np.isfinite([row["test_loss"] for row in rows]).all()
     assert rows[-1]["train_loss"] < rows[0]["train_loss"]
     assert 0 <= rows[-1]["test_accuracy"] <= 1

@@ -1,0 +1,14 @@
+"""SAFL's Figure 3: SAFL and other compressed methods on SST-2 with a transformer.
+
+Command: python -m launch.compare --config=configs/compare_sst2.py \
+--workdir=/tmp/compare_sst2 --data_dir=DATA
+
+Otherwise as configs/compare_cifar10.py.
+"""
+
+from configs import compare_cifar10
+
+
+def get_comparison(which: str = "100"):
+    """Returns the methods, unsketched FedAdam first."""
+    return compare_cifar10.of_task("sst2", which)

@@ -1,0 +1,36 @@
+"""Files that are whole or not there: readers never see half of one."""
+
+import contextlib
+import csv
+import os
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """Yields where to write what takes the place of `path` when all went well."""
+    path = pathlib.Path(path)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def write_rows(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes rows as csv, under all names that any of them has."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with replacing(path) as partial, open(partial, "w", newline="") as file:
+        writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_figure(path: str | os.PathLike, figure: Any) -> None:
+    """Writes a figure of matplotlib as a png, the same bytes for the same picture."""
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=110, format="png", metadata={"Software": None})
