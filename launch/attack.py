@@ -5,7 +5,9 @@ python -m launch.attack --config=configs/attack_mnist.py --workdir=/tmp/attack \
 python -m launch.attack --config=configs/quickstart.py --workdir=/tmp/mine --images=4
 
 Prints a verdict for each setting. The folder gets attack.csv, and images.png: the true
-images, and what was found.
+images, and what was found. Settings of numbers get curves.png, PSNR against each.
+With --theory: what Theorem 7.5 promises of gradient descent on the first images, and
+what is measured, in theory.csv.
 """
 
 import os
@@ -15,7 +17,7 @@ from ml_collections import config_flags
 
 from fl_sketch import files
 from fl_sketch.audit import gradient_inversion
-from fl_sketch.experiment import grid, leak, ranking
+from fl_sketch.experiment import grid, leak, leak_theory, ranking
 from launch import command
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/.")
@@ -35,19 +37,20 @@ RESTARTS = flags.DEFINE_integer("restarts", 1, "Starts, of which the best counts
 SMOOTHNESS = flags.DEFINE_float("smoothness", 0.0, "The weight of total variation.")
 LABELS = flags.DEFINE_enum("labels", "given", leak.LABELS, "What is known of them.")
 KNOWN_KEY = flags.DEFINE_bool("known_key", True, "Whether the hashes are known.")
+THEORY = flags.DEFINE_integer("theory", 0, "For how many images; 0: no theory.")
 flags.mark_flags_as_required(["config", "workdir"])
 
 
 def settings():
-    """Yields (name, config) of every point of the grid."""
+    """Yields (point, config) of the whole grid."""
     if not OVER.value:
-        yield "as configured", CONFIG.value
+        yield {}, CONFIG.value
         return
     for group in grid.programs(CONFIG.value, grid.read_axes(CONFIG.value, OVER.value)):
         for point in group.points:
             config = group.config.copy_and_resolve_references()
             config.update_from_flattened_dict(point)
-            yield ranking.named(point), config
+            yield point, config
 
 
 def main():
@@ -63,16 +66,28 @@ def main():
         labels=LABELS.value,
         known_key=KNOWN_KEY.value,
     )
-    rows, results = [], {}
+    rows, results, promises = [], {}, []
     os.makedirs(WORKDIR.value, exist_ok=True)
-    for name, config in settings():
+    for point, config in settings():
+        name = ranking.named(point) or "as configured"
         results[name] = leak.run(config, attack, DATA_DIR.value)
-        row = leak.row(results[name])
-        rows.append({"setting": name, **row})
-        print(f"{name}: {leak.verdict(row)}", flush=True)
-    files.write_rows(os.path.join(WORKDIR.value, "attack.csv"), rows)
-    leak.draw(results, os.path.join(WORKDIR.value, "images.png"))
+        rows.append({**point, **leak.row(results[name])})
+        print(f"{name}: {leak.verdict(rows[-1])}", flush=True)
+        if THEORY.value:
+            found = leak_theory.rows(config, DATA_DIR.value, images=THEORY.value)
+            promises += [{**point, **row._asdict()} for row in found]
+            print(*map(leak_theory.line, found), sep="\n", flush=True)
+    files.write_rows(at("attack.csv"), rows)
+    if promises:
+        files.write_rows(at("theory.csv"), promises)
+    leak.draw(results, at("images.png"))
+    leak.draw_curves(rows, at("curves.png"))
     print(f"results in {WORKDIR.value}")
+
+
+def at(name):
+    """Returns a path in the folder of results."""
+    return os.path.join(WORKDIR.value, name)
 
 
 if __name__ == "__main__":

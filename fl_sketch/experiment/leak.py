@@ -21,6 +21,7 @@ from fl_sketch.audit import likeness
 from fl_sketch.data.examples import Examples, normalise
 from fl_sketch.experiment import choices
 from fl_sketch.experiment.build import Program, prepare
+from fl_sketch.experiment.ranking import named
 from fl_sketch.keys import round_keys
 from fl_sketch.protocols import Algorithm, Key, Keys, Server
 
@@ -266,4 +267,36 @@ def draw(results: Mapping[str, Result], path, most: int = 8) -> None:
             panel.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=1)
             panel.set(xticks=[], yticks=[])
         line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
+    files.write_figure(path, figure)
+
+
+def draw_curves(rows: Sequence[Mapping[str, Any]], path) -> None:
+    """Draws PSNR against every key that takes several numbers, if any does.
+
+    A line for each setting of all other keys; the range is the interval of the mean.
+    """
+    from matplotlib.figure import Figure  # takes a second to import
+
+    swept = [
+        key for key in rows[0] if "." in key and len({row[key] for row in rows}) > 1
+    ]
+    drawn = [key for key in swept if isinstance(rows[0][key], int | float)]
+    if not drawn:
+        return
+    figure = Figure(figsize=(5 * len(drawn), 4), layout="constrained")
+    panels = figure.subplots(1, len(drawn), squeeze=False)[0]
+    for panel, key in zip(panels, drawn, strict=True):
+        lines: dict[str, list] = {}
+        for row in sorted(rows, key=lambda row: row[key]):
+            rest = {other: row[other] for other in swept if other != key}
+            lines.setdefault(named(rest), []).append(row)
+        for name, own in lines.items():
+            means = [row["psnr_mean"] for row in own]
+            around = [row["psnr_half_width"] for row in own]
+            panel.errorbar([row[key] for row in own], means, around, label=name or None)
+        panel.axhline(rows[0]["guess_psnr"], ls="--", color="grey", label="a guess")
+        panel.set(xlabel=key, ylabel="PSNR")
+        if min(row[key] for row in rows) > 0:
+            panel.set_xscale("log")
+        panel.legend(fontsize="small")
     files.write_figure(path, figure)

@@ -1,0 +1,171 @@
+"""Theorem 7.5 on an own config: the rate it promises, and the rate that is measured.
+
+The theorem is about plain gradient descent on |m(z) - s|^2. Its constants are taken
+around the true images, in a ball that descent begins in and stays in, and descent is
+run with the step that the theorem admits. Where the constants promise nothing, or a
+step too short to be seen in float32, the row says so: gamma is 0 or tiny.
+"""
+
+import inspect
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from fl_sketch import trees
+from fl_sketch.algorithms import catalog
+from fl_sketch.audit import leakage_theory as theory
+from fl_sketch.audit.leakage_theory import Singular
+from fl_sketch.experiment import leak, parts
+
+SPREAD = 0.05  # of the start and of the points, around the true pixels
+POINTS = 4  # at which constants are taken
+ROUNDING = 1e-10  # of |s|^2: below, L is rounding
+MOST = 2048  # numbers of a message up to which R^T's singular values are found
+
+
+class Row(NamedTuple):
+    """One image's constants and rates.
+
+    Attributes:
+      image: which.
+      numbers: of the message.
+      hessian_1: the pseudo-Hessian's smallest singular value: of the unsketched
+        message's Jacobian by the pixels.
+      hessian_2: the largest.
+      gamma_1: the smallest singular value of R^T; NaN for messages beyond `MOST`.
+      gamma_2: the largest.
+      sigma_1: the smallest singular value of the message's Jacobian.
+      sigma_2: the largest.
+      bend: the Lipschitz constant of that Jacobian.
+      printed: gamma by the constants of Theorem 7.8 as they are printed.
+      step: admitted by those of `leakage_theory.near`.
+      promised: gamma by them: L falls to (1 - gamma) L or below in every step.
+      measured: the least part of L that a step took away.
+      fell: L at the end over L at the start.
+    """
+
+    image: int
+    numbers: int
+    hessian_1: float
+    hessian_2: float
+    gamma_1: float
+    gamma_2: float
+    sigma_1: float
+    sigma_2: float
+    bend: float
+    printed: float
+    step: float
+    promised: float
+    measured: float
+    fell: float
+
+
+def rows(
+    config: ConfigDict,
+    data_dir: str | None = None,
+    *,
+    images: int,
+    steps: int = 300,
+) -> list[Row]:
+    """Returns a row for each of the first test images.
+
+    Args:
+      config: whose messages are attacked.
+      data_dir: of raw data sets.
+      images: how many.
+      steps: of gradient descent.
+
+    Raises:
+      ValueError, TypeError, FileNotFoundError: in one line.
+    """
+    scene = leak.scene_of(config, data_dir, images=images)
+    plain = config.copy_and_resolve_references()
+    plain.sketch.operator = "identity"
+    unsketched = leak.scene_of(plain, data_dir, images=images)
+    sketch = _of_sketch(config, scene)
+    return [_row(scene, unsketched, sketch, number, steps) for number in range(images)]
+
+
+def _of_sketch(config: ConfigDict, scene: leak.Scene) -> Singular:
+    """Returns gamma_1 and gamma_2; 1 for algorithms that have no sketch."""
+    takes = inspect.signature(catalog.ALGORITHMS[config.algorithm]).parameters
+    if "sketch" not in takes or config.sketch.operator == "identity":
+        return Singular(1.0, 1.0)
+    d = trees.size(scene.server.params)
+    op = parts.sketch_of(config, d)
+    if op.size(d) > MOST:
+        return Singular(math.nan, math.nan)
+    return theory.of_sketch(op, scene.keys(0).shared, d)
+
+
+def _row(
+    scene: leak.Scene,
+    unsketched: leak.Scene,
+    sketch: Singular,
+    number: int,
+    steps: int,
+) -> Row:
+    true = jnp.asarray(scene.images[number])
+    noise = jax.random.normal(
+        jax.random.fold_in(scene.attacker, number), (POINTS, *true.shape)
+    )
+    start = true + SPREAD * noise[0]
+    points = jnp.concatenate([true[None], true + SPREAD * noise])
+
+    def view_of(own):
+        view = own.view(own.keys(number), jnp.asarray(own.targets[number]))
+        return lambda z: trees.ravel(view(z))
+
+    view = view_of(scene)
+    seen, message = view(true), theory.singular_values(view, points)
+    hessian = theory.singular_values(view_of(unsketched), points)
+    bend = theory.bend(view, points)
+
+    def value(z):
+        return jnp.sum((view(z) - seen) ** 2)
+
+    rate = theory.near(message, bend, start=float(value(start)))
+    values = np.asarray(_descended(value, start, rate.step, steps), np.float64)
+    falling = values[1:] > ROUNDING * float(jnp.sum(seen**2))
+    taken = 1 - values[1:][falling] / values[:-1][falling]
+    return Row(
+        number,
+        seen.size,
+        *hessian,
+        *sketch,
+        *message,
+        bend,
+        0.0 if math.isnan(sketch.largest) else theory.printed(hessian, sketch).gamma,
+        rate.step,
+        rate.gamma,
+        float(taken.min()) if taken.size else math.nan,
+        float(values[-1] / values[0]),
+    )
+
+
+def _descended(value, start, step: float, count: int) -> jax.Array:
+    """Returns the value before each step."""
+
+    @jax.jit
+    def descend(start):
+        def one(z, _):
+            now, slope = jax.value_and_grad(value)(z)
+            return z - step * slope, now
+
+        return jax.lax.scan(one, start, length=count)[1]
+
+    return descend(start)
+
+
+def line(row: Row) -> str:
+    """Returns a row as a sentence."""
+    return (
+        f"image {row.image}: Jacobian from {row.sigma_1:.3g} to {row.sigma_2:.3g}; of "
+        f"L a step of {row.step:.3g} takes {row.promised:.3g} by theory, "
+        f"{row.measured:.3g} or more as measured; with the printed constants: "
+        f"{row.printed:g}"
+    )
