@@ -15,11 +15,14 @@ import numpy as np
 
 from fl_sketch import engine, theory, validate
 from fl_sketch.algorithms import catalog, iterative_sketching
+from fl_sketch.experiment.standings import half_width
 from fl_sketch.protocols import Sketch
 from fl_sketch.wire import FLOAT_BITS
 
 ROUNDS = 64  # in a call, between looks at the error
-HEAD = "operator             b    alpha        step   rounds     bits up   promised"
+HEAD = (
+    "operator             b    alpha        step   rounds     +-     bits up   promised"
+)
 
 
 class Problem(NamedTuple):
@@ -49,6 +52,7 @@ class Row(NamedTuple):
     alpha: float
     step: float
     rounds: float  # the mean over seeds
+    half_width: float  # of its interval
     bits: float  # up, of all clients
     promised: int  # bits
 
@@ -96,7 +100,8 @@ def measure(
             operator, d, compression=d / b, rows=1, layout="whole"
         )
         count = _counter(task, op, step, accuracy * start)
-        mean = float(np.mean([count(seed) for seed in seeds]))
+        counts = [count(seed) for seed in seeds]
+        mean = float(np.mean(counts))
         promise = theory.strongly_convex(
             target=accuracy * start,
             smoothness=task.smoothness,
@@ -108,12 +113,21 @@ def measure(
             b=op.size(d),
         )
         bits = FLOAT_BITS * clients * op.size(d) * mean
-        yield Row(operator, op.size(d), alpha, step, mean, bits, promise.bits)
+        yield Row(
+            operator,
+            op.size(d),
+            alpha,
+            step,
+            mean,
+            half_width(counts),
+            bits,
+            promise.bits,
+        )
 
 
 def line(row: Row) -> str:
     """Returns a row as text, below `HEAD`."""
-    return "{:16} {:5} {:8.4g} {:11.4g} {:8.1f} {:11.4g} {:10.4g}".format(*row)
+    return "{:16} {:5} {:8.4g} {:11.4g} {:8.1f} {:6.1f} {:11.4g} {:10.4g}".format(*row)
 
 
 def _counter(
