@@ -1,0 +1,43 @@
+"""One picture of folders of results."""
+
+import pytest
+
+from fl_sketch import files
+from fl_sketch.experiment import plots
+from tests.launching import launch
+
+
+def row(**changes):
+    names = ("round", "train_loss", "test_loss", "test_accuracy")
+    names += ("bytes_up_total", "bytes_down_total")
+    return dict.fromkeys(names, 1) | changes
+
+
+@pytest.fixture
+def folders(tmp_path):
+    run, sweep, compared = (tmp_path / name for name in ("run", "swept", "compared"))
+    for folder in (run, sweep, compared):
+        folder.mkdir()
+    files.write_rows(run / "metrics.csv", [row(round=1), row(round=2)])
+    points = [
+        {"point": 0, "client.rate": 0.1, "seed": 0},
+        {"point": 1, "client.rate": 0.1, "seed": 1},
+        {"point": 2, "client.rate": 0.3, "seed": 0},
+    ]
+    files.write_rows(sweep / "sweep.csv", [own | row() for own in points])
+    rows = [row(method="SAFL", point=0), row(method="SAFL", point=1)]
+    files.write_rows(compared / "comparison.csv", rows)
+    return [str(run), str(sweep), str(compared)]
+
+
+def test_runs_points_and_methods_have_a_line_each(folders, tmp_path):
+    path = tmp_path / "picture.png"
+    names = plots.plot(folders, path)
+    assert names == ["run", "swept client.rate=0.1", "swept client.rate=0.3", "SAFL"]
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_folder_without_results_is_refused_in_a_line(tmp_path):
+    done = launch("launch.plot", f"--workdir={tmp_path}", f"--out={tmp_path}/p.png")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "comparison.csv, sweep.csv, metrics.csv" in done.stderr
