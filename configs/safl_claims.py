@@ -47,7 +47,7 @@ TASKS = {
 TINY = {"cifar10": 20, "sst2": 100}  # numbers
 RATES = (0.001, 0.003, 0.01, 0.03)
 TOO_LONG = {("sst2", "gaussian")}  # 132 million random numbers a message
-SGD_RATES = (0.01, 0.03, 0.1, 0.3)
+SGD_RATES = (0.1, 0.3, 1.0, 3.0)
 CLAIMS = {
     "10x": {"sketch.compression": 10.0},
     "100x": {"sketch.compression": 100.0},

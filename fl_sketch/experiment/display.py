@@ -7,6 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from fl_sketch.engine.ledger import FLOAT_BYTES
 from fl_sketch.experiment.build import Experiment
 
 COLUMNS = {
@@ -27,19 +28,26 @@ def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
     up = facts["bytes_up_planned"]
     sent = f"{up / 1e3:.4g} kB up" if up is not None else "up: depends on the round"
     exchanges = "" if facts["exchanges"] == 1 else f", {facts['exchanges']} exchanges"
-    fewer = f"{facts['compression']:.4g} times fewer than the model has"
-    if facts["sketch_size"] == facts["d"]:
-        fewer = "as many as the model has"
     return [
         f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
         f"{facts['dataset']}, {facts['clients']} clients, {facts['devices']} devices",
-        f"  a message: {facts['sketch_size']} numbers, {fewer}"
+        f"  a message: {_message(facts)}"
         f"{exchanges}; a client's round: {sent}, {_down(prices)}",
         f"  {config.rounds} rounds, cohorts: {_cohorts(config)}; held in memory: "
         f"updates of {facts['kept_updates']}; privacy: {_kept(experiment.promise)}",
         *_bank(facts),
         *_how(experiment.promise),
     ]
+
+
+def _message(facts: Mapping[str, Any]) -> str:
+    """Says how short a message is: in numbers, or in bytes if it is compressed."""
+    sent, up, d = facts["sketch_size"], facts["bytes_up_planned"], facts["d"]
+    if up is not None and up < FLOAT_BYTES * sent:
+        return f"{up} bytes, {FLOAT_BYTES * d / up:.4g} times fewer than the model's"
+    if sent == d:
+        return f"{d} numbers, as many as the model has"
+    return f"{sent} numbers, {d / sent:.4g} times fewer than the model has"
 
 
 def _bank(facts: Mapping[str, Any]) -> list[str]:

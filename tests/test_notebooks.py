@@ -1,0 +1,34 @@
+"""Notebooks run from top to bottom, and carry small outputs of such a run."""
+
+import pathlib
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+FOLDER = pathlib.Path(__file__).parents[1] / "notebooks"
+LARGEST = 100_000  # bytes, pictures included
+
+
+def kinds(notebook):
+    """Returns what every cell shows: texts and pictures, not their contents."""
+    return [
+        {mime for out in cell.get("outputs", ()) for mime in out.get("data", ("text",))}
+        for cell in notebook.cells
+    ]
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda p: p.stem)
+@pytest.mark.filterwarnings("ignore:.*(Proactor|zmq|TCP)")
+def test_notebooks_run_and_show_what_they_showed(path):
+    kept = nbformat.read(path, as_version=4)
+    assert path.stat().st_size < LARGEST
+    fresh = nbformat.from_dict(kept)
+    for cell in fresh.cells:
+        cell.pop("outputs", None)
+        if cell.cell_type == "code":
+            cell.outputs = []
+    resources = {"metadata": {"path": str(path.parent)}}
+    NotebookClient(fresh, timeout=600, resources=resources).execute()
+    assert kinds(fresh) == kinds(kept)
+    assert any(kinds(kept))
