@@ -4,10 +4,11 @@ Command: python -m launch.compare --config=configs/compare_das.py:fashion_mnist,
 --workdir=/tmp/das_table1 --data_dir=DATA
 
 After the colon stand the data, fashion_mnist or features, and the rounds K, which the
-paper does not state. The grid over C and eta_0 is one program for each bound and
-epsilon; accuracy is the mean over the last 5 rounds. The last methods have the
-noise of the paper's formula with its unstated constant as 1, and the noise that it
-takes without credit for sampling clients, so that what accounting changes can be seen.
+paper does not state; then may stand `few`, for the 12 points of the grid with small C
+and large eta_0. The grid over C and eta_0 is one program for each bound and epsilon;
+accuracy is the mean over the last 5 rounds. The last methods have the noise of the
+paper's formula with its unstated constant as 1, and the noise that it takes without
+credit for sampling clients, so that what accounting changes can be seen.
 """
 
 from configs import das_fashion_mnist, das_features
@@ -23,13 +24,15 @@ EPSILONS = (5.0, 1.5)
 
 def get_comparison(which: str = "fashion_mnist,100"):
     """Returns both bounds at both privacy levels, and no privacy."""
-    data, _, rounds = which.partition(",")
-    if data not in DATA or not rounds.isdigit():
-        msg = f"Expected configs/compare_das.py:{'|'.join(DATA)},ROUNDS, got {which}."
+    data, rounds, few, *rest = *which.split(","), "", ""
+    if data not in DATA or not rounds.isdigit() or few not in ("", "few") or any(rest):
+        allowed = f"{'|'.join(DATA)},ROUNDS[,few]"
+        msg = f"Expected configs/compare_das.py:{allowed}, got {which}."
         raise ValueError(msg)
     base = DATA[data].get_config()
     base.rounds = int(rounds)
-    grid = {"client.rate": RATES, "privacy.threshold": THRESHOLDS}
+    rates, thresholds = (RATES[3:], THRESHOLDS[3:]) if few else (RATES, THRESHOLDS)
+    grid = {"client.rate": rates, "privacy.threshold": thresholds}
     methods = {
         f"{bound}, epsilon {epsilon:g}": Method(
             {"algorithm": algorithm, "privacy.target_epsilon": epsilon}, grid
