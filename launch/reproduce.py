@@ -1,0 +1,47 @@
+"""Runs again what the folders of results came from.
+
+python -m launch.reproduce --list
+python -m launch.reproduce --only=song_trade --workdir=/tmp/again --data_dir=DATA
+
+Each gets a folder of its own in the workdir; the same command again goes on where it
+was stopped. The papers' numbers and ours stand side by side in results/README.md.
+"""
+
+import os
+import sys
+
+from absl import flags
+
+from fl_sketch import validate
+from launch import command
+from launch.reproductions import REPRODUCTIONS, run
+
+LIST = flags.DEFINE_bool("list", False, "Print what there is, and run nothing.")
+ONLY = flags.DEFINE_multi_string("only", [], "A name of the list; may be repeated.")
+WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
+DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
+)
+
+
+def main():
+    """Prints the list, or runs the commands."""
+    for name in ONLY.value:
+        validate.one_of(tuple(REPRODUCTIONS), only=name)
+    chosen = {name: REPRODUCTIONS[name] for name in ONLY.value or REPRODUCTIONS}
+    if LIST.value:
+        for name, one in chosen.items():
+            print(f"{name:16} {one.minutes:4} minutes  {one.claim}")
+        return
+    if not WORKDIR.value:
+        msg = "Expected --workdir to name a folder, or --list, got neither."
+        raise ValueError(msg)
+    data = DATA_DIR.value or os.environ.get("FL_SKETCH_DATA", "")
+    for name, one in chosen.items():
+        failed = run(one, os.path.join(WORKDIR.value, name), data)
+        if failed:
+            sys.exit(failed)
+
+
+if __name__ == "__main__":
+    command.run(main)
