@@ -68,6 +68,7 @@ def get_config() -> ConfigDict:
     config.sketch.numbers = 0  # b itself, all rows together; 0: d / compression
     config.sketch.rows = 1
     config.sketch.layout = "whole"  # or leaves: a sketch for each parameter array
+    config.sketch.stored = False  # R as one matrix in memory: for attacks
     config.sketch.forget = "subtract"  # or zero: for fetchsgd
     config.sketch.masking = False  # momentum forgets too, for fetchsgd
     config.sketch.window = 0  # rounds that fetchsgd keeps errors for; 0: all

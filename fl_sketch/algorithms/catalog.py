@@ -105,6 +105,8 @@ LAYOUTS: dict[str, Callable[[Sketch], Sketch]] = {
     "leaves": sketch.leaf_by_leaf,
 }
 
+STORED = 0x570  # the seed of matrices that are stored
+
 
 def build_sketch(
     operator: str,
@@ -114,8 +116,12 @@ def build_sketch(
     rows: int,
     layout: str,
     numbers: int = 0,
+    stored: bool = False,
 ) -> Sketch:
-    """Returns an operator that sends so many numbers, or else d / compression."""
+    """Returns an operator that sends so many numbers, or else d / compression.
+
+    Stored, it is one matrix for all rounds and takes that times d.
+    """
     validate.one_of(tuple(OPERATORS), operator=operator)
     validate.one_of(tuple(LAYOUTS), layout=layout)
     validate.in_range(0, d, numbers=numbers)
@@ -123,7 +129,8 @@ def build_sketch(
         msg = f"Expected compression >= 1, got compression={compression}."
         raise ValueError(msg)
     b = numbers or max(1, int(d / compression))
-    return LAYOUTS[layout](OPERATORS[operator](b, rows))
+    op = OPERATORS[operator](b, rows)
+    return LAYOUTS[layout](sketch.stored(op, jax.random.key(STORED)) if stored else op)
 
 
 def build_compressor(

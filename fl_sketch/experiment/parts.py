@@ -34,6 +34,7 @@ def sketch_of(config: ConfigDict, params: Tree | int) -> Sketch:
             numbers=sketch.numbers,
             rows=sketch.rows,
             layout=sketch.layout,
+            stored=sketch.stored,
         )
 
 

@@ -24,3 +24,4 @@ from fl_sketch.sketch.leafwise import leaf_by_leaf as leaf_by_leaf
 from fl_sketch.sketch.on_trees import fixed_key as fixed_key
 from fl_sketch.sketch.sampling import identity as identity
 from fl_sketch.sketch.sampling import uniform_sampling as uniform_sampling
+from fl_sketch.sketch.stored import stored as stored

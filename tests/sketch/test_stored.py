@@ -1,0 +1,44 @@
+"""A stored operator is the operator under its key, and nothing else."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fl_sketch import sketch
+from fl_sketch.algorithms import catalog
+
+KEY, OTHER = jax.random.key(1), jax.random.key(2)
+TREE = {"w": jax.random.normal(KEY, (7, 9)), "b": jnp.ones(5)}
+OPERATORS = {
+    "gaussian": sketch.gaussian(130),  # more rows than are made together
+    "ams": sketch.ams(8),
+    "srht": sketch.srht(8),
+    "count_sketch": sketch.count_sketch(cols=6, rows=2),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_it_is_the_operator_under_its_key_whatever_key_it_is_given(name):
+    op = OPERATORS[name]
+    stored = sketch.stored(op, KEY)
+    assert stored.fixed_key and stored.size(TREE) == op.size(TREE)
+    message = op.apply(KEY, TREE)
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    np.testing.assert_allclose(jax.jit(stored.apply)(OTHER, TREE), message, **close)
+    expected = op.transpose(KEY, message, TREE)
+    for read in (stored.transpose, stored.estimate):
+        found = jax.jit(lambda m, read=read: read(OTHER, m, TREE))(message)
+        chex.assert_trees_all_close(found, expected, **close)
+    half = stored.resize(4)
+    np.testing.assert_allclose(
+        half.apply(OTHER, TREE), op.resize(4).apply(KEY, TREE), **close
+    )
+
+
+def test_configs_may_ask_for_it():
+    options = {"compression": 4.0, "rows": 1, "layout": "whole", "stored": True}
+    op, x = catalog.build_sketch("gaussian", 40, **options), jnp.arange(40.0)
+    assert op.fixed_key and op.size(40) == 10
+    np.testing.assert_array_equal(op.apply(KEY, x), op.apply(OTHER, x))
