@@ -28,6 +28,20 @@ def _compare(config: str) -> str:
     return f"launch.compare --config=configs/{config} --workdir=WORKDIR --data_dir=DATA"
 
 
+def _safl(claim: str) -> str:
+    return (
+        f"launch.train --config=configs/safl_claims.py:cifar10,{claim} "
+        "--config.checkpoint_every=100 --config.checkpoint_keep=0 --data_dir=DATA"
+    )
+
+
+def _spectrum(model: str) -> str:
+    return (
+        f"launch.spectrum --workdir=WORKDIR/{model} --data_dir=DATA --probes=2 "
+        "--steps=40"
+    )
+
+
 REPRODUCTIONS = {
     "song_trade": Reproduction(
         "Song et al., Theorem 5.1 and Corollary 5.2: bits do not grow as b shrinks",
@@ -54,6 +68,17 @@ REPRODUCTIONS = {
             "launch.benchmark --suite=engine --out=WORKDIR/engine_cpu.jsonl",
         ),
         60,
+    ),
+    "hessian": Reproduction(
+        "Chen et al., Figure 5: a spectrum with most eigenvalues near zero",
+        (
+            f"{_safl('fedadam')} --workdir=WORKDIR/resnet",
+            f"{_spectrum('resnet')} --examples=100",
+            f"{_safl('100x')} --config.model.name=vit --config.model.size=small "
+            "--workdir=WORKDIR/vit",
+            f"{_spectrum('vit')} --examples=200",
+        ),
+        25,
     ),
     "das_quadratics": Reproduction(
         "Das et al., Figures 1 to 3: normalisation ahead of clipping on quadratics",
