@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fl_sketch.experiment.grid import Axis
+from fl_sketch.experiment.standings import half_width
 
 Row = dict[str, Any]
 WHOLE = ("point", "round", "bytes_up_total", "bytes_down_total")
@@ -25,7 +26,7 @@ def ranked(rows: Iterable[Mapping[str, Any]], axes: Sequence[Axis]) -> list[Row]
 
 
 def over_seeds(last: Sequence[Row], axes: Sequence[Axis]) -> list[Row]:
-    """Returns mean and standard deviation of the test accuracy over seeds, best first.
+    """Returns mean, deviation and interval of the accuracy over seeds, best first.
 
     A setting that diverged with any seed has no mean.
 
@@ -43,6 +44,7 @@ def over_seeds(last: Sequence[Row], axes: Sequence[Axis]) -> list[Row]:
             **dict(zip(keys, values, strict=True)),
             "mean": sum(own) / len(own),
             "deviation": statistics.stdev(own) if _finite(own) else math.nan,
+            "half_width": half_width(own),
             "seeds": len(own),
             "diverged": sum(not math.isfinite(one) for one in own),
         }
@@ -63,6 +65,25 @@ def table(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
             _line(keys, _shown(row, keys), _mean(row)) for row in over_seeds(last, axes)
         ]
     return lines
+
+
+def markdown(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
+    """Returns a table to paste: settings, best first, with Student's 95 % interval.
+
+    Without several seeds it has every point.
+    """
+    swept = seeds_swept(axes)
+    keys = [axis.key for axis in axes if not (swept and axis.key == "seed")]
+    rows = over_seeds(last, axes) if swept else last
+    cells = [[*keys, "test accuracy"], ["---"] * (len(keys) + 1)]
+    for row in rows:
+        said = f"{100 * row['mean' if swept else 'test_accuracy']:.2f}"
+        if row["diverged"]:
+            said = "diverged"
+        elif swept:
+            said += f" +- {100 * row['half_width']:.2f}"
+        cells.append([*_shown(row, keys), said])
+    return ["| " + " | ".join(line) + " |" for line in cells]
 
 
 def seeds_swept(axes: Sequence[Axis]) -> bool:

@@ -23,6 +23,7 @@ from fl_sketch.experiment.build import build, prepare
 from fl_sketch.experiment.loop import CALL_SECONDS, Row, Stopped
 from fl_sketch.experiment.signals import stopping_on_signals
 from fl_sketch.experiment.workdir import Files, Workdir
+from fl_sketch.files import replacing
 
 
 def sweep(
@@ -68,7 +69,10 @@ def sweep(
             times = _run_rest(outlines, folder, data_dir, how, say)
             results = summary_of(config, axes, outlines, folder.rows)
             found = folder.finish({**results, "map": how, **times})
-    for line in ranking.table(ranking.ranked(folder.rows, axes), axes):
+        last = ranking.ranked(folder.rows, axes)
+        with replacing(folder.folder / "sweep.md") as partial:
+            partial.write_text("\n".join(ranking.markdown(last, axes)) + "\n")
+    for line in ranking.table(last, axes):
         say(line)
     say(f"results in {workdir}")
     return found

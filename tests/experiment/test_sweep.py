@@ -267,6 +267,14 @@ def test_the_best_stand_first_and_what_diverged_last():
     assert re.search(r"0\.2 +3 +1 diverged in round 4$", lines[8])
     assert re.search(r"0\.1 +3 +0\.4100 \+- 0\.0141$", lines[10])
     assert lines[13].endswith("diverged with 1 of 2 seeds")
+    assert ranking.markdown(last, axes) == [
+        "| client.rate | sketch.rows | test accuracy |",
+        "| --- | --- | --- |",
+        "| 0.1 | 3 | 41.00 +- 12.71 |",
+        "| 0.2 | 1 | 31.00 +- 12.71 |",
+        "| 0.1 | 1 | 21.00 +- 12.71 |",
+        "| 0.2 | 3 | diverged |",
+    ]
 
 
 @pytest.mark.parametrize(
