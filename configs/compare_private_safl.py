@@ -14,7 +14,7 @@ from fl_sketch.experiment.comparison import Comparison, Method
 
 COMPRESSIONS = (3.0, 10.0, 30.0, 100.0)
 EPSILONS = (2.0, 8.0)
-RATES = {"server.rate": (0.0003, 0.001, 0.003)}
+RATES = {"server.rate": (0.003, 0.01, 0.03)}
 
 
 def get_comparison():
