@@ -6,14 +6,17 @@ Command: python -m launch.compare --config=configs/compare_cifar10.py \
 After a colon may stand how much smaller messages are than the model, 100 unless told
 (configs/compare_cifar10.py:1000). 1-bit Adam has one size, 32 times smaller after its
 first rounds, and SAFL at that size beside it. A round has the same examples for all:
-two local steps of 32, or one gradient of 64. Every method is tuned over four rates.
+two local steps of 32, or one gradient of 64. Every method is
+tuned over as many rates.
 """
 
 from configs import safl_claims
 from fl_sketch.experiment.comparison import Comparison, Method
 
-SGD_RATES = (0.01, 0.03, 0.1, 0.3)
-MARINA_RATES = (0.003, 0.01, 0.03, 0.1)  # random numbers are 100 times what they were
+SGD_RATES = {"cifar10": (0.03, 0.1, 0.3), "sst2": (0.01, 0.03, 0.1, 0.3)}
+# Its random numbers are a hundred times what they were.
+MARINA_RATES = {"cifar10": (0.003, 0.01, 0.03), "sst2": (0.003, 0.01, 0.03, 0.1)}
+COCKTAIL_RATES = {"cifar10": (0.3, 1.0, 3.0), "sst2": (0.3, 1.0, 3.0, 10.0)}
 WARMUP = 0.1  # the share of 1-bit Adam's rounds that are Adam's
 
 
@@ -28,8 +31,8 @@ def of_task(task: str, which: str) -> Comparison:
         msg = f"Expected a compression after the colon, 100 say, got {which}."
         raise ValueError(msg)
     base = safl_claims.get_config(f"{task},100x")
-    adam = {"server.rate": safl_claims.RATES}
-    sgd = {"server.rate": SGD_RATES}
+    adam = {"server.rate": safl_claims.RATES[task]}
+    sgd = {"server.rate": SGD_RATES[task]}
     compressed = {"compressor.compression": float(which)}
     # Of the same examples in a round, for methods without local steps.
     batch = base.client.steps * base.client.batch
@@ -56,7 +59,7 @@ def of_task(task: str, which: str) -> Comparison:
         ),
         "marina": other(
             "marina",
-            {"server.rate": MARINA_RATES},
+            {"server.rate": MARINA_RATES[task]},
             **{
                 "compressor.name": "random_k",
                 "compressor.probability": 1 / float(which),
@@ -64,7 +67,7 @@ def of_task(task: str, which: str) -> Comparison:
                 **gradient,
             },
         ),
-        "cocktail": other("cocktail_sgd", {"server.rate": (0.3, 1.0, 3.0, 10.0)}),
+        "cocktail": other("cocktail_sgd", {"server.rate": COCKTAIL_RATES[task]}),
         "cd_adam": other("cd_adam", adam, **gradient),
         "onebit_adam": Method(
             {
@@ -75,4 +78,4 @@ def of_task(task: str, which: str) -> Comparison:
             adam,
         ),
     }
-    return Comparison(base, methods, tuning_rounds=base.rounds // 4)
+    return Comparison(base, methods, tuning_rounds=safl_claims.TUNING_ROUNDS[task])

@@ -51,11 +51,6 @@ REPRODUCTIONS = {
         ),
         1,
     ),
-    "safl_cifar10": Reproduction(
-        "Chen et al., Figures 1 and 6: SAFL by sketch size, server and operator",
-        (_compare("safl_claims.py:cifar10"),),
-        60,
-    ),
     "safl_sst2": Reproduction(
         "Chen et al., Figures 3 and 6: the same on sentences",
         (_compare("safl_claims.py:sst2"),),
