@@ -6,8 +6,7 @@ Command: python -m launch.compare --config=configs/compare_cifar10.py \
 After a colon may stand how much smaller messages are than the model, 100 unless told
 (configs/compare_cifar10.py:1000). 1-bit Adam has one size, 32 times smaller after its
 first rounds, and SAFL at that size beside it. A round has the same examples for all:
-two local steps of 32, or one gradient of 64. Every method is
-tuned over as many rates.
+two local steps of 32, or one gradient of 64. Every method is tuned over as many rates.
 """
 
 from configs import safl_claims
