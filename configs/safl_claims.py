@@ -48,7 +48,7 @@ TINY = {"cifar10": 20, "sst2": 100}  # numbers
 RATES = {"cifar10": (0.003, 0.01, 0.03), "sst2": (0.001, 0.003, 0.01, 0.03)}
 TOO_LONG = {("sst2", "gaussian")}  # 132 million random numbers a message
 SGD_RATES = {"cifar10": (0.3, 1.0, 3.0), "sst2": (0.1, 0.3, 1.0, 3.0)}
-# Of the search. A quarter of the rounds chooses rates that are too large for all.
+# Of the search. On CIFAR-10 a quarter of the rounds chose rates too large for all.
 TUNING_ROUNDS = {"cifar10": 400, "sst2": 75}
 CLAIMS = {
     "10x": {"sketch.compression": 10.0},

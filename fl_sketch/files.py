@@ -21,6 +21,18 @@ def replacing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         raise
 
 
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Writes a text."""
+    with replacing(path) as partial:
+        partial.write_text(text)
+
+
+def read_rows(path: str | os.PathLike) -> list[dict[str, str]]:
+    """Returns the rows of a csv file, as strings."""
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def write_rows(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes rows as csv, under all names that any of them has."""
     names = list(dict.fromkeys(name for row in rows for name in row))

@@ -4,6 +4,7 @@ In a command, WORKDIR is the folder that was given and DATA that of the raw data
 """
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -52,7 +53,7 @@ REPRODUCTIONS = {
         1,
     ),
     "safl_sst2": Reproduction(
-        "Chen et al., Figures 3 and 6: the same on sentences",
+        "Chen et al., Figures 3 and 6: SAFL on sentences, by sketch size and server",
         (_compare("safl_claims.py:sst2"),),
         25,
     ),
@@ -91,9 +92,10 @@ REPRODUCTIONS = {
 def run(one: Reproduction, folder: str | os.PathLike, data: str) -> int:
     """Runs the commands up to the first that fails; returns its exit code, or 0."""
     os.makedirs(folder, exist_ok=True)
+    places = {"WORKDIR": str(folder), "DATA": data}
     for line in one.commands:
         words = [
-            word.replace("WORKDIR", str(folder)).replace("DATA", data)
+            re.sub("WORKDIR|DATA", lambda found: places[found[0]], word)
             for word in shlex.split(line)
         ]
         print("python -m", shlex.join(words), flush=True)

@@ -43,8 +43,8 @@ def main():
         for row in measured:
             print(trade.line(row), flush=True)
             rows.append(row._asdict())
-    if OUT.value:
-        files.write_rows(OUT.value, rows)
+            if OUT.value:
+                files.write_rows(OUT.value, rows)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ searched with a seed of its own; what is reported are other seeds of the best po
 Both are sweeps, so that what is done is kept when a comparison is begun again.
 """
 
-import csv
 import inspect
 import math
 import os
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch import validate
+from fl_sketch import files, validate
 from fl_sketch.experiment import grid, standings
 from fl_sketch.experiment.standings import Row
 from fl_sketch.experiment.sweep import sweep
@@ -122,7 +121,7 @@ def run(
             seeds = ",".join(map(str, comparison.seeds))
             sweep(config, [f"seed={seeds}"], own / "seeds", data_dir, say=_nothing)
             bar.update()
-            found = _read(own / "seeds")
+            found = files.read_rows(own / "seeds" / "sweep.csv")
             rows.append(standings.row(name, best, found, comparison.last))
             evaluations += [{"method": name, **row} for row in found]
             say("  " + standings.said(rows[-1]))
@@ -156,7 +155,7 @@ def _tuned(comparison, method, config, folder, data_dir, say) -> dict[str, Any]:
     over = [f"{key}={','.join(map(str, v))}" for key, v in method.tune.items()]
     over.append(f"seed={comparison.tuning_seed}")
     sweep(config, over, folder, data_dir, say=_nothing)
-    points = standings.by_point(_read(folder))
+    points = standings.by_point(files.read_rows(folder / "sweep.csv"))
     scores = {n: standings.score(rows, comparison.last) for n, rows in points.items()}
     if not any(map(math.isfinite, scores.values())):
         say(f"  all {len(scores)} points of its grid diverged")
@@ -168,11 +167,6 @@ def _tuned(comparison, method, config, folder, data_dir, say) -> dict[str, Any]:
     said = ", ".join(f"{key}={value:g}" for key, value in best.items())
     say(f"  best of {len(points)}: {said}, {scores[number]:.4f}")
     return best
-
-
-def _read(folder: pathlib.Path) -> list[dict[str, str]]:
-    with open(folder / "sweep.csv", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def _slug(name: str) -> str:

@@ -47,7 +47,7 @@ def _message(facts: Mapping[str, Any]) -> str:
         return f"{up} bytes, {FLOAT_BYTES * d / up:.4g} times fewer than the model's"
     if sent == d:
         return f"{d} numbers, as many as the model has"
-    return f"{sent} numbers, {d / sent:.4g} times fewer than the model has"
+    return f"{sent} numbers, {facts['compression']:.4g} times fewer than the model has"
 
 
 def _bank(facts: Mapping[str, Any]) -> list[str]:

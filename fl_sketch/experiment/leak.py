@@ -277,9 +277,9 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path) -> None:
     """
     from matplotlib.figure import Figure  # takes a second to import
 
-    swept = [
-        key for key in rows[0] if "." in key and len({row[key] for row in rows}) > 1
-    ]
+    names = list(rows[0])  # the keys of a setting, then its numbers
+    keys = names[: names.index("images")]
+    swept = [key for key in keys if len({row[key] for row in rows}) > 1]
     drawn = [key for key in swept if isinstance(rows[0][key], int | float)]
     if not drawn:
         return

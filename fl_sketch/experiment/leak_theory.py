@@ -41,7 +41,8 @@ class Row(NamedTuple):
       sigma_1: the smallest singular value of the message's Jacobian.
       sigma_2: the largest.
       bend: the Lipschitz constant of that Jacobian.
-      printed: gamma by the constants of Theorem 7.8 as they are printed.
+      printed: gamma by the constants of Theorem 7.8 as they are printed; NaN where
+        gamma_1 is.
       step: admitted by those of `leakage_theory.near`.
       promised: gamma by them: L falls to (1 - gamma) L or below in every step.
       measured: the least part of L that a step took away.
@@ -139,7 +140,7 @@ def _row(
         *sketch,
         *message,
         bend,
-        0.0 if math.isnan(sketch.largest) else theory.printed(hessian, sketch).gamma,
+        theory.printed(hessian, sketch).gamma,
         rate.step,
         rate.gamma,
         float(taken.min()) if taken.size else math.nan,

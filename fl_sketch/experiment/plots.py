@@ -1,10 +1,10 @@
 """One picture of several runs, sweeps and comparisons that are done."""
 
-import csv
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from fl_sketch import files
 from fl_sketch.experiment import standings
 
 FILES = ("comparison.csv", "sweep.csv", "metrics.csv")
@@ -31,10 +31,7 @@ def evaluations_of(workdir: str) -> Iterator[dict[str, Any]]:
     if found is None:
         msg = f"Expected a folder with one of {', '.join(FILES)}, got {workdir}."
         raise ValueError(msg)
-    with open(folder / found, newline="") as file:
-        rows = list(csv.DictReader(file))
-    finished = [row for row in rows if row["test_accuracy"]]
-    for row in finished:
+    for row in files.read_rows(folder / found):
         if found == "comparison.csv":
             yield row
         elif found == "metrics.csv":
@@ -44,5 +41,7 @@ def evaluations_of(workdir: str) -> Iterator[dict[str, Any]]:
 
 
 def _point_of(row: dict[str, str]) -> Iterable[str]:
-    """Returns the keys that were swept, but for the seed."""
-    return (f"{key}={value}" for key, value in row.items() if "." in key)
+    """Returns the keys that were swept, but for the seed: they follow the point."""
+    names = list(row)
+    keys = names[names.index("point") + 1 : names.index("round")]
+    return (f"{key}={row[key]}" for key in keys if key != "seed")

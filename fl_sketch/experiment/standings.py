@@ -113,8 +113,7 @@ def write(folder: pathlib.Path, rows: list[Row], evaluations: list[Row]) -> None
         row["accuracy_at_budget"] = at_budget(evaluations, row["method"], budget)
     files.write_rows(folder / "comparison.csv", evaluations)
     files.write_rows(folder / "standings.csv", rows)
-    with files.replacing(folder / "standings.md") as partial:
-        partial.write_text("\n".join(table(rows)) + "\n")
+    files.write_text(folder / "standings.md", "\n".join(table(rows)) + "\n")
     draw(evaluations, folder / "comparison.png")
 
 

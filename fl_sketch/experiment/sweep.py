@@ -23,7 +23,7 @@ from fl_sketch.experiment.build import build, prepare
 from fl_sketch.experiment.loop import CALL_SECONDS, Row, Stopped
 from fl_sketch.experiment.signals import stopping_on_signals
 from fl_sketch.experiment.workdir import Files, Workdir
-from fl_sketch.files import replacing
+from fl_sketch.files import write_text
 
 
 def sweep(
@@ -70,8 +70,8 @@ def sweep(
             results = summary_of(config, axes, outlines, folder.rows)
             found = folder.finish({**results, "map": how, **times})
         last = ranking.ranked(folder.rows, axes)
-        with replacing(folder.folder / "sweep.md") as partial:
-            partial.write_text("\n".join(ranking.markdown(last, axes)) + "\n")
+        lines = ranking.markdown(last, axes)
+        write_text(folder.folder / "sweep.md", "\n".join(lines) + "\n")
     for line in ranking.table(last, axes):
         say(line)
     say(f"results in {workdir}")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fl_sketch.experiment import choices, curves
-from fl_sketch.files import replacing
+from fl_sketch.files import write_text
 
 Row = dict[str, Any]
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -100,7 +100,7 @@ class Workdir:
         rows = list(csv.DictReader(lines))
         self.rows = rows[: how_many(rows)]
         if self.rows:
-            self._write(path.name, "".join(lines[: len(self.rows) + 1]))
+            write_text(path, "".join(lines[: len(self.rows) + 1]))
         else:
             path.unlink()
 
@@ -123,7 +123,9 @@ class Workdir:
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         }
-        self._write(self._files.summary, json.dumps(whole, indent=2) + "\n")
+        write_text(
+            self.folder / self._files.summary, json.dumps(whole, indent=2) + "\n"
+        )
         return whole
 
     def summary(self) -> Row | None:
@@ -134,7 +136,7 @@ class Workdir:
     def _require_same(self, config: Mapping[str, Any]) -> None:
         path = self.folder / "config.json"
         if not path.exists():
-            self._write("config.json", json.dumps(config, indent=2) + "\n")
+            write_text(self.folder / "config.json", json.dumps(config, indent=2) + "\n")
             return
         theirs, ours = choices.flat(json.loads(path.read_text())), choices.flat(config)
         unlike = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
@@ -145,10 +147,6 @@ class Workdir:
                 f"got {_listed(unlike, ours)}: take another workdir."
             )
             raise ValueError(msg)
-
-    def _write(self, name: str, text: str) -> None:
-        with replacing(self.folder / name) as partial:
-            partial.write_text(text)
 
 
 def _listed(keys: Sequence[str], flat: Mapping[str, Any]) -> str:

@@ -104,8 +104,7 @@ SIGNS = {"mixer": mixer_signs, "polynomial": polynomial_signs}
 def flip(x: jax.Array, mask: jax.Array) -> jax.Array:
     """Returns float32 values with the sign flipped where the mask has its top bit.
 
-    As a product with +-1 made of bits: as fast as flipping the bit in place, which
-    no derivative would see.
+    As a product with +-1 made of bits, since no derivative would see a bit flipped.
 
     Args:
       x: numbers.

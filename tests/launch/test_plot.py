@@ -37,6 +37,16 @@ def test_runs_points_and_methods_have_a_line_each(folders, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def test_settings_that_differ_by_any_key_are_lines_of_their_own(tmp_path):
+    points = [{"point": n, "algorithm": a} for n, a in enumerate(("safl", "fedavg"))]
+    files.write_rows(tmp_path / "sweep.csv", [own | row() for own in points])
+    names = plots.plot([str(tmp_path)], tmp_path / "picture.png")
+    assert [name.split()[-1] for name in names] == [
+        "algorithm=safl",
+        "algorithm=fedavg",
+    ]
+
+
 def test_a_folder_without_results_is_refused_in_a_line(tmp_path):
     done = launch("launch.plot", f"--workdir={tmp_path}", f"--out={tmp_path}/p.png")
     assert done.returncode == 2 and done.stderr.count("\n") == 1

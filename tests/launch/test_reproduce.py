@@ -37,5 +37,5 @@ def test_a_wrong_name_is_refused_with_the_nearest():
 def test_commands_run_one_after_the_other_up_to_the_first_that_fails(tmp_path):
     small = "launch.trade --parameters=8 --sizes={} --seeds=1 --out=WORKDIR/{}.csv"
     commands = [small.format(4, "a"), small.format(9, "b"), small.format(4, "c")]
-    assert run(Reproduction("", tuple(commands), 1), tmp_path / "own", "") == 2
-    assert [path.name for path in (tmp_path / "own").iterdir()] == ["a.csv"]
+    assert run(Reproduction("", tuple(commands), 1), tmp_path / "DATA", "") == 2
+    assert [path.name for path in (tmp_path / "DATA").iterdir()] == ["a.csv"]
