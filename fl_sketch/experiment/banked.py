@@ -7,7 +7,6 @@ written back, so that devices hold one cohort's.
 """
 
 import math
-import pathlib
 from collections.abc import Callable
 
 import jax
@@ -16,14 +15,11 @@ import numpy as np
 
 from fl_sketch import engine
 from fl_sketch.engine.cohort import Sampler
+from fl_sketch.experiment import memory
 from fl_sketch.experiment.streaming import Advance, room
 from fl_sketch.protocols import Algorithm, Tree
 
 PLACES = ("devices", "host")
-MEMORY_FILES = (  # bytes that this process may still have, where the system says so
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-)
 
 
 def row_bytes(algorithm: Algorithm, params: Tree) -> int:
@@ -51,14 +47,8 @@ def place(wanted: str, size: int, mesh: jax.sharding.Mesh) -> str:
             f"processes, got {size / 1e9:.3g} GB of them."
         )
         raise ValueError(msg)
-    free = host_memory()
-    if wanted == "devices":  # each has a copy
-        stats = [device.memory_stats() for device in devices]
-        free = (
-            min(each["bytes_limit"] - each["bytes_in_use"] for each in stats)
-            if all(stats)
-            else free / len(devices)
-        )
+    # Each device has a copy.
+    free = memory.free(devices) if wanted == "devices" else memory.of_host()
     if size > free:
         msg = (
             f"Expected clients' states of at most {free / 1e9:.3g} GB, the memory "
@@ -66,20 +56,6 @@ def place(wanted: str, size: int, mesh: jax.sharding.Mesh) -> str:
         )
         raise ValueError(msg)
     return wanted
-
-
-def host_memory() -> float:
-    """Returns how many bytes this host may still give, as far as it says."""
-    limits = [math.inf]
-    for name in MEMORY_FILES:
-        file = pathlib.Path(name)
-        if file.exists() and file.read_text().strip().isdigit():
-            limits.append(float(file.read_text()))
-    info = pathlib.Path("/proc/meminfo")
-    if info.exists():
-        lines = (line.split() for line in info.read_text().splitlines())
-        limits += [1024.0 * int(words[1]) for words in lines if "MemAvail" in words[0]]
-    return min(limits)
 
 
 def at_places(sampler: Sampler) -> Sampler:

@@ -6,7 +6,6 @@ through its sketch, compressor and mechanism; the attacker knows the round's key
 with `known_key=False` another one.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from fl_sketch.data.examples import Examples, normalise
 from fl_sketch.experiment import choices
 from fl_sketch.experiment.build import Program, prepare
 from fl_sketch.experiment.ranking import named
+from fl_sketch.experiment.standings import half_width
 from fl_sketch.keys import round_keys
 from fl_sketch.protocols import Algorithm, Key, Keys, Server
 
@@ -220,15 +220,14 @@ def _attacked(scene: Scene, attack: Attack) -> inversion.Found:
 
 
 def row(result: Result) -> dict[str, Any]:
-    """Returns the numbers of a result: medians and means with their intervals."""
-    spread = 1.96 / math.sqrt(len(result.psnr))
+    """Returns the numbers of a result: medians and means with Student's intervals."""
     return {
         "images": len(result.psnr),
         "psnr_median": float(np.median(result.psnr)),
         "psnr_mean": float(result.psnr.mean()),
-        "psnr_half_width": float(spread * result.psnr.std()),
+        "psnr_half_width": half_width(result.psnr.tolist()),
         "ssim_mean": float(result.ssim.mean()),
-        "ssim_half_width": float(spread * result.ssim.std()),
+        "ssim_half_width": half_width(result.ssim.tolist()),
         "mse_mean": float(result.mse.mean()),
         "mismatch_median": float(np.median(result.mismatch)),
         "guess_psnr": float(np.median(result.guess)),

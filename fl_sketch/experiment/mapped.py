@@ -3,11 +3,13 @@
 A point is a seed and values of the continuous keys. Seeds are the outer axis: points
 of one seed share its cohorts, batches and sketches, which `vmap` then makes once.
 On a CPU points run one after the other (`lax.map`), since convolutions batched by
-vmap are 2.2 times slower there; elsewhere all at once.
+vmap are 2.2 times slower there; elsewhere all at once, or as many as the device has
+memory for.
 """
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,15 +18,12 @@ import numpy as np
 
 from fl_sketch import engine, validate
 from fl_sketch.data import clients
-from fl_sketch.experiment import choices
+from fl_sketch.experiment import choices, memory
 from fl_sketch.experiment.build import Program
 from fl_sketch.experiment.grid import Group
 from fl_sketch.protocols import Key
 
-MAPS: dict[str, Callable[[Callable], Callable]] = {
-    "loop": lambda one: lambda *all_: jax.lax.map(lambda each: one(*each), all_),
-    "vmap": jax.vmap,
-}
+MAPS = ("loop", "vmap")
 
 
 class Seeded(NamedTuple):
@@ -42,12 +41,14 @@ class Mapped(NamedTuple):
       advance: `(states, done, count) -> (states, Report)`, the latter numpy arrays.
       evaluate: `(states) -> {"test_loss": ..., "test_accuracy": ...}`, numpy arrays.
       seconds: that compiling took.
+      at_once: how many points run at the same time.
     """
 
     states: engine.State
     advance: Callable[[engine.State, int, int], tuple[engine.State, engine.Report]]
     evaluate: Callable[[engine.State], dict[str, np.ndarray]]
     seconds: float
+    at_once: int
 
 
 def default_map() -> str:
@@ -63,20 +64,25 @@ def compile_points(program: Program, group: Group, how: str) -> Mapped:
       group: the points.
       how: a name of `MAPS`.
     """
-    validate.one_of(tuple(MAPS), map=how)
+    validate.one_of(MAPS, map=how)
     begin = time.perf_counter()
     seeded, data = _data(program, group.seeds)
     table = np.array([list(own.values()) for own in group.numbers], np.float32)
     table, seeded = jax.device_put((table, seeded), program.same)
-    start, rounds, evaluate = _over_points(program, group, MAPS[how])
+    start, *_ = _over_points(program, group, (1, 1))
+    states = jax.jit(start, out_shardings=program.same)(table, seeded)
 
-    start = jax.jit(start, out_shardings=program.same)
-    states = start(table, seeded)
-    rounds = jax.jit(rounds, donate_argnums=2, out_shardings=program.same)
-    rounds = rounds.lower(table, seeded, states, data, 0, 0).compile()
-    evaluate = jax.jit(evaluate)
-    evaluate = evaluate.lower(table, seeded, states.server.params, program.test)
-    evaluate = evaluate.compile()
+    most = (len(group.seeds), len(table)) if how == "vmap" else (1, 1)
+    for at_once in _fewer_and_fewer(most):
+        _, rounds, evaluate = _over_points(program, group, at_once)
+        rounds = jax.jit(rounds, donate_argnums=2, out_shardings=program.same)
+        rounds = rounds.lower(table, seeded, states, data, 0, 0).compile()
+        evaluate = jax.jit(evaluate)
+        evaluate = evaluate.lower(table, seeded, states.server.params, program.test)
+        evaluate = evaluate.compile()
+        needed = max(_scratch(rounds), _scratch(evaluate))
+        if needed <= memory.free(program.mesh.local_devices):
+            break
 
     def advance(states, done, count):
         states, reports = rounds(table, seeded, states, data, done, count)
@@ -86,10 +92,33 @@ def compile_points(program: Program, group: Group, how: str) -> Mapped:
         params = states.server.params
         return _points_first(evaluate(table, seeded, params, program.test))
 
-    return Mapped(states, advance, measure, time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
+    return Mapped(states, advance, measure, seconds, math.prod(at_once))
 
 
-def _over_points(program: Program, group: Group, each: Callable):
+def _fewer_and_fewer(at_once: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Yields how many seeds, and numbers of each, to run at once; down to one.
+
+    >>> list(_fewer_and_fewer((3, 4)))
+    [(3, 4), (2, 4), (1, 4), (1, 2), (1, 1)]
+    """
+    yield at_once
+    while at_once != (1, 1):
+        seeds, rows = at_once
+        at_once = (-(-seeds // 2), rows) if seeds > 1 else (1, -(-rows // 2))
+        yield at_once
+
+
+def _scratch(compiled: jax.stages.Compiled) -> float:
+    """Returns the bytes a program takes besides its arguments; 0 if nobody knows."""
+    found = compiled.memory_analysis()
+    if found is None:
+        return 0
+    fresh = found.output_size_in_bytes - found.alias_size_in_bytes
+    return found.temp_size_in_bytes + fresh
+
+
+def _over_points(program: Program, group: Group, at_once: tuple[int, int]):
     """Returns start, rounds and evaluate of a program, over all points."""
     fixed, names = choices.numbers_of(group.config), tuple(group.numbers[0])
 
@@ -102,7 +131,7 @@ def _over_points(program: Program, group: Group, each: Callable):
             del own
             return program.start(numbers(row), seed.key)
 
-        return _over(each, one)(table, seeds, ())
+        return _over(at_once, one)(table, seeds, ())
 
     def rounds(table, seeds, states, data, done, count):
         def one(row, seed, state):
@@ -112,28 +141,40 @@ def _over_points(program: Program, group: Group, each: Callable):
             state = state._replace(server=server)
             return program.rounds(numbers(row), state, seed.key, own, count)
 
-        return _over(each, one)(table, seeds, states)
+        return _over(at_once, one)(table, seeds, states)
 
     def evaluate(table, seeds, params, test):
         def one(row, seed, params):
             del seed
             return program.evaluate(numbers(row), params, test)
 
-        return _over(each, one)(table, seeds, params)
+        return _over(at_once, one)(table, seeds, params)
 
     return start, rounds, evaluate
 
 
-def _over(each: Callable, one: Callable) -> Callable:
+def _over(at_once: tuple[int, int], one: Callable) -> Callable:
     """Returns `(numbers, seeds, own)` for `one` of a row, a seed and what it owns."""
+    seeds_at_once, rows_at_once = at_once
 
     def of_seed(table, seed, own):
-        return each(lambda row, own: one(row, seed, own))(table, own)
+        return _each(rows_at_once, lambda row, own: one(row, seed, own), table, own)
 
     def of_all(table, seeds, own):
-        return each(lambda seed, own: of_seed(table, seed, own))(seeds, own)
+        return _each(
+            seeds_at_once, lambda seed, own: of_seed(table, seed, own), seeds, own
+        )
 
     return of_all
+
+
+def _each(at_once: int, one: Callable, *all_: Any) -> Any:
+    """Returns `one` of every row of all arguments, so many of them at once."""
+    count = len(jax.tree.leaves(all_)[0])
+    if at_once == count > 1:
+        return jax.vmap(one)(*all_)
+    size = at_once if at_once > 1 else None  # a batch of one is batched all the same
+    return jax.lax.map(lambda each: one(*each), all_, batch_size=size)
 
 
 def _data(program: Program, seeds: Sequence[int]) -> tuple[Seeded, clients.Resident]:

@@ -21,6 +21,7 @@ from fl_sketch.data import streamed
 from fl_sketch.data.examples import Examples
 from fl_sketch.engine import AXIS
 from fl_sketch.engine.cohort import Sampler, padded
+from fl_sketch.experiment import memory
 from fl_sketch.keys import Purpose, batch_key, for_purpose
 from fl_sketch.protocols import Key
 
@@ -59,10 +60,8 @@ def form(wanted: str, examples: Examples, mesh: jax.sharding.Mesh) -> str:
 
 def room(devices) -> float:
     """Returns how many bytes of data each of this host's devices may hold."""
-    stats = [device.memory_stats() for device in devices]
-    if not all(stats):  # they use the host's memory, which nobody counts
-        return HOST_LIMIT / len(stats)
-    return min(SHARE * (each["bytes_limit"] - each["bytes_in_use"]) for each in stats)
+    own = memory.of_devices(devices)
+    return HOST_LIMIT / len(devices) if own is None else SHARE * own
 
 
 def drawing(

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from fl_sketch import engine
 from fl_sketch.engine import ledger
-from fl_sketch.experiment import grid, heatmap, mapped, ranking
+from fl_sketch.experiment import grid, heatmap, mapped, memory, ranking
 from fl_sketch.experiment.build import build, prepare
 from fl_sketch.experiment.loop import CALL_SECONDS, Row, Stopped
 from fl_sketch.experiment.signals import stopping_on_signals
@@ -94,10 +94,22 @@ class Outline(NamedTuple):
 
 
 def outline(group: grid.Group, data_dir: str | None) -> Outline:
-    """Checks a program's config as a run of it would be; raises as `build` does."""
+    """Checks a program's config as a run of it would be, and that all points fit.
+
+    Raises:
+      ValueError: in one line; also TypeError and FileNotFoundError, as `build` does.
+    """
     experiment = build(group.config, data_dir)
     leaves = jax.tree.leaves(jax.eval_shape(experiment.start))
     state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    size, free = state_bytes * len(group.points), memory.free(jax.local_devices())
+    if size > free:
+        msg = (
+            f"Expected the states of a program's {len(group.points)} points to take at "
+            f"most {free / 1e9:.3g} GB, the memory there is, got {size / 1e9:.3g} GB: "
+            "sweep over fewer values at a time."
+        )
+        raise ValueError(msg)
     return Outline(group, experiment.facts, experiment.prices, state_bytes)
 
 
@@ -106,7 +118,9 @@ def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> li
     facts = outlines[0].facts
     points = sum(len(o.group.points) for o in outlines)
     sizes = " x ".join(f"{len(axis.values)} {axis.key}" for axis in axes)
-    in_turn = "one after the other" if how == "loop" else "all at once"
+    in_turn = (
+        "one after the other" if how == "loop" else "at once, as many as memory allows,"
+    )
     lines = [
         f"points: {points} = {sizes}; programs: {len(outlines)}, the points of each "
         f"{in_turn} on {facts['devices']} devices"

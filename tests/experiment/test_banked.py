@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl_sketch import experiment
-from fl_sketch.experiment import banked, display
+from fl_sketch.experiment import banked, display, memory
 from tests.experiment.configs import config_with
 from tests.experiment.test_streaming import run as run_form
 from tests.meshes import mesh_of
@@ -65,7 +65,7 @@ def test_the_size_of_the_bank_is_said_before_anything_runs():
 
 
 @pytest.mark.parametrize(
-    ("place", "room", "memory", "words"),
+    ("place", "room", "there", "words"),
     [
         ("devices", 10, 10_000, None),
         ("auto", 10, 10_000, None),
@@ -74,20 +74,16 @@ def test_the_size_of_the_bank_is_said_before_anything_runs():
     ],
 )
 def test_a_bank_goes_where_it_fits_or_is_refused(
-    monkeypatch, place, room, memory, words
+    monkeypatch, place, room, there, words
 ):
     monkeypatch.setattr(banked, "room", lambda devices: room)
-    monkeypatch.setattr(banked, "host_memory", lambda: memory)
+    monkeypatch.setattr(memory, "of_host", lambda: there)
     if words is None:
         expected = "host" if place == "auto" else place
         assert banked.place(place, 1000, mesh_of(2, "clients")) == expected
     else:
         with pytest.raises(ValueError, match=words):
             banked.place(place, 1000, mesh_of(2, "clients"))
-
-
-def test_the_memory_of_this_host_is_a_number():
-    assert 1e8 < banked.host_memory() < 1e14
 
 
 @pytest.mark.parametrize(

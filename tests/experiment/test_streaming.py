@@ -12,6 +12,7 @@ from fl_sketch import engine, experiment
 from fl_sketch.data import datasets
 from fl_sketch.experiment import streaming
 from fl_sketch.protocols import Server
+from tests.experiment.devices import Device
 from tests.meshes import mesh_of
 
 
@@ -147,14 +148,8 @@ def test_data_are_streamed_if_they_do_not_fit(monkeypatch):
 
 
 def test_room_is_a_share_of_what_is_free():
-    class Device:
-        def __init__(self, used):
-            self.used = used
-
-        def memory_stats(self):
-            return {"bytes_limit": 100, "bytes_in_use": self.used}
-
-    assert streaming.room([Device(20), Device(60)]) == streaming.SHARE * 40
+    devices = [Device(20), Device(60)]
+    assert streaming.room(devices) == streaming.SHARE * 40
 
 
 def test_another_form_is_refused():

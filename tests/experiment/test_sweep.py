@@ -7,13 +7,14 @@ import math
 import re
 import signal
 
+import chex
 import jax
 import numpy as np
 import pytest
 
 from configs import default
 from fl_sketch import experiment
-from fl_sketch.experiment import grid, heatmap, mapped, ranking
+from fl_sketch.experiment import grid, heatmap, mapped, memory, ranking
 from fl_sketch.experiment.loop import NotFinite
 from fl_sketch.experiment.sweep import outline, run, sweep
 
@@ -107,6 +108,35 @@ def test_points_are_the_runs_of_their_configs(name):
             shared = {key: single[key] for key in single.keys() & row.keys()}
             assert len(shared) == 6
             assert {key: row[key] for key in shared} == pytest.approx(shared, rel=1e-5)
+
+
+def test_as_many_points_run_at_once_as_the_memory_allows(monkeypatch):
+    changes, over = GRIDS["fedopt"]
+    config = config_of(**changes)
+    (group,) = grid.programs(config, grid.read_axes(config, [*over, "seed=3,0"]))
+    program = experiment.prepare(config)
+
+    def points(*free):
+        there = iter(free)
+        monkeypatch.setattr(mapped.memory, "free", lambda devices: next(there))
+        return mapped.compile_points(program, group, "vmap")
+
+    def after_two(points):
+        states, _ = points.advance(points.states, 0, 2)
+        return states.server.params
+
+    whole, part, least = points(1e9), points(0, 0, 1e9), points(*5 * [0])
+    assert [whole.at_once, part.at_once, least.at_once] == [16, 4, 1]
+    whole, part, least = map(after_two, (whole, part, least))
+    chex.assert_trees_all_close(whole, part, rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(whole, least, rtol=1e-5, atol=1e-6)
+
+
+def test_points_whose_states_fit_nowhere_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "free", lambda devices: 10_000)
+    monkeypatch.setattr(mapped, "compile_points", pytest.fail)
+    with pytest.raises(ValueError, match="2 points to take at most 1e-05 GB"):
+        sweep(config_of(), ["seed=0,1"], tmp_path / "new", say=quiet)
 
 
 def test_each_seed_has_its_own_partition_of_the_same_examples():
