@@ -121,3 +121,13 @@ def test_every_command_of_the_readme_is_a_verb_of_make_or_run_by_these_tests():
 def test_links_lead_somewhere():
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_results_of_the_readme_stand_in_the_page_of_results():
+    page = (ROOT / "results/README.md").read_text()
+    section = README.split("## Results\n")[1].split("\n## ")[0]
+    rows = [line.split("|")[3] for line in section.splitlines() if "|" in line]
+    numbers = {number for row in rows for number in re.findall(r"\d+\.\d+", row)}
+    assert len(numbers) > 4
+    for number in numbers:
+        assert number in page, number
