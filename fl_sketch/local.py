@@ -129,7 +129,7 @@ def tracked_steps(
     return Local(_zeros, run, finish, hears_mean=True)
 
 
-def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike) -> Local:
+def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike, steps: int) -> Local:
     """Steps along gradient - c_i + c, where c is the channel's memory at the server.
 
     SCAFFOLD, its second option: c_i becomes c_i - c + (x_0 - x_K) / (K eta).
@@ -137,20 +137,21 @@ def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike) -> Local:
     Args:
       loss: of one batch.
       rate: the step size eta.
+      steps: K, how many batches there are.
     """
 
     def run(server, variate, batches, keys):
         del keys
-        steps = len(jax.tree.leaves(batches)[0])
         own = jax.tree.map(jnp.subtract, variate, server.memory)
         params, value = _corrected(loss, rate, server.params, own, batches)
-        work = _work(server.params, params, variate, value)
-        variate = jax.tree.map(
-            lambda c, moved: c + moved / (steps * rate), own, work.update
-        )
-        return work._replace(state=variate)
+        return _work(server.params, params, own, value)
 
-    return Local(_zeros, run, _keep_state, reads_memory=True)
+    def finish(own, delivery):
+        return jax.tree.map(
+            lambda c, moved: c + moved / (steps * rate), own, delivery.own
+        )
+
+    return Local(_zeros, run, finish, reads_memory=True)
 
 
 def _corrected(loss, rate, start, correction, batches):

@@ -142,22 +142,33 @@ class Delivery(NamedTuple):
     """What came of one round's messages."""
 
     estimate: Any  # of the mean update; the same everywhere
-    own: Any  # what this client's own message stood for
+    own: Any  # what this client's own message stood for, as it was counted
     bits: jax.typing.ArrayLike  # that each client sent, in all exchanges
     bits_heard: jax.typing.ArrayLike = 0  # that came back for the next exchange, to
     # clients that do not hear the means
 
 
+class Link(NamedTuple):
+    """The network, as one client's channel sees it.
+
+    Attributes:
+      mean: this client's message -> the mean of all clients' messages. Every call is
+        one exchange; it must be called from plain Python, not from inside a traced
+        branch or loop.
+      counted: a message -> what the mean counts of it: what a mechanism's bound leaves,
+        before noise. Memories must follow this, or they remember what never arrived.
+    """
+
+    mean: Callable[[Message], Message]
+    counted: Callable[[Message], Message] = lambda message: message
+
+
 class Channel(NamedTuple):
     """How updates become an estimate of their mean.
 
-    `mean` gets the verb of the network, a function from this client's message to the
-    mean of all clients' messages. Every call of it is one exchange; it must be called
-    from plain Python, not from inside a traced branch or loop.
-
     Attributes:
       init: `(params) -> Memory` before the first round.
-      mean: `(update, memory, keys, link_mean) -> (Delivery, Memory)`.
+      mean: `(update, memory, keys, link) -> (Delivery, Memory)`.
     """
 
     init: Callable[[Tree], Memory]
@@ -189,6 +200,7 @@ class Mechanism(NamedTuple):
 
     Attributes:
       init: `() -> state` before the first round.
+      left: `(state, message) -> message`, what the bound leaves of it, before noise.
       bound: `(state, exchange, message, keys) -> Bounded`, by one client.
       release: `(state, exchange, total, keys) -> Release`, once, for all; of the keys
         only `shared` and `server` are those of anyone.
@@ -198,6 +210,7 @@ class Mechanism(NamedTuple):
     """
 
     init: Callable[[], Any]
+    left: Callable[[Any, Message], Message]
     bound: Callable[[Any, int, Message, Keys], Bounded]
     release: Callable[[Any, int, Any, Keys], Release]
     noise_multiplier: float

@@ -70,14 +70,16 @@ def _momenta(b1: float, warmup: int) -> Channel:
         return Memory(zeros, Common(zeros, zeros, jnp.int32(0)))
 
     def compressed(key, tree):
-        """Returns (what a message stands for, what it leaves out)."""
-        seen = trees.unraveler(tree)(sign.apply(key, trees.ravel(tree)))
-        return seen, jax.tree.map(jnp.subtract, tree, seen)
+        """Returns what a message stands for."""
+        return trees.unraveler(tree)(sign.apply(key, trees.ravel(tree)))
+
+    def less(tree, seen):
+        return jax.tree.map(jnp.subtract, tree, seen)
 
     def moved(momentum, gradient):
         return jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, momentum, gradient)
 
-    def mean(update, memory, keys, link_mean):
+    def mean(update, memory, keys, link):
         common = memory.server
         warm = common.count < warmup
 
@@ -85,19 +87,19 @@ def _momenta(b1: float, warmup: int) -> Channel:
             return jax.tree.map(lambda a, b: jnp.where(warm, a, b), first, second)
 
         owed = jax.tree.map(jnp.add, moved(common.momentum, update), memory.client)
-        seen, left = compressed(keys.own, owed)
-        heard = link_mean(either(update, seen))
+        seen = compressed(keys.own, owed)
+        heard = link.mean(either(update, seen))
+        seen = link.counted(seen)
         # Down again, compressed once more: all that a worker hears of the others.
-        down, error = compressed(
-            keys.shared, jax.tree.map(jnp.add, heard, common.error)
-        )
+        whole = jax.tree.map(jnp.add, heard, common.error)
+        down = compressed(keys.shared, whole)
         momentum = either(moved(common.momentum, heard), down)
         bits = jnp.where(
             warm, FLOAT_BITS * trees.size(update), sign.bits(trees.size(update))
         )
         after = Memory(
-            either(memory.client, left),
-            Common(momentum, either(common.error, error), common.count + 1),
+            either(memory.client, less(owed, seen)),
+            Common(momentum, either(common.error, less(whole, down)), common.count + 1),
         )
         return Delivery((heard, momentum), seen, bits), after
 

@@ -36,7 +36,7 @@ def scaffold(
     Reference: Karimireddy et al. (2020), Algorithm 1.
     """
     return Algorithm(
-        local=local.control_variates(loss, rate=client_rate),
+        local=local.control_variates(loss, rate=client_rate, steps=steps),
         uplink=_remembering(channels.exact(), 1 / (steps * client_rate), share),
         server=optax.sgd(server_rate),
     )
@@ -49,9 +49,9 @@ def _remembering(channel: Channel, scale, share: float) -> Channel:
         inner = channel.init(params)
         return Memory(inner.client, jax.tree.map(jnp.zeros_like, params))
 
-    def mean(update, memory, keys, link_mean):
+    def mean(update, memory, keys, link):
         inner = Memory(memory.client, ())
-        delivery, inner = channel.mean(update, inner, keys, link_mean)
+        delivery, inner = channel.mean(update, inner, keys, link)
         variate = jax.tree.map(
             lambda c, mean: c + share * (scale * mean - c),
             memory.server,

@@ -63,7 +63,7 @@ def client_view(
         state = algorithm.local.init(params)
         work = algorithm.local.run(server, state, batches(inputs), keys)
         message = link.message_after(
-            (), lambda mean: algorithm.uplink.mean(work.update, memory, keys, mean)
+            (), lambda net: algorithm.uplink.mean(work.update, memory, keys, net)
         )
         if algorithm.mechanism is None:
             return message

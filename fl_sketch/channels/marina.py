@@ -28,19 +28,21 @@ def marina(compressor: Compressor, probability: float) -> Channel:
     def init(params):
         return Memory((), (jax.tree.map(jnp.zeros_like, params), jnp.int32(0)))
 
-    def mean(update, memory, keys, link_mean):
+    def mean(update, memory, keys, link):
         (now, change), (average, count) = update, memory.server
         coin = jax.random.fold_in(keys.shared, COIN)
         whole = jax.random.bernoulli(coin, probability) | (count == 0)
         vector = trees.ravel(change)
         short = trees.unraveler(change)(compressor.apply(keys.own, vector))
         sent = jax.tree.map(lambda a, b: jnp.where(whole, a, b), now, short)
-        heard = link_mean(sent)
+        heard = link.mean(sent)
         average = jax.tree.map(
             lambda new, old: jnp.where(whole, new, old + new), heard, average
         )
         d = vector.size
         bits = jnp.where(whole, FLOAT_BITS * d, compressor.bits(d))
-        return Delivery(average, sent, bits), Memory((), (average, count + 1))
+        return Delivery(average, link.counted(sent), bits), Memory(
+            (), (average, count + 1)
+        )
 
     return Channel(init, mean)

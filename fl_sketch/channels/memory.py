@@ -18,12 +18,10 @@ def error_feedback(channel: Channel) -> Channel:
         zeros = jax.tree.map(jnp.zeros_like, params)
         return Memory((zeros, inner.client), inner.server)
 
-    def mean(update, memory, keys, link_mean):
+    def mean(update, memory, keys, link):
         error, inner = memory.client
         owed = jax.tree.map(jnp.add, update, error)
-        delivery, inner = channel.mean(
-            owed, Memory(inner, memory.server), keys, link_mean
-        )
+        delivery, inner = channel.mean(owed, Memory(inner, memory.server), keys, link)
         error = jax.tree.map(jnp.subtract, owed, delivery.own)
         return delivery, Memory((error, inner.client), inner.server)
 
@@ -42,11 +40,11 @@ def difference(channel: Channel) -> Channel:
         zeros = jax.tree.map(jnp.zeros_like, params)
         return Memory((zeros, inner.client), (zeros, inner.server))
 
-    def mean(update, memory, keys, link_mean):
+    def mean(update, memory, keys, link):
         (own, inner_client), (average, inner_server) = memory
         change = jax.tree.map(jnp.subtract, update, own)
         delivery, inner = channel.mean(
-            change, Memory(inner_client, inner_server), keys, link_mean
+            change, Memory(inner_client, inner_server), keys, link
         )
         own = jax.tree.map(jnp.add, own, delivery.own)
         average = jax.tree.map(jnp.add, average, delivery.estimate)

@@ -8,10 +8,10 @@ from fl_sketch.wire import FLOAT_BITS
 def exact() -> Channel:
     """Sends the update itself."""
 
-    def mean(update, memory, keys, link_mean):
+    def mean(update, memory, keys, link):
         del keys
         bits = FLOAT_BITS * trees.size(update)
-        return Delivery(link_mean(update), update, bits), memory
+        return Delivery(link.mean(update), link.counted(update), bits), memory
 
     return Channel(no_memory, mean)
 
@@ -25,14 +25,14 @@ def sketched(op: Sketch, *, desketch: bool = True) -> Channel:
         message, for servers that work in sketch space.
     """
 
-    def mean(update, memory, keys, link_mean):
+    def mean(update, memory, keys, link):
         message = op.apply(keys.shared, update)
-        average = link_mean(message)
+        average = link.mean(message)
         bits = FLOAT_BITS * op.size(update)
         if not desketch:
-            return Delivery(average, message, bits), memory
+            return Delivery(average, link.counted(message), bits), memory
         estimate = op.estimate(keys.shared, average, update)
-        own = op.estimate(keys.shared, message, update)
+        own = op.estimate(keys.shared, link.counted(message), update)
         return Delivery(estimate, own, bits), memory
 
     return Channel(no_memory, mean)
@@ -41,10 +41,11 @@ def sketched(op: Sketch, *, desketch: bool = True) -> Channel:
 def compressed(compressor: Compressor) -> Channel:
     """Sends the compressor's message; the server averages what they stand for."""
 
-    def mean(update, memory, keys, link_mean):
+    def mean(update, memory, keys, link):
         vector = trees.ravel(update)
         seen = trees.unraveler(update)(compressor.apply(keys.own, vector))
-        return Delivery(link_mean(seen), seen, compressor.bits(vector.size)), memory
+        bits = compressor.bits(vector.size)
+        return Delivery(link.mean(seen), link.counted(seen), bits), memory
 
     return Channel(no_memory, mean)
 

@@ -31,12 +31,12 @@ def heavy_values(op: Sketch, k: int) -> Channel:
     """
     validate.at_least_one(k=k)
 
-    def mean(update, memory, keys, link_mean):
+    def mean(update, memory, keys, link):
         vector = trees.ravel(update).astype(jnp.float32)
         message = op.apply(keys.shared, vector)
-        index = heavy_coordinates(op, keys.shared, link_mean(message), vector.size, k)
-        estimate = _placed(link_mean(vector[index]), index, vector.size)
-        own = _placed(vector[index], index, vector.size)
+        index = heavy_coordinates(op, keys.shared, link.mean(message), vector.size, k)
+        estimate = _placed(link.mean(vector[index]), index, vector.size)
+        own = _placed(link.counted(vector[index]), index, vector.size)
         unravel = trees.unraveler(update)
         bits, heard = FLOAT_BITS * (op.size() + k), k * _index_bits(vector.size)
         return Delivery(unravel(estimate), unravel(own), bits, heard), memory
@@ -65,7 +65,7 @@ def heaprix(op: Sketch, k: int, *, values: str = "exact") -> Channel:
     validate.at_least_one(k=k)
     validate.one_of(VALUES, values=values)
 
-    def mean(update, memory, keys, link_mean):
+    def mean(update, memory, keys, link):
         vector = trees.ravel(update).astype(jnp.float32)
         d, key = vector.size, keys.shared
         other = jax.random.fold_in(key, REST)
@@ -90,8 +90,8 @@ def heaprix(op: Sketch, k: int, *, values: str = "exact") -> Channel:
             return heavy + op.estimate(key, message - op.apply(key, heavy), d)
 
         message = op.apply(key, vector)
-        estimate = decoded(link_mean(message), lambda index: link_mean(answer(index)))
-        own = decoded(message, answer)
+        estimate = decoded(link.mean(message), lambda index: link.mean(answer(index)))
+        own = decoded(link.counted(message), lambda index: link.counted(answer(index)))
         unravel = trees.unraveler(update)
         sent = {"exact": op.size() + k, "fresh": 2 * op.size() + k}
         bits = FLOAT_BITS * sent.get(values, op.size())

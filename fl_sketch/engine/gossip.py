@@ -71,16 +71,18 @@ def make_gossip_round(
                 server, client.local, batches, keys_of(server, node)
             )
 
-        def deliver(row, work, mean):
+        def deliver(row, work, network):
             server, client, node = row
             memory = Memory(client.memory, server.memory)
             return algorithm.uplink.mean(
-                work.update, memory, keys_of(server, node), mean
+                work.update, memory, keys_of(server, node), network
             )
 
         def message(args):
             row, work, known = args
-            return link.message_after(known, lambda mean: deliver(row, work, mean))
+            return link.message_after(
+                known, lambda network: deliver(row, work, network)
+            )
 
         def after(args):
             row, work, means = args
@@ -101,7 +103,7 @@ def make_gossip_round(
         works = jax.lax.map(work_of, rows)
         first = jax.tree.map(lambda leaf: leaf[0], (rows, works))
         means = ()
-        for _ in range(link.count_exchanges(lambda mean: deliver(*first, mean))):
+        for _ in range(link.count_exchanges(lambda network: deliver(*first, network))):
             messages = jax.lax.map(message, (rows, works, means))
             mean = jax.lax.map(_mean, flooded(graph, messages))
             means += (jax.lax.optimization_barrier(mean),)

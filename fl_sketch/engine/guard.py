@@ -34,6 +34,12 @@ class Guard(NamedTuple):
             return Bounded(message, ())
         return self.mechanism.bound(self.view, exchange, message, self.keys(client))
 
+    def counts(self, message: Any) -> Any:
+        """Returns what the sum counts of a client's message, before noise."""
+        if self.mechanism is None:
+            return message
+        return self.mechanism.left(self.view, message)
+
     def seen(self, bounded: Bounded, diagnostics: dict) -> dict:
         """Returns a client's diagnostics, zeros if its message was rejected."""
         if self.mechanism is None:

@@ -21,7 +21,7 @@ import numpy as np
 from fl_sketch import trees, validate
 from fl_sketch.engine.round import Report
 from fl_sketch.keys import round_keys
-from fl_sketch.protocols import Algorithm, Server, Tree
+from fl_sketch.protocols import Algorithm, Link, Server, Tree
 from fl_sketch.wire import FLOAT_BITS
 
 FLOAT_BYTES = FLOAT_BITS // 8
@@ -117,7 +117,7 @@ def overheard(algorithm: Algorithm, params: Tree, batches) -> Talk:
     def client(params, batches):
         sent = []
 
-        def link_mean(message):
+        def mean(message):
             if algorithm.mechanism:  # it may refuse such an exchange
                 state = algorithm.mechanism.init()
                 algorithm.mechanism.bound(state, len(sent), message, keys)
@@ -129,7 +129,7 @@ def overheard(algorithm: Algorithm, params: Tree, batches) -> Talk:
         server = Server(params, algorithm.server.init(params), memory.server, 0)
         keys = round_keys(jax.random.key(0), 0, 0)
         work = algorithm.local.run(server, state, batches, keys)
-        delivery, _ = algorithm.uplink.mean(work.update, memory, keys, link_mean)
+        delivery, _ = algorithm.uplink.mean(work.update, memory, keys, Link(mean))
         stateful = bool(jax.tree.leaves((state, memory.client)))
         bits = None if isinstance(delivery.bits, jax.Array) else int(delivery.bits)
         talk.append(Talk(tuple(sent), bits, stateful))

@@ -1,6 +1,6 @@
-"""The verb `mean`, as the engine plays it: pass by pass over the clients.
+"""The verb `link.mean`, as the engine plays it: pass by pass over the clients.
 
-An algorithm calls `link_mean(message)` as if all clients spoke at once. The engine
+An algorithm calls `link.mean(message)` as if all clients spoke at once. The engine
 visits them a few at a time. So it runs a client's part once for each exchange: in
 pass k the first k - 1 calls are answered with the means already known, the k-th call
 hands over the client's message, and the engine goes on to the next client. When all
@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-Mean = Callable[[Any], Any]
+from fl_sketch.protocols import Link
 
 
 class _MessageSent(Exception):
@@ -23,49 +23,51 @@ class _MessageSent(Exception):
         self.message = message
 
 
-def message_after(known: Sequence[Any], client: Callable[[Mean], Any]) -> Any:
+def message_after(known: Sequence[Any], client: Callable[[Link], Any]) -> Any:
     """Returns the message that a client sends when it knows the first means.
 
     Args:
       known: the means of the earlier exchanges.
-      client: runs the client's part, given the verb.
+      client: runs the client's part, given the link.
     """
     answers = iter(known)
 
-    def link_mean(message):
+    def mean(message):
         for answer in answers:
             return answer
         raise _MessageSent(message)
 
     try:
-        client(link_mean)
+        client(Link(mean))
     except _MessageSent as sent:
         return sent.message
     msg = f"Expected an exchange after {len(known)} means, and the client made none."
     raise RuntimeError(msg)
 
 
-def answering(known: Sequence[Any]) -> Mean:
-    """Returns the verb when the means of all exchanges are known."""
+def answering(
+    known: Sequence[Any], counted: Callable[[Any], Any] = lambda message: message
+) -> Link:
+    """Returns the link when the means of all exchanges are known."""
     answers = iter(known)
 
-    def link_mean(message):
+    def mean(message):
         answer = next(answers)
         shapes = jax.tree.map(jax.numpy.shape, (message, answer))
         assert shapes[0] == shapes[1], "a channel must send the same in every pass"
         return answer
 
-    return link_mean
+    return Link(mean, counted)
 
 
-def count_exchanges(client: Callable[[Mean], Any]) -> int:
+def count_exchanges(client: Callable[[Link], Any]) -> int:
     """Returns how many exchanges a client's part makes, from shapes alone."""
     count = 0
 
-    def link_mean(message):
+    def mean(message):
         nonlocal count
         count += 1
         return message
 
-    jax.eval_shape(lambda: client(link_mean))
+    jax.eval_shape(lambda: client(Link(mean)))
     return count

@@ -120,10 +120,10 @@ def make_round(
             batches = fetch(data, client, own_plan, drawn_by)
             return algorithm.local.run(view, row.local, batches, keys)
 
-        def deliver(server, row, work, client, mean):
+        def deliver(server, row, work, client, network):
             keys = round_keys(key, server.round, client)
             memory = Memory(row.memory, server.memory)
-            return algorithm.uplink.mean(work.update, memory, keys, mean)
+            return algorithm.uplink.mean(work.update, memory, keys, network)
 
         shapes = jax.eval_shape(work_of, *_first((rows, ids, plan)))
         means, works, diagnostics, guard_state = device.exchange(
@@ -192,13 +192,13 @@ class _Device(NamedTuple):
 
         def message(known, row, work, client):
             sent = link.message_after(
-                known, lambda mean: deliver(self.view, row, work, client, mean)
+                known, lambda network: deliver(self.view, row, work, client, network)
             )
             return self.guard.bound(len(known), sent, client)
 
         row, client = _first((rows, ids))
         exchanges = link.count_exchanges(
-            lambda mean: deliver(self.view, row, _zeros(shapes), client, mean)
+            lambda network: deliver(self.view, row, _zeros(shapes), client, network)
         )
         later = exchanges > 1 or bool(jax.tree.leaves(rows))
         keep = later and not self.recompute
@@ -236,9 +236,8 @@ class _Device(NamedTuple):
 
         def one(row, client, own_plan, work):
             work = work or work_of(row, client, own_plan)
-            delivery, memory = deliver(
-                self.view, row, work, client, link.answering(means)
-            )
+            network = link.answering(means, self.guard.counts)
+            delivery, memory = deliver(self.view, row, work, client, network)
             delivery = delivery._replace(estimate=estimate)
             state = self.algorithm.local.finish(work.state, delivery)
             return (), Client(state, memory.client)

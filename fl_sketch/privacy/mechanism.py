@@ -27,6 +27,7 @@ Array([0.3, 0.4], dtype=float32)
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -68,7 +69,8 @@ def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mec
         noise = _noise(keys and keys.server, exchange, total, scale)
         return _released(total, noise, denominator, state)
 
-    return Mechanism(_no_state, bound_one, release, noise_multiplier)
+    left = _left(lambda state: bound)
+    return Mechanism(_no_state, left, bound_one, release, noise_multiplier)
 
 
 def distributed(
@@ -107,7 +109,8 @@ def distributed(
         withheld = 1.0 - enough.astype(jnp.float32)
         return Release(mean, state, {"withheld": withheld})
 
-    return Mechanism(_no_state, bound_one, release, noise_multiplier, smallest)
+    left = _left(lambda state: bound)
+    return Mechanism(_no_state, left, bound_one, release, noise_multiplier, smallest)
 
 
 def adaptive(
@@ -159,7 +162,13 @@ def adaptive(
         facts = released.facts | {"threshold": state}
         return released._replace(state=after, facts=facts)
 
-    return Mechanism(lambda: jnp.float32(start), bound_one, release, noise_multiplier)
+    return Mechanism(
+        lambda: jnp.float32(start),
+        _left(bounding.clip),
+        bound_one,
+        release,
+        noise_multiplier,
+    )
 
 
 def before_sketch(
@@ -193,9 +202,9 @@ def before_sketch(
     update_like = jax.ShapeDtypeStruct((like,), jnp.float32)
     update_like = update_like if trees.is_length(like) else like
 
-    def mean(update, memory, keys, link_mean):
+    def mean(update, memory, keys, link):
         # A NaN stays one and reaches the message, where it is rejected and counted.
-        return inner.mean(bound.apply(update), memory, keys, link_mean)
+        return inner.mean(bound.apply(update), memory, keys, link)
 
     def bound_one(state, exchange, message, keys):
         del state, keys
@@ -207,8 +216,21 @@ def before_sketch(
         sketched = op.apply(keys.shared, noise)
         return _released(total, sketched, denominator, state)
 
-    mechanism = Mechanism(_no_state, bound_one, release, noise_multiplier)
+    def left(state, message):
+        del state  # what was bounded is the update
+        return bounding.reject(message)[0]
+
+    mechanism = Mechanism(_no_state, left, bound_one, release, noise_multiplier)
     return Channel(inner.init, mean), mechanism
+
+
+def _left(bound_of: Callable[[Any], Bound]) -> Callable[[Any, Message], Message]:
+    """Returns `Mechanism.left` of the bound that belongs to a state."""
+
+    def left(state, message):
+        return bound_of(state).apply(bounding.reject(message)[0])
+
+    return left
 
 
 def _released(total: Message, noise: Message, denominator: float, state: Any):

@@ -22,7 +22,7 @@ from fl_sketch import (
 )
 from fl_sketch.engine import ledger
 from fl_sketch.keys import round_keys
-from fl_sketch.protocols import Algorithm
+from fl_sketch.protocols import Algorithm, Link
 from tests.meshes import mesh_of
 from tests.quadratics import PARAMS, STEPS, D, fetch, flat, loss, optima
 
@@ -115,7 +115,7 @@ def test_error_feedback_conserves(name):
         update = jax.tree.map(
             lambda leaf, key=keys.server: jax.random.normal(key, leaf.shape), PARAMS
         )
-        delivery, memory = channel.mean(update, memory, keys, lambda m: m)
+        delivery, memory = channel.mean(update, memory, keys, Link(lambda m: m))
         sent, total = sent + flat(delivery.own), total + flat(update)
     left = flat(memory.client[0])
     np.testing.assert_allclose(sent + left, total, atol=1e-5)
@@ -241,7 +241,9 @@ def test_marina_charges_the_coin():
     update = jax.tree.map(lambda leaf: leaf + 1.0, PARAMS)
     for number in range(12):
         keys = round_keys(KEY, number, 0)
-        delivery, memory = channel.mean((update, update), memory, keys, lambda m: m)
+        delivery, memory = channel.mean(
+            (update, update), memory, keys, Link(lambda m: m)
+        )
         vector = trees.ravel(update)
         whole = wire.encode_floats(vector)
         short = wire.encode(RANDOM.fields(D), RANDOM.compress(keys.own, vector))

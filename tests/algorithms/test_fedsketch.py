@@ -9,7 +9,7 @@ import pytest
 
 from fl_sketch import algorithms, channels, engine, sketch
 from fl_sketch.keys import Purpose, for_purpose
-from fl_sketch.protocols import Keys, Memory
+from fl_sketch.protocols import Keys, Link, Memory
 from tests.meshes import mesh_of
 from tests.oracles import fedsketch as oracle
 from tests.quadratics import COUNT, PARAMS, RATE, STEPS, D, fetch, flat, loss, optima
@@ -148,7 +148,7 @@ def test_tracking_reaches_the_optimum_where_plain_averaging_stalls():
 def alone(channel, x, key):
     """Returns what a vector becomes on its way through a channel."""
     keys = Keys(key, key, key)
-    return channel.mean(x, Memory((), ()), keys, lambda message: message)[0].estimate
+    return channel.mean(x, Memory((), ()), keys, Link(lambda m: m))[0].estimate
 
 
 def errors(channel, x, draws=400):

@@ -11,7 +11,7 @@ import pytest
 
 from fl_sketch import algorithms, channels, engine, sketch
 from fl_sketch.engine import graph as graphs
-from fl_sketch.protocols import Channel, Memory
+from fl_sketch.protocols import Channel, Link, Memory
 from tests import operators
 from tests.meshes import mesh_of
 from tests.oracles.rounds import local_sgd, matrix
@@ -32,14 +32,14 @@ def remembering(channel, op):
         table = jax.tree.map(lambda m: jnp.zeros((ROUNDS, *m.shape), m.dtype), message)
         return Memory((), (table, jnp.int32(0)))
 
-    def mean(update, memory, keys, link_mean):
+    def mean(update, memory, keys, link):
         heard = []
 
         def listen(message):
-            heard.append(link_mean(message))
+            heard.append(link.mean(message))
             return heard[-1]
 
-        delivery, _ = channel.mean(update, Memory((), ()), keys, listen)
+        delivery, _ = channel.mean(update, Memory((), ()), keys, Link(listen))
         table, number = memory.server
         table = jax.tree.map(lambda t, m: t.at[number].set(m), table, heard[0])
         return delivery, Memory((), (table, number + 1))

@@ -50,9 +50,9 @@ def over_those_who_came():
 
 
 def sent_twice():
-    def mean(update, memory, keys, link_mean):
+    def mean(update, memory, keys, link):
         del keys
-        return Delivery(link_mean(update) + link_mean(update), update, 0), memory
+        return Delivery(link.mean(update) + link.mean(update), update, 0), memory
 
     return Channel(lambda params: Memory((), ()), mean)
 

@@ -10,7 +10,7 @@ from fl_sketch.engine import ledger
 from fl_sketch.engine.ledger import Prices
 from fl_sketch.engine.round import Report
 from fl_sketch.keys import round_keys
-from fl_sketch.protocols import Field, Memory
+from fl_sketch.protocols import Field, Link, Memory
 from fl_sketch.sketch import count_sketch, heavy_coordinates
 from tests.quadratics import ALGORITHMS, COUNT, PARAMS, STEPS
 from tests.quadratics import D as SIZE
@@ -79,14 +79,14 @@ CHANNELS = {
 @pytest.mark.parametrize("name", CHANNELS)
 def test_what_a_channel_counts_is_the_length_of_its_encoded_messages(name):
     channel, messages = CHANNELS[name]
-    delivery, _ = channel.mean(UPDATE, channel.init(PARAMS), KEYS, lambda m: m)
+    delivery, _ = channel.mean(UPDATE, channel.init(PARAMS), KEYS, Link(lambda m: m))
     messages = messages or (lambda: compressed(TOP))
     assert -(-delivery.bits // 8) == sum(len(message) for message in messages())
 
 
 def test_what_comes_back_between_exchanges_is_where_the_heavy_values_are():
     delivery, _ = channels.heaprix(COUNT, 3).mean(
-        UPDATE, Memory((), ()), KEYS, lambda m: m
+        UPDATE, Memory((), ()), KEYS, Link(lambda m: m)
     )
     message = COUNT.apply(KEYS.shared, VECTOR)
     index = heavy_coordinates(COUNT, KEYS.shared, message, SIZE, 3)
@@ -165,8 +165,8 @@ def test_the_talk_of_an_algorithm_is_known_before_it_runs(name, sent, bits, stat
 def test_bits_that_depend_on_a_coin_are_not_known_beforehand():
     exact = channels.exact()
 
-    def mean(update, memory, keys, link_mean):
-        delivery, memory = exact.mean(update, memory, keys, link_mean)
+    def mean(update, memory, keys, link):
+        delivery, memory = exact.mean(update, memory, keys, link)
         coin = jax.random.bernoulli(keys.shared)
         return delivery._replace(bits=jnp.where(coin, 512, 64)), memory
 

@@ -184,8 +184,8 @@ def test_an_empty_cohort_changes_nothing_but_the_round():
 def leaky(what):
     """Returns channels whose estimate is, or depends on, this client's own update."""
 
-    def mean(update, memory, keys, link_mean):
-        average = link_mean(update)
+    def mean(update, memory, keys, link):
+        average = link.mean(update)
         estimate = {
             "own update": update,
             "a part of it": jax.tree.map(lambda m, u: m + 0 * u, average, update),

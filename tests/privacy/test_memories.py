@@ -1,0 +1,77 @@
+"""Under a mechanism memories follow what arrived, and keep what a bound cut off."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fl_sketch import algorithms, channels, compressors, trees
+from fl_sketch.keys import round_keys
+from fl_sketch.privacy import bounding, mechanism
+from fl_sketch.protocols import Link
+from tests.privacy.test_mechanism import CLIENTS, KEY, simulate
+from tests.quadratics import ALGORITHMS, COUNT, PARAMS, STEPS, D, flat, loss
+
+
+def _mean_of(bank):
+    return jax.tree.map(lambda leaf: leaf.mean(axis=0), bank)
+
+
+def _variates_are_balanced(state):
+    """What clients keep of gradient tracking adds up to nothing."""
+    return _mean_of(state.clients.local), jax.tree.map(jnp.zeros_like, PARAMS)
+
+
+def _server_has_the_mean(state):
+    """EF21: the server's g is the mean of the clients'."""
+    return _mean_of(state.clients.memory[0]), state.server.memory[0]
+
+
+def _server_has_the_variate(state):
+    """SCAFFOLD: the server's c is the mean of the clients'."""
+    return _mean_of(state.clients.local), state.server.memory
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "law"),
+    [
+        (algorithms.fedgate(loss, client_rate=0.1, server_rate=1.0, gain=3.3),
+         _variates_are_balanced),
+        (ALGORITHMS["ef21"], _server_has_the_mean),
+        (algorithms.scaffold(
+            loss, client_rate=0.1, server_rate=1.0, steps=STEPS, share=1.0
+        ), _server_has_the_variate),
+    ],
+    ids=["fedgate", "ef21", "scaffold"],
+)  # fmt: skip
+@pytest.mark.parametrize("bound", [bounding.clip, bounding.normalise])
+def test_memories_follow_what_was_counted_and_not_what_was_cut(algorithm, law, bound):
+    guard = mechanism.central(bound(0.3), noise_multiplier=0.0, denominator=CLIENTS)
+    state, _ = simulate(algorithm._replace(mechanism=guard), rounds=5)
+    kept, expected = law(state)
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(state.clients))
+    chex.assert_trees_all_close(kept, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "channel",
+    [
+        channels.error_feedback(channels.compressed(compressors.top_k(4))),
+        channels.error_feedback(channels.heavy_values(COUNT, 4)),
+    ],
+    ids=["top_k", "heavy_values"],
+)
+def test_error_feedback_keeps_what_a_bound_cuts_off(channel):
+    bound = bounding.clip(0.5).apply
+    network = Link(mean=bound, counted=bound)
+    memory, sent, whole = channel.init(PARAMS), jnp.zeros(D), jnp.zeros(D)
+    for number in range(4):
+        own = jax.random.normal(jax.random.key(number), (D,))
+        update = trees.unraveler(PARAMS)(own)
+        keys = round_keys(KEY, number, 0)
+        delivery, memory = channel.mean(update, memory, keys, network)
+        assert float(optax.tree.norm(delivery.own)) < 0.51
+        whole, sent = whole + own, sent + flat(delivery.own)
+    np.testing.assert_allclose(sent + flat(memory.client[0]), whole, atol=1e-5)
