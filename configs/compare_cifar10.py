@@ -71,7 +71,7 @@ def of_task(task: str, which: str) -> Comparison:
         "onebit_adam": Method(
             {
                 "algorithm": "onebit_adam",
-                "server.warmup": round(WARMUP * base.rounds),
+                "server.warmup": WARMUP,
                 **gradient,
             },
             adam,

@@ -60,7 +60,7 @@ def get_config() -> ConfigDict:
     config.server.b1 = 0.9
     config.server.b2 = 0.99
     config.server.eps = 1e-8
-    config.server.warmup = 20  # rounds of plain Adam, for onebit_adam
+    config.server.warmup = 0.2  # the share of plain Adam in all rounds, for onebit_adam
 
     config.sketch = ConfigDict()
     config.sketch.operator = "count_sketch"  # gaussian, srht, ams, identity, ...

@@ -70,7 +70,7 @@ def random_k(k: int, *, unbiased: bool = True) -> Compressor:
         validate.at_most(d, "the length of the vector", k=k)
         return Field(k, 32, "float"), Field(2, 32, "uint")
 
-    return _compressor(compress, expand, fields)
+    return _compressor(compress, expand, fields)._replace(unbiased=unbiased)
 
 
 def sign() -> Compressor:
@@ -146,7 +146,7 @@ def qsgd(levels: int) -> Compressor:
     def fields(d):
         return Field(d, width + 1, "uint"), Field(1, 32, "float")
 
-    return _compressor(compress, expand, fields)
+    return _compressor(compress, expand, fields)._replace(unbiased=True)
 
 
 def then(*stages: Compressor) -> Compressor:
@@ -189,7 +189,18 @@ def _then(first: Compressor, second: Compressor) -> Compressor:
     def fields(d):
         return *second.fields(kept(d)), *first.fields(d)[1:]
 
-    return _compressor(compress, expand, fields, apply)
+    both = first.unbiased and second.unbiased
+    return _compressor(compress, expand, fields, apply)._replace(unbiased=both)
+
+
+def require_contraction(who: str, compressor: Compressor) -> None:
+    """Raises unless what a compressor leaves out is shorter than what it was given."""
+    if compressor.unbiased:
+        msg = (
+            f"Expected a contraction for {who}, such as top_k or scaled_sign, got an "
+            "unbiased compressor, whose errors may be longer than its input."
+        )
+        raise ValueError(msg)
 
 
 def _compressor(compress, expand, fields, apply=None) -> Compressor:

@@ -4,8 +4,42 @@ import contextlib
 import csv
 import os
 import pathlib
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+
+def writable_folder(path: str | os.PathLike, name: str = "workdir") -> pathlib.Path:
+    """Returns a folder, made where it is missing.
+
+    Raises:
+      ValueError: in one line, unless files can be written there.
+    """
+    if not str(path):
+        msg = f"Expected {name} to name a folder, got {name}=''."
+        raise ValueError(msg)
+    folder = pathlib.Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        msg = f"Expected a {name} that can be written, got {name}={path} "
+        raise ValueError(msg + f"({error.strerror}).") from None
+    return folder
+
+
+def writable_file(path: str | os.PathLike, name: str = "out") -> pathlib.Path:
+    """Returns a path for a file, its folder made where it is missing.
+
+    Raises:
+      ValueError: in one line, unless the file can be written.
+    """
+    if not str(path) or pathlib.Path(path).is_dir():
+        msg = f"Expected {name} to name a file, got {name}='{path}'."
+        raise ValueError(msg)
+    writable_folder(pathlib.Path(path).parent, name)
+    return pathlib.Path(path)
 
 
 @contextlib.contextmanager

@@ -83,14 +83,16 @@ COMPRESSORS: dict[str, Callable[[int, float, int], Compressor]] = {
     "cocktail": lambda d, bits, levels: _cocktail(d, bits, levels),
 }
 
-OPERATORS: dict[str, Callable[[int, int], Sketch]] = {
-    "count_sketch": lambda b, rows: sketch.count_sketch(max(1, b // rows), rows),
-    "gaussian": lambda b, rows: sketch.gaussian(b),
-    "srht": lambda b, rows: sketch.srht(b),
-    "ams": lambda b, rows: sketch.ams(b),
-    "sparse_embedding": lambda b, rows: sketch.sparse_embedding(b, min(b, 4)),
-    "uniform_sampling": lambda b, rows: sketch.uniform_sampling(b),
-    "identity": lambda b, rows: sketch.identity(),
+OPERATORS: dict[str, Callable[[int, int, str], Sketch]] = {
+    "count_sketch": lambda b, rows, query: sketch.count_sketch(
+        max(1, b // rows), rows, query=query
+    ),
+    "gaussian": lambda b, rows, query: sketch.gaussian(b),
+    "srht": lambda b, rows, query: sketch.srht(b),
+    "ams": lambda b, rows, query: sketch.ams(b),
+    "sparse_embedding": lambda b, rows, query: sketch.sparse_embedding(b, min(b, 4)),
+    "uniform_sampling": lambda b, rows, query: sketch.uniform_sampling(b),
+    "identity": lambda b, rows, query: sketch.identity(),
 }
 
 SCHEDULES: dict[str, Callable[..., optax.ScalarOrSchedule]] = {
@@ -105,6 +107,9 @@ LAYOUTS: dict[str, Callable[[Sketch], Sketch]] = {
     "leaves": sketch.leaf_by_leaf,
 }
 
+# Those whose papers take the median over rows; for all others R^T is what it says.
+MEDIANS = ("fedsketch", "fedsketchgate", "fetchsgd", "sketched_sgd")
+
 STORED = 0x570  # the seed of matrices that are stored
 
 
@@ -117,6 +122,7 @@ def build_sketch(
     layout: str,
     numbers: int = 0,
     stored: bool = False,
+    query: str = "mean",
 ) -> Sketch:
     """Returns an operator that sends so many numbers, or else d / compression.
 
@@ -129,7 +135,7 @@ def build_sketch(
         msg = f"Expected compression >= 1, got compression={compression}."
         raise ValueError(msg)
     b = numbers or max(1, int(d / compression))
-    op = OPERATORS[operator](b, rows)
+    op = OPERATORS[operator](b, rows, query)
     return LAYOUTS[layout](sketch.stored(op, jax.random.key(STORED)) if stored else op)
 
 
@@ -152,12 +158,17 @@ def _cocktail(d: int, bits: float, levels: int) -> Compressor:
 
     Where a tenth would be too few for the bits, all of them.
     """
-    each = 1 + levels.bit_length() + (d - 1).bit_length()
-    k = max(1, min(d, int((bits - 96) / each)))  # a norm and a seed take 96
-    chosen = min(d, max(k, d // 10))
+
+    def fitting(chosen):
+        each = 1 + levels.bit_length() + (chosen - 1).bit_length()
+        return max(1, min(chosen, int((bits - 96) / each)))  # a norm and a seed: 96
+
+    chosen = max(1, d // 10)
+    if fitting(chosen) == chosen:
+        chosen = d
     return compressors.then(
         compressors.random_k(chosen, unbiased=False),
-        compressors.top_k(k),
+        compressors.top_k(fitting(chosen)),
         compressors.qsgd(levels),
     )
 

@@ -2,7 +2,7 @@
 
 import optax
 
-from fl_sketch import channels, local, transforms
+from fl_sketch import channels, compressors, local, transforms
 from fl_sketch.protocols import Algorithm, Compressor
 
 
@@ -14,8 +14,9 @@ def cd_adam(
     b1: float = 0.9,
     b2: float = 0.99,
     eps: float = 1e-8,
+    share: float = 1.0,
 ) -> Algorithm:
-    """Returns CD-Adam; everyone is in every round.
+    """Returns CD-Adam.
 
     A worker sends C(g_i - g_hat_i) and both sides add it to g_hat_i; the server sends
     C(mean - g_hat) and all add it to g_hat; all take AMSGrad's step with g_hat, in the
@@ -28,12 +29,14 @@ def cd_adam(
       b1: decay of the first moment.
       b2: decay of the second moment.
       eps: nu, beside the root.
+      share: of the clients in a round; 1 in the paper.
 
     Reference: Wang, Lin and Chen (2022), Algorithm 1.
     """
+    compressors.require_contraction("cd_adam", compressor)
     return Algorithm(
         local=local.one_gradient(loss),
-        uplink=channels.difference(channels.compressed(compressor)),
+        uplink=channels.difference(channels.compressed(compressor), share),
         server=optax.chain(
             transforms.difference(compressor),
             transforms.paper_amsgrad(server_rate, b1, b2, eps),

@@ -2,7 +2,7 @@
 
 import optax
 
-from fl_sketch import channels, local
+from fl_sketch import channels, compressors, local
 from fl_sketch.protocols import Algorithm, Compressor
 
 
@@ -11,8 +11,9 @@ def ef21(
     *,
     compressor: Compressor,
     server: optax.GradientTransformation,
+    share: float = 1.0,
 ) -> Algorithm:
-    """Returns EF21 with any optimizer at the server; everyone is in every round.
+    """Returns EF21 with any optimizer at the server.
 
     Each client keeps g_i and sends C(grad f_i(x) - g_i) (lines 5 and 6); both it and
     the server add what was sent (lines 6 and 8): the server has the mean of g_i.
@@ -21,11 +22,14 @@ def ef21(
       loss: of one batch.
       compressor: a contraction, such as `top_k`.
       server: plain SGD in the paper.
+      share: of the clients in a round; 1 in the paper. Fatkhullin et al. (2021) have
+        less: absent clients keep their g_i.
 
     Reference: Richtarik et al. (2021), Algorithm 2.
     """
+    compressors.require_contraction("ef21", compressor)
     return Algorithm(
         local=local.one_gradient(loss),
-        uplink=channels.difference(channels.compressed(compressor)),
+        uplink=channels.difference(channels.compressed(compressor), share),
         server=server,
     )

@@ -31,6 +31,12 @@ def marina(
 
     Reference: Gorbunov et al. (2021), Algorithms 1 and 4.
     """
+    if not compressor.unbiased:
+        msg = "Expected an unbiased compressor for marina: random_k or qsgd."
+        raise ValueError(msg)
+    if callable(server_rate):
+        msg = "Expected a constant server rate for marina: server.schedule=constant."
+        raise ValueError(msg)
 
     def previous(server):
         average, _ = server.memory

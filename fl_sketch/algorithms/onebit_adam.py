@@ -94,9 +94,8 @@ def _momenta(b1: float, warmup: int) -> Channel:
         whole = jax.tree.map(jnp.add, heard, common.error)
         down = compressed(keys.shared, whole)
         momentum = either(moved(common.momentum, heard), down)
-        bits = jnp.where(
-            warm, FLOAT_BITS * trees.size(update), sign.bits(trees.size(update))
-        )
+        d = trees.size(update)
+        bits = jnp.where(warm, *map(jnp.uint32, (FLOAT_BITS * d, sign.bits(d))))
         after = Memory(
             either(memory.client, less(owed, seen)),
             Common(momentum, either(common.error, less(whole, down)), common.count + 1),

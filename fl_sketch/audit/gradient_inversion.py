@@ -8,9 +8,11 @@ section 7.2).
 lie between the images and the message, the attacker can compute them too, and
 differentiates through them.
 
-Noise is not in m. What the attacker sees with a mechanism is the bounded message and
-the noise of the release, as if it knew everyone else's message and had taken them out
-of the sum: the strongest attacker that a client-level promise speaks of.
+Noise is not in m, local noise neither: give `client_view` the algorithm without it.
+The dither of a client (QSGD) is known to this attacker, who is in that stronger than a
+real one. What the attacker sees with a mechanism is the bounded message and the noise
+of the release, as if it knew everyone else's message and had taken them out of the
+sum: the strongest attacker that a client-level promise speaks of.
 """
 
 from collections.abc import Callable, Sequence

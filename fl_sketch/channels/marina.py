@@ -40,7 +40,7 @@ def marina(compressor: Compressor, probability: float) -> Channel:
             lambda new, old: jnp.where(whole, new, old + new), heard, average
         )
         d = vector.size
-        bits = jnp.where(whole, FLOAT_BITS * d, compressor.bits(d))
+        bits = jnp.where(whole, *map(jnp.uint32, (FLOAT_BITS * d, compressor.bits(d))))
         return Delivery(average, link.counted(sent), bits), Memory(
             (), (average, count + 1)
         )

@@ -28,11 +28,15 @@ def error_feedback(channel: Channel) -> Channel:
     return Channel(init, mean)
 
 
-def difference(channel: Channel) -> Channel:
+def difference(channel: Channel, share: float = 1.0) -> Channel:
     """Sends the change of a running estimate (EF21, Markov compression).
 
-    Each client keeps g_i, the server g = mean of g_i, and both add what was sent.
-    The server's g stays the mean only if every client takes part in every round.
+    Each client keeps g_i, the server g = mean of g_i over all clients, and both add
+    what was sent: the server the mean over those who took part times their share.
+
+    Args:
+      channel: for the changes.
+      share: of the clients that takes part in a round; expected, where it varies.
     """
 
     def init(params):
@@ -47,7 +51,9 @@ def difference(channel: Channel) -> Channel:
             change, Memory(inner_client, inner_server), keys, link
         )
         own = jax.tree.map(jnp.add, own, delivery.own)
-        average = jax.tree.map(jnp.add, average, delivery.estimate)
+        average = jax.tree.map(
+            lambda g, mean: g + share * mean, average, delivery.estimate
+        )
         memory = Memory((own, inner.client), (average, inner.server))
         return delivery._replace(estimate=average, own=own), memory
 

@@ -28,7 +28,11 @@ def initial_nodes(algorithm: Algorithm, params: Tree, nodes: int) -> State:
       algorithm: as for a server.
       params: the same on all nodes, which all can make from one seed.
       nodes: how many.
+
+    Raises:
+      ValueError: under a mechanism: messages travel as they are, so none is guarded.
     """
+    _require_open(algorithm)
     memory = algorithm.uplink.init(params)
     server = Server(params, algorithm.server.init(params), memory.server, jnp.int32(0))
     client = Client(algorithm.local.init(params), memory.client)
@@ -53,7 +57,11 @@ def make_gossip_round(
       algorithm: what clients and server do.
       fetch: `(data, node, None, key) -> batches`.
       graph: of the network.
+
+    Raises:
+      ValueError: under a mechanism.
     """
+    _require_open(algorithm)
     server_tx = optax.with_extra_args_support(algorithm.server)
 
     def run(state: State, key: Key, data) -> State:
@@ -135,6 +143,16 @@ def flooded(graph: Graph, messages: Message) -> Message:
         return table
 
     return jax.tree.map(of_leaf, messages)
+
+
+def _require_open(algorithm: Algorithm) -> None:
+    """Raises for what would look private and is not: all nodes see all messages."""
+    if algorithm.mechanism is not None:
+        msg = (
+            "Expected an algorithm without a mechanism on a graph, where every message "
+            "is handed on as it is and only a mean could be guarded."
+        )
+        raise ValueError(msg)
 
 
 def _mean(held: Message) -> Message:

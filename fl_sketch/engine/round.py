@@ -300,7 +300,7 @@ def _serve(algorithm, server, server_tx, deliver, means, shapes, rows, ids, key)
         heard = delivery.bits_heard
         if algorithm.local.hears_mean:
             heard = FLOAT_BITS * trees.size(means)
-        traffic = (_whole_bytes(delivery.bits), _whole_bytes(heard))
+        traffic = (whole_bytes(delivery.bits), whole_bytes(heard))
         return after, delivery.estimate, traffic
 
     one_row, one_id = jax.tree.map(lambda leaf: leaf[:1], (rows, ids))
@@ -373,8 +373,10 @@ def _as_heard(mean: Any, number: jax.Array) -> Any:
     return jax.tree.map(rounded, mean)
 
 
-def _whole_bytes(bits) -> jax.Array:
-    return jnp.asarray(-(-bits // 8), jnp.uint32)
+def whole_bytes(bits: jax.typing.ArrayLike) -> jax.Array:
+    """Returns how many bytes a message of so many bits takes, uint32."""
+    whole = bits // 8 + (bits % 8 > 0)  # -(-bits // 8) wraps around in uint32
+    return jnp.asarray(whole, jnp.uint32)
 
 
 def _weighted_sum(weights, values):

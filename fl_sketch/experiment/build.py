@@ -40,7 +40,7 @@ class Program(NamedTuple):
       data: `(seed) -> Resident`, the training data as this seed shares them out; the
         examples are one copy for all seeds.
       test: the test data, spread over the devices.
-      algorithm: `(numbers) -> Algorithm`.
+      algorithm: `(numbers, noisy=True) -> Algorithm`; or without its noise.
       batches: shapes of what a client trains on in a round.
       mesh: the devices.
       most: rounds in a call.
@@ -58,7 +58,7 @@ class Program(NamedTuple):
     splits: datasets.Splits
     data: Callable[[int], clients.Resident]
     test: Any
-    algorithm: Callable[[Numbers], Algorithm]
+    algorithm: Callable[..., Algorithm]
     batches: Any
     mesh: jax.sharding.Mesh
     most: int
@@ -190,8 +190,8 @@ def _problem(config: ConfigDict, data_dir: str | None) -> _Problem:
 
 def _algorithm(
     problem: _Problem,
-) -> tuple[Callable[[Numbers], Algorithm], privately.Promise | None]:
-    """Returns `(numbers) -> Algorithm`, its link guarded, and what that promises."""
+) -> tuple[Callable[..., Algorithm], privately.Promise | None]:
+    """Returns `Program.algorithm`, its link guarded, and what that promises."""
     config, d = problem.config, trees.size(problem.params)
 
     def bare(numbers, noise_multiplier):
@@ -207,8 +207,9 @@ def _algorithm(
         lambda: problem.shares(config.seed).sizes,
     )
 
-    def algorithm_of(numbers):
-        return privately.guarded(config, bare, promise, numbers, problem.params)
+    def algorithm_of(numbers, noisy=True):
+        own = promise if noisy else None
+        return privately.guarded(config, bare, own, numbers, problem.params)
 
     return algorithm_of, promise
 

@@ -96,7 +96,7 @@ def check_counts(config: ConfigDict) -> None:
     with section("compressor"):
         validate.at_least_one(levels=config.compressor.levels)
     with section("server"):
-        validate.at_least_one(warmup=config.server.warmup)
+        validate.in_range(0, 1, warmup=config.server.warmup)
     with section("sketch"):
         validate.in_range(0, math.inf, heavy=config.sketch.heavy)
     with section("compute"):

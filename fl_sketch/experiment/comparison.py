@@ -8,7 +8,6 @@ Both are sweeps, so that what is done is kept when a comparison is begun again.
 import inspect
 import math
 import os
-import pathlib
 import re
 import runpy
 from collections.abc import Callable, Mapping, Sequence
@@ -102,7 +101,7 @@ def run(
       ValueError, TypeError, FileNotFoundError: in one line.
       Stopped: on SIGINT or SIGTERM.
     """
-    folder = pathlib.Path(workdir)
+    folder = files.writable_folder(workdir)
     for name in only:
         validate.one_of(tuple(comparison.methods), only=name)
     chosen = only or tuple(comparison.methods)
@@ -125,7 +124,7 @@ def run(
             rows.append(standings.row(name, best, found, comparison.last))
             evaluations += [{"method": name, **row} for row in found]
             say("  " + standings.said(rows[-1]))
-    standings.write(folder, rows, evaluations)
+    standings.write(folder, rows, evaluations, comparison.last)
     for line in standings.table(rows):
         say(line)
     say(f"results in {workdir}")

@@ -23,7 +23,7 @@ from fl_sketch.experiment.build import Program, prepare
 from fl_sketch.experiment.ranking import named
 from fl_sketch.experiment.standings import half_width
 from fl_sketch.keys import round_keys
-from fl_sketch.protocols import Algorithm, Key, Keys, Server
+from fl_sketch.protocols import Algorithm, Key, Keys, Message, Server
 
 ATTACKER = 0xA77A  # sets the attacker's own keys apart
 VISIBLE = 20.0  # decibels from which a person sees what an image shows
@@ -86,6 +86,7 @@ class Scene(NamedTuple):
     Attributes:
       program: of the config.
       algorithm: of the config.
+      silent: the same without noise, which the attacker does not know.
       server: what clients fetch: fresh weights.
       key: of the run.
       images: shape=(clients, batch, height, width, channels), in [0, 1].
@@ -95,6 +96,7 @@ class Scene(NamedTuple):
 
     program: Program
     algorithm: Algorithm
+    silent: Algorithm
     server: Server
     key: Key
     images: np.ndarray
@@ -111,15 +113,22 @@ class Scene(NamedTuple):
         return jax.random.fold_in(self.key, ATTACKER)
 
     def view(self, keys: Keys, labels: jax.Array) -> inversion.View:
-        """Returns images -> the message of a client that has them."""
+        """Returns images -> the message of a client that has them, before noise."""
+        return self._view(self.silent, keys, labels)
 
+    def seen(self, images: jax.Array, keys: Keys, labels: jax.Array) -> Message:
+        """Returns a client's message as the attacker sees it, with all its noise."""
+        message = self._view(self.algorithm, keys, labels)(images)
+        return inversion.released(self.algorithm, message, keys)
+
+    def _view(self, algorithm: Algorithm, keys: Keys, labels) -> inversion.View:
         def batches(inputs):
             batch = Examples(inputs, labels)
             return jax.tree.map(
                 lambda leaf: jnp.broadcast_to(leaf, (self.steps, *leaf.shape)), batch
             )
 
-        return inversion.client_view(self.algorithm, self.server, keys, batches)
+        return inversion.client_view(algorithm, self.server, keys, batches)
 
 
 def scene_of(
@@ -144,6 +153,7 @@ def scene_of(
     return Scene(
         program,
         program.algorithm(numbers),
+        program.algorithm(numbers, noisy=False),
         jax.jit(lambda: program.start(numbers, key).server)(),
         key,
         true.reshape(clients, batch, *true.shape[1:]),
@@ -187,13 +197,12 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
 
 
 def _attacked(scene: Scene, attack: Attack) -> inversion.Found:
-    classes = int(scene.targets.max()) + 1
+    classes = scene.program.splits.classes
 
     def one(images, targets, number):
         keys = scene.keys(number)
         guessed_keys = scene.keys(number, known=attack.known_key)
-        message = scene.view(keys, targets)(images)
-        seen = inversion.released(scene.algorithm, message, keys)
+        seen = scene.seen(images, keys, targets)
 
         def from_start(start, labels):
             return inversion.invert(

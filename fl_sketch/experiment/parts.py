@@ -35,6 +35,7 @@ def sketch_of(config: ConfigDict, params: Tree | int) -> Sketch:
             rows=sketch.rows,
             layout=sketch.layout,
             stored=sketch.stored,
+            query="median" if config.algorithm in catalog.MEDIANS else "mean",
         )
 
 
@@ -100,7 +101,7 @@ def algorithm_of(
         b1=numbers["server.b1"],
         b2=numbers["server.b2"],
         eps=numbers["server.eps"],
-        warmup=config.server.warmup,
+        warmup=max(1, round(config.server.warmup * config.rounds)),
         forget=config.sketch.forget,
         masking=config.sketch.masking,
         window=config.sketch.window,
@@ -112,7 +113,8 @@ def algorithm_of(
 
 
 def _share_of(config: ConfigDict) -> float:
-    """Returns which share of the clients a round has, on average."""
+    """Returns which share of the clients answers in a round, on average."""
+    asked = config.cohort.size / config.data.clients
     if config.cohort.sampling == "everyone":
-        return 1.0
-    return config.cohort.size / config.data.clients
+        asked = 1.0
+    return asked * (1 - config.cohort.dropout)

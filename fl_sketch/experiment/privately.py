@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from fl_sketch import validate
+from fl_sketch import channels, validate
 from fl_sketch.engine import ledger
 from fl_sketch.experiment import parts
 from fl_sketch.experiment.choices import Numbers, section
@@ -227,6 +227,7 @@ def _guarded(config, bare, z: float, numbers: Numbers, params: Tree) -> Algorith
                 noise_multiplier=z,
                 denominator=_expected(config),
             )
+            channel = channels.clipped(channel, numbers["client.clip"])
             return algorithm._replace(uplink=channel, mechanism=guard)
         return algorithm._replace(mechanism=_mechanism(config, z, numbers))
 

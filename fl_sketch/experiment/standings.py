@@ -69,13 +69,15 @@ def half_width(values: Sequence[float]) -> float:
     return float(t * statistics.stdev(values) / len(values) ** 0.5)
 
 
-def at_budget(rows: Iterable[Mapping[str, str]], name: str, budget: float) -> float:
-    """Returns a method's mean accuracy at its last evaluations within bytes up."""
+def at_budget(
+    rows: Iterable[Mapping[str, str]], name: str, budget: float, last: int
+) -> float:
+    """Returns a method's mean accuracy over its last evaluations within bytes up."""
     own = (row for row in rows if row["method"] == name)
     found = []
     for evaluations in by_point(own).values():
         within = [r for r in evaluations if float(r["bytes_up_total"]) <= budget]
-        found.append(float(within[-1]["test_accuracy"]) if within else math.nan)
+        found.append(score(within, last) if within else math.nan)
     return statistics.fmean(found)
 
 
@@ -106,11 +108,21 @@ def table(rows: Sequence[Row]) -> list[str]:
     return ["| " + " | ".join(line) + " |" for line in cells]
 
 
-def write(folder: pathlib.Path, rows: list[Row], evaluations: list[Row]) -> None:
-    """Writes the table, all numbers and the picture; adds the score at equal bytes."""
-    budget = min(row["bytes_up"] for row in rows)
+def write(
+    folder: pathlib.Path, rows: list[Row], evaluations: list[Row], last: int
+) -> None:
+    """Writes the table, all numbers and the picture; adds the score at equal bytes.
+
+    The budget is what the cheapest method sends, with the seed that sends most.
+    """
+    most = {row["method"]: 0.0 for row in rows}
+    for one in evaluations:
+        sent = float(one["bytes_up_total"])
+        most[one["method"]] = max(most[one["method"]], sent)
     for row in rows:
-        row["accuracy_at_budget"] = at_budget(evaluations, row["method"], budget)
+        row["accuracy_at_budget"] = at_budget(
+            evaluations, row["method"], min(most.values()), last
+        )
     files.write_rows(folder / "comparison.csv", evaluations)
     files.write_rows(folder / "standings.csv", rows)
     files.write_text(folder / "standings.md", "\n".join(table(rows)) + "\n")

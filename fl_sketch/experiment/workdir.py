@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fl_sketch.experiment import choices, curves
-from fl_sketch.files import write_text
+from fl_sketch.files import writable_folder, write_text
 
 Row = dict[str, Any]
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -55,14 +55,10 @@ class Workdir:
           ValueError: if it cannot be written, is in use, or holds the run of another
             config.
         """
-        if not str(path):
-            msg = "Expected workdir to name a folder, got workdir=''."
-            raise ValueError(msg)
-        self.folder = pathlib.Path(path)
+        self.folder = writable_folder(path)
         self.rows: list[Row] = []
         self._files = files
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as stack:
                 lock = stack.enter_context(open(self.folder / ".lock", "w"))
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

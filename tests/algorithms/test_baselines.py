@@ -20,7 +20,9 @@ from fl_sketch import (
     trees,
     wire,
 )
+from fl_sketch.algorithms import catalog
 from fl_sketch.engine import ledger
+from fl_sketch.engine import round as rounds
 from fl_sketch.keys import round_keys
 from fl_sketch.protocols import Algorithm, Link
 from tests.meshes import mesh_of
@@ -50,6 +52,7 @@ def twin(server):
 
 
 WHOLE = compressors.top_k(D)  # compresses nothing
+EVERY = compressors.random_k(D)  # nor does this, and it is unbiased
 IDENTITIES = {
     "MARINA with p = 1 is gradient descent": (
         algorithms.marina(
@@ -58,7 +61,7 @@ IDENTITIES = {
         optax.sgd(0.1),
     ),
     "MARINA without compression is gradient descent": (
-        algorithms.marina(loss, compressor=WHOLE, server_rate=0.1, probability=0.3),
+        algorithms.marina(loss, compressor=EVERY, server_rate=0.1, probability=0.3),
         optax.sgd(0.1),
     ),
     "1-bit Adam before the freeze is Adam": (
@@ -305,7 +308,7 @@ def test_one_bit_adam_is_that_of_the_paper():
 def test_memory_of_the_server_is_what_marina_steps_back_by():
     """x^k is x^(k+1) + gamma g^k: the pair is of the two newest models."""
     algorithm = algorithms.marina(
-        loss, compressor=WHOLE, server_rate=0.1, probability=0.0
+        loss, compressor=EVERY, server_rate=0.1, probability=0.0
     )
     state, _ = run(algorithm, rounds=3)
     older, _ = run(algorithm, rounds=2)
@@ -313,3 +316,61 @@ def test_memory_of_the_server_is_what_marina_steps_back_by():
     back = jax.tree.map(lambda x, g: x + 0.1 * g, state.server.params, average)
     chex.assert_trees_all_close(back, older.server.params, rtol=1e-5, atol=1e-6)
     assert int(count) == 3
+
+
+def test_ef21_has_the_mean_of_all_clients_when_some_take_part():
+    algorithm = algorithms.ef21(
+        loss, compressor=compressors.top_k(4), server=optax.sgd(0.1), share=0.5
+    )
+    state, _ = run(algorithm, 6, 8, sampler=engine.fixed_size(8, 4))
+    kept = jax.tree.map(lambda leaf: leaf.mean(axis=0), state.clients.memory[0])
+    chex.assert_trees_all_close(kept, state.server.memory[0], atol=1e-5)
+
+
+TOP, ALL = compressors.top_k(2), compressors.qsgd(4)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: algorithms.marina(
+            loss, compressor=TOP, server_rate=0.1, probability=0.3
+        ), "unbiased compressor for marina"),
+        (lambda: algorithms.marina(
+            loss,
+            compressor=ALL,
+            server_rate=optax.cosine_decay_schedule(0.1, 9),
+            probability=0.3,
+        ), "constant server rate for marina"),
+        (lambda: algorithms.ef21(loss, compressor=ALL, server=optax.sgd(0.1)),
+         "a contraction for ef21"),
+        (lambda: algorithms.cd_adam(loss, compressor=ALL, server_rate=0.1),
+         "a contraction for cd_adam"),
+    ],
+)  # fmt: skip
+def test_what_an_analysis_does_not_cover_is_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+@pytest.mark.parametrize("compression", [5, 30, 100, 1000])
+def test_a_cocktail_has_the_bits_that_it_may_have(compression):
+    d = 100_000
+    made = catalog.build_compressor("cocktail", d, compression=compression, levels=15)
+    assert 0.98 < made.bits(d) * compression / (32 * d) <= 1
+
+
+def test_a_model_of_a_hundred_million_parameters_has_a_price():
+    like = {"w": jax.ShapeDtypeStruct((110_000_000,), jnp.float32)}
+    adam = algorithms.onebit_adam(loss, server_rate=0.1, warmup=2).uplink
+    marina = channels.marina(compressors.random_k(9), 0.5)
+    for channel, update in ((adam, like), (marina, (like, like))):
+
+        def traffic(params, update, channel=channel):
+            keys, network = round_keys(KEY, 0, 0), Link(lambda message: message)
+            delivery, _ = channel.mean(update, channel.init(params), keys, network)
+            return rounds.whole_bytes(delivery.bits)
+
+        assert jax.eval_shape(traffic, like, update).dtype == jnp.uint32
+    assert int(rounds.whole_bytes(jnp.uint32(32 * 110_000_000))) == 440_000_000
+    assert [int(rounds.whole_bytes(bits)) for bits in (8, 9)] == [1, 2]

@@ -11,6 +11,7 @@ import pytest
 
 from fl_sketch import algorithms, channels, engine, sketch
 from fl_sketch.engine import graph as graphs
+from fl_sketch.privacy import bounding, mechanism
 from fl_sketch.protocols import Channel, Link, Memory
 from tests import operators
 from tests.meshes import mesh_of
@@ -161,3 +162,14 @@ def test_the_server_rate_may_be_a_schedule():
 def test_channels_that_do_not_clip_are_left_alone():
     channel = channels.exact()
     assert channels.clipped(channel, 0.0) is channel
+
+
+def test_a_mechanism_is_refused_where_every_node_sees_every_message():
+    guard = mechanism.central(
+        bounding.clip(1.0), noise_multiplier=1.0, denominator=CLIENTS
+    )
+    private = ALGORITHMS["iterative_sketching"]._replace(mechanism=guard)
+    with pytest.raises(ValueError, match="without a mechanism on a graph"):
+        engine.make_gossip_round(private, fetch, graphs.ring(CLIENTS))
+    with pytest.raises(ValueError, match="without a mechanism on a graph"):
+        engine.initial_nodes(private, PARAMS, CLIENTS)

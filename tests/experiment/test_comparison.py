@@ -69,9 +69,9 @@ def test_at_equal_bytes_a_method_is_seen_where_the_cheapest_one_ends(done):
     last = [
         float(r["test_accuracy"])
         for r in everything
-        if r["method"] == "SAFL, 20x" and r["round"] == "6"
+        if r["method"] == "SAFL, 20x" and int(r["round"]) > 2
     ]
-    assert rows[0]["accuracy_at_budget"] == pytest.approx(sum(last) / 2)
+    assert rows[0]["accuracy_at_budget"] == pytest.approx(sum(last) / 4)
 
 
 def test_a_method_that_diverges_everywhere_is_said_to(done):

@@ -1,0 +1,63 @@
+"""The attacker knows what travels, and not the noise."""
+
+import jax.numpy as jnp
+import optax
+import pytest
+
+from configs import attack_mnist
+from fl_sketch import trees
+from fl_sketch.audit import gradient_inversion as inversion
+from fl_sketch.experiment import leak
+
+
+def scene(**changes):
+    config = attack_mnist.get_config()
+    config.data.name = "digits"
+    config.update_from_flattened_dict(
+        {"data.clients": 100, "cohort.size": 10, "client.batch": 1} | changes
+    )
+    return leak.scene_of(config, None, images=1)
+
+
+EXAMPLES = {
+    "algorithm": "private_sketching",
+    "privacy.unit": "example",
+    "cohort.sampling": "everyone",
+    "client.batch": 2,
+    "client.batches": "subsets",
+    "privacy.relation": "replace_one",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "noisy"),
+    [
+        ({}, False),
+        ({"privacy.bound": "clip"}, False),
+        ({"privacy.bound": "clip", "privacy.noise_multiplier": 0.5}, True),
+        (EXAMPLES, False),
+        (EXAMPLES | {"privacy.noise_multiplier": 0.5}, True),
+    ],
+    ids=["plain", "clipped", "central", "sketching", "local"],
+)
+def test_the_true_image_explains_the_message_but_for_its_noise(changes, noisy):
+    own = scene(**changes)
+    images, labels = jnp.asarray(own.images[0]), jnp.asarray(own.targets[0])
+    keys = own.keys(0)
+    seen = trees.ravel(own.seen(images, keys, labels))
+    gap = trees.ravel(own.view(keys, labels)(images)) - seen
+    left = float(optax.tree.norm(gap) / optax.tree.norm(seen))
+    assert left > 0.1 if noisy else left < 1e-5
+
+
+def test_all_labels_are_tried_also_with_one_image(monkeypatch):
+    tries = []
+
+    def listen(found, best_of=inversion.best_of):
+        tries.append(found.mismatch.shape)
+        return best_of(found)
+
+    monkeypatch.setattr(inversion, "best_of", listen)
+    attack = leak.Attack(images=1, steps=1, labels="tried")
+    leak._attacked(scene(), attack)
+    assert tries == [(10,)]
