@@ -3,7 +3,8 @@
 Command: python -m launch.compare --config=configs/compare_fedsketch.py \
 --workdir=/tmp/fedsketch --data_dir=DATA
 Command: python -m launch.compare \
---config=configs/compare_fedsketch.py:classes,5,20x40 --workdir=/tmp/fedsketch_part
+--config=configs/compare_fedsketch.py:classes,5,20x40 \
+--workdir=/tmp/fedsketch_part --data_dir=DATA
 
 After the colon may stand what to keep: iid or classes (a device has two of the ten
 digits), tau, the local steps, and the sketch's rows x columns. Rates are searched on
@@ -70,7 +71,7 @@ def cell(partition: str, tau: str, size: str):
     if partition == "classes":
         gate = {"algorithm": "fedsketchgate"}
         # The gain that the paper prints, times 1/(eta tau) in ours, is eta.
-        tuned = {**GLOBAL, "client.gain": (0.03, 0.3)}
+        tuned = {**GLOBAL, "client.gain": (0.03, 0.1, 0.3)}
         methods |= {
             f"{plain} FedGATE": Method(keys | {"algorithm": "fedgate"}, RATE),
             f"{compressed} GATE-PRIVIX": Method(sketch | gate, tuned),

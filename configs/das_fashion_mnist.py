@@ -1,7 +1,8 @@
 """DP-NormFedAvg on Fashion-MNIST as in Das et al., section 6 and Appendix G.
 
 Command: python -m launch.train --config=configs/das_fashion_mnist.py \
---workdir=/tmp/das --data_dir=DATA; with --config.algorithm=dp_fedavg it clips.
+--workdir=/tmp/das --data_dir=DATA
+With --config.algorithm=dp_fedavg it clips.
 Expect: test accuracy 0.828 (seed 0) at epsilon 5, delta 1e-5; the paper has 0.777.
 """
 

@@ -1,9 +1,9 @@
 """SAFL's claims on CIFAR-10 and SST-2, at sizes that train on two cores.
 
-Command: python -m launch.train --config=configs/safl_claims.py:cifar10,100x
-  --workdir=/tmp/cifar10_100x
-Command: python -m launch.compare --config=configs/safl_claims.py:sst2
-  --workdir=/tmp/sst2
+Command: python -m launch.train --config=configs/safl_claims.py:cifar10,100x \
+--workdir=/tmp/cifar10_100x --data_dir=DATA
+Command: python -m launch.compare --config=configs/safl_claims.py:sst2 \
+--workdir=/tmp/sst2 --data_dir=DATA
 
 After the colon stands a task, and for a single run what is compared:
   10x, 100x, 1000x, tiny   how small the message is; tiny: 20 and 100 numbers

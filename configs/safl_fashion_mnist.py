@@ -1,6 +1,7 @@
 """SAFL with a 20 times smaller message on Fashion-MNIST, 50 clients of 2 classes.
 
-Command: python -m launch.train --config=configs/safl_fashion_mnist.py --workdir=/tmp/f
+Command: python -m launch.train --config=configs/safl_fashion_mnist.py \
+--workdir=/tmp/f --data_dir=DATA
 Expect: test accuracy 0.80 (seed 0), 12.34 kB up a client and round, 24.7 MB in all.
 """
 

@@ -1,6 +1,7 @@
 """SAFL with a hundredfold count sketch on MNIST, 100 clients with uneven labels.
 
-Command: python -m launch.train --config=configs/safl_mnist.py --workdir=/tmp/safl_mnist
+Command: python -m launch.train --config=configs/safl_mnist.py \
+--workdir=/tmp/safl_mnist --data_dir=DATA
 Expect: test accuracy 0.979 (seed 0), 2.468 kB up a client and round, 4.9 MB in all.
 """
 

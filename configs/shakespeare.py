@@ -1,7 +1,8 @@
 """FedAdam on the next characters of Shakespeare, a client for each of 299 speakers.
 
-Command: python -m launch.train --config=configs/shakespeare.py --workdir=/tmp/bard
---config.algorithm=safl sends sketches instead.
+Command: python -m launch.train --config=configs/shakespeare.py \
+--workdir=/tmp/bard --data_dir=DATA
+With --config.algorithm=safl clients send sketches.
 """
 
 from configs import default

@@ -24,7 +24,7 @@ def writable_folder(path: str | os.PathLike, name: str = "workdir") -> pathlib.P
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        msg = f"Expected a {name} that can be written, got {name}={path} "
+        msg = f"Expected {name} to be writable, got {name}={path} "
         raise ValueError(msg + f"({error.strerror}).") from None
     return folder
 

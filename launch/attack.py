@@ -1,11 +1,12 @@
-"""Attacks a config: can images be found again from what its clients would send?
+r"""Attacks a config: can images be found again from what its clients would send?
 
 python -m launch.attack --config=configs/attack_mnist.py --workdir=/tmp/attack \
-    --over=sketch.compression=1,2,10,50
+    --over=sketch.compression=1,2,10,50 --data_dir=DATA
 python -m launch.attack --config=configs/quickstart.py --workdir=/tmp/mine --images=4
 
 Prints a verdict for each setting. The folder gets attack.csv, and images.png: the true
-images, and what was found. Settings of numbers get curves.png, PSNR against each.
+images, and what was found. Settings of numbers get
+attack_curves.png, PSNR against each.
 With --theory: what Theorem 7.5 promises of gradient descent on the first images, and
 what is measured, in theory.csv.
 """
@@ -13,31 +14,36 @@ what is measured, in theory.csv.
 import os
 
 from absl import flags
-from ml_collections import config_flags
 
 from fl_sketch import files
 from fl_sketch.audit import gradient_inversion
 from fl_sketch.experiment import grid, leak, leak_theory, ranking
-from launch import command
+from launch import command, parsing
 
-CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/.")
+CONFIG = parsing.config_flag()
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
 DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
 )
 OVER = flags.DEFINE_multi_string("over", [], "key=value,value: settings to attack.")
-IMAGES = flags.DEFINE_integer("images", 20, "How many are attacked.")
-BATCH = flags.DEFINE_integer("batch", 1, "How many a client has.")
+IMAGES = flags.DEFINE_integer("images", 20, "How many are attacked.", lower_bound=1)
+BATCH = flags.DEFINE_integer("batch", 1, "How many a client has.", lower_bound=1)
 OPTIMIZER = flags.DEFINE_enum(
     "optimizer", "lbfgs", gradient_inversion.OPTIMIZERS, "Of the attacker."
 )
-STEPS = flags.DEFINE_integer("steps", 300, "Iterations.")
-RATE = flags.DEFINE_float("rate", 0.1, "Of gd and adam.")
-RESTARTS = flags.DEFINE_integer("restarts", 1, "Starts, of which the best counts.")
-SMOOTHNESS = flags.DEFINE_float("smoothness", 0.0, "The weight of total variation.")
+STEPS = flags.DEFINE_integer("steps", 300, "Of the attacker.", lower_bound=1)
+RATE = flags.DEFINE_float("rate", 0.1, "Of gd and adam.", lower_bound=1e-12)
+RESTARTS = flags.DEFINE_integer(
+    "restarts", 1, "Starts, of which the best counts.", lower_bound=1
+)
+SMOOTHNESS = flags.DEFINE_float(
+    "smoothness", 0.0, "The weight of total variation.", lower_bound=0.0
+)
 LABELS = flags.DEFINE_enum("labels", "given", leak.LABELS, "What is known of them.")
 KNOWN_KEY = flags.DEFINE_bool("known_key", True, "Whether the hashes are known.")
-THEORY = flags.DEFINE_integer("theory", 0, "For how many images; 0: no theory.")
+THEORY = flags.DEFINE_integer(
+    "theory", 0, "For how many images; 0: no theory.", lower_bound=0
+)
 flags.mark_flags_as_required(["config", "workdir"])
 
 
@@ -67,8 +73,11 @@ def main():
         known_key=KNOWN_KEY.value,
     )
     rows, results, promises = [], {}, []
-    os.makedirs(WORKDIR.value, exist_ok=True)
-    for point, config in settings():
+    chosen = list(settings())
+    for _, config in chosen:
+        leak.check(config)
+    files.writable_folder(WORKDIR.value)
+    for point, config in chosen:
         name = ranking.named(point) or "as configured"
         results[name] = leak.run(config, attack, DATA_DIR.value)
         rows.append({**point, **leak.row(results[name])})
@@ -81,7 +90,7 @@ def main():
     if promises:
         files.write_rows(at("theory.csv"), promises)
     leak.draw(results, at("images.png"))
-    leak.draw_curves(rows, at("curves.png"))
+    leak.draw_curves(rows, at("attack_curves.png"))
     print(f"results in {WORKDIR.value}")
 
 

@@ -13,6 +13,7 @@ import platform
 import jax
 from absl import flags
 
+from fl_sketch import files
 from fl_sketch.bench import engine_suite, error_suite, sketch_suite
 from launch import command
 
@@ -20,9 +21,11 @@ SUITE = flags.DEFINE_enum("suite", "sketch", ["sketch", "engine", "error"], "Whi
 OUT = flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 
 # Of the suite of sketches.
-SIZES = flags.DEFINE_multi_integer("sizes", [10**6, 2**24], "Lengths d of the vector.")
-COMPRESSIONS = flags.DEFINE_multi_integer("compressions", [10, 100, 1000], "d / b.")
-CLIENTS = flags.DEFINE_multi_integer("clients", [1, 16], "How many vectors at once.")
+SIZES = flags.DEFINE_multi_integer(
+    "sizes", [10**6, 2**24], "Lengths d of the vector.", lower_bound=2
+)
+COMPRESSIONS = flags.DEFINE_multi_integer("compressions", [10, 100, 1000], "d / b.", 1)
+CLIENTS = flags.DEFINE_multi_integer("clients", [1, 16], "Vectors at once.", 1)
 OPERATORS = flags.DEFINE_multi_enum(
     "operators", list(sketch_suite.OPERATORS), list(sketch_suite.OPERATORS), "Which."
 )
@@ -65,13 +68,8 @@ for own, names in OWN_FLAGS.items():
 
 flags.register_validator(
     "torch",
-    lambda wanted: not wanted or importlib.util.find_spec("torch") is not None,
+    lambda wanted: not wanted or importlib.util.find_spec("torch"),
     "torch is not installed in this environment",
-)
-flags.register_validator(
-    "out",
-    lambda path: path is None or os.path.isdir(os.path.dirname(path) or "."),
-    "the folder of this file does not exist",
 )
 
 
@@ -95,6 +93,8 @@ def main():
     """Prints a table while it grows, then the same rows as JSON lines."""
     if SUITE.value == "sketch":
         jax.config.update("jax_num_cpu_devices", 1)  # a kernel may use all cores
+    if OUT.value:
+        files.writable_file(OUT.value)
     suite, growing = SUITES[SUITE.value], _rows()
     device = jax.devices()[0]
     machine = {

@@ -1,4 +1,4 @@
-"""Finds the noise that a promise needs, and says what older formulas would take.
+r"""Finds the noise that a promise needs, and says what older formulas would take.
 
 python -m launch.calibrate --epsilon=2 --delta=1e-5 --clients=1000 --cohort=50 \
 --rounds=200
@@ -11,10 +11,16 @@ from absl import flags
 from fl_sketch.privacy import accounting, calibration
 from launch import command
 
-EPSILON = flags.DEFINE_float("epsilon", None, "The promise.")
-DELTA = flags.DEFINE_float("delta", 1e-5, "Its delta.")
-CLIENTS = flags.DEFINE_integer("clients", None, "The population.")
-COHORT = flags.DEFINE_integer("cohort", None, "Clients a round; on average.")
+EPSILON = flags.DEFINE_float(
+    "epsilon", None, "The epsilon to promise; smaller is more private."
+)
+DELTA = flags.DEFINE_float(
+    "delta", 1e-5, "The delta of the promise; below 1 / clients."
+)
+CLIENTS = flags.DEFINE_integer("clients", None, "How many there are in all.")
+COHORT = flags.DEFINE_integer(
+    "cohort", None, "Clients in a round; with poisson, on average."
+)
 ROUNDS = flags.DEFINE_integer("rounds", None, "How many rounds.")
 RELEASES = flags.DEFINE_integer("releases", 1, "Guarded exchanges of a round.")
 SAMPLING = flags.DEFINE_enum(

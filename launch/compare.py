@@ -1,9 +1,9 @@
-"""Compares methods: each is tuned on its own grid, then run with several seeds.
+r"""Compares methods: each is tuned on its own grid, then run with several seeds.
 
 python -m launch.compare --config=configs/compare_fedsketch.py:iid,5,20x40 \
-    --workdir=/tmp/fedsketch
+    --workdir=/tmp/fedsketch --data_dir=DATA
 python -m launch.compare --config=configs/compare_fedsketch.py:iid,5,20x40 \
-    --workdir=/tmp/fedsketch --only=FedAvg --set=rounds=10
+    --workdir=/tmp/few --data_dir=DATA --only='iid tau=5 FedAvg' --set=rounds=10
 
 The same command again keeps the sweeps that are done, and runs the others. A file
 for this command has `get_comparison`, which may take what follows the colon.
@@ -16,7 +16,9 @@ from launch import command
 
 CONFIG = flags.DEFINE_string("config", None, "A file configs/compare_*.py[:which].")
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
-ONLY = flags.DEFINE_multi_string("only", [], "A method's name; may be repeated.")
+ONLY = flags.DEFINE_multi_string(
+    "only", [], "A method's name; a wrong one prints all names. May be repeated."
+)
 SET = flags.DEFINE_multi_string("set", [], "key=value, for every method's config.")
 DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."

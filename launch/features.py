@@ -1,4 +1,4 @@
-"""Makes a data set of features: a small network, trained on half of the images.
+r"""Makes a data set of features: a small network, trained on half of the images.
 
 python -m launch.features --dataset=cifar10 --data_dir=DATA --out=/tmp/features
 python -m launch.train --config=configs/das_features.py --workdir=/tmp/das_features \
@@ -11,11 +11,12 @@ import os
 
 from absl import flags
 
+from fl_sketch import files
 from fl_sketch.data import archive, datasets
 from fl_sketch.experiment import features
 from launch import command
 
-DATASET = flags.DEFINE_string("dataset", "cifar10", "Of images.")
+DATASET = flags.DEFINE_string("dataset", "cifar10", "A data set of images.")
 OUT = flags.DEFINE_string("out", None, "The folder for the file.")
 WIDTH = flags.DEFINE_integer("width", 512, "How many features.", lower_bound=1)
 EPOCHS = flags.DEFINE_integer("epochs", 4, "Of training.", lower_bound=1)
@@ -27,7 +28,7 @@ flags.mark_flags_as_required(["out"])
 
 def main():
     """Trains, and writes the features."""
-    os.makedirs(OUT.value, exist_ok=True)
+    files.writable_folder(OUT.value, "out")
     splits = datasets.load(DATASET.value, DATA_DIR.value)
     path = os.path.join(OUT.value, f"{DATASET.value}_features.npz")
     made = features.extract(splits, width=WIDTH.value, epochs=EPOCHS.value)

@@ -1,8 +1,8 @@
-"""Prints what a config costs and what a theorem says of it; runs nothing.
+r"""Prints what a config costs and what a theorem says of it; runs nothing.
 
 python -m launch.plan --config=configs/quickstart.py --smoothness=2 --gradient=0.5
-python -m launch.plan --config=configs/default.py --config.algorithm=iterative_sketching
-  --convexity=0.1 --graph=ring
+python -m launch.plan --config=configs/default.py \
+    --config.algorithm=iterative_sketching --convexity=0.1 --graph=ring
 
 The constants of a problem are flags; what is not given is one of the defaults below,
 which are no measurements. A graph, one of ring, grid:4x5, regular:3 or a file with an
@@ -10,17 +10,18 @@ edge on each line, adds what flooding the messages costs where there is no serve
 """
 
 from absl import flags
-from ml_collections import config_flags
 
 from fl_sketch import experiment
 from fl_sketch.experiment import planning
-from launch import command
+from launch import command, parsing
 
-CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/.")
+CONFIG = parsing.config_flag()
 DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
 )
-GRAPH = flags.DEFINE_string("graph", None, "Of a network without a server.")
+GRAPH = flags.DEFINE_string(
+    "graph", None, "ring, grid:4x5, regular:3 or a file of edges, without a server."
+)
 CONSTANTS = {
     name: flags.DEFINE_float(name, default, meaning)
     for name, (default, meaning) in planning.CONSTANTS.items()
@@ -29,7 +30,7 @@ flags.mark_flag_as_required("config")
 
 
 def main():
-    """Prints the plan."""
+    r"""Prints the plan."""
     config = CONFIG.value
     constants = {name: flag.value for name, flag in CONSTANTS.items()}
     planning.check(constants)

@@ -16,7 +16,7 @@ from fl_sketch.experiment import quadratics
 from launch import command
 
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
-ROUNDS = flags.DEFINE_integer("rounds", 500, "K.", lower_bound=1)
+ROUNDS = flags.DEFINE_integer("rounds", 500, "Of each run.", lower_bound=1)
 SEEDS = flags.DEFINE_integer("seeds", 3, "How many runs are averaged.", lower_bound=1)
 flags.mark_flags_as_required(["workdir"])
 
@@ -27,9 +27,9 @@ HEAD = ("start", "C", "eta", "clip", "normalise", "ratio", "SNR clip", "SNR norm
 def main():
     """Runs all settings with our accountant's noise."""
     settings = quadratics.Settings(rounds=ROUNDS.value, seeds=range(SEEDS.value))
+    files.writable_folder(WORKDIR.value)
     z, theirs = settings.noise_multiplier, settings.paper_noise_multiplier
     print(f"noise multiplier {z:.2f}; by the paper's formula {theirs:.2f}")
-    os.makedirs(WORKDIR.value, exist_ok=True)
     found = {
         (bound, start): quadratics.paths(settings, bound, start, z)
         for bound in quadratics.BOUNDS

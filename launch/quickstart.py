@@ -7,14 +7,11 @@ python -m launch.quickstart --config.sketch.compression=100 --config.rounds=400
 import tempfile
 
 from absl import flags
-from ml_collections import config_flags
 
 from fl_sketch.experiment import compare
-from launch import command
+from launch import command, parsing
 
-CONFIG = config_flags.DEFINE_config_file(
-    "config", "configs/quickstart.py", "What to train; its twin sends everything."
-)
+CONFIG = parsing.config_flag("configs/quickstart.py")
 WORKDIR = flags.DEFINE_string("workdir", None, "For the results; by default a new one.")
 DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."

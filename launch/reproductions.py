@@ -10,6 +10,8 @@ import subprocess
 import sys
 from typing import NamedTuple
 
+from fl_sketch import files
+
 
 class Reproduction(NamedTuple):
     """One folder of results.
@@ -91,7 +93,7 @@ REPRODUCTIONS = {
 
 def run(one: Reproduction, folder: str | os.PathLike, data: str) -> int:
     """Runs the commands up to the first that fails; returns its exit code, or 0."""
-    os.makedirs(folder, exist_ok=True)
+    files.writable_folder(folder)
     places = {"WORKDIR": str(folder), "DATA": data}
     for line in one.commands:
         words = [

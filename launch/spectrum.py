@@ -1,7 +1,7 @@
-"""Shows the Hessian's eigenvalues at every checkpoint of a run.
+r"""Shows the Hessian's eigenvalues at every checkpoint of a run.
 
-python -m launch.train --config=configs/quickstart.py --workdir=/tmp/run
-  --config.checkpoint_every=50 --config.checkpoint_keep=0
+python -m launch.train --config=configs/quickstart.py --workdir=/tmp/run \
+    --config.checkpoint_every=50 --config.checkpoint_keep=0
 python -m launch.spectrum --workdir=/tmp/run
 
 Writes spectrum.csv and spectrum.png beside them.
@@ -17,9 +17,15 @@ WORKDIR = flags.DEFINE_string("workdir", None, "The folder of a run.")
 DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
 )
-EXAMPLES = flags.DEFINE_integer("examples", 1000, "Of the training set.")
-PROBES = flags.DEFINE_integer("probes", 4, "Random vectors.")
-STEPS = flags.DEFINE_integer("steps", 60, "Of Lanczos.")
+EXAMPLES = flags.DEFINE_integer(
+    "examples", 1000, "Training examples that the loss is the mean of.", lower_bound=1
+)
+PROBES = flags.DEFINE_integer(
+    "probes", 4, "Random vectors that Lanczos begins from.", lower_bound=1
+)
+STEPS = flags.DEFINE_integer(
+    "steps", 60, "Of Lanczos; more show a finer spectrum.", lower_bound=1
+)
 flags.mark_flag_as_required("workdir")
 
 

@@ -1,4 +1,4 @@
-"""Trains a grid of configs, and says which point of it is the best.
+r"""Trains a grid of configs, and says which point of it is the best.
 
 python -m launch.sweep --config=configs/default.py --workdir=/tmp/sweep \
     --over=client.rate=0.03,0.1,0.3 --over=seed=0,1 --over=sketch.compression=10,20
@@ -7,12 +7,11 @@ The same command again keeps the programs that are done, and runs the others.
 """
 
 from absl import flags
-from ml_collections import config_flags
 
 from fl_sketch import experiment
-from launch import command
+from launch import command, parsing
 
-CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/.")
+CONFIG = parsing.config_flag()
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
 OVER = flags.DEFINE_multi_string(
     "over", [], "key=value,value: a key of the config and its values; may be repeated."

@@ -16,12 +16,18 @@ from launch import command
 OPERATOR = flags.DEFINE_multi_enum(
     "operator", ["srht"], list(catalog.OPERATORS), "Which; may be repeated."
 )
-SIZES = flags.DEFINE_multi_integer("sizes", [128, 64, 32, 16, 8, 4], "b, up to d.")
-PARAMETERS = flags.DEFINE_integer("parameters", 128, "d.")
-CLIENTS = flags.DEFINE_integer("clients", 5, "How many.")
+SIZES = flags.DEFINE_multi_integer(
+    "sizes", [128, 64, 32, 16, 8, 4], "b, numbers of a message.", lower_bound=1
+)
+PARAMETERS = flags.DEFINE_integer("parameters", 128, "d, of the model.", lower_bound=2)
+CLIENTS = flags.DEFINE_integer("clients", 5, "How many.", lower_bound=1)
 CONDITION = flags.DEFINE_float("condition", 10.0, "L / mu.", lower_bound=1.0)
-ACCURACY = flags.DEFINE_float("accuracy", 0.01, "The part of f - f* that may be left.")
-SEEDS = flags.DEFINE_integer("seeds", 3, "How many runs a row is the mean of.")
+ACCURACY = flags.DEFINE_float(
+    "accuracy", 0.01, "The part of f - f* that may be left.", 1e-12, 0.999
+)
+SEEDS = flags.DEFINE_integer(
+    "seeds", 3, "Runs that a row is the mean of.", lower_bound=1
+)
 OUT = flags.DEFINE_string("out", None, "A csv file for the rows.")
 
 
@@ -30,6 +36,8 @@ def main():
     task = trade.problem(
         d=PARAMETERS.value, clients=CLIENTS.value, condition=CONDITION.value, seed=0
     )
+    if OUT.value:
+        files.writable_file(OUT.value)
     print(trade.HEAD)
     rows = []
     for operator in OPERATOR.value:

@@ -1,7 +1,8 @@
-"""Trains what a config describes, and writes its numbers to a folder.
+r"""Trains what a config describes, and writes its numbers to a folder.
 
-python -m launch.train --config=configs/safl_mnist.py --workdir=/tmp/run
-python -m launch.train --config=configs/default.py --workdir=/tmp/two --config.rounds=9
+python -m launch.train --config=configs/default.py --workdir=/tmp/run --config.rounds=9
+python -m launch.train --config=configs/safl_mnist.py --workdir=/tmp/mnist \
+    --data_dir=DATA
 
 The same command again goes on where the last one stopped, however that was. On
 several machines it is the same command on each, with --distributed where jax finds
@@ -12,13 +13,12 @@ the others by itself (SLURM, GKE, Open MPI, TPU pods), or else with all three of
 import contextlib
 
 from absl import flags
-from ml_collections import config_flags
 
 from fl_sketch import experiment
 from fl_sketch.experiment import processes
-from launch import command
+from launch import command, parsing
 
-CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/.")
+CONFIG = parsing.config_flag()
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
 DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."

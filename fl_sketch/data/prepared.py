@@ -26,6 +26,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import read_only_builder
 
+from fl_sketch import validate
 from fl_sketch.data import decoding, raw
 from fl_sketch.data.builders import FlSketch
 from fl_sketch.data.examples import Examples, Splits
@@ -143,10 +144,10 @@ def _already_prepared(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
     try:
         return read_only_builder.builder_from_files(name, data_dir=root)
     except (tfds.core.DatasetNotFoundError, ValueError):  # no data, or no name
-        known = ", ".join(("digits", *raw.SOURCES))
+        known = ("digits", *raw.SOURCES)
         msg = (
-            f"Expected a data set of {known}, or a TFDS data set that is prepared in "
-            f"{root}, got {name!r}: pass another folder with --tfds_dir."
+            f"Expected a data set of {', '.join(known)}, or a TFDS data set that is "
+            f"prepared in {root}, got {name!r}.{validate.nearest(name, known)}"
         )
         raise FileNotFoundError(msg) from None
 

@@ -6,6 +6,7 @@ one line that begins with the section of the config.
 
 import contextlib
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, validate
+from fl_sketch.algorithms.fedsketch import QUERIES
 from fl_sketch.data import clients, datasets, partition, text
 from fl_sketch.experiment import banked, streaming
 
@@ -40,6 +42,7 @@ CONTINUOUS: dict[str, tuple[float | None, float]] = {
 
 
 BATCHES = ("fresh", "subsets", "whole")
+SEEDS = 2**31  # they are int32 in programs
 
 
 @contextlib.contextmanager
@@ -85,6 +88,9 @@ def check_counts(config: ConfigDict) -> None:
             f"is damaged, got checkpoint_keep={config.checkpoint_keep}."
         )
         raise ValueError(msg)
+    if not 0 <= config.seed < SEEDS:
+        msg = f"Expected 0 <= seed < {SEEDS}, got seed={config.seed}."
+        raise ValueError(msg)
     with section("data"):
         validate.at_least_one(clients=config.data.clients)
     with section("client"):
@@ -92,6 +98,8 @@ def check_counts(config: ConfigDict) -> None:
         validate.one_of(BATCHES, batches=config.client.batches)
     with section("sketch"):
         validate.at_least_one(rows=config.sketch.rows)
+        validate.one_of(QUERIES, query=config.sketch.query)
+        validate.in_range(1, sys.float_info.max, compression=config.sketch.compression)
         validate.in_range(0, math.inf, window=config.sketch.window)
     with section("compressor"):
         validate.at_least_one(levels=config.compressor.levels)

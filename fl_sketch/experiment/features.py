@@ -42,6 +42,9 @@ def extract(
       say: prints a line an epoch.
     """
     validate.at_least_one(width=width, epochs=epochs, batch=batch)
+    if splits.train.inputs.ndim != 4:
+        msg = "Expected a data set of images, got one of texts or vectors."
+        raise ValueError(msg)
     model = models.build("cnn", splits.classes, hidden=width)
     half = len(splits.train.targets) // 2
     validate.at_most(half, "half of the training images", batch=batch)

@@ -25,7 +25,6 @@ from fl_sketch import validate
 from fl_sketch.experiment import choices
 
 MOST = 10_000  # points, of which a table can still be read
-SEEDS = 2**32  # keys are of 32 bits: larger seeds would repeat smaller ones
 
 READ: dict[type, Callable[[str], Any]] = {
     bool: {"true": True, "false": False}.__getitem__,
@@ -149,8 +148,8 @@ def _axis(legal: Mapping[str, Any], line: str, flag: str) -> Axis:
     for value in values:
         if key in choices.CONTINUOUS:
             choices.check_number(key, value)
-        if key == "seed" and not 0 <= value < SEEDS:
-            msg = f"Expected 0 <= seed < {SEEDS}, got seed={value}."
+        if key == "seed" and not 0 <= value < choices.SEEDS:
+            msg = f"Expected 0 <= seed < {choices.SEEDS}, got seed={value}."
             raise ValueError(msg)
     return Axis(key, values)
 

@@ -1,5 +1,6 @@
 """What a config will cost and what a theorem says of it, before anything runs."""
 
+import pathlib
 from collections.abc import Mapping
 
 from ml_collections import ConfigDict
@@ -168,6 +169,7 @@ def graph_of(text: str, nodes: int, seed: int) -> Graph:
       seed: for what is random.
     """
     kind, _, rest = text.partition(":")
+    allowed = "ring, grid:HEIGHTxWIDTH, regular:DEGREE or a file of edges"
     try:
         if kind == "ring":
             return graphs.ring(nodes)
@@ -177,9 +179,11 @@ def graph_of(text: str, nodes: int, seed: int) -> Graph:
         if kind == "regular":
             return graphs.random_regular(nodes, int(rest), seed=seed)
     except ValueError as error:
-        allowed = "ring, grid:HEIGHTxWIDTH, regular:DEGREE or a file of edges"
         msg = f"Expected graph to be {allowed}, got graph={text}: {error}"
         raise ValueError(msg) from None
+    if not pathlib.Path(text).is_file():
+        msg = f"Expected graph to be {allowed}, got graph={text}."
+        raise ValueError(msg)
     return graphs.read(text)
 
 

@@ -19,6 +19,7 @@ def plot(workdirs: Sequence[str], path: str) -> list[str]:
     Raises:
       ValueError: for a folder that has none of these.
     """
+    files.writable_file(path)
     evaluations = [row for workdir in workdirs for row in evaluations_of(workdir)]
     standings.draw(evaluations, path)
     return list(dict.fromkeys(row["method"] for row in evaluations))

@@ -7,6 +7,7 @@ the same at the same time, so whatever depends on clocks or signals is agreed up
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -44,13 +45,19 @@ def connected(
     goodbye = _witness()
     # Its service swallows SIGTERM, which has to stop the run.
     jax.config.update("jax_enable_preemption_service", False)
-    jax.distributed.initialize(
-        coordinator,
-        num_processes,
-        process_id,
-        heartbeat_timeout_seconds=SILENCE_SECONDS,
-        shutdown_timeout_seconds=SILENCE_SECONDS,
-    )
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            num_processes,
+            process_id,
+            heartbeat_timeout_seconds=SILENCE_SECONDS,
+            shutdown_timeout_seconds=SILENCE_SECONDS,
+        )
+    except ValueError as error:
+        goodbye()
+        msg = "Expected machines that jax finds by itself, or coordinator, "
+        msg += f"num_processes and process_id, got neither: {error}"
+        raise ValueError(msg) from None
     try:
         yield
         jax.distributed.shutdown()
@@ -75,6 +82,9 @@ def _require_all_or_none(coordinator, num_processes, process_id) -> None:
     if any(value is None for value in given.values()):
         got = ", ".join(f"{name}={value}" for name, value in given.items())
         msg = f"Expected coordinator, num_processes and process_id together, got {got}."
+        raise ValueError(msg)
+    if not re.fullmatch(r"[^:]+:\d+|\[[^]]+\]:\d+", coordinator):
+        msg = f"Expected coordinator to be HOST:PORT, got coordinator={coordinator}."
         raise ValueError(msg)
     validate.at_least_one(num_processes=num_processes)
     if not 0 <= process_id < num_processes:

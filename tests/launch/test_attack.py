@@ -25,7 +25,7 @@ def test_settings_are_attacked_and_judged(tmp_path):
     assert [row["sketch.compression"] for row in rows] == ["1.0", "1000.0"]
     for row in rows:
         assert float(row["promised"]) <= float(row["measured"])
-    for name in ("images.png", "curves.png"):
+    for name in ("images.png", "attack_curves.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 

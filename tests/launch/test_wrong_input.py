@@ -1,0 +1,47 @@
+"""What is wrong with a command is said in one line, before anything runs."""
+
+import pytest
+
+from tests.launching import launch
+
+RUN = ("--config=configs/default.py", "--workdir=NEW")
+TRADE, ATTACK = ("launch.trade",), ("launch.attack", *RUN)
+WRONG = [
+    (("launch.quickstart", "--config.round=3"), "Did you mean 'rounds'?"),
+    (("launch.train", *RUN, "--config.seed=2147483648"), "seed < 2147483648"),
+    (("launch.train", *RUN, "--config.sketch.query=zzz"), "one of 'privix', 'heaprix'"),
+    (("launch.train", *RUN, "--config.sketch.compression=inf"), "a finite"),
+    (("launch.train", "--config=README.md", "--workdir=NEW"), "a Python file"),
+    (("launch.train", "--config=configs/default", "--workdir=NEW"),
+     "Did you mean 'configs/default.py'?"),
+    (("launch.plan", "--config=configs/compare_das.py"), "see launch.compare"),
+    (("launch.train", "--config=configs/safl_claims.py:foo", "--workdir=NEW"),
+     "error: Expected configs/safl_claims.py:"),
+    (("launch.compare", "--config=configs/compare_das.py", "--workdir="), "workdir=''"),
+    ((*ATTACK, "--rate=nan", "--optimizer=adam"), "a finite rate"),
+    ((*ATTACK, "--smoothness=-1"), "smoothness"),
+    ((*ATTACK, "--over=sketch.rows=1,0"), "rows=0"),
+    (("launch.attack", "--config=configs/default.py", "--workdir=/proc/x"),
+     "Expected workdir to be writable, got workdir=/proc/x"),
+    ((*TRADE, "--sizes=0"), "sizes"),
+    ((*TRADE, "--accuracy=2"), "accuracy"),
+    ((*TRADE, "--out=/proc/x/y.csv"), "Expected out to be writable"),
+    (("launch.plot", "--workdir=/tmp", "--out="), "out=''"),
+    (("launch.benchmark", "--sizes=0"), "sizes"),
+    (("launch.train", *RUN, "--distributed"), "machines that jax finds by itself"),
+    (("launch.train", *RUN, "--coordinator=here", "--num_processes=2",
+      "--process_id=0"), "coordinator to be HOST:PORT"),
+    (("launch.train", *RUN, "--config.data.name=minst"), "Did you mean 'mnist'?"),
+    (("launch.plan", "--config=configs/default.py", "--graph=foo"), "got graph=foo"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG, ids=range(len(WRONG)))
+def test_it_is_one_line_and_exit_code_2(tmp_path, words, said):
+    words = [word.replace("NEW", str(tmp_path / "new")) for word in words]
+    done = launch(*words)
+    assert done.returncode == 2, done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if "error" in line.lower())
+    assert line.startswith("error: ") and said in line
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "new" / "config.json").exists()
