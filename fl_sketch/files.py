@@ -30,16 +30,17 @@ def writable_folder(path: str | os.PathLike, name: str = "workdir") -> pathlib.P
 
 
 def writable_file(path: str | os.PathLike, name: str = "out") -> pathlib.Path:
-    """Returns a path for a file, its folder made where it is missing.
+    """Returns a path for a file.
 
     Raises:
-      ValueError: in one line, unless the file can be written.
+      ValueError: in one line, unless its folder is there and can be written.
     """
-    if not str(path) or pathlib.Path(path).is_dir():
-        msg = f"Expected {name} to name a file, got {name}='{path}'."
+    file = pathlib.Path(path)
+    if not str(path) or file.is_dir() or not file.parent.is_dir():
+        msg = f"Expected {name} to name a file in a folder, got {name}='{path}'."
         raise ValueError(msg)
-    writable_folder(pathlib.Path(path).parent, name)
-    return pathlib.Path(path)
+    writable_folder(file.parent, name)
+    return file
 
 
 @contextlib.contextmanager

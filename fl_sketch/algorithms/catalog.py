@@ -5,6 +5,7 @@ The one place where a string chooses code. A new algorithm is a new row.
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -131,9 +132,7 @@ def build_sketch(
     validate.one_of(tuple(OPERATORS), operator=operator)
     validate.one_of(tuple(LAYOUTS), layout=layout)
     validate.in_range(0, d, numbers=numbers)
-    if not compression >= 1:
-        msg = f"Expected compression >= 1, got compression={compression}."
-        raise ValueError(msg)
+    require_compression(compression)
     b = numbers or max(1, int(d / compression))
     op = OPERATORS[operator](b, rows, query)
     return LAYOUTS[layout](sketch.stored(op, jax.random.key(STORED)) if stored else op)
@@ -147,10 +146,15 @@ def build_compressor(
     Those that have one size take that: signs 32 times fewer bits, QSGD by its levels.
     """
     validate.one_of(tuple(COMPRESSORS), name=name)
-    if not compression >= 1:
+    require_compression(compression)
+    return COMPRESSORS[name](d, 32 * d / compression, levels)
+
+
+def require_compression(compression: float) -> None:
+    """Raises a ValueError unless messages would be as long as the model or shorter."""
+    if not 1 <= compression < math.inf:
         msg = f"Expected compression >= 1, got compression={compression}."
         raise ValueError(msg)
-    return COMPRESSORS[name](d, 32 * d / compression, levels)
 
 
 def _cocktail(d: int, bits: float, levels: int) -> Compressor:

@@ -6,7 +6,6 @@ one line that begins with the section of the config.
 
 import contextlib
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, validate
+from fl_sketch.algorithms import catalog
 from fl_sketch.algorithms.fedsketch import QUERIES
 from fl_sketch.data import clients, datasets, partition, text
 from fl_sketch.experiment import banked, streaming
@@ -99,7 +99,7 @@ def check_counts(config: ConfigDict) -> None:
     with section("sketch"):
         validate.at_least_one(rows=config.sketch.rows)
         validate.one_of(QUERIES, query=config.sketch.query)
-        validate.in_range(1, sys.float_info.max, compression=config.sketch.compression)
+        catalog.require_compression(config.sketch.compression)
         validate.in_range(0, math.inf, window=config.sketch.window)
     with section("compressor"):
         validate.at_least_one(levels=config.compressor.levels)
