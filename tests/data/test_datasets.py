@@ -30,7 +30,9 @@ def test_digits_do_not_overlap():
 @pytest.mark.parametrize("name", ["mnits", "", "no/such:1.0.0"])
 def test_unknown_names_get_one_line(name, tmp_path, monkeypatch):
     monkeypatch.delenv(raw.VARIABLE, raising=False)
-    with pytest.raises(FileNotFoundError, match="mnist, fashion.*prepared in") as caught:
+    with pytest.raises(
+        FileNotFoundError, match="mnist, fashion.*prepared in"
+    ) as caught:
         datasets.load(name, tfds_dir=tmp_path)
     assert "\n" not in str(caught.value) and repr(name) in str(caught.value)
     assert ("mean 'mnist'" in str(caught.value)) == (name == "mnits")
