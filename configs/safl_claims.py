@@ -4,6 +4,7 @@ Command: python -m launch.train --config=configs/safl_claims.py:cifar10,100x \
 --workdir=/tmp/cifar10_100x --data_dir=DATA
 Command: python -m launch.compare --config=configs/safl_claims.py:sst2 \
 --workdir=/tmp/sst2 --data_dir=DATA
+Expect: the tables of results/safl_cifar10 and results/safl_sst2.
 
 After the colon stands a task, and for a single run what is compared:
   10x, 100x, 1000x, tiny   how small the message is; tiny: 20 and 100 numbers

@@ -54,6 +54,15 @@ REPRODUCTIONS = {
         ),
         1,
     ),
+    "safl_cifar10": Reproduction(
+        "Chen et al., Figures 1 and 6: SAFL on images, by sketch size and server",
+        (
+            _compare("safl_claims.py:cifar10"),
+            "launch.train --config=configs/safl_claims.py:cifar10,100x --data_dir=DATA "
+            "--config.rounds=1600 --config.server.rate=0.03 --workdir=WORKDIR/long",
+        ),
+        180,
+    ),
     "safl_sst2": Reproduction(
         "Chen et al., Figures 3 and 6: SAFL on sentences, by sketch size and server",
         (_compare("safl_claims.py:sst2"),),
