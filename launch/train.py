@@ -14,8 +14,10 @@ import contextlib
 
 from absl import flags
 
+from configs import default
 from fl_sketch import experiment
 from fl_sketch.experiment import processes
+from fl_sketch.experiment.unread import unread
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()
@@ -33,6 +35,8 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 def main():
     """Runs the experiment, alone or with other processes."""
+    for key in unread(CONFIG.value, default.get_config()):
+        print(f"note: {CONFIG.value.algorithm} does not read {key}")
     joined = COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value
     several = DISTRIBUTED.value or any(value is not None for value in joined)
     with processes.connected(*joined) if several else contextlib.nullcontext():

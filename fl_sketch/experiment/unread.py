@@ -1,0 +1,46 @@
+"""Keys of a config that change nothing, since its algorithm does not read them."""
+
+import inspect
+from collections.abc import Iterator
+
+from ml_collections import ConfigDict
+
+from fl_sketch.algorithms import catalog
+from fl_sketch.experiment.choices import flat
+
+# A key and the arguments of algorithms that it goes into; keys that stand for more
+# than one algorithm's part, as rates and steps do, are not among them.
+CARRIED = {
+    "client.proximal": ("proximal",),
+    "client.decay": ("decay",),
+    "client.gain": ("gain",),
+    "client.clip": ("client_clip",),
+    "server.optimizer": ("server",),
+    "server.warmup": ("warmup",),
+    "sketch.operator": ("sketch",),
+    "sketch.compression": ("sketch",),
+    "sketch.numbers": ("sketch",),
+    "sketch.rows": ("sketch",),
+    "sketch.layout": ("sketch",),
+    "sketch.forget": ("forget",),
+    "sketch.masking": ("masking",),
+    "sketch.window": ("window",),
+    "sketch.query": ("query",),
+    "sketch.heavy": ("heavy",),
+    "sketch.heavy_values": ("values",),
+    "compressor.name": ("compressor",),
+    "compressor.compression": ("compressor", "cocktail"),
+    "compressor.levels": ("levels", "compressor", "cocktail"),
+    "compressor.probability": ("probability",),
+    "privacy.threshold": ("threshold",),
+}
+
+
+def unread(config: ConfigDict, default: ConfigDict) -> Iterator[str]:
+    """Yields `key=value` of what was changed and is not read."""
+    before, now = flat(default), flat(config)
+    takes = inspect.signature(catalog.ALGORITHMS[config.algorithm]).parameters
+    for key, names in CARRIED.items():
+        guarded = key == "privacy.threshold" and config.privacy.bound != "none"
+        if now[key] != before[key] and not guarded and not {*names} & {*takes}:
+            yield f"{key}={now[key]}"
