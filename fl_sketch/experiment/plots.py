@@ -14,21 +14,26 @@ def plot(workdirs: Sequence[str], path: str) -> list[str]:
     """Draws accuracy against rounds and bytes; returns the names of the lines.
 
     A run has a line, a sweep one for each point and a comparison one for each method;
-    those that differ by their seeds alone share one.
+    those that differ by their seeds alone share one. Folders of one name are told apart
+    by their paths.
 
     Raises:
       ValueError: for a folder that has none of these.
     """
     files.writable_file(path)
-    evaluations = [row for workdir in workdirs for row in evaluations_of(workdir)]
+    short = [pathlib.Path(workdir).name for workdir in workdirs]
+    evaluations = []
+    for workdir, name in zip(workdirs, short, strict=True):
+        name = name if short.count(name) == 1 else str(workdir)
+        evaluations += evaluations_of(workdir, name)
     standings.draw(evaluations, path)
     return list(dict.fromkeys(row["method"] for row in evaluations))
 
 
-def evaluations_of(workdir: str) -> Iterator[dict[str, Any]]:
+def evaluations_of(workdir: str, name: str) -> Iterator[dict[str, Any]]:
     """Yields the evaluations of a folder, each with a method and a point."""
     folder = pathlib.Path(workdir)
-    found = next((name for name in FILES if (folder / name).is_file()), None)
+    found = next((file for file in FILES if (folder / file).is_file()), None)
     if found is None:
         msg = f"Expected a folder with one of {', '.join(FILES)}, got {workdir}."
         raise ValueError(msg)
@@ -36,9 +41,9 @@ def evaluations_of(workdir: str) -> Iterator[dict[str, Any]]:
         if found == "comparison.csv":
             yield row
         elif found == "metrics.csv":
-            yield {"method": folder.name, "point": 0, **row}
+            yield {"method": name, "point": 0, **row}
         else:
-            yield {"method": " ".join((folder.name, *_point_of(row))), **row}
+            yield {"method": " ".join((name, *_point_of(row))), **row}
 
 
 def _point_of(row: dict[str, str]) -> Iterable[str]:

@@ -37,6 +37,15 @@ def test_runs_points_and_methods_have_a_line_each(folders, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def test_runs_in_folders_of_one_name_have_a_line_each(tmp_path):
+    folders = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        files.write_rows(folder / "metrics.csv", [row()])
+    names = plots.plot([*map(str, folders)], tmp_path / "picture.png")
+    assert names == [*map(str, folders)]
+
+
 def test_settings_that_differ_by_any_key_are_lines_of_their_own(tmp_path):
     points = [{"point": n, "algorithm": a} for n, a in enumerate(("safl", "fedavg"))]
     files.write_rows(tmp_path / "sweep.csv", [own | row() for own in points])
