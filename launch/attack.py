@@ -6,9 +6,8 @@ python -m launch.attack --config=configs/quickstart.py --workdir=/tmp/mine --ima
 
 Prints a verdict for each setting. The folder gets attack.csv, and images.png: the true
 images, and what was found. Settings of numbers get
-attack_curves.png, PSNR against each.
-With --theory: what Theorem 7.5 promises of gradient descent on the first images, and
-what is measured, in theory.csv.
+attack_curves.png, PSNR against each. With --theory: what Theorem 7.5 promises of
+gradient descent on the first images, and what is measured, in theory.csv.
 """
 
 import os
@@ -18,6 +17,7 @@ from absl import flags
 from fl_sketch import files
 from fl_sketch.audit import gradient_inversion
 from fl_sketch.experiment import grid, leak, leak_theory, ranking
+from fl_sketch.experiment.build import check
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()
@@ -75,7 +75,7 @@ def main():
     rows, results, promises = [], {}, []
     chosen = list(settings())
     for _, config in chosen:
-        leak.check(config)
+        check(config)
     files.writable_folder(WORKDIR.value)
     for point, config in chosen:
         name = ranking.named(point) or "as configured"

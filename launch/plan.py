@@ -30,7 +30,7 @@ flags.mark_flag_as_required("config")
 
 
 def main():
-    r"""Prints the plan."""
+    """Prints the plan."""
     config = CONFIG.value
     constants = {name: flag.value for name, flag in CONSTANTS.items()}
     planning.check(constants)

@@ -41,8 +41,7 @@ def marina(compressor: Compressor, probability: float) -> Channel:
         )
         d = vector.size
         bits = jnp.where(whole, *map(jnp.uint32, (FLOAT_BITS * d, compressor.bits(d))))
-        return Delivery(average, link.counted(sent), bits), Memory(
-            (), (average, count + 1)
-        )
+        after = Memory((), (average, count + 1))
+        return Delivery(average, link.counted(sent), bits), after
 
     return Channel(init, mean)

@@ -98,6 +98,12 @@ class _Problem(NamedTuple):
         return choices.partition_of(self.config, targets, seed, owners)
 
 
+def check(config: ConfigDict) -> None:
+    """Raises in one line for what can be told of a config before data are read."""
+    choices.check_counts(config)
+    privately.check(config)
+
+
 def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
     """Returns the program of a config, checked but for its continuous keys.
 
@@ -105,8 +111,7 @@ def prepare(config: ConfigDict, data_dir: str | None = None) -> Program:
       ValueError, TypeError: in one line, for what a config may not say.
       FileNotFoundError: for data that are not there.
     """
-    choices.check_counts(config)
-    privately.check(config)
+    check(config)
     sampler = choices.sampler_of(config)
     mesh, chunk = choices.mesh_of(config), choices.chunk_of(config)
     problem = _problem(config, data_dir)

@@ -75,6 +75,13 @@ def check_number(name: str, value: float) -> None:
         raise ValueError(msg)
 
 
+def check_seed(seed: int) -> None:
+    """Raises a ValueError for a seed that programs cannot take."""
+    if not 0 <= seed < SEEDS:
+        msg = f"Expected 0 <= seed < {SEEDS}, got seed={seed}."
+        raise ValueError(msg)
+
+
 def check_counts(config: ConfigDict) -> None:
     """Checks the whole numbers that no constructor would, before data are read."""
     validate.at_least_one(
@@ -88,9 +95,7 @@ def check_counts(config: ConfigDict) -> None:
             f"is damaged, got checkpoint_keep={config.checkpoint_keep}."
         )
         raise ValueError(msg)
-    if not 0 <= config.seed < SEEDS:
-        msg = f"Expected 0 <= seed < {SEEDS}, got seed={config.seed}."
-        raise ValueError(msg)
+    check_seed(config.seed)
     with section("data"):
         validate.at_least_one(clients=config.data.clients)
     with section("client"):

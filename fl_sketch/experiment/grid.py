@@ -148,9 +148,8 @@ def _axis(legal: Mapping[str, Any], line: str, flag: str) -> Axis:
     for value in values:
         if key in choices.CONTINUOUS:
             choices.check_number(key, value)
-        if key == "seed" and not 0 <= value < choices.SEEDS:
-            msg = f"Expected 0 <= seed < {choices.SEEDS}, got seed={value}."
-            raise ValueError(msg)
+        if key == "seed":
+            choices.check_seed(value)
     return Axis(key, values)
 
 

@@ -18,7 +18,7 @@ from fl_sketch import engine, files, validate
 from fl_sketch.audit import gradient_inversion as inversion
 from fl_sketch.audit import likeness
 from fl_sketch.data.examples import Examples, normalise
-from fl_sketch.experiment import choices, privately
+from fl_sketch.experiment import choices
 from fl_sketch.experiment.build import Program, prepare
 from fl_sketch.experiment.ranking import named
 from fl_sketch.experiment.standings import half_width
@@ -160,12 +160,6 @@ def scene_of(
         np.asarray(test.targets[:count]).reshape(clients, batch),
         config.client.steps,
     )
-
-
-def check(config: ConfigDict) -> None:
-    """Raises in one line for what a config may not say, before data are read."""
-    choices.check_counts(config)
-    privately.check(config)
 
 
 def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Result:

@@ -115,14 +115,12 @@ def write(
 
     The budget is what the cheapest method sends, with the seed that sends most.
     """
-    most = {row["method"]: 0.0 for row in rows}
+    sent: dict[str, list[float]] = {}
     for one in evaluations:
-        sent = float(one["bytes_up_total"])
-        most[one["method"]] = max(most[one["method"]], sent)
+        sent.setdefault(one["method"], []).append(float(one["bytes_up_total"]))
+    budget = min(map(max, sent.values()))
     for row in rows:
-        row["accuracy_at_budget"] = at_budget(
-            evaluations, row["method"], min(most.values()), last
-        )
+        row["accuracy_at_budget"] = at_budget(evaluations, row["method"], budget, last)
     files.write_rows(folder / "comparison.csv", evaluations)
     files.write_rows(folder / "standings.csv", rows)
     files.write_text(folder / "standings.md", "\n".join(table(rows)) + "\n")
