@@ -38,7 +38,7 @@ class Guard(NamedTuple):
         """Returns what the sum counts of a client's message, before noise."""
         if self.mechanism is None:
             return message
-        return self.mechanism.left(self.view, message)
+        return self.mechanism.left(self.view, message).summand
 
     def seen(self, bounded: Bounded, diagnostics: dict) -> dict:
         """Returns a client's diagnostics, zeros if its message was rejected."""

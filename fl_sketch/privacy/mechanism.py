@@ -60,16 +60,16 @@ def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mec
     _check(bound, noise_multiplier, denominator)
     scale = _noise_scale(bound, noise_multiplier)
 
+    left = _left(bound)
+
     def bound_one(state, exchange, message, keys):
-        del state, exchange, keys
-        message, rejected = bounding.reject(message)
-        return Bounded(bound.apply(message), rejected)
+        del exchange, keys
+        return left(state, message)
 
     def release(state, exchange, total, keys):
         noise = _noise(keys and keys.server, exchange, total, scale)
         return _released(total, noise, denominator, state)
 
-    left = _left(lambda state: bound)
     return Mechanism(_no_state, left, bound_one, release, noise_multiplier)
 
 
@@ -94,12 +94,13 @@ def distributed(
     validate.at_least_one(smallest=smallest)
     share = _noise_scale(bound, noise_multiplier) / math.sqrt(smallest)
 
+    left = _left(bound)
+
     def bound_one(state, exchange, message, keys):
-        del state
-        message, rejected = bounding.reject(message)
+        bounded = left(state, message)
         noise = _noise(keys.own, exchange, message, share)
-        sent = jax.tree.map(jnp.add, bound.apply(message), noise)
-        return Bounded((sent, jnp.float32(1)), rejected)
+        sent = jax.tree.map(jnp.add, bounded.summand, noise)
+        return Bounded((sent, jnp.float32(1)), bounded.rejected)
 
     def release(state, exchange, total, keys):
         del exchange, keys
@@ -109,7 +110,6 @@ def distributed(
         withheld = 1.0 - enough.astype(jnp.float32)
         return Release(mean, state, {"withheld": withheld})
 
-    left = _left(lambda state: bound)
     return Mechanism(_no_state, left, bound_one, release, noise_multiplier, smallest)
 
 
@@ -164,7 +164,7 @@ def adaptive(
 
     return Mechanism(
         lambda: jnp.float32(start),
-        _left(bounding.clip),
+        lambda state, message: _left(bounding.clip(state))(state, message),
         bound_one,
         release,
         noise_multiplier,
@@ -206,29 +206,31 @@ def before_sketch(
         # A NaN stays one and reaches the message, where it is rejected and counted.
         return inner.mean(bound.apply(update), memory, keys, link)
 
-    def bound_one(state, exchange, message, keys):
-        del state, keys
-        _only_exchange(exchange, "form=update")
+    def left(state, message):
+        del state  # what was bounded is the update
         return Bounded(*bounding.reject(message))
+
+    def bound_one(state, exchange, message, keys):
+        del keys
+        _only_exchange(exchange, "form=update")
+        return left(state, message)
 
     def release(state, exchange, total, keys):
         noise = _noise(keys.server, exchange, update_like, scale)
         sketched = op.apply(keys.shared, noise)
         return _released(total, sketched, denominator, state)
 
-    def left(state, message):
-        del state  # what was bounded is the update
-        return bounding.reject(message)[0]
-
     mechanism = Mechanism(_no_state, left, bound_one, release, noise_multiplier)
     return Channel(inner.init, mean), mechanism
 
 
-def _left(bound_of: Callable[[Any], Bound]) -> Callable[[Any, Message], Message]:
-    """Returns `Mechanism.left` of the bound that belongs to a state."""
+def _left(bound: Bound) -> Callable[[Any, Message], Bounded]:
+    """Returns `Mechanism.left` of a bound that does not change."""
 
     def left(state, message):
-        return bound_of(state).apply(bounding.reject(message)[0])
+        del state
+        message, rejected = bounding.reject(message)
+        return Bounded(bound.apply(message), rejected)
 
     return left
 
