@@ -40,9 +40,7 @@ def fetchsgd(
 
     Reference: Rothchild et al. (2020), Algorithm 1.
     """
-    op = sketch
-    if not sketch.fixed_key:
-        op = sketches.fixed_key(sketch, jax.random.key(HASHES))
+    op = with_its_hashes(sketch)
     k = heavy or channels.columns(op)
     return Algorithm(
         local=local.one_gradient(loss),
@@ -57,3 +55,10 @@ def fetchsgd(
             window=window,
         ),
     )
+
+
+def with_its_hashes(sketch: Sketch) -> Sketch:
+    """Returns a sketch with the hashes of all rounds, or its own if it has them."""
+    if sketch.fixed_key:
+        return sketch
+    return sketches.fixed_key(sketch, jax.random.key(HASHES))

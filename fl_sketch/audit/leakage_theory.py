@@ -27,9 +27,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from fl_sketch import trees, validate
-from fl_sketch.protocols import Key, Sketch
+from fl_sketch.protocols import Key, Like, Sketch
 
 
 class Singular(NamedTuple):
@@ -95,12 +96,14 @@ def bend(view: Callable, points: jax.Array) -> float:
     return float(jnp.max(gaps / apart))
 
 
-def of_sketch(op: Sketch, key: Key, d: int) -> Singular:
+def of_sketch(op: Sketch, key: Key, like: Like) -> Singular:
     """Returns gamma_1 and gamma_2: the range of the singular values of R^T."""
-    zeros = op.zeros(d)
-    units = jnp.eye(zeros.size)
-    rows = jax.lax.map(lambda e: op.transpose(key, e.reshape(zeros.shape), d), units)
-    found = jnp.linalg.svd(rows, compute_uv=False)
+    flat, rebuild = ravel_pytree(op.zeros(like))
+
+    def row(unit):
+        return trees.ravel(op.transpose(key, rebuild(unit), like))
+
+    found = jnp.linalg.svd(jax.lax.map(row, jnp.eye(flat.size)), compute_uv=False)
     return Singular(float(found.min()), float(found.max()))
 
 

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch import trees
+from fl_sketch import channels, trees
 from fl_sketch.algorithms import catalog
+from fl_sketch.algorithms.fetchsgd import with_its_hashes
 from fl_sketch.audit import leakage_theory as theory
 from fl_sketch.audit.leakage_theory import Singular
 from fl_sketch.experiment import leak, parts
@@ -84,9 +85,8 @@ def rows(
       ValueError, TypeError, FileNotFoundError: in one line.
     """
     scene = leak.scene_of(config, data_dir, images=images)
-    plain = config.copy_and_resolve_references()
-    plain.sketch.operator = "identity"
-    unsketched = leak.scene_of(plain, data_dir, images=images)
+    whole = scene.silent._replace(uplink=channels.exact())
+    unsketched = scene._replace(silent=whole)
     sketch = _of_sketch(config, scene)
     return [_row(scene, unsketched, sketch, number, steps) for number in range(images)]
 
@@ -96,11 +96,13 @@ def _of_sketch(config: ConfigDict, scene: leak.Scene) -> Singular:
     takes = inspect.signature(catalog.ALGORITHMS[config.algorithm]).parameters
     if "sketch" not in takes or config.sketch.operator == "identity":
         return Singular(1.0, 1.0)
-    d = trees.size(scene.server.params)
-    op = parts.sketch_of(config, d)
-    if op.size(d) > MOST:
+    params = scene.server.params
+    op = parts.sketch_of(config, params)
+    if config.algorithm == "fetchsgd":
+        op = with_its_hashes(op)
+    if op.size(params) > MOST:
         return Singular(math.nan, math.nan)
-    return theory.of_sketch(op, scene.keys(0).shared, d)
+    return theory.of_sketch(op, scene.keys(0).shared, params)
 
 
 def _row(

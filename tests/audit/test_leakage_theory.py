@@ -101,6 +101,14 @@ def test_singular_values_are_those_of_the_matrices():
     found = theory.of_sketch(op, KEY, 20)
     np.testing.assert_allclose(found, (expected.min(), expected.max()), rtol=1e-4)
     assert theory.of_sketch(sketch.identity(), KEY, 7) == Singular(1.0, 1.0)
+    parts = {"a": jnp.zeros(12), "b": jnp.zeros((2, 4))}
+    by_leaves = theory.of_sketch(sketch.leaf_by_leaf(op), KEY, parts)
+    alone = [
+        theory.of_sketch(op.resize(numbers), jax.random.fold_in(KEY, leaf), length)
+        for leaf, (numbers, length) in enumerate([(3, 12), (2, 8)])
+    ]
+    expected = (min(alone)[0], max(part.largest for part in alone))
+    np.testing.assert_allclose(by_leaves, expected, rtol=1e-4)
     linear = theory.singular_values(lambda z: MATRIX @ z, TRUE[None])
     expected = jnp.linalg.svd(MATRIX, compute_uv=False)
     np.testing.assert_allclose(linear, (expected.min(), expected.max()), rtol=1e-4)

@@ -7,7 +7,7 @@ import pytest
 from configs import attack_mnist
 from fl_sketch import trees
 from fl_sketch.audit import gradient_inversion as inversion
-from fl_sketch.experiment import leak
+from fl_sketch.experiment import leak, leak_theory
 
 
 def scene(**changes):
@@ -61,3 +61,22 @@ def test_all_labels_are_tried_also_with_one_image(monkeypatch):
     attack = leak.Attack(images=1, steps=1, labels="tried")
     leak._attacked(scene(), attack)
     assert tries == [(10,)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"sketch.layout": "leaves"}, {"algorithm": "fetchsgd", "sketch.rows": 3}],
+    ids=["leaves", "fetchsgd"],
+)
+def test_the_theory_reads_the_sketch_that_clients_use(changes):
+    config = attack_mnist.get_config()
+    config.data.name, config.model.name = "digits", "logistic"
+    config.sketch.compression = 4.0
+    config.update_from_flattened_dict({"data.clients": 100, "cohort.size": 10})
+    config.update_from_flattened_dict(changes)
+    (row,) = leak_theory.rows(config, images=1, steps=30)
+    # Logistic regression's gradient is linear in the pixels: its sketch cannot
+    # stretch what they do by more than R.
+    assert row.sigma_2 <= row.gamma_2 * row.hessian_2 * (1 + 1e-4)
+    assert 0 < row.gamma_1 < row.gamma_2
+    assert 0 < row.promised <= row.measured
