@@ -11,6 +11,7 @@ import pytest
 
 from fl_sketch import algorithms, engine, sketch, theory
 from tests.meshes import mesh_of
+from tests.oracles import das
 
 CLIENTS, D, B, STEPS = 5, 24, 6, 3
 
@@ -226,6 +227,71 @@ def test_theorem_3_is_as_printed(objective, variant, rounds, local):
     plan = theory.fedsketch(objective, variant, tracking=True, **FEDSKETCH)
     assert plan.rounds == math.ceil(rounds - 1e-9)
     assert plan.local_steps == math.ceil(local - 1e-9)
+
+
+DAS = {"smoothness": 1.0, "distance": 4.0, "gap": 0.0}
+
+
+def test_clipping_at_the_values_of_a_hand_calculation():
+    found = theory.clipped_error(
+        rho=0.1, alpha=3, gamma=4, smoothness=2, steps=5, threshold=10, distance=8,
+        gap=0.5,
+    )  # fmt: skip
+    assert found == pytest.approx(0.1 * (2 * (4 + 2) + 15 * 0.5 / 6))
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.2])
+@pytest.mark.parametrize("target", [0.09, 0.5])
+def test_rounds_of_theorem_2_are_enough_by_its_bound(gap, target):
+    same = DAS | {"gap": gap, "rho": 0.01, "steps": 5, "threshold": 10.0}
+    plan = theory.clipped(target=target, clients=3, d=7, **same)
+    alpha = 0.01 / (2 * plan.step)
+    assert alpha >= 1 and alpha / (2 * 0.01) >= 5
+    assert 0 <= plan.rounds - 2 * alpha * 2 / (10 * 0.01**2) <= 1 + 1e-6
+    assert theory.clipped_error(alpha=alpha, gamma=2.0, **same) <= target * (1 + 1e-9)
+    assert plan.bits == 32 * 3 * 7 * plan.rounds
+    with pytest.raises(theory.Unreachable, match="cannot promise less than 0.08"):
+        theory.clipped(target=0.08, clients=3, d=7, **same)
+
+
+@pytest.mark.parametrize(("clients", "apart"), [(20, 0.05), (60, 0.3)])
+def test_the_measured_error_stays_below_the_bound_of_das_theorem_2(clients, apart):
+    rng, d, steps = np.random.default_rng(3), 10, 4
+    optima = 1 + apart * rng.normal(size=(clients, d))
+    best = optima.mean(0)
+    own = ((optima - best) ** 2).sum(1) / 2  # Delta of every client, L = 1
+    known = DAS | {"distance": float(best @ best), "gap": float(own.max())}
+    threshold = 1.01 * 4 * steps * math.sqrt(own.max())
+    known |= {"rho": 0.02, "steps": steps, "threshold": threshold}
+    target = 1.5 * theory.clipped_error(
+        alpha=1e9, gamma=float(best @ best) ** 0.5, **known
+    )
+    plan = theory.clipped(target=target, clients=clients / 2, d=d, **known)
+    alpha, sigma = 0.02 / (2 * plan.step), threshold * 0.02 * (plan.rounds / d) ** 0.5
+    measured = []
+    for _ in range(5):
+        iterates = das.run(
+            optima,
+            [np.flatnonzero(rng.random(clients) < 0.5) for _ in range(plan.rounds)],
+            sigma * rng.normal(size=(plan.rounds, d)),
+            bound="clip", rate=plan.step, decay=1.0, steps=steps, limit=threshold,
+            momentum=0.0, gamma=1.0,
+        )  # fmt: skip
+        for w in iterates[:-1]:
+            # u of exact steps on |w - o|^2 / 2, along the same line from w to o.
+            away = np.linalg.norm(w - optima, axis=1)
+            u = away * (1 - (1 - plan.step) ** steps) / plan.step
+            worse = away**2 / 2 - own
+            share = 0.02 * steps / alpha
+            measured.append(
+                np.where(
+                    u <= threshold,
+                    (2 - share - share**2) * worse,
+                    3 * threshold * u / (8 * steps**2),
+                ).mean()
+            )
+    start = best @ best / 2
+    assert 0 < np.mean(measured) < min(target, 2 * start)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What a config will cost and what a theorem says of it, before anything runs."""
 
+import math
 import pathlib
 from collections.abc import Mapping
 
@@ -20,6 +21,7 @@ CONSTANTS = {
     "convexity": (0.0, "mu of strong convexity or PL; 0: convex or nonconvex."),
     "distance": (1.0, "|w0 - w*|^2."),
     "spread": (0.0, "sigma^2: the mean over clients of |grad f_c(w*)|^2."),
+    "gap": (0.0, "Delta: f_c(w*) - min f_c, the largest of a client."),
     "gradient": (1.0, "G: no gradient is longer."),
     "noise": (1.0, "sigma of sub-Gaussian stochastic gradients."),
     "intrinsic": (10.0, "Intrinsic dimension; see launch.spectrum."),
@@ -45,7 +47,10 @@ def lines(
     said = _costs(config, experiment)
     if graph:
         said += _flooding(config, experiment, graph)
-    promise = promised(config, experiment, constants)
+    try:
+        promise = promised(config, experiment, constants)
+    except theory.Unreachable as error:
+        return [*said, f"theory: {error}"]
     if promise is None:
         return [*said, f"theory: no theorem here is about {config.algorithm}"]
     known = ", ".join(f"{name}={constants[name]:g}" for name in CONSTANTS)
@@ -64,7 +69,11 @@ def lines(
 def promised(
     config: ConfigDict, experiment: Experiment, constants: Constants
 ) -> Promise | None:
-    """Returns what the theorem about a config's algorithm gives, or None."""
+    """Returns what the theorem about a config's algorithm gives, or None.
+
+    Raises:
+      theory.Unreachable: where it gives nothing for these constants.
+    """
     clients = cohort_size(config)
     d, b = experiment.facts["d"], experiment.facts["sketch_size"]
     steps, target = config.client.steps, constants["target"]
@@ -91,6 +100,9 @@ def promised(
         )
     if config.algorithm.startswith("fedsketch"):
         return _fedsketch(config, d, clients, constants)
+    noise = experiment.promise and experiment.promise.noise_multiplier
+    if config.algorithm == "dp_fedavg" and noise:
+        return _dp_fedavg(config, noise, d, clients, constants)
     return None
 
 
@@ -111,6 +123,21 @@ def _fedsketch(config, d, clients, constants) -> Promise:
         cols=max(1, numbers // config.sketch.rows),
         server_rate=config.server.rate,
         tracking="gate" in config.algorithm,
+    )
+
+
+def _dp_fedavg(config, noise, d, clients, constants) -> Promise:
+    """Returns Das et al.'s Theorem 2, for the noise of the config's rounds."""
+    return theory.clipped(
+        target=constants["target"],
+        rho=noise / clients * math.sqrt(d / config.rounds),
+        smoothness=constants["smoothness"],
+        steps=config.client.steps,
+        threshold=config.privacy.threshold,
+        distance=constants["distance"],
+        gap=constants["gap"],
+        clients=clients,
+        d=d,
     )
 
 

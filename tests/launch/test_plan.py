@@ -9,6 +9,9 @@ from tests.experiment.configs import config_with
 from tests.launching import launch
 
 CONSTANTS = {name: default for name, (default, _) in planning.CONSTANTS.items()}
+CLIPPED = {
+    "algorithm": "dp_fedavg", "cohort__sampling": "poisson", "privacy__threshold": 10.0,
+}  # fmt: skip
 
 
 def lines(graph=None, constants=(), **changes):
@@ -45,6 +48,14 @@ def test_the_bytes_planned_are_the_bytes_sent():
             {"convexity": 0.1},
             "Song et al., Theorem 5.1",
         ),
+        (CLIPPED | {"privacy__noise_multiplier": 0.01}, {}, "Das et al., Theorem 2"),
+        (CLIPPED | {"privacy__noise_multiplier": 9.0}, {}, "cannot promise less than"),
+        (
+            CLIPPED | {"privacy__noise_multiplier": 0.01},
+            {"gap": 1.0},
+            "asks for a threshold of 20 or more, got 10",
+        ),
+        (CLIPPED, {}, "no theorem here is about dp_fedavg"),
         ({"algorithm": "fedavg"}, {}, "no theorem here is about fedavg"),
     ],
 )

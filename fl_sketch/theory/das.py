@@ -1,0 +1,97 @@
+"""Das et al.: DP-FedAvg with clipping on convex losses, Theorem 2."""
+
+import math
+
+from fl_sketch.theory.promise import Promise, Unreachable, positive
+from fl_sketch.wire import FLOAT_BITS
+
+DAS = (
+    "every client's loss is convex and L-smooth",
+    "C / E >= 4 sqrt(L Delta)",
+    "the server steps as far as the clients, and returns a random iterate",
+    "the error is the mean over clients of 5/4 to 2 times f_i(w) - f_i(w*) where "
+    "nothing is clipped, and of 3 C |u_i| / (8 L E^2) where it is",
+)
+
+
+def clipped_error(
+    *,
+    rho: float,
+    alpha: float,
+    gamma: float,
+    smoothness: float,
+    steps: int,
+    threshold: float,
+    distance: float,
+    gap: float,
+) -> float:
+    """Returns the right side of Theorem 2, A + B.
+
+    Its left side is a mean over clients and rounds: (2 - rho E / alpha - (rho E /
+    alpha)^2) (f_i(w) - f_i(w*)) where client i is not clipped, and 3 C |u_i| / (8 L
+    E^2) where it is. In B every client counts as not clipped, which is its most.
+
+    Args:
+      rho: the privacy term, (z / r) sqrt(d / K) for noise z C on the sum of r clients
+        in each of K rounds; sqrt(q d log(1 / delta)) / (n epsilon) in the paper.
+      alpha: of the choice of step, at least 1 and 2 rho E.
+      gamma: of the choice of rounds.
+      smoothness: L of every client's loss.
+      steps: E, local.
+      threshold: C.
+      distance: |w0 - w*|^2.
+      gap: Delta, the largest f_i(w*) - min f_i of a client.
+    """
+    start = threshold / steps * (smoothness * distance / gamma + gamma / smoothness)
+    return rho * (start + 3 * steps * gap / (2 * alpha))
+
+
+def clipped(
+    *,
+    target: float,
+    rho: float,
+    smoothness: float,
+    steps: int,
+    threshold: float,
+    distance: float,
+    gap: float,
+    clients: float,
+    d: int,
+) -> Promise:
+    """Returns step, rounds and bits to an error <= target, Das et al.'s Theorem 2.
+
+    gamma = L |w0 - w*| makes A least; alpha is the smallest with A + B <= target.
+    More rounds cannot lower A = 2 C/E |w0 - w*| rho: noise grows with them. The
+    arguments are those of `clipped_error`; `clients` is r. Theorem 4, of normalised
+    updates, bounds its error by 1 / |u_i|, which is not known before a run.
+
+    Raises:
+      Unreachable: for a target that A exceeds, or a threshold below the theorem's.
+    """
+    positive(target=target, rho=rho, smoothness=smoothness, distance=distance)
+    positive(threshold=threshold, steps=steps)
+    least = 4 * steps * math.sqrt(smoothness * gap)
+    if threshold < least:
+        msg = (
+            f"Das et al.'s Theorem 2 asks for a threshold of {least:.4g} or more, "
+            f"got {threshold:g}."
+        )
+        raise Unreachable(msg)
+    gamma = smoothness * math.sqrt(distance)
+    start = rho * threshold / steps * 2 * math.sqrt(distance)
+    if start >= target:
+        msg = (
+            f"Das et al.'s Theorem 2 cannot promise less than {start:.4g} with this "
+            f"noise, after however many rounds, got a target of {target:g}."
+        )
+        raise Unreachable(msg)
+    alpha = max(1, 2 * rho * steps, 3 * steps * gap * rho / (2 * (target - start)))
+    rounds = math.ceil(2 * alpha * gamma / (threshold * rho**2))
+    return Promise(
+        "Das et al., Theorem 2",
+        rho / (2 * alpha * smoothness),
+        rounds,
+        steps,
+        math.ceil(FLOAT_BITS * clients * d * rounds),
+        DAS,
+    )

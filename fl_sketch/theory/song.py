@@ -1,0 +1,160 @@
+"""Song et al.: iterative sketching on convex losses, Theorems 5.1 to 5.4."""
+
+import math
+
+from fl_sketch import validate
+from fl_sketch.theory.promise import Promise, positive
+from fl_sketch.wire import FLOAT_BITS
+
+# a of Song's Table 1: alpha = a d / b.
+EMBEDDING = {
+    "gaussian": 3,
+    "srht": 2,
+    "ams": 2,
+    "count_sketch": 3,
+    "sparse_embedding": 2,
+}
+
+
+def alpha(operator: str, d: int, b: int) -> float:
+    """Returns alpha with E|R^T R x|^2 <= (1 + alpha) |x|^2, as Song's Theorem 4.2.
+
+    Table 1 for the operators of the paper; exactly d/b - 1 for uniform sampling,
+    which is not in it, and 0 for the identity. The exact values stand in
+    `tests/oracles/closed_forms.py` and are smaller.
+    """
+    if operator == "identity" or b >= d and operator == "uniform_sampling":
+        return 0.0
+    if operator == "uniform_sampling":
+        return d / b - 1
+    validate.one_of((*EMBEDDING, "uniform_sampling", "identity"), operator=operator)
+    return EMBEDDING[operator] * d / b
+
+
+SONG = (
+    "every client's loss is convex and L-smooth (Assumption 3.1)",
+    "clients take full gradient steps, all in every round, and the server rate is 1",
+    "a fresh sketch every round, independent of all others (Theorem 4.2)",
+)
+
+
+def largest_step(*, smoothness: float, steps: int, alpha: float) -> float:
+    """Returns 1 / (8 (1 + alpha) L K), the largest step of Theorems 5.1 and 5.3."""
+    positive(smoothness=smoothness, steps=steps)
+    return 1 / (8 * (1 + alpha) * smoothness * steps)
+
+
+def strongly_convex_error(
+    *,
+    step: float,
+    rounds: int,
+    steps: int,
+    smoothness: float,
+    convexity: float,
+    distance: float,
+    spread: float,
+) -> float:
+    """Returns the bound on E f(w) - f(w*) after some rounds, Song's Theorem 5.1.
+
+    L/2 |w0 - w*|^2 e^(-mu eta T) + 4 eta^2 L^2 K^3 sigma^2 / mu, for a step of at
+    most `largest_step`. The formal version is Theorem F.9.
+
+    Args:
+      step: eta of the clients.
+      rounds: T.
+      steps: K, local.
+      smoothness: L of every client's loss.
+      convexity: mu > 0 of every client's loss.
+      distance: |w0 - w*|^2.
+      spread: sigma^2, the mean over clients of |grad f_c(w*)|^2; 0 if all have their
+        minimum in one place.
+    """
+    positive(convexity=convexity)
+    shrunk = distance * math.exp(-convexity * step * rounds)
+    drift = 4 * step**2 * smoothness**2 * steps**3 * spread / convexity
+    return smoothness / 2 * shrunk + drift
+
+
+def convex_error(
+    *,
+    step: float,
+    rounds: int,
+    steps: int,
+    smoothness: float,
+    distance: float,
+    spread: float,
+) -> float:
+    """Returns the bound on E f(average) - f(w*), Song's Theorem 5.3.
+
+    4 |w0 - w*|^2 / (eta K T) + 32 eta^2 L K^2 sigma^2, of the average of all clients'
+    parameters over all steps. The arguments are those of `strongly_convex_error`.
+    """
+    first = 4 * distance / (step * steps * rounds)
+    return first + 32 * step**2 * smoothness * steps**2 * spread
+
+
+def strongly_convex(
+    *,
+    target: float,
+    smoothness: float,
+    convexity: float,
+    distance: float,
+    spread: float,
+    alpha: float,
+    clients: int,
+    b: int,
+    steps: int = 1,
+) -> Promise:
+    """Returns step, rounds and bits to E f(w) - f(w*) <= target, Song's Corollary 5.2.
+
+    The largest step for which the drift of Theorem 5.1 is at most half the target,
+    and the rounds after which the rest is (the proof of Theorem F.10). One local
+    step is best. For a target not too small the rounds grow like 1 + alpha ~ d/b and
+    the bits, rounds times b, do not grow as b shrinks.
+    """
+    positive(target=target, convexity=convexity, distance=distance)
+    step = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)
+    if spread > 0:
+        drift = math.sqrt(convexity * target / (2 * steps * spread))
+        step = min(step, drift / (2 * smoothness * steps))
+    logarithm = max(math.log(smoothness * distance / target), 0)
+    rounds = max(1, math.ceil(logarithm / (convexity * step)))
+    return Promise(
+        "Song et al., Theorem 5.1 and Corollary 5.2",
+        step,
+        rounds,
+        steps,
+        FLOAT_BITS * clients * b * rounds,
+        (*SONG, "every client's loss is mu-strongly convex"),
+    )
+
+
+def convex(
+    *,
+    target: float,
+    smoothness: float,
+    distance: float,
+    spread: float,
+    alpha: float,
+    clients: int,
+    b: int,
+    steps: int = 1,
+) -> Promise:
+    """Returns step, rounds and bits to E f(average) - f(w*) <= target, Corollary 5.4.
+
+    As `strongly_convex`, with both terms of Theorem 5.3 at most half the target (the
+    proof of Theorem F.8).
+    """
+    positive(target=target, distance=distance)
+    step = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)
+    if spread > 0:
+        step = min(step, math.sqrt(target / (smoothness * spread)) / (8 * steps))
+    rounds = math.ceil(8 * distance / (step * steps * target))
+    return Promise(
+        "Song et al., Theorem 5.3 and Corollary 5.4",
+        step,
+        rounds,
+        steps,
+        FLOAT_BITS * clients * b * rounds,
+        (*SONG, "the promise is for the average of all parameters on the way"),
+    )
