@@ -4,6 +4,9 @@ import re
 import subprocess
 import sys
 
+from fl_sketch import experiment
+from fl_sketch.algorithms import catalog
+from tests.experiment.configs import config_with
 from tests.launching import ENVIRONMENT, ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -131,3 +134,24 @@ def test_results_of_the_readme_stand_in_the_page_of_results():
     assert len(numbers) > 4
     for number in numbers:
         assert number in page, number
+
+
+def test_the_table_of_algorithms_is_what_the_code_does():
+    table = README.split("| `config.algorithm` |")[1].split("\n\n")[0]
+    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in table.splitlines()]
+    exchanges, states = {}, {}
+    for names, _, _, count, kept in rows[2:]:
+        for name in re.findall(r"\[`(\w+)`\]", names):
+            exchanges[name] = exchanges.get(name, set()) | set(re.findall(r"\d", count))
+            states[name] = kept
+    assert set(exchanges) == set(catalog.ALGORITHMS)
+    for name, allowed in exchanges.items():
+        config = config_with(algorithm=name, sketch__rows=3, sketch__compression=5.0)
+        config.compressor.name = "random_k" if name == "marina" else "top_k"
+        if name == "private_sketching":
+            config.privacy.unit = "example"
+            config.client.batches = "subsets"
+        facts = experiment.build(config).facts
+        assert str(facts["exchanges"]) in allowed, name
+        kept = {"": 0, "d": 1}.get(states[name], 1 if name == "ef_sign_sgd" else 0)
+        assert bool(facts["client_state_bytes"]) == bool(kept), name
