@@ -10,15 +10,15 @@ from fl_sketch.experiment import standings
 FILES = ("comparison.csv", "sweep.csv", "metrics.csv")
 
 
-def plot(workdirs: Sequence[str], path: str) -> list[str]:
+def plot(workdirs: Sequence[str], path: str, only: Sequence[str] = ()) -> list[str]:
     """Draws accuracy against rounds and bytes; returns the names of the lines.
 
     A run has a line, a sweep one for each point and a comparison one for each method;
     those that differ by their seeds alone share one. Folders of one name are told apart
-    by their paths.
+    by their paths. With `only`, lines whose names have one of these texts.
 
     Raises:
-      ValueError: for a folder that has none of these.
+      ValueError: for a folder that has none of these, or where no line is left.
     """
     files.writable_file(path)
     short = [pathlib.Path(workdir).name for workdir in workdirs]
@@ -26,8 +26,13 @@ def plot(workdirs: Sequence[str], path: str) -> list[str]:
     for workdir, name in zip(workdirs, short, strict=True):
         name = name if short.count(name) == 1 else str(workdir)
         evaluations += evaluations_of(workdir, name)
-    standings.draw(evaluations, path)
-    return list(dict.fromkeys(row["method"] for row in evaluations))
+    names = list(dict.fromkeys(row["method"] for row in evaluations))
+    kept = [name for name in names if not only or any(text in name for text in only)]
+    if not kept:
+        msg = f"Expected only to be part of one of {', '.join(names)}, got {only}."
+        raise ValueError(msg)
+    standings.draw([row for row in evaluations if row["method"] in kept], path)
+    return kept
 
 
 def evaluations_of(workdir: str, name: str) -> Iterator[dict[str, Any]]:

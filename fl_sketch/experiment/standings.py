@@ -131,9 +131,11 @@ def draw(evaluations: Sequence[Mapping[str, str]], path: os.PathLike) -> None:
     """Draws accuracy against rounds and bytes: the mean and the range of seeds."""
     from matplotlib.figure import Figure  # takes a second to import
 
-    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    figure = Figure(figsize=(14, 4.2), layout="constrained")
     panels = figure.subplots(1, 3, sharey=True)
-    for name in dict.fromkeys(row["method"] for row in evaluations):
+    names = dict.fromkeys(row["method"] for row in evaluations)
+    for number, name in enumerate(names):
+        style = ("-", "--", ":")[number // 10 % 3]  # there are ten colours
         own = (row for row in evaluations if row["method"] == name)
         seeds = list(by_point(own).values())
         places = list(zip(*seeds, strict=True))  # the seeds' evaluations side by side
@@ -148,7 +150,7 @@ def draw(evaluations: Sequence[Mapping[str, str]], path: os.PathLike) -> None:
             ],
         )
         for panel, x in zip(panels, axes, strict=True):
-            (line,) = panel.plot(x, means, label=name)
+            (line,) = panel.plot(x, means, style, label=name)
             panel.fill_between(
                 x,
                 [min(values) for values in accuracy],
@@ -163,7 +165,8 @@ def draw(evaluations: Sequence[Mapping[str, str]], path: os.PathLike) -> None:
         if label != "round":
             panel.set_xscale("log")
     panels[0].set(ylabel="test accuracy")
-    panels[0].legend(fontsize="small")
+    lines = panels[0].get_lines()
+    figure.legend(handles=lines, loc="outside right upper", fontsize="small")
     files.write_figure(path, figure)
 
 

@@ -37,6 +37,16 @@ def test_runs_points_and_methods_have_a_line_each(folders, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def test_lines_can_be_chosen_by_their_names(folders, tmp_path):
+    path = tmp_path / "picture.png"
+    assert plots.plot(folders, path, ["=0.1", "SAF"]) == [
+        "swept client.rate=0.1",
+        "SAFL",
+    ]
+    with pytest.raises(ValueError, match="one of run, swept client.rate=0.1, .*, got"):
+        plots.plot(folders, path, ["nothing"])
+
+
 def test_runs_in_folders_of_one_name_have_a_line_each(tmp_path):
     folders = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
     for folder in folders:
