@@ -4,7 +4,8 @@ python -m launch.reproduce --list
 python -m launch.reproduce --only=song_trade --workdir=/tmp/again --data_dir=DATA
 
 Each gets a folder of its own in the workdir; the same command again goes on where it
-was stopped. The papers' numbers and ours stand side by side in results/README.md.
+was stopped. The commands are those of results/NAME/README.md; the papers' numbers and
+ours stand side by side in results/README.md.
 """
 
 import os
@@ -13,8 +14,7 @@ import sys
 from absl import flags
 
 from fl_sketch import validate
-from launch import command
-from launch.reproductions import REPRODUCTIONS, run
+from launch import command, reproductions
 
 LIST = flags.DEFINE_bool("list", False, "Print what there is, and run nothing.")
 ONLY = flags.DEFINE_multi_string("only", [], "A name of the list; may be repeated.")
@@ -26,19 +26,20 @@ DATA_DIR = flags.DEFINE_string(
 
 def main():
     """Prints the list, or runs the commands."""
+    known = reproductions.all_of()
     for name in ONLY.value:
-        validate.one_of(tuple(REPRODUCTIONS), only=name)
-    chosen = {name: REPRODUCTIONS[name] for name in ONLY.value or REPRODUCTIONS}
+        validate.one_of(tuple(known), only=name)
+    chosen = {name: known[name] for name in ONLY.value or known}
     if LIST.value:
         for name, one in chosen.items():
-            print(f"{name:16} {one.minutes:4} minutes  {one.claim}")
+            print(f"{name:16} {one.time:12} {one.title}")
         return
     if not WORKDIR.value:
         msg = "Expected --workdir to name a folder, or --list, got neither."
         raise ValueError(msg)
     data = DATA_DIR.value or os.environ.get("FL_SKETCH_DATA", "")
     for name, one in chosen.items():
-        failed = run(one, os.path.join(WORKDIR.value, name), data)
+        failed = reproductions.run(one, os.path.join(WORKDIR.value, name), data)
         if failed:
             sys.exit(failed)
 

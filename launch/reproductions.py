@@ -1,9 +1,11 @@
-"""What is behind each folder of results: a paper's claim, and the commands.
+"""What is behind each folder of results: its title and the commands of its README.
 
-In a command, WORKDIR is the folder that was given and DATA that of the raw data sets.
+They stand in the first block of shell lines there, below a comment that says how long
+they take; WORKDIR is the folder that is given and DATA that of the raw data sets.
 """
 
 import os
+import pathlib
 import re
 import shlex
 import subprocess
@@ -12,102 +14,48 @@ from typing import NamedTuple
 
 from fl_sketch import files
 
+RESULTS = pathlib.Path(__file__).parent.parent / "results"
+
 
 class Reproduction(NamedTuple):
     """One folder of results.
 
     Attributes:
-      claim: the paper, and where in it.
-      commands: what follows `python -m`.
-      minutes: on two cores, about.
+      title: the paper, and what of it.
+      time: that the commands take.
+      commands: the words that follow `python -m` in each.
     """
 
-    claim: str
-    commands: tuple[str, ...]
-    minutes: int
+    title: str
+    time: str
+    commands: tuple[tuple[str, ...], ...]
 
 
-def _compare(config: str) -> str:
-    return f"launch.compare --config=configs/{config} --workdir=WORKDIR --data_dir=DATA"
-
-
-def _safl(claim: str) -> str:
-    return (
-        f"launch.train --config=configs/safl_claims.py:cifar10,{claim} "
-        "--config.checkpoint_every=100 --config.checkpoint_keep=0 --data_dir=DATA"
+def read(text: str) -> Reproduction:
+    """Returns what a README says."""
+    title = text.splitlines()[0].removeprefix("# ")
+    first, *lines = text.split("```bash\n")[1].split("```")[0].splitlines()
+    joined = "\n".join(lines).replace("\\\n", " ")
+    words = [tuple(shlex.split(line)) for line in joined.splitlines()]
+    return Reproduction(
+        title, first.removeprefix("# "), tuple(command[2:] for command in words)
     )
 
 
-def _spectrum(model: str) -> str:
-    return (
-        f"launch.spectrum --workdir=WORKDIR/{model} --data_dir=DATA --probes=2 "
-        "--steps=40"
-    )
-
-
-REPRODUCTIONS = {
-    "song_trade": Reproduction(
-        "Song et al., Theorem 5.1 and Corollary 5.2: bits do not grow as b shrinks",
-        (
-            "launch.trade --operator=count_sketch --operator=srht --operator=gaussian "
-            "--seeds=5 --out=WORKDIR/trade.csv",
-        ),
-        1,
-    ),
-    "safl_cifar10": Reproduction(
-        "Chen et al., Figures 1 and 6: SAFL on images, by sketch size and server",
-        (
-            _compare("safl_claims.py:cifar10"),
-            "launch.train --config=configs/safl_claims.py:cifar10,100x --data_dir=DATA "
-            "--config.rounds=1600 --config.server.rate=0.03 --workdir=WORKDIR/long",
-        ),
-        180,
-    ),
-    "safl_sst2": Reproduction(
-        "Chen et al., Figures 3 and 6: SAFL on sentences, by sketch size and server",
-        (_compare("safl_claims.py:sst2"),),
-        25,
-    ),
-    "speed": Reproduction(
-        "What a sketch and a round cost, against a copy and the same loop by hand",
-        (
-            "launch.benchmark --suite=sketch --out=WORKDIR/sketch_cpu.jsonl",
-            "launch.benchmark --suite=engine --out=WORKDIR/engine_cpu.jsonl",
-        ),
-        60,
-    ),
-    "hessian": Reproduction(
-        "Chen et al., Figure 5: a spectrum with most eigenvalues near zero",
-        (
-            f"{_safl('fedadam')} --workdir=WORKDIR/resnet",
-            f"{_spectrum('resnet')} --examples=100",
-            f"{_safl('100x')} --config.model.name=vit --config.model.size=small "
-            "--workdir=WORKDIR/vit",
-            f"{_spectrum('vit')} --examples=200",
-        ),
-        25,
-    ),
-    "das_quadratics": Reproduction(
-        "Das et al., Figures 1 to 3: normalisation ahead of clipping on quadratics",
-        ("launch.quadratics --workdir=WORKDIR",),
-        2,
-    ),
-    "das_table1": Reproduction(
-        "Das et al., Table 1(a): normalisation ahead of clipping on Fashion-MNIST",
-        (_compare("compare_das.py:fashion_mnist,100"),),
-        30,
-    ),
-}
+def all_of(folder: pathlib.Path = RESULTS) -> dict[str, Reproduction]:
+    """Returns every folder of results by its name."""
+    places = sorted(folder.glob("*/README.md"))
+    return {path.parent.name: read(path.read_text()) for path in places}
 
 
 def run(one: Reproduction, folder: str | os.PathLike, data: str) -> int:
     """Runs the commands up to the first that fails; returns its exit code, or 0."""
     files.writable_folder(folder)
     places = {"WORKDIR": str(folder), "DATA": data}
-    for line in one.commands:
+    for command in one.commands:
         words = [
             re.sub("WORKDIR|DATA", lambda found: places[found[0]], word)
-            for word in shlex.split(line)
+            for word in command
         ]
         print("python -m", shlex.join(words), flush=True)
         if failed := subprocess.run([sys.executable, "-m", *words]).returncode:

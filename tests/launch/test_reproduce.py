@@ -1,32 +1,37 @@
 """What is reproduced, is listed, documented and can be run again."""
 
-import pathlib
-import shlex
+import re
 
 import pytest
 
-from launch.reproductions import REPRODUCTIONS, Reproduction, run
-from tests.launching import launch
+from launch import reproductions
+from launch.reproductions import RESULTS, Reproduction
+from tests.launching import ROOT, launch
 
-RESULTS = pathlib.Path(__file__).parents[2] / "results"
+KNOWN = reproductions.all_of()
 
 
 def test_the_list_names_every_folder_of_results():
     done = launch("launch.reproduce", "--list")
     assert done.returncode == 0, done.stderr
     names = {line.split()[0] for line in done.stdout.splitlines()}
-    assert names == set(REPRODUCTIONS)
     assert names == {path.name for path in RESULTS.iterdir() if path.is_dir()}
 
 
-@pytest.mark.parametrize("name", REPRODUCTIONS)
-def test_the_readme_of_a_folder_has_its_commands(name):
-    text = " ".join((RESULTS / name / "README.md").read_text().split())
-    for command in REPRODUCTIONS[name].commands:
-        module, *words = shlex.split(command)
-        assert f"python -m {module}" in text
+@pytest.mark.parametrize("name", KNOWN)
+def test_the_commands_of_a_folder_are_such(name):
+    one = KNOWN[name]
+    assert one.title and one.time.split()[1].rstrip("s") in ("minute", "hour")
+    assert one.commands
+    for module, *words in one.commands:
+        source = (ROOT / module.replace(".", "/")).with_suffix(".py").read_text()
+        flags = set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", source)) | {"config"}
         for word in words:
-            assert word.split("WORKDIR")[0].split("DATA")[0] in text, word
+            flag, _, value = word.removeprefix("--").partition("=")
+            assert flag.split(".")[0].removeprefix("no") in flags, word
+            if flag == "config":
+                assert (ROOT / value.split(":")[0]).is_file(), word
+        assert any("WORKDIR" in word for word in words)
 
 
 def test_a_wrong_name_is_refused_with_the_nearest():
@@ -36,6 +41,15 @@ def test_a_wrong_name_is_refused_with_the_nearest():
 
 def test_commands_run_one_after_the_other_up_to_the_first_that_fails(tmp_path):
     small = "launch.trade --parameters=8 --sizes={} --seeds=1 --out=WORKDIR/{}.csv"
-    commands = [small.format(4, "a"), small.format(9, "b"), small.format(4, "c")]
-    assert run(Reproduction("", tuple(commands), 1), tmp_path / "DATA", "") == 2
+    lines = [small.format(4, "a"), small.format(9, "b"), small.format(4, "c")]
+    one = Reproduction("", "", tuple(tuple(line.split()) for line in lines))
+    assert reproductions.run(one, tmp_path / "DATA", "") == 2
     assert [path.name for path in (tmp_path / "DATA").iterdir()] == ["a.csv"]
+
+
+def test_a_command_may_go_on_in_the_next_line():
+    lines = "python -m launch.trade --a=1 \\\n  --b='x y'"
+    text = f"# Title\n\n```bash\n# an hour\n{lines}\n```"
+    assert reproductions.read(text) == Reproduction(
+        "Title", "an hour", (("launch.trade", "--a=1", "--b=x y"),)
+    )
