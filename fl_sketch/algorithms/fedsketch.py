@@ -60,7 +60,10 @@ def fedsketchgate(
 
     Algorithm 6: as Algorithm 5, with steps along the gradient less a variate c_j
     (line 13), which every device of the round moves by the gap between what all and
-    what its own sketch stood for, c_j -= gain (Phi - Phi_j) (lines 5 and 8).
+    what its own sketch stood for, c_j -= gain (Phi - Phi_j) (lines 5 and 8). Only for
+    PRIVIX read by means of rows, or with one row, is Phi the mean of all Phi_j. Then
+    the variates keep a sum of zero, and unlike clients end at their common minimum;
+    else they end near it (`launch.tracking`).
 
     Args:
       loss: of one batch.

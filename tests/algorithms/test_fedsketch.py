@@ -145,6 +145,26 @@ def test_tracking_reaches_the_optimum_where_plain_averaging_stalls():
     assert stretched_gap(quantised) * 2 <= stalls
 
 
+@pytest.mark.parametrize(
+    ("op", "zero"),
+    [
+        (sketch.count_sketch(12, rows=3, query="mean"), True),
+        (sketch.count_sketch(36, rows=1), True),
+        (COUNT, False),
+    ],
+    ids=["means", "one row", "medians"],
+)
+def test_variates_keep_their_sum_only_where_reading_is_linear(op, zero):
+    algorithm = algorithms.fedsketchgate(
+        loss, sketch=op, client_rate=RATE, server_rate=0.3, gain=1 / STEPS
+    )
+    state, _ = run(algorithm, sampler=engine.everyone(CLIENTS))
+    variates = np.asarray(jax.vmap(flat)(state.clients.local))
+    scale = np.abs(variates).max()
+    assert scale > 0.01
+    assert (np.abs(variates.sum(0)).max() < 1e-4 * scale) == zero
+
+
 def alone(channel, x, key):
     """Returns what a vector becomes on its way through a channel."""
     keys = Keys(key, key, key)

@@ -1,0 +1,146 @@
+"""Gradient tracking on clients that differ: who reaches the minimum of all?
+
+Client j has the loss (x - o_j)' diag(q_j) (x - o_j) / 2. Local steps of unlike clients
+pull apart, so that plain averaging ends beside the minimum of the mean, however many
+rounds it is given; with variates (FedGATE, SCAFFOLD) it need not.
+
+FedSKETCHGATE's variates get Phi - Phi_j, what is read from the mean sketch less what
+is read from an own one. Read by means of rows, Phi is the mean of all Phi_j and the
+variates keep the sum of zero that puts the fixed point at the minimum. The paper reads
+by medians, and a median of means is no mean of medians: the sum drifts.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fl_sketch import algorithms, engine, sketch, validate
+from fl_sketch.protocols import Algorithm
+
+HEAD = (
+    "algorithm              read by  variates     server rate  distance left   / FedAvg"
+)
+Made = Callable[..., Algorithm]  # from a server rate
+
+
+class Problem(NamedTuple):
+    """Clients with diagonal quadratics, and how they work on them."""
+
+    curvature: jax.Array  # q, shape=(clients, d)
+    optima: jax.Array  # o, shape=(clients, d)
+    rate: float  # eta of the local steps
+    steps: int  # tau
+
+    def loss(self, params: jax.Array, client: jax.Array) -> jax.Array:
+        """Returns the loss of a client."""
+        off = params - self.optima[client]
+        return jnp.sum(self.curvature[client] * off**2) / 2
+
+    @property
+    def minimum(self) -> jax.Array:
+        """Of the mean of all losses."""
+        pulls = (self.curvature * self.optima).sum(0)
+        return pulls / self.curvature.sum(0)
+
+
+class Row(NamedTuple):
+    """What one algorithm came to."""
+
+    algorithm: str
+    query: str  # how a sketch is read: median or mean of its rows; empty: no sketch
+    variates: str  # their gain; empty: none
+    server_rate: float  # the best
+    distance: float  # |x - x*| / |x*| at the end; NaN: diverged with all
+    of_fedavg: float  # the same over FedAvg's
+
+
+def problem(
+    *, d: int, clients: int, rate: float = 0.1, steps: int = 5, seed: int = 0
+) -> Problem:
+    """Returns clients with curvatures from 0.5 to 1.5 and optima of their own."""
+    validate.at_least_one(d=d, clients=clients, steps=steps)
+    keys = jax.random.split(jax.random.key(seed), 2)
+    curvature = jax.random.uniform(keys[0], (clients, d), minval=0.5, maxval=1.5)
+    optima = 1 + jax.random.normal(keys[1], (clients, d))
+    return Problem(curvature, optima, rate, steps)
+
+
+def measure(
+    task: Problem, *, rows: int, cols: int, rounds: int, server_rates: Sequence[float]
+) -> Iterator[Row]:
+    """Yields a row for each algorithm, at its best server rate.
+
+    Args:
+      task: the problem.
+      rows: of the count sketch.
+      cols: of it; HEAPRIX sends as many heavy coordinates.
+      rounds: with all clients.
+      server_rates: to choose from.
+    """
+    plain = None
+    for names, made in _made(task, rows, cols).items():
+        gaps = jax.jit(lambda made=made: _gaps(task, made, rounds, server_rates))()
+        best = int(jnp.argmin(jnp.where(jnp.isfinite(gaps), gaps, jnp.inf)))
+        gap = float(gaps[best])
+        plain = plain or gap
+        yield Row(*names, server_rates[best], gap, gap / plain)
+
+
+def line(row: Row) -> str:
+    """Returns a row as text, below `HEAD`."""
+    return "{:22} {:8} {:12} {:11g} {:14.3g} {:12.3g}".format(*row)
+
+
+def _made(task: Problem, rows: int, cols: int) -> dict[tuple[str, str, str], Made]:
+    """Returns, by algorithm, query and gain, what makes each from a server rate."""
+    rate, steps = task.rate, task.steps
+    # Both gains of the variates: as it is printed, and exact without compression.
+    gains = {"1/tau": 1 / steps, "1/(eta tau)": 1 / (rate * steps)}
+    make = functools.partial
+    common: dict[str, Any] = {"loss": task.loss, "client_rate": rate}
+    made: dict[tuple[str, str, str], Made] = {
+        ("FedAvg", "", ""): make(algorithms.fedavg, **common),
+        ("SCAFFOLD", "", "its own"): make(
+            algorithms.scaffold, steps=steps, share=1.0, **common
+        ),
+    }
+    for name, gain in gains.items():
+        made["FedGATE", "", name] = make(algorithms.fedgate, gain=gain, **common)
+    for query, channel in itertools.product(("median", "mean"), ("privix", "heaprix")):
+        op = sketch.count_sketch(cols, rows, query=query)
+        sketched = {"sketch": op, "query": channel, **common}
+        made[f"FedSKETCH {channel}", query, ""] = make(algorithms.fedsketch, **sketched)
+        for name, gain in gains.items():
+            made[f"FedSKETCHGATE {channel}", query, name] = make(
+                algorithms.fedsketchgate, gain=gain, **sketched
+            )
+    return made
+
+
+def _gaps(task: Problem, made: Made, rounds: int, server_rates: Sequence[float]):
+    """Returns |x - x*| / |x*| after all rounds, for every server rate."""
+    clients, d = task.optima.shape
+    mesh = engine.mesh_over(jax.devices()[:1])
+    everyone = engine.everyone(clients)(jax.random.key(0))
+
+    def fetch(data, client, plan, key):
+        del data, plan, key
+        return jnp.full(task.steps, client)
+
+    def gap(gamma):
+        algorithm = made(server_rate=gamma)
+        one_round = engine.make_round(algorithm, fetch, mesh)
+
+        def one(state, _):
+            return one_round(state, jax.random.key(1), everyone, None)[0], None
+
+        start = engine.initial_state(algorithm, jnp.zeros(d), clients)
+        state = jax.lax.scan(one, start, length=rounds)[0]
+        off = state.server.params - task.minimum
+        return jnp.linalg.norm(off) / jnp.linalg.norm(task.minimum)
+
+    return jax.lax.map(gap, jnp.asarray(server_rates))

@@ -1,0 +1,51 @@
+"""Measures how near to the minimum of unlike clients FedSKETCHGATE and others come.
+
+python -m launch.tracking
+python -m launch.tracking --rows=5 --cols=40 --rounds=2000 --out=/tmp/tracking.csv
+
+Prints a row for each algorithm, at the best of several server rates: FedSKETCH and
+FedSKETCHGATE with PRIVIX and HEAPRIX, with the gain of the variates as the paper prints
+it and with the exact one, and the same without a sketch.
+"""
+
+from absl import flags
+
+from fl_sketch import files
+from fl_sketch.experiment import tracking
+from launch import command
+
+PARAMETERS = flags.DEFINE_integer("parameters", 200, "d.", lower_bound=2)
+CLIENTS = flags.DEFINE_integer("clients", 10, "How many.", lower_bound=2)
+STEPS = flags.DEFINE_integer("steps", 5, "tau, local steps.", lower_bound=1)
+ROWS = flags.DEFINE_integer("rows", 5, "Of the count sketch.", lower_bound=1)
+COLS = flags.DEFINE_integer("cols", 20, "Of the count sketch.", lower_bound=1)
+ROUNDS = flags.DEFINE_integer("rounds", 2000, "With all clients.", lower_bound=1)
+OUT = flags.DEFINE_string("out", None, "A csv file for the rows.")
+SERVER_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
+
+
+def main():
+    """Prints the table."""
+    task = tracking.problem(
+        d=PARAMETERS.value, clients=CLIENTS.value, steps=STEPS.value
+    )
+    if OUT.value:
+        files.writable_file(OUT.value)
+    measured = tracking.measure(
+        task,
+        rows=ROWS.value,
+        cols=COLS.value,
+        rounds=ROUNDS.value,
+        server_rates=SERVER_RATES,
+    )
+    print(tracking.HEAD)
+    rows = []
+    for row in measured:
+        print(tracking.line(row), flush=True)
+        rows.append(row._asdict())
+        if OUT.value:
+            files.write_rows(OUT.value, rows)
+
+
+if __name__ == "__main__":
+    command.run(main)
