@@ -28,7 +28,7 @@ def test_what_is_no_comparison_is_refused_in_a_line():
         "configs/none.py": "to name a file",
         "configs/default.py": "with get_comparison",
         "configs/compare_private_safl.py:iid": "alone",
-        "configs/compare_fedsketch.py:idd": "Expected parts of iid",
+        "configs/compare_fedsketch.py:idd": "Expected iid or classes",
         "configs/compare_das.py:mnist,100": "fashion_mnist|features",
     }
     for config, words in cases.items():
