@@ -6,7 +6,8 @@ Command: python -m launch.compare --config=configs/compare_cifar10.py \
 After a colon may stand how much smaller messages are than the model, 100 unless told
 (configs/compare_cifar10.py:1000). 1-bit Adam has one size, 32 times smaller after its
 first rounds, and SAFL at that size beside it. A round has the same examples for all:
-two local steps of 32, or one gradient of 64. Every method is tuned over as many rates.
+two local steps of 32, or one gradient of 64. Every method is tuned over as many rates;
+MARINA's rate is constant, the others' a cosine.
 """
 
 from configs import safl_claims
@@ -61,7 +62,9 @@ def of_task(task: str, which: str) -> Comparison:
             {"server.rate": MARINA_RATES[task]},
             **{
                 "compressor.name": "random_k",
-                "compressor.probability": 1 / float(which),
+                # Half of its bits go into rare whole gradients.
+                "compressor.compression": 2 * float(which),
+                "compressor.probability": 1 / (2 * float(which)),
                 "server.schedule": "constant",
                 **gradient,
             },

@@ -82,9 +82,9 @@ def get_config() -> ConfigDict:
     )
 
     config.compressor = ConfigDict()
-    config.compressor.name = "top_k"  # random_k, scaled_sign, qsgd, cocktail
+    config.compressor.name = "top_k"  # random_k, scaled_sign, qsgd, nearest, cocktail
     config.compressor.compression = 20.0  # 32 d / bits of a message
-    config.compressor.levels = 4  # of qsgd, fedcomgate and the cocktail
+    config.compressor.levels = 7  # of qsgd, fedcomgate and the cocktail
     config.compressor.probability = 0.1  # of a whole gradient, for marina
 
     config.privacy = ConfigDict()

@@ -42,7 +42,7 @@ def top_k(k: int) -> Compressor:
         validate.at_most(d, "the length of the vector", k=k)
         return Field(k, 32, "float"), Field(k, (d - 1).bit_length(), "uint")
 
-    return _compressor(compress, _put, fields)
+    return _compressor(compress, _put, fields)._replace(contraction=True)
 
 
 def random_k(k: int, *, unbiased: bool = True) -> Compressor:
@@ -70,7 +70,9 @@ def random_k(k: int, *, unbiased: bool = True) -> Compressor:
         validate.at_most(d, "the length of the vector", k=k)
         return Field(k, 32, "float"), Field(2, 32, "uint")
 
-    return _compressor(compress, expand, fields)._replace(unbiased=unbiased)
+    return _compressor(compress, expand, fields)._replace(
+        unbiased=unbiased, contraction=not unbiased
+    )
 
 
 def sign() -> Compressor:
@@ -113,7 +115,7 @@ def scaled_sign() -> Compressor:
 
     return _compressor(
         compress, expand, lambda d: (Field(d, 1, "uint"), Field(1, 32, "float"))
-    )
+    )._replace(contraction=True)
 
 
 def qsgd(levels: int) -> Compressor:
@@ -121,39 +123,64 @@ def qsgd(levels: int) -> Compressor:
 
     A number takes a sign bit and ceil(log2(levels + 1)) bits for its level; the norm
     takes 32. (The paper's Elias code is shorter on average and has no fixed length.)
-    E|x_hat - x|^2 <= min(d/levels^2, sqrt(d)/levels) |x|^2.
+    E|x_hat - x|^2 <= min(d/levels^2, sqrt(d)/levels) |x|^2, which may be more than
+    |x|^2: with error feedback take `nearest`.
 
     Reference: Alistarh et al. (2017), section 3.1.
     """
+
+    def level(key, x, scale):
+        chance = jax.random.uniform(key, x.shape)
+        return jnp.floor(jnp.abs(x) / scale * levels + chance)
+
+    return _rounded(levels, jnp.linalg.norm, level)._replace(unbiased=True)
+
+
+def nearest(levels: int) -> Compressor:
+    """Rounds |x_i| / max|x| to the nearest multiple of 1/levels.
+
+    The bits are those of `qsgd`. A contraction: no number changes by more than itself,
+    nor by more than max|x| / (2 levels).
+    """
+
+    def level(key, x, scale):
+        del key
+        return jnp.round(jnp.abs(x) / scale * levels)
+
+    made = _rounded(levels, lambda x: jnp.max(jnp.abs(x)), level)
+    return made._replace(contraction=True)
+
+
+def _rounded(levels: int, scale_of, level_of) -> Compressor:
+    """Returns the compressor to signs, levels and a scale."""
     validate.at_least_one(levels=levels)
     width = levels.bit_length()
     validate.at_most(31, "a sign and a level share 32 bits", bits_of_levels=width)
 
     def compress(key, x):
-        norm = jnp.linalg.norm(x)
-        ratio = jnp.abs(x) / jnp.where(norm == 0, 1, norm)
-        level = jnp.floor(ratio * levels + jax.random.uniform(key, x.shape))
+        scale = scale_of(x)
+        level = level_of(key, x, jnp.where(scale == 0, 1, scale))
         # Rounding may lift a ratio just above one.
         level = jnp.minimum(level, levels).astype(jnp.uint32)
-        return level | (x < 0).astype(jnp.uint32) << width, norm[None]
+        return level | (x < 0).astype(jnp.uint32) << width, scale[None]
 
     def expand(arrays, d):
         del d
-        codes, norm = arrays
+        codes, scale = arrays
         level = (codes & ((1 << width) - 1)).astype(jnp.float32)
-        return _signs(codes >> width) * level * (norm / levels)
+        return _signs(codes >> width) * level * (scale / levels)
 
     def fields(d):
         return Field(d, width + 1, "uint"), Field(1, 32, "float")
 
-    return _compressor(compress, expand, fields)._replace(unbiased=True)
+    return _compressor(compress, expand, fields)
 
 
 def then(*stages: Compressor) -> Compressor:
     """Returns the compressor that compresses the values of each stage by the next.
 
-    >>> cocktail = then(random_k(48, unbiased=False), top_k(24), qsgd(7))
-    >>> cocktail.bits(64)  # 24 codes of 4 bits, a norm, 24 indices of 6, a seed
+    >>> cocktail = then(random_k(48, unbiased=False), top_k(24), nearest(7))
+    >>> cocktail.bits(64)  # 24 codes of 4 bits, a scale, 24 indices of 6, a seed
     336
     """
     if not stages:
@@ -189,16 +216,19 @@ def _then(first: Compressor, second: Compressor) -> Compressor:
     def fields(d):
         return *second.fields(kept(d)), *first.fields(d)[1:]
 
-    both = first.unbiased and second.unbiased
-    return _compressor(compress, expand, fields, apply)._replace(unbiased=both)
+    return _compressor(compress, expand, fields, apply)._replace(
+        unbiased=first.unbiased and second.unbiased,
+        contraction=first.contraction and second.contraction,
+    )
 
 
 def require_contraction(who: str, compressor: Compressor) -> None:
     """Raises unless what a compressor leaves out is shorter than what it was given."""
-    if compressor.unbiased:
+    if not compressor.contraction:
         msg = (
-            f"Expected a contraction for {who}, such as top_k or scaled_sign, got an "
-            "unbiased compressor, whose errors may be longer than its input."
+            f"Expected a contraction for {who}, made of top_k, random_k(unbiased=False)"
+            ", scaled_sign and nearest, got one whose errors may be longer than its "
+            "input, which no memory of errors survives."
         )
         raise ValueError(msg)
 

@@ -73,8 +73,9 @@ class Compressor(NamedTuple):
       expand: `(arrays, d) -> x_hat`, by the receiver, without the key.
       fields: `(d) -> tuple[Field, ...]`, the exact wire format. When the first
         field is of kind "float", its numbers may be compressed further by `then`.
-      unbiased: whether E x_hat = x. Those that are not are contractions, but for
-        `sign`.
+      unbiased: whether E x_hat = x.
+      contraction: whether E|x - x_hat|^2 < |x|^2 for all x, as memories of errors
+        need it.
     """
 
     apply: Callable[[Key, jax.Array], jax.Array]
@@ -82,6 +83,7 @@ class Compressor(NamedTuple):
     expand: Callable[[tuple[jax.Array, ...], int], jax.Array]
     fields: Callable[[int], tuple[Field, ...]]
     unbiased: bool = False
+    contraction: bool = False
 
     def bits(self, d: int) -> int:
         """Returns the exact number of bits on the wire for a vector of length d."""

@@ -23,11 +23,13 @@ CASES = {
     "scaled_sign": compressors.scaled_sign(),
     "qsgd": compressors.qsgd(4),
     "qsgd_one_level": compressors.qsgd(1),
+    "nearest": compressors.nearest(4),
+    "nearest_one_level": compressors.nearest(1),
     "top_then_sign": compressors.then(compressors.top_k(10), compressors.scaled_sign()),
     "cocktail": compressors.then(
         compressors.random_k(40, unbiased=False),
         compressors.top_k(12),
-        compressors.qsgd(7),
+        compressors.nearest(7),
     ),
 }
 every_compressor = pytest.mark.parametrize("name", CASES)
@@ -39,6 +41,8 @@ BITS = {
     "scaled_sign": 64 + 32,
     "qsgd": 64 * (1 + 3) + 32,
     "qsgd_one_level": 64 * (1 + 1) + 32,
+    "nearest": 64 * (1 + 3) + 32,
+    "nearest_one_level": 64 * (1 + 1) + 32,
     "top_then_sign": 10 * (1 + 6) + 32,
     "cocktail": 12 * (1 + 3) + 32 + 12 * 6 + 64,
 }
@@ -103,6 +107,32 @@ def test_contractions_contract(name, kept):
     samples = draw(jax.random.split(KEY, 4000), X)
     left = float(jnp.mean(jnp.sum((samples - X) ** 2, axis=1)))
     assert left <= (1 - kept) * float(X @ X) * 1.02
+
+
+CONTRACTIONS = [name for name, case in CASES.items() if case.contraction]
+
+
+@pytest.mark.parametrize("name", [*CONTRACTIONS, "qsgd"])
+@pytest.mark.parametrize("power", [0, 0.5, 1.5])
+def test_memories_of_errors_stay_short_with_contractions_alone(name, power):
+    """A constant update for 300 rounds, flat or with few large numbers."""
+    d = 2000
+    x = jax.random.normal(KEY, (d,)) / (1.0 + jnp.arange(d)) ** power
+
+    @jax.jit
+    def remembered(key):
+        def one(memory, key):
+            wanted = memory + x
+            return wanted - CASES[name].apply(key, wanted), None
+
+        memory, _ = jax.lax.scan(one, jnp.zeros_like(x), jax.random.split(key, 300))
+        return jnp.linalg.norm(memory) / jnp.linalg.norm(x)
+
+    kept = float(remembered(KEY))
+    if name in CONTRACTIONS:
+        assert kept < 400  # ten numbers of d: as much as 200 updates
+    elif power == 0:
+        assert not kept < 1e6
 
 
 def test_scaled_sign_leaves_what_its_formula_says():

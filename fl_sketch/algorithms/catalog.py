@@ -81,6 +81,7 @@ COMPRESSORS: dict[str, Callable[[int, float, int], Compressor]] = {
     ),
     "scaled_sign": lambda d, bits, levels: compressors.scaled_sign(),
     "qsgd": lambda d, bits, levels: compressors.qsgd(levels),
+    "nearest": lambda d, bits, levels: compressors.nearest(levels),
     "cocktail": lambda d, bits, levels: _cocktail(d, bits, levels),
 }
 
@@ -158,14 +159,16 @@ def require_compression(compression: float) -> None:
 
 
 def _cocktail(d: int, bits: float, levels: int) -> Compressor:
-    """Returns a tenth of the numbers at random, the largest of these, quantised.
+    """Returns a tenth of the numbers at random, the largest of these, rounded.
 
-    Where a tenth would be too few for the bits, all of them.
+    Where a tenth would be too few for the bits, all of them. Rounded to the nearest
+    level, as the authors' code does it: error feedback cannot take back the errors of
+    QSGD's, which are longer than what it rounds.
     """
 
     def fitting(chosen):
         each = 1 + levels.bit_length() + (chosen - 1).bit_length()
-        return max(1, min(chosen, int((bits - 96) / each)))  # a norm and a seed: 96
+        return max(1, min(chosen, int((bits - 96) / each)))  # a scale and a seed: 96
 
     chosen = max(1, d // 10)
     if fitting(chosen) == chosen:
@@ -173,7 +176,7 @@ def _cocktail(d: int, bits: float, levels: int) -> Compressor:
     return compressors.then(
         compressors.random_k(chosen, unbiased=False),
         compressors.top_k(fitting(chosen)),
-        compressors.qsgd(levels),
+        compressors.nearest(levels),
     )
 
 

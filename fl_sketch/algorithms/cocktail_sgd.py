@@ -3,6 +3,7 @@
 import optax
 
 from fl_sketch import channels, local, transforms
+from fl_sketch.compressors import require_contraction
 from fl_sketch.protocols import Algorithm, Compressor
 
 
@@ -20,12 +21,14 @@ def cocktail_sgd(
 
     Args:
       loss: of one batch.
-      cocktail: `compressors.then(random_k(.., unbiased=False), top_k(..), qsgd(..))`.
+      cocktail: a contraction, `compressors.then(random_k(.., unbiased=False),
+        top_k(..), nearest(..))`.
       client_rate: eta of the local steps.
       server_rate: gamma.
 
     Reference: Wang et al. (2023), Algorithm 1.
     """
+    require_contraction("cocktail_sgd", cocktail)
     return Algorithm(
         local=local.sgd_steps(loss, optax.sgd(client_rate)),
         uplink=channels.error_feedback(channels.compressed(cocktail)),

@@ -103,7 +103,7 @@ COMPRESSORS = {
     "cocktail": compressors.then(
         compressors.random_k(8, unbiased=False),
         compressors.top_k(4),
-        compressors.qsgd(8),
+        compressors.nearest(8),
     ),
 }
 
@@ -346,6 +346,9 @@ TOP, ALL = compressors.top_k(2), compressors.qsgd(4)
          "a contraction for ef21"),
         (lambda: algorithms.cd_adam(loss, compressor=ALL, server_rate=0.1),
          "a contraction for cd_adam"),
+        (lambda: algorithms.cocktail_sgd(
+            loss, cocktail=ALL, client_rate=0.1, server_rate=0.1
+        ), "a contraction for cocktail_sgd"),
     ],
 )  # fmt: skip
 def test_what_an_analysis_does_not_cover_is_refused(make, words):
