@@ -162,10 +162,16 @@ class Link(NamedTuple):
         branch or loop.
       counted: a message -> what the mean counts of it: what a mechanism's bound leaves,
         before noise. Memories must follow this, or they remember what never arrived.
+      denominator: by which the mean divides the sum, for memories of the server that
+        are sums over all clients.
+      present: how many messages the sum has; with a mechanism, which hides that, how
+        many are expected.
     """
 
     mean: Callable[[Message], Message]
     counted: Callable[[Message], Message] = lambda message: message
+    denominator: jax.typing.ArrayLike = 1.0
+    present: jax.typing.ArrayLike = 1.0
 
 
 class Channel(NamedTuple):
@@ -174,10 +180,13 @@ class Channel(NamedTuple):
     Attributes:
       init: `(params) -> Memory` before the first round.
       mean: `(update, memory, keys, link) -> (Delivery, Memory)`.
+      fetched: the server's memory -> what of it clients need for their messages, and
+        fetch with the model.
     """
 
     init: Callable[[Tree], Memory]
     mean: Callable[..., tuple[Delivery, Memory]]
+    fetched: Callable[[Any], Any] = lambda memory: ()
 
 
 class Bounded(NamedTuple):
@@ -210,6 +219,7 @@ class Mechanism(NamedTuple):
       release: `(state, exchange, total, keys) -> Release`, once, for all; of the keys
         only `shared` and `server` are those of anyone.
       noise_multiplier: z, as `privacy.accounting` wants it.
+      denominator: r, fixed, by which sums are divided.
       smallest: the least number of participants with which the promise holds; with
         fewer nothing is released.
     """
@@ -219,6 +229,7 @@ class Mechanism(NamedTuple):
     bound: Callable[[Any, int, Message, Keys], Bounded]
     release: Callable[[Any, int, Any, Keys], Release]
     noise_multiplier: float
+    denominator: float
     smallest: int = 0
 
 

@@ -11,10 +11,10 @@ def cd_adam(
     *,
     compressor: Compressor,
     server_rate: optax.ScalarOrSchedule,
+    population: int | None = None,
     b1: float = 0.9,
     b2: float = 0.99,
     eps: float = 1e-8,
-    share: float = 1.0,
 ) -> Algorithm:
     """Returns CD-Adam.
 
@@ -26,17 +26,18 @@ def cd_adam(
       loss: of one batch.
       compressor: a contraction; the paper has `scaled_sign` and `top_k`.
       server_rate: alpha.
+      population: how many clients there are; None: all take part in every round, as in
+        the paper.
       b1: decay of the first moment.
       b2: decay of the second moment.
       eps: nu, beside the root.
-      share: of the clients in a round; 1 in the paper.
 
     Reference: Wang, Lin and Chen (2022), Algorithm 1.
     """
     compressors.require_contraction("cd_adam", compressor)
     return Algorithm(
         local=local.one_gradient(loss),
-        uplink=channels.difference(channels.compressed(compressor), share),
+        uplink=channels.difference(channels.compressed(compressor), population),
         server=optax.chain(
             transforms.difference(compressor),
             transforms.paper_amsgrad(server_rate, b1, b2, eps),

@@ -11,7 +11,7 @@ def ef21(
     *,
     compressor: Compressor,
     server: optax.GradientTransformation,
-    share: float = 1.0,
+    population: int | None = None,
 ) -> Algorithm:
     """Returns EF21 with any optimizer at the server.
 
@@ -22,14 +22,14 @@ def ef21(
       loss: of one batch.
       compressor: a contraction, such as `top_k`.
       server: plain SGD in the paper.
-      share: of the clients in a round; 1 in the paper. Fatkhullin et al. (2021) have
-        less: absent clients keep their g_i.
+      population: how many clients there are; None: all take part in every round, as in
+        the paper. Fatkhullin et al. (2021) have fewer: absent clients keep their g_i.
 
     Reference: Richtarik et al. (2021), Algorithm 2.
     """
     compressors.require_contraction("ef21", compressor)
     return Algorithm(
         local=local.one_gradient(loss),
-        uplink=channels.difference(channels.compressed(compressor), share),
+        uplink=channels.difference(channels.compressed(compressor), population),
         server=server,
     )

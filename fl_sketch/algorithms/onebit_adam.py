@@ -38,7 +38,8 @@ def onebit_adam(
 
     Reference: Tang et al. (2021), Algorithm 1. Until the freeze this is `optax.adam`,
     its corrections of the bias included; later the momentum's goes on and the second
-    moment's stays as it was.
+    moment's stays as it was. Coordinates that had no gradient until then stay where
+    they are: in the paper the signs would throw them to infinity.
     """
     validate.at_least_one(warmup=warmup)
     return Algorithm(
@@ -102,7 +103,7 @@ def _momenta(b1: float, warmup: int) -> Channel:
         )
         return Delivery((heard, momentum), seen, bits), after
 
-    return Channel(init, mean)
+    return Channel(init, mean, lambda common: common.momentum)
 
 
 class FreezingState(NamedTuple):
@@ -129,8 +130,11 @@ def _freezing_adam(b1, b2, eps, warmup: int) -> optax.GradientTransformation:
         )
         first_bias = 1 - b1**count
         second_bias = 1 - b2 ** jnp.minimum(count, warmup)
+        # Where no gradient ever was, a sign is not zero, and the root is.
         step = jax.tree.map(
-            lambda m, v: m / first_bias / (jnp.sqrt(v / second_bias) + eps),
+            lambda m, v: jnp.where(
+                v > 0, m / first_bias / (jnp.sqrt(v / second_bias) + eps), 0
+            ),
             momentum,
             second,
         )

@@ -14,7 +14,7 @@ def scaffold(
     client_rate: jax.typing.ArrayLike,
     server_rate: optax.ScalarOrSchedule,
     steps: int,
-    share: float,
+    population: int,
 ) -> Algorithm:
     """Returns SCAFFOLD with its second option for the clients' variates.
 
@@ -30,20 +30,19 @@ def scaffold(
       client_rate: eta of the local steps.
       server_rate: of the server's step.
       steps: K, the local steps.
-      share: of the clients that takes part in a round, |S|/N; expected, where the
-        number varies.
+      population: N, how many clients there are.
 
     Reference: Karimireddy et al. (2020), Algorithm 1.
     """
     return Algorithm(
         local=local.control_variates(loss, rate=client_rate, steps=steps),
-        uplink=_remembering(channels.exact(), 1 / (steps * client_rate), share),
+        uplink=_remembering(channels.exact(), 1 / (steps * client_rate), population),
         server=optax.sgd(server_rate),
     )
 
 
-def _remembering(channel: Channel, scale, share: float) -> Channel:
-    """Keeps c at the server: c += share (scale * mean - c)."""
+def _remembering(channel: Channel, scale, population: int) -> Channel:
+    """Keeps c at the server: c += (sum over S of scale (x_0 - x_K) - c) / N."""
 
     def init(params):
         inner = channel.init(params)
@@ -52,8 +51,9 @@ def _remembering(channel: Channel, scale, share: float) -> Channel:
     def mean(update, memory, keys, link):
         inner = Memory(memory.client, ())
         delivery, inner = channel.mean(update, inner, keys, link)
+        total, present = link.denominator / population, link.present / population
         variate = jax.tree.map(
-            lambda c, mean: c + share * (scale * mean - c),
+            lambda c, mean: c + total * scale * mean - present * c,
             memory.server,
             delivery.estimate,
         )

@@ -14,6 +14,7 @@ from scipy import ndimage, optimize
 
 RANGE = 1.0  # images are in [0, 1]
 K1, K2, SIGMA = 0.01, 0.03, 1.5  # of SSIM, as its paper has them
+REACH = 5  # pixels from the middle of its window of 11 x 11
 
 
 def mse(true: np.ndarray, found: np.ndarray) -> np.ndarray:
@@ -29,6 +30,8 @@ def psnr(true: np.ndarray, found: np.ndarray) -> np.ndarray:
 def ssim(true: np.ndarray, found: np.ndarray) -> float:
     """Returns the structural similarity, the mean over places and channels.
 
+    Places are those around which the window lies inside the image, where there are any.
+
     Args:
       true: HWC.
       found: HWC; its pixels are cut to [0, 1].
@@ -38,7 +41,9 @@ def ssim(true: np.ndarray, found: np.ndarray) -> float:
     a, b = np.asarray(true, np.float64), np.clip(found, 0, RANGE).astype(np.float64)
 
     def blurred(image):
-        return ndimage.gaussian_filter(image, (SIGMA, SIGMA, 0), truncate=3.5)
+        return ndimage.gaussian_filter(
+            image, (SIGMA, SIGMA, 0), radius=(REACH, REACH, 0)
+        )
 
     mean_a, mean_b = blurred(a), blurred(b)
     variance_a = blurred(a * a) - mean_a**2
@@ -47,7 +52,10 @@ def ssim(true: np.ndarray, found: np.ndarray) -> float:
     c1, c2 = (K1 * RANGE) ** 2, (K2 * RANGE) ** 2
     above = (2 * mean_a * mean_b + c1) * (2 * covariance + c2)
     below = (mean_a**2 + mean_b**2 + c1) * (variance_a + variance_b + c2)
-    return float(np.mean(above / below))
+    places = above / below
+    if min(places.shape[:2]) > 2 * REACH:
+        places = places[REACH:-REACH, REACH:-REACH]
+    return float(np.mean(places))
 
 
 def assignment(true: np.ndarray, found: np.ndarray) -> np.ndarray:

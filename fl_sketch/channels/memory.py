@@ -28,15 +28,16 @@ def error_feedback(channel: Channel) -> Channel:
     return Channel(init, mean)
 
 
-def difference(channel: Channel, share: float = 1.0) -> Channel:
+def difference(channel: Channel, population: int | None = None) -> Channel:
     """Sends the change of a running estimate (EF21, Markov compression).
 
     Each client keeps g_i, the server g = mean of g_i over all clients, and both add
-    what was sent: the server the mean over those who took part times their share.
+    what was sent: the server the sum over those who took part, over all there are.
 
     Args:
       channel: for the changes.
-      share: of the clients that takes part in a round; expected, where it varies.
+      population: how many clients there are; those without weight in a round keep g_i.
+        None: as many as there are in every round.
     """
 
     def init(params):
@@ -51,6 +52,7 @@ def difference(channel: Channel, share: float = 1.0) -> Channel:
             change, Memory(inner_client, inner_server), keys, link
         )
         own = jax.tree.map(jnp.add, own, delivery.own)
+        share = 1.0 if population is None else link.denominator / population
         average = jax.tree.map(
             lambda g, mean: g + share * mean, average, delivery.estimate
         )

@@ -40,6 +40,12 @@ class Guard(NamedTuple):
             return message
         return self.mechanism.left(self.view, message).summand
 
+    def divided_by(self, present: jax.Array) -> tuple[Any, Any]:
+        """Returns (the mean's denominator, how many messages it says that it has)."""
+        if self.mechanism is None:
+            return self.denominator, present
+        return (self.mechanism.denominator,) * 2
+
     def seen(self, bounded: Bounded, diagnostics: dict) -> dict:
         """Returns a client's diagnostics, zeros if its message was rejected."""
         if self.mechanism is None:

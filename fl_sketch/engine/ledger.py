@@ -13,7 +13,7 @@ Traffic(up=40, down=208, answered=1)
 ([0, 0, 40], [100, 0, 108])
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ from fl_sketch import trees, validate
 from fl_sketch.engine.round import Report
 from fl_sketch.keys import round_keys
 from fl_sketch.protocols import Algorithm, Link, Server, Tree
+from fl_sketch.transforms.error_feedback import ErrorFeedbackState
 from fl_sketch.wire import FLOAT_BITS
 
 FLOAT_BYTES = FLOAT_BITS // 8
@@ -153,11 +154,7 @@ def prices(algorithm: Algorithm, params: Tree, talk: Talk, *, download: str) -> 
     """
     validate.one_of(DOWNLOADS, download=download)
     model, heard = FLOAT_BYTES * trees.size(params), algorithm.local.hears_mean
-    carried = jax.eval_shape(lambda: algorithm.uplink.init(params).server)
-    if download == "messages":
-        carried = carried, jax.eval_shape(algorithm.server.init, params)
-    elif not algorithm.local.reads_memory:
-        carried = ()
+    carried = jax.eval_shape(lambda: _carried(algorithm, params, download))
     whole = model + FLOAT_BYTES * sum(leaf.size for leaf in jax.tree.leaves(carried))
     if download == "model":
         return Prices(whole, None, hears_means=heard)
@@ -166,3 +163,24 @@ def prices(algorithm: Algorithm, params: Tree, talk: Talk, *, download: str) -> 
         return Prices(whole, means, hears_means=heard)
     short = -(-algorithm.down_bits(trees.size(params)) // 8)
     return Prices(whole, short, means - short, algorithm.warmup, heard)
+
+
+def _carried(algorithm: Algorithm, params: Tree, download: str) -> Any:
+    """Returns what a client that comes for the first time needs beside the model."""
+    memory = algorithm.uplink.init(params).server
+    read = memory if algorithm.local.reads_memory else algorithm.uplink.fetched(memory)
+    if download == "model":
+        return read
+    opt = algorithm.server.init(params)
+    if algorithm.down_bits is None:
+        return memory, opt
+    # What the server's own compressor left stays with the server.
+    return read, jax.tree.map(
+        lambda state: state.inner if _keeps_errors(state) else state,
+        opt,
+        is_leaf=_keeps_errors,
+    )
+
+
+def _keeps_errors(state: Any) -> bool:
+    return isinstance(state, ErrorFeedbackState)

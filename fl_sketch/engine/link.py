@@ -45,9 +45,7 @@ def message_after(known: Sequence[Any], client: Callable[[Link], Any]) -> Any:
     raise RuntimeError(msg)
 
 
-def answering(
-    known: Sequence[Any], counted: Callable[[Any], Any] = lambda message: message
-) -> Link:
+def answering(known: Sequence[Any], **of_link: Any) -> Link:
     """Returns the link when the means of all exchanges are known."""
     answers = iter(known)
 
@@ -57,7 +55,7 @@ def answering(
         assert shapes[0] == shapes[1], "a channel must send the same in every pass"
         return answer
 
-    return Link(mean, counted)
+    return Link(mean, **of_link)
 
 
 def count_exchanges(client: Callable[[Link], Any]) -> int:

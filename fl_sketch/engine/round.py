@@ -130,7 +130,16 @@ def make_round(
             work_of, deliver, shapes, server.guard, rows, ids, plan
         )
         server, estimate, traffic = _serve(
-            algorithm, server, server_tx, deliver, means, shapes, rows, ids, key
+            algorithm,
+            server,
+            server_tx,
+            deliver,
+            means,
+            device.sums,
+            shapes,
+            rows,
+            ids,
+            key,
         )
         if jax.tree.leaves(rows):
             rows = device.finish(
@@ -223,9 +232,19 @@ class _Device(NamedTuple):
             mean, state, more = self.guard.release(exchange, total, state)
             means.append(_as_heard(mean, self.round))
             facts = jax.tree.map(jnp.add, facts, more)
-        present = jax.lax.psum(jnp.sum(self.weights), AXIS)
-        diagnostics = self.guard.averaged(diagnostics, present, rejected)
+        diagnostics = self.guard.averaged(diagnostics, self.present, rejected)
         return tuple(means), works, diagnostics | facts, state
+
+    @property
+    def present(self) -> jax.Array:
+        """The weights of all clients of the round, over all devices."""
+        return jax.lax.psum(jnp.sum(self.weights), AXIS)
+
+    @property
+    def sums(self) -> dict[str, Any]:
+        """What a link says of the sums behind its means."""
+        denominator, present = self.guard.divided_by(self.present)
+        return {"denominator": denominator, "present": present}
 
     def finish(self, work_of, deliver, means, estimate, rows, ids, plan, works):
         """Returns the new state of every client.
@@ -236,7 +255,7 @@ class _Device(NamedTuple):
 
         def one(row, client, own_plan, work):
             work = work or work_of(row, client, own_plan)
-            network = link.answering(means, self.guard.counts)
+            network = link.answering(means, counted=self.guard.counts, **self.sums)
             delivery, memory = deliver(self.view, row, work, client, network)
             delivery = delivery._replace(estimate=estimate)
             state = self.algorithm.local.finish(work.state, delivery)
@@ -280,7 +299,7 @@ class _Device(NamedTuple):
         return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
 
 
-def _serve(algorithm, server, server_tx, deliver, means, shapes, rows, ids, key):
+def _serve(algorithm, server, server_tx, deliver, means, sums, shapes, rows, ids, key):
     """Returns (server after its step, estimate, bytes each client sent and heard).
 
     The step is traced as one client's, with blank work of the given shapes along an
@@ -290,7 +309,8 @@ def _serve(algorithm, server, server_tx, deliver, means, shapes, rows, ids, key)
     blank = jax.tree.map(lambda leaf: varying_like(leaf[None], ids), _zeros(shapes))
 
     def one(row, work, client):
-        delivery, memory = deliver(server, row, work, client, link.answering(means))
+        network = link.answering(means, **sums)
+        delivery, memory = deliver(server, row, work, client, network)
         keys = round_keys(key, server.round, 0)
         updates, opt = server_tx.update(
             delivery.estimate, server.opt, server.params, key=keys.server

@@ -5,6 +5,7 @@ one line that begins with the section of the config.
 """
 
 import contextlib
+import inspect
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -84,6 +85,7 @@ def check_seed(seed: int) -> None:
 
 def check_counts(config: ConfigDict) -> None:
     """Checks the whole numbers that no constructor would, before data are read."""
+    validate.one_of(tuple(catalog.ALGORITHMS), algorithm=config.algorithm)
     validate.at_least_one(
         rounds=config.rounds,
         eval_every=config.eval_every,
@@ -134,21 +136,40 @@ def sampler_of(config: ConfigDict) -> engine.cohort.Sampler:
     with section("cohort"):
         validate.one_of(tuple(samplers), sampling=config.cohort.sampling)
         validate.one_of(("equal", "examples"), weighting=config.cohort.weighting)
+        _check_weighting(config)
+        if not 0 <= config.cohort.dropout < 1:
+            msg = f"Expected 0 <= dropout < 1, got dropout={config.cohort.dropout}."
+            raise ValueError(msg)
         sampler = samplers[config.cohort.sampling]()
         if config.cohort.dropout:
             return engine.with_dropout(sampler, config.cohort.dropout)
         return sampler
 
 
+def _check_weighting(config: ConfigDict) -> None:
+    """Raises for weights where a server keeps a mean over all clients, absent too."""
+    takes = inspect.signature(catalog.ALGORITHMS[config.algorithm]).parameters
+    if "population" in takes and config.cohort.weighting != "equal":
+        msg = (
+            f"Expected weighting='equal' with algorithm={config.algorithm}, "
+            f"got weighting={config.cohort.weighting!r}."
+        )
+        raise ValueError(msg)
+
+
 def weighted_sampler_of(config: ConfigDict, sampler, starts: jax.Array):
-    """Returns the sampler with the weights that the config asks for."""
+    """Returns the sampler with the weights that the config asks for.
+
+    Client i has the examples from starts[i] to starts[i + 1]; in a sweep over seeds the
+    first of them is not zero.
+    """
     if config.cohort.weighting == "equal":
         return sampler
     fixed = config.cohort.sampling == "poisson"
     return engine.weighted(
         sampler,
         lambda ids: (starts[ids + 1] - starts[ids]).astype(jnp.float32),
-        average=starts[-1] / config.data.clients if fixed else None,
+        average=(starts[-1] - starts[0]) / config.data.clients if fixed else None,
     )
 
 

@@ -104,8 +104,12 @@ class Scene(NamedTuple):
     steps: int
 
     def keys(self, number: jax.typing.ArrayLike, *, known: bool = True) -> Keys:
-        """Returns a client's keys, or what one takes for them who does not know."""
-        return round_keys(self.key if known else self.attacker, 0, number)
+        """Returns a client's keys, or what one takes for them who does not know.
+
+        Each client is seen in a round of its own, so that hashes and noise are drawn
+        anew for every attack, as the intervals over attacks want it.
+        """
+        return round_keys(self.key if known else self.attacker, number, number)
 
     @property
     def attacker(self) -> Key:
@@ -173,6 +177,18 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
     if attack.labels == "tried" and attack.batch > 1:
         msg = f"Expected batch=1 for labels='tried', got batch={attack.batch}."
         raise ValueError(msg)
+    if not attack.known_key and has_one_key(config):
+        msg = (
+            "Expected hashes that change from round to round for known_key=False, got "
+            f"algorithm={config.algorithm} with sketch.stored={config.sketch.stored}."
+        )
+        raise ValueError(msg)
+    if attack.images % attack.batch:
+        msg = (
+            f"Expected images to be a multiple of batch={attack.batch}, "
+            f"got images={attack.images}."
+        )
+        raise ValueError(msg)
     scene = scene_of(config, data_dir, images=attack.images, batch=attack.batch)
     found = _attacked(scene, attack)
     guessed = np.asarray(found.inputs)
@@ -194,6 +210,11 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
         np.array([likeness.mse(a, b) for a, b in pairs]),
         np.array([likeness.psnr(a, mean) for a in true]),
     )
+
+
+def has_one_key(config: ConfigDict) -> bool:
+    """Returns whether the hashes of all rounds come from a key that is in the code."""
+    return config.sketch.stored or config.algorithm == "fetchsgd"
 
 
 def _attacked(scene: Scene, attack: Attack) -> inversion.Found:
@@ -229,14 +250,22 @@ def _attacked(scene: Scene, attack: Attack) -> inversion.Found:
 
 
 def row(result: Result) -> dict[str, Any]:
-    """Returns the numbers of a result: medians and means with Student's intervals."""
+    """Returns the numbers of a result: medians and means with Student's intervals.
+
+    These are over attacks, one for each client: the images of a batch are found or
+    missed together.
+    """
+
+    def half_widths(values):
+        return half_width(values.reshape(len(result.mismatch), -1).mean(1).tolist())
+
     return {
         "images": len(result.psnr),
         "psnr_median": float(np.median(result.psnr)),
         "psnr_mean": float(result.psnr.mean()),
-        "psnr_half_width": half_width(result.psnr.tolist()),
+        "psnr_half_width": half_widths(result.psnr),
         "ssim_mean": float(result.ssim.mean()),
-        "ssim_half_width": half_width(result.ssim.tolist()),
+        "ssim_half_width": half_widths(result.ssim),
         "mse_mean": float(result.mse.mean()),
         "mismatch_median": float(np.median(result.mismatch)),
         "guess_psnr": float(np.median(result.guess)),

@@ -87,11 +87,13 @@ def rows(
     scene = leak.scene_of(config, data_dir, images=images)
     whole = scene.silent._replace(uplink=channels.exact())
     unsketched = scene._replace(silent=whole)
-    sketch = _of_sketch(config, scene)
-    return [_row(scene, unsketched, sketch, number, steps) for number in range(images)]
+    return [
+        _row(scene, unsketched, _of_sketch(config, scene, number), number, steps)
+        for number in range(images)
+    ]
 
 
-def _of_sketch(config: ConfigDict, scene: leak.Scene) -> Singular:
+def _of_sketch(config: ConfigDict, scene: leak.Scene, number: int) -> Singular:
     """Returns gamma_1 and gamma_2; 1 for algorithms that have no sketch."""
     takes = inspect.signature(catalog.ALGORITHMS[config.algorithm]).parameters
     if "sketch" not in takes or config.sketch.operator == "identity":
@@ -102,7 +104,7 @@ def _of_sketch(config: ConfigDict, scene: leak.Scene) -> Singular:
         op = with_its_hashes(op)
     if op.size(params) > MOST:
         return Singular(math.nan, math.nan)
-    return theory.of_sketch(op, scene.keys(0).shared, params)
+    return theory.of_sketch(op, scene.keys(number).shared, params)
 
 
 def _row(

@@ -92,7 +92,7 @@ def algorithm_of(
         values=config.sketch.heavy_values,
         gain=numbers["client.gain"] / (client_rate * steps),
         steps=steps,
-        share=_share_of(config),
+        population=config.data.clients,
         levels=config.compressor.levels,
         compressor=compressor_of(config, d, config.compressor.name),
         cocktail=compressor_of(config, d, "cocktail"),
@@ -110,11 +110,3 @@ def algorithm_of(
         noise_multiplier=noise_multiplier,
         cohort=config.cohort.size,
     )
-
-
-def _share_of(config: ConfigDict) -> float:
-    """Returns which share of the clients answers in a round, on average."""
-    asked = config.cohort.size / config.data.clients
-    if config.cohort.sampling == "everyone":
-        asked = 1.0
-    return asked * (1 - config.cohort.dropout)

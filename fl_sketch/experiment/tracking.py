@@ -97,7 +97,7 @@ def line(row: Row) -> str:
 
 def _made(task: Problem, rows: int, cols: int) -> dict[tuple[str, str, str], Made]:
     """Returns, by algorithm, query and gain, what makes each from a server rate."""
-    rate, steps = task.rate, task.steps
+    rate, steps, clients = task.rate, task.steps, len(task.optima)
     # Both gains of the variates: as it is printed, and exact without compression.
     gains = {"1/tau": 1 / steps, "1/(eta tau)": 1 / (rate * steps)}
     make = functools.partial
@@ -105,7 +105,7 @@ def _made(task: Problem, rows: int, cols: int) -> dict[tuple[str, str, str], Mad
     made: dict[tuple[str, str, str], Made] = {
         ("FedAvg", "", ""): make(algorithms.fedavg, **common),
         ("SCAFFOLD", "", "its own"): make(
-            algorithms.scaffold, steps=steps, share=1.0, **common
+            algorithms.scaffold, steps=steps, population=clients, **common
         ),
     }
     for name, gain in gains.items():

@@ -70,7 +70,7 @@ def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mec
         noise = _noise(keys and keys.server, exchange, total, scale)
         return _released(total, noise, denominator, state)
 
-    return Mechanism(_no_state, left, bound_one, release, noise_multiplier)
+    return Mechanism(_no_state, left, bound_one, release, noise_multiplier, denominator)
 
 
 def distributed(
@@ -110,7 +110,9 @@ def distributed(
         withheld = 1.0 - enough.astype(jnp.float32)
         return Release(mean, state, {"withheld": withheld})
 
-    return Mechanism(_no_state, left, bound_one, release, noise_multiplier, smallest)
+    return Mechanism(
+        _no_state, left, bound_one, release, noise_multiplier, denominator, smallest
+    )
 
 
 def adaptive(
@@ -168,6 +170,7 @@ def adaptive(
         bound_one,
         release,
         noise_multiplier,
+        denominator,
     )
 
 
@@ -220,7 +223,9 @@ def before_sketch(
         sketched = op.apply(keys.shared, noise)
         return _released(total, sketched, denominator, state)
 
-    mechanism = Mechanism(_no_state, left, bound_one, release, noise_multiplier)
+    mechanism = Mechanism(
+        _no_state, left, bound_one, release, noise_multiplier, denominator
+    )
     return Channel(inner.init, mean), mechanism
 
 

@@ -87,7 +87,7 @@ def test_scaffold_follows_its_algorithm_with_half_of_what_it_sends():
         client_rate=RATE,
         server_rate=0.7,
         steps=STEPS,
-        share=COHORT / CLIENTS,
+        population=CLIENTS,
     )
     state, report = run(algorithm)
     expected = oracle.scaffold(np.asarray(optima(CLIENTS)), cohorts(), gamma=0.7)
@@ -106,7 +106,8 @@ def test_scaffold_with_everyone_is_gradient_tracking():
     options = {"client_rate": RATE, "server_rate": 0.7}
     everyone = engine.everyone(CLIENTS)
     one, _ = run(
-        algorithms.scaffold(loss, steps=STEPS, share=1.0, **options), sampler=everyone
+        algorithms.scaffold(loss, steps=STEPS, population=CLIENTS, **options),
+        sampler=everyone,
     )
     other, _ = run(
         algorithms.fedgate(loss, gain=EXACT_GAIN, **options), sampler=everyone
@@ -138,7 +139,9 @@ def test_tracking_reaches_the_optimum_where_plain_averaging_stalls():
     stalls = stretched_gap(algorithms.fedavg(stretched, client_rate=RATE))
     tracked = algorithms.fedgate(stretched, gain=EXACT_GAIN, **options)
     quantised = algorithms.fedcomgate(stretched, gain=EXACT_GAIN, levels=64, **options)
-    scaffold = algorithms.scaffold(stretched, steps=STEPS, share=1.0, **options)
+    scaffold = algorithms.scaffold(
+        stretched, steps=STEPS, population=CLIENTS, **options
+    )
     assert stalls > 0.05
     assert stretched_gap(tracked) * 10 <= stalls
     assert stretched_gap(scaffold) * 10 <= stalls

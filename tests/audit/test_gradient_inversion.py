@@ -179,6 +179,21 @@ def test_likeness_is_what_its_names_say():
     assert psnr[0] == 100 and psnr[0] > psnr[1] > psnr[2]
     assert ssim[0] == pytest.approx(1.0) and ssim[0] > ssim[1] > ssim[2]
     assert likeness.ssim(true, 1 - true) < 0
+    # Only places around which the window of 11 x 11 is inside count.
+    framed = true.copy()
+    framed[0], framed[:, 0] = 0, 0
+    inner = np.s_[1:-1, 1:-1]
+    assert likeness.ssim(true, framed) < 1
+    assert likeness.ssim(true[inner], framed[inner]) == pytest.approx(1.0)
+    plain = np.zeros((11, 11, 1))
+    plain[5, 5] = 1.0
+    # One place: by hand from the window's weights, of which the middle's is w.
+    offsets = np.arange(-5, 6)
+    weights = np.exp(-(offsets**2) / (2 * 1.5**2))
+    w = float((weights / weights.sum())[5] ** 2)
+    c1, c2 = 0.01**2, 0.03**2
+    by_hand = (c1 / (w**2 + c1)) * (c2 / (w - w**2 + c2))
+    assert likeness.ssim(plain, plain * 0) == pytest.approx(by_hand, rel=1e-6)
     assert float(likeness.psnr(true * 0, true * 0 + 0.1)) == pytest.approx(20.0)
     assert float(likeness.mse(true * 0, true * 0 - 5)) == 0  # cut to [0, 1]
 

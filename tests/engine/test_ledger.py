@@ -3,16 +3,17 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from fl_sketch import channels, compressors, trees, wire
+from fl_sketch import algorithms, channels, compressors, trees, wire
 from fl_sketch.engine import ledger
 from fl_sketch.engine.ledger import Prices
 from fl_sketch.engine.round import Report
 from fl_sketch.keys import round_keys
 from fl_sketch.protocols import Field, Link, Memory
 from fl_sketch.sketch import count_sketch, heavy_coordinates
-from tests.quadratics import ALGORITHMS, COUNT, PARAMS, STEPS
+from tests.quadratics import ALGORITHMS, COUNT, PARAMS, STEPS, loss
 from tests.quadratics import D as SIZE
 
 KEYS = round_keys(jax.random.key(3), 0, 0)
@@ -184,3 +185,36 @@ def test_prices_of_messages_hold_the_state_that_a_client_must_have():
     assert messages == Prices(carried, 4 * SIZE)
     with pytest.raises(ValueError, match="download='post'"):
         ledger.prices(algorithm, PARAMS, talk, download="post")
+
+
+COCKTAIL = compressors.then(
+    compressors.random_k(8, unbiased=False),
+    compressors.top_k(3),
+    compressors.nearest(3),
+)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "model", "messages"),
+    [
+        # Momentum for a client's message; to follow the server, also the second moment
+        # and a count. The server's error stays there.
+        (ALGORITHMS["onebit_adam"], 2 * SIZE, 3 * SIZE + 1),
+        (algorithms.cocktail_sgd(
+            loss, cocktail=COCKTAIL, client_rate=0.1, server_rate=0.1
+        ), SIZE, SIZE),
+        # What is known of the mean and three moments; the mean itself is the server's.
+        (algorithms.cd_adam(loss, compressor=TOP, server_rate=0.1), SIZE, 5 * SIZE),
+        # Without compression down, clients add the mean messages up as the server does.
+        (algorithms.ef21(loss, compressor=TOP, server=optax.sgd(0.1)), SIZE, 2 * SIZE),
+        (algorithms.scaffold(
+            loss, client_rate=0.1, server_rate=1.0, steps=3, population=4
+        ), 2 * SIZE, 2 * SIZE),
+    ],
+    ids=["onebit_adam", "cocktail_sgd", "cd_adam", "ef21", "scaffold"],
+)  # fmt: skip
+def test_a_client_fetches_what_it_reads(algorithm, model, messages):
+    talk = ledger.overheard(algorithm, PARAMS, BATCHES)
+    for download, numbers in (("model", model), ("messages", messages)):
+        whole = ledger.prices(algorithm, PARAMS, talk, download=download).whole
+        assert whole == 4 * numbers

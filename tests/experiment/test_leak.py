@@ -50,6 +50,36 @@ def test_the_true_image_explains_the_message_but_for_its_noise(changes, noisy):
     assert left > 0.1 if noisy else left < 1e-5
 
 
+def test_every_attack_has_hashes_and_noise_of_its_own():
+    own = scene(**{"privacy.bound": "clip", "privacy.noise_multiplier": 0.5})
+    images, labels = jnp.asarray(own.images[0]), jnp.asarray(own.targets[0])
+
+    def parts(number):
+        keys = own.keys(number)
+        clean = trees.ravel(own.view(keys, labels)(images))
+        return clean, trees.ravel(own.seen(images, keys, labels)) - clean
+
+    (first, noise), (second, other) = parts(0), parts(1)
+    assert abs(float(jnp.corrcoef(noise, other)[0, 1])) < 0.1
+    assert abs(float(jnp.corrcoef(first, second)[0, 1])) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "attack", "words"),
+    [
+        ({"sketch.stored": True}, {"known_key": False}, "sketch.stored=True"),
+        ({"algorithm": "fetchsgd"}, {"known_key": False}, "algorithm=fetchsgd"),
+        ({}, {"images": 5, "batch": 2}, "a multiple of batch=2, got images=5"),
+    ],
+)
+def test_what_would_say_nothing_is_refused(changes, attack, words):
+    config = attack_mnist.get_config()
+    config.data.name = "digits"
+    config.update_from_flattened_dict(changes)
+    with pytest.raises(ValueError, match=words):
+        leak.run(config, leak.Attack(**attack))
+
+
 def test_all_labels_are_tried_also_with_one_image(monkeypatch):
     tries = []
 

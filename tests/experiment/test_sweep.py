@@ -77,7 +77,11 @@ GRIDS = {
         ["server.rate=0.01,0.1", "server.b1=0.5,0.9", "server.b2=0.9,0.99"],
     ),
     "safl": (
-        {"data__partition": "power_law", "cohort__weighting": "examples"},
+        {
+            "data__partition": "power_law",
+            "cohort__weighting": "examples",
+            "cohort__sampling": "poisson",
+        },
         ["client.rate=0.05,0.2", "model.weight_decay=0,0.01", "server.eps=1e-8,1e-3"],
     ),
 }
