@@ -2,10 +2,11 @@
 
 Command: python -m launch.compare --config=configs/compare_private_safl.py \
 --workdir=/tmp/private_safl --data_dir=DATA
+Expect: the table of results/private_safl.
 
 1000 clients of 60 images, 200 of them in a round, an MLP of 199,210 parameters;
-normalised messages and noise in sketch space, by the client, at delta 1e-5. The first
-method of each level sends everything. What other work reaches is 10x compression for
+normalised messages and noise in sketch space, the unit of privacy is a client, at
+delta 1e-5. The first method of each level sends everything. What other work reaches is 10x compression for
 less than 4% of the accuracy.
 """
 
