@@ -6,8 +6,8 @@ Expect: the table of results/private_safl.
 
 1000 clients of 60 images, 200 of them in a round, an MLP of 199,210 parameters;
 normalised messages and noise in sketch space, the unit of privacy is a client, at
-delta 1e-5. The first method of each level sends everything. What other work reaches is 10x compression for
-less than 4% of the accuracy.
+delta 1e-5. The first method of each level sends everything. What other work reaches is
+10x compression for less than 4% of the accuracy.
 """
 
 from configs import default

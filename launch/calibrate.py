@@ -43,6 +43,12 @@ def main():
             f"got cohort={COHORT.value}."
         )
         raise ValueError(msg)
+    if SAMPLING.value == "everyone" and COHORT.value != CLIENTS.value:
+        msg = (
+            f"Expected cohort={CLIENTS.value} (the clients) with sampling=everyone, "
+            f"got cohort={COHORT.value}."
+        )
+        raise ValueError(msg)
     plan = accounting.Plan(
         steps=ROUNDS.value,
         sample=COHORT.value,

@@ -61,14 +61,16 @@ def _one_line(parse: Callable[[], Sequence[str]]) -> Sequence[str]:
         return parse()
     except flags.IllegalFlagValueError as error:  # it may hold a whole traceback
         refuse(re.split(r"\n\w*Error: ", str(error).strip())[-1])
-    except (flags.Error, SyntaxError, *ERRORS) as error:
+    except (flags.Error, SyntaxError, ImportError, NameError, *ERRORS) as error:
         refuse(error)
     except (AttributeError, KeyError) as error:  # a key that a config file invents
         refuse(str(error.args[0]).strip("'").splitlines()[-1])
 
 
 def _require_config_file(argv: Sequence[str]) -> None:
-    for argument in argv:
+    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+        if argument in ("--config", "-config"):
+            argument = f"--config={following}"
         found = re.match(r"--?config=([^:]*)", argument)
         if not found:
             continue

@@ -135,6 +135,9 @@ def build_sketch(
     validate.in_range(0, d, numbers=numbers)
     require_compression(compression)
     b = numbers or max(1, int(d / compression))
+    if rows > b:
+        msg = f"Expected rows <= {b}, the numbers of the sketch, got rows={rows}."
+        raise ValueError(msg)
     op = OPERATORS[operator](b, rows, query)
     return LAYOUTS[layout](sketch.stored(op, jax.random.key(STORED)) if stored else op)
 

@@ -11,6 +11,7 @@ import io
 import itertools
 import os
 import pathlib
+import tarfile
 import zipfile
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -31,6 +32,7 @@ class Source(NamedTuple):
       splits: the names that `read` knows.
       shape: of one image, or None for text.
       classes: how many targets there are, or None where the file decides.
+      instead: other paths with the same data, for where the first are not there.
     """
 
     files: tuple[str, ...]
@@ -38,6 +40,13 @@ class Source(NamedTuple):
     splits: tuple[str, ...]
     shape: tuple[int, int, int] | None
     classes: int | None
+    instead: tuple[str, ...] = ()
+
+    def found(self, path: pathlib.Path) -> tuple[str, ...]:
+        """Returns the files to read in a folder; the first ones if there are none."""
+        there = self.instead and all((path / file).is_file() for file in self.instead)
+        missing = not all((path / file).is_file() for file in self.files)
+        return self.instead if there and missing else self.files
 
 
 def folder(data_dir: str | os.PathLike | None) -> pathlib.Path | None:
@@ -65,7 +74,7 @@ def verified(name: str, path: pathlib.Path) -> dict[str, str]:
       ValueError: for a file that is not listed or not what the list says.
     """
     expected = _listed(path)
-    return {file: _checked(path / file, expected) for file in SOURCES[name].files}
+    return {file: _checked(path / file, expected) for file in SOURCES[name].found(path)}
 
 
 def _listed(path: pathlib.Path) -> dict[pathlib.Path, str]:
@@ -74,8 +83,8 @@ def _listed(path: pathlib.Path) -> dict[pathlib.Path, str]:
     if not file.is_file():
         msg = (
             f"Expected a list of checksums in {file}, got no such file: make it with "
-            f"(cd {path} && find . -type f -exec sha256sum {{}} + > {SUMS}), or pass "
-            "another folder with --data_dir."
+            f"(cd {path} && find . -type f ! -name {SUMS} -exec sha256sum {{}} + > "
+            f"{SUMS}), or pass another folder with --data_dir."
         )
         raise FileNotFoundError(msg)
     pairs = [line.split(maxsplit=1) for line in file.read_text().splitlines() if line]
@@ -130,10 +139,39 @@ def _idx_source(name: str) -> Source:
     )
 
 
-CIFAR = "cifar10_webp.zip"
+CIFAR, CIFAR_BINARY = "cifar10_webp.zip", "cifar-10-binary.tar.gz"
 
 
 def _read_cifar10(path: pathlib.Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Reads strips of images, or where there are none the archive of its authors."""
+    if not (path / CIFAR).is_file():
+        return _read_cifar10_binary(path, split)
+    return _read_cifar10_strips(path, split)
+
+
+def _read_cifar10_binary(
+    path: pathlib.Path, split: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Reads records of a label and 3 planes of 32 x 32, of data_batch_1.bin and on."""
+    part = {"train": "data_batch_", "test": "test_batch"}[split]
+    with tarfile.open(path / CIFAR_BINARY) as archive:
+        members = sorted(
+            (member for member in archive.getmembers() if part in member.name),
+            key=lambda member: member.name,
+        )
+        content = b"".join(archive.extractfile(member).read() for member in members)
+    records = np.frombuffer(content, np.uint8)
+    if not records.size or records.size % (1 + 3 * 32 * 32):
+        msg = f"Expected {path / CIFAR_BINARY} to have records of 3073 bytes in {part}."
+        raise ValueError(msg)
+    records = records.reshape(-1, 1 + 3 * 32 * 32)
+    planes = records[:, 1:].reshape(-1, 3, 32, 32)
+    return planes.transpose(0, 2, 3, 1), records[:, 0]
+
+
+def _read_cifar10_strips(
+    path: pathlib.Path, split: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Reads lossless WebP strips: images below one another, 32 pixels wide."""
     from PIL import Image  # only preparing needs it
 
@@ -163,13 +201,15 @@ def _tiles(strips: list[np.ndarray], shape: tuple[int, int, int]) -> np.ndarray:
 
 
 def _read_sst2(path: pathlib.Path, split: str) -> tuple[list[str], np.ndarray]:
-    """Reads lines of `label<TAB>sentence` below a header."""
+    """Reads lines of `label<TAB>sentence` below a header, or as GLUE the other way."""
     file = path / "sst2" / f"{split}.tsv"
-    lines = file.read_text(encoding="utf-8").split("\n")[1:]
-    pairs = [line.split("\t") for line in lines if line]
-    if any(len(pair) != 2 or pair[0] not in ("0", "1") for pair in pairs):
-        msg = f"Expected lines of 0 or 1, a tab and a sentence in {file}."
-        raise ValueError(msg)
+    head, *lines = file.read_text(encoding="utf-8").split("\n")
+    order = -1 if head.split("\t") == ["sentence", "label"] else 1
+    pairs = [line.split("\t")[::order] for line in lines if line]
+    for number, pair in enumerate(pairs, 2):
+        if len(pair) != 2 or pair[0] not in ("0", "1"):
+            msg = f"Expected 0 or 1, a tab and a sentence in line {number} of {file}."
+            raise ValueError(msg)
     labels, sentences = zip(*pairs, strict=True)
     return list(sentences), np.array(labels, np.int32)
 
@@ -198,7 +238,14 @@ def _read_shakespeare(path: pathlib.Path, split: str) -> tuple[list[str], np.nda
 SOURCES = {
     "mnist": _idx_source("mnist"),
     "fashion_mnist": _idx_source("fashion_mnist"),
-    "cifar10": Source((CIFAR,), _read_cifar10, ("train", "test"), (32, 32, 3), 10),
+    "cifar10": Source(
+        (CIFAR,),
+        _read_cifar10,
+        ("train", "test"),
+        shape=(32, 32, 3),
+        classes=10,
+        instead=(CIFAR_BINARY,),
+    ),
     "sst2": Source(
         ("sst2/train.tsv", "sst2/dev.tsv", "sst2/test.tsv"),
         _read_sst2,

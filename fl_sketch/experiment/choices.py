@@ -42,6 +42,7 @@ CONTINUOUS: dict[str, tuple[float | None, float]] = {
 }
 
 
+BELOW = ("server.b1", "server.b2")  # at 1 a moment never hears of a gradient
 BATCHES = ("fresh", "subsets", "whole")
 SEEDS = 2**31  # they are int32 in programs
 
@@ -69,9 +70,11 @@ def check_number(name: str, value: float) -> None:
     """Raises a ValueError unless a continuous key may have this value."""
     low, high = CONTINUOUS[name]
     inside = value > 0 if low is None else value >= low
-    if not (inside and value <= high and math.isfinite(value)):
+    below = value < high if name in BELOW else value <= high
+    if not (inside and below and math.isfinite(value)):
         allowed = f"{name} > 0" if low is None else f"{name} >= {low}"
-        upper = " and finite" if high == math.inf else f" and <= {high}"
+        sign = "<" if name in BELOW else "<="
+        upper = " and finite" if high == math.inf else f" and {sign} {high}"
         msg = f"Expected {allowed}{upper}, got {name}={value}."
         raise ValueError(msg)
 
@@ -99,7 +102,9 @@ def check_counts(config: ConfigDict) -> None:
         raise ValueError(msg)
     check_seed(config.seed)
     with section("data"):
-        validate.at_least_one(clients=config.data.clients)
+        validate.at_least_one(
+            clients=config.data.clients, per_client=config.data.per_client
+        )
     with section("client"):
         validate.at_least_one(steps=config.client.steps, batch=config.client.batch)
         validate.one_of(BATCHES, batches=config.client.batches)

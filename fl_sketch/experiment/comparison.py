@@ -64,7 +64,14 @@ def load(config: str) -> Comparison:
     if not os.path.isfile(path):
         msg = f"Expected --config to name a file, got {path}."
         raise FileNotFoundError(msg)
-    make = runpy.run_path(path).get("get_comparison")
+    if not path.endswith(".py"):
+        msg = f"Expected --config to name a Python file, got {path}."
+        raise ValueError(msg)
+    try:
+        make = runpy.run_path(path).get("get_comparison")
+    except (SyntaxError, ImportError, NameError) as error:
+        msg = f"Expected {path} to run, got {type(error).__name__}: {error}."
+        raise ValueError(msg) from None
     if make is None:
         msg = f"Expected a file with get_comparison, got {path}: see launch.train."
         raise ValueError(msg)

@@ -143,7 +143,7 @@ def _axis(legal: Mapping[str, Any], line: str, flag: str) -> Axis:
         msg = f"Expected --{flag}={key}= and {kind} values, got --{flag}={line}."
         raise ValueError(msg)
     if len(set(values)) < len(values):
-        msg = f"Expected different values of {key}, got --over={line}."
+        msg = f"Expected different values of {key}, got --{flag}={line}."
         raise ValueError(msg)
     for value in values:
         if key in choices.CONTINUOUS:

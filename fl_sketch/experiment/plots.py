@@ -42,7 +42,11 @@ def evaluations_of(workdir: str, name: str) -> Iterator[dict[str, Any]]:
     if found is None:
         msg = f"Expected a folder with one of {', '.join(FILES)}, got {workdir}."
         raise ValueError(msg)
-    for row in files.read_rows(folder / found):
+    rows = files.read_rows(folder / found)
+    if not rows or not {*standings.DRAWN} <= {*rows[0]}:
+        msg = f"Expected rows with {', '.join(standings.DRAWN)} in {folder / found}."
+        raise ValueError(msg)
+    for row in rows:
         if found == "comparison.csv":
             yield row
         elif found == "metrics.csv":

@@ -91,6 +91,8 @@ def _check_values(privacy: ConfigDict) -> None:
     validate.one_of(("auto", *accounting.ACCOUNTANTS), accountant=privacy.accountant)
     validate.in_range(0, math.inf, noise_multiplier=privacy.noise_multiplier)
     validate.in_range(0, math.inf, target_epsilon=privacy.target_epsilon)
+    validate.in_range(0, math.inf, quantile_rate=privacy.quantile_rate)
+    validate.in_range(0, math.inf, smallest_cohort=privacy.smallest_cohort)
     if not 0 < privacy.delta < 1:
         msg = f"Expected 0 < delta < 1, got delta={privacy.delta}."
         raise ValueError(msg)
@@ -159,6 +161,7 @@ def promise_of(
         name = accounting.accountant_for(plan) if name == "auto" else name
         if privacy.target_epsilon or z:
             accounting.require(plan, name)
+            accounting.require_delta(plan, privacy.delta)
         if privacy.target_epsilon and not z:
             z = accounting.calibrate(
                 plan,

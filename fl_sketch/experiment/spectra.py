@@ -1,6 +1,5 @@
 """The Hessian of a run's training loss, at each of its checkpoints."""
 
-import json
 import os
 import pathlib
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from fl_sketch.data import datasets
 from fl_sketch.experiment import checkpoint, choices, parts
 from fl_sketch.experiment.build import build
 from fl_sketch.experiment.loop import begin
+from fl_sketch.experiment.workdir import read_config
 from fl_sketch.protocols import Tree
 
 ROW = "{:7} {:10.4g} {:10.4g} {:7.4f} {:15.4g} {:10.4f}"
@@ -83,7 +83,14 @@ def config_of(workdir: str, defaults: ConfigDict) -> ConfigDict:
         msg = f"Expected workdir to be the folder of a run, got workdir={workdir}."
         raise ValueError(msg)
     config = defaults.copy_and_resolve_references()
-    config.update(json.loads(path.read_text()))
+    try:
+        config.update(read_config(path))
+    except (KeyError, AttributeError):
+        msg = (
+            "Expected workdir to be the folder of a run with the keys of "
+            f"configs/default.py, got workdir={workdir}."
+        )
+        raise ValueError(msg) from None
     return config
 
 

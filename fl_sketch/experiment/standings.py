@@ -15,6 +15,8 @@ Row = dict[str, Any]
 CONFIDENCE = 0.95
 HEAD = ("method", "test accuracy", "at equal MB up", "MB up", "MB down", "chosen")
 
+DRAWN = ("round", "test_accuracy", "bytes_up_total", "bytes_down_total")
+
 
 def by_point(rows: Iterable[Mapping[str, str]]) -> dict[int, list[Mapping[str, str]]]:
     """Returns the evaluations of each point of a sweep, in order."""

@@ -134,7 +134,7 @@ class Workdir:
         if not path.exists():
             write_text(self.folder / "config.json", json.dumps(config, indent=2) + "\n")
             return
-        theirs, ours = choices.flat(json.loads(path.read_text())), choices.flat(config)
+        theirs, ours = choices.flat(read_config(path)), choices.flat(config)
         unlike = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
         if unlike:
             there = _listed(unlike, theirs)
@@ -143,6 +143,23 @@ class Workdir:
                 f"got {_listed(unlike, ours)}: take another workdir."
             )
             raise ValueError(msg)
+
+
+def read_config(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the sections and keys of a config.json.
+
+    Raises:
+      ValueError: for a file that was damaged.
+    """
+    try:
+        config = json.loads(path.read_text())
+    except ValueError as error:
+        msg = f"Expected {path} to be a config as it was written, got: {error}."
+        raise ValueError(msg) from None
+    if not isinstance(config, dict):
+        msg = f"Expected {path} to be a config, got a {type(config).__name__}."
+        raise ValueError(msg)
+    return config
 
 
 def _listed(keys: Sequence[str], flat: Mapping[str, Any]) -> str:

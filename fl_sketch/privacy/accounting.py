@@ -78,6 +78,16 @@ def accountant_for(plan: Plan) -> str:
     return "rdp" if plan.sampling == "fixed" else "pld"
 
 
+def require_delta(plan: Plan, delta: float) -> None:
+    """Raises for a delta with which giving away a whole unit would be a promise."""
+    if not 0 < delta * plan.population < 1:
+        msg = (
+            f"Expected 0 < delta < 1 / {plan.population}, one over how many there are, "
+            f"got delta={delta}."
+        )
+        raise ValueError(msg)
+
+
 def require(plan: Plan, accountant: str) -> None:
     """Raises a ValueError in one line unless the accountant's theory fits the plan."""
     _one_of(SAMPLINGS, sampling=plan.sampling)

@@ -17,6 +17,7 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
     Raises:
       ValueError: in one line, for what is no promise or no plan.
     """
+    accounting.require_delta(plan, delta)
     best = accounting.accountant_for(plan)
     accounting.calibrate(plan, epsilon=epsilon, delta=delta)  # says what is wrong
 

@@ -1,8 +1,10 @@
 """Raw files are read exactly, or refused in one line that names the file."""
 
+import io
 import os
 import pathlib
 import shutil
+import tarfile
 
 import numpy as np
 import pytest
@@ -53,6 +55,40 @@ def test_strips_may_be_columns_rows_or_tables(columns):
     table = images.reshape(10 // columns, columns, 4, 4, 3).swapaxes(1, 2)
     strip = table.reshape(10 // columns * 4, columns * 4, 3)
     np.testing.assert_array_equal(raw._tiles([strip], (4, 4, 3)), images)
+
+
+def test_the_archive_of_cifar_10s_authors_is_read_where_there_are_no_strips(folder):
+    made = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3), np.uint8)
+    labels = np.arange(6, dtype=np.uint8)
+
+    def records(part):
+        planes = made[part].transpose(0, 3, 1, 2).reshape(-1, 3072)
+        return np.concatenate([labels[part, None], planes], axis=1).tobytes()
+
+    parts = {"data_batch_2": np.s_[2:4], "data_batch_1": np.s_[:2],
+             "test_batch": np.s_[4:]}  # fmt: skip
+    with tarfile.open(folder / raw.CIFAR_BINARY, "w:gz") as archive:
+        for name, part in parts.items():
+            entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
+            entry.size = len(records(part))
+            archive.addfile(entry, io.BytesIO(records(part)))
+    source = raw.SOURCES["cifar10"]
+    assert source.found(folder) == ("cifar10_webp.zip",)
+    (folder / "cifar10_webp.zip").unlink()
+    assert source.found(folder) == ("cifar-10-binary.tar.gz",)
+    for split, part in (("train", np.s_[:4]), ("test", np.s_[4:])):
+        images, targets = source.read(folder, split)
+        np.testing.assert_array_equal(images, made[part])
+        np.testing.assert_array_equal(targets, labels[part])
+
+
+def test_sentences_may_stand_before_their_labels_as_in_glue(folder):
+    file = folder / "sst2" / "dev.tsv"
+    file.write_text("sentence\tlabel\nnot so bad \t1\nbad \t0\n")
+    sentences, labels = raw.SOURCES["sst2"].read(folder, "dev")
+    assert sentences == ["not so bad ", "bad "] and labels.tolist() == [1, 0]
+    file.write_text("label\tsentence\n1\tgood\ngood\t1\n")
+    refused(ValueError, "line 3 of", lambda: raw.SOURCES["sst2"].read(folder, "dev"))
 
 
 def test_sentences_are_read(whole):

@@ -33,6 +33,16 @@ WRONG = [
       "--process_id=0"), "coordinator to be HOST:PORT"),
     (("launch.train", *RUN, "--config.data.name=minst"), "Did you mean 'mnist'?"),
     (("launch.plan", "--config=configs/default.py", "--graph=foo"), "got graph=foo"),
+    (("launch.train", "--config", "no.py", "--workdir=NEW"), "got config=no.py"),
+    (("launch.train", *RUN, "--config.server.b1=1"), "server.b1 >= 0 and < 1"),
+    (("launch.train", *RUN, "--config.sketch.rows=3000"), "rows <= 2760"),
+    (("launch.train", *RUN, "--config.cohort.dropout=2"), "got dropout=2.0"),
+    (("launch.train", *RUN, "--config.data.per_client=0"), "got per_client=0"),
+    (("launch.compare", "--config=README.md", "--workdir=NEW"), "a Python file"),
+    (("launch.calibrate", "--epsilon=1", "--clients=10", "--cohort=5", "--rounds=1",
+      "--delta=0.5"), "0 < delta < 1 / 10"),
+    (("launch.calibrate", "--epsilon=1", "--clients=10", "--cohort=5", "--rounds=1",
+      "--sampling=everyone"), "got cohort=5"),
 ]  # fmt: skip
 
 
@@ -45,3 +55,34 @@ def test_it_is_one_line_and_exit_code_2(tmp_path, words, said):
     assert line.startswith("error: ") and said in line
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "new" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "content", "said"),
+    [
+        ("launch.train", "broken.py", "import nothing_of_it\ndef get_config(): ...",
+         "nothing_of_it"),
+        ("launch.compare", "broken.py", "import nothing_of_it", "nothing_of_it"),
+        ("launch.spectrum", "config.json", "{", "config.json to be a config"),
+        ("launch.spectrum", "config.json", '{"over": ["x"]}', "got workdir="),
+        ("launch.plot", "metrics.csv", "a,b\n1,2\n", "round, test_accuracy"),
+        ("launch.plot", "metrics.csv", "", "round, test_accuracy"),
+    ],
+    ids=range(6),
+)  # fmt: skip
+def test_files_that_are_something_else_are_said_to_be(
+    tmp_path, module, name, content, said
+):
+    (tmp_path / name).write_text(content)
+    words = {
+        "launch.train": (f"--config={tmp_path / name}", f"--workdir={tmp_path / 'w'}"),
+        "launch.compare": (
+            f"--config={tmp_path / name}",
+            f"--workdir={tmp_path / 'w'}",
+        ),
+        "launch.spectrum": (f"--workdir={tmp_path}",),
+        "launch.plot": (f"--workdir={tmp_path}", f"--out={tmp_path / 'p.png'}"),
+    }[module]
+    done = launch(module, *words)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr and "Traceback" not in done.stderr
