@@ -14,17 +14,20 @@ def get_config() -> ConfigDict:
     """Returns the defaults, locked: keys may change their values and no more."""
     config = ConfigDict()
     config.algorithm = "safl"  # a name of fl_sketch/algorithms/catalog.py
-    config.rounds = 100
+    config.rounds = 100  # in all
     config.eval_every = 10  # rounds between rows of metrics.csv
     config.checkpoint_every = 50  # rounds between saves; the last one is saved too
     config.checkpoint_keep = 2  # how many stay; 0: all, as launch.spectrum likes
-    config.download = "model"  # or messages: the round's mean, and what was missed
+    config.download = "model"  # or messages: of all rounds that a client missed
     config.seed = 0  # of everything random
 
     config.data = ConfigDict()
-    config.data.name = "digits"  # mnist, fashion_mnist, cifar10, sst2, shakespeare
+    # digits, mnist, fashion_mnist, cifar10, sst2, shakespeare; synthetic/N of N made-up
+    # examples, npz/FILE of arrays; or any set that TFDS has prepared
+    config.data.name = "digits"
     config.data.clients = 20  # the population
-    config.data.partition = "iid"  # dirichlet, label_shards, classes, natural, ...
+    # iid, dirichlet, label_shards, classes, power_law, or natural: a client a speaker
+    config.data.partition = "iid"
     config.data.alpha = 0.5  # of dirichlet: smaller is more uneven
     config.data.per_client = 2  # shards of label_shards, classes of classes
     config.data.exponent = 1.5  # of power_law
@@ -32,10 +35,11 @@ def get_config() -> ConfigDict:
     config.data.vocabulary = 8192  # tokens that sentences are made of
 
     config.model = ConfigDict()
-    config.model.name = "mlp"  # logistic, lenet, cnn, resnet, vit, transformer, ...
+    # logistic, mlp, lenet, sigmoid_lenet, cnn, resnet, vit; transformer, language_model
+    config.model.name = "mlp"
     config.model.size = "small"  # or paper: resnet, vit, transformer; or tiny: resnet
-    config.model.label_smoothing = 0.0
-    config.model.weight_decay = 0.0
+    config.model.label_smoothing = 0.0  # the share of all classes alike
+    config.model.weight_decay = 0.0  # w: w |params|^2 / 2 is added to the loss
 
     config.cohort = ConfigDict()
     config.cohort.sampling = "fixed"  # or poisson, replacement, everyone
@@ -46,10 +50,9 @@ def get_config() -> ConfigDict:
     config.client = ConfigDict()
     config.client.rate = 0.1  # eta of the local SGD steps
     config.client.steps = 5  # K
-    config.client.batch = 20
-    config.client.batches = (
-        "fresh"  # or subsets: no example twice in one; or whole: all
-    )
+    config.client.batch = 20  # examples of a step
+    # fresh draws; subsets: no example twice in one; whole: all that a client has
+    config.client.batches = "fresh"
     config.client.decay = 1.0  # of both rates, from round to round; for dp_fedavg
     config.client.proximal = 0.0  # mu of FedProx, for fedavg
     config.client.gain = 1.0  # of gradient tracking, times 1/(K eta); FedSKETCH: eta
@@ -59,17 +62,18 @@ def get_config() -> ConfigDict:
     config.server.optimizer = "adam"  # sgd, momentum, [paper_]amsgrad, yogi, adagrad
     config.server.rate = 0.01  # gamma; for fedavg 1.0 averages the models
     config.server.schedule = "constant"  # or cosine: from rate to floor, all rounds
-    config.server.floor = 0.0
-    config.server.b1 = 0.9
-    config.server.b2 = 0.99
-    config.server.eps = 1e-8
+    config.server.floor = 0.0  # of cosine
+    config.server.b1 = 0.9  # of momentum and first moments
+    config.server.b2 = 0.99  # of second moments
+    config.server.eps = 1e-8  # beside the root
     config.server.warmup = 0.2  # the share of plain Adam in all rounds, for onebit_adam
 
     config.sketch = ConfigDict()
-    config.sketch.operator = "count_sketch"  # gaussian, srht, ams, identity, ...
+    # count_sketch, sparse_embedding, srht, gaussian, ams, uniform_sampling, identity
+    config.sketch.operator = "count_sketch"
     config.sketch.compression = 20.0  # d / b
     config.sketch.numbers = 0  # b itself, all rows together; 0: d / compression
-    config.sketch.rows = 1
+    config.sketch.rows = 1  # of count_sketch; they share the numbers
     config.sketch.layout = "whole"  # or leaves: a sketch for each parameter array
     config.sketch.stored = False  # R as one matrix in memory: for attacks
     config.sketch.forget = "subtract"  # or zero: for fetchsgd
@@ -77,9 +81,8 @@ def get_config() -> ConfigDict:
     config.sketch.window = 0  # rounds that fetchsgd keeps errors for; 0: all
     config.sketch.query = "privix"  # or heaprix: heavy values apart; for fedsketch*
     config.sketch.heavy = 0  # m of heaprix; 0: as many as a row has columns
-    config.sketch.heavy_values = (
-        "exact"  # or fresh: unbiased; estimated: in one exchange
-    )
+    # exact; fresh: unbiased; estimated: in one exchange
+    config.sketch.heavy_values = "exact"
 
     config.compressor = ConfigDict()
     config.compressor.name = "top_k"  # random_k, scaled_sign, qsgd, nearest, cocktail
@@ -91,8 +94,9 @@ def get_config() -> ConfigDict:
     config.privacy.bound = "none"  # of a client's message: clip, normalise, adaptive
     config.privacy.threshold = 1.0  # C; for private_sketching of an example's gradient
     config.privacy.noise_multiplier = 0.0  # z: the noise on a sum, over C
-    config.privacy.target_epsilon = 0.0  # finds z, or if that is given ends the run
-    config.privacy.delta = 1e-5
+    # chooses z; where noise_multiplier is given, ends the run before it is exceeded
+    config.privacy.target_epsilon = 0.0
+    config.privacy.delta = 1e-5  # below one over the number of clients
     config.privacy.unit = "client"  # or example, for private_sketching
     config.privacy.relation = "add_remove"  # or replace_one
     config.privacy.accountant = "auto"  # or pld, rdp
@@ -100,7 +104,7 @@ def get_config() -> ConfigDict:
     config.privacy.smallest_cohort = 0  # of distributed; 0: the cohort's size
     config.privacy.form = "message"  # or update: bounded before its sketch, for safl
     config.privacy.quantile = 0.5  # of adaptive: the share of messages not clipped
-    config.privacy.quantile_rate = 0.2
+    config.privacy.quantile_rate = 0.2  # of the threshold's steps
     config.privacy.quantile_noise = 0.0  # on the count; 0: a twentieth of the cohort
 
     config.compute = ConfigDict()

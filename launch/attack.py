@@ -5,9 +5,9 @@ python -m launch.attack --config=configs/attack_mnist.py --workdir=/tmp/attack \
 python -m launch.attack --config=configs/quickstart.py --workdir=/tmp/mine --images=4
 
 Prints a verdict for each setting. The folder gets attack.csv, and images.png: the true
-images, and what was found. Settings of numbers get
-attack_curves.png, PSNR against each. With --theory: what Theorem 7.5 promises of
-gradient descent on the first images, and what is measured, in theory.csv.
+images, and what was found; where a swept key is a number, attack_curves.png has PSNR
+against it. With --theory: what Theorem 7.5 promises of gradient descent on the first
+images, and what is measured, in theory.csv.
 """
 
 import os
@@ -26,23 +26,35 @@ DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
 )
 OVER = flags.DEFINE_multi_string("over", [], "key=value,value: settings to attack.")
-IMAGES = flags.DEFINE_integer("images", 20, "How many are attacked.", lower_bound=1)
-BATCH = flags.DEFINE_integer("batch", 1, "How many a client has.", lower_bound=1)
-OPTIMIZER = flags.DEFINE_enum(
-    "optimizer", "lbfgs", gradient_inversion.OPTIMIZERS, "Of the attacker."
+IMAGES = flags.DEFINE_integer(
+    "images", 20, "How many images are attacked.", lower_bound=1
 )
-STEPS = flags.DEFINE_integer("steps", 300, "Of the attacker.", lower_bound=1)
-RATE = flags.DEFINE_float("rate", 0.1, "Of gd and adam.", lower_bound=1e-12)
+BATCH = flags.DEFINE_integer("batch", 1, "How many images a client has.", lower_bound=1)
+OPTIMIZER = flags.DEFINE_enum(
+    "optimizer",
+    "lbfgs",
+    gradient_inversion.OPTIMIZERS,
+    "With which the attacker searches.",
+)
+STEPS = flags.DEFINE_integer("steps", 300, "The attacker's iterations.", lower_bound=1)
+RATE = flags.DEFINE_float("rate", 0.1, "The step of gd and adam.", lower_bound=1e-12)
 RESTARTS = flags.DEFINE_integer(
-    "restarts", 1, "Starts, of which the best counts.", lower_bound=1
+    "restarts", 1, "Random starts for each image; the best counts.", lower_bound=1
 )
 SMOOTHNESS = flags.DEFINE_float(
-    "smoothness", 0.0, "The weight of total variation.", lower_bound=0.0
+    "smoothness", 0.0, "The weight of the images' total variation.", lower_bound=0.0
 )
-LABELS = flags.DEFINE_enum("labels", "given", leak.LABELS, "What is known of them.")
-KNOWN_KEY = flags.DEFINE_bool("known_key", True, "Whether the hashes are known.")
+LABELS = flags.DEFINE_enum(
+    "labels",
+    "given",
+    leak.LABELS,
+    "Whether the attacker knows the labels, or tries all.",
+)
+KNOWN_KEY = flags.DEFINE_bool(
+    "known_key", True, "Whether the attacker knows the hashes."
+)
 THEORY = flags.DEFINE_integer(
-    "theory", 0, "For how many images; 0: no theory.", lower_bound=0
+    "theory", 0, "For how many images Theorem 7.5 is worked out.", lower_bound=0
 )
 flags.mark_flags_as_required(["config", "workdir"])
 

@@ -17,7 +17,7 @@ from fl_sketch import files
 from fl_sketch.bench import engine_suite, error_suite, sketch_suite
 from launch import command
 
-SUITE = flags.DEFINE_enum("suite", "sketch", ["sketch", "engine", "error"], "Which.")
+SUITE = flags.DEFINE_enum("suite", "sketch", ["sketch", "engine", "error"], "What.")
 OUT = flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 
 # Of the suite of sketches.
@@ -27,16 +27,22 @@ SIZES = flags.DEFINE_multi_integer(
 COMPRESSIONS = flags.DEFINE_multi_integer("compressions", [10, 100, 1000], "d / b.", 1)
 CLIENTS = flags.DEFINE_multi_integer("clients", [1, 16], "Vectors at once.", 1)
 OPERATORS = flags.DEFINE_multi_enum(
-    "operators", list(sketch_suite.OPERATORS), list(sketch_suite.OPERATORS), "Which."
+    "operators",
+    list(sketch_suite.OPERATORS),
+    list(sketch_suite.OPERATORS),
+    "Which sketches.",
 )
 TORCH = flags.DEFINE_bool("torch", False, "Also time PyTorch, which must be installed.")
 
 # Of the suite of the engine.
 WORKLOADS = flags.DEFINE_multi_enum(
-    "workloads", list(engine_suite.WORKLOADS), list(engine_suite.WORKLOADS), "Which."
+    "workloads",
+    list(engine_suite.WORKLOADS),
+    list(engine_suite.WORKLOADS),
+    "Which rounds.",
 )
 FORMS = flags.DEFINE_multi_enum(
-    "forms", list(engine_suite.FORMS), list(engine_suite.FORMS), "Of the round."
+    "forms", list(engine_suite.FORMS), list(engine_suite.FORMS), "Of each round."
 )
 ROUNDS = flags.DEFINE_integer("rounds", 21, "Timed rounds of each.", lower_bound=3)
 CHUNK = flags.DEFINE_integer(
@@ -47,7 +53,7 @@ COHORT = flags.DEFINE_integer(
 )
 
 # Of the suite of errors.
-DRAWS = flags.DEFINE_integer("draws", 100, "Of hashes.", lower_bound=2)
+DRAWS = flags.DEFINE_integer("draws", 100, "How often hashes are drawn.", lower_bound=2)
 
 SUITES = {"sketch": sketch_suite, "engine": engine_suite, "error": error_suite}
 OWN_FLAGS = {

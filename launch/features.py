@@ -19,7 +19,9 @@ from launch import command
 DATASET = flags.DEFINE_string("dataset", "cifar10", "A data set of images.")
 OUT = flags.DEFINE_string("out", None, "The folder for the file.")
 WIDTH = flags.DEFINE_integer("width", 512, "How many features.", lower_bound=1)
-EPOCHS = flags.DEFINE_integer("epochs", 4, "Of training.", lower_bound=1)
+EPOCHS = flags.DEFINE_integer(
+    "epochs", 4, "How often the small network sees its half.", lower_bound=1
+)
 DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
 )

@@ -14,6 +14,7 @@ from fl_sketch import validate
 from fl_sketch.experiment import NotFinite, choices
 from fl_sketch.experiment.checkpoint import Unreadable
 
+flags.disclaim_key_flags()  # --config is a flag of the command that asks for it here
 WRONG = 2  # the exit code
 ERRORS = (ValueError, TypeError, OSError, ArithmeticError, NotFinite, Unreadable)
 CONFIG_HELP = (

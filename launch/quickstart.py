@@ -8,7 +8,7 @@ import tempfile
 
 from absl import flags
 
-from fl_sketch.experiment import compare
+from fl_sketch.experiment import side_by_side
 from launch import command, parsing
 
 CONFIG = parsing.config_flag("configs/quickstart.py")
@@ -25,7 +25,7 @@ def main():
     twin.algorithm = "fedopt"
     workdir = WORKDIR.value or tempfile.mkdtemp(prefix="fl_sketch_")
     names = (f"SAFL, 1/{config.sketch.compression:g}", "FedAdam")
-    compare(dict(zip(names, (config, twin), strict=True)), workdir, DATA_DIR.value)
+    side_by_side(dict(zip(names, (config, twin), strict=True)), workdir, DATA_DIR.value)
 
 
 if __name__ == "__main__":

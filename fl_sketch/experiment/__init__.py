@@ -8,5 +8,5 @@ from fl_sketch.experiment.loop import Stopped as Stopped
 from fl_sketch.experiment.loop import begin as begin
 from fl_sketch.experiment.loop import train as train
 from fl_sketch.experiment.run import run as run
-from fl_sketch.experiment.side_by_side import compare as compare
+from fl_sketch.experiment.side_by_side import side_by_side as side_by_side
 from fl_sketch.experiment.sweep import sweep as sweep

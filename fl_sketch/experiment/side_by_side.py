@@ -15,7 +15,7 @@ ROW = "{:<24} {:>13} {:>10} {:>10} {:>12} {:>9}"
 HEAD = ("", "test accuracy", "kB up", "kB down", "MB up in all", "rounds/s")
 
 
-def compare(
+def side_by_side(
     configs: Mapping[str, ConfigDict],
     workdir: str | os.PathLike,
     data_dir: str | None = None,

@@ -54,7 +54,8 @@ def aggregate(axis_name: str | tuple[str, ...]) -> optax.GradientTransformation:
     Every device must hold the same number of clients.
 
     Args:
-      axis_name: the mesh axis or axes over which the devices differ.
+      axis_name: the mesh axis or axes over which the devices differ; without a mesh
+        the name of a `vmap` axis.
     """
 
     def update(updates, state, params=None):
