@@ -95,7 +95,10 @@ def make_gossip_round(
         def after(args):
             row, work, means = args
             server, _, node = row
-            delivery, memory = deliver(row, work, link.answering(means))
+            network = link.answering(
+                means, denominator=graph.nodes, present=graph.nodes
+            )
+            delivery, memory = deliver(row, work, network)
             updates, opt = server_tx.update(
                 delivery.estimate,
                 server.opt,

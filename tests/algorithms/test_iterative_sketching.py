@@ -16,7 +16,17 @@ from fl_sketch.protocols import Channel, Link, Memory
 from tests import operators
 from tests.meshes import mesh_of
 from tests.oracles.rounds import local_sgd, matrix
-from tests.quadratics import ALGORITHMS, PARAMS, RATE, D, fetch, flat, loss, optima
+from tests.quadratics import (
+    ALGORITHMS,
+    PARAMS,
+    RATE,
+    STEPS,
+    D,
+    fetch,
+    flat,
+    loss,
+    optima,
+)
 
 KEY = jax.random.key(0)
 CLIENTS = 6
@@ -114,10 +124,16 @@ def flood(graph, algorithm, rounds):
     [
         *((graph, "iterative_sketching") for graph in GRAPHS),
         *(("grid", name) for name in ("safl", "heaprix", "gradient_tracking")),
+        ("grid", "scaffold"),
     ],
 )
 def test_flooding_gives_every_node_what_a_server_would_have(graph, name):
-    nodes, server = flood(GRAPHS[graph], ALGORITHMS[name], 6), star_of(name, 6)
+    scaffold = algorithms.scaffold(
+        loss, client_rate=RATE, server_rate=1.0, steps=STEPS, population=CLIENTS
+    )
+    server = star(scaffold, 6) if name == "scaffold" else star_of(name, 6)
+    algorithm = {"scaffold": scaffold, **ALGORITHMS}[name]
+    nodes = flood(GRAPHS[graph], algorithm, 6)
     for leaf in jax.tree.leaves(nodes.server):
         assert (leaf == leaf[0]).all()  # to the bit, without ever sending a model
     last = jax.tree.map(lambda leaf: leaf[3], nodes.server)
