@@ -2,7 +2,7 @@
 
 Command: python -m launch.compare --config=configs/compare_das.py:fashion_mnist,100 \
 --workdir=/tmp/das_table1 --data_dir=DATA
-Expect: the table of results/das_table1.
+Expect: the tables of results/das_table1 and, for features, results/das_features.
 
 After the colon stand the data, fashion_mnist or features, and the rounds K, which the
 paper does not state; then may stand `few`, for the 12 points of the grid with small C

@@ -4,6 +4,8 @@ Command: python -m launch.features --data_dir=DATA --out=/tmp/features
 Command: python -m launch.train --config=configs/das_features.py \
 --workdir=/tmp/das_features --data_dir=/tmp/features
 
+Expect: test accuracy about 0.68 at epsilon 5; results/das_features has the whole grid.
+
 The paper's features are those of a ResNet-18 trained on ImageNet, for 5000 clients of
 10 examples. These are of a small network trained on half of CIFAR-10 itself; the
 other half has 2500 clients of 10.
