@@ -28,10 +28,13 @@ class Method(NamedTuple):
     Attributes:
       keys: of the config, over those of the base.
       tune: keys and the values that they are tuned over; the grid is the product.
+      whole: whether it is tuned in as many rounds as are reported, whatever the others
+        are: for methods that may diverge late.
     """
 
     keys: Mapping[str, Any]
     tune: Mapping[str, Sequence[Any]] = {}
+    whole: bool = False
 
 
 class Comparison(NamedTuple):
@@ -157,7 +160,8 @@ def _tuned(comparison, method, config, folder, data_dir, say) -> dict[str, Any]:
     if not method.tune:
         return {}
     config = config.copy_and_resolve_references()
-    config.rounds = min(config.rounds, comparison.tuning_rounds or config.rounds)
+    if comparison.tuning_rounds and not method.whole:
+        config.rounds = min(config.rounds, comparison.tuning_rounds)
     over = [f"{key}={','.join(map(str, v))}" for key, v in method.tune.items()]
     over.append(f"seed={comparison.tuning_seed}")
     sweep(config, over, folder, data_dir, say=_nothing)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from fl_sketch import files
 from fl_sketch.experiment import comparison, standings, sweep
 from fl_sketch.experiment.comparison import Comparison, Method
 from tests.experiment.configs import config_with
@@ -101,3 +102,23 @@ def test_settings_go_to_every_method_and_wrong_ones_are_refused(tmp_path):
         comparison.config_of(one, one.methods["FedAvg"], ["rounds=3,4"])
     with pytest.raises(ValueError, match="Did you mean 'FedAvg'"):
         comparison.run(one, tmp_path, only=["FedAvgg"])
+
+
+def test_a_method_may_be_tuned_in_all_rounds(tmp_path):
+    own = Comparison(
+        small().base,
+        {
+            name: Method({"algorithm": "fedavg"}, {"client.rate": (0.1,)}, whole)
+            for name, whole in (("short", False), ("whole", True))
+        },
+        seeds=(0,),
+        tuning_rounds=4,
+    )
+    comparison.run(own, tmp_path, say=lambda line: None)
+    rounds = {
+        name: int(
+            files.read_rows(tmp_path / name / "tuning" / "sweep.csv")[-1]["round"]
+        )
+        for name in own.methods
+    }
+    assert rounds["short"] == 4 < rounds["whole"] == own.base.rounds
