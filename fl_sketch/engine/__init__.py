@@ -15,4 +15,4 @@ from fl_sketch.engine.round import Report as Report
 from fl_sketch.engine.round import State as State
 from fl_sketch.engine.round import initial_state as initial_state
 from fl_sketch.engine.round import make_round as make_round
-from fl_sketch.engine.round import run_rounds as run_rounds
+from fl_sketch.engine.rounds import run_rounds as run_rounds

@@ -17,10 +17,10 @@ from jax.sharding import PartitionSpec as P
 
 from fl_sketch import trees, validate
 from fl_sketch.engine import link
-from fl_sketch.engine.cohort import Cohort, Sampler, padded
+from fl_sketch.engine.cohort import Cohort, padded
 from fl_sketch.engine.guard import Guard
 from fl_sketch.engine.mesh import AXIS
-from fl_sketch.keys import Purpose, batch_key, for_purpose, round_keys
+from fl_sketch.keys import batch_key, round_keys
 from fl_sketch.protocols import Algorithm, Key, Memory, Server, Tree
 from fl_sketch.trees import varying_like
 from fl_sketch.wire import FLOAT_BITS
@@ -325,53 +325,6 @@ def _serve(algorithm, server, server_tx, deliver, means, sums, shapes, rows, ids
 
     one_row, one_id = jax.tree.map(lambda leaf: leaf[:1], (rows, ids))
     return jax.vmap(one, out_axes=None)(one_row, blank, one_id)
-
-
-def run_rounds(
-    one_round: Callable,
-    sampler: Sampler,
-    state: State,
-    key: Key,
-    data,
-    count: jax.typing.ArrayLike,
-    *,
-    most: int,
-) -> tuple[State, Report]:
-    """Runs several rounds in one program; jit this, with the state donated.
-
-    How many may be traced: one program then serves blocks of all lengths, and how a
-    run is cut into blocks cannot change a bit of it.
-
-    Args:
-      one_round: `(state, key, cohort, data) -> (state, report)`, of `make_round`.
-      sampler: of the cohorts.
-      state: before the first of these rounds.
-      key: of the whole run.
-      data: what `fetch` reads.
-      count: how many, at most `most`.
-      most: of how many rounds there is room for reports.
-
-    Returns:
-      The state after them, and reports along a leading axis of `most` places, the
-      first `count` of which say something.
-    """
-
-    def step(state):
-        cohort = sampler(for_purpose(key, state.server.round, Purpose.COHORT))
-        return one_round(state, key, cohort, data)
-
-    def body(number, carry):
-        state, reports = carry
-        state, report = step(state)
-        return state, jax.tree.map(
-            lambda all_rounds, one: all_rounds.at[number].set(one), reports, report
-        )
-
-    reports = jax.tree.map(
-        lambda one: jnp.zeros((most, *one.shape), one.dtype),
-        jax.eval_shape(lambda: step(state)[1]),
-    )
-    return jax.lax.fori_loop(0, count, body, (state, reports))
 
 
 def _as_heard(mean: Any, number: jax.Array) -> Any:

@@ -223,7 +223,7 @@ def test_programs_that_are_done_are_kept(tmp_path, monkeypatch):
         (["algorithm=safl,"], "str values"),
         (["client.rate=-0.1"], "client.rate > 0.*client.rate=-0.1"),
         (["client.rate=nan"], "client.rate=nan"),
-        (["server.b1=1.5"], "<= 1.*server.b1=1.5"),
+        (["server.b1=1.5"], "< 1.*server.b1=1.5"),
         (["client.rate=0.1,0.10"], "different values"),
         (["seed=0", "seed=1"], "once.*seed 2 times"),
         (["seed=-1"], "seed=-1"),
