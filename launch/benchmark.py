@@ -27,19 +27,13 @@ SIZES = flags.DEFINE_multi_integer(
 COMPRESSIONS = flags.DEFINE_multi_integer("compressions", [10, 100, 1000], "d / b.", 1)
 CLIENTS = flags.DEFINE_multi_integer("clients", [1, 16], "Vectors at once.", 1)
 OPERATORS = flags.DEFINE_multi_enum(
-    "operators",
-    list(sketch_suite.OPERATORS),
-    list(sketch_suite.OPERATORS),
-    "Which sketches.",
+    "operators", list(sketch_suite.OPERATORS), list(sketch_suite.OPERATORS), "Which."
 )
 TORCH = flags.DEFINE_bool("torch", False, "Also time PyTorch, which must be installed.")
 
 # Of the suite of the engine.
 WORKLOADS = flags.DEFINE_multi_enum(
-    "workloads",
-    list(engine_suite.WORKLOADS),
-    list(engine_suite.WORKLOADS),
-    "Which rounds.",
+    "workloads", list(engine_suite.WORKLOADS), list(engine_suite.WORKLOADS), "Which."
 )
 FORMS = flags.DEFINE_multi_enum(
     "forms", list(engine_suite.FORMS), list(engine_suite.FORMS), "Of each round."

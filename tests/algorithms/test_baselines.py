@@ -26,7 +26,7 @@ from fl_sketch.engine import round as rounds
 from fl_sketch.keys import round_keys
 from fl_sketch.protocols import Algorithm, Link
 from tests.meshes import mesh_of
-from tests.quadratics import PARAMS, RATE, STEPS, D, fetch, flat, loss, optima
+from tests.quadratics import PARAMS, STEPS, D, fetch, flat, loss, optima
 
 CLIENTS, KEY = 6, jax.random.key(5)
 OP = sketch.count_sketch(8, rows=3)
@@ -326,34 +326,6 @@ def test_1_bit_adam_leaves_alone_what_has_no_gradient():
     state, _ = run(algorithm, rounds=8)
     np.testing.assert_array_equal(state.server.params["w"], 0)
     assert 0 < float(jnp.abs(state.server.params["b"]).max()) < 1
-
-
-SOME_OF_EIGHT = {
-    "fixed": engine.fixed_size(8, 4),
-    "poisson": engine.poisson(8, 4),
-    "dropout": engine.with_dropout(engine.fixed_size(8, 4), 0.4),
-}
-
-
-@pytest.mark.parametrize("sampler", SOME_OF_EIGHT)
-def test_ef21_has_the_mean_of_all_clients_when_some_take_part(sampler):
-    algorithm = algorithms.ef21(
-        loss, compressor=compressors.top_k(4), server=optax.sgd(0.1), population=8
-    )
-    state, _ = run(algorithm, 6, 8, sampler=SOME_OF_EIGHT[sampler])
-    kept = jax.tree.map(lambda leaf: leaf.mean(axis=0), state.clients.memory[0])
-    chex.assert_trees_all_close(kept, state.server.memory[0], atol=1e-5)
-
-
-@pytest.mark.parametrize("sampler", SOME_OF_EIGHT)
-def test_scaffold_has_the_mean_of_all_variates_when_some_take_part(sampler):
-    algorithm = algorithms.scaffold(
-        loss, client_rate=RATE, server_rate=1.0, steps=STEPS, population=8
-    )
-    state, _ = run(algorithm, 6, 8, sampler=SOME_OF_EIGHT[sampler])
-    kept = jax.tree.map(lambda leaf: leaf.mean(axis=0), state.clients.local)
-    assert float(optax.tree.norm(kept)) > 0.1
-    chex.assert_trees_all_close(kept, state.server.memory, atol=1e-5)
 
 
 TOP, ALL = compressors.top_k(2), compressors.qsgd(4)
