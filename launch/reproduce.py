@@ -3,9 +3,10 @@
 python -m launch.reproduce --list
 python -m launch.reproduce --only=song_trade --workdir=/tmp/again --data_dir=DATA
 
-Each gets a folder of its own in the workdir; the same command again goes on where it
-was stopped. The commands are those of results/NAME/README.md; the papers' numbers and
-ours stand side by side in results/README.md.
+Each gets a folder of its own in the workdir; with the same command again runs, sweeps
+and comparisons go on where they were stopped, and the others begin anew. The commands
+are those of results/NAME/README.md; the papers' numbers and ours stand side by side in
+results/README.md.
 """
 
 import os
