@@ -12,7 +12,7 @@ by medians, and a median of means is no mean of medians: the sum drifts.
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +24,8 @@ from fl_sketch.protocols import Algorithm
 HEAD = (
     "algorithm              read by  variates     server rate  distance left   / FedAvg"
 )
-Made = Callable[..., Algorithm]  # from a server rate
+Made = Callable[[jax.Array, jax.Array], Algorithm]  # from a gain and a server rate
+Variants = tuple[Made, Mapping[str, float]]  # and the gains it is tried with
 
 
 class Problem(NamedTuple):
@@ -82,12 +83,16 @@ def measure(
       server_rates: to choose from.
     """
     plain = None
-    for names, made in _made(task, rows, cols).items():
-        gaps = jax.jit(lambda made=made: _gaps(task, made, rounds, server_rates))()
-        best = int(jnp.argmin(jnp.where(jnp.isfinite(gaps), gaps, jnp.inf)))
-        gap = float(gaps[best])
-        plain = plain or gap
-        yield Row(*names, server_rates[best], gap, gap / plain)
+    for (name, query), (made, gains) in _made(task, rows, cols).items():
+        run = functools.partial(_gap, task, made, rounds)
+        pairs = [jnp.asarray(axis) for axis in (list(gains.values()), server_rates)]
+        # One program for all gains and server rates.
+        gaps = jax.jit(lambda run=run, pairs=pairs: _over(run, *pairs))()
+        for variates, found in zip(gains, gaps, strict=True):
+            best = int(jnp.argmin(jnp.where(jnp.isfinite(found), found, jnp.inf)))
+            gap = float(found[best])
+            plain = plain or gap
+            yield Row(name, query, variates, server_rates[best], gap, gap / plain)
 
 
 def line(row: Row) -> str:
@@ -95,52 +100,69 @@ def line(row: Row) -> str:
     return "{:22} {:8} {:12} {:11g} {:14.3g} {:12.3g}".format(*row)
 
 
-def _made(task: Problem, rows: int, cols: int) -> dict[tuple[str, str, str], Made]:
-    """Returns, by algorithm, query and gain, what makes each from a server rate."""
+def _made(task: Problem, rows: int, cols: int) -> dict[tuple[str, str], Variants]:
+    """Returns, by algorithm and query, what makes it of a gain and a server rate."""
     rate, steps, clients = task.rate, task.steps, len(task.optima)
     # Both gains of the variates: as it is printed, and exact without compression.
     gains = {"1/tau": 1 / steps, "1/(eta tau)": 1 / (rate * steps)}
-    make = functools.partial
     common: dict[str, Any] = {"loss": task.loss, "client_rate": rate}
-    made: dict[tuple[str, str, str], Made] = {
-        ("FedAvg", "", ""): make(algorithms.fedavg, **common),
-        ("SCAFFOLD", "", "its own"): make(
-            algorithms.scaffold, steps=steps, population=clients, **common
+
+    def plain(make, **options):
+        return lambda gain, server_rate: make(
+            server_rate=server_rate, **options, **common
+        )
+
+    def tracking(make, **options):
+        return lambda gain, server_rate: make(
+            gain=gain, server_rate=server_rate, **options, **common
+        )
+
+    made: dict[tuple[str, str], Variants] = {
+        ("FedAvg", ""): (plain(algorithms.fedavg), {"": 0.0}),
+        ("SCAFFOLD", ""): (
+            plain(algorithms.scaffold, steps=steps, population=clients),
+            {"its own": 0.0},
         ),
+        ("FedGATE", ""): (tracking(algorithms.fedgate), gains),
     }
-    for name, gain in gains.items():
-        made["FedGATE", "", name] = make(algorithms.fedgate, gain=gain, **common)
     for query, channel in itertools.product(("median", "mean"), ("privix", "heaprix")):
         op = sketch.count_sketch(cols, rows, query=query)
-        sketched = {"sketch": op, "query": channel, **common}
-        made[f"FedSKETCH {channel}", query, ""] = make(algorithms.fedsketch, **sketched)
-        for name, gain in gains.items():
-            made[f"FedSKETCHGATE {channel}", query, name] = make(
-                algorithms.fedsketchgate, gain=gain, **sketched
-            )
+        options = {"sketch": op, "query": channel}
+        made[f"FedSKETCH {channel}", query] = (
+            plain(algorithms.fedsketch, **options),
+            {"": 0.0},
+        )
+        made[f"FedSKETCHGATE {channel}", query] = (
+            tracking(algorithms.fedsketchgate, **options),
+            gains,
+        )
     return made
 
 
-def _gaps(task: Problem, made: Made, rounds: int, server_rates: Sequence[float]):
-    """Returns |x - x*| / |x*| after all rounds, for every server rate."""
+def _over(run: Callable, gains: jax.Array, server_rates: jax.Array) -> jax.Array:
+    """Returns run(gain, server rate) for all pairs, shape=(gains, server_rates)."""
+    return jax.lax.map(
+        lambda gain: jax.lax.map(lambda gamma: run(gain, gamma), server_rates), gains
+    )
+
+
+def _gap(task: Problem, made: Made, rounds: int, gain, server_rate) -> jax.Array:
+    """Returns |x - x*| / |x*| after all rounds."""
     clients, d = task.optima.shape
-    mesh = engine.mesh_over(jax.devices()[:1])
     everyone = engine.everyone(clients)(jax.random.key(0))
 
     def fetch(data, client, plan, key):
         del data, plan, key
         return jnp.full(task.steps, client)
 
-    def gap(gamma):
-        algorithm = made(server_rate=gamma)
-        one_round = engine.make_round(algorithm, fetch, mesh)
+    algorithm = made(gain, server_rate)
+    mesh = engine.mesh_over(jax.devices()[:1])
+    one_round = engine.make_round(algorithm, fetch, mesh)
 
-        def one(state, _):
-            return one_round(state, jax.random.key(1), everyone, None)[0], None
+    def one(state, _):
+        return one_round(state, jax.random.key(1), everyone, None)[0], None
 
-        start = engine.initial_state(algorithm, jnp.zeros(d), clients)
-        state = jax.lax.scan(one, start, length=rounds)[0]
-        off = state.server.params - task.minimum
-        return jnp.linalg.norm(off) / jnp.linalg.norm(task.minimum)
-
-    return jax.lax.map(gap, jnp.asarray(server_rates))
+    start = engine.initial_state(algorithm, jnp.zeros(d), clients)
+    state = jax.lax.scan(one, start, length=rounds)[0]
+    off = state.server.params - task.minimum
+    return jnp.linalg.norm(off) / jnp.linalg.norm(task.minimum)
