@@ -135,9 +135,7 @@ def build_sketch(
     validate.in_range(0, d, numbers=numbers)
     require_compression(compression)
     b = numbers or max(1, int(d / compression))
-    if rows > b:
-        msg = f"Expected rows <= {b}, the numbers of the sketch, got rows={rows}."
-        raise ValueError(msg)
+    validate.at_most(b, "the numbers of the sketch", rows=rows)
     op = OPERATORS[operator](b, rows, query)
     return LAYOUTS[layout](sketch.stored(op, jax.random.key(STORED)) if stored else op)
 
@@ -201,6 +199,12 @@ def build_optimizer(
     return OPTIMIZERS[name](rate, b1, b2, eps)
 
 
+def taken_by(name: str) -> tuple[str, ...]:
+    """Returns the names of what an algorithm takes; a wrong name is a ValueError."""
+    validate.one_of(tuple(ALGORITHMS), algorithm=name)
+    return tuple(inspect.signature(ALGORITHMS[name]).parameters)
+
+
 def build(name: str, loss: Loss, **parts: Any) -> Algorithm:
     """Returns the algorithm of that name, given the parts that it takes.
 
@@ -210,7 +214,6 @@ def build(name: str, loss: Loss, **parts: Any) -> Algorithm:
       **parts: everything a config offers; an algorithm takes what it has an argument
         for.
     """
-    validate.one_of(tuple(ALGORITHMS), algorithm=name)
-    make = ALGORITHMS[name]
-    takes = inspect.signature(make).parameters
-    return make(loss, **{key: part for key, part in parts.items() if key in takes})
+    takes = taken_by(name)
+    given = {key: part for key, part in parts.items() if key in takes}
+    return ALGORITHMS[name](loss, **given)

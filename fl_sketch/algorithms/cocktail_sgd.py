@@ -2,8 +2,7 @@
 
 import optax
 
-from fl_sketch import channels, local, transforms
-from fl_sketch.compressors import require_contraction
+from fl_sketch import channels, compressors, local, transforms
 from fl_sketch.protocols import Algorithm, Compressor
 
 
@@ -28,7 +27,7 @@ def cocktail_sgd(
 
     Reference: Wang et al. (2023), Algorithm 1.
     """
-    require_contraction("cocktail_sgd", cocktail)
+    compressors.require_contraction("cocktail_sgd", cocktail)
     return Algorithm(
         local=local.sgd_steps(loss, optax.sgd(client_rate)),
         uplink=channels.error_feedback(channels.compressed(cocktail)),

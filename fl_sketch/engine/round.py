@@ -111,7 +111,14 @@ def make_round(
         )
         weights = guard.counted(weights)
         device = _Device(
-            algorithm, view, chunk, recompute, weights, guard, server.round
+            algorithm,
+            view,
+            chunk,
+            recompute,
+            weights,
+            jax.lax.psum(jnp.sum(weights), AXIS),
+            guard,
+            server.round,
         )
 
         def work_of(row, client, own_plan):
@@ -190,6 +197,7 @@ class _Device(NamedTuple):
     chunk: int
     recompute: bool
     weights: jax.Array
+    present: jax.Array  # the weights of all clients of the round, over all devices
     guard: Guard
     round: jax.Array
 
@@ -234,11 +242,6 @@ class _Device(NamedTuple):
             facts = jax.tree.map(jnp.add, facts, more)
         diagnostics = self.guard.averaged(diagnostics, self.present, rejected)
         return tuple(means), works, diagnostics | facts, state
-
-    @property
-    def present(self) -> jax.Array:
-        """The weights of all clients of the round, over all devices."""
-        return jax.lax.psum(jnp.sum(self.weights), AXIS)
 
     @property
     def sums(self) -> dict[str, Any]:

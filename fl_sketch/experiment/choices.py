@@ -5,7 +5,6 @@ one line that begins with the section of the config.
 """
 
 import contextlib
-import inspect
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -153,7 +152,7 @@ def sampler_of(config: ConfigDict) -> engine.cohort.Sampler:
 
 def _check_weighting(config: ConfigDict) -> None:
     """Raises for weights where a server keeps a mean over all clients, absent too."""
-    takes = inspect.signature(catalog.ALGORITHMS[config.algorithm]).parameters
+    takes = catalog.taken_by(config.algorithm)
     if "population" in takes and config.cohort.weighting != "equal":
         msg = (
             f"Expected weighting='equal' with algorithm={config.algorithm}, "

@@ -144,15 +144,17 @@ def scene_of(
       ValueError, TypeError, FileNotFoundError: in one line.
     """
     validate.at_least_one(images=images, batch=batch)
+    if images % batch:
+        msg = f"Expected images to be a multiple of batch={batch}, got images={images}."
+        raise ValueError(msg)
     program = prepare(config, data_dir)
     test = program.splits.test
     if test.inputs.ndim != 4:
         msg = f"Expected images to attack, got data.name={config.data.name}."
         raise ValueError(msg)
-    clients = -(-images // batch)
-    count = clients * batch
-    validate.at_most(len(test.inputs), "the test images", images=count)
-    true = np.asarray(normalise(jnp.asarray(test.inputs[:count])))
+    clients = images // batch
+    validate.at_most(len(test.inputs), "the test images", images=images)
+    true = np.asarray(normalise(jnp.asarray(test.inputs[:images])))
     numbers, key = choices.numbers_of(config), jax.random.key(config.seed)
     return Scene(
         program,
@@ -161,7 +163,7 @@ def scene_of(
         jax.jit(lambda: program.start(numbers, key).server)(),
         key,
         true.reshape(clients, batch, *true.shape[1:]),
-        np.asarray(test.targets[:count]).reshape(clients, batch),
+        np.asarray(test.targets[:images]).reshape(clients, batch),
         config.client.steps,
     )
 
@@ -181,12 +183,6 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
         msg = (
             "Expected hashes that change from round to round for known_key=False, got "
             f"algorithm={config.algorithm} with sketch.stored={config.sketch.stored}."
-        )
-        raise ValueError(msg)
-    if attack.images % attack.batch:
-        msg = (
-            f"Expected images to be a multiple of batch={attack.batch}, "
-            f"got images={attack.images}."
         )
         raise ValueError(msg)
     scene = scene_of(config, data_dir, images=attack.images, batch=attack.batch)

@@ -6,7 +6,6 @@ run with the step that the theorem admits. Where the constants promise nothing, 
 step too short to be seen in float32, the row says so: gamma is 0 or tiny.
 """
 
-import inspect
 import math
 from typing import NamedTuple
 
@@ -95,7 +94,7 @@ def rows(
 
 def _of_sketch(config: ConfigDict, scene: leak.Scene, number: int) -> Singular:
     """Returns gamma_1 and gamma_2; 1 for algorithms that have no sketch."""
-    takes = inspect.signature(catalog.ALGORITHMS[config.algorithm]).parameters
+    takes = catalog.taken_by(config.algorithm)
     if "sketch" not in takes or config.sketch.operator == "identity":
         return Singular(1.0, 1.0)
     params = scene.server.params

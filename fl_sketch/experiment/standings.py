@@ -14,7 +14,6 @@ from fl_sketch import files
 Row = dict[str, Any]
 CONFIDENCE = 0.95
 HEAD = ("method", "test accuracy", "at equal MB up", "MB up", "MB down", "chosen")
-
 DRAWN = ("round", "test_accuracy", "bytes_up_total", "bytes_down_total")
 
 

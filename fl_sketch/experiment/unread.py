@@ -1,6 +1,5 @@
 """Keys of a config that change nothing, since its algorithm does not read them."""
 
-import inspect
 from collections.abc import Iterator
 
 from ml_collections import ConfigDict
@@ -55,7 +54,7 @@ ASKED_FOR = {
 def unread(config: ConfigDict, default: ConfigDict) -> Iterator[str]:
     """Yields `key=value` of what was changed and is not read."""
     before, now = flat(default), flat(config)
-    takes = inspect.signature(catalog.ALGORITHMS[config.algorithm]).parameters
+    takes = catalog.taken_by(config.algorithm)
     for key, names in CARRIED.items():
         guarded = key == "privacy.threshold" and config.privacy.bound != "none"
         if now[key] != before[key] and not guarded and not {*names} & {*takes}:

@@ -33,6 +33,7 @@ WRONG = [
       "--process_id=0"), "coordinator to be HOST:PORT"),
     (("launch.train", *RUN, "--config.data.name=minst"), "Did you mean 'mnist'?"),
     (("launch.plan", "--config=configs/default.py", "--graph=foo"), "got graph=foo"),
+    (("launch.train", *RUN, "--config.algorithm=safll"), "Did you mean 'safl'?"),
     (("launch.train", "--config", "no.py", "--workdir=NEW"), "got config=no.py"),
     (("launch.train", *RUN, "--config.server.b1=1"), "server.b1 >= 0 and < 1"),
     (("launch.train", *RUN, "--config.sketch.rows=3000"), "rows <= 2760"),
