@@ -23,6 +23,12 @@ PARTITIONS, TAUS, SIZES = ("iid", "classes"), ("1", "2", "5"), ("20x40", "50x100
 RATE = {"client.rate": (0.03, 0.1, 0.3)}
 GLOBAL = {"server.rate": (0.03, 0.1, 0.3, 1.0)}
 BOTH = {"client.rate": (0.1, 0.3), **GLOBAL}
+GATE = {
+    "client.rate": (0.1, 0.3),
+    "server.rate": (0.1, 0.3),
+    # Ours is a gain times 1/(eta tau), so that the one that is printed is eta.
+    "client.gain": (0.1, 0.3),
+}
 
 
 def get_comparison(which: str = ""):
@@ -74,11 +80,9 @@ def cell(partition: str, tau: str, size: str):
         )
     if partition == "classes":
         gate = {"algorithm": "fedsketchgate"}
-        # Ours is a gain times 1/(eta tau), so that the one that is printed is eta.
-        tuned = {**BOTH, "client.gain": (0.1, 0.3)}
         methods |= {
             f"{plain} FedGATE": Method(keys | {"algorithm": "fedgate"}, RATE),
-            f"{compressed} GATE-PRIVIX": Method(sketch | gate, tuned),
-            f"{compressed} GATE-HEAPRIX": Method(heaprix | gate, tuned),
+            f"{compressed} GATE-PRIVIX": Method(sketch | gate, GATE),
+            f"{compressed} GATE-HEAPRIX": Method(heaprix | gate, GATE),
         }
     return methods

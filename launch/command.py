@@ -2,11 +2,14 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
 
 import jax
 from absl import app, logging
 
+from fl_sketch import files
 from fl_sketch.experiment import Stopped
 from launch import parsing
 
@@ -23,6 +26,25 @@ def run(main: Callable[[], None], *, devices: int = 0) -> None:
     """
     jax.config.update("jax_num_cpu_devices", devices or len(os.sched_getaffinity(0)))
     app.run(lambda argv: _guarded(main), flags_parser=parsing.parse)
+
+
+def print_rows(measures: ModuleType, rows: Iterable[Any], out: str | None) -> None:
+    """Prints measured rows as they come, and keeps them as a csv file.
+
+    Args:
+      measures: the module whose rows they are: HEAD and line(row) are their text.
+      rows: named tuples.
+      out: the file, written anew after every row; None: none.
+    """
+    if out:
+        files.writable_file(out)
+    print(measures.HEAD)
+    kept = []
+    for row in rows:
+        print(measures.line(row), flush=True)
+        kept.append(row._asdict())
+        if out:
+            files.write_rows(out, kept)
 
 
 def _guarded(main: Callable[[], None]) -> None:

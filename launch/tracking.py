@@ -10,7 +10,6 @@ it and with the exact one, and the same without a sketch.
 
 from absl import flags
 
-from fl_sketch import files
 from fl_sketch.experiment import tracking
 from launch import command
 
@@ -29,8 +28,6 @@ def main():
     task = tracking.problem(
         d=PARAMETERS.value, clients=CLIENTS.value, steps=STEPS.value
     )
-    if OUT.value:
-        files.writable_file(OUT.value)
     measured = tracking.measure(
         task,
         rows=ROWS.value,
@@ -38,13 +35,7 @@ def main():
         rounds=ROUNDS.value,
         server_rates=SERVER_RATES,
     )
-    print(tracking.HEAD)
-    rows = []
-    for row in measured:
-        print(tracking.line(row), flush=True)
-        rows.append(row._asdict())
-        if OUT.value:
-            files.write_rows(OUT.value, rows)
+    command.print_rows(tracking, measured, OUT.value)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Prints a row for each operator and size of a message; --out keeps them as a csv 
 
 from absl import flags
 
-from fl_sketch import files
 from fl_sketch.algorithms import catalog
 from fl_sketch.experiment import trade
 from launch import command
@@ -36,23 +35,18 @@ def main():
     task = trade.problem(
         d=PARAMETERS.value, clients=CLIENTS.value, condition=CONDITION.value, seed=0
     )
-    if OUT.value:
-        files.writable_file(OUT.value)
-    print(trade.HEAD)
-    rows = []
-    for operator in OPERATOR.value:
-        measured = trade.measure(
+    measured = (
+        row
+        for operator in OPERATOR.value
+        for row in trade.measure(
             task,
             SIZES.value,
             operator=operator,
             accuracy=ACCURACY.value,
             seeds=range(SEEDS.value),
         )
-        for row in measured:
-            print(trade.line(row), flush=True)
-            rows.append(row._asdict())
-            if OUT.value:
-                files.write_rows(OUT.value, rows)
+    )
+    command.print_rows(trade, measured, OUT.value)
 
 
 if __name__ == "__main__":

@@ -87,20 +87,20 @@ def poisson(population: int, expected: float) -> Sampler:
     return sample
 
 
-def with_dropout(sampler: Sampler, rate: float) -> Sampler:
-    """Each sampled client fails to answer with probability `rate`.
+def with_dropout(sampler: Sampler, dropout: float) -> Sampler:
+    """Each sampled client fails to answer with probability `dropout`.
 
     The mean is over those who answer; if none does it is zero. The others have
     received the model all the same.
     """
-    if not 0 <= rate < 1:
-        msg = f"Expected 0 <= rate < 1, got rate={rate}."
+    if not 0 <= dropout < 1:
+        msg = f"Expected 0 <= dropout < 1, got dropout={dropout}."
         raise ValueError(msg)
 
     def sample(key):
         key_cohort, key_drop = jax.random.split(key)
         cohort = sampler(key_cohort)
-        stays = jax.random.bernoulli(key_drop, 1 - rate, cohort.weights.shape)
+        stays = jax.random.bernoulli(key_drop, 1 - dropout, cohort.weights.shape)
         weights = cohort.weights * stays
         total = jnp.maximum(jnp.sum(weights), 1e-9)
         return Cohort(cohort.ids, weights, total, cohort.asked)

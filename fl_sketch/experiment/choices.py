@@ -141,9 +141,6 @@ def sampler_of(config: ConfigDict) -> engine.cohort.Sampler:
         validate.one_of(tuple(samplers), sampling=config.cohort.sampling)
         validate.one_of(("equal", "examples"), weighting=config.cohort.weighting)
         _check_weighting(config)
-        if not 0 <= config.cohort.dropout < 1:
-            msg = f"Expected 0 <= dropout < 1, got dropout={config.cohort.dropout}."
-            raise ValueError(msg)
         sampler = samplers[config.cohort.sampling]()
         if config.cohort.dropout:
             return engine.with_dropout(sampler, config.cohort.dropout)

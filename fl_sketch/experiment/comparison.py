@@ -97,8 +97,9 @@ def run(
 
     Args:
       comparison: what is compared.
-      workdir: gets a folder for each method, comparison.csv with all evaluations,
-        standings.csv, standings.md and comparison.png.
+      workdir: gets a folder for each method, search.csv with the score of every
+        point of all grids, comparison.csv with all evaluations, standings.csv,
+        standings.md and comparison.png.
       data_dir: of raw data sets.
       settings: lines "key=value" for the config of every method.
       only: names of methods; empty: all.
@@ -119,12 +120,14 @@ def run(
         name: config_of(comparison, comparison.methods[name], settings)
         for name in chosen
     }
-    evaluations, rows = [], []
+    searched, evaluations, rows = [], [], []
     with tqdm(total=2 * len(configs), unit="sweep", disable=None) as bar:
         for number, (name, config) in enumerate(configs.items(), 1):
             method, own = comparison.methods[name], folder / _slug(name)
             say(f"{name} ({number} of {len(configs)})")
-            best = _tuned(comparison, method, config, own / "tuning", data_dir, say)
+            points = _searched(comparison, method, config, own / "tuning", data_dir)
+            best = _best(points, say)
+            searched += [{"method": name, **point} for point in points]
             bar.update()
             config.update_from_flattened_dict(best)
             seeds = ",".join(map(str, comparison.seeds))
@@ -134,6 +137,8 @@ def run(
             rows.append(standings.row(name, best, found, comparison.last))
             evaluations += [{"method": name, **row} for row in found]
             say("  " + standings.said(rows[-1]))
+    if searched:
+        files.write_rows(folder / "search.csv", searched)
     standings.write(folder, rows, evaluations, comparison.last)
     for line in standings.table(rows):
         say(line)
@@ -155,10 +160,10 @@ def config_of(
     return config
 
 
-def _tuned(comparison, method, config, folder, data_dir, say) -> dict[str, Any]:
-    """Returns the best point of a method's grid."""
+def _searched(comparison, method, config, folder, data_dir) -> list[Row]:
+    """Returns every point of a method's grid, and its score as `accuracy`."""
     if not method.tune:
-        return {}
+        return []
     config = config.copy_and_resolve_references()
     if comparison.tuning_rounds and not method.whole:
         config.rounds = min(config.rounds, comparison.tuning_rounds)
@@ -166,17 +171,27 @@ def _tuned(comparison, method, config, folder, data_dir, say) -> dict[str, Any]:
     over.append(f"seed={comparison.tuning_seed}")
     sweep(config, over, folder, data_dir, say=_nothing)
     points = standings.by_point(files.read_rows(folder / "sweep.csv"))
-    scores = {n: standings.score(rows, comparison.last) for n, rows in points.items()}
-    if not any(map(math.isfinite, scores.values())):
-        say(f"  all {len(scores)} points of its grid diverged")
-        number = min(scores)
-    else:
-        number = max(scores, key=lambda n: (math.isfinite(scores[n]), scores[n]))
-    point = points[number][0]
-    best = {key: type(v[0])(point[key]) for key, v in method.tune.items()}
-    said = ", ".join(f"{key}={value:g}" for key, value in best.items())
-    say(f"  best of {len(points)}: {said}, {scores[number]:.4f}")
-    return best
+    return [
+        {
+            **{key: type(v[0])(rows[0][key]) for key, v in method.tune.items()},
+            "accuracy": standings.score(rows, comparison.last),
+        }
+        for rows in points.values()
+    ]
+
+
+def _best(points: Sequence[Row], say) -> dict[str, Any]:
+    """Returns the keys of the best point, the first where all diverged."""
+    if not points:
+        return {}
+    found = [point for point in points if math.isfinite(point["accuracy"])]
+    if not found:
+        say(f"  all {len(points)} points of its grid diverged")
+    best = max(found or points[:1], key=lambda point: point["accuracy"])
+    chosen = {key: value for key, value in best.items() if key != "accuracy"}
+    said = ", ".join(f"{key}={value:g}" for key, value in chosen.items())
+    say(f"  best of {len(points)}: {said}, {best['accuracy']:.4f}")
+    return chosen
 
 
 def _slug(name: str) -> str:

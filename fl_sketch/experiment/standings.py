@@ -163,7 +163,8 @@ def draw(evaluations: Sequence[Mapping[str, str]], path: os.PathLike) -> None:
     labels = ("round", "MB sent by all clients", "MB sent and received by all clients")
     for panel, label in zip(panels, labels, strict=True):
         panel.set(xlabel=label)
-        if label != "round":
+        # A log scale of nothing, where all has diverged, is an error.
+        if label != "round" and math.isfinite(panel.dataLim.minposx):
             panel.set_xscale("log")
     panels[0].set(ylabel="test accuracy")
     lines = panels[0].get_lines()

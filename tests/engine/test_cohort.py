@@ -107,7 +107,7 @@ def test_padding_adds_places_without_weight():
         (lambda: engine.everyone(0), "population=0"),
         (lambda: engine.poisson(5, 5.5), "expected=5.5"),
         (lambda: engine.poisson(5, 0), "expected=0"),
-        (lambda: engine.with_dropout(engine.everyone(5), 1.0), "rate=1.0"),
+        (lambda: engine.with_dropout(engine.everyone(5), 1.0), "dropout=1.0"),
     ],
 )
 def test_bad_sizes_are_refused(make, words):

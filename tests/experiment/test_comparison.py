@@ -47,6 +47,10 @@ def test_a_method_runs_with_the_best_of_its_grid(done):
     }
     best = max(score, key=score.get)
     assert rows[0]["chosen"] == f"server.rate={best}"
+    searched = read(folder / "search.csv")
+    assert [row["method"] for row in searched] == ["SAFL, 20x"] * 2 + ["too far"] * 2
+    for row in searched[:2]:
+        assert float(row["accuracy"]) == pytest.approx(score[row["server.rate"]] / 2)
     assert any("best of 2" in line for line in said)
 
 
@@ -81,6 +85,14 @@ def test_a_method_that_diverges_everywhere_is_said_to(done):
     assert any("all 2 points of its grid diverged" in line for line in said)
     assert "| too far | diverged |" in (folder / "standings.md").read_text()
     assert (folder / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_of_nothing_but_divergence_is_drawn(done, tmp_path):
+    folder, _, _ = done
+    lost = [r for r in read(folder / "comparison.csv") if r["method"] == "too far"]
+    assert lost
+    standings.draw(lost, tmp_path / "lost.png")
+    assert (tmp_path / "lost.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_same_again_runs_nothing_and_says_the_same(done, monkeypatch):
