@@ -27,7 +27,7 @@ from fl_sketch.experiment import choices
 MOST = 10_000  # points, of which a table can still be read
 
 READ: dict[type, Callable[[str], Any]] = {
-    bool: {"true": True, "false": False}.__getitem__,
+    bool: lambda text: {"true": True, "false": False}[text.lower()],
     float: float,
     int: int,
     str: str,
