@@ -30,6 +30,9 @@ IMAGES = flags.DEFINE_integer(
     "images", 20, "How many images are attacked.", lower_bound=1
 )
 BATCH = flags.DEFINE_integer("batch", 1, "How many images a client has.", lower_bound=1)
+CLIENTS = flags.DEFINE_integer(
+    "clients", 1, "Of how many clients only the mean is seen.", lower_bound=1
+)
 OPTIMIZER = flags.DEFINE_enum(
     "optimizer",
     "lbfgs",
@@ -76,6 +79,7 @@ def main():
     attack = leak.Attack(
         images=IMAGES.value,
         batch=BATCH.value,
+        clients=CLIENTS.value,
         optimizer=OPTIMIZER.value,
         steps=STEPS.value,
         rate=RATE.value,

@@ -36,6 +36,7 @@ class Attack(NamedTuple):
     Attributes:
       images: how many are attacked, the first of the test set.
       batch: how many a client has.
+      clients: of how many clients only the mean of their messages is seen.
       optimizer: one of `gradient_inversion.OPTIMIZERS`.
       steps: iterations.
       rate: of gd and adam.
@@ -47,6 +48,7 @@ class Attack(NamedTuple):
 
     images: int = 20
     batch: int = 1
+    clients: int = 1
     optimizer: str = "lbfgs"
     steps: int = 300
     rate: float = 0.1
@@ -62,8 +64,8 @@ class Result(NamedTuple):
     Attributes:
       true: the images, shape=(images, height, width, channels).
       found: what the attacker has of them.
-      mismatch: how far from the message it saw, one for each client.
-      curve: the same in every iteration, shape=(clients, steps).
+      mismatch: how far from the message it saw, one for each attack.
+      curve: the same in every iteration, shape=(attacks, steps).
       psnr: of every image, in decibels.
       ssim: of every image.
       mse: of every image.
@@ -89,8 +91,9 @@ class Scene(NamedTuple):
       silent: the same without noise, which the attacker does not know.
       server: what clients fetch: fresh weights.
       key: of the run.
-      images: shape=(clients, batch, height, width, channels), in [0, 1].
-      targets: shape=(clients, batch).
+      images: shape=(attacks, images, height, width, channels), in [0, 1].
+      targets: shape=(attacks, images).
+      clients: that the images of an attack belong to, as many to each.
       steps: of a client.
     """
 
@@ -101,12 +104,13 @@ class Scene(NamedTuple):
     key: Key
     images: np.ndarray
     targets: np.ndarray
+    clients: int
     steps: int
 
     def keys(self, number: jax.typing.ArrayLike, *, known: bool = True) -> Keys:
-        """Returns a client's keys, or what one takes for them who does not know.
+        """Returns the keys of an attack, or what one takes for them who does not know.
 
-        Each client is seen in a round of its own, so that hashes and noise are drawn
+        Each has a round of its own, so that hashes and noise are drawn
         anew for every attack, as the intervals over attacks want it.
         """
         return round_keys(self.key if known else self.attacker, number, number)
@@ -117,42 +121,62 @@ class Scene(NamedTuple):
         return jax.random.fold_in(self.key, ATTACKER)
 
     def view(self, keys: Keys, labels: jax.Array) -> inversion.View:
-        """Returns images -> the message of a client that has them, before noise."""
+        """Returns images -> the message of those who have them, before noise."""
         return self._view(self.silent, keys, labels)
 
     def seen(self, images: jax.Array, keys: Keys, labels: jax.Array) -> Message:
-        """Returns a client's message as the attacker sees it, with all its noise."""
+        """Returns the message as the attacker sees it, with all its noise."""
         message = self._view(self.algorithm, keys, labels)(images)
         return inversion.released(self.algorithm, message, keys)
 
     def _view(self, algorithm: Algorithm, keys: Keys, labels) -> inversion.View:
-        def batches(inputs):
-            batch = Examples(inputs, labels)
-            return jax.tree.map(
-                lambda leaf: jnp.broadcast_to(leaf, (self.steps, *leaf.shape)), batch
-            )
+        def message(number, inputs, labels):
+            def batches(inputs):
+                batch = Examples(inputs, labels)
+                return jax.tree.map(
+                    lambda leaf: jnp.broadcast_to(leaf, (self.steps, *leaf.shape)),
+                    batch,
+                )
 
-        return inversion.client_view(algorithm, self.server, keys, batches)
+            own = keys._replace(own=jax.random.fold_in(keys.own, number))
+            return inversion.client_view(algorithm, self.server, own, batches)(inputs)
+
+        def total(inputs):
+            """Noise is said of sums, and an attack looks at ratios only."""
+            shared = (self.clients, -1)
+            messages = jax.vmap(message)(
+                jnp.arange(self.clients),
+                inputs.reshape(*shared, *inputs.shape[1:]),
+                labels.reshape(shared),
+            )
+            return jax.tree.map(lambda leaf: leaf.sum(0), messages)
+
+        return total
 
 
 def scene_of(
-    config: ConfigDict, data_dir: str | None, *, images: int, batch: int = 1
+    config: ConfigDict,
+    data_dir: str | None,
+    *,
+    images: int,
+    batch: int = 1,
+    clients: int = 1,
 ) -> Scene:
     """Returns a config with the first of its test images dealt to clients.
 
     Raises:
       ValueError, TypeError, FileNotFoundError: in one line.
     """
-    validate.at_least_one(images=images, batch=batch)
-    if images % batch:
-        msg = f"Expected images to be a multiple of batch={batch}, got images={images}."
-        raise ValueError(msg)
+    validate.at_least_one(images=images, batch=batch, clients=clients)
+    if images % (batch * clients):
+        msg = f"Expected images to be a multiple of batch={batch} times "
+        raise ValueError(msg + f"clients={clients}, got images={images}.")
     program = prepare(config, data_dir)
     test = program.splits.test
     if test.inputs.ndim != 4:
         msg = f"Expected images to attack, got data.name={config.data.name}."
         raise ValueError(msg)
-    clients = images // batch
+    attacks = images // (batch * clients)
     validate.at_most(len(test.inputs), "the test images", images=images)
     true = np.asarray(normalise(jnp.asarray(test.inputs[:images])))
     numbers, key = choices.numbers_of(config), jax.random.key(config.seed)
@@ -162,8 +186,9 @@ def scene_of(
         program.algorithm(numbers, noisy=False),
         jax.jit(lambda: program.start(numbers, key).server)(),
         key,
-        true.reshape(clients, batch, *true.shape[1:]),
-        np.asarray(test.targets[:images]).reshape(clients, batch),
+        true.reshape(attacks, -1, *true.shape[1:]),
+        np.asarray(test.targets[:images]).reshape(attacks, -1),
+        clients,
         config.client.steps,
     )
 
@@ -176,19 +201,26 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
     """
     validate.at_least_one(steps=attack.steps, restarts=attack.restarts)
     validate.one_of(LABELS, labels=attack.labels)
-    if attack.labels == "tried" and attack.batch > 1:
-        msg = f"Expected batch=1 for labels='tried', got batch={attack.batch}."
-        raise ValueError(msg)
+    together = attack.batch * attack.clients
+    if attack.labels == "tried" and together > 1:
+        msg = "Expected batch=1 and clients=1 for labels='tried', got "
+        raise ValueError(msg + f"batch={attack.batch} and clients={attack.clients}.")
     if not attack.known_key and has_one_key(config):
         msg = (
             "Expected hashes that change from round to round for known_key=False, got "
             f"algorithm={config.algorithm} with sketch.stored={config.sketch.stored}."
         )
         raise ValueError(msg)
-    scene = scene_of(config, data_dir, images=attack.images, batch=attack.batch)
+    scene = scene_of(
+        config,
+        data_dir,
+        images=attack.images,
+        batch=attack.batch,
+        clients=attack.clients,
+    )
     found = _attacked(scene, attack)
     guessed = np.asarray(found.inputs)
-    if attack.batch > 1:
+    if together > 1:
         pairs = zip(scene.images, guessed, strict=True)
         guessed = np.stack([g[likeness.assignment(t, g)] for t, g in pairs])
     true = scene.images.reshape(-1, *scene.images.shape[2:])
@@ -248,8 +280,7 @@ def _attacked(scene: Scene, attack: Attack) -> inversion.Found:
 def row(result: Result) -> dict[str, Any]:
     """Returns the numbers of a result: medians and means with Student's intervals.
 
-    These are over attacks, one for each client: the images of a batch are found or
-    missed together.
+    These are over attacks: the images of a batch are found or missed together.
     """
 
     def half_widths(values):

@@ -10,13 +10,17 @@ from fl_sketch.audit import gradient_inversion as inversion
 from fl_sketch.experiment import leak, leak_theory
 
 
-def scene(**changes):
+def small(**changes):
     config = attack_mnist.get_config()
     config.data.name = "digits"
     config.update_from_flattened_dict(
         {"data.clients": 100, "cohort.size": 10, "client.batch": 1} | changes
     )
-    return leak.scene_of(config, None, images=1)
+    return config
+
+
+def scene(**changes):
+    return leak.scene_of(small(**changes), None, images=1)
 
 
 EXAMPLES = {
@@ -50,6 +54,22 @@ def test_the_true_image_explains_the_message_but_for_its_noise(changes, noisy):
     assert left > 0.1 if noisy else left < 1e-5
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_of_one_step_the_mean_of_clients_is_the_message_of_their_batch(steps):
+    """And of more it is not: each client went its own way."""
+
+    def message(batch, clients):
+        config = small(**{"client.steps": steps})
+        own = leak.scene_of(config, None, images=4, batch=batch, clients=clients)
+        view = own.view(own.keys(0), jnp.asarray(own.targets[0]))
+        return trees.ravel(view(jnp.asarray(own.images[0]))) / clients
+
+    gap = optax.tree.norm(message(1, 4) - message(4, 1)) / optax.tree.norm(
+        message(4, 1)
+    )
+    assert (gap < 1e-5) == (steps == 1)
+
+
 def test_every_attack_has_hashes_and_noise_of_its_own():
     own = scene(**{"privacy.bound": "clip", "privacy.noise_multiplier": 0.5})
     images, labels = jnp.asarray(own.images[0]), jnp.asarray(own.targets[0])
@@ -69,7 +89,9 @@ def test_every_attack_has_hashes_and_noise_of_its_own():
     [
         ({"sketch.stored": True}, {"known_key": False}, "sketch.stored=True"),
         ({"algorithm": "fetchsgd"}, {"known_key": False}, "algorithm=fetchsgd"),
-        ({}, {"images": 5, "batch": 2}, "a multiple of batch=2, got images=5"),
+        ({}, {"images": 5, "batch": 2}, "batch=2 times clients=1, got images=5"),
+        ({}, {"images": 6, "clients": 4}, "batch=1 times clients=4, got images=6"),
+        ({}, {"labels": "tried", "clients": 2}, "got batch=1 and clients=2"),
     ],
 )
 def test_what_would_say_nothing_is_refused(changes, attack, words):

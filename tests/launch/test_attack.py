@@ -36,5 +36,6 @@ def test_what_cannot_be_attacked_is_refused_in_a_line(tmp_path):
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        "error: Expected batch=1 for labels='tried', got batch=2."
+        "error: Expected batch=1 and clients=1 for labels='tried', got batch=2 and "
+        "clients=1."
     )
