@@ -2,6 +2,7 @@
 
 Command: python -m launch.attack --config=configs/attack_mnist.py \
 --workdir=/tmp/attack --over=sketch.compression=1,2,10,50 --data_dir=DATA
+Expect: median PSNR 44, 43, 32 and 6 decibels (seed 0); --smoothness=0.001: 29 at 50.
 
 With --config.privacy.bound=clip and --over=privacy.noise_multiplier=... the same under
 the Gaussian mechanism, for one release.

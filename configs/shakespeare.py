@@ -2,6 +2,8 @@
 
 Command: python -m launch.train --config=configs/shakespeare.py \
 --workdir=/tmp/bard --data_dir=DATA
+Expect: test accuracy 0.346 after 300 rounds (seed 0), and rising.
+
 With --config.algorithm=safl clients send sketches.
 """
 
@@ -20,7 +22,7 @@ def get_config():
     config.data.length = 80
     config.model.name = "language_model"
     config.cohort.size = 10
-    config.client.rate = 0.5
+    config.client.rate = 0.1
     config.client.steps = 5
     config.client.batch = 10
     config.server.rate = 0.003

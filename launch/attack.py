@@ -45,7 +45,7 @@ RESTARTS = flags.DEFINE_integer(
     "restarts", 1, "Random starts for each image; the best counts.", lower_bound=1
 )
 SMOOTHNESS = flags.DEFINE_float(
-    "smoothness", 0.0, "The weight of the images' total variation.", lower_bound=0.0
+    "smoothness", 0.0, "The weight of total variation; try 0.001.", lower_bound=0.0
 )
 LABELS = flags.DEFINE_enum(
     "labels",
