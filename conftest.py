@@ -1,9 +1,17 @@
-"""Eight devices for every test: set before jax is imported anywhere."""
+"""What all tests share, set before jax is imported anywhere.
+
+Eight devices. Programs are compiled with less effort: they run once or twice, and
+compiling them is what most tests do. Commands that tests start have neither.
+"""
 
 import os
 
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = " ".join(
+    (
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_force_host_platform_device_count=8",
+        "--xla_backend_optimization_level=1",
+    )
 )
 
 import jax  # noqa: E402
