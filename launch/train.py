@@ -35,11 +35,12 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 def main():
     """Runs the experiment, alone or with other processes."""
-    for key in unread(CONFIG.value, default.get_config()):
-        print(f"note: {CONFIG.value.algorithm} as configured does not read {key}")
     joined = COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value
     several = DISTRIBUTED.value or any(value is not None for value in joined)
     with processes.connected(*joined) if several else contextlib.nullcontext():
+        notes = unread(CONFIG.value, default.get_config())
+        for key in notes if processes.is_first() else ():
+            print(f"note: {CONFIG.value.algorithm} as configured does not read {key}")
         experiment.run(
             CONFIG.value,
             WORKDIR.value,

@@ -18,6 +18,7 @@ KEYS = (
     "--config.eval_every=100",
     "--config.checkpoint_every=5",
     "--config.model.name=logistic",
+    "--config.sketch.heavy=3",  # which safl does not read
 )
 
 
@@ -63,9 +64,13 @@ def ends(process, seconds=120):
 
 def test_two_processes_are_one_run(start, tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
+    notes = []
     for process in start(whole):
-        code, errors = ends(process)
-        assert code == 0, errors
+        said, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        notes.append([line for line in said.splitlines() if "note:" in line])
+    # What is to be said of the config is said once.
+    assert notes == [["note: safl as configured does not read sketch.heavy=3"], []]
 
     # One dies; the other notices, and both say how to go on.
     first, second = start(broken)
