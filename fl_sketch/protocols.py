@@ -166,12 +166,24 @@ class Link(NamedTuple):
         are sums over all clients.
       present: how many messages the sum has; with a mechanism, which hides that, how
         many are expected.
+      of_linear: what `mean_of` does, if it is not the mean of the messages.
     """
 
     mean: Callable[[Message], Message]
     counted: Callable[[Message], Message] = lambda message: message
     denominator: jax.typing.ArrayLike = 1.0
     present: jax.typing.ArrayLike = 1.0
+    of_linear: Callable[[Callable[[Any], Message], Any], Message] | None = None
+
+    def mean_of(self, linear: Callable[[Any], Message], x: Any) -> Message:
+        """Returns the mean of all clients' `linear(x)`, an exchange like `mean`.
+
+        The map must be linear and the same for all clients: then the map of a sum is
+        the sum of the messages, and a simulator may make it once.
+        """
+        if self.of_linear is None:
+            return self.mean(linear(x))
+        return self.of_linear(linear, x)
 
 
 class Channel(NamedTuple):

@@ -26,13 +26,16 @@ def sketched(op: Sketch, *, desketch: bool = True) -> Channel:
     """
 
     def mean(update, memory, keys, link):
-        message = op.apply(keys.shared, update)
-        average = link.mean(message)
+        def sketch(x):
+            return op.apply(keys.shared, x)
+
+        average = link.mean_of(sketch, update)
+        own = link.counted(sketch(update))
         bits = FLOAT_BITS * op.size(update)
         if not desketch:
-            return Delivery(average, link.counted(message), bits), memory
+            return Delivery(average, own, bits), memory
         estimate = op.estimate(keys.shared, average, update)
-        own = op.estimate(keys.shared, link.counted(message), update)
+        own = op.estimate(keys.shared, own, update)
         return Delivery(estimate, own, bits), memory
 
     return Channel(no_memory, mean)

@@ -5,6 +5,8 @@ FedSKETCH's HEAVYMIX does; clients are told them, since that is shorter than the
 sketch. Second exchange: the mean of the exact values there.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -32,10 +34,11 @@ def heavy_values(op: Sketch, k: int) -> Channel:
     validate.at_least_one(k=k)
 
     def mean(update, memory, keys, link):
-        vector = trees.ravel(update).astype(jnp.float32)
-        message = op.apply(keys.shared, vector)
-        index = heavy_coordinates(op, keys.shared, link.mean(message), vector.size, k)
-        estimate = _placed(link.mean(vector[index]), index, vector.size)
+        vector, key = trees.ravel(update).astype(jnp.float32), keys.shared
+        average = link.mean_of(lambda x: op.apply(key, x), vector)
+        index = heavy_coordinates(op, key, average, vector.size, k)
+        values = link.mean_of(lambda x: x[index], vector)
+        estimate = _placed(values, index, vector.size)
         own = _placed(link.counted(vector[index]), index, vector.size)
         unravel = trees.unraveler(update)
         bits, heard = FLOAT_BITS * (op.size() + k), k * _index_bits(vector.size)
@@ -70,12 +73,12 @@ def heaprix(op: Sketch, k: int, *, values: str = "exact") -> Channel:
         d, key = vector.size, keys.shared
         other = jax.random.fold_in(key, REST)
 
-        def answer(index):
-            """Returns a client's second message."""
+        def answer(index, x):
+            """Returns a client's second message, linear in its update."""
             if values == "exact":
-                return vector[index]
-            rest = vector.at[index].set(0.0, unique_indices=True)
-            return vector[index], op.apply(other, rest)
+                return x[index]
+            rest = x.at[index].set(0.0, unique_indices=True)
+            return x[index], op.apply(other, rest)
 
         def decoded(message, ask):
             index = heavy_coordinates(op, key, message, d, k)
@@ -89,9 +92,17 @@ def heaprix(op: Sketch, k: int, *, values: str = "exact") -> Channel:
                 heavy = _placed(ask(index), index, d)
             return heavy + op.estimate(key, message - op.apply(key, heavy), d)
 
-        message = op.apply(key, vector)
-        estimate = decoded(link.mean(message), lambda index: link.mean(answer(index)))
-        own = decoded(link.counted(message), lambda index: link.counted(answer(index)))
+        def sketch(x):
+            return op.apply(key, x)
+
+        def ask_all(index):
+            return link.mean_of(functools.partial(answer, index), vector)
+
+        estimate = decoded(link.mean_of(sketch, vector), ask_all)
+        own = decoded(
+            link.counted(sketch(vector)),
+            lambda index: link.counted(answer(index, vector)),
+        )
         unravel = trees.unraveler(update)
         sent = {"exact": op.size() + k, "fresh": 2 * op.size() + k}
         bits = FLOAT_BITS * sent.get(values, op.size())

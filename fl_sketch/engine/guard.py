@@ -22,6 +22,11 @@ class Guard(NamedTuple):
     keys: Callable[[Any], Keys]  # of a client in this round
     denominator: jax.Array  # of the cohort
 
+    @property
+    def adds_first(self) -> bool:
+        """Whether only the sum is looked at, so that a linear map may come after it."""
+        return self.mechanism is None
+
     def counted(self, weights: jax.Array) -> jax.Array:
         """Returns the weights with which clients count: all alike under a mechanism."""
         if self.mechanism is None:

@@ -5,6 +5,10 @@ visits them a few at a time. So it runs a client's part once for each exchange: 
 pass k the first k - 1 calls are answered with the means already known, the k-th call
 hands over the client's message, and the engine goes on to the next client. When all
 means are known, the rest of the round is the same for everyone and is run once.
+
+Where the message is a linear map of something, the same map for all, a client may hand
+over what it is a map of, and the engine maps the sum: a sketch of many rows, or a dense
+one, then costs a device one sketch a round and not one for each client.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,9 +22,10 @@ from fl_sketch.protocols import Link
 class _MessageSent(Exception):
     """Raised where a client would wait for the others."""
 
-    def __init__(self, message):
+    def __init__(self, sent, linear):
         super().__init__("a client's message; the engine should have caught this")
-        self.message = message
+        self.sent = sent
+        self.linear = linear
 
 
 def message_after(known: Sequence[Any], client: Callable[[Link], Any]) -> Any:
@@ -30,17 +35,33 @@ def message_after(known: Sequence[Any], client: Callable[[Link], Any]) -> Any:
       known: the means of the earlier exchanges.
       client: runs the client's part, given the link.
     """
+    addend, linear = addend_after(known, client)
+    return linear(addend)
+
+
+def addend_after(
+    known: Sequence[Any], client: Callable[[Link], Any]
+) -> tuple[Any, Callable[[Any], Any]]:
+    """Returns what to add up over clients, and the linear map from it to messages.
+
+    Args:
+      known: the means of the earlier exchanges.
+      client: runs the client's part, given the link.
+    """
     answers = iter(known)
 
-    def mean(message):
+    def mean_of(linear, addend):
         for answer in answers:
             return answer
-        raise _MessageSent(message)
+        raise _MessageSent(addend, linear)
+
+    def mean(message):
+        return mean_of(lambda message: message, message)
 
     try:
-        client(Link(mean))
+        client(Link(mean, of_linear=mean_of))
     except _MessageSent as sent:
-        return sent.message
+        return sent.sent, sent.linear
     msg = f"Expected an exchange after {len(known)} means, and the client made none."
     raise RuntimeError(msg)
 

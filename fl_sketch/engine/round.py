@@ -207,11 +207,23 @@ class _Device(NamedTuple):
         `state` is the guard's before the round.
         """
 
-        def message(known, row, work, client):
-            sent = link.message_after(
+        def addend(known, row, work, client):
+            return link.addend_after(
                 known, lambda network: deliver(self.view, row, work, client, network)
             )
+
+        def message(known, row, work, client):
+            sent, linear = addend(known, row, work, client)
+            if not self.guard.adds_first:
+                sent = linear(sent)
             return self.guard.bound(len(known), sent, client)
+
+        def total_after(known, total):
+            """Returns the device's sum of messages."""
+            if not self.guard.adds_first:
+                return total
+            linear = addend(known, row, _zeros(shapes), client)[1]
+            return total._replace(summand=linear(total.summand))
 
         row, client = _first((rows, ids))
         exchanges = link.count_exchanges(
@@ -226,7 +238,8 @@ class _Device(NamedTuple):
             seen = self.guard.seen(bounded, work.diagnostics)
             return (bounded, seen), (work if keep else ())
 
-        (total, diagnostics), works = self._sum_over(first_pass, rows, ids, plan)
+        (total, diagnostics), works = self._visit(first_pass, rows, ids, plan)
+        total, diagnostics = jax.lax.psum((total_after((), total), diagnostics), AXIS)
         rejected = total.rejected
         mean, state, facts = self.guard.release(0, total, state)
         means = [_as_heard(mean, self.round)]
@@ -236,7 +249,8 @@ class _Device(NamedTuple):
                 work = work or work_of(row, client, own_plan)
                 return message(tuple(means), row, work, client), ()
 
-            total = self._sum_over(next_pass, rows, ids, plan, works)[0]
+            total = self._visit(next_pass, rows, ids, plan, works)[0]
+            total = jax.lax.psum(total_after(tuple(means), total), AXIS)
             mean, state, more = self.guard.release(exchange, total, state)
             means.append(_as_heard(mean, self.round))
             facts = jax.tree.map(jnp.add, facts, more)
@@ -265,10 +279,6 @@ class _Device(NamedTuple):
             return (), Client(state, memory.client)
 
         return self._visit(one, rows, ids, plan, works)[1]
-
-    def _sum_over(self, function, *arguments):
-        total, kept = self._visit(function, *arguments)
-        return jax.lax.psum(total, AXIS), kept
 
     def _visit(self, function, *arguments):
         """Returns (weighted sum of the first results, all second results).
