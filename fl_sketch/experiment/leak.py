@@ -130,7 +130,9 @@ class Scene(NamedTuple):
         return inversion.released(self.algorithm, message, keys)
 
     def _view(self, algorithm: Algorithm, keys: Keys, labels) -> inversion.View:
-        def message(number, inputs, labels):
+        def message(one):
+            number, inputs, labels = one
+
             def batches(inputs):
                 batch = Examples(inputs, labels)
                 return jax.tree.map(
@@ -144,11 +146,13 @@ class Scene(NamedTuple):
         def total(inputs):
             """Noise is said of sums, and an attack looks at ratios only."""
             shared = (self.clients, -1)
-            messages = jax.vmap(message)(
+            everyone = (
                 jnp.arange(self.clients),
                 inputs.reshape(*shared, *inputs.shape[1:]),
                 labels.reshape(shared),
             )
+            # One by one: batches of kernels make convolutions slow on a CPU.
+            messages = jax.lax.map(message, everyone)
             return jax.tree.map(lambda leaf: leaf.sum(0), messages)
 
         return total
