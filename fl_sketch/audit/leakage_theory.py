@@ -58,39 +58,35 @@ class Rate(NamedTuple):
     gamma: float
 
 
-def jacobian(view: Callable, inputs: jax.Array) -> jax.Array:
-    """Returns the derivative of the message by the inputs, (numbers, pixels).
+def jacobians(view: Callable, points: jax.Array) -> jax.Array:
+    """Returns the message's derivative by the inputs, (points, numbers, pixels).
 
     Of an unsketched gradient it is the pseudo-Hessian of Definition 7.1.
-    """
-    flat = inputs.ravel()
-
-    def of(vector):
-        return trees.ravel(view(vector.reshape(inputs.shape)))
-
-    return jax.jacfwd(of)(flat)
-
-
-def singular_values(view: Callable, points: jax.Array) -> Singular:
-    """Returns the range of the Jacobian's singular values over points.
 
     Args:
       view: inputs -> message.
       points: inputs, along a leading axis.
     """
-    found = jax.lax.map(
-        lambda z: jnp.linalg.svd(jacobian(view, z), compute_uv=False), points
-    )
+    shape = points.shape[1:]
+
+    def of(vector):
+        return trees.ravel(view(vector.reshape(shape)))
+
+    return jax.lax.map(jax.jacfwd(of), points.reshape(len(points), -1))
+
+
+def singular_values(maps: jax.Array) -> Singular:
+    """Returns the range of all the Jacobians' singular values."""
+    found = jax.lax.map(lambda m: jnp.linalg.svd(m, compute_uv=False), maps)
     return Singular(float(found.min()), float(found.max()))
 
 
-def bend(view: Callable, points: jax.Array) -> float:
+def bend(maps: jax.Array, points: jax.Array) -> float:
     """Returns |J(x) - J(y)| / |x - y|, the largest over neighbouring points given.
 
     It estimates the Lipschitz constant of the Jacobian from below.
     """
     validate.at_least_one(pairs=len(points) - 1)
-    maps = jax.lax.map(lambda z: jacobian(view, z), points)
     gaps = jax.lax.map(lambda m: jnp.linalg.norm(m, 2), maps[1:] - maps[:-1])
     apart = jnp.linalg.norm((points[1:] - points[:-1]).reshape(len(gaps), -1), axis=1)
     return float(jnp.max(gaps / apart))

@@ -125,9 +125,9 @@ def _row(
         return lambda z: trees.ravel(view(z))
 
     view = view_of(scene)
-    seen, message = view(true), theory.singular_values(view, points)
-    hessian = theory.singular_values(view_of(unsketched), points)
-    bend = theory.bend(view, points)
+    seen, maps = view(true), theory.jacobians(view, points)
+    message, bend = theory.singular_values(maps), theory.bend(maps, points)
+    hessian = theory.singular_values(theory.jacobians(view_of(unsketched), points))
 
     def value(z):
         return jnp.sum((view(z) - seen) ** 2)

@@ -48,9 +48,9 @@ def test_the_measured_rate_is_at_least_the_promised_one(name):
     spread = 0.1 * jax.random.normal(jax.random.key(4), (20, PIXELS))
     points = TRUE + spread
     before = float(jnp.sum((view(start) - view(TRUE)) ** 2))
-    rate = theory.near(
-        theory.singular_values(view, points), theory.bend(view, points), start=before
-    )
+    maps = theory.jacobians(view, points)
+    sigma, bend = theory.singular_values(maps), theory.bend(maps, points)
+    rate = theory.near(sigma, bend, start=before)
     assert 0 < rate.gamma < 1 and rate.step > 0
     values = descend(view, start, rate.step, 60)
     falling = values[:-1] > 1e-10  # below is rounding
@@ -61,8 +61,8 @@ def test_the_measured_rate_is_at_least_the_promised_one(name):
 def test_both_conditions_hold_where_the_constants_were_taken(name):
     view, seen = views()[name], views()[name](TRUE)
     points = TRUE + 0.1 * jax.random.normal(jax.random.key(4), (30, PIXELS))
-    sigma = theory.singular_values(view, points)
-    bend = theory.bend(view, points)
+    maps = theory.jacobians(view, points)
+    sigma, bend = theory.singular_values(maps), theory.bend(maps, points)
 
     def loss(z):
         return jnp.sum((view(z) - seen) ** 2)
@@ -109,6 +109,8 @@ def test_singular_values_are_those_of_the_matrices():
     ]
     expected = (min(alone)[0], max(part.largest for part in alone))
     np.testing.assert_allclose(by_leaves, expected, rtol=1e-4)
-    linear = theory.singular_values(lambda z: MATRIX @ z, TRUE[None])
+    linear = theory.singular_values(
+        theory.jacobians(lambda z: MATRIX @ z, TRUE[None])
+    )
     expected = jnp.linalg.svd(MATRIX, compute_uv=False)
     np.testing.assert_allclose(linear, (expected.min(), expected.max()), rtol=1e-4)
