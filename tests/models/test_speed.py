@@ -1,5 +1,6 @@
 """A convolution costs the same inside a loop as outside of it (on a CPU)."""
 
+import functools
 import time
 
 import jax
@@ -10,6 +11,10 @@ from jax import lax
 from fl_sketch import models
 from fl_sketch.models.convolution import ORDER
 
+# As users compile; what other tests run once is compiled with less effort.
+compiled = functools.partial(
+    jax.jit, compiler_options={"xla_backend_optimization_level": 3}
+)
 STEPS = 5
 KEY = jax.random.key(0)
 
@@ -40,8 +45,8 @@ def test_a_step_of_lenet_is_no_slower_inside_scan():
         gradient = jax.grad(loss.value)(params, images, labels)
         return jax.tree.map(lambda p, g: p - 0.05 * g, params, gradient), None
 
-    once = jax.jit(lambda params: step(params, None)[0])
-    inside = jax.jit(lambda params: lax.scan(step, params, None, length=STEPS)[0])
+    once = compiled(lambda params: step(params, None)[0])
+    inside = compiled(lambda params: lax.scan(step, params, None, length=STEPS)[0])
 
     def outside():
         moved = params
@@ -62,7 +67,7 @@ def test_the_plain_form_is_why():
             gradient = jax.grad(lambda k: jnp.sin(convolve(x, k)).sum())(kernel)
             return kernel - 1e-6 * gradient, None
 
-        run = jax.jit(lambda kernel: lax.scan(step, kernel, None, length=STEPS)[0])
+        run = compiled(lambda kernel: lax.scan(step, kernel, None, length=STEPS)[0])
         return lambda: run(kernel)
 
     def plain(x, kernel):
