@@ -1,25 +1,13 @@
 """Servers that keep a mean over all clients have it whoever takes part."""
 
-import functools
-
 import chex
 import jax
 import optax
 import pytest
 
 from fl_sketch import algorithms, compressors, engine
-from tests.meshes import mesh_of
-from tests.quadratics import PARAMS, RATE, STEPS, fetch, loss, optima
-
-KEY = jax.random.key(5)
-
-
-def run(algorithm, sampler, rounds=6, clients=8):
-    one_round = engine.make_round(algorithm, fetch, mesh_of(1, "clients"))
-    program = functools.partial(engine.run_rounds, one_round, sampler, most=rounds)
-    state = engine.initial_state(algorithm, PARAMS, clients)
-    return jax.jit(program)(state, KEY, optima(clients), rounds)
-
+from tests.quadratics import RATE, STEPS, loss
+from tests.simulation import simulate
 
 SOME_OF_EIGHT = {
     "fixed": engine.fixed_size(8, 4),
@@ -33,7 +21,7 @@ def test_ef21_has_the_mean_of_all_clients_when_some_take_part(sampler):
     algorithm = algorithms.ef21(
         loss, compressor=compressors.top_k(4), server=optax.sgd(0.1), population=8
     )
-    state, _ = run(algorithm, SOME_OF_EIGHT[sampler])
+    state, _ = simulate(algorithm, sampler=SOME_OF_EIGHT[sampler], clients=8)
     kept = jax.tree.map(lambda leaf: leaf.mean(axis=0), state.clients.memory[0])
     chex.assert_trees_all_close(kept, state.server.memory[0], atol=1e-5)
 
@@ -43,7 +31,7 @@ def test_scaffold_has_the_mean_of_all_variates_when_some_take_part(sampler):
     algorithm = algorithms.scaffold(
         loss, client_rate=RATE, server_rate=1.0, steps=STEPS, population=8
     )
-    state, _ = run(algorithm, SOME_OF_EIGHT[sampler])
+    state, _ = simulate(algorithm, sampler=SOME_OF_EIGHT[sampler], clients=8)
     kept = jax.tree.map(lambda leaf: leaf.mean(axis=0), state.clients.local)
     assert float(optax.tree.norm(kept)) > 0.1
     chex.assert_trees_all_close(kept, state.server.memory, atol=1e-5)

@@ -25,25 +25,14 @@ from fl_sketch.engine import ledger
 from fl_sketch.engine import round as rounds
 from fl_sketch.keys import round_keys
 from fl_sketch.protocols import Algorithm, Link
-from tests.meshes import mesh_of
-from tests.quadratics import PARAMS, STEPS, D, fetch, flat, loss, optima
+from tests.quadratics import PARAMS, STEPS, D, flat, loss, optima
+from tests.simulation import simulate
 
 CLIENTS, KEY = 6, jax.random.key(5)
 OP = sketch.count_sketch(8, rows=3)
 
 
-def run(algorithm, rounds=20, clients=CLIENTS, sampler=None):
-    one_round = engine.make_round(algorithm, fetch, mesh_of(1, "clients"))
-    program = jax.jit(
-        functools.partial(
-            engine.run_rounds,
-            one_round,
-            sampler or engine.everyone(clients),
-            most=rounds,
-        )
-    )
-    state = engine.initial_state(algorithm, PARAMS, clients)
-    return program(state, KEY, optima(clients), rounds)
+run = functools.partial(simulate, rounds=20, key=KEY)
 
 
 def twin(server):
@@ -221,7 +210,7 @@ def test_unlike_clients_end_at_their_common_optimum(name):
 def test_a_majority_of_signs_ends_at_the_median_of_unlike_clients():
     """Its published floor: votes count heads, and the mean is elsewhere."""
     rate = optax.cosine_decay_schedule(0.1, 400)
-    state, _ = run(algorithms.sign_sgd(loss, server_rate=rate), 400, clients=5)
+    state, _ = run(algorithms.sign_sgd(loss, server_rate=rate), rounds=400, clients=5)
     points = np.asarray(optima(5))
     ours = np.asarray(flat(state.server.params))
     np.testing.assert_allclose(ours, np.median(points, axis=0), atol=0.02)
@@ -230,7 +219,7 @@ def test_a_majority_of_signs_ends_at_the_median_of_unlike_clients():
 
 def test_some_clients_at_a_time_are_enough_for_marina():
     algorithm, _ = ENDS["marina"]
-    state, _ = run(algorithm, 600, sampler=engine.fixed_size(CLIENTS, 5))
+    state, _ = run(algorithm, rounds=600, sampler=engine.fixed_size(CLIENTS, 5))
     target = np.asarray(optima(CLIENTS)).mean(0)
     gap = np.linalg.norm(np.asarray(flat(state.server.params)) - target)
     # A whole gradient is of those who came: the rest is their spread.
@@ -300,7 +289,7 @@ def test_one_bit_adam_is_that_of_the_paper():
         corrected = v / (1 - b2 ** min(t, warmup))
         x = x - rate * m / (1 - b1**t) / (np.sqrt(corrected) + 1e-8)
     algorithm = algorithms.onebit_adam(loss, server_rate=rate, warmup=warmup)
-    state, report = run(algorithm, rounds)
+    state, report = run(algorithm, rounds=rounds)
     np.testing.assert_allclose(flat(state.server.params), x, rtol=1e-4, atol=1e-5)
     assert np.asarray(report.bytes_up).tolist() == [64] * 4 + [(16 + 32) // 8] * 11
 

@@ -12,20 +12,16 @@ from scipy import stats
 from fl_sketch import algorithms, engine
 from fl_sketch.keys import Purpose, for_purpose, round_keys
 from fl_sketch.privacy import accounting
-from tests.meshes import mesh_of
 from tests.oracles import das
-from tests.quadratics import PARAMS, STEPS, fetch, flat, loss, optima
+from tests.quadratics import PARAMS, STEPS, flat, loss, optima
+from tests.simulation import simulate
 
 KEY, CLIENTS, ROUNDS = jax.random.key(3), 12, 8
 OPTIONS = {"client_rate": 0.05, "decay": 0.9, "threshold": 2.0, "cohort": 6}
 MAKE = {"clip": algorithms.dp_fedavg, "normalise": algorithms.dp_normfedavg}
 
 
-def simulate(algorithm, sampler, key=KEY, rounds=ROUNDS):
-    one_round = engine.make_round(algorithm, fetch, mesh_of(1, "clients"))
-    run = functools.partial(engine.run_rounds, one_round, sampler, most=rounds)
-    state = engine.initial_state(algorithm, PARAMS, CLIENTS)
-    return run(state, key, optima(CLIENTS), rounds)
+run = functools.partial(simulate, rounds=ROUNDS, clients=CLIENTS, key=KEY)
 
 
 @pytest.mark.parametrize("bound", MAKE)
@@ -34,7 +30,7 @@ def test_a_run_is_the_papers_loop(bound):
         loss, noise_multiplier=0.5, server=optax.sgd(1.5, momentum=0.8), **OPTIONS
     )
     sampler = engine.poisson(CLIENTS, 6)
-    state, _ = jax.jit(lambda: simulate(algorithm, sampler))()
+    state, _ = run(algorithm, sampler=sampler)
 
     def drawn(number):
         cohort = sampler(for_purpose(KEY, number, Purpose.COHORT))
@@ -59,11 +55,7 @@ def test_without_a_bound_that_binds_it_is_fedavg():
     options = OPTIONS | {"threshold": 1e6, "cohort": CLIENTS, "decay": 1.0}
     private = algorithms.dp_fedavg(loss, noise_multiplier=0.0, **options)
     plain = algorithms.fedavg(loss, client_rate=0.05)
-    sampler = engine.everyone(CLIENTS)
-    one, other = (
-        flat(jax.jit(lambda a=a: simulate(a, sampler))()[0].server.params)
-        for a in (private, plain)
-    )
+    one, other = (flat(run(a)[0].server.params) for a in (private, plain))
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
@@ -71,19 +63,14 @@ def test_the_random_iterate_is_any_of_them_alike():
     algorithm = algorithms.dp_fedavg(
         loss, noise_multiplier=0.0, keep_random_iterate=True, **OPTIONS
     )
-    sampler, rounds = engine.everyone(CLIENTS), 4
+    rounds = 4
 
     def chosen(key):
-        state, _ = simulate(algorithm, sampler, key, rounds)
+        state, _ = run(algorithm, key=key, rounds=rounds)
         return flat(algorithms.random_iterate(state.server))
 
     found = jax.jit(lambda keys: jax.lax.map(chosen, keys))(jax.random.split(KEY, 600))
-    models = [
-        flat(
-            jax.jit(lambda k=k: simulate(algorithm, sampler, KEY, k))()[0].server.params
-        )
-        for k in range(1, rounds)
-    ]
+    models = [flat(run(algorithm, rounds=k)[0].server.params) for k in range(1, rounds)]
     models = jnp.stack([jnp.zeros_like(models[0]), *models])
     distance = jnp.linalg.norm(found[:, None] - models[None], axis=2)
     assert float(distance.min(axis=1).max()) < 1e-5

@@ -11,9 +11,9 @@ from fl_sketch import algorithms, channels, engine, sketch
 from fl_sketch.engine import ledger
 from fl_sketch.keys import Purpose, for_purpose
 from fl_sketch.protocols import Keys, Link, Memory
-from tests.meshes import mesh_of
 from tests.oracles import fedsketch as oracle
-from tests.quadratics import COUNT, PARAMS, RATE, STEPS, D, fetch, flat, loss, optima
+from tests.quadratics import COUNT, PARAMS, RATE, STEPS, D, flat, loss, optima
+from tests.simulation import everyone, simulate
 
 CLIENTS, COHORT, ROUNDS, HEAVY = 6, 4, 20, 5
 KEY = jax.random.key(7)
@@ -21,13 +21,7 @@ SOME = engine.fixed_size(CLIENTS, COHORT)
 EXACT_GAIN = 1 / (RATE * STEPS)
 
 
-def run(algorithm, rounds=ROUNDS, sampler=SOME, clients=CLIENTS):
-    one_round = engine.make_round(algorithm, fetch, mesh_of(1, "clients"))
-    program = jax.jit(
-        functools.partial(engine.run_rounds, one_round, sampler, most=rounds)
-    )
-    state = engine.initial_state(algorithm, PARAMS, clients)
-    return program(state, KEY, optima(clients), rounds)
+run = functools.partial(simulate, rounds=ROUNDS, clients=CLIENTS, sampler=SOME, key=KEY)
 
 
 def cohorts():
@@ -105,13 +99,12 @@ def test_scaffold_follows_its_algorithm_with_half_of_what_it_sends():
 
 def test_scaffold_with_everyone_is_gradient_tracking():
     options = {"client_rate": RATE, "server_rate": 0.7}
-    everyone = engine.everyone(CLIENTS)
     one, _ = run(
         algorithms.scaffold(loss, steps=STEPS, population=CLIENTS, **options),
-        sampler=everyone,
+        sampler=everyone(CLIENTS),
     )
     other, _ = run(
-        algorithms.fedgate(loss, gain=EXACT_GAIN, **options), sampler=everyone
+        algorithms.fedgate(loss, gain=EXACT_GAIN, **options), sampler=everyone(CLIENTS)
     )
     np.testing.assert_allclose(
         flat(one.server.params), flat(other.server.params), rtol=1e-5
@@ -129,7 +122,7 @@ def stretched_gap(algorithm, rounds=400):
     points = np.asarray(optima(CLIENTS))
     curvature = 1 + np.abs(np.sin(3 * points))
     target = (curvature * points).sum(0) / curvature.sum(0)
-    state, _ = run(algorithm, rounds, engine.everyone(CLIENTS))
+    state, _ = run(algorithm, rounds=rounds, sampler=everyone(CLIENTS))
     gap = np.asarray(flat(state.server.params)) - target
     return float(np.linalg.norm(gap))
 
@@ -162,7 +155,7 @@ def test_variates_keep_their_sum_only_where_reading_is_linear(op, zero):
     algorithm = algorithms.fedsketchgate(
         loss, sketch=op, client_rate=RATE, server_rate=0.3, gain=1 / STEPS
     )
-    state, _ = run(algorithm, sampler=engine.everyone(CLIENTS))
+    state, _ = run(algorithm, sampler=everyone(CLIENTS))
     variates = np.asarray(jax.vmap(flat)(state.clients.local))
     scale = np.abs(variates).max()
     assert scale > 0.01

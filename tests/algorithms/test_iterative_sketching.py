@@ -14,7 +14,6 @@ from fl_sketch.engine import graph as graphs
 from fl_sketch.privacy import bounding, mechanism
 from fl_sketch.protocols import Channel, Link, Memory
 from tests import operators
-from tests.meshes import mesh_of
 from tests.oracles.rounds import local_sgd, matrix
 from tests.quadratics import (
     ALGORITHMS,
@@ -27,12 +26,9 @@ from tests.quadratics import (
     loss,
     optima,
 )
+from tests.simulation import KEY, simulate
 
-KEY = jax.random.key(0)
-CLIENTS = 6
-
-
-ROUNDS = 6
+CLIENTS, ROUNDS = 6, 6
 
 
 def remembering(channel, op):
@@ -59,14 +55,7 @@ def remembering(channel, op):
 
 
 def star(algorithm, rounds, devices=1):
-    one_round = engine.make_round(algorithm, fetch, mesh_of(devices, "clients"))
-    run = jax.jit(
-        functools.partial(
-            engine.run_rounds, one_round, engine.everyone(CLIENTS), most=rounds
-        )
-    )
-    state = engine.initial_state(algorithm, PARAMS, CLIENTS)
-    return run(state, KEY, optima(CLIENTS), rounds)[0]
+    return simulate(algorithm, rounds=rounds, clients=CLIENTS, devices=devices)[0]
 
 
 @functools.cache

@@ -46,8 +46,9 @@ def start():
             )
             for number in range(2)
         ]
-        for process in pair:  # long before it counts its cores: a device each
-            os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
+        cores = sorted(os.sched_getaffinity(0))
+        for number, process in enumerate(pair):  # before it counts them: a device each
+            os.sched_setaffinity(process.pid, {cores[number % len(cores)]})
         started.extend(pair)
         return pair
 

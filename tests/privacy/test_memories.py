@@ -11,8 +11,9 @@ from fl_sketch import algorithms, channels, compressors, trees
 from fl_sketch.keys import round_keys
 from fl_sketch.privacy import bounding, mechanism
 from fl_sketch.protocols import Link
-from tests.privacy.test_mechanism import CLIENTS, KEY, simulate
+from tests.privacy.test_mechanism import CLIENTS
 from tests.quadratics import ALGORITHMS, COUNT, PARAMS, STEPS, D, flat, loss
+from tests.simulation import KEY, simulate
 
 
 def _mean_of(bank):

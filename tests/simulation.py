@@ -1,0 +1,57 @@
+"""Rounds of the engine on the clients of `tests.quadratics`."""
+
+import functools
+
+import jax
+
+from fl_sketch import engine
+from tests.meshes import mesh_of
+from tests.quadratics import PARAMS, fetch, optima
+
+KEY = jax.random.key(0)
+ROOM = 20  # one program serves all numbers of rounds up to this
+everyone = functools.cache(engine.everyone)
+
+
+@functools.lru_cache(maxsize=16)
+def _program(algorithm, sampler, devices, chunk, recompute, room):
+    mesh = mesh_of(devices, "clients")
+    one_round = engine.make_round(
+        algorithm, fetch, mesh, chunk=chunk, recompute=recompute
+    )
+    return jax.jit(functools.partial(engine.run_rounds, one_round, sampler, most=room))
+
+
+def simulate(
+    algorithm,
+    *,
+    rounds=5,
+    clients=6,
+    sampler=None,
+    key=KEY,
+    data=None,
+    state=None,
+    devices=1,
+    chunk=1,
+    recompute=False,
+):
+    """Returns the state after some rounds, and their reports.
+
+    Args:
+      algorithm: whose rounds.
+      rounds: how many.
+      clients: how many there are.
+      sampler: of cohorts; None: everyone.
+      key: of the run.
+      data: of the clients; None: their optima.
+      state: to go on from; None: the first.
+      devices: that share the clients.
+      chunk: of clients at once.
+      recompute: whether updates are made again.
+    """
+    sampler = sampler or everyone(clients)
+    room = max(rounds, ROOM)
+    run = _program(algorithm, sampler, devices, chunk, recompute, room)
+    state = engine.initial_state(algorithm, PARAMS, clients) if state is None else state
+    state, reports = run(state, key, optima(clients) if data is None else data, rounds)
+    return state, jax.tree.map(lambda leaf: leaf[:rounds], reports)
