@@ -64,11 +64,13 @@ def test_both_conditions_hold_where_the_constants_were_taken(name):
     maps = theory.jacobians(view, points)
     sigma, bend = theory.singular_values(maps), theory.bend(maps, points)
 
+    @jax.jit
     def loss(z):
         return jnp.sum((view(z) - seen) ** 2)
 
+    slope_at = jax.jit(jax.value_and_grad(loss))
     for x, y in zip(points[:-1], points[1:], strict=True):
-        now, slope = jax.value_and_grad(loss)(x)
+        now, slope = slope_at(x)
         apart = jnp.linalg.norm(y - x)
         # The bend is an estimate from below: a tenth of room.
         bound = now + slope @ (y - x) + sigma.largest**2 * apart**2
