@@ -1,8 +1,12 @@
 """Who reaches the minimum of unlike clients."""
 
+import itertools
+
+import jax.numpy as jnp
 import pytest
 
 from fl_sketch import files
+from fl_sketch.experiment import tracking
 from tests.launching import launch
 
 
@@ -36,3 +40,21 @@ def test_sketches_alone_stall_where_fedavg_does(left):
 def test_variates_read_by_medians_do_not_lead_there(left):
     assert left["FedSKETCHGATE privix", "median", "1/tau"] > 1
     assert not left["FedSKETCHGATE privix", "median", "1/(eta tau)"] < 10
+
+
+def test_variates_grow_at_a_client_too_curved_for_its_rate():
+    """Beyond eta q = 2 each round starts where the last blew up, but for FedAvg's."""
+
+    def left(q):
+        curvature, optima = jnp.array([[q], [5.0]]), jnp.array([[1.0], [2.0]])
+        task = tracking.Problem(curvature, optima, rate=0.1, steps=2)
+        measured = tracking.measure(
+            task, rows=1, cols=1, rounds=200, server_rates=(0.2,)
+        )
+        first = itertools.islice(measured, 4)
+        return {row.algorithm: row.distance for row in first}
+
+    calm, wild = left(18.0), left(22.0)
+    assert calm["FedAvg"] < 3 and wild["FedAvg"] < 3
+    assert calm["SCAFFOLD"] < 1e-3 and calm["FedGATE"] < 1e-3
+    assert wild["SCAFFOLD"] > 1e3 and wild["FedGATE"] > 1e3
