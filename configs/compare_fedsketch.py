@@ -9,8 +9,8 @@ Command: python -m launch.compare \
 After the colon may stand what to keep: iid or classes (a device has two of the ten
 digits), tau, the local steps, and the sketch's rows x columns, which may also be others
 than the paper's, as in `:classes,5,1x800`. Rates are searched on a log grid in half of
-the rounds, SketchedSGD's, whose memory diverges late, in all; the paper does not say
-which it took, nor its batches and rounds.
+the rounds, those of SketchedSGD and FedGATE, whose memories diverge late, in all; the
+paper does not say which it took, nor its batches and rounds.
 """
 
 import itertools
@@ -23,12 +23,11 @@ PARTITIONS, TAUS, SIZES = ("iid", "classes"), ("1", "2", "5"), ("20x40", "50x100
 RATE = {"client.rate": (0.03, 0.1, 0.3)}
 GLOBAL = {"server.rate": (0.03, 0.1, 0.3, 1.0)}
 BOTH = {"client.rate": (0.1, 0.3), **GLOBAL}
-GATE = {
-    "client.rate": (0.1, 0.3),
-    "server.rate": (0.1, 0.3),
-    # Ours is a gain times 1/(eta tau), so that the one that is printed is eta.
-    "client.gain": (0.1, 0.3),
-}
+# A client's loss may not be more curved than 2/eta here, or its variate grows.
+TRACKED = {"client.rate": (0.01, 0.03, 0.1, 0.3), "server.rate": (1.0, 3.0)}
+# Nor may the noise of an own estimate, times the gain, be more than what it estimates.
+# Ours is a gain times 1/(eta tau), so that the one that is printed is eta.
+GAINS = {"20x40": (0.01, 0.03), "50x100": (0.03, 0.1)}
 
 
 def get_comparison(which: str = ""):
@@ -80,9 +79,16 @@ def cell(partition: str, tau: str, size: str):
         )
     if partition == "classes":
         gate = {"algorithm": "fedsketchgate"}
+        grid = {
+            "client.rate": (0.03, 0.1),
+            "server.rate": (1.0, 3.0),
+            "client.gain": GAINS.get(size, (0.01, 0.1)),
+        }
         methods |= {
-            f"{plain} FedGATE": Method(keys | {"algorithm": "fedgate"}, RATE),
-            f"{compressed} GATE-PRIVIX": Method(sketch | gate, GATE),
-            f"{compressed} GATE-HEAPRIX": Method(heaprix | gate, GATE),
+            f"{plain} FedGATE": Method(
+                keys | {"algorithm": "fedgate"}, TRACKED, whole=True
+            ),
+            f"{compressed} GATE-PRIVIX": Method(sketch | gate, grid),
+            f"{compressed} GATE-HEAPRIX": Method(heaprix | gate, grid),
         }
     return methods
