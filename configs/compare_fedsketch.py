@@ -5,6 +5,8 @@ Command: python -m launch.compare --config=configs/compare_fedsketch.py \
 Command: python -m launch.compare \
 --config=configs/compare_fedsketch.py:classes,5,20x40 \
 --workdir=/tmp/fedsketch_part --data_dir=DATA
+Expect: results/fedsketch; the first takes 3 hours of one core. At 50x100, tau=5, iid
+FS-HEAPRIX has 98.5, FS-PRIVIX 98.5, FedAvg 98.7.
 
 After the colon may stand what to keep: iid or classes (a device has two of the ten
 digits), tau, the local steps, and the sketch's rows x columns, which may also be others

@@ -130,7 +130,8 @@ def write(
 
 def draw(evaluations: Sequence[Mapping[str, str]], path: os.PathLike) -> None:
     """Draws accuracy against rounds and bytes: the mean and the range of seeds."""
-    from matplotlib.figure import Figure  # takes a second to import
+    from matplotlib import ticker  # takes a second to import
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14, 4.2), layout="constrained")
     panels = figure.subplots(1, 3, sharey=True)
@@ -166,6 +167,10 @@ def draw(evaluations: Sequence[Mapping[str, str]], path: os.PathLike) -> None:
         # A log scale of nothing, where all has diverged, is an error.
         if label != "round" and math.isfinite(panel.dataLim.minposx):
             panel.set_xscale("log")
+            # Within a decade matplotlib names all ticks, over one another.
+            panel.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 3.0)))
+            panel.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+            panel.xaxis.set_minor_formatter(ticker.NullFormatter())
     panels[0].set(ylabel="test accuracy")
     lines = panels[0].get_lines()
     figure.legend(handles=lines, loc="outside right upper", fontsize="small")
