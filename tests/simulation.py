@@ -30,7 +30,6 @@ def simulate(
     sampler=None,
     key=KEY,
     data=None,
-    state=None,
     devices=1,
     chunk=1,
     recompute=False,
@@ -44,7 +43,6 @@ def simulate(
       sampler: of cohorts; None: everyone.
       key: of the run.
       data: of the clients; None: their optima.
-      state: to go on from; None: the first.
       devices: that share the clients.
       chunk: of clients at once.
       recompute: whether updates are made again.
@@ -52,6 +50,6 @@ def simulate(
     sampler = sampler or everyone(clients)
     room = max(rounds, ROOM)
     run = _program(algorithm, sampler, devices, chunk, recompute, room)
-    state = engine.initial_state(algorithm, PARAMS, clients) if state is None else state
+    state = engine.initial_state(algorithm, PARAMS, clients)
     state, reports = run(state, key, optima(clients) if data is None else data, rounds)
     return state, jax.tree.map(lambda leaf: leaf[:rounds], reports)

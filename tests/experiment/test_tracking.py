@@ -51,8 +51,10 @@ def test_variates_grow_at_a_client_too_curved_for_its_rate():
         measured = tracking.measure(
             task, rows=1, cols=1, rounds=200, server_rates=(0.2,)
         )
-        first = itertools.islice(measured, 4)
-        return {row.algorithm: row.distance for row in first}
+        unsketched = itertools.islice(measured, 4)
+        return {
+            row.algorithm: row.distance for row in unsketched if row.variates != "1/tau"
+        }
 
     calm, wild = left(18.0), left(22.0)
     assert calm["FedAvg"] < 3 and wild["FedAvg"] < 3

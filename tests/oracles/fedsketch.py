@@ -5,23 +5,13 @@ Hashes are those of the library, read off unit vectors, and so is the draw of th
 coordinates that fill up HEAVYMIX.
 """
 
-import functools
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch import sketch
 from fl_sketch.keys import round_keys
-from tests.oracles.rounds import local_sgd, matrix
+from tests.oracles.rounds import heavy_coordinates, local_sgd, matrix
 from tests.quadratics import COUNT, RATE, STEPS, D
 
 ROWS = 3
-
-
-@functools.partial(jax.jit, static_argnums=2)
-def heavy_coordinates(key, message, m):
-    return sketch.heavy_coordinates(COUNT, key, message, D, m)
 
 
 class Hashes:
@@ -41,8 +31,7 @@ class Hashes:
 
     def heavymix(self, table, exact, m):
         """Algorithm 3, given the exact values."""
-        message = jnp.asarray(table / ROWS**0.5, jnp.float32)
-        index = np.asarray(heavy_coordinates(self.key, message, m))
+        index = heavy_coordinates(self.key, table, m)
         kept = np.zeros(D)
         kept[index] = exact[index]
         return kept

@@ -59,6 +59,18 @@ def matrix(op, key):
     return np.asarray(columns.T, np.float64)
 
 
+def heavy_coordinates(key, table, m):
+    """Returns the library's choice: which fill up the heavy ones is its own draw."""
+    message = jnp.asarray(table / len(table) ** 0.5, jnp.float32)
+    return np.asarray(_HEAVY(key, message, m))
+
+
+_HEAVY = jax.jit(
+    lambda key, message, m: sketch.heavy_coordinates(COUNT, key, message, D, m),
+    static_argnums=2,
+)
+
+
 def safl(optima, rounds, key):
     """SAFL, Algorithms 1 and 2: AMSGrad on R^T of the mean of R delta."""
     x, m, v, largest = (np.zeros(D) for _ in range(4))
@@ -80,9 +92,7 @@ def heaprix(optima, rounds, key):
         r = matrix(COUNT, shared).reshape(rows, -1, D) * rows**0.5
         updates = [local_sgd(x, o) for o in optima]
         table = np.mean([r @ u for u in updates], axis=0)
-        # Which coordinates fill up the heavy ones is the library's draw.
-        message = jnp.asarray(table / rows**0.5, jnp.float32)
-        index = np.asarray(sketch.heavy_coordinates(COUNT, shared, message, D, k))
+        index = heavy_coordinates(shared, table, k)
         heavy = np.zeros(D)
         heavy[index] = np.mean([u[index] for u in updates], axis=0)
         rest = table - r @ heavy
