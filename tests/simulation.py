@@ -11,6 +11,10 @@ from tests.quadratics import PARAMS, fetch, optima
 KEY = jax.random.key(0)
 ROOM = 20  # one program serves all numbers of rounds up to this
 everyone = functools.cache(engine.everyone)
+# Of small programs that run once or twice, compiling is all that costs.
+compiled = functools.partial(
+    jax.jit, compiler_options={"xla_backend_optimization_level": 0}
+)
 
 
 @functools.lru_cache(maxsize=16)
@@ -19,7 +23,7 @@ def _program(algorithm, sampler, devices, chunk, recompute, room):
     one_round = engine.make_round(
         algorithm, fetch, mesh, chunk=chunk, recompute=recompute
     )
-    return jax.jit(functools.partial(engine.run_rounds, one_round, sampler, most=room))
+    return compiled(functools.partial(engine.run_rounds, one_round, sampler, most=room))
 
 
 def simulate(

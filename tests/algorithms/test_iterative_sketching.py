@@ -26,7 +26,7 @@ from tests.quadratics import (
     loss,
     optima,
 )
-from tests.simulation import KEY, simulate
+from tests.simulation import KEY, compiled, simulate
 
 CLIENTS, ROUNDS = 6, 6
 
@@ -80,7 +80,7 @@ def run_and_listen(op, rate, devices=1):
 def test_the_stream_of_means_alone_gives_the_model_to_the_bit(name, rate):
     op = operators.build(name, 8, D)
     params, means = run_and_listen(op, rate)
-    replay = jax.jit(functools.partial(algorithms.replay, op, server_rate=rate))
+    replay = compiled(functools.partial(algorithms.replay, op, server_rate=rate))
     chex.assert_trees_all_equal(replay(PARAMS, KEY, means), params)
     assert np.isfinite(flat(params)).all() and np.abs(flat(params)).max() > 0
 
@@ -88,7 +88,7 @@ def test_the_stream_of_means_alone_gives_the_model_to_the_bit(name, rate):
 def test_the_replay_hears_means_of_several_devices():
     op = sketch.srht(8)
     params, means = run_and_listen(op, 0.7, devices=4)
-    replay = jax.jit(functools.partial(algorithms.replay, op, server_rate=0.7))
+    replay = compiled(functools.partial(algorithms.replay, op, server_rate=0.7))
     chex.assert_trees_all_equal(replay(PARAMS, KEY, means), params)
 
 
@@ -158,7 +158,7 @@ def test_the_engine_follows_the_papers_lines():
 def test_the_server_rate_may_be_a_schedule():
     falling = optax.cosine_decay_schedule(1.0, ROUNDS, alpha=0.1)
     params, means = run_and_listen(sketch.gaussian(8), falling)
-    again = jax.jit(
+    again = compiled(
         functools.partial(algorithms.replay, sketch.gaussian(8), server_rate=falling)
     )(PARAMS, KEY, means)
     chex.assert_trees_all_close(again, params, rtol=1e-6)

@@ -27,9 +27,10 @@ from tests.quadratics import (
     loss,
     optima,
 )
-from tests.simulation import KEY, everyone, simulate
+from tests.simulation import KEY, compiled, everyone, simulate
 
-every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+# All tests of an algorithm in turn, which share its programs.
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS, scope="module")
 
 
 @every_algorithm
@@ -60,7 +61,9 @@ def test_one_run_is_like_another_and_rounds_may_be_cut(name):
     chex.assert_trees_all_equal(whole, again)
 
     one_round = engine.make_round(ALGORITHMS[name], fetch, mesh_of(1, "clients"))
-    step = jax.jit(functools.partial(engine.run_rounds, one_round, everyone(6), most=3))
+    step = compiled(
+        functools.partial(engine.run_rounds, one_round, everyone(6), most=3)
+    )
     state = engine.initial_state(ALGORITHMS[name], PARAMS, 6)
     for count in (1, 3):
         state, _ = step(state, KEY, optima(6), count)
