@@ -2,6 +2,7 @@
 
 Command: python -m launch.compare --config=configs/compare_cifar10.py \
 --workdir=/tmp/compare_cifar10 --data_dir=DATA
+Expect: the table of results/peers_cifar10, in four hours.
 
 After a colon may stand how much smaller messages are than the model, 100 unless told
 (configs/compare_cifar10.py:1000). 1-bit Adam has one size, 32 times smaller after its
@@ -34,12 +35,12 @@ RATES = {
     "sst2": {
         "fedadam": (0.001, 0.003, 0.01, 0.03),
         "safl": (0.001, 0.003, 0.01, 0.03),
-        "momentum": (0.03, 0.1, 0.3, 1.0),
+        "momentum": (0.003, 0.01, 0.03, 0.1),
         "fetchsgd": (0.03, 0.1, 0.3, 1.0),
-        "marina": (0.003, 0.01, 0.03, 0.1),
+        "marina": (0.0003, 0.001, 0.003, 0.01),
         "cocktail": (0.1, 0.3, 1.0, 3.0),
         "cd_adam": (0.001, 0.003, 0.01, 0.03),
-        "onebit_adam": (0.001, 0.003, 0.01, 0.03),
+        "onebit_adam": (0.0001, 0.0003, 0.001, 0.003),
     },
 }
 WARMUP = 0.1  # the share of 1-bit Adam's rounds that are Adam's

@@ -2,6 +2,7 @@
 
 Command: python -m launch.compare --config=configs/compare_sst2.py \
 --workdir=/tmp/compare_sst2 --data_dir=DATA
+Expect: the table of results/peers_sst2, in two hours.
 
 Otherwise as configs/compare_cifar10.py.
 """

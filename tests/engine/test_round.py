@@ -78,7 +78,7 @@ def test_batches_may_come_as_a_plan(name, rows):
 
     def round_with(fetch):
         mesh = mesh_of(2, "clients")
-        return jax.jit(engine.make_round(algorithm, fetch, mesh, recompute=True))
+        return compiled(engine.make_round(algorithm, fetch, mesh, recompute=True))
 
     ids = cohort.ids if rows == "of the cohort" else padded(cohort, 2).ids
     plan = jax.vmap(lambda client: fetch(data, client, None, KEY))(ids)
@@ -124,7 +124,7 @@ def cohort_of(ids, weights=None):
 @every_algorithm
 def test_order_and_places_without_weight_do_not_matter(name):
     algorithm, data = ALGORITHMS[name], optima(6)
-    one_round = jax.jit(
+    one_round = compiled(
         engine.make_round(algorithm, fetch, mesh_of(2, "clients"), chunk=2)
     )
     state = engine.initial_state(algorithm, PARAMS, 6)
@@ -146,7 +146,7 @@ def test_order_and_places_without_weight_do_not_matter(name):
 @pytest.mark.parametrize("name", ["sketched_sgd", "ef21", "gradient_tracking"])
 def test_absent_clients_keep_their_state(name):
     algorithm = ALGORITHMS[name]
-    one_round = jax.jit(engine.make_round(algorithm, fetch, mesh_of(4, "clients")))
+    one_round = compiled(engine.make_round(algorithm, fetch, mesh_of(4, "clients")))
     before, _ = simulate(algorithm, rounds=2, devices=4)
     after, _ = one_round(before, KEY, cohort_of([1, 4]), optima(6))
     old, new = (
@@ -159,7 +159,7 @@ def test_absent_clients_keep_their_state(name):
 
 def test_an_empty_cohort_changes_nothing_but_the_round():
     algorithm = ALGORITHMS["gradient_tracking"]
-    one_round = jax.jit(engine.make_round(algorithm, fetch, mesh_of(2, "clients")))
+    one_round = compiled(engine.make_round(algorithm, fetch, mesh_of(2, "clients")))
     before, _ = simulate(algorithm, rounds=2, devices=2)
     nobody = engine.Cohort(jnp.arange(3), jnp.zeros(3), jnp.float32(3))
     after, report = one_round(before, KEY, nobody, optima(6))
