@@ -10,7 +10,7 @@ quickstart: $(VENV)/.core  ## a federated model, with and without a sketch
 	$(BIN)/python -m launch.quickstart
 
 test: $(VENV)/.test  ## all tests and doctests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.test  ## style, without changing anything
 	$(BIN)/ruff check .
