@@ -62,10 +62,13 @@ def of_task(task: str, which: str) -> Comparison:
     # Of the same examples in a round, for methods without local steps.
     batch = base.client.steps * base.client.batch
     gradient = {"client.steps": 1, "client.batch": batch}
-    keys = {
-        "fedadam": {"algorithm": "fedopt"},
+    safl = {
         f"{which}x": {"sketch.compression": compression},
         "32x": {"sketch.compression": 32.0},
+    }
+    keys = {
+        "fedadam": {"algorithm": "fedopt"},
+        **safl,
         "momentum": {
             "algorithm": "fedopt",
             "server.optimizer": "momentum",
@@ -99,7 +102,7 @@ def of_task(task: str, which: str) -> Comparison:
     }
     methods = {}
     for name, own in keys.items():
-        family = "safl" if name.endswith("x") else name
-        rates = {"server.rate": RATES[task][family]}
-        methods[name] = Method(own, rates, whole=family not in ("fedadam", "safl"))
+        rates = {"server.rate": RATES[task]["safl" if name in safl else name]}
+        whole = name != "fedadam" and name not in safl
+        methods[name] = Method(own, rates, whole=whole)
     return Comparison(base, methods, tuning_rounds=safl_claims.TUNING_ROUNDS[task])

@@ -11,7 +11,8 @@ from tests.quadratics import PARAMS, fetch, optima
 KEY = jax.random.key(0)
 ROOM = 20  # one program serves all numbers of rounds up to this
 everyone = functools.cache(engine.everyone)
-# Of small programs that run once or twice, compiling is all that costs.
+# Of small programs that run once or twice, compiling is all that costs. What is
+# compared to the bit must be compiled alike.
 compiled = functools.partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 0}
 )
