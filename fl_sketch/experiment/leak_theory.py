@@ -23,7 +23,7 @@ from fl_sketch.experiment import leak, parts
 
 SPREAD = 0.05  # of the start and of the points, around the true pixels
 POINTS = 4  # at which constants are taken
-ROUNDING = 1e-10  # of |s|^2: below, L is rounding
+ROUNDING = 1e-7  # of |s|^2: below, float32 is off by a hundredth of a step's share
 MOST = 2048  # numbers of a message up to which R^T's singular values are found
 
 
