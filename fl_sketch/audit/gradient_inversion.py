@@ -117,6 +117,7 @@ def invert(
     """
     validate.one_of(OPTIMIZERS, optimizer=optimizer)
     validate.at_least_one(steps=steps)
+    view = jax.jit(view)  # traced once, though line searches ask for it in many places
     target = trees.ravel(seen)
     scale = jnp.maximum(jnp.sum(target**2), jnp.finfo(jnp.float32).tiny)
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from scipy import stats
 
 from fl_sketch import validate
 from fl_sketch.protocols import Key
@@ -74,6 +73,8 @@ def poisson(population: int, expected: float) -> Sampler:
             f"got expected={expected}."
         )
         raise ValueError(msg)
+    from scipy import stats  # takes half a second to import
+
     rate = expected / population
     places = min(population, int(stats.binom.isf(1e-12, population, rate)) + 1)
 

@@ -7,8 +7,6 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from scipy import stats
-
 from fl_sketch import files
 
 Row = dict[str, Any]
@@ -64,6 +62,8 @@ def half_width(values: Sequence[float]) -> float:
     >>> round(half_width([1.0, 2.0, 3.0]), 3)
     2.484
     """
+    from scipy import stats  # takes half a second to import
+
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return math.nan
     t = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)

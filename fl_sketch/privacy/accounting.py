@@ -36,18 +36,11 @@ import numbers
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import dp_accounting
 from absl import logging
-from dp_accounting.pld import PLDAccountant
-from dp_accounting.rdp import RdpAccountant
 
 SAMPLINGS = ("poisson", "fixed", "everyone")
 RELATIONS = ("add_remove", "replace_one")
 ACCOUNTANTS = ("pld", "rdp")
-_NEIGHBOURS = {
-    "add_remove": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
-    "replace_one": dp_accounting.NeighboringRelation.REPLACE_ONE,
-}
 
 
 class Plan(NamedTuple):
@@ -164,6 +157,8 @@ def calibrate(
       delta: in (0, 1).
       accountant: "pld" or "rdp"; None: the tightest that fits.
     """
+    import dp_accounting  # takes half a second to import
+
     _between(0, math.inf, epsilon=epsilon)
     _between(0, 1, delta=delta)
     if _certain(plan, 1.0, accountant) == "nothing":
@@ -303,17 +298,25 @@ def _without_warnings() -> Iterator[None]:
 
 
 def _accountant(plan: Plan, noise_multiplier: float, name: str):
-    relation = _NEIGHBOURS[plan.relation]
+    import dp_accounting
+    from dp_accounting import pld, rdp
+
+    relation = {
+        "add_remove": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+        "replace_one": dp_accounting.NeighboringRelation.REPLACE_ONE,
+    }[plan.relation]
     if name == "rdp":
-        return RdpAccountant(neighboring_relation=relation)
+        return rdp.RdpAccountant(neighboring_relation=relation)
     # Losses of one release are about 1 / (2 z^2): cells that grow with them keep
     # little noise from taking minutes. Cells are rounded up, so this is safe.
     z = noise_multiplier / plan.sensitivity / math.sqrt(plan.releases)
     cell = 1e-3 * max(1.0, 0.05 / z**2)
-    return PLDAccountant(relation, value_discretization_interval=cell)
+    return pld.PLDAccountant(relation, value_discretization_interval=cell)
 
 
-def _event(plan: Plan, noise_multiplier: float, name: str) -> dp_accounting.DpEvent:
+def _event(plan: Plan, noise_multiplier: float, name: str):
+    import dp_accounting
+
     # PLD doubles the sensitivity for replace_one by itself.
     doubled = plan.sensitivity if name == "rdp" else 1.0
     z = noise_multiplier / doubled / math.sqrt(plan.releases)

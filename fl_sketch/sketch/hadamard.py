@@ -10,7 +10,6 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jax import lax
 
 from fl_sketch import validate
@@ -121,4 +120,6 @@ def _times_hadamard(x: jax.Array, factor: int) -> jax.Array:
 
 
 def _hadamard(n: int) -> np.ndarray:
-    return scipy.linalg.hadamard(n, np.float32)
+    from scipy import linalg  # takes a tenth of a second to import
+
+    return linalg.hadamard(n, np.float32)
