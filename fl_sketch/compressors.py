@@ -235,8 +235,11 @@ def require_contraction(who: str, compressor: Compressor) -> None:
 
 def _compressor(compress, expand, fields, apply=None) -> Compressor:
     """Returns a Compressor that checks its input and works in float32."""
+    expand = jax.jit(expand, static_argnums=1)
 
     def checked(function):
+        function = jax.jit(function)
+
         def on_vector(key, x):
             require_key(key)
             trees.require_floats(x)

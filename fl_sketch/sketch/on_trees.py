@@ -34,6 +34,11 @@ def on_trees(
       add_transpose: `(key, s, x, scale) -> x + scale R^T s` in one pass, if there is.
       estimate: how to read a message, if not by the adjoint.
     """
+    # Each is traced once, however often an algorithm sketches and reads in a round.
+    apply = jax.jit(apply)
+    transpose = jax.jit(transpose, static_argnums=2)
+    add_transpose = add_transpose and jax.jit(add_transpose)
+    estimate = estimate and jax.jit(estimate, static_argnums=2)
 
     def checked(key, message, like):
         require_key(key)
