@@ -84,12 +84,12 @@ def rows(
       ValueError, TypeError, FileNotFoundError: in one line.
     """
     scene = leak.scene_of(config, data_dir, images=images)
-    whole = scene.silent._replace(uplink=channels.exact())
-    unsketched = scene._replace(silent=whole)
-    return [
-        _row(scene, unsketched, _of_sketch(config, scene, number), number, steps)
-        for number in range(images)
-    ]
+    around, descended = _programs(scene, steps)
+    found = []
+    for number in range(images):
+        sketch = _of_sketch(config, scene, number)
+        found.append(_row(scene, around, descended, sketch, number))
+    return found
 
 
 def _of_sketch(config: ConfigDict, scene: leak.Scene, number: int) -> Singular:
@@ -106,34 +106,17 @@ def _of_sketch(config: ConfigDict, scene: leak.Scene, number: int) -> Singular:
     return theory.of_sketch(op, scene.keys(number).shared, params)
 
 
-def _row(
-    scene: leak.Scene,
-    unsketched: leak.Scene,
-    sketch: Singular,
-    number: int,
-    steps: int,
-) -> Row:
+def _row(scene: leak.Scene, around, descended, sketch: Singular, number: int) -> Row:
     true = jnp.asarray(scene.images[number])
     noise = jax.random.normal(
         jax.random.fold_in(scene.attacker, number), (POINTS, *true.shape)
     )
-    start = true + SPREAD * noise[0]
     points = jnp.concatenate([true[None], true + SPREAD * noise])
-
-    def view_of(own):
-        view = own.view(own.keys(number), jnp.asarray(own.targets[number]))
-        return lambda z: trees.ravel(view(z))
-
-    view = view_of(scene)
-    seen, maps = view(true), theory.jacobians(view, points)
+    seen, first, maps, whole = around(number, points)
     message, bend = theory.singular_values(maps), theory.bend(maps, points)
-    hessian = theory.singular_values(theory.jacobians(view_of(unsketched), points))
-
-    def value(z):
-        return jnp.sum((view(z) - seen) ** 2)
-
-    rate = theory.near(message, bend, start=float(value(start)))
-    values = np.asarray(_descended(value, start, rate.step, steps), np.float64)
+    hessian = theory.singular_values(whole)
+    rate = theory.near(message, bend, start=float(jnp.sum((first - seen) ** 2)))
+    values = np.asarray(descended(number, seen, points[1], rate.step), np.float64)
     falling = values[1:] > ROUNDING * float(jnp.sum(seen**2))
     taken = 1 - values[1:][falling] / values[:-1][falling]
     return Row(
@@ -151,18 +134,35 @@ def _row(
     )
 
 
-def _descended(value, start, step: float, count: int) -> jax.Array:
-    """Returns the value before each step."""
+def _programs(scene: leak.Scene, steps: int):
+    """Returns what is computed for every image, one program for all of them."""
+    whole = scene.silent._replace(uplink=channels.exact())
+    unsketched = scene._replace(silent=whole)
+
+    def view_of(own: leak.Scene, number):
+        view = own.view(own.keys(number), jnp.asarray(own.targets)[number])
+        return lambda z: trees.ravel(view(z))
 
     @jax.jit
-    def descend(start):
+    def around(number, points):
+        """Returns two messages, and Jacobians of it and of the unsketched one."""
+        view = view_of(scene, number)
+        seen, first = jax.lax.map(view, points[:2])
+        maps = theory.jacobians(view, points)
+        return seen, first, maps, theory.jacobians(view_of(unsketched, number), points)
+
+    @jax.jit
+    def descended(number, seen, start, step):
+        """Returns L before each step."""
+        view = view_of(scene, number)
+
         def one(z, _):
-            now, slope = jax.value_and_grad(value)(z)
+            now, slope = jax.value_and_grad(lambda z: jnp.sum((view(z) - seen) ** 2))(z)
             return z - step * slope, now
 
-        return jax.lax.scan(one, start, length=count)[1]
+        return jax.lax.scan(one, start, length=steps)[1]
 
-    return descend(start)
+    return around, descended
 
 
 def line(row: Row) -> str:
