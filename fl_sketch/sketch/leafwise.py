@@ -11,6 +11,7 @@ does by itself.
 [(1, 1), (1, 60)]
 """
 
+import functools
 import math
 
 import jax
@@ -36,7 +37,8 @@ def leaf_by_leaf(op: Sketch, exact_up_to: int = 0) -> Sketch:
     Returns:
       A Sketch of pytrees whose `zeros` and `size` need `like`.
     """
-    budget = op.size()
+    budget, exact = op.size(), identity()
+    resized = functools.cache(op.resize)  # each keeps the programs made of it
 
     def split(like: Like) -> list[Sketch]:
         if trees.is_length(like):
@@ -46,7 +48,7 @@ def leaf_by_leaf(op: Sketch, exact_up_to: int = 0) -> Sketch:
         sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(like)]
         shares = split_budget(budget, sizes, exact_up_to)
         return [
-            identity() if share == size else op.resize(share)
+            exact if share == size else resized(share)
             for share, size in zip(shares, sizes, strict=True)
         ]
 

@@ -91,3 +91,19 @@ def test_what_it_needs_to_know_is_asked_for():
         op.zeros(40)
     with pytest.raises(ValueError, match="pass like"):
         sketch.leaf_by_leaf(sketch.identity())
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize("name", ["count_sketch", "srht", "uniform_sampling"])
+def test_what_is_called_by_itself_is_compiled_once(name, leaves):
+    op = OPERATORS[name].make(20)
+    op = sketch.leaf_by_leaf(op) if leaves else op
+
+    def there_and_back(key, tree):
+        message = op.apply(key, tree)
+        return op.estimate(key, message, tree), op.add_transpose(key, message, tree, 2)
+
+    there_and_back(KEY, TREE)
+    key, tree = jax.random.key(1), jax.tree.map(jnp.cos, TREE)
+    with jax.no_tracing():
+        there_and_back(key, tree)
