@@ -117,7 +117,8 @@ def invert(
     """
     validate.one_of(OPTIMIZERS, optimizer=optimizer)
     validate.at_least_one(steps=steps)
-    view = jax.jit(view)  # traced once, though line searches ask for it in many places
+    # Traced once, though line searches ask for it in many places; see `on_trees`.
+    view = jax.jit(view, inline=True)
     target = trees.ravel(seen)
     scale = jnp.maximum(jnp.sum(target**2), jnp.finfo(jnp.float32).tiny)
 

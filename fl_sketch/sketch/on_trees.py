@@ -5,6 +5,7 @@ of it that flattens updates, checks what it is given, and fills in what an opera
 does not specialise. `fixed_key` ties a Sketch to one key for all rounds.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -35,10 +36,12 @@ def on_trees(
       estimate: how to read a message, if not by the adjoint.
     """
     # Each is traced once, however often an algorithm sketches and reads in a round.
-    apply = jax.jit(apply)
-    transpose = jax.jit(transpose, static_argnums=2)
-    add_transpose = add_transpose and jax.jit(add_transpose)
-    estimate = estimate and jax.jit(estimate, static_argnums=2)
+    # Inlined, what an operator stores is one constant of the program around it.
+    traced_once = functools.partial(jax.jit, inline=True)
+    apply = traced_once(apply)
+    transpose = traced_once(transpose, static_argnums=2)
+    add_transpose = add_transpose and traced_once(add_transpose)
+    estimate = estimate and traced_once(estimate, static_argnums=2)
 
     def checked(key, message, like):
         require_key(key)
