@@ -1,5 +1,7 @@
 """A stored operator is the operator under its key, and nothing else."""
 
+import re
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -42,3 +44,13 @@ def test_configs_may_ask_for_it():
     op, x = catalog.build_sketch("gaussian", 40, **options), jnp.arange(40.0)
     assert op.fixed_key and op.size(40) == 10
     np.testing.assert_array_equal(op.apply(KEY, x), op.apply(OTHER, x))
+
+
+def test_a_program_holds_the_matrix_once():
+    op, x = sketch.stored(sketch.gaussian(4), KEY), jnp.arange(9.0)
+
+    def energy(x):
+        return jnp.sum(op.estimate(KEY, op.apply(KEY, x), x) ** 2)
+
+    text = jax.jit(jax.value_and_grad(energy)).lower(x).as_text()
+    assert len(re.findall(r"constant dense.* : tensor<4x9xf32>", text)) == 1
