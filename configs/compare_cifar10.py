@@ -102,7 +102,7 @@ def of_task(task: str, which: str) -> Comparison:
     }
     methods = {}
     for name, own in keys.items():
-        rates = {"server.rate": RATES[task]["safl" if name in safl else name]}
-        whole = name != "fedadam" and name not in safl
-        methods[name] = Method(own, rates, whole=whole)
+        family = "safl" if name in safl else name
+        rates = {"server.rate": RATES[task][family]}
+        methods[name] = Method(own, rates, whole=family not in ("fedadam", "safl"))
     return Comparison(base, methods, tuning_rounds=safl_claims.TUNING_ROUNDS[task])

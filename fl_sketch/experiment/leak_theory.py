@@ -84,12 +84,11 @@ def rows(
       ValueError, TypeError, FileNotFoundError: in one line.
     """
     scene = leak.scene_of(config, data_dir, images=images)
-    around, descended = _programs(scene, steps)
-    found = []
-    for number in range(images):
-        sketch = _of_sketch(config, scene, number)
-        found.append(_row(scene, around, descended, sketch, number))
-    return found
+    programs = _programs(scene, steps)
+    return [
+        _row(scene, *programs, _of_sketch(config, scene, number), number)
+        for number in range(images)
+    ]
 
 
 def _of_sketch(config: ConfigDict, scene: leak.Scene, number: int) -> Singular:
@@ -145,7 +144,7 @@ def _programs(scene: leak.Scene, steps: int):
 
     @jax.jit
     def around(number, points):
-        """Returns two messages, and Jacobians of it and of the unsketched one."""
+        """Returns two points' messages, and all Jacobians, also the unsketched."""
         view = view_of(scene, number)
         seen, first = jax.lax.map(view, points[:2])
         maps = theory.jacobians(view, points)

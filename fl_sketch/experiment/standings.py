@@ -62,10 +62,10 @@ def half_width(values: Sequence[float]) -> float:
     >>> round(half_width([1.0, 2.0, 3.0]), 3)
     2.484
     """
-    from scipy import stats  # takes half a second to import
-
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return math.nan
+    from scipy import stats  # takes half a second to import
+
     t = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
     return float(t * statistics.stdev(values) / len(values) ** 0.5)
 

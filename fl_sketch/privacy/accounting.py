@@ -157,12 +157,12 @@ def calibrate(
       delta: in (0, 1).
       accountant: "pld" or "rdp"; None: the tightest that fits.
     """
-    import dp_accounting  # takes half a second to import
-
     _between(0, math.inf, epsilon=epsilon)
     _between(0, 1, delta=delta)
     if _certain(plan, 1.0, accountant) == "nothing":
         return 0.0
+    import dp_accounting  # takes half a second to import
+
     name = accountant or accountant_for(plan)
     low = 1.0
     while _spent(plan, low, delta, name) > epsilon:
