@@ -14,7 +14,7 @@ credit for sampling clients, so that what accounting changes can be seen.
 
 from configs import das_fashion_mnist, das_features
 from fl_sketch.experiment.comparison import Comparison, Method
-from fl_sketch.privacy import accounting
+from fl_sketch.privacy import accounting, literature
 
 DATA = {"fashion_mnist": das_fashion_mnist, "features": das_features}
 RATES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
@@ -67,7 +67,7 @@ def noises(base, epsilon: float) -> tuple[float, float]:
     """Returns z by the paper's formula, and z without credit for sampling clients."""
     n, r = base.data.clients, base.cohort.size
     plan = accounting.Plan(base.rounds, r, n)
-    theirs = accounting.das_noise_multiplier(plan, epsilon=epsilon, delta=1e-5)
+    theirs = literature.das_noise_multiplier(plan, epsilon=epsilon, delta=1e-5)
     plan = accounting.Plan(base.rounds, n, n)
     return theirs, accounting.calibrate(plan, epsilon=epsilon, delta=1e-5)
 

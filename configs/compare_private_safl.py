@@ -48,4 +48,5 @@ def base():
     config.cohort.size = 200
     config.client.rate = 0.1
     config.client.steps = 3
+    config.privacy.randomness = "seed"  # a simulation that can be made again
     return config

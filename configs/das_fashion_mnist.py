@@ -34,4 +34,5 @@ def get_config():
     config.privacy.threshold = 62.5
     config.privacy.target_epsilon = 5.0
     config.privacy.accountant = "rdp"
+    config.privacy.randomness = "seed"  # a simulation that can be made again
     return config

@@ -18,6 +18,7 @@ def get_config():
     """Returns the config: one point of the paper's grid over C and eta_0."""
     config = das_fashion_mnist.get_config()
     config.data.name = "npz/cifar10_features"
+    config.data.classes = 10
     config.data.clients = 2500
     config.cohort.size = 500
     config.client.batch = 10  # all that a client has

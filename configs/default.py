@@ -33,6 +33,10 @@ def get_config() -> ConfigDict:
     config.data.exponent = 1.5  # of power_law
     config.data.length = 64  # tokens of a text
     config.data.vocabulary = 8192  # tokens that sentences are made of
+    # a file with a word a line, or characters: fixed; empty: made of the training texts
+    config.data.vocabulary_file = ""
+    config.data.classes = 0  # of the targets; 0: as many as the data show
+    config.data.public = False  # or True: nobody is owed anything for these data
 
     config.model = ConfigDict()
     # logistic, mlp, lenet, sigmoid_lenet, cnn, resnet, vit; transformer, language_model
@@ -91,11 +95,14 @@ def get_config() -> ConfigDict:
     config.compressor.probability = 0.1  # of a whole gradient, for marina
 
     config.privacy = ConfigDict()
+    # of noise, cohorts, batches: the operating system; or seed: a simulation
+    config.privacy.randomness = "system"
     config.privacy.bound = "none"  # of a client's message: clip, normalise, adaptive
     config.privacy.threshold = 1.0  # C; for private_sketching of an example's gradient
     config.privacy.noise_multiplier = 0.0  # z: the noise on a sum, over C
     # chooses z; where noise_multiplier is given, ends the run before it is exceeded
     config.privacy.target_epsilon = 0.0
+    config.privacy.planned_rounds = 0  # for which noise is made; 0: rounds
     config.privacy.delta = 1e-5  # below one over the number of clients
     config.privacy.unit = "client"  # or example, for private_sketching
     config.privacy.relation = "add_remove"  # or replace_one
@@ -106,6 +113,9 @@ def get_config() -> ConfigDict:
     config.privacy.quantile = 0.5  # of adaptive: the share of messages not clipped
     config.privacy.quantile_rate = 0.2  # of the threshold's steps
     config.privacy.quantile_noise = 0.0  # on the count; 0: a twentieth of the cohort
+    config.privacy.watch = False  # release noised training loss and accuracy as well
+    config.privacy.watch_loss = 5.0  # a client's loss above this counts as this
+    config.privacy.watch_noise = 0.0  # on their sums; 0: a twentieth of the cohort
 
     config.compute = ConfigDict()
     config.compute.devices = 0  # 0: all

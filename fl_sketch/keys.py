@@ -1,7 +1,8 @@
-"""Random keys: the one check that every function taking a key makes.
+"""Random keys by purpose, and the one check that every function taking a key makes.
 
 One key a round is shared by all clients and the server, so sketching and
-de-sketching a round's message use the same key, and every round uses a fresh one.
+de-sketching a round's message use the same key, and every round uses a fresh one. It
+comes from the public root; cohorts, batches and noise come from the secret one.
 """
 
 import enum
@@ -9,7 +10,7 @@ import enum
 import jax
 import jax.numpy as jnp
 
-from fl_sketch.protocols import Key, Keys
+from fl_sketch.protocols import Key, Keys, Roots
 
 
 class Purpose(enum.IntEnum):
@@ -24,25 +25,48 @@ class Purpose(enum.IntEnum):
     ITERATE = 6
 
 
+def roots_of(key: Key | Roots) -> Roots:
+    """Returns the roots of a run; one key alone is both, and protects nobody."""
+    return key if isinstance(key, Roots) else Roots(key, key)
+
+
 def for_purpose(key: Key, round_number, purpose: Purpose) -> Key:
     """Returns the key of a round for a purpose."""
     return jax.random.fold_in(jax.random.fold_in(key, round_number), purpose)
 
 
-def round_keys(key: Key, round_number, client) -> Keys:
+def round_keys(key: Key | Roots, round_number, client) -> Keys:
     """Returns the keys of one client in one round."""
-    own = for_purpose(key, round_number, Purpose.OWN)
+    public, secret = roots_of(key)
+    own = for_purpose(secret, round_number, Purpose.OWN)
     return Keys(
-        shared=for_purpose(key, round_number, Purpose.SHARED),
+        shared=for_purpose(public, round_number, Purpose.SHARED),
         own=jax.random.fold_in(own, client),
-        server=for_purpose(key, round_number, Purpose.SERVER),
+        server=for_purpose(secret, round_number, Purpose.SERVER),
     )
 
 
-def batch_key(key: Key, round_number, client) -> Key:
+def batch_key(key: Key | Roots, round_number, client) -> Key:
     """Returns the key by which a client's batches of a round are drawn."""
     own = round_keys(key, round_number, client).own
     return jax.random.fold_in(own, Purpose.BATCHES)
+
+
+def cohort_key(key: Key | Roots, round_number) -> Key:
+    """Returns the key by which the clients of a round are drawn."""
+    return for_purpose(roots_of(key).secret, round_number, Purpose.COHORT)
+
+
+def sketch_keys(key: Key | Roots, rounds: int) -> Key:
+    """Returns the shared key of each of the first rounds, an array of keys.
+
+    It is all that a client is told of a run's randomness: the server sends it with the
+    round's mean. No other key follows from it.
+    """
+    public = roots_of(key).public
+    return jax.vmap(lambda number: for_purpose(public, number, Purpose.SHARED))(
+        jnp.arange(rounds)
+    )
 
 
 def require_key(key: Key) -> None:

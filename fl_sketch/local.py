@@ -159,6 +159,24 @@ def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike, steps: int) -> L
     return Local(_zeros, run, finish, reads_memory=True)
 
 
+def measuring(
+    inner: Local, measure: Callable[[Tree, Tree], dict[str, jax.Array]]
+) -> Local:
+    """Adds to the diagnostics what a client measures of the model that it was given.
+
+    Args:
+      inner: the work.
+      measure: a function of parameters and one batch, the first.
+    """
+
+    def run(server, state, batches, keys):
+        work = inner.run(server, state, batches, keys)
+        found = measure(server.params, jax.tree.map(lambda b: b[0], batches))
+        return work._replace(diagnostics=work.diagnostics | found)
+
+    return inner._replace(run=run)
+
+
 def _corrected(loss, rate, start, correction, batches):
     """Returns (parameters after steps along gradient - correction, first loss)."""
 

@@ -90,11 +90,22 @@ class Compressor(NamedTuple):
         return sum(field.count * field.bits for field in self.fields(d))
 
 
+class Roots(NamedTuple):
+    """Where all randomness of a run comes from, by who may know it.
+
+    In a run that protects nobody both are the same key. Where somebody is protected
+    nothing that protects may follow from what clients are told.
+    """
+
+    public: Key  # initial weights, and what all share in a round: hashes, coins
+    secret: Key  # cohorts, batches, dither, noise
+
+
 class Keys(NamedTuple):
     """The randomness of one client in one round, by who knows it."""
 
     shared: Key  # by all clients and the server: hashes, coins
-    own: Key  # by this client alone: batches, dither
+    own: Key  # by this client alone: batches, dither, its share of noise
     server: Key  # by the server alone: noise
 
 
@@ -214,6 +225,7 @@ class Release(NamedTuple):
     mean: Message
     state: Any  # of the mechanism, for the next round
     facts: dict[str, jax.Array]  # for the simulator's eyes; added up over exchanges
+    released: dict[str, jax.Array] = {}  # beside the mean, paid for by the same noise
 
 
 class Mechanism(NamedTuple):
@@ -234,6 +246,9 @@ class Mechanism(NamedTuple):
       denominator: r, fixed, by which sums are divided.
       smallest: the least number of participants with which the promise holds; with
         fewer nothing is released.
+      watched: names of the diagnostics that a client adds to its first message, which
+        `bound` then gets as (message, {name: number}), and `release` the sum of.
+      bits: that a client sends in a round beside its messages.
     """
 
     init: Callable[[], Any]
@@ -243,6 +258,14 @@ class Mechanism(NamedTuple):
     noise_multiplier: float
     denominator: float
     smallest: int = 0
+    watched: tuple[str, ...] = ()
+    bits: int = 0
+
+    def told(self, exchange: int, message: Message, diagnostics: dict) -> Any:
+        """Returns a client's message with the numbers that it adds to the first."""
+        if exchange or not self.watched:
+            return message
+        return message, {name: diagnostics[name] for name in self.watched}
 
 
 class Algorithm(NamedTuple):

@@ -1,5 +1,6 @@
 """Updates as one vector and back, and the few questions asked about their shape."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -95,6 +96,22 @@ def unraveler(like: Like) -> Callable[[jax.Array], Tree]:
         return jax.tree.unflatten(treedef, shaped)
 
     return unravel
+
+
+def finite(tree: Tree) -> jax.Array:
+    """Returns whether all numbers of a tree are finite, bool []."""
+    leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]
+    return functools.reduce(jnp.logical_and, leaves)
+
+
+def if_finite(tree: Tree, otherwise: Tree) -> Tree:
+    """Returns a tree, or another of its shape if a number of it is not finite.
+
+    >>> float(if_finite(jnp.float32(jnp.nan), jnp.float32(2.0)))
+    2.0
+    """
+    good = finite(tree)
+    return jax.tree.map(lambda one, other: jnp.where(good, one, other), tree, otherwise)
 
 
 def varying_like(value: jax.Array, *others: jax.Array) -> jax.Array:

@@ -12,6 +12,7 @@ for this command has `get_comparison`, which may take what follows the colon.
 from absl import flags
 
 from fl_sketch.experiment import comparison
+from fl_sketch.privacy.composition import Trials
 from launch import command
 
 CONFIG = flags.DEFINE_string("config", None, "A file configs/compare_*.py[:which].")
@@ -23,13 +24,23 @@ SET = flags.DEFINE_multi_string("set", [], "key=value, for every method's config
 DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
 )
+TRIALS = flags.DEFINE_float(
+    "trials",
+    0.0,
+    "Tune privately, by this many runs on average, a number that stays secret; 0: by "
+    "the grid, all of which is counted.",
+)
+SHAPE = flags.DEFINE_float(
+    "trials_shape", 1.0, "Of their number: 1 geometric, 0 logarithmic."
+)
 flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main():
     """Runs the comparison."""
     arguments = comparison.load(CONFIG.value), WORKDIR.value, DATA_DIR.value
-    comparison.run(*arguments, settings=SET.value, only=ONLY.value)
+    trials = Trials(TRIALS.value, SHAPE.value) if TRIALS.value else None
+    comparison.run(*arguments, settings=SET.value, only=ONLY.value, trials=trials)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ PACKAGE = ROOT / "fl_sketch"
 LAYERS = [
     ["protocols"],
     ["validate", "keys", "trees", "wire", "files"],
-    ["sketch", "theory"],
+    ["sketch", "theory", "chacha"],
     ["compressors"],
     ["channels", "transforms", "local", "data", "models"],
     ["privacy"],

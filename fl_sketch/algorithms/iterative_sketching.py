@@ -1,11 +1,9 @@
 """Iterative sketching: local gradient steps, sketches up, their mean down."""
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from fl_sketch import channels, local
-from fl_sketch.keys import Purpose, for_purpose
 from fl_sketch.protocols import Algorithm, Key, Message, Sketch, Tree
 
 
@@ -47,7 +45,7 @@ def iterative_sketching(
 def replay(
     sketch: Sketch,
     params: Tree,
-    key: Key,
+    keys: Key,
     means: Message,
     *,
     server_rate: optax.ScalarOrSchedule = 1.0,
@@ -59,21 +57,19 @@ def replay(
 
     Args:
       sketch: R, as in the run.
-      params: before the first of these rounds, which is round zero.
-      key: of the whole run.
+      params: before the first of these rounds.
+      keys: the shared key of each round, which comes with its mean: those of
+        `keys.sketch_keys` if the first round is round zero.
       means: the mean message of each round, along a leading axis.
       server_rate: as in the run.
     """
     server = optax.sgd(server_rate)
 
     def step(carry, heard):
-        (params, opt), (number, message) = carry, heard
+        (params, opt), (shared, message) = carry, heard
         message = jax.lax.optimization_barrier(message)
-        shared = for_purpose(key, number, Purpose.SHARED)
         updates, opt = server.update(sketch.estimate(shared, message, params), opt)
         return (optax.apply_updates(params, updates), opt), None
 
-    rounds = jax.tree.leaves(means)[0].shape[0]
-    numbered = jnp.arange(rounds, dtype=jnp.int32), means
-    (params, _), _ = jax.lax.scan(step, (params, server.init(params)), numbered)
+    (params, _), _ = jax.lax.scan(step, (params, server.init(params)), (keys, means))
     return params

@@ -98,7 +98,7 @@ def _momenta(b1: float, warmup: int) -> Channel:
         d = trees.size(update)
         bits = jnp.where(warm, *map(jnp.uint32, (FLOAT_BITS * d, sign.bits(d))))
         after = Memory(
-            either(memory.client, less(owed, seen)),
+            trees.if_finite(either(memory.client, less(owed, seen)), memory.client),
             Common(momentum, either(common.error, less(whole, down)), common.count + 1),
         )
         return Delivery((heard, momentum), seen, bits), after

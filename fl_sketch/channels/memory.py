@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from fl_sketch import trees
 from fl_sketch.protocols import Channel, Memory
 
 
@@ -10,7 +11,8 @@ def error_feedback(channel: Channel) -> Channel:
     """Adds to each update what the client's earlier messages left out.
 
     Conserves: the sum of what a client's messages stood for, plus its memory, is the
-    sum of its updates.
+    sum of its updates. An update that is not finite leaves the memory as it was: it
+    would stay there for good, and the client would be silent in every later round.
     """
 
     def init(params):
@@ -22,7 +24,8 @@ def error_feedback(channel: Channel) -> Channel:
         error, inner = memory.client
         owed = jax.tree.map(jnp.add, update, error)
         delivery, inner = channel.mean(owed, Memory(inner, memory.server), keys, link)
-        error = jax.tree.map(jnp.subtract, owed, delivery.own)
+        left = jax.tree.map(jnp.subtract, owed, delivery.own)
+        error = trees.if_finite(left, error)
         return delivery, Memory((error, inner.client), inner.server)
 
     return Channel(init, mean)
@@ -51,7 +54,7 @@ def difference(channel: Channel, population: int | None = None) -> Channel:
         delivery, inner = channel.mean(
             change, Memory(inner_client, inner_server), keys, link
         )
-        own = jax.tree.map(jnp.add, own, delivery.own)
+        own = trees.if_finite(jax.tree.map(jnp.add, own, delivery.own), own)
         share = 1.0 if population is None else link.denominator / population
         average = jax.tree.map(
             lambda g, mean: g + share * mean, average, delivery.estimate

@@ -57,7 +57,7 @@ def load(name: str, data_dir: str | os.PathLike | None) -> Splits:
             )
             raise ValueError(msg)
     classes = 1 + int(max(targets.max() for _, targets in splits))
-    return Splits(name, *splits, classes)
+    return Splits(name, *splits, classes, learnt=("classes", 0))
 
 
 def save(path: str | os.PathLike, train: Examples, test: Examples) -> None:

@@ -27,9 +27,11 @@ from fl_sketch.data import archive, raw, synthetic
 from fl_sketch.data.examples import Examples as Examples
 from fl_sketch.data.examples import Splits as Splits
 from fl_sketch.data.examples import normalise as normalise
+from fl_sketch.data.examples import with_classes as with_classes
 
 DIGITS_SEED = 0  # of the one shuffle that decides which digits are for testing
 NAMES = ("digits", *raw.SOURCES)
+MOST_CLASSES = 2**24  # above which a model's last layer has no place
 
 
 def load(

@@ -30,6 +30,8 @@ class Splits(NamedTuple):
     """One data set, for training and for testing; `classes` counts the targets.
 
     `owners` says whose each training example is, int32 [n], where the data say it.
+    `learnt` names the key of a config, with its value, by which something that decides
+    a model's shape was found in the training data; None: nothing was.
     """
 
     name: str
@@ -37,6 +39,24 @@ class Splits(NamedTuple):
     test: Examples
     classes: int
     owners: np.ndarray | None = None
+    learnt: tuple[str, str | int] | None = None
+
+
+def with_classes(splits: Splits, classes: int) -> Splits:
+    """Returns a data set whose number of classes was said, or 0: found.
+
+    Raises:
+      ValueError: if there are targets of more classes.
+    """
+    if not classes:
+        return splits
+    if classes < splits.classes:
+        msg = (
+            f"Expected classes >= {splits.classes}, as the targets of "
+            f"{splits.name} show, got classes={classes}."
+        )
+        raise ValueError(msg)
+    return splits._replace(classes=classes, learnt=None)
 
 
 def normalise(images: jax.Array) -> jax.Array:

@@ -97,8 +97,10 @@ def read(
             if not folder.is_dir():
                 _write_arrays(folder, builder, splits)
     train, test = (_open_arrays(folder, split) for split in splits)
-    classes = decoding.classes(builder, (train.targets, test.targets))
-    return Splits(name, train, test, classes)
+    said = decoding.classes(builder)
+    shown = 1 + max(int(part.targets.max()) for part in (train, test))
+    learnt = None if said else ("classes", 0)
+    return Splits(name, train, test, said or shown, learnt=learnt)
 
 
 def arrays_folder(

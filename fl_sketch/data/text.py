@@ -1,4 +1,4 @@
-"""Texts as arrays of tokens, by a vocabulary made from the training texts.
+"""Texts as arrays of tokens, by a vocabulary made from the training texts or given.
 
 Nothing is downloaded or learnt: sentences are cut at spaces into words, the text of a
 play into characters. A word that is not among the most frequent is `UNKNOWN`, in
@@ -13,7 +13,9 @@ training too, so that what the model makes of unknown words is trained.
 """
 
 import collections
-from collections.abc import Iterable, Sequence
+import os
+import string
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -22,22 +24,71 @@ from fl_sketch.data.examples import Examples, Splits
 
 PAD, UNKNOWN, START = 0, 1, 2  # after the end, not in the vocabulary, the beginning
 SPECIAL = 3  # tokens that are no units of a text
+CHARACTERS = "characters"  # the vocabulary that is no file
+ALPHABET = ("\n", *(chr(number) for number in range(32, 127)))
+SPEECH = "shakespeare"  # the data set whose characters are foretold
 
 
-def encoded(splits: Splits, *, length: int, most: int) -> Splits:
+def encoded(
+    splits: Splits, *, length: int, most: int, vocabulary_file: str = ""
+) -> Splits:
     """Returns a data set of numbers: texts as tokens, all else as it is.
 
     Args:
       splits: images, or texts in arrays of objects.
       length: tokens of an example.
       most: words in the vocabulary, with the special tokens.
+      vocabulary_file: path of a file with a word in each line; "characters": the 96
+        printable ones of ASCII, line ends included; empty: made of the training texts.
     """
     if splits.train.inputs.dtype != object:
         return splits
     validate.at_least_one(length=length, vocabulary=most)
-    if splits.name == "shakespeare":
-        return _next_characters(splits, length)
-    return _sentences(splits, length, most)
+    if splits.name == SPEECH:
+        if vocabulary_file not in ("", CHARACTERS):
+            msg = f"Expected vocabulary_file={CHARACTERS} or none with name={SPEECH}, "
+            raise ValueError(msg + f"got vocabulary_file={vocabulary_file!r}.")
+        found = _next_characters(splits, length, ALPHABET if vocabulary_file else ())
+    else:
+        units = list if vocabulary_file == CHARACTERS else words
+        known = _given(vocabulary_file, most)
+        found = _sentences(splits, length, most, units, known)
+    learnt = None if vocabulary_file else ("vocabulary_file", "")
+    return found._replace(learnt=learnt)
+
+
+def _given(path: str | os.PathLike, most: int) -> tuple[str, ...]:
+    """Returns the words of a file, or all characters; none without either.
+
+    Raises:
+      FileNotFoundError, ValueError: in one line.
+    """
+    if not path:
+        return ()
+    known = ALPHABET if path == CHARACTERS else _lines(path)
+    if len(known) + SPECIAL > most:
+        msg = (
+            f"Expected vocabulary >= {len(known) + SPECIAL}, the units of {path} and "
+            f"{SPECIAL} special tokens, got vocabulary={most}."
+        )
+        raise ValueError(msg)
+    return known
+
+
+def _lines(path: str | os.PathLike) -> tuple[str, ...]:
+    if not os.path.isfile(path):
+        msg = f"Expected vocabulary_file to name a file, got vocabulary_file={path}."
+        raise FileNotFoundError(msg)
+    try:
+        with open(path, encoding="utf-8") as file:
+            known = tuple(line.strip(string.whitespace) for line in file)
+    except UnicodeDecodeError:
+        msg = f"Expected words in UTF-8, got vocabulary_file={path}."
+        raise ValueError(msg) from None
+    if not known or "" in known or len(set(known)) < len(known):
+        msg = f"Expected a word in every line, each once, got vocabulary_file={path}."
+        raise ValueError(msg)
+    return known
 
 
 def words(text: str) -> list[str]:
@@ -78,17 +129,23 @@ def tokens(
     return table
 
 
-def _sentences(splits: Splits, length: int, most: int) -> Splits:
+def _sentences(
+    splits: Splits,
+    length: int,
+    most: int,
+    units: Callable[[str], Sequence[str]],
+    known: Sequence[str],
+) -> Splits:
     """Each text is an example, and keeps its label."""
-    train, test = ([words(text) for text in s.inputs] for s in splits[1:3])
-    known = vocabulary(train, max(most - SPECIAL, 1))
+    train, test = ([units(text) for text in s.inputs] for s in splits[1:3])
+    known = known or vocabulary(train, max(most - SPECIAL, 1))
     return splits._replace(
         train=Examples(tokens(train, known, length=length), splits.train.targets),
         test=Examples(tokens(test, known, length=length), splits.test.targets),
     )
 
 
-def _next_characters(splits: Splits, length: int) -> Splits:
+def _next_characters(splits: Splits, length: int, known: Sequence[str]) -> Splits:
     """Each speaker's text is cut into examples: what stands before each character.
 
     The target of a place is the character there, its input the one before; the first
@@ -96,7 +153,7 @@ def _next_characters(splits: Splits, length: int) -> Splits:
     """
     train, owners = _cut(splits.train, length)
     test, _ = _cut(splits.test, length)
-    known = tuple(sorted(set("".join(train))))
+    known = known or tuple(sorted(set("".join(train))))
 
     def examples(pieces):
         table = tokens(pieces, known, length=length + 1)

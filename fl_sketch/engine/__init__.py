@@ -12,6 +12,7 @@ from fl_sketch.engine.gossip import make_gossip_round as make_gossip_round
 from fl_sketch.engine.mesh import AXIS as AXIS
 from fl_sketch.engine.mesh import mesh_over as mesh_over
 from fl_sketch.engine.round import Report as Report
+from fl_sketch.engine.round import SimulatorOnly as SimulatorOnly
 from fl_sketch.engine.round import State as State
 from fl_sketch.engine.round import initial_state as initial_state
 from fl_sketch.engine.round import make_round as make_round

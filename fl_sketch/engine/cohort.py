@@ -9,10 +9,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fl_sketch import validate
 from fl_sketch.protocols import Key
 from fl_sketch.sketch.hashing import sample_without_replacement
+
+CUT = 1e-14  # how often a Poisson cohort is larger than its places
 
 
 class Cohort(NamedTuple):
@@ -64,7 +67,7 @@ def poisson(population: int, expected: float) -> Sampler:
 
     The denominator is fixed at `expected`, whoever comes: that is what privacy
     accounting assumes. A round of no clients is a round like any other. There are
-    places for all but one cohort in 10^12, and that one is cut to the places.
+    places for all but one cohort in 10^14, and that one is cut to the places.
     """
     validate.at_least_one(population=population)
     if not 0 < expected <= population:
@@ -73,19 +76,57 @@ def poisson(population: int, expected: float) -> Sampler:
             f"got expected={expected}."
         )
         raise ValueError(msg)
-    from scipy import stats  # takes half a second to import
-
-    rate = expected / population
-    places = min(population, int(stats.binom.isf(1e-12, population, rate)) + 1)
+    places = places_for(population, expected)
+    table = _cumulative(population, expected / population, places)
 
     def sample(key):
         key_count, key_ids = jax.random.split(key)
-        count = jax.random.binomial(key_count, population, rate)
+        count = _drawn(key_count, table)
         ids = sample_without_replacement(key_ids, places, population)
         weights = (jnp.arange(places) < count).astype(jnp.float32)
         return Cohort(ids, weights, jnp.float32(expected))
 
     return sample
+
+
+def _cumulative(population: int, rate: float, places: int) -> np.ndarray:
+    """Returns P(count <= k) for k below the places, in units of 2^-64: uint32 [2, k].
+
+    jax.random.binomial works in float32, which is no distribution to account for.
+    """
+    from scipy import stats
+
+    chances = stats.binom.cdf(np.arange(places), population, rate)
+    units = [min(int(chance * 2.0**64), 2**64 - 1) for chance in chances]
+    return np.array([[n >> 32 for n in units], [n & 0xFFFFFFFF for n in units]], "u4")
+
+
+def _drawn(key: Key, table: np.ndarray) -> jax.Array:
+    """Returns how many of the chances lie at or below a uniform number of 64 bits."""
+    high, low = jax.random.bits(key, (2,), jnp.uint32)
+    below = (table[0] < high) | ((table[0] == high) & (table[1] <= low))
+    return jnp.sum(below, dtype=jnp.int32)
+
+
+def places_for(population: int, expected: float) -> int:
+    """Returns how many places a Poisson cohort has."""
+    from scipy import stats  # takes half a second to import
+
+    rate = expected / population
+    return min(population, int(stats.binom.isf(CUT, population, rate)) + 1)
+
+
+def cut_chance(population: int, expected: float) -> float:
+    """Returns how likely the others leave a client of a Poisson cohort no place.
+
+    Or the last place, which it then has a little more often than Poisson's.
+    """
+    from scipy import stats
+
+    places = places_for(population, expected)
+    if places == population:
+        return 0.0
+    return float(stats.binom.sf(places - 2, population, expected / population))
 
 
 def with_dropout(sampler: Sampler, dropout: float) -> Sampler:

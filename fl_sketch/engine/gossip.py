@@ -17,8 +17,8 @@ from fl_sketch.engine import graph as graphs
 from fl_sketch.engine import link
 from fl_sketch.engine.graph import Graph
 from fl_sketch.engine.round import Client, Fetch, State
-from fl_sketch.keys import Purpose, round_keys
-from fl_sketch.protocols import Algorithm, Key, Memory, Message, Server, Tree
+from fl_sketch.keys import Purpose, roots_of, round_keys
+from fl_sketch.protocols import Algorithm, Key, Memory, Message, Roots, Server, Tree
 
 
 def initial_nodes(algorithm: Algorithm, params: Tree, nodes: int) -> State:
@@ -44,14 +44,15 @@ def initial_nodes(algorithm: Algorithm, params: Tree, nodes: int) -> State:
 
 def make_gossip_round(
     algorithm: Algorithm, fetch: Fetch, graph: Graph
-) -> Callable[[State, Key, Any], State]:
+) -> Callable[[State, Key | Roots, Any], State]:
     """Returns `round(state, key, data) -> state`, not jitted; every node takes part.
 
     Formal guarantee, tested: every node has at all times what `make_round` with
     everyone in the cohort has at its server.
 
     Every exchange is a flooding: see `graph.bytes_over_edges` for its cost. The
-    keys that a server would have for itself are shared by all.
+    keys that a server would have for itself come from the public root, which all
+    nodes know; those of a node alone from the secret one, which nobody else does.
 
     Args:
       algorithm: what clients and server do.
@@ -64,12 +65,14 @@ def make_gossip_round(
     _require_open(algorithm)
     server_tx = optax.with_extra_args_support(algorithm.server)
 
-    def run(state: State, key: Key, data) -> State:
+    def run(state: State, key: Key | Roots, data) -> State:
         servers, clients = state
+        public = roots_of(key).public
         nodes = jnp.arange(graph.nodes, dtype=jnp.int32)
 
         def keys_of(server, node):
-            return round_keys(key, server.round, node)
+            open_to_all = round_keys(public, server.round, node).server
+            return round_keys(key, server.round, node)._replace(server=open_to_all)
 
         def work_of(row):
             server, client, node = row

@@ -33,10 +33,13 @@ class Guard(NamedTuple):
             return weights
         return (weights > 0).astype(weights.dtype)
 
-    def bound(self, exchange: int, message: Any, client: jax.Array) -> Bounded:
+    def bound(
+        self, exchange: int, message: Any, client: jax.Array, diagnostics: dict
+    ) -> Bounded:
         """Returns what a client adds to the sum of an exchange."""
         if self.mechanism is None:
             return Bounded(message, ())
+        message = self.mechanism.told(exchange, message, diagnostics)
         return self.mechanism.bound(self.view, exchange, message, self.keys(client))
 
     def counts(self, message: Any) -> Any:

@@ -6,7 +6,7 @@ to fetch before it could begin. It runs on the host, in 64-bit integers, on the
 reports of rounds.
 
 >>> ledger = empty(3)
->>> one = Report(np.array([2, 0]), np.array([True, False]), 40, 8, {})
+>>> one = SimulatorOnly(np.array([2, 0]), np.array([True, False]), 40, 8, {})
 >>> record(ledger, Prices(whole=100, missed=None), 0, one)
 Traffic(up=40, down=208, answered=1)
 >>> ledger.up.tolist(), ledger.down.tolist()
@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from fl_sketch import trees, validate
-from fl_sketch.engine.round import Report
+from fl_sketch.engine.round import SimulatorOnly
 from fl_sketch.keys import round_keys
 from fl_sketch.protocols import Algorithm, Link, Server, Tree
 from fl_sketch.transforms.error_feedback import ErrorFeedbackState
@@ -67,14 +67,16 @@ def empty(population: int) -> Ledger:
     return Ledger(up, down, never, heard, asked, answered)
 
 
-def record(ledger: Ledger, prices: Prices, number: int, report: Report) -> Traffic:
+def record(
+    ledger: Ledger, prices: Prices, number: int, report: SimulatorOnly
+) -> Traffic:
     """Writes one round into the ledger and returns what it cost.
 
     Args:
       ledger: written in place.
       prices: of fetching the model.
       number: of the round, from zero.
-      report: of this round, as numpy arrays.
+      report: what a simulator sees of this round, as numpy arrays.
     """
     places = report.clients >= 0
     asked, answered = report.clients[places], report.answered[places]
@@ -120,8 +122,9 @@ def overheard(algorithm: Algorithm, params: Tree, batches) -> Talk:
 
         def mean(message):
             if algorithm.mechanism:  # it may refuse such an exchange
-                state = algorithm.mechanism.init()
-                algorithm.mechanism.bound(state, len(sent), message, keys)
+                state, number = algorithm.mechanism.init(), len(sent)
+                told = algorithm.mechanism.told(number, message, work.diagnostics)
+                algorithm.mechanism.bound(state, number, told, keys)
             sent.append(sum(leaf.size for leaf in jax.tree.leaves(message)))
             return message
 
@@ -132,7 +135,8 @@ def overheard(algorithm: Algorithm, params: Tree, batches) -> Talk:
         work = algorithm.local.run(server, state, batches, keys)
         delivery, _ = algorithm.uplink.mean(work.update, memory, keys, Link(mean))
         stateful = bool(jax.tree.leaves((state, memory.client)))
-        bits = None if isinstance(delivery.bits, jax.Array) else int(delivery.bits)
+        bits = delivery.bits + (algorithm.mechanism.bits if algorithm.mechanism else 0)
+        bits = None if isinstance(bits, jax.Array) else int(bits)
         talk.append(Talk(tuple(sent), bits, stateful))
 
     jax.eval_shape(client, params, batches)

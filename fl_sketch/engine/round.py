@@ -21,7 +21,7 @@ from fl_sketch.engine.cohort import Cohort, padded
 from fl_sketch.engine.guard import Guard
 from fl_sketch.engine.mesh import AXIS
 from fl_sketch.keys import batch_key, round_keys
-from fl_sketch.protocols import Algorithm, Key, Memory, Server, Tree
+from fl_sketch.protocols import Algorithm, Key, Memory, Roots, Server, Tree
 from fl_sketch.trees import varying_like
 from fl_sketch.wire import FLOAT_BITS
 
@@ -40,15 +40,22 @@ class State(NamedTuple):
     clients: Client  # leading axis: the population
 
 
-class Report(NamedTuple):
-    """What a round says of itself, beside its effect."""
+class SimulatorOnly(NamedTuple):
+    """What a simulator sees of a round and nobody else may, if the round is private."""
 
     clients: jax.Array  # shape=(places,), int32, who was asked; -1: nobody
     answered: jax.Array  # shape=(places,), bool
     bytes_up: jax.Array  # shape=(), uint32, that each of those who answered sent
     bytes_heard: jax.Array  # shape=(), uint32, that came back within the round
     diagnostics: dict[str, jax.Array]  # means over them; under a mechanism also its
-    # facts. For the simulator's eyes: they leave outside of any privacy.
+    # facts
+
+
+class Report(NamedTuple):
+    """What a round says of itself, beside its effect, by who may look at it."""
+
+    released: dict[str, jax.Array]  # by the mechanism, at the price of its noise
+    simulator_only: SimulatorOnly
 
 
 Fetch = Callable[[Any, jax.Array, Any, Key], Any]
@@ -79,7 +86,7 @@ def make_round(
     *,
     chunk: int = 1,
     recompute: bool = False,
-) -> Callable[[State, Key, Cohort, Any, Any], tuple[State, Report]]:
+) -> Callable[[State, Key | Roots, Cohort, Any, Any], tuple[State, Report]]:
     """Returns `round(state, key, cohort, data, plan) -> (state, report)`, not jitted.
 
     Args:
@@ -91,9 +98,9 @@ def make_round(
       recompute: whether clients repeat their local work in every pass, where an
         algorithm has several, instead of keeping the updates of the whole cohort.
 
-    `key` is that of the whole run; the round's number is in the state. `plan` is a
-    pytree with a row for each place of the cohort, or None; rows for the places that
-    fill up the last chunk may follow or be missing.
+    `key` is that of the whole run, or its roots; the round's number is in the state.
+    `plan` is a pytree with a row for each place of the cohort, or None; rows for the
+    places that fill up the last chunk may follow or be missing.
     """
     validate.at_least_one(chunk=chunk)
     server_tx = optax.with_extra_args_support(algorithm.server)
@@ -133,7 +140,7 @@ def make_round(
             return algorithm.uplink.mean(work.update, memory, keys, network)
 
         shapes = jax.eval_shape(work_of, *_first((rows, ids, plan)))
-        means, works, diagnostics, guard_state = device.exchange(
+        means, works, diagnostics, released, guard_state = device.exchange(
             work_of, deliver, shapes, server.guard, rows, ids, plan
         )
         server, estimate, traffic = _serve(
@@ -153,24 +160,24 @@ def make_round(
                 work_of, deliver, means, estimate, rows, ids, plan, works
             )
         server = server._replace(guard=guard_state)
-        return server, rows, traffic, diagnostics
+        return server, rows, traffic, diagnostics, released
 
     same, own = P(), P(AXIS)
     sharded = jax.shard_map(
         on_device,
         mesh=mesh,
         in_specs=(same, own, own, own, same, own, same, same),
-        out_specs=(same, own, same, same),
+        out_specs=(same, own, same, same, same),
     )
 
-    def run(state: State, key: Key, cohort: Cohort, data, plan=None):
+    def run(state: State, key: Key | Roots, cohort: Cohort, data, plan=None):
         places = cohort.ids.size
         cohort = padded(cohort, mesh.size * chunk)
         plan = jax.tree.map(lambda p: _repeat_last(p, cohort.ids.size - len(p)), plan)
         at = cohort.ids if cohort.rows is None else cohort.rows
         rows = jax.tree.map(lambda bank: bank[at], state.clients)
         ids, weights, denominator = cohort[:3]
-        server, rows, traffic, diagnostics = sharded(
+        server, rows, traffic, diagnostics, released = sharded(
             state.server, rows, ids, weights, denominator, plan, data, key
         )
         # Absent clients keep their state: places without weight write nowhere.
@@ -183,8 +190,8 @@ def make_round(
         )
         asked = jnp.where(cohort.asked, cohort.ids, -1)[:places]
         answered = cohort.weights[:places] > 0
-        report = Report(asked, answered, *traffic, diagnostics)
-        return State(server, clients), report
+        seen = SimulatorOnly(asked, answered, *traffic, diagnostics)
+        return State(server, clients), Report(released, seen)
 
     return run
 
@@ -202,9 +209,9 @@ class _Device(NamedTuple):
     round: jax.Array
 
     def exchange(self, work_of, deliver, shapes, state, rows, ids, plan):
-        """Returns (means of all exchanges, works if kept, diagnostics, guard's state).
+        """Returns means of all exchanges, works if kept, diagnostics, facts released.
 
-        `state` is the guard's before the round.
+        And the guard's state after the round; `state` is that before it.
         """
 
         def addend(known, row, work, client):
@@ -216,7 +223,7 @@ class _Device(NamedTuple):
             sent, linear = addend(known, row, work, client)
             if not self.guard.adds_first:
                 sent = linear(sent)
-            return self.guard.bound(len(known), sent, client)
+            return self.guard.bound(len(known), sent, client, work.diagnostics)
 
         def total_after(known, total):
             """Returns the device's sum of messages."""
@@ -241,7 +248,7 @@ class _Device(NamedTuple):
         (total, diagnostics), works = self._visit(first_pass, rows, ids, plan)
         total, diagnostics = jax.lax.psum((total_after((), total), diagnostics), AXIS)
         rejected = total.rejected
-        mean, state, facts = self.guard.release(0, total, state)
+        mean, state, *facts = self.guard.release(0, total, state)
         means = [_as_heard(mean, self.round)]
         for exchange in range(1, exchanges):
 
@@ -251,11 +258,11 @@ class _Device(NamedTuple):
 
             total = self._visit(next_pass, rows, ids, plan, works)[0]
             total = jax.lax.psum(total_after(tuple(means), total), AXIS)
-            mean, state, more = self.guard.release(exchange, total, state)
+            mean, state, *more = self.guard.release(exchange, total, state)
             means.append(_as_heard(mean, self.round))
-            facts = jax.tree.map(jnp.add, facts, more)
+            facts = [_added(one, other) for one, other in zip(facts, more, strict=True)]
         diagnostics = self.guard.averaged(diagnostics, self.present, rejected)
-        return tuple(means), works, diagnostics | facts, state
+        return tuple(means), works, diagnostics | facts[0], facts[1], state
 
     @property
     def sums(self) -> dict[str, Any]:
@@ -333,7 +340,8 @@ def _serve(algorithm, server, server_tx, deliver, means, sums, shapes, rows, ids
         heard = delivery.bits_heard
         if algorithm.local.hears_mean:
             heard = FLOAT_BITS * trees.size(means)
-        traffic = (whole_bytes(delivery.bits), whole_bytes(heard))
+        more = algorithm.mechanism.bits if algorithm.mechanism else 0
+        traffic = (whole_bytes(delivery.bits + more), whole_bytes(heard))
         return after, delivery.estimate, traffic
 
     one_row, one_id = jax.tree.map(lambda leaf: leaf[:1], (rows, ids))
@@ -370,6 +378,14 @@ def _weighted_sum(weights, values):
     shape = (-1,) + (1,) * (values.ndim - 1)
     weights = weights.reshape(shape)
     return jnp.sum(jnp.where(weights != 0, weights * values, 0), axis=0)
+
+
+def _added(one: dict, other: dict) -> dict:
+    """Returns both, sums where they have the same name."""
+    return {
+        name: sum(part[name] for part in (one, other) if name in part)
+        for name in {**one, **other}
+    }
 
 
 def _first(tree):

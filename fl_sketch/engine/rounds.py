@@ -7,15 +7,15 @@ import jax.numpy as jnp
 
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.round import Report, State
-from fl_sketch.keys import Purpose, for_purpose
-from fl_sketch.protocols import Key
+from fl_sketch.keys import cohort_key
+from fl_sketch.protocols import Key, Roots
 
 
 def run_rounds(
     one_round: Callable,
     sampler: Sampler,
     state: State,
-    key: Key,
+    key: Key | Roots,
     data,
     count: jax.typing.ArrayLike,
     *,
@@ -30,7 +30,7 @@ def run_rounds(
       one_round: `(state, key, cohort, data) -> (state, report)`, of `make_round`.
       sampler: of the cohorts.
       state: before the first of these rounds.
-      key: of the whole run.
+      key: of the whole run, or its roots.
       data: what `fetch` reads.
       count: how many, at most `most`.
       most: of how many rounds there is room for reports.
@@ -41,7 +41,7 @@ def run_rounds(
     """
 
     def step(state):
-        cohort = sampler(for_purpose(key, state.server.round, Purpose.COHORT))
+        cohort = sampler(cohort_key(key, state.server.round))
         return one_round(state, key, cohort, data)
 
     def body(number, carry):

@@ -109,7 +109,7 @@ def advancing(
             state, report = one_call(state._replace(clients=rows), 1)
             report, rows = jax.device_get((report, state.clients))
             report = jax.tree.map(lambda leaf: leaf[:1], report)
-            (answered,) = np.nonzero(report.answered[0])
+            (answered,) = np.nonzero(report.simulator_only.answered[0])
             for leaf, new in zip(
                 jax.tree.leaves(bank), jax.tree.leaves(rows), strict=True
             ):

@@ -5,6 +5,7 @@ bytes, and every array carries a checksum (zip's CRC-32) which reading verifies.
 file gets its name only when it is complete and on the disk.
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -30,7 +31,7 @@ def save(folder: pathlib.Path, number: int, tree: Any, *, keep: int = KEEP) -> N
     Raises:
       OSError: if it cannot be written; the earlier ones are as they were.
     """
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)  # it has what clients keep
     path = folder / f"round_{number:08d}.npz"
     with files.replacing(path) as partial, open(partial, "wb") as file:
         write(file, tree)
@@ -75,6 +76,16 @@ def newest(
     if numbers:
         msg = f"None of the {len(numbers)} checkpoints in {folder} can be read."
         raise Unreadable(msg)
+    return None
+
+
+def peek(folder: pathlib.Path, name: str) -> Any | None:
+    """Returns one array of the newest checkpoint that has it, or None."""
+    for number in reversed(rounds(folder)):
+        with contextlib.suppress(Exception):  # `newest` will say what is wrong
+            path = folder / f"round_{number:08d}.npz"
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+                return arrays[name]
     return None
 
 

@@ -104,6 +104,7 @@ def check_counts(config: ConfigDict) -> None:
         validate.at_least_one(
             clients=config.data.clients, per_client=config.data.per_client
         )
+        validate.in_range(0, datasets.MOST_CLASSES, classes=config.data.classes)
     with section("client"):
         validate.at_least_one(steps=config.client.steps, batch=config.client.batch)
         validate.one_of(BATCHES, batches=config.client.batches)
@@ -176,11 +177,16 @@ def weighted_sampler_of(config: ConfigDict, sampler, starts: jax.Array):
 
 def splits_of(config: ConfigDict, data_dir: str | None) -> datasets.Splits:
     """Returns the data, texts as tokens."""
-    splits = datasets.load(config.data.name, data_dir)
+    data = config.data
+    splits = datasets.load(data.name, data_dir)
     with section("data"):
-        return text.encoded(
-            splits, length=config.data.length, most=config.data.vocabulary
+        encoded = text.encoded(
+            splits,
+            length=data.length,
+            most=data.vocabulary,
+            vocabulary_file=data.vocabulary_file,
         )
+        return datasets.with_classes(encoded, data.classes)
 
 
 def partition_of(

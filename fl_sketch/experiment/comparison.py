@@ -17,9 +17,11 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from fl_sketch import files, validate
-from fl_sketch.experiment import grid, standings
+from fl_sketch.experiment import grid, odometer, selection, standings
+from fl_sketch.experiment.selection import select
 from fl_sketch.experiment.standings import Row
 from fl_sketch.experiment.sweep import sweep
+from fl_sketch.privacy.composition import Trials
 
 
 class Method(NamedTuple):
@@ -45,7 +47,10 @@ class Comparison(NamedTuple):
       methods: by name; the first is the one that others are measured by.
       seeds: that are reported.
       tuning_seed: of the search.
-      tuning_rounds: of the search; 0: as many as are reported.
+      tuning_rounds: of the search; 0: as many as are reported. A private search has
+        the noise of the whole run.
+      tuning_keys: of the config, that hold in the search alone: another data set, say,
+        with data.public=True if nobody has to be protected there.
       last: of how many evaluations the mean counts, the last ones.
     """
 
@@ -54,6 +59,7 @@ class Comparison(NamedTuple):
     seeds: Sequence[int] = (0, 1, 2)
     tuning_seed: int = 100
     tuning_rounds: int = 0
+    tuning_keys: Mapping[str, Any] = {}
     last: int = 1
 
 
@@ -91,6 +97,7 @@ def run(
     *,
     settings: Sequence[str] = (),
     only: Sequence[str] = (),
+    trials: Trials | None = None,
     say: Callable[[str], None] = tqdm.write,
 ) -> list[Row]:
     """Runs a comparison, or what an earlier one in the folder left of it.
@@ -103,6 +110,8 @@ def run(
       data_dir: of raw data sets.
       settings: lines "key=value" for the config of every method.
       only: names of methods; empty: all.
+      trials: how many runs a private selection makes of each method that is tuned, in
+        place of a search and of seeds; None: no private selection.
       say: prints a line.
 
     Returns:
@@ -125,6 +134,21 @@ def run(
         for number, (name, config) in enumerate(configs.items(), 1):
             method, own = comparison.methods[name], folder / _slug(name)
             say(f"{name} ({number} of {len(configs)})")
+            if trials and method.tune:
+                best, found = select(
+                    config,
+                    method.tune,
+                    trials,
+                    own,
+                    data_dir,
+                    last=comparison.last,
+                    say=say,
+                )
+                bar.update(2)
+                rows.append(standings.row(name, best, found, comparison.last))
+                evaluations += [{"method": name, **row} for row in found]
+                say("  " + standings.said(rows[-1]))
+                continue
             points = _searched(comparison, method, config, own / "tuning", data_dir)
             best = _best(points, say)
             searched += [{"method": name, **point} for point in points]
@@ -139,8 +163,12 @@ def run(
             say("  " + standings.said(rows[-1]))
     if searched:
         files.write_rows(folder / "search.csv", searched)
-    standings.write(folder, rows, evaluations, comparison.last)
-    for line in standings.table(rows):
+    released = odometer.below(folder, selection.FOLDER)
+    if released:
+        odometer.write(folder, released)
+    given = odometer.said(odometer.total(released))
+    standings.write(folder, rows, evaluations, comparison.last, given)
+    for line in (*standings.table(rows), *given):
         say(line)
     say(f"results in {workdir}")
     return rows
@@ -165,7 +193,10 @@ def _searched(comparison, method, config, folder, data_dir) -> list[Row]:
     if not method.tune:
         return []
     config = config.copy_and_resolve_references()
+    config.update_from_flattened_dict(dict(comparison.tuning_keys))
     if comparison.tuning_rounds and not method.whole:
+        # The noise of fewer rounds would be less, and so would what it costs.
+        config.privacy.planned_rounds = config.privacy.planned_rounds or config.rounds
         config.rounds = min(config.rounds, comparison.tuning_rounds)
     over = [f"{key}={','.join(map(str, v))}" for key, v in method.tune.items()]
     over.append(f"seed={comparison.tuning_seed}")

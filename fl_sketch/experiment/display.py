@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from fl_sketch.engine.ledger import FLOAT_BYTES
+from fl_sketch.experiment import rows
 from fl_sketch.experiment.build import Experiment
 
 COLUMNS = {
@@ -20,6 +21,13 @@ COLUMNS = {
     "rounds/s": (9, "{:.1f}"),
 }
 EPSILON = (9, "{:.4f}")
+NOISED = (14, "{:.4f}")
+
+
+SECRET = {
+    "system": "noise, cohorts and batches from the operating system",
+    "simulated": "SIMULATED: noise, cohorts and batches follow from the config",
+}
 
 
 def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
@@ -36,7 +44,7 @@ def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
         f"  {config.rounds} rounds, cohorts: {_cohorts(config)}; held in memory: "
         f"updates of {facts['kept_updates']}; privacy: {_kept(experiment.promise)}",
         *_bank(facts),
-        *_how(experiment.promise),
+        *_how(experiment.promise, config.rounds),
     ]
 
 
@@ -67,18 +75,18 @@ def _kept(promise) -> str:
     return f"epsilon {promise.epsilon(promise.rounds):.4g} at delta {promise.delta:g}"
 
 
-def _how(promise) -> list[str]:
-    """Returns a line on what makes a run private, if anything does."""
+def _how(promise, asked: int) -> list[str]:
+    """Returns lines on what makes a run private, if anything does."""
     if promise is None or not promise.noise_multiplier:
         return []
     plan, rounds = promise.plan, promise.rounds
     many = plan.releases * promise.per_round
-    asked = plan.steps // promise.per_round
     early = f" (not {asked}, which would pass target_epsilon)" * (rounds < asked)
     return [
         f"  for every {promise.unit} after {rounds} rounds{early}: {plan.relation}, "
         f"{promise.accountant}, noise multiplier {promise.noise_multiplier:.4g}, "
-        f"{many} release{'s' * (many > 1)} a round"
+        f"{many} release{'s' * (many > 1)} a round",
+        f"  {SECRET[promise.randomness]}; train loss and bytes are the simulator's own",
     ]
 
 
@@ -97,16 +105,18 @@ def _cohorts(config: ConfigDict) -> str:
     return f"{config.cohort.sampling}, {config.cohort.size}"
 
 
-def head(promise=None) -> str:
+def head(experiment: Experiment) -> str:
     """Returns the head of the table of rows, epsilon included where there is one."""
     columns = dict(COLUMNS)
-    if promise and promise.noise_multiplier:
+    if experiment.private:
         columns["epsilon"] = EPSILON
+    columns |= {name.replace("_train_", " "): NOISED for name in experiment.noised}
     return " ".join(f"{name:>{width}}" for name, (width, _) in columns.items())
 
 
 def row(values: Mapping[str, Any]) -> str:
     """Returns one evaluation as a line of the table."""
+    values = rows.plain(values)
     cells = (
         values["round"],
         values["train_loss"],
@@ -117,8 +127,10 @@ def row(values: Mapping[str, Any]) -> str:
         values["rounds_per_second"],
     )
     columns = list(COLUMNS.values())
-    if values.get("epsilon") is not None:
+    if values.get("epsilon") not in (None, ""):
         cells, columns = (*cells, values["epsilon"]), [*columns, EPSILON]
+    noised = [values[name] for name in values if name.startswith("noised_")]
+    cells, columns = (*cells, *noised), [*columns, *[NOISED] * len(noised)]
     return " ".join(
         f"{form.format(cell):>{width}}"
         for (width, form), cell in zip(columns, cells, strict=True)
@@ -127,13 +139,25 @@ def row(values: Mapping[str, Any]) -> str:
 
 def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
     """Returns the lines that end a run."""
+    summary = rows.plain(summary)
     up = summary["bytes_up_per_client_round"] / 1e3
     down = summary["bytes_down_per_client_round"] / 1e3
     return [
         f"test accuracy {summary['test_accuracy']:.4f} after {summary['rounds']} "
         f"rounds; {up:.4g} kB up and {down:.4g} kB down a client and round; compiled "
         f"in {summary['compile_seconds']:.1f} s",
+        *_given_away(summary),
         f"results in {workdir}",
+    ]
+
+
+def _given_away(summary: Mapping[str, Any]) -> list[str]:
+    if summary["epsilon"] is None:
+        return []
+    how = " (simulated)" * (summary["randomness"] == "simulated")
+    return [
+        f"given away of every {summary['privacy_unit']}: epsilon "
+        f"{summary['epsilon']:.4g} at delta {summary['delta']:g}{how}"
     ]
 
 

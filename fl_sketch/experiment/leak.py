@@ -19,7 +19,7 @@ from fl_sketch.audit import gradient_inversion as inversion
 from fl_sketch.audit import likeness
 from fl_sketch.data.examples import Examples, normalise
 from fl_sketch.experiment import choices
-from fl_sketch.experiment.build import Program, prepare
+from fl_sketch.experiment.program import Program, prepare
 from fl_sketch.experiment.ranking import named
 from fl_sketch.experiment.standings import half_width
 from fl_sketch.keys import round_keys

@@ -2,7 +2,11 @@
 
 Everything that a run must know to go on is a `Progress`: one that was saved and
 loaded again goes on exactly as if nothing had happened, since cohorts, batches and
-sketches are functions of the seed and of the round's number.
+sketches are functions of the run's roots and of the round's number.
+
+The control flow of a private run reads released quantities only: parameters, what is
+measured of them on test data, and the clock. What clients measured is written down for
+the simulator and decides nothing.
 """
 
 import time
@@ -14,6 +18,7 @@ import numpy as np
 
 from fl_sketch import engine
 from fl_sketch.engine import ledger
+from fl_sketch.experiment import rows
 from fl_sketch.experiment.build import Compiled, Experiment
 
 Row = dict[str, Any]
@@ -39,6 +44,8 @@ class Progress(NamedTuple):
     state: engine.State
     ledger: ledger.Ledger
     losses: np.ndarray  # of the rounds since the last row; NaN: nobody took part
+    noised: dict[str, np.ndarray]  # the same of what was released beside the model
+    noise_multiplier: np.ndarray  # z, with which the run began; 0: no noise
 
 
 class Watch(NamedTuple):
@@ -61,8 +68,15 @@ class Watch(NamedTuple):
 
 def begin(experiment: Experiment, eval_every: int) -> Progress:
     """Returns the progress of a run that has not begun."""
-    losses = np.full(eval_every, np.nan, np.float32)
-    return Progress(experiment.start(), ledger.empty(experiment.population), losses)
+    promise = experiment.promise
+    empty = np.full(eval_every, np.nan, np.float32)
+    return Progress(
+        experiment.start(),
+        ledger.empty(experiment.population),
+        empty.copy(),
+        {name: empty.copy() for name in experiment.noised},
+        np.float64(promise.noise_multiplier if promise else 0),
+    )
 
 
 def train(
@@ -70,34 +84,35 @@ def train(
     compiled: Compiled,
     progress: Progress,
     *,
-    rounds: int,
     checkpoint_every: int,
+    rounds: int | None = None,
     watch: Watch = Watch(),  # noqa: B008 - immutable
 ) -> Progress:
-    """Runs an experiment from where it stands.
+    """Runs an experiment from where it stands, never beyond its budget of privacy.
 
     Args:
       experiment: made by `build`.
       compiled: its programs.
       progress: used up by this call.
-      rounds: how many, in all.
       checkpoint_every: how many rounds between saves; the last round is saved too.
+      rounds: with which to end; None, or more than the experiment has: with its last.
       watch: of the run.
 
     Returns:
       The last progress.
 
     Raises:
-      NotFinite: naming the first round whose training loss was not, or the round
-        after which the test loss was not.
+      NotFinite: naming the first round whose training loss was not, unless the run is
+        private, or the round after which the test loss was not.
       Stopped: after saving, if the watch asks for it.
     """
-    state, book, losses = progress
+    state, book, losses, noised, z = progress
+    last = min(rounds or experiment.rounds, experiment.rounds)
     eval_every = losses.size
     done = int(state.server.round)
     pace, spent, since = 1, 0.0, done
-    while done < rounds:
-        next_stop = min(_next(done, eval_every), _next(done, checkpoint_every), rounds)
+    while done < last:
+        next_stop = min(_next(done, eval_every), _next(done, checkpoint_every), last)
         count = min(pace, next_stop - done)
         begin = time.perf_counter()
         state, reports = compiled.advance(state, count)
@@ -106,54 +121,72 @@ def train(
         spent += seconds
         for number in range(done, done + count):
             report = jax.tree.map(lambda leaf, i=number - done: leaf[i], reports)
-            ledger.record(book, experiment.prices, number, report)
-            losses[number % eval_every] = _loss(report, number)
+            ledger.record(book, experiment.prices, number, report.simulator_only)
+            losses[number % eval_every] = _loss(report.simulator_only)
+            if not experiment.private:
+                _require_finite(report.simulator_only, number)
+            for name, kept in noised.items():
+                kept[number % eval_every] = report.released[name]
         done += count
         watch.rounds(done, float(losses[(done - 1) % eval_every]))
         pace = max(1, min(eval_every, int(CALL_SECONDS * count / seconds)))
         pace, stopping = watch.agree(pace, watch.stop())
-        if done % eval_every == 0 or done == rounds:
-            row = _row(done, losses, compiled.evaluate(state), book)
-            row["epsilon"] = experiment.promise and experiment.promise.epsilon(done)
+        if done % eval_every == 0 or done == last:
+            now = Progress(state, book, losses, noised, z)
+            row = _row(experiment, done, now, compiled.evaluate(state))
             watch.row(row | {"rounds_per_second": (done - since) / spent})
             spent, since = 0.0, done
-            losses[:] = np.nan
-        if stopping or done % checkpoint_every == 0 or done == rounds:
-            watch.save(done, Progress(state, book, losses))
-        if stopping and done < rounds:
+            for kept in (losses, *noised.values()):
+                kept[:] = np.nan
+        if stopping or done % checkpoint_every == 0 or done == last:
+            watch.save(done, Progress(state, book, losses, noised, z))
+        if stopping and done < last:
             raise Stopped(done)
-    return Progress(state, book, losses)
+    return Progress(state, book, losses, noised, z)
 
 
 def _next(done: int, every: int) -> int:
     return (done // every + 1) * every
 
 
-def _loss(report: engine.Report, number: int) -> float:
-    if not report.answered.any():
-        return np.nan
-    loss = report.diagnostics["loss"]
-    if not np.isfinite(loss):
+def _loss(seen: engine.SimulatorOnly) -> float:
+    """Returns the training loss of a round; NaN if nobody took part."""
+    return seen.diagnostics["loss"] if seen.answered.any() else np.nan
+
+
+def _require_finite(seen: engine.SimulatorOnly, number: int) -> None:
+    loss = seen.diagnostics["loss"]
+    if seen.answered.any() and not np.isfinite(loss):
         msg = (
             f"The training loss is {loss} in round {number + 1}: "
             "a smaller client.rate or server.rate may help."
         )
         raise NotFinite(msg)
-    return loss
 
 
-def _row(done: int, losses: np.ndarray, found: dict[str, float], book) -> Row:
+def _row(experiment: Experiment, done: int, now: Progress, found) -> Row:
     if not np.isfinite(found["test_loss"]):
         msg = (
             f"The test loss is {found['test_loss']} after round {done}: "
             "a smaller server.rate may help."
         )
         raise NotFinite(msg)
-    seen = losses[np.isfinite(losses)]
-    return {
+    promise, book = experiment.promise, now.ledger
+    row = {
         "round": done,
-        "train_loss": float(seen.mean()) if seen.size else float("nan"),
+        "train_loss": _mean(now.losses),
         **found,
+        **{name: _mean(kept) for name, kept in now.noised.items()},
         "bytes_up_total": int(book.up.sum()),
         "bytes_down_total": int(book.down.sum()),
+        "epsilon": promise and promise.epsilon(done),
     }
+    if experiment.private:
+        row |= {"delta": promise.delta, "randomness": promise.randomness}
+    return rows.marked(row, experiment.private)
+
+
+def _mean(values: np.ndarray) -> float:
+    """Returns the mean of those that are finite; NaN if none is."""
+    seen = values[np.isfinite(values)]
+    return float(seen.mean()) if seen.size else float("nan")

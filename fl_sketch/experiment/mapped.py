@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch import engine, validate
+from fl_sketch import chacha, engine, validate
 from fl_sketch.data import clients
-from fl_sketch.experiment import choices, memory
-from fl_sketch.experiment.build import Program
+from fl_sketch.experiment import choices, memory, secrets
 from fl_sketch.experiment.grid import Group
-from fl_sketch.protocols import Key
+from fl_sketch.experiment.program import Program
+from fl_sketch.protocols import Key, Roots
 
 MAPS = ("loop", "vmap")
 
@@ -69,6 +69,7 @@ def compile_points(program: Program, group: Group, how: str) -> Mapped:
     seeded, data = _data(program, group.seeds)
     table = np.array([list(own.values()) for own in group.numbers], np.float32)
     table, seeded = jax.device_put((table, seeded), program.same)
+    own = _secrets(program, group)
     start, *_ = _over_points(program, group, (1, 1))
     states = jax.jit(start, out_shardings=program.same)(table, seeded)
 
@@ -76,7 +77,7 @@ def compile_points(program: Program, group: Group, how: str) -> Mapped:
     for at_once in _fewer_and_fewer(most):
         _, rounds, evaluate = _over_points(program, group, at_once)
         rounds = jax.jit(rounds, donate_argnums=2, out_shardings=program.same)
-        rounds = rounds.lower(table, seeded, states, data, 0, 0).compile()
+        rounds = rounds.lower(table, seeded, states, own, data, 0, 0).compile()
         evaluate = jax.jit(evaluate)
         evaluate = evaluate.lower(table, seeded, states.server.params, program.test)
         evaluate = evaluate.compile()
@@ -85,7 +86,7 @@ def compile_points(program: Program, group: Group, how: str) -> Mapped:
             break
 
     def advance(states, done, count):
-        states, reports = rounds(table, seeded, states, data, done, count)
+        states, reports = rounds(table, seeded, states, own, data, done, count)
         return states, _points_first(reports)
 
     def measure(states):
@@ -133,15 +134,18 @@ def _over_points(program: Program, group: Group, at_once: tuple[int, int]):
 
         return _over(at_once, one)(table, seeds, ())
 
-    def rounds(table, seeds, states, data, done, count):
-        def one(row, seed, state):
+    def rounds(table, seeds, states, secrets, data, done, count):
+        def one(row, seed, own):
+            state, secret = own
             # The same number for all points: what it decides is not batched either.
             server = state.server._replace(round=jnp.int32(done))
-            own = data._replace(starts=seed.starts)
             state = state._replace(server=server)
-            return program.rounds(numbers(row), state, seed.key, own, count)
+            # Without a secret, points of a seed share its cohorts and batches.
+            roots = Roots(seed.key, seed.key if secret is None else secret)
+            dealt = data._replace(starts=seed.starts)
+            return program.rounds(numbers(row), state, roots, dealt, count)
 
-        return _over(at_once, one)(table, seeds, states)
+        return _over(at_once, one)(table, seeds, (states, secrets))
 
     def evaluate(table, seeds, params, test):
         def one(row, seed, params):
@@ -187,6 +191,23 @@ def _data(program: Program, seeds: Sequence[int]) -> tuple[Seeded, clients.Resid
     indices = jnp.concatenate([data.indices for data in each])
     data = clients.Resident(each[0].examples, indices, None)
     return Seeded(keys, jnp.stack(starts)), jax.device_put(data, program.same)
+
+
+def _secrets(program: Program, group: Group) -> Key | None:
+    """Returns a secret root for each point, [seeds, numbers]; None: nothing is private.
+
+    Points never share one: what their noise has in common could be taken out.
+    """
+    if not program.private:
+        return None
+    words = []
+    for point in group.points:
+        config = group.config.copy_and_resolve_references()
+        config.update_from_flattened_dict(point)
+        words.append(chacha.words_of(secrets.made_for(config).reveal()))
+    shape = len(group.seeds), len(group.numbers), -1
+    wrap = jax.jit(chacha.from_words, out_shardings=program.same)
+    return wrap(np.stack(words).reshape(shape))
 
 
 def _points_first(tree: Any) -> Any:

@@ -1,5 +1,7 @@
 """From the values of a config to the algorithm that they name, and its parts."""
 
+import jax
+import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from fl_sketch import models, trees
@@ -7,6 +9,8 @@ from fl_sketch.algorithms import catalog
 from fl_sketch.data import datasets, text
 from fl_sketch.experiment.choices import Numbers, section
 from fl_sketch.protocols import Algorithm, Compressor, Sketch, Tree
+
+WATCHED = ("train_loss", "train_accuracy")  # what clients measure, where asked to
 
 
 def loss_of(config: ConfigDict, classes: int, numbers: Numbers) -> models.Loss:
@@ -46,6 +50,15 @@ def compressor_of(config: ConfigDict, d: int, name: str) -> Compressor:
         return catalog.build_compressor(
             name, d, compression=compressor.compression, levels=compressor.levels
         )
+
+
+def measured(loss: models.Loss, params: Tree, batch) -> dict[str, jax.Array]:
+    """Returns a client's loss and accuracy on a batch, by the names of `WATCHED`."""
+    ones = jnp.ones(batch.targets.shape[0])
+    inputs = datasets.normalise(batch.inputs)
+    sums = loss.metrics(params, inputs, batch.targets, ones)
+    found = (sums["loss"] / sums["count"], sums["correct"] / sums["count"])
+    return dict(zip(WATCHED, found, strict=True))
 
 
 def algorithm_of(

@@ -6,6 +6,7 @@ from typing import Any
 
 from fl_sketch import files
 from fl_sketch.experiment import standings
+from fl_sketch.experiment.rows import all_plain
 
 FILES = ("comparison.csv", "sweep.csv", "metrics.csv")
 
@@ -42,7 +43,7 @@ def evaluations_of(workdir: str, name: str) -> Iterator[dict[str, Any]]:
     if found is None:
         msg = f"Expected a folder with one of {', '.join(FILES)}, got {workdir}."
         raise ValueError(msg)
-    rows = files.read_rows(folder / found)
+    rows = all_plain(files.read_rows(folder / found))
     if not rows or not {*standings.DRAWN} <= {*rows[0]}:
         msg = f"Expected rows with {', '.join(standings.DRAWN)} in {folder / found}."
         raise ValueError(msg)

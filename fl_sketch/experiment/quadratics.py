@@ -15,8 +15,7 @@ import numpy as np
 
 from fl_sketch import engine, files
 from fl_sketch.algorithms import dp_fedavg
-from fl_sketch.keys import round_keys
-from fl_sketch.privacy import accounting, bounding
+from fl_sketch.privacy import accounting, bounding, literature
 
 BOUNDS = {"clip": bounding.clip, "normalise": bounding.normalise}
 STARTS = {"w* + z": 1.0, "w* + z/5": 0.2}
@@ -65,7 +64,7 @@ class Settings(NamedTuple):
     def paper_noise_multiplier(self) -> float:
         """That of the paper's formula, the constant of which is nowhere stated."""
         plan = accounting.Plan(self.rounds, self.clients, self.clients)
-        return accounting.das_noise_multiplier(
+        return literature.das_noise_multiplier(
             plan, epsilon=self.epsilon, delta=self.delta
         )
 
@@ -130,14 +129,9 @@ def _run(settings, bound, noise_multiplier, task: Problem, first, key, threshold
     best = task.mean_loss(task.optimum)
 
     def step(state, _):
-        old = state.server
-        state, _ = one_round(state, key, everyone, None)
-        # What the server stepped by is the mean of bounded updates, and noise.
-        keys = round_keys(key, old.round, 0)
-        nothing = jnp.zeros_like(old.params)
-        noise = algorithm.mechanism.release((), 0, nothing, keys).mean
-        signal = (old.params - state.server.params) / rate - noise
-        snr = jnp.linalg.norm(signal) / jnp.linalg.norm(noise)
+        state, report = one_round(state, key, everyone, None)
+        seen = report.simulator_only.diagnostics
+        snr = jnp.sqrt(seen["signal_energy"] / seen["noise_energy"])
         now = state.server.params
         return state, (task.mean_loss(now) - best, snr, now - task.optimum)
 

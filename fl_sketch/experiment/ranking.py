@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fl_sketch.experiment.grid import Axis
+from fl_sketch.experiment.rows import all_plain
 from fl_sketch.experiment.standings import half_width
 
 Row = dict[str, Any]
@@ -20,7 +21,7 @@ def ranked(rows: Iterable[Mapping[str, Any]], axes: Sequence[Axis]) -> list[Row]
       rows: of sweep.csv; numbers may still be strings.
       axes: of the grid.
     """
-    last = {int(row["point"]): row for row in rows}
+    last = {int(row["point"]): row for row in all_plain(rows)}
     typed = [_typed(row, axes) for row in last.values()]
     return sorted(typed, key=lambda row: (*_order(row["test_accuracy"]), _loss(row)))
 

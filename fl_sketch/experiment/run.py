@@ -10,11 +10,21 @@ import jax
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.experiment import board, checkpoint, display, processes
+from fl_sketch.experiment import (
+    board,
+    checkpoint,
+    display,
+    odometer,
+    processes,
+    secrets,
+)
+from fl_sketch.experiment import rows as names
 from fl_sketch.experiment.build import Experiment, build
-from fl_sketch.experiment.loop import Progress, Watch, begin, train
+from fl_sketch.experiment.loop import NotFinite, Progress, Watch, begin, train
 from fl_sketch.experiment.signals import stopping_on_signals
 from fl_sketch.experiment.workdir import Workdir
+
+RUN = "run"  # what the odometer calls it
 
 
 def run(
@@ -55,15 +65,71 @@ def run(
         ended = json.loads(_from_first(lambda: json.dumps(folder.summary()).encode()))
         if ended:
             say(f"{workdir} holds this run already, done; its last row:")
-            say(display.head(experiment.promise))
+            say(display.head(experiment))
             say(display.row(ended | {"round": ended["rounds"]}))
+            if first:  # a run that was killed in its last moment
+                secrets.forget(folder.folder)
             return ended
-        summary = _train(config, experiment, folder, tensorboard, say)
+        if experiment.private:
+            experiment = _with_secret(config, data_dir, experiment, folder)
+        try:
+            summary = _train(config, experiment, folder, tensorboard, say)
+        except NotFinite:  # it would come to the same again
+            if first:
+                secrets.forget(folder.folder)
+            raise
         if first:
             summary = folder.finish(summary)
+            secrets.forget(folder.folder)
     for line in display.result(summary, workdir):
         say(line)
     return summary
+
+
+def _with_secret(config, data_dir, experiment: Experiment, folder: Workdir | None):
+    """Returns the experiment with the secret and the noise with which it began.
+
+    The first process reads both from the folder, or writes them there, and tells the
+    others.
+    """
+    z = experiment.promise.noise_multiplier
+
+    def begun() -> bytes:
+        own = _secret_in(folder, config, experiment)
+        entries = odometer.read(folder.folder)
+        kept = checkpoint.peek(folder.checkpoints, "noise_multiplier")
+        if kept is None:
+            kept = entries[0].noise_multiplier if entries else z
+        if not entries:
+            odometer.note(folder.folder, [odometer.entry(RUN, experiment.promise, 0)])
+        return json.dumps([own.reveal().hex(), float(kept)]).encode()
+
+    own, kept = json.loads(_from_first(begun))
+    if kept != z:  # by another version of the accountant
+        experiment = build(config, data_dir, noise_multiplier=kept)
+    return experiment.keyed(secrets.Secret(bytes.fromhex(own)))
+
+
+def _secret_in(folder: Workdir, config, experiment: Experiment) -> secrets.Secret:
+    """Returns the secret of the run in a folder; of a new one, keeps it there.
+
+    Raises:
+      ValueError: if the run has begun and its secret is gone.
+    """
+    if config.privacy.randomness == "seed":
+        return experiment.secret
+    kept = secrets.kept(folder.folder)
+    if kept is None:
+        if odometer.read(folder.folder) or checkpoint.rounds(folder.checkpoints):
+            msg = (
+                f"Expected the secret of the run in workdir={folder.folder}, without "
+                "which rounds would be released again with other noise, and it is "
+                "gone: take another workdir."
+            )
+            raise ValueError(msg)
+        kept = experiment.secret
+        secrets.keep(folder.folder, kept)
+    return kept
 
 
 def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
@@ -71,7 +137,7 @@ def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
     progress = _resume(folder, begin(experiment, config.eval_every), say)
     done = int(progress.state.server.round)
     compiled = experiment.compile()
-    say(display.head(experiment.promise))
+    say(display.head(experiment))
     last = dict(folder.rows[-1]) if folder and folder.rows else {}
     listeners = [last.update, lambda row: say(display.row(row))]
     if folder:
@@ -87,16 +153,19 @@ def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
         if folder:
             _save(folder, done, progress, config.checkpoint_keep, say)
 
-    # A run whose noise was given ends where its privacy does.
-    rounds = experiment.promise.rounds if experiment.promise else config.rounds
-    shown = display.bar(rounds, done, hidden=folder is None)
+    shown = display.bar(experiment.rounds, done, hidden=folder is None)
     with stopping_on_signals() as stop, shown as move:
-        watch = Watch(on_row, move, on_save, stop, processes.agree)
+
+        def on_rounds(done, loss):
+            move(done, loss)
+            if folder and experiment.private:
+                _count(folder, experiment, done)
+
+        watch = Watch(on_row, on_rounds, on_save, stop, processes.agree)
         progress = train(
             experiment,
             compiled,
             progress,
-            rounds=rounds,
             checkpoint_every=config.checkpoint_every,
             watch=watch,
         )
@@ -111,14 +180,15 @@ def summary_of(
 ) -> dict[str, Any]:
     """Returns the facts of a run and what it came to."""
     up, down = int(progress.ledger.up.sum()), int(progress.ledger.down.sum())
-    # Without noise there is no guarantee, and without a mechanism no bound either.
-    private = bool(experiment.facts.get("noise_multiplier")) or None
-    return {
+    private = experiment.private or None
+    last = names.plain(last)
+    whole = {
         **experiment.facts,
         "rounds": int(progress.state.server.round),
         "test_accuracy": float(last["test_accuracy"]),
         "test_loss": float(last["test_loss"]),
         "train_loss": float(last["train_loss"]),
+        **{name: float(last[name]) for name in experiment.noised},
         "bytes_up_per_client_round": up / max(1, int(progress.ledger.answered.sum())),
         "bytes_down_per_client_round": down / max(1, int(progress.ledger.asked.sum())),
         "bytes_up_total": up,
@@ -128,6 +198,11 @@ def summary_of(
         "rounds_per_second": float(last["rounds_per_second"]),
         "compile_seconds": compile_seconds,
     }
+    return names.marked(whole, experiment.private)
+
+
+def _count(folder: Workdir, experiment: Experiment, done: int) -> None:
+    odometer.note(folder.folder, [odometer.entry(RUN, experiment.promise, done)])
 
 
 def _resume(folder: Workdir | None, fresh: Progress, say) -> Progress:

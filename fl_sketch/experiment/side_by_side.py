@@ -8,6 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from fl_sketch.experiment.rows import plain
 from fl_sketch.experiment.run import run
 
 Summary = dict[str, Any]
@@ -45,6 +46,7 @@ def side_by_side(
 
 def table(summaries: Mapping[str, Summary]) -> list[str]:
     """Returns a line for each run, and one on what the first one saves."""
+    summaries = {name: plain(summary) for name, summary in summaries.items()}
     lines = [ROW.format(*HEAD)]
     for name, summary in summaries.items():
         lines.append(

@@ -12,9 +12,10 @@ from ml_collections import ConfigDict
 from fl_sketch import files, validate
 from fl_sketch.audit import spectrum
 from fl_sketch.data import datasets
-from fl_sketch.experiment import checkpoint, choices, parts
+from fl_sketch.experiment import checkpoint, choices, parts, privately
 from fl_sketch.experiment.build import build
 from fl_sketch.experiment.loop import begin
+from fl_sketch.experiment.rows import MARK
 from fl_sketch.experiment.workdir import read_config
 from fl_sketch.protocols import Tree
 
@@ -35,7 +36,7 @@ def of_run(
 ) -> list[dict[str, Any]]:
     """Writes spectrum.csv and spectrum.png to a run's folder; returns the rows.
 
-    The loss is the one trained on, without the weight decay, which would add a known
+    Of a private run their names say that they are for the simulator only. The loss is the one trained on, without the weight decay, which would add a known
     constant to every eigenvalue, over examples drawn by the run's seed.
 
     Args:
@@ -71,8 +72,9 @@ def of_run(
         rows.append(_row(number, found[number]))
         say(ROW.format(*rows[-1].values()))
     folder = pathlib.Path(workdir)
-    files.write_rows(folder / "spectrum.csv", rows)
-    draw(found, folder / "spectrum.png")
+    mark = MARK if privately.asked_for(config) else ""  # it looks at clients' data
+    files.write_rows(folder / f"{mark}spectrum.csv", rows)
+    draw(found, folder / f"{mark}spectrum.png")
     return rows
 
 

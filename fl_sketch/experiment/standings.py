@@ -8,17 +8,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fl_sketch import files
+from fl_sketch.experiment.rows import all_plain, marked
 
 Row = dict[str, Any]
 CONFIDENCE = 0.95
-HEAD = ("method", "test accuracy", "at equal MB up", "MB up", "MB down", "chosen")
+HEAD = ("method", "test accuracy", "at equal MB up", "MB up", "MB down")
+PRIVATE = ("epsilon of a run",)
+LAST = ("chosen",)
 DRAWN = ("round", "test_accuracy", "bytes_up_total", "bytes_down_total")
 
 
 def by_point(rows: Iterable[Mapping[str, str]]) -> dict[int, list[Mapping[str, str]]]:
-    """Returns the evaluations of each point of a sweep, in order."""
+    """Returns the evaluations of each point of a sweep, in order, by plain names."""
     points: dict[int, list] = {}
-    for row in rows:
+    for row in all_plain(rows):
         points.setdefault(int(row["point"]), []).append(row)
     return points
 
@@ -52,7 +55,23 @@ def row(
         "bytes_up": statistics.fmean(float(end["bytes_up_total"]) for end in ends),
         "bytes_down": statistics.fmean(float(end["bytes_down_total"]) for end in ends),
         "rounds": int(ends[0]["round"]),
+        **_given_away(ends),
         "chosen": " ".join(f"{key}={value:g}" for key, value in chosen.items()),
+    }
+
+
+def _given_away(ends: Sequence[Mapping[str, str]]) -> Row:
+    """Returns the worst epsilon of the seeds, and its delta; empty: all is given away.
+
+    Seeds deal out the examples anew, on which a unit of examples depends.
+    """
+    spent = [float(end["epsilon"]) for end in ends if end.get("epsilon")]
+    if not spent:
+        return {"epsilon": "", "delta": "", "randomness": ""}
+    return {
+        "epsilon": max(spent),
+        "delta": ends[0]["delta"],
+        "randomness": ends[0]["randomness"],
     }
 
 
@@ -93,7 +112,11 @@ def said(row: Row) -> str:
 
 def table(rows: Sequence[Row]) -> list[str]:
     """Returns a table in markdown."""
-    cells = [HEAD, ["---"] * len(HEAD)]
+    private = PRIVATE if any(row["epsilon"] for row in rows) else ()
+    mark = " (simulator only)" * bool(private)  # exact bytes say who took part
+    own = (f"{name}{mark}" if "MB" in name else name for name in HEAD)
+    head = (*own, *private, *LAST)
+    cells = [head, ["---"] * len(head)]
     for row in rows:
         equal = row.get("accuracy_at_budget", math.nan)
         cells.append(
@@ -103,28 +126,51 @@ def table(rows: Sequence[Row]) -> list[str]:
                 "-" if math.isnan(equal) else f"{100 * equal:.2f}",
                 f"{row['bytes_up'] / 1e6:.4g}",
                 f"{row['bytes_down'] / 1e6:.4g}",
+                *[_private(row)] * len(private),
                 row["chosen"],
             ]
         )
     return ["| " + " | ".join(line) + " |" for line in cells]
 
 
+def _private(row: Row) -> str:
+    """Returns what a run of a method gives away, as a cell."""
+    if not row["epsilon"]:
+        return "all"
+    how = " (simulated)" * (row["randomness"] == "simulated")
+    return f"{float(row['epsilon']):.4g}{how}"
+
+
 def write(
-    folder: pathlib.Path, rows: list[Row], evaluations: list[Row], last: int
+    folder: pathlib.Path,
+    rows: list[Row],
+    evaluations: list[Row],
+    last: int,
+    given: Sequence[str] = (),
 ) -> None:
     """Writes the table, all numbers and the picture; adds the score at equal bytes.
 
     The budget is what the cheapest method sends, with the seed that sends most.
+
+    Args:
+      folder: where.
+      rows: a row for each method.
+      evaluations: all rows of all runs that are reported.
+      last: how many evaluations, the last ones, a score is the mean of.
+      given: lines on what all runs give away together.
     """
+    evaluations = all_plain(evaluations)
     sent: dict[str, list[float]] = {}
     for one in evaluations:
         sent.setdefault(one["method"], []).append(float(one["bytes_up_total"]))
     budget = min(map(max, sent.values()))
     for row in rows:
         row["accuracy_at_budget"] = at_budget(evaluations, row["method"], budget, last)
-    files.write_rows(folder / "comparison.csv", evaluations)
-    files.write_rows(folder / "standings.csv", rows)
-    files.write_text(folder / "standings.md", "\n".join(table(rows)) + "\n")
+    hidden = any(row["epsilon"] for row in rows)
+    for name, table_ in (("comparison.csv", evaluations), ("standings.csv", rows)):
+        files.write_rows(folder / name, [marked(row, hidden) for row in table_])
+    lines = [*table(rows), *(f"\n{line}." for line in given)]
+    files.write_text(folder / "standings.md", "\n".join(lines) + "\n")
     draw(evaluations, folder / "comparison.png")
 
 

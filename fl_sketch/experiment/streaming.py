@@ -22,8 +22,8 @@ from fl_sketch.data.examples import Examples
 from fl_sketch.engine import AXIS
 from fl_sketch.engine.cohort import Sampler, padded
 from fl_sketch.experiment import memory
-from fl_sketch.keys import Purpose, batch_key, for_purpose
-from fl_sketch.protocols import Key
+from fl_sketch.keys import batch_key, cohort_key
+from fl_sketch.protocols import Key, Roots
 
 FORMS = ("resident", "streamed")
 SHARE = 0.5  # of a device's free memory, that a resident data set may take
@@ -43,7 +43,7 @@ class Streamed(NamedTuple):
     """
 
     data: Callable[[int], streamed.OnHost]
-    places: Callable[[Key, jax.Array, jax.typing.ArrayLike], jax.Array]
+    places: Callable[[Key | Roots, jax.Array, jax.typing.ArrayLike], jax.Array]
     round: Callable[..., tuple[engine.State, engine.Report]]
 
 
@@ -66,7 +66,7 @@ def room(devices) -> float:
 
 def drawing(
     sampler: Sampler, *, multiple: int, steps: int, batch: int
-) -> Callable[[Key, jax.Array, jax.typing.ArrayLike], jax.Array]:
+) -> Callable[[Key | Roots, jax.Array, jax.typing.ArrayLike], jax.Array]:
     """Returns `(key, starts, number) -> places`, not jitted.
 
     Args:
@@ -77,7 +77,7 @@ def drawing(
     """
 
     def places(key, starts, number):
-        cohort = sampler(for_purpose(key, number, Purpose.COHORT))
+        cohort = sampler(cohort_key(key, number))
         ids = padded(cohort, multiple).ids
         keys = jax.vmap(lambda client: batch_key(key, number, client))(ids)
         return streamed.places(starts, keys, ids, steps=steps, batch=batch)
@@ -106,20 +106,24 @@ def on_batches(round_of: Callable, people_of: Callable) -> Callable:
     return rounds
 
 
-def compile_rounds(program, numbers, state, key: Key, data: streamed.OnHost) -> Advance:
+def compile_rounds(
+    program, numbers, state, key: Roots, data: streamed.OnHost
+) -> Advance:
     """Returns `advance` with its programs compiled.
 
     Args:
       program: with its streamed parts.
       numbers: the continuous keys.
       state: its shapes and shardings.
-      key: of the run.
+      key: the roots of the run.
       data: made by `Streamed.data`.
     """
     parts, mesh = program.streamed, program.mesh
     # Every process draws the cohorts for itself, on one device.
     alone = SingleDeviceSharding(mesh.local_devices[0])
-    own_key = jax.device_put(key.addressable_data(0), alone)
+    own_key = jax.tree.map(
+        lambda root: jax.device_put(root.addressable_data(0), alone), key
+    )
     own_starts = jax.device_put(data.starts, alone)
     draw = jax.jit(parts.places).lower(own_key, own_starts, 0).compile()
     spread = NamedSharding(mesh, P(AXIS))

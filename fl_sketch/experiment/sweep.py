@@ -18,9 +18,12 @@ from tqdm import tqdm
 
 from fl_sketch import engine
 from fl_sketch.engine import ledger
-from fl_sketch.experiment import grid, heatmap, mapped, memory, ranking
-from fl_sketch.experiment.build import build, prepare
+from fl_sketch.experiment import grid, heatmap, mapped, memory, odometer, ranking
+from fl_sketch.experiment import rows as names
+from fl_sketch.experiment.build import build
 from fl_sketch.experiment.loop import CALL_SECONDS, Row, Stopped
+from fl_sketch.experiment.program import prepare
+from fl_sketch.experiment.promise import Promise
 from fl_sketch.experiment.signals import stopping_on_signals
 from fl_sketch.experiment.workdir import Files, Workdir
 from fl_sketch.files import write_text
@@ -68,11 +71,13 @@ def sweep(
         else:
             times = _run_rest(outlines, folder, data_dir, how, say)
             results = summary_of(config, axes, outlines, folder.rows)
-            found = folder.finish({**results, "map": how, **times})
+            given = odometer.facts(odometer.total(odometer.read(folder.folder)))
+            found = folder.finish({**results, "map": how, **times, **given})
         last = ranking.ranked(folder.rows, axes)
-        lines = ranking.markdown(last, axes)
+        given = odometer.said(odometer.total(odometer.read(folder.folder)))
+        lines = [*ranking.markdown(last, axes), *(f"\n{line}." for line in given)]
         write_text(folder.folder / "sweep.md", "\n".join(lines) + "\n")
-    for line in ranking.table(last, axes):
+    for line in (*ranking.table(last, axes), *given):
         say(line)
     say(f"results in {workdir}")
     return found
@@ -86,11 +91,18 @@ class Outline(NamedTuple):
     prices: ledger.Prices
     state_bytes: int  # of one point
 
+    last: int  # the round with which every point ends
+    promise: Promise | None  # to every point
+
     @property
     def rows(self) -> int:
         """How many rows it will leave in sweep.csv."""
-        config = self.group.config
-        return len(self.group.points) * -(-config.rounds // config.eval_every)
+        return len(self.group.points) * -(-self.last // self.group.config.eval_every)
+
+    @property
+    def private(self) -> bool:
+        """Whether somebody is protected."""
+        return bool(self.promise and self.promise.private)
 
 
 def outline(group: grid.Group, data_dir: str | None) -> Outline:
@@ -110,7 +122,14 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
             "sweep over fewer values at a time."
         )
         raise ValueError(msg)
-    return Outline(group, experiment.facts, experiment.prices, state_bytes)
+    return Outline(
+        group,
+        experiment.facts,
+        experiment.prices,
+        state_bytes,
+        experiment.rounds,
+        experiment.promise,
+    )
 
 
 def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> list[str]:
@@ -125,16 +144,26 @@ def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> li
         f"points: {points} = {sizes}; programs: {len(outlines)}, the points of each "
         f"{in_turn} on {facts['devices']} devices"
     ]
-    for number, (group, facts, _, state_bytes) in enumerate(outlines, 1):
+    for number, one in enumerate(outlines, 1):
+        group, facts = one.group, one.facts
         own = {k: v for k, v in group.points[0].items() if not grid.shares_program(k)}
         lines.append(
             f"  program {number}{': ' if own else ''}{ranking.named(own)}: "
             f"{facts['algorithm']}, {facts['model']} of {facts['d']} parameters on "
             f"{facts['dataset']}, {facts['sketch_size']} numbers a message; "
-            f"{len(group.points)} points of {state_bytes / 1e6:.3g} MB, "
-            f"{group.config.rounds} rounds"
+            f"{len(group.points)} points of {one.state_bytes / 1e6:.3g} MB, "
+            f"{one.last} rounds{_promised(one)}"
         )
     return lines
+
+
+def _promised(one: Outline) -> str:
+    """Says what each point gives away, if that is anything but all."""
+    if not one.private:
+        return ""
+    how = " (simulated)" * (one.promise.randomness == "simulated")
+    spent = one.promise.epsilon(one.last)
+    return f"; each gives away epsilon {spent:.4g} at delta {one.promise.delta:g}{how}"
 
 
 def summary_of(
@@ -146,12 +175,13 @@ def summary_of(
     """Returns what a sweep came to; what diverged has null for a number."""
     last = ranking.ranked(rows, axes)
     means = ranking.over_seeds(last, axes) if ranking.seeds_swept(axes) else []
+    best = next((row for row in last if not row["diverged"]), None)
     return {
         "config": config.to_dict(),
         "over": grid.listed(axes),
         "points": len(last),
         "programs": [o.facts | {"first_point": o.group.first} for o in outlines],
-        "best": next((row for row in last if not row["diverged"]), None),
+        "best": best and names.marked(best, any(o.private for o in outlines)),
         "best_over_seeds": next((row for row in means if not row["diverged"]), None),
         "diverged": sum(bool(row["diverged"]) for row in last),
     }
@@ -170,31 +200,56 @@ def _rows_of(outlines: Sequence[Outline]) -> int:
 def _run_rest(outlines, folder: Workdir, data_dir, how: str, say) -> Row:
     """Runs the programs that have no rows yet; returns what that took."""
     kept, begin, compiling = _finished(outlines, folder.rows), time.perf_counter(), 0.0
+    hidden = any(one.private for one in outlines)  # one table has one head
     if kept:
         say(f"keeping the rows of {kept} of {len(outlines)} programs")
-    total = sum(len(o.group.points) * o.group.config.rounds for o in outlines[kept:])
+    total = sum(len(o.group.points) * o.last for o in outlines[kept:])
     with (
         stopping_on_signals() as stop,
         tqdm(total=total, unit="round", disable=None) as bar,
     ):
         for number, one in enumerate(outlines[kept:], kept + 1):
             which = f"{number} of {len(outlines)}"
-            told = functools.partial(_tell, folder, say, which)
-            compiling += _run_one(one, data_dir, how, told, bar.update, stop)
+            told = functools.partial(_tell, folder, say, which, hidden)
+            compiling += _run_one(
+                one,
+                data_dir,
+                how,
+                rows=told,
+                rounds=bar.update,
+                stop=stop,
+                ahead=_counting(folder, one),
+            )
     seconds = time.perf_counter() - begin
     return {"seconds": seconds, "compile_seconds": compiling, "programs_kept": kept}
 
 
-def _run_one(one: Outline, data_dir, how: str, rows, rounds, stop) -> float:
+def _run_one(one: Outline, data_dir, how: str, **told) -> float:
     """Runs a program, of which nothing stays on the devices; returns compile time."""
     program = prepare(one.group.config, data_dir)
     points = mapped.compile_points(program, one.group, how)
-    run(one, points, rows=rows, rounds=rounds, stop=stop)
+    run(one, points, **told)
     return points.seconds
 
 
-def _tell(folder: Workdir, say, program: str, rows: list[Row]) -> None:
-    folder.add(*rows)
+def _counting(folder: Workdir, one: Outline) -> Callable[[int], None]:
+    """Returns what notes in the odometer how far all points of a program have come."""
+    if not one.private:
+        return lambda done: None
+    names = [ranking.named(point) for point in one.group.points]
+    if one.promise.randomness != "simulated":  # nor is the same noise drawn again
+        odometer.set_apart(folder.folder, names)
+
+    def count(done: int) -> None:
+        own = [odometer.entry(name, one.promise, done) for name in names]
+        odometer.note(folder.folder, own)
+
+    count(0)
+    return count
+
+
+def _tell(folder: Workdir, say, program: str, hidden, rows: list[Row]) -> None:
+    folder.add(*(names.marked(row, hidden) for row in rows))
     going = [row["test_accuracy"] for row in rows if not row["diverged"]]
     lost = len(rows) - len(going)
     reach = [f"test accuracy {min(going):.4f} to {max(going):.4f}"] if going else []
@@ -217,6 +272,7 @@ def run(
     rows: Callable[[list[Row]], None],
     rounds: Callable[[int], None],
     stop: Callable[[], bool],
+    ahead: Callable[[int], None] = lambda number: None,
 ) -> engine.State:
     """Runs all points of a program.
 
@@ -226,6 +282,7 @@ def run(
       rows: told of every evaluation, a row for each point.
       rounds: told how many more rounds are done, of all points together.
       stop: asked after every call whether to give up.
+      ahead: told before every call up to which round it will play.
 
     Returns:
       The last states, over seeds and numbers.
@@ -240,42 +297,52 @@ def run(
         np.zeros(count, np.int64),
     )
     states, done, pace = points.states, 0, 1
-    while done < config.rounds:
-        ahead = config.eval_every - done % config.eval_every
-        number = min(pace, ahead, config.rounds - done)
+    while done < outline.last:
+        left = config.eval_every - done % config.eval_every
+        number = min(pace, left, outline.last - done)
+        ahead(done + number)
         begin = time.perf_counter()
         states, reports = points.advance(states, done, number)
         seconds = time.perf_counter() - begin
         pace = max(1, min(config.eval_every, int(CALL_SECONDS * number / seconds)))
         for one in range(number):
             report = jax.tree.map(lambda leaf, one=one: leaf[:, one], reports)
-            _note(notes, outline.prices, done + one, report)
+            _note(notes, outline.prices, done + one, report, private=outline.private)
         done += number
         rounds(number * count)
-        if number == ahead or done == config.rounds:
-            rows(_rows(outline.group, done, notes, points.evaluate(states)))
+        if number == left or done == outline.last:
+            rows(_rows(outline, done, notes, points.evaluate(states)))
             notes.losses[:] = np.nan
-        if stop() and done < config.rounds:
+        if stop() and done < outline.last:
             raise Stopped(done)
     return states
 
 
-def _note(notes: Notes, prices: ledger.Prices, number: int, report) -> None:
+def _note(notes: Notes, prices, number: int, report, *, private: bool) -> None:
     """Notes one round of all points."""
+    shown = report.simulator_only
     for place, book in enumerate(notes.books):
-        own = jax.tree.map(lambda leaf, place=place: leaf[place], report)
+        own = jax.tree.map(lambda leaf, place=place: leaf[place], shown)
         ledger.record(book, prices, number, own)
-    seen = report.answered.any(axis=1)
-    losses = np.where(seen, report.diagnostics["loss"], np.nan)
+    seen = shown.answered.any(axis=1)
+    losses = np.where(seen, shown.diagnostics["loss"], np.nan)
     notes.losses[:, number % notes.losses.shape[1]] = losses
-    fresh = seen & ~np.isfinite(losses) & (notes.diverged == 0)
-    notes.diverged[fresh] = number + 1
+    if not private:  # what clients measured decides nothing where they are protected
+        fresh = seen & ~np.isfinite(losses) & (notes.diverged == 0)
+        notes.diverged[fresh] = number + 1
 
 
-def _rows(group: grid.Group, done: int, notes: Notes, found) -> list[Row]:
+def _rows(outline: Outline, done: int, notes: Notes, found) -> list[Row]:
+    group, promise = outline.group, outline.promise
     fresh = ~np.isfinite(found["test_loss"]) & (notes.diverged == 0)
     notes.diverged[fresh] = done
-    rows = []
+    given = dict.fromkeys(("epsilon", "delta", "randomness"))
+    if outline.private:
+        spent = promise.epsilon(done)
+        given = dict(
+            zip(given, (spent, promise.delta, promise.randomness), strict=True)
+        )
+    found_rows = []
     for place, (point, book) in enumerate(zip(group.points, notes.books, strict=True)):
         losses = notes.losses[place]
         seen = losses[np.isfinite(losses)]
@@ -286,15 +353,15 @@ def _rows(group: grid.Group, done: int, notes: Notes, found) -> list[Row]:
         }
         if notes.diverged[place]:
             numbers = dict.fromkeys(numbers, math.nan)
-        rows.append(
-            {
-                "point": group.first + place,
-                **point,
-                "round": done,
-                **numbers,
-                "bytes_up_total": int(book.up.sum()),
-                "bytes_down_total": int(book.down.sum()),
-                "diverged": int(notes.diverged[place]) or "",
-            }
-        )
-    return rows
+        row = {
+            "point": group.first + place,
+            **point,
+            "round": done,
+            **numbers,
+            "bytes_up_total": int(book.up.sum()),
+            "bytes_down_total": int(book.down.sum()),
+            **given,
+            "diverged": int(notes.diverged[place]) or "",
+        }
+        found_rows.append(row)
+    return found_rows

@@ -24,6 +24,10 @@ they need here.)
 Several releases of one sample are one Gaussian of z / sqrt(releases), and not as
 many samples: nobody is drawn anew in between.
 
+Noise as it is drawn ends somewhere (`tails`), and a Poisson cohort is cut at some
+size. `spent` pays for both from delta, up to a thousandth of it; `epsilon` is that of
+exact Gaussians.
+
 What a sampler must be for its row to hold: "poisson" takes every unit with
 probability sample / population, independently; "fixed" a uniform set of that size,
 without replacement; "everyone" all. The sample is secret. Units that drop out for
@@ -37,6 +41,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from absl import logging
+
+from fl_sketch.privacy import tails
 
 SAMPLINGS = ("poisson", "fixed", "everyone")
 RELATIONS = ("add_remove", "replace_one")
@@ -52,6 +58,9 @@ class Plan(NamedTuple):
     sampling: str = "poisson"
     releases: int = 1  # noisy sums of each sample
     relation: str = "add_remove"
+    coordinates: int = 1  # numbers in all releases of a sample
+    shares: int = 1  # draws whose sum is the noise
+    cut: float = 0.0  # chance that a Poisson sample is cut, each time
 
     @property
     def rate(self) -> float:
@@ -124,10 +133,59 @@ def epsilon(
       delta: in (0, 1).
       accountant: "pld" or "rdp"; None: the tightest that fits.
     """
-    _between(0, 1, delta=delta)
-    if not (certain := _certain(plan, noise_multiplier, accountant)):
+    between(0, 1, delta=delta)
+    if not (known := certain(plan, noise_multiplier, accountant)):
         return _composed(plan, noise_multiplier, accountant).get_epsilon(delta)
-    return 0.0 if certain == "nothing" else math.inf
+    return 0.0 if known == "nothing" else math.inf
+
+
+def beyond(plan: Plan, noise_multiplier: float, epsilon: float) -> float:
+    """Returns what noise that ends, and samples that are cut, add to delta.
+
+    Where one draw makes the noise: on what both neighbours can give, probabilities are
+    those of exact noise over a constant, and what only one can give is as likely as
+    `tails.missing` says; of all samples together, by the union bound, as the support
+    of a release is known before it. A sum of shares has no such simple support: there
+    exact noise is taken for what is drawn, at e^epsilon times the chance of a share
+    beyond its end. A sample is cut with the same others on both sides.
+
+    Args:
+      plan: what is released.
+      noise_multiplier: z.
+      epsilon: of the plan at about this delta; read where there are several shares.
+    """
+    if plan.shares > 1:
+        shares = plan.coordinates * plan.shares * 2 * tails.upper(tails.REACH)
+        missing = (1 + math.exp(min(epsilon, 700.0))) * shares
+    else:
+        shift, each = plan.sensitivity / noise_multiplier, plan.releases
+        missing = (each - 1) * tails.missing(shift, 1)
+        missing += tails.missing(shift, plan.coordinates)
+    return min(1.0, plan.steps * (missing + plan.cut))
+
+
+def spent(
+    plan: Plan, noise_multiplier: float, *, delta: float, accountant: str | None = None
+) -> float:
+    """Returns the epsilon of a plan at this delta with noise as it is drawn.
+
+    Infinite where the end of the noise would take more than delta / 1000: there is too
+    little noise for a promise.
+
+    Args:
+      plan: what is released.
+      noise_multiplier: z.
+      delta: of the promise, all included.
+      accountant: as in `epsilon`.
+    """
+    if certain(plan, noise_multiplier, accountant):
+        return epsilon(plan, noise_multiplier, delta=delta, accountant=accountant)
+    most = delta / 1000
+    bound = epsilon(plan, noise_multiplier, delta=delta - most, accountant=accountant)
+    extra = beyond(plan, noise_multiplier, bound)
+    if extra > most:
+        return math.inf
+    return epsilon(plan, noise_multiplier, delta=delta - extra, accountant=accountant)
 
 
 def delta(
@@ -138,10 +196,10 @@ def delta(
     accountant: str | None = None,
 ) -> float:
     """Returns the delta of a plan at this epsilon; see `epsilon`."""
-    _between(0, math.inf, epsilon=epsilon)
-    if not (certain := _certain(plan, noise_multiplier, accountant)):
+    between(0, math.inf, epsilon=epsilon)
+    if not (known := certain(plan, noise_multiplier, accountant)):
         return _composed(plan, noise_multiplier, accountant).get_delta(epsilon)
-    return 0.0 if certain == "nothing" else 1.0
+    return 0.0 if known == "nothing" else 1.0
 
 
 def calibrate(
@@ -157,28 +215,37 @@ def calibrate(
       delta: in (0, 1).
       accountant: "pld" or "rdp"; None: the tightest that fits.
     """
-    _between(0, math.inf, epsilon=epsilon)
-    _between(0, 1, delta=delta)
-    if _certain(plan, 1.0, accountant) == "nothing":
+    between(0, math.inf, epsilon=epsilon)
+    between(0, 1, delta=delta)
+    if certain(plan, 1.0, accountant) == "nothing":
         return 0.0
     import dp_accounting  # takes half a second to import
 
     name = accountant or accountant_for(plan)
     low = 1.0
-    while _spent(plan, low, delta, name) > epsilon:
+    while _exact(plan, low, delta, name) > epsilon:
         low *= 2
-    while _spent(plan, low, delta, name) <= epsilon:
+    while _exact(plan, low, delta, name) <= epsilon:
         low /= 2
-    with _without_warnings():
+    with without_warnings():
         z = dp_accounting.calibrate_dp_mechanism(
-            lambda: _accountant(plan, low, name),
-            lambda z: _event(plan, z, name),
+            lambda: accountant_of(plan, low, name),
+            lambda z: event(plan, z, name),
             epsilon,
             delta,
             dp_accounting.ExplicitBracketInterval(low, 4 * low),
         )
-    while _spent(plan, z, delta, name) > epsilon:  # by the wider cells of little noise
+    while _exact(plan, z, delta, name) > epsilon:  # by the wider cells of little noise
         z *= 1.001
+    if math.isinf(spent(plan, z, delta=delta, accountant=name)):
+        msg = (
+            "Expected noise whose end, and samples whose cut, add less than delta / "
+            f"1000 = {delta / 1000:.3g} to delta, got noise_multiplier={z:.3g} for "
+            f"epsilon={epsilon}."
+        )
+        raise ValueError(msg)
+    while spent(plan, z, delta=delta, accountant=name) > epsilon:  # by its end
+        z *= 1 + 1e-6
     return z
 
 
@@ -193,8 +260,9 @@ def steps_within(
     """Returns how many of the plan's steps keep (epsilon, delta): 0 to `plan.steps`."""
 
     def kept(steps: int) -> bool:
-        spent = _spent(plan._replace(steps=steps), noise_multiplier, delta, accountant)
-        return spent <= epsilon
+        some = plan._replace(steps=steps)
+        found = spent(some, noise_multiplier, delta=delta, accountant=accountant)
+        return found <= epsilon
 
     low, high = 0, plan.steps
     while low < high:
@@ -203,71 +271,15 @@ def steps_within(
     return low
 
 
-def _spent(plan, noise_multiplier, at_delta, accountant) -> float:
+def _exact(plan, noise_multiplier, at_delta, accountant) -> float:
     return epsilon(plan, noise_multiplier, delta=at_delta, accountant=accountant)
 
 
-def advanced_composition(plan: Plan, noise_multiplier: float, *, delta: float) -> float:
-    """Returns the epsilon of Song et al., Appendix H: for comparison only.
+def certain(plan: Plan, noise_multiplier: float, accountant: str | None) -> str:
+    """Returns what is given away where no accountant is needed to say it.
 
-    Every release is (e, d)-private by the classical Gaussian mechanism, z = sqrt(2
-    log(1.25/d)) / e (Lemma H.7), and k of them are composed by Lemma H.3 as printed:
-    sqrt(2 k log(1/d')) e + 2 k e^2 with d' + k d = delta; here d' = k d. Sampling gets
-    no credit, as in their Theorem H.11. Infinite where e > 1, which the lemma excludes.
+    "nothing", "everything", or "" where one is. Raises as `require` does.
     """
-    _between(0, 1, delta=delta)
-    count = plan.steps * plan.releases
-    if _certain(plan, noise_multiplier, None):
-        return 0.0 if not count or plan.rate == 0 else math.inf
-    each = math.sqrt(2 * math.log(1.25 * 2 * count / delta))
-    each *= plan.sensitivity / noise_multiplier
-    if each > 1:
-        return math.inf
-    composed = math.sqrt(2 * count * math.log(2 / delta)) * each
-    return composed + 2 * count * each**2
-
-
-def das_noise_multiplier(
-    plan: Plan, *, epsilon: float, delta: float, constant: float = 1.0
-) -> float:
-    """Returns z by Das et al., Theorem 1, whose constant nobody states.
-
-    Noise of sigma^2 = q K C^2 log(1/delta) / (n epsilon)^2 on the mean over r clients
-    is z = (r / n) sqrt(q K log(1/delta)) / epsilon on the sum. It comes from the
-    moments accountant and holds for some q and small epsilon only: no promise.
-    """
-    count = plan.steps * plan.releases
-    return plan.rate * math.sqrt(constant * count * math.log(1 / delta)) / epsilon
-
-
-def count_sketch_claim(
-    *, rows: int, cols: int, length: int, sigma: float, bound: float, alpha: float
-) -> float:
-    """Returns the epsilon that FedSKETCH's Theorem 1 claims of a sketch without noise.
-
-    t ln(1 + alpha C^2 m (m - 1) (1 + ln(l - m)) / (sigma^2 (l - 2))). It assumes that
-    the l numbers sketched are independent draws of N(0, sigma^2), at most C in size
-    (Assumption 1): gradients are not. Nothing in fl_sketch gives credit for it.
-
-    Raises:
-      ValueError: where its condition on alpha does not hold.
-    """
-    if not 2 < cols < length - 1:
-        msg = f"Expected 2 < cols < length - 1 = {length - 1}, got cols={cols}."
-        raise ValueError(msg)
-    inside = alpha * bound**2 * cols * (cols - 1) / (sigma**2 * (length - 2))
-    inside *= 1 + math.log(length - cols)
-    if inside > 0.5 - 1 / alpha:
-        msg = (
-            f"Expected the theorem's condition {inside:.4g} <= 1/2 - 1/alpha = "
-            f"{0.5 - 1 / alpha:.4g}, got alpha={alpha}."
-        )
-        raise ValueError(msg)
-    return rows * math.log1p(inside)
-
-
-def _certain(plan: Plan, noise_multiplier: float, accountant: str | None) -> str:
-    """Returns "nothing" or "everything" where no accountant is needed, or ""."""
     require(plan, accountant or accountant_for(plan))
     if not noise_multiplier >= 0:
         msg = (
@@ -281,13 +293,13 @@ def _certain(plan: Plan, noise_multiplier: float, accountant: str | None) -> str
 
 def _composed(plan: Plan, noise_multiplier: float, accountant: str | None):
     name = accountant or accountant_for(plan)
-    event = _event(plan, noise_multiplier, name)
-    with _without_warnings():
-        return _accountant(plan, noise_multiplier, name).compose(event)
+    released = event(plan, noise_multiplier, name)
+    with without_warnings():
+        return accountant_of(plan, noise_multiplier, name).compose(released)
 
 
 @contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
+def without_warnings() -> Iterator[None]:
     """Silences the RDP accountant on orders that it leaves out, which is safe."""
     before = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
@@ -297,7 +309,8 @@ def _without_warnings() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _accountant(plan: Plan, noise_multiplier: float, name: str):
+def accountant_of(plan: Plan, noise_multiplier: float, name: str):
+    """Returns an accountant, by its name, with cells fit for such a plan."""
     import dp_accounting
     from dp_accounting import pld, rdp
 
@@ -314,20 +327,21 @@ def _accountant(plan: Plan, noise_multiplier: float, name: str):
     return pld.PLDAccountant(relation, value_discretization_interval=cell)
 
 
-def _event(plan: Plan, noise_multiplier: float, name: str):
+def event(plan: Plan, noise_multiplier: float, name: str):
+    """Returns what a plan releases, as an accountant of that name wants it."""
     import dp_accounting
 
     # PLD doubles the sensitivity for replace_one by itself.
     doubled = plan.sensitivity if name == "rdp" else 1.0
     z = noise_multiplier / doubled / math.sqrt(plan.releases)
-    event = dp_accounting.GaussianDpEvent(z)
+    found = dp_accounting.GaussianDpEvent(z)
     if plan.sampling == "poisson":
-        event = dp_accounting.PoissonSampledDpEvent(plan.rate, event)
+        found = dp_accounting.PoissonSampledDpEvent(plan.rate, found)
     elif plan.sampling == "fixed":
-        event = dp_accounting.SampledWithoutReplacementDpEvent(
-            plan.population, int(plan.sample), event
+        found = dp_accounting.SampledWithoutReplacementDpEvent(
+            plan.population, int(plan.sample), found
         )
-    return dp_accounting.SelfComposedDpEvent(event, plan.steps)
+    return dp_accounting.SelfComposedDpEvent(found, plan.steps)
 
 
 def _one_of(allowed: tuple[str, ...], **named: str) -> None:
@@ -344,7 +358,8 @@ def _whole(low: int, **named: int) -> None:
             raise ValueError(msg)
 
 
-def _between(low: float, high: float, **named: float) -> None:
+def between(low: float, high: float, **named: float) -> None:
+    """Raises a ValueError unless every named number lies strictly between two."""
     for name, value in named.items():
         if not low < value < high:
             msg = f"Expected {low} < {name} < {high}, got {name}={value}."

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fl_sketch import validate
+from fl_sketch import trees, validate
 from fl_sketch.protocols import Message, Tree
 
 
@@ -70,8 +70,7 @@ def normalise(limit: jax.typing.ArrayLike) -> Bound:
 
 def reject(message: Message) -> tuple[Message, jax.Array]:
     """Returns (the message, 0.0), or if a number is not finite (zeros, 1.0)."""
-    finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(message)]
-    good = functools.reduce(jnp.logical_and, finite)
+    good = trees.finite(message)
     zeros = jax.tree.map(jnp.zeros_like, message)
     return _choose(good, message, zeros), 1.0 - good.astype(jnp.float32)
 

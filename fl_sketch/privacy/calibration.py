@@ -1,6 +1,6 @@
 """How much noise a promise needs, by each way of counting; no jax in here."""
 
-from fl_sketch.privacy import accounting
+from fl_sketch.privacy import accounting, literature
 from fl_sketch.privacy.accounting import Plan
 
 ROW = "  {:<44} {:>16} {:>12}"
@@ -30,7 +30,7 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
     found = {
         name: _calibrated(plan, epsilon, delta, name) for name in accounting.ACCOUNTANTS
     }
-    das = accounting.das_noise_multiplier(plan, epsilon=epsilon, delta=delta)
+    das = literature.das_noise_multiplier(plan, epsilon=epsilon, delta=delta)
     song = advanced_noise_multiplier(plan, epsilon=epsilon, delta=delta)
     z, r = found[best], plan.population * plan.rate
     return [
@@ -50,13 +50,13 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
 
 
 def advanced_noise_multiplier(plan: Plan, *, epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier that `accounting.advanced_composition` asks for."""
+    """Returns the noise multiplier that `literature.advanced_composition` asks for."""
     low, high = 0.0, 1.0
-    while not accounting.advanced_composition(plan, high, delta=delta) <= epsilon:
+    while not literature.advanced_composition(plan, high, delta=delta) <= epsilon:
         low, high = high, 2 * high
     while high - low > 1e-6 * high:
         middle = (low + high) / 2
-        spent = accounting.advanced_composition(plan, middle, delta=delta)
+        spent = literature.advanced_composition(plan, middle, delta=delta)
         low, high = (low, middle) if spent <= epsilon else (middle, high)
     return high
 

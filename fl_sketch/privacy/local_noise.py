@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from fl_sketch import validate
 from fl_sketch.keys import Purpose
 from fl_sketch.local import Loss
-from fl_sketch.privacy import bounding
+from fl_sketch.privacy import bounding, gaussian
 from fl_sketch.protocols import Local, Work
 
 
@@ -50,7 +50,10 @@ def noisy_steps(
             )
             if noise_multiplier:
                 key = jax.random.fold_in(noise_key, number)
-                total = _noised(total, key, noise_multiplier * clip)
+                scale = noise_multiplier * clip
+                noise = gaussian.noise(key, total, scale)
+                total = jax.tree.map(jnp.add, total, noise)
+                total = gaussian.on_grid(total, scale)
             params = jax.tree.map(lambda x, g: x - rate * g / size, params, total)
             return params, (value, dropped)
 
@@ -61,14 +64,3 @@ def noisy_steps(
         return Work(update, state, said)
 
     return Local(lambda params: (), run, lambda state, delivery: state)
-
-
-def _noised(total, key, scale):
-    leaves, treedef = jax.tree.flatten(total)
-    each = jax.random.split(key, len(leaves))
-    return treedef.unflatten(
-        [
-            leaf + scale * jax.random.normal(k, leaf.shape)
-            for k, leaf in zip(each, leaves, strict=True)
-        ]
-    )

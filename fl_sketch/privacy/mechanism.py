@@ -14,9 +14,8 @@ Formal guarantees, for each exchange of a cohort in which no client stands twice
   - a message that is not finite counts as zero, and is counted.
 
 What a mechanism does not hide: diagnostics, which the engine returns beside it for the
-simulator's eyes, and which bits of floats are zero: noise here is float32 from a
-pseudo-random generator, good for experiments and not for an adversary who looks at
-last bits.
+simulator's eyes. Noise has a tail (`tails`) and hides low bits; `gaussian` says what
+float32 leaves open all the same.
 
 >>> import jax, jax.numpy as jnp
 >>> from fl_sketch.privacy import bounding
@@ -35,7 +34,7 @@ import jax.numpy as jnp
 
 from fl_sketch import channels, trees, validate
 from fl_sketch.keys import Purpose
-from fl_sketch.privacy import bounding
+from fl_sketch.privacy import bounding, gaussian
 from fl_sketch.privacy.bounding import Bound
 from fl_sketch.protocols import (
     Bounded,
@@ -47,6 +46,8 @@ from fl_sketch.protocols import (
     Release,
     Sketch,
 )
+
+COUNT = 1 << 16  # sets the noise of adaptive's count apart from that of all exchanges
 
 
 def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mechanism:
@@ -68,7 +69,7 @@ def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mec
 
     def release(state, exchange, total, keys):
         noise = _noise(keys and keys.server, exchange, total, scale)
-        return _released(total, noise, denominator, state)
+        return _released(total, noise, scale, denominator, state)
 
     return Mechanism(_no_state, left, bound_one, release, noise_multiplier, denominator)
 
@@ -92,7 +93,8 @@ def distributed(
     """
     _check(bound, noise_multiplier, denominator)
     validate.at_least_one(smallest=smallest)
-    share = _noise_scale(bound, noise_multiplier) / math.sqrt(smallest)
+    scale = _noise_scale(bound, noise_multiplier)
+    share = scale / math.sqrt(smallest)
 
     left = _left(bound)
 
@@ -106,9 +108,10 @@ def distributed(
         del exchange, keys
         total, count = total
         enough = count >= smallest
+        total = _on_grid(total, scale)
         mean = jax.tree.map(lambda t: jnp.where(enough, t / denominator, 0), total)
         withheld = 1.0 - enough.astype(jnp.float32)
-        return Release(mean, state, {"withheld": withheld})
+        return Release(mean, state, {}, {"withheld": withheld})
 
     return Mechanism(
         _no_state, left, bound_one, release, noise_multiplier, denominator, smallest
@@ -156,13 +159,13 @@ def adaptive(
 
     def release(state, exchange, total, keys):
         total, count = total
-        noise = _noise(keys.server, exchange, total, left * state)
-        released = _released(total, noise, denominator, state)
-        hidden = _noise(keys.server, exchange + 1, count, count_noise if left else 0)
-        share = (count + hidden) / denominator + 0.5
+        scale, count_scale = left * state if left else 0, count_noise if left else 0
+        noise = _noise(keys.server, exchange, total, scale)
+        hidden = _noise(keys.server, COUNT, count, count_scale)
+        share = _on_grid(count + hidden, count_scale) / denominator + 0.5
         after = state * jnp.exp(-rate * (share - quantile))
-        facts = released.facts | {"threshold": state}
-        return released._replace(state=after, facts=facts)
+        released = _released(total, noise, scale, denominator, after)
+        return released._replace(released={"threshold": state})
 
     return Mechanism(
         lambda: jnp.float32(start),
@@ -171,6 +174,7 @@ def adaptive(
         release,
         noise_multiplier,
         denominator,
+        bits=1,
     )
 
 
@@ -221,7 +225,7 @@ def before_sketch(
     def release(state, exchange, total, keys):
         noise = _noise(keys.server, exchange, update_like, scale)
         sketched = op.apply(keys.shared, noise)
-        return _released(total, sketched, denominator, state)
+        return _released(total, sketched, scale, denominator, state)
 
     mechanism = Mechanism(
         _no_state, left, bound_one, release, noise_multiplier, denominator
@@ -240,9 +244,10 @@ def _left(bound: Bound) -> Callable[[Any, Message], Bounded]:
     return left
 
 
-def _released(total: Message, noise: Message, denominator: float, state: Any):
+def _released(total, noise, scale, denominator: float, state: Any) -> Release:
     """Returns the release of a sum; energies are squared norms after the division."""
-    mean = jax.tree.map(lambda t, n: (t + n) / denominator, total, noise)
+    noisy = _on_grid(jax.tree.map(jnp.add, total, noise), scale)
+    mean = jax.tree.map(lambda leaf: leaf / denominator, noisy)
     facts = {
         "signal_energy": _energy(total) / denominator**2,
         "noise_energy": _energy(noise) / denominator**2,
@@ -255,17 +260,19 @@ def _noise(key: Key | None, exchange: int, like: Message, scale) -> Message:
 
     The exchange is folded in, so that no two of a round share a draw.
     """
-    leaves, treedef = jax.tree.flatten(like)
-    if isinstance(scale, int | float) and scale == 0:
-        return treedef.unflatten([jnp.zeros(leaf.shape) for leaf in leaves])
+    if _silent(scale):
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), like)
     key = jax.random.fold_in(jax.random.fold_in(key, Purpose.NOISE), exchange)
-    each = jax.random.split(key, len(leaves))
-    return treedef.unflatten(
-        [
-            scale * jax.random.normal(k, x.shape)
-            for k, x in zip(each, leaves, strict=True)
-        ]
-    )
+    return gaussian.noise(key, like, scale)
+
+
+def _on_grid(message: Message, scale) -> Message:
+    return message if _silent(scale) else gaussian.on_grid(message, scale)
+
+
+def _silent(scale) -> bool:
+    """Returns whether a scale is known to be zero."""
+    return isinstance(scale, int | float) and scale == 0
 
 
 def _energy(tree: Message) -> jax.Array:

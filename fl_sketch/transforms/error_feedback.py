@@ -44,6 +44,7 @@ def error_feedback(
     Formal guarantee: sum of outputs + error = sum of inputs, after every round. The
     error stays bounded if `tx` is a contraction: top-k, scaled sign, random-k
     without its factor d/k. An unbiased sketch, R^T R, is not one: its error grows.
+    An update that is not finite leaves the error as it was.
 
     The memory belongs to one client. Inside `shard_map` that part of the state has
     to be sharded over the devices, not replicated.
@@ -61,7 +62,8 @@ def error_feedback(
     def update(updates, state, params=None, **extra_args):
         owed = jax.tree.map(jnp.add, updates, state.error)
         sent, inner = tx.update(owed, state.inner, params, **extra_args)
-        error = jax.tree.map(jnp.subtract, owed, sent)
+        left = jax.tree.map(jnp.subtract, owed, sent)
+        error = trees.if_finite(left, state.error)
         return sent, ErrorFeedbackState(error, inner)
 
     return optax.GradientTransformationExtraArgs(init, update)

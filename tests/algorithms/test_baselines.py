@@ -256,7 +256,7 @@ def test_down_a_compressed_server_sends_what_it_says():
     book = ledger.empty(1)
     down = []
     for number in range(6):
-        report = engine.Report(np.array([0]), np.array([True]), 8, 0, {})
+        report = engine.SimulatorOnly(np.array([0]), np.array([True]), 8, 0, {})
         down.append(ledger.record(book, prices, number, report).down)
     assert down[1:] == [whole, whole, whole, short, short]
     away = ledger.empty(1)
@@ -291,7 +291,10 @@ def test_one_bit_adam_is_that_of_the_paper():
     algorithm = algorithms.onebit_adam(loss, server_rate=rate, warmup=warmup)
     state, report = run(algorithm, rounds=rounds)
     np.testing.assert_allclose(flat(state.server.params), x, rtol=1e-4, atol=1e-5)
-    assert np.asarray(report.bytes_up).tolist() == [64] * 4 + [(16 + 32) // 8] * 11
+    assert (
+        np.asarray(report.simulator_only.bytes_up).tolist()
+        == [64] * 4 + [(16 + 32) // 8] * 11
+    )
 
 
 def test_memory_of_the_server_is_what_marina_steps_back_by():

@@ -11,7 +11,7 @@ from scipy import stats
 
 from fl_sketch import algorithms, engine
 from fl_sketch.keys import Purpose, for_purpose, round_keys
-from fl_sketch.privacy import accounting
+from fl_sketch.privacy import accounting, gaussian, literature
 from tests.oracles import das
 from tests.quadratics import PARAMS, STEPS, flat, loss, optima
 from tests.simulation import simulate
@@ -36,17 +36,16 @@ def test_a_run_is_the_papers_loop(bound):
         cohort = sampler(for_purpose(KEY, number, Purpose.COHORT))
         return np.asarray(cohort.ids)[np.asarray(cohort.weights) > 0]
 
-    def noise(number):  # what is released of nothing
-        zeros = jax.tree.map(jnp.zeros_like, PARAMS)
-        keys = round_keys(KEY, number, 0)
-        return np.asarray(flat(algorithm.mechanism.release((), 0, zeros, keys).mean))
+    def noise(number):  # of standard deviation z C = 1, by the key of exchange 0
+        key = jax.random.fold_in(round_keys(KEY, number, 0).server, Purpose.NOISE)
+        return np.asarray(flat(gaussian.noise(jax.random.fold_in(key, 0), PARAMS, 1.0)))
 
     expected = das.run(
         np.asarray(optima(CLIENTS), np.float64),
         [drawn(k) for k in range(ROUNDS)],
         [noise(k) for k in range(ROUNDS)],
-        bound=bound, rate=0.05, decay=0.9, steps=STEPS, limit=2.0, momentum=0.8,
-        gamma=1.5,
+        grid=1 / 16, bound=bound, rate=0.05, decay=0.9, steps=STEPS, limit=2.0,
+        momentum=0.8, gamma=1.5,
     )  # fmt: skip
     np.testing.assert_allclose(flat(state.server.params), expected[-1], atol=1e-4)
 
@@ -102,5 +101,5 @@ def test_the_papers_formula_for_its_noise():
     # sigma^2 = q K C^2 log(1/delta) / (n epsilon)^2 on the mean; z = r sigma / C.
     plan = accounting.Plan(steps=500, sample=20, population=100)
     sigma = (500 * np.log(1e6)) ** 0.5 * 3.0 / (100 * 5.0)
-    z = accounting.das_noise_multiplier(plan, epsilon=5.0, delta=1e-6)
+    z = literature.das_noise_multiplier(plan, epsilon=5.0, delta=1e-6)
     assert z == pytest.approx(20 * sigma / 3.0)

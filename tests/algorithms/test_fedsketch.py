@@ -87,7 +87,7 @@ def test_scaffold_follows_its_algorithm_with_half_of_what_it_sends():
     state, report = run(algorithm)
     expected = oracle.scaffold(np.asarray(optima(CLIENTS)), cohorts(), gamma=0.7)
     np.testing.assert_allclose(flat(state.server.params), expected, rtol=1e-5)
-    assert (np.asarray(report.bytes_up) == 4 * D).all()
+    assert (np.asarray(report.simulator_only.bytes_up) == 4 * D).all()
     prices = ledger.prices(
         algorithm,
         PARAMS,

@@ -11,6 +11,7 @@ import pytest
 
 from fl_sketch import algorithms, channels, engine, sketch
 from fl_sketch.engine import graph as graphs
+from fl_sketch.keys import sketch_keys
 from fl_sketch.privacy import bounding, mechanism
 from fl_sketch.protocols import Channel, Link, Memory
 from tests import operators
@@ -81,7 +82,7 @@ def test_the_stream_of_means_alone_gives_the_model_to_the_bit(name, rate):
     op = operators.build(name, 8, D)
     params, means = run_and_listen(op, rate)
     replay = compiled(functools.partial(algorithms.replay, op, server_rate=rate))
-    chex.assert_trees_all_equal(replay(PARAMS, KEY, means), params)
+    chex.assert_trees_all_equal(replay(PARAMS, sketch_keys(KEY, ROUNDS), means), params)
     assert np.isfinite(flat(params)).all() and np.abs(flat(params)).max() > 0
 
 
@@ -89,7 +90,7 @@ def test_the_replay_hears_means_of_several_devices():
     op = sketch.srht(8)
     params, means = run_and_listen(op, 0.7, devices=4)
     replay = compiled(functools.partial(algorithms.replay, op, server_rate=0.7))
-    chex.assert_trees_all_equal(replay(PARAMS, KEY, means), params)
+    chex.assert_trees_all_equal(replay(PARAMS, sketch_keys(KEY, ROUNDS), means), params)
 
 
 GRAPHS = {
@@ -160,7 +161,7 @@ def test_the_server_rate_may_be_a_schedule():
     params, means = run_and_listen(sketch.gaussian(8), falling)
     again = compiled(
         functools.partial(algorithms.replay, sketch.gaussian(8), server_rate=falling)
-    )(PARAMS, KEY, means)
+    )(PARAMS, sketch_keys(KEY, ROUNDS), means)
     chex.assert_trees_all_close(again, params, rtol=1e-6)
 
 

@@ -88,3 +88,53 @@ def test_impossible_vocabularies_are_refused_in_a_line(options, words):
     with pytest.raises(ValueError, match=words) as caught:
         text.encoded(SENTENCES, **options)
     assert "\n" not in str(caught.value)
+
+
+def test_a_vocabulary_that_was_made_of_texts_says_so():
+    assert text.encoded(SENTENCES, length=6, most=6).learnt == ("vocabulary_file", "")
+    assert text.encoded(PLAY, length=4, most=10).learnt == ("vocabulary_file", "")
+
+
+def test_a_vocabulary_of_a_file_is_the_files_whatever_the_texts(tmp_path):
+    path = tmp_path / "words"
+    path.write_text("good\nfilm\nnowhere\n")
+    found = text.encoded(SENTENCES, length=4, most=8, vocabulary_file=str(path))
+    assert found.learnt is None
+    assert found.train.inputs[0].tolist() == [2, 1, 3, 4]
+    new = splits("sst2", ["unheard of"] * 4, ["good"])
+    again = text.encoded(new, length=4, most=8, vocabulary_file=str(path))
+    assert again.test.inputs.tolist() == [[2, 3, 0, 0]]
+
+
+def test_characters_are_always_the_same():
+    found = text.encoded(SENTENCES, length=6, most=99, vocabulary_file="characters")
+    assert found.learnt is None
+    assert found.train.inputs[0].tolist() == [
+        2,
+        *(3 + text.ALPHABET.index(c) for c in "a goo"),
+    ]
+    play = text.encoded(PLAY, length=4, most=10, vocabulary_file="characters")
+    assert play.learnt is None and play.classes == 99
+
+
+@pytest.mark.parametrize(
+    ("content", "most", "words"),
+    [
+        (b"good\ngood\n", 9, "each once"),
+        (b"good\n\nbad\n", 9, "each once"),
+        (b"", 9, "each once"),
+        (b"\xff\n", 9, "UTF-8"),
+        (b"a\nb\nc\n", 5, "vocabulary >= 6"),
+        (None, 9, "to name a file"),
+    ],
+)
+def test_files_that_are_no_vocabulary_are_refused(content, most, words, tmp_path):
+    path = tmp_path / "words"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
+        text.encoded(SENTENCES, length=4, most=most, vocabulary_file=str(path))
+    with pytest.raises(ValueError, match="vocabulary >= 99"):
+        text.encoded(SENTENCES, length=4, most=9, vocabulary_file="characters")
+    with pytest.raises(ValueError, match="characters or none"):
+        text.encoded(PLAY, length=4, most=9, vocabulary_file=str(path))

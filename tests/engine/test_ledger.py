@@ -9,7 +9,7 @@ import pytest
 from fl_sketch import algorithms, channels, compressors, trees, wire
 from fl_sketch.engine import ledger
 from fl_sketch.engine.ledger import Prices
-from fl_sketch.engine.round import Report
+from fl_sketch.engine.round import SimulatorOnly
 from fl_sketch.keys import round_keys
 from fl_sketch.protocols import Field, Link, Memory
 from fl_sketch.sketch import count_sketch, heavy_coordinates
@@ -97,7 +97,7 @@ def test_what_comes_back_between_exchanges_is_where_the_heavy_values_are():
 
 def report(clients, answered=None, up=40, heard=0):
     answered = [True] * len(clients) if answered is None else answered
-    return Report(np.array(clients), np.array(answered), up, heard, {})
+    return SimulatorOnly(np.array(clients), np.array(answered), up, heard, {})
 
 
 def test_fetching_the_model_costs_the_model_every_time():

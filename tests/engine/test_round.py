@@ -36,7 +36,7 @@ every_algorithm = pytest.mark.parametrize("name", ALGORITHMS, scope="module")
 @every_algorithm
 def test_clients_may_be_spread_and_chunked_in_any_way(name):
     reference, report = simulate(ALGORITHMS[name], rounds=20)
-    assert report.answered.tolist() == [[True] * 6] * 20
+    assert report.simulator_only.answered.tolist() == [[True] * 6] * 20
     assert jnp.isfinite(flat(reference.server.params)).all()
     for devices, chunk in [(1, 4), (2, 3), (8, 1)]:
         state, other = simulate(
@@ -99,9 +99,9 @@ def test_fedavg_is_the_arithmetic_of_its_steps():
     expected = (1 - 0.9**STEPS) * optima(4).mean(0)
     np.testing.assert_allclose(flat(state.server.params), expected, rtol=1e-5)
     assert int(state.server.round) == 1
-    assert int(report.bytes_up[0]) == 4 * 16
+    assert int(report.simulator_only.bytes_up[0]) == 4 * 16
     first_losses = jnp.sum(optima(4) ** 2, axis=1) / 2
-    assert float(report.diagnostics["loss"][0]) == pytest.approx(
+    assert float(report.simulator_only.diagnostics["loss"][0]) == pytest.approx(
         float(first_losses.mean()), rel=1e-5
     )
 
@@ -136,10 +136,15 @@ def test_order_and_places_without_weight_do_not_matter(name):
     chex.assert_trees_all_close(turned, reference, rtol=1e-5, atol=1e-6)
     chex.assert_trees_all_close(with_extra, reference, rtol=1e-5, atol=1e-6)
     chex.assert_trees_all_close(
-        other.diagnostics, report.diagnostics, rtol=1e-5, atol=1e-6
+        other.simulator_only.diagnostics,
+        report.simulator_only.diagnostics,
+        rtol=1e-5,
+        atol=1e-6,
     )
     assert (
-        other.clients[other.answered].tolist() == report.clients.tolist() == [0, 2, 5]
+        other.simulator_only.clients[other.simulator_only.answered].tolist()
+        == report.simulator_only.clients.tolist()
+        == [0, 2, 5]
     )
 
 
@@ -165,7 +170,7 @@ def test_an_empty_cohort_changes_nothing_but_the_round():
     after, report = one_round(before, KEY, nobody, optima(6))
     chex.assert_trees_all_equal(after.clients, before.clients)
     chex.assert_trees_all_equal(after.server.params, before.server.params)
-    assert int(report.answered.sum()) == 0
+    assert int(report.simulator_only.answered.sum()) == 0
     assert int(after.server.round) == 3
 
 
@@ -274,5 +279,7 @@ def test_the_first_state_may_be_donated(name):
 
 def test_two_exchanges_and_their_bits_are_counted():
     _, report = simulate(ALGORITHMS["heaprix"], rounds=1)
-    assert int(report.bytes_up[0]) == 4 * (COUNT.size() + 4)
-    assert int(report.bytes_heard[0]) == 4 * 4 / 8  # indices of 4 bits each
+    assert int(report.simulator_only.bytes_up[0]) == 4 * (COUNT.size() + 4)
+    assert (
+        int(report.simulator_only.bytes_heard[0]) == 4 * 4 / 8
+    )  # indices of 4 bits each

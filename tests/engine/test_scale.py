@@ -56,7 +56,7 @@ def peaks_of(cohort):
     run = run.lower(state, jax.random.key(1), data, ROUNDS).compile()
     before = peak()
     state, report = run(state, jax.random.key(1), data, ROUNDS)
-    assert int(report.answered.sum()) == ROUNDS * cohort
+    assert int(report.simulator_only.answered.sum()) == ROUNDS * cohort
     return before, peak()
 
 

@@ -50,7 +50,9 @@ def test_who_is_absent_keeps_a_row_and_everyone_begins_alike():
     changed = np.zeros(20, bool)
     for leaf in jax.tree.leaves(state.clients):
         changed |= leaf.reshape(20, -1).any(axis=1)
-    assert set(np.flatnonzero(changed)) == set(report.clients[0].tolist())
+    assert set(np.flatnonzero(changed)) == set(
+        report.simulator_only.clients[0].tolist()
+    )
 
 
 def test_the_size_of_the_bank_is_said_before_anything_runs():

@@ -84,3 +84,18 @@ def test_a_missing_file_is_named(tmp_path, monkeypatch):
     monkeypatch.delenv("FL_SKETCH_DATA", raising=False)
     with pytest.raises(FileNotFoundError, match="--data_dir"):
         datasets.load("npz/one")
+
+
+def test_private_arrays_must_not_decide_how_many_classes_a_model_has(folder):
+    private = {
+        "data__name": "npz/squares",
+        "cohort__sampling": "poisson",
+        "privacy__bound": "clip",
+        "privacy__noise_multiplier": 2.0,
+    }
+    with pytest.raises(ValueError, match="classes to be fixed beforehand"):
+        experiment.build(config_with(**private), str(folder))
+    built = experiment.build(config_with(**private, data__classes=2), str(folder))
+    assert built.private
+    with pytest.raises(ValueError, match="classes >= 2.*got classes=1"):
+        experiment.build(config_with(**private, data__classes=1), str(folder))

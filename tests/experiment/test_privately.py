@@ -48,8 +48,9 @@ def test_epsilon_stands_in_every_row_and_in_the_summary(tmp_path):
     assert "privacy: epsilon 4 at delta 1e-05" in lines[2]
     assert "for every client after 6 rounds: add_remove, pld, " in lines[3]
     assert "1 release a round" in lines[3]
-    assert lines[4].split()[-1] == "epsilon"
-    assert lines[6].split()[-1] == "4.0000"
+    assert "from the operating system" in lines[4]
+    assert lines[5].split()[-1] == "epsilon"
+    assert lines[7].split()[-1] == "4.0000"
 
 
 def test_a_run_ends_where_its_privacy_does(tmp_path):

@@ -68,3 +68,20 @@ def test_what_a_config_may_not_say_of_texts_is_one_line(changes, words, folder):
     with pytest.raises((ValueError, TypeError), match=words) as caught:
         experiment.build(config_with(**changes), str(folder))
     assert "\n" not in str(caught.value)
+
+
+PRIVATE = {
+    "cohort__sampling": "poisson",
+    "privacy__bound": "clip",
+    "privacy__noise_multiplier": 2.0,
+}
+
+
+def test_what_private_texts_decide_is_refused_unless_it_was_fixed(folder):
+    with pytest.raises(ValueError, match="vocabulary_file to be fixed beforehand"):
+        experiment.build(config_with(**WORDS | PRIVATE), str(folder))
+    fixed = PRIVATE | {"data__vocabulary_file": "characters", "data__vocabulary": 99}
+    built = experiment.build(config_with(**WORDS | fixed), str(folder))
+    assert built.private
+    public = PRIVATE | {"data__public": True}
+    assert experiment.build(config_with(**WORDS | public), str(folder)).private

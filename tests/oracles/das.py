@@ -3,13 +3,16 @@
 import numpy as np
 
 
-def run(optima, cohorts, noise, *, bound, rate, decay, steps, limit, momentum, gamma):
+def run(
+    optima, cohorts, noise, *, grid, bound, rate, decay, steps, limit, momentum, gamma
+):
     """Returns w_0, ..., w_K.
 
     Args:
       optima: o, of shape (clients, d).
       cohorts: for each round the clients drawn.
-      noise: for each round what is added to a_k, of shape (d,).
+      noise: for each round what is added to the sum, of shape (d,).
+      grid: of which noisy sums are multiples.
       bound: "clip" or "normalise".
       rate: eta_0.
       decay: eta_k = decay^k eta_0.
@@ -32,7 +35,8 @@ def run(optima, cohorts, noise, *, bound, rate, decay, steps, limit, momentum, g
                 total += u * min(1.0, limit / size)
             else:
                 total += limit * u / size
-        a = total / expected + noise[k]  # line 12, r = n / 2
+        noisy = np.round((total + noise[k]) / grid) * grid
+        a = noisy / expected  # line 12, r = n / 2
         velocity = momentum * velocity + a
         w = w - gamma * eta * velocity
         iterates.append(w)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_sketch.privacy import accounting
+from fl_sketch.privacy import accounting, literature
 from fl_sketch.privacy.accounting import Plan
 from tests.launching import ENVIRONMENT
 
@@ -183,20 +183,20 @@ def test_advanced_composition_is_the_printed_formula_and_no_tighter_than_rdp():
     # k = 100 releases, each of (e, d) = (sqrt(2 log(1.25 / d)) / z, delta / (2 k)).
     plan = PLAN._replace(steps=100, sampling="everyone")
     z, each = 100.0, 0.0583685
-    found = accounting.advanced_composition(plan, z, delta=DELTA)
+    found = literature.advanced_composition(plan, z, delta=DELTA)
     expected = (200 * 12.206073) ** 0.5 * each + 200 * each**2
     assert found == pytest.approx(expected, rel=1e-3)
     assert found > spent(plan, z, "rdp")
-    assert accounting.advanced_composition(plan, 1.0, delta=DELTA) == float("inf")
+    assert literature.advanced_composition(plan, 1.0, delta=DELTA) == float("inf")
 
 
 def test_the_claim_for_a_sketch_without_noise_is_a_formula_and_no_credit():
-    claim = accounting.count_sketch_claim(
+    claim = literature.count_sketch_claim(
         rows=5, cols=20, length=10**6, sigma=1.0, bound=1.0, alpha=3.0
     )
     assert claim == pytest.approx(5 * 0.016746, rel=1e-3)
     with pytest.raises(ValueError, match="condition"):
-        accounting.count_sketch_claim(
+        literature.count_sketch_claim(
             rows=5, cols=1000, length=10**6, sigma=1.0, bound=1.0, alpha=3.0
         )
     # A plan has no place for a sketch.

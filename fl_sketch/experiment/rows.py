@@ -1,0 +1,43 @@
+"""The names of numbers in rows and summaries: which of them only a simulator may see.
+
+In a private run, what is measured on clients' data, and who took part (exact bytes say
+how many did), stands in columns whose names say so: who publishes the file publishes
+them knowingly. Everything else follows from what was released, and from test data.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+MARK = "simulator_only_"
+HIDDEN = (
+    "train_loss",
+    "bytes_up_total",
+    "bytes_down_total",
+    "bytes_up_per_client_round",
+    "bytes_down_per_client_round",
+    "bytes_up",
+    "bytes_down",
+)
+
+
+def marked(row: Mapping[str, Any], private: bool) -> dict[str, Any]:
+    """Returns a row with the names that it has in a file of such a run."""
+    return {
+        MARK + name if private and name in HIDDEN else name: value
+        for name, value in row.items()
+    }
+
+
+def plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a row with plain names, for those who draw or print it.
+
+    >>> plain({"round": 3, "simulator_only_train_loss": 0.5})
+    {'round': 3, 'train_loss': 0.5}
+    """
+    found = {name.removeprefix(MARK): row[name] for name in row if row[name] != ""}
+    return {name.removeprefix(MARK): "" for name in row} | found
+
+
+def all_plain(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns rows with plain names."""
+    return [plain(row) for row in rows]

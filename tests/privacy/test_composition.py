@@ -1,0 +1,86 @@
+"""Several runs together: composed as rounds are, or the best of a secret number."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fl_sketch.privacy import accounting, composition
+from fl_sketch.privacy.accounting import Plan
+from fl_sketch.privacy.composition import Trials
+
+PLAN, Z, DELTA = Plan(100, 50, 1000), 2.0, 1e-5
+
+
+def test_equal_runs_are_one_long_run_and_order_does_not_matter():
+    long = accounting.spent(PLAN._replace(steps=300), Z, delta=DELTA)
+    assert composition.together([(PLAN, Z)] * 3, delta=DELTA) == pytest.approx(long)
+    other = (PLAN._replace(steps=20), 3.0)
+    one = composition.together([(PLAN, Z), other], delta=DELTA)
+    assert composition.together([other, (PLAN, Z)], delta=DELTA) == pytest.approx(one)
+    alone = accounting.spent(PLAN, Z, delta=DELTA)
+    more = accounting.spent(PLAN._replace(steps=120), Z, delta=DELTA)
+    assert alone < one < more
+
+
+def test_what_gives_nothing_away_costs_nothing_and_no_noise_costs_all():
+    assert composition.together([], delta=DELTA) == 0.0
+    assert composition.together([(PLAN._replace(steps=0), Z)], delta=DELTA) == 0.0
+    assert math.isinf(composition.together([(PLAN, Z), (PLAN, 0.0)], delta=DELTA))
+
+
+def test_runs_of_samplers_that_no_one_accountant_knows_share_delta():
+    fixed = Plan(50, 40, 50, "fixed", relation="replace_one")
+    both = composition.together([(PLAN, Z), (fixed, 20.0)], delta=DELTA)
+    expected = accounting.spent(PLAN, Z, delta=DELTA / 2)
+    expected += accounting.spent(fixed, 20.0, delta=DELTA / 2)
+    assert both == pytest.approx(expected, rel=1e-3)
+
+
+def test_together_they_cost_at_least_the_dearest_and_at_most_the_sum():
+    parts = [(PLAN, 1.5), (PLAN._replace(sample=20), 1.0), (PLAN, 4.0)]
+    each = [accounting.spent(plan, z, delta=DELTA) for plan, z in parts]
+    thirds = [accounting.spent(plan, z, delta=DELTA / 3) for plan, z in parts]
+    assert max(each) < composition.together(parts, delta=DELTA) <= sum(thirds)
+
+
+def geometric(plan, z, mean):
+    """Theorem 2 of Papernot and Steinke for eta = 1, on orders of its own."""
+    orders = np.concatenate([np.linspace(1.1, 20, 400), np.arange(21, 400)])
+
+    def rdp(order):
+        # Full batches, where the divergence has a closed form.
+        return plan.steps * order / (2 * z**2)
+
+    gamma = 1 / mean
+    extra = min(
+        2 * (1 - 1 / order) * rdp(order) + 2 * math.log(1 / gamma) / order
+        for order in orders
+    )
+    return min(
+        rdp(order)
+        + extra
+        + math.log(mean) / (order - 1)
+        + math.log1p(-1 / order)
+        - math.log(DELTA * order) / (order - 1)
+        for order in orders
+    )
+
+
+def test_a_private_selection_costs_what_its_theorem_says():
+    plan, z = Plan(10, 100, 100, "everyone"), 20.0
+    found = composition.best_of_a_random_number(plan, z, Trials(10.0), delta=DELTA)
+    assert found == pytest.approx(geometric(plan, z, 10.0), rel=0.02)
+    alone = accounting.spent(plan, z, delta=DELTA)
+    grid = composition.together([(plan, z)] * 45, delta=DELTA)
+    assert alone < found < grid
+
+
+def test_more_trials_cost_more_and_all_shapes_are_known():
+    costs = [
+        composition.best_of_a_random_number(PLAN, Z, Trials(mean, shape), delta=DELTA)
+        for shape in (0.0, 1.0, math.inf)
+        for mean in (2.0, 50.0)
+    ]
+    assert all(less < more for less, more in zip(costs[::2], costs[1::2], strict=True))
+    assert all(map(math.isfinite, costs))
