@@ -36,8 +36,9 @@ def of_run(
 ) -> list[dict[str, Any]]:
     """Writes spectrum.csv and spectrum.png to a run's folder; returns the rows.
 
-    Of a private run their names say that they are for the simulator only. The loss is the one trained on, without the weight decay, which would add a known
-    constant to every eigenvalue, over examples drawn by the run's seed.
+    Of a private run their names say that they are for the simulator only. The loss is
+    the one trained on, without the weight decay, which would add a known constant to
+    every eigenvalue, over examples drawn by the run's seed.
 
     Args:
       workdir: of a run.
