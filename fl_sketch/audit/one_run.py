@@ -1,0 +1,329 @@
+"""Many canaries in one run: a lower bound on epsilon from a single training run.
+
+Some clients are made up. Each is thrown a coin: whether it is there at all, or where
+units are replaced, whether it pushes up or down. Whatever it is asked, it answers with
+a very long update in a random direction of its own. The attacker follows what the
+server's optimizer hears, adds up how far that lies along each direction, and guesses
+the coins of the canaries with the largest and the smallest sums. All else is the run
+as it would be, its data, its channel and its server.
+
+(epsilon, delta) privacy says how many of the guesses can be right. Without delta every
+guess is right with a chance of at most p = e^epsilon / (1 + e^epsilon), whatever came
+of the others, so that the number of right ones is no likelier to be large than that of
+coins with this p. With delta there are outputs that give away more, and these have a
+budget: on average over the m canaries at most 2 m delta of them are given away, and
+with i given away, i wrong coins become right ones.
+
+>>> canaries = 100
+>>> lower_bound(20, 10, canaries=canaries, delta=1e-5)  # half of them are right
+0.0
+>>> 1.8 < lower_bound(20, 20, canaries=canaries, delta=1e-5) < 1.9
+True
+
+Reference: Steinke, Nasr and Jagielski (2023), Theorem 5.2.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fl_sketch import engine, trees, validate
+from fl_sketch.engine.cohort import Sampler
+from fl_sketch.keys import round_keys
+from fl_sketch.protocols import Algorithm, Key, Link, Local, Server, Tree
+
+LOUD = 1e6  # the length of a canary's update, in every coordinate
+WORD = 32  # signs that a random word makes
+AT_ONCE = 16  # canaries whose directions are in memory at the same time
+
+
+class Canaries(NamedTuple):
+    """Clients that are made up: those from number `first` on.
+
+    Attributes:
+      first: the number of the first, and of true clients.
+      count: how many there are.
+      coins: 1.0 or -1.0, float32 [count].
+      away: whether those with -1.0 are not there; if not they push the other way.
+      key: of their directions.
+    """
+
+    first: int
+    count: int
+    coins: jax.Array
+    away: bool
+    key: Key
+
+    def direction(self, number: jax.Array, like: Tree) -> Tree:
+        """Returns a canary's own signs, shaped like a model.
+
+        They are made anew wherever they are needed: all of them would take as much
+        memory as so many models.
+        """
+        size = trees.size(like)
+        own = jax.random.fold_in(self.key, number)
+        words = jax.random.bits(own, (-(-size // WORD), 1), jnp.uint32)
+        bits = words >> jnp.arange(WORD, dtype=jnp.uint32) & 1
+        signs = 1.0 - 2.0 * bits.ravel()[:size].astype(jnp.float32)
+        return trees.unraveler(like)(signs)
+
+
+class Heard(NamedTuple):
+    """The state of a server's optimizer that the attacker follows."""
+
+    scores: jax.Array  # float32 [canaries]
+    inner: Any
+
+
+class Talk(NamedTuple):
+    """What clients and server say in a round."""
+
+    exchanges: int
+    of_updates: bool  # whether updates and estimates are shaped like the model
+
+
+def listen(algorithm: Algorithm, params: Tree, batches: Any) -> Talk:
+    """Returns what a round of an algorithm is, from shapes alone.
+
+    Args:
+      algorithm: that of a config.
+      params: shapes of its model.
+      batches: shapes of what a client trains on.
+    """
+    sent = []
+
+    def mean(message):
+        sent.append(message)
+        return message
+
+    def one(params, batches):
+        keys, memory = (
+            round_keys(jax.random.key(0), 0, 0),
+            algorithm.uplink.init(params),
+        )
+        guard = algorithm.mechanism.init() if algorithm.mechanism else ()
+        opt = algorithm.server.init(params)
+        server = Server(params, opt, memory.server, jnp.int32(0), guard)
+        work = algorithm.local.run(server, algorithm.local.init(params), batches, keys)
+        delivery, _ = algorithm.uplink.mean(work.update, memory, keys, Link(mean))
+        return work.update, delivery.estimate
+
+    model, *others = (
+        jax.tree.map(jnp.shape, tree)
+        for tree in (params, *jax.eval_shape(one, params, batches))
+    )
+    return Talk(len(sent), all(other == model for other in others))
+
+
+def canaries_of(key: Key, *, first: int, count: int, away: bool) -> Canaries:
+    """Returns canaries with coins and directions of their own.
+
+    Args:
+      key: of the attacker.
+      first: how many true clients there are.
+      count: how many canaries.
+      away: whether a canary is there or not, rather than pushing up or down.
+    """
+    validate.at_least_one(first=first, count=count)
+    toss, directions = jax.random.split(key)
+    coins = 2.0 * jax.random.bernoulli(toss, shape=(count,)) - 1.0
+    return Canaries(first, count, coins, away, directions)
+
+
+def with_canaries(algorithm: Algorithm, canaries: Canaries) -> Algorithm:
+    """Returns the algorithm with canaries among its clients, and the attacker's ear.
+
+    Batches are then pairs of batches and the client's number, as `fetching` makes
+    them, and the server's optimizer has the state `Heard`.
+    """
+    local = _crying(algorithm.local, canaries)
+    server = _overhearing(algorithm.server, canaries)
+    return algorithm._replace(local=local, server=server)
+
+
+def fetching(fetch: Callable, canaries: Canaries) -> Callable:
+    """Returns what clients train on, and their number; canaries get some client's."""
+
+    def fetched(data, client, plan, key):
+        some = jnp.minimum(client, canaries.first - 1)
+        return fetch(data, some, plan, key), client
+
+    return fetched
+
+
+def sampling(sampler: Sampler, canaries: Canaries) -> Sampler:
+    """Returns the sampler in which canaries that are away never take part."""
+    if not canaries.away:
+        return sampler
+
+    def sample(key):
+        cohort = sampler(key)
+        own = jnp.clip(cohort.ids - canaries.first, 0, canaries.count - 1)
+        gone = (cohort.ids >= canaries.first) & (canaries.coins[own] < 0)
+        return cohort._replace(weights=jnp.where(gone, 0, cohort.weights))
+
+    return sample
+
+
+def program(
+    algorithm: Algorithm,
+    fetch: Callable,
+    sampler: Sampler,
+    mesh: jax.sharding.Mesh,
+    *,
+    first: int,
+    count: int,
+    away: bool,
+    rounds: int,
+    **options: Any,
+) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    """Returns `(params, roots, data, key) -> (scores, coins)` of a run, to be jitted.
+
+    Args:
+      algorithm: whose denominator counts canaries too.
+      fetch: what true clients train on, as for `engine.make_round`.
+      sampler: of cohorts of clients and canaries.
+      mesh: the devices.
+      first: how many true clients there are.
+      count: how many canaries.
+      away: whether a canary is there or not, rather than pushing up or down.
+      rounds: of the run.
+      options: of `engine.make_round`.
+    """
+
+    def run(params, roots, data, key):
+        canaries = canaries_of(key, first=first, count=count, away=away)
+        attacked = with_canaries(algorithm, canaries)
+        one_round = engine.make_round(
+            attacked, fetching(fetch, canaries), mesh, **options
+        )
+        state = engine.initial_state(attacked, params, first + count)
+        people = sampling(sampler, canaries)
+        state, _ = engine.run_rounds(
+            one_round, people, state, roots, data, rounds, most=rounds
+        )
+        return state.server.opt.scores, canaries.coins
+
+    return run
+
+
+def right_guesses(scores: np.ndarray, coins: np.ndarray, each: int) -> int:
+    """Returns how many are right of the guesses at both ends of the scores.
+
+    Args:
+      scores: the attacker's, one for each canary.
+      coins: 1.0 or -1.0.
+      each: guesses at each end.
+    """
+    validate.at_least_one(each=each)
+    validate.at_most(len(scores) // 2, "half of the canaries", each=each)
+    order = np.argsort(scores, kind="stable")
+    up, down = coins[order[-each:]] > 0, coins[order[:each]] < 0
+    return int(up.sum() + down.sum())
+
+
+def p_value(
+    guesses: int, right: int, epsilon: float, *, canaries: int, delta: float
+) -> float:
+    """Returns how likely so many right guesses are at most under (epsilon, delta).
+
+    P[B >= v] + 2 m delta max_i P[v - i <= B < v] / i over i = 1 ... v, for v right ones
+    of r guesses about m canaries, and B binomial of r and e^epsilon / (1 + e^epsilon).
+
+    Args:
+      guesses: r.
+      right: v.
+      epsilon: of the claim.
+      canaries: m, those without a guess included.
+      delta: of the claim.
+    """
+    from scipy import stats  # takes half a second to import
+
+    if right == 0:
+        return 1.0
+    coin = stats.binom(guesses, 1 / (1 + np.exp(-epsilon)))
+    below = np.cumsum(coin.pmf(np.arange(right - 1, -1, -1)))
+    given_away = np.max(below / np.arange(1, right + 1))
+    return float(min(1.0, coin.sf(right - 1) + 2 * canaries * delta * given_away))
+
+
+def lower_bound(
+    guesses: int,
+    right: int,
+    *,
+    canaries: int,
+    delta: float,
+    confidence: float = 0.95,
+) -> float:
+    """Returns an epsilon below the true one, with this confidence.
+
+    Args:
+      guesses: how many there were.
+      right: how many of them were.
+      canaries: how many coins were thrown.
+      delta: of the claim.
+      confidence: that the bound holds.
+    """
+    validate.at_least_one(guesses=guesses, canaries=canaries)
+    validate.at_most(canaries, "the canaries", guesses=guesses)
+    validate.at_most(guesses, "the guesses", right=right)
+    validate.in_range(0, 1, delta=delta, confidence=confidence)
+
+    def refuted(epsilon):
+        found = p_value(guesses, right, epsilon, canaries=canaries, delta=delta)
+        return found <= 1 - confidence
+
+    low, high = 0.0, 40.0
+    if not refuted(low):
+        return 0.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+def _crying(local: Local, canaries: Canaries) -> Local:
+    """Returns local work in which canaries have updates of their own."""
+
+    def run(server, state, batches, keys):
+        batches, client = batches
+        work = local.run(server, state, batches, keys)
+        number = jnp.maximum(client - canaries.first, 0)
+        coin = 1.0 if canaries.away else canaries.coins[number]
+        loud = canaries.direction(number, work.update)
+        update = jax.tree.map(
+            lambda own, sign: jnp.where(
+                client >= canaries.first, (LOUD * coin * sign).astype(own.dtype), own
+            ),
+            work.update,
+            loud,
+        )
+        return work._replace(update=update)
+
+    return local._replace(run=run)
+
+
+def _overhearing(server: Any, canaries: Canaries) -> Any:
+    """Returns the optimizer, which also adds up estimates along all directions."""
+    server = optax.with_extra_args_support(server)
+
+    def init(params):
+        return Heard(jnp.zeros(canaries.count), server.init(params))
+
+    def update(estimate, state, params=None, **extra):
+        vector = trees.ravel(estimate)
+
+        def along(number):
+            own = canaries.direction(number, estimate)
+            return jnp.vdot(trees.ravel(own), vector)
+
+        numbers = jnp.arange(canaries.count)
+        heard = jax.lax.map(along, numbers, batch_size=AT_ONCE)
+        updates, inner = server.update(estimate, state.inner, params, **extra)
+        return updates, Heard(state.scores + heard, inner)
+
+    return optax.GradientTransformationExtraArgs(init, update)

@@ -1,0 +1,66 @@
+"""The audit of a config, as a user starts it."""
+
+import csv
+import subprocess
+import sys
+
+from tests.launching import ENVIRONMENT, ROOT, launch
+
+SMALL = (
+    "--config=configs/private_safl.py", "--config.rounds=3", "--trials=1",
+    "--canaries=40", "--config.privacy.target_epsilon=2",
+)  # fmt: skip
+COLUMNS = ["what", "claimed_epsilon", "delta", "found_epsilon", "confidence", "trials"]
+
+# Half the noise that is claimed.
+WRONG = """
+from fl_sketch.experiment import privately
+right = privately.guarded
+privately.guarded = lambda c, b, z, *rest: right(c, b, z / 4, *rest)
+from launch import audit, command
+command.run(audit.main)
+"""
+
+
+def rows_in(folder):
+    with open(folder / "audit.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_config_is_audited(tmp_path):
+    done = launch("launch.audit", *SMALL, f"--workdir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    head, game, run, last = done.stdout.splitlines()
+    assert head.split()[:2] == ["claimed", "found"]
+    assert game.startswith(
+        "game: 3 rounds, 1 release each, poisson 1 of 4, add_remove "
+    )
+    assert run.startswith("run: 3 rounds, 40 of 440 clients are canaries, ")
+    assert last == "nothing found is above its claim, which proves nothing"
+    rows = rows_in(tmp_path)
+    assert list(rows[0])[:6] == COLUMNS and len(rows) == 2
+    for row in rows:
+        assert float(row["found_epsilon"]) <= float(row["claimed_epsilon"])
+        assert float(row["delta"]) == 1e-5 and float(row["confidence"]) == 0.95
+
+
+def test_a_broken_claim_is_said_and_is_the_exit_code(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WRONG, *SMALL, "--canaries=0", f"--workdir={tmp_path}"],
+        capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith(
+        "BROKEN: game: 3 rounds, 1 release each, poisson 1 of 4, add_remove: "
+    )
+    (row,) = rows_in(tmp_path)
+    assert float(row["found_epsilon"]) > float(row["claimed_epsilon"])
+
+
+def test_what_claims_nothing_is_refused_in_a_line(tmp_path):
+    done = launch(
+        "launch.audit", "--config=configs/default.py", f"--workdir={tmp_path}"
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: config.privacy: Expected a")
