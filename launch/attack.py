@@ -17,7 +17,7 @@ from absl import flags
 from fl_sketch import files
 from fl_sketch.audit import gradient_inversion
 from fl_sketch.experiment import grid, leak, leak_theory, ranking
-from fl_sketch.experiment.build import check
+from fl_sketch.experiment.program import check
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()
