@@ -124,7 +124,7 @@ CUT = {  # what makes a command short
         "--set=rounds=2",
         "--set=cohort.size=1",
     ],
-    "launch.audit": ["--trials=2000", "--canaries=10"],
+    "launch.audit": ["--trials=2000", "--canaries=20"],
     "launch.attack": ["--images=1", "--steps=3", "--config.model.name=logistic"],
 }
 
