@@ -25,7 +25,6 @@ from fl_sketch.engine import cohort
 from fl_sketch.experiment import choices, parts, privately, secrets
 from fl_sketch.experiment.program import Program, prepare
 from fl_sketch.experiment.promise import Promise
-from fl_sketch.local import measuring
 from fl_sketch.privacy import accounting
 from fl_sketch.protocols import Algorithm, Roots, Tree
 
@@ -352,11 +351,7 @@ def _algorithm(config: ConfigDict, program: Program, params: Tree) -> Algorithm:
 
     def bare(numbers, z):
         loss = parts.loss_of(config, program.splits.classes, numbers)
-        made = parts.algorithm_of(config, loss, trees.size(params), numbers, z)
-        if not config.privacy.watch:
-            return made
-        measure = functools.partial(parts.measured, loss)
-        return made._replace(local=measuring(made.local, measure))
+        return parts.algorithm_of(config, loss, trees.size(params), numbers, z)
 
     z, numbers = program.promise.noise_multiplier, choices.numbers_of(config)
     return privately.guarded(config, bare, z, numbers, params)

@@ -1,5 +1,7 @@
 """From the values of a config to the algorithm that they name, and its parts."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
@@ -8,6 +10,7 @@ from fl_sketch import models, trees
 from fl_sketch.algorithms import catalog
 from fl_sketch.data import datasets, text
 from fl_sketch.experiment.choices import Numbers, section
+from fl_sketch.local import measuring
 from fl_sketch.protocols import Algorithm, Compressor, Sketch, Tree
 
 WATCHED = ("train_loss", "train_accuracy")  # what clients measure, where asked to
@@ -91,7 +94,7 @@ def algorithm_of(
             eps=numbers["server.eps"],
         )
     client_rate, steps = numbers["client.rate"], config.client.steps
-    return catalog.build(
+    algorithm = catalog.build(
         config.algorithm,
         value,
         client_rate=client_rate,
@@ -123,3 +126,7 @@ def algorithm_of(
         noise_multiplier=noise_multiplier,
         cohort=config.cohort.size,
     )
+    if not config.privacy.watch:
+        return algorithm
+    measure = functools.partial(measured, loss)
+    return algorithm._replace(local=measuring(algorithm.local, measure))

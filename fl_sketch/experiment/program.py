@@ -21,7 +21,6 @@ from fl_sketch.experiment.choices import Numbers
 from fl_sketch.experiment.evaluate import make_evaluation
 from fl_sketch.experiment.promise import Promise, promise_of, require_sizes
 from fl_sketch.keys import cohort_key, roots_of
-from fl_sketch.local import measuring
 from fl_sketch.protocols import Algorithm, Key, Roots, Tree
 
 INITIAL = 0x1217  # sets the key of the initial weights apart from those of rounds
@@ -217,11 +216,7 @@ def _algorithm(
 
     def bare(numbers, z):
         loss = problem.loss_of(numbers)
-        algorithm = parts.algorithm_of(config, loss, d, numbers, z)
-        if not config.privacy.watch:
-            return algorithm
-        watched = functools.partial(parts.measured, loss)
-        return algorithm._replace(local=measuring(algorithm.local, watched))
+        return parts.algorithm_of(config, loss, d, numbers, z)
 
     promise = promise_of(
         config,
