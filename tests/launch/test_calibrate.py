@@ -3,7 +3,7 @@
 import pytest
 
 from tests.launching import launch
-from tests.test_readme import blocks, commands, run, same_tables
+from tests.test_readme import blocks, commands, run
 
 GOOD = {
     "epsilon": "2",
@@ -31,7 +31,15 @@ def test_private_training_prints_the_table_of_the_readme(tmp_path):
     printed = run(*arguments).splitlines()
     (shown,) = (b.splitlines() for b in blocks("text") if "for every client" in b)
     assert shown[1:4] == printed[1:4]
-    same_tables([line for line in shown[5:] if line != "..."], printed[5:])
+    # Noise and cohorts are another draw in every run; rounds and epsilons are not.
+    table = [line.split() for line in printed[6:11]]
+    for ours, theirs in zip(map(str.split, shown[6:11]), table, strict=True):
+        assert (ours[0], ours[-1]) == (theirs[0], theirs[-1])
+        assert [float(x) for x in theirs[4:6]] == pytest.approx(
+            [float(x) for x in ours[4:6]], rel=0.1
+        )
+    assert float(table[-1][3]) > 0.9
+    assert shown[-1] == printed[-2]
 
 
 @pytest.mark.parametrize(

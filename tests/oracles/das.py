@@ -4,7 +4,18 @@ import numpy as np
 
 
 def run(
-    optima, cohorts, noise, *, grid, bound, rate, decay, steps, limit, momentum, gamma
+    optima,
+    cohorts,
+    noise,
+    *,
+    bound,
+    rate,
+    decay,
+    steps,
+    limit,
+    momentum,
+    gamma,
+    grid=None,
 ):
     """Returns w_0, ..., w_K.
 
@@ -12,7 +23,6 @@ def run(
       optima: o, of shape (clients, d).
       cohorts: for each round the clients drawn.
       noise: for each round what is added to the sum, of shape (d,).
-      grid: of which noisy sums are multiples.
       bound: "clip" or "normalise".
       rate: eta_0.
       decay: eta_k = decay^k eta_0.
@@ -20,6 +30,7 @@ def run(
       limit: C.
       momentum: at the server.
       gamma: beta_k = gamma eta_k.
+      grid: what noisy sums are multiples of; exact numbers without it.
     """
     w, velocity = np.zeros(optima.shape[1]), 0.0
     iterates, expected = [w], len(optima) / 2
@@ -35,7 +46,9 @@ def run(
                 total += u * min(1.0, limit / size)
             else:
                 total += limit * u / size
-        noisy = np.round((total + noise[k]) / grid) * grid
+        noisy = total + noise[k]
+        if grid is not None:
+            noisy = np.round(noisy / grid) * grid
         a = noisy / expected  # line 12, r = n / 2
         velocity = momentum * velocity + a
         w = w - gamma * eta * velocity

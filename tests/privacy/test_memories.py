@@ -61,10 +61,11 @@ ROUNDS, WRONG = 9, 4
 
 def nan_once(algorithm):
     """Client 2's update is not finite in round 4, and only then."""
+    second = np.asarray(optima(CLIENTS)[2])
 
     def run(server, state, batches, keys):
         work = algorithm.local.run(server, state, batches, keys)
-        mine = jnp.all(batches == optima(CLIENTS)[2])
+        mine = jnp.all(batches == second)
         bad = mine & (server.round == WRONG)
         update = jax.tree.map(lambda u: jnp.where(bad, jnp.nan, u), work.update)
         return work._replace(update=update)
@@ -75,7 +76,7 @@ def nan_once(algorithm):
 FORGETFUL = {
     "sketched_sgd": ALGORITHMS["sketched_sgd"],
     "onebit_adam": ALGORITHMS["onebit_adam"],
-    "ef_sign_sgd": algorithms.ef_sign_sgd(loss, server_rate=0.1),
+    "ef_sign_sgd": algorithms.ef_sign_sgd(loss, client_rate=0.1, server_rate=0.1),
     "ef21": ALGORITHMS["ef21"],
     "cocktail": algorithms.cocktail_sgd(
         loss, cocktail=compressors.top_k(4), client_rate=0.1, server_rate=0.1
