@@ -51,7 +51,7 @@ class Neighbours(NamedTuple):
       absent: what the canary pushes in the world without it, over what it pushes in
         the other; 0: it is away.
       axis: along which all others push.
-      sign: of that; where it is the canary's axis.
+      sign: that axis's sign, where it is the canary's.
     """
 
     absent: float
@@ -91,7 +91,7 @@ def few(plan: Plan) -> Plan:
     the nearest that `MOST` units have, where they have none that is the same.
 
     Args:
-      plan: of a run.
+      plan: the plan of a run.
     """
     if plan.sampling == "everyone":
         return plan._replace(population=FEW, sample=FEW)
@@ -113,7 +113,7 @@ def sampler(sampling: str, population: int, sample: float) -> Sampler:
 
     Args:
       sampling: one of `accounting.SAMPLINGS`.
-      population: of clients.
+      population: how many clients there are.
       sample: clients of a round; for poisson on average, and of any size.
     """
     samplers = {
@@ -158,7 +158,7 @@ def shouting(
 
     Args:
       near: the worlds.
-      exchanges: of a round; the update is [exchanges, numbers].
+      exchanges: how many a round has; the update is [exchanges, numbers].
       limit: the bound on messages.
       watched: names of the numbers that a mechanism adds to the first message.
       spread: `(keys, pushed) -> update`, where it is not a message that is bounded.
@@ -200,7 +200,7 @@ def tapped(
 
     Args:
       channel: any.
-      rounds: of a run.
+      rounds: how many rounds a run has.
       read: `(keys, message) -> numbers`, what the attacker makes of a mean message.
     """
 
@@ -249,11 +249,11 @@ def observer(
       local: what clients push.
       channel: by which they send it.
       mechanism: what is audited; None: the local work protects by itself.
-      sampler: of the cohorts.
+      sampler: the sampler of the cohorts.
       away: whether the canary does not take part in the world without it.
-      population: of clients.
-      rounds: of a run.
-      shape: of what a round releases: exchanges, and numbers of a message.
+      population: how many clients there are.
+      rounds: how many rounds a run has.
+      shape: that of what a round releases: exchanges, and numbers of a message.
       read: `(keys, message) -> numbers`, as in `tapped`.
       data_of: `(present) -> data`, what clients have.
       fetch: a function as for `engine.make_round`.
@@ -326,7 +326,7 @@ def examples(
 
     Args:
       near: the worlds; where the canary is away, it pushes nothing.
-      count: of examples.
+      count: how many examples there are.
       limit: the bound on an example's gradient, its input.
     """
 

@@ -92,9 +92,9 @@ def play(
 
     Args:
       observe: what the attacker sees of a run.
-      delta: of the claim.
+      delta: the claim's.
       trials: runs of each world, made up to whole blocks.
-      key: of all runs; each gets its own.
+      key: the key of all runs; each gets its own.
       rate: how likely the canary takes part in a round.
       mirrored: whether without the canary there is its mirror image, by the same
         chance, and not the same of everybody in every round.
@@ -140,7 +140,7 @@ def lower_bound(
     Args:
       absent: scores of independent runs without the canary.
       present: scores of runs with it.
-      delta: of the claim.
+      delta: the claim's.
       confidence: that the bound holds.
     """
     validate.in_range(0, 1, delta=delta, confidence=confidence)
@@ -165,9 +165,9 @@ def beyond_the_end(
 
     Args:
       draw: `(key, present) -> float32 [runs]`, a number that each of them releases.
-      delta: of the claim.
+      delta: the claim's.
       draws: runs without the canary, in all.
-      key: of all runs.
+      key: the key of all runs.
       confidence: in the bound.
     """
     validate.in_range(0, 1, delta=delta, confidence=confidence)
@@ -203,7 +203,7 @@ def clopper_pearson(hits, count, alpha: float) -> tuple[np.ndarray, np.ndarray]:
 
     Args:
       hits: how often it happened.
-      count: of so many.
+      count: how many there were.
       alpha: the chance of each bound to be wrong.
     """
     from scipy import stats  # takes half a second to import

@@ -49,7 +49,7 @@ class Canaries(NamedTuple):
       count: how many there are.
       coins: 1.0 or -1.0, float32 [count].
       away: whether those with -1.0 are not there; if not they push the other way.
-      key: of their directions.
+      key: the key of their directions.
     """
 
     first: int
@@ -123,7 +123,7 @@ def canaries_of(key: Key, *, first: int, count: int, away: bool) -> Canaries:
     """Returns canaries with coins and directions of their own.
 
     Args:
-      key: of the attacker.
+      key: the attacker's.
       first: how many true clients there are.
       count: how many canaries.
       away: whether a canary is there or not, rather than pushing up or down.
@@ -186,13 +186,13 @@ def program(
     Args:
       algorithm: whose denominator counts canaries too.
       fetch: what true clients train on, as for `engine.make_round`.
-      sampler: of cohorts of clients and canaries.
+      sampler: the sampler of cohorts of clients and canaries.
       mesh: the devices.
       first: how many true clients there are.
       count: how many canaries.
       away: whether a canary is there or not, rather than pushing up or down.
-      rounds: of the run.
-      options: of `engine.make_round`.
+      rounds: how many rounds the run has.
+      options: those of `engine.make_round`.
     """
 
     def run(params, roots, data, key):
@@ -237,9 +237,9 @@ def p_value(
     Args:
       guesses: r.
       right: v.
-      epsilon: of the claim.
+      epsilon: the claim.
       canaries: m, those without a guess included.
-      delta: of the claim.
+      delta: the claim's.
     """
     from scipy import stats  # takes half a second to import
 
@@ -265,7 +265,7 @@ def lower_bound(
       guesses: how many there were.
       right: how many of them were.
       canaries: how many coins were thrown.
-      delta: of the claim.
+      delta: the claim's.
       confidence: that the bound holds.
     """
     validate.at_least_one(guesses=guesses, canaries=canaries)

@@ -348,11 +348,7 @@ def _talk(config: ConfigDict, program: Program) -> one_run.Talk:
 
 def _algorithm(config: ConfigDict, program: Program, params: Tree) -> Algorithm:
     """Returns the algorithm of a config, with the noise of the program's promise."""
-
-    def bare(numbers, z):
-        loss = parts.loss_of(config, program.splits.classes, numbers)
-        return parts.algorithm_of(config, loss, trees.size(params), numbers, z)
-
+    bare = parts.bare_of(config, program.splits.classes, trees.size(params))
     z, numbers = program.promise.noise_multiplier, choices.numbers_of(config)
     return privately.guarded(config, bare, z, numbers, params)
 

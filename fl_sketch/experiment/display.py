@@ -10,6 +10,7 @@ from tqdm import tqdm
 from fl_sketch.engine.ledger import FLOAT_BYTES
 from fl_sketch.experiment import rows
 from fl_sketch.experiment.build import Experiment
+from fl_sketch.experiment.promise import mark
 
 COLUMNS = {
     "round": (7, "{}"),
@@ -154,7 +155,7 @@ def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
 def _given_away(summary: Mapping[str, Any]) -> list[str]:
     if summary["epsilon"] is None:
         return []
-    how = " (simulated)" * (summary["randomness"] == "simulated")
+    how = mark(summary["randomness"])
     return [
         f"given away of every {summary['privacy_unit']}: epsilon "
         f"{summary['epsilon']:.4g} at delta {summary['delta']:g}{how}"

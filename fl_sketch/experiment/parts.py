@@ -1,6 +1,7 @@
 """From the values of a config to the algorithm that they name, and its parts."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +63,24 @@ def measured(loss: models.Loss, params: Tree, batch) -> dict[str, jax.Array]:
     sums = loss.metrics(params, inputs, batch.targets, ones)
     found = (sums["loss"] / sums["count"], sums["correct"] / sums["count"])
     return dict(zip(WATCHED, found, strict=True))
+
+
+def bare_of(
+    config: ConfigDict, classes: int, d: int
+) -> Callable[[Numbers, float], Algorithm]:
+    """Returns `(numbers, noise_multiplier) -> Algorithm`, without a mechanism.
+
+    Args:
+      config: the config, checked.
+      classes: how many the data have.
+      d: how many parameters the model has.
+    """
+
+    def bare(numbers, noise_multiplier):
+        loss = loss_of(config, classes, numbers)
+        return algorithm_of(config, loss, d, numbers, noise_multiplier)
+
+    return bare
 
 
 def algorithm_of(

@@ -213,11 +213,7 @@ def _algorithm(
 ) -> tuple[Callable[..., Algorithm], Promise | None]:
     """Returns `Program.algorithm`, its link guarded, and what that promises."""
     config, d = problem.config, trees.size(problem.params)
-
-    def bare(numbers, z):
-        loss = problem.loss_of(numbers)
-        return parts.algorithm_of(config, loss, d, numbers, z)
-
+    bare = parts.bare_of(config, problem.splits.classes, d)
     promise = promise_of(
         config,
         bare,

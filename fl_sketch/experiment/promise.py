@@ -32,6 +32,11 @@ UNPROTECTED = (
 )
 
 
+def mark(randomness: str) -> str:
+    """Returns what stands behind an epsilon that nobody's secret noise keeps."""
+    return " (simulated)" * (randomness == RANDOMNESS["seed"])
+
+
 class Promise(NamedTuple):
     """What a run may say of its privacy, and how long it may go on.
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fl_sketch import files
+from fl_sketch.experiment.promise import mark
 from fl_sketch.experiment.rows import all_plain, marked
 
 Row = dict[str, Any]
@@ -137,8 +138,7 @@ def _private(row: Row) -> str:
     """Returns what a run of a method gives away, as a cell."""
     if not row["epsilon"]:
         return "all"
-    how = " (simulated)" * (row["randomness"] == "simulated")
-    return f"{float(row['epsilon']):.4g}{how}"
+    return f"{float(row['epsilon']):.4g}{mark(row['randomness'])}"
 
 
 def write(

@@ -23,7 +23,7 @@ from fl_sketch.experiment import rows as names
 from fl_sketch.experiment.build import build
 from fl_sketch.experiment.loop import CALL_SECONDS, Row, Stopped
 from fl_sketch.experiment.program import prepare
-from fl_sketch.experiment.promise import Promise
+from fl_sketch.experiment.promise import Promise, mark
 from fl_sketch.experiment.signals import stopping_on_signals
 from fl_sketch.experiment.workdir import Files, Workdir
 from fl_sketch.files import write_text
@@ -161,7 +161,7 @@ def _promised(one: Outline) -> str:
     """Says what each point gives away, if that is anything but all."""
     if not one.private:
         return ""
-    how = " (simulated)" * (one.promise.randomness == "simulated")
+    how = mark(one.promise.randomness)
     spent = one.promise.epsilon(one.last)
     return f"; each gives away epsilon {spent:.4g} at delta {one.promise.delta:g}{how}"
 
