@@ -27,6 +27,7 @@ from fl_sketch.protocols import Key
 from fl_sketch.sketch import hashing
 
 TABLE_UP_TO = 2**26  # entries, a quarter of a GiB
+_NOWHERE = np.int32(2**31 - 1)  # the index of an example that is not there
 ROUNDS = 24  # of the shuffle; tests of uniformity fail up to 8 and pass from 10 on
 
 
@@ -81,12 +82,22 @@ def batches(
     batch: int,
     replacement: bool = True,
 ) -> Examples:
-    """Returns the batches of one client: leaves [steps, batch, ...]; see `draw`."""
+    """Returns the batches of one client: leaves [steps, batch, ...]; see `draw`.
+
+    A client without examples has zeros: it must not learn from another's.
+    """
     drawn = places(
         data.starts, key, client, steps=steps, batch=batch, replacement=replacement
     )
-    chosen = data.indices[drawn]
-    return jax.tree.map(lambda leaf: leaf[chosen], data.examples)
+    return taken(data, drawn)
+
+
+def taken(data: Resident, places: jax.Array) -> Examples:
+    """Returns the examples at these places of the indices, zeros at negative ones."""
+    chosen = jnp.where(places < 0, _NOWHERE, data.indices[places])
+    return jax.tree.map(
+        lambda leaf: leaf.at[chosen].get(mode="fill", fill_value=0), data.examples
+    )
 
 
 def places(
@@ -98,10 +109,14 @@ def places(
     batch: int,
     replacement: bool = True,
 ) -> jax.Array:
-    """Returns where in the partition's indices a client's batches are; see `draw`."""
+    """Returns where in the partition's indices a client's batches are; see `draw`.
+
+    Places of a client without examples are negative.
+    """
     start = starts[client]
     size = starts[client + 1] - start
-    return draw(key, start, size, steps=steps, batch=batch, replacement=replacement)
+    drawn = draw(key, start, size, steps=steps, batch=batch, replacement=replacement)
+    return jnp.where(size > 0, drawn, -1)
 
 
 def draw(

@@ -89,8 +89,10 @@ def gather(
 
     def sent(leaf):
         def of_device(index):
-            chosen = data.indices[drawn[index[0]]]
-            return np.take(np.asarray(leaf), chosen, axis=0)
+            places = drawn[index[0]]
+            taken = np.take(np.asarray(leaf), data.indices[places], axis=0)
+            taken[places < 0] = 0  # clients without examples
+            return taken
 
         shape = (*drawn.shape, *leaf.shape[1:])
         return jax.make_array_from_callback(shape, sharding, of_device)

@@ -1,6 +1,7 @@
 """Rows for TensorBoard, where tensorboardX is installed."""
 
 import importlib.util
+import numbers
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,7 +29,7 @@ def open_board(
 
     def write(row):
         for name, value in row.items():
-            if name != "round" and value is not None:
+            if name != "round" and isinstance(value, numbers.Real):
                 writer.add_scalar(name, value, row["round"])
         writer.flush()
 

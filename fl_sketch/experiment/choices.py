@@ -248,9 +248,9 @@ def fetch_of(config: ConfigDict):
 
     def whole(data, client):
         start = data.starts[client]
-        size = jnp.maximum(data.starts[client + 1] - start, 1)
-        chosen = data.indices[start + jnp.arange(batch, dtype=jnp.int32) % size]
-        return jax.tree.map(lambda leaf: leaf[chosen], data.examples)
+        size = data.starts[client + 1] - start
+        own = start + jnp.arange(batch, dtype=jnp.int32) % jnp.maximum(size, 1)
+        return clients.taken(data, jnp.where(size > 0, own, -1))
 
     def fetch(data, client, plan, key):
         if plan:

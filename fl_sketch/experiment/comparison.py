@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from fl_sketch import files, validate
-from fl_sketch.experiment import grid, odometer, selection, standings
+from fl_sketch.experiment import grid, odometer, privately, selection, standings
 from fl_sketch.experiment.selection import select
 from fl_sketch.experiment.standings import Row
 from fl_sketch.experiment.sweep import sweep
@@ -129,6 +129,10 @@ def run(
         name: config_of(comparison, comparison.methods[name], settings)
         for name in chosen
     }
+    privately.require_one_unit(configs.values())
+    for name in configs if trials else ():
+        if tune := comparison.methods[name].tune:
+            selection.planned(configs[name], tune, trials, data_dir)
     searched, evaluations, rows = [], [], []
     with tqdm(total=2 * len(configs), unit="sweep", disable=None) as bar:
         for number, (name, config) in enumerate(configs.items(), 1):

@@ -53,6 +53,7 @@ class Watch(NamedTuple):
 
     Attributes:
       row: told of every evaluation.
+      ahead: told, before they are played, with which round the next ones will end.
       rounds: told how many rounds are done, and the last training loss.
       save: given what must be kept.
       stop: asked after every call whether to save and stop.
@@ -60,6 +61,7 @@ class Watch(NamedTuple):
     """
 
     row: Callable[[Row], None] = lambda row: None
+    ahead: Callable[[int], None] = lambda last: None
     rounds: Callable[[int, float], None] = lambda done, loss: None
     save: Callable[[int, Progress], None] = lambda done, progress: None
     stop: Callable[[], bool] = lambda: False
@@ -114,6 +116,7 @@ def train(
     while done < last:
         next_stop = min(_next(done, eval_every), _next(done, checkpoint_every), last)
         count = min(pace, next_stop - done)
+        watch.ahead(done + count)
         begin = time.perf_counter()
         state, reports = compiled.advance(state, count)
         reports = jax.device_get(reports)

@@ -7,6 +7,7 @@ again. What they come to together is said wherever their numbers stand.
 """
 
 import json
+import math
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -40,6 +41,7 @@ class Total(NamedTuple):
     epsilon: float
     delta: float
     unit: str
+    relation: str
     runs: int
     public: int  # runs on public data, which are not counted
     simulated: bool
@@ -91,16 +93,25 @@ def write(folder: str | os.PathLike, entries: Sequence[Entry]) -> None:
 
 
 def note(folder: str | os.PathLike, own: Iterable[Entry]) -> None:
-    """Writes entries in place of those of the same names, or behind all others."""
+    """Writes entries in place of those of the same names, or behind all others.
+
+    An entry never goes back: rounds that were released once stay released, also while
+    a run that was killed plays them again.
+    """
     entries = {one.name: one for one in read(folder)}
-    write(folder, list((entries | {one.name: one for one in own}).values()))
+    for one in own:
+        before = entries.get(one.name)
+        if before is None or before.plan.steps <= one.plan.steps:
+            entries[one.name] = one
+    write(folder, list(entries.values()))
 
 
 def total(entries: Sequence[Entry]) -> Total | None:
     """Returns what runs come to together; None if nobody was protected.
 
-    They are composed at the largest delta of any of them. Entries of several units
-    (clients, examples) are none of one total, and are refused.
+    They are composed at the largest delta of any of them, and for one relation, which
+    all of them keep. Entries of several units (clients, examples) are none of one
+    total, and are refused.
     """
     counted = [one for one in entries if not one.public]
     if not counted:
@@ -114,6 +125,7 @@ def total(entries: Sequence[Entry]) -> Total | None:
         epsilon=_epsilon(counted, delta),
         delta=delta,
         unit=units[0],
+        relation=composition.common_relation([one.plan for one in counted]),
         runs=len(counted),
         public=len(entries) - len(counted),
         simulated=any(one.randomness == "simulated" for one in counted),
@@ -123,14 +135,21 @@ def total(entries: Sequence[Entry]) -> Total | None:
 def _epsilon(entries: Sequence[Entry], delta: float) -> float:
     runs = [(one.plan, one.noise_multiplier) for one in entries if not one.trials]
     selections = [one for one in entries if one.trials]
+    relation = composition.common_relation([one.plan for one in entries])
     each = delta / (len(selections) + bool(runs))
-    chosen = sum(
-        composition.best_of_a_random_number(
-            one.plan, one.noise_multiplier, composition.Trials(*one.trials), delta=each
-        )
-        for one in selections
-    )
+    chosen = sum(selected(one, each, relation) for one in selections)
     return chosen + (composition.together(runs, delta=each) if runs else 0.0)
+
+
+def selected(one: Entry, delta: float, relation: str) -> float:
+    """Returns the epsilon of a selection's entry by a relation; infinite if unknown."""
+    plan, trials = one.plan._replace(relation=relation), composition.Trials(*one.trials)
+    try:
+        return composition.best_of_a_random_number(
+            plan, one.noise_multiplier, trials, delta=delta
+        )
+    except ValueError:  # no accountant of Renyi divergences knows such a plan
+        return math.inf
 
 
 def below(folder: str | os.PathLike, apart: str) -> list[Entry]:
@@ -160,7 +179,7 @@ def said(found: Total | None) -> list[str]:
     runs = f"all {found.runs} runs together" if found.runs > 1 else "this run"
     return [
         f"privacy of every {found.unit}: {runs} give away epsilon "
-        f"{found.epsilon:.4g} at delta {found.delta:g}{also}{how}"
+        f"{found.epsilon:.4g} at delta {found.delta:g} ({found.relation}){also}{how}"
     ]
 
 
@@ -171,6 +190,7 @@ def facts(found: Total | None) -> dict[str, Any]:
     return {
         "epsilon_of_all": found.epsilon,
         "delta_of_all": found.delta,
+        "relation_of_all": found.relation,
         "runs_of_all": found.runs,
     }
 

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ml_collections import ConfigDict
 
@@ -32,6 +32,22 @@ def asked_for(config: ConfigDict) -> bool:
     bounded = kind(config) != "none" or config.algorithm in LOCAL_NOISE
     noisy = config.privacy.noise_multiplier or config.privacy.target_epsilon
     return bool(bounded and noisy)
+
+
+def require_one_unit(configs: Iterable[ConfigDict]) -> None:
+    """Raises for configs of one table that protect unlike units: nothing is their sum.
+
+    Raises:
+      ValueError: naming the units.
+    """
+    asked = (one for one in configs if asked_for(one) and not one.data.public)
+    units = sorted({one.privacy.unit for one in asked})
+    if len(units) > 1:
+        msg = (
+            "config.privacy: Expected one unit in all runs of a table, got "
+            f"unit={' and unit='.join(units)}."
+        )
+        raise ValueError(msg)
 
 
 def check_data(config: ConfigDict, splits: datasets.Splits) -> None:

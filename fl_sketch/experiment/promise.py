@@ -27,6 +27,9 @@ UNPROTECTED = (
     "the number of clients, and the model, its size and all other keys of the config",
     "how keys of the config were chosen, unless it was on other data",
     "the time that rounds take",
+    "who comes and which examples are drawn, from somebody who can undo the shuffles "
+    "of batches and of cohorts among more than 4096 clients, whose seeds alone are "
+    "cryptographic",
     "last bits of float arithmetic beyond what is rounded away "
     "(fl_sketch/privacy/gaussian.py)",
 )
@@ -119,6 +122,7 @@ def promise_of(
         asked = min(asked, privacy.planned_rounds)
     with section("privacy"):
         _require_floats(config, talk)
+        _require_fresh(config, talk)
         per_round = config.client.steps if local else 1
         if local:
             plan = _example_plan(config, sizes(), trees.size(params))
@@ -235,6 +239,20 @@ def _require_floats(config: ConfigDict, talk: ledger.Talk) -> None:
         msg = (
             "Expected messages of floats with noise=distributed, "
             f"got algorithm={config.algorithm!r} with {talk.bits_up} bits."
+        )
+        raise ValueError(msg)
+
+
+def _require_fresh(config: ConfigDict, talk: ledger.Talk) -> None:
+    """Raises for cohorts of a fixed size where clients keep a state.
+
+    Who else came to earlier rounds, which such states show, then says whether a client
+    did; an accountant takes every round's sample to be a secret of its own.
+    """
+    if talk.stateful and config.cohort.sampling == "fixed":
+        msg = (
+            "Expected cohort.sampling=poisson or everyone where clients keep a state, "
+            f"got algorithm={config.algorithm!r} with sampling='fixed'."
         )
         raise ValueError(msg)
 

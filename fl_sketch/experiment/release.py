@@ -12,7 +12,6 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,34 +19,28 @@ from ml_collections import ConfigDict
 
 import fl_sketch
 from fl_sketch import files, validate
-from fl_sketch.experiment import checkpoint, odometer, privately, secrets
+from fl_sketch.experiment import (
+    checkpoint,
+    model_page,
+    odometer,
+    privately,
+    secrets,
+)
+from fl_sketch.experiment.model_page import PROMISE
 from fl_sketch.experiment.promise import UNPROTECTED, spent
 from fl_sketch.experiment.run import RUN
 from fl_sketch.experiment.workdir import read_config
 
 FORMS = ("safetensors", "npz")
-PROMISE, PAGE = "privacy.json", "MODEL.md"
+PAGE = "MODEL.md"
 ROUND, PARAMS = "state/server/round", "state/server/params/"  # in a checkpoint
 PACKAGES = ("jax", "numpy", "dp-accounting")
 TEXTS = ("transformer", "language_model")  # models whose inputs are tokens
 ROUNDING = 1e-6  # of an epsilon that is counted again
-EXPLAINED = 10  # an epsilon up to which e^epsilon is a number to be read
 OTHERS = {  # files by which a folder is known to be that of something else
     "a sweep": ("sweep.csv", "sweep.json"),
     "a comparison": ("search.csv", "comparison.csv", "standings.md"),
 }
-INSTEAD = {  # what somebody's data are compared with, by relation
-    "add_remove": "had never been there",
-    "replace_one": "had been anything else",
-}
-TRUST = {
-    "central": "The server saw every message before noise was added, and is trusted "
-    "with that; the promise is about what it publishes.",
-    "distributed": "Every client added its share of the noise, so the promise is about "
-    "the sums, and needs an aggregation that shows nobody a single message.",
-    "local": "Every client added the noise by itself, so nobody else is trusted.",
-}
-
 Params = dict[str, np.ndarray]
 
 
@@ -132,7 +125,8 @@ def read(workdir: str | os.PathLike) -> Release:
 def _write(found: Release, folder: pathlib.Path, form: str) -> None:
     """Writes the three files to an empty folder and reads them back, or leaves none."""
     promise = json.dumps(found.promise, indent=2, allow_nan=False) + "\n"
-    texts = {folder / PROMISE: promise, folder / PAGE: _page(found, form)}
+    page = model_page.written(found.promise, found.model, form)
+    texts = {folder / PROMISE: promise, folder / PAGE: page}
     params = folder / f"params.{form}"
     try:
         with files.replacing(params) as partial, open(partial, "wb") as file:
@@ -149,97 +143,6 @@ def _write(found: Release, folder: pathlib.Path, form: str) -> None:
         for path in (params, *texts):
             path.unlink(missing_ok=True)
         raise
-
-
-def _page(found: Release, form: str) -> str:
-    """Returns the text of MODEL.md."""
-    promise, model = found.promise, found.model
-    with_it = " and safetensors" * (form == "safetensors")
-    return f"""# {model["name"]}, trained privately on {model["data"]}
-
-A model `{model["name"]}` ({model["size"]}) of {model["d"]} parameters and \
-{model["classes"]} classes, trained on the data set `{model["data"]}` by the \
-federated algorithm `{model["algorithm"]}` in {promise["rounds"]} rounds.
-
-Inputs: {model["inputs"]}.
-
-## What is promised, and to whom
-
-{_promised(promise)}
-
-{_others(promise)}{_how(promise)} All numbers of the promise are in `{PROMISE}`.
-
-## What is not protected
-
-{chr(10).join(f"- {line}" for line in promise["not_protected"])}
-
-## How to load it
-
-In this folder, with fl_sketch{with_it} installed, for a batch of `inputs`:
-
-```python
-{_five_lines(model, form)}
-```
-"""
-
-
-def _promised(promise: Mapping[str, Any]) -> str:
-    """Returns a promise as one sentence."""
-    unit, epsilon, delta = promise["unit"], _up(promise["epsilon"]), promise["delta"]
-    times = f"e^{epsilon}"
-    if promise["epsilon"] <= EXPLAINED:
-        times += f" (about {math.exp(promise['epsilon']):.4g})"
-    of = " and all of its data" if unit == "client" else " of a client"
-    public = ", although the config calls these data public, so that nobody is owed it"
-    return (
-        f"To every {unit}: whatever anybody sees in these parameters or computes from "
-        f"them, whatever else they know, its probability is at most {times} times "
-        f"what it would be if this {unit}{of} {INSTEAD[promise['relation']]}, plus "
-        f"{delta!r}, and the other way round, which is called "
-        f"({epsilon}, {delta!r})-differential privacy{public * promise['public_data']}."
-    )
-
-
-def _up(number: float) -> str:
-    """Returns a number in at most four decimals, never a smaller one."""
-    return f"{math.ceil(number * 1e4) / 1e4:.4f}".rstrip("0").rstrip(".")
-
-
-def _others(promise: Mapping[str, Any]) -> str:
-    """Returns a paragraph on what else was made of the same data, if anything was."""
-    both = promise.get("all_runs")
-    if not both:
-        return ""
-    epsilon = "no finite epsilon" if both["epsilon"] is None else _up(both["epsilon"])
-    return (
-        f"More than this model was made of the same data: all {both['runs']} runs that "
-        "were counted give away (epsilon, delta) = "
-        f"({epsilon}, {both['delta']!r}) together.\n\n"
-    )
-
-
-def _how(promise: Mapping[str, Any]) -> str:
-    what = "example's gradient" if promise["unit"] == "example" else "client's message"
-    sums = promise["rounds"] * promise["releases_a_round"]
-    return (
-        f"It was kept by bounding every {what} ({promise['bound']}, "
-        f"{promise['threshold']:g}), adding Gaussian noise of "
-        f"{promise['noise_multiplier']:.4g} times that bound to sums of them, and "
-        f"counting {sums} such sums (accountant `{promise['accountant']}`), all with "
-        f"randomness of the operating system. {TRUST[promise['noise']]}"
-    )
-
-
-def _five_lines(model: Mapping[str, Any], form: str) -> str:
-    first = "from safetensors.numpy import load_file"
-    loaded = f'load_file("params.{form}")'
-    if form == "npz":
-        first, loaded = "import numpy as np", f'dict(np.load("params.{form}"))'
-    return f"""{first}
-from flax.traverse_util import unflatten_dict
-from fl_sketch import models
-params = unflatten_dict({loaded}, sep="/")
-logits = models.build({model["build"]}).apply({{"params": params}}, inputs)"""
 
 
 def _require(holds: bool, expected: str, got: str) -> None:
@@ -292,6 +195,7 @@ def _promise(config: ConfigDict, summary, own: odometer.Entry) -> dict[str, Any]
     local = config.algorithm in privately.LOCAL_NOISE
     # The sampling rate of a client's examples says how many there are.
     sizes = ("how many examples a client has",) * (own.unit == "example")
+    threshold = ("threshold",) * (privately.kind(config) == "adaptive")
     now = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {
         "unit": own.unit,
@@ -300,6 +204,7 @@ def _promise(config: ConfigDict, summary, own: odometer.Entry) -> dict[str, Any]
         "sampling_rate": own.plan.rate,
         "rounds": summary["rounds"],
         "releases_a_round": summary["releases"],
+        "released_beside": [*summary["noised"], *threshold],
         "noise_multiplier": own.noise_multiplier,
         "noise": "local" if local else config.privacy.noise,
         "bound": "clip" if local else privately.kind(config),

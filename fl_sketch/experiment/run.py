@@ -118,9 +118,10 @@ def _secret_in(folder: Workdir, config, experiment: Experiment) -> secrets.Secre
     """
     if config.privacy.randomness == "seed":
         return experiment.secret
-    kept = secrets.kept(folder.folder)
+    # One that no run here has used yet is nobody's: of a killed start, or of others.
+    kept = secrets.kept(folder.folder) if _begun(folder) else None
     if kept is None:
-        if odometer.read(folder.folder) or checkpoint.rounds(folder.checkpoints):
+        if _begun(folder):
             msg = (
                 f"Expected the secret of the run in workdir={folder.folder}, without "
                 "which rounds would be released again with other noise, and it is "
@@ -130,6 +131,11 @@ def _secret_in(folder: Workdir, config, experiment: Experiment) -> secrets.Secre
         kept = experiment.secret
         secrets.keep(folder.folder, kept)
     return kept
+
+
+def _begun(folder: Workdir) -> bool:
+    """Returns whether a run in this folder has released something, or may have."""
+    return bool(odometer.read(folder.folder) or checkpoint.rounds(folder.checkpoints))
 
 
 def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
@@ -154,14 +160,14 @@ def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
             _save(folder, done, progress, config.checkpoint_keep, say)
 
     shown = display.bar(experiment.rounds, done, hidden=folder is None)
+
+    def count(last):
+        if folder and experiment.private:
+            own = odometer.entry(RUN, experiment.promise, last)
+            odometer.note(folder.folder, [own])
+
     with stopping_on_signals() as stop, shown as move:
-
-        def on_rounds(done, loss):
-            move(done, loss)
-            if folder and experiment.private:
-                _count(folder, experiment, done)
-
-        watch = Watch(on_row, on_rounds, on_save, stop, processes.agree)
+        watch = Watch(on_row, count, move, on_save, stop, processes.agree)
         progress = train(
             experiment,
             compiled,
@@ -199,10 +205,6 @@ def summary_of(
         "compile_seconds": compile_seconds,
     }
     return names.marked(whole, experiment.private)
-
-
-def _count(folder: Workdir, experiment: Experiment, done: int) -> None:
-    odometer.note(folder.folder, [odometer.entry(RUN, experiment.promise, done)])
 
 
 def _resume(folder: Workdir | None, fresh: Progress, say) -> Progress:

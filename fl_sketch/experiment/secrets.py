@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import pathlib
+import stat
 
 import jax
 from ml_collections import ConfigDict
@@ -88,8 +89,17 @@ def kept(folder: pathlib.Path) -> Secret | None:
       ValueError: for a file that is not a secret as it was written.
     """
     path = folder / FILE
-    if not path.exists():
+    try:
+        facts = path.lstat()
+    except FileNotFoundError:
         return None
+    private = stat.S_ISREG(facts.st_mode) and not facts.st_mode & 0o077
+    if not private or facts.st_uid != os.geteuid():
+        msg = (
+            f"Expected {path} to be a file that its owner alone can read, got "
+            f"{stat.filemode(facts.st_mode)} of user {facts.st_uid}."
+        )
+        raise ValueError(msg)
     raw = path.read_bytes()
     if len(raw) != chacha.KEY_BYTES:
         msg = f"Expected {path} to hold {chacha.KEY_BYTES} bytes, got {len(raw)}."

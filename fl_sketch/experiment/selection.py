@@ -7,6 +7,7 @@ times what one run does, where a grid costs as many times as it has points
 not protected.
 """
 
+import itertools
 import json
 import math
 import os
@@ -18,9 +19,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch import files
-from fl_sketch.experiment import odometer, secrets, standings
+from fl_sketch.experiment import choices, odometer, secrets, standings
 from fl_sketch.experiment.program import prepare
 from fl_sketch.experiment.sweep import sweep
+from fl_sketch.privacy import composition
 from fl_sketch.privacy.composition import Trials, require
 
 Row = dict[str, Any]
@@ -39,6 +41,9 @@ def select(
 ) -> tuple[dict[str, Any], list[Row]]:
     """Returns the keys of the best run, and its evaluations.
 
+    Their epsilon is that of the selection, whatever the round: all of them stand for
+    one run that was chosen among others.
+
     Args:
       config: of the method, with noise.
       tune: keys and their values.
@@ -48,14 +53,7 @@ def select(
       last: how many evaluations, the last ones, the score is the mean of.
       say: prints a line.
     """
-    require(trials)
-    promise = prepare(config, data_dir).promise
-    if not (promise and promise.private):
-        msg = (
-            "Expected a private config for a private selection, got one without noise: "
-            f"algorithm={config.algorithm}."
-        )
-        raise ValueError(msg)
+    entry = planned(config, tune, trials, data_dir)
     drawn = _drawn(config, tune, trials, folder / FOLDER)
     found = []
     for number, point in enumerate(drawn):
@@ -65,13 +63,60 @@ def select(
         rows = files.read_rows(own / "sweep.csv")
         (evaluations,) = standings.by_point(rows).values()
         found.append((standings.score(evaluations, last), point, evaluations))
-    entry = odometer.entry("selection", promise, promise.rounds)
-    odometer.note(folder, [entry._replace(trials=tuple(trials))])
+    odometer.note(folder, [entry])
     going = [one for one in found if math.isfinite(one[0])]
     score, point, evaluations = max(going or found[:1], key=lambda one: one[0])
     said = ", ".join(f"{key}={value:g}" for key, value in point.items())
     say(f"  best of a random number of runs: {said}, {score:.4f}")
-    return point, evaluations
+    if entry.public:
+        return point, evaluations
+    epsilon = odometer.selected(entry, entry.delta, entry.plan.relation)
+    return point, [{**row, "epsilon": epsilon} for row in evaluations]
+
+
+def planned(
+    config: ConfigDict,
+    tune: Mapping[str, Sequence[Any]],
+    trials: Trials,
+    data_dir: str | None,
+) -> odometer.Entry:
+    """Returns what a selection will cost, of runs that all cost the same.
+
+    Args:
+      config: as for `select`.
+      tune: keys and their values.
+      trials: the distribution of the number of runs.
+      data_dir: the folder of raw data sets.
+
+    Raises:
+      ValueError: if they are not private, or do not cost the same.
+    """
+    require(trials)
+    # Continuous keys are arguments of one program, and so of one promise.
+    names = [key for key in tune if key not in choices.CONTINUOUS]
+    promises = {}
+    for values in itertools.product(*(tune[name] for name in names)):
+        own = config.copy_and_resolve_references()
+        own.update_from_flattened_dict(dict(zip(names, values, strict=True)))
+        promises[values] = prepare(own, data_dir).promise
+    first, *others = promises.values()
+    if not (first and first.private):
+        msg = (
+            "Expected a private config for a private selection, got one without noise: "
+            f"algorithm={config.algorithm}."
+        )
+        raise ValueError(msg)
+    if any(other != first for other in others):
+        msg = (
+            "Expected trials that all cost the same in a private selection, got values "
+            f"of {', '.join(names)} that change the noise or what is counted."
+        )
+        raise ValueError(msg)
+    composition.best_of_a_random_number(
+        first.plan, first.noise_multiplier, trials, delta=first.delta
+    )  # refuses what no accountant knows
+    entry = odometer.entry("selection", first, first.rounds)
+    return entry._replace(trials=tuple(trials))
 
 
 def _drawn(config, tune, trials: Trials, folder: pathlib.Path) -> list[dict[str, Any]]:
@@ -92,13 +137,7 @@ def _drawn(config, tune, trials: Trials, folder: pathlib.Path) -> list[dict[str,
 
 
 def number_of(trials: Trials, random: np.random.Generator) -> int:
-    """Returns a random number of runs, at least one.
-
-    A Poisson number of none is one run here, which only a simulator would miss:
-    nothing chosen is nothing released.
-    """
-    if math.isinf(trials.shape):
-        return max(1, int(random.poisson(trials.mean)))
+    """Returns a random number of runs, at least one."""
     chance = _chance(trials)
     if trials.shape == 0:
         return int(random.logseries(1 - chance))

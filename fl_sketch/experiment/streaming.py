@@ -2,8 +2,8 @@
 
 While the devices work on a round, a thread gathers the batches of the next and sends
 them, so that devices hold the batches of two rounds and no data set. Which batches
-these are follows from the seed and the round's number alone: a batch that was made
-too early, or twice, is the same batch.
+these are follows from the run's roots and the round's number alone: a batch that was
+made too early, or twice, is the same batch.
 """
 
 from collections.abc import Callable

@@ -7,7 +7,9 @@ delta=1e-5), 2)
 True
 
 Runs whose number and noise were fixed beforehand are composed as rounds are, whatever
-order they came in. To choose the best of several privately, without paying for all of
+order they came in; if what an earlier run released chose the plan of a later one, the
+total is that of the plans that were run, and no promise that was given beforehand.
+To choose the best of several privately, without paying for all of
 them, their number must be random and stay secret: `best_of_a_random_number`.
 """
 
@@ -25,8 +27,8 @@ class Trials(NamedTuple):
 
     Attributes:
       mean: of the number, at least one.
-      shape: eta of the truncated negative binomial: 1 is geometric, 0 logarithmic,
-        infinity Poisson (which may be zero: then nothing is chosen).
+      shape: eta of the truncated negative binomial: 1 is geometric, 0 logarithmic.
+        None of these numbers is zero, as a Poisson number may be.
     """
 
     mean: float
@@ -36,13 +38,16 @@ class Trials(NamedTuple):
 def together(parts: Sequence[tuple[Plan, float]], *, delta: float) -> float:
     """Returns the epsilon of all runs together, at this delta.
 
+    It is for one relation: where one of the runs protects only against replacing,
+    all are counted so (see `under_one_relation`).
+
     Args:
       parts: (plan, noise multiplier) of each run.
       delta: of the promise about all of them.
     """
     accounting.between(0, 1, delta=delta)
     counted: dict[tuple[Plan, float], int] = collections.Counter()
-    for plan, z in parts:
+    for plan, z in under_one_relation(parts):
         known = accounting.certain(plan, z, None)
         if known == "everything":
             return math.inf
@@ -53,7 +58,25 @@ def together(parts: Sequence[tuple[Plan, float]], *, delta: float) -> float:
     if not groups:
         return 0.0
     each = delta / len(groups)  # basic composition of what no one accountant knows
-    return sum(_epsilon(name, own, each) for (_, name), own in groups.items())
+    return sum(_epsilon(name, own, each) for name, own in groups.items())
+
+
+def under_one_relation(
+    parts: Sequence[tuple[Plan, float]],
+) -> list[tuple[Plan, float]]:
+    """Returns the runs by the one relation for which all of them promise something.
+
+    A run that hides whether somebody is there also hides what their data are, at
+    twice the sensitivity. The other way round nothing follows.
+    """
+    relation = common_relation([plan for plan, _ in parts])
+    return [(plan._replace(relation=relation), z) for plan, z in parts]
+
+
+def common_relation(plans: Sequence[Plan]) -> str:
+    """Returns the one relation for which all of these plans promise something."""
+    alike = any(plan.relation == "replace_one" for plan in plans)
+    return "replace_one" if alike else "add_remove"
 
 
 def best_of_a_random_number(
@@ -61,9 +84,9 @@ def best_of_a_random_number(
 ) -> float:
     """Returns the epsilon of the best of a secret random number of equal runs.
 
-    The score that decides must not look at the protected data, or be part of what each
-    run released. What comes out is one run; all others, and how many there were, stay
-    secret.
+    Equal means that plan and noise are the same whatever was tuned. The score that
+    decides must not look at the protected data, or be part of what each run released.
+    What comes out is one run; all others, and how many there were, stay secret.
 
     Args:
       plan: one run.
@@ -96,24 +119,22 @@ def require(trials: Trials) -> None:
     if not (trials.mean > 1 and math.isfinite(trials.mean)):
         msg = f"Expected a mean number of trials > 1, got mean={trials.mean}."
         raise ValueError(msg)
-    if not trials.shape >= 0:
-        msg = f"Expected shape >= 0, got shape={trials.shape}."
+    if not 0 <= trials.shape < math.inf:
+        msg = f"Expected shape >= 0 and finite, got shape={trials.shape}."
         raise ValueError(msg)
 
 
-def _groups(parts: Sequence[tuple[Plan, float]]) -> dict[tuple[str, str], list]:
-    """Returns the runs by relation and accountant: one for all of them if one can."""
-    groups: dict[tuple[str, str], list] = {}
-    for relation in sorted({plan.relation for plan, _ in parts}):
-        own = [part for part in parts if part[0].relation == relation]
-        common = [
-            name
-            for name in accounting.ACCOUNTANTS
-            if all(_knows(name, plan) for plan, _ in own)
-        ]
-        for plan, z in own:
-            name = common[0] if common else accounting.accountant_for(plan)
-            groups.setdefault((relation, name), []).append((plan, z))
+def _groups(parts: Sequence[tuple[Plan, float]]) -> dict[str, list]:
+    """Returns the runs by accountant: one for all of them if one can."""
+    common = [
+        name
+        for name in accounting.ACCOUNTANTS
+        if all(_knows(name, plan) for plan, _ in parts)
+    ]
+    groups: dict[str, list] = {}
+    for plan, z in parts:
+        name = common[0] if common else accounting.accountant_for(plan)
+        groups.setdefault(name, []).append((plan, z))
     return groups
 
 

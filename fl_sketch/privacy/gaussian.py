@@ -8,10 +8,10 @@ it goes to `tails.REACH`, 12.2, and what is missing beyond is accounted for.
 What float32 leaves open. A noisy sum is rounded to multiples of a power of two between
 1/32 and 1/16 of the noise: whatever the data, the outputs are the same multiples, and
 no low bit says what was added to what. The noise is a quantile that is wrong by at
-most 2e-6 of a standard deviation, and sums of size M are wrong by M 2^-24 for each of
-n summands; together that shifts the edges of a cell by e = 2e-6 + n M 2^-24 standard
+most 2.5e-6 of a standard deviation, and sums of size M are wrong by M 2^-24 for each of
+n summands; together that shifts the edges of a cell by e = 2.5e-6 + n M 2^-24 standard
 deviations, and so the logarithm of the probability of an output by at most 64 e for
-each number: 1.3e-4 for a sum of ten summands no longer than the noise. The accountant
+each number: 2e-4 for a sum of ten summands no longer than the noise. The accountant
 does not count this. Worst cases of many numbers add up to more than a promise
 allows, though nobody knows an attack; noise of integers on sums of integers, drawn
 from a table of exact probabilities, would make it zero.
@@ -130,7 +130,7 @@ def _fraction(word: jax.Array, bits: int) -> jax.Array:
 
 
 def _size(chance: jax.Array) -> jax.Array:
-    """Returns x >= 0 with P(|N(0, 1)| > x) = chance, wrong by at most 2e-6."""
+    """Returns x >= 0 with P(|N(0, 1)| > x) = chance, wrong by at most 2.5e-6."""
     root = jnp.sqrt(-jnp.log(chance))
     far = root * _polynomial(FAR, 1 / (1 + root) - np.float32(MIDDLE))
     rest = 1 - chance

@@ -18,6 +18,17 @@ def numbers(count):
     return Examples(np.arange(count, dtype=np.float32)[:, None], np.arange(count))
 
 
+@both
+def test_a_client_without_examples_has_zeros_and_not_its_neighbours(replacement):
+    dealt = partition.Partition(np.arange(4, dtype=np.int32), np.array([0, 2, 2, 4, 4]))
+    data = clients.resident(numbers(4), dealt)
+    for client in (1, 3):
+        drawn = clients.batches(
+            data, KEY, client, steps=3, batch=2, replacement=replacement
+        )
+        assert not any(np.any(leaf) for leaf in drawn)
+
+
 def many(size, count, *, steps=1, batch=None, replacement=False):
     """Draws of `count` keys, [count, steps * batch], as offsets."""
     keys = jax.random.split(KEY, count)

@@ -160,9 +160,50 @@ def test_a_private_selection_costs_a_few_runs_and_hides_the_others(tmp_path):
     before = row["accuracy"]
     (again,) = comparison.run(small(), tmp_path, trials=trials, say=quiet)
     assert again["accuracy"] == before and len(points) >= 1
+    assert row["epsilon"] == pytest.approx(expected)
+    (stands,) = read(tmp_path / "standings.csv")
+    assert float(stands["epsilon"]) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("trials", [Trials(1.0), Trials(5.0, -1.0), Trials(np.inf)])
+def test_trials_that_do_not_cost_the_same_are_refused_before_any(tmp_path):
+    one = small()
+    unlike = one._replace(
+        methods={"SAFL": Method({}, {"cohort.size": (20, 100), "server.rate": (0.1,)})}
+    )
+    words = "cost the same .* values of cohort.size"
+    with pytest.raises(ValueError, match=words):
+        comparison.run(unlike, tmp_path, trials=Trials(2.0), say=quiet)
+    assert not any(tmp_path.iterdir())
+
+
+def test_methods_that_protect_unlike_units_are_refused_before_any(tmp_path):
+    one = small()
+    examples = {"privacy.unit": "example", "algorithm": "private_sketching"}
+    both = one._replace(methods={**one.methods, "examples": Method(examples)})
+    with pytest.raises(ValueError, match="unit=client and unit=example"):
+        comparison.run(both, tmp_path, say=quiet)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_total_is_for_the_relation_that_all_runs_keep():
+    promise_ = experiment.build(config_with(**PRIVATE)).promise
+    one = odometer.entry("one", promise_, 3)
+    other = one._replace(
+        name="other",
+        plan=one.plan._replace(relation="replace_one", sampling="everyone"),
+    )
+    assert odometer.total([one]).relation == "add_remove"
+    total = odometer.total([one, other])
+    assert total.relation == "replace_one"
+    assert "(replace_one)" in odometer.said(total)[0]
+    chosen = one._replace(trials=(2.0, 1.0))
+    # No accountant has Renyi divergences of Poisson samples for this relation.
+    assert odometer.total([chosen, other]).epsilon == np.inf
+
+
+@pytest.mark.parametrize(
+    "trials", [Trials(1.0), Trials(5.0, -1.0), Trials(np.inf), Trials(2.0, np.inf)]
+)
 def test_numbers_of_trials_that_are_no_distribution_are_refused(trials):
     with pytest.raises(ValueError, match="Expected"):
         composition.require(trials)

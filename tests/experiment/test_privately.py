@@ -153,6 +153,14 @@ def test_bounded_without_noise_promises_nothing(tmp_path):
         ({"privacy__accountant": "moments"}, "accountant='moments'"),
         ({"privacy__accountant": "rdp", "privacy__relation": "replace_one"}, "pld"),
         ({"cohort__sampling": "fixed"}, "relation=replace_one"),
+        (
+            {
+                "cohort__sampling": "fixed",
+                "privacy__relation": "replace_one",
+                "algorithm": "fedgate",
+            },
+            "clients keep a state, got algorithm='fedgate'",
+        ),
         ({"cohort__sampling": "replacement"}, "cohort: .*sampling='replacement'"),
         ({"cohort__weighting": "examples"}, "cohort: .*weighting='examples'"),
         ({"privacy__noise": "distributed"}, "relation=replace_one"),

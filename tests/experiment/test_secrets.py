@@ -185,7 +185,12 @@ def test_a_run_whose_secret_is_gone_is_not_played_again(tmp_path, monkeypatch):
 
 
 def test_a_damaged_secret_is_refused_and_shown_nowhere(tmp_path):
-    (tmp_path / secrets.FILE).write_bytes(b"short")
+    path = tmp_path / secrets.FILE
+    path.write_bytes(b"short")
+    path.chmod(0o644)
+    with pytest.raises(ValueError, match="owner alone can read, got -rw-r--r--"):
+        secrets.kept(tmp_path)
+    path.chmod(0o600)
     with pytest.raises(ValueError, match="32 bytes, got 5"):
         secrets.kept(tmp_path)
     own = secrets.fresh()
@@ -199,6 +204,56 @@ def test_a_secret_is_not_written_through_a_link(tmp_path):
     (tmp_path / secrets.PARTIAL).symlink_to(target)
     secrets.keep(tmp_path, secrets.fresh())
     assert not target.exists() and (tmp_path / secrets.FILE).stat().st_size == 32
+
+
+def test_a_secret_that_no_run_has_used_is_not_taken_over(tmp_path):
+    planted = secrets.Secret(bytes(32))
+    secrets.keep(tmp_path, planted)
+    config = config_with(**PRIVATE)
+    experiment.run(config, tmp_path, say=quiet)
+    keyed = experiment.build(config).keyed(planted)
+    params = keyed.compile().advance(keyed.start(), 6)[0].server.params
+    with np.load(tmp_path / "checkpoints" / "round_00000006.npz") as saved:
+        names = [name for name in saved if name.startswith("state/server/params/")]
+        ends = np.concatenate([saved[name].ravel() for name in sorted(names)])
+    assert len(ends) == trees.size(params)
+    assert not np.array_equal(np.sort(ends), np.sort(trees.ravel(params)))
+
+
+def test_the_odometer_counts_before_rounds_are_played_and_never_back(
+    tmp_path, monkeypatch
+):
+    config = config_with(**PRIVATE | {"checkpoint_every": 6})
+    counted = []
+
+    class Enough(Exception):
+        pass
+
+    def until(last):
+        def bar(*arguments, **options):
+            del arguments, options
+
+            @contextlib.contextmanager
+            def shown():
+                def move(done, loss):
+                    del loss
+                    (entry,) = odometer.read(tmp_path)
+                    counted.append((done, entry.plan.steps))
+                    if done >= last:  # killed: nothing is saved
+                        raise Enough
+
+                yield move
+
+            return shown()
+
+        return bar
+
+    for last in (5, 2):
+        with monkeypatch.context() as patched, pytest.raises(Enough):
+            patched.setattr(experiment.run.__globals__["display"], "bar", until(last))
+            experiment.run(config, tmp_path, say=quiet)
+    assert all(steps >= done for done, steps in counted)
+    assert [steps for _, steps in counted][-1] >= 5
 
 
 def test_streamed_rounds_are_those_of_the_same_secret():

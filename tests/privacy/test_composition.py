@@ -32,9 +32,20 @@ def test_what_gives_nothing_away_costs_nothing_and_no_noise_costs_all():
 def test_runs_of_samplers_that_no_one_accountant_knows_share_delta():
     fixed = Plan(50, 40, 50, "fixed", relation="replace_one")
     both = composition.together([(PLAN, Z), (fixed, 20.0)], delta=DELTA)
-    expected = accounting.spent(PLAN, Z, delta=DELTA / 2)
+    alike = PLAN._replace(relation="replace_one")
+    expected = accounting.spent(alike, Z, delta=DELTA / 2)
     expected += accounting.spent(fixed, 20.0, delta=DELTA / 2)
     assert both == pytest.approx(expected, rel=1e-3)
+
+
+def test_runs_of_unlike_relations_are_counted_by_the_one_that_all_keep():
+    """Gaussians of 2C / z1 and 2C / z2 are one of their length together."""
+    added = Plan(1, 50, 50, "everyone")
+    replaced = added._replace(relation="replace_one")
+    both = composition.together([(added, 1.0), (replaced, 20.0)], delta=DELTA)
+    one = accounting.spent(replaced, (1 + 1 / 400) ** -0.5, delta=DELTA)
+    assert both == pytest.approx(one, rel=1e-3)
+    assert both > 2 * accounting.spent(added, 1.0, delta=DELTA)
 
 
 def test_together_they_cost_at_least_the_dearest_and_at_most_the_sum():
@@ -76,10 +87,18 @@ def test_a_private_selection_costs_what_its_theorem_says():
     assert alone < found < grid
 
 
+def test_ten_trials_cost_what_the_readme_says():
+    plan = Plan(100, 100, 400)  # of configs/private_safl.py
+    z = accounting.calibrate(plan, epsilon=2.0, delta=DELTA)
+    found = composition.best_of_a_random_number(plan, z, Trials(10.0), delta=DELTA)
+    grid = composition.together([(plan, z)] * 10, delta=DELTA)
+    assert (round(found, 1), round(grid, 1)) == (4.3, 7.4)
+
+
 def test_more_trials_cost_more_and_all_shapes_are_known():
     costs = [
         composition.best_of_a_random_number(PLAN, Z, Trials(mean, shape), delta=DELTA)
-        for shape in (0.0, 1.0, math.inf)
+        for shape in (0.0, 0.5, 1.0)
         for mean in (2.0, 50.0)
     ]
     assert all(less < more for less, more in zip(costs[::2], costs[1::2], strict=True))
