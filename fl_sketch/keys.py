@@ -23,6 +23,13 @@ class Purpose(enum.IntEnum):
     BATCHES = 4
     NOISE = 5
     ITERATE = 6
+    LOSS = 7  # dropout and augmentation, of a client's steps
+    INITIAL = 0x1217  # the first weights; no round has this number, see `for_purpose`
+    REST = 0x4E57  # hashes of HEAPRIX's second sketch
+    ATTACK = 0xA77A  # an attacker's own starts
+    AUDIT = 0xA0D1  # an auditor's own coins
+    COIN = 0xC014  # MARINA's
+    FILLING = 0xF111  # random coordinates of HEAVYMIX
 
 
 def roots_of(key: Key | Roots) -> Roots:
@@ -30,9 +37,18 @@ def roots_of(key: Key | Roots) -> Roots:
     return key if isinstance(key, Roots) else Roots(key, key)
 
 
+def apart(key: Key, purpose: Purpose) -> Key:
+    """Returns a key for a purpose of its own, made of another key."""
+    return jax.random.fold_in(key, purpose)
+
+
 def for_purpose(key: Key, round_number, purpose: Purpose) -> Key:
-    """Returns the key of a round for a purpose."""
-    return jax.random.fold_in(jax.random.fold_in(key, round_number), purpose)
+    """Returns the key of a round for a purpose.
+
+    Rounds are counted without the number that first weights have.
+    """
+    number = round_number + (round_number >= Purpose.INITIAL)
+    return apart(jax.random.fold_in(key, number), purpose)
 
 
 def round_keys(key: Key | Roots, round_number, client) -> Keys:
@@ -49,7 +65,7 @@ def round_keys(key: Key | Roots, round_number, client) -> Keys:
 def batch_key(key: Key | Roots, round_number, client) -> Key:
     """Returns the key by which a client's batches of a round are drawn."""
     own = round_keys(key, round_number, client).own
-    return jax.random.fold_in(own, Purpose.BATCHES)
+    return apart(own, Purpose.BATCHES)
 
 
 def cohort_key(key: Key | Roots, round_number) -> Key:

@@ -35,7 +35,7 @@ def sgd_steps(
         (params, _), values = jax.lax.scan(step, (start, tx.init(start)), batches)
         return _work(start, params, state, values[0])
 
-    return Local(_no_state, run, _keep_state)
+    return Local(run)
 
 
 def full_gradient_steps(
@@ -62,7 +62,7 @@ def full_gradient_steps(
         )
         return _work(start, params, state, values[0])
 
-    return Local(_no_state, run, _keep_state)
+    return Local(run)
 
 
 def one_gradient(loss: Loss) -> Local:
@@ -74,7 +74,7 @@ def one_gradient(loss: Loss) -> Local:
         value, grads = jax.value_and_grad(loss)(server.params, batch)
         return Work(grads, state, {"loss": value})
 
-    return Local(_no_state, run, _keep_state)
+    return Local(run)
 
 
 def gradient_pair(loss: Loss, previous: Callable[[Server], Tree]) -> Local:
@@ -95,7 +95,7 @@ def gradient_pair(loss: Loss, previous: Callable[[Server], Tree]) -> Local:
         change = jax.tree.map(jnp.subtract, now, before)
         return Work((now, change), state, {"loss": value})
 
-    return Local(_no_state, run, _keep_state, reads_memory=True)
+    return Local(run)
 
 
 def tracked_steps(
@@ -131,7 +131,7 @@ def tracked_steps(
             delivery.own,
         )
 
-    return Local(_zeros, run, finish, hears_mean=True)
+    return Local(run, _zeros, finish)
 
 
 def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike, steps: int) -> Local:
@@ -156,7 +156,7 @@ def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike, steps: int) -> L
             lambda c, moved: c + moved / (steps * rate), own, delivery.own
         )
 
-    return Local(_zeros, run, finish, reads_memory=True)
+    return Local(run, _zeros, finish)
 
 
 def measuring(
@@ -216,15 +216,5 @@ def _work(start, params, state, value) -> Work:
     return Work(jax.tree.map(jnp.subtract, start, params), state, {"loss": value})
 
 
-def _no_state(params):
-    del params
-    return ()
-
-
 def _zeros(params):
     return jax.tree.map(jnp.zeros_like, params)
-
-
-def _keep_state(state, delivery):
-    del delivery
-    return state

@@ -8,7 +8,7 @@ function must know what to rebuild it takes `like`: an example of the update (it
 values are not read), or an int for a vector of that length.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import jax
@@ -117,6 +117,7 @@ class Server(NamedTuple):
     memory: Any  # the channel's memory at the server
     round: jax.Array  # shape=(), int32
     guard: Any = ()  # the mechanism's state, a threshold that adapts, say
+    down: Any = ()  # state of the downlink's transformation, which stays at the server
 
 
 class Work(NamedTuple):
@@ -127,89 +128,125 @@ class Work(NamedTuple):
     diagnostics: dict[str, jax.Array]  # for the simulator's eyes; never fed back
 
 
-class Local(NamedTuple):
-    """Local work of one client.
-
-    Attributes:
-      init: `(params) -> state`, of a client that was never drawn; () for none.
-      run: `(server, state, batches, keys) -> Work`.
-      finish: `(state, delivery) -> state`, after the round, by the clients drawn.
-      hears_mean: whether `finish` looks at `delivery.estimate`, so that clients must
-        hear the means within the round; the ledger counts them.
-      reads_memory: whether `run` looks at `server.memory`, so that clients fetch it
-        with the model.
-    """
-
-    init: Callable[[Tree], Any]
-    run: Callable[[Server, Any, Any, Keys], Work]
-    finish: Callable[[Any, "Delivery"], Any]
-    hears_mean: bool = False
-    reads_memory: bool = False
-
-
-class Memory(NamedTuple):
-    """What a channel remembers from round to round, and where."""
-
-    client: Any  # one for each client
-    server: Any
-
-
 class Delivery(NamedTuple):
     """What came of one round's messages."""
 
     estimate: Any  # of the mean update; the same everywhere
     own: Any  # what this client's own message stood for, as it was counted
-    bits: jax.typing.ArrayLike  # that each client sent, in all exchanges
-    bits_heard: jax.typing.ArrayLike = 0  # that came back for the next exchange, to
-    # clients that do not hear the means
 
 
-class Link(NamedTuple):
-    """The network, as one client's channel sees it.
+def _nothing(params: Tree) -> Any:
+    """Returns the state of what has none."""
+    del params
+    return ()
+
+
+def _as_it_was(state: Any, delivery: Delivery) -> Any:
+    del delivery
+    return state
+
+
+class Local(NamedTuple):
+    """Local work of one client.
 
     Attributes:
-      mean: this client's message -> the mean of all clients' messages. Every call is
-        one exchange; it must be called from plain Python, not from inside a traced
-        branch or loop.
+      run: `(server, state, batches, keys) -> Work`.
+      init: `(params) -> state`, of a client that was never drawn.
+      finish: `(state, delivery) -> state`, after the round, by the clients drawn.
+    """
+
+    run: Callable[[Server, Any, Any, Keys], Work]
+    init: Callable[[Tree], Any] = _nothing
+    finish: Callable[[Any, Delivery], Any] = _as_it_was
+
+
+class Memory(NamedTuple):
+    """What a channel remembers from round to round, and where."""
+
+    client: Any = ()  # one for each client
+    server: Any = ()
+
+
+class Linear(NamedTuple):
+    """A message that is a linear map of something, the same map for all clients.
+
+    The map of a sum is the sum of the messages, so a simulator may make it once.
+    """
+
+    map: Callable[[Any], Message]
+    of: Any
+
+
+class Coded(NamedTuple):
+    """A message that is shorter on the wire than its numbers are as floats."""
+
+    value: Message  # what it stands for, of which the mean is taken
+    bits: jax.typing.ArrayLike  # on the wire, exactly
+
+
+class Told(NamedTuple):
+    """What the server says to all clients between two exchanges."""
+
+    value: Any
+    fields: tuple[Field, ...]  # its wire format
+
+
+class Round(NamedTuple):
+    """What a talk knows of its round beside what it hears.
+
+    Attributes:
+      number: of the round, from zero.
       counted: a message -> what the mean counts of it: what a mechanism's bound leaves,
         before noise. Memories must follow this, or they remember what never arrived.
       denominator: by which the mean divides the sum, for memories of the server that
         are sums over all clients.
       present: how many messages the sum has; with a mechanism, which hides that, how
         many are expected.
-      of_linear: what `mean_of` does, if it is not the mean of the messages.
     """
 
-    mean: Callable[[Message], Message]
+    number: jax.typing.ArrayLike = 0
     counted: Callable[[Message], Message] = lambda message: message
     denominator: jax.typing.ArrayLike = 1.0
     present: jax.typing.ArrayLike = 1.0
-    of_linear: Callable[[Callable[[Any], Message], Any], Message] | None = None
 
-    def mean_of(self, linear: Callable[[Any], Message], x: Any) -> Message:
-        """Returns the mean of all clients' `linear(x)`, an exchange like `mean`.
 
-        The map must be linear and the same for all clients: then the map of a sum is
-        the sum of the messages, and a simulator may make it once.
-        """
-        if self.of_linear is None:
-            return self.mean(linear(x))
-        return self.of_linear(linear, x)
+Talk = Generator[Any, Any, tuple[Delivery, Memory]]
+
+
+def _no_memory(params: Tree) -> Memory:
+    del params
+    return Memory()
 
 
 class Channel(NamedTuple):
     """How updates become an estimate of their mean.
 
     Attributes:
+      talk: `(update, memory, keys, round) -> Talk`, a client's part of a round: it
+        yields its message, an array or a tree of arrays, `Linear` or `Coded`, and is
+        sent the mean of all clients' messages; it yields what the server is to say
+        then, `Told`, and is sent that; and it returns `(Delivery, Memory)`. What it
+        yields it yields from plain Python, not from inside a traced branch or loop.
       init: `(params) -> Memory` before the first round.
-      mean: `(update, memory, keys, link) -> (Delivery, Memory)`.
-      fetched: the server's memory -> what of it clients need for their messages, and
-        fetch with the model.
     """
 
-    init: Callable[[Tree], Memory]
-    mean: Callable[..., tuple[Delivery, Memory]]
-    fetched: Callable[[Any], Any] = lambda memory: ()
+    talk: Callable[[Any, Memory, Keys, Round], Talk]
+    init: Callable[[Tree], Memory] = _no_memory
+
+
+class Downlink(NamedTuple):
+    """What a server sends to those who follow it, in place of the means.
+
+    Attributes:
+      transform: an optax transformation of the estimate at the server. What comes out
+        is what is sent, and what all take the server's step along.
+      bits: `(d) -> bits` of that on the wire, exactly.
+      warmup: rounds before it, in which the means are sent.
+    """
+
+    transform: Any
+    bits: Callable[[int], int]
+    warmup: int = 0
 
 
 class Bounded(NamedTuple):
@@ -276,14 +313,11 @@ class Algorithm(NamedTuple):
       uplink: how their updates become an estimate of the mean.
       server: an optax.GradientTransformationExtraArgs; gets key=keys.server.
       mechanism: guards the mean of every exchange.
-      down_bits: `(d) -> bits` of what the server sends instead of the mean, if it
-        compresses that before it steps.
-      warmup: rounds before it does.
+      downlink: what the estimate goes through before the server's step.
     """
 
     local: Local
     uplink: Channel
     server: Any
     mechanism: Mechanism | None = None
-    down_bits: Callable[[int], int] | None = None
-    warmup: int = 0
+    downlink: Downlink | None = None

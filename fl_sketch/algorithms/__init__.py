@@ -16,7 +16,6 @@ from fl_sketch.algorithms.fetchsgd import fetchsgd as fetchsgd
 from fl_sketch.algorithms.iterative_sketching import (
     iterative_sketching as iterative_sketching,
 )
-from fl_sketch.algorithms.iterative_sketching import replay as replay
 from fl_sketch.algorithms.marina import marina as marina
 from fl_sketch.algorithms.onebit_adam import onebit_adam as onebit_adam
 from fl_sketch.algorithms.private_sketching import (
@@ -28,3 +27,4 @@ from fl_sketch.algorithms.scaffold import scaffold as scaffold
 from fl_sketch.algorithms.sign_sgd import ef_sign_sgd as ef_sign_sgd
 from fl_sketch.algorithms.sign_sgd import sign_sgd as sign_sgd
 from fl_sketch.algorithms.sketched_sgd import sketched_sgd as sketched_sgd
+from fl_sketch.talks import replay as replay

@@ -3,7 +3,7 @@
 import optax
 
 from fl_sketch import channels, compressors, local, transforms
-from fl_sketch.protocols import Algorithm, Compressor
+from fl_sketch.protocols import Algorithm, Compressor, Downlink
 
 
 def cd_adam(
@@ -39,8 +39,8 @@ def cd_adam(
         local=local.one_gradient(loss),
         uplink=channels.difference(channels.compressed(compressor), population),
         server=optax.chain(
-            transforms.difference(compressor),
+            transforms.accumulate(),
             transforms.paper_amsgrad(server_rate, b1, b2, eps),
         ),
-        down_bits=compressor.bits,
+        downlink=Downlink(transforms.changes(compressor), compressor.bits),
     )

@@ -3,7 +3,7 @@
 import optax
 
 from fl_sketch import channels, compressors, local, transforms
-from fl_sketch.protocols import Algorithm, Compressor
+from fl_sketch.protocols import Algorithm, Compressor, Downlink
 
 
 def cocktail_sgd(
@@ -31,9 +31,8 @@ def cocktail_sgd(
     return Algorithm(
         local=local.sgd_steps(loss, optax.sgd(client_rate)),
         uplink=channels.error_feedback(channels.compressed(cocktail)),
-        server=optax.chain(
-            transforms.error_feedback(transforms.compress(cocktail)),
-            optax.sgd(server_rate),
+        server=optax.sgd(server_rate),
+        downlink=Downlink(
+            transforms.error_feedback(transforms.compress(cocktail)), cocktail.bits
         ),
-        down_bits=cocktail.bits,
     )

@@ -85,7 +85,7 @@ def _gradient_sums(loss: local.Loss, rate) -> Local:
         work = inner.run(server, state, batches, keys)
         return work._replace(update=jax.tree.map(lambda u: u / eta, work.update))
 
-    return Local(lambda params: (), run, lambda state, delivery: state)
+    return Local(run)
 
 
 class Iterate(NamedTuple):

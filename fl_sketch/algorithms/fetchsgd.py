@@ -3,9 +3,9 @@
 import jax
 import optax
 
-from fl_sketch import channels, local, transforms
+from fl_sketch import channels, compressors, local, transforms
 from fl_sketch import sketch as sketches
-from fl_sketch.protocols import Algorithm, Sketch
+from fl_sketch.protocols import Algorithm, Downlink, Sketch
 
 HASHES = 0xFE7C4  # the seed of the one set of hashes that all rounds share
 
@@ -45,14 +45,18 @@ def fetchsgd(
     return Algorithm(
         local=local.one_gradient(loss),
         uplink=channels.sketched(op, desketch=False),
-        server=transforms.fetchsgd(
-            op,
-            k,
-            server_rate,
-            momentum=momentum,
-            forget=forget,
-            masking=masking,
-            window=window,
+        server=optax.identity(),
+        downlink=Downlink(
+            transforms.fetchsgd(
+                op,
+                k,
+                server_rate,
+                momentum=momentum,
+                forget=forget,
+                masking=masking,
+                window=window,
+            ),
+            compressors.top_k(k).bits,
         ),
     )
 

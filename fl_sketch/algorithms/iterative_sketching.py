@@ -1,10 +1,9 @@
 """Iterative sketching: local gradient steps, sketches up, their mean down."""
 
-import jax
 import optax
 
 from fl_sketch import channels, local
-from fl_sketch.protocols import Algorithm, Key, Message, Sketch, Tree
+from fl_sketch.protocols import Algorithm, Sketch
 
 
 def iterative_sketching(
@@ -40,36 +39,3 @@ def iterative_sketching(
         uplink=channels.sketched(sketch),
         server=optax.sgd(server_rate),
     )
-
-
-def replay(
-    sketch: Sketch,
-    params: Tree,
-    keys: Key,
-    means: Message,
-    *,
-    server_rate: optax.ScalarOrSchedule = 1.0,
-) -> Tree:
-    """Returns the parameters after the rounds that had these mean messages.
-
-    Formal guarantee, tested for every operator: on one platform the numbers are
-    those of the run, to the bit.
-
-    Args:
-      sketch: R, as in the run.
-      params: before the first of these rounds.
-      keys: the shared key of each round, which comes with its mean: those of
-        `keys.sketch_keys` if the first round is round zero.
-      means: the mean message of each round, along a leading axis.
-      server_rate: as in the run.
-    """
-    server = optax.sgd(server_rate)
-
-    def step(carry, heard):
-        (params, opt), (shared, message) = carry, heard
-        message = jax.lax.optimization_barrier(message)
-        updates, opt = server.update(sketch.estimate(shared, message, params), opt)
-        return (optax.apply_updates(params, updates), opt), None
-
-    (params, _), _ = jax.lax.scan(step, (params, server.init(params)), (keys, means))
-    return params

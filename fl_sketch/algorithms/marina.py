@@ -39,8 +39,9 @@ def marina(
         raise ValueError(msg)
 
     def previous(server):
-        average, _ = server.memory
-        return jax.tree.map(lambda x, g: x + server_rate * g, server.params, average)
+        return jax.tree.map(
+            lambda x, g: x + server_rate * g, server.params, server.memory
+        )
 
     return Algorithm(
         local=local.gradient_pair(loss, previous),

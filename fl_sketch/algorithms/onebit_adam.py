@@ -6,8 +6,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import compressors, local, trees, validate
-from fl_sketch.protocols import Algorithm, Channel, Delivery, Memory, Tree
+from fl_sketch import compressors, local, transforms, trees, validate
+from fl_sketch.protocols import (
+    Algorithm,
+    Channel,
+    Coded,
+    Delivery,
+    Downlink,
+    Local,
+    Memory,
+    Tree,
+)
 from fl_sketch.wire import FLOAT_BITS
 
 
@@ -42,91 +51,111 @@ def onebit_adam(
     they are: in the paper the signs would throw them to infinity.
     """
     validate.at_least_one(warmup=warmup)
+    sign = compressors.scaled_sign()
     return Algorithm(
-        local=local.one_gradient(loss),
-        uplink=_momenta(b1, warmup),
+        local=_momenta(loss, b1),
+        uplink=_either(warmup),
         server=optax.chain(
             _freezing_adam(b1, b2, eps, warmup),
             optax.scale_by_learning_rate(server_rate),
         ),
-        down_bits=compressors.scaled_sign().bits,
-        warmup=warmup,
+        downlink=Downlink(
+            _after(warmup, transforms.error_feedback(transforms.compress(sign))),
+            sign.bits,
+            warmup,
+        ),
     )
 
 
-class Common(NamedTuple):
-    """What all workers and the server have."""
+def _momenta(loss: local.Loss, b1: float) -> Local:
+    """A gradient, and the momentum that it makes of the last common one (line 6)."""
+    gradient = local.one_gradient(loss)
 
-    momentum: Tree  # like the parameters
-    error: Tree  # the server's, of the last message down
-    count: jax.Array  # shape=(), int32
+    def run(server, state, batches, keys):
+        work = gradient.run(server, state, batches, keys)
+        common = server.opt[0].momentum
+        return work._replace(update=(work.update, _moved(b1, common, work.update)))
+
+    return Local(run)
 
 
-def _momenta(b1: float, warmup: int) -> Channel:
-    """Sends gradients, then compressed momenta; estimates (gradient, momentum)."""
+def _either(warmup: int) -> Channel:
+    """Sends gradients, and later the signs of momenta and of what signs left out."""
     sign = compressors.scaled_sign()
 
     def init(params):
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return Memory(zeros, Common(zeros, zeros, jnp.int32(0)))
+        return Memory(client=jax.tree.map(jnp.zeros_like, params))
 
-    def compressed(key, tree):
-        """Returns what a message stands for."""
-        return trees.unraveler(tree)(sign.apply(key, trees.ravel(tree)))
-
-    def less(tree, seen):
-        return jax.tree.map(jnp.subtract, tree, seen)
-
-    def moved(momentum, gradient):
-        return jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, momentum, gradient)
-
-    def mean(update, memory, keys, link):
-        common = memory.server
-        warm = common.count < warmup
+    def talk(update, memory, keys, round):
+        (gradient, momentum), error = update, memory.client
+        warm = round.number < warmup
 
         def either(first, second):
             return jax.tree.map(lambda a, b: jnp.where(warm, a, b), first, second)
 
-        owed = jax.tree.map(jnp.add, moved(common.momentum, update), memory.client)
-        seen = compressed(keys.own, owed)
-        heard = link.mean(either(update, seen))
-        seen = link.counted(seen)
-        # Down again, compressed once more: all that a worker hears of the others.
-        whole = jax.tree.map(jnp.add, heard, common.error)
-        down = compressed(keys.shared, whole)
-        momentum = either(moved(common.momentum, heard), down)
-        d = trees.size(update)
+        owed = jax.tree.map(jnp.add, momentum, error)
+        seen = trees.unraveler(owed)(sign.apply(keys.own, trees.ravel(owed)))
+        d = trees.size(gradient)
         bits = jnp.where(warm, *map(jnp.uint32, (FLOAT_BITS * d, sign.bits(d))))
-        after = Memory(
-            trees.if_finite(either(memory.client, less(owed, seen)), memory.client),
-            Common(momentum, either(common.error, less(whole, down)), common.count + 1),
-        )
-        return Delivery((heard, momentum), seen, bits), after
+        heard = yield Coded(either(gradient, seen), bits)
+        seen = round.counted(seen)
+        left = either(error, jax.tree.map(jnp.subtract, owed, seen))
+        return Delivery(heard, seen), Memory(client=trees.if_finite(left, error))
 
-    return Channel(init, mean, lambda common: common.momentum)
+    return Channel(talk, init)
+
+
+class _AfterState(NamedTuple):
+    count: jax.Array  # shape=(), int32
+    inner: optax.OptState
+
+
+def _after(warmup: int, tx) -> optax.GradientTransformationExtraArgs:
+    """Applies a transformation from some round on."""
+
+    def init(params):
+        return _AfterState(jnp.int32(0), tx.init(params))
+
+    def update(updates, state, params=None, **extra):
+        warm = state.count < warmup
+        both = (updates, state.inner), tx.update(updates, state.inner, params, **extra)
+        updates, inner = jax.tree.map(lambda a, b: jnp.where(warm, a, b), *both)
+        return updates, _AfterState(state.count + 1, inner)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _moved(b1: float, momentum: Tree, gradient: Tree) -> Tree:
+    return jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, momentum, gradient)
 
 
 class FreezingState(NamedTuple):
-    """Adam's second moment, and when it was last moved."""
+    """Adam's moments, the second of which stays as it was at some round."""
 
+    momentum: Tree  # like the parameters; the one that all have
     second: Tree  # like the parameters
     count: jax.Array  # shape=(), int32
 
 
 def _freezing_adam(b1, b2, eps, warmup: int) -> optax.GradientTransformation:
-    """Turns (gradient, momentum) into Adam's step before its learning rate."""
+    """Turns gradients, and later momenta, into Adam's step before its learning rate."""
 
     def init(params):
-        return FreezingState(jax.tree.map(jnp.zeros_like, params), jnp.int32(0))
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return FreezingState(zeros, zeros, jnp.int32(0))
 
     def update(updates, state, params=None):
         del params
-        gradient, momentum = updates
         warm, count = state.count < warmup, state.count + 1
+        momentum = jax.tree.map(
+            lambda new, heard: jnp.where(warm, new, heard),
+            _moved(b1, state.momentum, updates),
+            updates,
+        )
         second = jax.tree.map(
             lambda v, g: jnp.where(warm, b2 * v + (1 - b2) * g**2, v),
             state.second,
-            gradient,
+            updates,
         )
         first_bias = 1 - b1**count
         second_bias = 1 - b2 ** jnp.minimum(count, warmup)
@@ -138,6 +167,6 @@ def _freezing_adam(b1, b2, eps, warmup: int) -> optax.GradientTransformation:
             momentum,
             second,
         )
-        return step, FreezingState(second, count)
+        return step, FreezingState(momentum, second, count)
 
     return optax.GradientTransformation(init, update)

@@ -48,10 +48,10 @@ def _remembering(channel: Channel, scale, population: int) -> Channel:
         inner = channel.init(params)
         return Memory(inner.client, jax.tree.map(jnp.zeros_like, params))
 
-    def mean(update, memory, keys, link):
-        inner = Memory(memory.client, ())
-        delivery, inner = channel.mean(update, inner, keys, link)
-        total, present = link.denominator / population, link.present / population
+    def talk(update, memory, keys, round):
+        inner = Memory(memory.client)
+        delivery, inner = yield from channel.talk(update, inner, keys, round)
+        total, present = round.denominator / population, round.present / population
         variate = jax.tree.map(
             lambda c, mean: c + total * scale * mean - present * c,
             memory.server,
@@ -59,4 +59,4 @@ def _remembering(channel: Channel, scale, population: int) -> Channel:
         )
         return delivery, Memory(inner.client, variate)
 
-    return Channel(init, mean)
+    return Channel(talk, init)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import optax
 
 from fl_sketch import channels, compressors, local, transforms
-from fl_sketch.protocols import Algorithm
+from fl_sketch.protocols import Algorithm, Downlink
 
 
 def sign_sgd(loss: local.Loss, *, server_rate: optax.ScalarOrSchedule) -> Algorithm:
@@ -29,8 +29,8 @@ def sign_sgd(loss: local.Loss, *, server_rate: optax.ScalarOrSchedule) -> Algori
     return Algorithm(
         local=local.one_gradient(loss),
         uplink=channels.compressed(compressors.sign()),
-        server=optax.chain(vote, optax.sgd(server_rate)),
-        down_bits=compressors.sign().bits,
+        server=optax.sgd(server_rate),
+        downlink=Downlink(optax.with_extra_args_support(vote), compressors.sign().bits),
     )
 
 
@@ -51,8 +51,8 @@ def ef_sign_sgd(
     return Algorithm(
         local=local.sgd_steps(loss, optax.sgd(client_rate)),
         uplink=channels.error_feedback(channels.compressed(sign)),
-        server=optax.chain(
-            transforms.error_feedback(transforms.compress(sign)), optax.sgd(server_rate)
+        server=optax.sgd(server_rate),
+        downlink=Downlink(
+            transforms.error_feedback(transforms.compress(sign)), sign.bits
         ),
-        down_bits=sign.bits,
     )

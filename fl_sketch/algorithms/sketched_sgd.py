@@ -2,8 +2,8 @@
 
 import optax
 
-from fl_sketch import channels, local
-from fl_sketch.protocols import Algorithm, Sketch
+from fl_sketch import channels, compressors, local
+from fl_sketch.protocols import Algorithm, Downlink, Sketch
 
 
 def sketched_sgd(
@@ -27,9 +27,12 @@ def sketched_sgd(
 
     Reference: Ivkin et al. (2019), Algorithm 2.
     """
-    uplink = channels.heavy_values(sketch, heavy or channels.columns(sketch))
+    k = heavy or channels.columns(sketch)
     return Algorithm(
         local=local.one_gradient(loss),
-        uplink=channels.error_feedback(uplink),
+        uplink=channels.error_feedback(channels.heavy_values(sketch, k)),
         server=optax.sgd(server_rate),
+        downlink=Downlink(
+            optax.with_extra_args_support(optax.identity()), compressors.top_k(k).bits
+        ),
     )

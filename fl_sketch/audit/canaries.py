@@ -33,8 +33,8 @@ from fl_sketch.protocols import (
     Delivery,
     Local,
     Mechanism,
-    Memory,
     Sketch,
+    Told,
     Work,
 )
 
@@ -174,18 +174,20 @@ def shouting(
         said = turn(server.round) * along
         return Work(update, state, dict.fromkeys(watched, said))
 
-    return Local(lambda params: (), run, lambda state, delivery: state)
+    return Local(run)
 
 
 def exchanges(count: int) -> Channel:
     """Returns a channel that sends each row of an update by itself."""
 
-    def mean(update, memory, keys, link):
-        del keys
-        heard = jnp.stack([link.mean(update[number]) for number in range(count)])
-        return Delivery(heard, update, 0), memory
+    def talk(update, memory, keys, round):
+        del keys, round
+        heard = []
+        for number in range(count):
+            heard.append((yield update[number]))
+        return Delivery(jnp.stack(heard), update), memory
 
-    return Channel(lambda params: Memory((), ()), mean)
+    return Channel(talk)
 
 
 def tapped(
@@ -204,29 +206,22 @@ def tapped(
       read: `(keys, message) -> numbers`, what the attacker makes of a mean message.
     """
 
-    def init(params):
-        inner = channel.init(params)
-        return Memory(inner.client, (inner.server, jnp.int32(0)))
-
-    def mean(update, memory, keys, link):
-        heard, (inner, number) = [], memory.server
-
-        def listening(answer):
-            heard.append(read(keys, trees.ravel(answer)))
-            return answer
-
-        tap = link._replace(
-            mean=lambda message: listening(link.mean(message)),
-            of_linear=lambda linear, x: listening(link.mean_of(linear, x)),
-        )
-        said = Memory(memory.client, inner)
-        delivery, after = channel.mean(update, said, keys, tap)
+    def talk(update, memory, keys, round):
+        heard, inner = [], channel.talk(update, memory, keys, round)
+        try:
+            said = next(inner)
+            while True:
+                answer = yield said
+                if not isinstance(said, Told):
+                    heard.append(read(keys, trees.ravel(answer)))
+                said = inner.send(answer)
+        except StopIteration as end:
+            _, memory = end.value
         rows = jnp.stack(heard)
-        every = jnp.zeros((rounds, *rows.shape)).at[number].set(rows)
-        kept = Memory(after.client, (after.server, number + 1))
-        return delivery._replace(estimate=every, own=()), kept
+        every = jnp.zeros((rounds, *rows.shape)).at[round.number].set(rows)
+        return Delivery(every, ()), memory
 
-    return Channel(init, mean)
+    return channel._replace(talk=talk)
 
 
 def observer(

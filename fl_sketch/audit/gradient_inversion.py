@@ -22,9 +22,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import trees, validate
-from fl_sketch.engine import link
-from fl_sketch.protocols import Algorithm, Keys, Message, Server
+from fl_sketch import talks, trees, validate
+from fl_sketch.protocols import Algorithm, Keys, Message, Round, Server
 
 View = Callable[[jax.Array], Message]  # inputs -> the message of a client that has them
 OPTIMIZERS = ("gd", "adam", "lbfgs")
@@ -64,9 +63,8 @@ def client_view(
         memory = algorithm.uplink.init(params)
         state = algorithm.local.init(params)
         work = algorithm.local.run(server, state, batches(inputs), keys)
-        message = link.message_after(
-            (), lambda net: algorithm.uplink.mean(work.update, memory, keys, net)
-        )
+        arguments = (work.update, memory, keys, Round(server.round))
+        message = talks.message(talks.play(algorithm.uplink, arguments).sent)
         if algorithm.mechanism is None:
             return message
         guard = algorithm.mechanism.init()

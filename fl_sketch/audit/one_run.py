@@ -31,10 +31,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fl_sketch import engine, trees, validate
+from fl_sketch import engine, talks, trees, validate
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.keys import round_keys
-from fl_sketch.protocols import Algorithm, Key, Link, Local, Server, Tree
+from fl_sketch.protocols import Algorithm, Key, Local, Memory, Round, Tree
 
 LOUD = 1e6  # the length of a canary's update, in every coordinate
 WORD = 32  # signs that a random word makes
@@ -94,29 +94,20 @@ def listen(algorithm: Algorithm, params: Tree, batches: Any) -> Talk:
       params: shapes of its model.
       batches: shapes of what a client trains on.
     """
-    sent = []
-
-    def mean(message):
-        sent.append(message)
-        return message
 
     def one(params, batches):
-        keys, memory = (
-            round_keys(jax.random.key(0), 0, 0),
-            algorithm.uplink.init(params),
-        )
-        guard = algorithm.mechanism.init() if algorithm.mechanism else ()
-        opt = algorithm.server.init(params)
-        server = Server(params, opt, memory.server, jnp.int32(0), guard)
-        work = algorithm.local.run(server, algorithm.local.init(params), batches, keys)
-        delivery, _ = algorithm.uplink.mean(work.update, memory, keys, Link(mean))
-        return work.update, delivery.estimate
+        server, client = engine.initial_server(algorithm, params)
+        keys = round_keys(jax.random.key(0), 0, 0)
+        work = algorithm.local.run(server, client.local, batches, keys)
+        memory = Memory(client.memory, server.memory)
+        arguments = (work.update, memory, keys, Round(server.round))
+        means = talks.messages(algorithm.uplink, arguments)
+        turn = talks.play(algorithm.uplink, arguments, means)
+        return means, work.update, turn.delivery.estimate
 
-    model, *others = (
-        jax.tree.map(jnp.shape, tree)
-        for tree in (params, *jax.eval_shape(one, params, batches))
-    )
-    return Talk(len(sent), all(other == model for other in others))
+    means, *others = jax.eval_shape(one, params, batches)
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, *others)]
+    return Talk(len(means), all(shape == shapes[0] for shape in shapes))
 
 
 def canaries_of(key: Key, *, first: int, count: int, away: bool) -> Canaries:
@@ -141,8 +132,11 @@ def with_canaries(algorithm: Algorithm, canaries: Canaries) -> Algorithm:
     them, and the server's optimizer has the state `Heard`.
     """
     local = _crying(algorithm.local, canaries)
-    server = _overhearing(algorithm.server, canaries)
-    return algorithm._replace(local=local, server=server)
+    server = algorithm.server
+    if algorithm.downlink:  # it hears the estimate, not what is made of it
+        server = optax.chain(algorithm.downlink.transform, server)
+    server = _overhearing(server, canaries)
+    return algorithm._replace(local=local, server=server, downlink=None)
 
 
 def fetching(fetch: Callable, canaries: Canaries) -> Callable:

@@ -21,10 +21,10 @@ def clipped(channel: Channel, limit: jax.typing.ArrayLike) -> Channel:
     if not isinstance(limit, jax.Array) and limit == 0:
         return channel
 
-    def mean(update, memory, keys, link):
+    def talk(update, memory, keys, round):
         norm = optax.tree.norm(update)
         shorter = jnp.where((limit > 0) & (norm > limit), limit / norm, 1)
         update = jax.tree.map(lambda leaf: leaf * shorter.astype(leaf.dtype), update)
-        return channel.mean(update, memory, keys, link)
+        return (yield from channel.talk(update, memory, keys, round))
 
-    return Channel(channel.init, mean)
+    return channel._replace(talk=talk)

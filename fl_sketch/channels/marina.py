@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 
 from fl_sketch import trees, validate
-from fl_sketch.protocols import Channel, Compressor, Delivery, Memory
+from fl_sketch.keys import Purpose, apart
+from fl_sketch.protocols import Channel, Coded, Compressor, Delivery, Memory
 from fl_sketch.wire import FLOAT_BITS
-
-COIN = 0xC014  # sets the key of the shared coin apart
 
 
 def marina(compressor: Compressor, probability: float) -> Channel:
@@ -26,22 +25,21 @@ def marina(compressor: Compressor, probability: float) -> Channel:
     validate.in_range(0, 1, probability=probability)
 
     def init(params):
-        return Memory((), (jax.tree.map(jnp.zeros_like, params), jnp.int32(0)))
+        return Memory(server=jax.tree.map(jnp.zeros_like, params))
 
-    def mean(update, memory, keys, link):
-        (now, change), (average, count) = update, memory.server
-        coin = jax.random.fold_in(keys.shared, COIN)
-        whole = jax.random.bernoulli(coin, probability) | (count == 0)
+    def talk(update, memory, keys, round):
+        (now, change), before = update, memory.server
+        coin = apart(keys.shared, Purpose.COIN)
+        whole = jax.random.bernoulli(coin, probability) | (round.number == 0)
         vector = trees.ravel(change)
         short = trees.unraveler(change)(compressor.apply(keys.own, vector))
         sent = jax.tree.map(lambda a, b: jnp.where(whole, a, b), now, short)
-        heard = link.mean(sent)
-        average = jax.tree.map(
-            lambda new, old: jnp.where(whole, new, old + new), heard, average
-        )
         d = vector.size
         bits = jnp.where(whole, *map(jnp.uint32, (FLOAT_BITS * d, compressor.bits(d))))
-        after = Memory((), (average, count + 1))
-        return Delivery(average, link.counted(sent), bits), after
+        heard = yield Coded(sent, bits)
+        average = jax.tree.map(
+            lambda new, old: jnp.where(whole, new, old + new), heard, before
+        )
+        return Delivery(average, round.counted(sent)), Memory(server=average)
 
-    return Channel(init, mean)
+    return Channel(talk, init)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from fl_sketch import trees
-from fl_sketch.protocols import Channel, Memory
+from fl_sketch.protocols import Channel, Delivery, Memory
 
 
 def error_feedback(channel: Channel) -> Channel:
@@ -20,15 +20,16 @@ def error_feedback(channel: Channel) -> Channel:
         zeros = jax.tree.map(jnp.zeros_like, params)
         return Memory((zeros, inner.client), inner.server)
 
-    def mean(update, memory, keys, link):
+    def talk(update, memory, keys, round):
         error, inner = memory.client
         owed = jax.tree.map(jnp.add, update, error)
-        delivery, inner = channel.mean(owed, Memory(inner, memory.server), keys, link)
+        below = Memory(inner, memory.server)
+        delivery, inner = yield from channel.talk(owed, below, keys, round)
         left = jax.tree.map(jnp.subtract, owed, delivery.own)
         error = trees.if_finite(left, error)
         return delivery, Memory((error, inner.client), inner.server)
 
-    return Channel(init, mean)
+    return Channel(talk, init)
 
 
 def difference(channel: Channel, population: int | None = None) -> Channel:
@@ -48,18 +49,17 @@ def difference(channel: Channel, population: int | None = None) -> Channel:
         zeros = jax.tree.map(jnp.zeros_like, params)
         return Memory((zeros, inner.client), (zeros, inner.server))
 
-    def mean(update, memory, keys, link):
+    def talk(update, memory, keys, round):
         (own, inner_client), (average, inner_server) = memory
         change = jax.tree.map(jnp.subtract, update, own)
-        delivery, inner = channel.mean(
-            change, Memory(inner_client, inner_server), keys, link
-        )
+        below = Memory(inner_client, inner_server)
+        delivery, inner = yield from channel.talk(change, below, keys, round)
         own = trees.if_finite(jax.tree.map(jnp.add, own, delivery.own), own)
-        share = 1.0 if population is None else link.denominator / population
+        share = 1.0 if population is None else round.denominator / population
         average = jax.tree.map(
             lambda g, mean: g + share * mean, average, delivery.estimate
         )
         memory = Memory((own, inner.client), (average, inner.server))
-        return delivery._replace(estimate=average, own=own), memory
+        return Delivery(average, own), memory
 
-    return Channel(init, mean)
+    return Channel(talk, init)

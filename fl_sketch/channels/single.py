@@ -1,19 +1,18 @@
 """Channels with one exchange and no memory."""
 
 from fl_sketch import trees
-from fl_sketch.protocols import Channel, Compressor, Delivery, Memory, Sketch
-from fl_sketch.wire import FLOAT_BITS
+from fl_sketch.protocols import Channel, Coded, Compressor, Delivery, Linear, Sketch
 
 
 def exact() -> Channel:
     """Sends the update itself."""
 
-    def mean(update, memory, keys, link):
+    def talk(update, memory, keys, round):
         del keys
-        bits = FLOAT_BITS * trees.size(update)
-        return Delivery(link.mean(update), link.counted(update), bits), memory
+        average = yield update
+        return Delivery(average, round.counted(update)), memory
 
-    return Channel(no_memory, mean)
+    return Channel(talk)
 
 
 def sketched(op: Sketch, *, desketch: bool = True) -> Channel:
@@ -25,35 +24,28 @@ def sketched(op: Sketch, *, desketch: bool = True) -> Channel:
         message, for servers that work in sketch space.
     """
 
-    def mean(update, memory, keys, link):
+    def talk(update, memory, keys, round):
         def sketch(x):
             return op.apply(keys.shared, x)
 
-        average = link.mean_of(sketch, update)
-        own = link.counted(sketch(update))
-        bits = FLOAT_BITS * op.size(update)
+        average = yield Linear(sketch, update)
+        own = round.counted(sketch(update))
         if not desketch:
-            return Delivery(average, own, bits), memory
+            return Delivery(average, own), memory
         estimate = op.estimate(keys.shared, average, update)
         own = op.estimate(keys.shared, own, update)
-        return Delivery(estimate, own, bits), memory
+        return Delivery(estimate, own), memory
 
-    return Channel(no_memory, mean)
+    return Channel(talk)
 
 
 def compressed(compressor: Compressor) -> Channel:
     """Sends the compressor's message; the server averages what they stand for."""
 
-    def mean(update, memory, keys, link):
+    def talk(update, memory, keys, round):
         vector = trees.ravel(update)
         seen = trees.unraveler(update)(compressor.apply(keys.own, vector))
-        bits = compressor.bits(vector.size)
-        return Delivery(link.mean(seen), link.counted(seen), bits), memory
+        average = yield Coded(seen, compressor.bits(vector.size))
+        return Delivery(average, round.counted(seen)), memory
 
-    return Channel(no_memory, mean)
-
-
-def no_memory(params) -> Memory:
-    """Returns the memory of a channel that has none."""
-    del params
-    return Memory((), ())
+    return Channel(talk)

@@ -11,13 +11,11 @@ import jax
 import jax.numpy as jnp
 
 from fl_sketch import trees, validate
-from fl_sketch.channels.single import no_memory
-from fl_sketch.protocols import Channel, Delivery, Sketch
+from fl_sketch.keys import Purpose, apart
+from fl_sketch.protocols import Channel, Delivery, Field, Linear, Sketch, Told
 from fl_sketch.sketch import heavy_coordinates
-from fl_sketch.wire import FLOAT_BITS
 
 VALUES = ("exact", "fresh", "estimated")
-REST = 0x4E57  # sets the key of fresh hashes apart
 
 
 def heavy_values(op: Sketch, k: int) -> Channel:
@@ -33,18 +31,18 @@ def heavy_values(op: Sketch, k: int) -> Channel:
     """
     validate.at_least_one(k=k)
 
-    def mean(update, memory, keys, link):
+    def talk(update, memory, keys, round):
         vector, key = trees.ravel(update).astype(jnp.float32), keys.shared
-        average = link.mean_of(lambda x: op.apply(key, x), vector)
+        average = yield Linear(lambda x: op.apply(key, x), vector)
         index = heavy_coordinates(op, key, average, vector.size, k)
-        values = link.mean_of(lambda x: x[index], vector)
+        index = yield Told(index, _indices(k, vector.size))
+        values = yield Linear(lambda x: x[index], vector)
         estimate = _placed(values, index, vector.size)
-        own = _placed(link.counted(vector[index]), index, vector.size)
+        own = _placed(round.counted(vector[index]), index, vector.size)
         unravel = trees.unraveler(update)
-        bits, heard = FLOAT_BITS * (op.size() + k), k * _index_bits(vector.size)
-        return Delivery(unravel(estimate), unravel(own), bits, heard), memory
+        return Delivery(unravel(estimate), unravel(own)), memory
 
-    return Channel(no_memory, mean)
+    return Channel(talk)
 
 
 def heaprix(op: Sketch, k: int, *, values: str = "exact") -> Channel:
@@ -68,10 +66,13 @@ def heaprix(op: Sketch, k: int, *, values: str = "exact") -> Channel:
     validate.at_least_one(k=k)
     validate.one_of(VALUES, values=values)
 
-    def mean(update, memory, keys, link):
+    def talk(update, memory, keys, round):
         vector = trees.ravel(update).astype(jnp.float32)
-        d, key = vector.size, keys.shared
-        other = jax.random.fold_in(key, REST)
+        d, key, counted = vector.size, keys.shared, round.counted
+        other = apart(key, Purpose.REST)
+
+        def sketch(x):
+            return op.apply(key, x)
 
         def answer(index, x):
             """Returns a client's second message, linear in its update."""
@@ -80,36 +81,31 @@ def heaprix(op: Sketch, k: int, *, values: str = "exact") -> Channel:
             rest = x.at[index].set(0.0, unique_indices=True)
             return x[index], op.apply(other, rest)
 
-        def decoded(message, ask):
-            index = heavy_coordinates(op, key, message, d, k)
+        def decoded(message, index, second):
             if values == "estimated":
                 heavy = _placed(op.estimate(key, message, d)[index], index, d)
             elif values == "fresh":
-                found, rest = ask(index)
+                found, rest = second
                 rest = op.estimate(other, rest, d)  # zero at the heavy places
                 return rest.at[index].set(found, unique_indices=True)
             else:
-                heavy = _placed(ask(index), index, d)
+                heavy = _placed(second, index, d)
             return heavy + op.estimate(key, message - op.apply(key, heavy), d)
 
-        def sketch(x):
-            return op.apply(key, x)
-
-        def ask_all(index):
-            return link.mean_of(functools.partial(answer, index), vector)
-
-        estimate = decoded(link.mean_of(sketch, vector), ask_all)
-        own = decoded(
-            link.counted(sketch(vector)),
-            lambda index: link.counted(answer(index, vector)),
-        )
+        heard, own = (yield Linear(sketch, vector)), counted(sketch(vector))
+        index = heavy_coordinates(op, key, heard, d, k)
+        own_index = heavy_coordinates(op, key, own, d, k)
+        second = own_second = None
+        if values != "estimated":
+            index = yield Told(index, _indices(k, d))
+            second = yield Linear(functools.partial(answer, index), vector)
+            own_second = counted(answer(own_index, vector))
         unravel = trees.unraveler(update)
-        sent = {"exact": op.size() + k, "fresh": 2 * op.size() + k}
-        bits = FLOAT_BITS * sent.get(values, op.size())
-        heard = k * _index_bits(d) if values in sent else 0
-        return Delivery(unravel(estimate), unravel(own), bits, heard), memory
+        estimate = unravel(decoded(heard, index, second))
+        own = unravel(decoded(own, own_index, own_second))
+        return Delivery(estimate, own), memory
 
-    return Channel(no_memory, mean)
+    return Channel(talk)
 
 
 def columns(op: Sketch) -> int:
@@ -135,5 +131,5 @@ def _placed(values: jax.Array, index: jax.Array, d: int) -> jax.Array:
     return jnp.zeros(d).at[index].set(values, unique_indices=True)
 
 
-def _index_bits(d: int) -> int:
-    return (d - 1).bit_length()
+def _indices(k: int, d: int) -> tuple[Field, ...]:
+    return (Field(k, (d - 1).bit_length(), "uint"),)

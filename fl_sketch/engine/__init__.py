@@ -14,6 +14,7 @@ from fl_sketch.engine.mesh import mesh_over as mesh_over
 from fl_sketch.engine.round import Report as Report
 from fl_sketch.engine.round import SimulatorOnly as SimulatorOnly
 from fl_sketch.engine.round import State as State
+from fl_sketch.engine.round import initial_server as initial_server
 from fl_sketch.engine.round import initial_state as initial_state
 from fl_sketch.engine.round import make_round as make_round
 from fl_sketch.engine.rounds import run_rounds as run_rounds

@@ -11,14 +11,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
+from fl_sketch import talks
 from fl_sketch.engine import graph as graphs
-from fl_sketch.engine import link
 from fl_sketch.engine.graph import Graph
-from fl_sketch.engine.round import Client, Fetch, State
-from fl_sketch.keys import Purpose, roots_of, round_keys
-from fl_sketch.protocols import Algorithm, Key, Memory, Message, Roots, Server, Tree
+from fl_sketch.engine.round import State, initial_server
+from fl_sketch.engine.visit import Client, Fetch, first
+from fl_sketch.keys import Purpose, apart, roots_of, round_keys
+from fl_sketch.protocols import Algorithm, Key, Memory, Message, Roots, Round, Tree
 
 
 def initial_nodes(algorithm: Algorithm, params: Tree, nodes: int) -> State:
@@ -33,9 +33,7 @@ def initial_nodes(algorithm: Algorithm, params: Tree, nodes: int) -> State:
       ValueError: under a mechanism: messages travel as they are, so none is guarded.
     """
     _require_open(algorithm)
-    memory = algorithm.uplink.init(params)
-    server = Server(params, algorithm.server.init(params), memory.server, jnp.int32(0))
-    client = Client(algorithm.local.init(params), memory.client)
+    server, client = initial_server(algorithm, params)
     return jax.tree.map(
         lambda leaf: jnp.broadcast_to(leaf, (nodes, *jnp.shape(leaf))) + 0,
         State(server, client),
@@ -63,7 +61,6 @@ def make_gossip_round(
       ValueError: under a mechanism.
     """
     _require_open(algorithm)
-    server_tx = optax.with_extra_args_support(algorithm.server)
 
     def run(state: State, key: Key | Roots, data) -> State:
         servers, clients = state
@@ -76,48 +73,37 @@ def make_gossip_round(
 
         def work_of(row):
             server, client, node = row
-            own = jax.random.fold_in(keys_of(server, node).own, Purpose.BATCHES)
+            own = apart(keys_of(server, node).own, Purpose.BATCHES)
             batches = fetch(data, node, None, own)
             return algorithm.local.run(
                 server, client.local, batches, keys_of(server, node)
             )
 
-        def deliver(row, work, network):
+        def turn(row, work, means):
             server, client, node = row
             memory = Memory(client.memory, server.memory)
-            return algorithm.uplink.mean(
-                work.update, memory, keys_of(server, node), network
-            )
+            everyone = Round(server.round, denominator=graph.nodes, present=graph.nodes)
+            arguments = (work.update, memory, keys_of(server, node), everyone)
+            return talks.play(algorithm.uplink, arguments, means)
 
         def message(args):
-            row, work, known = args
-            return link.message_after(
-                known, lambda network: deliver(row, work, network)
-            )
+            return talks.message(turn(*args).sent)
 
         def after(args):
             row, work, means = args
             server, _, node = row
-            network = link.answering(
-                means, denominator=graph.nodes, present=graph.nodes
-            )
-            delivery, memory = deliver(row, work, network)
-            updates, opt = server_tx.update(
-                delivery.estimate,
-                server.opt,
-                server.params,
-                key=keys_of(server, node).server,
-            )
-            params = optax.apply_updates(server.params, updates)
-            new = Server(params, opt, memory.server, server.round + 1)
-            local = algorithm.local.finish(work.state, delivery)
-            return State(new, Client(local, memory.client))
+            end = turn(row, work, means)
+            new = server._replace(memory=end.memory.server)
+            keys, estimate = keys_of(server, node), end.delivery.estimate
+            new = talks.serve(algorithm, new, estimate, keys)
+            local = algorithm.local.finish(work.state, end.delivery)
+            return State(new, Client(local, end.memory.client))
 
         rows = servers, clients, nodes
         works = jax.lax.map(work_of, rows)
-        first = jax.tree.map(lambda leaf: leaf[0], (rows, works))
+        row, work = first((rows, works))
         means = ()
-        for _ in range(link.count_exchanges(lambda network: deliver(*first, network))):
+        while turn(row, work, first(means)).sent is not None:
             messages = jax.lax.map(message, (rows, works, means))
             mean = jax.lax.map(_mean, flooded(graph, messages))
             means += (jax.lax.optimization_barrier(mean),)

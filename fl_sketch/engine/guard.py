@@ -11,72 +11,115 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fl_sketch.protocols import Bounded, Keys, Mechanism, Release
+from fl_sketch.engine.mesh import AXIS
+from fl_sketch.protocols import Bounded, Keys, Mechanism, Message, Release, Round
 
 
 class Guard(NamedTuple):
-    """A round's mechanism, or none."""
+    """What a device does with messages and sums of a round.
 
-    mechanism: Mechanism | None
-    view: Any  # its state, as clients see it
-    keys: Callable[[Any], Keys]  # of a client in this round
-    denominator: jax.Array  # of the cohort
+    Attributes:
+      weights: with which its clients count.
+      round: what their talks are told.
+      adds_first: whether only sums are looked at, so that a linear map may come later.
+      bound: `(exchange, message, keys, diagnostics) -> Bounded`, by one client.
+      seen: `(bounded, diagnostics) -> diagnostics` of a client that was counted.
+      release: `(exchange, total, state) -> Release`, of the sum over all devices.
+      averaged: `(sums of diagnostics, rejected) -> means` of them.
+    """
 
-    @property
-    def adds_first(self) -> bool:
-        """Whether only the sum is looked at, so that a linear map may come after it."""
-        return self.mechanism is None
+    weights: jax.Array
+    round: Round
+    adds_first: bool
+    bound: Callable[[int, Message, Keys, dict], Bounded]
+    seen: Callable[[Bounded, dict], dict]
+    release: Callable[[int, Bounded, Any], Release]
+    averaged: Callable[[dict, Any], dict]
 
-    def counted(self, weights: jax.Array) -> jax.Array:
-        """Returns the weights with which clients count: all alike under a mechanism."""
-        if self.mechanism is None:
-            return weights
-        return (weights > 0).astype(weights.dtype)
 
-    def bound(
-        self, exchange: int, message: Any, client: jax.Array, diagnostics: dict
-    ) -> Bounded:
-        """Returns what a client adds to the sum of an exchange."""
-        if self.mechanism is None:
-            return Bounded(message, ())
-        message = self.mechanism.told(exchange, message, diagnostics)
-        return self.mechanism.bound(self.view, exchange, message, self.keys(client))
+def open_mean(
+    weights: jax.Array, denominator: jax.Array, number: jax.typing.ArrayLike
+) -> Guard:
+    """Returns no guard: weighted means of the messages as they are.
 
-    def counts(self, message: Any) -> Any:
-        """Returns what the sum counts of a client's message, before noise."""
-        if self.mechanism is None:
-            return message
-        return self.mechanism.left(self.view, message).summand
+    Args:
+      weights: those of the device's clients.
+      denominator: the cohort's.
+      number: the round's.
+    """
+    present = jax.lax.psum(jnp.sum(weights), AXIS)
 
-    def divided_by(self, present: jax.Array) -> tuple[Any, Any]:
-        """Returns (the mean's denominator, how many messages it says that it has)."""
-        if self.mechanism is None:
-            return self.denominator, present
-        return (self.mechanism.denominator,) * 2
+    def release(exchange, total, state):
+        del exchange
+        mean = jax.tree.map(lambda t: t / denominator, total.summand)
+        return Release(mean, state, {})
 
-    def seen(self, bounded: Bounded, diagnostics: dict) -> dict:
-        """Returns a client's diagnostics, zeros if its message was rejected."""
-        if self.mechanism is None:
-            return diagnostics
-        return jax.tree.map(
-            lambda value: jnp.where(bounded.rejected > 0, 0, value), diagnostics
-        )
+    def averaged(sums, rejected):
+        del rejected
+        # Of those who took part, whatever the denominator of the messages.
+        scale = denominator / jnp.maximum(present, 1e-9)
+        return jax.tree.map(lambda total: total / denominator * scale, sums)
 
-    def release(self, exchange: int, total: Bounded, state: Any) -> Release:
-        """Returns what becomes of the sum of an exchange."""
-        if self.mechanism is None:
-            mean = jax.tree.map(lambda t: t / self.denominator, total.summand)
-            return Release(mean, state, {})
-        released = self.mechanism.release(state, exchange, total.summand, self.keys(0))
+    return Guard(
+        weights=weights,
+        round=Round(number, denominator=denominator, present=present),
+        adds_first=True,
+        bound=lambda exchange, message, keys, diagnostics: Bounded(message, ()),
+        seen=lambda bounded, diagnostics: diagnostics,
+        release=release,
+        averaged=averaged,
+    )
+
+
+def guarded(
+    mechanism: Mechanism,
+    view: Any,
+    weights: jax.Array,
+    keys: Keys,
+    number: jax.typing.ArrayLike,
+) -> Guard:
+    """Returns a mechanism's guard, with which all clients count alike.
+
+    Args:
+      mechanism: it.
+      view: its state, as clients see it.
+      weights: those of the device's clients; zero: not taking part.
+      keys: of the round, those of anyone.
+      number: the round's.
+    """
+    weights = (weights > 0).astype(weights.dtype)
+    present = jax.lax.psum(jnp.sum(weights), AXIS)
+
+    def bound(exchange, message, keys, diagnostics):
+        told = mechanism.told(exchange, message, diagnostics)
+        return mechanism.bound(view, exchange, told, keys)
+
+    def seen(bounded, diagnostics):
+        def counted(value):
+            return jnp.where(bounded.rejected > 0, 0, value)
+
+        return jax.tree.map(counted, diagnostics)
+
+    def release(exchange, total, state):
+        released = mechanism.release(state, exchange, total.summand, keys)
         return released._replace(facts=released.facts | {"rejected": total.rejected})
 
-    def averaged(self, diagnostics: dict, present: jax.Array, rejected: Any) -> dict:
-        """Returns means of summed diagnostics over those whose message counted."""
-        if self.mechanism is None:
-            # Of those who took part, whatever the denominator of the messages.
-            scale = self.denominator / jnp.maximum(present, 1e-9)
-            return jax.tree.map(
-                lambda total: total / self.denominator * scale, diagnostics
-            )
+    def averaged(sums, rejected):
         kept = jnp.maximum(present - rejected, 1e-9)
-        return jax.tree.map(lambda total: total / kept, diagnostics)
+        return jax.tree.map(lambda total: total / kept, sums)
+
+    expected = mechanism.denominator
+    return Guard(
+        weights=weights,
+        round=Round(
+            number,
+            counted=lambda message: mechanism.left(view, message).summand,
+            denominator=expected,
+            present=expected,
+        ),
+        adds_first=False,
+        bound=bound,
+        seen=seen,
+        release=release,
+        averaged=averaged,
+    )

@@ -209,9 +209,9 @@ def before_sketch(
     update_like = jax.ShapeDtypeStruct((like,), jnp.float32)
     update_like = update_like if trees.is_length(like) else like
 
-    def mean(update, memory, keys, link):
+    def talk(update, memory, keys, round):
         # A NaN stays one and reaches the message, where it is rejected and counted.
-        return inner.mean(bound.apply(update), memory, keys, link)
+        return inner.talk(bound.apply(update), memory, keys, round)
 
     def left(state, message):
         del state  # what was bounded is the update
@@ -230,7 +230,7 @@ def before_sketch(
     mechanism = Mechanism(
         _no_state, left, bound_one, release, noise_multiplier, denominator
     )
-    return Channel(inner.init, mean), mechanism
+    return Channel(talk), mechanism
 
 
 def _left(bound: Bound) -> Callable[[Any, Message], Bounded]:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fl_sketch import validate
+from fl_sketch.keys import Purpose, apart
 from fl_sketch.protocols import Key, Sketch
 from fl_sketch.sketch.hashing import mix
 from fl_sketch.sketch.order import median
@@ -56,11 +57,8 @@ def heavy_coordinates(
     energy = jnp.square(op.estimate(key, message, d))
     # One ranking for both: a random number below 1 for the others, above 1 for the
     # heavy ones in the order of their energy. NaN ranks first, so it is not hidden.
-    seed = jax.random.bits(jax.random.fold_in(key, FILLING), (), jnp.uint32)
+    seed = jax.random.bits(apart(key, Purpose.FILLING), (), jnp.uint32)
     lot = (mix(lax.iota(jnp.uint32, d) ^ seed) >> 8).astype(jnp.float32) * 2**-24
     light = energy * m < norm2
     rank = jnp.where(light | (norm2 == 0), lot, 1 + energy * m / norm2)
     return lax.top_k(rank, m)[1]
-
-
-FILLING = 0xF111  # sets the key of the random others apart from that of the hashes

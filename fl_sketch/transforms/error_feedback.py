@@ -69,10 +69,38 @@ def error_feedback(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-class DifferenceState(NamedTuple):
+class KnownState(NamedTuple):
     """What the receivers have made of all messages so far."""
 
     known: Tree  # like the parameters
+
+
+def changes(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
+    """Turns updates into compressed changes since what is known of them (Markov, EF21).
+
+    Args:
+      compressor: a contraction, applied to the whole change as one vector.
+    """
+
+    def update(updates, state, params=None, *, key=None, **extra_args):
+        del params, extra_args
+        change = trees.ravel(jax.tree.map(jnp.subtract, updates, state.known))
+        seen = compressor.apply(require(key, NEED_KEY), change)
+        seen = trees.unraveler(updates)(seen)
+        return seen, KnownState(jax.tree.map(jnp.add, state.known, seen))
+
+    return optax.GradientTransformationExtraArgs(_nothing_known, update)
+
+
+def accumulate() -> optax.GradientTransformation:
+    """Adds updates up: what comes out is the sum of all that came in."""
+
+    def update(updates, state, params=None):
+        del params
+        known = jax.tree.map(jnp.add, state.known, updates)
+        return known, KnownState(known)
+
+    return optax.GradientTransformation(_nothing_known, update)
 
 
 def difference(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
@@ -83,16 +111,8 @@ def difference(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
     Args:
       compressor: a contraction, applied to the whole change as one vector.
     """
+    return optax.chain(changes(compressor), accumulate())
 
-    def init(params):
-        return DifferenceState(jax.tree.map(jnp.zeros_like, params))
 
-    def update(updates, state, params=None, *, key=None, **extra_args):
-        del params, extra_args
-        change = trees.ravel(jax.tree.map(jnp.subtract, updates, state.known))
-        seen = compressor.apply(require(key, NEED_KEY), change)
-        seen = trees.unraveler(updates)(seen)
-        known = jax.tree.map(jnp.add, state.known, seen)
-        return known, DifferenceState(known)
-
-    return optax.GradientTransformationExtraArgs(init, update)
+def _nothing_known(params):
+    return KnownState(jax.tree.map(jnp.zeros_like, params))

@@ -1,0 +1,112 @@
+"""The exchanges of a round: messages are added up, and all hear the mean."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fl_sketch import talks
+from fl_sketch.engine.guard import Guard
+from fl_sketch.engine.mesh import AXIS
+from fl_sketch.engine.visit import Seat, Visitor, first, zeros
+from fl_sketch.protocols import Memory, Message, Round, Server
+
+
+class Exchanged(NamedTuple):
+    """What is known after the exchanges of a round.
+
+    Attributes:
+      means: of all exchanges.
+      blank: zeros, shaped like a client's work.
+      works: of all of the device's clients, or () where they are not kept.
+      diagnostics: means of those of clients, and the mechanism's facts.
+      released: what the mechanism released beside the means.
+      guard: its state after them.
+    """
+
+    means: tuple[Message, ...]
+    blank: Any
+    works: Any
+    diagnostics: dict[str, jax.Array]
+    released: dict[str, jax.Array]
+    guard: Any
+
+
+def exchange(
+    visitor: Visitor, guard: Guard, server: Server, seats: Seat, *, recompute: bool
+) -> Exchanged:
+    """Plays all exchanges, a pass over the device's clients for each.
+
+    Args:
+      visitor: the device's.
+      guard: of the messages.
+      server: before the round, the same on all devices.
+      seats: the device's.
+      recompute: whether clients work again in every pass.
+    """
+    one = first(seats)
+    blank = zeros(jax.eval_shape(visitor.work, one))
+    count = _exchanges(visitor, one, blank)
+    state, keep = (
+        server.guard,
+        not recompute and (count > 1 or bool(jax.tree.leaves(seats.client))),
+    )
+    works, means, seen, facts, released = (), (), {}, {}, {}
+    for number in range(count):
+
+        def said(seat, work, number=number, means=means):
+            had, work = work, work or visitor.work(seat)
+            sent = visitor.turn(seat, work, means, guard.round).sent
+            sent = talks.parts(sent)[0] if guard.adds_first else talks.message(sent)
+            keys = visitor.keys(seat.id)
+            bounded = guard.bound(number, sent, keys, work.diagnostics)
+            seen = () if number else guard.seen(bounded, work.diagnostics)
+            return (bounded, seen), (work if keep and not had else ())
+
+        (total, sums), kept = visitor.each(said, seats, works)
+        works = kept or works
+        if guard.adds_first:
+            linear = talks.parts(visitor.turn(one, blank, means, guard.round).sent)[1]
+            total = total._replace(summand=linear(total.summand))
+        total, sums = jax.lax.psum((total, sums), AXIS)
+        if not number:
+            seen = guard.averaged(sums, total.rejected)
+        mean, state, *more = guard.release(number, total, state)
+        means += (_as_heard(mean, server.round),)
+        facts, released = _added(facts, more[0]), _added(released, more[1])
+    return Exchanged(means, blank, works, seen | facts, released, state)
+
+
+def _exchanges(visitor: Visitor, seat: Seat, work: Any) -> int:
+    """Returns how many exchanges a talk makes, from shapes alone."""
+    memory = Memory(seat.client.memory, visitor.server.memory)
+    arguments = (work.update, memory, visitor.keys(seat.id), Round())
+    sent = jax.eval_shape(lambda: talks.messages(visitor.algorithm.uplink, arguments))
+    return len(sent)
+
+
+def _as_heard(mean: Message, number: jax.Array) -> Message:
+    """Returns the same numbers, rounded.
+
+    What crosses a network is numbers. If XLA rounded the division by the denominator
+    together with what comes after it (a multiply-add), whoever hears the mean would
+    get another model. Barriers are gone before CPU code is made; it cannot know that
+    rounds are not negative.
+    """
+    nothing = (number < 0).astype(jnp.uint32)
+
+    def rounded(leaf):
+        if leaf.dtype != jnp.float32:
+            return leaf
+        bits = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
+        return jax.lax.bitcast_convert_type(bits ^ nothing, jnp.float32)
+
+    return jax.tree.map(rounded, mean)
+
+
+def _added(one: dict, other: dict) -> dict:
+    """Returns both, sums where they have the same name."""
+    return {
+        name: sum(part[name] for part in (one, other) if name in part)
+        for name in {**one, **other}
+    }

@@ -1,0 +1,90 @@
+"""The end of a round: the server's step, and what its clients remember."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fl_sketch import talks
+from fl_sketch.engine.exchange import Exchanged
+from fl_sketch.engine.guard import Guard
+from fl_sketch.engine.visit import Client, Seat, Visitor
+from fl_sketch.protocols import Round, Server
+from fl_sketch.trees import varying_like
+
+
+class Served(NamedTuple):
+    """What came of a round at the server.
+
+    Attributes:
+      server: after its step.
+      estimate: of the mean update.
+      bytes_up: uint32, that each client sent.
+      bytes_told: uint32, that the server said to each between exchanges.
+    """
+
+    server: Server
+    estimate: Any
+    bytes_up: jax.Array
+    bytes_told: jax.Array
+
+
+def serve(
+    visitor: Visitor, guard: Guard, server: Server, heard: Exchanged, seats: Seat
+) -> Served:
+    """Returns the server after its step along what was heard.
+
+    The step is traced as one client's, with blank work along an axis of length one:
+    `out_axes=None` makes jax refuse an algorithm in which the server would see
+    anything of a client that did not go through a mean.
+
+    Args:
+      visitor: the device's.
+      guard: of the messages.
+      server: before the step, the same on all devices.
+      heard: in the round.
+      seats: the device's.
+    """
+    algorithm, here = visitor.algorithm, visitor._replace(server=server)
+    round = Round(
+        server.round, denominator=guard.round.denominator, present=guard.round.present
+    )
+
+    def one(seat, work):
+        turn = here.turn(seat, work, heard.means, round)
+        estimate = turn.delivery.estimate
+        after = server._replace(memory=turn.memory.server, guard=heard.guard)
+        after = talks.serve(algorithm, after, estimate, here.keys(0))
+        more = algorithm.mechanism.bits if algorithm.mechanism else 0
+        up, told = whole_bytes(turn.bits_up + more), whole_bytes(turn.bits_told)
+        return Served(after, estimate, up, told)
+
+    ids = seats.id
+    blank = jax.tree.map(lambda leaf: varying_like(leaf[None], ids), heard.blank)
+    one_seat = jax.tree.map(lambda leaf: leaf[:1], seats)
+    return jax.vmap(one, out_axes=None)(one_seat, blank)
+
+
+def finish(
+    visitor: Visitor, guard: Guard, heard: Exchanged, served: Served, seats: Seat
+) -> Client:
+    """Returns what every client of the device remembers.
+
+    The estimate is the same everywhere, so they are all given the server's: made by
+    each client again, it was what a round with client state cost most.
+    """
+
+    def one(seat, work):
+        work = work or visitor.work(seat)
+        turn = visitor.turn(seat, work, heard.means, guard.round)
+        delivery = turn.delivery._replace(estimate=served.estimate)
+        state = visitor.algorithm.local.finish(work.state, delivery)
+        return (), Client(state, turn.memory.client)
+
+    return visitor.each(one, seats, heard.works)[1]
+
+
+def whole_bytes(bits: jax.typing.ArrayLike) -> jax.Array:
+    """Returns how many bytes a message of so many bits takes, uint32."""
+    whole = bits // 8 + (bits % 8 > 0)  # -(-bits // 8) wraps around in uint32
+    return jnp.asarray(whole, jnp.uint32)

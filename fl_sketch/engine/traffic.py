@@ -1,0 +1,206 @@
+"""What clients and server say to each other, found from shapes alone, and its price.
+
+Nothing is declared: what a client reads of the server, and whether it must hear a mean
+before the round is over, is seen in its program as traced.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jax.interpreters import partial_eval
+
+from fl_sketch import talks, trees, validate
+from fl_sketch.engine.round import initial_server
+from fl_sketch.keys import round_keys
+from fl_sketch.protocols import Algorithm, Memory, Round, Server, Tree
+from fl_sketch.wire import FLOAT_BITS
+
+FLOAT_BYTES = FLOAT_BITS // 8
+DOWNLOADS = ("cheapest", "model", "messages")
+
+
+class Traffic(NamedTuple):
+    """What one client says and hears in a round.
+
+    Attributes:
+      sent: numbers in each message, as the mean is taken of them; one entry for each
+        exchange, and so for each release of a mechanism.
+      bits_up: on the wire; None: it depends on the round.
+      bits_told: what the server says between exchanges.
+      stateful: whether clients or the channel keep something of each client.
+      heard: bytes of the means that a client must hear within the round.
+      read: what clients read of the server beside the parameters; each leaf a bool.
+    """
+
+    sent: tuple[int, ...]
+    bits_up: int | None
+    bits_told: int
+    stateful: bool
+    heard: int
+    read: Server
+
+
+class Follow(NamedTuple):
+    """What it costs to follow the server, in bytes.
+
+    Attributes:
+      begin: beside the parameters, to go on from a round that is not the first.
+      missed: for every round since the last one.
+      early: so much more for each of the first rounds.
+      warmup: of which there are so many.
+      always: what clients read and those who follow do not know.
+    """
+
+    begin: int
+    missed: int
+    early: int = 0
+    warmup: int = 0
+    always: int = 0
+
+
+class Prices(NamedTuple):
+    """What a client is sent, in bytes.
+
+    Attributes:
+      params: the parameters.
+      read: what else it reads, if it fetches them.
+      heard: the means that it must hear within the round, instead of what is told.
+      follow: what it fetches if it follows the server; None: it fetches the model.
+    """
+
+    params: int
+    read: int = 0
+    heard: int = 0
+    follow: Follow | None = None
+
+
+def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic:
+    """Returns what a client with such batches would say; nothing is computed.
+
+    Raises:
+      TypeError, ValueError: in one line, for a talk that no network can hold, or a
+        message that the mechanism refuses.
+    """
+    bits: list[tuple[Any, int]] = []
+
+    def echoed(server, client, batches):
+        """Returns a client's messages, each its own mean, and what it is told."""
+        told: list[Any] = []
+        arguments = _work(algorithm, server, client, batches)[1]
+        means = talks.messages(algorithm.uplink, arguments)
+
+        def noted(said):
+            told.append(said.value)
+            return said.value
+
+        turn = talks.play(algorithm.uplink, arguments, means, told=noted)
+        bits.append((turn.bits_up, turn.bits_told))
+        return means, told
+
+    def part(server, means, told, client, batches):
+        return _part(algorithm, server, client, batches, means, told)
+
+    start = jax.eval_shape(lambda p: initial_server(algorithm, p), params)
+    server, client = start
+    means, told = jax.eval_shape(echoed, *start, batches)
+    read, heard, *_ = _used(part, server, means, told, client, batches)
+    up, down = bits[-1]
+    more = algorithm.mechanism.bits if algorithm.mechanism else 0
+    return Traffic(
+        sent=tuple(_numbers(mean) for mean in means),
+        bits_up=None if isinstance(up, jax.Array) else int(up) + more,
+        bits_told=down,
+        stateful=bool(jax.tree.leaves(client)),
+        heard=FLOAT_BYTES * _numbers(means, heard),
+        read=read,
+    )
+
+
+def prices(
+    algorithm: Algorithm,
+    params: Tree,
+    traffic: Traffic,
+    *,
+    download: str,
+    gap: float = 1.0,
+) -> Prices:
+    """Returns the prices of a way to hand the model to clients.
+
+    Args:
+      algorithm: as run.
+      params: those of the model.
+      traffic: that of this algorithm.
+      download: "model": every client of a round fetches the model. "messages": the
+        server sends the round's means, or what its downlink made of them, and every
+        client takes the server's step itself (`talks.replay`); who was away fetches
+        what it missed, or everything where that is less, and so who comes for the
+        first time. "cheapest": whichever is less for a client that comes back after
+        so many rounds.
+      gap: rounds from one time that a client is drawn to the next, on average.
+    """
+    validate.one_of(DOWNLOADS, download=download)
+    server = jax.eval_shape(lambda p: initial_server(algorithm, p), params)[0]
+    read = {
+        name: FLOAT_BYTES * _numbers(getattr(server, name), getattr(traffic.read, name))
+        for name in ("opt", "memory", "guard")
+    }
+    whole = Prices(FLOAT_BYTES * trees.size(params), sum(read.values()), traffic.heard)
+    means, opt = FLOAT_BYTES * sum(traffic.sent), FLOAT_BYTES * _numbers(server.opt)
+    if algorithm.downlink is None:
+        memory = FLOAT_BYTES * _numbers(server.memory)
+        follow = Follow(opt + memory, means, always=read["guard"])
+    else:
+        short = -(-algorithm.downlink.bits(trees.size(params)) // 8)
+        warmup, always = algorithm.downlink.warmup, read["guard"] + read["memory"]
+        follow = Follow(opt, short, means - short, warmup, always)
+    dear = follow.missed * gap + follow.always >= whole.params + whole.read
+    if download == "model" or (download == "cheapest" and dear):
+        return whole
+    return whole._replace(follow=follow)
+
+
+def _work(algorithm: Algorithm, server: Server, client, batches):
+    """Returns a client's work, and the arguments of its talk."""
+    keys = round_keys(jax.random.key(0), 0, 0)
+    work = algorithm.local.run(server, client.local, batches, keys)
+    memory, known = Memory(client.memory, server.memory), Round(server.round)
+    if algorithm.mechanism:
+        left = algorithm.mechanism.left
+        known = known._replace(counted=lambda m: left(server.guard, m).summand)
+    return work, (work.update, memory, keys, known)
+
+
+def _part(algorithm: Algorithm, server: Server, client, batches, means, told):
+    """Returns all that a client sends in a round, and what it remembers of it."""
+    work, arguments = _work(algorithm, server, client, batches)
+    mechanism, said = algorithm.mechanism, []
+
+    def turn(known):
+        answers = iter(told)
+        return talks.play(
+            algorithm.uplink, arguments, known, told=lambda _: next(answers)
+        )
+
+    for number in range(len(means)):
+        message = talks.message(turn(means[:number]).sent)
+        if mechanism:
+            message = mechanism.told(number, message, work.diagnostics)
+            message = mechanism.bound(server.guard, number, message, arguments[2])
+        said.append(message)
+    end = turn(means)
+    return said, algorithm.local.finish(work.state, end.delivery), end.memory.client
+
+
+def _used(function: Callable, *arguments: Any) -> Any:
+    """Returns which leaves of the arguments decide anything that a function returns."""
+    traced = jax.make_jaxpr(function)(*arguments).jaxpr
+    kept = partial_eval.dce_jaxpr(traced, [True] * len(traced.outvars))[1]
+    return jax.tree.unflatten(jax.tree.structure(arguments), kept)
+
+
+def _numbers(shapes: Any, counted: Any = None) -> int:
+    """Returns how many numbers a tree holds, or those of its leaves that count."""
+    leaves = jax.tree.leaves(shapes)
+    flags = [True] * len(leaves) if counted is None else jax.tree.leaves(counted)
+    return sum(leaf.size for leaf, flag in zip(leaves, flags, strict=True) if flag)

@@ -1,0 +1,118 @@
+"""A device visits its clients, a chunk at a time, and adds up what they say."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fl_sketch import talks
+from fl_sketch.keys import batch_key, round_keys
+from fl_sketch.protocols import (
+    Algorithm,
+    Key,
+    Keys,
+    Memory,
+    Message,
+    Roots,
+    Round,
+    Server,
+    Work,
+)
+from fl_sketch.trees import varying_like
+
+Fetch = Callable[[Any, jax.Array, Any, Key], Any]
+
+
+class Client(NamedTuple):
+    """What is kept of one client between rounds; in a bank, of all of them."""
+
+    local: Any
+    memory: Any
+
+
+class Seat(NamedTuple):
+    """A place of a cohort; with a leading axis, all of them."""
+
+    client: Client
+    id: jax.Array
+    plan: Any  # what the caller has for this place, or None
+
+
+class Visitor(NamedTuple):
+    """What clients do, as one device plays them in one round."""
+
+    algorithm: Algorithm
+    server: Server  # as clients see it
+    fetch: Fetch
+    data: Any
+    key: Key | Roots
+    weights: jax.Array  # of the device's clients
+    chunk: int
+
+    def keys(self, client: jax.typing.ArrayLike) -> Keys:
+        """Returns the keys of a client in this round."""
+        return round_keys(self.key, self.server.round, client)
+
+    def work(self, seat: Seat) -> Work:
+        """Returns what the local steps of a client come to."""
+        drawn_by = batch_key(self.key, self.server.round, seat.id)
+        batches = self.fetch(self.data, seat.id, seat.plan, drawn_by)
+        return self.algorithm.local.run(
+            self.server, seat.client.local, batches, self.keys(seat.id)
+        )
+
+    def turn(
+        self, seat: Seat, work: Work, means: tuple[Message, ...], round: Round
+    ) -> talks.Turn:
+        """Returns how far a client's talk comes when so many means are known."""
+        memory = Memory(seat.client.memory, self.server.memory)
+        arguments = (work.update, memory, self.keys(seat.id), round)
+        return talks.play(self.algorithm.uplink, arguments, means)
+
+    def each(self, function: Callable, *arguments: Any) -> tuple[Any, Any]:
+        """Returns (weighted sum of first results, all second results).
+
+        Args:
+          function: maps one client's slices of the arguments to a pair.
+          *arguments: trees with a leading axis of clients.
+        """
+        chunks, chunk = self.weights.size // self.chunk, self.chunk
+
+        def in_chunks(leaf):
+            return leaf.reshape(chunks, chunk, *leaf.shape[1:])
+
+        def of_chunk(weights, arguments):
+            if chunk == 1:  # without vmap, which batches convolutions badly on a CPU
+                value, kept = function(*first(arguments))
+                value, kept = jax.tree.map(lambda leaf: leaf[None], (value, kept))
+            else:
+                value, kept = jax.vmap(function)(*arguments)
+            return jax.tree.map(lambda leaf: _weighted_sum(weights, leaf), value), kept
+
+        def visit(total, slices):
+            value, kept = of_chunk(*slices)
+            return jax.tree.map(jnp.add, total, value), kept
+
+        slices = jax.tree.map(in_chunks, (self.weights, arguments))
+        shapes = jax.eval_shape(lambda s: of_chunk(*s)[0], first(slices))
+        start = jax.tree.map(lambda z: varying_like(z, self.weights), zeros(shapes))
+        total, kept = jax.lax.scan(visit, start, slices)
+        return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
+
+
+def first(tree: Any) -> Any:
+    """Returns the first slice of every leaf."""
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+def zeros(shapes: Any) -> Any:
+    """Returns arrays of zeros of these shapes and types."""
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def _weighted_sum(weights: jax.Array, values: jax.Array) -> jax.Array:
+    """Returns sum_i w_i v_i, in which what has no weight cannot be NaN either."""
+    shape = (-1,) + (1,) * (values.ndim - 1)
+    weights = weights.reshape(shape)
+    return jnp.sum(jnp.where(weights != 0, weights * values, 0), axis=0)

@@ -1,0 +1,232 @@
+"""A client is a generator: it yields its message and is sent the mean of all messages.
+
+A channel is written as if all clients spoke at once. Whoever plays it visits them a
+few at a time, and so plays a talk again in every pass, up to the message that it waits
+with: the means of the earlier exchanges are known by then. When all means are known,
+the rest of the round is the same for everyone.
+
+>>> def talk(update, memory, keys, round):
+...     average = yield 2 * update
+...     return Delivery(average, update), memory
+>>> play(Channel(talk), (3.0, Memory(), None, Round())).sent
+6.0
+>>> play(Channel(talk), (3.0, Memory(), None, Round()), (5.0,)).delivery.estimate
+5.0
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fl_sketch.protocols import (
+    Algorithm,
+    Channel,
+    Coded,
+    Delivery,
+    Key,
+    Keys,
+    Linear,
+    Memory,
+    Message,
+    Round,
+    Server,
+    Told,
+)
+from fl_sketch.wire import FLOAT_BITS, size_in_bits
+
+
+class Turn(NamedTuple):
+    """How far a talk comes with the means that are known.
+
+    Attributes:
+      sent: the message that it waits with, as it was yielded; None: it is over.
+      delivery: what came of it, if it is over.
+      memory: what is remembered of it, if it is over.
+      bits_up: length on the wire of the messages that were answered.
+      bits_told: length of what the server said in between.
+    """
+
+    sent: Any = None
+    delivery: Delivery | None = None
+    memory: Memory | None = None
+    bits_up: jax.typing.ArrayLike = 0
+    bits_told: int = 0
+
+
+def play(
+    channel: Channel,
+    arguments: Sequence[Any],
+    means: Sequence[Message] = (),
+    *,
+    told: Callable[[Told], Any] = lambda told: told.value,
+) -> Turn:
+    """Plays a talk up to the first message whose mean is not known.
+
+    Args:
+      channel: whose talk it is.
+      arguments: those of the talk.
+      means: those of the first exchanges, in order.
+      told: what clients hear where the server says something.
+
+    Raises:
+      TypeError, ValueError: for a talk that no network can hold, naming it.
+    """
+    name, talk = channel.talk.__qualname__.split(".")[0], channel.talk(*arguments)
+    if not inspect.isgenerator(talk):
+        msg = f"Expected the talk of {name} to yield its messages, got none."
+        raise TypeError(msg)
+    known, turn = iter(means), Turn()
+    try:
+        said = next(talk)
+        while True:
+            if isinstance(said, Told):
+                bits = turn.bits_told + size_in_bits(said.fields)
+                turn, answer = turn._replace(bits_told=bits), told(said)
+            else:
+                answer = next(known, None)
+                if answer is None:
+                    return turn._replace(sent=said)
+                _require_same_shapes(name, said, answer)
+                turn = turn._replace(bits_up=turn.bits_up + bits_of(said, answer))
+            said = talk.send(answer)
+    except StopIteration as end:
+        if next(known, None) is not None:
+            msg = f"Expected {name} to make the same exchanges in every pass."
+            raise ValueError(msg) from None
+        delivery, memory = end.value
+        return turn._replace(delivery=delivery, memory=memory)
+    except TypeError as error:
+        if "generator" not in str(error):
+            raise
+        msg = (
+            f"Expected {name} to yield from plain Python, got a yield inside a traced "
+            "branch or loop, from where no message reaches the network."
+        )
+        raise TypeError(msg) from None
+
+
+def messages(channel: Channel, arguments: Sequence[Any]) -> tuple[Message, ...]:
+    """Returns a client's messages of a round, each of which is its own answer."""
+    sent: tuple[Message, ...] = ()
+    while (said := play(channel, arguments, sent).sent) is not None:
+        sent += (message(said),)
+    return sent
+
+
+def parts(said: Any) -> tuple[Any, Callable[[Any], Message]]:
+    """Returns what to add up over clients, and the linear map from it to messages."""
+    if isinstance(said, Linear):
+        return said.of, said.map
+    return said.value if isinstance(said, Coded) else said, lambda total: total
+
+
+def message(said: Any) -> Message:
+    """Returns the message of what was yielded, as the mean is taken of it."""
+    value, linear = parts(said)
+    return linear(value)
+
+
+def bits_of(said: Any, like: Message) -> jax.typing.ArrayLike:
+    """Returns the exact length of a message on the wire.
+
+    Args:
+      said: what was yielded.
+      like: a message of the same shape.
+    """
+    if isinstance(said, Coded):
+        return said.bits
+    return FLOAT_BITS * sum(jnp.size(leaf) for leaf in jax.tree.leaves(like))
+
+
+def serve(algorithm: Algorithm, server: Server, estimate: Any, keys: Keys) -> Server:
+    """Returns the server after a round.
+
+    Args:
+      algorithm: whose server it is.
+      server: before its step.
+      estimate: what came of the messages.
+      keys: those of the round.
+    """
+    if algorithm.downlink is None:
+        return step(algorithm, server, estimate, keys)
+    sent, down = algorithm.downlink.transform.update(
+        estimate, server.down, server.params, key=keys.server
+    )
+    return step(algorithm, server._replace(down=down), sent, keys)
+
+
+def step(algorithm: Algorithm, server: Server, sent: Any, keys: Keys) -> Server:
+    """Returns the server after its step along what it sent to all.
+
+    Args:
+      algorithm: whose server it is.
+      server: before the step.
+      sent: the estimate, or what the downlink made of it.
+      keys: those of the round.
+    """
+    tx = optax.with_extra_args_support(algorithm.server)
+    updates, opt = tx.update(sent, server.opt, server.params, key=keys.server)
+    params = optax.apply_updates(server.params, updates)
+    return server._replace(params=params, opt=opt, round=server.round + 1)
+
+
+def _require_same_shapes(name: str, said: Any, answer: Message) -> None:
+    """Raises for a message whose shape is not that of an earlier pass."""
+    shapes = (
+        jax.tree.map(jnp.shape, jax.eval_shape(lambda: message(said))),
+        jax.tree.map(jnp.shape, answer),
+    )
+    if shapes[0] != shapes[1]:
+        msg = (
+            f"Expected {name} to send messages of one shape in every pass, got "
+            f"{shapes[1]}, then {shapes[0]}."
+        )
+        raise ValueError(msg)
+
+
+def replay(
+    algorithm: Algorithm,
+    server: Server,
+    keys: Key,
+    heard: Any,
+    *,
+    update: Any = None,
+) -> Server:
+    """Returns the server after some rounds, made of nothing but what it sent to all.
+
+    It is what a client does that follows: params, moments and memory of the server are
+    those of the run, to the bit on one platform.
+
+    Args:
+      algorithm: as run; of its server, what looks at the server's own key is lost.
+      server: before the first of these rounds.
+      keys: the shared key of each round, which comes with its mean: those of
+        `keys.sketch_keys` if the first round is round zero.
+      heard: what was sent in each round, along a leading axis: the mean message, for
+        several exchanges a tuple of them; or, with a downlink, what came out of that.
+      update: an example of a client's update, if it is not shaped like the parameters.
+    """
+    channel, client = algorithm.uplink, algorithm.uplink.init(server.params).client
+    like = server.params if update is None else update
+    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+
+    def arguments(server, shared):
+        memory = Memory(client, server.memory)
+        return blank, memory, Keys(shared, shared, shared), Round(server.round)
+
+    def one(server, slices):
+        shared, sent = jax.lax.optimization_barrier(slices)
+        if algorithm.downlink is None:
+            means = sent if several else (sent,)
+            turn = play(channel, arguments(server, shared), means)
+            server = server._replace(memory=turn.memory.server)
+            sent = turn.delivery.estimate
+        return step(algorithm, server, sent, Keys(shared, shared, shared)), None
+
+    said = jax.eval_shape(lambda: messages(channel, arguments(server, keys[0])))
+    several = len(said) > 1
+    return jax.lax.scan(one, server, (keys, heard))[0]
