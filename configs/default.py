@@ -18,7 +18,7 @@ def get_config() -> ConfigDict:
     config.eval_every = 10  # rounds between rows of metrics.csv
     config.checkpoint_every = 50  # rounds between saves; the last one is saved too
     config.checkpoint_keep = 2  # how many stay; 0: all, as launch.spectrum likes
-    config.download = "model"  # or messages: of all rounds that a client missed
+    config.download = "cheapest"  # or model; or messages, that a client missed
     config.seed = 0  # of everything random
 
     config.data = ConfigDict()

@@ -76,8 +76,8 @@ def record(ledger: Ledger, prices: Prices, number: int, report: SimulatorOnly) -
 def _fetched(last, heard, prices: Prices, number: int) -> np.ndarray:
     """Returns what clients fetch before their work, which had the model of a round."""
     last = last.astype(np.int64)
-    if prices.follow is None:
-        return np.full(last.shape, prices.params + prices.read, np.int64)
+    if not prices.followed:
+        return np.full(last.shape, prices.model, np.int64)
     follow, whole = prices.follow, prices.params + prices.follow.begin
     # Who had the model of round m lacks the steps of rounds m to number - 1.
     since = _sent(follow, number) - _sent(follow, np.maximum(last, 0)) - heard

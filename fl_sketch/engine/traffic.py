@@ -66,13 +66,20 @@ class Prices(NamedTuple):
       params: the parameters.
       read: what else it reads, if it fetches them.
       heard: the means that it must hear within the round, instead of what is told.
-      follow: what it fetches if it follows the server; None: it fetches the model.
+      follow: what it fetches if it follows the server.
+      followed: whether it does.
     """
 
     params: int
     read: int = 0
     heard: int = 0
-    follow: Follow | None = None
+    follow: Follow = Follow(0, 0)
+    followed: bool = False
+
+    @property
+    def model(self) -> int:
+        """What a client fetches that does not follow."""
+        return self.params + self.read
 
 
 def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic:
@@ -145,7 +152,6 @@ def prices(
         name: FLOAT_BYTES * _numbers(getattr(server, name), getattr(traffic.read, name))
         for name in ("opt", "memory", "guard")
     }
-    whole = Prices(FLOAT_BYTES * trees.size(params), sum(read.values()), traffic.heard)
     means, opt = FLOAT_BYTES * sum(traffic.sent), FLOAT_BYTES * _numbers(server.opt)
     if algorithm.downlink is None:
         memory = FLOAT_BYTES * _numbers(server.memory)
@@ -154,10 +160,10 @@ def prices(
         short = -(-algorithm.downlink.bits(trees.size(params)) // 8)
         warmup, always = algorithm.downlink.warmup, read["guard"] + read["memory"]
         follow = Follow(opt, short, means - short, warmup, always)
-    dear = follow.missed * gap + follow.always >= whole.params + whole.read
-    if download == "model" or (download == "cheapest" and dear):
-        return whole
-    return whole._replace(follow=follow)
+    size, beside = FLOAT_BYTES * trees.size(params), sum(read.values())
+    cheap = follow.missed * gap + follow.always < size + beside
+    followed = download == "messages" or (download == "cheapest" and cheap)
+    return Prices(size, beside, traffic.heard, follow, followed)
 
 
 def _work(algorithm: Algorithm, server: Server, client, batches):

@@ -10,8 +10,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, trees
-from fl_sketch.engine import ledger
-from fl_sketch.experiment import banked, choices, secrets, streaming
+from fl_sketch.engine import traffic
+from fl_sketch.experiment import banked, choices, privately, secrets, streaming
 from fl_sketch.experiment.choices import Numbers
 from fl_sketch.experiment.program import Program, prepare
 from fl_sketch.experiment.promise import Promise
@@ -26,7 +26,7 @@ class Experiment(NamedTuple):
       compile: `() -> Compiled`, the slow part of setting up.
       secret: from which a private run draws what protects; None: nothing does.
       keyed: `(secret) -> Experiment`, the same with another secret.
-      prices: of fetching the model, for the ledger.
+      prices: what clients are sent, for the ledger.
       population: of clients.
       rounds: with which a run ends: the config's last, or the budget's.
       facts: what is known before anything runs, for the summary.
@@ -37,7 +37,7 @@ class Experiment(NamedTuple):
     compile: Callable[[], "Compiled"]
     secret: secrets.Secret | None
     keyed: Callable[[secrets.Secret | None], "Experiment"]
-    prices: ledger.Prices
+    prices: traffic.Prices
     population: int
     rounds: int
     facts: dict[str, Any]
@@ -81,7 +81,14 @@ def build(
     )
     state = jax.eval_shape(start, jax.eval_shape(jax.random.key, 0))
     algorithm, params = program.algorithm(numbers), state.server.params
-    talk = ledger.overheard(algorithm, params, program.batches)
+    talk = traffic.measure_traffic(algorithm, params, program.batches)
+    prices = traffic.prices(
+        algorithm,
+        params,
+        talk,
+        download=config.download,
+        gap=config.data.clients / privately.expected(config),
+    )
 
     def keyed(own: secrets.Secret | None) -> Experiment:
         @functools.cache
@@ -99,10 +106,10 @@ def build(
             compile=lambda: _compile(program, numbers, state, data, roots()),
             secret=own,
             keyed=keyed,
-            prices=ledger.prices(algorithm, params, talk, download=config.download),
+            prices=prices,
             population=config.data.clients,
             rounds=program.last_round(config),
-            facts=_facts(config, program, algorithm, params, talk)
+            facts=_facts(config, program, algorithm, params, talk, prices)
             | (program.promise.facts if program.promise else {}),
             promise=program.promise,
         )
@@ -150,7 +157,8 @@ def _facts(
     program: Program,
     algorithm: Algorithm,
     params: Tree,
-    talk: ledger.Talk,
+    talk: traffic.Traffic,
+    prices: traffic.Prices,
 ) -> dict[str, Any]:
     sent, d = sum(talk.sent), trees.size(params)
     kept = banked.row_bytes(algorithm, params) * config.data.clients
@@ -165,6 +173,9 @@ def _facts(
         "data": "streamed" if program.streamed else "resident",
         "devices": program.mesh.size,
         "exchanges": len(talk.sent),
+        "download": "messages" if prices.followed else "model",
+        "bytes_down_of_the_model": prices.model,
+        "bytes_down_to_follow": prices.follow.missed + prices.follow.always,
         "bytes_up_planned": talk.bits_up and -(-talk.bits_up // 8),
         "client_state_bytes": kept,
         "client_state": program.bank if kept else None,
@@ -179,7 +190,7 @@ def _noised(algorithm: Algorithm) -> tuple[str, ...]:
     return tuple(f"noised_{name}" for name in watched)
 
 
-def _kept(config: ConfigDict, talk: ledger.Talk) -> str:
+def _kept(config: ConfigDict, talk: traffic.Traffic) -> str:
     """Says what a round holds of the cohort's updates."""
     passes = len(talk.sent) + talk.stateful
     if passes == 1:

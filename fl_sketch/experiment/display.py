@@ -7,7 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.engine.ledger import FLOAT_BYTES
+from fl_sketch.engine.traffic import FLOAT_BYTES
 from fl_sketch.experiment import rows
 from fl_sketch.experiment.build import Experiment
 from fl_sketch.experiment.promise import mark
@@ -92,12 +92,11 @@ def _how(promise, asked: int) -> list[str]:
 
 
 def _down(prices) -> str:
-    if prices.missed is None:
-        return f"{prices.whole / 1e3:.4g} kB down"
-    return (
-        f"{prices.missed / 1e3:.4g} kB down for each round since its last, "
-        f"at most {prices.whole / 1e3:.4g} kB"
-    )
+    told, model = prices.follow.missed + prices.follow.always, prices.model
+    ways = f"{told / 1e3:.4g} kB a round down to follow", f"{model / 1e3:.4g} kB"
+    if prices.followed:
+        return f"{ways[0]} (the model: {ways[1]})"
+    return f"{ways[1]} down, the model (to follow: {told / 1e3:.4g} kB a round)"
 
 
 def _cohorts(config: ConfigDict) -> str:

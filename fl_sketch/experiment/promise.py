@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from fl_sketch import trees, validate
-from fl_sketch.engine import cohort, ledger
+from fl_sketch.engine import cohort, traffic
 from fl_sketch.experiment import parts, privately
 from fl_sketch.experiment.choices import Numbers, section
 from fl_sketch.privacy import accounting
@@ -116,7 +116,7 @@ def promise_of(
         return None
     # Without noise: how much there must be depends on what is counted here.
     silent = privately.guarded(config, bare, 0.0, numbers, params)
-    talk = ledger.overheard(silent, params, batches)
+    talk = traffic.measure_traffic(silent, params, batches)
     asked = config.rounds
     if privacy.planned_rounds:
         asked = min(asked, privacy.planned_rounds)
@@ -188,7 +188,7 @@ def require_sizes(promise: Promise | None, sizes: Sequence[int]) -> None:
         raise ValueError(msg)
 
 
-def _client_plan(config: ConfigDict, talk: ledger.Talk, d: int) -> accounting.Plan:
+def _client_plan(config: ConfigDict, talk: traffic.Traffic, d: int) -> accounting.Plan:
     privacy, size = config.privacy, privately.expected(config)
     distributed = privacy.noise == "distributed"
     poisson = config.cohort.sampling == "poisson"
@@ -231,7 +231,7 @@ def _example_plan(config: ConfigDict, sizes: Sequence[int], d: int) -> accountin
     )
 
 
-def _require_floats(config: ConfigDict, talk: ledger.Talk) -> None:
+def _require_floats(config: ConfigDict, talk: traffic.Traffic) -> None:
     """Raises if distributed noise would be added to what is no longer floats."""
     if config.privacy.noise == "distributed" and talk.bits_up != FLOAT_BITS * sum(
         talk.sent
@@ -243,7 +243,7 @@ def _require_floats(config: ConfigDict, talk: ledger.Talk) -> None:
         raise ValueError(msg)
 
 
-def _require_fresh(config: ConfigDict, talk: ledger.Talk) -> None:
+def _require_fresh(config: ConfigDict, talk: traffic.Traffic) -> None:
     """Raises for cohorts of a fixed size where clients keep a state.
 
     Who else came to earlier rounds, which such states show, then says whether a client

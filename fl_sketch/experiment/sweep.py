@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from fl_sketch import engine
-from fl_sketch.engine import ledger
+from fl_sketch.engine import ledger, traffic
 from fl_sketch.experiment import grid, heatmap, mapped, memory, odometer, ranking
 from fl_sketch.experiment import rows as names
 from fl_sketch.experiment.build import build
@@ -88,7 +88,7 @@ class Outline(NamedTuple):
 
     group: grid.Group
     facts: dict[str, Any]
-    prices: ledger.Prices
+    prices: traffic.Prices
     state_bytes: int  # of one point
 
     last: int  # the round with which every point ends

@@ -21,7 +21,7 @@ from fl_sketch import (
     wire,
 )
 from fl_sketch.algorithms import catalog
-from fl_sketch.engine import ledger
+from fl_sketch.engine import ledger, traffic
 from fl_sketch.engine import round as rounds
 from fl_sketch.keys import round_keys
 from fl_sketch.protocols import Algorithm, Link
@@ -249,8 +249,8 @@ def test_marina_charges_the_coin():
 def test_down_a_compressed_server_sends_what_it_says():
     """After the warm-up of 3 rounds, signs and a scale; before it, whole means."""
     algorithm = algorithms.onebit_adam(loss, server_rate=0.1, warmup=3)
-    talk = ledger.overheard(algorithm, PARAMS, jnp.zeros((STEPS, D)))
-    prices = ledger.prices(algorithm, PARAMS, talk, download="messages")
+    talk = traffic.measure_traffic(algorithm, PARAMS, jnp.zeros((STEPS, D)))
+    prices = traffic.prices(algorithm, PARAMS, talk, download="messages")
     short, whole = -(-(D + 32) // 8), 4 * D
     assert prices[1:4] == (short, whole - short, 3)
     book = ledger.empty(1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fl_sketch import algorithms, channels, engine, sketch
-from fl_sketch.engine import ledger
+from fl_sketch.engine import traffic
 from fl_sketch.keys import Purpose, for_purpose
 from fl_sketch.protocols import Keys, Link, Memory
 from tests.oracles import fedsketch as oracle
@@ -88,10 +88,10 @@ def test_scaffold_follows_its_algorithm_with_half_of_what_it_sends():
     expected = oracle.scaffold(np.asarray(optima(CLIENTS)), cohorts(), gamma=0.7)
     np.testing.assert_allclose(flat(state.server.params), expected, rtol=1e-5)
     assert (np.asarray(report.simulator_only.bytes_up) == 4 * D).all()
-    prices = ledger.prices(
+    prices = traffic.prices(
         algorithm,
         PARAMS,
-        ledger.overheard(algorithm, PARAMS, jnp.zeros((STEPS, D))),
+        traffic.measure_traffic(algorithm, PARAMS, jnp.zeros((STEPS, D))),
         download="model",
     )
     assert prices.whole == 2 * 4 * D
@@ -232,7 +232,7 @@ def test_the_estimated_form_is_one_exchange_and_worse_than_the_exact_one():
     assert exact < cheap < 1
     options = {"client_rate": RATE, "server_rate": 0.3, "query": "heaprix"}
     told = [
-        ledger.overheard(
+        traffic.measure_traffic(
             algorithms.fedsketch(loss, sketch=COUNT, values=values, **options),
             PARAMS,
             jnp.zeros((STEPS, D)),

@@ -159,7 +159,7 @@ def test_totals_pass_four_gigabytes():
     ],
 )
 def test_the_talk_of_an_algorithm_is_known_before_it_runs(name, sent, bits, stateful):
-    talk = ledger.overheard(ALGORITHMS[name], PARAMS, BATCHES)
+    talk = traffic.measure_traffic(ALGORITHMS[name], PARAMS, BATCHES)
     assert talk == (sent, bits, stateful)
 
 
@@ -172,19 +172,19 @@ def test_bits_that_depend_on_a_coin_are_not_known_beforehand():
         return delivery._replace(bits=jnp.where(coin, 512, 64)), memory
 
     algorithm = ALGORITHMS["fedavg"]._replace(uplink=exact._replace(mean=mean))
-    assert ledger.overheard(algorithm, PARAMS, BATCHES).bits_up is None
+    assert traffic.measure_traffic(algorithm, PARAMS, BATCHES).bits_up is None
 
 
 def test_prices_of_messages_hold_the_state_that_a_client_must_have():
     algorithm = ALGORITHMS["fedadam"]
-    talk = ledger.overheard(algorithm, PARAMS, BATCHES)
-    model = ledger.prices(algorithm, PARAMS, talk, download="model")
+    talk = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
+    model = traffic.prices(algorithm, PARAMS, talk, download="model")
     assert model == Prices(4 * SIZE, None)
-    messages = ledger.prices(algorithm, PARAMS, talk, download="messages")
+    messages = traffic.prices(algorithm, PARAMS, talk, download="messages")
     carried = 4 * (3 * SIZE + 1)  # parameters, two moments, a count
     assert messages == Prices(carried, 4 * SIZE)
     with pytest.raises(ValueError, match="download='post'"):
-        ledger.prices(algorithm, PARAMS, talk, download="post")
+        traffic.prices(algorithm, PARAMS, talk, download="post")
 
 
 COCKTAIL = compressors.then(
@@ -214,7 +214,7 @@ COCKTAIL = compressors.then(
     ids=["onebit_adam", "cocktail_sgd", "cd_adam", "ef21", "scaffold"],
 )  # fmt: skip
 def test_a_client_fetches_what_it_reads(algorithm, model, messages):
-    talk = ledger.overheard(algorithm, PARAMS, BATCHES)
+    talk = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
     for download, numbers in (("model", model), ("messages", messages)):
-        whole = ledger.prices(algorithm, PARAMS, talk, download=download).whole
+        whole = traffic.prices(algorithm, PARAMS, talk, download=download).whole
         assert whole == 4 * numbers

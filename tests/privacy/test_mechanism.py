@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from fl_sketch import channels, engine, local, sketch, trees
-from fl_sketch.engine import ledger
+from fl_sketch.engine import traffic
 from fl_sketch.keys import round_keys
 from fl_sketch.privacy import accounting, bounding, mechanism
 from fl_sketch.protocols import Algorithm
@@ -255,7 +255,7 @@ def test_a_nan_is_rejected_counted_and_kept_out_of_everything():
     [("safl", 1), ("fedavg", 1), ("ef21", 1), ("heaprix", 2), ("sketched_sgd", 2)],
 )
 def test_releases_are_counted_while_tracing(name, releases):
-    talk = ledger.overheard(private(name), PARAMS, jnp.zeros((STEPS, D)))
+    talk = traffic.measure_traffic(private(name), PARAMS, jnp.zeros((STEPS, D)))
     assert len(talk.sent) == releases
     plan = accounting.Plan(10, CLIENTS, CLIENTS, "everyone", releases=len(talk.sent))
     once = plan._replace(releases=1, steps=10 * releases)
@@ -300,7 +300,7 @@ def test_a_second_exchange_has_no_adaptive_threshold():
     with pytest.raises(ValueError, match="one exchange"):
         simulate(private("heaprix", GUARDS["adaptive"]))
     with pytest.raises(ValueError, match="one exchange"):
-        ledger.overheard(
+        traffic.measure_traffic(
             private("heaprix", GUARDS["adaptive"]), PARAMS, jnp.zeros((STEPS, D))
         )
 
