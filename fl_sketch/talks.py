@@ -117,6 +117,18 @@ def messages(channel: Channel, arguments: Sequence[Any]) -> tuple[Message, ...]:
     return sent
 
 
+def alone(
+    channel: Channel,
+    update: Any,
+    keys: Keys,
+    memory: Memory = Memory(),  # noqa: B008 - immutable
+    round: Round = Round(),  # noqa: B008 - immutable
+) -> Turn:
+    """Returns the end of the talk of a client whose messages are their own means."""
+    arguments = (update, memory, keys, round)
+    return play(channel, arguments, messages(channel, arguments))
+
+
 def parts(said: Any) -> tuple[Any, Callable[[Any], Message]]:
     """Returns what to add up over clients, and the linear map from it to messages."""
     if isinstance(said, Linear):
@@ -227,6 +239,8 @@ def replay(
             sent = turn.delivery.estimate
         return step(algorithm, server, sent, Keys(shared, shared, shared)), None
 
-    said = jax.eval_shape(lambda: messages(channel, arguments(server, keys[0])))
-    several = len(said) > 1
+    several = False
+    if algorithm.downlink is None:
+        said = jax.eval_shape(lambda: messages(channel, arguments(server, keys[0])))
+        several = len(said) > 1
     return jax.lax.scan(one, server, (keys, heard))[0]

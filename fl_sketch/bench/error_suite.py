@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from fl_sketch import channels, sketch, talks, validate
-from fl_sketch.protocols import Channel, Keys, Memory, Round
+from fl_sketch.protocols import Channel, Keys
 
 D = 61_706  # of LeNet-5, as in the paper's experiments
 SIZES = ((5, 2000), (20, 40), (50, 100))  # rows, columns
@@ -65,9 +65,7 @@ def _row(name, channel: Channel, vector, x, rows, cols, draws) -> Row:
     @jax.jit
     def measure(key):
         keys = Keys(key, key, key)
-        arguments = (x, Memory(), keys, Round())
-        alone = talks.messages(channel, arguments)
-        gap = talks.play(channel, arguments, alone).delivery.estimate - x
+        gap = talks.alone(channel, x, keys).delivery.estimate - x
         return jnp.sum(gap**2) / norm2, gap @ x / norm2
 
     found = [measure(key) for key in jax.random.split(jax.random.key(1), draws)]

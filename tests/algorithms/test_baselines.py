@@ -16,15 +16,15 @@ from fl_sketch import (
     engine,
     local,
     sketch,
+    talks,
     transforms,
     trees,
     wire,
 )
 from fl_sketch.algorithms import catalog
-from fl_sketch.engine import ledger, traffic
-from fl_sketch.engine import round as rounds
+from fl_sketch.engine import ledger, serve, traffic
 from fl_sketch.keys import round_keys
-from fl_sketch.protocols import Algorithm, Link
+from fl_sketch.protocols import Algorithm, Round
 from tests.quadratics import PARAMS, STEPS, D, flat, loss, optima
 from tests.simulation import simulate
 
@@ -107,8 +107,9 @@ def test_error_feedback_conserves(name):
         update = jax.tree.map(
             lambda leaf, key=keys.server: jax.random.normal(key, leaf.shape), PARAMS
         )
-        delivery, memory = channel.mean(update, memory, keys, Link(lambda m: m))
-        sent, total = sent + flat(delivery.own), total + flat(update)
+        turn = talks.alone(channel, update, keys, memory)
+        memory = turn.memory
+        sent, total = sent + flat(turn.delivery.own), total + flat(update)
     left = flat(memory.client[0])
     np.testing.assert_allclose(sent + left, total, atol=1e-5)
     assert float(jnp.abs(left).max()) > 0.01
@@ -233,15 +234,14 @@ def test_marina_charges_the_coin():
     update = jax.tree.map(lambda leaf: leaf + 1.0, PARAMS)
     for number in range(12):
         keys = round_keys(KEY, number, 0)
-        delivery, memory = channel.mean(
-            (update, update), memory, keys, Link(lambda m: m)
-        )
+        turn = talks.alone(channel, (update, update), keys, memory, Round(number))
+        memory = turn.memory
         vector = trees.ravel(update)
         whole = wire.encode_floats(vector)
         short = wire.encode(RANDOM.fields(D), RANDOM.compress(keys.own, vector))
-        is_whole = bool((flat(delivery.own) == 1).all())
+        is_whole = bool((flat(turn.delivery.own) == 1).all())
         assert is_whole or number > 0  # the first is whole
-        assert int(delivery.bits) == 8 * len(whole if is_whole else short)
+        assert int(turn.bits_up) == 8 * len(whole if is_whole else short)
         seen.add(is_whole)
     assert seen == {True, False}
 
@@ -252,7 +252,7 @@ def test_down_a_compressed_server_sends_what_it_says():
     talk = traffic.measure_traffic(algorithm, PARAMS, jnp.zeros((STEPS, D)))
     prices = traffic.prices(algorithm, PARAMS, talk, download="messages")
     short, whole = -(-(D + 32) // 8), 4 * D
-    assert prices[1:4] == (short, whole - short, 3)
+    assert prices.follow[1:4] == (short, whole - short, 3)
     book = ledger.empty(1)
     down = []
     for number in range(6):
@@ -261,7 +261,7 @@ def test_down_a_compressed_server_sends_what_it_says():
     assert down[1:] == [whole, whole, whole, short, short]
     away = ledger.empty(1)
     ledger.record(away, prices, 1, report)
-    big = prices._replace(whole=10_000)
+    big = prices._replace(params=10_000)
     assert ledger.record(away, big, 5, report).down == 2 * whole + 2 * short
 
 
@@ -360,13 +360,13 @@ def test_a_model_of_a_hundred_million_parameters_has_a_price():
     like = {"w": jax.ShapeDtypeStruct((110_000_000,), jnp.float32)}
     adam = algorithms.onebit_adam(loss, server_rate=0.1, warmup=2).uplink
     marina = channels.marina(compressors.random_k(9), 0.5)
-    for channel, update in ((adam, like), (marina, (like, like))):
+    for channel, update in ((adam, (like, like)), (marina, (like, like))):
 
         def traffic(params, update, channel=channel):
-            keys, network = round_keys(KEY, 0, 0), Link(lambda message: message)
-            delivery, _ = channel.mean(update, channel.init(params), keys, network)
-            return rounds.whole_bytes(delivery.bits)
+            keys, memory = round_keys(KEY, 0, 0), channel.init(params)
+            turn = talks.alone(channel, update, keys, memory)
+            return serve.whole_bytes(turn.bits_up)
 
         assert jax.eval_shape(traffic, like, update).dtype == jnp.uint32
-    assert int(rounds.whole_bytes(jnp.uint32(32 * 110_000_000))) == 440_000_000
-    assert [int(rounds.whole_bytes(bits)) for bits in (8, 9)] == [1, 2]
+    assert int(serve.whole_bytes(jnp.uint32(32 * 110_000_000))) == 440_000_000
+    assert [int(serve.whole_bytes(bits)) for bits in (8, 9)] == [1, 2]

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch import algorithms, channels, engine, sketch
+from fl_sketch import algorithms, channels, engine, sketch, talks
 from fl_sketch.engine import traffic
 from fl_sketch.keys import Purpose, for_purpose
-from fl_sketch.protocols import Keys, Link, Memory
+from fl_sketch.protocols import Keys
 from tests.oracles import fedsketch as oracle
 from tests.quadratics import COUNT, PARAMS, RATE, STEPS, D, flat, loss, optima
 from tests.simulation import everyone, simulate
@@ -94,7 +94,7 @@ def test_scaffold_follows_its_algorithm_with_half_of_what_it_sends():
         traffic.measure_traffic(algorithm, PARAMS, jnp.zeros((STEPS, D))),
         download="model",
     )
-    assert prices.whole == 2 * 4 * D
+    assert prices.model == 2 * 4 * D
 
 
 def test_scaffold_with_everyone_is_gradient_tracking():
@@ -165,7 +165,7 @@ def test_variates_keep_their_sum_only_where_reading_is_linear(op, zero):
 def alone(channel, x, key):
     """Returns what a vector becomes on its way through a channel."""
     keys = Keys(key, key, key)
-    return channel.mean(x, Memory((), ()), keys, Link(lambda m: m))[0].estimate
+    return talks.alone(channel, x, keys).delivery.estimate
 
 
 def errors(channel, x, draws=400):

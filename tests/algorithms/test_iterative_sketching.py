@@ -13,7 +13,7 @@ from fl_sketch import algorithms, channels, engine, sketch
 from fl_sketch.engine import graph as graphs
 from fl_sketch.keys import sketch_keys
 from fl_sketch.privacy import bounding, mechanism
-from fl_sketch.protocols import Channel, Link, Memory
+from fl_sketch.protocols import Channel, Memory
 from tests import operators
 from tests.oracles.rounds import local_sgd, matrix
 from tests.quadratics import (
@@ -38,21 +38,20 @@ def remembering(channel, op):
     def init(params):
         message = jax.eval_shape(op.apply, KEY, params)
         table = jax.tree.map(lambda m: jnp.zeros((ROUNDS, *m.shape), m.dtype), message)
-        return Memory((), (table, jnp.int32(0)))
+        return Memory((), table)
 
-    def mean(update, memory, keys, link):
-        heard = []
+    def talk(update, memory, keys, round):
+        inner = channel.talk(update, Memory(), keys, round)
+        heard = yield next(inner)
+        table = jax.tree.map(
+            lambda t, m: t.at[round.number].set(m), memory.server, heard
+        )
+        try:
+            inner.send(heard)
+        except StopIteration as end:
+            return end.value[0], Memory((), table)
 
-        def listen(message):
-            heard.append(link.mean(message))
-            return heard[-1]
-
-        delivery, _ = channel.mean(update, Memory((), ()), keys, Link(listen))
-        table, number = memory.server
-        table = jax.tree.map(lambda t, m: t.at[number].set(m), table, heard[0])
-        return delivery, Memory((), (table, number + 1))
-
-    return Channel(init, mean)
+    return Channel(talk, init)
 
 
 def star(algorithm, rounds, devices=1):
@@ -69,9 +68,16 @@ def run_and_listen(op, rate, devices=1):
     algorithm = algorithms.iterative_sketching(
         loss, sketch=op, client_rate=RATE, server_rate=rate
     )
-    algorithm = algorithm._replace(uplink=remembering(algorithm.uplink, op))
-    state = star(algorithm, ROUNDS, devices)
-    return state.server.params, state.server.memory[0]
+    listening = algorithm._replace(uplink=remembering(algorithm.uplink, op))
+    state = star(listening, ROUNDS, devices)
+    return algorithm, state.server.params, state.server.memory
+
+
+def replayed(algorithm, means):
+    """Returns the server that a client makes of the means."""
+    start, _ = engine.initial_server(algorithm, PARAMS)
+    replay = compiled(functools.partial(algorithms.replay, algorithm))
+    return replay(start, sketch_keys(KEY, ROUNDS), means)
 
 
 @pytest.mark.parametrize(
@@ -80,17 +86,15 @@ def run_and_listen(op, rate, devices=1):
 )
 def test_the_stream_of_means_alone_gives_the_model_to_the_bit(name, rate):
     op = operators.build(name, 8, D)
-    params, means = run_and_listen(op, rate)
-    replay = compiled(functools.partial(algorithms.replay, op, server_rate=rate))
-    chex.assert_trees_all_equal(replay(PARAMS, sketch_keys(KEY, ROUNDS), means), params)
+    algorithm, params, means = run_and_listen(op, rate)
+    chex.assert_trees_all_equal(replayed(algorithm, means).params, params)
     assert np.isfinite(flat(params)).all() and np.abs(flat(params)).max() > 0
 
 
 def test_the_replay_hears_means_of_several_devices():
     op = sketch.srht(8)
-    params, means = run_and_listen(op, 0.7, devices=4)
-    replay = compiled(functools.partial(algorithms.replay, op, server_rate=0.7))
-    chex.assert_trees_all_equal(replay(PARAMS, sketch_keys(KEY, ROUNDS), means), params)
+    algorithm, params, means = run_and_listen(op, 0.7, devices=4)
+    chex.assert_trees_all_equal(replayed(algorithm, means).params, params)
 
 
 GRAPHS = {

@@ -7,9 +7,8 @@ import numpy as np
 import optax
 import pytest
 
-from fl_sketch import algorithms, channels, sketch, transforms
+from fl_sketch import algorithms, channels, sketch, talks, transforms
 from fl_sketch.algorithms import catalog
-from fl_sketch.protocols import Link, Memory
 from tests.algorithms.test_iterative_sketching import star
 from tests.quadratics import PARAMS, RATE, flat, loss
 
@@ -50,7 +49,7 @@ def through(channel, update):
     """Returns what one client alone makes the server believe."""
     keys = jax.random.key(0)
     shared = type("Keys", (), {"shared": keys, "own": keys, "server": keys})
-    return channel.mean(update, Memory((), ()), shared, Link(lambda m: m))[0]
+    return talks.alone(channel, update, shared).delivery
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.5, jnp.float32(0.5), jnp.float32(0), 9.0])

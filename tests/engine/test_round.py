@@ -280,6 +280,5 @@ def test_the_first_state_may_be_donated(name):
 def test_two_exchanges_and_their_bits_are_counted():
     _, report = simulate(ALGORITHMS["heaprix"], rounds=1)
     assert int(report.simulator_only.bytes_up[0]) == 4 * (COUNT.size() + 4)
-    assert (
-        int(report.simulator_only.bytes_heard[0]) == 4 * 4 / 8
-    )  # indices of 4 bits each
+    # Indices of 4 bits each.
+    assert int(report.simulator_only.bytes_told[0]) == 4 * 4 / 8

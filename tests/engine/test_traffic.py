@@ -1,0 +1,330 @@
+"""What is said to be sent is the length of real messages, both ways."""
+
+import functools
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fl_sketch import algorithms, channels, compressors, engine, talks, trees, wire
+from fl_sketch.algorithms import catalog
+from fl_sketch.engine import exchange, traffic
+from fl_sketch.keys import round_keys, sketch_keys
+from fl_sketch.protocols import Channel, Coded, Delivery, Field, Memory, Round
+from fl_sketch.sketch import count_sketch, heavy_coordinates
+from tests.meshes import mesh_of
+from tests.quadratics import ALGORITHMS, COUNT, PARAMS, STEPS, fetch, loss, optima
+from tests.quadratics import D as SIZE
+from tests.simulation import KEY, simulate
+
+CLIENTS = 6
+KEYS = round_keys(jax.random.key(3), 0, 0)
+UPDATE = jax.tree.map(lambda leaf: jax.random.normal(KEYS.own, leaf.shape), PARAMS)
+VECTOR = trees.ravel(UPDATE)
+BATCHES = jnp.zeros((STEPS, SIZE))
+
+
+def compressed(compressor):
+    arrays = compressor.compress(KEYS.own, VECTOR)
+    return [wire.encode(compressor.fields(SIZE), arrays)]
+
+
+def heavy(k):
+    message = COUNT.apply(KEYS.shared, VECTOR)
+    index = heavy_coordinates(COUNT, KEYS.shared, message, SIZE, k)
+    return [wire.encode_floats(message), wire.encode_floats(VECTOR[index])]
+
+
+QSGD, TOP = compressors.qsgd(4), compressors.top_k(3)
+SMALL = count_sketch(5)
+THEN = compressors.then(compressors.top_k(5), compressors.scaled_sign())
+CHANNELS = {
+    "exact": (channels.exact(), lambda: [wire.encode_floats(UPDATE)]),
+    "sketched": (
+        channels.sketched(SMALL),
+        lambda: [wire.encode_floats(SMALL.apply(KEYS.shared, UPDATE))],
+    ),
+    "raw sketch": (
+        channels.sketched(SMALL, desketch=False),
+        lambda: [wire.encode_floats(SMALL.apply(KEYS.shared, UPDATE))],
+    ),
+    "qsgd": (channels.compressed(QSGD), lambda: compressed(QSGD)),
+    "indices": (channels.compressed(TOP), lambda: compressed(TOP)),
+    "two of them": (channels.compressed(THEN), lambda: compressed(THEN)),
+    "seed": (
+        channels.compressed(compressors.random_k(3)),
+        lambda: compressed(compressors.random_k(3)),
+    ),
+    "second exchange": (
+        channels.heaprix(COUNT, 3),
+        lambda: heavy(3),
+    ),
+    "second exchange alone": (
+        channels.heavy_values(COUNT, 3),
+        lambda: heavy(3),
+    ),
+    "estimated values": (
+        channels.heaprix(COUNT, 3, values="estimated"),
+        lambda: heavy(3)[:1],
+    ),
+    "fresh hashes": (
+        channels.heaprix(COUNT, 3, values="fresh"),
+        lambda: [*heavy(3), wire.encode_floats(COUNT.apply(KEYS.shared, VECTOR))],
+    ),
+    "memory": (
+        channels.error_feedback(channels.compressed(TOP)),
+        lambda: compressed(TOP),
+    ),
+    "difference": (channels.difference(channels.compressed(TOP)), None),
+}
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_what_a_channel_counts_is_the_length_of_its_encoded_messages(name):
+    channel, messages = CHANNELS[name]
+    turn = talks.alone(channel, UPDATE, KEYS, channel.init(PARAMS))
+    messages = messages or (lambda: compressed(TOP))
+    assert -(-turn.bits_up // 8) == sum(len(message) for message in messages())
+
+
+def test_what_comes_back_between_exchanges_is_where_the_heavy_values_are():
+    turn = talks.alone(channels.heaprix(COUNT, 3), UPDATE, KEYS)
+    message = COUNT.apply(KEYS.shared, VECTOR)
+    index = heavy_coordinates(COUNT, KEYS.shared, message, SIZE, 3)
+    told = wire.encode([Field(3, (SIZE - 1).bit_length(), "uint")], [index])
+    assert -(-turn.bits_told // 8) == len(told)
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "bits", "told", "stateful", "heard"),
+    [
+        ("fedavg", (16,), 32 * 16, 0, False, 0),
+        ("safl", (8,), 32 * 8, 0, False, 0),
+        ("heaprix", (36, 4), 32 * 40, 4 * 4, False, 0),
+        ("sketched_sgd", (36, 4), 32 * 40, 4 * 4, True, 0),
+        # The variates follow the mean within the round.
+        ("gradient_tracking", (36,), 32 * 36, 0, True, 4 * 36),
+        ("fetch_sgd", (36,), 32 * 36, 0, False, 0),
+    ],
+)
+def test_the_traffic_of_an_algorithm_is_known_before_it_runs(
+    name, sent, bits, told, stateful, heard
+):
+    found = traffic.measure_traffic(ALGORITHMS[name], PARAMS, BATCHES)
+    assert found[:5] == (sent, bits, told, stateful, heard)
+
+
+def test_bits_that_depend_on_a_coin_are_not_known_beforehand():
+    def talk(update, memory, keys, round):
+        coin = jax.random.bernoulli(keys.shared)
+        average = yield Coded(update, jnp.where(coin, 512, 64))
+        return Delivery(average, round.counted(update)), memory
+
+    algorithm = ALGORITHMS["fedavg"]._replace(uplink=Channel(talk))
+    assert traffic.measure_traffic(algorithm, PARAMS, BATCHES).bits_up is None
+
+
+COCKTAIL = compressors.then(
+    compressors.random_k(8, unbiased=False),
+    compressors.top_k(3),
+    compressors.nearest(3),
+)
+CATALOGUE = ALGORITHMS | {
+    "cocktail_sgd": algorithms.cocktail_sgd(
+        loss, cocktail=COCKTAIL, client_rate=0.1, server_rate=0.1
+    ),
+    "cd_adam": algorithms.cd_adam(loss, compressor=TOP, server_rate=0.1),
+    "sign_sgd": algorithms.sign_sgd(loss, server_rate=0.1),
+    "ef_sign_sgd": algorithms.ef_sign_sgd(loss, client_rate=0.1, server_rate=0.1),
+    "scaffold": algorithms.scaffold(
+        loss, client_rate=0.1, server_rate=1.0, steps=STEPS, population=CLIENTS
+    ),
+    "heaprix_gate": algorithms.fedsketchgate(
+        loss, sketch=COUNT, client_rate=0.1, server_rate=1.0, gain=3.3, query="heaprix"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "beside", "begin", "missed", "always"),
+    [
+        ("fedadam", 0, 2 * SIZE + 1, SIZE, 0),
+        # Momentum for a client's message; to follow, also the second moment and a
+        # count. The error of the server's own message stays there.
+        ("onebit_adam", SIZE, 2 * SIZE + 1, (SIZE + 32) / 32, 0),
+        ("cocktail_sgd", 0, 0, COCKTAIL.bits(SIZE) / 32, 0),
+        # What is known of the mean, and three moments; the mean is the server's.
+        ("cd_adam", 0, 4 * SIZE, TOP.bits(SIZE) / 32, 0),
+        ("ef21", 0, SIZE, SIZE, 0),
+        ("scaffold", SIZE, SIZE, SIZE, 0),
+        ("marina", SIZE, SIZE, SIZE, 0),
+        ("sketched_sgd", 0, 0, 4 * 36 / 32, 0),
+        ("fetch_sgd", 0, 0, 4 * 36 / 32, 0),
+        ("heaprix", 0, 0, 40, 0),
+    ],
+)
+def test_a_client_fetches_what_it_reads(name, beside, begin, missed, always):
+    algorithm = CATALOGUE[name]
+    found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
+    both = traffic.prices(algorithm, PARAMS, found, download="model")
+    assert (both.params, both.read, both.followed) == (4 * SIZE, 4 * beside, False)
+    expected = (4 * begin, -(-4 * missed // 1), 4 * always)
+    assert (both.follow.begin, both.follow.missed, both.follow.always) == expected
+    followed = traffic.prices(algorithm, PARAMS, found, download="messages")
+    assert followed == both._replace(followed=True)
+
+
+def test_the_cheapest_way_depends_on_how_often_a_client_is_drawn():
+    algorithm = CATALOGUE["safl"]
+    found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
+
+    def followed(gap):
+        return traffic.prices(
+            algorithm, PARAMS, found, download="cheapest", gap=gap
+        ).followed
+
+    assert [followed(gap) for gap in (1, 1.9, 2.0, 100)] == [True, True, False, False]
+    with pytest.raises(ValueError, match="download='post'"):
+        traffic.prices(algorithm, PARAMS, found, download="post")
+
+
+BAD = {"f": jnp.nan, "i": 77, "u": 77, "b": True}
+
+
+def spoilt(tree, kept):
+    """Returns a tree with rubbish in all leaves but those that are kept."""
+    return jax.tree.map(
+        lambda leaf, keep: leaf if keep else jnp.full_like(leaf, BAD[leaf.dtype.kind]),
+        tree,
+        kept,
+    )
+
+
+def part(algorithm, server, client, means, told):
+    """Returns what a client says and remembers that heard this."""
+    batches = jnp.broadcast_to(optima(CLIENTS)[0], (STEPS, SIZE))
+    work = algorithm.local.run(server, client.local, batches, KEYS)
+    memory = Memory(client.memory, server.memory)
+    arguments = (work.update, memory, KEYS, Round(server.round))
+
+    def turn(known):
+        answers = iter(told)
+        return talks.play(
+            algorithm.uplink, arguments, known, told=lambda _: next(answers)
+        )
+
+    said = [talks.message(turn(means[:n]).sent) for n in range(len(means))]
+    end = turn(means)
+    return said, algorithm.local.finish(work.state, end.delivery), end.memory.client
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_client_needs_nothing_that_it_is_not_sent(name):
+    """Its messages and its memory are the same whatever stands in all else."""
+    algorithm = CATALOGUE[name]
+    state = simulate(algorithm, rounds=3)[0]
+    client = jax.tree.map(lambda leaf: leaf[0], state.clients)
+    found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
+    batches = jnp.broadcast_to(optima(CLIENTS)[0], (STEPS, SIZE))
+    work = algorithm.local.run(state.server, client.local, batches, KEYS)
+    memory = Memory(client.memory, state.server.memory)
+    arguments, told = (work.update, memory, KEYS, Round(state.server.round)), []
+    means = talks.messages(algorithm.uplink, arguments)
+    talks.play(
+        algorithm.uplink,
+        arguments,
+        means,
+        told=lambda t: told.append(t.value) or told[-1],
+    )
+    # The parameters are fetched, and the number of the round is known.
+    fetched = found.read._replace(params=jax.tree.map(lambda _: True, PARAMS))
+    lost = spoilt(state.server, fetched._replace(round=True))
+    heard = (
+        means if found.heard else spoilt(means, jax.tree.map(lambda _: False, means))
+    )
+    ours = part(algorithm, state.server, client, means, told)
+    theirs = part(algorithm, lost, client, heard, told)
+    # What a later message is made of is in `told`, or among the means.
+    for one, other in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def heard_in(algorithm, rounds, monkeypatch):
+    """Returns the servers before all rounds, and what was sent down in each."""
+    sent, structures = {}, {}
+
+    def noted(tree, number, exchange=0):
+        def note(number, *leaves):
+            sent.setdefault(int(number), {})[exchange] = leaves
+
+        structures[exchange] = jax.tree.structure(tree)
+        jax.debug.callback(note, number, *jax.tree.leaves(tree))
+        return tree
+
+    if algorithm.downlink:
+        algorithm = algorithm._replace(downlink=spied(algorithm.downlink, noted))
+    else:
+        plain, calls = exchange._as_heard, itertools.count()
+        monkeypatch.setattr(
+            exchange,
+            "_as_heard",
+            lambda mean, number: noted(plain(mean, number), number, next(calls)),
+        )
+    servers = [engine.initial_state(algorithm, PARAMS, CLIENTS)]
+    one_round = jax.jit(engine.make_round(algorithm, fetch, mesh_of(1, "clients")))
+    cohort = engine.everyone(CLIENTS)(KEY)
+    for _ in range(rounds):
+        servers.append(one_round(servers[-1], KEY, cohort, optima(CLIENTS))[0])
+    jax.effects_barrier()
+    heard = [
+        tuple(jax.tree.unflatten(structures[k], sent[n][k]) for k in sorted(sent[n]))
+        for n in range(rounds)
+    ]
+    return [state.server for state in servers], heard
+
+
+def spied(downlink, noted):
+    """Returns a downlink of which is noted what it sends."""
+
+    def update(updates, state, params=None, **extra):
+        number, inner = state
+        out, inner = downlink.transform.update(updates, inner, params, **extra)
+        return noted(out, number), (number + 1, inner)
+
+    def init(params):
+        return jnp.int32(0), downlink.transform.init(params)
+
+    return downlink._replace(
+        transform=optax.GradientTransformationExtraArgs(init, update)
+    )
+
+
+SERVERS = {
+    f"safl_{name}": algorithms.safl(
+        loss,
+        sketch=count_sketch(6),
+        client_rate=0.1,
+        server=catalog.build_optimizer(name, 0.05, b1=0.9, b2=0.99, eps=1e-8),
+    )
+    for name in catalog.OPTIMIZERS
+}
+
+
+@pytest.mark.parametrize("name", [*CATALOGUE, *SERVERS])
+def test_who_follows_has_the_servers_model_to_the_bit(name, monkeypatch):
+    """From what was sent in each round, also by a newcomer in the middle of a run."""
+    algorithm, rounds = (CATALOGUE | SERVERS)[name], 6
+    servers, heard = heard_in(algorithm, rounds, monkeypatch)
+    update = (PARAMS, PARAMS) if name == "marina" else None
+    replay = jax.jit(functools.partial(algorithms.replay, algorithm, update=update))
+    for begin in (0, 2):
+        sent = jax.tree.map(lambda *leaves: jnp.stack(leaves), *heard[begin:])
+        keys = sketch_keys(KEY, rounds)[begin:]
+        newcomer = servers[begin]._replace(down=())
+        found = replay(newcomer, keys, sent if len(sent) > 1 else sent[0])
+        chex.assert_trees_all_equal(found.params, servers[-1].params)
+        chex.assert_trees_all_equal(found.opt, servers[-1].opt)
