@@ -181,8 +181,20 @@ def step(algorithm: Algorithm, server: Server, sent: Any, keys: Keys) -> Server:
       keys: those of the round.
     """
     tx = optax.with_extra_args_support(algorithm.server)
-    updates, opt = tx.update(sent, server.opt, server.params, key=keys.server)
-    params = optax.apply_updates(server.params, updates)
+
+    def taken(params, opt, sent):
+        updates, opt = tx.update(sent, opt, params, key=keys.server)
+        return optax.apply_updates(params, updates), opt
+
+    def none(params, opt, sent):
+        del sent
+        return params, opt
+
+    # A branch is a program of its own, so that its last bits do not depend on what is
+    # compiled around it; that rounds are not negative no compiler knows.
+    params, opt = jax.lax.cond(
+        server.round >= 0, taken, none, server.params, server.opt, sent
+    )
     return server._replace(params=params, opt=opt, round=server.round + 1)
 
 

@@ -34,7 +34,7 @@ def serve(
 ) -> Served:
     """Returns the server after its step along what was heard.
 
-    The step is traced as one client's, with blank work along an axis of length one:
+    The talk is traced as one client's, with blank work along an axis of length one:
     `out_axes=None` makes jax refuse an algorithm in which the server would see
     anything of a client that did not go through a mean.
 
@@ -46,23 +46,25 @@ def serve(
       seats: the device's.
     """
     algorithm, here = visitor.algorithm, visitor._replace(server=server)
-    round = Round(
-        server.round, denominator=guard.round.denominator, present=guard.round.present
+    known = Round(
+        server.round,
+        denominator=guard.round.denominator,
+        present=guard.round.present,
     )
 
     def one(seat, work):
-        turn = here.turn(seat, work, heard.means, round)
-        estimate = turn.delivery.estimate
-        after = server._replace(memory=turn.memory.server, guard=heard.guard)
-        after = talks.serve(algorithm, after, estimate, here.keys(0))
+        turn = here.turn(seat, work, heard.means, known)
         more = algorithm.mechanism.bits if algorithm.mechanism else 0
-        up, told = whole_bytes(turn.bits_up + more), whole_bytes(turn.bits_told)
-        return Served(after, estimate, up, told)
+        traffic = whole_bytes(turn.bits_up + more), whole_bytes(turn.bits_told)
+        return turn.delivery.estimate, turn.memory.server, *traffic
 
     ids = seats.id
     blank = jax.tree.map(lambda leaf: varying_like(leaf[None], ids), heard.blank)
     one_seat = jax.tree.map(lambda leaf: leaf[:1], seats)
-    return jax.vmap(one, out_axes=None)(one_seat, blank)
+    estimate, memory, up, told = jax.vmap(one, out_axes=None)(one_seat, blank)
+    after = server._replace(memory=memory, guard=heard.guard)
+    after = talks.serve(algorithm, after, estimate, here.keys(0))
+    return Served(after, estimate, up, told)
 
 
 def finish(
