@@ -75,7 +75,7 @@ def play(
     Raises:
       TypeError, ValueError: for a talk that no network can hold, naming it.
     """
-    name, talk = channel.talk.__qualname__.split(".")[0], channel.talk(*arguments)
+    name, talk = _name(channel), channel.talk(*arguments)
     if not inspect.isgenerator(talk):
         msg = f"Expected the talk of {name} to yield its messages, got none."
         raise TypeError(msg)
@@ -95,11 +95,10 @@ def play(
             said = talk.send(answer)
     except StopIteration as end:
         if next(known, None) is not None:
-            msg = f"Expected {name} to make the same exchanges in every pass."
-            raise ValueError(msg) from None
+            raise _unlike(channel) from None
         delivery, memory = end.value
         return turn._replace(delivery=delivery, memory=memory)
-    except TypeError as error:
+    except (TypeError, DeprecationWarning) as error:
         if "generator" not in str(error):
             raise
         msg = (
@@ -107,6 +106,20 @@ def play(
             "branch or loop, from where no message reaches the network."
         )
         raise TypeError(msg) from None
+
+
+def said_after(
+    channel: Channel, arguments: Sequence[Any], means: Sequence[Message]
+) -> Any:
+    """Returns what a client yields that knows the first means, of which one is left.
+
+    Raises:
+      ValueError: if the talk is over, naming it.
+    """
+    said = play(channel, arguments, means).sent
+    if said is None:
+        raise _unlike(channel)
+    return said
 
 
 def messages(channel: Channel, arguments: Sequence[Any]) -> tuple[Message, ...]:
@@ -196,6 +209,18 @@ def step(algorithm: Algorithm, server: Server, sent: Any, keys: Keys) -> Server:
         server.round >= 0, taken, none, server.params, server.opt, sent
     )
     return server._replace(params=params, opt=opt, round=server.round + 1)
+
+
+def _name(channel: Channel) -> str:
+    """Returns the name of the function that made a channel's talk."""
+    names = channel.talk.__qualname__.split(".")
+    return names[0] if names[-1] == "talk" else names[-1]
+
+
+def _unlike(channel: Channel) -> ValueError:
+    """Returns the error of a talk that is not the same in every pass."""
+    msg = f"Expected {_name(channel)} to make the same exchanges in every pass."
+    return ValueError(msg)
 
 
 def _require_same_shapes(name: str, said: Any, answer: Message) -> None:

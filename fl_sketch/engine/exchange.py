@@ -9,7 +9,7 @@ from fl_sketch import talks
 from fl_sketch.engine.guard import Guard
 from fl_sketch.engine.mesh import AXIS
 from fl_sketch.engine.visit import Seat, Visitor, first, zeros
-from fl_sketch.protocols import Memory, Message, Round, Server
+from fl_sketch.protocols import Message, Round, Server
 
 
 class Exchanged(NamedTuple):
@@ -46,7 +46,8 @@ def exchange(
     """
     one = first(seats)
     blank = zeros(jax.eval_shape(visitor.work, one))
-    count = _exchanges(visitor, one, blank)
+    said = jax.eval_shape(lambda: talks.messages(*visitor.talk(one, blank, Round())))
+    count = len(said)
     state, keep = (
         server.guard,
         not recompute and (count > 1 or bool(jax.tree.leaves(seats.client))),
@@ -56,7 +57,7 @@ def exchange(
 
         def said(seat, work, number=number, means=means):
             had, work = work, work or visitor.work(seat)
-            sent = visitor.turn(seat, work, means, guard.round).sent
+            sent = talks.said_after(*visitor.talk(seat, work, guard.round), means)
             sent = talks.parts(sent)[0] if guard.adds_first else talks.message(sent)
             keys = visitor.keys(seat.id)
             bounded = guard.bound(number, sent, keys, work.diagnostics)
@@ -66,7 +67,8 @@ def exchange(
         (total, sums), kept = visitor.each(said, seats, works)
         works = kept or works
         if guard.adds_first:
-            linear = talks.parts(visitor.turn(one, blank, means, guard.round).sent)[1]
+            sent = talks.said_after(*visitor.talk(one, blank, guard.round), means)
+            linear = talks.parts(sent)[1]
             total = total._replace(summand=linear(total.summand))
         total, sums = jax.lax.psum((total, sums), AXIS)
         if not number:
@@ -75,14 +77,6 @@ def exchange(
         means += (_as_heard(mean, server.round),)
         facts, released = _added(facts, more[0]), _added(released, more[1])
     return Exchanged(means, blank, works, seen | facts, released, state)
-
-
-def _exchanges(visitor: Visitor, seat: Seat, work: Any) -> int:
-    """Returns how many exchanges a talk makes, from shapes alone."""
-    memory = Memory(seat.client.memory, visitor.server.memory)
-    arguments = (work.update, memory, visitor.keys(seat.id), Round())
-    sent = jax.eval_shape(lambda: talks.messages(visitor.algorithm.uplink, arguments))
-    return len(sent)
 
 
 def _as_heard(mean: Message, number: jax.Array) -> Message:

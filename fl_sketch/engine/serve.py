@@ -53,7 +53,7 @@ def serve(
     )
 
     def one(seat, work):
-        turn = here.turn(seat, work, heard.means, known)
+        turn = talks.play(*here.talk(seat, work, known), heard.means)
         more = algorithm.mechanism.bits if algorithm.mechanism else 0
         traffic = whole_bytes(turn.bits_up + more), whole_bytes(turn.bits_told)
         return turn.delivery.estimate, turn.memory.server, *traffic
@@ -78,7 +78,7 @@ def finish(
 
     def one(seat, work):
         work = work or visitor.work(seat)
-        turn = visitor.turn(seat, work, heard.means, guard.round)
+        turn = talks.play(*visitor.talk(seat, work, guard.round), heard.means)
         delivery = turn.delivery._replace(estimate=served.estimate)
         state = visitor.algorithm.local.finish(work.state, delivery)
         return (), Client(state, turn.memory.client)

@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fl_sketch import talks
 from fl_sketch.keys import batch_key, round_keys
 from fl_sketch.protocols import (
     Algorithm,
+    Channel,
     Key,
     Keys,
     Memory,
-    Message,
     Roots,
     Round,
     Server,
@@ -62,13 +61,11 @@ class Visitor(NamedTuple):
             self.server, seat.client.local, batches, self.keys(seat.id)
         )
 
-    def turn(
-        self, seat: Seat, work: Work, means: tuple[Message, ...], round: Round
-    ) -> talks.Turn:
-        """Returns how far a client's talk comes when so many means are known."""
+    def talk(self, seat: Seat, work: Work, round: Round) -> tuple[Channel, tuple]:
+        """Returns what is played for a client: the channel, and its arguments."""
         memory = Memory(seat.client.memory, self.server.memory)
         arguments = (work.update, memory, self.keys(seat.id), round)
-        return talks.play(self.algorithm.uplink, arguments, means)
+        return self.algorithm.uplink, arguments
 
     def each(self, function: Callable, *arguments: Any) -> tuple[Any, Any]:
         """Returns (weighted sum of first results, all second results).
