@@ -179,7 +179,8 @@ def _row(experiment: Experiment, done: int, now: Progress, found) -> Row:
         "round": done,
         "train_loss": _mean(now.losses),
         **found,
-        **{name: _mean(kept) for name, kept in now.noised.items()},
+        # In the same order also after a checkpoint, whose names are sorted.
+        **{name: _mean(now.noised[name]) for name in experiment.noised},
         "bytes_up_total": int(book.up.sum()),
         "bytes_down_total": int(book.down.sum()),
         "epsilon": promise and promise.epsilon(done),

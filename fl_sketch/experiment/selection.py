@@ -120,10 +120,22 @@ def planned(
 
 
 def _drawn(config, tune, trials: Trials, folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns a point for each run, drawn once for a folder."""
+    """Returns a point for each run, drawn once for a folder.
+
+    Raises:
+      ValueError: if they were drawn for another distribution of their number.
+    """
     path = folder / "points.json"
     if path.exists():
-        return json.loads(path.read_text())
+        kept = json.loads(path.read_text())
+        if kept["trials"] != list(trials):
+            mean, shape = kept["trials"]
+            msg = (
+                f"Expected trials of mean={mean} and shape={shape}, as drawn in "
+                f"{folder.parent}, got mean={trials.mean} and shape={trials.shape}."
+            )
+            raise ValueError(msg)
+        return kept["points"]
     own = secrets.made_for(config).reveal()
     random = np.random.default_rng(int.from_bytes(own, "little"))
     points = [
@@ -132,7 +144,7 @@ def _drawn(config, tune, trials: Trials, folder: pathlib.Path) -> list[dict[str,
     ]
     folder.mkdir(parents=True, exist_ok=True)
     os.chmod(folder, 0o700)
-    files.write_text(path, json.dumps(points))
+    files.write_text(path, json.dumps({"trials": list(trials), "points": points}))
     return points
 
 
