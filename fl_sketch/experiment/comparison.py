@@ -108,7 +108,7 @@ def run(
       workdir: gets a folder for each method, search.csv with the score of every
         point of all grids, comparison.csv with all evaluations, standings.csv,
         standings.md and comparison.png.
-      data_dir: of raw data sets.
+      data_dir: the folder of raw data sets.
       settings: lines "key=value" for the config of every method.
       only: names of methods; empty: all.
       trials: how many runs a private selection makes of each private method that is
@@ -132,20 +132,17 @@ def run(
     }
     _require_own(folder)
     privately.require_one_unit(configs.values())
-    selected = _selected(comparison, configs, trials)
-    for name in selected:
-        tune = comparison.methods[name].tune
-        selection.planned(configs[name], tune, trials, data_dir)
+    planned = _planned(comparison, configs, trials, data_dir)
     searched, evaluations, rows = [], [], []
     with tqdm(total=2 * len(configs), unit="sweep", disable=None) as bar:
         for number, (name, config) in enumerate(configs.items(), 1):
             method, own = comparison.methods[name], folder / _slug(name)
             say(f"{name} ({number} of {len(configs)})")
-            if name in selected:
+            if name in planned:
                 best, found = select(
                     config,
                     method.tune,
-                    trials,
+                    planned[name],
                     own,
                     data_dir,
                     last=comparison.last,
@@ -191,20 +188,27 @@ def _require_own(folder: pathlib.Path) -> None:
         raise ValueError(msg)
 
 
-def _selected(comparison, configs, trials: Trials | None) -> list[str]:
-    """Returns the methods of which a random number of runs is made.
+def _planned(
+    comparison, configs, trials: Trials | None, data_dir
+) -> dict[str, odometer.Entry]:
+    """Returns the methods of which a random number of runs is made, and what it costs.
 
     Raises:
-      ValueError: if that is asked for, and none is private.
+      ValueError: if that is asked for, and none is private, or one cannot be counted.
     """
     if trials is None:
-        return []
+        return {}
     tuned = [name for name in configs if comparison.methods[name].tune]
     found = [name for name in tuned if privately.asked_for(configs[name])]
     if not found:
         msg = "Expected a private method that is tuned, for private trials, got none."
         raise ValueError(msg)
-    return found
+    return {
+        name: selection.planned(
+            configs[name], comparison.methods[name].tune, trials, data_dir
+        )
+        for name in found
+    }
 
 
 def config_of(

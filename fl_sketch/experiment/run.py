@@ -97,7 +97,7 @@ def _with_secret(config, data_dir, experiment: Experiment, folder: Workdir | Non
     def begun() -> bytes:
         own = _secret_in(folder, config, experiment)
         entries = odometer.read(folder.folder)
-        _require_same_plan(entries, experiment, workdir=folder.folder)
+        _require_same_plan(entries, experiment, folder)
         kept = checkpoint.peek(folder.checkpoints, "noise_multiplier")
         if kept is None:
             kept = entries[0].noise_multiplier if entries else z
@@ -120,9 +120,10 @@ def _secret_in(folder: Workdir, config, experiment: Experiment) -> secrets.Secre
     if config.privacy.randomness == "seed":
         return experiment.secret
     # One that no run here has used yet is nobody's: of a killed start, or of others.
-    kept = secrets.kept(folder.folder) if _begun(folder) else None
+    begun = odometer.read(folder.folder) or checkpoint.rounds(folder.checkpoints)
+    kept = secrets.kept(folder.folder) if begun else None
     if kept is None:
-        if _begun(folder):
+        if begun:
             msg = (
                 f"Expected the secret of the run in workdir={folder.folder}, without "
                 "which rounds would be released again with other noise, and it is "
@@ -134,23 +135,17 @@ def _secret_in(folder: Workdir, config, experiment: Experiment) -> secrets.Secre
     return kept
 
 
-def _require_same_plan(entries, experiment: Experiment, **where) -> None:
+def _require_same_plan(entries, experiment: Experiment, folder: Workdir) -> None:
     """Raises if what was released here was of other rounds than are to be played."""
     own = odometer.entry(RUN, experiment.promise, 0)
     for one in entries:
         before = one._replace(plan=one.plan._replace(steps=0))
         if before != own._replace(noise_multiplier=one.noise_multiplier):
-            ((name, value),) = where.items()
             msg = (
-                f"Expected {name} to hold a run that was counted as this one is, got "
-                f"another in {value}/{odometer.FILE}: take another {name}."
+                "Expected workdir to hold a run that was counted as this one is, got "
+                f"another in {folder.folder}/{odometer.FILE}: take another workdir."
             )
             raise ValueError(msg)
-
-
-def _begun(folder: Workdir) -> bool:
-    """Returns whether a run in this folder has released something, or may have."""
-    return bool(odometer.read(folder.folder) or checkpoint.rounds(folder.checkpoints))
 
 
 def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):

@@ -32,7 +32,7 @@ FOLDER = "simulator_only_trials"
 def select(
     config: ConfigDict,
     tune: Mapping[str, Sequence[Any]],
-    trials: Trials,
+    entry: odometer.Entry,
     folder: pathlib.Path,
     data_dir: str | None,
     *,
@@ -47,14 +47,13 @@ def select(
     Args:
       config: of the method, with noise.
       tune: keys and their values.
-      trials: the distribution of the number of runs.
-      folder: of the method.
-      data_dir: of raw data sets.
+      entry: what it will cost, from `planned`.
+      folder: the folder of the method.
+      data_dir: the folder of raw data sets.
       last: how many evaluations, the last ones, the score is the mean of.
       say: prints a line.
     """
-    entry = planned(config, tune, trials, data_dir)
-    drawn = _drawn(config, tune, trials, folder / FOLDER)
+    drawn = _drawn(config, tune, Trials(*entry.trials), folder / FOLDER)
     found = []
     for number, point in enumerate(drawn):
         over = [f"{key}={value}" for key, value in point.items()]
@@ -70,7 +69,7 @@ def select(
     say(f"  best of a random number of runs: {said}, {score:.4f}")
     if entry.public:
         return point, evaluations
-    epsilon = odometer.selected(entry, entry.delta, entry.plan.relation)
+    epsilon = odometer.selected(entry, entry.delta)
     return point, [{**row, "epsilon": epsilon} for row in evaluations]
 
 

@@ -22,7 +22,7 @@ from fl_sketch.engine import ledger
 from fl_sketch.experiment import grid, heatmap, mapped, memory, odometer, ranking
 from fl_sketch.experiment import rows as names
 from fl_sketch.experiment.build import build
-from fl_sketch.experiment.loop import CALL_SECONDS, Row, Stopped
+from fl_sketch.experiment.loop import CALL_SECONDS, Row, Stopped, mean_of_finite
 from fl_sketch.experiment.program import prepare
 from fl_sketch.experiment.promise import Promise, mark
 from fl_sketch.experiment.signals import stopping_on_signals
@@ -275,12 +275,6 @@ def _tell(
     say(f"  program {program}, round {rows[0]['round']}: {'; '.join(reach)}")
 
 
-def _mean(values: np.ndarray) -> float:
-    """Returns the mean of those that are finite; NaN if none is."""
-    seen = values[np.isfinite(values)]
-    return float(seen.mean()) if seen.size else math.nan
-
-
 class Notes(NamedTuple):
     """What is noted of the points of a program, each at its place."""
 
@@ -378,7 +372,7 @@ def _rows(outline: Outline, done: int, notes: Notes, found) -> list[Row]:
     found_rows = []
     for place, (point, book) in enumerate(zip(group.points, notes.books, strict=True)):
         numbers = {
-            "train_loss": _mean(notes.losses[place]),
+            "train_loss": mean_of_finite(notes.losses[place]),
             "test_loss": float(found["test_loss"][place]),
             "test_accuracy": float(found["test_accuracy"][place]),
         }
@@ -393,7 +387,9 @@ def _rows(outline: Outline, done: int, notes: Notes, found) -> list[Row]:
             "bytes_down_total": int(book.down.sum()),
             **given,
             "diverged": int(notes.diverged[place]) or "",
-            **{name: _mean(kept[place]) for name, kept in notes.noised.items()},
+            **{
+                name: mean_of_finite(kept[place]) for name, kept in notes.noised.items()
+            },
         }
         found_rows.append(row)
     return found_rows

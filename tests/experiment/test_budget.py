@@ -234,6 +234,12 @@ def test_a_total_is_for_the_relation_that_all_runs_keep():
     assert total.relation == "replace_one"
     assert "(replace_one)" in odometer.said(total)[0]
     chosen = one._replace(trials=(2.0, 1.0))
+    whole = one.plan._replace(sampling="everyone", steps=3)
+    added = one._replace(plan=whole)
+    chosen_so = other._replace(trials=(2.0, 1.0))
+    replaced = added._replace(plan=whole._replace(relation="replace_one"))
+    both = odometer.total([added, chosen_so]).epsilon
+    assert both == pytest.approx(odometer.total([replaced, chosen_so]).epsilon)
     # No accountant has Renyi divergences of Poisson samples for this relation.
     assert odometer.total([chosen, other]).epsilon == np.inf
 
