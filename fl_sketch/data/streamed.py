@@ -84,7 +84,7 @@ def gather(
     Args:
       data: on the host; only the examples that were drawn are read.
       drawn: by `places`.
-      sharding: of the first axis; a process gathers for its own devices only.
+      sharding: that of the first axis; a process gathers for its own devices only.
     """
 
     def sent(leaf):

@@ -96,7 +96,7 @@ def run(
     Args:
       config: as `configs/default.py` has it.
       audit: how much is tried.
-      data_dir: of raw data sets.
+      data_dir: the folder of raw data sets.
 
     Raises:
       ValueError: in one line, for a config that claims nothing.
@@ -144,7 +144,7 @@ def play(config: ConfigDict, program: Program, audit: Audit) -> Row:
 
     Args:
       config: checked.
-      program: of the config.
+      program: the config's program.
       audit: how much is tried.
     """
     promise, local = program.promise, config.algorithm in privately.LOCAL_NOISE
@@ -267,7 +267,7 @@ def with_canaries(config: ConfigDict, program: Program, audit: Audit) -> Row:
 
     Args:
       config: checked.
-      program: of the config.
+      program: the config's program.
       audit: how much is tried.
     """
     promise, count = program.promise, audit.canaries

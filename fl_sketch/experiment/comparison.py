@@ -8,9 +8,10 @@ Both are sweeps, so that what is done is kept when a comparison is begun again.
 import inspect
 import math
 import os
+import pathlib
 import re
 import runpy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -107,11 +108,11 @@ def run(
       workdir: gets a folder for each method, search.csv with the score of every
         point of all grids, comparison.csv with all evaluations, standings.csv,
         standings.md and comparison.png.
-      data_dir: of raw data sets.
+      data_dir: the folder of raw data sets.
       settings: lines "key=value" for the config of every method.
       only: names of methods; empty: all.
-      trials: how many runs a private selection makes of each method that is tuned, in
-        place of a search and of seeds; None: no private selection.
+      trials: how many runs a private selection makes of each private method that is
+        tuned, in place of a search and of seeds; None: no private selection.
       say: prints a line.
 
     Returns:
@@ -129,20 +130,19 @@ def run(
         name: config_of(comparison, comparison.methods[name], settings)
         for name in chosen
     }
+    _require_own(folder)
     privately.require_one_unit(configs.values())
-    for name in configs if trials else ():
-        if tune := comparison.methods[name].tune:
-            selection.planned(configs[name], tune, trials, data_dir)
+    planned = _planned(comparison, configs, trials, data_dir)
     searched, evaluations, rows = [], [], []
     with tqdm(total=2 * len(configs), unit="sweep", disable=None) as bar:
         for number, (name, config) in enumerate(configs.items(), 1):
             method, own = comparison.methods[name], folder / _slug(name)
             say(f"{name} ({number} of {len(configs)})")
-            if trials and method.tune:
+            if name in planned:
                 best, found = select(
                     config,
                     method.tune,
-                    trials,
+                    planned[name],
                     own,
                     data_dir,
                     last=comparison.last,
@@ -154,7 +154,7 @@ def run(
                 say("  " + standings.said(rows[-1]))
                 continue
             points = _searched(comparison, method, config, own / "tuning", data_dir)
-            best = _best(points, say)
+            best = _best(points, method.tune, say)
             searched += [{"method": name, **point} for point in points]
             bar.update()
             config.update_from_flattened_dict(best)
@@ -176,6 +176,39 @@ def run(
         say(line)
     say(f"results in {workdir}")
     return rows
+
+
+def _require_own(folder: pathlib.Path) -> None:
+    """Raises for a folder in which a run was counted that is none of a comparison's."""
+    if any("/" not in one.name for one in odometer.read(folder)):
+        msg = (
+            f"Expected workdir to be that of a comparison, got {folder}, whose "
+            f"{odometer.FILE} counts a run: take another workdir."
+        )
+        raise ValueError(msg)
+
+
+def _planned(
+    comparison, configs, trials: Trials | None, data_dir
+) -> dict[str, odometer.Entry]:
+    """Returns the methods of which a random number of runs is made, and what it costs.
+
+    Raises:
+      ValueError: if that is asked for, and none is private, or one cannot be counted.
+    """
+    if trials is None:
+        return {}
+    tuned = [name for name in configs if comparison.methods[name].tune]
+    found = [name for name in tuned if privately.asked_for(configs[name])]
+    if not found:
+        msg = "Expected a private method that is tuned, for private trials, got none."
+        raise ValueError(msg)
+    return {
+        name: selection.planned(
+            configs[name], comparison.methods[name].tune, trials, data_dir
+        )
+        for name in found
+    }
 
 
 def config_of(
@@ -210,12 +243,13 @@ def _searched(comparison, method, config, folder, data_dir) -> list[Row]:
         {
             **{key: type(v[0])(rows[0][key]) for key, v in method.tune.items()},
             "accuracy": standings.score(rows, comparison.last),
+            **standings.given_away([rows[-1]]),
         }
         for rows in points.values()
     ]
 
 
-def _best(points: Sequence[Row], say) -> dict[str, Any]:
+def _best(points: Sequence[Row], tune: Iterable[str], say) -> dict[str, Any]:
     """Returns the keys of the best point, the first where all diverged."""
     if not points:
         return {}
@@ -223,7 +257,7 @@ def _best(points: Sequence[Row], say) -> dict[str, Any]:
     if not found:
         say(f"  all {len(points)} points of its grid diverged")
     best = max(found or points[:1], key=lambda point: point["accuracy"])
-    chosen = {key: value for key, value in best.items() if key != "accuracy"}
+    chosen = {key: best[key] for key in tune}
     said = ", ".join(f"{key}={value:g}" for key, value in chosen.items())
     say(f"  best of {len(points)}: {said}, {best['accuracy']:.4f}")
     return chosen

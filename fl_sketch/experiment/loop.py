@@ -98,7 +98,7 @@ def train(
       progress: used up by this call.
       checkpoint_every: how many rounds between saves; the last round is saved too.
       rounds: with which to end; None, or more than the experiment has: with its last.
-      watch: of the run.
+      watch: who is told of the run.
 
     Returns:
       The last progress.
@@ -177,9 +177,10 @@ def _row(experiment: Experiment, done: int, now: Progress, found) -> Row:
     promise, book = experiment.promise, now.ledger
     row = {
         "round": done,
-        "train_loss": _mean(now.losses),
+        "train_loss": mean_of_finite(now.losses),
         **found,
-        **{name: _mean(kept) for name, kept in now.noised.items()},
+        # In the same order also after a checkpoint, whose names are sorted.
+        **{name: mean_of_finite(now.noised[name]) for name in experiment.noised},
         "bytes_up_total": int(book.up.sum()),
         "bytes_down_total": int(book.down.sum()),
         "epsilon": promise and promise.epsilon(done),
@@ -189,7 +190,7 @@ def _row(experiment: Experiment, done: int, now: Progress, found) -> Row:
     return rows.marked(row, experiment.private)
 
 
-def _mean(values: np.ndarray) -> float:
+def mean_of_finite(values: np.ndarray) -> float:
     """Returns the mean of those that are finite; NaN if none is."""
     seen = values[np.isfinite(values)]
     return float(seen.mean()) if seen.size else float("nan")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-PROMISE = "privacy.json"
+PROMISE, PAGE = "privacy.json", "MODEL.md"
 EXPLAINED = 10  # an epsilon up to which e^epsilon is a number to be read
 INSTEAD = {  # what somebody's data are compared with, by relation
     "add_remove": "had never been there",

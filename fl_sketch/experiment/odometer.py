@@ -121,11 +121,15 @@ def total(entries: Sequence[Entry]) -> Total | None:
         msg = f"Expected one unit of privacy in a folder, got {' and '.join(units)}."
         raise ValueError(msg)
     delta = max(one.delta for one in counted)
+    relation = composition.common_relation([one.plan for one in counted])
+    counted = [
+        one._replace(plan=one.plan._replace(relation=relation)) for one in counted
+    ]
     return Total(
         epsilon=_epsilon(counted, delta),
         delta=delta,
         unit=units[0],
-        relation=composition.common_relation([one.plan for one in counted]),
+        relation=relation,
         runs=len(counted),
         public=len(entries) - len(counted),
         simulated=any(one.randomness == "simulated" for one in counted),
@@ -135,18 +139,17 @@ def total(entries: Sequence[Entry]) -> Total | None:
 def _epsilon(entries: Sequence[Entry], delta: float) -> float:
     runs = [(one.plan, one.noise_multiplier) for one in entries if not one.trials]
     selections = [one for one in entries if one.trials]
-    relation = composition.common_relation([one.plan for one in entries])
     each = delta / (len(selections) + bool(runs))
-    chosen = sum(selected(one, each, relation) for one in selections)
+    chosen = sum(selected(one, each) for one in selections)
     return chosen + (composition.together(runs, delta=each) if runs else 0.0)
 
 
-def selected(one: Entry, delta: float, relation: str) -> float:
-    """Returns the epsilon of a selection's entry by a relation; infinite if unknown."""
-    plan, trials = one.plan._replace(relation=relation), composition.Trials(*one.trials)
+def selected(one: Entry, delta: float) -> float:
+    """Returns the epsilon of a selection's entry; infinite where nobody knows it."""
+    trials = composition.Trials(*one.trials)
     try:
         return composition.best_of_a_random_number(
-            plan, one.noise_multiplier, trials, delta=delta
+            one.plan, one.noise_multiplier, trials, delta=delta
         )
     except ValueError:  # no accountant of Renyi divergences knows such a plan
         return math.inf

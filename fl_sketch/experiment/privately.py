@@ -17,6 +17,7 @@ BOUNDS = ("none", "clip", "normalise", "adaptive")
 OWN_BOUND = {"dp_fedavg": "clip", "dp_normfedavg": "normalise"}
 LOCAL_NOISE = ("private_sketching",)
 RANDOMNESS = ("system", "seed")
+LEAST = 1e-3  # with less noise than this, or such a promise, numbers overflow
 
 # `(numbers, z) -> Algorithm`, before a mechanism is put on it.
 Bare = Callable[[Numbers, float], Algorithm]
@@ -93,8 +94,11 @@ def _check_values(privacy: ConfigDict) -> None:
     validate.one_of(RANDOMNESS, randomness=privacy.randomness)
     validate.in_range(0, math.inf, planned_rounds=privacy.planned_rounds)
     validate.in_range(0, math.inf, watch_noise=privacy.watch_noise)
-    validate.in_range(0, math.inf, noise_multiplier=privacy.noise_multiplier)
-    validate.in_range(0, math.inf, target_epsilon=privacy.target_epsilon)
+    for name, most in (("noise_multiplier", 1e6), ("target_epsilon", 500)):
+        validate.in_range(0, most, **{name: privacy[name]})
+        if 0 < privacy[name] < LEAST:
+            msg = f"Expected {name} to be 0 or >= {LEAST}, got {name}={privacy[name]}."
+            raise ValueError(msg)
     validate.in_range(0, math.inf, quantile_rate=privacy.quantile_rate)
     validate.in_range(0, math.inf, smallest_cohort=privacy.smallest_cohort)
     if not 0 < privacy.delta < 1:
@@ -143,9 +147,7 @@ def _check_watching(config: ConfigDict, local: bool) -> None:
             raise ValueError(msg)
         _only(("message",), "watch=True", privacy, "form")
         _only(("central",), "watch=True", privacy, "noise")
-        if not 0 < privacy.watch_loss < math.inf:
-            msg = f"Expected 0 < watch_loss, got watch_loss={privacy.watch_loss}."
-            raise ValueError(msg)
+        validate.in_range(LEAST, 1 / LEAST, watch_loss=privacy.watch_loss)
 
 
 def guarded(

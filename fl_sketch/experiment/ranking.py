@@ -106,6 +106,9 @@ def _typed(row: Mapping[str, Any], axes: Sequence[Axis]) -> Row:
     kinds = {axis.key: type(axis.values[0]) for axis in axes}
     kinds |= dict.fromkeys(WHOLE, int) | dict.fromkeys(REAL, float)
     typed = {key: kind(row[key]) for key, kind in kinds.items()}
+    if row.get("epsilon"):
+        typed |= {"epsilon": float(row["epsilon"]), "delta": float(row["delta"])}
+        typed["randomness"] = row["randomness"]
     return typed | {"diverged": int(row["diverged"]) if row["diverged"] else None}
 
 

@@ -26,13 +26,12 @@ from fl_sketch.experiment import (
     privately,
     secrets,
 )
-from fl_sketch.experiment.model_page import PROMISE
+from fl_sketch.experiment.model_page import PAGE, PROMISE
 from fl_sketch.experiment.promise import UNPROTECTED, spent
 from fl_sketch.experiment.run import RUN
 from fl_sketch.experiment.workdir import read_config
 
 FORMS = ("safetensors", "npz")
-PAGE = "MODEL.md"
 ROUND, PARAMS = "state/server/round", "state/server/params/"  # in a checkpoint
 PACKAGES = ("jax", "numpy", "dp-accounting")
 TEXTS = ("transformer", "language_model")  # models whose inputs are tokens

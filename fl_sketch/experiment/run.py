@@ -97,6 +97,7 @@ def _with_secret(config, data_dir, experiment: Experiment, folder: Workdir | Non
     def begun() -> bytes:
         own = _secret_in(folder, config, experiment)
         entries = odometer.read(folder.folder)
+        _require_same_plan(entries, experiment, folder)
         kept = checkpoint.peek(folder.checkpoints, "noise_multiplier")
         if kept is None:
             kept = entries[0].noise_multiplier if entries else z
@@ -119,13 +120,14 @@ def _secret_in(folder: Workdir, config, experiment: Experiment) -> secrets.Secre
     if config.privacy.randomness == "seed":
         return experiment.secret
     # One that no run here has used yet is nobody's: of a killed start, or of others.
-    kept = secrets.kept(folder.folder) if _begun(folder) else None
+    begun = odometer.read(folder.folder) or checkpoint.rounds(folder.checkpoints)
+    kept = secrets.kept(folder.folder) if begun else None
     if kept is None:
-        if _begun(folder):
+        if begun:
             msg = (
                 f"Expected the secret of the run in workdir={folder.folder}, without "
                 "which rounds would be released again with other noise, and it is "
-                "gone: take another workdir."
+                "gone, as after the end of a run: take another workdir."
             )
             raise ValueError(msg)
         kept = experiment.secret
@@ -133,9 +135,17 @@ def _secret_in(folder: Workdir, config, experiment: Experiment) -> secrets.Secre
     return kept
 
 
-def _begun(folder: Workdir) -> bool:
-    """Returns whether a run in this folder has released something, or may have."""
-    return bool(odometer.read(folder.folder) or checkpoint.rounds(folder.checkpoints))
+def _require_same_plan(entries, experiment: Experiment, folder: Workdir) -> None:
+    """Raises if what was released here was of other rounds than are to be played."""
+    own = odometer.entry(RUN, experiment.promise, 0)
+    for one in entries:
+        before = one._replace(plan=one.plan._replace(steps=0))
+        if before != own._replace(noise_multiplier=one.noise_multiplier):
+            msg = (
+                "Expected workdir to hold a run that was counted as this one is, got "
+                f"another in {folder.folder}/{odometer.FILE}: take another workdir."
+            )
+            raise ValueError(msg)
 
 
 def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
@@ -157,7 +167,8 @@ def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
 
     def on_save(done, progress):
         if folder:
-            _save(folder, done, progress, config.checkpoint_keep, say)
+            keep, ends = config.checkpoint_keep, done == experiment.rounds
+            _save(folder, done, progress, keep, say, ends=ends)
 
     shown = display.bar(experiment.rounds, done, hidden=folder is None)
 
@@ -243,10 +254,19 @@ def _say_nothing(line: str) -> None:
     del line
 
 
-def _save(folder: Workdir, done: int, progress: Progress, keep: int, say) -> None:
+def _save(
+    folder: Workdir, done: int, progress: Progress, keep: int, say, *, ends: bool
+) -> None:
+    """Saves progress; where it cannot be, only the last one is an error."""
     try:
         checkpoint.save(folder.checkpoints, done, progress, keep=keep)
     except OSError as error:
+        if ends:
+            msg = (
+                f"Expected room in {folder.checkpoints} for the model after round "
+                f"{done}, got {error.strerror}: the same command goes on."
+            )
+            raise ValueError(msg) from None
         last = checkpoint.rounds(folder.checkpoints)
         kept = f"the last one is of round {last[-1]}" if last else "there is none yet"
         say(

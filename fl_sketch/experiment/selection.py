@@ -32,7 +32,7 @@ FOLDER = "simulator_only_trials"
 def select(
     config: ConfigDict,
     tune: Mapping[str, Sequence[Any]],
-    trials: Trials,
+    entry: odometer.Entry,
     folder: pathlib.Path,
     data_dir: str | None,
     *,
@@ -47,14 +47,13 @@ def select(
     Args:
       config: of the method, with noise.
       tune: keys and their values.
-      trials: the distribution of the number of runs.
-      folder: of the method.
-      data_dir: of raw data sets.
+      entry: what it will cost, from `planned`.
+      folder: the folder of the method.
+      data_dir: the folder of raw data sets.
       last: how many evaluations, the last ones, the score is the mean of.
       say: prints a line.
     """
-    entry = planned(config, tune, trials, data_dir)
-    drawn = _drawn(config, tune, trials, folder / FOLDER)
+    drawn = _drawn(config, tune, Trials(*entry.trials), folder / FOLDER)
     found = []
     for number, point in enumerate(drawn):
         over = [f"{key}={value}" for key, value in point.items()]
@@ -70,7 +69,7 @@ def select(
     say(f"  best of a random number of runs: {said}, {score:.4f}")
     if entry.public:
         return point, evaluations
-    epsilon = odometer.selected(entry, entry.delta, entry.plan.relation)
+    epsilon = odometer.selected(entry, entry.delta)
     return point, [{**row, "epsilon": epsilon} for row in evaluations]
 
 
@@ -120,10 +119,22 @@ def planned(
 
 
 def _drawn(config, tune, trials: Trials, folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns a point for each run, drawn once for a folder."""
+    """Returns a point for each run, drawn once for a folder.
+
+    Raises:
+      ValueError: if they were drawn for another distribution of their number.
+    """
     path = folder / "points.json"
     if path.exists():
-        return json.loads(path.read_text())
+        kept = json.loads(path.read_text())
+        if kept["trials"] != list(trials):
+            mean, shape = kept["trials"]
+            msg = (
+                f"Expected trials of mean={mean} and shape={shape}, as drawn in "
+                f"{folder.parent}, got mean={trials.mean} and shape={trials.shape}."
+            )
+            raise ValueError(msg)
+        return kept["points"]
     own = secrets.made_for(config).reveal()
     random = np.random.default_rng(int.from_bytes(own, "little"))
     points = [
@@ -132,7 +143,7 @@ def _drawn(config, tune, trials: Trials, folder: pathlib.Path) -> list[dict[str,
     ]
     folder.mkdir(parents=True, exist_ok=True)
     os.chmod(folder, 0o700)
-    files.write_text(path, json.dumps(points))
+    files.write_text(path, json.dumps({"trials": list(trials), "points": points}))
     return points
 
 

@@ -56,12 +56,12 @@ def row(
         "bytes_up": statistics.fmean(float(end["bytes_up_total"]) for end in ends),
         "bytes_down": statistics.fmean(float(end["bytes_down_total"]) for end in ends),
         "rounds": int(ends[0]["round"]),
-        **_given_away(ends),
+        **given_away(ends),
         "chosen": " ".join(f"{key}={value:g}" for key, value in chosen.items()),
     }
 
 
-def _given_away(ends: Sequence[Mapping[str, str]]) -> Row:
+def given_away(ends: Sequence[Mapping[str, str]]) -> Row:
     """Returns the worst epsilon of the seeds, and its delta; empty: all is given away.
 
     Seeds deal out the examples anew, on which a unit of examples depends.

@@ -7,6 +7,7 @@ begun again; a program that was interrupted is run from its first round.
 
 import functools
 import math
+import pathlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from fl_sketch.engine import ledger, traffic
 from fl_sketch.experiment import grid, heatmap, mapped, memory, odometer, ranking
 from fl_sketch.experiment import rows as names
 from fl_sketch.experiment.build import build
-from fl_sketch.experiment.loop import CALL_SECONDS, Row, Stopped
+from fl_sketch.experiment.loop import CALL_SECONDS, Row, Stopped, mean_of_finite
 from fl_sketch.experiment.program import prepare
 from fl_sketch.experiment.promise import Promise, mark
 from fl_sketch.experiment.signals import stopping_on_signals
@@ -65,6 +66,7 @@ def sweep(
         for line in plan(axes, outlines, how):
             say(line)
         folder.keep_rows(lambda rows: _rows_of(outlines[: _finished(outlines, rows)]))
+        _require_counted(outlines[: _finished(outlines, folder.rows)], folder.folder)
         found = folder.summary()
         if found:
             say(f"{workdir} holds this sweep already, done:")
@@ -193,6 +195,18 @@ def _finished(outlines: Sequence[Outline], rows: Sequence[Row]) -> int:
     return int(np.searchsorted(ends, len(rows), side="right"))
 
 
+def _require_counted(kept: Sequence[Outline], folder: pathlib.Path) -> None:
+    """Raises if private programs have rows, and nothing counts what they released."""
+    counted = {one.name for one in odometer.read(folder)}
+    points = (point for one in kept if one.private for point in one.group.points)
+    if any(ranking.named(point) not in counted for point in points):
+        msg = (
+            f"Expected {odometer.FILE} in {folder}, which counts what its rows gave "
+            "away, and it does not: take another workdir."
+        )
+        raise ValueError(msg)
+
+
 def _rows_of(outlines: Sequence[Outline]) -> int:
     return sum(o.rows for o in outlines)
 
@@ -201,6 +215,7 @@ def _run_rest(outlines, folder: Workdir, data_dir, how: str, say) -> Row:
     """Runs the programs that have no rows yet; returns what that took."""
     kept, begin, compiling = _finished(outlines, folder.rows), time.perf_counter(), 0.0
     hidden = any(one.private for one in outlines)  # one table has one head
+    watched = list(dict.fromkeys(n for one in outlines for n in one.facts["noised"]))
     if kept:
         say(f"keeping the rows of {kept} of {len(outlines)} programs")
     total = sum(len(o.group.points) * o.last for o in outlines[kept:])
@@ -210,7 +225,7 @@ def _run_rest(outlines, folder: Workdir, data_dir, how: str, say) -> Row:
     ):
         for number, one in enumerate(outlines[kept:], kept + 1):
             which = f"{number} of {len(outlines)}"
-            told = functools.partial(_tell, folder, say, which, hidden)
+            told = functools.partial(_tell, folder, say, which, hidden, watched)
             compiling += _run_one(
                 one,
                 data_dir,
@@ -248,7 +263,10 @@ def _counting(folder: Workdir, one: Outline) -> Callable[[int], None]:
     return count
 
 
-def _tell(folder: Workdir, say, program: str, hidden, rows: list[Row]) -> None:
+def _tell(
+    folder: Workdir, say, program: str, hidden: bool, watched, rows: list[Row]
+) -> None:
+    rows = [row | {name: row.get(name, "") for name in watched} for row in rows]
     folder.add(*(names.marked(row, hidden) for row in rows))
     going = [row["test_accuracy"] for row in rows if not row["diverged"]]
     lost = len(rows) - len(going)
@@ -262,6 +280,7 @@ class Notes(NamedTuple):
 
     books: list[ledger.Ledger]
     losses: np.ndarray  # of the rounds since the last row; NaN: nobody took part
+    noised: dict[str, np.ndarray]  # the same of what was released beside the models
     diverged: np.ndarray  # the round in which it did, from one; 0: it did not
 
 
@@ -294,6 +313,10 @@ def run(
     notes = Notes(
         [ledger.empty(config.data.clients) for _ in range(count)],
         np.full((count, config.eval_every), np.nan, np.float32),
+        {
+            name: np.full((count, config.eval_every), np.nan, np.float32)
+            for name in outline.facts["noised"]
+        },
         np.zeros(count, np.int64),
     )
     states, done, pace = points.states, 0, 1
@@ -312,7 +335,8 @@ def run(
         rounds(number * count)
         if number == left or done == outline.last:
             rows(_rows(outline, done, notes, points.evaluate(states)))
-            notes.losses[:] = np.nan
+            for kept in (notes.losses, *notes.noised.values()):
+                kept[:] = np.nan
         if stop() and done < outline.last:
             raise Stopped(done)
     return states
@@ -326,7 +350,10 @@ def _note(notes: Notes, prices, number: int, report, *, private: bool) -> None:
         ledger.record(book, prices, number, own)
     seen = shown.answered.any(axis=1)
     losses = np.where(seen, shown.diagnostics["loss"], np.nan)
-    notes.losses[:, number % notes.losses.shape[1]] = losses
+    place = number % notes.losses.shape[1]
+    notes.losses[:, place] = losses
+    for name, kept in notes.noised.items():
+        kept[:, place] = report.released[name]
     if not private:  # what clients measured decides nothing where they are protected
         fresh = seen & ~np.isfinite(losses) & (notes.diverged == 0)
         notes.diverged[fresh] = number + 1
@@ -344,10 +371,8 @@ def _rows(outline: Outline, done: int, notes: Notes, found) -> list[Row]:
         )
     found_rows = []
     for place, (point, book) in enumerate(zip(group.points, notes.books, strict=True)):
-        losses = notes.losses[place]
-        seen = losses[np.isfinite(losses)]
         numbers = {
-            "train_loss": float(seen.mean()) if seen.size else math.nan,
+            "train_loss": mean_of_finite(notes.losses[place]),
             "test_loss": float(found["test_loss"][place]),
             "test_accuracy": float(found["test_accuracy"][place]),
         }
@@ -362,6 +387,9 @@ def _rows(outline: Outline, done: int, notes: Notes, found) -> list[Row]:
             "bytes_down_total": int(book.down.sum()),
             **given,
             "diverged": int(notes.diverged[place]) or "",
+            **{
+                name: mean_of_finite(kept[place]) for name, kept in notes.noised.items()
+            },
         }
         found_rows.append(row)
     return found_rows

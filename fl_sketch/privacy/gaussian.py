@@ -1,9 +1,9 @@
 """Gaussian noise with a tail: its grid and its end are known, and its price is counted.
 
 `jax.random.normal` of float32 ends at 5.42 standard deviations below and 5.22 above
-the mean, which one release of
-a few hundred numbers in a few hundred rounds reaches too often for a small delta. Here
-it goes to `tails.REACH`, 12.2, and what is missing beyond is accounted for.
+the mean, which one release of a few hundred numbers in a few hundred rounds reaches
+too often for a small delta. Here it goes to `tails.REACH`, 12.2, and what is missing
+beyond is accounted for.
 
 What float32 leaves open. A noisy sum is rounded to multiples of a power of two between
 1/32 and 1/16 of the noise: whatever the data, the outputs are the same multiples, and

@@ -61,7 +61,12 @@ def watching(
             msg = f"Expected a range low < high of {name}, got ({low}, {high})."
             raise ValueError(msg)
     validate.in_range(0, math.inf, noise=noise)
-    inner = make(bounding.split_noise(noise_multiplier, noise / math.sqrt(len(ranges))))
+    each = noise / math.sqrt(len(ranges))
+    if noise_multiplier >= 2 * each > 0:
+        least = noise_multiplier * math.sqrt(len(ranges)) / 2
+        msg = f"Expected noise > {least:.4g} on what is watched, got noise={noise}."
+        raise ValueError(msg)
+    inner = make(bounding.split_noise(noise_multiplier, each))
     names = tuple(ranges)
     low, high = (jnp.array([ranges[name][end] for name in names]) for end in (0, 1))
     scale = noise if noise_multiplier else 0.0

@@ -80,11 +80,38 @@ def test_epsilon_stands_in_every_table_of_a_sweep(swept):
             assert float(row["epsilon"]) == pytest.approx(spent, rel=1e-4)
         assert float(row["delta"]) == 1e-5 and row["randomness"] == "system"
         assert "simulator_only_train_loss" in row and "train_loss" not in row
+    best = found["best"]
+    assert best["epsilon"] == pytest.approx(spent, rel=1e-4)
+    assert (best["delta"], best["randomness"]) == (1e-5, "system")
     all_four = composition.together([(plan, 1.2)] * 4, delta=1e-5)
     assert found["epsilon_of_all"] == pytest.approx(all_four, rel=1e-3)
     assert found["runs_of_all"] == 4
     table = (folder / "sweep.md").read_text()
     assert f"all 4 runs together give away epsilon {all_four:.3g}" in table
+
+
+def test_a_sweep_whose_odometer_is_gone_says_nothing_of_its_privacy(tmp_path):
+    config = config_with(**PRIVATE | {"rounds": 2, "eval_every": 1})
+    sweep(config, ["server.rate=0.1"], tmp_path, say=quiet)
+    (tmp_path / odometer.FILE).unlink()
+    with pytest.raises(
+        ValueError, match=r"odometer\.json .* counts what its rows gave"
+    ):
+        sweep(config, ["server.rate=0.1"], tmp_path, say=quiet)
+
+
+def test_what_clients_measured_stands_in_a_sweep(tmp_path):
+    changes = PRIVATE | SIMULATED | {"rounds": 4, "eval_every": 2}
+    config = config_with(**changes, privacy__watch=True)
+    sweep(config, ["seed=0,1"], tmp_path / "sweep", say=quiet)
+    experiment.run(config, tmp_path / "run", say=quiet)
+    swept = [
+        row for row in read(tmp_path / "sweep" / "sweep.csv") if row["seed"] == "0"
+    ]
+    alone = read(tmp_path / "run" / "metrics.csv")
+    for name in ("noised_train_loss", "noised_train_accuracy"):
+        for one, other in zip(swept, alone, strict=True):
+            assert float(one[name]) == pytest.approx(float(other[name]), rel=1e-4)
 
 
 def test_a_sweep_in_a_simulation_is_a_run_with_the_same_seed(tmp_path):
@@ -127,6 +154,8 @@ def test_a_search_has_the_noise_of_the_run_and_is_counted(tmp_path):
     assert row["epsilon"] == pytest.approx(4.0, rel=1e-3) and row["delta"] == "1e-05"
     (stands,) = read(tmp_path / "standings.csv")
     assert float(stands["epsilon"]) == row["epsilon"]
+    for point in read(tmp_path / "search.csv"):
+        assert 1 < float(point["epsilon"]) < 4 and point["randomness"] == "simulated"
     table = (tmp_path / "standings.md").read_text()
     total = odometer.total(everything)
     said_so = f"all 4 runs together give away epsilon {total.epsilon:.4g}"
@@ -159,10 +188,18 @@ def test_a_private_selection_costs_a_few_runs_and_hides_the_others(tmp_path):
     )
     before = row["accuracy"]
     (again,) = comparison.run(small(), tmp_path, trials=trials, say=quiet)
-    assert again["accuracy"] == before and len(points) >= 1
+    assert again["accuracy"] == before and len(points["points"]) >= 1
+    with pytest.raises(ValueError, match="mean=2.0 and shape=1.0, as drawn"):
+        comparison.run(small(), tmp_path, trials=Trials(1.1), say=quiet)
     assert row["epsilon"] == pytest.approx(expected)
     (stands,) = read(tmp_path / "standings.csv")
     assert float(stands["epsilon"]) == pytest.approx(expected)
+
+
+def test_a_comparison_leaves_the_count_of_a_run_alone(tmp_path):
+    experiment.run(config_with(**PRIVATE | {"rounds": 2}), tmp_path, say=quiet)
+    with pytest.raises(ValueError, match=r"odometer\.json counts a run"):
+        comparison.run(small(), tmp_path, say=quiet)
 
 
 def test_trials_that_do_not_cost_the_same_are_refused_before_any(tmp_path):
@@ -197,6 +234,12 @@ def test_a_total_is_for_the_relation_that_all_runs_keep():
     assert total.relation == "replace_one"
     assert "(replace_one)" in odometer.said(total)[0]
     chosen = one._replace(trials=(2.0, 1.0))
+    whole = one.plan._replace(sampling="everyone", steps=3)
+    added = one._replace(plan=whole)
+    chosen_so = other._replace(trials=(2.0, 1.0))
+    replaced = added._replace(plan=whole._replace(relation="replace_one"))
+    both = odometer.total([added, chosen_so]).epsilon
+    assert both == pytest.approx(odometer.total([replaced, chosen_so]).epsilon)
     # No accountant has Renyi divergences of Poisson samples for this relation.
     assert odometer.total([chosen, other]).epsilon == np.inf
 

@@ -122,6 +122,26 @@ def test_a_full_disk_at_a_checkpoint_is_said_and_the_run_goes_on(
     assert numbers(tmp_path)[0] == numbers(whole)[0]
 
 
+def test_a_run_whose_last_checkpoint_cannot_be_written_is_not_done(
+    whole, tmp_path, monkeypatch
+):
+    save = checkpoint.save
+
+    def failing(folder, number, tree, keep):
+        if number == 12:
+            raise OSError(28, os.strerror(28))
+        save(folder, number, tree, keep=keep)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "save", failing)
+        words = "room in .*checkpoints for the model after round 12, got No space left"
+        with pytest.raises(ValueError, match=words):
+            run(tmp_path)
+    assert not (tmp_path / "summary.json").exists()
+    run(tmp_path)
+    assert numbers(tmp_path)[0] == numbers(whole)[0]
+
+
 def test_a_run_that_is_done_is_not_done_again(whole):
     before = (whole / "metrics.csv").stat().st_mtime_ns
     summary, lines = run(whole)

@@ -149,10 +149,22 @@ def everything(folder):
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {
+            "privacy__bound": "clip",
+            "algorithm": "safl",
+            "privacy__watch": True,
+            "privacy__watch_noise": 8.0,
+        },
+    ],
+)
 def test_a_run_that_was_stopped_goes_on_to_the_bit_and_forgets_its_secret(
-    tmp_path, monkeypatch
+    options, tmp_path, monkeypatch
 ):
-    config, own = config_with(**PRIVATE), secrets.Secret(bytes(range(1, 33)))
+    config, own = config_with(**PRIVATE | options), secrets.Secret(bytes(range(1, 33)))
     monkeypatch.setattr(secrets, "fresh", lambda: own)
     experiment.run(config, tmp_path / "whole", say=quiet)
     folder = tmp_path / "stopped"
@@ -180,8 +192,20 @@ def test_a_run_whose_secret_is_gone_is_not_played_again(tmp_path, monkeypatch):
         with pytest.raises(experiment.Stopped):
             experiment.run(config, tmp_path, say=quiet)
     (tmp_path / secrets.FILE).unlink()
-    with pytest.raises(ValueError, match="secret of the run .* gone: take another"):
+    with pytest.raises(ValueError, match="secret of the run .* gone, as after the end"):
         experiment.run(config, tmp_path, say=quiet)
+
+
+def test_a_run_that_was_counted_goes_on_as_it_was_counted(tmp_path, monkeypatch):
+    """Also where nobody knows its config any more."""
+    with monkeypatch.context() as patched:
+        stop_after(3, patched)
+        with pytest.raises(experiment.Stopped):
+            experiment.run(config_with(**PRIVATE), tmp_path, say=quiet)
+    (tmp_path / "config.json").unlink()
+    other = config_with(**PRIVATE | {"cohort__sampling": "poisson", "cohort__size": 5})
+    with pytest.raises(ValueError, match="counted as this one is, got another in"):
+        experiment.run(other, tmp_path, say=quiet)
 
 
 def test_a_damaged_secret_is_refused_and_shown_nowhere(tmp_path):

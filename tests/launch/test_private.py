@@ -62,9 +62,10 @@ def test_a_killed_run_goes_on_to_the_bit_and_no_secret_is_left(tmp_path):
     secret = killed / "secret"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     raw = secret.read_bytes()
-    # A run in another folder that finds the same secret is the same run.
+    # A run that has begun in another folder with the same secret is the same run.
     whole.mkdir()
-    shutil.copy(secret, whole / "secret")
+    for name in ("secret", "config.json", "odometer.json"):
+        shutil.copy(killed / name, whole / name)
     train(whole, *long)
     assert "going on after round" in train(killed, *long)
     assert saved(killed) == saved(whole)
