@@ -14,7 +14,10 @@ from fl_sketch.protocols import Key, Keys, Roots
 
 
 class Purpose(enum.IntEnum):
-    """What a key is for. A new purpose takes a new number; none is ever reused."""
+    """What a key is for. A new purpose takes a new number; none is ever reused.
+
+    Two are whole seeds, of what is the same in all runs.
+    """
 
     SHARED = 0
     OWN = 1
@@ -24,6 +27,10 @@ class Purpose(enum.IntEnum):
     NOISE = 5
     ITERATE = 6
     LOSS = 7  # dropout and augmentation, of a client's steps
+    THRESHOLD = 1 << 16  # noise on an adaptive threshold's count, beside exchanges'
+    WATCHED = 1 << 17  # noise on numbers to look at, beside exchanges'
+    STORED = 0x570  # a seed: of operators that are one matrix for all rounds
+    HASHES = 0xFE7C4  # a seed: of the hashes that all rounds of FetchSGD share
     INITIAL = 0x1217  # the first weights; no round has this number, see `for_purpose`
     REST = 0x4E57  # hashes of HEAPRIX's second sketch
     ATTACK = 0xA77A  # an attacker's own starts

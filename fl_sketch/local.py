@@ -197,7 +197,7 @@ def _step(loss, tx, start, proximal=0.0):
     def step(carry, batch):
         params, opt = carry
         value, grads = jax.value_and_grad(loss)(params, batch)
-        if _given(proximal):
+        if not validate.is_off(proximal):
             grads = jax.tree.map(
                 lambda g, x, x0: g + proximal * (x - x0), grads, params, start
             )
@@ -205,11 +205,6 @@ def _step(loss, tx, start, proximal=0.0):
         return (optax.apply_updates(params, updates), opt), value
 
     return step
-
-
-def _given(number) -> bool:
-    """Returns whether an option is on; one that is traced (a sweep) always is."""
-    return isinstance(number, jax.Array) or number != 0
 
 
 def _work(start, params, state, value) -> Work:

@@ -6,10 +6,11 @@ ValueError: Expected cols to be an integer >= 1, got cols=0.
 """
 
 import difflib
+import numbers
 import operator
 from collections.abc import Sequence
+from typing import Any
 
-import jax
 import numpy as np
 
 
@@ -61,19 +62,38 @@ def nearest(value: str, allowed: Sequence[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def in_range(low: float, high: float, **named: jax.typing.ArrayLike) -> None:
+def is_known(number: Any) -> bool:
+    """Returns whether a number has a value before a program runs: it is not traced."""
+    try:
+        float(number)
+    except TypeError:  # jax's own is one
+        return False
+    return True
+
+
+def is_off(number: Any) -> bool:
+    """Returns whether an option is known to be zero, and so need not be compiled.
+
+    One that is traced, as in a sweep, is on.
+
+    >>> is_off(0.0), is_off(0.5), is_off(np.float32(0))
+    (True, False, True)
+    """
+    return is_known(number) and number == 0
+
+
+def in_range(low: float, high: float, **named: Any) -> None:
     """Raises unless every named argument is a number in [low, high], and finite.
 
     A traced number passes: its value is known only while the program runs.
     """
     for name, value in named.items():
-        if isinstance(value, jax.core.Tracer):
-            continue
         text = (
             f"Expected {name} to be a number in [{low}, {high}], got {name}={value!r}."
         )
-        is_number = isinstance(value, int | float | np.number | np.ndarray | jax.Array)
+        is_number = isinstance(value, numbers.Real | np.ndarray)
+        is_number |= hasattr(value, "aval")  # jax's, for which nobody imports it here
         if isinstance(value, bool) or not is_number or np.shape(value) != ():
             raise TypeError(text)
-        if not (low <= value <= high and np.isfinite(value)):
+        if is_known(value) and not (low <= value <= high and np.isfinite(value)):
             raise ValueError(text)

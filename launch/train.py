@@ -17,7 +17,7 @@ from absl import flags
 from configs import default
 from fl_sketch import experiment
 from fl_sketch.experiment import processes
-from fl_sketch.experiment.unread import unread
+from fl_sketch.experiment.arguments import unread
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()

@@ -5,6 +5,8 @@ import pathlib
 
 import pytest
 
+from fl_sketch.algorithms import catalog
+
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "fl_sketch"
 
@@ -12,7 +14,7 @@ PACKAGE = ROOT / "fl_sketch"
 LAYERS = [
     ["protocols"],
     ["validate", "keys", "trees", "wire", "files"],
-    ["sketch", "theory", "chacha"],
+    ["sketch", "theory", "chacha", "talks"],
     ["compressors"],
     ["channels", "transforms", "local", "data", "models"],
     ["privacy"],
@@ -78,6 +80,18 @@ def test_files_fit_their_sizes_and_none_is_a_drawer():
         lines = len(path.read_text().splitlines())
         assert lines <= (120 if path.parent == ROOT / "launch" else 400), path
         assert not set(path.stem.split("_")) & {"utils", "util", "helpers", "common"}
+
+
+def test_only_the_catalogue_asks_for_an_algorithm_by_its_name():
+    names = {*catalog.methods()}
+    for path in FILES:
+        if path == PACKAGE / "algorithms" / "catalog.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare):
+                inside = ast.walk(node)
+                said = {n.value for n in inside if isinstance(n, ast.Constant)}
+                assert not said & names, f"{path}:{node.lineno}"
 
 
 def test_the_layer_test_sees_an_upward_import(tmp_path):

@@ -1,13 +1,14 @@
 """Algorithms, sketches and server optimizers by the names that configs use.
 
-The one place where a string chooses code. A new algorithm is a new row.
+The one place where a string chooses code, and where anything is said of an algorithm
+by its name. A new algorithm is a new row.
 """
 
 import functools
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import optax
@@ -31,34 +32,103 @@ from fl_sketch.algorithms.safl import safl
 from fl_sketch.algorithms.scaffold import scaffold
 from fl_sketch.algorithms.sign_sgd import ef_sign_sgd, sign_sgd
 from fl_sketch.algorithms.sketched_sgd import sketched_sgd
-from fl_sketch.local import Loss
+from fl_sketch.keys import Purpose
 from fl_sketch.privacy import bounding
 from fl_sketch.protocols import Algorithm, Compressor, Sketch
 
-ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
-    "cd_adam": cd_adam,
-    "cocktail_sgd": cocktail_sgd,
-    "dp_fedavg": dp_fedavg,
-    "dp_normfedavg": functools.partial(dp_fedavg, bound=bounding.normalise),
-    "ef21": ef21,
-    "ef_sign_sgd": ef_sign_sgd,
-    "fedavg": fedavg,
-    "fedcomgate": fedcomgate,
-    "fedgate": fedgate,
-    "fedopt": fedopt,
-    "fedsketch": fedsketch,
-    "fedsketchgate": fedsketchgate,
-    "fetchsgd": fetchsgd,
-    "iterative_sketching": iterative_sketching,
-    "marina": marina,
-    "onebit_adam": onebit_adam,
-    "private_sketching": private_sketching,
-    "qsgd": qsgd,
-    "safl": safl,
-    "scaffold": scaffold,
-    "sign_sgd": sign_sgd,
-    "sketched_sgd": sketched_sgd,
-}
+
+class Method(NamedTuple):
+    """What a config must know of an algorithm; see `register` for one's own.
+
+    Attributes:
+      name: the value of `config.algorithm`.
+      make: `(loss, **arguments) -> Algorithm`. Its arguments are named as those of
+        `experiment.arguments`, and made from a config; others have defaults.
+      bound: the bound that it puts on messages by itself: "clip" or "normalise".
+      unit: who is protected by its noise: "client" by a mechanism, which any algorithm
+        may have; "example" by noise of its own, at every local step.
+      one_key: whether all rounds share one set of hashes, which is in the code.
+      before_sketch: whether noise may come before its sketch (`privacy.form=update`):
+        a message is the sketch of an update and nothing else.
+      theorem: the name of what `launch.plan` knows of it.
+    """
+
+    name: str
+    make: Callable[..., Algorithm]
+    bound: str = "none"
+    unit: str = "client"
+    one_key: bool = False
+    before_sketch: bool = False
+    theorem: str = ""
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Names of its arguments but for the loss."""
+        return tuple(inspect.signature(self.make).parameters)[1:]
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """Names of those without a default."""
+        named = inspect.signature(self.make).parameters.values()
+        plain = (p for p in list(named)[1:] if p.kind is not p.VAR_KEYWORD)
+        return tuple(p.name for p in plain if p.default is p.empty)
+
+
+_NORMALISED = functools.partial(dp_fedavg, bound=bounding.normalise)
+_OWN = (
+    Method("cd_adam", cd_adam),
+    Method("cocktail_sgd", cocktail_sgd),
+    Method("dp_fedavg", dp_fedavg, bound="clip", theorem="das"),
+    Method("dp_normfedavg", _NORMALISED, bound="normalise"),
+    Method("ef21", ef21),
+    Method("ef_sign_sgd", ef_sign_sgd),
+    Method("fedavg", fedavg),
+    Method("fedcomgate", fedcomgate),
+    Method("fedgate", fedgate),
+    Method("fedopt", fedopt),
+    Method("fedsketch", fedsketch, theorem="fedsketch"),
+    Method("fedsketchgate", fedsketchgate, theorem="fedsketchgate"),
+    Method("fetchsgd", fetchsgd, one_key=True),
+    Method("iterative_sketching", iterative_sketching, theorem="song"),
+    Method("marina", marina),
+    Method("onebit_adam", onebit_adam),
+    Method("private_sketching", private_sketching, unit="example"),
+    Method("qsgd", qsgd),
+    Method("safl", safl, before_sketch=True, theorem="safl"),
+    Method("scaffold", scaffold),
+    Method("sign_sgd", sign_sgd),
+    Method("sketched_sgd", sketched_sgd),
+)
+_METHODS = {method.name: method for method in _OWN}
+
+
+def methods() -> dict[str, Method]:
+    """Returns all algorithms by name, one's own included."""
+    return dict(_METHODS)
+
+
+def method(name: str) -> Method:
+    """Returns the algorithm of that name; a wrong name is a ValueError."""
+    validate.one_of(tuple(_METHODS), algorithm=name)
+    return _METHODS[name]
+
+
+def register(own: Method) -> None:
+    """Gives an algorithm of one's own a name, which configs may then say.
+
+    To be called in a config file or a notebook, before anything is built; a name may
+    be given again, as when a file is read twice.
+
+    Raises:
+      ValueError: for a name that this project's own algorithms have.
+    """
+    validate.one_of(("none", "clip", "normalise"), bound=own.bound)
+    validate.one_of(("client", "example"), unit=own.unit)
+    if own.name in {method.name for method in _OWN}:
+        msg = f"Expected a name that is not taken, got name={own.name!r}."
+        raise ValueError(msg)
+    _METHODS[own.name] = own
+
 
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "sgd": lambda rate, b1, b2, eps: optax.sgd(rate),
@@ -85,16 +155,14 @@ COMPRESSORS: dict[str, Callable[[int, float, int], Compressor]] = {
     "cocktail": lambda d, bits, levels: _cocktail(d, bits, levels),
 }
 
-OPERATORS: dict[str, Callable[[int, int, str], Sketch]] = {
-    "count_sketch": lambda b, rows, query: sketch.count_sketch(
-        max(1, b // rows), rows, query=query
-    ),
-    "gaussian": lambda b, rows, query: sketch.gaussian(b),
-    "srht": lambda b, rows, query: sketch.srht(b),
-    "ams": lambda b, rows, query: sketch.ams(b),
-    "sparse_embedding": lambda b, rows, query: sketch.sparse_embedding(b, min(b, 4)),
-    "uniform_sampling": lambda b, rows, query: sketch.uniform_sampling(b),
-    "identity": lambda b, rows, query: sketch.identity(),
+OPERATORS: dict[str, Callable[[int, int], Sketch]] = {
+    "count_sketch": lambda b, rows: sketch.count_sketch(max(1, b // rows), rows),
+    "gaussian": lambda b, rows: sketch.gaussian(b),
+    "srht": lambda b, rows: sketch.srht(b),
+    "ams": lambda b, rows: sketch.ams(b),
+    "sparse_embedding": lambda b, rows: sketch.sparse_embedding(b, min(b, 4)),
+    "uniform_sampling": lambda b, rows: sketch.uniform_sampling(b),
+    "identity": lambda b, rows: sketch.identity(),
 }
 
 SCHEDULES: dict[str, Callable[..., optax.ScalarOrSchedule]] = {
@@ -109,11 +177,6 @@ LAYOUTS: dict[str, Callable[[Sketch], Sketch]] = {
     "leaves": sketch.leaf_by_leaf,
 }
 
-# Those whose papers take the median over rows; for all others R^T is what it says.
-MEDIANS = ("fedsketch", "fedsketchgate", "fetchsgd", "sketched_sgd")
-
-STORED = 0x570  # the seed of matrices that are stored
-
 
 def build_sketch(
     operator: str,
@@ -124,7 +187,6 @@ def build_sketch(
     layout: str,
     numbers: int = 0,
     stored: bool = False,
-    query: str = "mean",
 ) -> Sketch:
     """Returns an operator that sends so many numbers, or else d / compression.
 
@@ -136,8 +198,10 @@ def build_sketch(
     require_compression(compression)
     b = numbers or max(1, int(d / compression))
     validate.at_most(b, "the numbers of the sketch", rows=rows)
-    op = OPERATORS[operator](b, rows, query)
-    return LAYOUTS[layout](sketch.stored(op, jax.random.key(STORED)) if stored else op)
+    op = OPERATORS[operator](b, rows)
+    if stored:
+        op = sketch.stored(op, jax.random.key(int(Purpose.STORED)))
+    return LAYOUTS[layout](op)
 
 
 def build_compressor(
@@ -186,7 +250,7 @@ def build_schedule(
 ) -> optax.ScalarOrSchedule:
     """Returns the server's rate in every round, from `rate` to `floor`."""
     validate.one_of(tuple(SCHEDULES), schedule=name)
-    if not isinstance(rate, jax.core.Tracer):
+    if validate.is_known(rate):
         validate.in_range(0, rate, floor=floor)
     return SCHEDULES[name](rate, floor, rounds)
 
@@ -197,23 +261,3 @@ def build_optimizer(
     """Returns a server optimizer; each reads those of the numbers that it has."""
     validate.one_of(tuple(OPTIMIZERS), optimizer=name)
     return OPTIMIZERS[name](rate, b1, b2, eps)
-
-
-def taken_by(name: str) -> tuple[str, ...]:
-    """Returns the names of what an algorithm takes; a wrong name is a ValueError."""
-    validate.one_of(tuple(ALGORITHMS), algorithm=name)
-    return tuple(inspect.signature(ALGORITHMS[name]).parameters)
-
-
-def build(name: str, loss: Loss, **parts: Any) -> Algorithm:
-    """Returns the algorithm of that name, given the parts that it takes.
-
-    Args:
-      name: one of `ALGORITHMS`.
-      loss: of one batch.
-      **parts: everything a config offers; an algorithm takes what it has an argument
-        for.
-    """
-    takes = taken_by(name)
-    given = {key: part for key, part in parts.items() if key in takes}
-    return ALGORITHMS[name](loss, **given)

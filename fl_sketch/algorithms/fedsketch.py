@@ -88,6 +88,6 @@ def fedsketchgate(
 def _uplink(sketch: Sketch, query: str, heavy: int, values: str) -> Channel:
     validate.one_of(QUERIES, query=query)
     if query == "privix":
-        return channels.sketched(sketch)
+        return channels.sketched(sketch, read="estimate")
     m = heavy or channels.columns(sketch)
     return channels.heaprix(sketch, m, values=values)

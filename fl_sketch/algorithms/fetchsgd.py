@@ -5,9 +5,8 @@ import optax
 
 from fl_sketch import channels, compressors, local, transforms
 from fl_sketch import sketch as sketches
+from fl_sketch.keys import Purpose
 from fl_sketch.protocols import Algorithm, Downlink, Sketch
-
-HASHES = 0xFE7C4  # the seed of the one set of hashes that all rounds share
 
 
 def fetchsgd(
@@ -44,7 +43,7 @@ def fetchsgd(
     k = heavy or channels.columns(op)
     return Algorithm(
         local=local.one_gradient(loss),
-        uplink=channels.sketched(op, desketch=False),
+        uplink=channels.sketched(op, read="message"),
         server=optax.identity(),
         downlink=Downlink(
             transforms.fetchsgd(
@@ -65,4 +64,4 @@ def with_its_hashes(sketch: Sketch) -> Sketch:
     """Returns a sketch with the hashes of all rounds, or its own if it has them."""
     if sketch.fixed_key:
         return sketch
-    return sketches.fixed_key(sketch, jax.random.key(HASHES))
+    return sketches.fixed_key(sketch, jax.random.key(int(Purpose.HASHES)))

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fl_sketch import validate
 from fl_sketch.protocols import Channel
 
 
@@ -18,7 +19,7 @@ def clipped(channel: Channel, limit: jax.typing.ArrayLike) -> Channel:
       channel: for the shortened updates.
       limit: tau; 0 for none, as one point of a sweep may have it.
     """
-    if not isinstance(limit, jax.Array) and limit == 0:
+    if validate.is_off(limit):
         return channel
 
     def talk(update, memory, keys, round):

@@ -1,7 +1,9 @@
 """Channels with one exchange and no memory."""
 
-from fl_sketch import trees
+from fl_sketch import trees, validate
 from fl_sketch.protocols import Channel, Coded, Compressor, Delivery, Linear, Sketch
+
+READS = ("transpose", "estimate", "message")
 
 
 def exact() -> Channel:
@@ -15,14 +17,16 @@ def exact() -> Channel:
     return Channel(talk)
 
 
-def sketched(op: Sketch, *, desketch: bool = True) -> Channel:
+def sketched(op: Sketch, *, read: str = "transpose") -> Channel:
     """Sends R x; all clients and the server share the round's R.
 
     Args:
       op: the operator.
-      desketch: whether the estimate is an update again. If not it is the mean
-        message, for servers that work in sketch space.
+      read: "transpose": the estimate is R^T of the mean message, which is unbiased.
+        "estimate": what the operator makes of it, a median of its rows, say. "message":
+        the mean message as it is, for servers that work in sketch space.
     """
+    validate.one_of(READS, read=read)
 
     def talk(update, memory, keys, round):
         def sketch(x):
@@ -30,11 +34,11 @@ def sketched(op: Sketch, *, desketch: bool = True) -> Channel:
 
         average = yield Linear(sketch, update)
         own = round.counted(sketch(update))
-        if not desketch:
+        if read == "message":
             return Delivery(average, own), memory
-        estimate = op.estimate(keys.shared, average, update)
-        own = op.estimate(keys.shared, own, update)
-        return Delivery(estimate, own), memory
+        back = op.transpose if read == "transpose" else op.estimate
+        estimate = back(keys.shared, average, update)
+        return Delivery(estimate, back(keys.shared, own, update)), memory
 
     return Channel(talk)
 

@@ -22,13 +22,13 @@ from ml_collections import ConfigDict
 from fl_sketch import engine, models, trees, validate
 from fl_sketch.audit import canaries, game, one_run
 from fl_sketch.engine import cohort
-from fl_sketch.experiment import choices, parts, privately, secrets
+from fl_sketch.experiment import arguments, choices, parts, privately, secrets
 from fl_sketch.experiment.program import Program, prepare
 from fl_sketch.experiment.promise import Promise
+from fl_sketch.keys import Purpose, apart
 from fl_sketch.privacy import accounting
 from fl_sketch.protocols import Algorithm, Roots, Tree
 
-ATTACKER = 0xA0D1  # sets the attacker's own keys apart
 UPDATE, SKETCHED = 8, 2.0  # numbers of an update that is bounded before its sketch
 GUESSES = 10  # of so many canaries one is guessed to be in, and one to be out
 HEAD = "{:<66} {:>8} {:>8} {:>8} {:>5} {:>8} {:>7}".format(
@@ -147,7 +147,7 @@ def play(config: ConfigDict, program: Program, audit: Audit) -> Row:
       program: the config's program.
       audit: how much is tried.
     """
-    promise, local = program.promise, config.algorithm in privately.LOCAL_NOISE
+    promise, local = program.promise, privately.local_noise(config)
     plan = canaries.few(promise.plan)._replace(steps=audit.rounds)
     near = canaries.neighbours(plan.sampling, plan.relation)
     if local:
@@ -185,7 +185,7 @@ def _among_clients(config: ConfigDict, program: Program, plan: accounting.Plan, 
     drawn = exchanges * canaries.NUMBERS
     if config.privacy.form == "update":
         like = drawn = UPDATE
-        op = parts.sketch_of(few, like)
+        op = arguments.sketch_of(few, like)
         options["spread"], read["read"] = canaries.before_a_sketch(op, like)
     local = canaries.shouting(
         near,
@@ -273,8 +273,9 @@ def with_canaries(config: ConfigDict, program: Program, audit: Audit) -> Row:
     promise, count = program.promise, audit.canaries
     scores_of, plan = _crowded(config, program, count)
     each, right = max(1, count // GUESSES), 0
+    own = apart(jax.random.key(config.seed), Purpose.AUDIT)
     for number in range(audit.repetitions):
-        attacker = jax.random.fold_in(jax.random.key(config.seed), ATTACKER + number)
+        attacker = jax.random.fold_in(own, number)
         scores, coins = map(np.asarray, scores_of(_roots(config, 1 + number), attacker))
         if not np.isfinite(scores).all():
             msg = "Expected estimates that are finite in a run with canaries."

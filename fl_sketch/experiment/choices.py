@@ -42,6 +42,15 @@ CONTINUOUS: dict[str, tuple[float | None, float]] = {
 
 
 BELOW = ("server.b1", "server.b2")  # at 1 a moment never hears of a gradient
+NAMED = {  # keys that name something, by section
+    "sketch": {
+        "operator": catalog.OPERATORS,
+        "layout": catalog.LAYOUTS,
+        "query": QUERIES,
+    },
+    "server": {"optimizer": catalog.OPTIMIZERS, "schedule": catalog.SCHEDULES},
+    "compressor": {"name": catalog.COMPRESSORS},
+}
 BATCHES = ("fresh", "subsets", "whole")
 SEEDS = 2**31  # they are int32 in programs
 
@@ -87,7 +96,7 @@ def check_seed(seed: int) -> None:
 
 def check_counts(config: ConfigDict) -> None:
     """Checks the whole numbers that no constructor would, before data are read."""
-    validate.one_of(tuple(catalog.ALGORITHMS), algorithm=config.algorithm)
+    catalog.method(config.algorithm)
     validate.at_least_one(
         rounds=config.rounds,
         eval_every=config.eval_every,
@@ -108,17 +117,9 @@ def check_counts(config: ConfigDict) -> None:
     with section("client"):
         validate.at_least_one(steps=config.client.steps, batch=config.client.batch)
         validate.one_of(BATCHES, batches=config.client.batches)
-    with section("sketch"):
-        validate.at_least_one(rows=config.sketch.rows)
-        validate.one_of(QUERIES, query=config.sketch.query)
-        catalog.require_compression(config.sketch.compression)
-        validate.in_range(0, math.inf, window=config.sketch.window)
-    with section("compressor"):
-        validate.at_least_one(levels=config.compressor.levels)
     with section("server"):
         validate.in_range(0, 1, warmup=config.server.warmup)
-    with section("sketch"):
-        validate.in_range(0, math.inf, heavy=config.sketch.heavy)
+    _check_messages(config)
     with section("compute"):
         validate.one_of(("keep", "recompute"), updates=config.compute.updates)
         validate.one_of(("auto", *streaming.FORMS), data=config.compute.data)
@@ -127,6 +128,21 @@ def check_counts(config: ConfigDict) -> None:
             if config.compute[name] < 0:
                 msg = f"Expected {name} >= 0, got {name}={config.compute[name]}."
                 raise ValueError(msg)
+
+
+def _check_messages(config: ConfigDict) -> None:
+    """Checks what sketches and compressors would, also where an algorithm has none."""
+    for name, tables in NAMED.items():
+        with section(name):
+            for key, table in tables.items():
+                validate.one_of(tuple(table), **{key: config[name][key]})
+    with section("sketch"):
+        validate.at_least_one(rows=config.sketch.rows)
+        catalog.require_compression(config.sketch.compression)
+        validate.in_range(0, math.inf, window=config.sketch.window)
+        validate.in_range(0, math.inf, heavy=config.sketch.heavy)
+    with section("compressor"):
+        validate.at_least_one(levels=config.compressor.levels)
 
 
 def sampler_of(config: ConfigDict) -> engine.cohort.Sampler:
@@ -150,7 +166,7 @@ def sampler_of(config: ConfigDict) -> engine.cohort.Sampler:
 
 def _check_weighting(config: ConfigDict) -> None:
     """Raises for weights where a server keeps a mean over all clients, absent too."""
-    takes = catalog.taken_by(config.algorithm)
+    takes = catalog.method(config.algorithm).takes
     if "population" in takes and config.cohort.weighting != "equal":
         msg = (
             f"Expected weighting='equal' with algorithm={config.algorithm}, "

@@ -15,6 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, files, validate
+from fl_sketch.algorithms import catalog
 from fl_sketch.audit import gradient_inversion as inversion
 from fl_sketch.audit import likeness
 from fl_sketch.data.examples import Examples, normalise
@@ -22,10 +23,9 @@ from fl_sketch.experiment import choices
 from fl_sketch.experiment.program import Program, prepare
 from fl_sketch.experiment.ranking import named
 from fl_sketch.experiment.standings import half_width
-from fl_sketch.keys import round_keys
+from fl_sketch.keys import Purpose, apart, round_keys
 from fl_sketch.protocols import Algorithm, Key, Keys, Message, Server
 
-ATTACKER = 0xA77A  # sets the attacker's own keys apart
 VISIBLE = 20.0  # decibels from which a person sees what an image shows
 LABELS = ("given", "tried")
 
@@ -118,7 +118,7 @@ class Scene(NamedTuple):
     @property
     def attacker(self) -> Key:
         """The attacker's own key."""
-        return jax.random.fold_in(self.key, ATTACKER)
+        return apart(self.key, Purpose.ATTACK)
 
     def view(self, keys: Keys, labels: jax.Array) -> inversion.View:
         """Returns images -> the message of those who have them, before noise."""
@@ -246,7 +246,7 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
 
 def has_one_key(config: ConfigDict) -> bool:
     """Returns whether the hashes of all rounds come from a key that is in the code."""
-    return config.sketch.stored or config.algorithm == "fetchsgd"
+    return config.sketch.stored or catalog.method(config.algorithm).one_key
 
 
 def _attacked(scene: Scene, attack: Attack) -> inversion.Found:

@@ -19,7 +19,7 @@ from fl_sketch.algorithms import catalog
 from fl_sketch.algorithms.fetchsgd import with_its_hashes
 from fl_sketch.audit import leakage_theory as theory
 from fl_sketch.audit.leakage_theory import Singular
-from fl_sketch.experiment import leak, parts
+from fl_sketch.experiment import arguments, leak
 
 SPREAD = 0.05  # of the start and of the points, around the true pixels
 POINTS = 4  # at which constants are taken
@@ -93,12 +93,12 @@ def rows(
 
 def _of_sketch(config: ConfigDict, scene: leak.Scene, number: int) -> Singular:
     """Returns gamma_1 and gamma_2; 1 for algorithms that have no sketch."""
-    takes = catalog.taken_by(config.algorithm)
-    if "sketch" not in takes or config.sketch.operator == "identity":
+    method = catalog.method(config.algorithm)
+    if "sketch" not in method.takes or config.sketch.operator == "identity":
         return Singular(1.0, 1.0)
     params = scene.server.params
-    op = parts.sketch_of(config, params)
-    if config.algorithm == "fetchsgd":
+    op = arguments.sketch_of(config, trees.size(params))
+    if method.one_key:
         op = with_its_hashes(op)
     if op.size(params) > MOST:
         return Singular(math.nan, math.nan)

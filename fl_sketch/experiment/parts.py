@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from fl_sketch import models, trees
+from fl_sketch import models
 from fl_sketch.algorithms import catalog
 from fl_sketch.data import datasets, text
+from fl_sketch.experiment import arguments
+from fl_sketch.experiment.arguments import Parts
 from fl_sketch.experiment.choices import Numbers, section
 from fl_sketch.local import measuring
-from fl_sketch.protocols import Algorithm, Compressor, Sketch, Tree
+from fl_sketch.protocols import Algorithm, Tree
 
 WATCHED = ("train_loss", "train_accuracy")  # what clients measure, where asked to
 
@@ -28,31 +30,6 @@ def loss_of(config: ConfigDict, classes: int, numbers: Numbers) -> models.Loss:
             label_smoothing=numbers["model.label_smoothing"],
             weight_decay=numbers["model.weight_decay"],
             padding=text.PAD if name == "language_model" else None,
-        )
-
-
-def sketch_of(config: ConfigDict, params: Tree | int) -> Sketch:
-    """Returns the sketch operator for a model."""
-    sketch = config.sketch
-    with section("sketch"):
-        return catalog.build_sketch(
-            sketch.operator,
-            trees.size(params),
-            compression=sketch.compression,
-            numbers=sketch.numbers,
-            rows=sketch.rows,
-            layout=sketch.layout,
-            stored=sketch.stored,
-            query="median" if config.algorithm in catalog.MEDIANS else "mean",
-        )
-
-
-def compressor_of(config: ConfigDict, d: int, name: str) -> Compressor:
-    """Returns a compressor of that name for a model of d parameters."""
-    compressor = config.compressor
-    with section("compressor"):
-        return catalog.build_compressor(
-            name, d, compression=compressor.compression, levels=compressor.levels
         )
 
 
@@ -98,53 +75,9 @@ def algorithm_of(
     def value(params, batch):
         return loss.value(params, datasets.normalise(batch.inputs), batch.targets)
 
-    with section("server"):
-        rate = catalog.build_schedule(
-            config.server.schedule,
-            numbers["server.rate"],
-            floor=numbers["server.floor"],
-            rounds=config.rounds,
-        )
-        server = catalog.build_optimizer(
-            config.server.optimizer,
-            rate,
-            b1=numbers["server.b1"],
-            b2=numbers["server.b2"],
-            eps=numbers["server.eps"],
-        )
-    client_rate, steps = numbers["client.rate"], config.client.steps
-    algorithm = catalog.build(
-        config.algorithm,
-        value,
-        client_rate=client_rate,
-        client_clip=numbers["client.clip"],
-        proximal=numbers["client.proximal"],
-        server_rate=rate,
-        server=server,
-        sketch=sketch_of(config, d),
-        query=config.sketch.query,
-        heavy=config.sketch.heavy,
-        values=config.sketch.heavy_values,
-        gain=numbers["client.gain"] / (client_rate * steps),
-        steps=steps,
-        population=config.data.clients,
-        levels=config.compressor.levels,
-        compressor=compressor_of(config, d, config.compressor.name),
-        cocktail=compressor_of(config, d, "cocktail"),
-        probability=config.compressor.probability,
-        momentum=numbers["server.b1"],
-        b1=numbers["server.b1"],
-        b2=numbers["server.b2"],
-        eps=numbers["server.eps"],
-        warmup=max(1, round(config.server.warmup * config.rounds)),
-        forget=config.sketch.forget,
-        masking=config.sketch.masking,
-        window=config.sketch.window,
-        decay=numbers["client.decay"],
-        threshold=numbers["privacy.threshold"],
-        noise_multiplier=noise_multiplier,
-        cohort=config.cohort.size,
-    )
+    method = catalog.method(config.algorithm)
+    given = arguments.taken(method, Parts(config, d, numbers, noise_multiplier))
+    algorithm = method.make(value, **given)
     if not config.privacy.watch:
         return algorithm
     measure = functools.partial(measured, loss)

@@ -1,12 +1,14 @@
 """What a config will cost and what a theorem says of it, before anything runs."""
 
+import functools
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ml_collections import ConfigDict
 
 from fl_sketch import theory, validate
+from fl_sketch.algorithms import catalog
 from fl_sketch.engine import graph as graphs
 from fl_sketch.engine.graph import Graph
 from fl_sketch.experiment.build import Experiment
@@ -74,42 +76,46 @@ def promised(
     Raises:
       theory.Unreachable: where it gives nothing for these constants.
     """
-    clients = cohort_size(config)
+    theorem = THEOREMS.get(catalog.method(config.algorithm).theorem)
+    return theorem(config, experiment, constants) if theorem else None
+
+
+def _song(config: ConfigDict, experiment: Experiment, constants: Constants) -> Promise:
     d, b = experiment.facts["d"], experiment.facts["sketch_size"]
-    steps, target = config.client.steps, constants["target"]
-    if config.algorithm == "iterative_sketching":
-        song = {name: constants[name] for name in ("smoothness", "distance", "spread")}
-        song |= {"clients": clients, "b": b, "steps": steps, "target": target}
-        song["alpha"] = theory.alpha(config.sketch.operator, d, b)
-        if constants["convexity"]:
-            return theory.strongly_convex(convexity=constants["convexity"], **song)
-        return theory.convex(**song)
-    if config.algorithm == "safl":
-        return theory.adaptive(
-            theory.Adaptive(
-                **{name: constants[name] for name in _OF_SAFL},
-                rate=config.server.rate,
-                b1=config.server.b1,
-                eps=config.server.eps,
-            ),
-            target=target,
-            steps=steps,
-            clients=clients,
-            d=d,
-            b=b,
-        )
-    if config.algorithm.startswith("fedsketch"):
-        return _fedsketch(config, d, clients, constants)
-    noise = experiment.promise and experiment.promise.noise_multiplier
-    if config.algorithm == "dp_fedavg" and noise:
-        return _dp_fedavg(config, noise, d, clients, constants)
-    return None
+    song = {name: constants[name] for name in ("smoothness", "distance", "spread")}
+    song |= {"clients": cohort_size(config), "b": b, "steps": config.client.steps}
+    song |= {"target": constants["target"]}
+    song["alpha"] = theory.alpha(config.sketch.operator, d, b)
+    if constants["convexity"]:
+        return theory.strongly_convex(convexity=constants["convexity"], **song)
+    return theory.convex(**song)
 
 
-_OF_SAFL = ("smoothness", "intrinsic", "gradient", "noise", "loss")
+def _safl(config: ConfigDict, experiment: Experiment, constants: Constants) -> Promise:
+    names = ("smoothness", "intrinsic", "gradient", "noise", "loss")
+    return theory.adaptive(
+        theory.Adaptive(
+            **{name: constants[name] for name in names},
+            rate=config.server.rate,
+            b1=config.server.b1,
+            eps=config.server.eps,
+        ),
+        target=constants["target"],
+        steps=config.client.steps,
+        clients=cohort_size(config),
+        d=experiment.facts["d"],
+        b=experiment.facts["sketch_size"],
+    )
 
 
-def _fedsketch(config, d, clients, constants) -> Promise:
+def _fedsketch(
+    config: ConfigDict,
+    experiment: Experiment,
+    constants: Constants,
+    *,
+    tracking: bool = False,
+) -> Promise:
+    d = experiment.facts["d"]
     numbers = config.sketch.numbers or max(1, int(d / config.sketch.compression))
     convexity, smoothness = constants["convexity"], constants["smoothness"]
     return theory.fedsketch(
@@ -118,19 +124,25 @@ def _fedsketch(config, d, clients, constants) -> Promise:
         target=constants["target"],
         smoothness=smoothness,
         condition=smoothness / convexity if convexity else 1.0,
-        clients=clients,
+        clients=cohort_size(config),
         d=d,
         cols=max(1, numbers // config.sketch.rows),
         server_rate=config.server.rate,
-        tracking="gate" in config.algorithm,
+        tracking=tracking,
     )
 
 
-def _dp_fedavg(config, noise, d, clients, constants) -> Promise:
+def _das(
+    config: ConfigDict, experiment: Experiment, constants: Constants
+) -> Promise | None:
     """Returns Das et al.'s Theorem 2, for the noise of the config's rounds."""
+    promise, clients = experiment.promise, cohort_size(config)
+    if not promise or not promise.private:
+        return None
+    d = experiment.facts["d"]
     return theory.clipped(
         target=constants["target"],
-        rho=noise / clients * math.sqrt(d / config.rounds),
+        rho=promise.noise_multiplier / clients * math.sqrt(d / config.rounds),
         smoothness=constants["smoothness"],
         steps=config.client.steps,
         threshold=config.privacy.threshold,
@@ -139,6 +151,16 @@ def _dp_fedavg(config, noise, d, clients, constants) -> Promise:
         clients=clients,
         d=d,
     )
+
+
+# By the names that rows of the catalogue give them.
+THEOREMS: dict[str, Callable[..., Promise | None]] = {
+    "song": _song,
+    "safl": _safl,
+    "fedsketch": _fedsketch,
+    "fedsketchgate": functools.partial(_fedsketch, tracking=True),
+    "das": _das,
+}
 
 
 def cohort_size(config: ConfigDict) -> int:
@@ -150,7 +172,8 @@ def cohort_size(config: ConfigDict) -> int:
 def _costs(config: ConfigDict, experiment: Experiment) -> list[str]:
     facts, prices = experiment.facts, experiment.prices
     clients, up = cohort_size(config), facts["bytes_up_planned"]
-    down = prices.whole if prices.missed is None else prices.missed
+    followed = prices.follow.missed + prices.follow.always
+    down = followed if prices.followed else prices.model
     said = [
         f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
         f"{facts['dataset']}, {clients} of {config.data.clients} clients a round",

@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ml_collections import ConfigDict
 
-from fl_sketch import channels, validate
+from fl_sketch import channels, trees, validate
+from fl_sketch.algorithms import catalog
 from fl_sketch.data import datasets
-from fl_sketch.experiment import parts
+from fl_sketch.experiment import arguments, parts
 from fl_sketch.experiment.choices import Numbers, section
 from fl_sketch.privacy import accounting, bounding, mechanism, watching
 from fl_sketch.protocols import Algorithm, Mechanism, Tree
 
 BOUNDS = ("none", "clip", "normalise", "adaptive")
-OWN_BOUND = {"dp_fedavg": "clip", "dp_normfedavg": "normalise"}
-LOCAL_NOISE = ("private_sketching",)
 RANDOMNESS = ("system", "seed")
 LEAST = 1e-3  # with less noise than this, or such a promise, numbers overflow
 
@@ -25,12 +24,18 @@ Bare = Callable[[Numbers, float], Algorithm]
 
 def kind(config: ConfigDict) -> str:
     """Returns how messages are bounded: one of `BOUNDS`."""
-    return OWN_BOUND.get(config.algorithm, config.privacy.bound)
+    own = catalog.method(config.algorithm).bound
+    return config.privacy.bound if own == "none" else own
+
+
+def local_noise(config: ConfigDict) -> bool:
+    """Returns whether clients add noise at every step of theirs, for each example."""
+    return catalog.method(config.algorithm).unit == "example"
 
 
 def asked_for(config: ConfigDict) -> bool:
     """Returns whether a config adds noise, and so protects somebody."""
-    bounded = kind(config) != "none" or config.algorithm in LOCAL_NOISE
+    bounded = kind(config) != "none" or local_noise(config)
     noisy = config.privacy.noise_multiplier or config.privacy.target_epsilon
     return bool(bounded and noisy)
 
@@ -69,7 +74,7 @@ def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
 
 def check(config: ConfigDict) -> None:
     """Raises, in one line, for a privacy section that cannot be kept, before data."""
-    local = config.algorithm in LOCAL_NOISE
+    local = local_noise(config)
     with section("privacy"):
         _check_values(config.privacy)
         _check_algorithm(config, local)
@@ -125,7 +130,8 @@ def _check_forms(config: ConfigDict) -> None:
     privacy = config.privacy
     with section("privacy"):
         if privacy.form == "update":
-            _only(("safl",), "privacy.form=update", config, "algorithm")
+            able = [one.name for one in catalog.methods().values() if one.before_sketch]
+            _only(able, "privacy.form=update", config, "algorithm")
             _only(("clip", "normalise"), "form=update", privacy, "bound")
             _only(("central",), "form=update", privacy, "noise")
         if privacy.noise == "distributed":
@@ -172,7 +178,7 @@ def guarded(
     with section("privacy"):
         if config.privacy.form == "update":
             channel, guard = mechanism.before_sketch(
-                parts.sketch_of(config, params),
+                arguments.sketch_of(config, trees.size(params)),
                 params,
                 _bound(config, numbers),
                 noise_multiplier=noise_multiplier,

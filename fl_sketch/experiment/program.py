@@ -20,10 +20,8 @@ from fl_sketch.experiment import banked, choices, parts, privately, streaming
 from fl_sketch.experiment.choices import Numbers
 from fl_sketch.experiment.evaluate import make_evaluation
 from fl_sketch.experiment.promise import Promise, promise_of, require_sizes
-from fl_sketch.keys import cohort_key, roots_of
+from fl_sketch.keys import Purpose, apart, cohort_key, roots_of
 from fl_sketch.protocols import Algorithm, Key, Roots, Tree
-
-INITIAL = 0x1217  # sets the key of the initial weights apart from those of rounds
 
 
 class Program(NamedTuple):
@@ -138,7 +136,7 @@ def prepare(
 
     def start(numbers, key):
         inputs = jnp.zeros(problem.inputs.shape, problem.inputs.dtype)
-        own = jax.random.fold_in(roots_of(key).public, INITIAL)
+        own = apart(roots_of(key).public, Purpose.INITIAL)
         params = problem.loss_of(numbers).init(own, inputs)
         rows = config.data.clients
         if bank == "host":

@@ -111,7 +111,7 @@ def promise_of(
       sizes: how many examples each client has, for unit=example.
       noise_multiplier: with which the run began; 0: it has not begun.
     """
-    local, privacy = config.algorithm in privately.LOCAL_NOISE, config.privacy
+    local, privacy = privately.local_noise(config), config.privacy
     if privately.kind(config) == "none" and not local:
         return None
     # Without noise: how much there must be depends on what is counted here.

@@ -191,7 +191,7 @@ def _counted(summary, entries: list[odometer.Entry]) -> odometer.Entry:
 
 def _promise(config: ConfigDict, summary, own: odometer.Entry) -> dict[str, Any]:
     """Returns what privacy.json holds of the run itself."""
-    local = config.algorithm in privately.LOCAL_NOISE
+    local = privately.local_noise(config)
     # The sampling rate of a client's examples says how many there are.
     sizes = ("how many examples a client has",) * (own.unit == "example")
     threshold = ("threshold",) * (privately.kind(config) == "adaptive")

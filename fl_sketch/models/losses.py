@@ -94,7 +94,7 @@ def classification(
         each = _smoothed(logits, targets, label_smoothing)
         total = weights.sum()
         mean = (each * weights).sum() / jnp.where(total > 0, total, 1)
-        if _is_zero(weight_decay):
+        if validate.is_off(weight_decay):
             return mean
         decay = weight_decay / 2 * optax.tree.norm(params, squared=True)
         return mean + jnp.where(total > 0, decay, 0)
@@ -116,7 +116,7 @@ def _smoothed(logits, targets, smoothing) -> jax.Array:
     legal = (targets >= 0) & (targets < logits.shape[-1])
     each = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
     each = each * jnp.where(legal, 1, jnp.nan)  # -1 would count from the end
-    if _is_zero(smoothing):
+    if validate.is_off(smoothing):
         return each
     # The mean over classes of -log p is the cross-entropy with a uniform target.
     uniform = jax.nn.logsumexp(logits, -1) - logits.mean(-1)
@@ -142,8 +142,3 @@ def _weights(weights, shape: tuple[int, ...]) -> jax.Array:
         raise ValueError(msg)
     missing = (1,) * (len(shape) - weights.ndim)
     return jnp.broadcast_to(weights.reshape(weights.shape + missing), shape)
-
-
-def _is_zero(number) -> bool:
-    """Returns whether a number is known to be zero while tracing."""
-    return not isinstance(number, jax.core.Tracer) and number == 0

@@ -42,6 +42,7 @@ from typing import NamedTuple
 
 from absl import logging
 
+from fl_sketch import validate
 from fl_sketch.privacy import tails
 
 SAMPLINGS = ("poisson", "fixed", "everyone")
@@ -92,9 +93,9 @@ def require_delta(plan: Plan, delta: float) -> None:
 
 def require(plan: Plan, accountant: str) -> None:
     """Raises a ValueError in one line unless the accountant's theory fits the plan."""
-    _one_of(SAMPLINGS, sampling=plan.sampling)
-    _one_of(RELATIONS, relation=plan.relation)
-    _one_of(ACCOUNTANTS, accountant=accountant)
+    validate.one_of(SAMPLINGS, sampling=plan.sampling)
+    validate.one_of(RELATIONS, relation=plan.relation)
+    validate.one_of(ACCOUNTANTS, accountant=accountant)
     for name, low in (("steps", 0), ("population", 1), ("releases", 1)):
         _whole(low, **{name: getattr(plan, name)})
     if not 0 <= plan.sample <= plan.population:
@@ -342,13 +343,6 @@ def event(plan: Plan, noise_multiplier: float, name: str):
             plan.population, int(plan.sample), found
         )
     return dp_accounting.SelfComposedDpEvent(found, plan.steps)
-
-
-def _one_of(allowed: tuple[str, ...], **named: str) -> None:
-    for name, value in named.items():
-        if value not in allowed:
-            msg = f"Expected {name} to be one of {', '.join(allowed)}, got {value!r}."
-            raise ValueError(msg)
 
 
 def _whole(low: int, **named: int) -> None:

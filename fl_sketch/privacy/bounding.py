@@ -167,11 +167,11 @@ def _positive(limit: jax.typing.ArrayLike) -> None:
     if infinite(limit):
         return
     validate.in_range(0, math.inf, threshold=limit)
-    if not isinstance(limit, jax.core.Tracer) and limit == 0:
+    if validate.is_off(limit):
         msg = f"Expected threshold > 0, got threshold={limit}."
         raise ValueError(msg)
 
 
 def infinite(limit: jax.typing.ArrayLike) -> bool:
     """Returns whether a limit is known to be no limit."""
-    return not isinstance(limit, jax.core.Tracer) and limit == math.inf
+    return validate.is_known(limit) and limit == math.inf

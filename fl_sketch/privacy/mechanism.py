@@ -47,8 +47,6 @@ from fl_sketch.protocols import (
     Sketch,
 )
 
-COUNT = 1 << 16  # sets the noise of adaptive's count apart from that of all exchanges
-
 
 def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mechanism:
     """Returns the Gaussian mechanism with a trusted server: one draw on the sum.
@@ -161,7 +159,7 @@ def adaptive(
         total, count = total
         scale, count_scale = left * state if left else 0, count_noise if left else 0
         noise = _noise(keys.server, exchange, total, scale)
-        hidden = _noise(keys.server, COUNT, count, count_scale)
+        hidden = _noise(keys.server, Purpose.THRESHOLD, count, count_scale)
         share = _on_grid(count + hidden, count_scale) / denominator + 0.5
         after = state * jnp.exp(-rate * (share - quantile))
         released = _released(total, noise, scale, denominator, after)
@@ -185,7 +183,7 @@ def before_sketch(
     *,
     noise_multiplier: float,
     denominator: float,
-    desketch: bool = True,
+    read: str = "transpose",
 ) -> tuple[Channel, Mechanism]:
     """Returns a channel and its mechanism that bound the update, not its sketch.
 
@@ -201,10 +199,10 @@ def before_sketch(
       bound: of an update.
       noise_multiplier: z.
       denominator: r, fixed.
-      desketch: as in `channels.sketched`.
+      read: how the message is, as in `channels.sketched`.
     """
     _check(bound, noise_multiplier, denominator)
-    inner = channels.sketched(op, desketch=desketch)
+    inner = channels.sketched(op, read=read)
     scale = _noise_scale(bound, noise_multiplier)
     update_like = jax.ShapeDtypeStruct((like,), jnp.float32)
     update_like = update_like if trees.is_length(like) else like
@@ -260,19 +258,14 @@ def _noise(key: Key | None, exchange: int, like: Message, scale) -> Message:
 
     The exchange is folded in, so that no two of a round share a draw.
     """
-    if _silent(scale):
+    if validate.is_off(scale):
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), like)
     key = jax.random.fold_in(jax.random.fold_in(key, Purpose.NOISE), exchange)
     return gaussian.noise(key, like, scale)
 
 
 def _on_grid(message: Message, scale) -> Message:
-    return message if _silent(scale) else gaussian.on_grid(message, scale)
-
-
-def _silent(scale) -> bool:
-    """Returns whether a scale is known to be zero."""
-    return isinstance(scale, int | float) and scale == 0
+    return message if validate.is_off(scale) else gaussian.on_grid(message, scale)
 
 
 def _energy(tree: Message) -> jax.Array:

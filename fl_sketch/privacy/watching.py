@@ -25,16 +25,13 @@ does: the message's noise grows a little to pay for it.
 import math
 from collections.abc import Callable, Mapping
 
-import jax
 import jax.numpy as jnp
 
 from fl_sketch import validate
-from fl_sketch.keys import Purpose
+from fl_sketch.keys import Purpose, apart
 from fl_sketch.privacy import bounding, gaussian
 from fl_sketch.protocols import Bounded, Mechanism
 from fl_sketch.wire import FLOAT_BITS
-
-DRAW = 1 << 17  # sets this noise apart from that of all exchanges
 
 
 def watching(
@@ -86,8 +83,8 @@ def watching(
             return inner.release(state, exchange, total, keys)
         total, shares = total
         if scale:
-            key = jax.random.fold_in(keys.server, Purpose.NOISE)
-            hidden = gaussian.noise(jax.random.fold_in(key, DRAW), shares, scale)
+            key = apart(keys.server, Purpose.NOISE)
+            hidden = gaussian.noise(apart(key, Purpose.WATCHED), shares, scale)
             shares = gaussian.on_grid(shares + hidden, scale)
         means = (shares / inner.denominator + 0.5) * (high - low) + low
         found = {f"noised_{n}": m for n, m in zip(names, means, strict=True)}

@@ -28,7 +28,7 @@ def sketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
 
 
 def desketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
-    """Turns a mean message into an update like the parameters: `op.estimate`.
+    """Turns a mean message into an update like the parameters: R^T s, unbiased.
 
     Args:
       op: the operator that made the messages.
@@ -37,7 +37,7 @@ def desketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
     def update(updates, state, params=None, *, key: Key | None = None, **extra_args):
         del extra_args
         key, params = require(key, NEED_KEY), require(params, NEED_PARAMS)
-        return op.estimate(key, updates, params), state
+        return op.transpose(key, updates, params), state
 
     return optax.GradientTransformationExtraArgs(_no_state, update)
 

@@ -178,7 +178,7 @@ def test_what_an_algorithm_exchanges_is_found():
     ways = {
         "one": channels.sketched(op),
         "two": channels.heaprix(op, k=3),
-        "raw": channels.sketched(op, desketch=False),
+        "raw": channels.sketched(op, read="message"),
     }
     found = {
         name: one_run.listen(private(1.0, uplink, 4), params, batches)

@@ -49,7 +49,7 @@ CHANNELS = {
         lambda: [wire.encode_floats(SMALL.apply(KEYS.shared, UPDATE))],
     ),
     "raw sketch": (
-        channels.sketched(SMALL, desketch=False),
+        channels.sketched(SMALL, read="message"),
         lambda: [wire.encode_floats(SMALL.apply(KEYS.shared, UPDATE))],
     ),
     "qsgd": (channels.compressed(QSGD), lambda: compressed(QSGD)),

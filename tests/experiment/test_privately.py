@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from fl_sketch import experiment
-from fl_sketch.experiment import choices, privately
+from fl_sketch.experiment import choices
 from fl_sketch.privacy import accounting
 from tests.experiment.configs import config_with
 
@@ -213,10 +213,3 @@ def test_what_cannot_be_promised_is_refused_in_one_line(changes, words):
     with pytest.raises(ValueError, match=words) as raised:
         experiment.build(config_with(**{**SAFL, **changes}))
     assert "\n" not in str(raised.value)
-
-
-def test_the_names_of_a_config_are_those_of_the_catalog():
-    from fl_sketch.algorithms import catalog
-
-    own = {*privately.OWN_BOUND, *privately.LOCAL_NOISE}
-    assert own <= set(catalog.ALGORITHMS)

@@ -1,13 +1,11 @@
 """What changes nothing is said to change nothing."""
 
-import inspect
-
 import pytest
 
 from configs import default
 from fl_sketch.algorithms import catalog
 from fl_sketch.experiment import choices
-from fl_sketch.experiment.unread import ASKED_FOR, CARRIED, unread
+from fl_sketch.experiment.arguments import ARGUMENTS, ASKED_FOR, Parts, taken, unread
 
 
 @pytest.mark.parametrize(
@@ -37,13 +35,33 @@ def test_keys_that_an_algorithm_does_not_read_are_found(changes, found):
 
 
 def test_every_key_is_one_and_goes_somewhere():
-    taken = {
-        name
-        for make in catalog.ALGORITHMS.values()
-        for name in inspect.signature(make).parameters
-    }
+    takes = {name for method in catalog.methods().values() for name in method.takes}
     legal = choices.flat(default.get_config())
-    for key, names in CARRIED.items():
-        assert key in legal and {*names} <= taken, key
+    assert {*ARGUMENTS} <= takes
+    for name, argument in ARGUMENTS.items():
+        assert {*argument.keys} <= {*legal}, name
     for key, (other, _) in ASKED_FOR.items():
         assert key in legal and other in legal, key
+
+
+@pytest.mark.parametrize("name", catalog.methods())
+def test_an_algorithm_gets_what_it_requires_and_nothing_else_is_made(name, monkeypatch):
+    config, method = default.get_config(), catalog.method(name)
+    parts = Parts(config, 1000, choices.numbers_of(config))
+
+    def fail(_):
+        raise AssertionError
+
+    for other in {*ARGUMENTS} - {*method.takes}:
+        monkeypatch.setitem(ARGUMENTS, other, ARGUMENTS[other]._replace(make=fail))
+    assert {*method.requires} <= {*taken(method, parts)} <= {*method.takes}
+
+
+def test_an_argument_that_no_config_has_is_refused_in_one_line():
+    def strange(loss, *, client_rat):
+        raise AssertionError((loss, client_rat))
+
+    parts = Parts(default.get_config(), 10, {})
+    with pytest.raises(ValueError, match="got 'client_rat'. Did you mean") as raised:
+        taken(catalog.Method("strange", strange), parts)
+    assert "\n" not in str(raised.value)
