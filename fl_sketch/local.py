@@ -1,9 +1,11 @@
 """Local work: what a client computes between receiving the model and answering.
 
-Batches have a leading axis of steps; a loss is a function of parameters and one
-batch. Updates are pseudo-gradients, x_0 - x_K, whatever the client's optimizer.
+Batches have a leading axis of steps; a loss is a function of parameters, one batch and,
+if it wants one, a key (for dropout, or augmentation). Updates are pseudo-gradients,
+x_0 - x_K, whatever the client's optimizer.
 """
 
+import inspect
 from collections.abc import Callable
 
 import jax
@@ -11,9 +13,56 @@ import jax.numpy as jnp
 import optax
 
 from fl_sketch import validate
-from fl_sketch.protocols import Local, Server, Tree, Work
+from fl_sketch.keys import Purpose, apart
+from fl_sketch.protocols import Keys, Local, Server, Tree, Work
 
-Loss = Callable[[Tree, Tree], jax.Array]  # (params, batch) -> scalar
+Loss = Callable[..., jax.Array]  # (params, batch) or (params, batch, key) -> scalar
+Stepwise = Callable[
+    [Tree, Tree, jax.typing.ArrayLike], jax.Array
+]  # (..., step's number)
+
+
+def stepwise(loss: Loss, keys: Keys) -> Stepwise:
+    """Returns a loss of (parameters, batch, number of the step), with its keys drawn.
+
+    There is one for each client, round and step, from the client's own key.
+
+    Args:
+      loss: of one batch.
+      keys: the client's, of the round.
+
+    Raises:
+      TypeError: in one line, for what is no loss, as soon as it is traced.
+    """
+    keyed, own = _takes_key(loss), apart(keys.own, Purpose.LOSS)
+
+    def value(params, batch, step):
+        found = loss(params, batch, *([jax.random.fold_in(own, step)] if keyed else []))
+        shape, dtype = jnp.shape(found), jnp.result_type(found)
+        if shape or not jnp.issubdtype(dtype, jnp.floating):
+            msg = f"Expected loss to return one float, got {dtype} of shape {shape}."
+            raise TypeError(msg)
+        return found
+
+    return value
+
+
+def _takes_key(loss: Loss) -> bool:
+    """Returns whether a loss has a third argument without a default."""
+    try:
+        named = inspect.signature(loss).parameters.values()
+    except (TypeError, ValueError):
+        msg = f"Expected loss to be a function of (params, batch), got {loss!r}."
+        raise TypeError(msg) from None
+    needed = [p for p in named if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
+    able = [p for p in named if p.kind <= p.VAR_POSITIONAL]
+    if len(needed) > 3 or (len(able) < 2 and all(p.kind < 2 for p in able)):
+        msg = (
+            "Expected loss to take (params, batch) or (params, batch, key), "
+            f"got {inspect.signature(loss)}."
+        )
+        raise TypeError(msg)
+    return len(needed) == 3
 
 
 def sgd_steps(
@@ -28,11 +77,10 @@ def sgd_steps(
     """
 
     def run(server, state, batches, keys):
-        del keys
         start = server.params
-
-        step = _step(loss, tx, start, proximal)
-        (params, _), values = jax.lax.scan(step, (start, tx.init(start)), batches)
+        step = _step(stepwise(loss, keys), tx, start, proximal)
+        slices = batches, jnp.arange(_steps(batches))
+        (params, _), values = jax.lax.scan(step, (start, tx.init(start)), slices)
         return _work(start, params, state, values[0])
 
     return Local(run)
@@ -51,14 +99,12 @@ def full_gradient_steps(
     validate.at_least_one(steps=steps)
 
     def run(server, state, batches, keys):
-        del keys
         start, batch = server.params, jax.tree.map(lambda b: b[0], batches)
-
-        step = _step(loss, tx, start)
+        step = _step(stepwise(loss, keys), tx, start)
         (params, _), values = jax.lax.scan(
-            lambda carry, _: step(carry, batch),
+            lambda carry, number: step(carry, (batch, number)),
             (start, tx.init(start)),
-            length=steps,
+            jnp.arange(steps),
         )
         return _work(start, params, state, values[0])
 
@@ -69,9 +115,8 @@ def one_gradient(loss: Loss) -> Local:
     """The gradient on the first batch, as it is."""
 
     def run(server, state, batches, keys):
-        del keys
         batch = jax.tree.map(lambda b: b[0], batches)
-        value, grads = jax.value_and_grad(loss)(server.params, batch)
+        value, grads = jax.value_and_grad(stepwise(loss, keys))(server.params, batch, 0)
         return Work(grads, state, {"loss": value})
 
     return Local(run)
@@ -88,10 +133,9 @@ def gradient_pair(loss: Loss, previous: Callable[[Server], Tree]) -> Local:
     """
 
     def run(server, state, batches, keys):
-        del keys
-        batch = jax.tree.map(lambda b: b[0], batches)
-        value, now = jax.value_and_grad(loss)(server.params, batch)
-        before = jax.grad(loss)(previous(server), batch)
+        batch, own = jax.tree.map(lambda b: b[0], batches), stepwise(loss, keys)
+        value, now = jax.value_and_grad(own)(server.params, batch, 0)
+        before = jax.grad(own)(previous(server), batch, 0)
         change = jax.tree.map(jnp.subtract, now, before)
         return Work((now, change), state, {"loss": value})
 
@@ -119,8 +163,8 @@ def tracked_steps(
     """
 
     def run(server, variate, batches, keys):
-        del keys
-        params, value = _corrected(loss, rate, server.params, variate, batches)
+        step = _corrected(stepwise(loss, keys), rate, variate)
+        params, value = step(server.params, batches)
         return _work(server.params, params, variate, value)
 
     def finish(variate, delivery):
@@ -146,9 +190,9 @@ def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike, steps: int) -> L
     """
 
     def run(server, variate, batches, keys):
-        del keys
         own = jax.tree.map(jnp.subtract, variate, server.memory)
-        params, value = _corrected(loss, rate, server.params, own, batches)
+        step = _corrected(stepwise(loss, keys), rate, own)
+        params, value = step(server.params, batches)
         return _work(server.params, params, own, value)
 
     def finish(own, delivery):
@@ -177,26 +221,34 @@ def measuring(
     return inner._replace(run=run)
 
 
-def _corrected(loss, rate, start, correction, batches):
-    """Returns (parameters after steps along gradient - correction, first loss)."""
+def _corrected(loss: Stepwise, rate, correction):
+    """Returns steps along gradient - correction, with the first loss."""
 
-    def step(params, batch):
-        value, grads = jax.value_and_grad(loss)(params, batch)
+    def step(params, batch_and_number):
+        value, grads = jax.value_and_grad(loss)(params, *batch_and_number)
         params = jax.tree.map(
             lambda x, g, c: x - rate * (g - c), params, grads, correction
         )
         return params, value
 
-    params, values = jax.lax.scan(step, start, batches)
-    return params, values[0]
+    def steps(start, batches):
+        slices = batches, jnp.arange(_steps(batches))
+        params, values = jax.lax.scan(step, start, slices)
+        return params, values[0]
+
+    return steps
 
 
-def _step(loss, tx, start, proximal=0.0):
+def _steps(batches) -> int:
+    return jax.tree.leaves(batches)[0].shape[0]
+
+
+def _step(loss: Stepwise, tx, start, proximal=0.0):
     """Returns one optimizer step on a batch, for a scan over (params, opt)."""
 
-    def step(carry, batch):
+    def step(carry, batch_and_number):
         params, opt = carry
-        value, grads = jax.value_and_grad(loss)(params, batch)
+        value, grads = jax.value_and_grad(loss)(params, *batch_and_number)
         if not validate.is_off(proximal):
             grads = jax.tree.map(
                 lambda g, x, x0: g + proximal * (x - x0), grads, params, start

@@ -286,6 +286,8 @@ class Mechanism(NamedTuple):
       watched: names of the diagnostics that a client adds to its first message, which
         `bound` then gets as (message, {name: number}), and `release` the sum of.
       bits: that a client sends in a round beside its messages.
+      beside: how many numbers get noise in a round beside those of the messages.
+      drawn: how many numbers of noise an exchange draws; 0: as many as a message has.
     """
 
     init: Callable[[], Any]
@@ -297,6 +299,8 @@ class Mechanism(NamedTuple):
     smallest: int = 0
     watched: tuple[str, ...] = ()
     bits: int = 0
+    beside: int = 0
+    drawn: int = 0
 
     def told(self, exchange: int, message: Message, diagnostics: dict) -> Any:
         """Returns a client's message with the numbers that it adds to the first."""

@@ -76,10 +76,10 @@ def is_off(number: Any) -> bool:
 
     One that is traced, as in a sweep, is on.
 
-    >>> is_off(0.0), is_off(0.5), is_off(np.float32(0))
+    >>> is_off(0.0), is_off(0.5), is_off(np.zeros(()))
     (True, False, True)
     """
-    return is_known(number) and number == 0
+    return is_known(number) and bool(number == 0)
 
 
 def in_range(low: float, high: float, **named: Any) -> None:

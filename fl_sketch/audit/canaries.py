@@ -22,7 +22,7 @@ import optax
 
 from fl_sketch import engine, trees, validate
 from fl_sketch.audit.game import Observe
-from fl_sketch.data import clients
+from fl_sketch.data import draws
 from fl_sketch.data.examples import Examples
 from fl_sketch.engine import cohort
 from fl_sketch.engine.cohort import Sampler
@@ -316,7 +316,7 @@ def one_example_each(local: Local) -> Local:
 
 def examples(
     near: Neighbours, count: int, limit: float
-) -> Callable[[jax.Array], clients.Resident]:
+) -> Callable[[jax.Array], draws.Resident]:
     """Returns `(present) -> data` of one client, whose examples push.
 
     Args:
@@ -329,7 +329,7 @@ def examples(
         ids = jnp.arange(count)
         inputs = jax.vmap(lambda unit: push(near, unit, present, limit))(ids)
         own = Examples(inputs, jnp.zeros(count, jnp.int32))
-        return clients.Resident(own, ids, jnp.array([0, count], jnp.int32))
+        return draws.Resident(own, ids, jnp.array([0, count], jnp.int32))
 
     return data_of
 

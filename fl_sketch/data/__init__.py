@@ -1,8 +1,19 @@
 """Data: read real sets, deal them to clients, draw batches on the device.
 
->>> from fl_sketch.data import datasets, partition
+>>> from fl_sketch import data
+>>> from fl_sketch.data import datasets
 >>> splits = datasets.load("digits")
->>> dealt = partition.dirichlet(splits.train.targets, 20, alpha=0.5, seed=0)
->>> dealt.clients, int(dealt.sizes.sum()) == len(splits.train.targets)
-(20, True)
+>>> dealt = data.dirichlet(splits.train.targets, 20, alpha=0.5, seed=0)
+>>> data.clients(splits.train, dealt).population
+20
 """
+
+from fl_sketch.data.owned import Clients as Clients
+from fl_sketch.data.owned import clients as clients
+from fl_sketch.data.partition import Partition as Partition
+from fl_sketch.data.partition import classes_per_client as classes_per_client
+from fl_sketch.data.partition import dirichlet as dirichlet
+from fl_sketch.data.partition import iid as iid
+from fl_sketch.data.partition import label_shards as label_shards
+from fl_sketch.data.partition import natural as natural
+from fl_sketch.data.partition import power_law_sizes as power_law_sizes

@@ -2,10 +2,11 @@
 
 For data that do not fit on a device, or that are files mapped into memory. A device
 holds one number a client, by which it draws the places of a cohort's examples with
-the keys and the function of `clients.batches`; the host gathers these examples and
+the keys and the function of `draws.batches`; the host gathers these examples and
 sends every device the batches of its own clients. What is sent is what a resident
 data set would have given, to the bit.
 
+>>> from fl_sketch.data.examples import Examples
 >>> examples = Examples(np.zeros((6, 2), np.uint8), np.arange(6, dtype=np.int32))
 >>> data = on_host(examples, Partition(np.arange(6), np.array([0, 2, 6])))
 >>> keys = jax.random.split(jax.random.key(0), 3)
@@ -16,13 +17,12 @@ data set would have given, to the bit.
 Examples(inputs=(3, 5, 4, 2), targets=(3, 5, 4))
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from fl_sketch.data import clients
-from fl_sketch.data.examples import Examples
+from fl_sketch.data import draws
 from fl_sketch.data.partition import Partition
 from fl_sketch.protocols import Key
 
@@ -31,19 +31,19 @@ class OnHost(NamedTuple):
     """A data set and its partition, as numpy arrays.
 
     Attributes:
-      examples: inputs [n, ...] and targets [n], also such as are mapped into memory.
+      examples: arrays with a row for each example, also such as are mapped into memory.
       indices: int32 [total], the examples of every client one after the other.
       starts: int32 [clients + 1].
     """
 
-    examples: Examples
+    examples: Any
     indices: np.ndarray
     starts: np.ndarray
 
 
-def on_host(examples: Examples, partition: Partition) -> OnHost:
-    """Returns the data, of which nothing is copied; raises as `clients.resident`."""
-    clients.check(examples, partition)
+def on_host(examples: Any, partition: Partition) -> OnHost:
+    """Returns the data, of which nothing is copied; raises as `draws.resident`."""
+    draws.check(examples, partition)
     indices = partition.indices.astype(np.int32, copy=False)
     return OnHost(examples, indices, partition.starts.astype(np.int32))
 
@@ -65,20 +65,18 @@ def places(
       cohort: int32 [places], the clients.
       steps: how many batches.
       batch: how many examples each.
-      replacement: as in `clients.draw`.
+      replacement: as in `draws.draw`.
     """
 
     def of_client(key, client):
-        return clients.places(
+        return draws.places(
             starts, key, client, steps=steps, batch=batch, replacement=replacement
         )
 
     return jax.vmap(of_client)(keys, cohort)
 
 
-def gather(
-    data: OnHost, drawn: np.ndarray, sharding: jax.sharding.Sharding
-) -> Examples:
+def gather(data: OnHost, drawn: np.ndarray, sharding: jax.sharding.Sharding) -> Any:
     """Returns the batches on the devices: leaves [places, steps, batch, ...].
 
     Args:

@@ -10,7 +10,9 @@ from fl_sketch.engine.cohort import with_replacement as with_replacement
 from fl_sketch.engine.gossip import initial_nodes as initial_nodes
 from fl_sketch.engine.gossip import make_gossip_round as make_gossip_round
 from fl_sketch.engine.mesh import AXIS as AXIS
+from fl_sketch.engine.mesh import default_chunk as default_chunk
 from fl_sketch.engine.mesh import mesh_over as mesh_over
+from fl_sketch.engine.plan import plan_of as plan_of
 from fl_sketch.engine.round import Report as Report
 from fl_sketch.engine.round import SimulatorOnly as SimulatorOnly
 from fl_sketch.engine.round import State as State
@@ -18,3 +20,8 @@ from fl_sketch.engine.round import initial_server as initial_server
 from fl_sketch.engine.round import initial_state as initial_state
 from fl_sketch.engine.round import make_round as make_round
 from fl_sketch.engine.rounds import run_rounds as run_rounds
+from fl_sketch.engine.rounds import with_everyone as with_everyone
+from fl_sketch.engine.simulate import Run as Run
+from fl_sketch.engine.simulate import Standing as Standing
+from fl_sketch.engine.simulate import secret_roots as secret_roots
+from fl_sketch.engine.simulate import simulate as simulate

@@ -34,21 +34,42 @@ class Cohort(NamedTuple):
         return self.weights > 0 if self.invited is None else self.invited
 
 
-Sampler = Callable[[Key], Cohort]
+class Sampler(NamedTuple):
+    """A way to draw cohorts, and what an accountant must know of it.
+
+    Attributes:
+      draw: `(key) -> Cohort`.
+      sampling: its name in `privacy.accounting`; empty: no accountant knows it.
+      population: how many clients there are.
+      size: how many of them are expected in a round.
+    """
+
+    draw: Callable[[Key], Cohort]
+    sampling: str
+    population: int
+    size: float
+
+    def __call__(self, key: Key) -> Cohort:
+        """Returns the cohort of a round, whose key this is."""
+        return self.draw(key)
 
 
 def everyone(population: int) -> Sampler:
     """All clients in every round."""
     validate.at_least_one(population=population)
     ids = jnp.arange(population, dtype=jnp.int32)
-    return lambda key: _equal_weights(ids)
+    return Sampler(lambda key: _equal_weights(ids), "everyone", population, population)
 
 
 def fixed_size(population: int, size: int) -> Sampler:
     """`size` different clients, all sets equally likely."""
     validate.at_least_one(population=population, size=size)
     validate.at_most(population, "the population", size=size)
-    return lambda key: _equal_weights(sample_without_replacement(key, size, population))
+
+    def draw(key):
+        return _equal_weights(sample_without_replacement(key, size, population))
+
+    return Sampler(draw, "fixed", population, size)
 
 
 def with_replacement(population: int, size: int) -> Sampler:
@@ -57,9 +78,13 @@ def with_replacement(population: int, size: int) -> Sampler:
     Not for algorithms whose clients keep a state: of two copies only one is kept.
     """
     validate.at_least_one(population=population, size=size)
-    return lambda key: _equal_weights(
-        jax.random.randint(key, (size,), 0, population, jnp.int32)
-    )
+
+    def draw(key):
+        return _equal_weights(
+            jax.random.randint(key, (size,), 0, population, jnp.int32)
+        )
+
+    return Sampler(draw, "", population, size)
 
 
 def poisson(population: int, expected: float) -> Sampler:
@@ -79,14 +104,14 @@ def poisson(population: int, expected: float) -> Sampler:
     places = places_for(population, expected)
     table = _cumulative(population, expected / population, places)
 
-    def sample(key):
+    def draw(key):
         key_count, key_ids = jax.random.split(key)
         count = _drawn(key_count, table)
         ids = sample_without_replacement(key_ids, places, population)
         weights = (jnp.arange(places) < count).astype(jnp.float32)
         return Cohort(ids, weights, jnp.float32(expected))
 
-    return sample
+    return Sampler(draw, "poisson", population, expected)
 
 
 def _cumulative(population: int, rate: float, places: int) -> np.ndarray:
@@ -139,7 +164,7 @@ def with_dropout(sampler: Sampler, dropout: float) -> Sampler:
         msg = f"Expected 0 <= dropout < 1, got dropout={dropout}."
         raise ValueError(msg)
 
-    def sample(key):
+    def draw(key):
         key_cohort, key_drop = jax.random.split(key)
         cohort = sampler(key_cohort)
         stays = jax.random.bernoulli(key_drop, 1 - dropout, cohort.weights.shape)
@@ -147,7 +172,7 @@ def with_dropout(sampler: Sampler, dropout: float) -> Sampler:
         total = jnp.maximum(jnp.sum(weights), 1e-9)
         return Cohort(cohort.ids, weights, total, cohort.asked)
 
-    return sample
+    return sampler._replace(draw=draw)
 
 
 def weighted(
@@ -167,7 +192,7 @@ def weighted(
         who answer.
     """
 
-    def sample(key):
+    def draw(key):
         cohort = sampler(key)
         own = cohort.weights * weight_of(cohort.ids)
         if average is None:
@@ -176,7 +201,7 @@ def weighted(
             total = cohort.denominator * average
         return Cohort(cohort.ids, own, total, cohort.asked)
 
-    return sample
+    return sampler._replace(draw=draw, sampling="")
 
 
 def _equal_weights(ids: jax.Array) -> Cohort:

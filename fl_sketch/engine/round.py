@@ -122,7 +122,7 @@ def make_round(
     sharded = jax.shard_map(
         on_device,
         mesh=mesh,
-        in_specs=(same, own, own, same, own, same),
+        in_specs=(same, own, own, same, same, same),
         out_specs=(same, own, same, same, same),
     )
 

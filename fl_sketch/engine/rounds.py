@@ -1,19 +1,69 @@
 """Many rounds in one program: cohorts are drawn, rounds played, reports kept."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from fl_sketch.engine.cohort import Sampler
-from fl_sketch.engine.round import Report, State
+from fl_sketch.engine.cohort import Cohort, everyone
+from fl_sketch.engine.mesh import mesh_over
+from fl_sketch.engine.round import Report, State, make_round
+from fl_sketch.engine.visit import Fetch
 from fl_sketch.keys import cohort_key
-from fl_sketch.protocols import Key, Roots
+from fl_sketch.protocols import Algorithm, Key, Roots
+
+Advance = Callable[[State, int], tuple[State, Report]]
+
+
+def with_everyone(
+    algorithm: Algorithm, fetch: Fetch, population: int, *, chunk: int = 1
+) -> Callable:
+    """Returns `(state, key) -> (state, report)`, a round of all clients, not jitted.
+
+    It runs on one device: for small problems inside programs of one's own. Of what
+    `fetch` is given only the client's number says anything.
+
+    Args:
+      algorithm: what clients and server do.
+      fetch: as for `make_round`.
+      population: how many clients there are.
+      chunk: how many work at a time.
+    """
+    mesh = mesh_over(jax.devices()[:1])
+    one_round = make_round(algorithm, fetch, mesh, chunk=chunk)
+    cohort = everyone(population)(jax.random.key(0))
+    return lambda state, key: one_round(state, key, cohort, None, None)
+
+
+def compile_rounds(
+    rounds: Callable[..., tuple[State, Report]],
+    mesh: jax.sharding.Mesh,
+    *,
+    state: State,
+    key: Roots,
+    data: Any,
+) -> Advance:
+    """Returns `advance`, for rounds on data that lie on the devices.
+
+    Args:
+      rounds: `(state, key, data, count) -> (state, reports)`.
+      mesh: the devices.
+      state: its shapes and shardings.
+      key: the roots of the run, placed.
+      data: on the devices.
+    """
+    same = NamedSharding(mesh, P())
+    rounds = jax.jit(rounds, donate_argnums=0, out_shardings=same)
+    rounds = rounds.lower(state, key, data, 0).compile()
+    return lambda state, count: rounds(state, key, data, count)
 
 
 def run_rounds(
     one_round: Callable,
-    sampler: Sampler,
+    sampler: Callable[[Key], Cohort],
     state: State,
     key: Key | Roots,
     data,

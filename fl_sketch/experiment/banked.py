@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import engine
+from fl_sketch.engine import free_memory
 from fl_sketch.engine.cohort import Sampler
-from fl_sketch.experiment import memory
-from fl_sketch.experiment.streaming import Advance, room
+from fl_sketch.engine.host_data import room
+from fl_sketch.engine.rounds import Advance
 from fl_sketch.protocols import Algorithm, Tree
 
 PLACES = ("devices", "host")
@@ -48,7 +49,7 @@ def place(wanted: str, size: int, mesh: jax.sharding.Mesh) -> str:
         )
         raise ValueError(msg)
     # Each device has a copy.
-    free = memory.free(devices) if wanted == "devices" else memory.of_host()
+    free = free_memory.free(devices) if wanted == "devices" else free_memory.of_host()
     if size > free:
         msg = (
             f"Expected clients' states of at most {free / 1e9:.3g} GB, the memory "
@@ -61,11 +62,11 @@ def place(wanted: str, size: int, mesh: jax.sharding.Mesh) -> str:
 def at_places(sampler: Sampler) -> Sampler:
     """Returns a sampler of the same cohorts, whose rows stand place by place."""
 
-    def sample(key):
+    def draw(key):
         cohort = sampler(key)
         return cohort._replace(rows=jnp.arange(cohort.ids.size, dtype=jnp.int32))
 
-    return sample
+    return sampler._replace(draw=draw)
 
 
 def start(state: engine.State, population: int) -> engine.State:

@@ -10,8 +10,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, trees
-from fl_sketch.engine import traffic
-from fl_sketch.experiment import banked, choices, privately, secrets, streaming
+from fl_sketch.engine import host_data, traffic
+from fl_sketch.engine.rounds import compile_rounds
+from fl_sketch.experiment import banked, choices, privately, secrets
 from fl_sketch.experiment.choices import Numbers
 from fl_sketch.experiment.program import Program, prepare
 from fl_sketch.experiment.promise import Promise
@@ -126,8 +127,14 @@ def _compile(program: Program, numbers: Numbers, state, data, roots: Roots) -> C
         ),
         state,
     )
-    rounds = streaming.compile_rounds if program.streamed else _compile_rounds
-    advance = rounds(program, numbers, placed, roots, data)
+    given = {"state": placed, "key": roots, "data": data}
+    if program.streamed:
+        places, round_ = program.streamed.places, program.streamed.round
+        round_ = functools.partial(round_, numbers)
+        advance = host_data.compile_rounds(places, round_, program.mesh, **given)
+    else:
+        rounds = functools.partial(program.rounds, numbers)
+        advance = compile_rounds(rounds, program.mesh, **given)
     if program.bank == "host":
         draw = jax.jit(program.ids).lower(roots, 0).compile()
         put = functools.partial(jax.device_put, device=program.same)
@@ -140,16 +147,6 @@ def _compile(program: Program, numbers: Numbers, state, data, roots: Roots) -> C
         return {name: float(value) for name, value in found.items()}
 
     return Compiled(advance, measured, time.perf_counter() - begin)
-
-
-def _compile_rounds(program: Program, numbers: Numbers, state, key, data):
-    rounds = jax.jit(
-        functools.partial(program.rounds, numbers),
-        donate_argnums=0,
-        out_shardings=program.same,
-    )
-    rounds = rounds.lower(state, key, data, 0).compile()
-    return lambda state, count: rounds(state, key, data, count)
 
 
 def _facts(

@@ -17,8 +17,9 @@ from ml_collections import ConfigDict
 from fl_sketch import engine, validate
 from fl_sketch.algorithms import catalog
 from fl_sketch.algorithms.fedsketch import QUERIES
-from fl_sketch.data import clients, datasets, partition, text
-from fl_sketch.experiment import banked, streaming
+from fl_sketch.data import datasets, draws, partition, text
+from fl_sketch.engine import host_data
+from fl_sketch.experiment import banked
 
 Numbers = Mapping[str, jax.typing.ArrayLike]
 
@@ -51,7 +52,6 @@ NAMED = {  # keys that name something, by section
     "server": {"optimizer": catalog.OPTIMIZERS, "schedule": catalog.SCHEDULES},
     "compressor": {"name": catalog.COMPRESSORS},
 }
-BATCHES = ("fresh", "subsets", "whole")
 SEEDS = 2**31  # they are int32 in programs
 
 
@@ -116,13 +116,13 @@ def check_counts(config: ConfigDict) -> None:
         validate.in_range(0, datasets.MOST_CLASSES, classes=config.data.classes)
     with section("client"):
         validate.at_least_one(steps=config.client.steps, batch=config.client.batch)
-        validate.one_of(BATCHES, batches=config.client.batches)
+        validate.one_of(draws.KINDS, batches=config.client.batches)
     with section("server"):
         validate.in_range(0, 1, warmup=config.server.warmup)
     _check_messages(config)
     with section("compute"):
         validate.one_of(("keep", "recompute"), updates=config.compute.updates)
-        validate.one_of(("auto", *streaming.FORMS), data=config.compute.data)
+        validate.one_of(("auto", *host_data.FORMS), data=config.compute.data)
         validate.one_of(("auto", *banked.PLACES), clients=config.compute.clients)
         for name in ("devices", "chunk"):
             if config.compute[name] < 0:
@@ -254,34 +254,8 @@ def _natural(owners: np.ndarray | None, clients: int) -> partition.Partition:
 
 def fetch_of(config: ConfigDict):
     """Returns what a client trains on in a round, for the engine: a plan, if any."""
-    steps, batch, kind = config.client.steps, config.client.batch, config.client.batches
-
-    def subset(data, client, key):
-        distinct = clients.batches(
-            data, key, client, steps=1, batch=batch, replacement=False
-        )
-        return jax.tree.map(lambda leaf: leaf[0], distinct)
-
-    def whole(data, client):
-        start = data.starts[client]
-        size = data.starts[client + 1] - start
-        own = start + jnp.arange(batch, dtype=jnp.int32) % jnp.maximum(size, 1)
-        return clients.taken(data, jnp.where(size > 0, own, -1))
-
-    def fetch(data, client, plan, key):
-        if plan:
-            return plan
-        if kind == "fresh":
-            return clients.batches(data, key, client, steps=steps, batch=batch)
-        if kind == "subsets":
-            keys = jax.random.split(key, steps)
-            return jax.vmap(lambda own: subset(data, client, own))(keys)
-        return jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape)),
-            whole(data, client),
-        )
-
-    return fetch
+    own = config.client
+    return draws.fetching(own.batches, steps=own.steps, batch=own.batch)
 
 
 def data_form_of(config: ConfigDict) -> str:
@@ -321,8 +295,7 @@ def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
 
 def chunk_of(config: ConfigDict) -> int:
     """Returns how many clients to batch: on a CPU, vmap makes convolutions slow."""
-    by_platform = 1 if jax.default_backend() == "cpu" else 8
-    return config.compute.chunk or by_platform
+    return config.compute.chunk or engine.default_chunk()
 
 
 def flat(config: Mapping[str, Any] | ConfigDict) -> dict[str, Any]:

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import chacha, engine, validate
-from fl_sketch.data import clients
-from fl_sketch.experiment import choices, memory, secrets
+from fl_sketch.data import draws
+from fl_sketch.engine import free_memory
+from fl_sketch.experiment import choices, secrets
 from fl_sketch.experiment.grid import Group
 from fl_sketch.experiment.program import Program
 from fl_sketch.protocols import Key, Roots
@@ -82,7 +83,7 @@ def compile_points(program: Program, group: Group, how: str) -> Mapped:
         evaluate = evaluate.lower(table, seeded, states.server.params, program.test)
         evaluate = evaluate.compile()
         needed = max(_scratch(rounds), _scratch(evaluate))
-        if needed <= memory.free(program.mesh.local_devices):
+        if needed <= free_memory.free(program.mesh.local_devices):
             break
 
     def advance(states, done, count):
@@ -181,7 +182,7 @@ def _each(at_once: int, one: Callable, *all_: Any) -> Any:
     return jax.lax.map(lambda each: one(*each), all_, batch_size=size)
 
 
-def _data(program: Program, seeds: Sequence[int]) -> tuple[Seeded, clients.Resident]:
+def _data(program: Program, seeds: Sequence[int]) -> tuple[Seeded, draws.Resident]:
     """Returns the seeds' partitions one after the other, into one set of examples."""
     each = [program.data(seed) for seed in seeds]
     before = np.cumsum([0, *(data.indices.size for data in each)])
@@ -189,7 +190,7 @@ def _data(program: Program, seeds: Sequence[int]) -> tuple[Seeded, clients.Resid
     starts = [data.starts + int(n) for data, n in zip(each, before, strict=False)]
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     indices = jnp.concatenate([data.indices for data in each])
-    data = clients.Resident(each[0].examples, indices, None)
+    data = draws.Resident(each[0].examples, indices, None)
     return Seeded(keys, jnp.stack(starts)), jax.device_put(data, program.same)
 
 

@@ -15,13 +15,29 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, models, trees
-from fl_sketch.data import clients, datasets, partition, streamed
-from fl_sketch.experiment import banked, choices, parts, privately, streaming
+from fl_sketch.data import datasets, draws, partition, streamed
+from fl_sketch.engine import host_data
+from fl_sketch.experiment import banked, choices, parts, privately
 from fl_sketch.experiment.choices import Numbers
 from fl_sketch.experiment.evaluate import make_evaluation
 from fl_sketch.experiment.promise import Promise, promise_of, require_sizes
 from fl_sketch.keys import Purpose, apart, cohort_key, roots_of
 from fl_sketch.protocols import Algorithm, Key, Roots, Tree
+
+
+class Streamed(NamedTuple):
+    """What a program has besides, if its data are streamed.
+
+    Attributes:
+      data: `(seed) -> OnHost`, the training data as this seed shares them out.
+      places: `(key, starts, number) -> places`, what to gather for a round.
+      round: `(numbers, state, key, (batches, starts), count) -> (State, Report)`,
+        one round on its batches, for a count of one.
+    """
+
+    data: Callable[[int], streamed.OnHost]
+    places: Callable[[Key | Roots, jax.Array, jax.typing.ArrayLike], jax.Array]
+    round: Callable[..., tuple[engine.State, engine.Report]]
 
 
 class Program(NamedTuple):
@@ -52,7 +68,7 @@ class Program(NamedTuple):
     rounds: Callable[..., tuple[engine.State, engine.Report]]
     evaluate: Callable[[Numbers, Tree, Any], dict[str, jax.Array]]
     splits: datasets.Splits
-    data: Callable[[int], clients.Resident]
+    data: Callable[[int], draws.Resident]
     test: Any
     algorithm: Callable[..., Algorithm]
     batches: Any
@@ -60,7 +76,7 @@ class Program(NamedTuple):
     most: int
     ids: Callable[[Key | Roots, jax.typing.ArrayLike], jax.Array]
     bank: str
-    streamed: streaming.Streamed | None = None
+    streamed: Streamed | None = None
     promise: Promise | None = None
 
     @property
@@ -162,17 +178,19 @@ def prepare(
         return engine.run_rounds(one_round, people, state, key, data, count, most=most)
 
     on_host, resident = _dealt(problem, promise, NamedSharding(mesh, P()))
-    from_host = streaming.Streamed(
+    from_host = Streamed(
         data=on_host,
-        places=streaming.drawing(
+        places=host_data.drawing(
             sampler,
             multiple=mesh.size * chunk,
             steps=config.client.steps,
             batch=config.client.batch,
         ),
-        round=streaming.on_batches(round_of, people_of),
+        round=lambda numbers, *rest: host_data.on_batches(round_of(numbers), people_of)(
+            *rest
+        ),
     )
-    form = streaming.form(choices.data_form_of(config), problem.splits.train, mesh)
+    form = host_data.form(choices.data_form_of(config), problem.splits.train, mesh)
     evaluate, test = make_evaluation(problem.loss_of, problem.splits.test, mesh)
     return Program(
         start=start,
@@ -231,7 +249,7 @@ def _algorithm(
 
 def _dealt(
     problem: _Problem, promise: Promise | None, same: NamedSharding
-) -> tuple[Callable[[int], Any], Callable[[int], clients.Resident]]:
+) -> tuple[Callable[[int], Any], Callable[[int], draws.Resident]]:
     """Returns `(seed) -> ...` for data on the host, and for data on the devices."""
     train = problem.splits.train
 
@@ -248,7 +266,7 @@ def _dealt(
         return streamed.on_host(train, shares(seed))
 
     def resident(seed):
-        return clients.resident(examples(), shares(seed), device=same)
+        return draws.resident(examples(), shares(seed), device=same)
 
     return on_host, resident
 

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from fl_sketch import trees, validate
-from fl_sketch.engine import cohort, traffic
-from fl_sketch.experiment import parts, privately
+from fl_sketch import engine, trees, validate
+from fl_sketch.engine import traffic
+from fl_sketch.experiment import choices, privately
 from fl_sketch.experiment.choices import Numbers, section
 from fl_sketch.privacy import accounting
 from fl_sketch.protocols import Tree
-from fl_sketch.wire import FLOAT_BITS
 
 RANDOMNESS = {"system": "system", "seed": "simulated"}  # what tables call it
 UNPROTECTED = (
@@ -121,13 +120,17 @@ def promise_of(
     if privacy.planned_rounds:
         asked = min(asked, privacy.planned_rounds)
     with section("privacy"):
-        _require_floats(config, talk)
-        _require_fresh(config, talk)
         per_round = config.client.steps if local else 1
         if local:
             plan = _example_plan(config, sizes(), trees.size(params))
         else:
-            plan = _client_plan(config, talk, trees.size(params))
+            plan = engine.plan_of(
+                silent.mechanism,
+                choices.sampler_of(config),
+                talk,
+                rounds=privacy.planned_rounds or config.rounds,
+                relation=privacy.relation,
+            )
         name, z = privacy.accountant, noise_multiplier or privacy.noise_multiplier
         name = accounting.accountant_for(plan) if name == "auto" else name
         if privacy.target_epsilon or z:
@@ -188,27 +191,6 @@ def require_sizes(promise: Promise | None, sizes: Sequence[int]) -> None:
         raise ValueError(msg)
 
 
-def _client_plan(config: ConfigDict, talk: traffic.Traffic, d: int) -> accounting.Plan:
-    privacy, size = config.privacy, privately.expected(config)
-    distributed = privacy.noise == "distributed"
-    poisson = config.cohort.sampling == "poisson"
-    # Noise on an update has its numbers, however few are sent of it.
-    drawn = d if privacy.form == "update" else sum(talk.sent)
-    beside = privately.kind(config) == "adaptive"  # its count
-    beside += len(parts.WATCHED) * privacy.watch
-    return accounting.Plan(
-        steps=privacy.planned_rounds or config.rounds,
-        sample=size,
-        population=config.data.clients,
-        sampling=config.cohort.sampling,
-        releases=len(talk.sent),
-        relation=privacy.relation,
-        coordinates=drawn + beside,
-        shares=size if distributed else 1,
-        cut=cohort.cut_chance(config.data.clients, size) if poisson else 0.0,
-    )
-
-
 def _example_plan(config: ConfigDict, sizes: Sequence[int], d: int) -> accounting.Plan:
     """Returns the plan of a client that is drawn in every round, the smallest one."""
     client, smallest = config.client, int(min(sizes))
@@ -229,32 +211,6 @@ def _example_plan(config: ConfigDict, sizes: Sequence[int], d: int) -> accountin
         relation=config.privacy.relation,
         coordinates=d,
     )
-
-
-def _require_floats(config: ConfigDict, talk: traffic.Traffic) -> None:
-    """Raises if distributed noise would be added to what is no longer floats."""
-    if config.privacy.noise == "distributed" and talk.bits_up != FLOAT_BITS * sum(
-        talk.sent
-    ):
-        msg = (
-            "Expected messages of floats with noise=distributed, "
-            f"got algorithm={config.algorithm!r} with {talk.bits_up} bits."
-        )
-        raise ValueError(msg)
-
-
-def _require_fresh(config: ConfigDict, talk: traffic.Traffic) -> None:
-    """Raises for cohorts of a fixed size where clients keep a state.
-
-    Who else came to earlier rounds, which such states show, then says whether a client
-    did; an accountant takes every round's sample to be a secret of its own.
-    """
-    if talk.stateful and config.cohort.sampling == "fixed":
-        msg = (
-            "Expected cohort.sampling=poisson or everyone where clients keep a state, "
-            f"got algorithm={config.algorithm!r} with sampling='fixed'."
-        )
-        raise ValueError(msg)
 
 
 def spent(plan, z: float, delta: float, accountant: str) -> float:

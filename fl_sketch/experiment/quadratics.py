@@ -118,18 +118,18 @@ def _run(settings, bound, noise_multiplier, task: Problem, first, key, threshold
         cohort=settings.clients,
         bound=BOUNDS[bound],
     )
-    mesh = engine.mesh_over(jax.devices()[:1])
 
     def fetch(data, client, plan, key):
         del data, plan, key
         return jnp.broadcast_to(client, (settings.steps,))
 
-    one_round = engine.make_round(algorithm, fetch, mesh, chunk=settings.clients)
-    everyone = engine.everyone(settings.clients)(key)
+    one_round = engine.with_everyone(
+        algorithm, fetch, settings.clients, chunk=settings.clients
+    )
     best = task.mean_loss(task.optimum)
 
     def step(state, _):
-        state, report = one_round(state, key, everyone, None)
+        state, report = one_round(state, key)
         seen = report.simulator_only.diagnostics
         snr = jnp.sqrt(seen["signal_energy"] / seen["noise_energy"])
         now = state.server.params

@@ -18,8 +18,8 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from fl_sketch import engine
-from fl_sketch.engine import ledger, traffic
-from fl_sketch.experiment import grid, heatmap, mapped, memory, odometer, ranking
+from fl_sketch.engine import free_memory, ledger, traffic
+from fl_sketch.experiment import grid, heatmap, mapped, odometer, ranking
 from fl_sketch.experiment import rows as names
 from fl_sketch.experiment.build import build
 from fl_sketch.experiment.loop import CALL_SECONDS, Row, Stopped, mean_of_finite
@@ -116,7 +116,7 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
     experiment = build(group.config, data_dir)
     leaves = jax.tree.leaves(jax.eval_shape(experiment.start))
     state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    size, free = state_bytes * len(group.points), memory.free(jax.local_devices())
+    size, free = state_bytes * len(group.points), free_memory.free(jax.local_devices())
     if size > free:
         msg = (
             f"Expected the states of a program's {len(group.points)} points to take at "

@@ -149,18 +149,16 @@ def _over(run: Callable, gains: jax.Array, server_rates: jax.Array) -> jax.Array
 def _gap(task: Problem, made: Made, rounds: int, gain, server_rate) -> jax.Array:
     """Returns |x - x*| / |x*| after all rounds."""
     clients, d = task.optima.shape
-    everyone = engine.everyone(clients)(jax.random.key(0))
 
     def fetch(data, client, plan, key):
         del data, plan, key
         return jnp.full(task.steps, client)
 
     algorithm = made(gain, server_rate)
-    mesh = engine.mesh_over(jax.devices()[:1])
-    one_round = engine.make_round(algorithm, fetch, mesh)
+    one_round = engine.with_everyone(algorithm, fetch, clients)
 
     def one(state, _):
-        return one_round(state, jax.random.key(1), everyone, None)[0], None
+        return one_round(state, jax.random.key(1))[0], None
 
     start = engine.initial_state(algorithm, jnp.zeros(d), clients)
     state = jax.lax.scan(one, start, length=rounds)[0]

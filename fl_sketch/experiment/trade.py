@@ -136,16 +136,14 @@ def _counter(
     """Returns `(seed) -> rounds` after which the error is below the target."""
     clients, d = task.matrices.shape[:2]
     algorithm = iterative_sketching(task.loss, sketch=op, client_rate=step)
-    mesh = engine.mesh_over(jax.devices()[:1])
-    one_round = engine.make_round(
-        algorithm, lambda data, client, plan, key: client[None], mesh
+    one_round = engine.with_everyone(
+        algorithm, lambda data, client, plan, key: client[None], clients
     )
-    everyone = engine.everyone(clients)(jax.random.key(0))
 
     @functools.partial(jax.jit, donate_argnums=0)
     def several(state, key):
         def one(state, _):
-            state, _ = one_round(state, key, everyone, None)
+            state, _ = one_round(state, key)
             return state, task.excess(state.server.params)
 
         return jax.lax.scan(one, state, length=ROUNDS)

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from fl_sketch import validate
-from fl_sketch.keys import Purpose
-from fl_sketch.local import Loss
+from fl_sketch.keys import Purpose, apart
+from fl_sketch.local import Loss, stepwise
 from fl_sketch.privacy import bounding, gaussian
 from fl_sketch.protocols import Local, Work
 
@@ -40,13 +40,19 @@ def noisy_steps(
     bounding.clip(clip)  # says what is wrong with it
 
     def run(server, state, batches, keys):
-        size = jax.tree.leaves(batches)[0].shape[1]
-        noise_key = jax.random.fold_in(keys.own, Purpose.NOISE)
+        count, size = jax.tree.leaves(batches)[0].shape[:2]
+        noise_key, value_of = apart(keys.own, Purpose.NOISE), stepwise(loss, keys)
+
+        def alone(params, example_and_number):
+            """Returns the loss of a batch of one example, with a key of its own."""
+            example, number = example_and_number
+            return value_of(params, example, number[0])
 
         def step(params, batch_and_number):
             batch, number = batch_and_number
+            examples = batch, number * size + jnp.arange(size)
             total, value, dropped = bounding.clipped_gradient_sum(
-                loss, params, batch, clip
+                alone, params, examples, clip
             )
             if noise_multiplier:
                 key = jax.random.fold_in(noise_key, number)
@@ -57,8 +63,8 @@ def noisy_steps(
             params = jax.tree.map(lambda x, g: x - rate * g / size, params, total)
             return params, (value, dropped)
 
-        steps = jnp.arange(jax.tree.leaves(batches)[0].shape[0])
-        params, (values, dropped) = jax.lax.scan(step, server.params, (batches, steps))
+        slices = batches, jnp.arange(count)
+        params, (values, dropped) = jax.lax.scan(step, server.params, slices)
         update = jax.tree.map(jnp.subtract, server.params, params)
         said = {"loss": values[0], "rejected_examples": jnp.sum(dropped)}
         return Work(update, state, said)

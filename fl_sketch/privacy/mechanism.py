@@ -173,6 +173,7 @@ def adaptive(
         noise_multiplier,
         denominator,
         bits=1,
+        beside=1,
     )
 
 
@@ -226,7 +227,13 @@ def before_sketch(
         return _released(total, sketched, scale, denominator, state)
 
     mechanism = Mechanism(
-        _no_state, left, bound_one, release, noise_multiplier, denominator
+        _no_state,
+        left,
+        bound_one,
+        release,
+        noise_multiplier,
+        denominator,
+        drawn=trees.size(update_like),
     )
     return Channel(talk), mechanism
 

@@ -5,7 +5,7 @@ nothing but test data. Here each client adds a few clipped numbers to its first 
 of a round. The message and these numbers together give away what one release with z
 does: the message's noise grows a little to pay for it.
 
->>> import jax.numpy as jnp
+>>> import jax, jax.numpy as jnp
 >>> from fl_sketch.privacy import bounding, mechanism
 >>> guard = watching(
 ...     lambda z: mechanism.central(
@@ -97,4 +97,5 @@ def watching(
         noise_multiplier=noise_multiplier,
         watched=names,
         bits=inner.bits + FLOAT_BITS * len(names),
+        beside=inner.beside + len(names),
     )

@@ -49,24 +49,25 @@ def through(channel, update):
     """Returns what one client alone makes the server believe."""
     keys = jax.random.key(0)
     shared = type("Keys", (), {"shared": keys, "own": keys, "server": keys})
-    return talks.alone(channel, update, shared).delivery
+    return talks.alone(channel, update, shared)
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.5, jnp.float32(0.5), jnp.float32(0), 9.0])
 def test_a_clipped_update_is_as_long_as_it_may_be_and_points_the_same_way(limit):
     update = jax.tree.map(lambda leaf: leaf + 0.5, PARAMS)  # of norm 2
-    sent = through(channels.clipped(channels.exact(), limit), update)
+    end = through(channels.clipped(channels.exact(), limit), update)
+    sent = end.delivery
     expected = 2.0 if limit in (0, 9) else 0.5
     assert float(jnp.linalg.norm(flat(sent.estimate))) == pytest.approx(expected)
     np.testing.assert_allclose(flat(sent.own) / expected, flat(update) / 2, rtol=1e-6)
-    assert sent.bits == 32 * 16
+    assert end.bits_up == 32 * 16
 
 
 def test_clipping_leaves_zero_zero_and_passes_nan_on():
     channel = channels.clipped(channels.exact(), 1.0)
-    assert (flat(through(channel, PARAMS).estimate) == 0).all()
+    assert (flat(through(channel, PARAMS).delivery.estimate) == 0).all()
     broken = {**PARAMS, "b": PARAMS["b"].at[0].set(jnp.nan)}
-    assert np.isnan(flat(through(channel, broken).estimate)).any()
+    assert np.isnan(flat(through(channel, broken).delivery.estimate)).any()
 
 
 def test_clipping_holds_a_client_of_heavy_tails():

@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch.data import clients, partition, streamed
+from fl_sketch.data import draws, partition, streamed
 from fl_sketch.data.examples import Examples
 from tests.meshes import mesh_of
 
@@ -34,15 +34,15 @@ def dealt():
 @pytest.mark.parametrize("devices", [1, 2])
 def test_gathered_batches_are_those_of_a_resident_set(examples, replacement, devices):
     host, device = (
-        make(examples, dealt()) for make in (streamed.on_host, clients.resident)
+        make(examples, dealt()) for make in (streamed.on_host, draws.resident)
     )
     work = WORK | {"replacement": replacement}
     drawn = streamed.places(jnp.asarray(host.starts), KEYS, COHORT, **work)
     sharding = NamedSharding(mesh_of(devices, "clients"), P("clients"))
     found = streamed.gather(host, np.asarray(drawn), sharding)
-    expected = jax.vmap(
-        lambda key, client: clients.batches(device, key, client, **work)
-    )(KEYS, COHORT)
+    expected = jax.vmap(lambda key, client: draws.batches(device, key, client, **work))(
+        KEYS, COHORT
+    )
     chex.assert_trees_all_equal(found, expected)
     chex.assert_trees_all_equal_dtypes(found, expected)
 

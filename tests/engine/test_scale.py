@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from fl_sketch import algorithms, engine, models, sketch, transforms
-from fl_sketch.data import clients, datasets, partition
+from fl_sketch.data import datasets, draws, partition
 from fl_sketch.data.examples import Examples
 from tests.launching import ENVIRONMENT
 from tests.meshes import mesh_of
@@ -27,14 +27,14 @@ def peaks_of(cohort):
     inputs = np.random.default_rng(0).integers(0, 256, (EXAMPLES, 28, 28, 1), np.uint8)
     examples = Examples(inputs, np.arange(EXAMPLES, dtype=np.int32) % 10)
     sizes = np.full(POPULATION, 3)
-    data = clients.resident(examples, partition.resampled(EXAMPLES, sizes, seed=0))
+    data = draws.resident(examples, partition.resampled(EXAMPLES, sizes, seed=0))
 
     def value(params, batch):
         return loss.value(params, datasets.normalise(batch.inputs), batch.targets)
 
     def fetch(data, client, plan, key):
         del plan
-        return clients.batches(data, key, client, steps=1, batch=2)
+        return draws.batches(data, key, client, steps=1, batch=2)
 
     algorithm = algorithms.safl(
         value,

@@ -7,8 +7,8 @@ import pytest
 
 from fl_sketch import experiment
 from fl_sketch.experiment import banked, display, memory
+from tests.engine.test_host_data import run as run_form
 from tests.experiment.configs import config_with
-from tests.experiment.test_streaming import run as run_form
 from tests.meshes import mesh_of
 
 GATE = {"algorithm": "fedsketchgate", "sketch.rows": 5, "server.rate": 0.5}

@@ -159,7 +159,7 @@ def test_bounded_without_noise_promises_nothing(tmp_path):
                 "privacy__relation": "replace_one",
                 "algorithm": "fedgate",
             },
-            "clients keep a state, got algorithm='fedgate'",
+            "clients keep a state, got sampling='fixed'",
         ),
         ({"cohort__sampling": "replacement"}, "cohort: .*sampling='replacement'"),
         ({"cohort__weighting": "examples"}, "cohort: .*weighting='examples'"),

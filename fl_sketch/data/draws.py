@@ -5,6 +5,7 @@ it the partition: 4 bytes an example and 4 a client. A round touches only its co
 a batch costs a few integer operations and two gathers for each example in it, and
 nothing depends on the number of clients. Batching over clients is the caller's `vmap`.
 
+>>> from fl_sketch.data.examples import Examples
 >>> examples = Examples(np.zeros((6, 2), np.uint8), np.arange(6, dtype=np.int32))
 >>> dealt = Partition(np.arange(6, dtype=np.int32), np.array([0, 2, 6]))
 >>> data = resident(examples, dealt)
@@ -14,18 +15,19 @@ nothing depends on the number of clients. Batching over clients is the caller's 
 Examples(inputs=(3, 5, 4, 2), targets=(3, 5, 4))
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import keys, validate
-from fl_sketch.data.examples import Examples
 from fl_sketch.data.partition import Partition
 from fl_sketch.protocols import Key
 from fl_sketch.sketch import hashing
 
+KINDS = ("fresh", "subsets", "whole")
 TABLE_UP_TO = 2**26  # entries, a quarter of a GiB
 _NOWHERE = np.int32(2**31 - 1)  # the index of an example that is not there
 ROUNDS = 24  # of the shuffle; tests of uniformity fail up to 8 and pass from 10 on
@@ -35,17 +37,17 @@ class Resident(NamedTuple):
     """A data set and its partition on the device: a pytree to hand to a jitted step.
 
     Attributes:
-      examples: inputs [n, ...] and targets int32 [n].
+      examples: arrays with a row for each example, `Examples` say.
       indices: int32 [total], the examples of every client one after the other.
       starts: int32 [clients + 1].
     """
 
-    examples: Examples
+    examples: Any
     indices: jax.Array
     starts: jax.Array
 
 
-def resident(examples: Examples, partition: Partition, *, device=None) -> Resident:
+def resident(examples: Any, partition: Partition, *, device=None) -> Resident:
     """Returns the data on a device, or laid out by a sharding.
 
     Raises:
@@ -58,14 +60,16 @@ def resident(examples: Examples, partition: Partition, *, device=None) -> Reside
     return jax.device_put(placed, device)
 
 
-def check(examples: Examples, partition: Partition) -> None:
+def check(examples: Any, partition: Partition) -> None:
     """Raises, as `resident` does, unless batches can be drawn from these."""
-    if examples.inputs.dtype == object:
+    leaves = jax.tree.leaves(examples)
+    if any(leaf.dtype.kind in "OSUT" for leaf in leaves):
         msg = "Expected inputs of numbers, got strings: encode them first."
         raise TypeError(msg)
-    if int(partition.indices.max()) >= len(examples.targets):
+    count = len(leaves[0])
+    if int(partition.indices.max()) >= count:
         msg = (
-            f"Expected a partition of {len(examples.targets)} examples, got the index "
+            f"Expected a partition of {count} examples, got the index "
             f"{partition.indices.max()}."
         )
         raise ValueError(msg)
@@ -81,7 +85,7 @@ def batches(
     steps: int,
     batch: int,
     replacement: bool = True,
-) -> Examples:
+) -> Any:
     """Returns the batches of one client: leaves [steps, batch, ...]; see `draw`.
 
     A client without examples has zeros: it must not learn from another's.
@@ -92,12 +96,53 @@ def batches(
     return taken(data, drawn)
 
 
-def taken(data: Resident, places: jax.Array) -> Examples:
+def taken(data: Resident, places: jax.Array) -> Any:
     """Returns the examples at these places of the indices, zeros at negative ones."""
     chosen = jnp.where(places < 0, _NOWHERE, data.indices[places])
     return jax.tree.map(
         lambda leaf: leaf.at[chosen].get(mode="fill", fill_value=0), data.examples
     )
+
+
+def fetching(kind: str, *, steps: int, batch: int) -> Callable[..., Any]:
+    """Returns what gives a client its batches, as `engine.make_round` wants it.
+
+    A plan, where there is one, is what the client trains on: batches from the host.
+
+    Args:
+      kind: "fresh": every example of every batch is drawn by itself. "subsets": a
+        batch holds no example twice, as a client's own privacy wants it. "whole": each
+        is all that the client has, in order, repeated up to the batch's size.
+      steps: how many batches.
+      batch: how many examples each.
+    """
+    validate.one_of(KINDS, batches=kind)
+    validate.at_least_one(steps=steps, batch=batch)
+
+    def subset(data, client, key):
+        distinct = batches(data, key, client, steps=1, batch=batch, replacement=False)
+        return jax.tree.map(lambda leaf: leaf[0], distinct)
+
+    def whole(data, client):
+        start = data.starts[client]
+        size = data.starts[client + 1] - start
+        own = start + jnp.arange(batch, dtype=jnp.int32) % jnp.maximum(size, 1)
+        return taken(data, jnp.where(size > 0, own, -1))
+
+    def fetch(data, client, plan, key):
+        if plan:
+            return plan
+        if kind == "fresh":
+            return batches(data, key, client, steps=steps, batch=batch)
+        if kind == "subsets":
+            own = jax.random.split(key, steps)
+            return jax.vmap(lambda one: subset(data, client, one))(own)
+        return jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape)),
+            whole(data, client),
+        )
+
+    return fetch
 
 
 def places(
@@ -168,7 +213,7 @@ def index_table(partition: Partition) -> tuple[np.ndarray, np.ndarray]:
     if len(sizes) * width > TABLE_UP_TO:
         msg = (
             f"Expected clients x the largest size <= {TABLE_UP_TO}, got {len(sizes)} x "
-            f"{width}: draw batches with clients.batches instead of a table."
+            f"{width}: draw batches with draws.batches instead of a table."
         )
         raise ValueError(msg)
     column = np.arange(width)

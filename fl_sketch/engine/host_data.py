@@ -8,7 +8,7 @@ made too early, or twice, is the same batch.
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,12 +16,12 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch import engine
 from fl_sketch.data import streamed
-from fl_sketch.data.examples import Examples
-from fl_sketch.engine import AXIS
-from fl_sketch.engine.cohort import Sampler, padded
-from fl_sketch.experiment import memory
+from fl_sketch.engine import free_memory
+from fl_sketch.engine.cohort import Cohort, padded
+from fl_sketch.engine.mesh import AXIS
+from fl_sketch.engine.round import Report, State
+from fl_sketch.engine.rounds import Advance, run_rounds
 from fl_sketch.keys import batch_key, cohort_key
 from fl_sketch.protocols import Key, Roots
 
@@ -29,29 +29,12 @@ FORMS = ("resident", "streamed")
 SHARE = 0.5  # of a device's free memory, that a resident data set may take
 HOST_LIMIT = 2 * 2**30  # bytes that data may take on all devices of a host's memory
 
-Advance = Callable[[engine.State, int], tuple[engine.State, engine.Report]]
 
-
-class Streamed(NamedTuple):
-    """What a program has besides, if its data are streamed.
-
-    Attributes:
-      data: `(seed) -> OnHost`, the training data as this seed shares them out.
-      places: `(key, starts, number) -> places`, what to gather for a round.
-      round: `(numbers, state, key, (batches, starts), count) -> (State, Report)`,
-        one round on its batches, for a count of one.
-    """
-
-    data: Callable[[int], streamed.OnHost]
-    places: Callable[[Key | Roots, jax.Array, jax.typing.ArrayLike], jax.Array]
-    round: Callable[..., tuple[engine.State, engine.Report]]
-
-
-def form(wanted: str, examples: Examples, mesh: jax.sharding.Mesh) -> str:
+def form(wanted: str, examples: Any, mesh: jax.sharding.Mesh) -> str:
     """Returns the one of `FORMS` in which to keep these examples."""
     if wanted in FORMS:
         return wanted
-    size = sum(leaf.nbytes for leaf in examples)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(examples))
     least = room(mesh.local_devices)
     if jax.process_count() > 1:  # all must run the same program
         least = multihost_utils.process_allgather(np.float32(least)).min()
@@ -60,12 +43,12 @@ def form(wanted: str, examples: Examples, mesh: jax.sharding.Mesh) -> str:
 
 def room(devices) -> float:
     """Returns how many bytes of data each of this host's devices may hold."""
-    own = memory.of_devices(devices)
+    own = free_memory.of_devices(devices)
     return HOST_LIMIT / len(devices) if own is None else SHARE * own
 
 
 def drawing(
-    sampler: Sampler, *, multiple: int, steps: int, batch: int
+    sampler: Callable[[Key], Cohort], *, multiple: int, steps: int, batch: int
 ) -> Callable[[Key | Roots, jax.Array, jax.typing.ArrayLike], jax.Array]:
     """Returns `(key, starts, number) -> places`, not jitted.
 
@@ -85,50 +68,53 @@ def drawing(
     return places
 
 
-def on_batches(round_of: Callable, people_of: Callable) -> Callable:
-    """Returns `Streamed.round`, not jitted.
+def on_batches(one_round: Callable, people_of: Callable) -> Callable:
+    """Returns `(state, key, (batches, starts), count) -> (State, Report)`, not jitted.
 
     Args:
-      round_of: `(numbers) -> round` of `engine.make_round`, with a fetch that returns
-        the plan where there is one.
+      one_round: made by `make_round`, with a fetch that returns the plan.
       people_of: `(starts) -> sampler` of the cohorts.
     """
 
-    def rounds(numbers, state, key, sent, count):
-        one_round, (batches, starts) = round_of(numbers), sent
+    def on_these(state, key, cohort, batches):
+        return one_round(state, key, cohort, None, batches)
 
-        def on_these(state, key, cohort, batches):
-            return one_round(state, key, cohort, None, batches)
-
-        people = people_of(starts)
-        return engine.run_rounds(on_these, people, state, key, batches, count, most=1)
+    def rounds(state, key, sent, count):
+        people = people_of(sent[1])
+        return run_rounds(on_these, people, state, key, sent[0], count, most=1)
 
     return rounds
 
 
 def compile_rounds(
-    program, numbers, state, key: Roots, data: streamed.OnHost
+    places: Callable[[Key | Roots, jax.Array, jax.typing.ArrayLike], jax.Array],
+    one_round: Callable[..., tuple[State, Report]],
+    mesh: jax.sharding.Mesh,
+    *,
+    state: State,
+    key: Roots,
+    data: streamed.OnHost,
 ) -> Advance:
     """Returns `advance` with its programs compiled.
 
     Args:
-      program: with its streamed parts.
-      numbers: the continuous keys.
+      places: as `drawing` makes it.
+      one_round: as `on_batches` makes it, for a count of one.
+      mesh: the devices.
       state: its shapes and shardings.
-      key: the roots of the run.
-      data: made by `Streamed.data`.
+      key: the roots of the run, placed.
+      data: on the host.
     """
-    parts, mesh = program.streamed, program.mesh
     # Every process draws the cohorts for itself, on one device.
-    alone = SingleDeviceSharding(mesh.local_devices[0])
+    alone, same = SingleDeviceSharding(mesh.local_devices[0]), NamedSharding(mesh, P())
     own_key = jax.tree.map(
         lambda root: jax.device_put(root.addressable_data(0), alone), key
     )
     own_starts = jax.device_put(data.starts, alone)
-    draw = jax.jit(parts.places).lower(own_key, own_starts, 0).compile()
+    draw = jax.jit(places).lower(own_key, own_starts, 0).compile()
     spread = NamedSharding(mesh, P(AXIS))
-    starts = jax.device_put(data.starts, program.same)
-    shape = jax.eval_shape(parts.places, own_key, own_starts, 0).shape
+    starts = jax.device_put(data.starts, same)
+    shape = jax.eval_shape(places, own_key, own_starts, 0).shape
     sent = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
             (*shape, *leaf.shape[1:]),
@@ -138,22 +124,19 @@ def compile_rounds(
         data.examples,
     )
 
-    def one_round(state, key, batches, starts, count):
-        return parts.round(numbers, state, key, (batches, starts), count)
-
-    one_round = jax.jit(one_round, donate_argnums=0, out_shardings=program.same)
-    one_round = one_round.lower(state, key, sent, starts, 1).compile()
+    one_round = jax.jit(one_round, donate_argnums=0, out_shardings=same)
+    one_round = one_round.lower(state, key, (sent, starts), 1).compile()
     return advancing(
         lambda number: draw(own_key, own_starts, number),
         lambda places: streamed.gather(data, np.asarray(places), spread),
-        lambda state, batches: one_round(state, key, batches, starts, 1),
+        lambda state, batches: one_round(state, key, (batches, starts), 1),
     )
 
 
 def advancing(
     draw: Callable[[int], jax.Array],
     gather: Callable[[jax.Array], Any],
-    one_round: Callable[[engine.State, Any], tuple[engine.State, engine.Report]],
+    one_round: Callable[[State, Any], tuple[State, Report]],
 ) -> Advance:
     """Returns `advance(state, count)`, which runs `count` rounds.
 

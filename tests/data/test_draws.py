@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sketch.data import clients, datasets, partition
+from fl_sketch.data import datasets, draws, partition
 from fl_sketch.data.examples import Examples
 
 KEY = jax.random.key(0)
@@ -21,9 +21,9 @@ def numbers(count):
 @both
 def test_a_client_without_examples_has_zeros_and_not_its_neighbours(replacement):
     dealt = partition.Partition(np.arange(4, dtype=np.int32), np.array([0, 2, 2, 4, 4]))
-    data = clients.resident(numbers(4), dealt)
+    data = draws.resident(numbers(4), dealt)
     for client in (1, 3):
-        drawn = clients.batches(
+        drawn = draws.batches(
             data, KEY, client, steps=3, batch=2, replacement=replacement
         )
         assert not any(np.any(leaf) for leaf in drawn)
@@ -32,7 +32,7 @@ def test_a_client_without_examples_has_zeros_and_not_its_neighbours(replacement)
 def many(size, count, *, steps=1, batch=None, replacement=False):
     """Draws of `count` keys, [count, steps * batch], as offsets."""
     keys = jax.random.split(KEY, count)
-    one = lambda key: clients.draw(  # noqa: E731
+    one = lambda key: draws.draw(  # noqa: E731
         key, 0, size, steps=steps, batch=batch or size, replacement=replacement
     )
     return np.asarray(jax.jit(jax.vmap(one))(keys)).reshape(count, -1)
@@ -48,13 +48,13 @@ def test_batches_hold_the_clients_own_examples(replacement, sharding):
     if sharding != "one device":
         mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
         device = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    data = clients.resident(examples, dealt, device=device)
+    data = draws.resident(examples, dealt, device=device)
     cohort = jnp.array([11, 0, 5, 0])
 
     @jax.jit
     def gather(data, keys, cohort):
         return jax.vmap(
-            lambda key, client: clients.batches(
+            lambda key, client: draws.batches(
                 data, key, client, steps=7, batch=4, replacement=replacement
             )
         )(keys, cohort)
@@ -69,7 +69,7 @@ def test_batches_hold_the_clients_own_examples(replacement, sharding):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10, 97, 4096, 70_000])
 def test_an_epoch_holds_each_place_once(size):
-    places = clients.draw(KEY, 5, size, steps=3, batch=size, replacement=False)
+    places = draws.draw(KEY, 5, size, steps=3, batch=size, replacement=False)
     for epoch in np.asarray(places):
         np.testing.assert_array_equal(np.sort(epoch), 5 + np.arange(size))
     if size >= 97:
@@ -77,7 +77,7 @@ def test_an_epoch_holds_each_place_once(size):
 
 
 def test_batches_run_across_epochs():
-    stream = np.ravel(clients.draw(KEY, 0, 7, steps=10, batch=4, replacement=False))
+    stream = np.ravel(draws.draw(KEY, 0, 7, steps=10, batch=4, replacement=False))
     for begin in range(0, 35, 7):
         assert sorted(stream[begin : begin + 7]) == list(range(7))
 
@@ -114,7 +114,7 @@ def test_epochs_are_independent():
 
 
 def test_too_few_rounds_of_the_shuffle_are_noticed(monkeypatch):
-    monkeypatch.setattr(clients, "ROUNDS", 4)
+    monkeypatch.setattr(draws, "ROUNDS", 4)
     with pytest.raises(AssertionError):
         test_orders_of_four_are_equally_likely()
 
@@ -123,10 +123,10 @@ def test_too_few_rounds_of_the_shuffle_are_noticed(monkeypatch):
 def test_the_cost_of_a_batch_does_not_depend_on_the_population(replacement):
     def cost(population):
         sizes = np.full(population, 3)
-        data = clients.resident(numbers(100), partition.resampled(100, sizes, seed=0))
+        data = draws.resident(numbers(100), partition.resampled(100, sizes, seed=0))
         compiled = (
             jax.jit(
-                lambda data, key: clients.batches(
+                lambda data, key: draws.batches(
                     data, key, 7, steps=5, batch=4, replacement=replacement
                 )
             )
@@ -142,7 +142,7 @@ def test_the_cost_of_a_batch_does_not_depend_on_the_population(replacement):
 
 def test_sizes_may_be_traced_without_another_compilation():
     draw = jax.jit(
-        lambda start, size: clients.draw(
+        lambda start, size: draws.draw(
             KEY, start, size, steps=2, batch=3, replacement=False
         )
     )
@@ -154,7 +154,7 @@ def test_sizes_may_be_traced_without_another_compilation():
 
 def test_the_table_lists_every_clients_examples():
     dealt = partition.natural(np.array([2, 0, 2, 1, 2, 0]))
-    table, sizes = clients.index_table(dealt)
+    table, sizes = draws.index_table(dealt)
     assert table.dtype == np.int32 and sizes.tolist() == [2, 1, 3]
     assert table.tolist() == [[1, 5, 1], [3, 3, 3], [0, 2, 4]]
 
@@ -163,11 +163,11 @@ def test_bad_input_gets_one_line():
     dealt = partition.iid(10, 2, seed=0)
     texts = Examples(np.array(["to", "be"], object), np.arange(2))
     for call, error, words in (
-        (lambda: clients.resident(texts, dealt), TypeError, "strings"),
-        (lambda: clients.resident(numbers(9), dealt), ValueError, "index 9"),
-        (lambda: clients.draw(0, 0, 3, steps=1, batch=1), TypeError, "typed key"),
-        (lambda: clients.draw(KEY, 0, 3, steps=0, batch=1), ValueError, "steps=0"),
-        (lambda: clients.draw(KEY, 0, 3, steps=1, batch=2.5), TypeError, "batch=2.5"),
+        (lambda: draws.resident(texts, dealt), TypeError, "strings"),
+        (lambda: draws.resident(numbers(9), dealt), ValueError, "index 9"),
+        (lambda: draws.draw(0, 0, 3, steps=1, batch=1), TypeError, "typed key"),
+        (lambda: draws.draw(KEY, 0, 3, steps=0, batch=1), ValueError, "steps=0"),
+        (lambda: draws.draw(KEY, 0, 3, steps=1, batch=2.5), TypeError, "batch=2.5"),
     ):
         with pytest.raises(error, match=words) as caught:
             call()
@@ -175,13 +175,13 @@ def test_bad_input_gets_one_line():
     wide = partition.iid(
         2**14, 2**13, sizes=np.r_[2**13 + 1, np.ones(2**13 - 1, int)], seed=0
     )
-    with pytest.raises(ValueError, match="clients.batches"):
-        clients.index_table(wide)
+    with pytest.raises(ValueError, match="draws.batches"):
+        draws.index_table(wide)
 
 
 def test_bytes_stay_bytes_on_the_device():
     examples = Examples(np.zeros((4, 2, 2, 1), np.uint8), np.zeros(4, np.int32))
-    data = clients.resident(examples, partition.iid(4, 2, seed=0))
+    data = draws.resident(examples, partition.iid(4, 2, seed=0))
     assert data.examples.inputs.dtype == jnp.uint8
-    batch = clients.batches(data, KEY, 1, steps=1, batch=2)
+    batch = draws.batches(data, KEY, 1, steps=1, batch=2)
     assert datasets.normalise(batch.inputs).dtype == jnp.float32

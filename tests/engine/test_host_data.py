@@ -10,7 +10,7 @@ import pytest
 from configs import default
 from fl_sketch import engine, experiment
 from fl_sketch.data import datasets
-from fl_sketch.experiment import streaming
+from fl_sketch.engine import host_data
 from fl_sketch.protocols import Server
 from tests.experiment.devices import Device
 from tests.meshes import mesh_of
@@ -114,7 +114,7 @@ def state_of(number):
 
 def test_batches_are_gathered_a_round_ahead_also_between_calls():
     script = Script()
-    advance = streaming.advancing(script.draw, script.gather, script.one_round)
+    advance = host_data.advancing(script.draw, script.gather, script.one_round)
     state, report = advance(state_of(0), 3)
     assert report.tolist() == [0, 1, 2]
     advance(state, 2)
@@ -129,7 +129,7 @@ def test_an_error_of_the_reading_thread_reaches_the_caller():
         raise OSError(f"cannot read for round {number}")
 
     script = Script()
-    advance = streaming.advancing(script.draw, gather, script.one_round)
+    advance = host_data.advancing(script.draw, gather, script.one_round)
     with pytest.raises(OSError, match="for round 4"):
         advance(state_of(4), 1)
 
@@ -137,19 +137,19 @@ def test_an_error_of_the_reading_thread_reaches_the_caller():
 def test_data_are_streamed_if_they_do_not_fit(monkeypatch):
     train, mesh = datasets.load("digits").train, mesh_of(2, "clients")
     size = sum(leaf.nbytes for leaf in train)
-    assert streaming.form("auto", train, mesh) == "resident"
-    monkeypatch.setattr(streaming, "HOST_LIMIT", 2 * size)
-    assert streaming.form("auto", train, mesh) == "resident"
-    monkeypatch.setattr(streaming, "HOST_LIMIT", 2 * size - 2)
-    assert streaming.form("auto", train, mesh) == "streamed"
-    assert streaming.form("resident", train, mesh) == "resident"
+    assert host_data.form("auto", train, mesh) == "resident"
+    monkeypatch.setattr(host_data, "HOST_LIMIT", 2 * size)
+    assert host_data.form("auto", train, mesh) == "resident"
+    monkeypatch.setattr(host_data, "HOST_LIMIT", 2 * size - 2)
+    assert host_data.form("auto", train, mesh) == "streamed"
+    assert host_data.form("resident", train, mesh) == "resident"
     assert built("auto").facts["data"] == "streamed"
     assert built("resident").facts["data"] == "resident"
 
 
 def test_room_is_a_share_of_what_is_free():
     devices = [Device(20), Device(60)]
-    assert streaming.room(devices) == streaming.SHARE * 40
+    assert host_data.room(devices) == host_data.SHARE * 40
 
 
 def test_another_form_is_refused():

@@ -1,0 +1,127 @@
+"""Whether model, loss, data and cohorts fit together, told in one line before a run."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fl_sketch import validate
+from fl_sketch.data import Clients
+from fl_sketch.engine import cohort as cohorts
+from fl_sketch.engine.cohort import Sampler
+from fl_sketch.engine.round import State, initial_state
+from fl_sketch.engine.traffic import Traffic, measure_traffic
+from fl_sketch.protocols import Algorithm, Tree
+
+
+def require_made_by(kind: type, how: str, **named: Any) -> None:
+    """Raises a TypeError unless every named argument is of a kind.
+
+    Args:
+      kind: a type.
+      how: what makes it.
+      **named: the arguments.
+    """
+    for name, value in named.items():
+        if not isinstance(value, kind):
+            got = type(value).__name__
+            msg = f"Expected {name} to be made by {how}, got {name} of type {got}."
+            raise TypeError(msg)
+
+
+def floats(params: Any) -> Tree:
+    """Returns parameters as arrays of jax.
+
+    Raises:
+      TypeError: for a leaf that is not an array of floats, naming it.
+    """
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    if not leaves:
+        msg = f"Expected params to be a tree of float arrays, got {params!r}."
+        raise TypeError(msg)
+    for path, leaf in leaves:
+        dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+        if not jnp.issubdtype(dtype, jnp.floating):
+            where = jax.tree_util.keystr(path) or "the root"
+            msg = f"Expected params to be a tree of floats, got {dtype} at {where}."
+            raise TypeError(msg)
+    return jax.tree.map(jnp.asarray, params)
+
+
+def sampler_of(cohort: int | Sampler | None, clients: Clients) -> Sampler:
+    """Returns the sampler of cohorts of these clients.
+
+    Args:
+      cohort: how many clients, or a sampler; None: everyone.
+      clients: all of them.
+    """
+    population = clients.population
+    if cohort is None:
+        return cohorts.everyone(population)
+    if not isinstance(cohort, Sampler):
+        validate.at_least_one(cohort=cohort)
+        validate.at_most(population, "the clients there are", cohort=cohort)
+        return cohorts.fixed_size(population, cohort)
+    if cohort.population != population:
+        msg = (
+            f"Expected cohort to be a sampler of {population} clients, as there are, "
+            f"got one of {cohort.population}."
+        )
+        raise ValueError(msg)
+    return cohort
+
+
+def traffic_of(
+    algorithm: Algorithm, params: Tree, clients: Clients, *, steps: int, batch: int
+) -> Traffic:
+    """Returns what is said in a round of clients with such examples.
+
+    Raises:
+      TypeError, ValueError: where the loss and what it is given do not fit together.
+    """
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            (steps, batch, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(leaf.dtype)
+        ),
+        clients.examples,
+    )
+    try:
+        return measure_traffic(algorithm, params, shapes)
+    except (TypeError, ValueError) as error:
+        if str(error).startswith("Expected"):
+            raise
+        first = str(error).strip().partition("\n")[0]
+        msg = f"Expected loss, params and clients to fit together, got: {first}"
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(
+            msg
+        ) from error
+
+
+def begun(algorithm: Algorithm, params: Tree, population: int, standing: Any) -> State:
+    """Returns the first state, or a copy of that of an earlier run.
+
+    Args:
+      algorithm: the algorithm.
+      params: the first model; of an earlier run only the shapes are read.
+      population: how many clients there are.
+      standing: with the server and the clients of the earlier run, or None.
+
+    Raises:
+      ValueError: for the state of another algorithm, model or population.
+    """
+    if standing is None:
+        return initial_state(algorithm, params, population)
+    fresh = jax.eval_shape(lambda p: initial_state(algorithm, p, population), params)
+    found = State(standing.server, standing.clients)
+    one, other = (
+        jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
+        for tree in (fresh, found)
+    )
+    if one != other:
+        msg = (
+            "Expected state to be that of a run of this algorithm with parameters of "
+            f"these shapes and {population} clients, got another."
+        )
+        raise ValueError(msg)
+    return jax.tree.map(jnp.copy, found)

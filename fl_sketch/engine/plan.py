@@ -1,0 +1,63 @@
+"""What the accountant is told of a run: counted in its program, not in its config."""
+
+from fl_sketch.engine.cohort import Sampler, cut_chance
+from fl_sketch.engine.traffic import Traffic
+from fl_sketch.privacy import accounting
+from fl_sketch.protocols import Mechanism
+from fl_sketch.wire import FLOAT_BITS
+
+
+def plan_of(
+    mechanism: Mechanism,
+    sampler: Sampler,
+    traffic: Traffic,
+    *,
+    rounds: int,
+    relation: str,
+) -> accounting.Plan:
+    """Returns the plan of a run, each of whose exchanges a mechanism guards.
+
+    Args:
+      mechanism: it.
+      sampler: the sampler of the cohorts.
+      traffic: that of the algorithm with this mechanism.
+      rounds: how many.
+      relation: one of `accounting.RELATIONS`.
+
+    Raises:
+      ValueError: in one line, for what no accountant here knows.
+    """
+    if sampler.sampling not in accounting.SAMPLINGS:
+        msg = (
+            "Expected cohorts of everyone, fixed_size or poisson, all clients counting "
+            "alike, with a mechanism, got others, which no accountant here knows."
+        )
+        raise ValueError(msg)
+    if traffic.stateful and sampler.sampling == "fixed":
+        # Who else came to earlier rounds, which such states show, says whether a client
+        # did; an accountant takes every round's sample to be a secret of its own.
+        msg = (
+            "Expected sampling=poisson or everyone where clients keep a state, "
+            "got sampling='fixed'."
+        )
+        raise ValueError(msg)
+    numbers = sum(traffic.sent)
+    if mechanism.smallest and traffic.bits_up != FLOAT_BITS * numbers:
+        msg = (
+            "Expected messages of floats with noise=distributed, "
+            f"got {traffic.bits_up} bits for {numbers} numbers."
+        )
+        raise ValueError(msg)
+    population, size = sampler.population, sampler.size
+    poisson = sampler.sampling == "poisson"
+    return accounting.Plan(
+        steps=rounds,
+        sample=size,
+        population=population,
+        sampling=sampler.sampling,
+        releases=len(traffic.sent),
+        relation=relation,
+        coordinates=(mechanism.drawn or numbers) + mechanism.beside,
+        shares=size if mechanism.smallest else 1,
+        cut=cut_chance(population, size) if poisson else 0.0,
+    )

@@ -1,0 +1,284 @@
+"""The door: an algorithm runs on one's own model and data in one call.
+
+>>> from fl_sketch import algorithms, data
+>>> x, y = jax.random.normal(jax.random.key(0), (60, 3)), np.arange(60) % 2
+>>> loss = lambda w, batch: ((batch[0] @ w - batch[1]) ** 2).mean()
+>>> clients = data.clients((x, y), owners=np.arange(60) % 6)
+>>> algorithm = algorithms.fedavg(loss, client_rate=0.1)
+>>> run = simulate(algorithm, np.zeros(3), clients, key=jax.random.key(1), rounds=8)
+>>> run.params.shape, run.history[-1]["round"], run.history[-1]["bytes_up"]
+((3,), 8, 576)
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from tqdm import auto
+
+from fl_sketch import chacha, validate
+from fl_sketch.data import Clients, draws, streamed
+from fl_sketch.engine import fitting, host_data, ledger
+from fl_sketch.engine.cohort import Sampler
+from fl_sketch.engine.mesh import default_chunk, mesh_over
+from fl_sketch.engine.plan import plan_of
+from fl_sketch.engine.round import Report, State, make_round
+from fl_sketch.engine.rounds import Advance, compile_rounds, run_rounds
+from fl_sketch.engine.traffic import Prices, Traffic, prices
+from fl_sketch.engine.visit import Client
+from fl_sketch.keys import roots_of
+from fl_sketch.privacy import accounting
+from fl_sketch.protocols import Algorithm, Key, Roots, Server, Tree
+
+Row = dict[str, Any]
+MARK = "simulator_only_"  # before what is measured on clients' data in a private run
+CALL_SECONDS = 1.0  # about how long a bar stands still
+
+
+class Standing(NamedTuple):
+    """All that a simulation goes on from."""
+
+    server: Server
+    clients: Client  # leading axis: the population
+    ledger: ledger.Ledger
+
+
+class Run(NamedTuple):
+    """What came of a simulation.
+
+    Attributes:
+      state: what `simulate(state=...)` goes on from.
+      history: a row of every `every` rounds: means of what was reported in them, what
+        `look` found, all bytes since the first round, and what was given away.
+      traffic: what one client says and hears in a round.
+      prices: what it is sent, in bytes.
+    """
+
+    state: Standing
+    history: list[Row]
+    traffic: Traffic
+    prices: Prices
+
+    @property
+    def params(self) -> Tree:
+        """The model after the last round."""
+        return self.state.server.params
+
+
+def secret_roots(seed: int) -> Roots:
+    """Returns roots of a private run: noise, cohorts and batches by the system's bits.
+
+    Args:
+      seed: of what all may know: sketches, and what else clients and server share.
+    """
+    words = chacha.words_of(os.urandom(chacha.KEY_BYTES))
+    return Roots(jax.random.key(seed), chacha.from_words(words))
+
+
+def simulate(
+    algorithm: Algorithm,
+    params: Tree,
+    clients: Clients,
+    *,
+    key: Key | Roots,
+    rounds: int,
+    cohort: int | Sampler | None = None,
+    steps: int = 1,
+    batch: int = 32,
+    batches: str = "fresh",
+    every: int = 10,
+    look: Callable[[Tree], Mapping[str, Any]] = lambda params: {},
+    state: Standing | None = None,
+    download: str = "cheapest",
+    relation: str = "add_remove",
+    delta: float = 1e-5,
+    data: str = "auto",
+    devices: Sequence[jax.Device] | None = None,
+    chunk: int = 0,
+    bar: bool | None = None,
+) -> Run:
+    """Runs an algorithm, and says what it cost.
+
+    Args:
+      algorithm: what clients and server do; with a mechanism the run is private.
+      params: the first model, a tree of floats.
+      clients: examples and whose they are, made by `data.clients`.
+      key: the root of everything random; one that others know protects nobody, and
+        the history then calls a private run simulated: see `secret_roots`.
+      rounds: how many to play.
+      cohort: how many clients take part in a round, all sets alike; or a sampler of
+        `engine`; None: everyone.
+      steps: how many batches a client has in a round.
+      batch: how many examples each.
+      batches: the way they are drawn, one of `data.draws.KINDS`.
+      every: how many rounds lie between two rows of the history.
+      look: `(params) -> {name: value}` for its rows; called as it is, not jitted.
+      state: that of an earlier run of this algorithm, to go on from; `params` are then
+        read for their shapes only. Bytes, privacy and randomness go on as well.
+      download: the way clients come by the model; see `engine.traffic.prices`.
+      relation: whom a mechanism protects, one of `privacy.accounting.RELATIONS`.
+      delta: that of the promise.
+      data: where examples lie: "resident" on the devices; "streamed" from the host,
+        round by round; "auto": by their size.
+      devices: those that share the clients of a round; None: all.
+      chunk: how many clients a device works on at a time; 0: by platform.
+      bar: whether to show a bar; None: in terminals and notebooks.
+
+    Raises:
+      TypeError, ValueError: in one line, for what does not fit together.
+    """
+    validate.at_least_one(rounds=rounds, every=every)
+    fitting.require_made_by(Algorithm, "fl_sketch.algorithms", algorithm=algorithm)
+    fitting.require_made_by(Clients, "data.clients", clients=clients)
+    params, sampler = fitting.floats(params), fitting.sampler_of(cohort, clients)
+    talk = fitting.traffic_of(algorithm, params, clients, steps=steps, batch=batch)
+    gap = clients.population / sampler.size
+    price = prices(algorithm, params, talk, download=download, gap=gap)
+    now = fitting.begun(algorithm, params, clients.population, state)
+    mesh = mesh_over(devices or jax.devices())
+    work = _Work(clients, sampler, steps, batch, batches, every)
+    now, roots = jax.device_put((now, roots_of(key)), NamedSharding(mesh, P()))
+    last = int(now.server.round) + rounds
+    spent = _spent(algorithm, sampler, talk, last, relation=relation, delta=delta)
+    how = "secret" if isinstance(key, Roots) else "simulated"
+    chunk = chunk or default_chunk()
+    advance = work.compiled(algorithm, mesh, now, roots, chunk=chunk, data=data)
+    book = jax.tree.map(
+        np.copy, state.ledger if state else ledger.empty(clients.population)
+    )
+    history = []
+    with _bar(rounds, bar) as shown:
+        for now, reports in _played(advance, now, last, every, shown):
+            done = int(now.server.round)
+            for number, report in enumerate(reports, done - len(reports)):
+                ledger.record(book, price, number, report.simulator_only)
+            epsilon = spent(done)
+            row = _row(done, reports, book, private=bool(epsilon))
+            row |= epsilon and epsilon | {"randomness": how}
+            history.append(row | dict(look(now.server.params)))
+    return Run(Standing(*now, book), history, talk, price)
+
+
+class _Work(NamedTuple):
+    """What clients train on, and who of them."""
+
+    clients: Clients
+    sampler: Sampler
+    steps: int
+    batch: int
+    batches: str
+    every: int
+
+    def compiled(
+        self, algorithm, mesh, state: State, roots: Roots, *, chunk: int, data: str
+    ) -> Advance:
+        """Returns `advance`, for data on the devices or on the host."""
+        sizes = {"steps": self.steps, "batch": self.batch}
+        fetch = draws.fetching(self.batches, **sizes)
+        one_round = make_round(algorithm, fetch, mesh, chunk=chunk)
+        given = {"state": state, "key": roots}
+        if self._form(data, mesh) == "streamed":
+            return host_data.compile_rounds(
+                host_data.drawing(self.sampler, multiple=mesh.size * chunk, **sizes),
+                host_data.on_batches(one_round, lambda starts: self.sampler),
+                mesh,
+                data=streamed.on_host(*self.clients),
+                **given,
+            )
+
+        def rounds(state, key, data, count):
+            return run_rounds(
+                one_round, self.sampler, state, key, data, count, most=self.every
+            )
+
+        resident = draws.resident(*self.clients, device=NamedSharding(mesh, P()))
+        return compile_rounds(rounds, mesh, data=resident, **given)
+
+    def _form(self, wanted: str, mesh) -> str:
+        validate.one_of(("auto", *host_data.FORMS), data=wanted)
+        if self.batches == "fresh":
+            return host_data.form(wanted, self.clients.examples, mesh)
+        if wanted == "streamed":
+            msg = (
+                f"Expected batches='fresh' with data='streamed', got {self.batches!r}."
+            )
+            raise ValueError(msg)
+        return "resident"
+
+
+def _spent(
+    algorithm: Algorithm,
+    sampler: Sampler,
+    talk: Traffic,
+    rounds: int,
+    *,
+    relation: str,
+    delta: float,
+) -> Callable[[int], Row]:
+    """Returns what so many rounds gave away, as a part of a row; nothing: all."""
+    mechanism = algorithm.mechanism
+    if mechanism is None or not mechanism.noise_multiplier:
+        return lambda done: {}
+    plan = plan_of(mechanism, sampler, talk, rounds=rounds, relation=relation)
+    accountant, z = accounting.accountant_for(plan), mechanism.noise_multiplier
+    accounting.require(plan, accountant)
+    accounting.require_delta(plan, delta)
+
+    def spent(done):
+        played = plan._replace(steps=done)
+        epsilon = accounting.spent(played, z, delta=delta, accountant=accountant)
+        return {"epsilon": epsilon, "delta": delta}
+
+    return spent
+
+
+def _played(
+    advance: Advance, state: State, last: int, every: int, shown: Any
+) -> Iterator[tuple[State, list[Report]]]:
+    """Yields the state and the reports of the rounds up to each row of a history."""
+    pace, reports, done = 1, [], int(state.server.round)
+    while done < last:
+        stop = min((done // every + 1) * every, last)
+        count, begin = min(pace, stop - done), time.perf_counter()
+        state, found = advance(state, count)
+        found = jax.device_get(found)
+        reports += [
+            jax.tree.map(lambda leaf, i=i: leaf[i], found) for i in range(count)
+        ]
+        done += count
+        shown.update(count)
+        pace = max(1, int(CALL_SECONDS * count / (time.perf_counter() - begin)))
+        if done == stop:
+            yield state, reports
+            reports = []
+
+
+def _row(
+    done: int, reports: Sequence[Report], book: ledger.Ledger, *, private: bool
+) -> Row:
+    """Returns the part of a row that the engine knows."""
+    heard = [one.simulator_only for one in reports if one.simulator_only.answered.any()]
+    seen = {
+        name: np.mean([one.diagnostics[name] for one in heard] or [np.nan])
+        for name in reports[0].simulator_only.diagnostics
+    }
+    seen |= {"bytes_up": book.up.sum(), "bytes_down": book.down.sum()}
+    released = {
+        name: np.mean([one.released[name] for one in reports])
+        for name in reports[0].released
+    }
+    mark = MARK if private else ""
+    row = {"round": done} | {mark + name: value for name, value in seen.items()}
+    return {name: np.asarray(value).item() for name, value in (row | released).items()}
+
+
+def _bar(rounds: int, shown: bool | None) -> Any:
+    """Returns a progress bar, which is not shown where nobody looks."""
+    notebook = any(one.__module__ == "tqdm.notebook" for one in auto.tqdm.__mro__)
+    hidden = None if shown is None and not notebook else shown is False
+    return auto.tqdm(total=rounds, unit="round", disable=hidden)
