@@ -78,7 +78,8 @@ def traffic_of(
     """Returns what is said in a round of clients with such examples.
 
     Raises:
-      TypeError, ValueError: where the loss and what it is given do not fit together.
+      TypeError, ValueError: where the loss and what it is given do not fit together,
+        caused by the error that says where.
     """
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
@@ -88,11 +89,14 @@ def traffic_of(
     )
     try:
         return measure_traffic(algorithm, params, shapes)
-    except (TypeError, ValueError) as error:
-        if str(error).startswith("Expected"):
-            raise
+    except Exception as error:  # whatever one's own loss raises
         first = str(error).strip().partition("\n")[0]
-        msg = f"Expected loss, params and clients to fit together, got: {first}"
+        if first.startswith("Expected"):
+            raise
+        msg = (
+            "Expected loss, params and clients to fit together, got "
+            f"{type(error).__name__}: {first}"
+        )
         raise (TypeError if isinstance(error, TypeError) else ValueError)(
             msg
         ) from error
@@ -118,7 +122,7 @@ def begun(algorithm: Algorithm, params: Tree, population: int, standing: Any) ->
         jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
         for tree in (fresh, found)
     )
-    if one != other:
+    if one != other or len(standing.ledger.up) != population:
         msg = (
             "Expected state to be that of a run of this algorithm with parameters of "
             f"these shapes and {population} clients, got another."

@@ -108,8 +108,9 @@ def make_round(
         view = jax.tree.map(
             lambda leaf: jax.lax.pcast(leaf, AXIS, to="varying"), server
         )
-        guard = _guard(algorithm, view, weights, denominator, key)
-        visitor = Visitor(algorithm, view, fetch, data, key, guard.weights, chunk)
+        visitor = Visitor(algorithm, view, fetch, data, key, weights, chunk)
+        guard = _guard(visitor, server.round, denominator)
+        visitor = visitor._replace(weights=guard.weights)
         heard = exchange(visitor, guard, server, seats, recompute=recompute)
         served = serve(visitor, guard, server, heard, seats)
         kept = seats.client
@@ -156,12 +157,13 @@ def make_round(
     return run
 
 
-def _guard(algorithm, view: Server, weights, denominator, key) -> Guard:
+def _guard(visitor: Visitor, number, denominator) -> Guard:
     """Returns what stands between the messages of this round and their means."""
-    if algorithm.mechanism is None:
-        return open_mean(weights, denominator, view.round)
-    anyone = round_keys(key, view.round, 0)
-    return guarded(algorithm.mechanism, view.guard, weights, anyone, view.round)
+    mechanism, weights = visitor.algorithm.mechanism, visitor.weights
+    if mechanism is None:
+        return open_mean(weights, denominator, number)
+    anyone = round_keys(visitor.key, number, 0)
+    return guarded(mechanism, visitor.server.guard, weights, anyone, number)
 
 
 def _repeat_last(leaf, extra: int):

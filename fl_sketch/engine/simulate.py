@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -31,7 +32,7 @@ from fl_sketch.engine.round import Report, State, make_round
 from fl_sketch.engine.rounds import Advance, compile_rounds, run_rounds
 from fl_sketch.engine.traffic import Prices, Traffic, prices
 from fl_sketch.engine.visit import Client
-from fl_sketch.keys import roots_of
+from fl_sketch.keys import require_key, roots_of
 from fl_sketch.privacy import accounting
 from fl_sketch.protocols import Algorithm, Key, Roots, Server, Tree
 
@@ -135,6 +136,9 @@ def simulate(
     validate.at_least_one(rounds=rounds, every=every)
     fitting.require_made_by(Algorithm, "fl_sketch.algorithms", algorithm=algorithm)
     fitting.require_made_by(Clients, "data.clients", clients=clients)
+    if state is not None:
+        fitting.require_made_by(Standing, "engine.simulate", state=state)
+    require_key(roots_of(key).secret)
     params, sampler = fitting.floats(params), fitting.sampler_of(cohort, clients)
     talk = fitting.traffic_of(algorithm, params, clients, steps=steps, batch=batch)
     gap = clients.population / sampler.size
@@ -144,24 +148,22 @@ def simulate(
     work = _Work(clients, sampler, steps, batch, batches, every)
     now, roots = jax.device_put((now, roots_of(key)), NamedSharding(mesh, P()))
     last = int(now.server.round) + rounds
-    spent = _spent(algorithm, sampler, talk, last, relation=relation, delta=delta)
-    how = "secret" if isinstance(key, Roots) else "simulated"
+    promise = {"relation": relation, "delta": delta}
+    spent = _spent(algorithm, sampler, talk, last, key, **promise)
     chunk = chunk or default_chunk()
     advance = work.compiled(algorithm, mesh, now, roots, chunk=chunk, data=data)
-    book = jax.tree.map(
-        np.copy, state.ledger if state else ledger.empty(clients.population)
-    )
-    history = []
+    book = state.ledger if state else ledger.empty(clients.population)
+    book, history = jax.tree.map(np.copy, book), []
     with _bar(rounds, bar) as shown:
-        for now, reports in _played(advance, now, last, every, shown):
-            done = int(now.server.round)
+        for reached, reports in _played(advance, now, last, every, shown):
+            done = int(reached.server.round)
             for number, report in enumerate(reports, done - len(reports)):
                 ledger.record(book, price, number, report.simulator_only)
-            epsilon = spent(done)
-            row = _row(done, reports, book, private=bool(epsilon))
-            row |= epsilon and epsilon | {"randomness": how}
-            history.append(row | dict(look(now.server.params)))
-    return Run(Standing(*now, book), history, talk, price)
+            model = jax.tree.map(jnp.copy, reached.server.params)  # may be kept
+            given_away = spent(done)
+            row = _row(done, reports, book, private=bool(given_away))
+            history.append(row | given_away | _plain(look(model)))
+    return Run(Standing(*reached, book), history, talk, price)
 
 
 class _Work(NamedTuple):
@@ -205,7 +207,8 @@ class _Work(NamedTuple):
             return host_data.form(wanted, self.clients.examples, mesh)
         if wanted == "streamed":
             msg = (
-                f"Expected batches='fresh' with data='streamed', got {self.batches!r}."
+                "Expected batches='fresh' with data='streamed', "
+                f"got batches={self.batches!r}."
             )
             raise ValueError(msg)
         return "resident"
@@ -216,6 +219,7 @@ def _spent(
     sampler: Sampler,
     talk: Traffic,
     rounds: int,
+    key: Key | Roots,
     *,
     relation: str,
     delta: float,
@@ -228,11 +232,12 @@ def _spent(
     accountant, z = accounting.accountant_for(plan), mechanism.noise_multiplier
     accounting.require(plan, accountant)
     accounting.require_delta(plan, delta)
+    how = "secret" if isinstance(key, Roots) else "simulated"
 
     def spent(done):
         played = plan._replace(steps=done)
         epsilon = accounting.spent(played, z, delta=delta, accountant=accountant)
-        return {"epsilon": epsilon, "delta": delta}
+        return {"epsilon": epsilon, "delta": delta, "randomness": how}
 
     return spent
 
@@ -274,7 +279,15 @@ def _row(
     }
     mark = MARK if private else ""
     row = {"round": done} | {mark + name: value for name, value in seen.items()}
-    return {name: np.asarray(value).item() for name, value in (row | released).items()}
+    return _plain(row | released)
+
+
+def _plain(row: Mapping[str, Any]) -> Row:
+    """Returns a row with Python's numbers for arrays of one."""
+    return {
+        name: value.item() if getattr(value, "shape", None) == () else value
+        for name, value in row.items()
+    }
 
 
 def _bar(rounds: int, shown: bool | None) -> Any:

@@ -78,7 +78,7 @@ def test_clipping_holds_a_client_of_heavy_tails():
 
     def estimate(limit):
         channel = channels.clipped(channels.exact(), limit)
-        each = jax.vmap(lambda update: through(channel, update).own)(heavy)
+        each = jax.vmap(lambda update: through(channel, update).delivery.own)(heavy)
         return each.mean(axis=0)
 
     error = [float(jnp.linalg.norm(estimate(c) - 1)) for c in (5.0, 0.0)]

@@ -1,0 +1,247 @@
+"""`engine.simulate` is the engine's own rounds, and says what does not fit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fl_sketch import algorithms, data, engine, sketch
+from fl_sketch.data import draws
+from fl_sketch.privacy import accounting, bounding, mechanism
+from tests.simulation import KEY
+
+COUNT, POPULATION = 90, 9
+INPUTS = np.asarray(jax.random.normal(jax.random.key(3), (COUNT, 4)))
+TARGETS = (INPUTS @ np.array([1.0, -2.0, 0.5, 0.0])).astype(np.float32)
+CLIENTS = data.clients((INPUTS, TARGETS), np.arange(COUNT) % POPULATION)
+PARAMS = {"w": np.zeros(4, np.float32)}
+WORK = {"key": KEY, "cohort": 4, "steps": 2, "batch": 5, "every": 3, "bar": False}
+
+
+def loss(params, batch):
+    inputs, targets = batch
+    return jnp.mean((inputs @ params["w"] - targets) ** 2)
+
+
+SAFL = algorithms.safl(
+    loss, sketch=sketch.count_sketch(2), client_rate=0.05, server=optax.adam(0.05)
+)
+EF21 = algorithms.sketched_sgd(
+    loss, sketch=sketch.count_sketch(2, rows=3), server_rate=0.05, heavy=1
+)
+NOISY = mechanism.central(bounding.clip(1.0), noise_multiplier=2.0, denominator=4)
+
+
+def same(one, other):
+    return all(
+        np.array_equal(a, b)
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    )
+
+
+def test_it_is_the_engines_own_rounds():
+    run = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=7, **WORK)
+    mesh = engine.mesh_over(jax.devices())
+    fetch = draws.fetching("fresh", steps=2, batch=5)
+    one_round = jax.jit(engine.make_round(SAFL, fetch, mesh))
+    sampler = engine.fixed_size(POPULATION, 4)
+    state = engine.initial_state(SAFL, jax.tree.map(jnp.asarray, PARAMS), POPULATION)
+    resident = draws.resident(CLIENTS.examples, CLIENTS.partition)
+    losses = []
+    for _ in range(7):
+        state, report = engine.run_rounds(
+            one_round, sampler, state, KEY, resident, 1, most=1
+        )
+        losses.append(report.simulator_only.diagnostics["loss"].item())
+    np.testing.assert_allclose(run.params["w"], state.server.params["w"], rtol=1e-6)
+    assert [row["round"] for row in run.history] == [3, 6, 7]
+    np.testing.assert_allclose(run.history[1]["loss"], np.mean(losses[3:6]), rtol=1e-6)
+    assert run.history[-1]["bytes_up"] == 7 * 4 * 2 * 4
+    assert run.history[-1]["bytes_down"] == run.state.ledger.down.sum()
+    assert "epsilon" not in run.history[-1]
+
+
+@pytest.mark.parametrize("algorithm", [SAFL, EF21], ids=["safl", "client state"])
+def test_it_goes_on_to_the_bit_from_a_state_that_is_not_used_up(algorithm):
+    whole = engine.simulate(algorithm, PARAMS, CLIENTS, rounds=7, **WORK)
+    begun = engine.simulate(algorithm, PARAMS, CLIENTS, rounds=4, **WORK)
+    for _ in range(2):
+        ended = engine.simulate(
+            algorithm, PARAMS, CLIENTS, rounds=3, state=begun.state, **WORK
+        )
+        assert same(ended.state, whole.state)
+        assert ended.history[-1] == whole.history[-1]
+
+
+def test_data_on_the_host_give_the_same_run_to_the_bit(tmp_path):
+    np.save(tmp_path / "inputs.npy", INPUTS)
+    mapped = np.load(tmp_path / "inputs.npy", mmap_mode="r")
+    clients = data.clients((mapped, TARGETS), CLIENTS.partition)
+    runs = [
+        engine.simulate(SAFL, PARAMS, clients, rounds=5, data=form, **WORK)
+        for form in ("resident", "streamed")
+    ]
+    assert same(runs[0].state, runs[1].state) and runs[0].history == runs[1].history
+
+
+def test_devices_and_chunks_change_last_bits_only():
+    one, two = (
+        engine.simulate(
+            SAFL, PARAMS, CLIENTS, rounds=5, devices=jax.devices()[:n], chunk=n, **WORK
+        )
+        for n in (1, 2)
+    )
+    np.testing.assert_allclose(one.params["w"], two.params["w"], rtol=1e-5)
+    assert one.history[-1]["bytes_up"] == two.history[-1]["bytes_up"]
+
+
+def test_what_is_looked_at_may_be_kept():
+    kept = []
+
+    def look(params):
+        kept.append(params)
+        return {"far": jnp.abs(params["w"]).sum()}
+
+    run = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=6, look=look, **WORK)
+    fars = [float(jnp.abs(params["w"]).sum()) for params in kept]
+    assert [row["far"] for row in run.history] == fars and len(fars) == 2
+
+
+def test_a_mechanism_makes_it_private_and_history_says_for_which_epsilon():
+    private = SAFL._replace(mechanism=NOISY)
+    work = WORK | {"cohort": engine.poisson(POPULATION, 4)}
+    run = engine.simulate(private, PARAMS, CLIENTS, rounds=4, **work)
+    row = run.history[-1]
+    plan = accounting.Plan(4, 4, POPULATION, coordinates=2)
+    assert row["epsilon"] == pytest.approx(
+        accounting.epsilon(plan, 2.0, delta=1e-5), rel=1e-3
+    )
+    assert row["randomness"] == "simulated" and "simulator_only_loss" in row
+    assert not {"loss", "bytes_up"} & {*row}
+    work["key"] = engine.secret_roots(0)
+    other = engine.simulate(private, PARAMS, CLIENTS, rounds=4, **work)
+    assert other.history[-1]["randomness"] == "secret"
+    assert other.history[-1]["epsilon"] == row["epsilon"]
+    assert not same(other.params, run.params)
+    exact = engine.simulate(
+        private, PARAMS, CLIENTS, rounds=4, relation="replace_one", **WORK
+    )
+    assert exact.history[-1]["epsilon"] > 0
+
+
+@pytest.mark.parametrize(
+    "cohort",
+    [
+        engine.with_replacement(POPULATION, 4),
+        engine.weighted(engine.poisson(POPULATION, 4), lambda ids: ids + 1.0),
+    ],
+    ids=["replacement", "weighted"],
+)
+def test_cohorts_that_no_accountant_knows_are_refused(cohort):
+    private = SAFL._replace(mechanism=NOISY)
+    with pytest.raises(ValueError, match="no accountant here knows"):
+        engine.simulate(private, PARAMS, CLIENTS, rounds=2, **WORK | {"cohort": cohort})
+
+
+def test_a_key_of_the_loss_is_its_own_in_every_round_step_and_client():
+    def shaken(params, batch, key):
+        return loss(params, batch) + params["w"][0] * jax.random.normal(key)
+
+    drawn = []
+
+    def one(params, batch, key):
+        jax.debug.callback(
+            lambda words: drawn.append(tuple(words.tolist())), jax.random.key_data(key)
+        )
+        return loss(params, batch) + 0 * params["w"][0]
+
+    plain = algorithms.fedavg(one, client_rate=0.05)
+    alone = {"devices": jax.devices()[:1]}  # on more, empty places work as well
+    engine.simulate(plain, PARAMS, CLIENTS, rounds=3, **WORK, **alone)
+    jax.effects_barrier()
+    assert len({*drawn}) == len(drawn) == 3 * 4 * 2
+    noisy = algorithms.fedavg(shaken, client_rate=0.05)
+    whole = engine.simulate(noisy, PARAMS, CLIENTS, rounds=5, **WORK)
+    begun = engine.simulate(noisy, PARAMS, CLIENTS, rounds=2, **WORK)
+    ended = engine.simulate(noisy, PARAMS, CLIENTS, rounds=3, state=begun.state, **WORK)
+    assert same(ended.params, whole.params)
+    quiet = engine.simulate(
+        algorithms.fedavg(loss, client_rate=0.05), PARAMS, CLIENTS, rounds=5, **WORK
+    )
+    assert not same(quiet.params, whole.params)
+
+
+def fedavg(own):
+    return algorithms.fedavg(own, client_rate=0.1)
+
+
+OTHER = data.clients((INPUTS, TARGETS), np.arange(COUNT) % 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        ({"algorithm": loss}, TypeError, "algorithm to be made by .*type function"),
+        ({"clients": (INPUTS, TARGETS)}, TypeError, "clients to be made by data.cl"),
+        ({"params": {"w": np.zeros(4, int)}}, TypeError, r"floats, got int64 at \['w'"),
+        ({"params": {}}, TypeError, "params to be a tree of float arrays"),
+        ({"params": {"w": np.zeros(3)}}, TypeError, "fit together, got TypeError"),
+        ({"params": {"v": np.zeros(4)}}, ValueError, "together, got KeyError: 'w'"),
+        ({"algorithm": fedavg(lambda p: 0.0)}, TypeError, r"loss to take .*got \(p\)"),
+        ({"algorithm": fedavg(3)}, TypeError, "loss to be a function .*got 3"),
+        (
+            {"algorithm": fedavg(lambda p, b: p["w"])},
+            TypeError,
+            r"loss to return one float, got float32 of shape \(4,\)",
+        ),
+        ({"key": 0}, TypeError, "key to be one typed key"),
+        ({"rounds": 0}, ValueError, "rounds"),
+        ({"every": 0}, ValueError, "every"),
+        ({"cohort": 10}, ValueError, "cohort <= 9"),
+        ({"cohort": engine.everyone(5)}, ValueError, "cohort .*got one of 5"),
+        ({"batches": "all"}, ValueError, "batches='all'"),
+        ({"data": "disk"}, ValueError, "data='disk'"),
+        ({"data": "streamed", "batches": "whole"}, ValueError, "batches='whole'"),
+        ({"download": "all"}, ValueError, "download='all'"),
+        ({"state": 1}, TypeError, "state to be made by .* of type int"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(change, kind, words):
+    given = {"algorithm": SAFL, "params": PARAMS, "clients": CLIENTS, "rounds": 2}
+    with pytest.raises(kind, match=words) as raised:
+        engine.simulate(**WORK | given | change)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_state_of_another_algorithm_or_population_is_refused():
+    begun = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=1, **WORK)
+    for algorithm, clients in ((EF21, CLIENTS), (SAFL, OTHER)):
+        with pytest.raises(ValueError, match="Expected state to be that of a run"):
+            engine.simulate(
+                algorithm,
+                PARAMS,
+                clients,
+                rounds=1,
+                state=begun.state,
+                **WORK | {"cohort": 2},
+            )
+
+
+@pytest.mark.parametrize(
+    ("examples", "owners", "words"),
+    [
+        ((INPUTS, TARGETS[:5]), np.arange(COUNT), r"shapes \(90, 4\), \(5,\)"),
+        ((), np.arange(COUNT), "got shapes none"),
+        ((INPUTS, 3.0), np.arange(COUNT), r"\(90, 4\), \(\)"),
+        (np.array(["a"] * 4), np.arange(4), "to be numbers, got <U1"),
+        (np.array([2**40]), [0], r"lie in \[-2\^31"),
+        (INPUTS, np.arange(5), "90 integers or strings"),
+        (INPUTS, np.arange(COUNT) / 2, "integers or strings.*float64"),
+        (INPUTS, data.iid(200, 3, seed=0), "whose last example is 199"),
+    ],
+)
+def test_examples_that_cannot_be_are_refused_in_one_line(examples, owners, words):
+    with pytest.raises((ValueError, TypeError), match=words) as raised:
+        data.clients(examples, owners)
+    assert "\n" not in str(raised.value)
