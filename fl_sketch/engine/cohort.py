@@ -4,6 +4,7 @@ A sampler is a function of the round's key; cohorts of one sampler have one leng
 so that rounds share a program. Unused places carry weight zero.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -34,7 +35,8 @@ class Cohort(NamedTuple):
         return self.weights > 0 if self.invited is None else self.invited
 
 
-class Sampler(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Sampler:
     """A way to draw cohorts, and what an accountant must know of it.
 
     Attributes:
@@ -172,7 +174,7 @@ def with_dropout(sampler: Sampler, dropout: float) -> Sampler:
         total = jnp.maximum(jnp.sum(weights), 1e-9)
         return Cohort(cohort.ids, weights, total, cohort.asked)
 
-    return sampler._replace(draw=draw)
+    return dataclasses.replace(sampler, draw=draw)
 
 
 def weighted(
@@ -201,7 +203,7 @@ def weighted(
             total = cohort.denominator * average
         return Cohort(cohort.ids, own, total, cohort.asked)
 
-    return sampler._replace(draw=draw, sampling="")
+    return dataclasses.replace(sampler, draw=draw, sampling="")
 
 
 def _equal_weights(ids: jax.Array) -> Cohort:

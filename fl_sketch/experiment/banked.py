@@ -6,6 +6,7 @@ the rows of its cohort are sent, and after it those of the clients who answered 
 written back, so that devices hold one cohort's.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -66,7 +67,7 @@ def at_places(sampler: Sampler) -> Sampler:
         cohort = sampler(key)
         return cohort._replace(rows=jnp.arange(cohort.ids.size, dtype=jnp.int32))
 
-    return sampler._replace(draw=draw)
+    return dataclasses.replace(sampler, draw=draw)
 
 
 def start(state: engine.State, population: int) -> engine.State:

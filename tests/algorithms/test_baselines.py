@@ -304,10 +304,9 @@ def test_memory_of_the_server_is_what_marina_steps_back_by():
     )
     state, _ = run(algorithm, rounds=3)
     older, _ = run(algorithm, rounds=2)
-    average, count = state.server.memory
+    average = state.server.memory
     back = jax.tree.map(lambda x, g: x + 0.1 * g, state.server.params, average)
     chex.assert_trees_all_close(back, older.server.params, rtol=1e-5, atol=1e-6)
-    assert int(count) == 3
 
 
 def test_1_bit_adam_leaves_alone_what_has_no_gradient():

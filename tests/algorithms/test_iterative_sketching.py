@@ -162,11 +162,8 @@ def test_the_engine_follows_the_papers_lines():
 
 def test_the_server_rate_may_be_a_schedule():
     falling = optax.cosine_decay_schedule(1.0, ROUNDS, alpha=0.1)
-    params, means = run_and_listen(sketch.gaussian(8), falling)
-    again = compiled(
-        functools.partial(algorithms.replay, sketch.gaussian(8), server_rate=falling)
-    )(PARAMS, sketch_keys(KEY, ROUNDS), means)
-    chex.assert_trees_all_close(again, params, rtol=1e-6)
+    algorithm, params, means = run_and_listen(sketch.gaussian(8), falling)
+    chex.assert_trees_all_equal(replayed(algorithm, means).params, params)
 
 
 def test_channels_that_do_not_clip_are_left_alone():

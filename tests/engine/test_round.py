@@ -12,7 +12,7 @@ import pytest
 from fl_sketch import channels, engine, local, sketch
 from fl_sketch.engine.cohort import padded
 from fl_sketch.keys import Purpose, for_purpose, round_keys
-from fl_sketch.protocols import Algorithm, Channel, Delivery, Memory
+from fl_sketch.protocols import Algorithm, Channel, Delivery
 from tests.meshes import mesh_of
 from tests.oracles import rounds as oracle
 from tests.quadratics import (
@@ -177,8 +177,9 @@ def test_an_empty_cohort_changes_nothing_but_the_round():
 def leaky(what):
     """Returns channels whose estimate is, or depends on, this client's own update."""
 
-    def mean(update, memory, keys, link):
-        average = link.mean(update)
+    def talk(update, memory, keys, round):
+        del round
+        average = yield update
         estimate = {
             "own update": update,
             "a part of it": jax.tree.map(lambda m, u: m + 0 * u, average, update),
@@ -186,9 +187,9 @@ def leaky(what):
                 lambda m: m + jax.random.normal(keys.own, m.shape), average
             ),
         }[what]
-        return Delivery(estimate, update, 0), memory
+        return Delivery(estimate, update), memory
 
-    return Channel(lambda params: Memory((), ()), mean)
+    return Channel(talk)
 
 
 @pytest.mark.parametrize("what", ["own update", "a part of it", "own key"])
@@ -199,12 +200,13 @@ def test_a_leak_around_the_mean_is_refused_when_the_round_is_built(what):
 
 
 def test_a_channel_without_an_exchange_is_refused():
-    silent = Channel(
-        lambda params: Memory((), ()),
-        lambda update, memory, keys, mean: (Delivery(PARAMS, update, 0), memory),
-    )
+    def talk(update, memory, keys, round):
+        del keys, round
+        return Delivery(PARAMS, update), memory
+
+    silent = Channel(talk)
     algorithm = Algorithm(local.sgd_steps(loss, SGD), silent, optax.sgd(1.0))
-    with pytest.raises(RuntimeError, match="exchange"):
+    with pytest.raises(TypeError, match="yield its messages, got none"):
         simulate(algorithm)
 
 

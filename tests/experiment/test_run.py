@@ -52,7 +52,7 @@ def test_the_same_seed_makes_the_same_bytes(whole, tmp_path):
     assert numbers(tmp_path) == numbers(whole)
 
 
-def stop_at(folder, number, monkeypatch):
+def stop_at(folder, number, monkeypatch, **changes):
     """Runs until the first call that ends at or after a round, then SIGTERM."""
     came = []
 
@@ -71,7 +71,7 @@ def stop_at(folder, number, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(display, "bar", bar)
         with pytest.raises(experiment.Stopped, match="stopped after round"):
-            run(folder)
+            run(folder, **changes)
     return came[0]
 
 

@@ -318,7 +318,7 @@ def test_bounded_before_the_sketch_is_the_sketch_of_the_private_sum():
     bounded = jax.vmap(bounding.clip(C).apply)((1 - 0.9**STEPS) * -optima(CLIENTS))
     shared = round_keys(KEY, 0, 0).shared
     message = COUNT.apply(shared, bounded.mean(0))
-    expected = -COUNT.estimate(shared, message, D)
+    expected = -COUNT.transpose(shared, message, D)
     np.testing.assert_allclose(
         flat(state.server.params), expected, rtol=1e-4, atol=1e-6
     )

@@ -1,0 +1,111 @@
+"""A method that a config file registers: trained, swept, compared, private, resumed."""
+
+import csv
+import json
+
+import pytest
+
+from fl_sketch.algorithms import catalog
+from fl_sketch.compressors import top_k
+from tests.experiment.test_run import numbers, run, stop_at
+from tests.launching import launch
+
+METHOD = """
+import optax
+from configs import default
+from fl_sketch import channels, compressors, local
+from fl_sketch.algorithms import catalog
+from fl_sketch.experiment.comparison import Comparison, Method
+from fl_sketch.protocols import Algorithm
+
+
+def heavy_server(loss, *, client_rate, server, k=20):
+    return Algorithm(
+        local.sgd_steps(loss, optax.sgd(client_rate)),
+        channels.error_feedback(channels.compressed(compressors.top_k(k))),
+        server,
+    )
+
+
+catalog.register(catalog.Method("heavy_server", heavy_server))
+
+
+def get_config():
+    config = default.get_config()
+    config.algorithm, config.model.name = "heavy_server", "logistic"
+    config.rounds, config.eval_every, config.checkpoint_every = 6, 2, 2
+    return config
+
+
+def get_comparison():
+    return Comparison(get_config(), {"mine": Method({}), "SAFL": Method({"algorithm": "safl"})}, seeds=(0, 1))
+"""  # noqa: E501
+D, K, COHORT = 650, 20, 10
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("own") / "own.py"
+    path.write_text(METHOD)
+    return path
+
+
+def test_train_goes_on_and_counts_the_bytes_of_the_encoded_messages(config, tmp_path):
+    def train(folder, *more):
+        done = launch(
+            "launch.train",
+            f"--config={config}",
+            f"--workdir={tmp_path / folder}",
+            *more,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    train("whole")
+    summary = json.loads((tmp_path / "whole/summary.json").read_text())
+    each = -(-top_k(K).bits(D) // 8)
+    assert summary["bytes_up_total"] == 6 * COHORT * each
+    assert summary["client_state_bytes"] == 20 * D * 4
+    assert "not read" in train("noted", "--config.sketch.rows=3", "--config.rounds=2")
+
+
+def test_a_private_one_that_is_stopped_goes_on_to_the_bit(tmp_path, monkeypatch):
+    exec(METHOD, {})  # as a notebook would have it
+    keys = {
+        "algorithm": "heavy_server",
+        "privacy__bound": "clip",
+        "privacy__noise_multiplier": 1.0,
+        "privacy__randomness": "seed",
+    }
+    summary, _ = run(tmp_path / "whole", **keys)
+    assert summary["epsilon"] > 0 and summary["releases"] == 1
+    stop_at(tmp_path / "stopped", 5, monkeypatch, **keys)
+    run(tmp_path / "stopped", **keys)
+    (rows, files), (ours, own) = (numbers(tmp_path / f) for f in ("whole", "stopped"))
+    assert rows == ours and files[-1] == own[-1]
+
+
+def test_a_sweep_has_it(config, tmp_path):
+    done = launch(
+        "launch.sweep", f"--config={config}", f"--workdir={tmp_path / 'out'}",
+        "--over=client.rate=0.03,0.1", "--over=seed=0,1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with open(tmp_path / "out/sweep.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len({row["point"] for row in rows}) == 4
+
+
+def test_a_comparison_has_it(config, tmp_path):
+    done = launch(
+        "launch.compare", f"--config={config}", f"--workdir={tmp_path / 'out'}",
+        "--set=rounds=2",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "| mine | " in done.stdout and "| SAFL | " in done.stdout
+
+
+def test_names_of_the_project_are_kept():
+    with pytest.raises(ValueError, match="not taken, got name='safl'"):
+        catalog.register(catalog.Method("safl", lambda loss: loss))
+    assert catalog.method("safl").theorem == "safl"
