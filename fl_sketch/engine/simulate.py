@@ -11,7 +11,9 @@
 """
 
 import os
+import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from tqdm import auto
 
 from fl_sketch import chacha, validate
 from fl_sketch.data import Clients, draws, streamed
@@ -292,6 +293,9 @@ def _plain(row: Mapping[str, Any]) -> Row:
 
 def _bar(rounds: int, shown: bool | None) -> Any:
     """Returns a progress bar, which is not shown where nobody looks."""
-    notebook = any(one.__module__ == "tqdm.notebook" for one in auto.tqdm.__mro__)
-    hidden = None if shown is None and not notebook else shown is False
-    return auto.tqdm(total=rounds, unit="round", disable=hidden)
+    with warnings.catch_warnings():  # it would like a notebook to have widgets
+        warnings.simplefilter("ignore")
+        from tqdm import auto
+    if shown is None:
+        shown = "ipykernel" in sys.modules or sys.stderr.isatty()
+    return auto.tqdm(total=rounds, unit="round", disable=not shown)

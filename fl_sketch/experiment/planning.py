@@ -172,7 +172,8 @@ def cohort_size(config: ConfigDict) -> int:
 def _costs(config: ConfigDict, experiment: Experiment) -> list[str]:
     facts, prices = experiment.facts, experiment.prices
     clients, up = cohort_size(config), facts["bytes_up_planned"]
-    followed = prices.follow.missed + prices.follow.always
+    rounds_away = config.data.clients / clients
+    followed = round(prices.follow.missed * rounds_away) + prices.follow.always
     down = followed if prices.followed else prices.model
     said = [
         f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
