@@ -82,6 +82,28 @@ def test_files_fit_their_sizes_and_none_is_a_drawer():
         assert not set(path.stem.split("_")) & {"utils", "util", "helpers", "common"}
 
 
+def code_lines(function):
+    """Returns how many lines a function's body has beside its docstrings."""
+    parts = [n for n in ast.walk(function) if isinstance(n, ast.FunctionDef)]
+    said = sum(
+        part.body[0].end_lineno - part.body[0].lineno + 1
+        for part in parts
+        if ast.get_docstring(part)
+    )
+    return function.end_lineno - function.body[0].lineno + 1 - said
+
+
+ENGINE = [p for p in FILES if place(p) in ("engine", "channels", "talks", "protocols")]
+
+
+@pytest.mark.parametrize("path", ENGINE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_functions_of_the_engine_are_short(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            assert code_lines(node) <= 40, f"{path}:{node.lineno} {node.name}"
+            assert len(node.args.args) <= 6, f"{path}:{node.lineno} {node.name}"
+
+
 def test_only_the_catalogue_asks_for_an_algorithm_by_its_name():
     names = {*catalog.methods()}
     for path in FILES:

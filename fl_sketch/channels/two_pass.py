@@ -6,13 +6,23 @@ sketch. Second exchange: the mean of the exact values there.
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fl_sketch import trees, validate
 from fl_sketch.keys import Purpose, apart
-from fl_sketch.protocols import Channel, Delivery, Field, Linear, Sketch, Told
+from fl_sketch.protocols import (
+    Channel,
+    Delivery,
+    Field,
+    Key,
+    Linear,
+    Message,
+    Sketch,
+    Told,
+)
 from fl_sketch.sketch import heavy_coordinates
 
 VALUES = ("exact", "fresh", "estimated")
@@ -68,44 +78,57 @@ def heaprix(op: Sketch, k: int, *, values: str = "exact") -> Channel:
 
     def talk(update, memory, keys, round):
         vector = trees.ravel(update).astype(jnp.float32)
-        d, key, counted = vector.size, keys.shared, round.counted
-        other = apart(key, Purpose.REST)
-
-        def sketch(x):
-            return op.apply(key, x)
-
-        def answer(index, x):
-            """Returns a client's second message, linear in its update."""
-            if values == "exact":
-                return x[index]
-            rest = x.at[index].set(0.0, unique_indices=True)
-            return x[index], op.apply(other, rest)
-
-        def decoded(message, index, second):
-            if values == "estimated":
-                heavy = _placed(op.estimate(key, message, d)[index], index, d)
-            elif values == "fresh":
-                found, rest = second
-                rest = op.estimate(other, rest, d)  # zero at the heavy places
-                return rest.at[index].set(found, unique_indices=True)
-            else:
-                heavy = _placed(second, index, d)
-            return heavy + op.estimate(key, message - op.apply(key, heavy), d)
-
-        heard, own = (yield Linear(sketch, vector)), counted(sketch(vector))
-        index = heavy_coordinates(op, key, heard, d, k)
-        own_index = heavy_coordinates(op, key, own, d, k)
+        d, counted = vector.size, round.counted
+        code = _Code(op, values, keys.shared, d)
+        heard, own = (yield Linear(code.first, vector)), counted(code.first(vector))
+        index = heavy_coordinates(op, keys.shared, heard, d, k)
+        own_index = heavy_coordinates(op, keys.shared, own, d, k)
         second = own_second = None
         if values != "estimated":
             index = yield Told(index, _indices(k, d))
-            second = yield Linear(functools.partial(answer, index), vector)
-            own_second = counted(answer(own_index, vector))
+            second = yield Linear(functools.partial(code.second, index), vector)
+            own_second = counted(code.second(own_index, vector))
         unravel = trees.unraveler(update)
-        estimate = unravel(decoded(heard, index, second))
-        own = unravel(decoded(own, own_index, own_second))
+        estimate = unravel(code.decoded(heard, index, second))
+        own = unravel(code.decoded(own, own_index, own_second))
         return Delivery(estimate, own), memory
 
     return Channel(talk)
+
+
+class _Code(NamedTuple):
+    """HEAPRIX's two messages of a vector of length d, and what is made of them."""
+
+    op: Sketch
+    values: str
+    key: Key
+    d: int
+
+    @property
+    def other(self) -> Key:
+        return apart(self.key, Purpose.REST)
+
+    def first(self, x: jax.Array) -> Message:
+        return self.op.apply(self.key, x)
+
+    def second(self, index: jax.Array, x: jax.Array) -> Message:
+        if self.values == "exact":
+            return x[index]
+        rest = x.at[index].set(0.0, unique_indices=True)
+        return x[index], self.op.apply(self.other, rest)
+
+    def decoded(self, first: Message, index: jax.Array, second: Message) -> jax.Array:
+        estimate, d = self.op.estimate, self.d
+        if self.values == "estimated":
+            heavy = _placed(estimate(self.key, first, d)[index], index, d)
+        elif self.values == "fresh":
+            found, rest = second
+            rest = estimate(self.other, rest, d)  # zero at the heavy places
+            return rest.at[index].set(found, unique_indices=True)
+        else:
+            heavy = _placed(second, index, d)
+        left = first - self.op.apply(self.key, heavy)
+        return heavy + estimate(self.key, left, d)
 
 
 def columns(op: Sketch) -> int:

@@ -6,7 +6,7 @@ take the same mean and the same step. The models stay equal without ever being s
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,17 @@ from fl_sketch.engine.graph import Graph
 from fl_sketch.engine.round import State, initial_server
 from fl_sketch.engine.visit import Client, Fetch, first
 from fl_sketch.keys import Purpose, apart, roots_of, round_keys
-from fl_sketch.protocols import Algorithm, Key, Memory, Message, Roots, Round, Tree
+from fl_sketch.protocols import (
+    Algorithm,
+    Key,
+    Keys,
+    Memory,
+    Message,
+    Roots,
+    Round,
+    Tree,
+    Work,
+)
 
 
 def initial_nodes(algorithm: Algorithm, params: Tree, nodes: int) -> State:
@@ -63,53 +73,62 @@ def make_gossip_round(
     _require_open(algorithm)
 
     def run(state: State, key: Key | Roots, data) -> State:
-        servers, clients = state
-        public = roots_of(key).public
-        nodes = jnp.arange(graph.nodes, dtype=jnp.int32)
-
-        def keys_of(server, node):
-            open_to_all = round_keys(public, server.round, node).server
-            return round_keys(key, server.round, node)._replace(server=open_to_all)
-
-        def work_of(row):
-            server, client, node = row
-            own = apart(keys_of(server, node).own, Purpose.BATCHES)
-            batches = fetch(data, node, None, own)
-            return algorithm.local.run(
-                server, client.local, batches, keys_of(server, node)
-            )
-
-        def turn(row, work, means):
-            server, client, node = row
-            memory = Memory(client.memory, server.memory)
-            everyone = Round(server.round, denominator=graph.nodes, present=graph.nodes)
-            arguments = (work.update, memory, keys_of(server, node), everyone)
-            return talks.play(algorithm.uplink, arguments, means)
-
-        def message(args):
-            return talks.message(turn(*args).sent)
-
-        def after(args):
-            row, work, means = args
-            server, _, node = row
-            end = turn(row, work, means)
-            new = server._replace(memory=end.memory.server)
-            keys, estimate = keys_of(server, node), end.delivery.estimate
-            new = talks.serve(algorithm, new, estimate, keys)
-            local = algorithm.local.finish(work.state, end.delivery)
-            return State(new, Client(local, end.memory.client))
-
-        rows = servers, clients, nodes
-        works = jax.lax.map(work_of, rows)
+        play = _Play(algorithm, fetch, graph.nodes, data, roots_of(key))
+        rows = *state, jnp.arange(graph.nodes, dtype=jnp.int32)
+        works = jax.lax.map(play.work, rows)
         row, work = first((rows, works))
         means = ()
-        while turn(row, work, first(means)).sent is not None:
-            messages = jax.lax.map(message, (rows, works, means))
+        while play.turn(row, work, first(means)).sent is not None:
+            messages = jax.lax.map(play.message, (rows, works, means))
             mean = jax.lax.map(_mean, flooded(graph, messages))
             means += (jax.lax.optimization_barrier(mean),)
-        return jax.lax.map(after, (rows, works, means))
+        return jax.lax.map(play.after, (rows, works, means))
 
     return run
+
+
+class _Play(NamedTuple):
+    """What a node does; its row are its server, what it keeps as a client, its number.
+
+    The keys that a server would have for itself come from the public root.
+    """
+
+    algorithm: Algorithm
+    fetch: Fetch
+    nodes: int
+    data: Any
+    roots: Roots
+
+    def keys(self, row) -> Keys:
+        server, _, node = row
+        open_to_all = round_keys(self.roots.public, server.round, node).server
+        return round_keys(self.roots, server.round, node)._replace(server=open_to_all)
+
+    def work(self, row) -> Work:
+        server, client, node = row
+        own = apart(self.keys(row).own, Purpose.BATCHES)
+        batches = self.fetch(self.data, node, None, own)
+        return self.algorithm.local.run(server, client.local, batches, self.keys(row))
+
+    def turn(self, row, work: Work, means) -> talks.Turn:
+        server, client, _ = row
+        memory = Memory(client.memory, server.memory)
+        everyone = Round(server.round, denominator=self.nodes, present=self.nodes)
+        arguments = work.update, memory, self.keys(row), everyone
+        return talks.play(self.algorithm.uplink, arguments, means)
+
+    def message(self, row_work_means) -> Message:
+        return talks.message(self.turn(*row_work_means).sent)
+
+    def after(self, row_work_means) -> State:
+        row, work, _ = row_work_means
+        end = self.turn(*row_work_means)
+        server = row[0]._replace(memory=end.memory.server)
+        server = talks.serve(
+            self.algorithm, server, end.delivery.estimate, self.keys(row)
+        )
+        local = self.algorithm.local.finish(work.state, end.delivery)
+        return State(server, Client(local, end.memory.client))
 
 
 def flooded(graph: Graph, messages: Message) -> Message:

@@ -109,15 +109,7 @@ def make_round(
             lambda leaf: jax.lax.pcast(leaf, AXIS, to="varying"), server
         )
         visitor = Visitor(algorithm, view, fetch, data, key, weights, chunk)
-        guard = _guard(visitor, server.round, denominator)
-        visitor = visitor._replace(weights=guard.weights)
-        heard = exchange(visitor, guard, server, seats, recompute=recompute)
-        served = serve(visitor, guard, server, heard, seats)
-        kept = seats.client
-        if jax.tree.leaves(kept):
-            kept = finish(visitor, guard, heard, served, seats)
-        told = heard.diagnostics, heard.released
-        return served.server, kept, (served.bytes_up, served.bytes_told), *told
+        return _played(visitor, server, denominator, seats, recompute=recompute)
 
     same, own = P(), P(AXIS)
     sharded = jax.shard_map(
@@ -128,33 +120,53 @@ def make_round(
     )
 
     def run(state: State, key: Key | Roots, cohort: Cohort, data, plan=None):
-        places = cohort.ids.size
+        places, bank = cohort.ids.size, state.clients
         cohort = padded(cohort, mesh.size * chunk)
-        plan = jax.tree.map(lambda p: _repeat_last(p, cohort.ids.size - len(p)), plan)
-        at = cohort.ids if cohort.rows is None else cohort.rows
-        rows = jax.tree.map(lambda bank: bank[at], state.clients)
+        weights, denominator = cohort.weights, cohort.denominator
+        seats = _seats(bank, cohort, plan)
         server, rows, traffic, diagnostics, released = sharded(
-            state.server,
-            Seat(rows, cohort.ids, plan),
-            cohort.weights,
-            cohort.denominator,
-            data,
-            key,
-        )
-        # Absent clients keep their state: places without weight write nowhere.
-        nowhere = jnp.iinfo(jnp.int32).max
-        rows_of = jnp.where(cohort.weights > 0, at, nowhere)
-        clients = jax.tree.map(
-            lambda bank, new: bank.at[rows_of].set(new, mode="drop"),
-            state.clients,
-            rows,
+            state.server, seats, weights, denominator, data, key
         )
         asked = jnp.where(cohort.asked, cohort.ids, -1)[:places]
-        answered = cohort.weights[:places] > 0
-        seen = SimulatorOnly(asked, answered, *traffic, diagnostics)
-        return State(server, clients), Report(released, seen)
+        seen = SimulatorOnly(asked, weights[:places] > 0, *traffic, diagnostics)
+        return State(server, _written(bank, rows, cohort)), Report(released, seen)
 
     return run
+
+
+def _played(visitor: Visitor, server: Server, denominator, seats: Seat, *, recompute):
+    """Returns a device's part of a round, in the order of `out_specs`."""
+    guard = _guard(visitor, server.round, denominator)
+    visitor = visitor._replace(weights=guard.weights)
+    heard = exchange(visitor, guard, server, seats, recompute=recompute)
+    served = serve(visitor, guard, server, heard, seats)
+    kept = seats.client
+    if jax.tree.leaves(kept):
+        kept = finish(visitor, guard, heard, served, seats)
+    traffic = served.bytes_up, served.bytes_told
+    return served.server, kept, traffic, heard.diagnostics, heard.released
+
+
+def _seats(bank: Client, cohort: Cohort, plan: Any) -> Seat:
+    """Returns the places of a cohort with what their clients have kept."""
+    missing = cohort.ids.size - min(map(len, jax.tree.leaves(plan)), default=0)
+
+    def filled(leaf):
+        return jnp.concatenate([leaf, jnp.repeat(leaf[-1:], missing, axis=0)])
+
+    rows = jax.tree.map(lambda leaf: leaf[_rows(cohort)], bank)
+    return Seat(rows, cohort.ids, jax.tree.map(filled, plan))
+
+
+def _written(bank: Client, rows: Client, cohort: Cohort) -> Client:
+    """Returns the bank after a round; absent clients keep what they had."""
+    nowhere = jnp.iinfo(jnp.int32).max
+    at = jnp.where(cohort.weights > 0, _rows(cohort), nowhere)
+    return jax.tree.map(lambda leaf, new: leaf.at[at].set(new, mode="drop"), bank, rows)
+
+
+def _rows(cohort: Cohort) -> jax.Array:
+    return cohort.ids if cohort.rows is None else cohort.rows
 
 
 def _guard(visitor: Visitor, number, denominator) -> Guard:
@@ -164,7 +176,3 @@ def _guard(visitor: Visitor, number, denominator) -> Guard:
         return open_mean(weights, denominator, number)
     anyone = round_keys(visitor.key, number, 0)
     return guarded(mechanism, visitor.server.guard, weights, anyone, number)
-
-
-def _repeat_last(leaf, extra: int):
-    return jnp.concatenate([leaf, jnp.repeat(leaf[-1:], extra, axis=0)])
