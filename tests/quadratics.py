@@ -80,7 +80,7 @@ ALGORITHMS = {
     "onebit_adam": algorithms.onebit_adam(loss, server_rate=0.05, warmup=4),
     "gradient_tracking": Algorithm(
         local.tracked_steps(loss, rate=RATE, gain=1 / (RATE * STEPS)),
-        channels.sketched(COUNT),
+        channels.sketched(COUNT, read="estimate"),
         optax.sgd(0.2),
     ),
     "fetch_sgd": algorithms.fetchsgd(
