@@ -233,7 +233,8 @@ def _spent(
     accountant, z = accounting.accountant_for(plan), mechanism.noise_multiplier
     accounting.require(plan, accountant)
     accounting.require_delta(plan, delta)
-    how = "secret" if isinstance(key, Roots) else "simulated"
+    roots = roots_of(key)
+    how = "simulated" if roots.secret is roots.public else "secret"
 
     def spent(done):
         played = plan._replace(steps=done)
