@@ -38,9 +38,11 @@ def stepwise(loss: Loss, keys: Keys) -> Stepwise:
 
     def value(params, batch, step):
         found = loss(params, batch, *([jax.random.fold_in(own, step)] if keyed else []))
-        shape, dtype = jnp.shape(found), jnp.result_type(found)
-        if shape or not jnp.issubdtype(dtype, jnp.floating):
-            msg = f"Expected loss to return one float, got {dtype} of shape {shape}."
+        dtype, shape = getattr(found, "dtype", type(found)), getattr(found, "shape", ())
+        one = isinstance(found, float) or hasattr(found, "dtype")
+        if not one or shape or not jnp.issubdtype(dtype, jnp.floating):
+            name = getattr(dtype, "name", getattr(dtype, "__name__", dtype))
+            msg = f"Expected loss to return one float, got {name} of shape {shape}."
             raise TypeError(msg)
         return found
 
@@ -48,7 +50,7 @@ def stepwise(loss: Loss, keys: Keys) -> Stepwise:
 
 
 def _takes_key(loss: Loss) -> bool:
-    """Returns whether a loss has a third argument without a default."""
+    """Returns whether a loss has a third argument without a default, or called key."""
     try:
         named = inspect.signature(loss).parameters.values()
     except (TypeError, ValueError):
@@ -62,7 +64,7 @@ def _takes_key(loss: Loss) -> bool:
             f"got {inspect.signature(loss)}."
         )
         raise TypeError(msg)
-    return len(needed) == 3
+    return len(needed) == 3 or (len(able) > 2 and able[2].name == "key")
 
 
 def sgd_steps(

@@ -229,7 +229,7 @@ def _require_same_shapes(name: str, said: Any, answer: Message) -> None:
         jax.tree.map(jnp.shape, jax.eval_shape(lambda: message(said))),
         jax.tree.map(jnp.shape, answer),
     )
-    if shapes[0] != shapes[1]:
+    if jax.tree.flatten(shapes[0]) != jax.tree.flatten(shapes[1]):
         msg = (
             f"Expected {name} to send messages of one shape in every pass, got "
             f"{shapes[1]}, then {shapes[0]}."

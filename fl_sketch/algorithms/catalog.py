@@ -124,6 +124,12 @@ def register(own: Method) -> None:
     """
     validate.one_of(("none", "clip", "normalise"), bound=own.bound)
     validate.one_of(("client", "example"), unit=own.unit)
+    if own.unit == "example" and "noise_multiplier" not in own.takes:
+        msg = (
+            "Expected a method with unit='example' to take noise_multiplier, the noise "
+            f"that it is to add, got {', '.join(own.takes)}."
+        )
+        raise ValueError(msg)
     if own.name in {method.name for method in _OWN}:
         msg = f"Expected a name that is not taken, got name={own.name!r}."
         raise ValueError(msg)

@@ -67,13 +67,7 @@ def clients(examples: Any, owners: Any) -> Clients:
     (count,) = rows.pop()
     if not isinstance(owners, Partition):
         owners = _owned(owners, count)
-    last = int(owners.indices.max(initial=-1))
-    if last >= count or not owners.clients:
-        msg = (
-            f"Expected owners of {count} examples, got a partition of "
-            f"{owners.clients} clients whose last example is {last}."
-        )
-        raise ValueError(msg)
+    _require_whole(owners, count)
     return Clients(jax.tree.unflatten(structure, arrays), owners)
 
 
@@ -86,6 +80,24 @@ def _owned(owners: Any, count: int) -> Partition:
         )
         raise ValueError(msg)
     return partition.natural(ids)
+
+
+def _require_whole(owners: Partition, count: int) -> None:
+    """Raises unless every client has examples, and all that it has are there."""
+    starts, total = owners.starts, len(owners.indices)
+    first, last = (0, -1) if not total else (owners.indices.min(), owners.indices.max())
+    if not total or first < 0 or last >= count:
+        msg = (
+            f"Expected owners of {count} examples, got a partition of "
+            f"{owners.clients} clients whose last example is {last}, the first {first}."
+        )
+        raise ValueError(msg)
+    if starts[0] != 0 or starts[-1] != total or owners.sizes.min() < 1:
+        msg = (
+            "Expected owners to be a partition in which every client has an example, "
+            f"got sizes from {owners.sizes.min()} to {owners.sizes.max()} of {total}."
+        )
+        raise ValueError(msg)
 
 
 def _require_numbers(array: Any) -> None:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import validate
-from fl_sketch.data import Clients
+from fl_sketch.data import Clients, draws
 from fl_sketch.engine import cohort as cohorts
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.round import State, initial_state
@@ -70,6 +70,43 @@ def sampler_of(cohort: int | Sampler | None, clients: Clients) -> Sampler:
         )
         raise ValueError(msg)
     return cohort
+
+
+def require_fitting(algorithm: Algorithm, sampler: Sampler) -> None:
+    """Raises for an algorithm whose server, or whose cohort, is another one."""
+    if not hasattr(algorithm.server, "update"):
+        msg = (
+            "Expected the algorithm's server to be an optax transformation, as "
+            f"optax.adam(0.01) is, got {algorithm.server!r}."
+        )
+        raise TypeError(msg)
+    mechanism = algorithm.mechanism
+    if mechanism and not 0.999 < mechanism.denominator / sampler.size < 1.001:
+        msg = (
+            f"Expected the mechanism's denominator to be {sampler.size:g}, the clients "
+            f"expected in a round of cohort, got denominator={mechanism.denominator:g}."
+        )
+        raise ValueError(msg)
+    if mechanism and mechanism.smallest > sampler.size:
+        msg = (
+            f"Expected the mechanism's smallest <= {sampler.size:g}, the clients of a "
+            f"round, got smallest={mechanism.smallest}."
+        )
+        raise ValueError(msg)
+
+
+def require_batches(kind: str, batch: int, clients: Clients) -> None:
+    """Raises where batches of a kind would not be what it says, for some client."""
+    validate.one_of(draws.KINDS, batches=kind)
+    least, most = int(clients.sizes.min()), int(clients.sizes.max())
+    if kind == "whole" and not least == most == batch:
+        msg = (
+            "Expected clients of `batch` examples each with batches='whole', got "
+            f"batch={batch} and clients of {least} to {most}."
+        )
+        raise ValueError(msg)
+    if kind == "subsets":
+        validate.at_most(least, "the smallest client, with subsets", batch=batch)
 
 
 def traffic_of(

@@ -33,6 +33,14 @@ def plan_of(
             "alike, with a mechanism, got others, which no accountant here knows."
         )
         raise ValueError(msg)
+    if mechanism.smallest and (
+        sampler.sampling == "poisson" or relation != "replace_one"
+    ):  # whether enough came, and so how many did, is seen
+        msg = (
+            "Expected relation='replace_one' and cohorts of everyone or fixed_size "
+            f"with distributed noise, got {relation!r} and {sampler.sampling!r}."
+        )
+        raise ValueError(msg)
     if traffic.stateful and sampler.sampling == "fixed":
         # Who else came to earlier rounds, which such states show, says whether a client
         # did; an accountant takes every round's sample to be a secret of its own.

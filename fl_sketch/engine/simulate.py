@@ -48,6 +48,7 @@ class Standing(NamedTuple):
     server: Server
     clients: Client  # leading axis: the population
     ledger: ledger.Ledger
+    terms: Any = None  # of what its rounds gave away; None: everything
 
 
 class Run(NamedTuple):
@@ -111,17 +112,19 @@ def simulate(
       params: the first model, a tree of floats.
       clients: examples and whose they are, made by `data.clients`.
       key: the root of everything random; one that others know protects nobody, and
-        the history then calls a private run simulated: see `secret_roots`.
+        the history then calls a private run simulated: see `secret_roots`, which are
+        for one run, going on included: a second with the same has the same noise.
       rounds: how many to play.
       cohort: how many clients take part in a round, all sets alike; or a sampler of
         `engine`; None: everyone.
       steps: how many batches a client has in a round.
       batch: how many examples each.
       batches: the way they are drawn, one of `data.draws.KINDS`.
-      every: how many rounds lie between two rows of the history.
+      every: how many rounds lie between two rows of the history, which are of its
+        multiples and of the last round; a row begins where the call does.
       look: `(params) -> {name: value}` for its rows; called as it is, not jitted.
-      state: that of an earlier run of this algorithm, to go on from; `params` are then
-        read for their shapes only. Bytes, privacy and randomness go on as well.
+      state: that of an earlier run of this algorithm, to go on from, with the same key;
+        `params` are then read for their shapes only. Bytes and privacy go on as well.
       download: the way clients come by the model; see `engine.traffic.prices`.
       relation: whom a mechanism protects, one of `privacy.accounting.RELATIONS`.
       delta: that of the promise.
@@ -134,23 +137,28 @@ def simulate(
     Raises:
       TypeError, ValueError: in one line, for what does not fit together.
     """
-    validate.at_least_one(rounds=rounds, every=every)
+    validate.at_least_one(rounds=rounds, every=every, steps=steps, batch=batch)
     fitting.require_made_by(Algorithm, "fl_sketch.algorithms", algorithm=algorithm)
     fitting.require_made_by(Clients, "data.clients", clients=clients)
     if state is not None:
         fitting.require_made_by(Standing, "engine.simulate", state=state)
-    require_key(roots_of(key).secret)
+    fitting.require_batches(batches, batch, clients)
+    for root in roots_of(key):
+        require_key(root)
     params, sampler = fitting.floats(params), fitting.sampler_of(cohort, clients)
+    fitting.require_fitting(algorithm, sampler)
     talk = fitting.traffic_of(algorithm, params, clients, steps=steps, batch=batch)
     gap = clients.population / sampler.size
     price = prices(algorithm, params, talk, download=download, gap=gap)
     now = fitting.begun(algorithm, params, clients.population, state)
     mesh = mesh_over(devices or jax.devices())
-    work = _Work(clients, sampler, steps, batch, batches, every)
+    work = _Work(clients, sampler, steps, batch, batches, min(every, rounds))
     now, roots = jax.device_put((now, roots_of(key)), NamedSharding(mesh, P()))
     last = int(now.server.round) + rounds
     promise = {"relation": relation, "delta": delta}
-    spent = _spent(algorithm, sampler, talk, last, key, **promise)
+    spent, terms = _spent(algorithm, sampler, talk, last, key, **promise)
+    if state is not None:
+        _require_same_terms(terms, state)
     chunk = chunk or default_chunk()
     advance = work.compiled(algorithm, mesh, now, roots, chunk=chunk, data=data)
     book = state.ledger if state else ledger.empty(clients.population)
@@ -163,8 +171,8 @@ def simulate(
             model = jax.tree.map(jnp.copy, reached.server.params)  # may be kept
             given_away = spent(done)
             row = _row(done, reports, book, private=bool(given_away))
-            history.append(row | given_away | _plain(look(model)))
-    return Run(Standing(*reached, book), history, talk, price)
+            history.append(_with_found(row | given_away, look(model)))
+    return Run(Standing(*reached, book, terms), history, talk, price)
 
 
 class _Work(NamedTuple):
@@ -224,24 +232,49 @@ def _spent(
     *,
     relation: str,
     delta: float,
-) -> Callable[[int], Row]:
-    """Returns what so many rounds gave away, as a part of a row; nothing: all."""
+) -> tuple[Callable[[int], Row], Any]:
+    """Returns what so many rounds gave away, as a part of a row, and on which terms.
+
+    Nothing, and None: everything.
+    """
     mechanism = algorithm.mechanism
     if mechanism is None or not mechanism.noise_multiplier:
-        return lambda done: {}
+        return (lambda done: {}), None
     plan = plan_of(mechanism, sampler, talk, rounds=rounds, relation=relation)
     accountant, z = accounting.accountant_for(plan), mechanism.noise_multiplier
     accounting.require(plan, accountant)
     accounting.require_delta(plan, delta)
-    roots = roots_of(key)
-    how = "simulated" if roots.secret is roots.public else "secret"
+    one, other = (str(jax.random.key_data(root)) for root in roots_of(key))
+    how = "simulated" if one == other else "secret"
 
     def spent(done):
         played = plan._replace(steps=done)
         epsilon = accounting.spent(played, z, delta=delta, accountant=accountant)
         return {"epsilon": epsilon, "delta": delta, "randomness": how}
 
-    return spent
+    return spent, (plan._replace(steps=0), z)
+
+
+def _require_same_terms(terms: Any, state: Standing) -> None:
+    """Raises if epsilon would count earlier rounds as what they were not."""
+    if terms is not None and terms != state.terms and int(state.server.round):
+        msg = (
+            "Expected state of rounds with the same mechanism, cohorts and relation, "
+            "since all rounds are counted as these, got rounds with other ones."
+        )
+        raise ValueError(msg)
+
+
+def _with_found(row: Row, found: Any) -> Row:
+    """Returns a row with what somebody looked at, under names of its own."""
+    if not isinstance(found, Mapping) or {*found} & {*row}:
+        names = [*found] if isinstance(found, Mapping) else found
+        msg = (
+            "Expected look to return a dictionary whose names are not among "
+            f"{', '.join(row)}, got {names!r}."
+        )
+        raise ValueError(msg)
+    return row | _plain(found)
 
 
 def _played(

@@ -33,6 +33,9 @@ EF21 = algorithms.sketched_sgd(
 NOISY = mechanism.central(bounding.clip(1.0), noise_multiplier=2.0, denominator=4)
 
 
+EXACT = {"relation": "replace_one"}
+
+
 def same(one, other):
     return all(
         np.array_equal(a, b)
@@ -130,6 +133,37 @@ def test_a_mechanism_makes_it_private_and_history_says_for_which_epsilon():
     assert exact.history[-1]["epsilon"] > 0
 
 
+def test_rounds_that_were_played_otherwise_are_not_counted_as_these():
+    private = SAFL._replace(mechanism=NOISY)
+    work = WORK | {"cohort": engine.poisson(POPULATION, 4)}
+    weak = SAFL._replace(mechanism=NOISY._replace(noise_multiplier=0.5))
+    for other, change in ((SAFL, {}), (weak, {}), (private, {"cohort": 4, **EXACT})):
+        begun = engine.simulate(other, PARAMS, CLIENTS, rounds=1, **work | change)
+        with pytest.raises(ValueError, match="same mechanism, cohorts and relation"):
+            engine.simulate(
+                private, PARAMS, CLIENTS, rounds=1, state=begun.state, **work
+            )
+    begun = engine.simulate(private, PARAMS, CLIENTS, rounds=2, **work)
+    ended = engine.simulate(
+        private, PARAMS, CLIENTS, rounds=2, state=begun.state, **work
+    )
+    whole = engine.simulate(private, PARAMS, CLIENTS, rounds=4, **work)
+    assert ended.history[-1]["epsilon"] == whole.history[-1]["epsilon"]
+
+
+def test_distributed_noise_is_for_cohorts_whose_size_all_know():
+    shares = mechanism.distributed(
+        bounding.clip(1.0), noise_multiplier=2.0, denominator=4, smallest=4
+    )
+    private = SAFL._replace(mechanism=shares)
+    work = WORK | {"cohort": engine.poisson(POPULATION, 4)}
+    for given in (WORK, work | EXACT):
+        with pytest.raises(ValueError, match="with distributed noise, got"):
+            engine.simulate(private, PARAMS, CLIENTS, rounds=1, **given)
+    run = engine.simulate(private, PARAMS, CLIENTS, rounds=1, **WORK, **EXACT)
+    assert run.history[-1]["epsilon"] > 0
+
+
 @pytest.mark.parametrize(
     "cohort",
     [
@@ -161,6 +195,12 @@ def test_a_key_of_the_loss_is_its_own_in_every_round_step_and_client():
     engine.simulate(plain, PARAMS, CLIENTS, rounds=3, **WORK, **alone)
     jax.effects_barrier()
     assert len({*drawn}) == len(drawn) == 3 * 4 * 2
+    named = algorithms.fedavg(
+        lambda params, batch, key=None: loss(params, batch) if key is None else 1 / 0,
+        client_rate=0.05,
+    )
+    with pytest.raises(ValueError, match="ZeroDivisionError"):
+        engine.simulate(named, PARAMS, CLIENTS, rounds=1, **WORK)
     noisy = algorithms.fedavg(shaken, client_rate=0.05)
     whole = engine.simulate(noisy, PARAMS, CLIENTS, rounds=5, **WORK)
     begun = engine.simulate(noisy, PARAMS, CLIENTS, rounds=2, **WORK)
@@ -195,6 +235,18 @@ OTHER = data.clients((INPUTS, TARGETS), np.arange(COUNT) % 3)
             TypeError,
             r"loss to return one float, got float32 of shape \(4,\)",
         ),
+        (
+            {"algorithm": fedavg(lambda p, b: (loss(p, b), 1))},
+            TypeError,
+            "one float, got tuple",
+        ),
+        ({"algorithm": fedavg(lambda p, b: None)}, TypeError, "got NoneType"),
+        ({"algorithm": SAFL._replace(server=0.1)}, TypeError, "optax trans.*got 0.1"),
+        (
+            {"algorithm": SAFL._replace(mechanism=NOISY), "cohort": None},
+            ValueError,
+            "denominator to be 9, .*got denominator=4",
+        ),
         ({"key": 0}, TypeError, "key to be one typed key"),
         ({"rounds": 0}, ValueError, "rounds"),
         ({"every": 0}, ValueError, "every"),
@@ -202,7 +254,17 @@ OTHER = data.clients((INPUTS, TARGETS), np.arange(COUNT) % 3)
         ({"cohort": engine.everyone(5)}, ValueError, "cohort .*got one of 5"),
         ({"batches": "all"}, ValueError, "batches='all'"),
         ({"data": "disk"}, ValueError, "data='disk'"),
-        ({"data": "streamed", "batches": "whole"}, ValueError, "batches='whole'"),
+        (
+            {"data": "streamed", "batches": "whole", "batch": 10},
+            ValueError,
+            "batches='fresh' with",
+        ),
+        ({"batches": "whole", "batch": 7}, ValueError, "batch=7 and clients of 10"),
+        ({"batches": "subsets", "batch": 11}, ValueError, "batch <= 10"),
+        ({"steps": 0}, ValueError, "steps"),
+        ({"batch": 1.5}, TypeError, "batch"),
+        ({"look": lambda params: 3.0}, ValueError, "look to return .*got 3.0"),
+        ({"look": lambda params: {"loss": 0}}, ValueError, "not among round, loss"),
         ({"download": "all"}, ValueError, "download='all'"),
         ({"state": 1}, TypeError, "state to be made by .* of type int"),
     ],
@@ -239,6 +301,9 @@ def test_a_state_of_another_algorithm_or_population_is_refused():
         (INPUTS, np.arange(5), "90 integers or strings"),
         (INPUTS, np.arange(COUNT) / 2, "integers or strings.*float64"),
         (INPUTS, data.iid(200, 3, seed=0), "whose last example is 199"),
+        (INPUTS, data.Partition(np.array([-1, 0]), np.array([0, 2])), "first -1"),
+        (INPUTS, data.Partition(np.arange(2), np.array([0, 2, 2])), "sizes from 0"),
+        (INPUTS, data.Partition(np.arange(2), np.array([0, 1])), "an example, got"),
     ],
 )
 def test_examples_that_cannot_be_are_refused_in_one_line(examples, owners, words):

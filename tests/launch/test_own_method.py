@@ -109,3 +109,9 @@ def test_names_of_the_project_are_kept():
     with pytest.raises(ValueError, match="not taken, got name='safl'"):
         catalog.register(catalog.Method("safl", lambda loss: loss))
     assert catalog.method("safl").theorem == "safl"
+
+
+def test_a_method_whose_noise_is_its_own_takes_how_much():
+    quiet = catalog.Method("quiet", lambda loss, *, client_rate: None, unit="example")
+    with pytest.raises(ValueError, match="to take noise_multiplier, .*client_rate"):
+        catalog.register(quiet)
