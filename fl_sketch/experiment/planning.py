@@ -184,6 +184,7 @@ def _costs(config: ConfigDict, experiment: Experiment) -> list[str]:
     if up is None:
         return [*said, "bytes up: they depend on the round"]
     per_round = f"{clients * up} bytes up and {clients * down} down"
+    per_round += " to those who follow" * prices.followed
     in_all = config.rounds * clients
     return [
         *said,

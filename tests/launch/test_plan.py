@@ -23,7 +23,7 @@ def lines(graph=None, constants=(), **changes):
 
 
 def test_the_bytes_planned_are_the_bytes_sent():
-    config, rows = config_with(rounds=3, eval_every=3), []
+    config, rows = config_with(rounds=3, eval_every=3, download="model"), []
     built = experiment.build(config)
     experiment.train(
         built,
@@ -33,7 +33,9 @@ def test_the_bytes_planned_are_the_bytes_sent():
         checkpoint_every=3,
         watch=Watch(row=rows.append),
     )
-    (line,) = (text for text in lines(rounds=3) if text.startswith("a round"))
+    (line,) = (
+        text for text in lines(rounds=3, download="model") if text.startswith("a round")
+    )
     up, down = rows[0]["bytes_up_total"], rows[0]["bytes_down_total"]
     assert f"a round: {up // 3} bytes up and {down // 3} down" in line
 
