@@ -192,6 +192,7 @@ def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike, steps: int) -> L
     """
 
     def run(server, variate, batches, keys):
+        _require_steps(steps, batches)
         own = jax.tree.map(jnp.subtract, variate, server.memory)
         step = _corrected(stepwise(loss, keys), rate, own)
         params, value = step(server.params, batches)
@@ -239,6 +240,13 @@ def _corrected(loss: Stepwise, rate, correction):
         return params, values[0]
 
     return steps
+
+
+def _require_steps(steps: int, batches) -> None:
+    """Raises a ValueError unless clients have as many batches as somebody said."""
+    if _steps(batches) != steps:
+        msg = f"Expected steps={_steps(batches)}, the batches of a client, got {steps}."
+        raise ValueError(msg)
 
 
 def _steps(batches) -> int:

@@ -202,12 +202,14 @@ class Round(NamedTuple):
         are sums over all clients.
       present: how many messages the sum has; with a mechanism, which hides that, how
         many are expected.
+      population: how many clients there are, in this round or not.
     """
 
     number: jax.typing.ArrayLike = 0
     counted: Callable[[Message], Message] = lambda message: message
     denominator: jax.typing.ArrayLike = 1.0
     present: jax.typing.ArrayLike = 1.0
+    population: jax.typing.ArrayLike = 1.0
 
 
 Talk = Generator[Any, Any, tuple[Delivery, Memory]]

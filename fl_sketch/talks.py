@@ -244,6 +244,7 @@ def replay(
     heard: Any,
     *,
     update: Any = None,
+    known: Round = Round(),  # noqa: B008 - immutable
 ) -> Server:
     """Returns the server after some rounds, made of nothing but what it sent to all.
 
@@ -258,14 +259,19 @@ def replay(
       heard: what was sent in each round, along a leading axis: the mean message, for
         several exchanges a tuple of them; or, with a downlink, what came out of that.
       update: an example of a client's update, if it is not shaped like the parameters.
+      known: how many clients there are and how many counted, for a channel whose
+        server remembers all clients; the same in all of these rounds.
     """
     channel, client = algorithm.uplink, algorithm.uplink.init(server.params).client
     like = server.params if update is None else update
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
 
     def arguments(server, shared):
-        memory = Memory(client, server.memory)
-        return blank, memory, Keys(shared, shared, shared), Round(server.round)
+        memory, round = (
+            Memory(client, server.memory),
+            known._replace(number=server.round),
+        )
+        return blank, memory, Keys(shared, shared, shared), round
 
     def one(server, slices):
         shared, sent = jax.lax.optimization_barrier(slices)

@@ -11,7 +11,6 @@ def cd_adam(
     *,
     compressor: Compressor,
     server_rate: optax.ScalarOrSchedule,
-    population: int | None = None,
     b1: float = 0.9,
     b2: float = 0.99,
     eps: float = 1e-8,
@@ -26,8 +25,6 @@ def cd_adam(
       loss: of one batch.
       compressor: a contraction; the paper has `scaled_sign` and `top_k`.
       server_rate: alpha.
-      population: how many clients there are; None: all take part in every round, as in
-        the paper.
       b1: decay of the first moment.
       b2: decay of the second moment.
       eps: nu, beside the root.
@@ -37,7 +34,7 @@ def cd_adam(
     compressors.require_contraction("cd_adam", compressor)
     return Algorithm(
         local=local.one_gradient(loss),
-        uplink=channels.difference(channels.compressed(compressor), population),
+        uplink=channels.difference(channels.compressed(compressor)),
         server=optax.chain(
             transforms.accumulate(),
             transforms.paper_amsgrad(server_rate, b1, b2, eps),

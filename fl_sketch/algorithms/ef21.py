@@ -11,25 +11,24 @@ def ef21(
     *,
     compressor: Compressor,
     server: optax.GradientTransformation,
-    population: int | None = None,
 ) -> Algorithm:
     """Returns EF21 with any optimizer at the server.
 
     Each client keeps g_i and sends C(grad f_i(x) - g_i) (lines 5 and 6); both it and
-    the server add what was sent (lines 6 and 8): the server has the mean of g_i.
+    the server add what was sent (lines 6 and 8): the server has the mean of g_i. In the
+    paper all take part in every round; where fewer do, absent clients keep their g_i,
+    as in Fatkhullin et al. (2021).
 
     Args:
       loss: of one batch.
       compressor: a contraction, such as `top_k`.
       server: plain SGD in the paper.
-      population: how many clients there are; None: all take part in every round, as in
-        the paper. Fatkhullin et al. (2021) have fewer: absent clients keep their g_i.
 
     Reference: Richtarik et al. (2021), Algorithm 2.
     """
     compressors.require_contraction("ef21", compressor)
     return Algorithm(
         local=local.one_gradient(loss),
-        uplink=channels.difference(channels.compressed(compressor), population),
+        uplink=channels.difference(channels.compressed(compressor)),
         server=server,
     )

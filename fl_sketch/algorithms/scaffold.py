@@ -14,7 +14,6 @@ def scaffold(
     client_rate: jax.typing.ArrayLike,
     server_rate: optax.ScalarOrSchedule,
     steps: int,
-    population: int,
 ) -> Algorithm:
     """Returns SCAFFOLD with its second option for the clients' variates.
 
@@ -30,18 +29,17 @@ def scaffold(
       client_rate: eta of the local steps.
       server_rate: of the server's step.
       steps: K, the local steps.
-      population: N, how many clients there are.
 
     Reference: Karimireddy et al. (2020), Algorithm 1.
     """
     return Algorithm(
         local=local.control_variates(loss, rate=client_rate, steps=steps),
-        uplink=_remembering(channels.exact(), 1 / (steps * client_rate), population),
+        uplink=_remembering(channels.exact(), 1 / (steps * client_rate)),
         server=optax.sgd(server_rate),
     )
 
 
-def _remembering(channel: Channel, scale, population: int) -> Channel:
+def _remembering(channel: Channel, scale) -> Channel:
     """Keeps c at the server: c += (sum over S of scale (x_0 - x_K) - c) / N."""
 
     def init(params):
@@ -51,7 +49,8 @@ def _remembering(channel: Channel, scale, population: int) -> Channel:
     def talk(update, memory, keys, round):
         inner = Memory(memory.client)
         delivery, inner = yield from channel.talk(update, inner, keys, round)
-        total, present = round.denominator / population, round.present / population
+        total = round.denominator / round.population
+        present = round.present / round.population
         variate = jax.tree.map(
             lambda c, mean: c + total * scale * mean - present * c,
             memory.server,

@@ -32,16 +32,15 @@ def error_feedback(channel: Channel) -> Channel:
     return Channel(talk, init)
 
 
-def difference(channel: Channel, population: int | None = None) -> Channel:
+def difference(channel: Channel) -> Channel:
     """Sends the change of a running estimate (EF21, Markov compression).
 
     Each client keeps g_i, the server g = mean of g_i over all clients, and both add
     what was sent: the server the sum over those who took part, over all there are.
+    Those without weight in a round keep their g_i.
 
     Args:
       channel: for the changes.
-      population: how many clients there are; those without weight in a round keep g_i.
-        None: as many as there are in every round.
     """
 
     def init(params):
@@ -55,7 +54,7 @@ def difference(channel: Channel, population: int | None = None) -> Channel:
         below = Memory(inner_client, inner_server)
         delivery, inner = yield from channel.talk(change, below, keys, round)
         own = trees.if_finite(jax.tree.map(jnp.add, own, delivery.own), own)
-        share = 1.0 if population is None else round.denominator / population
+        share = round.denominator / round.population
         average = jax.tree.map(
             lambda g, mean: g + share * mean, average, delivery.estimate
         )

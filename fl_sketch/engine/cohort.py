@@ -28,6 +28,8 @@ class Cohort(NamedTuple):
     invited: jax.Array | None = None  # bool, shape=(places,); None: those with weight
     rows: jax.Array | None = None  # int32, shape=(places,), of clients in the bank of
     # states; None: their ids
+    population: jax.typing.ArrayLike | None = None  # how many clients there are; None:
+    # as many as the denominator says
 
     @property
     def asked(self) -> jax.Array:
@@ -53,7 +55,7 @@ class Sampler:
 
     def __call__(self, key: Key) -> Cohort:
         """Returns the cohort of a round, whose key this is."""
-        return self.draw(key)
+        return self.draw(key)._replace(population=jnp.float32(self.population))
 
 
 def everyone(population: int) -> Sampler:

@@ -113,7 +113,12 @@ class _Play(NamedTuple):
     def turn(self, row, work: Work, means) -> talks.Turn:
         server, client, _ = row
         memory = Memory(client.memory, server.memory)
-        everyone = Round(server.round, denominator=self.nodes, present=self.nodes)
+        everyone = Round(
+            server.round,
+            denominator=self.nodes,
+            present=self.nodes,
+            population=self.nodes,
+        )
         arguments = work.update, memory, self.keys(row), everyone
         return talks.play(self.algorithm.uplink, arguments, means)
 

@@ -38,13 +38,17 @@ class Guard(NamedTuple):
 
 
 def open_mean(
-    weights: jax.Array, denominator: jax.Array, number: jax.typing.ArrayLike
+    weights: jax.Array,
+    denominator: jax.Array,
+    population: jax.typing.ArrayLike,
+    number: jax.typing.ArrayLike,
 ) -> Guard:
     """Returns no guard: weighted means of the messages as they are.
 
     Args:
       weights: those of the device's clients.
       denominator: the cohort's.
+      population: the number of all clients.
       number: the round's.
     """
     present = jax.lax.psum(jnp.sum(weights), AXIS)
@@ -62,7 +66,9 @@ def open_mean(
 
     return Guard(
         weights=weights,
-        round=Round(number, denominator=denominator, present=present),
+        round=Round(
+            number, denominator=denominator, present=present, population=population
+        ),
         adds_first=True,
         bound=lambda exchange, message, keys, diagnostics: Bounded(message, ()),
         seen=lambda bounded, diagnostics: diagnostics,
@@ -76,15 +82,17 @@ def guarded(
     view: Any,
     weights: jax.Array,
     keys: Keys,
+    population: jax.typing.ArrayLike,
     number: jax.typing.ArrayLike,
 ) -> Guard:
     """Returns a mechanism's guard, with which all clients count alike.
 
     Args:
-      mechanism: it.
+      mechanism: the mechanism.
       view: its state, as clients see it.
       weights: those of the device's clients; zero: not taking part.
       keys: of the round, those of anyone.
+      population: the number of all clients.
       number: the round's.
     """
     weights = (weights > 0).astype(weights.dtype)
@@ -116,6 +124,7 @@ def guarded(
             counted=lambda message: mechanism.left(view, message).summand,
             denominator=expected,
             present=expected,
+            population=population,
         ),
         adds_first=False,
         bound=bound,

@@ -19,7 +19,7 @@ import numpy as np
 
 from fl_sketch import validate
 from fl_sketch.engine.round import SimulatorOnly
-from fl_sketch.engine.traffic import Follow, Prices
+from fl_sketch.engine.traffic import Prices
 
 
 class Ledger(NamedTuple):
@@ -63,7 +63,7 @@ def record(ledger: Ledger, prices: Prices, number: int, report: SimulatorOnly) -
     asked, answered = report.clients[places], report.answered[places]
     up = np.where(answered, np.int64(report.bytes_up), 0)
     heard = np.where(answered, np.int64(prices.heard or report.bytes_told), 0)
-    down = heard + _fetched(ledger.last[asked], ledger.heard[asked], prices, number)
+    down = heard + prices.fetched(ledger.last[asked], ledger.heard[asked], number)
     np.add.at(ledger.up, asked, up)
     np.add.at(ledger.down, asked, down)
     np.add.at(ledger.asked, asked, 1)
@@ -71,21 +71,3 @@ def record(ledger: Ledger, prices: Prices, number: int, report: SimulatorOnly) -
     ledger.last[asked] = number
     ledger.heard[asked] = heard if prices.heard else 0
     return Bytes(int(up.sum()), int(down.sum()), int(answered.sum()))
-
-
-def _fetched(last, heard, prices: Prices, number: int) -> np.ndarray:
-    """Returns what clients fetch before their work, which had the model of a round."""
-    last = last.astype(np.int64)
-    if not prices.followed:
-        return np.full(last.shape, prices.model, np.int64)
-    follow, whole = prices.follow, prices.params + prices.follow.begin
-    # Who had the model of round m lacks the steps of rounds m to number - 1.
-    since = _sent(follow, number) - _sent(follow, np.maximum(last, 0)) - heard
-    # All begin with the same parameters, and with nothing else.
-    new = np.minimum(whole, prices.params + _sent(follow, number))
-    return np.where(last < 0, new, np.clip(since, 0, whole)) + follow.always
-
-
-def _sent(follow: Follow, rounds):
-    """Returns the bytes of what the server sent in so many first rounds."""
-    return follow.missed * rounds + follow.early * np.minimum(rounds, follow.warmup)

@@ -18,15 +18,36 @@ def plan_of(
     """Returns the plan of a run, each of whose exchanges a mechanism guards.
 
     Args:
-      mechanism: it.
+      mechanism: the mechanism that guards every exchange.
       sampler: the sampler of the cohorts.
-      traffic: that of the algorithm with this mechanism.
-      rounds: how many.
-      relation: one of `accounting.RELATIONS`.
+      traffic: the traffic of the algorithm with this mechanism.
+      rounds: the number of rounds.
+      relation: what neighbours are, one of `accounting.RELATIONS`.
 
     Raises:
       ValueError: in one line, for what no accountant here knows.
     """
+    _refuse(mechanism, sampler, traffic, relation)
+    numbers = sum(traffic.sent)
+    population, size = sampler.population, sampler.size
+    poisson = sampler.sampling == "poisson"
+    return accounting.Plan(
+        steps=rounds,
+        sample=size,
+        population=population,
+        sampling=sampler.sampling,
+        releases=len(traffic.sent),
+        relation=relation,
+        coordinates=(mechanism.drawn or numbers) + mechanism.beside,
+        shares=size if mechanism.smallest else 1,
+        cut=cut_chance(population, size) if poisson else 0.0,
+    )
+
+
+def _refuse(
+    mechanism: Mechanism, sampler: Sampler, traffic: Traffic, relation: str
+) -> None:
+    """Raises a ValueError in one line for a run that no accountant here knows."""
     if sampler.sampling not in accounting.SAMPLINGS:
         msg = (
             "Expected cohorts of everyone, fixed_size or poisson, all clients counting "
@@ -49,23 +70,9 @@ def plan_of(
             "got sampling='fixed'."
         )
         raise ValueError(msg)
-    numbers = sum(traffic.sent)
-    if mechanism.smallest and traffic.bits_up != FLOAT_BITS * numbers:
+    if mechanism.smallest and traffic.bits_up != FLOAT_BITS * sum(traffic.sent):
         msg = (
             "Expected messages of floats with noise=distributed, "
-            f"got {traffic.bits_up} bits for {numbers} numbers."
+            f"got {traffic.bits_up} bits for {sum(traffic.sent)} numbers."
         )
         raise ValueError(msg)
-    population, size = sampler.population, sampler.size
-    poisson = sampler.sampling == "poisson"
-    return accounting.Plan(
-        steps=rounds,
-        sample=size,
-        population=population,
-        sampling=sampler.sampling,
-        releases=len(traffic.sent),
-        relation=relation,
-        coordinates=(mechanism.drawn or numbers) + mechanism.beside,
-        shares=size if mechanism.smallest else 1,
-        cut=cut_chance(population, size) if poisson else 0.0,
-    )

@@ -103,13 +103,13 @@ def make_round(
     """
     validate.at_least_one(chunk=chunk)
 
-    def on_device(server, seats, weights, denominator, data, key):
+    def on_device(server, seats, weights, sizes, data, key):
         # Clients' gradients are their own: without the mark, jax would sum them.
         view = jax.tree.map(
             lambda leaf: jax.lax.pcast(leaf, AXIS, to="varying"), server
         )
         visitor = Visitor(algorithm, view, fetch, data, key, weights, chunk)
-        return _played(visitor, server, denominator, seats, recompute=recompute)
+        return _played(visitor, server, sizes, seats, recompute=recompute)
 
     same, own = P(), P(AXIS)
     sharded = jax.shard_map(
@@ -123,9 +123,10 @@ def make_round(
         places, bank = cohort.ids.size, state.clients
         cohort = padded(cohort, mesh.size * chunk)
         weights, denominator = cohort.weights, cohort.denominator
+        there = denominator if cohort.population is None else cohort.population
         seats = _seats(bank, cohort, plan)
         server, rows, traffic, diagnostics, released = sharded(
-            state.server, seats, weights, denominator, data, key
+            state.server, seats, weights, (denominator, there), data, key
         )
         asked = jnp.where(cohort.asked, cohort.ids, -1)[:places]
         seen = SimulatorOnly(asked, weights[:places] > 0, *traffic, diagnostics)
@@ -134,9 +135,9 @@ def make_round(
     return run
 
 
-def _played(visitor: Visitor, server: Server, denominator, seats: Seat, *, recompute):
+def _played(visitor: Visitor, server: Server, sizes, seats: Seat, *, recompute):
     """Returns a device's part of a round, in the order of `out_specs`."""
-    guard = _guard(visitor, server.round, denominator)
+    guard = _guard(visitor, server.round, *sizes)
     visitor = visitor._replace(weights=guard.weights)
     heard = exchange(visitor, guard, server, seats, recompute=recompute)
     served = serve(visitor, guard, server, heard, seats)
@@ -169,10 +170,11 @@ def _rows(cohort: Cohort) -> jax.Array:
     return cohort.ids if cohort.rows is None else cohort.rows
 
 
-def _guard(visitor: Visitor, number, denominator) -> Guard:
+def _guard(visitor: Visitor, number, denominator, population) -> Guard:
     """Returns what stands between the messages of this round and their means."""
     mechanism, weights = visitor.algorithm.mechanism, visitor.weights
     if mechanism is None:
-        return open_mean(weights, denominator, number)
+        return open_mean(weights, denominator, population, number)
     anyone = round_keys(visitor.key, number, 0)
-    return guarded(mechanism, visitor.server.guard, weights, anyone, number)
+    view = visitor.server.guard
+    return guarded(mechanism, view, weights, anyone, population, number)

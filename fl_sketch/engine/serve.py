@@ -46,11 +46,7 @@ def serve(
       seats: the device's.
     """
     algorithm, here = visitor.algorithm, visitor._replace(server=server)
-    known = Round(
-        server.round,
-        denominator=guard.round.denominator,
-        present=guard.round.present,
-    )
+    known = guard.round._replace(number=server.round, counted=Round().counted)
 
     def one(seat, work):
         turn = talks.play(*here.talk(seat, work, known), heard.means)

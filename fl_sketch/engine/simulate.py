@@ -149,7 +149,7 @@ def simulate(
     fitting.require_fitting(algorithm, sampler)
     talk = fitting.traffic_of(algorithm, params, clients, steps=steps, batch=batch)
     gap = clients.population / sampler.size
-    price = prices(algorithm, params, talk, download=download, gap=gap)
+    price = prices(algorithm, params, talk, download=download, rounds=rounds, gap=gap)
     now = fitting.begun(algorithm, params, clients.population, state)
     mesh = mesh_over(devices or jax.devices())
     work = _Work(clients, sampler, steps, batch, batches, min(every, rounds))

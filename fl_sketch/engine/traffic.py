@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.interpreters import partial_eval
 
 from fl_sketch import talks, trees, validate
@@ -81,6 +82,37 @@ class Prices(NamedTuple):
         """What a client fetches that does not follow."""
         return self.params + self.read
 
+    def fetched(self, last: Any, heard: Any, number: Any) -> np.ndarray:
+        """Returns what clients fetch before their work in a round.
+
+        Args:
+          last: the round in which each of them last had the model; -1: never.
+          heard: bytes of that round's means that it heard at once.
+          number: the number of this round.
+        """
+        last = np.asarray(last, np.int64)
+        if not self.followed:
+            return np.full(last.shape, self.model, np.int64)
+        whole = self.params + self.follow.begin
+        # Who had the model of round m lacks the steps of rounds m to number - 1.
+        since = self._sent(number) - self._sent(np.maximum(last, 0)) - heard
+        # All begin with the same parameters, and with nothing else.
+        new = np.minimum(whole, self.params + self._sent(number))
+        least = np.where(last < 0, new, np.clip(since, 0, whole))
+        return least + self.follow.always
+
+    def in_a_run(self, rounds: int, gap: float) -> int:
+        """Returns what a client fetches in a run that is drawn every `gap` rounds."""
+        visits = np.arange(gap / 2, rounds, gap).astype(np.int64)
+        last = np.append(-1, visits)[: visits.size]
+        heard = np.where(last < 0, 0, self.heard)
+        return int(self.fetched(last, heard, visits).sum())
+
+    def _sent(self, rounds: Any) -> Any:
+        """Returns the bytes of what the server sent in so many first rounds."""
+        follow = self.follow
+        return follow.missed * rounds + follow.early * np.minimum(rounds, follow.warmup)
+
 
 def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic:
     """Returns what a client with such batches would say; nothing is computed.
@@ -130,6 +162,7 @@ def prices(
     traffic: Traffic,
     *,
     download: str,
+    rounds: int,
     gap: float = 1.0,
 ) -> Prices:
     """Returns the prices of a way to hand the model to clients.
@@ -142,9 +175,13 @@ def prices(
         server sends the round's means, or what its downlink made of them, and every
         client takes the server's step itself (`talks.replay`); who was away fetches
         what it missed, or everything where that is less, and so who comes for the
-        first time. "cheapest": whichever is less for a client that comes back after
-        so many rounds.
+        first time. "cheapest": whichever is less for a client that is drawn every
+        `gap` rounds. A server that draws from a key of its own nobody follows.
+      rounds: how many the run has.
       gap: rounds from one time that a client is drawn to the next, on average.
+
+    Raises:
+      ValueError: for a way that there is not.
     """
     validate.one_of(DOWNLOADS, download=download)
     server = jax.eval_shape(lambda p: initial_server(algorithm, p), params)[0]
@@ -161,9 +198,29 @@ def prices(
         warmup, always = algorithm.downlink.warmup, read["guard"] + read["memory"]
         follow = Follow(opt, short, means - short, warmup, always)
     size, beside = FLOAT_BYTES * trees.size(params), sum(read.values())
-    cheap = follow.missed * gap + follow.always < size + beside
-    followed = download == "messages" or (download == "cheapest" and cheap)
-    return Prices(size, beside, traffic.heard, follow, followed)
+    model = Prices(size, beside, traffic.heard, follow)
+    ways = {"model": model, "messages": model._replace(followed=True)}
+    if _draws(algorithm, server):
+        ways = {"model": model}
+    if download == "cheapest":
+        return min(ways.values(), key=lambda way: way.in_a_run(rounds, gap))
+    if download not in ways:
+        msg = (
+            "Expected download='model' where the server's step draws from its own key, "
+            f"so that nobody can take it as well, got download={download!r}."
+        )
+        raise ValueError(msg)
+    return ways[download]
+
+
+def _draws(algorithm: Algorithm, server: Server) -> bool:
+    """Returns whether the server's step depends on the key that it alone has."""
+
+    def step(server, sent, keys):
+        return talks.step(algorithm, server, sent, keys)
+
+    keys = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0))
+    return _used(step, server, server.params, keys)[2].server
 
 
 def _work(algorithm: Algorithm, server: Server, client, batches):

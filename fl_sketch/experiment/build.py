@@ -88,6 +88,7 @@ def build(
         params,
         talk,
         download=config.download,
+        rounds=config.rounds,
         gap=config.data.clients / privately.expected(config),
     )
 

@@ -19,7 +19,7 @@ SOME_OF_EIGHT = {
 @pytest.mark.parametrize("sampler", SOME_OF_EIGHT)
 def test_ef21_has_the_mean_of_all_clients_when_some_take_part(sampler):
     algorithm = algorithms.ef21(
-        loss, compressor=compressors.top_k(4), server=optax.sgd(0.1), population=8
+        loss, compressor=compressors.top_k(4), server=optax.sgd(0.1)
     )
     state, _ = simulate(algorithm, sampler=SOME_OF_EIGHT[sampler], clients=8)
     kept = jax.tree.map(lambda leaf: leaf.mean(axis=0), state.clients.memory[0])
@@ -29,7 +29,7 @@ def test_ef21_has_the_mean_of_all_clients_when_some_take_part(sampler):
 @pytest.mark.parametrize("sampler", SOME_OF_EIGHT)
 def test_scaffold_has_the_mean_of_all_variates_when_some_take_part(sampler):
     algorithm = algorithms.scaffold(
-        loss, client_rate=RATE, server_rate=1.0, steps=STEPS, population=8
+        loss, client_rate=RATE, server_rate=1.0, steps=STEPS
     )
     state, _ = simulate(algorithm, sampler=SOME_OF_EIGHT[sampler], clients=8)
     kept = jax.tree.map(lambda leaf: leaf.mean(axis=0), state.clients.local)

@@ -250,7 +250,7 @@ def test_down_a_compressed_server_sends_what_it_says():
     """After the warm-up of 3 rounds, signs and a scale; before it, whole means."""
     algorithm = algorithms.onebit_adam(loss, server_rate=0.1, warmup=3)
     talk = traffic.measure_traffic(algorithm, PARAMS, jnp.zeros((STEPS, D)))
-    prices = traffic.prices(algorithm, PARAMS, talk, download="messages")
+    prices = traffic.prices(algorithm, PARAMS, talk, download="messages", rounds=10)
     short, whole = -(-(D + 32) // 8), 4 * D
     assert prices.follow[1:4] == (short, whole - short, 3)
     book = ledger.empty(1)

@@ -82,7 +82,6 @@ def test_scaffold_follows_its_algorithm_with_half_of_what_it_sends():
         client_rate=RATE,
         server_rate=0.7,
         steps=STEPS,
-        population=CLIENTS,
     )
     state, report = run(algorithm)
     expected = oracle.scaffold(np.asarray(optima(CLIENTS)), cohorts(), gamma=0.7)
@@ -93,6 +92,7 @@ def test_scaffold_follows_its_algorithm_with_half_of_what_it_sends():
         PARAMS,
         traffic.measure_traffic(algorithm, PARAMS, jnp.zeros((STEPS, D))),
         download="model",
+        rounds=10,
     )
     assert prices.model == 2 * 4 * D
 
@@ -100,7 +100,7 @@ def test_scaffold_follows_its_algorithm_with_half_of_what_it_sends():
 def test_scaffold_with_everyone_is_gradient_tracking():
     options = {"client_rate": RATE, "server_rate": 0.7}
     one, _ = run(
-        algorithms.scaffold(loss, steps=STEPS, population=CLIENTS, **options),
+        algorithms.scaffold(loss, steps=STEPS, **options),
         sampler=everyone(CLIENTS),
     )
     other, _ = run(
@@ -133,9 +133,7 @@ def test_tracking_reaches_the_optimum_where_plain_averaging_stalls():
     stalls = stretched_gap(algorithms.fedavg(stretched, client_rate=RATE))
     tracked = algorithms.fedgate(stretched, gain=EXACT_GAIN, **options)
     quantised = algorithms.fedcomgate(stretched, gain=EXACT_GAIN, levels=64, **options)
-    scaffold = algorithms.scaffold(
-        stretched, steps=STEPS, population=CLIENTS, **options
-    )
+    scaffold = algorithms.scaffold(stretched, steps=STEPS, **options)
     assert stalls > 0.05
     assert stretched_gap(tracked) * 10 <= stalls
     assert stretched_gap(scaffold) * 10 <= stalls

@@ -122,9 +122,7 @@ def flood(graph, algorithm, rounds):
     ],
 )
 def test_flooding_gives_every_node_what_a_server_would_have(graph, name):
-    scaffold = algorithms.scaffold(
-        loss, client_rate=RATE, server_rate=1.0, steps=STEPS, population=CLIENTS
-    )
+    scaffold = algorithms.scaffold(loss, client_rate=RATE, server_rate=1.0, steps=STEPS)
     server = star(scaffold, 6) if name == "scaffold" else star_of(name, 6)
     algorithm = {"scaffold": scaffold, **ALGORITHMS}[name]
     nodes = flood(GRAPHS[graph], algorithm, 6)

@@ -12,7 +12,7 @@ import pytest
 
 from fl_sketch import algorithms, channels, compressors, engine, talks, trees, wire
 from fl_sketch.algorithms import catalog
-from fl_sketch.engine import exchange, traffic
+from fl_sketch.engine import exchange, ledger, traffic
 from fl_sketch.keys import round_keys, sketch_keys
 from fl_sketch.protocols import Channel, Coded, Delivery, Field, Memory, Round
 from fl_sketch.sketch import count_sketch, heavy_coordinates
@@ -141,7 +141,7 @@ CATALOGUE = ALGORITHMS | {
     "sign_sgd": algorithms.sign_sgd(loss, server_rate=0.1),
     "ef_sign_sgd": algorithms.ef_sign_sgd(loss, client_rate=0.1, server_rate=0.1),
     "scaffold": algorithms.scaffold(
-        loss, client_rate=0.1, server_rate=1.0, steps=STEPS, population=CLIENTS
+        loss, client_rate=0.1, server_rate=1.0, steps=STEPS
     ),
     "heaprix_gate": algorithms.fedsketchgate(
         loss, sketch=COUNT, client_rate=0.1, server_rate=1.0, gain=3.3, query="heaprix"
@@ -170,11 +170,11 @@ CATALOGUE = ALGORITHMS | {
 def test_a_client_fetches_what_it_reads(name, beside, begin, missed, always):
     algorithm = CATALOGUE[name]
     found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
-    both = traffic.prices(algorithm, PARAMS, found, download="model")
+    both = traffic.prices(algorithm, PARAMS, found, download="model", rounds=10)
     assert (both.params, both.read, both.followed) == (4 * SIZE, 4 * beside, False)
     expected = (4 * begin, -(-4 * missed // 1), 4 * always)
     assert (both.follow.begin, both.follow.missed, both.follow.always) == expected
-    followed = traffic.prices(algorithm, PARAMS, found, download="messages")
+    followed = traffic.prices(algorithm, PARAMS, found, download="messages", rounds=10)
     assert followed == both._replace(followed=True)
 
 
@@ -182,14 +182,50 @@ def test_the_cheapest_way_depends_on_how_often_a_client_is_drawn():
     algorithm = CATALOGUE["safl"]
     found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
 
-    def followed(gap):
+    def price(download, rounds=1000, gap=1.0):
         return traffic.prices(
-            algorithm, PARAMS, found, download="cheapest", gap=gap
-        ).followed
+            algorithm, PARAMS, found, download=download, rounds=rounds, gap=gap
+        )
 
-    assert [followed(gap) for gap in (1, 1.9, 2.0, 100)] == [True, True, False, False]
+    gaps = [price("cheapest", gap=gap).followed for gap in (1, 1.9, 2.0, 100)]
+    assert gaps == [True, True, False, False]
+    # Who comes once must be sent more than the model: moments, or earlier rounds.
+    assert not price("cheapest", rounds=2, gap=1.9).followed
     with pytest.raises(ValueError, match="download='post'"):
-        traffic.prices(algorithm, PARAMS, found, download="post")
+        price("post")
+
+
+def test_the_cheapest_way_counts_warm_up_and_newcomers_as_the_ledger_does():
+    follow = traffic.Follow(begin=200, missed=5, early=100, warmup=20)
+    model = traffic.Prices(100, follow=follow)
+    followed = model._replace(followed=True)
+    for rounds, gap in ((10, 1), (25, 1), (60, 2), (400, 3)):
+        for price in (model, followed):
+            book = ledger.empty(1)
+            for number in np.arange(gap / 2, rounds, gap).astype(int):
+                ones = np.ones(1, bool)
+                one = engine.SimulatorOnly(np.zeros(1, int), ones, 0, 0, {})
+                ledger.record(book, price, number, one)
+            assert price.in_a_run(rounds, gap) == book.down.sum()
+    assert followed.in_a_run(20, 1) > model.in_a_run(20, 1)
+    assert followed.in_a_run(60, 1) < model.in_a_run(60, 1)
+
+
+def test_nobody_follows_a_server_that_draws_by_itself():
+    def update(updates, state, params=None, *, key, **extra):
+        del params, extra
+        noise = jax.random.normal(key, ())
+        return jax.tree.map(lambda leaf: -leaf + noise, updates), state
+
+    own = optax.GradientTransformationExtraArgs(lambda params: (), update)
+    algorithm = CATALOGUE["safl"]._replace(server=own)
+    found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
+    cheapest = traffic.prices(
+        algorithm, PARAMS, found, download="cheapest", rounds=1000
+    )
+    assert not cheapest.followed
+    with pytest.raises(ValueError, match="download='model' where the server's step"):
+        traffic.prices(algorithm, PARAMS, found, download="messages", rounds=1000)
 
 
 BAD = {"f": jnp.nan, "i": 77, "u": 77, "b": True}
@@ -253,7 +289,10 @@ def test_a_client_needs_nothing_that_it_is_not_sent(name):
         np.testing.assert_array_equal(one, other)
 
 
-def heard_in(algorithm, rounds, monkeypatch):
+EVERYONE = engine.everyone(CLIENTS)
+
+
+def heard_in(algorithm, rounds, monkeypatch, sampler=EVERYONE):
     """Returns the servers before all rounds, and what was sent down in each."""
     sent, structures = {}, {}
 
@@ -276,7 +315,7 @@ def heard_in(algorithm, rounds, monkeypatch):
         )
     servers = [engine.initial_state(algorithm, PARAMS, CLIENTS)]
     one_round = jax.jit(engine.make_round(algorithm, fetch, mesh_of(1, "clients")))
-    cohort = engine.everyone(CLIENTS)(KEY)
+    cohort = sampler(KEY)
     for _ in range(rounds):
         servers.append(one_round(servers[-1], KEY, cohort, optima(CLIENTS))[0])
     jax.effects_barrier()
@@ -328,3 +367,16 @@ def test_who_follows_has_the_servers_model_to_the_bit(name, monkeypatch):
         found = replay(newcomer, keys, sent if len(sent) > 1 else sent[0])
         chex.assert_trees_all_equal(found.params, servers[-1].params)
         chex.assert_trees_all_equal(found.opt, servers[-1].opt)
+
+
+@pytest.mark.parametrize("name", ["ef21", "cd_adam", "scaffold"])
+def test_who_follows_a_part_of_the_clients_knows_how_many_there_are(name, monkeypatch):
+    half = engine.fixed_size(CLIENTS, CLIENTS // 2)
+    servers, heard = heard_in(CATALOGUE[name], 4, monkeypatch, half)
+    known = Round(
+        denominator=half.size * 1.0, present=half.size * 1.0, population=CLIENTS * 1.0
+    )
+    replay = jax.jit(functools.partial(algorithms.replay, CATALOGUE[name], known=known))
+    (sent,) = jax.tree.map(lambda *leaves: jnp.stack(leaves), *heard)
+    found = replay(servers[0]._replace(down=()), sketch_keys(KEY, 4), sent)
+    chex.assert_trees_all_equal(found.params, servers[-1].params)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fl_sketch import experiment
-from fl_sketch.experiment import banked, display, memory
+from fl_sketch.engine import free_memory
+from fl_sketch.experiment import banked, display
 from tests.engine.test_host_data import run as run_form
 from tests.experiment.configs import config_with
 from tests.meshes import mesh_of
@@ -79,7 +80,7 @@ def test_a_bank_goes_where_it_fits_or_is_refused(
     monkeypatch, place, room, there, words
 ):
     monkeypatch.setattr(banked, "room", lambda devices: room)
-    monkeypatch.setattr(memory, "of_host", lambda: there)
+    monkeypatch.setattr(free_memory, "of_host", lambda: there)
     if words is None:
         expected = "host" if place == "auto" else place
         assert banked.place(place, 1000, mesh_of(2, "clients")) == expected

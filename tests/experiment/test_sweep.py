@@ -14,7 +14,8 @@ import pytest
 
 from configs import default
 from fl_sketch import experiment
-from fl_sketch.experiment import grid, heatmap, mapped, memory, ranking
+from fl_sketch.engine import free_memory
+from fl_sketch.experiment import grid, heatmap, mapped, ranking
 from fl_sketch.experiment.loop import NotFinite
 from fl_sketch.experiment.sweep import outline, run, sweep
 
@@ -124,7 +125,7 @@ def test_as_many_points_run_at_once_as_the_memory_allows(monkeypatch):
 
     def points(*free):
         there = iter(free)
-        monkeypatch.setattr(mapped.memory, "free", lambda devices: next(there))
+        monkeypatch.setattr(mapped.free_memory, "free", lambda devices: next(there))
         return mapped.compile_points(program, group, "vmap")
 
     def after_two(points):
@@ -139,7 +140,7 @@ def test_as_many_points_run_at_once_as_the_memory_allows(monkeypatch):
 
 
 def test_points_whose_states_fit_nowhere_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "free", lambda devices: 10_000)
+    monkeypatch.setattr(free_memory, "free", lambda devices: 10_000)
     monkeypatch.setattr(mapped, "compile_points", pytest.fail)
     with pytest.raises(ValueError, match="2 points to take at most 1e-05 GB"):
         sweep(config_of(), ["seed=0,1"], tmp_path / "new", say=quiet)

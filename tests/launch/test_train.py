@@ -54,14 +54,18 @@ def test_a_run_leaves_its_config_its_rows_and_its_summary(tmp_path):
         "rounds": 6,
         "clients": 20,
         "bytes_up_per_client_round": 32 * 4,
-        "bytes_down_per_client_round": 650 * 4,
+        "download": "messages",
+        "bytes_down_to_follow": 32 * 4,
+        "bytes_down_of_the_model": 650 * 4,
         "bytes_up_total": 6 * 10 * 32 * 4,
-        "bytes_down_total": 6 * 10 * 650 * 4,
         "epsilon": None,
         "delta": None,
         "seed": 0,
     }
     assert expected.items() <= summary.items()
+    total = summary["bytes_down_total"]  # newcomers are sent the model
+    assert 10 * 650 * 4 <= total < 6 * 10 * 650 * 4
+    assert summary["bytes_down_per_client_round"] == pytest.approx(total / 60)
     for name in ("test_accuracy", "test_loss", "train_loss"):
         assert summary[name] == float(rows[-1][name])
     for name in ("rounds_per_second", "compile_seconds", "peak_rss_mb"):

@@ -42,7 +42,7 @@ def _server_has_the_variate(state):
          _variates_are_balanced),
         (ALGORITHMS["ef21"], _server_has_the_mean),
         (algorithms.scaffold(
-            loss, client_rate=0.1, server_rate=1.0, steps=STEPS, population=CLIENTS
+            loss, client_rate=0.1, server_rate=1.0, steps=STEPS
         ), _server_has_the_variate),
     ],
     ids=["fedgate", "ef21", "scaffold"],
