@@ -28,7 +28,7 @@ def stepwise(loss: Loss, keys: Keys) -> Stepwise:
     There is one for each client, round and step, from the client's own key.
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       keys: the client's, of the round.
 
     Raises:
@@ -58,7 +58,8 @@ def _takes_key(loss: Loss) -> bool:
         raise TypeError(msg) from None
     needed = [p for p in named if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
     able = [p for p in named if p.kind <= p.VAR_POSITIONAL]
-    if len(needed) > 3 or (len(able) < 2 and all(p.kind < 2 for p in able)):
+    asks = any(p.default is p.empty for p in named if p.kind is p.KEYWORD_ONLY)
+    if asks or len(needed) > 3 or (len(able) < 2 and all(p.kind < 2 for p in able)):
         msg = (
             "Expected loss to take (params, batch) or (params, batch, key), "
             f"got {inspect.signature(loss)}."
@@ -73,7 +74,7 @@ def sgd_steps(
     """One optimizer step on each batch, starting from the server's parameters.
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       tx: the client's optimizer; its state is made anew every round.
       proximal: mu of FedProx, which adds mu/2 |x - x_0|^2 to the loss.
     """
@@ -94,7 +95,7 @@ def full_gradient_steps(
     """Several steps on one batch, the first: the client's whole data, say.
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       tx: the client's optimizer; its state is made anew every round.
       steps: how many steps.
     """
@@ -130,7 +131,7 @@ def gradient_pair(loss: Loss, previous: Callable[[Server], Tree]) -> Local:
     What MARINA's channel chooses from.
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       previous: the model of the last round, from what clients fetch with this one.
     """
 
@@ -158,7 +159,7 @@ def tracked_steps(
     is above 1/(gain eta tau).
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       rate: the step size eta.
       gain: 1/(eta tau) undoes the factor in the update exactly; the paper prints
         1/tau.
@@ -186,7 +187,7 @@ def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike, steps: int) -> L
     SCAFFOLD, its second option: c_i becomes c_i - c + (x_0 - x_K) / (K eta).
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       rate: the step size eta.
       steps: K, how many batches there are.
     """

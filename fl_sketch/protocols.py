@@ -195,11 +195,11 @@ class Round(NamedTuple):
     """What a talk knows of its round beside what it hears.
 
     Attributes:
-      number: of the round, from zero.
+      number: the number of the round, from zero.
       counted: a message -> what the mean counts of it: what a mechanism's bound leaves,
         before noise. Memories must follow this, or they remember what never arrived.
-      denominator: by which the mean divides the sum, for memories of the server that
-        are sums over all clients.
+      denominator: the number by which the mean divides the sum, for memories of the
+        server that are sums over all clients.
       present: how many messages the sum has; with a mechanism, which hides that, how
         many are expected.
       population: how many clients there are, in this round or not.
@@ -287,7 +287,7 @@ class Mechanism(NamedTuple):
         fewer nothing is released.
       watched: names of the diagnostics that a client adds to its first message, which
         `bound` then gets as (message, {name: number}), and `release` the sum of.
-      bits: that a client sends in a round beside its messages.
+      bits: the number that a client sends in a round beside its messages.
       beside: how many numbers get noise in a round beside those of the messages.
       drawn: how many numbers of noise an exchange draws; 0: as many as a message has.
     """

@@ -68,14 +68,14 @@ def play(
 
     Args:
       channel: whose talk it is.
-      arguments: those of the talk.
-      means: those of the first exchanges, in order.
+      arguments: the arguments of the talk.
+      means: the means of the first exchanges, in order.
       told: what clients hear where the server says something.
 
     Raises:
       TypeError, ValueError: for a talk that no network can hold, naming it.
     """
-    name, talk = _name(channel), channel.talk(*arguments)
+    name, talk = name_of(channel), channel.talk(*arguments)
     if not inspect.isgenerator(talk):
         msg = f"Expected the talk of {name} to yield its messages, got none."
         raise TypeError(msg)
@@ -96,16 +96,40 @@ def play(
     except StopIteration as end:
         if next(known, None) is not None:
             raise _unlike(channel) from None
-        delivery, memory = end.value
-        return turn._replace(delivery=delivery, memory=memory)
+        return turn._replace(**_returned(name, end.value))
+    except jax.errors.ConcretizationTypeError as error:
+        msg = (
+            f"Expected {name} to make the same exchanges whatever it hears, got Python "
+            f"that asks a traced value: {str(error).partition(chr(10))[0]}"
+        )
+        raise TypeError(msg) from error
     except (TypeError, DeprecationWarning) as error:
         if "generator" not in str(error):
             raise
         msg = (
             f"Expected {name} to yield from plain Python, got a yield inside a traced "
-            "branch or loop, from where no message reaches the network."
+            "branch or loop, from where no message reaches the network, or an inner "
+            "talk without `yield from`."
         )
         raise TypeError(msg) from None
+
+
+def ended(
+    channel: Channel,
+    arguments: Sequence[Any],
+    means: Sequence[Message],
+    *,
+    told: Callable[[Told], Any] = lambda told: told.value,
+) -> Turn:
+    """Returns the end of a talk that is over when all means are known, as `play`.
+
+    Raises:
+      ValueError: if it is not, naming it.
+    """
+    turn = play(channel, arguments, means, told=told)
+    if turn.delivery is None:
+        raise _unlike(channel)
+    return turn
 
 
 def said_after(
@@ -139,14 +163,15 @@ def alone(
 ) -> Turn:
     """Returns the end of the talk of a client whose messages are their own means."""
     arguments = (update, memory, keys, round)
-    return play(channel, arguments, messages(channel, arguments))
+    return ended(channel, arguments, messages(channel, arguments))
 
 
 def parts(said: Any) -> tuple[Any, Callable[[Any], Message]]:
     """Returns what to add up over clients, and the linear map from it to messages."""
     if isinstance(said, Linear):
         return said.of, said.map
-    return said.value if isinstance(said, Coded) else said, lambda total: total
+    value = said.value if isinstance(said, Coded) else said
+    return jax.tree.map(jnp.asarray, value), lambda total: total
 
 
 def message(said: Any) -> Message:
@@ -174,7 +199,7 @@ def serve(algorithm: Algorithm, server: Server, estimate: Any, keys: Keys) -> Se
       algorithm: whose server it is.
       server: before its step.
       estimate: what came of the messages.
-      keys: those of the round.
+      keys: the keys of the round.
     """
     if algorithm.downlink is None:
         return step(algorithm, server, estimate, keys)
@@ -191,7 +216,7 @@ def step(algorithm: Algorithm, server: Server, sent: Any, keys: Keys) -> Server:
       algorithm: whose server it is.
       server: before the step.
       sent: the estimate, or what the downlink made of it.
-      keys: those of the round.
+      keys: the keys of the round.
     """
     tx = optax.with_extra_args_support(algorithm.server)
 
@@ -211,15 +236,26 @@ def step(algorithm: Algorithm, server: Server, sent: Any, keys: Keys) -> Server:
     return server._replace(params=params, opt=opt, round=server.round + 1)
 
 
-def _name(channel: Channel) -> str:
+def name_of(channel: Channel) -> str:
     """Returns the name of the function that made a channel's talk."""
     names = channel.talk.__qualname__.split(".")
     return names[0] if names[-1] == "talk" else names[-1]
 
 
+def _returned(name: str, value: Any) -> dict[str, Any]:
+    """Returns what a talk ended with, as fields of a turn."""
+    if isinstance(value, tuple) and len(value) == 2:
+        delivery, memory = value
+        if isinstance(delivery, Delivery) and isinstance(memory, Memory):
+            return {"delivery": delivery, "memory": memory}
+    got = type(value).__name__
+    msg = f"Expected the talk of {name} to return (Delivery, Memory), got {got}."
+    raise TypeError(msg)
+
+
 def _unlike(channel: Channel) -> ValueError:
     """Returns the error of a talk that is not the same in every pass."""
-    msg = f"Expected {_name(channel)} to make the same exchanges in every pass."
+    msg = f"Expected {name_of(channel)} to make the same exchanges in every pass."
     return ValueError(msg)
 
 
@@ -252,7 +288,8 @@ def replay(
     those of the run, to the bit on one platform.
 
     Args:
-      algorithm: as run; of its server, what looks at the server's own key is lost.
+      algorithm: the algorithm as it is run; a server that draws from a key of its own
+        nobody can follow.
       server: before the first of these rounds.
       keys: the shared key of each round, which comes with its mean: those of
         `keys.sketch_keys` if the first round is round zero.
@@ -277,7 +314,7 @@ def replay(
         shared, sent = jax.lax.optimization_barrier(slices)
         if algorithm.downlink is None:
             means = sent if several else (sent,)
-            turn = play(channel, arguments(server, shared), means)
+            turn = ended(channel, arguments(server, shared), means)
             server = server._replace(memory=turn.memory.server)
             sent = turn.delivery.estimate
         return step(algorithm, server, sent, Keys(shared, shared, shared)), None

@@ -22,7 +22,7 @@ class Reproduction(NamedTuple):
 
     Attributes:
       title: the paper, and what of it.
-      time: that the commands take.
+      time: the time that the commands take.
       commands: the words that follow `python -m` in each.
     """
 

@@ -120,8 +120,10 @@ def register(own: Method) -> None:
     be given again, as when a file is read twice.
 
     Raises:
+      TypeError: for what is not a method that a config could call.
       ValueError: for a name that this project's own algorithms have.
     """
+    _require_callable(own)
     validate.one_of(("none", "clip", "normalise"), bound=own.bound)
     validate.one_of(("client", "example"), unit=own.unit)
     if own.unit == "example" and "noise_multiplier" not in own.takes:
@@ -134,6 +136,21 @@ def register(own: Method) -> None:
         msg = f"Expected a name that is not taken, got name={own.name!r}."
         raise ValueError(msg)
     _METHODS[own.name] = own
+
+
+def _require_callable(own: Method) -> None:
+    """Raises unless this is a method whose arguments all have names."""
+    if not (isinstance(own, Method) and callable(own.make)):
+        msg = f"Expected catalog.Method(name, make) with a function, got {own!r}."
+        raise TypeError(msg)
+    named = list(inspect.signature(own.make).parameters.values())
+    nameless = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+    if not named or any(p.kind in nameless for p in named[1:]):
+        msg = (
+            "Expected make to take the loss, and what else it takes by names, got "
+            f"{own.name}{inspect.signature(own.make)}."
+        )
+        raise TypeError(msg)
 
 
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {

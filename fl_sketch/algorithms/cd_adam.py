@@ -22,7 +22,7 @@ def cd_adam(
     form that the paper prints, without bias correction.
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       compressor: a contraction; the paper has `scaled_sign` and `top_k`.
       server_rate: alpha.
       b1: decay of the first moment.

@@ -19,7 +19,7 @@ def cocktail_sgd(
     the rest; the server does the same with the mean, and sends that down.
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       cocktail: a contraction, `compressors.then(random_k(.., unbiased=False),
         top_k(..), nearest(..))`.
       client_rate: eta of the local steps.

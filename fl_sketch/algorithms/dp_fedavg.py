@@ -34,12 +34,12 @@ def dp_fedavg(
     needs only when exactly r of them come. Clients are to be drawn by `engine.poisson`.
 
     Args:
-      loss: of one batch; for the paper's full gradients a client's whole data.
+      loss: the loss of one batch; for the paper's full gradients a client's whole data.
       client_rate: eta_0.
       threshold: C.
       noise_multiplier: z; sigma of the paper is z C / r.
       cohort: r.
-      decay: of both rates from round to round.
+      decay: the decay of both rates from round to round.
       server: an optimizer with rate gamma, before eta_k; by default sgd(1).
       keep_random_iterate: whether to keep a uniformly random one of w_0, ..., w_(K-1)
         for `random_iterate` (line 13). It costs no privacy, and a copy of the model.
@@ -68,8 +68,8 @@ def dp_normfedavg(loss: local.Loss, **options) -> Algorithm:
     """Returns DP-NormFedAvg: as `dp_fedavg`, with C u / |u| in place of the clip.
 
     Args:
-      loss: of one batch.
-      **options: those of `dp_fedavg`.
+      loss: the loss of one batch.
+      **options: the options of `dp_fedavg`.
 
     Reference: Das et al., Algorithm 2.
     """

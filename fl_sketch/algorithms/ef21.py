@@ -20,7 +20,7 @@ def ef21(
     as in Fatkhullin et al. (2021).
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       compressor: a contraction, such as `top_k`.
       server: plain SGD in the paper.
 

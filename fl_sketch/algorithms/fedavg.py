@@ -20,7 +20,7 @@ def fedavg(
     `proximal` it is FedProx; with one local step, FedSGD.
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       client_rate: eta of the local steps.
       server_rate: gamma.
       server_momentum: heavy-ball momentum at the server (FedAvgM).

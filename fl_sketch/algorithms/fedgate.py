@@ -17,10 +17,10 @@ def fedgate(
     """Returns FedGATE: what FedSKETCHGATE is without a sketch.
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       client_rate: eta of the local steps.
       server_rate: gamma, or a schedule of it.
-      gain: of the variates; 1/(eta tau) in the paper.
+      gain: the gain of the variates; 1/(eta tau) in the paper.
 
     Reference: Haddadpour et al. (2021), Federated Learning with Compression,
     Algorithm 2 without its compression.
@@ -43,11 +43,11 @@ def fedcomgate(
     """Returns FedCOMGATE: FedGATE with updates quantised by QSGD.
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       client_rate: eta of the local steps.
       server_rate: gamma, or a schedule of it.
-      gain: of the variates; 1/(eta tau) in the paper.
-      levels: of the quantisation.
+      gain: the gain of the variates; 1/(eta tau) in the paper.
+      levels: the levels of the quantisation.
 
     Reference: Haddadpour et al. (2021), Algorithm 2.
     """

@@ -16,7 +16,7 @@ def fedopt(
     print it.
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       client_rate: eta of the local steps.
       server: the server's optimizer.
 

@@ -28,7 +28,7 @@ def fedsketch(
     reads the rest from what remains (line 7). Everyone steps by gamma (line 8).
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       sketch: a count sketch of t rows.
       client_rate: eta of the local steps.
       server_rate: gamma, or a schedule of it.
@@ -66,7 +66,7 @@ def fedsketchgate(
     else they end near it (`launch.tracking`).
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       sketch: a count sketch of t rows.
       client_rate: eta of the local steps.
       server_rate: gamma, or a schedule of it.

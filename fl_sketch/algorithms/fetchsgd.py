@@ -27,7 +27,7 @@ def fetchsgd(
     coordinates as the step of the model, and their sketch out of the errors.
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       sketch: a count sketch of several rows; its hashes are the same in all rounds.
       server_rate: eta, or a schedule of it.
       momentum: rho.
@@ -35,7 +35,7 @@ def fetchsgd(
         columns.
       forget: "subtract" as in the paper, or "zero" as in the code released with it.
       masking: whether momentum is forgotten where the step was, as in that code.
-      window: of how many rounds errors are kept; 0 for all.
+      window: the number of rounds of which errors are kept; 0: all.
 
     Reference: Rothchild et al. (2020), Algorithm 1.
     """

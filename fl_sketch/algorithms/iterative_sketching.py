@@ -26,8 +26,8 @@ def iterative_sketching(
     server.
 
     Args:
-      loss: of one batch; a batch that is a client's whole data gives the paper's
-        gradient steps, a part of it the stochastic ones of Algorithm 2.
+      loss: the loss of one batch; a batch that is a client's whole data gives the
+        paper's gradient steps, a part of it the stochastic ones of Algorithm 2.
       sketch: R; a fresh one every round.
       client_rate: eta_local.
       server_rate: eta_global; the theorems for K steps have 1.

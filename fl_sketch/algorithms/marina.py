@@ -24,7 +24,7 @@ def marina(
     gradients, in which it has everyone).
 
     Args:
-      loss: of one batch, for the paper's exact form a client's whole data.
+      loss: the loss of one batch, for the paper's exact form a client's whole data.
       compressor: unbiased, `random_k` in the paper.
       server_rate: gamma, constant.
       probability: p of a whole gradient; 1 is gradient descent.

@@ -38,8 +38,8 @@ def onebit_adam(
     momentum (line 12) with which the model steps (line 13).
 
     Args:
-      loss: of one batch.
-      server_rate: of Adam, before and after.
+      loss: the loss of one batch.
+      server_rate: the rate of Adam, before and after.
       warmup: T_w, how many rounds of plain Adam, at least one.
       b1: decay of the momentum.
       b2: decay of the second moment, while it moves.

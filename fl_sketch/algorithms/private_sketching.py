@@ -26,7 +26,7 @@ def private_sketching(
     the mean; the noise after the sketch, the paper's open remark, is `safl` with one.
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       sketch: R; a fresh one every round.
       client_rate: eta_local.
       threshold: l_c, to which every example's gradient is clipped.

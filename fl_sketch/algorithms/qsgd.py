@@ -12,7 +12,7 @@ def qsgd(
     """Returns QSGD: clients send a gradient, each number rounded at random.
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       levels: s, of the quantisation.
       server: plain SGD in the paper.
 

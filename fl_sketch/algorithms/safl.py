@@ -27,7 +27,7 @@ def safl(
     last place where its length is known.
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       sketch: R; a fresh one every round. Of the whole update, or with
         `leaf_by_leaf` of each array of parameters, which the paper leaves open.
       client_rate: eta of the local steps.

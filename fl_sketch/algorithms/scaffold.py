@@ -25,9 +25,9 @@ def scaffold(
     Where all clients take part in every round this is FedGATE with gain 1/(K eta).
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       client_rate: eta of the local steps.
-      server_rate: of the server's step.
+      server_rate: the rate of the server's step.
       steps: K, the local steps.
 
     Reference: Karimireddy et al. (2020), Algorithm 1.

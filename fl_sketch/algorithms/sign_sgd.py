@@ -16,8 +16,8 @@ def sign_sgd(loss: local.Loss, *, server_rate: optax.ScalarOrSchedule) -> Algori
     wire has one bit, and an equal vote counts as positive).
 
     Args:
-      loss: of one batch.
-      server_rate: of a step; every coordinate moves by it.
+      loss: the loss of one batch.
+      server_rate: the rate of a step; every coordinate moves by it.
 
     Reference: Bernstein et al. (2019), Algorithm 1.
     """
@@ -40,7 +40,7 @@ def ef_sign_sgd(
     """Returns EF-signSGD: signs and their mean size, errors kept by both sides.
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       client_rate: eta of the local steps; the paper has one step.
       server_rate: gamma.
 

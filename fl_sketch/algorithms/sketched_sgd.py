@@ -20,9 +20,9 @@ def sketched_sgd(
     values there, with which all step. What a worker had elsewhere stays in its memory.
 
     Args:
-      loss: of one batch.
+      loss: the loss of one batch.
       sketch: a count sketch of several rows.
-      server_rate: of the step, or a schedule of it.
+      server_rate: the rate of the server's step, or a schedule of it.
       heavy: k, how many coordinates; 0 for as many as the sketch has columns.
 
     Reference: Ivkin et al. (2019), Algorithm 2.

@@ -51,7 +51,7 @@ class Neighbours(NamedTuple):
       absent: what the canary pushes in the world without it, over what it pushes in
         the other; 0: it is away.
       axis: along which all others push.
-      sign: that axis's sign, where it is the canary's.
+      sign: the axis's sign, where it is the canary's.
     """
 
     absent: float
@@ -242,13 +242,13 @@ def observer(
 
     Args:
       local: what clients push.
-      channel: by which they send it.
+      channel: the channel by which they send it.
       mechanism: what is audited; None: the local work protects by itself.
       sampler: the sampler of the cohorts.
       away: whether the canary does not take part in the world without it.
       population: how many clients there are.
       rounds: how many rounds a run has.
-      shape: that of what a round releases: exchanges, and numbers of a message.
+      shape: the shape of what a round releases: exchanges, and numbers of a message.
       read: `(keys, message) -> numbers`, as in `tapped`.
       data_of: `(present) -> data`, what clients have.
       fetch: a function as for `engine.make_round`.

@@ -48,7 +48,7 @@ class Found(NamedTuple):
 
     Attributes:
       epsilon: below the true one, with this confidence.
-      confidence: in it.
+      confidence: the confidence in it.
       trials: runs of each world, or canaries, that it took.
       most: what so many could have shown at best.
     """
@@ -98,7 +98,7 @@ def play(
       rate: how likely the canary takes part in a round.
       mirrored: whether without the canary there is its mirror image, by the same
         chance, and not the same of everybody in every round.
-      confidence: in the bound.
+      confidence: the confidence in the bound.
     """
     validate.at_least_one(trials=trials)
     validate.in_range(0, 1, delta=delta, rate=rate, confidence=confidence)
@@ -141,7 +141,7 @@ def lower_bound(
       absent: scores of independent runs without the canary.
       present: scores of runs with it.
       delta: the claim's.
-      confidence: that the bound holds.
+      confidence: the chance that the bound holds.
     """
     validate.in_range(0, 1, delta=delta, confidence=confidence)
     first, second = zip(*(np.array_split(s, 2) for s in (absent, present)), strict=True)
@@ -168,7 +168,7 @@ def beyond_the_end(
       delta: the claim's.
       draws: runs without the canary, in all.
       key: the key of all runs.
-      confidence: in the bound.
+      confidence: the confidence in the bound.
     """
     validate.in_range(0, 1, delta=delta, confidence=confidence)
     own = jax.random.fold_in(key, 0)

@@ -34,7 +34,7 @@ class Found(NamedTuple):
 
     Attributes:
       inputs: the best inputs found.
-      mismatch: of them, |m(z) - s|^2 / |s|^2.
+      mismatch: the mismatch of their messages, |m(z) - s|^2 / |s|^2.
       curve: the mismatch in every iteration, shape=(steps,).
     """
 
@@ -54,7 +54,7 @@ def client_view(
     Args:
       algorithm: whose client it is; a mechanism's bound is part of the message.
       server: what clients fetch.
-      keys: of the round. An attacker who does not know the hashes has others.
+      keys: the keys of the round. An attacker who does not know the hashes has others.
       batches: inputs -> what the client trains on, labels included.
     """
 
@@ -110,7 +110,7 @@ def invert(
       start: inputs to begin from; they need not be in [0, 1].
       optimizer: "gd", plain gradient descent as the theorem has it; "adam"; "lbfgs".
       steps: iterations.
-      rate: of gd and adam; lbfgs searches along lines.
+      rate: the rate of gd and adam; lbfgs searches along lines.
       smoothness: the weight of the total variation of images, a prior.
     """
     validate.one_of(OPTIMIZERS, optimizer=optimizer)
@@ -186,8 +186,8 @@ def input_of_dense(kernel_gradient: jax.Array, bias_gradient: jax.Array) -> jax.
     """Returns the input of a first dense layer, exactly: dW / db at the largest |db|.
 
     Args:
-      kernel_gradient: of (inputs, outputs), of a single example.
-      bias_gradient: of (outputs,).
+      kernel_gradient: an array of (inputs, outputs), of a single example.
+      bias_gradient: an array of (outputs,), of the same example.
     """
     row = jnp.argmax(jnp.abs(bias_gradient))
     return kernel_gradient[:, row] / bias_gradient[row]
@@ -200,9 +200,9 @@ def mapped(function: Callable, mesh: jax.sharding.Mesh, axis: str) -> Callable:
     different numbers of steps, and a CPU has nothing to gain from batches.
 
     Args:
-      function: of one image and what belongs to it.
+      function: a function of one image and what belongs to it.
       mesh: the devices.
-      axis: of the mesh.
+      axis: the axis of the mesh.
     """
     spec = jax.sharding.PartitionSpec(axis)
 

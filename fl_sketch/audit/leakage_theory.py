@@ -44,9 +44,9 @@ class Rate(NamedTuple):
     """What Theorem 7.5 promises of L with these constants.
 
     Attributes:
-      a: of semi-smoothness.
-      b: of semi-smoothness.
-      theta: of non-criticality.
+      a: the constant a of semi-smoothness.
+      b: the constant b of semi-smoothness.
+      theta: the constant theta of non-criticality.
       step: the largest admissible eta; 0 if there is none.
       gamma: the part of L - L* that a step takes away; 0 if nothing is promised.
     """

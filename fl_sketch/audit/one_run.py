@@ -90,7 +90,7 @@ def listen(algorithm: Algorithm, params: Tree, batches: Any) -> Talk:
     """Returns what a round of an algorithm is, from shapes alone.
 
     Args:
-      algorithm: that of a config.
+      algorithm: the algorithm of a config.
       params: shapes of its model.
       batches: shapes of what a client trains on.
     """
@@ -186,7 +186,7 @@ def program(
       count: how many canaries.
       away: whether a canary is there or not, rather than pushing up or down.
       rounds: how many rounds the run has.
-      options: those of `engine.make_round`.
+      options: the options of `engine.make_round`.
     """
 
     def run(params, roots, data, key):
@@ -260,7 +260,7 @@ def lower_bound(
       right: how many of them were.
       canaries: how many coins were thrown.
       delta: the claim's.
-      confidence: that the bound holds.
+      confidence: the chance that the bound holds.
     """
     validate.at_least_one(guesses=guesses, canaries=canaries)
     validate.at_most(canaries, "the canaries", guesses=guesses)

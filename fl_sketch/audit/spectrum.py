@@ -56,10 +56,10 @@ def of_loss(
     Args:
       loss: `(params, batch) -> scalar`.
       params: where the Hessian is taken.
-      batches: of one size, along a leading axis.
-      key: of the probes.
+      batches: batches of one size, along a leading axis.
+      key: the key of the probes.
       probes: random vectors.
-      steps: of Lanczos, at most d.
+      steps: the number of steps of Lanczos, at most d.
     """
     require_key(key)
     d = trees.size(params)

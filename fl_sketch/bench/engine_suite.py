@@ -115,8 +115,8 @@ def run(
     """Returns the rows of the table, timed while they are read.
 
     Args:
-      names: of the workloads.
-      forms: of the rounds.
+      names: the names of the workloads.
+      forms: the forms of the rounds.
       rounds: how many are timed; three at least are.
       chunk: clients at a time on a device; 0 leaves it to the platform.
       cohort: clients a round; 0 leaves it to the workload.
@@ -147,7 +147,7 @@ def prepare(work: Workload, chunk: int = 0, devices: int = 0) -> Setting:
     mesh = engine.mesh_over(some)
     # A CPU is best without vmap (see models/convolution.py); the other number is the
     # default of experiments there and waits for a GPU to be measured on.
-    chunk = chunk or (1 if some[0].platform == "cpu" else 8)
+    chunk = chunk or engine.default_chunk()
     rng = np.random.default_rng(0)
     count = work.population * work.owned
     images = rng.integers(0, 256, (count, *work.image), np.uint8)

@@ -18,7 +18,7 @@ def marina(compressor: Compressor, probability: float) -> Channel:
 
     Args:
       compressor: unbiased, of the change.
-      probability: of a whole gradient.
+      probability: the probability of a whole gradient.
 
     Reference: Gorbunov et al. (2021), Algorithm 1.
     """

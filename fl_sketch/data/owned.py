@@ -12,6 +12,7 @@ array([2, 3, 1])
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch.data import partition
@@ -56,7 +57,10 @@ def clients(examples: Any, owners: Any) -> Clients:
         nobody or too many own.
     """
     leaves, structure = jax.tree.flatten(examples)
-    arrays = [leaf if hasattr(leaf, "dtype") else np.asarray(leaf) for leaf in leaves]
+    arrays = [
+        leaf if isinstance(leaf, np.ndarray | jax.Array) else np.asarray(leaf)
+        for leaf in leaves
+    ]
     rows = {np.shape(array)[:1] for array in arrays}
     if len(rows) != 1 or rows in ({()}, {(0,)}):
         found = ", ".join(str(np.shape(array)) for array in arrays) or "none"
@@ -73,7 +77,8 @@ def clients(examples: Any, owners: Any) -> Clients:
 
 def _owned(owners: Any, count: int) -> Partition:
     ids = np.asarray(owners)
-    if ids.shape != (count,) or ids.dtype.kind not in "iuUSOT":
+    mixed = {type(one) for one in ids.flat} if ids.dtype.kind == "O" else {str}
+    if ids.shape != (count,) or ids.dtype.kind not in "iuUSOT" or mixed != {str}:
         msg = (
             f"Expected owners to be {count} integers or strings, one for each row of "
             f"examples, or a Partition, got {ids.dtype} of shape {ids.shape}."
@@ -102,7 +107,7 @@ def _require_whole(owners: Partition, count: int) -> None:
 
 def _require_numbers(array: Any) -> None:
     """Raises for an array that a device would not hold, or not as it is."""
-    if array.dtype.kind in "OSUTMm":
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.number, jnp.bool_)):
         msg = f"Expected examples to be numbers, got {array.dtype}: encode them first."
         raise TypeError(msg)
     if array.dtype.itemsize > 4 and array.dtype.kind in "iu":

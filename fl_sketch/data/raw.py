@@ -30,7 +30,7 @@ class Source(NamedTuple):
       read: `(folder, split) -> (inputs, targets)`: images as uint8 [n, h, w, c] or a
         list of n strings; targets as integers [n].
       splits: the names that `read` knows.
-      shape: of one image, or None for text.
+      shape: the shape of one image, or None for text.
       classes: how many targets there are, or None where the file decides.
       instead: other paths with the same data, for where the first are not there.
     """

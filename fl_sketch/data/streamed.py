@@ -60,12 +60,12 @@ def places(
     """Returns int32 [places, steps, batch]: what `gather` shall take, to be jitted.
 
     Args:
-      starts: as in `OnHost`.
+      starts: an array as in `OnHost`.
       keys: one for each client of the cohort.
       cohort: int32 [places], the clients.
       steps: how many batches.
       batch: how many examples each.
-      replacement: as in `draws.draw`.
+      replacement: a choice as in `draws.draw`.
     """
 
     def of_client(key, client):
@@ -81,8 +81,9 @@ def gather(data: OnHost, drawn: np.ndarray, sharding: jax.sharding.Sharding) -> 
 
     Args:
       data: on the host; only the examples that were drawn are read.
-      drawn: by `places`.
-      sharding: that of the first axis; a process gathers for its own devices only.
+      drawn: the places, made by `places`.
+      sharding: the sharding of the first axis; a process gathers for its own devices
+        only.
     """
 
     def sent(leaf):

@@ -188,10 +188,10 @@ def weighted(
     """Each client counts in the mean with its own weight.
 
     Args:
-      sampler: of the cohorts.
+      sampler: the sampler of the cohorts.
       weight_of: `(ids) -> float32 [places]`: how many examples each has, say. It is
         asked about a cohort only, so that a round costs no pass over a population.
-      average: of the whole population, for a denominator that is the sampler's own
+      average: the mean over the population, for a denominator that is the sampler's own
         times this, the same in every round; None: the sum of the weights of those
         who answer.
     """

@@ -16,9 +16,9 @@ class Exchanged(NamedTuple):
     """What is known after the exchanges of a round.
 
     Attributes:
-      means: of all exchanges.
+      means: the means of all exchanges.
       blank: zeros, shaped like a client's work.
-      works: of all of the device's clients, or () where they are not kept.
+      works: the work of all of the device's clients, or () where they are not kept.
       diagnostics: means of those of clients, and the mechanism's facts.
       released: what the mechanism released beside the means.
       guard: its state after them.
@@ -39,7 +39,7 @@ def exchange(
 
     Args:
       visitor: the device's.
-      guard: of the messages.
+      guard: the guard of the messages.
       server: before the round, the same on all devices.
       seats: the device's.
       recompute: whether clients work again in every pass.

@@ -1,5 +1,6 @@
 """Whether model, loss, data and cohorts fit together, told in one line before a run."""
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +12,8 @@ from fl_sketch.data import Clients, draws
 from fl_sketch.engine import cohort as cohorts
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.round import State, initial_state
-from fl_sketch.engine.traffic import Traffic, measure_traffic
+from fl_sketch.engine.traffic import Prices, Traffic, measure_traffic
+from fl_sketch.privacy import accounting
 from fl_sketch.protocols import Algorithm, Tree
 
 
@@ -34,7 +36,8 @@ def floats(params: Any) -> Tree:
     """Returns parameters as arrays of jax.
 
     Raises:
-      TypeError: for a leaf that is not an array of floats, naming it.
+      TypeError: for a leaf that is not an array of float32, naming it: messages are
+        priced as such, and optimizers keep their moments so.
     """
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     if not leaves:
@@ -42,9 +45,12 @@ def floats(params: Any) -> Tree:
         raise TypeError(msg)
     for path, leaf in leaves:
         dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
-        if not jnp.issubdtype(dtype, jnp.floating):
+        if jax.dtypes.canonicalize_dtype(dtype) != jnp.float32:
             where = jax.tree_util.keystr(path) or "the root"
-            msg = f"Expected params to be a tree of floats, got {dtype} at {where}."
+            msg = (
+                f"Expected params to be a tree of float32, got {dtype} at {where}: a "
+                "loss may compute in shorter floats."
+            )
             raise TypeError(msg)
     return jax.tree.map(jnp.asarray, params)
 
@@ -70,6 +76,28 @@ def sampler_of(cohort: int | Sampler | None, clients: Clients) -> Sampler:
         )
         raise ValueError(msg)
     return cohort
+
+
+def devices_of(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
+    """Returns the devices that somebody named, or all."""
+    if devices is None:
+        return jax.devices()
+    named = devices if isinstance(devices, Iterable) else ()
+    if not named or not all(isinstance(one, jax.Device) for one in named):
+        msg = f"Expected devices to be some of jax.devices(), got {devices!r}."
+        raise TypeError(msg)
+    return list(named)
+
+
+def require_options(
+    look: Callable[[Tree], Mapping[str, Any]], relation: str, delta: float
+) -> None:
+    """Raises for what would be read late, or not at all without a mechanism."""
+    if not callable(look):
+        msg = f"Expected look to be a function of params, got look={look!r}."
+        raise TypeError(msg)
+    validate.one_of(accounting.RELATIONS, relation=relation)
+    validate.in_range(0, 1, delta=delta)
 
 
 def require_fitting(algorithm: Algorithm, sampler: Sampler) -> None:
@@ -139,6 +167,31 @@ def traffic_of(
         ) from error
 
 
+def price_to_go_on(price: Prices, download: str, standing: Any) -> Prices:
+    """Returns the prices with which a run goes on, which are those that it had.
+
+    Who follows fetches what it missed, and so what rounds before this call cost.
+
+    Args:
+      price: what a run that begins here would have.
+      download: the way that was asked for.
+      standing: with the prices of the earlier run.
+
+    Raises:
+      ValueError: if clients would fetch what was not sent.
+    """
+    before = standing.prices
+    if download == "cheapest":
+        price = price._replace(followed=before.followed)
+    if price != before and (price.followed or before.followed):
+        msg = (
+            "Expected the download and the messages of the rounds before, which those "
+            f"who follow may have to fetch, got {price} after {before}."
+        )
+        raise ValueError(msg)
+    return price
+
+
 def begun(algorithm: Algorithm, params: Tree, population: int, standing: Any) -> State:
     """Returns the first state, or a copy of that of an earlier run.
 
@@ -156,7 +209,10 @@ def begun(algorithm: Algorithm, params: Tree, population: int, standing: Any) ->
     fresh = jax.eval_shape(lambda p: initial_state(algorithm, p, population), params)
     found = State(standing.server, standing.clients)
     one, other = (
-        jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
+        [
+            (jax.tree_util.keystr(path), leaf.shape, leaf.dtype)
+            for path, leaf in jax.tree.leaves_with_path(tree)
+        ]
         for tree in (fresh, found)
     )
     if one != other or len(standing.ledger.up) != population:

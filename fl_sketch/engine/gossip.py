@@ -35,7 +35,7 @@ def initial_nodes(algorithm: Algorithm, params: Tree, nodes: int) -> State:
     """Returns the state before the first round, every node with a server of its own.
 
     Args:
-      algorithm: as for a server.
+      algorithm: the algorithm, as for a server.
       params: the same on all nodes, which all can make from one seed.
       nodes: how many.
 
@@ -65,7 +65,7 @@ def make_gossip_round(
     Args:
       algorithm: what clients and server do.
       fetch: `(data, node, None, key) -> batches`.
-      graph: of the network.
+      graph: the graph of the network.
 
     Raises:
       ValueError: under a mechanism.
@@ -110,7 +110,7 @@ class _Play(NamedTuple):
         batches = self.fetch(self.data, node, None, own)
         return self.algorithm.local.run(server, client.local, batches, self.keys(row))
 
-    def turn(self, row, work: Work, means) -> talks.Turn:
+    def turn(self, row, work: Work, means, play=talks.play) -> talks.Turn:
         server, client, _ = row
         memory = Memory(client.memory, server.memory)
         everyone = Round(
@@ -120,14 +120,14 @@ class _Play(NamedTuple):
             population=self.nodes,
         )
         arguments = work.update, memory, self.keys(row), everyone
-        return talks.play(self.algorithm.uplink, arguments, means)
+        return play(self.algorithm.uplink, arguments, means)
 
     def message(self, row_work_means) -> Message:
         return talks.message(self.turn(*row_work_means).sent)
 
     def after(self, row_work_means) -> State:
         row, work, _ = row_work_means
-        end = self.turn(*row_work_means)
+        end = self.turn(*row_work_means, talks.ended)
         server = row[0]._replace(memory=end.memory.server)
         server = talks.serve(
             self.algorithm, server, end.delivery.estimate, self.keys(row)
@@ -142,7 +142,7 @@ def flooded(graph: Graph, messages: Message) -> Message:
     Hop by hop, a node takes a message from a neighbour that has it already.
 
     Args:
-      graph: of the network.
+      graph: the graph of the network.
       messages: one for each node, along a leading axis.
     """
     hops, origins = graphs.distances(graph), np.arange(graph.nodes)

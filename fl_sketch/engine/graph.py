@@ -151,7 +151,7 @@ def bytes_over_edges(graph: Graph, message: int) -> np.ndarray:
     """Returns int64 [edges, 2], the bytes that cross every edge in one flooding.
 
     Args:
-      graph: of the network.
+      graph: the graph of the network.
       message: bytes of one node's message.
     """
     return crossings(graph).astype(np.int64) * (message + ORIGIN_BYTES)

@@ -46,7 +46,7 @@ def open_mean(
     """Returns no guard: weighted means of the messages as they are.
 
     Args:
-      weights: those of the device's clients.
+      weights: the weights of the device's clients.
       denominator: the cohort's.
       population: the number of all clients.
       number: the round's.
@@ -90,8 +90,8 @@ def guarded(
     Args:
       mechanism: the mechanism.
       view: its state, as clients see it.
-      weights: those of the device's clients; zero: not taking part.
-      keys: of the round, those of anyone.
+      weights: the weights of the device's clients; zero: not taking part.
+      keys: the keys of the round, those of anyone.
       population: the number of all clients.
       number: the round's.
     """

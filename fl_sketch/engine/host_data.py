@@ -16,6 +16,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
+from fl_sketch import validate
 from fl_sketch.data import streamed
 from fl_sketch.engine import free_memory
 from fl_sketch.engine.cohort import Cohort, padded
@@ -30,8 +31,30 @@ SHARE = 0.5  # of a device's free memory, that a resident data set may take
 HOST_LIMIT = 2 * 2**30  # bytes that data may take on all devices of a host's memory
 
 
-def form(wanted: str, examples: Any, mesh: jax.sharding.Mesh) -> str:
-    """Returns the one of `FORMS` in which to keep these examples."""
+def form(wanted: str, examples: Any, mesh: jax.sharding.Mesh, batches: str) -> str:
+    """Returns the one of `FORMS` in which to keep these examples.
+
+    Args:
+      wanted: one of them, or "auto": by their size.
+      examples: a tree of arrays.
+      mesh: the devices.
+      batches: one of `data.draws.KINDS`; only fresh ones are streamed.
+
+    Raises:
+      ValueError: where they can only be streamed, and their batches cannot.
+    """
+    validate.one_of(("auto", *FORMS), data=wanted)
+    found = _form(wanted, examples, mesh)
+    if found == "streamed" and batches != "fresh":
+        msg = (
+            "Expected data='resident' with batches that are not fresh, got "
+            f"data={wanted!r}, batches={batches!r}."
+        )
+        raise ValueError(msg)
+    return found
+
+
+def _form(wanted: str, examples: Any, mesh: jax.sharding.Mesh) -> str:
     if wanted in FORMS:
         return wanted
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(examples))
@@ -53,8 +76,8 @@ def drawing(
     """Returns `(key, starts, number) -> places`, not jitted.
 
     Args:
-      sampler: of the cohorts; weights do not matter.
-      multiple: of which the number of places is one, as the engine fills them up.
+      sampler: the sampler of the cohorts; weights do not matter.
+      multiple: a divisor of the number of places, as the engine fills them up.
       steps: how many batches a client needs.
       batch: how many examples each.
     """
@@ -98,8 +121,8 @@ def compile_rounds(
     """Returns `advance` with its programs compiled.
 
     Args:
-      places: as `drawing` makes it.
-      one_round: as `on_batches` makes it, for a count of one.
+      places: a function as `drawing` makes it.
+      one_round: a function as `on_batches` makes it, for a count of one.
       mesh: the devices.
       state: its shapes and shardings.
       key: the roots of the run, placed.

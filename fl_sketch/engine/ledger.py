@@ -55,8 +55,8 @@ def record(ledger: Ledger, prices: Prices, number: int, report: SimulatorOnly) -
 
     Args:
       ledger: written in place.
-      prices: of fetching the model.
-      number: of the round, from zero.
+      prices: the prices of fetching the model.
+      number: the number of the round, from zero.
       report: what a simulator sees of this round, as numpy arrays.
     """
     places = report.clients >= 0

@@ -24,6 +24,8 @@ from fl_sketch.engine.visit import Client, Fetch, Seat, Visitor
 from fl_sketch.keys import round_keys
 from fl_sketch.protocols import Algorithm, Key, Roots, Server, Tree
 
+MARK = "simulator_only_"  # before names of what a private run must not give away
+
 
 class State(NamedTuple):
     """Everything that a run carries from round to round."""

@@ -28,7 +28,7 @@ def with_everyone(
 
     Args:
       algorithm: what clients and server do.
-      fetch: as for `make_round`.
+      fetch: a function as `make_round` has it.
       population: how many clients there are.
       chunk: how many work at a time.
     """
@@ -78,12 +78,12 @@ def run_rounds(
 
     Args:
       one_round: `(state, key, cohort, data) -> (state, report)`, of `make_round`.
-      sampler: of the cohorts.
+      sampler: the sampler of the cohorts.
       state: before the first of these rounds.
-      key: of the whole run, or its roots.
+      key: the key of the whole run, or its roots.
       data: what `fetch` reads.
       count: how many, at most `most`.
-      most: of how many rounds there is room for reports.
+      most: the number of rounds whose reports there is room for.
 
     Returns:
       The state after them, and reports along a leading axis of `most` places, the

@@ -18,7 +18,7 @@ class Served(NamedTuple):
 
     Attributes:
       server: after its step.
-      estimate: of the mean update.
+      estimate: the estimate of the mean update.
       bytes_up: uint32, that each client sent.
       bytes_told: uint32, that the server said to each between exchanges.
     """
@@ -40,16 +40,16 @@ def serve(
 
     Args:
       visitor: the device's.
-      guard: of the messages.
+      guard: the guard of the messages.
       server: before the step, the same on all devices.
-      heard: in the round.
+      heard: the means of the round.
       seats: the device's.
     """
     algorithm, here = visitor.algorithm, visitor._replace(server=server)
     known = guard.round._replace(number=server.round, counted=Round().counted)
 
     def one(seat, work):
-        turn = talks.play(*here.talk(seat, work, known), heard.means)
+        turn = talks.ended(*here.talk(seat, work, known), heard.means)
         more = algorithm.mechanism.bits if algorithm.mechanism else 0
         traffic = whole_bytes(turn.bits_up + more), whole_bytes(turn.bits_told)
         return turn.delivery.estimate, turn.memory.server, *traffic
@@ -57,7 +57,16 @@ def serve(
     ids = seats.id
     blank = jax.tree.map(lambda leaf: varying_like(leaf[None], ids), heard.blank)
     one_seat = jax.tree.map(lambda leaf: leaf[:1], seats)
-    estimate, memory, up, told = jax.vmap(one, out_axes=None)(one_seat, blank)
+    try:
+        estimate, memory, up, told = jax.vmap(one, out_axes=None)(one_seat, blank)
+    except ValueError as error:
+        if "out_axes" not in str(error):
+            raise
+        msg = (
+            f"Expected {talks.name_of(algorithm.uplink)} to make the estimate and the "
+            "server's memory of means alone, got something of one client's in them."
+        )
+        raise ValueError(msg) from error
     after = server._replace(memory=memory, guard=heard.guard)
     after = talks.serve(algorithm, after, estimate, here.keys(0))
     return Served(after, estimate, up, told)
@@ -74,7 +83,7 @@ def finish(
 
     def one(seat, work):
         work = work or visitor.work(seat)
-        turn = talks.play(*visitor.talk(seat, work, guard.round), heard.means)
+        turn = talks.ended(*visitor.talk(seat, work, guard.round), heard.means)
         delivery = turn.delivery._replace(estimate=served.estimate)
         state = visitor.algorithm.local.finish(work.state, delivery)
         return (), Client(state, turn.memory.client)

@@ -29,16 +29,15 @@ from fl_sketch.engine import fitting, host_data, ledger
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.mesh import default_chunk, mesh_over
 from fl_sketch.engine.plan import plan_of
-from fl_sketch.engine.round import Report, State, make_round
+from fl_sketch.engine.round import MARK, Report, State, make_round
 from fl_sketch.engine.rounds import Advance, compile_rounds, run_rounds
 from fl_sketch.engine.traffic import Prices, Traffic, prices
 from fl_sketch.engine.visit import Client
-from fl_sketch.keys import require_key, roots_of
+from fl_sketch.keys import require_key, roots_of, roots_with
 from fl_sketch.privacy import accounting
 from fl_sketch.protocols import Algorithm, Key, Roots, Server, Tree
 
 Row = dict[str, Any]
-MARK = "simulator_only_"  # before what is measured on clients' data in a private run
 CALL_SECONDS = 1.0  # about how long a bar stands still
 
 
@@ -48,6 +47,8 @@ class Standing(NamedTuple):
     server: Server
     clients: Client  # leading axis: the population
     ledger: ledger.Ledger
+    prices: Prices  # of what its clients were sent
+    public: np.ndarray  # of the roots, what all may know
     terms: Any = None  # of what its rounds gave away; None: everything
 
 
@@ -59,28 +60,30 @@ class Run(NamedTuple):
       history: a row of every `every` rounds: means of what was reported in them, what
         `look` found, all bytes since the first round, and what was given away.
       traffic: what one client says and hears in a round.
-      prices: what it is sent, in bytes.
     """
 
     state: Standing
     history: list[Row]
     traffic: Traffic
-    prices: Prices
 
     @property
     def params(self) -> Tree:
         """The model after the last round."""
         return self.state.server.params
 
+    @property
+    def prices(self) -> Prices:
+        """What a client is sent, in bytes."""
+        return self.state.prices
+
 
 def secret_roots(seed: int) -> Roots:
     """Returns roots of a private run: noise, cohorts and batches by the system's bits.
 
     Args:
-      seed: of what all may know: sketches, and what else clients and server share.
+      seed: the source of what all may know: hashes, and coins that are shared.
     """
-    words = chacha.words_of(os.urandom(chacha.KEY_BYTES))
-    return Roots(jax.random.key(seed), chacha.from_words(words))
+    return roots_with(seed, chacha.words_of(os.urandom(chacha.KEY_BYTES)))
 
 
 def simulate(
@@ -123,14 +126,15 @@ def simulate(
       every: how many rounds lie between two rows of the history, which are of its
         multiples and of the last round; a row begins where the call does.
       look: `(params) -> {name: value}` for its rows; called as it is, not jitted.
-      state: that of an earlier run of this algorithm, to go on from, with the same key;
-        `params` are then read for their shapes only. Bytes and privacy go on as well.
+      state: the state of an earlier run of this algorithm, to go on from, with the same
+        key; `params` are then read for their shapes only. Bytes and privacy go on as
+        well.
       download: the way clients come by the model; see `engine.traffic.prices`.
       relation: whom a mechanism protects, one of `privacy.accounting.RELATIONS`.
-      delta: that of the promise.
+      delta: the delta of the promise.
       data: where examples lie: "resident" on the devices; "streamed" from the host,
         round by round; "auto": by their size.
-      devices: those that share the clients of a round; None: all.
+      devices: the devices that share the clients of a round; None: all.
       chunk: how many clients a device works on at a time; 0: by platform.
       bar: whether to show a bar; None: in terminals and notebooks.
 
@@ -145,20 +149,24 @@ def simulate(
     fitting.require_batches(batches, batch, clients)
     for root in roots_of(key):
         require_key(root)
+    fitting.require_options(look, relation, delta)
     params, sampler = fitting.floats(params), fitting.sampler_of(cohort, clients)
     fitting.require_fitting(algorithm, sampler)
     talk = fitting.traffic_of(algorithm, params, clients, steps=steps, batch=batch)
     gap = clients.population / sampler.size
     price = prices(algorithm, params, talk, download=download, rounds=rounds, gap=gap)
+    if state is not None:
+        price = fitting.price_to_go_on(price, download, state)
     now = fitting.begun(algorithm, params, clients.population, state)
-    mesh = mesh_over(devices or jax.devices())
+    mesh = mesh_over(fitting.devices_of(devices))
     work = _Work(clients, sampler, steps, batch, batches, min(every, rounds))
     now, roots = jax.device_put((now, roots_of(key)), NamedSharding(mesh, P()))
     last = int(now.server.round) + rounds
     promise = {"relation": relation, "delta": delta}
     spent, terms = _spent(algorithm, sampler, talk, last, key, **promise)
+    public = np.asarray(jax.random.key_data(roots.public))
     if state is not None:
-        _require_same_terms(terms, state)
+        _require_same_terms(terms, public, state)
     chunk = chunk or default_chunk()
     advance = work.compiled(algorithm, mesh, now, roots, chunk=chunk, data=data)
     book = state.ledger if state else ledger.empty(clients.population)
@@ -172,7 +180,7 @@ def simulate(
             given_away = spent(done)
             row = _row(done, reports, book, private=bool(given_away))
             history.append(_with_found(row | given_away, look(model)))
-    return Run(Standing(*reached, book, terms), history, talk, price)
+    return Run(Standing(*reached, book, price, public, terms), history, talk)
 
 
 class _Work(NamedTuple):
@@ -193,7 +201,8 @@ class _Work(NamedTuple):
         fetch = draws.fetching(self.batches, **sizes)
         one_round = make_round(algorithm, fetch, mesh, chunk=chunk)
         given = {"state": state, "key": roots}
-        if self._form(data, mesh) == "streamed":
+        form = host_data.form(data, self.clients.examples, mesh, self.batches)
+        if form == "streamed":
             return host_data.compile_rounds(
                 host_data.drawing(self.sampler, multiple=mesh.size * chunk, **sizes),
                 host_data.on_batches(one_round, lambda starts: self.sampler),
@@ -209,18 +218,6 @@ class _Work(NamedTuple):
 
         resident = draws.resident(*self.clients, device=NamedSharding(mesh, P()))
         return compile_rounds(rounds, mesh, data=resident, **given)
-
-    def _form(self, wanted: str, mesh) -> str:
-        validate.one_of(("auto", *host_data.FORMS), data=wanted)
-        if self.batches == "fresh":
-            return host_data.form(wanted, self.clients.examples, mesh)
-        if wanted == "streamed":
-            msg = (
-                "Expected batches='fresh' with data='streamed', "
-                f"got batches={self.batches!r}."
-            )
-            raise ValueError(msg)
-        return "resident"
 
 
 def _spent(
@@ -255,8 +252,14 @@ def _spent(
     return spent, (plan._replace(steps=0), z)
 
 
-def _require_same_terms(terms: Any, state: Standing) -> None:
-    """Raises if epsilon would count earlier rounds as what they were not."""
+def _require_same_terms(terms: Any, public: np.ndarray, state: Standing) -> None:
+    """Raises if a run would go on as what it was not: other hashes, other noise."""
+    if not np.array_equal(public, state.public):
+        msg = (
+            "Expected key to have the public root of the rounds before, by which "
+            "their messages were made, got another one."
+        )
+        raise ValueError(msg)
     if terms is not None and terms != state.terms and int(state.server.round):
         msg = (
             "Expected state of rounds with the same mechanism, cohorts and relation, "

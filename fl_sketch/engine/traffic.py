@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import partial_eval
 
 from fl_sketch import talks, trees, validate
 from fl_sketch.engine.round import initial_server
 from fl_sketch.keys import round_keys
-from fl_sketch.protocols import Algorithm, Memory, Round, Server, Tree
+from fl_sketch.protocols import Algorithm, Channel, Memory, Round, Server, Tree
 from fl_sketch.wire import FLOAT_BITS
 
 FLOAT_BYTES = FLOAT_BITS // 8
@@ -49,7 +50,7 @@ class Follow(NamedTuple):
       begin: beside the parameters, to go on from a round that is not the first.
       missed: for every round since the last one.
       early: so much more for each of the first rounds.
-      warmup: of which there are so many.
+      warmup: the number of these first rounds.
       always: what clients read and those who follow do not know.
     """
 
@@ -133,7 +134,8 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
             told.append(said.value)
             return said.value
 
-        turn = talks.play(algorithm.uplink, arguments, means, told=noted)
+        turn = talks.ended(algorithm.uplink, arguments, means, told=noted)
+        _require_same_memory(algorithm.uplink, arguments[1], turn.memory)
         bits.append((turn.bits_up, turn.bits_told))
         return means, told
 
@@ -168,9 +170,9 @@ def prices(
     """Returns the prices of a way to hand the model to clients.
 
     Args:
-      algorithm: as run.
-      params: those of the model.
-      traffic: that of this algorithm.
+      algorithm: the algorithm as it is run.
+      params: the parameters of the model.
+      traffic: the traffic of this algorithm.
       download: "model": every client of a round fetches the model. "messages": the
         server sends the round's means, or what its downlink made of them, and every
         client takes the server's step itself (`talks.replay`); who was away fetches
@@ -239,11 +241,9 @@ def _part(algorithm: Algorithm, server: Server, client, batches, means, told):
     work, arguments = _work(algorithm, server, client, batches)
     mechanism, said = algorithm.mechanism, []
 
-    def turn(known):
+    def turn(known, play=talks.play):
         answers = iter(told)
-        return talks.play(
-            algorithm.uplink, arguments, known, told=lambda _: next(answers)
-        )
+        return play(algorithm.uplink, arguments, known, told=lambda _: next(answers))
 
     for number in range(len(means)):
         message = talks.message(turn(means[:number]).sent)
@@ -251,8 +251,22 @@ def _part(algorithm: Algorithm, server: Server, client, batches, means, told):
             message = mechanism.told(number, message, work.diagnostics)
             message = mechanism.bound(server.guard, number, message, arguments[2])
         said.append(message)
-    end = turn(means)
+    end = turn(means, talks.ended)
     return said, algorithm.local.finish(work.state, end.delivery), end.memory.client
+
+
+def _require_same_memory(channel: Channel, before: Memory, after: Memory) -> None:
+    """Raises for a talk that remembers what its channel's `init` has no place for."""
+    one, other = (
+        [(jax.tree_util.keystr(path), jnp.shape(leaf)) for path, leaf in leaves]
+        for leaves in map(jax.tree.leaves_with_path, (before, after))
+    )
+    if one != other:
+        msg = (
+            f"Expected {talks.name_of(channel)} to return a Memory like that of its "
+            f"init, got {other} after {one}."
+        )
+        raise ValueError(msg)
 
 
 def _used(function: Callable, *arguments: Any) -> Any:

@@ -36,7 +36,7 @@ class Argument(NamedTuple):
     """One argument of algorithms.
 
     Attributes:
-      keys: of a config, which nothing but this and other arguments read.
+      keys: the keys of a config, which nothing but this and other arguments read.
       make: what it is made by.
     """
 

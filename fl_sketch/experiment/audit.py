@@ -41,10 +41,10 @@ class Audit(NamedTuple):
 
     Attributes:
       trials: runs of each world of the game.
-      rounds: of the game.
+      rounds: the number of rounds of the game.
       canaries: among the clients of a run; 0: no such run.
-      repetitions: of that run.
-      confidence: in every bound.
+      repetitions: the number of times of that run.
+      confidence: the confidence in every bound.
     """
 
     trials: int = 1_000_000
@@ -94,7 +94,7 @@ def run(
     """Yields what each audit found, or a line that says why there is none.
 
     Args:
-      config: as `configs/default.py` has it.
+      config: a config as `configs/default.py` has it.
       audit: how much is tried.
       data_dir: the folder of raw data sets.
 

@@ -28,7 +28,7 @@ class Experiment(NamedTuple):
       secret: from which a private run draws what protects; None: nothing does.
       keyed: `(secret) -> Experiment`, the same with another secret.
       prices: what clients are sent, for the ledger.
-      population: of clients.
+      population: the number of clients.
       rounds: with which a run ends: the config's last, or the budget's.
       facts: what is known before anything runs, for the summary.
       promise: what may be said of its privacy; None: nothing is private.
@@ -62,7 +62,7 @@ class Compiled(NamedTuple):
       advance: `(state, count) -> (State, Report)`, the reports on the devices or as
         numpy arrays. The state given is used up.
       evaluate: `(state) -> {"test_loss": ..., "test_accuracy": ...}`, floats.
-      seconds: that compiling took.
+      seconds: the time that compiling took.
     """
 
     advance: Callable[[engine.State, int], tuple[engine.State, engine.Report]]

@@ -54,7 +54,7 @@ def newest(
     """Returns (round, tree) of the newest checkpoint that can be read, or None.
 
     Args:
-      folder: of the checkpoints; need not exist.
+      folder: the folder of the checkpoints; need not exist.
       like: a tree of the same structure, with the shapes and types to expect.
       say: told, in a line, of every checkpoint that is passed over.
 

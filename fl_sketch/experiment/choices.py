@@ -258,18 +258,11 @@ def fetch_of(config: ConfigDict):
     return draws.fetching(own.batches, steps=own.steps, batch=own.batch)
 
 
-def data_form_of(config: ConfigDict) -> str:
-    """Returns the form of the data that is asked for; only fresh draws are streamed."""
-    wanted, batches = config.compute.data, config.client.batches
-    if batches == "fresh":
-        return wanted
-    if wanted == "streamed":
-        msg = (
-            "config.compute: Expected data=resident with client.batches="
-            f"{batches}, got data='streamed'."
-        )
-        raise ValueError(msg)
-    return "resident"
+def data_form_of(config: ConfigDict, examples: Any, mesh: jax.sharding.Mesh) -> str:
+    """Returns the form in which to keep the data, one of `host_data.FORMS`."""
+    wanted = config.compute.data
+    with section("compute"):
+        return host_data.form(wanted, examples, mesh, config.client.batches)
 
 
 def bank_of(config: ConfigDict, row_bytes: int, mesh: jax.sharding.Mesh) -> str:

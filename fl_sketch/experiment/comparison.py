@@ -29,7 +29,7 @@ class Method(NamedTuple):
     """One of the methods compared.
 
     Attributes:
-      keys: of the config, over those of the base.
+      keys: the keys of the config, over those of the base.
       tune: keys and the values that they are tuned over; the grid is the product.
       whole: whether it is tuned in as many rounds as are reported, whatever the others
         are: for methods that may diverge late.
@@ -45,14 +45,14 @@ class Comparison(NamedTuple):
 
     Attributes:
       base: the config.
-      methods: by name; the first is the one that others are measured by.
-      seeds: that are reported.
-      tuning_seed: of the search.
-      tuning_rounds: of the search; 0: as many as are reported. A private search has
-        the noise of the whole run.
+      methods: the methods by name; the first is the one that others are measured by.
+      seeds: the seeds that are reported.
+      tuning_seed: the seed of the search.
+      tuning_rounds: the number of rounds of the search; 0: as many as are reported. A
+        private search has the noise of the whole run.
       tuning_keys: of the config, that hold in the search alone: another data set, say,
         with data.public=True if nobody has to be protected there.
-      last: of how many evaluations the mean counts, the last ones.
+      last: the number of evaluations that the mean counts, the last ones.
     """
 
     base: ConfigDict

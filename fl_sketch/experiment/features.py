@@ -33,12 +33,12 @@ def extract(
     """Returns features of the second half of the training images, and of the others.
 
     Args:
-      splits: of images.
+      splits: the images to train and to test on.
       width: how many features.
-      epochs: of training on the first half.
+      epochs: the number of passes of training on the first half.
       batch: images a step.
-      rate: of Adam.
-      seed: of weights and batches.
+      rate: the rate of Adam.
+      seed: the seed of weights and batches.
       say: prints a line an epoch.
     """
     validate.at_least_one(width=width, epochs=epochs, batch=batch)

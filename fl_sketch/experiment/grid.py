@@ -45,8 +45,8 @@ class Group(NamedTuple):
     """The points that share a program: all seeds with all continuous values.
 
     Attributes:
-      config: of the program; where points differ, it is the first one's.
-      seeds: of the points.
+      config: the config of the program; where points differ, it is the first one's.
+      seeds: the seeds of the points.
       numbers: the continuous keys that are swept, for each point of one seed.
       points: all swept keys of each point, those of one seed next to each other.
       first: how many points the programs before it have.
@@ -70,7 +70,7 @@ def read_axes(
     Args:
       config: whose keys they may name, and whose types the values must have.
       over: the lines.
-      flag: that they were given with.
+      flag: the flag that they were given with.
 
     Raises:
       ValueError: in one line, for what is not an axis of this config, a key or a

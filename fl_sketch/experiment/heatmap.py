@@ -23,9 +23,9 @@ def draw(
     if any of it diverged. With one such key it is a line, and the range around it.
 
     Args:
-      axes: of the grid.
-      rows: of sweep.csv.
-      path: of the picture.
+      axes: the axes of the grid.
+      rows: the rows of sweep.csv.
+      path: the path of the picture.
     """
     from matplotlib.figure import Figure  # takes a second to import
 

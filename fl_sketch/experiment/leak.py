@@ -36,10 +36,10 @@ class Attack(NamedTuple):
     Attributes:
       images: how many are attacked, the first of the test set.
       batch: how many a client has.
-      clients: of how many clients only the mean of their messages is seen.
+      clients: the number of clients of whose messages only the mean is seen.
       optimizer: one of `gradient_inversion.OPTIMIZERS`.
       steps: iterations.
-      rate: of gd and adam.
+      rate: the rate of gd and adam.
       restarts: starts, of which the best is taken.
       smoothness: the weight of the total variation.
       labels: "given", or "tried": all of them, and the best taken; for one image.
@@ -66,9 +66,9 @@ class Result(NamedTuple):
       found: what the attacker has of them.
       mismatch: how far from the message it saw, one for each attack.
       curve: the same in every iteration, shape=(attacks, steps).
-      psnr: of every image, in decibels.
-      ssim: of every image.
-      mse: of every image.
+      psnr: the PSNR of every image, in decibels.
+      ssim: the SSIM of every image.
+      mse: the mean squared error of every image.
       guess: the PSNR of the mean training image, as a guess at every image.
     """
 
@@ -86,15 +86,15 @@ class Scene(NamedTuple):
     """A config and what is attacked of it.
 
     Attributes:
-      program: of the config.
-      algorithm: of the config.
+      program: the program of the config.
+      algorithm: the algorithm of the config.
       silent: the same without noise, which the attacker does not know.
       server: what clients fetch: fresh weights.
-      key: of the run.
+      key: the key of the run.
       images: shape=(attacks, images, height, width, channels), in [0, 1].
       targets: shape=(attacks, images).
-      clients: that the images of an attack belong to, as many to each.
-      steps: of a client.
+      clients: the number of clients of an attack; each has as many images.
+      steps: the number of a client's steps.
     """
 
     program: Program

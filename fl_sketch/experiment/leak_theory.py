@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
     Attributes:
       image: which.
-      numbers: of the message.
+      numbers: the numbers of the message.
       hessian_1: the pseudo-Hessian's smallest singular value: of the unsketched
         message's Jacobian by the pixels.
       hessian_2: the largest.
@@ -76,9 +76,9 @@ def rows(
 
     Args:
       config: whose messages are attacked.
-      data_dir: of raw data sets.
+      data_dir: the folder of raw data sets.
       images: how many.
-      steps: of gradient descent.
+      steps: the number of steps of gradient descent.
 
     Raises:
       ValueError, TypeError, FileNotFoundError: in one line.

@@ -41,7 +41,7 @@ class Mapped(NamedTuple):
       states: before the first round; `advance` uses them up.
       advance: `(states, done, count) -> (states, Report)`, the latter numpy arrays.
       evaluate: `(states) -> {"test_loss": ..., "test_accuracy": ...}`, numpy arrays.
-      seconds: that compiling took.
+      seconds: the time that compiling took.
       at_once: how many points run at the same time.
     """
 
@@ -61,7 +61,7 @@ def compile_points(program: Program, group: Group, how: str) -> Mapped:
     """Compiles a program for all its points.
 
     Args:
-      program: of the group's config.
+      program: the program of the group's config.
       group: the points.
       how: a name of `MAPS`.
     """

@@ -159,7 +159,7 @@ def below(folder: str | os.PathLike, apart: str) -> list[Entry]:
     """Returns the entries of all folders below one, but for those of a name.
 
     Args:
-      folder: of a comparison.
+      folder: the folder of a comparison.
       apart: the name of folders whose runs an entry stands for already.
     """
     root, found = pathlib.Path(folder), []

@@ -41,10 +41,10 @@ def lines(
     """Returns what to print of a plan.
 
     Args:
-      config: of the run.
+      config: the config of the run.
       experiment: built from it, not compiled.
       constants: a value for each of `CONSTANTS`.
-      graph: of a network without a server, whose nodes are the clients.
+      graph: the graph of a network without a server, whose nodes are the clients.
     """
     said = _costs(config, experiment)
     if graph:

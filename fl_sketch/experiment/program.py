@@ -98,7 +98,7 @@ class _Problem(NamedTuple):
     """What a config trains, read and checked.
 
     Attributes:
-      config: it.
+      config: the config itself.
       splits: the data.
       loss_of: `(numbers) -> Loss`.
       inputs: shape of the first example, as the model sees it.
@@ -131,8 +131,8 @@ def prepare(
     """Returns the program of a config, checked but for its continuous keys.
 
     Args:
-      config: as `configs/default.py` has it.
-      data_dir: of raw data sets.
+      config: a config as `configs/default.py` has it.
+      data_dir: the folder of raw data sets.
       noise_multiplier: z of a run that has begun; 0: as the config asks for it.
 
     Raises:
@@ -190,7 +190,7 @@ def prepare(
             *rest
         ),
     )
-    form = host_data.form(choices.data_form_of(config), problem.splits.train, mesh)
+    form = choices.data_form_of(config, problem.splits.train, mesh)
     evaluate, test = make_evaluation(problem.loss_of, problem.splits.test, mesh)
     return Program(
         start=start,

@@ -45,7 +45,7 @@ class Promise(NamedTuple):
     Attributes:
       plan: all rounds that the noise was made for.
       noise_multiplier: z; 0: messages are bounded, and nothing is promised.
-      delta: of the promise.
+      delta: the delta of the promise.
       accountant: which one counts.
       rounds: with which the run ends, whatever asks for it.
       per_round: the plan's steps in a round.

@@ -151,7 +151,7 @@ def rows(
     """Yields a row for every start, C and eta, means over seeds.
 
     Args:
-      settings: of the runs.
+      settings: the options of the runs.
       found: `paths` by bound and start.
     """
     for start in STARTS:

@@ -18,8 +18,8 @@ def ranked(rows: Iterable[Mapping[str, Any]], axes: Sequence[Axis]) -> list[Row]
     """Returns the last row of every point, best first, those that diverged last.
 
     Args:
-      rows: of sweep.csv; numbers may still be strings.
-      axes: of the grid.
+      rows: the rows of sweep.csv; numbers may still be strings.
+      axes: the axes of the grid.
     """
     last = {int(row["point"]): row for row in all_plain(rows)}
     typed = [_typed(row, axes) for row in last.values()]
@@ -33,7 +33,7 @@ def over_seeds(last: Sequence[Row], axes: Sequence[Axis]) -> list[Row]:
 
     Args:
       last: made by `ranked`.
-      axes: of the grid.
+      axes: the axes of the grid.
     """
     keys = [axis.key for axis in axes if axis.key != "seed"]
     settings: dict[tuple, list[float]] = {}

@@ -47,7 +47,7 @@ class Release(NamedTuple):
     """All that is published of a run.
 
     Attributes:
-      params: of the model, by their paths.
+      params: the parameters of the model, by their paths.
       promise: what privacy.json holds.
       model: what the page says of the model.
     """

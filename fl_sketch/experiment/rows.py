@@ -8,7 +8,8 @@ them knowingly. Everything else follows from what was released, and from test da
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-MARK = "simulator_only_"
+from fl_sketch.engine.round import MARK
+
 HIDDEN = (
     "train_loss",
     "bytes_up_total",

@@ -38,9 +38,9 @@ def run(
     """Runs a config to its end, from where an earlier run in the folder came to.
 
     Args:
-      config: as `configs/default.py` has it.
+      config: a config as `configs/default.py` has it.
       workdir: the folder of the run.
-      data_dir: of raw data sets.
+      data_dir: the folder of raw data sets.
       tensorboard: whether to write events for TensorBoard too.
       say: prints a line.
 

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch import chacha
 from fl_sketch.experiment import choices
+from fl_sketch.keys import roots_with
 from fl_sketch.protocols import Roots
 
 FILE, PARTIAL = "secret", ".secret.partial"  # in the folder of a run
@@ -46,19 +47,17 @@ def roots(
     """Returns the roots of a run, placed on its devices.
 
     Args:
-      seed: of everything that nobody has to be protected by.
-      secret: of everything else; None: nobody is protected, and the seed decides all.
+      seed: the source of everything that nobody has to be protected by.
+      secret: the source of everything else; None: nobody is protected, and the seed
+        decides all.
       placed: how to place them.
     """
     if secret is None:
         one = jax.jit(jax.random.key, out_shardings=placed)(seed)
         return Roots(one, one)
 
-    def both(seed, words):
-        return Roots(jax.random.key(seed), chacha.from_words(words))
-
     words = chacha.words_of(secret.reveal())
-    return jax.jit(both, out_shardings=placed)(seed, words)
+    return jax.jit(roots_with, out_shardings=placed)(seed, words)
 
 
 def fresh() -> Secret:

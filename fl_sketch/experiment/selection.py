@@ -45,7 +45,7 @@ def select(
     one run that was chosen among others.
 
     Args:
-      config: of the method, with noise.
+      config: the config of the method, with noise.
       tune: keys and their values.
       entry: what it will cost, from `planned`.
       folder: the folder of the method.
@@ -82,7 +82,7 @@ def planned(
     """Returns what a selection will cost, of runs that all cost the same.
 
     Args:
-      config: as for `select`.
+      config: the config, as for `select`.
       tune: keys and their values.
       trials: the distribution of the number of runs.
       data_dir: the folder of raw data sets.

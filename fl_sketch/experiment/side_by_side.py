@@ -26,9 +26,9 @@ def side_by_side(
     """Runs every config in a folder of its own and prints a table of them.
 
     Args:
-      configs: by name; the first is the one that the others are compared with.
+      configs: the configs by name; others are compared with the first.
       workdir: gets a folder for each.
-      data_dir: of raw data sets.
+      data_dir: the folder of raw data sets.
       say: prints a line.
 
     Returns:

@@ -12,10 +12,10 @@ from ml_collections import ConfigDict
 from fl_sketch import files, validate
 from fl_sketch.audit import spectrum
 from fl_sketch.data import datasets
+from fl_sketch.engine.round import MARK
 from fl_sketch.experiment import checkpoint, choices, parts, privately
 from fl_sketch.experiment.build import build
 from fl_sketch.experiment.loop import begin
-from fl_sketch.experiment.rows import MARK
 from fl_sketch.experiment.workdir import read_config
 from fl_sketch.protocols import Tree
 
@@ -41,12 +41,12 @@ def of_run(
     every eigenvalue, over examples drawn by the run's seed.
 
     Args:
-      workdir: of a run.
+      workdir: the folder of a run.
       defaults: every key that a config may have.
-      data_dir: of raw data sets.
-      examples: of the training set, in batches of `BATCH`.
+      data_dir: the folder of raw data sets.
+      examples: the examples of the training set, in batches of `BATCH`.
       probes: random vectors.
-      steps: of Lanczos.
+      steps: the number of steps of Lanczos.
       say: prints a line.
     """
     config = config_of(workdir, defaults)

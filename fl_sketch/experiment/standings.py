@@ -38,10 +38,10 @@ def row(
     """Returns what came of a method.
 
     Args:
-      name: of the method.
+      name: the name of the method.
       chosen: the keys that were tuned and their values.
       rows: all evaluations of all seeds.
-      last: of how many evaluations the mean counts.
+      last: the number of evaluations that the mean counts, the last ones.
     """
     seeds = list(by_point(rows).values())
     scores = [score(own, last) for own in seeds]

@@ -45,7 +45,7 @@ def sweep(
       config: what the points have in common.
       over: lines "key=value,value"; the grid is their product.
       workdir: the folder of the sweep.
-      data_dir: of raw data sets.
+      data_dir: the folder of raw data sets.
       how: a name of `mapped.MAPS`; None: by platform.
       say: prints a line.
 
@@ -296,7 +296,7 @@ def run(
     """Runs all points of a program.
 
     Args:
-      outline: of the program.
+      outline: the outline of the program.
       points: its states, used up, and functions.
       rows: told of every evaluation, a row for each point.
       rounds: told how many more rounds are done, of all points together.

@@ -77,10 +77,10 @@ def measure(
 
     Args:
       task: the problem.
-      rows: of the count sketch.
-      cols: of it; HEAPRIX sends as many heavy coordinates.
+      rows: the rows of the count sketch.
+      cols: the columns of the count sketch; HEAPRIX sends as many heavy coordinates.
       rounds: with all clients.
-      server_rates: to choose from.
+      server_rates: the rates to choose from.
     """
     plain = None
     for (name, query), (made, gains) in _made(task, rows, cols).items():

@@ -85,10 +85,10 @@ def measure(
 
     Args:
       task: the problem.
-      sizes: of messages, from 1 to d.
+      sizes: the sizes of messages, from 1 to d.
       operator: a name of `catalog.OPERATORS`.
       accuracy: the part of f(0) - f* that may be left.
-      seeds: of the sketches.
+      seeds: the seeds of the sketches.
     """
     clients, d = task.matrices.shape[:2]
     start = float(task.excess(jnp.zeros(d)))

@@ -54,8 +54,8 @@ class Conv(nn.Module):
       strides: 1, 2, ... in both directions.
       padding: "SAME" or "VALID".
       use_bias: whether a bias is added.
-      kernel_init: of the kernel.
-      bias_init: of the bias.
+      kernel_init: an initializer of the kernel.
+      bias_init: an initializer of the bias.
     """
 
     features: int

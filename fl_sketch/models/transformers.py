@@ -31,9 +31,9 @@ def vit(
     Args:
       classes: logits an image.
       patch: height and width of a patch, which divide those of the image.
-      width: of a token.
+      width: the width of a token.
       depth: blocks.
-      heads: of attention, dividing the width.
+      heads: the heads of attention, dividing the width.
 
     Reference: Dosovitskiy et al. (2021), with the mean of all tokens for a class
     token. Width 768, depth 12 and 12 heads are ViT-B.
@@ -56,9 +56,9 @@ def transformer(
     Args:
       classes: logits a sentence.
       vocabulary: how many tokens there are, `PAD` included.
-      width: of a token.
+      width: the width of a token.
       depth: blocks.
-      heads: of attention, dividing the width.
+      heads: the heads of attention, dividing the width.
 
     Reference: Devlin et al. (2019), normalised before each part and without
     pre-training. Width 768, depth 12 and 12 heads are BERT-base.
@@ -75,9 +75,9 @@ def language_model(
 
     Args:
       classes: how many tokens there are, going in and coming out.
-      width: of a token.
+      width: the width of a token.
       depth: blocks.
-      heads: of attention, dividing the width.
+      heads: the heads of attention, dividing the width.
     """
     validate.at_least_one(classes=classes)
     _check(width, depth, heads)

@@ -131,7 +131,7 @@ def epsilon(
     Args:
       plan: what is released.
       noise_multiplier: z, the noise on a sum over the bound of one message.
-      delta: in (0, 1).
+      delta: a number in (0, 1).
       accountant: "pld" or "rdp"; None: the tightest that fits.
     """
     between(0, 1, delta=delta)
@@ -153,7 +153,8 @@ def beyond(plan: Plan, noise_multiplier: float, epsilon: float) -> float:
     Args:
       plan: what is released.
       noise_multiplier: z.
-      epsilon: of the plan at about this delta; read where there are several shares.
+      epsilon: the price of the plan at about this delta; read where there are several
+        shares.
     """
     if plan.shares > 1:
         shares = plan.coordinates * plan.shares * 2 * tails.upper(tails.REACH)
@@ -176,8 +177,8 @@ def spent(
     Args:
       plan: what is released.
       noise_multiplier: z.
-      delta: of the promise, all included.
-      accountant: as in `epsilon`.
+      delta: the delta of the promise, all included.
+      accountant: a name as in `epsilon`.
     """
     if certain(plan, noise_multiplier, accountant):
         return epsilon(plan, noise_multiplier, delta=delta, accountant=accountant)
@@ -213,7 +214,7 @@ def calibrate(
     Args:
       plan: what will be released.
       epsilon: the promise, above zero and finite.
-      delta: in (0, 1).
+      delta: a number in (0, 1).
       accountant: "pld" or "rdp"; None: the tightest that fits.
     """
     between(0, math.inf, epsilon=epsilon)

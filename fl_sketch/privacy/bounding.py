@@ -91,7 +91,7 @@ def clipped_gradient_sum(
 
     Args:
       loss: `(params, batch) -> scalar`, the mean over a batch.
-      params: of the model.
+      params: the parameters of the model.
       batch: leaves with a leading axis of examples.
       limit: l, the bound that stands for the Lipschitz constant.
 

@@ -12,7 +12,7 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
     Args:
       plan: what will be released.
       epsilon: the promise.
-      delta: of the promise.
+      delta: the delta of the promise.
 
     Raises:
       ValueError: in one line, for what is no promise or no plan.

@@ -26,7 +26,7 @@ class Trials(NamedTuple):
     """How many runs a private selection makes: a random number of this distribution.
 
     Attributes:
-      mean: of the number, at least one.
+      mean: the mean of the number, at least one.
       shape: eta of the truncated negative binomial: 1 is geometric, 0 logarithmic.
         None of these numbers is zero, as a Poisson number may be.
     """
@@ -43,7 +43,7 @@ def together(parts: Sequence[tuple[Plan, float]], *, delta: float) -> float:
 
     Args:
       parts: (plan, noise multiplier) of each run.
-      delta: of the promise about all of them.
+      delta: the delta of the promise about all of them.
     """
     accounting.between(0, 1, delta=delta)
     counted: dict[tuple[Plan, float], int] = collections.Counter()
@@ -92,7 +92,7 @@ def best_of_a_random_number(
       plan: one run.
       noise_multiplier: z of each.
       trials: the distribution of their number.
-      delta: of the promise.
+      delta: the delta of the promise.
 
     Reference: Papernot and Steinke (2022), Theorems 2 and 6, as dp-accounting has them.
     """

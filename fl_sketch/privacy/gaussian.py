@@ -63,7 +63,7 @@ def standard(key: Key, count: int) -> jax.Array:
     """Returns independent standard normal numbers, float32 [count]; see `tails`.
 
     Args:
-      key: of any kind; of `chacha` for noise that protects somebody.
+      key: a key of any kind; of `chacha` for noise that protects somebody.
       count: how many.
     """
     pairs = -(-count // 2)

@@ -31,7 +31,7 @@ def noisy_steps(
     none. What leaves in the end, sketched or not, costs nothing more.
 
     Args:
-      loss: of one batch, a mean over its examples.
+      loss: the loss of one batch, a mean over its examples.
       rate: eta.
       clip: l, the bound on one example's gradient.
       noise_multiplier: z.

@@ -52,7 +52,7 @@ def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mec
     """Returns the Gaussian mechanism with a trusted server: one draw on the sum.
 
     Args:
-      bound: of a message, and the C that the noise scales with.
+      bound: the bound of a message, and the C that the noise scales with.
       noise_multiplier: z; the noise on the sum has standard deviation z C.
       denominator: r, fixed: how many clients are expected.
     """
@@ -84,7 +84,7 @@ def distributed(
     "everyone" with relation "replace_one", and not for Poisson cohorts.
 
     Args:
-      bound: of a message, and the C that the noise scales with.
+      bound: the bound of a message, and the C that the noise scales with.
       noise_multiplier: z of the sum over `smallest` clients.
       denominator: r, fixed.
       smallest: the least number of participants with which the promise holds.
@@ -138,7 +138,7 @@ def adaptive(
       noise_multiplier: z, of both together.
       denominator: r, fixed.
       quantile: the share of messages that should be no longer than C.
-      rate: of the threshold's steps.
+      rate: the rate of the threshold's steps.
       count_noise: s_b, on the sum of b_i - 1/2; about r / 20.
 
     Reference: Andrew et al. (2021), Algorithm 1.
@@ -197,7 +197,7 @@ def before_sketch(
     Args:
       op: the operator.
       like: an update, or its length.
-      bound: of an update.
+      bound: the bound of an update.
       noise_multiplier: z.
       denominator: r, fixed.
       read: how the message is, as in `channels.sketched`.

@@ -48,7 +48,7 @@ def adaptive_error(
     holds with probability 1 - O(delta) - O(exp(-nu^2)) - delta_g.
 
     Args:
-      constants: of the problem.
+      constants: the constants of the problem.
       step: eta of the clients.
       rounds: T.
       steps: K.

@@ -30,7 +30,7 @@ def paper_amsgrad(
     both moments first, and so takes other first steps.
 
     Args:
-      learning_rate: of the server; may be a schedule.
+      learning_rate: the learning rate of the server; may be a schedule.
       b1: decay of the first moment.
       b2: decay of the second moment.
       eps: added to the root.

@@ -107,12 +107,12 @@ def fetchsgd(
       k: how many coordinates a step changes.
       learning_rate: eta.
       momentum: rho.
-      forget: as `top_k_desketch` has it.
+      forget: a number as `top_k_desketch` has it.
       masking: whether the momentum forgets as well, where the step's sketch is not
         zero (the released code: momentum factor masking).
-      window: of how many rounds errors are kept; 0 for all. It takes as many errors
-        as there are rounds in the window, the oldest of which is read and emptied
-        (the paper's sliding window, on which its second theorem rests).
+      window: the number of rounds of which errors are kept; 0: all. It takes as many
+        errors as there are rounds in the window, the oldest of which is read and
+        emptied (the paper's sliding window, on which its second theorem rests).
 
     Reference: Rothchild et al. (2020), Algorithm 1 and Appendix B.
     """
