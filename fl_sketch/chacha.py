@@ -24,6 +24,7 @@ import numpy as np
 from jax import lax
 from jax.extend import random as jax_random
 
+from fl_sketch.protocols import Roots
 from fl_sketch.trees import varying_like
 
 KEY_BYTES = 32
@@ -59,6 +60,11 @@ def words_of(secret: bytes) -> np.ndarray:
 def from_words(words: jax.Array) -> jax.Array:
     """Returns the typed key of these words."""
     return jax.random.wrap_key_data(words, impl=IMPLEMENTATION)
+
+
+def roots_with(seed: jax.typing.ArrayLike, words: jax.typing.ArrayLike) -> Roots:
+    """Returns the roots of a run that protects: of a seed, and of a secret's words."""
+    return Roots(jax.random.key(seed), from_words(words))
 
 
 def blocks(

@@ -10,7 +10,6 @@ import enum
 import jax
 import jax.numpy as jnp
 
-from fl_sketch import chacha
 from fl_sketch.protocols import Key, Keys, Roots
 
 
@@ -43,11 +42,6 @@ class Purpose(enum.IntEnum):
 def roots_of(key: Key | Roots) -> Roots:
     """Returns the roots of a run; one key alone is both, and protects nobody."""
     return key if isinstance(key, Roots) else Roots(key, key)
-
-
-def roots_with(seed: jax.typing.ArrayLike, words: jax.typing.ArrayLike) -> Roots:
-    """Returns the roots of a run that protects: of a seed, and of a secret's words."""
-    return Roots(jax.random.key(seed), chacha.from_words(words))
 
 
 def apart(key: Key, purpose: Purpose) -> Key:

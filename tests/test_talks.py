@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +11,9 @@ import optax
 import pytest
 
 from fl_sketch import channels, engine, local, sketch, talks
+from fl_sketch.engine import traffic
 from fl_sketch.privacy import bounding, mechanism
-from fl_sketch.protocols import Algorithm, Channel, Delivery, Linear
+from fl_sketch.protocols import Algorithm, Channel, Delivery, Linear, Memory
 from tests.meshes import mesh_of
 from tests.quadratics import PARAMS, SGD, fetch, flat, loss, optima
 
@@ -112,9 +114,35 @@ def of_many_exchanges():
     return of_many_exchanges
 
 
+def in_some_rounds(update, memory, _, round):
+    if round.number % 2 == 0:
+        update = yield update
+    return Delivery(update, update), memory
+
+
+def a_leak(update, memory, *_):
+    yield update
+    return Delivery(update, update), memory
+
+
+def without_from(update, memory, *rest):
+    inner = channels.exact().talk(update, memory, *rest)
+    yield update
+    return Delivery(jax.tree.map(lambda leaf: leaf + inner, update), update), memory
+
+
+def only_an_estimate(update, *_):
+    average = yield update
+    return average
+
+
 @pytest.mark.parametrize(
     ("talk", "words"),
     [
+        (in_some_rounds, "in_some_rounds to make the same exchanges whatever"),
+        (a_leak, "a_leak to make the estimate .* of means alone"),
+        (without_from, "an inner talk without `yield from`"),
+        (only_an_estimate, r"only_an_estimate to return \(Delivery, Memory\), got "),
         (in_a_loop, "in_a_loop to yield from plain Python"),
         (without_messages, "talk of without_messages to yield its messages"),
         (of_many_shapes(), "of_many_shapes to send messages of one shape"),
@@ -128,3 +156,33 @@ def test_what_no_network_can_hold_is_refused_by_name(talk, words):
     everyone = engine.everyone(CLIENTS)(jax.random.key(0))
     with pytest.raises((TypeError, ValueError), match=words):
         one_round(state, jax.random.key(1), everyone, optima(CLIENTS))
+
+
+def test_a_memory_that_nobody_keeps_is_refused_by_name():
+    def forgetful(update, *_):
+        average = yield update
+        return Delivery(average, update), Memory(client=average)
+
+    algorithm = Algorithm(local.one_gradient(loss), Channel(forgetful), optax.sgd(1.0))
+    batches = jax.eval_shape(lambda: jax.tree.map(lambda t: t[:1], optima(CLIENTS)))
+    with pytest.raises(ValueError, match="to return a Memory like that of its init"):
+        traffic.measure_traffic(algorithm, PARAMS, batches)
+
+
+def test_a_number_is_a_message():
+    def counted(update, memory, *_):
+        average = yield update
+        ones = yield 1.0
+        return Delivery(jax.tree.map(lambda leaf: leaf * ones, average), update), memory
+
+    def after(channel):
+        algorithm = Algorithm(local.one_gradient(loss), channel, optax.sgd(1.0))
+        one_round = engine.make_round(algorithm, fetch, mesh_of(1, "clients"))
+        state = engine.initial_state(algorithm, PARAMS, CLIENTS)
+        everyone = engine.everyone(CLIENTS)(jax.random.key(0))
+        state, report = one_round(state, jax.random.key(1), everyone, optima(CLIENTS))
+        return state.server.params, int(report.simulator_only.bytes_up)
+
+    (one, up), (other, more) = after(channels.exact()), after(Channel(counted))
+    chex.assert_trees_all_close(one, other)
+    assert more == up + 4

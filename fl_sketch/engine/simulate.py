@@ -33,7 +33,7 @@ from fl_sketch.engine.round import MARK, Report, State, make_round
 from fl_sketch.engine.rounds import Advance, compile_rounds, run_rounds
 from fl_sketch.engine.traffic import Prices, Traffic, prices
 from fl_sketch.engine.visit import Client
-from fl_sketch.keys import require_key, roots_of, roots_with
+from fl_sketch.keys import require_key, roots_of
 from fl_sketch.privacy import accounting
 from fl_sketch.protocols import Algorithm, Key, Roots, Server, Tree
 
@@ -83,7 +83,7 @@ def secret_roots(seed: int) -> Roots:
     Args:
       seed: the source of what all may know: hashes, and coins that are shared.
     """
-    return roots_with(seed, chacha.words_of(os.urandom(chacha.KEY_BYTES)))
+    return chacha.roots_with(seed, chacha.words_of(os.urandom(chacha.KEY_BYTES)))
 
 
 def simulate(

@@ -17,7 +17,6 @@ from ml_collections import ConfigDict
 
 from fl_sketch import chacha
 from fl_sketch.experiment import choices
-from fl_sketch.keys import roots_with
 from fl_sketch.protocols import Roots
 
 FILE, PARTIAL = "secret", ".secret.partial"  # in the folder of a run
@@ -57,7 +56,7 @@ def roots(
         return Roots(one, one)
 
     words = chacha.words_of(secret.reveal())
-    return jax.jit(roots_with, out_shardings=placed)(seed, words)
+    return jax.jit(chacha.roots_with, out_shardings=placed)(seed, words)
 
 
 def fresh() -> Secret:

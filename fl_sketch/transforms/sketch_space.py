@@ -107,7 +107,7 @@ def fetchsgd(
       k: how many coordinates a step changes.
       learning_rate: eta.
       momentum: rho.
-      forget: a number as `top_k_desketch` has it.
+      forget: the way, as `top_k_desketch` has it.
       masking: whether the momentum forgets as well, where the step's sketch is not
         zero (the released code: momentum factor masking).
       window: the number of rounds of which errors are kept; 0: all. It takes as many

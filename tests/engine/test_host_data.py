@@ -137,12 +137,12 @@ def test_an_error_of_the_reading_thread_reaches_the_caller():
 def test_data_are_streamed_if_they_do_not_fit(monkeypatch):
     train, mesh = datasets.load("digits").train, mesh_of(2, "clients")
     size = sum(leaf.nbytes for leaf in train)
-    assert host_data.form("auto", train, mesh) == "resident"
+    assert host_data.form("auto", train, mesh, "fresh") == "resident"
     monkeypatch.setattr(host_data, "HOST_LIMIT", 2 * size)
-    assert host_data.form("auto", train, mesh) == "resident"
+    assert host_data.form("auto", train, mesh, "fresh") == "resident"
     monkeypatch.setattr(host_data, "HOST_LIMIT", 2 * size - 2)
-    assert host_data.form("auto", train, mesh) == "streamed"
-    assert host_data.form("resident", train, mesh) == "resident"
+    assert host_data.form("auto", train, mesh, "fresh") == "streamed"
+    assert host_data.form("resident", train, mesh, "fresh") == "resident"
     assert built("auto").facts["data"] == "streamed"
     assert built("resident").facts["data"] == "resident"
 

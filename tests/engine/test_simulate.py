@@ -8,6 +8,7 @@ import pytest
 
 from fl_sketch import algorithms, data, engine, sketch
 from fl_sketch.data import draws
+from fl_sketch.engine import host_data
 from fl_sketch.privacy import accounting, bounding, mechanism
 from tests.simulation import KEY
 
@@ -33,6 +34,7 @@ EF21 = algorithms.sketched_sgd(
 NOISY = mechanism.central(bounding.clip(1.0), noise_multiplier=2.0, denominator=4)
 
 
+SCAFFOLD = algorithms.scaffold(loss, client_rate=0.05, server_rate=1.0, steps=5)
 EXACT = {"relation": "replace_one"}
 
 
@@ -224,7 +226,16 @@ OTHER = data.clients((INPUTS, TARGETS), np.arange(COUNT) % 3)
     [
         ({"algorithm": loss}, TypeError, "algorithm to be made by .*type function"),
         ({"clients": (INPUTS, TARGETS)}, TypeError, "clients to be made by data.cl"),
-        ({"params": {"w": np.zeros(4, int)}}, TypeError, r"floats, got int64 at \['w'"),
+        (
+            {"params": {"w": np.zeros(4, int)}},
+            TypeError,
+            r"32, got int64 at \['w'",
+        ),
+        (
+            {"params": {"w": jnp.zeros(4, jnp.bfloat16)}},
+            TypeError,
+            r"got bfloat16 at \['w'\]: a loss may compute in shorter",
+        ),
         ({"params": {}}, TypeError, "params to be a tree of float arrays"),
         ({"params": {"w": np.zeros(3)}}, TypeError, "fit together, got TypeError"),
         ({"params": {"v": np.zeros(4)}}, ValueError, "together, got KeyError: 'w'"),
@@ -257,12 +268,18 @@ OTHER = data.clients((INPUTS, TARGETS), np.arange(COUNT) % 3)
         (
             {"data": "streamed", "batches": "whole", "batch": 10},
             ValueError,
-            "batches='fresh' with",
+            "data='resident' with batches that are not fresh",
         ),
         ({"batches": "whole", "batch": 7}, ValueError, "batch=7 and clients of 10"),
         ({"batches": "subsets", "batch": 11}, ValueError, "batch <= 10"),
         ({"steps": 0}, ValueError, "steps"),
         ({"batch": 1.5}, TypeError, "batch"),
+        ({"devices": 1}, TypeError, "some of jax.devices.*got 1"),
+        ({"devices": "cpu"}, TypeError, "some of jax.devices"),
+        ({"relation": "near"}, ValueError, "relation='near'"),
+        ({"delta": None}, TypeError, "delta=None"),
+        ({"algorithm": SCAFFOLD}, ValueError, "steps=2, the batches of a client"),
+        ({"look": 3}, TypeError, "look to be a function of params, got look=3"),
         ({"look": lambda params: 3.0}, ValueError, "look to return .*got 3.0"),
         ({"look": lambda params: {"loss": 0}}, ValueError, "not among round, loss"),
         ({"download": "all"}, ValueError, "download='all'"),
@@ -290,12 +307,52 @@ def test_a_state_of_another_algorithm_or_population_is_refused():
             )
 
 
+def test_a_run_goes_on_with_the_hashes_and_the_prices_that_it_had():
+    begun = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=1, **WORK)
+    longer = algorithms.safl(
+        loss, sketch=sketch.count_sketch(3), client_rate=0.05, server=optax.adam(0.05)
+    )
+    for algorithm, change, words in (
+        (SAFL, {"key": jax.random.key(99)}, "public root of the rounds before"),
+        (SAFL, {"download": "messages"}, "Expected the download and the messages"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            engine.simulate(
+                algorithm,
+                PARAMS,
+                CLIENTS,
+                rounds=1,
+                state=begun.state,
+                **WORK | change,
+            )
+    work = WORK | {"download": "messages"}
+    begun = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=1, **work)
+    assert begun.prices.followed
+    with pytest.raises(ValueError, match="Expected the download and the messages"):
+        engine.simulate(longer, PARAMS, CLIENTS, rounds=1, state=begun.state, **work)
+    ended = engine.simulate(
+        SAFL, PARAMS, CLIENTS, rounds=1, state=begun.state, **WORK
+    )  # the cheapest, of a run that goes on, is what it had
+    assert ended.prices == begun.prices
+
+
+def test_data_too_large_for_the_devices_are_streamed_or_refused(monkeypatch):
+    monkeypatch.setattr(host_data, "HOST_LIMIT", 10)
+    streamed = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=2, **WORK)
+    with pytest.raises(ValueError, match="got data='auto', batches='subsets'"):
+        engine.simulate(SAFL, PARAMS, CLIENTS, rounds=2, batches="subsets", **WORK)
+    whole = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=2, data="resident", **WORK)
+    assert same(streamed.params, whole.params)
+
+
 @pytest.mark.parametrize(
     ("examples", "owners", "words"),
     [
         ((INPUTS, TARGETS[:5]), np.arange(COUNT), r"shapes \(90, 4\), \(5,\)"),
         ((), np.arange(COUNT), "got shapes none"),
         ((INPUTS, 3.0), np.arange(COUNT), r"\(90, 4\), \(\)"),
+        (np.zeros(2, [("a", "f4")]), [0, 1], "to be numbers, got .*'a'"),
+        (INPUTS[:3], ["a", None, "b"], "3 integers or strings"),
         (np.array(["a"] * 4), np.arange(4), "to be numbers, got <U1"),
         (np.array([2**40]), [0], r"lie in \[-2\^31"),
         (INPUTS, np.arange(5), "90 integers or strings"),

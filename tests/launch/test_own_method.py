@@ -111,6 +111,20 @@ def test_names_of_the_project_are_kept():
     assert catalog.method("safl").theorem == "safl"
 
 
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (lambda loss: loss, r"catalog.Method\(name, make\)"),
+        (catalog.Method("three", 3), "with a function, got"),
+        (catalog.Method("many", lambda loss, *rest: rest), "by names, got many"),
+        (catalog.Method("first", lambda loss, rate, /: rate), "by names, got first"),
+    ],
+)
+def test_what_no_config_could_call_is_refused(own, words):
+    with pytest.raises(TypeError, match=words):
+        catalog.register(own)
+
+
 def test_a_method_whose_noise_is_its_own_takes_how_much():
     quiet = catalog.Method("quiet", lambda loss, *, client_rate: None, unit="example")
     with pytest.raises(ValueError, match="to take noise_multiplier, .*client_rate"):
