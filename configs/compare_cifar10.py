@@ -17,7 +17,7 @@ with it on whole gradients: what FetchSGD and MARINA would be uncompressed.
 """
 
 from configs import safl_claims
-from fl_sketch.experiment.comparison import Comparison, Method
+from fl_sketch.sweep.comparison import Comparison, Method
 
 # Moved until the best has a worse one on either side. MARINA's random numbers are a
 # hundred times what they were.

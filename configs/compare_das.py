@@ -13,8 +13,8 @@ credit for sampling clients, so that what accounting changes can be seen.
 """
 
 from configs import das_fashion_mnist, das_features
-from fl_sketch.experiment.comparison import Comparison, Method
 from fl_sketch.privacy import accounting, literature
+from fl_sketch.sweep.comparison import Comparison, Method
 
 DATA = {"fashion_mnist": das_fashion_mnist, "features": das_features}
 RATES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)

@@ -19,7 +19,7 @@ import itertools
 import re
 
 from configs import default
-from fl_sketch.experiment.comparison import Comparison, Method
+from fl_sketch.sweep.comparison import Comparison, Method
 
 PARTITIONS, TAUS, SIZES = ("iid", "classes"), ("1", "2", "5"), ("20x40", "50x100")
 RATE = {"client.rate": (0.03, 0.1, 0.3)}

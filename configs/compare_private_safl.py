@@ -11,7 +11,7 @@ delta 1e-5. The first method of each level sends everything. What other work rea
 """
 
 from configs import default
-from fl_sketch.experiment.comparison import Comparison, Method
+from fl_sketch.sweep.comparison import Comparison, Method
 
 COMPRESSIONS = (3.0, 10.0, 30.0, 100.0)
 EPSILONS = (2.0, 8.0)

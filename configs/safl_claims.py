@@ -20,7 +20,7 @@ the least, and fine-tunes BERT; here batches are smaller, and all starts from no
 """
 
 from configs import default
-from fl_sketch.experiment.comparison import Comparison, Method
+from fl_sketch.sweep.comparison import Comparison, Method
 
 TASKS = {
     "cifar10": {

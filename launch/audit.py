@@ -17,7 +17,7 @@ import sys
 from absl import flags
 
 from fl_sketch import files
-from fl_sketch.experiment import audit
+from fl_sketch.studies import audit
 from launch import command, parsing
 
 BROKEN = 1  # the exit code

@@ -10,7 +10,7 @@ import jax
 from absl import app, logging
 
 from fl_sketch import files
-from fl_sketch.experiment import Stopped
+from fl_sketch.run import Stopped
 from launch import parsing
 
 STOPPED = 130  # the exit code that shells take for Ctrl-C

@@ -11,8 +11,8 @@ for this command has `get_comparison`, which may take what follows the colon.
 
 from absl import flags
 
-from fl_sketch.experiment import comparison
 from fl_sketch.privacy.composition import Trials
+from fl_sketch.sweep import comparison
 from launch import command
 
 CONFIG = flags.DEFINE_string("config", None, "A file configs/compare_*.py[:which].")

@@ -13,7 +13,7 @@ from absl import flags
 
 from fl_sketch import files
 from fl_sketch.data import archive, datasets
-from fl_sketch.experiment import features
+from fl_sketch.studies import features
 from launch import command
 
 DATASET = flags.DEFINE_string("dataset", "cifar10", "A data set of images.")

@@ -11,8 +11,9 @@ from ml_collections import config_flags
 
 from configs import default
 from fl_sketch import validate
-from fl_sketch.experiment import NotFinite, choices
-from fl_sketch.experiment.checkpoint import Unreadable
+from fl_sketch.config import choices
+from fl_sketch.run import NotFinite
+from fl_sketch.run.checkpoint import Unreadable
 
 flags.disclaim_key_flags()  # --config is a flag of the command that asks for it here
 WRONG = 2  # the exit code

@@ -9,7 +9,7 @@ point of a sweep and each method of a comparison, with the range of its seeds.
 
 from absl import flags
 
-from fl_sketch.experiment import plots
+from fl_sketch.sweep import plots
 from launch import command
 
 WORKDIR = flags.DEFINE_multi_string("workdir", None, "A folder of results; repeat it.")

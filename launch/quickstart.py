@@ -8,7 +8,7 @@ import tempfile
 
 from absl import flags
 
-from fl_sketch.experiment import side_by_side
+from fl_sketch.sweep import side_by_side
 from launch import command, parsing
 
 CONFIG = parsing.config_flag("configs/quickstart.py")

@@ -10,7 +10,7 @@ Writes spectrum.csv and spectrum.png beside them.
 from absl import flags
 
 from configs import default
-from fl_sketch.experiment import spectra
+from fl_sketch.studies import hessian
 from launch import command
 
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder of a run.")
@@ -31,7 +31,7 @@ flags.mark_flag_as_required("workdir")
 
 def main():
     """Prints a row for each checkpoint."""
-    spectra.of_run(
+    hessian.of_run(
         WORKDIR.value,
         default.get_config(),
         DATA_DIR.value,

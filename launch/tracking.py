@@ -10,7 +10,7 @@ it and with the exact one, and the same without a sketch.
 
 from absl import flags
 
-from fl_sketch.experiment import tracking
+from fl_sketch.studies import gradient_tracking
 from launch import command
 
 PARAMETERS = flags.DEFINE_integer("parameters", 200, "d.", lower_bound=2)
@@ -25,17 +25,17 @@ SERVER_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 def main():
     """Prints the table."""
-    task = tracking.problem(
+    task = gradient_tracking.problem(
         d=PARAMETERS.value, clients=CLIENTS.value, steps=STEPS.value
     )
-    measured = tracking.measure(
+    measured = gradient_tracking.measure(
         task,
         rows=ROWS.value,
         cols=COLS.value,
         rounds=ROUNDS.value,
         server_rates=SERVER_RATES,
     )
-    command.print_rows(tracking, measured, OUT.value)
+    command.print_rows(gradient_tracking, measured, OUT.value)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,8 @@ import contextlib
 from absl import flags
 
 from configs import default
-from fl_sketch import experiment
-from fl_sketch.experiment import processes
-from fl_sketch.experiment.arguments import unread
+from fl_sketch.config.arguments import unread
+from fl_sketch.run import processes, run
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()
@@ -41,7 +40,7 @@ def main():
         notes = unread(CONFIG.value, default.get_config())
         for key in notes if processes.is_first() else ():
             print(f"note: {CONFIG.value.algorithm} as configured does not read {key}")
-        experiment.run(
+        run(
             CONFIG.value,
             WORKDIR.value,
             DATA_DIR.value,

@@ -21,7 +21,10 @@ LAYERS = [
     ["algorithms"],
     ["engine"],
     ["audit"],
-    ["experiment"],
+    ["config"],
+    ["run"],
+    ["sweep", "publish"],
+    ["studies"],
     ["bench"],
 ]
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}

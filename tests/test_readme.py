@@ -5,10 +5,10 @@ import re
 import subprocess
 import sys
 
-from fl_sketch import experiment
 from fl_sketch.algorithms import catalog
-from tests.experiment.configs import config_with
+from fl_sketch.run import build
 from tests.launching import ENVIRONMENT, ROOT
+from tests.run.configs import config_with
 
 README = (ROOT / "README.md").read_text()
 
@@ -180,7 +180,7 @@ def test_the_table_of_algorithms_is_what_the_code_does():
         if name == "private_sketching":
             config.privacy.unit = "example"
             config.client.batches = "subsets"
-        facts = experiment.build(config).facts
+        facts = build(config).facts
         assert str(facts["exchanges"]) in allowed, name
         kept = {"": 0, "d": 1}.get(states[name], 1 if name == "ef_sign_sgd" else 0)
         assert bool(facts["client_state_bytes"]) == bool(kept), name

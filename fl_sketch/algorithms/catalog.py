@@ -43,7 +43,7 @@ class Method(NamedTuple):
     Attributes:
       name: the value of `config.algorithm`.
       make: `(loss, **arguments) -> Algorithm`. Its arguments are named as those of
-        `experiment.arguments`, and made from a config; others have defaults.
+        `config.arguments`, and made from a config; others have defaults.
       bound: the bound that it puts on messages by itself: "clip" or "normalise".
       unit: who is protected by its noise: "client" by a mechanism, which any algorithm
         may have; "example" by noise of its own, at every local step.

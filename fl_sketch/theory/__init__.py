@@ -13,11 +13,11 @@ so. Bits are counted for messages of 32-bit floats, up from all clients.
 (0.004032, 14859, 475488000)
 """
 
+from fl_sketch.theory.bound import Bound as Bound
+from fl_sketch.theory.bound import Unreachable as Unreachable
 from fl_sketch.theory.das import clipped as clipped
 from fl_sketch.theory.das import clipped_error as clipped_error
 from fl_sketch.theory.fedsketch import fedsketch as fedsketch
-from fl_sketch.theory.promise import Promise as Promise
-from fl_sketch.theory.promise import Unreachable as Unreachable
 from fl_sketch.theory.safl import Adaptive as Adaptive
 from fl_sketch.theory.safl import adaptive as adaptive
 from fl_sketch.theory.safl import adaptive_error as adaptive_error

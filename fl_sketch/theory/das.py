@@ -2,7 +2,7 @@
 
 import math
 
-from fl_sketch.theory.promise import Promise, Unreachable, positive
+from fl_sketch.theory.bound import Bound, Unreachable, positive
 from fl_sketch.wire import FLOAT_BITS
 
 DAS = (
@@ -57,7 +57,7 @@ def clipped(
     gap: float,
     clients: float,
     d: int,
-) -> Promise:
+) -> Bound:
     """Returns step, rounds and bits to an error <= target, Das et al.'s Theorem 2.
 
     gamma = L |w0 - w*| makes A least; alpha is the smallest with A + B <= target.
@@ -87,7 +87,7 @@ def clipped(
         raise Unreachable(msg)
     alpha = max(1, 2 * rho * steps, 3 * steps * gap * rho / (2 * (target - start)))
     rounds = math.ceil(2 * alpha * gamma / (threshold * rho**2))
-    return Promise(
+    return Bound(
         "Das et al., Theorem 2",
         rho / (2 * alpha * smoothness),
         rounds,

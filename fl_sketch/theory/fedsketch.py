@@ -3,7 +3,7 @@
 import math
 
 from fl_sketch import validate
-from fl_sketch.theory.promise import Promise, positive
+from fl_sketch.theory.bound import Bound, positive
 from fl_sketch.wire import FLOAT_BITS
 
 OBJECTIVES = ("nonconvex", "pl", "convex")
@@ -28,7 +28,7 @@ def fedsketch(
     server_rate: float,
     delta: float = 1e-3,
     tracking: bool = False,
-) -> Promise:
+) -> Bound:
     """Returns what FedSKETCH's Theorem 2, or with tracking Theorem 3, promises.
 
     The theorems state orders, the constants are one here. With mu^2 = e / m for m
@@ -74,7 +74,7 @@ def fedsketch(
     numbers = math.ceil(cols * math.log(d * rounds / delta))
     same = () if tracking else ("all clients have the same distribution",)
     kind = ("f satisfies the PL condition",) if objective == "pl" else ()
-    return Promise(
+    return Bound(
         f"Haddadpour et al., Theorem {3 if tracking else 2}, {objective}, {variant}",
         step,
         rounds,

@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from fl_sketch.theory.promise import Promise, positive
+from fl_sketch.theory.bound import Bound, positive
 from fl_sketch.wire import FLOAT_BITS
 
 
@@ -97,7 +97,7 @@ def adaptive_long_run_error(
 
 def adaptive(
     constants: Adaptive, *, target: float, steps: int, clients: int, d: int, b: int
-) -> Promise:
+) -> Bound:
     """Returns step, rounds and bits to a mean |grad|^2 <= target, SAFL's Corollary 1.
 
     The fewest rounds, found by bisection, from G^2 / eps^2 on.
@@ -117,7 +117,7 @@ def adaptive(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
-    return Promise(
+    return Bound(
         "Chen et al., Theorem 3.2 and Corollary 1",
         1 / (steps * math.sqrt(high)),
         high,

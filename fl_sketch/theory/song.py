@@ -3,7 +3,7 @@
 import math
 
 from fl_sketch import validate
-from fl_sketch.theory.promise import Promise, positive
+from fl_sketch.theory.bound import Bound, positive
 from fl_sketch.wire import FLOAT_BITS
 
 # a of Song's Table 1: alpha = a d / b.
@@ -104,7 +104,7 @@ def strongly_convex(
     clients: int,
     b: int,
     steps: int = 1,
-) -> Promise:
+) -> Bound:
     """Returns step, rounds and bits to E f(w) - f(w*) <= target, Song's Corollary 5.2.
 
     The largest step for which the drift of Theorem 5.1 is at most half the target,
@@ -119,7 +119,7 @@ def strongly_convex(
         step = min(step, drift / (2 * smoothness * steps))
     logarithm = max(math.log(smoothness * distance / target), 0)
     rounds = max(1, math.ceil(logarithm / (convexity * step)))
-    return Promise(
+    return Bound(
         "Song et al., Theorem 5.1 and Corollary 5.2",
         step,
         rounds,
@@ -139,7 +139,7 @@ def convex(
     clients: int,
     b: int,
     steps: int = 1,
-) -> Promise:
+) -> Bound:
     """Returns step, rounds and bits to E f(average) - f(w*) <= target, Corollary 5.4.
 
     As `strongly_convex`, with both terms of Theorem 5.3 at most half the target (the
@@ -150,7 +150,7 @@ def convex(
     if spread > 0:
         step = min(step, math.sqrt(target / (smoothness * spread)) / (8 * steps))
     rounds = math.ceil(8 * distance / (step * steps * target))
-    return Promise(
+    return Bound(
         "Song et al., Theorem 5.3 and Corollary 5.4",
         step,
         rounds,

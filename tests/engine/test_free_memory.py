@@ -3,7 +3,7 @@
 import math
 
 from fl_sketch.engine import free_memory
-from tests.experiment.devices import Device
+from tests.run.devices import Device
 
 
 def test_the_memory_of_this_host_is_a_number():

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from configs import default
-from fl_sketch import engine, experiment
+from fl_sketch import engine
 from fl_sketch.data import datasets
 from fl_sketch.engine import host_data
 from fl_sketch.protocols import Server
-from tests.experiment.devices import Device
+from fl_sketch.run import build
 from tests.meshes import mesh_of
+from tests.run.devices import Device
 
 
 def built(form, **changes):
@@ -24,7 +25,7 @@ def built(form, **changes):
     config.cohort.size = 7  # not a multiple of the devices
     config.compute.data = form
     config.update_from_flattened_dict(changes)
-    return experiment.build(config)
+    return build(config)
 
 
 def where_it_was(leaf, old):

@@ -14,9 +14,9 @@ COLUMNS = ["what", "claimed_epsilon", "delta", "found_epsilon", "confidence", "t
 
 # Half the noise that is claimed.
 WRONG = """
-from fl_sketch.experiment import privately
-right = privately.guarded
-privately.guarded = lambda c, b, z, *rest: right(c, b, z / 4, *rest)
+from fl_sketch.config import protection
+right = protection.guarded
+protection.guarded = lambda c, b, z, *rest: right(c, b, z / 4, *rest)
 from launch import audit, command
 command.run(audit.main)
 """

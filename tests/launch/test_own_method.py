@@ -7,15 +7,15 @@ import pytest
 
 from fl_sketch.algorithms import catalog
 from fl_sketch.compressors import top_k
-from tests.experiment.test_run import numbers, run, stop_at
 from tests.launching import launch
+from tests.run.test_run import numbers, run, stop_at
 
 METHOD = """
 import optax
 from configs import default
 from fl_sketch import channels, compressors, local
 from fl_sketch.algorithms import catalog
-from fl_sketch.experiment.comparison import Comparison, Method
+from fl_sketch.sweep.comparison import Comparison, Method
 from fl_sketch.protocols import Algorithm
 
 

@@ -6,7 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
-from fl_sketch.experiment import odometer, release, secrets
+from fl_sketch.publish import release
+from fl_sketch.run import odometer, secrets
 from tests.launching import launch
 
 FILES = ["MODEL.md", "params.safetensors", "privacy.json"]

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from fl_sketch.experiment.workdir import TIMES
+from fl_sketch.run.workdir import TIMES
 from tests.launching import ENVIRONMENT, launch
 
 

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch import experiment
 from fl_sketch.keys import round_keys
 from fl_sketch.privacy import bounding, mechanism, watching
-from tests.experiment.configs import config_with
+from fl_sketch.run import build
+from tests.run.configs import config_with
 
 Z, NOISE, CLIENTS, C = 1.5, 4.0, 50, 2.0
 RANGES = {"loss": (0.0, 5.0), "accuracy": (0.0, 1.0)}
@@ -104,7 +104,7 @@ WATCHED = {
 @functools.cache
 def rows(bound="clip", algorithm="safl"):
     changes = WATCHED | {"privacy__bound": bound, "algorithm": algorithm}
-    from tests.experiment.configs import rows_of
+    from tests.run.configs import rows_of
 
     return rows_of(**changes)
 
@@ -119,13 +119,13 @@ def test_a_private_run_has_noised_numbers_to_look_at(bound):
 
 def test_they_cost_no_more_epsilon_but_two_numbers_more_on_the_way():
     plain, watched = (
-        experiment.build(config_with(**WATCHED | {"privacy__watch": watch}))
+        build(config_with(**WATCHED | {"privacy__watch": watch}))
         for watch in (False, True)
     )
-    assert plain.promise.epsilon(6) == pytest.approx(watched.promise.epsilon(6))
+    assert plain.guarantee.epsilon(6) == pytest.approx(watched.guarantee.epsilon(6))
     more = watched.facts["bytes_up_planned"] - plain.facts["bytes_up_planned"]
     assert more == 8
-    assert watched.promise.plan.coordinates == plain.promise.plan.coordinates + 2
+    assert watched.guarantee.plan.coordinates == plain.guarantee.plan.coordinates + 2
 
 
 @pytest.mark.parametrize(
@@ -146,4 +146,4 @@ def test_they_cost_no_more_epsilon_but_two_numbers_more_on_the_way():
 )
 def test_configs_that_cannot_be_watched_are_refused(changes, words):
     with pytest.raises(ValueError, match=words):
-        experiment.build(config_with(**WATCHED | changes))
+        build(config_with(**WATCHED | changes))

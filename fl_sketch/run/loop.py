@@ -1,0 +1,196 @@
+"""The run itself: rounds in short calls, rows at evaluations, and checkpoints.
+
+Everything that a run must know to go on is a `Progress`: one that was saved and
+loaded again goes on exactly as if nothing had happened, since cohorts, batches and
+sketches are functions of the run's roots and of the round's number.
+
+The control flow of a private run reads released quantities only: parameters, what is
+measured of them on test data, and the clock. What clients measured is written down for
+the simulator and decides nothing.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fl_sketch import engine
+from fl_sketch.engine import ledger
+from fl_sketch.run import rows
+from fl_sketch.run.build import Compiled, Experiment
+
+Row = dict[str, Any]
+CALL_SECONDS = 1.0  # about how long nobody looks at signals
+
+
+class NotFinite(RuntimeError):
+    """The loss or the model is no longer finite; says since when."""
+
+
+class Stopped(RuntimeError):
+    """The run was asked to stop, and has saved its progress."""
+
+    def __init__(self, number: int):
+        """Takes the number of rounds done."""
+        super().__init__(f"stopped after round {number}")
+        self.number = number
+
+
+class Progress(NamedTuple):
+    """All that a run carries from round to round."""
+
+    state: engine.State
+    ledger: ledger.Ledger
+    losses: np.ndarray  # of the rounds since the last row; NaN: nobody took part
+    noised: dict[str, np.ndarray]  # the same of what was released beside the model
+    noise_multiplier: np.ndarray  # z, with which the run began; 0: no noise
+
+
+class Watch(NamedTuple):
+    """Who is told of a run, and may stop it.
+
+    Attributes:
+      row: told of every evaluation.
+      ahead: told, before they are played, with which round the next ones will end.
+      rounds: told how many rounds are done, and the last training loss.
+      save: given what must be kept.
+      stop: asked after every call whether to save and stop.
+      agree: makes `(pace, stop)` the same in all processes of a run.
+    """
+
+    row: Callable[[Row], None] = lambda row: None
+    ahead: Callable[[int], None] = lambda last: None
+    rounds: Callable[[int, float], None] = lambda done, loss: None
+    save: Callable[[int, Progress], None] = lambda done, progress: None
+    stop: Callable[[], bool] = lambda: False
+    agree: Callable[[int, bool], tuple[int, bool]] = lambda pace, stop: (pace, stop)
+
+
+def begin(experiment: Experiment, eval_every: int) -> Progress:
+    """Returns the progress of a run that has not begun."""
+    guarantee = experiment.guarantee
+    empty = np.full(eval_every, np.nan, np.float32)
+    return Progress(
+        experiment.start(),
+        ledger.empty(experiment.population),
+        empty.copy(),
+        {name: empty.copy() for name in experiment.noised},
+        np.float64(guarantee.noise_multiplier if guarantee else 0),
+    )
+
+
+def train(
+    experiment: Experiment,
+    compiled: Compiled,
+    progress: Progress,
+    *,
+    checkpoint_every: int,
+    rounds: int | None = None,
+    watch: Watch = Watch(),  # noqa: B008 - immutable
+) -> Progress:
+    """Runs an experiment from where it stands, never beyond its budget of privacy.
+
+    Args:
+      experiment: made by `build`.
+      compiled: its programs.
+      progress: used up by this call.
+      checkpoint_every: how many rounds between saves; the last round is saved too.
+      rounds: with which to end; None, or more than the experiment has: with its last.
+      watch: who is told of the run.
+
+    Returns:
+      The last progress.
+
+    Raises:
+      NotFinite: naming the first round whose training loss was not, unless the run is
+        private, or the round after which the test loss was not.
+      Stopped: after saving, if the watch asks for it.
+    """
+    state, book, losses, noised, z = progress
+    last = min(rounds or experiment.rounds, experiment.rounds)
+    eval_every = losses.size
+    done = int(state.server.round)
+    pace, spent, since = 1, 0.0, done
+    while done < last:
+        next_stop = min(_next(done, eval_every), _next(done, checkpoint_every), last)
+        count = min(pace, next_stop - done)
+        watch.ahead(done + count)
+        begin = time.perf_counter()
+        state, reports = compiled.advance(state, count)
+        reports = jax.device_get(reports)
+        seconds = time.perf_counter() - begin
+        spent += seconds
+        for number in range(done, done + count):
+            report = jax.tree.map(lambda leaf, i=number - done: leaf[i], reports)
+            ledger.record(book, experiment.prices, number, report.simulator_only)
+            losses[number % eval_every] = _loss(report.simulator_only)
+            if not experiment.private:
+                _require_finite(report.simulator_only, number)
+            for name, kept in noised.items():
+                kept[number % eval_every] = report.released[name]
+        done += count
+        watch.rounds(done, float(losses[(done - 1) % eval_every]))
+        pace = max(1, min(eval_every, int(CALL_SECONDS * count / seconds)))
+        pace, stopping = watch.agree(pace, watch.stop())
+        if done % eval_every == 0 or done == last:
+            now = Progress(state, book, losses, noised, z)
+            row = _row(experiment, done, now, compiled.evaluate(state))
+            watch.row(row | {"rounds_per_second": (done - since) / spent})
+            spent, since = 0.0, done
+            for kept in (losses, *noised.values()):
+                kept[:] = np.nan
+        if stopping or done % checkpoint_every == 0 or done == last:
+            watch.save(done, Progress(state, book, losses, noised, z))
+        if stopping and done < last:
+            raise Stopped(done)
+    return Progress(state, book, losses, noised, z)
+
+
+def _next(done: int, every: int) -> int:
+    return (done // every + 1) * every
+
+
+def _loss(seen: engine.SimulatorOnly) -> float:
+    """Returns the training loss of a round; NaN if nobody took part."""
+    return seen.diagnostics["loss"] if seen.answered.any() else np.nan
+
+
+def _require_finite(seen: engine.SimulatorOnly, number: int) -> None:
+    loss = seen.diagnostics["loss"]
+    if seen.answered.any() and not np.isfinite(loss):
+        msg = (
+            f"The training loss is {loss} in round {number + 1}: "
+            "a smaller client.rate or server.rate may help."
+        )
+        raise NotFinite(msg)
+
+
+def _row(experiment: Experiment, done: int, now: Progress, found) -> Row:
+    if not np.isfinite(found["test_loss"]):
+        msg = (
+            f"The test loss is {found['test_loss']} after round {done}: "
+            "a smaller server.rate may help."
+        )
+        raise NotFinite(msg)
+    guarantee, book = experiment.guarantee, now.ledger
+    row = {
+        "round": done,
+        "train_loss": mean_of_finite(now.losses),
+        **found,
+        # In the same order also after a checkpoint, whose names are sorted.
+        **{name: mean_of_finite(now.noised[name]) for name in experiment.noised},
+        "bytes_up_total": int(book.up.sum()),
+        "bytes_down_total": int(book.down.sum()),
+        "epsilon": guarantee and guarantee.epsilon(done),
+    }
+    if experiment.private:
+        row |= {"delta": guarantee.delta, "randomness": guarantee.randomness}
+    return rows.marked(row, experiment.private)
+
+
+def mean_of_finite(values: np.ndarray) -> float:
+    """Returns the mean of those that are finite; NaN if none is."""
+    seen = values[np.isfinite(values)]
+    return float(seen.mean()) if seen.size else float("nan")

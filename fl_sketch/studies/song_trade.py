@@ -1,0 +1,160 @@
+"""Song's trade: shorter messages in more rounds, for as many bits in all.
+
+A strongly convex problem whose constants are known exactly, clients' full gradients
+and the step of Theorem 5.1: how many rounds, and so how many bits, until f - f* is
+a given part of what it was, for sketches of every size?
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fl_sketch import engine, theory, validate
+from fl_sketch.algorithms import catalog, iterative_sketching
+from fl_sketch.protocols import Sketch
+from fl_sketch.sweep.standings import half_width
+from fl_sketch.wire import FLOAT_BITS
+
+ROUNDS = 64  # in a call, between looks at the error
+HEAD = (
+    "operator             b    alpha        step   rounds     +-     bits up   promised"
+)
+
+
+class Problem(NamedTuple):
+    """Clients with the losses (x - o)' Q (x - o) / 2, all with one minimum."""
+
+    matrices: jax.Array  # Q, shape=(clients, d, d)
+    optimum: jax.Array  # o, shape=(d,)
+    smoothness: float  # L, the largest eigenvalue of all
+    convexity: float  # mu, the smallest
+
+    def loss(self, params: jax.Array, client: jax.Array) -> jax.Array:
+        """Returns the loss of a client."""
+        off = params - self.optimum
+        return off @ self.matrices[client] @ off / 2
+
+    def excess(self, params: jax.Array) -> jax.Array:
+        """Returns f - f*."""
+        off = params - self.optimum
+        return off @ self.matrices.mean(0) @ off / 2
+
+
+class Row(NamedTuple):
+    """One size of a message."""
+
+    operator: str
+    b: int
+    alpha: float
+    step: float
+    rounds: float  # the mean over seeds
+    half_width: float  # of its interval
+    bits: float  # up, of all clients
+    promised: int  # bits
+
+
+def problem(*, d: int, clients: int, condition: float, seed: int) -> Problem:
+    """Returns quadratics with eigenvalues spread evenly from 1 / condition to 1."""
+    validate.at_least_one(d=d, clients=clients)
+    random = np.random.default_rng(seed)
+    values = np.linspace(1 / condition, 1, d)
+    bases = np.linalg.qr(random.normal(size=(clients, d, d)))[0]
+    matrices = np.einsum("cij,j,ckj->cik", bases, values, bases)
+    optimum = random.normal(size=d) / d**0.5
+    return Problem(
+        jnp.asarray(matrices, jnp.float32),
+        jnp.asarray(optimum, jnp.float32),
+        1.0,
+        1 / condition,
+    )
+
+
+def measure(
+    task: Problem,
+    sizes: Sequence[int],
+    *,
+    operator: str,
+    accuracy: float,
+    seeds: Sequence[int],
+) -> Iterator[Row]:
+    """Yields a row for each size of a message.
+
+    Args:
+      task: the problem.
+      sizes: the sizes of messages, from 1 to d.
+      operator: a name of `catalog.OPERATORS`.
+      accuracy: the part of f(0) - f* that may be left.
+      seeds: the seeds of the sketches.
+    """
+    clients, d = task.matrices.shape[:2]
+    start = float(task.excess(jnp.zeros(d)))
+    for b in sizes:
+        validate.at_most(d, "the parameters", b=b)
+        alpha = theory.alpha(operator, d, b)
+        step = theory.largest_step(smoothness=task.smoothness, steps=1, alpha=alpha)
+        op = catalog.build_sketch(
+            operator, d, compression=d / b, rows=1, layout="whole"
+        )
+        count = _counter(task, op, step, accuracy * start)
+        counts = [count(seed) for seed in seeds]
+        mean = float(np.mean(counts))
+        promise = theory.strongly_convex(
+            target=accuracy * start,
+            smoothness=task.smoothness,
+            convexity=task.convexity,
+            distance=float(task.optimum @ task.optimum),
+            spread=0.0,
+            alpha=alpha,
+            clients=clients,
+            b=op.size(d),
+        )
+        bits = FLOAT_BITS * clients * op.size(d) * mean
+        yield Row(
+            operator,
+            op.size(d),
+            alpha,
+            step,
+            mean,
+            half_width(counts),
+            bits,
+            promise.bits,
+        )
+
+
+def line(row: Row) -> str:
+    """Returns a row as text, below `HEAD`."""
+    return "{:16} {:5} {:8.4g} {:11.4g} {:8.1f} {:6.1f} {:11.4g} {:10.4g}".format(*row)
+
+
+def _counter(
+    task: Problem, op: Sketch, step: float, target: float
+) -> Callable[[int], int]:
+    """Returns `(seed) -> rounds` after which the error is below the target."""
+    clients, d = task.matrices.shape[:2]
+    algorithm = iterative_sketching(task.loss, sketch=op, client_rate=step)
+    one_round = engine.with_everyone(
+        algorithm, lambda data, client, plan, key: client[None], clients
+    )
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def several(state, key):
+        def one(state, _):
+            state, _ = one_round(state, key)
+            return state, task.excess(state.server.params)
+
+        return jax.lax.scan(one, state, length=ROUNDS)
+
+    def count(seed):
+        state, done = engine.initial_state(algorithm, jnp.zeros(d), clients), 0
+        while True:
+            state, errors = several(state, jax.random.key(seed))
+            reached = np.flatnonzero(np.asarray(errors) <= target)
+            if reached.size:
+                return done + int(reached[0]) + 1
+            done += ROUNDS
+
+    return count
