@@ -20,6 +20,7 @@ LAYERS = [
     ["privacy"],
     ["algorithms"],
     ["engine"],
+    ["gossip"],
     ["audit"],
     ["config"],
     ["run"],

@@ -22,7 +22,7 @@ def iterative_sketching(
 
     Nothing on the server's side looks at the model: `replay` makes it from the mean
     messages alone, which is what a client does that never asks for the model
-    (`--config.download=messages`), and `engine.make_gossip_round` does without a
+    (`--config.download=messages`), and `gossip.make_gossip_round` does without a
     server.
 
     Args:

@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 
 from fl_sketch import theory, validate
 from fl_sketch.algorithms import catalog
-from fl_sketch.engine import graph as graphs
-from fl_sketch.engine.graph import Graph
+from fl_sketch.gossip import graph as graphs
+from fl_sketch.gossip.graph import Graph
 from fl_sketch.run.build import Experiment
 from fl_sketch.theory import Bound
 

@@ -9,8 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-from fl_sketch import algorithms, channels, engine, sketch
-from fl_sketch.engine import graph as graphs
+from fl_sketch import algorithms, channels, engine, gossip, sketch
+from fl_sketch.gossip import graph as graphs
 from fl_sketch.keys import sketch_keys
 from fl_sketch.privacy import bounding, mechanism
 from fl_sketch.protocols import Channel, Memory
@@ -106,8 +106,8 @@ GRAPHS = {
 
 
 def flood(graph, algorithm, rounds):
-    one_round = jax.jit(engine.make_gossip_round(algorithm, fetch, graph))
-    state = engine.initial_nodes(algorithm, PARAMS, graph.nodes)
+    one_round = jax.jit(gossip.make_gossip_round(algorithm, fetch, graph))
+    state = gossip.initial_nodes(algorithm, PARAMS, graph.nodes)
     for _ in range(rounds):
         state = one_round(state, KEY, optima(graph.nodes))
     return state
@@ -175,6 +175,6 @@ def test_a_mechanism_is_refused_where_every_node_sees_every_message():
     )
     private = ALGORITHMS["iterative_sketching"]._replace(mechanism=guard)
     with pytest.raises(ValueError, match="without a mechanism on a graph"):
-        engine.make_gossip_round(private, fetch, graphs.ring(CLIENTS))
+        gossip.make_gossip_round(private, fetch, graphs.ring(CLIENTS))
     with pytest.raises(ValueError, match="without a mechanism on a graph"):
-        engine.initial_nodes(private, PARAMS, CLIENTS)
+        gossip.initial_nodes(private, PARAMS, CLIENTS)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fl_sketch.engine import graph as graphs
+from fl_sketch.gossip import graph as graphs
 
 LINE = [(0, 1), (1, 2), (2, 3)]
 GRAPHS = {
