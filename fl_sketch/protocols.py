@@ -202,7 +202,8 @@ class Round(NamedTuple):
         server that are sums over all clients.
       present: how many messages the sum has; with a mechanism, which hides that, how
         many are expected.
-      population: how many clients there are, in this round or not.
+      population: the weight of all clients, in this round or not: their number, where
+        all count alike.
     """
 
     number: jax.typing.ArrayLike = 0
@@ -287,7 +288,7 @@ class Mechanism(NamedTuple):
         fewer nothing is released.
       watched: names of the diagnostics that a client adds to its first message, which
         `bound` then gets as (message, {name: number}), and `release` the sum of.
-      bits: the number that a client sends in a round beside its messages.
+      bits: the number of bits that a client sends in a round beside its messages.
       beside: how many numbers get noise in a round beside those of the messages.
       drawn: how many numbers of noise an exchange draws; 0: as many as a message has.
     """

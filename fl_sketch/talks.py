@@ -296,31 +296,35 @@ def replay(
       heard: what was sent in each round, along a leading axis: the mean message, for
         several exchanges a tuple of them; or, with a downlink, what came out of that.
       update: an example of a client's update, if it is not shaped like the parameters.
-      known: how many clients there are and how many counted, for a channel whose
-        server remembers all clients; the same in all of these rounds.
+      known: the weights of all clients and of those present, and the denominator, for
+        a channel whose server remembers all clients; of each round along a leading
+        axis, or the same in all of them.
     """
     channel, client = algorithm.uplink, algorithm.uplink.init(server.params).client
     like = server.params if update is None else update
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
 
-    def arguments(server, shared):
-        memory, round = (
-            Memory(client, server.memory),
-            known._replace(number=server.round),
-        )
-        return blank, memory, Keys(shared, shared, shared), round
+    counts = {
+        name: jnp.broadcast_to(jnp.float32(getattr(known, name)), keys.shape)
+        for name in ("denominator", "present", "population")
+    }
+
+    def arguments(server, shared, counts):
+        memory, here = Memory(client, server.memory), Keys(shared, shared, shared)
+        return blank, memory, here, Round(server.round, **counts)
 
     def one(server, slices):
-        shared, sent = jax.lax.optimization_barrier(slices)
+        shared, sent, counts = jax.lax.optimization_barrier(slices)
         if algorithm.downlink is None:
             means = sent if several else (sent,)
-            turn = ended(channel, arguments(server, shared), means)
+            turn = ended(channel, arguments(server, shared, counts), means)
             server = server._replace(memory=turn.memory.server)
             sent = turn.delivery.estimate
         return step(algorithm, server, sent, Keys(shared, shared, shared)), None
 
     several = False
     if algorithm.downlink is None:
-        said = jax.eval_shape(lambda: messages(channel, arguments(server, keys[0])))
+        one_round = arguments(server, keys[0], dict.fromkeys(counts, 1.0))
+        said = jax.eval_shape(lambda: messages(channel, one_round))
         several = len(said) > 1
-    return jax.lax.scan(one, server, (keys, heard))[0]
+    return jax.lax.scan(one, server, (keys, heard, counts))[0]

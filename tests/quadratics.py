@@ -95,3 +95,24 @@ ALGORITHMS = {
         ),
     ),
 }
+
+TOP = compressors.top_k(3)
+COCKTAIL = compressors.then(
+    compressors.random_k(8, unbiased=False),
+    compressors.top_k(3),
+    compressors.nearest(3),
+)
+CATALOGUE = ALGORITHMS | {
+    "cocktail_sgd": algorithms.cocktail_sgd(
+        loss, cocktail=COCKTAIL, client_rate=0.1, server_rate=0.1
+    ),
+    "cd_adam": algorithms.cd_adam(loss, compressor=TOP, server_rate=0.1),
+    "sign_sgd": algorithms.sign_sgd(loss, server_rate=0.1),
+    "ef_sign_sgd": algorithms.ef_sign_sgd(loss, client_rate=0.1, server_rate=0.1),
+    "scaffold": algorithms.scaffold(
+        loss, client_rate=0.1, server_rate=1.0, steps=STEPS
+    ),
+    "heaprix_gate": algorithms.fedsketchgate(
+        loss, sketch=COUNT, client_rate=0.1, server_rate=1.0, gain=3.3, query="heaprix"
+    ),
+}

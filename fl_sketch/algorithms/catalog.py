@@ -140,15 +140,24 @@ def register(own: Method) -> None:
 
 def _require_callable(own: Method) -> None:
     """Raises unless this is a method whose arguments all have names."""
+    kind = inspect.Parameter
     if not (isinstance(own, Method) and callable(own.make)):
         msg = f"Expected catalog.Method(name, make) with a function, got {own!r}."
         raise TypeError(msg)
-    named = list(inspect.signature(own.make).parameters.values())
-    nameless = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
-    if not named or any(p.kind in nameless for p in named[1:]):
+    try:
+        named = list(inspect.signature(own.make).parameters.values())
+    except ValueError:  # of a type that is built in
+        named = []
+    first = {kind.POSITIONAL_ONLY, kind.POSITIONAL_OR_KEYWORD}
+    nameless = {kind.POSITIONAL_ONLY, kind.VAR_POSITIONAL}
+    if (
+        not named
+        or named[0].kind not in first
+        or any(p.kind in nameless for p in named[1:])
+    ):
         msg = (
             "Expected make to take the loss, and what else it takes by names, got "
-            f"{own.name}{inspect.signature(own.make)}."
+            f"{own.name}: {own.make!r}."
         )
         raise TypeError(msg)
 

@@ -47,7 +47,7 @@ def fedcomgate(
       client_rate: eta of the local steps.
       server_rate: gamma, or a schedule of it.
       gain: the gain of the variates; 1/(eta tau) in the paper.
-      levels: the levels of the quantisation.
+      levels: the number of levels of the quantisation.
 
     Reference: Haddadpour et al. (2021), Algorithm 2.
     """

@@ -50,7 +50,7 @@ def run(draws: int) -> Iterator[Row]:
     """Yields the rows of the table.
 
     Args:
-      draws: the draws of hashes.
+      draws: the number of draws of hashes.
     """
     validate.at_least_one(draws=draws)
     for (rows, cols), vector, name in itertools.product(SIZES, VECTORS, CHANNELS):

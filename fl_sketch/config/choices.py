@@ -157,20 +157,23 @@ def sampler_of(config: ConfigDict) -> engine.cohort.Sampler:
     with section("cohort"):
         validate.one_of(tuple(samplers), sampling=config.cohort.sampling)
         validate.one_of(("equal", "examples"), weighting=config.cohort.weighting)
-        _check_weighting(config)
         sampler = samplers[config.cohort.sampling]()
         if config.cohort.dropout:
             return engine.with_dropout(sampler, config.cohort.dropout)
         return sampler
 
 
-def _check_weighting(config: ConfigDict) -> None:
-    """Raises for weights where a server keeps a mean over all clients, absent too."""
-    takes = catalog.method(config.algorithm).takes
-    if "population" in takes and config.cohort.weighting != "equal":
+def check_weighting(config: ConfigDict, counts: bool) -> None:
+    """Raises for weights where a server keeps a mean over all clients, absent too.
+
+    Args:
+      config: the config.
+      counts: whether it does, as `engine.traffic` finds it.
+    """
+    if counts and config.cohort.weighting != "equal":
         msg = (
-            f"Expected weighting='equal' with algorithm={config.algorithm}, "
-            f"got weighting={config.cohort.weighting!r}."
+            "config.cohort: Expected weighting='equal' with "
+            f"algorithm={config.algorithm}, got weighting={config.cohort.weighting!r}."
         )
         raise ValueError(msg)
 

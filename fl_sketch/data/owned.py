@@ -77,14 +77,21 @@ def clients(examples: Any, owners: Any) -> Clients:
 
 def _owned(owners: Any, count: int) -> Partition:
     ids = np.asarray(owners)
-    mixed = {type(one) for one in ids.flat} if ids.dtype.kind == "O" else {str}
-    if ids.shape != (count,) or ids.dtype.kind not in "iuUSOT" or mixed != {str}:
+    if ids.shape != (count,) or not _are_names(ids):
         msg = (
             f"Expected owners to be {count} integers or strings, one for each row of "
             f"examples, or a Partition, got {ids.dtype} of shape {ids.shape}."
         )
         raise ValueError(msg)
     return partition.natural(ids)
+
+
+def _are_names(ids: np.ndarray) -> bool:
+    """Returns whether all are integers or all strings, also in an array of objects."""
+    if ids.dtype.kind != "O":
+        return ids.dtype.kind in "iuUST"
+    whole = [isinstance(one, int | np.integer) and one is not True for one in ids]
+    return all(whole) or all(isinstance(one, str) for one in ids)
 
 
 def _require_whole(owners: Partition, count: int) -> None:

@@ -28,8 +28,8 @@ class Cohort(NamedTuple):
     invited: jax.Array | None = None  # bool, shape=(places,); None: those with weight
     rows: jax.Array | None = None  # int32, shape=(places,), of clients in the bank of
     # states; None: their ids
-    population: jax.typing.ArrayLike | None = None  # how many clients there are; None:
-    # as many as the denominator says
+    population: jax.typing.ArrayLike | None = None  # weight of all clients there are;
+    # None: the denominator's
 
     @property
     def asked(self) -> jax.Array:
@@ -46,23 +46,32 @@ class Sampler:
       sampling: its name in `privacy.accounting`; empty: no accountant knows it.
       population: how many clients there are.
       size: how many of them are expected in a round.
+      weight: the weight of all clients together, which is their number where all count
+        alike; None: nobody knows it.
     """
 
     draw: Callable[[Key], Cohort]
     sampling: str
     population: int
     size: float
+    weight: jax.typing.ArrayLike | None = None
 
     def __call__(self, key: Key) -> Cohort:
         """Returns the cohort of a round, whose key this is."""
-        return self.draw(key)._replace(population=jnp.float32(self.population))
+        known = None if self.weight is None else jnp.float32(self.weight)
+        return self.draw(key)._replace(population=known)
+
+
+def _alike(draw, sampling: str, population: int, size: float) -> Sampler:
+    """Returns a sampler of clients that all count alike."""
+    return Sampler(draw, sampling, population, size, float(population))
 
 
 def everyone(population: int) -> Sampler:
     """All clients in every round."""
     validate.at_least_one(population=population)
     ids = jnp.arange(population, dtype=jnp.int32)
-    return Sampler(lambda key: _equal_weights(ids), "everyone", population, population)
+    return _alike(lambda key: _equal_weights(ids), "everyone", population, population)
 
 
 def fixed_size(population: int, size: int) -> Sampler:
@@ -73,7 +82,7 @@ def fixed_size(population: int, size: int) -> Sampler:
     def draw(key):
         return _equal_weights(sample_without_replacement(key, size, population))
 
-    return Sampler(draw, "fixed", population, size)
+    return _alike(draw, "fixed", population, size)
 
 
 def with_replacement(population: int, size: int) -> Sampler:
@@ -88,7 +97,7 @@ def with_replacement(population: int, size: int) -> Sampler:
             jax.random.randint(key, (size,), 0, population, jnp.int32)
         )
 
-    return Sampler(draw, "", population, size)
+    return _alike(draw, "", population, size)
 
 
 def poisson(population: int, expected: float) -> Sampler:
@@ -115,7 +124,7 @@ def poisson(population: int, expected: float) -> Sampler:
         weights = (jnp.arange(places) < count).astype(jnp.float32)
         return Cohort(ids, weights, jnp.float32(expected))
 
-    return Sampler(draw, "poisson", population, expected)
+    return _alike(draw, "poisson", population, expected)
 
 
 def _cumulative(population: int, rate: float, places: int) -> np.ndarray:
@@ -205,7 +214,8 @@ def weighted(
             total = cohort.denominator * average
         return Cohort(cohort.ids, own, total, cohort.asked)
 
-    return dataclasses.replace(sampler, draw=draw, sampling="")
+    weight = None if average is None else sampler.population * average
+    return dataclasses.replace(sampler, draw=draw, sampling="", weight=weight)
 
 
 def _equal_weights(ids: jax.Array) -> Cohort:

@@ -10,6 +10,7 @@ import numpy as np
 from fl_sketch import validate
 from fl_sketch.data import Clients, draws
 from fl_sketch.engine import cohort as cohorts
+from fl_sketch.engine import ledger
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.round import State, initial_state
 from fl_sketch.engine.traffic import Prices, Traffic, measure_traffic
@@ -45,12 +46,11 @@ def floats(params: Any) -> Tree:
         raise TypeError(msg)
     for path, leaf in leaves:
         dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
-        if jax.dtypes.canonicalize_dtype(dtype) != jnp.float32:
+        if jax.dtypes.canonicalize_dtype(dtype, True) != jnp.float32:
             where = jax.tree_util.keystr(path) or "the root"
-            msg = (
-                f"Expected params to be a tree of float32, got {dtype} at {where}: a "
-                "loss may compute in shorter floats."
-            )
+            msg = f"Expected params to be a tree of float32, got {dtype} at {where}."
+            if jnp.issubdtype(dtype, jnp.floating):
+                msg += " A loss may compute in other floats."
             raise TypeError(msg)
     return jax.tree.map(jnp.asarray, params)
 
@@ -123,6 +123,17 @@ def require_fitting(algorithm: Algorithm, sampler: Sampler) -> None:
         raise ValueError(msg)
 
 
+def require_weights(traffic: Traffic, sampler: Sampler) -> None:
+    """Raises where a server remembers all clients and nobody knows what they weigh."""
+    some = sampler.size < sampler.population
+    if traffic.counts and sampler.weight is None and some:
+        msg = (
+            "Expected cohort to be weighted(..., average=...) with an algorithm whose "
+            "server remembers all clients, got weights without their average."
+        )
+        raise ValueError(msg)
+
+
 def require_batches(kind: str, batch: int, clients: Clients) -> None:
     """Raises where batches of a kind would not be what it says, for some client."""
     validate.one_of(draws.KINDS, batches=kind)
@@ -167,29 +178,33 @@ def traffic_of(
         ) from error
 
 
-def price_to_go_on(price: Prices, download: str, standing: Any) -> Prices:
-    """Returns the prices with which a run goes on, which are those that it had.
+def book_to_go_on(price: Prices, standing: Any, population: int) -> ledger.Ledger:
+    """Returns the ledger with which a run goes on, or an empty one.
 
-    Who follows fetches what it missed, and so what rounds before this call cost.
+    Who follows fetches what it missed, and so what rounds before this call cost; who
+    did not follow has no moments of the server, and is a newcomer if it now does.
 
     Args:
-      price: what a run that begins here would have.
-      download: the way that was asked for.
-      standing: with the prices of the earlier run.
+      price: the prices of the rounds to come.
+      standing: what the run goes on from, or None.
+      population: the number of clients.
 
     Raises:
       ValueError: if clients would fetch what was not sent.
     """
-    before = standing.prices
-    if download == "cheapest":
-        price = price._replace(followed=before.followed)
-    if price != before and (price.followed or before.followed):
+    if standing is None:
+        return ledger.empty(population)
+    before, book = standing.prices, jax.tree.map(np.copy, standing.ledger)
+    if price.followed and not before.followed:
+        book.last[:], book.heard[:] = -1, 0
+    if price.followed and price.follow != before.follow:
         msg = (
-            "Expected the download and the messages of the rounds before, which those "
-            f"who follow may have to fetch, got {price} after {before}."
+            "Expected messages of as many bytes as in the rounds before, since who "
+            f"follows fetches what it missed, got {price.follow.missed} instead of "
+            f"{before.follow.missed} a round: download='model' needs none of them."
         )
         raise ValueError(msg)
-    return price
+    return book
 
 
 def begun(algorithm: Algorithm, params: Tree, population: int, standing: Any) -> State:

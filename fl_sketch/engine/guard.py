@@ -48,7 +48,7 @@ def open_mean(
     Args:
       weights: the weights of the device's clients.
       denominator: the cohort's.
-      population: the number of all clients.
+      population: the weight of all clients.
       number: the round's.
     """
     present = jax.lax.psum(jnp.sum(weights), AXIS)
@@ -92,7 +92,7 @@ def guarded(
       view: its state, as clients see it.
       weights: the weights of the device's clients; zero: not taking part.
       keys: the keys of the round, those of anyone.
-      population: the number of all clients.
+      population: the weight of all clients.
       number: the round's.
     """
     weights = (weights > 0).astype(weights.dtype)

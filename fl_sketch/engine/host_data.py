@@ -44,23 +44,21 @@ def form(wanted: str, examples: Any, mesh: jax.sharding.Mesh, batches: str) -> s
       ValueError: where they can only be streamed, and their batches cannot.
     """
     validate.one_of(("auto", *FORMS), data=wanted)
-    found = _form(wanted, examples, mesh)
-    if found == "streamed" and batches != "fresh":
-        msg = (
-            "Expected data='resident' with batches that are not fresh, got "
-            f"data={wanted!r}, batches={batches!r}."
-        )
+    if wanted == "streamed" and batches != "fresh":
+        msg = f"Expected data='resident' with {batches} batches, got data='streamed'."
         raise ValueError(msg)
-    return found
-
-
-def _form(wanted: str, examples: Any, mesh: jax.sharding.Mesh) -> str:
-    if wanted in FORMS:
+    if wanted != "auto":
         return wanted
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(examples))
     least = room(mesh.local_devices)
     if jax.process_count() > 1:  # all must run the same program
         least = multihost_utils.process_allgather(np.float32(least)).min()
+    if size > least and batches != "fresh":
+        msg = (
+            f"Expected data of at most {least / 1e9:.3g} GB with {batches} batches, "
+            f"which are not streamed, got {size / 1e9:.3g} GB: try data='resident'."
+        )
+        raise ValueError(msg)
     return "streamed" if size > least else "resident"
 
 

@@ -129,7 +129,8 @@ def simulate(
       state: the state of an earlier run of this algorithm, to go on from, with the same
         key; `params` are then read for their shapes only. Bytes and privacy go on as
         well.
-      download: the way clients come by the model; see `engine.traffic.prices`.
+      download: the way clients come by the model; see `engine.traffic.prices`. Of a run
+        that goes on, those who did not follow begin as newcomers where they now do.
       relation: whom a mechanism protects, one of `privacy.accounting.RELATIONS`.
       delta: the delta of the promise.
       data: where examples lie: "resident" on the devices; "streamed" from the host,
@@ -153,15 +154,15 @@ def simulate(
     params, sampler = fitting.floats(params), fitting.sampler_of(cohort, clients)
     fitting.require_fitting(algorithm, sampler)
     talk = fitting.traffic_of(algorithm, params, clients, steps=steps, batch=batch)
+    fitting.require_weights(talk, sampler)
     gap = clients.population / sampler.size
-    price = prices(algorithm, params, talk, download=download, rounds=rounds, gap=gap)
-    if state is not None:
-        price = fitting.price_to_go_on(price, download, state)
     now = fitting.begun(algorithm, params, clients.population, state)
+    last = int(now.server.round) + rounds
+    price = prices(algorithm, params, talk, download=download, rounds=last, gap=gap)
+    book = fitting.book_to_go_on(price, state, clients.population)
     mesh = mesh_over(fitting.devices_of(devices))
     work = _Work(clients, sampler, steps, batch, batches, min(every, rounds))
     now, roots = jax.device_put((now, roots_of(key)), NamedSharding(mesh, P()))
-    last = int(now.server.round) + rounds
     promise = {"relation": relation, "delta": delta}
     spent, terms = _spent(algorithm, sampler, talk, last, key, **promise)
     public = np.asarray(jax.random.key_data(roots.public))
@@ -169,8 +170,7 @@ def simulate(
         _require_same_terms(terms, public, state)
     chunk = chunk or default_chunk()
     advance = work.compiled(algorithm, mesh, now, roots, chunk=chunk, data=data)
-    book = state.ledger if state else ledger.empty(clients.population)
-    book, history = jax.tree.map(np.copy, book), []
+    history = []
     with _bar(rounds, bar) as shown:
         for reached, reports in _played(advance, now, last, every, shown):
             done = int(reached.server.round)

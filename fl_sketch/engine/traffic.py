@@ -4,6 +4,7 @@ Nothing is declared: what a client reads of the server, and whether it must hear
 before the round is over, is seen in its program as traced.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from fl_sketch.protocols import Algorithm, Channel, Memory, Round, Server, Tree
 from fl_sketch.wire import FLOAT_BITS
 
 FLOAT_BYTES = FLOAT_BITS // 8
+COUNTS_BYTES = 2 * FLOAT_BYTES  # the mean's denominator, and what those present weigh
 DOWNLOADS = ("cheapest", "model", "messages")
 
 
@@ -33,6 +35,9 @@ class Traffic(NamedTuple):
       stateful: whether clients or the channel keep something of each client.
       heard: bytes of the means that a client must hear within the round.
       read: what clients read of the server beside the parameters; each leaf a bool.
+      counts: whether the server remembers all clients, and so asks in every round what
+        they weigh, and those who took part.
+      alone: whether the server's step depends on the key that it alone has.
     """
 
     sent: tuple[int, ...]
@@ -41,6 +46,8 @@ class Traffic(NamedTuple):
     stateful: bool
     heard: int
     read: Server
+    counts: bool = False
+    alone: bool = False
 
 
 class Follow(NamedTuple):
@@ -146,6 +153,10 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
     server, client = start
     means, told = jax.eval_shape(echoed, *start, batches)
     read, heard, *_ = _used(part, server, means, told, client, batches)
+    served = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0).server)
+    population = jax.ShapeDtypeStruct((), np.float32)
+    after = functools.partial(_after, algorithm)
+    alone, counts, *_ = _used(after, served, population, start, batches, (means, told))
     up, down = bits[-1]
     more = algorithm.mechanism.bits if algorithm.mechanism else 0
     return Traffic(
@@ -155,6 +166,8 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         stateful=bool(jax.tree.leaves(client)),
         heard=FLOAT_BYTES * _numbers(means, heard),
         read=read,
+        counts=counts,
+        alone=alone,
     )
 
 
@@ -194,6 +207,7 @@ def prices(
     means, opt = FLOAT_BYTES * sum(traffic.sent), FLOAT_BYTES * _numbers(server.opt)
     if algorithm.downlink is None:
         memory = FLOAT_BYTES * _numbers(server.memory)
+        means += COUNTS_BYTES * traffic.counts
         follow = Follow(opt + memory, means, always=read["guard"])
     else:
         short = -(-algorithm.downlink.bits(trees.size(params)) // 8)
@@ -202,7 +216,7 @@ def prices(
     size, beside = FLOAT_BYTES * trees.size(params), sum(read.values())
     model = Prices(size, beside, traffic.heard, follow)
     ways = {"model": model, "messages": model._replace(followed=True)}
-    if _draws(algorithm, server):
+    if traffic.alone:
         ways = {"model": model}
     if download == "cheapest":
         return min(ways.values(), key=lambda way: way.in_a_run(rounds, gap))
@@ -215,14 +229,26 @@ def prices(
     return ways[download]
 
 
-def _draws(algorithm: Algorithm, server: Server) -> bool:
-    """Returns whether the server's step depends on the key that it alone has."""
+def _after(algorithm: Algorithm, own, population, start, batches, heard):
+    """Returns the server after a round, with this key that it alone has.
 
-    def step(server, sent, keys):
-        return talks.step(algorithm, server, sent, keys)
-
-    keys = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0))
-    return _used(step, server, server.params, keys)[2].server
+    What a downlink's server draws before it sends something nobody has to draw again.
+    """
+    (server, client), (means, told) = start, heard
+    _, (update, memory, keys, round) = _work(algorithm, server, client, batches)
+    mine, down, answers = keys._replace(server=own), algorithm.downlink, iter(told)
+    turn = talks.ended(
+        algorithm.uplink,
+        (update, memory, keys if down else mine, round._replace(population=population)),
+        means,
+        told=lambda _: next(answers),
+    )
+    sent, server = turn.delivery.estimate, server._replace(memory=turn.memory.server)
+    if down:
+        key = keys.server
+        sent, _ = down.transform.update(sent, server.down, server.params, key=key)
+    after = talks.step(algorithm, server, sent, mine)
+    return after.params, after.opt, after.memory
 
 
 def _work(algorithm: Algorithm, server: Server, client, batches):

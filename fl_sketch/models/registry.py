@@ -52,7 +52,7 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
 
     Args:
       name: one of `MODELS`.
-      classes: the classes of the data.
+      classes: the number of classes of the data.
       size: "small", which trains on two cores, or for those in `OTHERS` "tiny", the
         ResNet of 8 layers, or "paper".
       **options: for the model's function.

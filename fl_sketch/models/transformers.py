@@ -33,7 +33,7 @@ def vit(
       patch: height and width of a patch, which divide those of the image.
       width: the width of a token.
       depth: blocks.
-      heads: the heads of attention, dividing the width.
+      heads: the number of heads of attention, dividing the width.
 
     Reference: Dosovitskiy et al. (2021), with the mean of all tokens for a class
     token. Width 768, depth 12 and 12 heads are ViT-B.
@@ -58,7 +58,7 @@ def transformer(
       vocabulary: how many tokens there are, `PAD` included.
       width: the width of a token.
       depth: blocks.
-      heads: the heads of attention, dividing the width.
+      heads: the number of heads of attention, dividing the width.
 
     Reference: Devlin et al. (2019), normalised before each part and without
     pre-training. Width 768, depth 12 and 12 heads are BERT-base.
@@ -77,7 +77,7 @@ def language_model(
       classes: how many tokens there are, going in and coming out.
       width: the width of a token.
       depth: blocks.
-      heads: the heads of attention, dividing the width.
+      heads: the number of heads of attention, dividing the width.
     """
     validate.at_least_one(classes=classes)
     _check(width, depth, heads)

@@ -84,12 +84,13 @@ def build(
     state = jax.eval_shape(start, jax.eval_shape(jax.random.key, 0))
     algorithm, params = program.algorithm(numbers), state.server.params
     talk = traffic.measure_traffic(algorithm, params, program.batches)
+    choices.check_weighting(config, talk.counts)
     prices = traffic.prices(
         algorithm,
         params,
         talk,
         download=config.download,
-        rounds=config.rounds,
+        rounds=program.last_round(config),
         gap=config.data.clients / protection.expected(config),
     )
 

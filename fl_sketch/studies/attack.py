@@ -93,7 +93,7 @@ class Scene(NamedTuple):
       key: the key of the run.
       images: shape=(attacks, images, height, width, channels), in [0, 1].
       targets: shape=(attacks, images).
-      clients: the number of clients of an attack; each has as many images.
+      clients: the number of clients of an attack, whose images are as many.
       steps: the number of a client's steps.
     """
 

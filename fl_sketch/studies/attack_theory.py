@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
     Attributes:
       image: which.
-      numbers: the numbers of the message.
+      numbers: the length of the message.
       hessian_1: the pseudo-Hessian's smallest singular value: of the unsketched
         message's Jacobian by the pixels.
       hessian_2: the largest.

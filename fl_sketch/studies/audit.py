@@ -44,7 +44,7 @@ class Audit(NamedTuple):
       trials: runs of each world of the game.
       rounds: the number of rounds of the game.
       canaries: among the clients of a run; 0: no such run.
-      repetitions: the number of times of that run.
+      repetitions: the number of times that this run is played.
       confidence: the confidence in every bound.
     """
 

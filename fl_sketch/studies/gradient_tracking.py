@@ -77,8 +77,8 @@ def measure(
 
     Args:
       task: the problem.
-      rows: the rows of the count sketch.
-      cols: the columns of the count sketch; HEAPRIX sends as many heavy coordinates.
+      rows: the number of rows of the count sketch.
+      cols: the number of its columns; HEAPRIX sends as many heavy coordinates.
       rounds: with all clients.
       server_rates: the rates to choose from.
     """
@@ -102,7 +102,7 @@ def line(row: Row) -> str:
 
 def _made(task: Problem, rows: int, cols: int) -> dict[tuple[str, str], Variants]:
     """Returns, by algorithm and query, what makes it of a gain and a server rate."""
-    rate, steps, clients = task.rate, task.steps, len(task.optima)
+    rate, steps = task.rate, task.steps
     # Both gains of the variates: as it is printed, and exact without compression.
     gains = {"1/tau": 1 / steps, "1/(eta tau)": 1 / (rate * steps)}
     common: dict[str, Any] = {"loss": task.loss, "client_rate": rate}
@@ -120,7 +120,7 @@ def _made(task: Problem, rows: int, cols: int) -> dict[tuple[str, str], Variants
     made: dict[tuple[str, str], Variants] = {
         ("FedAvg", ""): (plain(algorithms.fedavg), {"": 0.0}),
         ("SCAFFOLD", ""): (
-            plain(algorithms.scaffold, steps=steps, population=clients),
+            plain(algorithms.scaffold, steps=steps),
             {"its own": 0.0},
         ),
         ("FedGATE", ""): (tracking(algorithms.fedgate), gains),

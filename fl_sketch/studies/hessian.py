@@ -45,7 +45,7 @@ def of_run(
       workdir: the folder of a run.
       defaults: every key that a config may have.
       data_dir: the folder of raw data sets.
-      examples: the examples of the training set, in batches of `BATCH`.
+      examples: the number of examples of the training set, in batches of `BATCH`.
       probes: random vectors.
       steps: the number of steps of Lanczos.
       say: prints a line.

@@ -34,8 +34,8 @@ def clipped_error(
     Args:
       rho: the privacy term, (z / r) sqrt(d / K) for noise z C on the sum of r clients
         in each of K rounds; sqrt(q d log(1 / delta)) / (n epsilon) in the paper.
-      alpha: the alpha of the choice of step, at least 1 and 2 rho E.
-      gamma: the gamma of the choice of rounds.
+      alpha: the number alpha in the choice of step, at least 1 and 2 rho E.
+      gamma: the number gamma in the choice of rounds.
       smoothness: L of every client's loss.
       steps: E, local.
       threshold: C.

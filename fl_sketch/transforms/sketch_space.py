@@ -107,7 +107,8 @@ def fetchsgd(
       k: how many coordinates a step changes.
       learning_rate: eta.
       momentum: rho.
-      forget: the way, as `top_k_desketch` has it.
+      forget: the way in which what was applied leaves the error, as in
+        `top_k_desketch`.
       masking: whether the momentum forgets as well, where the step's sketch is not
         zero (the released code: momentum factor masking).
       window: the number of rounds of which errors are kept; 0: all. It takes as many

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from fl_sketch import algorithms, data, engine, sketch
+from fl_sketch import algorithms, compressors, data, engine, sketch
 from fl_sketch.data import draws
 from fl_sketch.engine import host_data
 from fl_sketch.privacy import accounting, bounding, mechanism
@@ -234,7 +234,7 @@ OTHER = data.clients((INPUTS, TARGETS), np.arange(COUNT) % 3)
         (
             {"params": {"w": jnp.zeros(4, jnp.bfloat16)}},
             TypeError,
-            r"got bfloat16 at \['w'\]: a loss may compute in shorter",
+            r"got bfloat16 at \['w'\]. A loss may compute in other",
         ),
         ({"params": {}}, TypeError, "params to be a tree of float arrays"),
         ({"params": {"w": np.zeros(3)}}, TypeError, "fit together, got TypeError"),
@@ -268,7 +268,7 @@ OTHER = data.clients((INPUTS, TARGETS), np.arange(COUNT) % 3)
         (
             {"data": "streamed", "batches": "whole", "batch": 10},
             ValueError,
-            "data='resident' with batches that are not fresh",
+            "data='resident' with whole batches, got",
         ),
         ({"batches": "whole", "batch": 7}, ValueError, "batch=7 and clients of 10"),
         ({"batches": "subsets", "batch": 11}, ValueError, "batch <= 10"),
@@ -312,34 +312,36 @@ def test_a_run_goes_on_with_the_hashes_and_the_prices_that_it_had():
     longer = algorithms.safl(
         loss, sketch=sketch.count_sketch(3), client_rate=0.05, server=optax.adam(0.05)
     )
-    for algorithm, change, words in (
-        (SAFL, {"key": jax.random.key(99)}, "public root of the rounds before"),
-        (SAFL, {"download": "messages"}, "Expected the download and the messages"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            engine.simulate(
-                algorithm,
-                PARAMS,
-                CLIENTS,
-                rounds=1,
-                state=begun.state,
-                **WORK | change,
-            )
+    with pytest.raises(ValueError, match="public root of the rounds before"):
+        engine.simulate(
+            SAFL,
+            PARAMS,
+            CLIENTS,
+            rounds=1,
+            state=begun.state,
+            **WORK | {"key": jax.random.key(99)},
+        )
     work = WORK | {"download": "messages"}
     begun = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=1, **work)
     assert begun.prices.followed
-    with pytest.raises(ValueError, match="Expected the download and the messages"):
+    with pytest.raises(ValueError, match="Expected messages of as many bytes"):
         engine.simulate(longer, PARAMS, CLIENTS, rounds=1, state=begun.state, **work)
-    ended = engine.simulate(
-        SAFL, PARAMS, CLIENTS, rounds=1, state=begun.state, **WORK
-    )  # the cheapest, of a run that goes on, is what it had
-    assert ended.prices == begun.prices
+    work = WORK | {"cohort": None}
+    begun = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=1, **work)
+    # Of one round the model is the cheapest way, of more it is to follow; and those
+    # who have the model and no moments begin as newcomers.
+    ended = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=9, state=begun.state, **work)
+    assert not begun.prices.followed and ended.prices.followed
+    book = ended.state.ledger
+    assert (book.down == 16 + (16 + 8) + 8 * 8).all()
 
 
 def test_data_too_large_for_the_devices_are_streamed_or_refused(monkeypatch):
     monkeypatch.setattr(host_data, "HOST_LIMIT", 10)
     streamed = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=2, **WORK)
-    with pytest.raises(ValueError, match="got data='auto', batches='subsets'"):
+    with pytest.raises(
+        ValueError, match="at most .* with subsets batches.*try data='resident'"
+    ):
         engine.simulate(SAFL, PARAMS, CLIENTS, rounds=2, batches="subsets", **WORK)
     whole = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=2, data="resident", **WORK)
     assert same(streamed.params, whole.params)
@@ -367,3 +369,29 @@ def test_examples_that_cannot_be_are_refused_in_one_line(examples, owners, words
     with pytest.raises((ValueError, TypeError), match=words) as raised:
         data.clients(examples, owners)
     assert "\n" not in str(raised.value)
+
+
+def test_weights_known_for_all_clients_scale_no_memory():
+    """EF21's server keeps the weighted mean over all clients, here or not."""
+
+    def after(sampler):
+        algorithm = algorithms.ef21(
+            loss, compressor=compressors.top_k(2), server=optax.sgd(0.05)
+        )
+        work = WORK | {"cohort": sampler}
+        return engine.simulate(algorithm, PARAMS, CLIENTS, rounds=8, **work).params
+
+    half, all_nine = engine.fixed_size(POPULATION, 4), engine.everyone(POPULATION)
+    for sampler in (half, all_nine):
+        ten = engine.weighted(sampler, lambda ids: 10.0 + 0.0 * ids, average=10.0)
+        np.testing.assert_allclose(after(ten)["w"], after(sampler)["w"], rtol=1e-4)
+    ten = engine.weighted(all_nine, lambda ids: 10.0 + 0.0 * ids)
+    np.testing.assert_allclose(after(ten)["w"], after(all_nine)["w"], rtol=1e-4)
+    ten = engine.weighted(half, lambda ids: 10.0 + 0.0 * ids)
+    with pytest.raises(ValueError, match="weighted.*average"):
+        after(ten)
+
+
+def test_owners_may_be_objects_of_one_kind():
+    for owners in (np.arange(COUNT) % 5, np.array(["ann", "bo"] * (COUNT // 2))):
+        assert data.clients(INPUTS, owners.astype(object)).population in (2, 5)

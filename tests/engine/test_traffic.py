@@ -12,12 +12,22 @@ import pytest
 
 from fl_sketch import algorithms, channels, compressors, engine, talks, trees, wire
 from fl_sketch.algorithms import catalog
-from fl_sketch.engine import exchange, ledger, traffic
+from fl_sketch.engine import exchange, traffic
 from fl_sketch.keys import round_keys, sketch_keys
 from fl_sketch.protocols import Channel, Coded, Delivery, Field, Memory, Round
 from fl_sketch.sketch import count_sketch, heavy_coordinates
 from tests.meshes import mesh_of
-from tests.quadratics import ALGORITHMS, COUNT, PARAMS, STEPS, fetch, loss, optima
+from tests.quadratics import (
+    ALGORITHMS,
+    CATALOGUE,
+    COUNT,
+    PARAMS,
+    STEPS,
+    TOP,
+    fetch,
+    loss,
+    optima,
+)
 from tests.quadratics import D as SIZE
 from tests.simulation import KEY, simulate
 
@@ -39,7 +49,7 @@ def heavy(k):
     return [wire.encode_floats(message), wire.encode_floats(VECTOR[index])]
 
 
-QSGD, TOP = compressors.qsgd(4), compressors.top_k(3)
+QSGD = compressors.qsgd(4)
 SMALL = count_sketch(5)
 THEN = compressors.then(compressors.top_k(5), compressors.scaled_sign())
 CHANNELS = {
@@ -126,106 +136,6 @@ def test_bits_that_depend_on_a_coin_are_not_known_beforehand():
 
     algorithm = ALGORITHMS["fedavg"]._replace(uplink=Channel(talk))
     assert traffic.measure_traffic(algorithm, PARAMS, BATCHES).bits_up is None
-
-
-COCKTAIL = compressors.then(
-    compressors.random_k(8, unbiased=False),
-    compressors.top_k(3),
-    compressors.nearest(3),
-)
-CATALOGUE = ALGORITHMS | {
-    "cocktail_sgd": algorithms.cocktail_sgd(
-        loss, cocktail=COCKTAIL, client_rate=0.1, server_rate=0.1
-    ),
-    "cd_adam": algorithms.cd_adam(loss, compressor=TOP, server_rate=0.1),
-    "sign_sgd": algorithms.sign_sgd(loss, server_rate=0.1),
-    "ef_sign_sgd": algorithms.ef_sign_sgd(loss, client_rate=0.1, server_rate=0.1),
-    "scaffold": algorithms.scaffold(
-        loss, client_rate=0.1, server_rate=1.0, steps=STEPS
-    ),
-    "heaprix_gate": algorithms.fedsketchgate(
-        loss, sketch=COUNT, client_rate=0.1, server_rate=1.0, gain=3.3, query="heaprix"
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "beside", "begin", "missed", "always"),
-    [
-        ("fedadam", 0, 2 * SIZE + 1, SIZE, 0),
-        # Momentum for a client's message; to follow, also the second moment and a
-        # count. The error of the server's own message stays there.
-        ("onebit_adam", SIZE, 2 * SIZE + 1, (SIZE + 32) / 32, 0),
-        ("cocktail_sgd", 0, 0, COCKTAIL.bits(SIZE) / 32, 0),
-        # What is known of the mean, and three moments; the mean is the server's.
-        ("cd_adam", 0, 4 * SIZE, TOP.bits(SIZE) / 32, 0),
-        ("ef21", 0, SIZE, SIZE, 0),
-        ("scaffold", SIZE, SIZE, SIZE, 0),
-        ("marina", SIZE, SIZE, SIZE, 0),
-        ("sketched_sgd", 0, 0, 4 * 36 / 32, 0),
-        ("fetch_sgd", 0, 0, 4 * 36 / 32, 0),
-        ("heaprix", 0, 0, 40, 0),
-    ],
-)
-def test_a_client_fetches_what_it_reads(name, beside, begin, missed, always):
-    algorithm = CATALOGUE[name]
-    found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
-    both = traffic.prices(algorithm, PARAMS, found, download="model", rounds=10)
-    assert (both.params, both.read, both.followed) == (4 * SIZE, 4 * beside, False)
-    expected = (4 * begin, -(-4 * missed // 1), 4 * always)
-    assert (both.follow.begin, both.follow.missed, both.follow.always) == expected
-    followed = traffic.prices(algorithm, PARAMS, found, download="messages", rounds=10)
-    assert followed == both._replace(followed=True)
-
-
-def test_the_cheapest_way_depends_on_how_often_a_client_is_drawn():
-    algorithm = CATALOGUE["safl"]
-    found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
-
-    def price(download, rounds=1000, gap=1.0):
-        return traffic.prices(
-            algorithm, PARAMS, found, download=download, rounds=rounds, gap=gap
-        )
-
-    gaps = [price("cheapest", gap=gap).followed for gap in (1, 1.9, 2.0, 100)]
-    assert gaps == [True, True, False, False]
-    # Who comes once must be sent more than the model: moments, or earlier rounds.
-    assert not price("cheapest", rounds=2, gap=1.9).followed
-    with pytest.raises(ValueError, match="download='post'"):
-        price("post")
-
-
-def test_the_cheapest_way_counts_warm_up_and_newcomers_as_the_ledger_does():
-    follow = traffic.Follow(begin=200, missed=5, early=100, warmup=20)
-    model = traffic.Prices(100, follow=follow)
-    followed = model._replace(followed=True)
-    for rounds, gap in ((10, 1), (25, 1), (60, 2), (400, 3)):
-        for price in (model, followed):
-            book = ledger.empty(1)
-            for number in np.arange(gap / 2, rounds, gap).astype(int):
-                ones = np.ones(1, bool)
-                one = engine.SimulatorOnly(np.zeros(1, int), ones, 0, 0, {})
-                ledger.record(book, price, number, one)
-            assert price.in_a_run(rounds, gap) == book.down.sum()
-    assert followed.in_a_run(20, 1) > model.in_a_run(20, 1)
-    assert followed.in_a_run(60, 1) < model.in_a_run(60, 1)
-
-
-def test_nobody_follows_a_server_that_draws_by_itself():
-    def update(updates, state, params=None, *, key, **extra):
-        del params, extra
-        noise = jax.random.normal(key, ())
-        return jax.tree.map(lambda leaf: -leaf + noise, updates), state
-
-    own = optax.GradientTransformationExtraArgs(lambda params: (), update)
-    algorithm = CATALOGUE["safl"]._replace(server=own)
-    found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
-    cheapest = traffic.prices(
-        algorithm, PARAMS, found, download="cheapest", rounds=1000
-    )
-    assert not cheapest.followed
-    with pytest.raises(ValueError, match="download='model' where the server's step"):
-        traffic.prices(algorithm, PARAMS, found, download="messages", rounds=1000)
 
 
 BAD = {"f": jnp.nan, "i": 77, "u": 77, "b": True}

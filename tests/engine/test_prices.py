@@ -1,0 +1,128 @@
+"""What a client fetches, and which way of fetching is the cheapest."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fl_sketch import engine
+from fl_sketch.engine import ledger, traffic
+from fl_sketch.protocols import Channel, Delivery
+from tests.quadratics import CATALOGUE, COCKTAIL, COUNT, PARAMS, STEPS, TOP
+from tests.quadratics import D as SIZE
+
+BATCHES = jnp.zeros((STEPS, SIZE))
+
+
+@pytest.mark.parametrize(
+    ("name", "beside", "begin", "missed", "always"),
+    [
+        ("fedadam", 0, 2 * SIZE + 1, SIZE, 0),
+        # Momentum for a client's message; to follow, also the second moment and a
+        # count. The error of the server's own message stays there.
+        ("onebit_adam", SIZE, 2 * SIZE + 1, (SIZE + 32) / 32, 0),
+        ("cocktail_sgd", 0, 0, COCKTAIL.bits(SIZE) / 32, 0),
+        # What is known of the mean, and three moments; the mean is the server's.
+        ("cd_adam", 0, 4 * SIZE, TOP.bits(SIZE) / 32, 0),
+        # Beside the mean, its denominator and how many there were.
+        ("ef21", 0, SIZE, SIZE + 2, 0),
+        ("scaffold", SIZE, SIZE, SIZE + 2, 0),
+        ("marina", SIZE, SIZE, SIZE, 0),
+        ("sketched_sgd", 0, 0, 4 * 36 / 32, 0),
+        ("fetch_sgd", 0, 0, 4 * 36 / 32, 0),
+        ("heaprix", 0, 0, 40, 0),
+    ],
+)
+def test_a_client_fetches_what_it_reads(name, beside, begin, missed, always):
+    algorithm = CATALOGUE[name]
+    found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
+    both = traffic.prices(algorithm, PARAMS, found, download="model", rounds=10)
+    assert (both.params, both.read, both.followed) == (4 * SIZE, 4 * beside, False)
+    expected = (4 * begin, -(-4 * missed // 1), 4 * always)
+    assert (both.follow.begin, both.follow.missed, both.follow.always) == expected
+    followed = traffic.prices(algorithm, PARAMS, found, download="messages", rounds=10)
+    assert followed == both._replace(followed=True)
+
+
+def test_the_cheapest_way_depends_on_how_often_a_client_is_drawn():
+    algorithm = CATALOGUE["safl"]
+    found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
+
+    def price(download, rounds=1000, gap=1.0):
+        return traffic.prices(
+            algorithm, PARAMS, found, download=download, rounds=rounds, gap=gap
+        )
+
+    gaps = [price("cheapest", gap=gap).followed for gap in (1, 1.9, 2.0, 100)]
+    assert gaps == [True, True, False, False]
+    # Who comes once must be sent more than the model: moments, or earlier rounds.
+    assert not price("cheapest", rounds=2, gap=1.9).followed
+    with pytest.raises(ValueError, match="download='post'"):
+        price("post")
+
+
+def test_the_cheapest_way_counts_warm_up_and_newcomers_as_the_ledger_does():
+    follow = traffic.Follow(begin=200, missed=5, early=100, warmup=20)
+    model = traffic.Prices(100, follow=follow)
+    followed = model._replace(followed=True)
+    for rounds, gap in ((10, 1), (25, 1), (60, 2), (400, 3)):
+        for price in (model, followed):
+            book = ledger.empty(1)
+            for number in np.arange(gap / 2, rounds, gap).astype(int):
+                ones = np.ones(1, bool)
+                one = engine.SimulatorOnly(np.zeros(1, int), ones, 0, 0, {})
+                ledger.record(book, price, number, one)
+            assert price.in_a_run(rounds, gap) == book.down.sum()
+    assert followed.in_a_run(20, 1) > model.in_a_run(20, 1)
+    assert followed.in_a_run(60, 1) < model.in_a_run(60, 1)
+
+
+def test_nobody_follows_a_server_that_draws_by_itself():
+    def update(updates, state, params=None, *, key, **extra):
+        del params, extra
+        noise = jax.random.normal(key, ())
+        return jax.tree.map(lambda leaf: -leaf + noise, updates), state
+
+    def shaken(inner, memory, keys, round):
+        delivery, memory = yield from plain.talk(inner, memory, keys, round)
+        noise = jax.random.normal(keys.server, ())
+        moved = jax.tree.map(lambda leaf: leaf + noise, delivery.estimate)
+        return delivery._replace(estimate=moved), memory
+
+    own = optax.GradientTransformationExtraArgs(lambda params: (), update)
+    plain = CATALOGUE["safl"].uplink
+    for change in ({"server": own}, {"uplink": Channel(shaken)}):
+        algorithm = CATALOGUE["safl"]._replace(**change)
+        found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
+        price = functools.partial(traffic.prices, algorithm, PARAMS, found, rounds=1000)
+        assert not price(download="cheapest").followed
+        with pytest.raises(ValueError, match="download='model' where the server's"):
+            price(download="messages")
+
+
+def test_an_estimate_need_not_be_shaped_like_the_model():
+    def talk(update, memory, keys, _):
+        mean = yield COUNT.apply(keys.shared, update)
+        return Delivery(mean, update), memory
+
+    def update(sent, state, params, *, key, **extra):
+        del key, extra
+        return COUNT.transpose(jax.random.key(0), sent, params), state
+
+    desketch = optax.GradientTransformationExtraArgs(lambda params: (), update)
+    algorithm = CATALOGUE["safl"]._replace(uplink=Channel(talk), server=desketch)
+    found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
+    assert not found.alone and not found.counts
+
+
+def test_who_remembers_all_clients_is_told_how_many_came():
+    counting = {
+        name
+        for name, algorithm in CATALOGUE.items()
+        if traffic.measure_traffic(algorithm, PARAMS, BATCHES).counts
+    }
+    assert {"ef21", "scaffold", "cd_adam"} <= counting
+    assert not counting & {"safl", "fedavg", "heaprix", "marina"}
