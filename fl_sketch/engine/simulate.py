@@ -12,7 +12,6 @@
 
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch import chacha, validate
 from fl_sketch.data import Clients, draws, streamed
 from fl_sketch.engine import fitting, host_data, ledger
+from fl_sketch.engine.calls import in_calls
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.mesh import default_chunk, mesh_over
 from fl_sketch.engine.plan import plan_of
@@ -38,7 +38,6 @@ from fl_sketch.privacy import accounting
 from fl_sketch.protocols import Algorithm, Key, Roots, Server, Tree
 
 Row = dict[str, Any]
-CALL_SECONDS = 1.0  # about how long a bar stands still
 
 
 class Standing(NamedTuple):
@@ -284,20 +283,20 @@ def _played(
     advance: Advance, state: State, last: int, every: int, shown: Any
 ) -> Iterator[tuple[State, list[Report]]]:
     """Yields the state and the reports of the rounds up to each row of a history."""
-    pace, reports, done = 1, [], int(state.server.round)
-    while done < last:
-        stop = min((done // every + 1) * every, last)
-        count, begin = min(pace, stop - done), time.perf_counter()
-        state, found = advance(state, count)
-        found = jax.device_get(found)
+    reports, begun = [], int(state.server.round)
+    for call in in_calls(
+        lambda state, done, count: advance(state, count),
+        state,
+        (begun, last),
+        every=(every,),
+    ):
+        count = call.done - call.first
         reports += [
-            jax.tree.map(lambda leaf, i=i: leaf[i], found) for i in range(count)
+            jax.tree.map(lambda leaf, i=i: leaf[i], call.reports) for i in range(count)
         ]
-        done += count
         shown.update(count)
-        pace = max(1, int(CALL_SECONDS * count / (time.perf_counter() - begin)))
-        if done == stop:
-            yield state, reports
+        if call.done % every == 0 or call.done == last:
+            yield call.state, reports
             reports = []
 
 

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import talks
-from fl_sketch.gossip import graph as graphs
-from fl_sketch.gossip.graph import Graph
 from fl_sketch.engine.round import State, initial_server
 from fl_sketch.engine.visit import Client, Fetch, first
+from fl_sketch.gossip import graph as graphs
+from fl_sketch.gossip.graph import Graph
 from fl_sketch.keys import Purpose, apart, roots_of, round_keys
 from fl_sketch.protocols import (
     Algorithm,

@@ -9,7 +9,6 @@ measured of them on test data, and the clock. What clients measured is written d
 the simulator and decides nothing.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,11 +17,11 @@ import numpy as np
 
 from fl_sketch import engine
 from fl_sketch.engine import ledger
+from fl_sketch.engine.calls import Call, in_calls
 from fl_sketch.run import rows
 from fl_sketch.run.build import Compiled, Experiment
 
 Row = dict[str, Any]
-CALL_SECONDS = 1.0  # about how long nobody looks at signals
 
 
 class NotFinite(RuntimeError):
@@ -110,46 +109,44 @@ def train(
     """
     state, book, losses, noised, z = progress
     last = min(rounds or experiment.rounds, experiment.rounds)
-    eval_every = losses.size
-    done = int(state.server.round)
-    pace, spent, since = 1, 0.0, done
-    while done < last:
-        next_stop = min(_next(done, eval_every), _next(done, checkpoint_every), last)
-        count = min(pace, next_stop - done)
-        watch.ahead(done + count)
-        begin = time.perf_counter()
-        state, reports = compiled.advance(state, count)
-        reports = jax.device_get(reports)
-        seconds = time.perf_counter() - begin
-        spent += seconds
-        for number in range(done, done + count):
-            report = jax.tree.map(lambda leaf, i=number - done: leaf[i], reports)
-            ledger.record(book, experiment.prices, number, report.simulator_only)
-            losses[number % eval_every] = _loss(report.simulator_only)
-            if not experiment.private:
-                _require_finite(report.simulator_only, number)
-            for name, kept in noised.items():
-                kept[number % eval_every] = report.released[name]
-        done += count
+    eval_every, begun = losses.size, int(state.server.round)
+    spent, since = 0.0, begun
+    for call in in_calls(
+        lambda state, done, count: compiled.advance(state, count),
+        state,
+        (begun, last),
+        every=(eval_every, checkpoint_every),
+        ahead=watch.ahead,
+        agree=lambda pace: watch.agree(pace, watch.stop()),
+    ):
+        state, done, now = call.state, call.done, progress._replace(state=call.state)
+        spent += call.seconds
+        _note(experiment, now, call)
         watch.rounds(done, float(losses[(done - 1) % eval_every]))
-        pace = max(1, min(eval_every, int(CALL_SECONDS * count / seconds)))
-        pace, stopping = watch.agree(pace, watch.stop())
         if done % eval_every == 0 or done == last:
-            now = Progress(state, book, losses, noised, z)
             row = _row(experiment, done, now, compiled.evaluate(state))
             watch.row(row | {"rounds_per_second": (done - since) / spent})
             spent, since = 0.0, done
             for kept in (losses, *noised.values()):
                 kept[:] = np.nan
-        if stopping or done % checkpoint_every == 0 or done == last:
-            watch.save(done, Progress(state, book, losses, noised, z))
-        if stopping and done < last:
+        if call.stopping or done % checkpoint_every == 0 or done == last:
+            watch.save(done, now)
+        if call.stopping and done < last:
             raise Stopped(done)
     return Progress(state, book, losses, noised, z)
 
 
-def _next(done: int, every: int) -> int:
-    return (done // every + 1) * every
+def _note(experiment: Experiment, progress: Progress, call: Call) -> None:
+    """Notes what the rounds of a call reported."""
+    for number in range(call.first, call.done):
+        report = jax.tree.map(lambda leaf, i=number - call.first: leaf[i], call.reports)
+        seen, place = report.simulator_only, number % progress.losses.size
+        ledger.record(progress.ledger, experiment.prices, number, seen)
+        progress.losses[place] = _loss(seen)
+        if not experiment.private:
+            _require_finite(seen, number)
+        for name, kept in progress.noised.items():
+            kept[place] = report.released[name]
 
 
 def _loss(seen: engine.SimulatorOnly) -> float:

@@ -20,11 +20,12 @@ from tqdm import tqdm
 from fl_sketch import engine
 from fl_sketch.config.guarantee import Guarantee, mark
 from fl_sketch.engine import free_memory, ledger, traffic
+from fl_sketch.engine.calls import in_calls
 from fl_sketch.files import write_text
 from fl_sketch.run import odometer
 from fl_sketch.run import rows as names
 from fl_sketch.run.build import build
-from fl_sketch.run.loop import CALL_SECONDS, Row, Stopped, mean_of_finite
+from fl_sketch.run.loop import Row, Stopped, mean_of_finite
 from fl_sketch.run.program import prepare
 from fl_sketch.run.signals import stopping_on_signals
 from fl_sketch.run.workdir import Files, Workdir
@@ -322,25 +323,26 @@ def run(
         },
         np.zeros(count, np.int64),
     )
-    states, done, pace = points.states, 0, 1
-    while done < outline.last:
-        left = config.eval_every - done % config.eval_every
-        number = min(pace, left, outline.last - done)
-        ahead(done + number)
-        begin = time.perf_counter()
-        states, reports = points.advance(states, done, number)
-        seconds = time.perf_counter() - begin
-        pace = max(1, min(config.eval_every, int(CALL_SECONDS * number / seconds)))
-        for one in range(number):
-            report = jax.tree.map(lambda leaf, one=one: leaf[:, one], reports)
-            _note(notes, outline.prices, done + one, report, private=outline.private)
-        done += number
-        rounds(number * count)
-        if number == left or done == outline.last:
+    states = points.states
+    for call in in_calls(
+        points.advance,
+        states,
+        (0, outline.last),
+        every=(config.eval_every,),
+        ahead=ahead,
+        agree=lambda pace: (pace, stop()),
+    ):
+        states, done = call.state, call.done
+        for one in range(done - call.first):
+            report = jax.tree.map(lambda leaf, one=one: leaf[:, one], call.reports)
+            number, private = call.first + one, outline.private
+            _note(notes, outline.prices, number, report, private=private)
+        rounds((done - call.first) * count)
+        if done % config.eval_every == 0 or done == outline.last:
             rows(_rows(outline, done, notes, points.evaluate(states)))
             for kept in (notes.losses, *notes.noised.values()):
                 kept[:] = np.nan
-        if stop() and done < outline.last:
+        if call.stopping and done < outline.last:
             raise Stopped(done)
     return states
 

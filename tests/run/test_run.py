@@ -10,7 +10,8 @@ import chex
 import numpy as np
 import pytest
 
-from fl_sketch.run import Stopped, begin, build, checkpoint, display, loop, run, train
+from fl_sketch.engine import calls
+from fl_sketch.run import Stopped, begin, build, checkpoint, display, run, train
 from fl_sketch.run.loop import Watch
 from fl_sketch.run.workdir import TIMES
 from tests.run.configs import config_with
@@ -186,7 +187,7 @@ def test_how_a_run_is_cut_into_calls_changes_nothing(monkeypatch):
     built = build(config_with(**LENGTHS))
     compiled, ends = built.compile(), []
     for seconds in (0.0, 100.0):  # one round a call, or as many as there is room for
-        monkeypatch.setattr(loop, "CALL_SECONDS", seconds)
+        monkeypatch.setattr(calls, "SECONDS", seconds)
         rows = []
         end = train(
             built,

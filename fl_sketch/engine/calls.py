@@ -1,0 +1,66 @@
+"""A run in short calls: as many rounds at a time as take about a second.
+
+Between two calls somebody looks at signals and moves a bar; how a run is cut into
+calls cannot change a bit of it.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+SECONDS = 1.0  # about how long a call takes
+
+
+class Call(NamedTuple):
+    """What came of some rounds.
+
+    Attributes:
+      state: the state after them.
+      first: the number of rounds before them.
+      done: the number of rounds after them.
+      reports: what they said, on the host.
+      seconds: the time that they took.
+      stopping: whether somebody asked for an end.
+    """
+
+    state: Any
+    first: int
+    done: int
+    reports: Any
+    seconds: float
+    stopping: bool
+
+
+def in_calls(
+    advance: Callable[[Any, int, int], tuple[Any, Any]],
+    state: Any,
+    rounds: tuple[int, int],
+    *,
+    every: Sequence[int],
+    ahead: Callable[[int], None] = lambda done: None,
+    agree: Callable[[int], tuple[int, bool]] = lambda pace: (pace, False),
+) -> Iterator[Call]:
+    """Plays rounds; what is done between two calls is up to the caller.
+
+    Args:
+      advance: `(state, done, count) -> (state, reports)`, the state being used up.
+      state: the state before the first of these rounds.
+      rounds: the number that are done already, and the last one.
+      every: numbers of rounds, at whose multiples a call ends.
+      ahead: told before a call with which round it will end.
+      agree: `(pace) -> (pace, whether to stop)`, the same in all processes of a run.
+    """
+    (done, last), pace = rounds, 1
+    while done < last:
+        stop = min(last, *((done // few + 1) * few for few in every))
+        count = min(pace, stop - done)
+        ahead(done + count)
+        begin = time.perf_counter()
+        state, reports = advance(state, done, count)
+        reports = jax.device_get(reports)
+        seconds = time.perf_counter() - begin
+        pace, stopping = agree(max(1, int(SECONDS * count / seconds)))
+        done += count
+        yield Call(state, done - count, done, reports, seconds, stopping)
