@@ -128,22 +128,16 @@ def invert(
             return mismatch(inputs)
         return mismatch(inputs) + smoothness * total_variation(inputs)
 
-    tx = {
-        "gd": lambda: optax.sgd(rate),
-        "adam": lambda: optax.adam(rate),
-        "lbfgs": lambda: optax.lbfgs(memory_size=20),
-    }[optimizer]()
+    tx = _transformation(optimizer, rate)
 
     def step(carry, _):
         inputs, state, best, least = carry
         if optimizer == "lbfgs":
             now, grads = optax.value_and_grad_from_state(value)(inputs, state=state)
-            updates, state = tx.update(
-                grads, state, inputs, value=now, grad=grads, value_fn=value
-            )
+            more = {"value": now, "grad": grads, "value_fn": value}
         else:
-            now, grads = jax.value_and_grad(value)(inputs)
-            updates, state = tx.update(grads, state, inputs)
+            (now, grads), more = jax.value_and_grad(value)(inputs), {}
+        updates, state = tx.update(grads, state, inputs, **more)
         better = now < least
         best = jnp.where(better, inputs, best)
         least = jnp.where(better, now, least)
@@ -156,6 +150,13 @@ def invert(
     (last, _, best, least), curve = jax.lax.scan(step, carry, length=steps)
     best = jnp.where(value(last) < least, last, best)
     return Found(best, mismatch(best), curve)
+
+
+def _transformation(optimizer: str, rate: float):
+    """Returns the optimizer of that name."""
+    if optimizer == "lbfgs":
+        return optax.lbfgs(memory_size=20)
+    return optax.sgd(rate) if optimizer == "gd" else optax.adam(rate)
 
 
 def best_of(found: Found) -> Found:

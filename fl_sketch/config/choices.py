@@ -17,8 +17,7 @@ from ml_collections import ConfigDict
 from fl_sketch import engine, validate
 from fl_sketch.algorithms import catalog
 from fl_sketch.algorithms.fedsketch import QUERIES
-from fl_sketch.data import datasets, draws, partition, text
-from fl_sketch.engine import host_data
+from fl_sketch.data import datasets, draws, forms, partition, text
 
 Numbers = Mapping[str, jax.typing.ArrayLike]
 
@@ -122,7 +121,7 @@ def check_counts(config: ConfigDict) -> None:
     _check_messages(config)
     with section("compute"):
         validate.one_of(("keep", "recompute"), updates=config.compute.updates)
-        validate.one_of(("auto", *host_data.FORMS), data=config.compute.data)
+        validate.one_of(("auto", *forms.FORMS), data=config.compute.data)
         validate.one_of(("auto", *BANKS), clients=config.compute.clients)
         for name in ("devices", "chunk"):
             if config.compute[name] < 0:
@@ -262,10 +261,10 @@ def fetch_of(config: ConfigDict):
 
 
 def data_form_of(config: ConfigDict, examples: Any, mesh: jax.sharding.Mesh) -> str:
-    """Returns the form in which to keep the data, one of `host_data.FORMS`."""
+    """Returns the form in which to keep the data, one of `forms.FORMS`."""
     wanted = config.compute.data
     with section("compute"):
-        return host_data.form(wanted, examples, mesh, config.client.batches)
+        return forms.form(wanted, examples, mesh, config.client.batches)
 
 
 def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:

@@ -116,11 +116,7 @@ def guarantee_of(
     # Without noise: how much there must be depends on what is counted here.
     silent = protection.guarded(config, bare, 0.0, numbers, params)
     talk = traffic.measure_traffic(silent, params, batches)
-    asked = config.rounds
-    if privacy.planned_rounds:
-        asked = min(asked, privacy.planned_rounds)
     with section("privacy"):
-        per_round = config.client.steps if local else 1
         if local:
             plan = _example_plan(config, sizes(), trees.size(params))
         else:
@@ -131,21 +127,10 @@ def guarantee_of(
                 rounds=privacy.planned_rounds or config.rounds,
                 relation=privacy.relation,
             )
-        name, z = privacy.accountant, noise_multiplier or privacy.noise_multiplier
+        name = privacy.accountant
         name = accounting.accountant_for(plan) if name == "auto" else name
-        if privacy.target_epsilon or z:
-            accounting.require(plan, name)
-            accounting.require_delta(plan, privacy.delta)
-        if privacy.target_epsilon and not z:
-            z = accounting.calibrate(
-                plan,
-                epsilon=privacy.target_epsilon,
-                delta=privacy.delta,
-                accountant=name,
-            )
-            rounds = asked
-        else:
-            rounds = min(asked, _rounds_within(privacy, plan, z, name, per_round))
+        per_round = config.client.steps if local else 1
+        z, rounds = _noise(config, plan, name, noise_multiplier, per_round)
     return Guarantee(
         plan=plan,
         noise_multiplier=z,
@@ -157,6 +142,21 @@ def guarantee_of(
         randomness=RANDOMNESS[privacy.randomness],
         public=config.data.public,
     )
+
+
+def _noise(
+    config: ConfigDict, plan, name: str, begun: float, per_round: int
+) -> tuple[float, int]:
+    """Returns z, and for how many rounds it may be used."""
+    privacy, z = config.privacy, begun or config.privacy.noise_multiplier
+    asked = min(config.rounds, privacy.planned_rounds or config.rounds)
+    if privacy.target_epsilon or z:
+        accounting.require(plan, name)
+        accounting.require_delta(plan, privacy.delta)
+    if z or not privacy.target_epsilon:
+        return z, min(asked, _rounds_within(privacy, plan, z, name, per_round))
+    target = {"epsilon": privacy.target_epsilon, "delta": privacy.delta}
+    return accounting.calibrate(plan, accountant=name, **target), asked
 
 
 def _rounds_within(

@@ -23,7 +23,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import chacha, validate
-from fl_sketch.data import Clients, draws, streamed
+from fl_sketch.data import Clients, draws, forms, streamed
 from fl_sketch.engine import fitting, host_data, ledger
 from fl_sketch.engine.calls import in_calls
 from fl_sketch.engine.cohort import Sampler
@@ -200,7 +200,7 @@ class _Work(NamedTuple):
         fetch = draws.fetching(self.batches, **sizes)
         one_round = make_round(algorithm, fetch, mesh, chunk=chunk)
         given = {"state": state, "key": roots}
-        form = host_data.form(data, self.clients.examples, mesh, self.batches)
+        form = forms.form(data, self.clients.examples, mesh, self.batches)
         if form == "streamed":
             return host_data.compile_rounds(
                 host_data.drawing(self.sampler, multiple=mesh.size * chunk, **sizes),

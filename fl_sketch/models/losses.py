@@ -12,6 +12,7 @@ Array(1.0986, dtype=float32)
 (1, 3)
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -44,6 +45,18 @@ class Loss(NamedTuple):
     metrics: Callable[..., dict[str, jax.Array]]
 
 
+def _initial(model: nn.Module, key: Key, example_inputs: jax.Array) -> Tree:
+    """Returns a model's first parameters, which must be all that it keeps."""
+    require_key(key)
+    inputs = jnp.zeros(example_inputs.shape, example_inputs.dtype)
+    # Under jit the model's output is not needed, and so not computed.
+    variables = jax.jit(model.init)(key, inputs)
+    if set(variables) != {"params"}:
+        msg = f"Expected a model of params only, got {sorted(variables)}."
+        raise ValueError(msg)
+    return variables["params"]
+
+
 def classification(
     model: nn.Module,
     *,
@@ -69,16 +82,6 @@ def classification(
     """
     validate.in_range(0, 1, label_smoothing=label_smoothing)
     validate.in_range(0, float("inf"), weight_decay=weight_decay)
-
-    def init(key, example_inputs):
-        require_key(key)
-        inputs = jnp.zeros(example_inputs.shape, example_inputs.dtype)
-        # Under jit the model's output is not needed, and so not computed.
-        variables = jax.jit(model.init)(key, inputs)
-        if set(variables) != {"params"}:
-            msg = f"Expected a model of params only, got {sorted(variables)}."
-            raise ValueError(msg)
-        return variables["params"]
 
     def predict(params, inputs, targets, weights):
         """Returns (logits, labels, one weight for each label)."""
@@ -109,7 +112,7 @@ def classification(
             "count": weights.sum(),
         }
 
-    return Loss(init, value, metrics)
+    return Loss(functools.partial(_initial, model), value, metrics)
 
 
 def _smoothed(logits, targets, smoothing) -> jax.Array:

@@ -83,16 +83,7 @@ def build(
     )
     state = jax.eval_shape(start, jax.eval_shape(jax.random.key, 0))
     algorithm, params = program.algorithm(numbers), state.server.params
-    talk = traffic.measure_traffic(algorithm, params, program.batches)
-    choices.check_weighting(config, talk.counts)
-    prices = traffic.prices(
-        algorithm,
-        params,
-        talk,
-        download=config.download,
-        rounds=program.last_round(config),
-        gap=config.data.clients / protection.expected(config),
-    )
+    talk, prices = _priced(config, program, algorithm, params)
 
     def keyed(own: secrets.Secret | None) -> Experiment:
         @functools.cache
@@ -119,6 +110,23 @@ def build(
         )
 
     return keyed(secrets.made_for(config) if program.private else None)
+
+
+def _priced(
+    config: ConfigDict, program: Program, algorithm: Algorithm, params: Tree
+) -> tuple[traffic.Traffic, traffic.Prices]:
+    """Returns what is said in a round, and what a client fetches before it."""
+    talk = traffic.measure_traffic(algorithm, params, program.batches)
+    choices.check_weighting(config, talk.counts)
+    prices = traffic.prices(
+        algorithm,
+        params,
+        talk,
+        download=config.download,
+        rounds=program.last_round(config),
+        gap=config.data.clients / protection.expected(config),
+    )
+    return talk, prices
 
 
 def _compile(program: Program, numbers: Numbers, state, data, roots: Roots) -> Compiled:

@@ -15,11 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch import engine
+from fl_sketch import engine, free_memory
 from fl_sketch.config.choices import section
-from fl_sketch.engine import free_memory
+from fl_sketch.data.forms import room
 from fl_sketch.engine.cohort import Sampler
-from fl_sketch.engine.host_data import room
 from fl_sketch.engine.rounds import Advance
 from fl_sketch.protocols import Algorithm, Tree
 

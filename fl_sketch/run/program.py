@@ -4,6 +4,7 @@ What a sweep's points share is done once: the data are read, and continuous keys
 arguments. `build.build` fixes them for one run.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -141,63 +142,24 @@ def prepare(
       FileNotFoundError: for data that are not there.
     """
     check(config)
-    sampler = choices.sampler_of(config)
-    mesh, chunk = choices.mesh_of(config), choices.chunk_of(config)
-    problem = _problem(config, data_dir)
+    mesh, problem = choices.mesh_of(config), _problem(config, data_dir)
     algorithm_of, guarantee = _algorithm(problem, noise_multiplier)
     algorithm = algorithm_of(choices.numbers_of(config))  # says what is wrong with it
-    bank = host_states.place_of(
-        config, host_states.row_bytes(algorithm, problem.params), mesh
+    size = host_states.row_bytes(algorithm, problem.params)
+    work = _Work(
+        problem,
+        algorithm_of,
+        choices.sampler_of(config),
+        mesh,
+        choices.chunk_of(config),
+        host_states.place_of(config, size, mesh),
     )
-
-    def ids(key, number):
-        return sampler(cohort_key(key, number)).ids
-
-    def start(numbers, key):
-        inputs = jnp.zeros(problem.inputs.shape, problem.inputs.dtype)
-        own = apart(roots_of(key).public, Purpose.INITIAL)
-        params = problem.loss_of(numbers).init(own, inputs)
-        rows = config.data.clients
-        if bank == "host":
-            rows = jax.eval_shape(ids, key, 0).size
-        return engine.initial_state(algorithm_of(numbers), params, rows)
-
-    def round_of(numbers):
-        return engine.make_round(
-            algorithm_of(numbers),
-            choices.fetch_of(config),
-            mesh,
-            chunk=chunk,
-            recompute=config.compute.updates == "recompute",
-        )
-
-    def people_of(starts):
-        people = choices.weighted_sampler_of(config, sampler, starts)
-        return host_states.at_places(people) if bank == "host" else people
-
-    def rounds(numbers, state, key, data, count):
-        one_round, people = round_of(numbers), people_of(data.starts)
-        most = config.eval_every
-        return engine.run_rounds(one_round, people, state, key, data, count, most=most)
-
     on_host, resident = _dealt(problem, guarantee, NamedSharding(mesh, P()))
-    from_host = Streamed(
-        data=on_host,
-        places=host_data.drawing(
-            sampler,
-            multiple=mesh.size * chunk,
-            steps=config.client.steps,
-            batch=config.client.batch,
-        ),
-        round=lambda numbers, *rest: host_data.on_batches(round_of(numbers), people_of)(
-            *rest
-        ),
-    )
     form = choices.data_form_of(config, problem.splits.train, mesh)
     evaluate, test = make_evaluation(problem.loss_of, problem.splits.test, mesh)
     return Program(
-        start=start,
-        rounds=rounds,
+        start=work.start,
+        rounds=work.rounds,
         evaluate=evaluate,
         splits=problem.splits,
         data=resident,
@@ -206,11 +168,70 @@ def prepare(
         batches=problem.batches,
         mesh=mesh,
         most=config.eval_every,
-        ids=ids,
-        bank=bank,
-        streamed=from_host if form == "streamed" else None,
+        ids=work.ids,
+        bank=work.bank,
+        streamed=work.from_host(on_host) if form == "streamed" else None,
         guarantee=guarantee,
     )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Work:
+    """What a program is made of, and its functions, none of which is jitted."""
+
+    problem: _Problem
+    algorithm_of: Callable[..., Algorithm]
+    sampler: engine.cohort.Sampler
+    mesh: jax.sharding.Mesh
+    chunk: int
+    bank: str
+
+    def ids(self, key, number):
+        return self.sampler(cohort_key(key, number)).ids
+
+    def start(self, numbers, key):
+        inputs = jnp.zeros(self.problem.inputs.shape, self.problem.inputs.dtype)
+        own = apart(roots_of(key).public, Purpose.INITIAL)
+        params = self.problem.loss_of(numbers).init(own, inputs)
+        rows = self.problem.config.data.clients
+        if self.bank == "host":
+            rows = jax.eval_shape(self.ids, key, 0).size
+        return engine.initial_state(self.algorithm_of(numbers), params, rows)
+
+    def round_of(self, numbers):
+        config = self.problem.config
+        return engine.make_round(
+            self.algorithm_of(numbers),
+            choices.fetch_of(config),
+            self.mesh,
+            chunk=self.chunk,
+            recompute=config.compute.updates == "recompute",
+        )
+
+    def people_of(self, starts):
+        config = self.problem.config
+        people = choices.weighted_sampler_of(config, self.sampler, starts)
+        return host_states.at_places(people) if self.bank == "host" else people
+
+    def rounds(self, numbers, state, key, data, count):
+        one_round, people = self.round_of(numbers), self.people_of(data.starts)
+        most = self.problem.config.eval_every
+        return engine.run_rounds(one_round, people, state, key, data, count, most=most)
+
+    def from_host(self, data: Callable[[int], Any]) -> "Streamed":
+        config = self.problem.config
+
+        def one_round(numbers, *rest):
+            made = host_data.on_batches(self.round_of(numbers), self.people_of)
+            return made(*rest)
+
+        places = host_data.drawing(
+            self.sampler,
+            multiple=self.mesh.size * self.chunk,
+            steps=config.client.steps,
+            batch=config.client.batch,
+        )
+        return Streamed(data=data, places=places, round=one_round)
 
 
 def _problem(config: ConfigDict, data_dir: str | None) -> _Problem:

@@ -137,35 +137,13 @@ def run(
     planned = _planned(comparison, configs, trials, data_dir)
     searched, evaluations, rows = [], [], []
     with tqdm(total=2 * len(configs), unit="sweep", disable=None) as bar:
+        doing = _Doing(comparison, planned, folder, data_dir, say, bar.update)
         for number, (name, config) in enumerate(configs.items(), 1):
-            method, own = comparison.methods[name], folder / _slug(name)
             say(f"{name} ({number} of {len(configs)})")
-            if name in planned:
-                best, found = select(
-                    config,
-                    method.tune,
-                    planned[name],
-                    own,
-                    data_dir,
-                    last=comparison.last,
-                    say=say,
-                )
-                bar.update(2)
-                rows.append(standings.row(name, best, found, comparison.last))
-                evaluations += [{"method": name, **row} for row in found]
-                say("  " + standings.said(rows[-1]))
-                continue
-            points = _searched(comparison, method, config, own / "tuning", data_dir)
-            best = _best(points, method.tune, say)
+            best, found, points = doing.tuned_and_run(name, config)
             searched += [{"method": name, **point} for point in points]
-            bar.update()
-            config.update_from_flattened_dict(best)
-            seeds = ",".join(map(str, comparison.seeds))
-            sweep(config, [f"seed={seeds}"], own / "seeds", data_dir, say=_nothing)
-            bar.update()
-            found = files.read_rows(own / "seeds" / "sweep.csv")
-            rows.append(standings.row(name, best, found, comparison.last))
             evaluations += [{"method": name, **row} for row in found]
+            rows.append(standings.row(name, best, found, comparison.last))
             say("  " + standings.said(rows[-1]))
     if searched:
         files.write_rows(folder / "search.csv", searched)
@@ -178,6 +156,39 @@ def run(
         say(line)
     say(f"results in {workdir}")
     return rows
+
+
+class _Doing(NamedTuple):
+    """What the work on a method needs beside its config."""
+
+    comparison: Comparison
+    planned: Mapping[str, odometer.Entry]
+    folder: pathlib.Path
+    data_dir: str | None
+    say: Callable[[str], None]
+    move: Callable[[int], Any]
+
+    def tuned_and_run(self, name: str, config: ConfigDict):
+        """Returns the best keys of a method, its evaluations, and what was searched."""
+        method, own = self.comparison.methods[name], self.folder / _slug(name)
+        tune, last, say = method.tune, self.comparison.last, self.say
+        if name in self.planned:
+            plan = self.planned[name]
+            best, found = select(
+                config, tune, plan, own, self.data_dir, last=last, say=say
+            )
+            self.move(2)
+            return best, found, []
+        points = _searched(
+            self.comparison, method, config, own / "tuning", self.data_dir
+        )
+        best = _best(points, tune, say)
+        self.move(1)
+        config.update_from_flattened_dict(best)
+        seeds = ",".join(map(str, self.comparison.seeds))
+        sweep(config, [f"seed={seeds}"], own / "seeds", self.data_dir, say=_nothing)
+        self.move(1)
+        return best, files.read_rows(own / "seeds" / "sweep.csv"), points
 
 
 def _require_own(folder: pathlib.Path) -> None:

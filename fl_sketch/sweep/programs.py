@@ -16,10 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch import chacha, engine, validate
+from fl_sketch import chacha, engine, free_memory, validate
 from fl_sketch.config import choices
 from fl_sketch.data import draws
-from fl_sketch.engine import free_memory
 from fl_sketch.protocols import Key, Roots
 from fl_sketch.run import secrets
 from fl_sketch.run.program import Program

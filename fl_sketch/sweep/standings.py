@@ -187,26 +187,7 @@ def draw(evaluations: Sequence[Mapping[str, str]], path: os.PathLike) -> None:
         own = (row for row in evaluations if row["method"] == name)
         seeds = list(by_point(own).values())
         places = list(zip(*seeds, strict=True))  # the seeds' evaluations side by side
-        accuracy = [[float(r["test_accuracy"]) for r in place] for place in places]
-        means = [statistics.fmean(values) for values in accuracy]
-        axes = (
-            [float(place[0]["round"]) for place in places],
-            [_megabytes(place, ("bytes_up_total",)) for place in places],
-            [
-                _megabytes(place, ("bytes_up_total", "bytes_down_total"))
-                for place in places
-            ],
-        )
-        for panel, x in zip(panels, axes, strict=True):
-            (line,) = panel.plot(x, means, style, label=name)
-            panel.fill_between(
-                x,
-                [min(values) for values in accuracy],
-                [max(values) for values in accuracy],
-                color=line.get_color(),
-                alpha=0.15,
-                linewidth=0,
-            )
+        _draw_method(panels, places, style, name)
     labels = ("round", "MB sent by all clients", "MB sent and received by all clients")
     for panel, label in zip(panels, labels, strict=True):
         panel.set(xlabel=label)
@@ -221,6 +202,23 @@ def draw(evaluations: Sequence[Mapping[str, str]], path: os.PathLike) -> None:
     lines = panels[0].get_lines()
     figure.legend(handles=lines, loc="outside right upper", fontsize="small")
     files.write_figure(path, figure)
+
+
+def _draw_method(panels, places, style: str, name: str) -> None:
+    """Draws the mean and the range of a method's seeds, evaluation by evaluation."""
+    accuracy = [[float(r["test_accuracy"]) for r in place] for place in places]
+    means = [statistics.fmean(values) for values in accuracy]
+    both = ("bytes_up_total", "bytes_down_total")
+    axes = (
+        [float(place[0]["round"]) for place in places],
+        [_megabytes(place, both[:1]) for place in places],
+        [_megabytes(place, both) for place in places],
+    )
+    low, high = [min(values) for values in accuracy], [max(v) for v in accuracy]
+    for panel, x in zip(panels, axes, strict=True):
+        (line,) = panel.plot(x, means, style, label=name)
+        colour = line.get_color()
+        panel.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def _megabytes(rows: Iterable[Mapping[str, str]], names: Sequence[str]) -> float:

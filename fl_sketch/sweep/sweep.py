@@ -17,9 +17,9 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch import engine
+from fl_sketch import engine, free_memory
 from fl_sketch.config.guarantee import Guarantee, mark
-from fl_sketch.engine import free_memory, ledger, traffic
+from fl_sketch.engine import ledger, traffic
 from fl_sketch.engine.calls import in_calls
 from fl_sketch.files import write_text
 from fl_sketch.run import odometer

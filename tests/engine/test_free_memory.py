@@ -2,7 +2,7 @@
 
 import math
 
-from fl_sketch.engine import free_memory
+from fl_sketch import free_memory
 from tests.run.devices import Device
 
 

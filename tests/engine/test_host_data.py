@@ -9,7 +9,7 @@ import pytest
 
 from configs import default
 from fl_sketch import engine
-from fl_sketch.data import datasets
+from fl_sketch.data import datasets, forms
 from fl_sketch.engine import host_data
 from fl_sketch.protocols import Server
 from fl_sketch.run import build
@@ -138,19 +138,19 @@ def test_an_error_of_the_reading_thread_reaches_the_caller():
 def test_data_are_streamed_if_they_do_not_fit(monkeypatch):
     train, mesh = datasets.load("digits").train, mesh_of(2, "clients")
     size = sum(leaf.nbytes for leaf in train)
-    assert host_data.form("auto", train, mesh, "fresh") == "resident"
-    monkeypatch.setattr(host_data, "HOST_LIMIT", 2 * size)
-    assert host_data.form("auto", train, mesh, "fresh") == "resident"
-    monkeypatch.setattr(host_data, "HOST_LIMIT", 2 * size - 2)
-    assert host_data.form("auto", train, mesh, "fresh") == "streamed"
-    assert host_data.form("resident", train, mesh, "fresh") == "resident"
+    assert forms.form("auto", train, mesh, "fresh") == "resident"
+    monkeypatch.setattr(forms, "HOST_LIMIT", 2 * size)
+    assert forms.form("auto", train, mesh, "fresh") == "resident"
+    monkeypatch.setattr(forms, "HOST_LIMIT", 2 * size - 2)
+    assert forms.form("auto", train, mesh, "fresh") == "streamed"
+    assert forms.form("resident", train, mesh, "fresh") == "resident"
     assert built("auto").facts["data"] == "streamed"
     assert built("resident").facts["data"] == "resident"
 
 
 def test_room_is_a_share_of_what_is_free():
     devices = [Device(20), Device(60)]
-    assert host_data.room(devices) == host_data.SHARE * 40
+    assert forms.room(devices) == forms.SHARE * 40
 
 
 def test_another_form_is_refused():

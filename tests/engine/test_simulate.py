@@ -7,8 +7,7 @@ import optax
 import pytest
 
 from fl_sketch import algorithms, compressors, data, engine, sketch
-from fl_sketch.data import draws
-from fl_sketch.engine import host_data
+from fl_sketch.data import draws, forms
 from fl_sketch.privacy import accounting, bounding, mechanism
 from tests.simulation import KEY
 
@@ -337,7 +336,7 @@ def test_a_run_goes_on_with_the_hashes_and_the_prices_that_it_had():
 
 
 def test_data_too_large_for_the_devices_are_streamed_or_refused(monkeypatch):
-    monkeypatch.setattr(host_data, "HOST_LIMIT", 10)
+    monkeypatch.setattr(forms, "HOST_LIMIT", 10)
     streamed = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=2, **WORK)
     with pytest.raises(
         ValueError, match="at most .* with subsets batches.*try data='resident'"

@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 
-from fl_sketch.engine import free_memory
+from fl_sketch import free_memory
 from fl_sketch.run import build, display, host_states
 from tests.engine.test_host_data import run as run_form
 from tests.meshes import mesh_of
