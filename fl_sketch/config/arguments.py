@@ -118,7 +118,6 @@ ARGUMENTS: dict[str, Argument] = {
     "decay": _number("client.decay"),
     "gain": Argument(("client.rate", "client.gain"), _gain),
     "steps": Argument((), lambda parts: parts.config.client.steps),
-    "population": Argument((), lambda parts: parts.config.data.clients),
     "cohort": Argument((), lambda parts: parts.config.cohort.size),
     "server": Argument((*_RATE, *_OPTIMIZER), _server),
     "server_rate": Argument(_RATE, _server_rate),
