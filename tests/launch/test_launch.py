@@ -2,9 +2,11 @@
 
 import json
 import os
+import pathlib
 
 import pytest
 
+from launch import __main__ as index
 from tests.launching import launch
 
 
@@ -62,3 +64,15 @@ def test_bad_flags_get_one_line_before_anything_runs(arguments, words):
     done = launch(*arguments)
     assert done.returncode == 2 and words in done.stderr
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+def test_the_index_has_every_command_once():
+    done = launch("launch")
+    assert done.returncode == 0, done.stderr
+    listed = [
+        line.split()[2] for line in done.stdout.splitlines() if "python -m" in line
+    ]
+    files = pathlib.Path(index.__file__).parent.glob("*.py")
+    mains = {f"launch.{f.stem}" for f in files if "command.run(" in f.read_text()}
+    assert sorted(listed) == sorted(mains)
+    assert all(len(line) <= 120 for line in lines)
