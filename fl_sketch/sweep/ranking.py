@@ -69,20 +69,21 @@ def table(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
 
 
 def markdown(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
-    """Returns a table to paste: settings, best first, with Student's 95 % interval.
+    """Returns a table to paste: settings, best first, with the deviation over seeds.
 
-    Without several seeds it has every point.
+    It says what the printed table says. Without several seeds it has every point.
     """
     swept = seeds_swept(axes)
     keys = [axis.key for axis in axes if not (swept and axis.key == "seed")]
     rows = over_seeds(last, axes) if swept else last
-    cells = [[*keys, "test accuracy"], ["---"] * (len(keys) + 1)]
+    head = "test accuracy" + swept * ", +- deviation over seeds"
+    cells = [[*keys, head], ["---"] * (len(keys) + 1)]
     for row in rows:
         said = f"{100 * row['mean' if swept else 'test_accuracy']:.2f}"
         if row["diverged"]:
             said = "diverged"
         elif swept:
-            said += f" +- {100 * row['half_width']:.2f}"
+            said += f" +- {100 * row['deviation']:.2f}"
         cells.append([*_shown(row, keys), said])
     return ["| " + " | ".join(line) + " |" for line in cells]
 

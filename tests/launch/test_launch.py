@@ -69,9 +69,8 @@ def test_bad_flags_get_one_line_before_anything_runs(arguments, words):
 def test_the_index_has_every_command_once():
     done = launch("launch")
     assert done.returncode == 0, done.stderr
-    listed = [
-        line.split()[2] for line in done.stdout.splitlines() if "python -m" in line
-    ]
+    lines = done.stdout.splitlines()
+    listed = [line.split()[2] for line in lines if "python -m" in line]
     files = pathlib.Path(index.__file__).parent.glob("*.py")
     mains = {f"launch.{f.stem}" for f in files if "command.run(" in f.read_text()}
     assert sorted(listed) == sorted(mains)
