@@ -30,6 +30,8 @@ CONSTANTS = {
     "loss": (1.0, "The loss at the start, over its lower bound."),
 }
 
+MANY = 10**9  # rounds: more than have ever been played
+
 
 def lines(
     config: ConfigDict,
@@ -61,11 +63,25 @@ def lines(
         f"theory: {bound.theorem}",
         f"  with {known}",
         f"  step of the clients {bound.step:.4g} (config: {config.client.rate:g}), "
-        f"{bound.rounds} rounds (config: {config.rounds}) of {bound.local_steps} "
-        f"local steps (config: {config.client.steps}), {bound.bits / 8e6:.4g} MB up",
+        f"{_count(bound.rounds)} rounds (config: {config.rounds}) of "
+        f"{_count(bound.local_steps)} local steps (config: {config.client.steps}), "
+        f"{bound.bits / 8e6:.4g} MB up",
+        *_warning(bound),
         "  if:",
         *(f"    - {assumption}" for assumption in bound.assumptions),
     ]
+
+
+def _count(number: int) -> str:
+    """Returns a number with as many digits as somebody reads."""
+    return str(number) if number < MANY else f"{number:.3g}"
+
+
+def _warning(bound: Bound) -> list[str]:
+    """Says where a bound is true and of no use to anybody."""
+    if bound.rounds < MANY:
+        return []
+    return ["  nobody plays so many rounds: with these constants it promises nothing"]
 
 
 def promised(
