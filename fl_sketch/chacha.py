@@ -63,7 +63,7 @@ def from_words(words: jax.Array) -> jax.Array:
 
 
 def roots_with(seed: jax.typing.ArrayLike, words: jax.typing.ArrayLike) -> Roots:
-    """Returns the roots of a run that protects: of a seed, and of a secret's words."""
+    """Returns the roots of a run that protects, from a seed and a secret's words."""
     return Roots(jax.random.key(seed), from_words(words))
 
 

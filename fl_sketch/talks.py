@@ -114,19 +114,12 @@ def play(
         raise TypeError(msg) from None
 
 
-def ended(
-    channel: Channel,
-    arguments: Sequence[Any],
-    means: Sequence[Message],
-    *,
-    told: Callable[[Told], Any] = lambda told: told.value,
-) -> Turn:
-    """Returns the end of a talk that is over when all means are known, as `play`.
+def ended(channel: Channel, turn: Turn) -> Turn:
+    """Returns the turn of a talk that is over.
 
     Raises:
       ValueError: if it is not, naming it.
     """
-    turn = play(channel, arguments, means, told=told)
     if turn.delivery is None:
         raise _unlike(channel)
     return turn
@@ -163,7 +156,7 @@ def alone(
 ) -> Turn:
     """Returns the end of the talk of a client whose messages are their own means."""
     arguments = (update, memory, keys, round)
-    return ended(channel, arguments, messages(channel, arguments))
+    return ended(channel, play(channel, arguments, messages(channel, arguments)))
 
 
 def parts(said: Any) -> tuple[Any, Callable[[Any], Message]]:
@@ -317,7 +310,8 @@ def replay(
         shared, sent, counts = jax.lax.optimization_barrier(slices)
         if algorithm.downlink is None:
             means = sent if several else (sent,)
-            turn = ended(channel, arguments(server, shared, counts), means)
+            turn = play(channel, arguments(server, shared, counts), means)
+            turn = ended(channel, turn)
             server = server._replace(memory=turn.memory.server)
             sent = turn.delivery.estimate
         return step(algorithm, server, sent, Keys(shared, shared, shared)), None

@@ -49,7 +49,8 @@ def serve(
     known = guard.round._replace(number=server.round, counted=Round().counted)
 
     def one(seat, work):
-        turn = talks.ended(*here.talk(seat, work, known), heard.means)
+        turn = talks.play(*here.talk(seat, work, known), heard.means)
+        turn = talks.ended(algorithm.uplink, turn)
         more = algorithm.mechanism.bits if algorithm.mechanism else 0
         traffic = whole_bytes(turn.bits_up + more), whole_bytes(turn.bits_told)
         return turn.delivery.estimate, turn.memory.server, *traffic
@@ -83,7 +84,8 @@ def finish(
 
     def one(seat, work):
         work = work or visitor.work(seat)
-        turn = talks.ended(*visitor.talk(seat, work, guard.round), heard.means)
+        turn = talks.play(*visitor.talk(seat, work, guard.round), heard.means)
+        turn = talks.ended(visitor.algorithm.uplink, turn)
         delivery = turn.delivery._replace(estimate=served.estimate)
         state = visitor.algorithm.local.finish(work.state, delivery)
         return (), Client(state, turn.memory.client)

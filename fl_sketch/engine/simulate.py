@@ -166,7 +166,7 @@ def simulate(
     spent, terms = _spent(algorithm, sampler, talk, last, key, **promise)
     public = np.asarray(jax.random.key_data(roots.public))
     if state is not None:
-        _require_same_terms(terms, public, state)
+        _require_same_run(terms, public, state)
     chunk = chunk or default_chunk()
     advance = work.compiled(algorithm, mesh, now, roots, chunk=chunk, data=data)
     history = []
@@ -251,7 +251,7 @@ def _spent(
     return spent, (plan._replace(steps=0), z)
 
 
-def _require_same_terms(terms: Any, public: np.ndarray, state: Standing) -> None:
+def _require_same_run(terms: Any, public: np.ndarray, state: Standing) -> None:
     """Raises if a run would go on as what it was not: other hashes, other noise."""
     if not np.array_equal(public, state.public):
         msg = (

@@ -46,8 +46,8 @@ class Traffic(NamedTuple):
     stateful: bool
     heard: int
     read: Server
-    counts: bool = False
-    alone: bool = False
+    counts: bool
+    alone: bool
 
 
 class Follow(NamedTuple):
@@ -141,7 +141,8 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
             told.append(said.value)
             return said.value
 
-        turn = talks.ended(algorithm.uplink, arguments, means, told=noted)
+        turn = talks.play(algorithm.uplink, arguments, means, told=noted)
+        turn = talks.ended(algorithm.uplink, turn)
         _require_same_memory(algorithm.uplink, arguments[1], turn.memory)
         bits.append((turn.bits_up, turn.bits_told))
         return means, told
@@ -236,13 +237,11 @@ def _after(algorithm: Algorithm, own, population, start, batches, heard):
     """
     (server, client), (means, told) = start, heard
     _, (update, memory, keys, round) = _work(algorithm, server, client, batches)
-    mine, down, answers = keys._replace(server=own), algorithm.downlink, iter(told)
-    turn = talks.ended(
-        algorithm.uplink,
-        (update, memory, keys if down else mine, round._replace(population=population)),
-        means,
-        told=lambda _: next(answers),
-    )
+    mine, down = keys._replace(server=own), algorithm.downlink
+    known = round._replace(population=population)
+    arguments = update, memory, keys if down else mine, known
+    turn = talks.play(algorithm.uplink, arguments, means, told=_again(told))
+    turn = talks.ended(algorithm.uplink, turn)
     sent, server = turn.delivery.estimate, server._replace(memory=turn.memory.server)
     if down:
         key = keys.server
@@ -267,9 +266,8 @@ def _part(algorithm: Algorithm, server: Server, client, batches, means, told):
     work, arguments = _work(algorithm, server, client, batches)
     mechanism, said = algorithm.mechanism, []
 
-    def turn(known, play=talks.play):
-        answers = iter(told)
-        return play(algorithm.uplink, arguments, known, told=lambda _: next(answers))
+    def turn(known):
+        return talks.play(algorithm.uplink, arguments, known, told=_again(told))
 
     for number in range(len(means)):
         message = talks.message(turn(means[:number]).sent)
@@ -277,8 +275,14 @@ def _part(algorithm: Algorithm, server: Server, client, batches, means, told):
             message = mechanism.told(number, message, work.diagnostics)
             message = mechanism.bound(server.guard, number, message, arguments[2])
         said.append(message)
-    end = turn(means, talks.ended)
+    end = talks.ended(algorithm.uplink, turn(means))
     return said, algorithm.local.finish(work.state, end.delivery), end.memory.client
+
+
+def _again(told: Any) -> Callable[[Any], Any]:
+    """Returns what hands out what the server said, in the same order."""
+    answers = iter(told)
+    return lambda _: next(answers)
 
 
 def _require_same_memory(channel: Channel, before: Memory, after: Memory) -> None:

@@ -110,7 +110,7 @@ class _Play(NamedTuple):
         batches = self.fetch(self.data, node, None, own)
         return self.algorithm.local.run(server, client.local, batches, self.keys(row))
 
-    def turn(self, row, work: Work, means, play=talks.play) -> talks.Turn:
+    def turn(self, row, work: Work, means) -> talks.Turn:
         server, client, _ = row
         memory = Memory(client.memory, server.memory)
         everyone = Round(
@@ -120,14 +120,14 @@ class _Play(NamedTuple):
             population=self.nodes,
         )
         arguments = work.update, memory, self.keys(row), everyone
-        return play(self.algorithm.uplink, arguments, means)
+        return talks.play(self.algorithm.uplink, arguments, means)
 
     def message(self, row_work_means) -> Message:
         return talks.message(self.turn(*row_work_means).sent)
 
     def after(self, row_work_means) -> State:
         row, work, _ = row_work_means
-        end = self.turn(*row_work_means, talks.ended)
+        end = talks.ended(self.algorithm.uplink, self.turn(*row_work_means))
         server = row[0]._replace(memory=end.memory.server)
         server = talks.serve(
             self.algorithm, server, end.delivery.estimate, self.keys(row)
