@@ -37,7 +37,7 @@ class Argument(NamedTuple):
 
     Attributes:
       keys: the keys of a config, which nothing but this and other arguments read.
-      make: what it is made by.
+      make: `(parts) -> value`, what it is made by.
     """
 
     keys: tuple[str, ...]
@@ -45,7 +45,11 @@ class Argument(NamedTuple):
 
 
 def sketch_of(config: ConfigDict, d: int) -> Sketch:
-    """Returns the sketch operator for a model of d parameters."""
+    """Returns the operator of the sketch section of `config`, for d parameters.
+
+    Raises:
+      ValueError: in one line, for an operator that cannot be.
+    """
     sketch = config.sketch
     with section("sketch"):
         return catalog.build_sketch(
@@ -161,7 +165,11 @@ ASKED_FOR = {
 
 
 def taken(method: catalog.Method, parts: Parts) -> dict[str, Any]:
-    """Returns the arguments that an algorithm takes, and no others are made.
+    """Returns the arguments that an algorithm takes by name, and no others are made.
+
+    Args:
+      method: the algorithm's row of the catalogue.
+      parts: what the arguments are made of.
 
     Raises:
       ValueError: for an algorithm that takes what no config has.
@@ -177,7 +185,15 @@ def taken(method: catalog.Method, parts: Parts) -> dict[str, Any]:
 
 
 def unread(config: ConfigDict, default: ConfigDict) -> Iterator[str]:
-    """Yields `key=value` of what was changed and is not read."""
+    """Yields `key=value` of what was changed and is not read.
+
+    That are keys of other algorithms' arguments, and keys that are read only with
+    another value of a second one (`ASKED_FOR`).
+
+    Args:
+      config: a config as a run would have it.
+      default: the config that it was changed from, with every legal key.
+    """
     before, now = flat(default), flat(config)
     method = catalog.method(config.algorithm)
     read = {key for name in _known(method) for key in ARGUMENTS[name].keys}

@@ -56,7 +56,12 @@ SEEDS = 2**31  # they are int32 in programs
 
 @contextlib.contextmanager
 def section(name: str) -> Iterator[None]:
-    """Says of an error in which section of the config it lies."""
+    """Says of an error in which section of the config it lies.
+
+    Args:
+      name: the section, as in "config.name: ...", with which the message of a
+        ValueError or TypeError that is raised within will begin.
+    """
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -65,7 +70,11 @@ def section(name: str) -> Iterator[None]:
 
 
 def numbers_of(config: ConfigDict) -> Numbers:
-    """Returns the continuous keys of a config and their values."""
+    """Returns the continuous keys of a config and their values.
+
+    Raises:
+      ValueError: for a value that its key may not have.
+    """
     values = flat(config)
     numbers = {name: values[name] for name in CONTINUOUS}
     for name, value in numbers.items():
@@ -74,7 +83,7 @@ def numbers_of(config: ConfigDict) -> Numbers:
 
 
 def check_number(name: str, value: float) -> None:
-    """Raises a ValueError unless a continuous key may have this value."""
+    """Raises a ValueError unless the continuous key `name` may have this `value`."""
     low, high = CONTINUOUS[name]
     inside = value > 0 if low is None else value >= low
     below = value < high if name in BELOW else value <= high
@@ -87,14 +96,23 @@ def check_number(name: str, value: float) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """Raises a ValueError for a seed that programs cannot take."""
+    """Raises a ValueError for a seed below 0 or from `SEEDS` on."""
     if not 0 <= seed < SEEDS:
         msg = f"Expected 0 <= seed < {SEEDS}, got seed={seed}."
         raise ValueError(msg)
 
 
 def check_counts(config: ConfigDict) -> None:
-    """Checks the whole numbers that no constructor would, before data are read."""
+    """Checks what no constructor would of a config, before data are read.
+
+    That are its whole numbers, and names that are looked up late.
+
+    Args:
+      config: any config, checked or not.
+
+    Raises:
+      ValueError: in one line that names the section.
+    """
     catalog.method(config.algorithm)
     validate.at_least_one(
         rounds=config.rounds,
@@ -145,7 +163,14 @@ def _check_messages(config: ConfigDict) -> None:
 
 
 def sampler_of(config: ConfigDict) -> engine.cohort.Sampler:
-    """Returns the sampler of cohorts, all clients counting alike."""
+    """Returns the sampler of cohorts that a config names, all clients counting alike.
+
+    Args:
+      config: whose sections `cohort` and `data` say who comes, of how many.
+
+    Raises:
+      ValueError: in one line, for what is no way to sample.
+    """
     population, size = config.data.clients, config.cohort.size
     samplers = {
         "everyone": lambda: engine.everyone(population),
@@ -168,6 +193,9 @@ def check_weighting(config: ConfigDict, counts: bool) -> None:
     Args:
       config: the config.
       counts: whether it does, as `engine.traffic` finds it.
+
+    Raises:
+      ValueError: in one line.
     """
     if counts and config.cohort.weighting != "equal":
         msg = (
@@ -180,8 +208,11 @@ def check_weighting(config: ConfigDict, counts: bool) -> None:
 def weighted_sampler_of(config: ConfigDict, sampler, starts: jax.Array):
     """Returns the sampler with the weights that the config asks for.
 
-    Client i has the examples from starts[i] to starts[i + 1]; in a sweep over seeds the
-    first of them is not zero.
+    Args:
+      config: whose `cohort.weighting` is "equal" or "examples".
+      sampler: the sampler of cohorts, all clients counting alike.
+      starts: int32 [clients + 1]. Client i has the examples from starts[i] to
+        starts[i + 1]; in a sweep over seeds the first of them is not zero.
     """
     if config.cohort.weighting == "equal":
         return sampler
@@ -194,7 +225,17 @@ def weighted_sampler_of(config: ConfigDict, sampler, starts: jax.Array):
 
 
 def splits_of(config: ConfigDict, data_dir: str | None) -> datasets.Splits:
-    """Returns the data, texts as tokens."""
+    """Returns the data set of a config, its texts as tokens.
+
+    Args:
+      config: whose section `data` names the set, and a vocabulary and the length of
+        texts.
+      data_dir: the folder of raw data sets; None: that of FL_SKETCH_DATA.
+
+    Raises:
+      ValueError: for data of another kind, or of more classes than the config says.
+      FileNotFoundError: for data that are not there.
+    """
     data = config.data
     splits = datasets.load(data.name, data_dir)
     with section("data"):
@@ -213,7 +254,18 @@ def partition_of(
     seed: int,
     owners: np.ndarray | None = None,
 ) -> partition.Partition:
-    """Returns which client has which training examples."""
+    """Returns which client has which training examples.
+
+    Args:
+      config: whose section `data` says how they are dealt, and to how many.
+      labels: the targets of all training examples, in their order.
+      seed: the seed of what is dealt by chance.
+      owners: whose each example is, int32 [examples], for partition="natural"; None:
+        the data do not say it.
+
+    Raises:
+      ValueError: in one line, for what cannot be dealt in this way.
+    """
     data, total = config.data, len(labels)
     count = data.clients
     partitions = {
@@ -255,20 +307,42 @@ def _natural(owners: np.ndarray | None, clients: int) -> partition.Partition:
 
 
 def fetch_of(config: ConfigDict):
-    """Returns what a client trains on in a round, for the engine: a plan, if any."""
+    """Returns what gives a client its batches, as `engine.make_round` wants it.
+
+    Args:
+      config: whose section `client` says how many batches there are, of how many
+        examples each, and how they are drawn (`draws.fetching`).
+    """
     own = config.client
     return draws.fetching(own.batches, steps=own.steps, batch=own.batch)
 
 
 def data_form_of(config: ConfigDict, examples: Any, mesh: jax.sharding.Mesh) -> str:
-    """Returns the form in which to keep the data, one of `forms.FORMS`."""
+    """Returns the form in which to keep the data, one of `forms.FORMS`.
+
+    Args:
+      config: whose `compute.data` is one of them, or "auto": by size.
+      examples: the training data, a tree of arrays.
+      mesh: the devices.
+
+    Raises:
+      ValueError: in one line, where the data are to be streamed, or can only be, and
+        the config's batches cannot.
+    """
     wanted = config.compute.data
     with section("compute"):
         return forms.form(wanted, examples, mesh, config.client.batches)
 
 
 def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
-    """Returns the devices that share the clients of a round."""
+    """Returns the devices that share the clients of a round, in one axis.
+
+    Args:
+      config: whose `compute.devices` says how many, the first ones; 0: all.
+
+    Raises:
+      ValueError: in one line, if there are fewer.
+    """
     devices, available = config.compute.devices, len(jax.devices())
     with section("compute"):
         validate.at_most(available, "the devices there are", devices=devices)
@@ -276,12 +350,16 @@ def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
 
 
 def chunk_of(config: ConfigDict) -> int:
-    """Returns how many clients to batch: on a CPU, vmap makes convolutions slow."""
+    """Returns how many clients of a round a device works on at a time.
+
+    It is the `compute.chunk` of the config; 0: by platform, since on a CPU `vmap` makes
+    convolutions slow.
+    """
     return config.compute.chunk or engine.default_chunk()
 
 
 def flat(config: Mapping[str, Any] | ConfigDict) -> dict[str, Any]:
-    """Returns the values of a config by their dotted keys.
+    """Returns the values of a config, or of nested mappings, by their dotted keys.
 
     >>> flat({"rounds": 9, "client": {"rate": 0.1}})
     {'rounds': 9, 'client.rate': 0.1}

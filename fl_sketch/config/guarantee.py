@@ -35,7 +35,12 @@ UNPROTECTED = (
 
 
 def mark(randomness: str) -> str:
-    """Returns what stands behind an epsilon that nobody's secret noise keeps."""
+    """Returns what stands behind an epsilon: nothing, or that it is simulated.
+
+    Args:
+      randomness: a value of `RANDOMNESS`; with "simulated" nobody's secret noise keeps
+        the promise.
+    """
     return " (simulated)" * (randomness == RANDOMNESS["seed"])
 
 
@@ -109,6 +114,10 @@ def guarantee_of(
       batches: shapes of what a client trains on in a round.
       sizes: how many examples each client has, for unit=example.
       noise_multiplier: with which the run began; 0: it has not begun.
+
+    Raises:
+      ValueError: in one line that names the section, for a promise that no accountant
+        can count, or that no noise or not even one round keeps.
     """
     local, privacy = protection.local_noise(config), config.privacy
     if protection.kind(config) == "none" and not local:
@@ -180,7 +189,15 @@ def _rounds_within(
 
 
 def require_sizes(guarantee: Guarantee | None, sizes: Sequence[int]) -> None:
-    """Raises if a client has fewer examples than the promise to them assumed."""
+    """Raises if a client has fewer examples than the promise to them assumed.
+
+    Args:
+      guarantee: what is promised; None, or to clients: nothing is assumed.
+      sizes: how many examples each client has.
+
+    Raises:
+      ValueError: naming the smallest client.
+    """
     if guarantee and guarantee.unit == "example":
         if min(sizes) >= guarantee.plan.population:
             return
@@ -214,5 +231,12 @@ def _example_plan(config: ConfigDict, sizes: Sequence[int], d: int) -> accountin
 
 
 def spent(plan, z: float, delta: float, accountant: str) -> float:
-    """Returns the epsilon of a plan; see `accounting.spent`."""
+    """Returns the epsilon that a plan gives away, by `accounting.spent`.
+
+    Args:
+      plan: the plan.
+      z: the noise on a sum, over the bound of what one unit adds to it.
+      delta: the delta of the promise.
+      accountant: one of `accounting.ACCOUNTANTS`.
+    """
     return accounting.spent(plan, z, delta=delta, accountant=accountant)

@@ -20,7 +20,16 @@ WATCHED = ("train_loss", "train_accuracy")  # what clients measure, where asked 
 
 
 def loss_of(config: ConfigDict, classes: int, numbers: Numbers) -> models.Loss:
-    """Returns the model's loss on batches of examples."""
+    """Returns the loss of a config's model: its start, its value and its metrics.
+
+    Args:
+      config: whose section `model` names the model, and its size.
+      classes: how many classes the data have.
+      numbers: the continuous keys, which may be traced.
+
+    Raises:
+      ValueError: in one line, for a model that there is not.
+    """
     with section("model"):
         name, options = config.model.name, {"size": config.model.size}
         if name == "transformer":
@@ -34,7 +43,13 @@ def loss_of(config: ConfigDict, classes: int, numbers: Numbers) -> models.Loss:
 
 
 def measured(loss: models.Loss, params: Tree, batch) -> dict[str, jax.Array]:
-    """Returns a client's loss and accuracy on a batch, by the names of `WATCHED`."""
+    """Returns a client's loss and accuracy on a batch, by the names of `WATCHED`.
+
+    Args:
+      loss: made by `loss_of`.
+      params: the model that the client has at that time.
+      batch: `Examples`, whose pixels are still bytes.
+    """
     ones = jnp.ones(batch.targets.shape[0])
     inputs = datasets.normalise(batch.inputs)
     sums = loss.metrics(params, inputs, batch.targets, ones)
@@ -67,9 +82,14 @@ def algorithm_of(
     numbers: Numbers,
     noise_multiplier: float = 0.0,
 ) -> Algorithm:
-    """Returns the algorithm, for a model of d parameters.
+    """Returns the algorithm that a config names, without a mechanism.
 
-    A noise multiplier is for algorithms that add noise by themselves.
+    Args:
+      config: the config, checked.
+      loss: made by `loss_of`; clients get the gradient of its value.
+      d: how many parameters the model has.
+      numbers: the continuous keys, which may be traced.
+      noise_multiplier: z, for algorithms that add noise by themselves.
     """
 
     def value(params, batch):

@@ -23,13 +23,19 @@ Bare = Callable[[Numbers, float], Algorithm]
 
 
 def kind(config: ConfigDict) -> str:
-    """Returns how messages are bounded: one of `BOUNDS`."""
+    """Returns how a config's messages are bounded, one of `BOUNDS`.
+
+    It is the bound that the algorithm brings, or else that of the privacy section.
+    """
     own = catalog.method(config.algorithm).bound
     return config.privacy.bound if own == "none" else own
 
 
 def local_noise(config: ConfigDict) -> bool:
-    """Returns whether clients add noise at every step of theirs, for each example."""
+    """Returns whether a config's clients add noise by themselves, at every local step.
+
+    Then examples are protected, and not clients.
+    """
     return catalog.method(config.algorithm).unit == "example"
 
 
@@ -42,6 +48,9 @@ def asked_for(config: ConfigDict) -> bool:
 
 def require_one_unit(configs: Iterable[ConfigDict]) -> None:
     """Raises for configs of one table that protect unlike units: nothing is their sum.
+
+    Args:
+      configs: the configs; those without noise or with public data do not count.
 
     Raises:
       ValueError: naming the units.
@@ -61,6 +70,13 @@ def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
 
     A vocabulary or a number of classes that is found in private data is released
     without noise: one new word of one client changes the model's shape.
+
+    Args:
+      config: the config; without noise or with public data anything may be found.
+      splits: its data, which say what was found in them.
+
+    Raises:
+      ValueError: naming the key that has to be fixed.
     """
     if not asked_for(config) or config.data.public or not splits.learnt:
         return
@@ -73,7 +89,14 @@ def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
 
 
 def check(config: ConfigDict) -> None:
-    """Raises, in one line, for a privacy section that cannot be kept, before data."""
+    """Raises for a privacy section that cannot be kept, before data are read.
+
+    Args:
+      config: any config; the other sections are read where privacy depends on them.
+
+    Raises:
+      ValueError: in one line that names the section.
+    """
     local = local_noise(config)
     with section("privacy"):
         _check_values(config.privacy)
@@ -163,7 +186,7 @@ def guarded(
     numbers: Numbers,
     params: Tree,
 ) -> Algorithm:
-    """Returns the algorithm with the config's mechanism.
+    """Returns the algorithm with the config's mechanism; without a bound, as it is.
 
     Args:
       config: checked.
@@ -226,7 +249,10 @@ def _bound(config: ConfigDict, numbers: Numbers) -> bounding.Bound:
 
 
 def expected(config: ConfigDict) -> int:
-    """Returns the fixed denominator: how many clients are expected in a round."""
+    """Returns the denominator of sums: how many clients a config expects in a round.
+
+    It is fixed, whoever comes: with poisson it is their mean number.
+    """
     everyone = config.cohort.sampling == "everyone"
     return config.data.clients if everyone else config.cohort.size
 
