@@ -45,12 +45,19 @@ def key_of(secret: bytes) -> jax.Array:
 
     Args:
       secret: the bytes, from the operating system or from a hash.
+
+    Raises:
+      ValueError: for another number of bytes.
     """
     return from_words(jnp.asarray(words_of(secret)))
 
 
 def words_of(secret: bytes) -> np.ndarray:
-    """Returns the words of a key, uint32 [8]."""
+    """Returns the words of the key that the 32 bytes `secret` make, uint32 [8].
+
+    Raises:
+      ValueError: for another number of bytes.
+    """
     if len(secret) != KEY_BYTES:
         msg = f"Expected a secret of {KEY_BYTES} bytes, got {len(secret)}."
         raise ValueError(msg)
@@ -58,12 +65,17 @@ def words_of(secret: bytes) -> np.ndarray:
 
 
 def from_words(words: jax.Array) -> jax.Array:
-    """Returns the typed key of these words."""
+    """Returns the typed key of `words`, uint32 [8], as `words_of` makes them."""
     return jax.random.wrap_key_data(words, impl=IMPLEMENTATION)
 
 
 def roots_with(seed: jax.typing.ArrayLike, words: jax.typing.ArrayLike) -> Roots:
-    """Returns the roots of a run that protects, from a seed and a secret's words."""
+    """Returns the roots of a run that protects somebody.
+
+    Args:
+      seed: the source of the public root, a key of jax's own generator.
+      words: the words of the secret root, uint32 [8].
+    """
     return Roots(jax.random.key(seed), from_words(words))
 
 

@@ -14,7 +14,11 @@ MEMINFO = "/proc/meminfo"
 
 
 def of_host() -> float:
-    """Returns how many bytes this host may still give, as far as it says."""
+    """Returns how many bytes this host may still give, as far as it says.
+
+    It is the least of the limits of `LIMITS` and the memory available by `MEMINFO`;
+    infinite where the system says nothing.
+    """
     found = [math.inf]
     for file in map(pathlib.Path, LIMITS):
         if file.exists() and file.read_text().strip().isdigit():
@@ -27,7 +31,10 @@ def of_host() -> float:
 
 
 def of_devices(devices: Sequence[jax.Device]) -> float | None:
-    """Returns what each device may still give; None where they use the host's."""
+    """Returns the bytes that each of `devices` may still give: the least of them all.
+
+    None where they have no memory of their own but use the host's.
+    """
     stats = [device.memory_stats() for device in devices]
     if not all(stats):
         return None
@@ -35,6 +42,10 @@ def of_devices(devices: Sequence[jax.Device]) -> float | None:
 
 
 def free(devices: Sequence[jax.Device]) -> float:
-    """Returns what each device may still give, of its own or its part of the host's."""
+    """Returns the bytes that each of `devices` may still give.
+
+    Of memory of their own it is the least that one has left; of the host's, the part
+    of each if all have the same.
+    """
     own = of_devices(devices)
     return of_host() / len(devices) if own is None else own

@@ -29,7 +29,7 @@ def stepwise(loss: Loss, keys: Keys) -> Stepwise:
 
     Args:
       loss: the loss of one batch.
-      keys: the client's, of the round.
+      keys: the client's keys of the round.
 
     Raises:
       TypeError: in one line, for what is no loss, as soon as it is traced.
@@ -73,10 +73,12 @@ def sgd_steps(
 ) -> Local:
     """One optimizer step on each batch, starting from the server's parameters.
 
+    The update is x_0 - x_K; the diagnostic "loss" is that of the first batch at x_0.
+
     Args:
       loss: the loss of one batch.
       tx: the client's optimizer; its state is made anew every round.
-      proximal: mu of FedProx, which adds mu/2 |x - x_0|^2 to the loss.
+      proximal: mu of FedProx, which adds `mu/2 |x - x_0|^2` to the loss.
     """
 
     def run(server, state, batches, keys):
@@ -93,6 +95,8 @@ def full_gradient_steps(
     loss: Loss, tx: optax.GradientTransformation, *, steps: int
 ) -> Local:
     """Several steps on one batch, the first: the client's whole data, say.
+
+    The update and the diagnostics are as in `sgd_steps`.
 
     Args:
       loss: the loss of one batch.
@@ -115,7 +119,7 @@ def full_gradient_steps(
 
 
 def one_gradient(loss: Loss) -> Local:
-    """The gradient on the first batch, as it is."""
+    """The gradient of `loss` on the first batch as it is, no difference of models."""
 
     def run(server, state, batches, keys):
         batch = jax.tree.map(lambda b: b[0], batches)
@@ -132,7 +136,8 @@ def gradient_pair(loss: Loss, previous: Callable[[Server], Tree]) -> Local:
 
     Args:
       loss: the loss of one batch.
-      previous: the model of the last round, from what clients fetch with this one.
+      previous: `(server) -> params`, the model of the last round, from what clients
+        fetch with this one.
     """
 
     def run(server, state, batches, keys):
@@ -213,8 +218,8 @@ def measuring(
     """Adds to the diagnostics what a client measures of the model that it was given.
 
     Args:
-      inner: the work.
-      measure: a function of parameters and one batch, the first.
+      inner: the local work.
+      measure: `(params, batch) -> {name: scalar}`, called with the first batch.
     """
 
     def run(server, state, batches, keys):

@@ -6,6 +6,13 @@ client and one update; batching over clients is the engine's or the caller's `vm
 or `lax.map`. An update is a pytree of float arrays, a bare vector included. Where a
 function must know what to rebuild it takes `like`: an example of the update (its
 values are not read), or an int for a vector of that length.
+
+>>> from fl_sketch import algorithms, channels, compressors
+>>> loss = lambda params, batch: ((batch @ params) ** 2).mean()
+>>> known = algorithms.fedavg(loss, client_rate=0.1)
+>>> own = known._replace(uplink=channels.compressed(compressors.qsgd(7)))
+>>> own.local is known.local  # every other part is still FedAvg's
+True
 """
 
 from collections.abc import Callable, Generator
@@ -23,10 +30,11 @@ class Sketch(NamedTuple):
     """A random linear map R from updates to messages with E[R^T R] = I.
 
     Formal guarantees, tested for every operator in `tests/laws`:
-      - `apply` and `transpose` are linear and adjoint to each other for one key;
-      - `transpose(key, apply(key, x), x)` has mean `x` over keys;
-      - arithmetic is float32 whatever the float type of the update;
-      - a NaN in the update reaches the message, and from there the estimate.
+
+    - `apply` and `transpose` are linear and adjoint to each other for one key;
+    - `transpose(key, apply(key, x), x)` has mean `x` over keys;
+    - arithmetic is float32 whatever the float type of the update;
+    - a NaN in the update reaches the message, and from there the estimate.
 
     Attributes:
       apply: `(key, update) -> message`, that is R x.
@@ -53,10 +61,13 @@ class Sketch(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One array of a message as it travels: `count` numbers of `bits` bits.
+    """One array of a message as it travels, an entry of a wire format.
 
-    `kind` says how a number is stored: "float" is IEEE float32 and takes 32 bits,
-    "uint" is an unsigned integer below 2**bits.
+    Attributes:
+      count: how many numbers the array has.
+      bits: the bits of each number, 32 for a float.
+      kind: the way a number is stored: "float" is IEEE float32, "uint" an unsigned
+        integer below `2**bits`.
     """
 
     count: int
@@ -74,7 +85,7 @@ class Compressor(NamedTuple):
       fields: `(d) -> tuple[Field, ...]`, the exact wire format. When the first
         field is of kind "float", its numbers may be compressed further by `then`.
       unbiased: whether E x_hat = x.
-      contraction: whether E|x - x_hat|^2 < |x|^2 for all x, as memories of errors
+      contraction: whether `E|x - x_hat|^2 < |x|^2` for all x, as memories of errors
         need it.
     """
 
@@ -86,7 +97,7 @@ class Compressor(NamedTuple):
     contraction: bool = False
 
     def bits(self, d: int) -> int:
-        """Returns the exact number of bits on the wire for a vector of length d."""
+        """Returns the exact number of bits on the wire for a vector of length `d`."""
         return sum(field.count * field.bits for field in self.fields(d))
 
 
@@ -95,44 +106,76 @@ class Roots(NamedTuple):
 
     In a run that protects nobody both are the same key. Where somebody is protected
     nothing that protects may follow from what clients are told.
+
+    Attributes:
+      public: the root of the initial weights, and of what all share in a round:
+        hashes, coins.
+      secret: the root of cohorts, batches, dither and noise.
     """
 
-    public: Key  # initial weights, and what all share in a round: hashes, coins
-    secret: Key  # cohorts, batches, dither, noise
+    public: Key
+    secret: Key
 
 
 class Keys(NamedTuple):
-    """The randomness of one client in one round, by who knows it."""
+    """The randomness of one client in one round, by who knows it.
 
-    shared: Key  # by all clients and the server: hashes, coins
-    own: Key  # by this client alone: batches, dither, its share of noise
-    server: Key  # by the server alone: noise
+    Attributes:
+      shared: the key that all clients and the server know: for hashes, coins.
+      own: the key of this client alone: for batches, dither, its share of noise.
+      server: the key of the server alone: for noise.
+    """
+
+    shared: Key
+    own: Key
+    server: Key
 
 
 class Server(NamedTuple):
-    """Everything the server knows, and what clients see of it."""
+    """Everything the server knows, and what clients see of it.
+
+    Attributes:
+      params: the model.
+      opt: state of the server's optimizer.
+      memory: the channel's memory at the server.
+      round: the number of the round to come, from zero, int32 [].
+      guard: the mechanism's state, a threshold that adapts, say.
+      down: state of the downlink's transformation, which stays at the server.
+    """
 
     params: Tree
-    opt: Any  # state of the server's optimizer
-    memory: Any  # the channel's memory at the server
-    round: jax.Array  # shape=(), int32
-    guard: Any = ()  # the mechanism's state, a threshold that adapts, say
-    down: Any = ()  # state of the downlink's transformation, which stays at the server
+    opt: Any
+    memory: Any
+    round: jax.Array
+    guard: Any = ()
+    down: Any = ()
 
 
 class Work(NamedTuple):
-    """What one client's local steps made."""
+    """What one client's local steps made.
 
-    update: Tree  # x_0 - x_K, a pseudo-gradient; or what the channel asks for
-    state: Any  # the client's, to be kept till it is drawn again
-    diagnostics: dict[str, jax.Array]  # for the simulator's eyes; never fed back
+    Attributes:
+      update: `x_0 - x_K`, a pseudo-gradient; or what the channel asks for.
+      state: the client's state, to be kept till it is drawn again.
+      diagnostics: scalars by name, for the simulator's eyes; never fed back.
+    """
+
+    update: Tree
+    state: Any
+    diagnostics: dict[str, jax.Array]
 
 
 class Delivery(NamedTuple):
-    """What came of one round's messages."""
+    """What came of one round's messages, as one client has it in the end.
 
-    estimate: Any  # of the mean update; the same everywhere
-    own: Any  # what this client's own message stood for, as it was counted
+    Attributes:
+      estimate: the estimate of the mean update, the same everywhere.
+      own: the part of this client's message in it: what the message stood for, as it
+        was counted.
+    """
+
+    estimate: Any
+    own: Any
 
 
 def _nothing(params: Tree) -> Any:
@@ -161,9 +204,14 @@ class Local(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a channel remembers from round to round, and where."""
+    """What a channel remembers from round to round, and where.
 
-    client: Any = ()  # one for each client
+    Attributes:
+      client: what one client remembers; the engine keeps one for each of them.
+      server: what the server remembers.
+    """
+
+    client: Any = ()
     server: Any = ()
 
 
@@ -171,6 +219,10 @@ class Linear(NamedTuple):
     """A message that is a linear map of something, the same map for all clients.
 
     The map of a sum is the sum of the messages, so a simulator may make it once.
+
+    Attributes:
+      map: `(of) -> message`, linear, the same for all clients of the round.
+      of: the client's own argument of the map, its update, say.
     """
 
     map: Callable[[Any], Message]
@@ -178,17 +230,27 @@ class Linear(NamedTuple):
 
 
 class Coded(NamedTuple):
-    """A message that is shorter on the wire than its numbers are as floats."""
+    """A message that is shorter on the wire than its numbers are as floats.
 
-    value: Message  # what it stands for, of which the mean is taken
-    bits: jax.typing.ArrayLike  # on the wire, exactly
+    Attributes:
+      value: what the message stands for, of which the mean is taken.
+      bits: its length on the wire, exactly; may be traced.
+    """
+
+    value: Message
+    bits: jax.typing.ArrayLike
 
 
 class Told(NamedTuple):
-    """What the server says to all clients between two exchanges."""
+    """What the server says to all clients between two exchanges.
+
+    Attributes:
+      value: what they hear.
+      fields: its wire format.
+    """
 
     value: Any
-    fields: tuple[Field, ...]  # its wire format
+    fields: tuple[Field, ...]
 
 
 class Round(NamedTuple):
@@ -253,19 +315,31 @@ class Downlink(NamedTuple):
 
 
 class Bounded(NamedTuple):
-    """One client's share of a guarded sum."""
+    """One client's share of a guarded sum.
 
-    summand: Any  # the message, and what else the mechanism adds up
-    rejected: jax.Array  # shape=(), 1.0 if the message was not finite, else 0.0
+    Attributes:
+      summand: the message after its bound, and what else the mechanism adds up.
+      rejected: 1.0 if the message was not finite, else 0.0; float32 [].
+    """
+
+    summand: Any
+    rejected: jax.Array
 
 
 class Release(NamedTuple):
-    """What all may see of a guarded sum."""
+    """What all may see of a guarded sum.
+
+    Attributes:
+      mean: the sum with its noise, over the mechanism's denominator.
+      state: the mechanism's state for the next round.
+      facts: scalars by name for the simulator's eyes; added up over exchanges.
+      released: scalars by name that go out beside the mean, paid for by the same noise.
+    """
 
     mean: Message
-    state: Any  # of the mechanism, for the next round
-    facts: dict[str, jax.Array]  # for the simulator's eyes; added up over exchanges
-    released: dict[str, jax.Array] = {}  # beside the mean, paid for by the same noise
+    state: Any
+    facts: dict[str, jax.Array]
+    released: dict[str, jax.Array] = {}
 
 
 class Mechanism(NamedTuple):
@@ -306,7 +380,17 @@ class Mechanism(NamedTuple):
     drawn: int = 0
 
     def told(self, exchange: int, message: Message, diagnostics: dict) -> Any:
-        """Returns a client's message with the numbers that it adds to the first."""
+        """Returns a client's message with the numbers that it adds to the first.
+
+        Args:
+          exchange: the number of the exchange within the round, from zero.
+          message: the client's message of this exchange.
+          diagnostics: those of the client's work, by name.
+
+        Returns:
+          The message as it is, or in the first exchange of a mechanism that watches,
+          (message, {name: number}) of the watched diagnostics.
+        """
         if exchange or not self.watched:
             return message
         return message, {name: diagnostics[name] for name in self.watched}

@@ -115,10 +115,10 @@ def play(
 
 
 def ended(channel: Channel, turn: Turn) -> Turn:
-    """Returns the turn of a talk that is over.
+    """Returns `turn`, which ends a talk of `channel`, for its delivery and memory.
 
     Raises:
-      ValueError: if it is not, naming it.
+      ValueError: if the talk is not over, naming it.
     """
     if turn.delivery is None:
         raise _unlike(channel)
@@ -130,6 +130,11 @@ def said_after(
 ) -> Any:
     """Returns what a client yields that knows the first means, of which one is left.
 
+    Args:
+      channel: the channel of the talk.
+      arguments: the arguments of the talk.
+      means: the means of the first exchanges, in order.
+
     Raises:
       ValueError: if the talk is over, naming it.
     """
@@ -140,7 +145,12 @@ def said_after(
 
 
 def messages(channel: Channel, arguments: Sequence[Any]) -> tuple[Message, ...]:
-    """Returns a client's messages of a round, each of which is its own answer."""
+    """Returns a client's messages of a round, each of which is its own answer.
+
+    Args:
+      channel: the channel of the talk.
+      arguments: the arguments of the talk: (update, memory, keys, round).
+    """
     sent: tuple[Message, ...] = ()
     while (said := play(channel, arguments, sent).sent) is not None:
         sent += (message(said),)
@@ -154,13 +164,27 @@ def alone(
     memory: Memory = Memory(),  # noqa: B008 - immutable
     round: Round = Round(),  # noqa: B008 - immutable
 ) -> Turn:
-    """Returns the end of the talk of a client whose messages are their own means."""
+    """Returns the end of the talk of a client whose messages are their own means.
+
+    It is a round with one client, for tests and for studies of a channel's error.
+
+    Args:
+      channel: the channel of the talk.
+      update: the client's update.
+      keys: the keys of the client in the round.
+      memory: the memory before the round; empty for a channel that keeps none.
+      round: what the talk knows of its round; by default one client in round zero.
+    """
     arguments = (update, memory, keys, round)
     return ended(channel, play(channel, arguments, messages(channel, arguments)))
 
 
 def parts(said: Any) -> tuple[Any, Callable[[Any], Message]]:
-    """Returns what to add up over clients, and the linear map from it to messages."""
+    """Returns what to add up over clients, and the linear map from it to messages.
+
+    Args:
+      said: what a talk yielded: a message, `Coded`, or `Linear`, whose map is returned.
+    """
     if isinstance(said, Linear):
         return said.of, said.map
     value = said.value if isinstance(said, Coded) else said
@@ -168,7 +192,7 @@ def parts(said: Any) -> tuple[Any, Callable[[Any], Message]]:
 
 
 def message(said: Any) -> Message:
-    """Returns the message of what was yielded, as the mean is taken of it."""
+    """Returns the message of `said`, what a talk yielded, whose mean is taken."""
     value, linear = parts(said)
     return linear(value)
 
@@ -230,7 +254,7 @@ def step(algorithm: Algorithm, server: Server, sent: Any, keys: Keys) -> Server:
 
 
 def name_of(channel: Channel) -> str:
-    """Returns the name of the function that made a channel's talk."""
+    """Returns the name of the function that made the talk of `channel`."""
     names = channel.talk.__qualname__.split(".")
     return names[0] if names[-1] == "talk" else names[-1]
 

@@ -16,7 +16,7 @@ def clipped(channel: Channel, limit: jax.typing.ArrayLike) -> Channel:
     clients by chance. It is no privacy mechanism, which must bound what leaves.
 
     Args:
-      channel: for the shortened updates.
+      channel: the channel for the shortened updates.
       limit: tau; 0 for none, as one point of a sweep may have it.
     """
     if validate.is_off(limit):

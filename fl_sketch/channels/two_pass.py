@@ -132,7 +132,7 @@ class _Code(NamedTuple):
 
 
 def columns(op: Sketch) -> int:
-    """Returns m, how many columns a sketch of shape (rows, columns) has.
+    """Returns m, how many columns `op` has, a sketch of shape (rows, columns).
 
     Raises:
       ValueError: for any other sketch.

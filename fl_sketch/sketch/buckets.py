@@ -43,7 +43,10 @@ class Buckets(NamedTuple):
 
 
 def blocked(cols: int) -> Buckets:
-    """Places a tile at one cyclic offset for each of its terms."""
+    """Places a tile of `cols` coordinates at one cyclic offset for each of its terms.
+
+    Offsets are drawn for every tile, row and term. A shorter vector is one tile.
+    """
 
     def tile(d):
         return min(cols, d)
@@ -75,6 +78,9 @@ def independent(cols: int) -> Buckets:
     """Places every coordinate at its own hash: a scatter, and a gather back.
 
     A GPU adds the terms of a scatter in no fixed order, unless XLA is told to.
+
+    Args:
+      cols: buckets a row.
     """
 
     def draw(key, d, rows, per_row):

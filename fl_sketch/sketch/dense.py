@@ -25,7 +25,7 @@ NORMAL_TILE, SIGN_TILE = 2**16, 2**18
 def gaussian(b: int) -> Sketch:
     """Returns R with independent entries N(0, 1/b).
 
-    E|R^T R x - x|^2 = (d+1)/b |x|^2, exactly.
+    `E|R^T R x - x|^2 = (d+1)/b |x|^2`, exactly.
 
     Args:
       b: numbers a message holds. More than d is allowed, and a waste.
@@ -50,7 +50,7 @@ def gaussian(b: int) -> Sketch:
 def ams(b: int) -> Sketch:
     """Returns R with entries +-1/sqrt(b).
 
-    E|R^T R x - x|^2 = (d-1)/b |x|^2, exactly.
+    `E|R^T R x - x|^2 = (d-1)/b |x|^2`, exactly.
 
     32 rows share one mixed word a column, each row taking one bit of it.
 

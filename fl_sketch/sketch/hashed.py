@@ -46,7 +46,7 @@ def count_sketch(
     The message has shape (rows, cols). R holds +-1/sqrt(rows), so that E[R^T R] = I
     for any number of rows; `transpose` is the mean over rows of the usual estimates
     and `query="median"` their median, which is FedSKETCH's PRIVIX. The error of the
-    mean is E|R^T R x - x|^2 <= (d-1)/(rows cols) |x|^2, with d - cols in place of
+    mean is `E|R^T R x - x|^2 <= (d-1)/(rows cols) |x|^2`, with d - cols in place of
     d - 1 for the blocked hash when cols divides d.
 
     Args:
@@ -82,13 +82,15 @@ def sparse_embedding(
 ) -> Sketch:
     """Returns a map with `nonzeros` entries +-1/sqrt(nonzeros) in every column.
 
-    Errors, for s nonzeros, with E|R^T R x - x|^2 = sum_i x_i^2 sum_{j != i} E<c_i,
+    Errors, for s nonzeros, with `E|R^T R x - x|^2` = sum_i x_i^2 sum_{j != i} E<c_i,
     c_j>^2 over columns c (the diagonal of R^T R is 1): two columns that share k
     places in independent positions have E<c_i, c_j>^2 = E[k]/s^2.
-      - in different blocks E[k] = s s/b (kind I), or s s/b from s blocks of b/s
-        places each met with probability s/b (kind II): 1/b for each pair;
-      - within a block, kind II never meets; kind I meets where two different
-        offsets differ by j - i, E[k] = s(s-1)/(b-1).
+
+    - In different blocks E[k] = s s/b (kind I), or s s/b from s blocks of b/s
+      places each met with probability s/b (kind II): 1/b for each pair;
+    - within a block, kind II never meets; kind I meets where two different
+      offsets differ by j - i, E[k] = s(s-1)/(b-1).
+
     Summed up, with b dividing d: (d-b)/b + (s-1)/s for kind I; with b/s dividing d:
     (d-b/s)/b for kind II. Both stay below the (d-1)/b of independent columns.
 

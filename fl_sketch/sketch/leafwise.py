@@ -115,6 +115,11 @@ def split_budget(budget: int, sizes: list[int], exact_up_to: int = 0) -> list[in
     [1, 60]
     >>> split_budget(61, [10, 600], exact_up_to=16)
     [10, 51]
+
+    Args:
+      budget: numbers of all leaves together; the small ones may take more than that.
+      sizes: numbers that each leaf has.
+      exact_up_to: the largest size that is sent exactly.
     """
     small = sum(size for size in sizes if size <= exact_up_to)
     left, sharing = max(budget - small, 0), max(sum(sizes) - small, 1)

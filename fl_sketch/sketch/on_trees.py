@@ -28,12 +28,13 @@ def on_trees(
     """Returns the Sketch of pytrees that flattens them into the vector of an operator.
 
     Args:
-      shape: the shape of a message for a vector of length d (None: unknown).
-      apply: R x of a vector, of any float type, in float32.
-      transpose: R^T s, a float32 vector of length d.
-      resize: the operator with another number of numbers.
+      shape: `(d) -> tuple`, the shape of a message for a vector of length d (None:
+        unknown).
+      apply: `(key, x) -> R x` of a vector of any float type, in float32.
+      transpose: `(key, s, d) -> R^T s`, a float32 vector of length d.
+      resize: `(numbers) -> Sketch`, the operator with another number of numbers.
       add_transpose: `(key, s, x, scale) -> x + scale R^T s` in one pass, if there is.
-      estimate: how to read a message, if not by the adjoint.
+      estimate: `(key, s, d) -> x`, a way to read a message other than the adjoint.
     """
     # Each is traced once, however often an algorithm sketches and reads in a round.
     # Inlined, what an operator stores is one constant of the program around it.
@@ -94,7 +95,7 @@ def _checked(shape: Callable, key: Key, message: jax.Array, like: Like) -> int:
 
 
 def message_size(message: Message) -> int:
-    """Returns how many numbers a message holds."""
+    """Returns how many numbers `message` holds, an array or a pytree of arrays."""
     return sum(part.size for part in jax.tree.leaves(message))
 
 
