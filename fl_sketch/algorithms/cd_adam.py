@@ -24,10 +24,13 @@ def cd_adam(
     Args:
       loss: the loss of one batch.
       compressor: a contraction; the paper has `scaled_sign` and `top_k`.
-      server_rate: alpha.
+      server_rate: alpha, or a schedule of it.
       b1: decay of the first moment.
       b2: decay of the second moment.
       eps: nu, beside the root.
+
+    Raises:
+      ValueError: for a compressor that is no contraction.
 
     Reference: Wang, Lin and Chen (2022), Algorithm 1.
     """

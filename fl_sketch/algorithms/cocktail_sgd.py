@@ -23,7 +23,10 @@ def cocktail_sgd(
       cocktail: a contraction, `compressors.then(random_k(.., unbiased=False),
         top_k(..), nearest(..))`.
       client_rate: eta of the local steps.
-      server_rate: gamma.
+      server_rate: gamma, or a schedule of it.
+
+    Raises:
+      ValueError: for a compressor that is no contraction.
 
     Reference: Wang et al. (2023), Algorithm 1.
     """

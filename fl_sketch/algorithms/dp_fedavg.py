@@ -38,7 +38,7 @@ def dp_fedavg(
       client_rate: eta_0.
       threshold: C.
       noise_multiplier: z; sigma of the paper is z C / r.
-      cohort: r.
+      cohort: r, the clients expected in a round.
       decay: the decay of both rates from round to round.
       server: an optimizer with rate gamma, before eta_k; by default sgd(1).
       keep_random_iterate: whether to keep a uniformly random one of w_0, ..., w_(K-1)
@@ -65,7 +65,7 @@ def dp_fedavg(
 
 
 def dp_normfedavg(loss: local.Loss, **options) -> Algorithm:
-    """Returns DP-NormFedAvg: as `dp_fedavg`, with C u / |u| in place of the clip.
+    """Returns DP-NormFedAvg: as `dp_fedavg`, with `C u / |u|` in place of the clip.
 
     Args:
       loss: the loss of one batch.
@@ -89,15 +89,25 @@ def _gradient_sums(loss: local.Loss, rate) -> Local:
 
 
 class Iterate(NamedTuple):
-    """A uniformly random one of the models so far, and the optimizer's own state."""
+    """A uniformly random one of the models so far, and the optimizer's own state.
 
-    chosen: Tree  # like the parameters
-    count: jax.Array  # shape=(), int32, of models so far
+    Attributes:
+      chosen: the model that was kept, like the parameters.
+      count: how many models there were so far, int32 [].
+      inner: the state of the optimizer that was wrapped.
+    """
+
+    chosen: Tree
+    count: jax.Array
     inner: optax.OptState
 
 
 def random_iterate(server: Server) -> Tree:
-    """Returns the model that `keep_random_iterate` kept."""
+    """Returns the model that `keep_random_iterate` kept, from the `server` after a run.
+
+    Raises:
+      ValueError: for the server of an algorithm without it.
+    """
     if not isinstance(server.opt, Iterate):
         msg = "Expected an algorithm with keep_random_iterate=True, got one without."
         raise ValueError(msg)

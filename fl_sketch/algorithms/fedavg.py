@@ -22,7 +22,7 @@ def fedavg(
     Args:
       loss: the loss of one batch.
       client_rate: eta of the local steps.
-      server_rate: gamma.
+      server_rate: gamma, or a schedule of it.
       server_momentum: heavy-ball momentum at the server (FedAvgM).
       proximal: mu of FedProx.
 

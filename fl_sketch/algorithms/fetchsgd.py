@@ -61,7 +61,7 @@ def fetchsgd(
 
 
 def with_its_hashes(sketch: Sketch) -> Sketch:
-    """Returns a sketch with the hashes of all rounds, or its own if it has them."""
+    """Returns `sketch` with the hashes of all rounds, or its own if it has them."""
     if sketch.fixed_key:
         return sketch
     return sketches.fixed_key(sketch, jax.random.key(int(Purpose.HASHES)))

@@ -29,6 +29,9 @@ def marina(
       server_rate: gamma, constant.
       probability: p of a whole gradient; 1 is gradient descent.
 
+    Raises:
+      ValueError: for a compressor that is not unbiased, or a schedule of rates.
+
     Reference: Gorbunov et al. (2021), Algorithms 1 and 4.
     """
     if not compressor.unbiased:

@@ -130,11 +130,17 @@ def _moved(b1: float, momentum: Tree, gradient: Tree) -> Tree:
 
 
 class FreezingState(NamedTuple):
-    """Adam's moments, the second of which stays as it was at some round."""
+    """Adam's moments, the second of which stays as it was at some round.
 
-    momentum: Tree  # like the parameters; the one that all have
-    second: Tree  # like the parameters
-    count: jax.Array  # shape=(), int32
+    Attributes:
+      momentum: the momentum that all have, like the parameters.
+      second: the second moment, like the parameters.
+      count: how many steps were taken, int32 [].
+    """
+
+    momentum: Tree
+    second: Tree
+    count: jax.Array
 
 
 def _freezing_adam(b1, b2, eps, warmup: int) -> optax.GradientTransformation:

@@ -14,7 +14,7 @@ def qsgd(
     Args:
       loss: the loss of one batch.
       levels: s, of the quantisation.
-      server: plain SGD in the paper.
+      server: the server's optimizer, plain SGD in the paper.
 
     Reference: Alistarh et al. (2017), Algorithm 1.
     """

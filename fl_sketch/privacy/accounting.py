@@ -51,17 +51,29 @@ ACCOUNTANTS = ("pld", "rdp")
 
 
 class Plan(NamedTuple):
-    """All that an accountant must know beside the noise."""
+    """All that an accountant must know beside the noise.
 
-    steps: int  # how often a sample is taken: rounds, or local steps
-    sample: float  # units in it; for poisson, on average
+    Attributes:
+      steps: how often a sample is taken: rounds, or local steps.
+      sample: units in a sample; for "poisson", on average.
+      population: units that there are.
+      sampling: the way in which samples are taken, one of `SAMPLINGS`.
+      releases: noisy sums of each sample.
+      relation: whom the noise protects, one of `RELATIONS`.
+      coordinates: numbers in all releases of a sample together.
+      shares: draws whose sum is the noise.
+      cut: the chance that a Poisson sample is cut, each time.
+    """
+
+    steps: int
+    sample: float
     population: int
     sampling: str = "poisson"
-    releases: int = 1  # noisy sums of each sample
+    releases: int = 1
     relation: str = "add_remove"
-    coordinates: int = 1  # numbers in all releases of a sample
-    shares: int = 1  # draws whose sum is the noise
-    cut: float = 0.0  # chance that a Poisson sample is cut, each time
+    coordinates: int = 1
+    shares: int = 1
+    cut: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -77,12 +89,15 @@ class Plan(NamedTuple):
 
 
 def accountant_for(plan: Plan) -> str:
-    """Returns the tightest accountant that knows such a plan."""
+    """Returns the name of the tightest accountant that knows such a `plan`."""
     return "rdp" if plan.sampling == "fixed" else "pld"
 
 
 def require_delta(plan: Plan, delta: float) -> None:
-    """Raises for a delta with which giving away a whole unit would be a promise."""
+    """Raises a ValueError unless `delta` is below one over the population of `plan`.
+
+    With a larger one, giving away a whole unit now and then would be a promise.
+    """
     if not 0 < delta * plan.population < 1:
         msg = (
             f"Expected 0 < delta < 1 / {plan.population}, one over how many there are, "
@@ -92,7 +107,7 @@ def require_delta(plan: Plan, delta: float) -> None:
 
 
 def require(plan: Plan, accountant: str) -> None:
-    """Raises a ValueError in one line unless the accountant's theory fits the plan."""
+    """Raises a ValueError in one line unless `accountant` has a theory of `plan`."""
     validate.one_of(SAMPLINGS, sampling=plan.sampling)
     validate.one_of(RELATIONS, relation=plan.relation)
     validate.one_of(ACCOUNTANTS, accountant=accountant)
@@ -197,7 +212,10 @@ def delta(
     epsilon: float,
     accountant: str | None = None,
 ) -> float:
-    """Returns the delta of a plan at this epsilon; see `epsilon`."""
+    """Returns the delta of a plan at this `epsilon`, a number above zero.
+
+    The others, `plan`, `noise_multiplier` and `accountant`, are as in `epsilon`.
+    """
     between(0, math.inf, epsilon=epsilon)
     if not (known := certain(plan, noise_multiplier, accountant)):
         return _composed(plan, noise_multiplier, accountant).get_delta(epsilon)
@@ -259,7 +277,11 @@ def steps_within(
     delta: float,
     accountant: str | None = None,
 ) -> int:
-    """Returns how many of the plan's steps keep (epsilon, delta): 0 to `plan.steps`."""
+    """Returns how many of the plan's steps keep (epsilon, delta): 0 to `plan.steps`.
+
+    Noise is counted as it is drawn: `plan`, `noise_multiplier`, `delta` and
+    `accountant` are those of `spent`, and `epsilon` is the promise.
+    """
 
     def kept(steps: int) -> bool:
         some = plan._replace(steps=steps)
@@ -280,7 +302,9 @@ def _exact(plan, noise_multiplier, at_delta, accountant) -> float:
 def certain(plan: Plan, noise_multiplier: float, accountant: str | None) -> str:
     """Returns what is given away where no accountant is needed to say it.
 
-    "nothing", "everything", or "" where one is. Raises as `require` does.
+    It is "nothing" without steps or a sample, or with an infinite `noise_multiplier`;
+    "everything" with one of 0; and else "". Raises as `require` does for this `plan`
+    and `accountant`, of which None is the tightest.
     """
     require(plan, accountant or accountant_for(plan))
     if not noise_multiplier >= 0:
@@ -312,7 +336,11 @@ def without_warnings() -> Iterator[None]:
 
 
 def accountant_of(plan: Plan, noise_multiplier: float, name: str):
-    """Returns an accountant, by its name, with cells fit for such a plan."""
+    """Returns an accountant, by its `name`, that has counted nothing yet.
+
+    Its relation is the plan's. The cells of a PLD are fit for a `plan` with such a
+    `noise_multiplier`, which must be above zero.
+    """
     import dp_accounting
     from dp_accounting import pld, rdp
 
@@ -330,7 +358,10 @@ def accountant_of(plan: Plan, noise_multiplier: float, name: str):
 
 
 def event(plan: Plan, noise_multiplier: float, name: str):
-    """Returns what a plan releases, as an accountant of that name wants it."""
+    """Returns what `plan` releases with `noise_multiplier`, as dp_accounting has it.
+
+    The `name` is the accountant's: they differ in who doubles the sensitivity.
+    """
     import dp_accounting
 
     # PLD doubles the sensitivity for replace_one by itself.
@@ -354,7 +385,7 @@ def _whole(low: int, **named: int) -> None:
 
 
 def between(low: float, high: float, **named: float) -> None:
-    """Raises a ValueError unless every named number lies strictly between two."""
+    """Raises a ValueError unless every named number is above `low` and below `high`."""
     for name, value in named.items():
         if not low < value < high:
             msg = f"Expected {low} < {name} < {high}, got {name}={value}."

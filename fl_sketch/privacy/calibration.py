@@ -7,7 +7,7 @@ ROW = "  {:<44} {:>16} {:>12}"
 
 
 def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
-    """Returns lines: the noise multiplier by each formula, and its true epsilon.
+    """Returns lines of text: the noise multiplier by each formula, its true epsilon.
 
     Args:
       plan: what will be released.
@@ -50,7 +50,13 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
 
 
 def advanced_noise_multiplier(plan: Plan, *, epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier that `literature.advanced_composition` asks for."""
+    """Returns the noise multiplier that `literature.advanced_composition` asks for.
+
+    Args:
+      plan: what will be released.
+      epsilon: the promise, above zero.
+      delta: the delta of the promise.
+    """
     low, high = 0.0, 1.0
     while not literature.advanced_composition(plan, high, delta=delta) <= epsilon:
         low, high = high, 2 * high

@@ -68,13 +68,16 @@ def under_one_relation(
 
     A run that hides whether somebody is there also hides what their data are, at
     twice the sensitivity. The other way round nothing follows.
+
+    Args:
+      parts: (plan, noise multiplier) of each run.
     """
     relation = common_relation([plan for plan, _ in parts])
     return [(plan._replace(relation=relation), z) for plan, z in parts]
 
 
 def common_relation(plans: Sequence[Plan]) -> str:
-    """Returns the one relation for which all of these plans promise something."""
+    """Returns the one relation for which all of `plans` promise something."""
     alike = any(plan.relation == "replace_one" for plan in plans)
     return "replace_one" if alike else "add_remove"
 
@@ -115,7 +118,10 @@ def best_of_a_random_number(
 
 
 def require(trials: Trials) -> None:
-    """Raises a ValueError unless these are the parameters of a distribution."""
+    """Raises a ValueError unless `trials` are the parameters of a distribution.
+
+    The mean must be above one and finite, the shape finite and not negative.
+    """
     if not (trials.mean > 1 and math.isfinite(trials.mean)):
         msg = f"Expected a mean number of trials > 1, got mean={trials.mean}."
         raise ValueError(msg)

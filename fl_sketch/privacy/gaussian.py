@@ -101,7 +101,13 @@ def from_words(
 
 
 def noise(key: Key, like: Message, scale: jax.typing.ArrayLike) -> Message:
-    """Returns noise of this standard deviation, float32, shaped like a message."""
+    """Returns noise shaped like a message, float32, each number drawn by itself.
+
+    Args:
+      key: the key of the draw, as in `standard`.
+      like: a message; its values are not read.
+      scale: the standard deviation of each number; may be traced.
+    """
     leaves, treedef = jax.tree.flatten(like)
     drawn = scale * standard(key, sum(leaf.size for leaf in leaves))
     ends = np.cumsum([leaf.size for leaf in leaves])

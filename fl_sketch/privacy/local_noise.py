@@ -34,7 +34,9 @@ def noisy_steps(
       loss: the loss of one batch, a mean over its examples.
       rate: eta.
       clip: l, the bound on one example's gradient.
-      noise_multiplier: z.
+      noise_multiplier: z; 0 for clipping alone.
+
+    Reference: Song et al., Algorithms 2 and 3.
     """
     validate.in_range(0, math.inf, noise_multiplier=noise_multiplier)
     bounding.clip(clip)  # says what is wrong with it

@@ -6,12 +6,13 @@ of these keeps an l2 bound. Every exchange of a round is guarded, and each is a
 release: `len(traffic.measure_traffic(...).sent)` of them a round, found while tracing.
 
 Formal guarantees, for each exchange of a cohort in which no client stands twice:
-  - one client changes the sum by at most C, whatever its data, NaN included;
-  - the noise has standard deviation z C in every number of the sum, is drawn once, from
-    the server's key, and is the same on all devices (`central`, `adaptive`);
-  - the denominator is fixed: a mean over those who came would let one client change
-    what all others contribute, and the sum would move by up to 2C;
-  - a message that is not finite counts as zero, and is counted.
+
+- one client changes the sum by at most C, whatever its data, NaN included;
+- the noise has standard deviation z C in every number of the sum, is drawn once, from
+  the server's key, and is the same on all devices (`central`, `adaptive`);
+- the denominator is fixed: a mean over those who came would let one client change
+  what all others contribute, and the sum would move by up to 2C;
+- a message that is not finite counts as zero, and is counted.
 
 What a mechanism does not hide: diagnostics, which the engine returns beside it for the
 simulator's eyes. Noise has a tail (`tails`) and hides low bits; `gaussian` says what
@@ -128,7 +129,7 @@ def adaptive(
     """Returns clipping whose threshold follows a quantile of the messages' norms.
 
     b_i = 1 if message i is no longer than C; the noisy share of these moves the
-    threshold: C *= exp(-rate (share - quantile)). The count is a second thing given
+    threshold: `C *= exp(-rate (share - quantile))`. The count is a second thing given
     away, paid for by noise on the sum of z_delta C with z_delta > z, so that a round
     costs what one release with z does (`bounding.split_noise`). For algorithms of
     one exchange: the messages of a second have lengths of their own.

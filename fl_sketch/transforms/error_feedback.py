@@ -30,9 +30,14 @@ def compress(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
 
 
 class ErrorFeedbackState(NamedTuple):
-    """What has not been sent yet, and the state of the transformation inside."""
+    """What has not been sent yet, and the state of the transformation inside.
 
-    error: Tree  # like the parameters; one for each client
+    Attributes:
+      error: the sum of what was left out, like the parameters; one for each client.
+      inner: the state of the transformation that was wrapped.
+    """
+
+    error: Tree
     inner: optax.OptState
 
 
@@ -70,9 +75,13 @@ def error_feedback(
 
 
 class KnownState(NamedTuple):
-    """What the receivers have made of all messages so far."""
+    """What the receivers have made of all messages so far.
 
-    known: Tree  # like the parameters
+    Attributes:
+      known: the sum of what was sent, like the parameters.
+    """
+
+    known: Tree
 
 
 def changes(compressor: Compressor) -> optax.GradientTransformationExtraArgs:

@@ -10,9 +10,15 @@ from fl_sketch.protocols import Tree
 
 
 class AmsgradState(NamedTuple):
-    """The moments, and the largest second moment so far."""
+    """The moments, and the largest second moment so far; each like the parameters.
 
-    first: Tree  # like the parameters
+    Attributes:
+      first: m, the first moment.
+      second: v, the second moment.
+      largest: v_hat, the largest v so far of each number.
+    """
+
+    first: Tree
     second: Tree
     largest: Tree
 

@@ -2,7 +2,7 @@
 
 Such memory adds up the messages of many rounds, which means something only when all
 of them were made by one map; so these transforms insist on an operator made by
-`sketch.fixed_key`. FetchSGD is
+`sketch.fixed_key`. FetchSGD is::
 
   chain(sketch(op), aggregate(axis), in_sketch_space(optax.trace(0.9), op),
         optax.scale(learning_rate), top_k_desketch(op, k), optax.scale(-1))
@@ -43,9 +43,13 @@ def in_sketch_space(
 
 
 class TopKDesketchState(NamedTuple):
-    """What was received and not yet applied, as a message."""
+    """What was received and not yet applied, as a message.
 
-    error: Message  # shape=op.zeros(params).shape
+    Attributes:
+      error: the sum of it in sketch space, of the shape of `op.zeros(params)`.
+    """
+
+    error: Message
 
 
 def top_k_desketch(
@@ -79,11 +83,18 @@ def top_k_desketch(
 
 
 class FetchState(NamedTuple):
-    """FetchSGD's memory at the server, all in sketch space."""
+    """FetchSGD's memory at the server, all in sketch space.
+
+    Attributes:
+      momentum: u, shaped like a message.
+      errors: e, messages along a leading axis of windows: one that is never emptied, or
+        several.
+      count: how many steps were taken, int32 [].
+    """
 
     momentum: Message
-    errors: Message  # leading axis: windows, one that is never emptied or several
-    count: jax.Array  # shape=(), int32
+    errors: Message
+    count: jax.Array
 
 
 def fetchsgd(
