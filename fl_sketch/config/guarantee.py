@@ -52,7 +52,7 @@ class Guarantee(NamedTuple):
       noise_multiplier: z; 0: messages are bounded, and nothing is promised.
       delta: the delta of the promise.
       accountant: which one counts.
-      rounds: with which the run ends, whatever asks for it.
+      rounds: the round with which the run ends, whatever asks for it.
       per_round: the plan's steps in a round.
       unit: who is protected: a client, or an example.
       randomness: "system", or "simulated" where all follows from the seed.
@@ -107,13 +107,13 @@ def guarantee_of(
     """Returns what a config promises, its noise calibrated; None: nothing is private.
 
     Args:
-      config: checked.
-      bare: makes the algorithm.
+      config: the config, checked.
+      bare: what makes the algorithm.
       numbers: the continuous keys.
       params: shapes of the model.
       batches: shapes of what a client trains on in a round.
       sizes: how many examples each client has, for unit=example.
-      noise_multiplier: with which the run began; 0: it has not begun.
+      noise_multiplier: z, with which the run began; 0: it has not begun.
 
     Raises:
       ValueError: in one line that names the section, for a promise that no accountant

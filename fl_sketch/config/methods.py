@@ -47,7 +47,7 @@ def measured(loss: models.Loss, params: Tree, batch) -> dict[str, jax.Array]:
 
     Args:
       loss: made by `loss_of`.
-      params: the model that the client has at that time.
+      params: the model that the client was given.
       batch: `Examples`, whose pixels are still bytes.
     """
     ones = jnp.ones(batch.targets.shape[0])

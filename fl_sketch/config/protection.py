@@ -189,8 +189,8 @@ def guarded(
     """Returns the algorithm with the config's mechanism; without a bound, as it is.
 
     Args:
-      config: checked.
-      bare: makes the algorithm.
+      config: the config, checked.
+      bare: what makes the algorithm.
       noise_multiplier: z; 0 for the same without noise.
       numbers: the continuous keys.
       params: shapes of the model.

@@ -25,8 +25,8 @@ def written(promise: Mapping[str, Any], model: Mapping[str, Any], form: str) -> 
 
     Args:
       promise: what privacy.json holds.
-      model: what there is to say of the model.
-      form: how its parameters are written.
+      model: what there is to say of the model, by the names of `Release.model`.
+      form: one of `release.FORMS`, the way its parameters are written.
     """
     with_it = " and safetensors" * (form == "safetensors")
     return f"""# {model["name"]}, trained privately on {model["data"]}

@@ -61,7 +61,7 @@ def release(
     Args:
       workdir: the folder of the run.
       out: a folder that is new or empty, which gets three files.
-      form: one of `FORMS`, how parameters are written.
+      form: one of `FORMS`, the way parameters are written.
 
     Raises:
       ValueError: in one line, for a run that may not be published or cannot be read.
@@ -86,7 +86,7 @@ def read(workdir: str | os.PathLike) -> Release:
     """Returns what may be published of a run.
 
     Args:
-      workdir: its folder.
+      workdir: the run's folder.
 
     Raises:
       ValueError: in one line, for a folder of anything but a private run that is over

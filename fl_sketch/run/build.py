@@ -26,13 +26,13 @@ class Experiment(NamedTuple):
     Attributes:
       start: `() -> State` before the first round.
       compile: `() -> Compiled`, the slow part of setting up.
-      secret: from which a private run draws what protects; None: nothing does.
+      secret: that from which a private run draws what protects; None: nothing does.
       keyed: `(secret) -> Experiment`, the same with another secret.
       prices: what clients are sent, for the ledger.
       population: the number of clients.
-      rounds: with which a run ends: the config's last, or the budget's.
+      rounds: the round with which a run ends: the config's last, or the budget's.
       facts: what is known before anything runs, for the summary.
-      promise: what may be said of its privacy; None: nothing is private.
+      guarantee: what may be said of its privacy; None: nothing is private.
     """
 
     start: Callable[[], engine.State]
@@ -74,7 +74,10 @@ class Compiled(NamedTuple):
 def build(
     config: ConfigDict, data_dir: str | None = None, *, noise_multiplier: float = 0.0
 ) -> Experiment:
-    """Returns the experiment of a config, with a secret of its own; as `prepare`."""
+    """Returns the experiment of a config, with a secret of its own.
+
+    `data_dir`, `noise_multiplier` and what is raised are those of `prepare`.
+    """
     numbers = choices.numbers_of(config)
     program = prepare(config, data_dir, noise_multiplier=noise_multiplier)
     data = (program.streamed or program).data(config.seed)

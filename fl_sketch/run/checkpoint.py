@@ -26,7 +26,9 @@ class Unreadable(RuntimeError):
 
 
 def save(folder: pathlib.Path, number: int, tree: Any, *, keep: int = KEEP) -> None:
-    """Writes the checkpoint of a round, then removes all but the newest `keep`.
+    """Writes `tree` to `folder` as the checkpoint of round `number`.
+
+    Of all that are there the newest `keep` stay; with 0 all of them do.
 
     Raises:
       OSError: if it cannot be written; the earlier ones are as they were.
@@ -43,7 +45,7 @@ def save(folder: pathlib.Path, number: int, tree: Any, *, keep: int = KEEP) -> N
 
 
 def rounds(folder: pathlib.Path) -> list[int]:
-    """Returns the rounds that have a checkpoint, oldest first."""
+    """Returns the rounds that have a checkpoint in `folder`, oldest first."""
     found = (NAME.fullmatch(name) for name in _names(folder))
     return sorted(int(match[1]) for match in found if match)
 
@@ -56,7 +58,7 @@ def newest(
     Args:
       folder: the folder of the checkpoints; need not exist.
       like: a tree of the same structure, with the shapes and types to expect.
-      say: told, in a line, of every checkpoint that is passed over.
+      say: what is told, in a line, of every checkpoint that is passed over.
 
     Raises:
       Unreadable: if there are checkpoints and none can be read.
@@ -80,7 +82,7 @@ def newest(
 
 
 def peek(folder: pathlib.Path, name: str) -> Any | None:
-    """Returns one array of the newest checkpoint that has it, or None."""
+    """Returns array `name` of a folder's newest checkpoint that has it, or None."""
     for number in reversed(rounds(folder)):
         with contextlib.suppress(Exception):  # `newest` will say what is wrong
             path = folder / f"round_{number:08d}.npz"
@@ -95,7 +97,7 @@ def write(file: BinaryIO, tree: Any) -> None:
 
 
 def read(file: BinaryIO, like: Any) -> Any:
-    """Returns the tree that was written, if it is shaped like another."""
+    """Returns the tree in an open `file`; raises unless it is shaped as `like` is."""
     with np.load(file, allow_pickle=False) as arrays:
         leaves = [_leaf(name, arrays[name], leaf) for name, leaf in _named_leaves(like)]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)

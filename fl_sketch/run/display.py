@@ -32,7 +32,7 @@ SECRET = {
 
 
 def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
-    """Returns what is known of a run before anything is compiled."""
+    """Returns lines on what is known of a config's experiment before it is compiled."""
     facts, prices = experiment.facts, experiment.prices
     up = facts["bytes_up_planned"]
     sent = f"{up / 1e3:.4g} kB up" if up is not None else "up: depends on the round"
@@ -108,7 +108,7 @@ def _cohorts(config: ConfigDict) -> str:
 
 
 def head(experiment: Experiment) -> str:
-    """Returns the head of the table of rows, epsilon included where there is one."""
+    """Returns the head of the table of an experiment, with epsilon if it is private."""
     columns = dict(COLUMNS)
     if experiment.private:
         columns["epsilon"] = EPSILON
@@ -117,7 +117,7 @@ def head(experiment: Experiment) -> str:
 
 
 def row(values: Mapping[str, Any]) -> str:
-    """Returns one evaluation as a line of the table."""
+    """Returns one evaluation, `values` by their names, as a line of the table."""
     values = rows.plain(values)
     cells = (
         values["round"],
@@ -140,7 +140,7 @@ def row(values: Mapping[str, Any]) -> str:
 
 
 def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
-    """Returns the lines that end a run."""
+    """Returns the lines that end a run: what its `summary` holds, and its `workdir`."""
     summary = rows.plain(summary)
     up = summary["bytes_up_per_client_round"] / 1e3
     down = summary["bytes_down_per_client_round"] / 1e3
@@ -167,7 +167,7 @@ def _given_away(summary: Mapping[str, Any]) -> list[str]:
 def bar(
     rounds: int, done: int, *, hidden: bool = False
 ) -> Iterator[Callable[[int, float], None]]:
-    """Shows a progress bar on a terminal; gives the function that moves it."""
+    """Shows `done` of `rounds` on a terminal, unless `hidden`; gives what moves it."""
     disable = True if hidden else None  # None: where there is no terminal
     with tqdm(total=rounds, initial=done, unit="round", disable=disable) as shown:
 

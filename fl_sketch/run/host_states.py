@@ -24,7 +24,7 @@ from fl_sketch.protocols import Algorithm, Tree
 
 
 def row_bytes(algorithm: Algorithm, params: Tree) -> int:
-    """Returns how many bytes are kept of one client."""
+    """Returns the bytes that an algorithm keeps of one client, for such `params`."""
     row = jax.eval_shape(
         lambda: (algorithm.local.init(params), algorithm.uplink.init(params).client)
     )
@@ -34,7 +34,9 @@ def row_bytes(algorithm: Algorithm, params: Tree) -> int:
 
 
 def place(wanted: str, size: int, mesh: jax.sharding.Mesh) -> str:
-    """Returns the one of `choices.BANKS` where a bank of so many bytes is to be.
+    """Returns the one of `choices.BANKS` where a bank of `size` bytes is to be.
+
+    That is `wanted`; for "auto" the devices of `mesh`, if it fits into their memory.
 
     Raises:
       ValueError: if it does not fit there.
@@ -60,7 +62,13 @@ def place(wanted: str, size: int, mesh: jax.sharding.Mesh) -> str:
 
 
 def place_of(config: ConfigDict, row_bytes: int, mesh: jax.sharding.Mesh) -> str:
-    """Returns where clients' states are kept, one of `choices.BANKS`."""
+    """Returns where clients' states are kept, one of `choices.BANKS`, as `place` does.
+
+    Each of the config's clients has `row_bytes`, and `mesh` has the devices.
+
+    Raises:
+      ValueError: also where clients with a state may come twice in a round.
+    """
     if row_bytes and config.cohort.sampling == "replacement":
         msg = (
             "config.cohort: Expected a client at most once in a round, since those of "
@@ -86,7 +94,7 @@ def start(state: engine.State, population: int) -> engine.State:
     """Returns the first state with the bank of all clients on the host.
 
     Args:
-      state: whose clients are all new, and so all alike.
+      state: the state of a run whose clients are all new, and so all alike.
       population: how many there are.
     """
 
@@ -110,7 +118,7 @@ def advancing(
     Args:
       one_call: `(state, 1) -> (state, report)` for a state with a row a place.
       draw: `(round's number) -> ids` of its cohort.
-      put: onto the devices.
+      put: what brings rows onto the devices.
 
     The bank is written in place. Reports have a leading axis of `count`.
     """

@@ -38,25 +38,30 @@ class Stopped(RuntimeError):
 
 
 class Progress(NamedTuple):
-    """All that a run carries from round to round."""
+    """All that a run carries from round to round.
+
+    `state` and `ledger` are after its last round. `losses` are of the rounds since the
+    last row, NaN where nobody took part; `noised` is the same of what was released
+    beside the model. `noise_multiplier` is z, with which the run began; 0: no noise.
+    """
 
     state: engine.State
     ledger: ledger.Ledger
-    losses: np.ndarray  # of the rounds since the last row; NaN: nobody took part
-    noised: dict[str, np.ndarray]  # the same of what was released beside the model
-    noise_multiplier: np.ndarray  # z, with which the run began; 0: no noise
+    losses: np.ndarray
+    noised: dict[str, np.ndarray]
+    noise_multiplier: np.ndarray
 
 
 class Watch(NamedTuple):
     """Who is told of a run, and may stop it.
 
     Attributes:
-      row: told of every evaluation.
-      ahead: told, before they are played, with which round the next ones will end.
-      rounds: told how many rounds are done, and the last training loss.
-      save: given what must be kept.
-      stop: asked after every call whether to save and stop.
-      agree: makes `(pace, stop)` the same in all processes of a run.
+      row: what is told of every evaluation.
+      ahead: what is told, before they are played, with which round the next will end.
+      rounds: what is told how many rounds are done, and the last training loss.
+      save: what is given all that must be kept.
+      stop: what is asked after every call whether to save and stop.
+      agree: what makes `(pace, stop)` the same in all processes of a run.
     """
 
     row: Callable[[Row], None] = lambda row: None
@@ -68,7 +73,10 @@ class Watch(NamedTuple):
 
 
 def begin(experiment: Experiment, eval_every: int) -> Progress:
-    """Returns the progress of a run that has not begun."""
+    """Returns the progress of an experiment that has not begun.
+
+    It has room for the losses of `eval_every` rounds, those between two rows.
+    """
     guarantee = experiment.guarantee
     empty = np.full(eval_every, np.nan, np.float32)
     return Progress(
@@ -92,11 +100,11 @@ def train(
     """Runs an experiment from where it stands, never beyond its budget of privacy.
 
     Args:
-      experiment: made by `build`.
+      experiment: the experiment that `build` made.
       compiled: its programs.
-      progress: used up by this call.
+      progress: where it stands; used up by this call.
       checkpoint_every: how many rounds between saves; the last round is saved too.
-      rounds: with which to end; None, or more than the experiment has: with its last.
+      rounds: the round to end with; None, or beyond the experiment's last: that one.
       watch: who is told of the run.
 
     Returns:
@@ -188,6 +196,6 @@ def _row(experiment: Experiment, done: int, now: Progress, found) -> Row:
 
 
 def mean_of_finite(values: np.ndarray) -> float:
-    """Returns the mean of those that are finite; NaN if none is."""
+    """Returns the mean of those `values` that are finite; NaN if none is."""
     seen = values[np.isfinite(values)]
     return float(seen.mean()) if seen.size else float("nan")

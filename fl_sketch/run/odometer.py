@@ -23,32 +23,42 @@ INTERRUPTED = ", interrupted "  # ends the names of runs that were begun again
 
 
 class Entry(NamedTuple):
-    """One run, as far as it came."""
+    """One run by its `name`, as far as it came.
+
+    `plan` is of the rounds that were released, with noise of `noise_multiplier` and of
+    this `randomness`. `delta` is that of the promise to each `unit`, which for `public`
+    data protects nobody. `trials`, mean and shape, are of a selection, whose best run
+    it is.
+    """
 
     name: str
-    plan: Plan  # of the rounds that were released
+    plan: Plan
     noise_multiplier: float
     delta: float
     unit: str
     randomness: str
-    public: bool  # whether nobody had to be protected
-    trials: tuple[float, float] | None = None  # of a selection, whose best run it is
+    public: bool
+    trials: tuple[float, float] | None = None
 
 
 class Total(NamedTuple):
-    """What several runs come to."""
+    """What several runs come to: (`epsilon`, `delta`) to each `unit`, for a `relation`.
+
+    `runs` are counted, and `public` ones, on public data, are not. `simulated`: the
+    noise of one of them follows from its seed.
+    """
 
     epsilon: float
     delta: float
     unit: str
     relation: str
     runs: int
-    public: int  # runs on public data, which are not counted
+    public: int
     simulated: bool
 
 
 def entry(name: str, guarantee: Guarantee, rounds: int) -> Entry:
-    """Returns the entry of a run that released so many rounds."""
+    """Returns the entry `name` of a run that released so many rounds of `guarantee`."""
     return Entry(
         name,
         guarantee.plan._replace(steps=rounds * guarantee.per_round),
@@ -93,7 +103,7 @@ def write(folder: str | os.PathLike, entries: Sequence[Entry]) -> None:
 
 
 def note(folder: str | os.PathLike, own: Iterable[Entry]) -> None:
-    """Writes entries in place of those of the same names, or behind all others.
+    """Writes `own` entries to `folder`, in place of those of the same names, or last.
 
     An entry never goes back: rounds that were released once stay released, also while
     a run that was killed plays them again.
@@ -107,7 +117,7 @@ def note(folder: str | os.PathLike, own: Iterable[Entry]) -> None:
 
 
 def total(entries: Sequence[Entry]) -> Total | None:
-    """Returns what runs come to together; None if nobody was protected.
+    """Returns what the runs of `entries` give away together; None: nobody is protected.
 
     They are composed at the largest delta of any of them, and for one relation, which
     all of them keep. Entries of several units (clients, examples) are none of one
@@ -145,7 +155,7 @@ def _epsilon(entries: Sequence[Entry], delta: float) -> float:
 
 
 def selected(one: Entry, delta: float) -> float:
-    """Returns the epsilon of a selection's entry; infinite where nobody knows it."""
+    """Returns the epsilon at `delta` of `one` selection; infinite if none knows it."""
     trials = composition.Trials(*one.trials)
     try:
         return composition.best_of_a_random_number(
@@ -174,7 +184,7 @@ def below(folder: str | os.PathLike, apart: str) -> list[Entry]:
 
 
 def said(found: Total | None) -> list[str]:
-    """Returns a line on a total, if there is one."""
+    """Returns a line on the total `found`; none where that is None."""
     if found is None:
         return []
     also = f"; {found.public} more on public data" * bool(found.public)
@@ -187,7 +197,7 @@ def said(found: Total | None) -> list[str]:
 
 
 def facts(found: Total | None) -> dict[str, Any]:
-    """Returns what a summary says of a total."""
+    """Returns what a summary says of the total `found`; nothing where that is None."""
     if found is None:
         return {}
     return {
@@ -199,7 +209,7 @@ def facts(found: Total | None) -> dict[str, Any]:
 
 
 def set_apart(folder: str | os.PathLike, names: Sequence[str]) -> None:
-    """Renames entries of runs that were interrupted and are begun again.
+    """Renames entries in `folder` of interrupted runs, `names`, that are begun again.
 
     What was released of them stays released: with other noise it counts once more.
     """

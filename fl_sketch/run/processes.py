@@ -40,6 +40,9 @@ def connected(
         out from SLURM, GKE, Open MPI or the TPU pod.
       num_processes: how many in all.
       process_id: which of them this is, from zero.
+
+    Raises:
+      ValueError: in one line, for arguments that no run of several can have.
     """
     _require_all_or_none(coordinator, num_processes, process_id)
     goodbye = _witness()
@@ -109,7 +112,7 @@ def agree(pace: int, stop: bool) -> tuple[int, bool]:
 
 
 def from_first(data: bytes) -> bytes:
-    """Returns the bytes that the first process gave, in every process."""
+    """Returns the `data` of the first process, in every process."""
     if jax.process_count() == 1:
         return data
     length = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))

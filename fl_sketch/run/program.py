@@ -57,13 +57,13 @@ class Program(NamedTuple):
       algorithm: `(numbers, noisy=True) -> Algorithm`; or without its noise.
       batches: shapes of what a client trains on in a round.
       mesh: the devices.
-      most: rounds in a call.
+      most: how many rounds a call may have.
       ids: `(roots, number) -> ids` of a round's cohort.
-      bank: where clients' states are, one of `host_states.PLACES`; on the host, states
+      bank: the place of clients' states, one of `choices.BANKS`; on the host, states
         here have a row for each place of a cohort.
       streamed: what to use instead of `data` and `rounds`, which would do as well
         where there is room, if the config's data are streamed; or None.
-      promise: what may be said of its privacy; None: nothing is private.
+      guarantee: what may be said of its privacy; None: nothing is private.
     """
 
     start: Callable[[Numbers, Key | Roots], engine.State]

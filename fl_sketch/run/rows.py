@@ -22,7 +22,7 @@ HIDDEN = (
 
 
 def marked(row: Mapping[str, Any], private: bool) -> dict[str, Any]:
-    """Returns a row with the names that it has in a file of such a run."""
+    """Returns a row by its names in a file; if `private`, `HIDDEN` ones get `MARK`."""
     return {
         MARK + name if private and name in HIDDEN else name: value
         for name, value in row.items()

@@ -35,7 +35,7 @@ def run(
       workdir: the folder of the run.
       data_dir: the folder of raw data sets.
       tensorboard: whether to write events for TensorBoard too.
-      say: prints a line.
+      say: what prints a line.
 
     Returns:
       What summary.json holds.
@@ -190,7 +190,11 @@ def summary_of(
     last: dict[str, Any],
     compile_seconds: float,
 ) -> dict[str, Any]:
-    """Returns the facts of a run and what it came to."""
+    """Returns the facts of an experiment and what it came to, by their names in a file.
+
+    Its `progress` at the end has the bytes, its `last` row the losses and epsilon;
+    `compile_seconds` are handed on.
+    """
     up, down = int(progress.ledger.up.sum()), int(progress.ledger.down.sum())
     private = experiment.private or None
     last = names.plain(last)

@@ -49,7 +49,7 @@ def roots(
       seed: the source of everything that nobody has to be protected by.
       secret: the source of everything else; None: nobody is protected, and the seed
         decides all.
-      placed: how to place them.
+      placed: the sharding that they get.
     """
     if secret is None:
         one = jax.jit(jax.random.key, out_shardings=placed)(seed)
@@ -106,7 +106,7 @@ def kept(folder: pathlib.Path) -> Secret | None:
 
 
 def keep(folder: pathlib.Path, secret: Secret) -> None:
-    """Writes a secret to a new file, which only its owner can read, and to the disk."""
+    """Writes a secret to a new file in `folder`, for its owner alone, and to disk."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     partial = folder / PARTIAL
     partial.unlink(missing_ok=True)  # of a run that was killed while writing
@@ -120,6 +120,6 @@ def keep(folder: pathlib.Path, secret: Secret) -> None:
 
 
 def forget(folder: pathlib.Path) -> None:
-    """Deletes the secret of a run that is done."""
+    """Deletes the secret in `folder`, of a run that is done."""
     for name in (FILE, PARTIAL):
         (folder / name).unlink(missing_ok=True)

@@ -17,10 +17,10 @@ def require_installed() -> None:
 def open_board(
     folder: str | os.PathLike, after: int
 ) -> Callable[[Mapping[str, Any]], None]:
-    """Returns a function that writes a row.
+    """Returns a function that writes a row, of which what is no number is left out.
 
     Args:
-      folder: for the event files.
+      folder: the folder for the event files.
       after: the round from which a resumed run goes on; later events are dropped.
     """
     from tensorboardX import SummaryWriter

@@ -45,12 +45,12 @@ RUN = Files("metrics.csv", "summary.json", "curves.png", curves.draw)
 
 
 class Workdir:
-    """The folder of one run, locked until it is closed or the process ends."""
+    """The `folder` of a run and its `rows`, locked until closed or the process ends."""
 
     def __init__(
         self, path: str | os.PathLike, config: Mapping[str, Any], files: Files = RUN
     ):
-        """Opens a folder for a run of this config, or to go on with one.
+        """Opens the folder `path` for a run of this config, or to go on with one.
 
         Raises:
           ValueError: if it cannot be written, is in use, or holds the run of another
@@ -84,11 +84,11 @@ class Workdir:
         return self.folder / "checkpoints"
 
     def keep_rows_up_to(self, number: int) -> None:
-        """Forgets the rows after a round: they will be made again, and be the same."""
+        """Forgets the rows after round `number`: they will be made again, the same."""
         self.keep_rows(lambda rows: sum(int(row["round"]) <= number for row in rows))
 
     def keep_rows(self, how_many: Callable[[list[Row]], int]) -> None:
-        """Forgets all rows but the first; `(rows) -> how many` to keep."""
+        """Forgets all rows but the first, `how_many(rows)` of them."""
         path = self.folder / self._files.rows
         if not path.exists():
             return
@@ -147,7 +147,7 @@ class Workdir:
 
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the sections and keys of a config.json.
+    """Returns the sections and keys of the config.json at `path`.
 
     Raises:
       ValueError: for a file that was damaged.

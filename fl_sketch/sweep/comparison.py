@@ -31,7 +31,7 @@ class Method(NamedTuple):
     """One of the methods compared.
 
     Attributes:
-      keys: the keys of the config, over those of the base.
+      keys: the keys of the config and their values, over those of the base.
       tune: keys and the values that they are tuned over; the grid is the product.
       whole: whether it is tuned in as many rounds as are reported, whatever the others
         are: for methods that may diverge late.
@@ -69,8 +69,13 @@ class Comparison(NamedTuple):
 def load(config: str) -> Comparison:
     """Returns the comparison of a file, or of what it calls by the name after a colon.
 
+    Args:
+      config: the path of a Python file with `get_comparison`, as in
+        "configs/compare_das.py"; after a colon, what that function is given.
+
     Raises:
-      FileNotFoundError, ValueError: in one line.
+      FileNotFoundError: where there is no such file.
+      ValueError: in one line, for a file of another kind, or one that does not run.
     """
     path, _, which = config.partition(":")
     if not os.path.isfile(path):
@@ -107,15 +112,15 @@ def run(
 
     Args:
       comparison: what is compared.
-      workdir: gets a folder for each method, search.csv with the score of every
-        point of all grids, comparison.csv with all evaluations, standings.csv,
+      workdir: the folder that gets a folder for each method, search.csv with the score
+        of every point of all grids, comparison.csv with all evaluations, standings.csv,
         standings.md and comparison.png.
       data_dir: the folder of raw data sets.
       settings: lines "key=value" for the config of every method.
       only: names of methods; empty: all.
       trials: how many runs a private selection makes of each private method that is
         tuned, in place of a search and of seeds; None: no private selection.
-      say: prints a line.
+      say: what prints a line.
 
     Returns:
       A row for each method, in their order.
@@ -227,7 +232,16 @@ def _planned(
 def config_of(
     comparison: Comparison, method: Method, settings: Sequence[str]
 ) -> ConfigDict:
-    """Returns a method's config before it is tuned."""
+    """Returns a method's config before it is tuned.
+
+    Args:
+      comparison: the comparison, whose base the config starts from.
+      method: the method, whose keys come next.
+      settings: lines "key=value", which come last.
+
+    Raises:
+      ValueError: for a line that is none, or has several values.
+    """
     config = comparison.base.copy_and_resolve_references()
     config.update_from_flattened_dict(dict(method.keys))
     for axis in grid.read_axes(config, settings, flag="set") if settings else ():

@@ -35,7 +35,7 @@ READ: dict[type, Callable[[str], Any]] = {
 
 
 class Axis(NamedTuple):
-    """A key of the config and the values that it takes."""
+    """A `key` of the config, by its dotted name, and the `values` that it takes."""
 
     key: str
     values: tuple[Any, ...]
@@ -68,12 +68,12 @@ def read_axes(
     same however it was written down.
 
     Args:
-      config: whose keys they may name, and whose types the values must have.
+      config: the config whose keys they may name, and whose types values must have.
       over: the lines.
       flag: the flag that they were given with.
 
     Raises:
-      ValueError: in one line, for what is not an axis of this config, a key or a
+      ValueError: in one line. That are: what is not an axis of this config, a key or a
         value given twice, a value that its key may not have, no axis at all, or more
         than `MOST` points.
     """
@@ -100,7 +100,12 @@ def read_axes(
 
 
 def programs(config: ConfigDict, axes: Sequence[Axis]) -> list[Group]:
-    """Returns the points of the grid, program by program."""
+    """Returns the points of the grid, program by program.
+
+    Args:
+      config: what the points have in common.
+      axes: the axes, in the order of `read_axes`; the seed need not be among them.
+    """
     static = [axis for axis in axes if not shares_program(axis.key)]
     numbers = tuple(_product([a for a in axes if a.key in choices.CONTINUOUS]))
     seeds = {axis.key: axis.values for axis in axes}.get("seed", (config.seed,))
@@ -118,12 +123,12 @@ def programs(config: ConfigDict, axes: Sequence[Axis]) -> list[Group]:
 
 
 def shares_program(key: str) -> bool:
-    """Returns whether points that differ in this key run in one program."""
+    """Returns whether points that differ in this key alone run in one program."""
     return key == "seed" or key in choices.CONTINUOUS
 
 
 def listed(axes: Sequence[Axis]) -> dict[str, list[Any]]:
-    """Returns the values of every key, as json has them."""
+    """Returns the values of every key of the axes, as json has them."""
     return {axis.key: list(axis.values) for axis in axes}
 
 

@@ -15,8 +15,12 @@ def plot(workdirs: Sequence[str], path: str, only: Sequence[str] = ()) -> list[s
     """Draws accuracy against rounds and bytes; returns the names of the lines.
 
     A run has a line, a sweep one for each point and a comparison one for each method;
-    those that differ by their seeds alone share one. Folders of one name are told apart
-    by their paths. With `only`, lines whose names have one of these texts.
+    those that differ by their seeds alone share one.
+
+    Args:
+      workdirs: the folders; those of one name are told apart by their paths.
+      path: the picture, a png file.
+      only: texts, of which a line's name must have one; empty: all lines are drawn.
 
     Raises:
       ValueError: for a folder that has none of these, or where no line is left.
@@ -37,7 +41,16 @@ def plot(workdirs: Sequence[str], path: str, only: Sequence[str] = ()) -> list[s
 
 
 def evaluations_of(workdir: str, name: str) -> Iterator[dict[str, Any]]:
-    """Yields the evaluations of a folder, each with a method and a point."""
+    """Yields the evaluations of a folder, each with a method and a point.
+
+    Args:
+      workdir: the folder of a run, a sweep or a comparison.
+      name: what the method of a run is called, and with its swept keys that of a
+        sweep's point; the methods of a comparison have names of their own.
+
+    Raises:
+      ValueError: for a folder that has no such evaluations.
+    """
     folder = pathlib.Path(workdir)
     found = next((file for file in FILES if (folder / file).is_file()), None)
     if found is None:

@@ -28,17 +28,23 @@ MAPS = ("loop", "vmap")
 
 
 class Seeded(NamedTuple):
-    """What differs from seed to seed, along a leading axis."""
+    """What differs from seed to seed, along a leading axis.
+
+    Attributes:
+      key: the key of each seed, [seeds].
+      starts: where clients' examples begin in the indices of all seeds one after the
+        other, int32 [seeds, clients + 1].
+    """
 
     key: Key
-    starts: jax.Array  # shape=(seeds, clients + 1), int32, into the indices of all
+    starts: jax.Array
 
 
 class Mapped(NamedTuple):
     """All points of a program; what it returns has their axis first.
 
     Attributes:
-      states: before the first round; `advance` uses them up.
+      states: the states before the first round; `advance` uses them up.
       advance: `(states, done, count) -> (states, Report)`, the latter numpy arrays.
       evaluate: `(states) -> {"test_loss": ..., "test_accuracy": ...}`, numpy arrays.
       seconds: the time that compiling took.

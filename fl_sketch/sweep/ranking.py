@@ -32,7 +32,7 @@ def over_seeds(last: Sequence[Row], axes: Sequence[Axis]) -> list[Row]:
     A setting that diverged with any seed has no mean.
 
     Args:
-      last: made by `ranked`.
+      last: the rows that `ranked` returns.
       axes: the axes of the grid.
     """
     keys = [axis.key for axis in axes if axis.key != "seed"]
@@ -55,7 +55,14 @@ def over_seeds(last: Sequence[Row], axes: Sequence[Axis]) -> list[Row]:
 
 
 def table(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
-    """Returns a line for each point, best first, and then one for each setting."""
+    """Returns a line for each point, best first, and then one for each setting.
+
+    The first line is a head. Settings come where several seeds were swept.
+
+    Args:
+      last: the rows that `ranked` returns.
+      axes: the axes of the grid.
+    """
     keys = [axis.key for axis in axes]
     lines = [_line(keys, keys, f"{'test accuracy':>13} {'test loss':>10} {'MB up':>9}")]
     lines += [_line(keys, _shown(row, keys), _result(row)) for row in last]
@@ -72,6 +79,10 @@ def markdown(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
     """Returns a table to paste: settings, best first, with the deviation over seeds.
 
     It says what the printed table says. Without several seeds it has every point.
+
+    Args:
+      last: the rows that `ranked` returns.
+      axes: the axes of the grid.
     """
     swept = seeds_swept(axes)
     keys = [axis.key for axis in axes if not (swept and axis.key == "seed")]
@@ -89,12 +100,16 @@ def markdown(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
 
 
 def seeds_swept(axes: Sequence[Axis]) -> bool:
-    """Returns whether there is more than one seed."""
+    """Returns whether the seed is among the axes, with more than one value."""
     return any(axis.key == "seed" and len(axis.values) > 1 for axis in axes)
 
 
 def named(values: Mapping[str, Any]) -> str:
-    """Returns the values of keys in one line."""
+    """Returns the values of keys in one line.
+
+    >>> named({"client.rate": 0.1, "seed": 3})
+    'client.rate=0.1, seed=3'
+    """
     return ", ".join(f"{key}={shown(value)}" for key, value in values.items())
 
 

@@ -53,7 +53,7 @@ def select(
       folder: the folder of the method.
       data_dir: the folder of raw data sets.
       last: how many evaluations, the last ones, the score is the mean of.
-      say: prints a line.
+      say: what prints a line.
     """
     drawn = _drawn(config, tune, Trials(*entry.trials), folder / FOLDER)
     found = []
@@ -150,7 +150,13 @@ def _drawn(config, tune, trials: Trials, folder: pathlib.Path) -> list[dict[str,
 
 
 def number_of(trials: Trials, random: np.random.Generator) -> int:
-    """Returns a random number of runs, at least one."""
+    """Returns a random number of runs, at least one.
+
+    Args:
+      trials: its distribution, the truncated negative binomial of a mean and a shape;
+        with a shape of 0 the logarithmic one.
+      random: the source of what is random, which nobody else may know.
+    """
     chance = _chance(trials)
     if trials.shape == 0:
         return int(random.logseries(1 - chance))

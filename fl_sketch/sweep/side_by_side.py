@@ -27,9 +27,9 @@ def side_by_side(
 
     Args:
       configs: the configs by name; others are compared with the first.
-      workdir: gets a folder for each.
+      workdir: the folder that gets one for each.
       data_dir: the folder of raw data sets.
-      say: prints a line.
+      say: what prints a line.
 
     Returns:
       The summary of each run, by name.
@@ -45,7 +45,11 @@ def side_by_side(
 
 
 def table(summaries: Mapping[str, Summary]) -> list[str]:
-    """Returns a line for each run, and one on what the first one saves."""
+    """Returns a head, a line for each run, and lines on what the first one saves.
+
+    Args:
+      summaries: what summary.json holds of each run, by the run's name.
+    """
     summaries = {name: plain(summary) for name, summary in summaries.items()}
     lines = [ROW.format(*HEAD)]
     for name, summary in summaries.items():

@@ -20,7 +20,11 @@ DRAWN = ("round", "test_accuracy", "bytes_up_total", "bytes_down_total")
 
 
 def by_point(rows: Iterable[Mapping[str, str]]) -> dict[int, list[Mapping[str, str]]]:
-    """Returns the evaluations of each point of a sweep, in order, by plain names."""
+    """Returns the evaluations of each point of a sweep, in order, by plain names.
+
+    Args:
+      rows: the rows of sweep.csv, of which each has the number of a point.
+    """
     points: dict[int, list] = {}
     for row in all_plain(rows):
         points.setdefault(int(row["point"]), []).append(row)
@@ -28,7 +32,10 @@ def by_point(rows: Iterable[Mapping[str, str]]) -> dict[int, list[Mapping[str, s
 
 
 def score(rows: Sequence[Mapping[str, str]], last: int) -> float:
-    """Returns the mean test accuracy of the last evaluations; NaN if it diverged."""
+    """Returns the mean test accuracy of the `last` of the `rows`; NaN if it diverged.
+
+    Of fewer rows it is the mean of all.
+    """
     return statistics.fmean(float(row["test_accuracy"]) for row in rows[-last:])
 
 
@@ -65,6 +72,9 @@ def given_away(ends: Sequence[Mapping[str, str]]) -> Row:
     """Returns the worst epsilon of the seeds, and its delta; empty: all is given away.
 
     Seeds deal out the examples anew, on which a unit of examples depends.
+
+    Args:
+      ends: the last evaluation of each seed.
     """
     spent = [float(end["epsilon"]) for end in ends if end.get("epsilon")]
     if not spent:
@@ -77,7 +87,9 @@ def given_away(ends: Sequence[Mapping[str, str]]) -> Row:
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Returns half of Student's 95% interval of the mean; NaN if there is none.
+    """Returns half of Student's 95% interval of the mean of `values`, or NaN.
+
+    There is none of a single value, or if one of them is not finite.
 
     >>> round(half_width([1.0, 2.0, 3.0]), 3)
     2.484
@@ -93,7 +105,17 @@ def half_width(values: Sequence[float]) -> float:
 def at_budget(
     rows: Iterable[Mapping[str, str]], name: str, budget: float, last: int
 ) -> float:
-    """Returns a method's mean accuracy over its last evaluations within bytes up."""
+    """Returns a method's mean accuracy over its last evaluations within bytes up.
+
+    Args:
+      rows: all evaluations of all methods.
+      name: the name of the method.
+      budget: the bytes that all clients together may have sent up.
+      last: the number of evaluations that count of each seed, the last ones within.
+
+    Returns:
+      The mean over seeds; NaN where one has no evaluation within the budget.
+    """
     own = (row for row in rows if row["method"] == name)
     found = []
     for evaluations in by_point(own).values():
@@ -103,7 +125,7 @@ def at_budget(
 
 
 def said(row: Row) -> str:
-    """Returns a row as a sentence."""
+    """Returns a row, made by `row`, as a sentence."""
     lost = f", {row['diverged']} of them diverged" if row["diverged"] else ""
     return (
         f"test accuracy {_accuracy(row)} over {row['seeds']} seeds{lost}; "
@@ -112,7 +134,12 @@ def said(row: Row) -> str:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """Returns a table in markdown."""
+    """Returns a table in markdown: its head, and a line for each method.
+
+    Args:
+      rows: a row for each method, made by `row`. The accuracy at equal bytes up is
+        there where `write` has added it, and epsilon where a method is private.
+    """
     private = PRIVATE if any(row["epsilon"] for row in rows) else ()
     mark = " (simulator only)" * bool(private)  # exact bytes say who took part
     own = (f"{name}{mark}" if "MB" in name else name for name in HEAD)
@@ -153,7 +180,7 @@ def write(
     The budget is what the cheapest method sends, with the seed that sends most.
 
     Args:
-      folder: where.
+      folder: the folder for the files.
       rows: a row for each method.
       evaluations: all rows of all runs that are reported.
       last: how many evaluations, the last ones, a score is the mean of.
@@ -175,7 +202,12 @@ def write(
 
 
 def draw(evaluations: Sequence[Mapping[str, str]], path: os.PathLike) -> None:
-    """Draws accuracy against rounds and bytes: the mean and the range of seeds."""
+    """Draws accuracy against rounds and bytes: the mean and the range of seeds.
+
+    Args:
+      evaluations: all rows of all runs, each with a method, a point and plain names.
+      path: the path of the picture.
+    """
     from matplotlib import ticker  # takes a second to import
     from matplotlib.figure import Figure
 

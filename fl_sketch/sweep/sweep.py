@@ -41,7 +41,7 @@ def sweep(
     how: str | None = None,
     say: Callable[[str], None] = tqdm.write,
 ) -> Row:
-    """Runs a grid to its end, or what an earlier sweep in the folder left of it.
+    """Runs a grid, or what an earlier sweep left of it; returns what sweep.json holds.
 
     Args:
       config: what the points have in common.
@@ -49,10 +49,7 @@ def sweep(
       workdir: the folder of the sweep.
       data_dir: the folder of raw data sets.
       how: a name of `programs.MAPS`; None: by platform.
-      say: prints a line.
-
-    Returns:
-      What sweep.json holds.
+      say: what prints a line.
 
     Raises:
       ValueError, TypeError, FileNotFoundError: in one line, before anything runs.
@@ -88,15 +85,18 @@ def sweep(
 
 
 class Outline(NamedTuple):
-    """What is known of a program before it is compiled."""
+    """What is known of the program of a `group` before it is compiled.
+
+    `facts` and `prices` are those of a run, `guarantee` is to every point. One point's
+    state has `state_bytes`, and `last` is the round with which all of them end.
+    """
 
     group: grid.Group
     facts: dict[str, Any]
     prices: traffic.Prices
-    state_bytes: int  # of one point
-
-    last: int  # the round with which every point ends
-    guarantee: Guarantee | None  # to every point
+    state_bytes: int
+    last: int
+    guarantee: Guarantee | None
 
     @property
     def rows(self) -> int:
@@ -110,10 +110,10 @@ class Outline(NamedTuple):
 
 
 def outline(group: grid.Group, data_dir: str | None) -> Outline:
-    """Checks a program's config as a run of it would be, and that all points fit.
+    """Returns a group's outline, checked as a run is, and that all points fit.
 
     Raises:
-      ValueError: in one line; also TypeError and FileNotFoundError, as `build` does.
+      ValueError, TypeError, FileNotFoundError: as `build` does, for `data_dir` too.
     """
     experiment = build(group.config, data_dir)
     leaves = jax.tree.leaves(jax.eval_shape(experiment.start))
@@ -137,7 +137,7 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
 
 
 def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> list[str]:
-    """Returns what is known of a sweep before anything is compiled."""
+    """Returns lines on a grid's axes and outlines, to be mapped as `how` says."""
     facts = outlines[0].facts
     points = sum(len(o.group.points) for o in outlines)
     sizes = " x ".join(f"{len(axis.values)} {axis.key}" for axis in axes)
@@ -178,7 +178,7 @@ def summary_of(
     outlines: Sequence[Outline],
     rows: Sequence[Row],
 ) -> Row:
-    """Returns what a sweep came to; what diverged has null for a number."""
+    """Returns what sweep.json says of a config, axes, outlines and the best `rows`."""
     last = ranking.ranked(rows, axes)
     means = ranking.over_seeds(last, axes) if ranking.seeds_swept(axes) else []
     best = next((row for row in last if not row["diverged"]), None)
@@ -280,12 +280,17 @@ def _tell(
 
 
 class Notes(NamedTuple):
-    """What is noted of the points of a program, each at its place."""
+    """What is noted of the points of a program, each at its place.
+
+    `books` have the bytes. `losses` are of the rounds since the last row, NaN if nobody
+    took part, `noised` of what was released beside the models in these. `diverged` is
+    the round in which a point did, from one; 0: it did not.
+    """
 
     books: list[ledger.Ledger]
-    losses: np.ndarray  # of the rounds since the last row; NaN: nobody took part
-    noised: dict[str, np.ndarray]  # the same of what was released beside the models
-    diverged: np.ndarray  # the round in which it did, from one; 0: it did not
+    losses: np.ndarray
+    noised: dict[str, np.ndarray]
+    diverged: np.ndarray
 
 
 def run(
@@ -297,21 +302,15 @@ def run(
     stop: Callable[[], bool],
     ahead: Callable[[int], None] = lambda number: None,
 ) -> engine.State:
-    """Runs all points of a program.
+    """Runs all points of a program; returns the last states, over seeds and numbers.
 
     Args:
       outline: the outline of the program.
       points: its states, used up, and functions.
-      rows: told of every evaluation, a row for each point.
-      rounds: told how many more rounds are done, of all points together.
-      stop: asked after every call whether to give up.
-      ahead: told before every call up to which round it will play.
-
-    Returns:
-      The last states, over seeds and numbers.
-
-    Raises:
-      Stopped: if asked to.
+      rows: what is told of every evaluation, a row for each point.
+      rounds: what is told how many more rounds are done, of all points together.
+      stop: what is asked after every call whether to raise `Stopped`.
+      ahead: what is told before every call up to which round it will play.
     """
     config, count = outline.group.config, len(outline.group.points)
     notes = Notes(
