@@ -23,13 +23,22 @@ from fl_sketch.models.convolution import Conv, max_pool
 
 
 def logistic(classes: int) -> nn.Module:
-    """Multinomial logistic regression on flattened inputs, from zero."""
+    """Multinomial logistic regression on flattened inputs, from zero.
+
+    Args:
+      classes: logits an input.
+    """
     validate.at_least_one(classes=classes)
     return Logistic(classes)
 
 
 def mlp(classes: int, *, hidden: Sequence[int] = (200, 200)) -> nn.Module:
-    """Dense layers on flattened inputs, of `hidden` sizes, each followed by relu."""
+    """Dense layers on flattened inputs, each but the last followed by relu.
+
+    Args:
+      classes: logits an input.
+      hidden: the sizes of the layers before the last; may be empty.
+    """
     validate.at_least_one(classes=classes)
     if not isinstance(hidden, Sequence):
         msg = f"Expected hidden to be a sequence of sizes, got hidden={hidden!r}."
@@ -42,6 +51,9 @@ def mlp(classes: int, *, hidden: Sequence[int] = (200, 200)) -> nn.Module:
 def lenet(classes: int) -> nn.Module:
     """LeNet-5 with relu and max pooling: 61,706 parameters on 28x28x1.
 
+    Args:
+      classes: logits an image.
+
     Reference: LeCun et al. (1998), with the changes that became usual.
     """
     validate.at_least_one(classes=classes)
@@ -53,6 +65,9 @@ def sigmoid_lenet(classes: int) -> nn.Module:
 
     Weights begin uniform in [-0.5, 0.5]; 13,426 parameters on 28x28x1.
 
+    Args:
+      classes: logits an image.
+
     Reference: Zhu et al. (2019), Deep Leakage from Gradients, section 4.1.
     """
     validate.at_least_one(classes=classes)
@@ -60,7 +75,12 @@ def sigmoid_lenet(classes: int) -> nn.Module:
 
 
 def cnn(classes: int, *, hidden: int = 128) -> nn.Module:
-    """Two 3x3 convolutions (32, 64), a pool, dense `hidden`: 1,626,442 on 32x32x3."""
+    """Two 3x3 convolutions (32, 64), a pool, a dense layer: 1,626,442 on 32x32x3.
+
+    Args:
+      classes: logits an image.
+      hidden: the size of the dense layer before the last.
+    """
     validate.at_least_one(classes=classes, hidden=hidden)
     return Cnn(classes, hidden)
 
@@ -83,13 +103,17 @@ def resnet(classes: int, *, width: int = 16, blocks: int = 3) -> nn.Module:
 
 
 class Logistic(nn.Module):
-    """See `logistic`."""
+    """The module of `logistic`.
+
+    Attributes:
+      classes: logits an input.
+    """
 
     classes: int
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Returns the logits."""
+        """Returns logits [batch, classes] of float inputs [batch, ...]."""
         return ByClass(self.classes, name="dense")(_flat(inputs))
 
 
@@ -99,13 +123,16 @@ class ByClass(nn.Module):
     Products whose rows are a few numbers long are slow on CPUs, as the gradient of
     a kernel stored (inputs, classes) is. A step on 20 images of 28x28 takes 8.6
     us this way and 17.7 us that way (CPU time of one core, median of 9, jax 0.10.2).
+
+    Attributes:
+      classes: the layer's outputs.
     """
 
     classes: int
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns the logits."""
+        """Returns the layer's output [batch, classes] of `x` [batch, inputs]."""
         zeros = nn.initializers.zeros
         kernel = self.param("kernel", zeros, (self.classes, x.shape[-1]))
         bias = self.param("bias", zeros, (self.classes,))
@@ -113,14 +140,19 @@ class ByClass(nn.Module):
 
 
 class Mlp(nn.Module):
-    """See `mlp`."""
+    """The module of `mlp`.
+
+    Attributes:
+      classes: logits an input.
+      hidden: the sizes of the layers before the last.
+    """
 
     classes: int
     hidden: tuple[int, ...]
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Returns the logits."""
+        """Returns logits [batch, classes] of float inputs [batch, ...]."""
         x = _flat(inputs)
         for number, size in enumerate(self.hidden, start=1):
             x = nn.relu(nn.Dense(size, name=f"dense{number}")(x))
@@ -128,13 +160,17 @@ class Mlp(nn.Module):
 
 
 class LeNet(nn.Module):
-    """See `lenet`."""
+    """The module of `lenet`.
+
+    Attributes:
+      classes: logits an image.
+    """
 
     classes: int
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Returns the logits."""
+        """Returns logits [batch, classes] of float images in NHWC order."""
         x = nn.relu(Conv(6, (5, 5), padding="SAME", name="conv1")(_images(inputs)))
         x = max_pool(x)
         x = nn.relu(Conv(16, (5, 5), padding="VALID", name="conv2")(x))
@@ -145,13 +181,17 @@ class LeNet(nn.Module):
 
 
 class SigmoidLeNet(nn.Module):
-    """See `sigmoid_lenet`."""
+    """The module of `sigmoid_lenet`.
+
+    Attributes:
+      classes: logits an image.
+    """
 
     classes: int
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Returns the logits."""
+        """Returns logits [batch, classes] of float images in NHWC order."""
         wide = {"kernel_init": _wide, "bias_init": _wide}
         x = _images(inputs)
         for number, strides in enumerate((2, 2, 1), start=1):
@@ -165,14 +205,19 @@ def _wide(key: jax.Array, shape: Sequence[int], dtype=jnp.float32) -> jax.Array:
 
 
 class Cnn(nn.Module):
-    """See `cnn`."""
+    """The module of `cnn`.
+
+    Attributes:
+      classes: logits an image.
+      hidden: the size of the dense layer before the last.
+    """
 
     classes: int
     hidden: int
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Returns the logits."""
+        """Returns logits [batch, classes] of float images in NHWC order."""
         x = nn.relu(Conv(32, (3, 3), padding="VALID", name="conv1")(_images(inputs)))
         x = nn.relu(Conv(64, (3, 3), padding="VALID", name="conv2")(x))
         x = _flat(max_pool(x))
@@ -181,7 +226,13 @@ class Cnn(nn.Module):
 
 
 class ResNet(nn.Module):
-    """See `resnet`."""
+    """The module of `resnet`.
+
+    Attributes:
+      classes: logits an image.
+      width: channels of the first of three stages.
+      blocks: residual blocks a stage.
+    """
 
     classes: int
     width: int
@@ -189,7 +240,7 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Returns the logits."""
+        """Returns logits [batch, classes] of float images in NHWC order."""
         x = _conv(self.width, "conv")(_images(inputs))
         x = nn.relu(_normalised(x, "norm"))
         for stage in range(3):
@@ -201,14 +252,19 @@ class ResNet(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two convolutions beside a shortcut that pads channels with zeros."""
+    """Two convolutions beside a shortcut that pads channels with zeros.
+
+    Attributes:
+      features: channels of the output, no fewer than those of the input.
+      strides: strides of the first convolution and of the shortcut.
+    """
 
     features: int
     strides: int
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns the block's output."""
+        """Returns the block's output of `x`, both in NHWC order."""
         y = _conv(self.features, "conv1", self.strides)(x)
         y = nn.relu(_normalised(y, "norm1"))
         y = _normalised(_conv(self.features, "conv2")(y), "norm2")

@@ -40,7 +40,7 @@ class Loss(NamedTuple):
         so an evaluation over padded batches is exact.
     """
 
-    init: Callable[[Key, jax.Array], Tree]
+    init: Callable[[Key, jax.Array | jax.ShapeDtypeStruct], Tree]
     value: Callable[..., jax.Array]
     metrics: Callable[..., dict[str, jax.Array]]
 
@@ -67,7 +67,7 @@ def classification(
     """Returns the cross-entropy of a model's logits with integer labels.
 
     With smoothing a and C classes the target of label y is (1 - a) e_y + a/C; the
-    decay adds weight_decay/2 |params|^2, so that its gradient is weight_decay times
+    decay adds `weight_decay/2 |params|^2`, so that its gradient is weight_decay times
     the parameters. Both belong to what is trained and not to what is reported:
     `metrics` gives the plain cross-entropy, comparable between settings. Labels may
     have any shape whose predictions the model gives (an example, or each place of a
@@ -77,7 +77,7 @@ def classification(
     Args:
       model: a flax module from inputs to logits, its parameters its only state.
       label_smoothing: a, in [0, 1]. May be traced, for a sweep.
-      weight_decay: at least 0. May be traced, for a sweep.
+      weight_decay: the factor of the decay, at least 0. May be traced, for a sweep.
       padding: a label that does not count, after the end of a text; or None.
     """
     validate.in_range(0, 1, label_smoothing=label_smoothing)

@@ -79,7 +79,7 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """Returns the options of a model.
+    """Returns the options of the model of that `name`, one of `MODELS`.
 
     >>> options_of("resnet")
     ('width', 'blocks')

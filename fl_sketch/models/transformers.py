@@ -85,7 +85,15 @@ def language_model(
 
 
 class Vit(nn.Module):
-    """See `vit`."""
+    """The module of `vit`.
+
+    Attributes:
+      classes: logits an image.
+      patch: height and width of a patch.
+      width: the width of a token.
+      depth: blocks.
+      heads: the number of heads of attention.
+    """
 
     classes: int
     patch: int
@@ -95,14 +103,22 @@ class Vit(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
-        """Returns the logits."""
+        """Returns logits [batch, classes] of float `images` in NHWC order."""
         x = nn.Dense(self.width, name="patches")(_patches(images, self.patch))
         x = _blocks(self, x, mask=None)
         return nn.Dense(self.classes, name="dense")(x.mean(1))
 
 
 class Transformer(nn.Module):
-    """See `transformer`."""
+    """The module of `transformer`.
+
+    Attributes:
+      classes: logits a sentence.
+      vocabulary: how many tokens there are, `PAD` included.
+      width: the width of a token.
+      depth: blocks.
+      heads: the number of heads of attention.
+    """
 
     classes: int
     vocabulary: int
@@ -112,7 +128,7 @@ class Transformer(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Returns the logits of each text."""
+        """Returns logits [batch, classes] of `tokens`, integers [batch, length]."""
         x, there = _embedded(tokens, self.vocabulary, self.width), _there(tokens)
         x = _blocks(self, x, mask=there[:, None, None, :])
         weights = there / jnp.maximum(there.sum(1, keepdims=True), 1)
@@ -120,7 +136,14 @@ class Transformer(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """See `language_model`."""
+    """The module of `language_model`.
+
+    Attributes:
+      classes: how many tokens there are, going in and coming out.
+      width: the width of a token.
+      depth: blocks.
+      heads: the number of heads of attention.
+    """
 
     classes: int
     width: int
@@ -129,20 +152,29 @@ class LanguageModel(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Returns the logits of what comes next, at each place."""
+        """Returns logits [batch, length, classes] of the token after each of `tokens`."""
         x = _embedded(tokens, self.classes, self.width)
         x = _blocks(self, x, mask=nn.make_causal_mask(tokens))
         return nn.Dense(self.classes, name="dense")(x)
 
 
 class Block(nn.Module):
-    """Attention and two dense layers, each beside a shortcut."""
+    """Attention and two dense layers, each beside a shortcut.
+
+    Attributes:
+      heads: the number of heads of attention.
+    """
 
     heads: int
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
-        """Returns the block's output."""
+        """Returns the block's output of tokens `x`, of the same shape.
+
+        Args:
+          x: tokens [batch, length, width].
+          mask: bool, which places a place may look at; None: all.
+        """
         attend = nn.MultiHeadDotProductAttention(self.heads, name="attention")
         x = x + attend(nn.LayerNorm(name="norm1")(x), mask=mask)
         y = nn.LayerNorm(name="norm2")(x)

@@ -28,8 +28,8 @@ def clipped_error(
     """Returns the right side of Theorem 2, A + B.
 
     Its left side is a mean over clients and rounds: (2 - rho E / alpha - (rho E /
-    alpha)^2) (f_i(w) - f_i(w*)) where client i is not clipped, and 3 C |u_i| / (8 L
-    E^2) where it is. In B every client counts as not clipped, which is its most.
+    alpha)^2) (f_i(w) - f_i(w*)) where client i is not clipped, and `3 C |u_i| / (8 L
+    E^2)` where it is. In B every client counts as not clipped, which is its most.
 
     Args:
       rho: the privacy term, (z / r) sqrt(d / K) for noise z C on the sum of r clients
@@ -39,8 +39,8 @@ def clipped_error(
       smoothness: L of every client's loss.
       steps: E, local.
       threshold: C.
-      distance: |w0 - w*|^2.
-      gap: Delta, the largest f_i(w*) - min f_i of a client.
+      distance: `|w0 - w*|^2`.
+      gap: Delta, the largest `f_i(w*) - min f_i` of a client.
     """
     start = threshold / steps * (smoothness * distance / gamma + gamma / smoothness)
     return rho * (start + 3 * steps * gap / (2 * alpha))
@@ -60,13 +60,25 @@ def clipped(
 ) -> Bound:
     """Returns step, rounds and bits to an error <= target, Das et al.'s Theorem 2.
 
-    gamma = L |w0 - w*| makes A least; alpha is the smallest with A + B <= target.
-    More rounds cannot lower A = 2 C/E |w0 - w*| rho: noise grows with them. The
-    arguments are those of `clipped_error`; `clients` is r. Theorem 4, of normalised
-    updates, bounds its error by 1 / |u_i|, which is not known before a run.
+    `gamma = L |w0 - w*|` makes A least; alpha is the smallest with A + B <= target.
+    More rounds cannot lower `A = 2 C/E |w0 - w*| rho`: noise grows with them. Theorem
+    4, of normalised updates, bounds its error by `1 / |u_i|`, which is not known before
+    a run.
+
+    Args:
+      target: the error, in the terms of `clipped_error`.
+      rho: the privacy term, as in `clipped_error`.
+      smoothness: L of every client's loss.
+      steps: E, local.
+      threshold: C.
+      distance: `|w0 - w*|^2`.
+      gap: Delta, the largest `f_i(w*) - min f_i` of a client.
+      clients: r, the clients expected in a round; for the bits.
+      d: the number of parameters, for the bits.
 
     Raises:
       Unreachable: for a target that A exceeds, or a threshold below the theorem's.
+      ValueError: for a constant that must be above 0 and is not.
     """
     positive(target=target, rho=rho, smoothness=smoothness, distance=distance)
     positive(threshold=threshold, steps=steps)

@@ -40,15 +40,15 @@ def fedsketch(
       objective: "nonconvex", "pl" (Polyak-Lojasiewicz, or strongly convex) or
         "convex".
       variant: "privix" or "heaprix".
-      target: on the mean |grad|^2 if not convex, else on E f(w) - f(w*).
+      target: the error: the mean `|grad|^2` if not convex, else E f(w) - f(w*).
       smoothness: L.
       condition: kappa = L / mu of a PL loss.
       clients: k a round; of Theorem 3, all p of them.
       d: parameters.
       cols: m, of the count sketch.
       server_rate: gamma, at least the number of clients.
-      delta: how likely the sketch is to fail.
-      tracking: FedSKETCHGATE (Theorem 3), for clients that differ.
+      delta: the chance that the sketch fails.
+      tracking: whether it is FedSKETCHGATE (Theorem 3), for clients that differ.
     """
     validate.one_of(OBJECTIVES, objective=objective)
     validate.one_of(VARIANTS, variant=variant)

@@ -17,11 +17,17 @@ EMBEDDING = {
 
 
 def alpha(operator: str, d: int, b: int) -> float:
-    """Returns alpha with E|R^T R x|^2 <= (1 + alpha) |x|^2, as Song's Theorem 4.2.
+    """Returns alpha with `E|R^T R x|^2 <= (1 + alpha) |x|^2`, as Song's Theorem 4.2.
 
     Table 1 for the operators of the paper; exactly d/b - 1 for uniform sampling,
     which is not in it, and 0 for the identity. The exact values stand in
     `tests/oracles/closed_forms.py` and are smaller.
+
+    Args:
+      operator: a name as configs have it: one of `EMBEDDING`, "uniform_sampling" or
+        "identity".
+      d: parameters.
+      b: numbers a message holds.
     """
     if operator == "identity" or b >= d and operator == "uniform_sampling":
         return 0.0
@@ -39,7 +45,13 @@ SONG = (
 
 
 def largest_step(*, smoothness: float, steps: int, alpha: float) -> float:
-    """Returns 1 / (8 (1 + alpha) L K), the largest step of Theorems 5.1 and 5.3."""
+    """Returns 1 / (8 (1 + alpha) L K), the largest step of Theorems 5.1 and 5.3.
+
+    Args:
+      smoothness: L of every client's loss.
+      steps: K, local.
+      alpha: the operator's, see `alpha`.
+    """
     positive(smoothness=smoothness, steps=steps)
     return 1 / (8 * (1 + alpha) * smoothness * steps)
 
@@ -56,7 +68,7 @@ def strongly_convex_error(
 ) -> float:
     """Returns the bound on E f(w) - f(w*) after some rounds, Song's Theorem 5.1.
 
-    L/2 |w0 - w*|^2 e^(-mu eta T) + 4 eta^2 L^2 K^3 sigma^2 / mu, for a step of at
+    `L/2 |w0 - w*|^2 e^(-mu eta T) + 4 eta^2 L^2 K^3 sigma^2 / mu`, for a step of at
     most `largest_step`. The formal version is Theorem F.9.
 
     Args:
@@ -65,8 +77,8 @@ def strongly_convex_error(
       steps: K, local.
       smoothness: L of every client's loss.
       convexity: mu > 0 of every client's loss.
-      distance: |w0 - w*|^2.
-      spread: sigma^2, the mean over clients of |grad f_c(w*)|^2; 0 if all have their
+      distance: `|w0 - w*|^2`.
+      spread: sigma^2, the mean over clients of `|grad f_c(w*)|^2`; 0 if all have their
         minimum in one place.
     """
     positive(convexity=convexity)
@@ -86,8 +98,16 @@ def convex_error(
 ) -> float:
     """Returns the bound on E f(average) - f(w*), Song's Theorem 5.3.
 
-    4 |w0 - w*|^2 / (eta K T) + 32 eta^2 L K^2 sigma^2, of the average of all clients'
-    parameters over all steps. The arguments are those of `strongly_convex_error`.
+    `4 |w0 - w*|^2 / (eta K T) + 32 eta^2 L K^2 sigma^2`, of the average of all clients'
+    parameters over all steps.
+
+    Args:
+      step: eta of the clients.
+      rounds: T.
+      steps: K, local.
+      smoothness: L of every client's loss.
+      distance: `|w0 - w*|^2`.
+      spread: sigma^2, the mean over clients of `|grad f_c(w*)|^2`.
     """
     first = 4 * distance / (step * steps * rounds)
     return first + 32 * step**2 * smoothness * steps**2 * spread
@@ -111,6 +131,17 @@ def strongly_convex(
     and the rounds after which the rest is (the proof of Theorem F.10). One local
     step is best. For a target not too small the rounds grow like 1 + alpha ~ d/b and
     the bits, rounds times b, do not grow as b shrinks.
+
+    Args:
+      target: the error E f(w) - f(w*).
+      smoothness: L of every client's loss.
+      convexity: mu > 0 of every client's loss.
+      distance: `|w0 - w*|^2`.
+      spread: sigma^2, the mean over clients of `|grad f_c(w*)|^2`.
+      alpha: the operator's, see `alpha`.
+      clients: how many there are; all take part in every round.
+      b: numbers a message holds.
+      steps: K, local.
     """
     positive(target=target, convexity=convexity, distance=distance)
     step = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)
@@ -144,6 +175,16 @@ def convex(
 
     As `strongly_convex`, with both terms of Theorem 5.3 at most half the target (the
     proof of Theorem F.8).
+
+    Args:
+      target: the error E f(average) - f(w*).
+      smoothness: L of every client's loss.
+      distance: `|w0 - w*|^2`.
+      spread: sigma^2, the mean over clients of `|grad f_c(w*)|^2`.
+      alpha: the operator's, see `alpha`.
+      clients: how many there are; all take part in every round.
+      b: numbers a message holds.
+      steps: K, local.
     """
     positive(target=target, distance=distance)
     step = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)
