@@ -38,9 +38,9 @@ class Attack(NamedTuple):
       batch: how many a client has.
       clients: the number of clients of whose messages only the mean is seen.
       optimizer: one of `gradient_inversion.OPTIMIZERS`.
-      steps: iterations.
+      steps: the number of iterations.
       rate: the rate of gd and adam.
-      restarts: starts, of which the best is taken.
+      restarts: the number of starts, of which the best is taken.
       smoothness: the weight of the total variation.
       labels: "given", or "tried": all of them, and the best taken; for one image.
       known_key: whether the attacker has the round's key.
@@ -64,8 +64,8 @@ class Result(NamedTuple):
     Attributes:
       true: the images, shape=(images, height, width, channels).
       found: what the attacker has of them.
-      mismatch: how far from the message it saw, one for each attack.
-      curve: the same in every iteration, shape=(attacks, steps).
+      mismatch: `|m(z) - s|^2 / |s|^2` of these, shape=(attacks,).
+      curve: what was minimised, in every iteration, shape=(attacks, steps).
       psnr: the PSNR of every image, in decibels.
       ssim: the SSIM of every image.
       mse: the mean squared error of every image.
@@ -91,8 +91,8 @@ class Scene(NamedTuple):
       silent: the same without noise, which the attacker does not know.
       server: what clients fetch: fresh weights.
       key: the key of the run.
-      images: shape=(attacks, images, height, width, channels), in [0, 1].
-      targets: shape=(attacks, images).
+      images: the true ones, shape=(attacks, images, height, width, channels), in [0, 1].
+      targets: their labels, shape=(attacks, images).
       clients: the number of clients of an attack, whose images are as many.
       steps: the number of a client's steps.
     """
@@ -108,7 +108,7 @@ class Scene(NamedTuple):
     steps: int
 
     def keys(self, number: jax.typing.ArrayLike, *, known: bool = True) -> Keys:
-        """Returns the keys of an attack, or what one takes for them who does not know.
+        """Returns the keys of attack `number`; unless `known`, what one takes for them.
 
         Each has a round of its own, so that hashes and noise are drawn
         anew for every attack, as the intervals over attacks want it.
@@ -121,11 +121,18 @@ class Scene(NamedTuple):
         return apart(self.key, Purpose.ATTACK)
 
     def view(self, keys: Keys, labels: jax.Array) -> inversion.View:
-        """Returns images -> the message of those who have them, before noise."""
+        """Returns images -> the message of those who have them, before noise.
+
+        `keys` are those of the round and `labels` those of the images, or what the
+        attacker takes for them.
+        """
         return self._view(self.silent, keys, labels)
 
     def seen(self, images: jax.Array, keys: Keys, labels: jax.Array) -> Message:
-        """Returns the message as the attacker sees it, with all its noise."""
+        """Returns the message as the attacker sees it, with all its noise.
+
+        The `images` of all clients in order, `keys` and `labels` are the true ones.
+        """
         message = self._view(self.algorithm, keys, labels)(images)
         return inversion.released(self.algorithm, message, keys)
 
@@ -168,6 +175,13 @@ def scene_of(
 ) -> Scene:
     """Returns a config with the first of its test images dealt to clients.
 
+    Args:
+      config: whose messages are attacked.
+      data_dir: the folder of raw data sets.
+      images: the number of images, a multiple of `batch` times `clients`.
+      batch: the number of images of a client.
+      clients: the number of clients of an attack.
+
     Raises:
       ValueError, TypeError, FileNotFoundError: in one line.
     """
@@ -198,7 +212,12 @@ def scene_of(
 
 
 def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Result:
-    """Runs an attack on a config.
+    """Returns what an attack on a config finds.
+
+    Args:
+      config: whose messages are attacked.
+      attack: what the attacker does and knows.
+      data_dir: the folder of raw data sets.
 
     Raises:
       ValueError, TypeError, FileNotFoundError: in one line.
@@ -245,7 +264,7 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
 
 
 def has_one_key(config: ConfigDict) -> bool:
-    """Returns whether the hashes of all rounds come from a key that is in the code."""
+    """Returns whether a config's hashes all come from one key that is in the code."""
     return config.sketch.stored or catalog.method(config.algorithm).one_key
 
 
@@ -305,7 +324,7 @@ def row(result: Result) -> dict[str, Any]:
 
 
 def verdict(found: Mapping[str, Any]) -> str:
-    """Returns what the numbers mean, in a line."""
+    """Returns what the numbers `found`, made by `row`, mean, in a line."""
     share = f"{100 * found['recovered']:.0f}% of {found['images']} images"
     numbers = (
         f"median PSNR {found['psnr_median']:.1f} dB, SSIM {found['ssim_mean']:.2f}; "
@@ -319,7 +338,13 @@ def verdict(found: Mapping[str, Any]) -> str:
 
 
 def draw(results: Mapping[str, Result], path, most: int = 8) -> None:
-    """Draws images, true ones first, and what was found with every setting."""
+    """Draws images, true ones first, and what was found with every setting.
+
+    Args:
+      results: what came of the attacks on each setting, by its name.
+      path: the path of the picture.
+      most: the number of images to draw, the first ones, if there are so many.
+    """
     from matplotlib.figure import Figure  # takes a second to import
 
     first = next(iter(results.values()))
@@ -342,6 +367,8 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path) -> None:
     """Draws PSNR against every key that takes several numbers, if any does.
 
     A line for each setting of all other keys; the range is the interval of the mean.
+    Each of the `rows` has the keys of a setting, and then its numbers as in `row`.
+    Without such a key there is no picture at `path`.
     """
     from matplotlib.figure import Figure  # takes a second to import
 

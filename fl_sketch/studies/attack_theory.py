@@ -1,6 +1,6 @@
 """Theorem 7.5 on an own config: the rate it promises, and the rate that is measured.
 
-The theorem is about plain gradient descent on |m(z) - s|^2. Its constants are taken
+The theorem is about plain gradient descent on `|m(z) - s|^2`. Its constants are taken
 around the true images, in a ball that descent begins in and stays in, and descent is
 run with the step that the theorem admits. Where the constants promise nothing, or a
 step too short to be seen in float32, the row says so: gamma is 0 or tiny.
@@ -32,7 +32,7 @@ class Row(NamedTuple):
     """One image's constants and rates.
 
     Attributes:
-      image: which.
+      image: its number among the test images.
       numbers: the length of the message.
       hessian_1: the pseudo-Hessian's smallest singular value: of the unsketched
         message's Jacobian by the pixels.
@@ -78,7 +78,7 @@ def rows(
     Args:
       config: whose messages are attacked.
       data_dir: the folder of raw data sets.
-      images: how many.
+      images: how many, the first ones.
       steps: the number of steps of gradient descent.
 
     Raises:

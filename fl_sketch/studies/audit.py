@@ -41,9 +41,9 @@ class Audit(NamedTuple):
     """How much is tried.
 
     Attributes:
-      trials: runs of each world of the game.
+      trials: how many runs of the game each world has.
       rounds: the number of rounds of the game.
-      canaries: among the clients of a run; 0: no such run.
+      canaries: how many are among the clients of a run; 0: no such run.
       repetitions: the number of times that this run is played.
       confidence: the confidence in every bound.
     """
@@ -56,15 +56,19 @@ class Audit(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What an audit found, beside the claim."""
+    """What an audit of `what` found in `seconds`, beside the claim at `delta`.
+
+    `found_epsilon` is a lower bound, with this `confidence`, on the true epsilon, of
+    which `claimed_epsilon` is said. `most_epsilon` is what so many `trials` could show.
+    """
 
     what: str
     claimed_epsilon: float
     delta: float
-    found_epsilon: float  # a lower bound
+    found_epsilon: float
     confidence: float
     trials: int
-    most_epsilon: float  # that so many trials could have found
+    most_epsilon: float
     seconds: float
 
     @property
@@ -74,7 +78,7 @@ class Row(NamedTuple):
 
 
 def check(audit: Audit) -> None:
-    """Raises a ValueError, in one line, for an audit that cannot be made."""
+    """Raises a ValueError, in one line, for an `audit` that cannot be made."""
     validate.at_least_one(
         trials=audit.trials, rounds=audit.rounds, repetitions=audit.repetitions
     )
@@ -130,7 +134,7 @@ def line(row: Row) -> str:
 
 
 def verdict(row: Row) -> str:
-    """Returns what a broken claim is told."""
+    """Returns what is said of a row whose claim is broken."""
     return (
         f"{row.what}: epsilon is at least {row.found_epsilon:.4g}, with "
         f"{row.confidence:.0%} confidence, and {row.claimed_epsilon:.4g} is claimed at "
@@ -144,7 +148,7 @@ def play(config: ConfigDict, program: Program, audit: Audit) -> Row:
     It has as many exchanges as the engine makes, whatever was claimed of them.
 
     Args:
-      config: checked.
+      config: the config, checked.
       program: the config's program.
       audit: how much is tried.
     """
@@ -267,7 +271,7 @@ def with_canaries(config: ConfigDict, program: Program, audit: Audit) -> Row:
     so many more canaries, each of which takes part in one of them only.
 
     Args:
-      config: checked.
+      config: the config, checked.
       program: the config's program.
       audit: how much is tried.
     """

@@ -36,10 +36,16 @@ def extract(
       splits: the images to train and to test on.
       width: how many features.
       epochs: the number of passes of training on the first half.
-      batch: images a step.
+      batch: the number of images of a step.
       rate: the rate of Adam.
       seed: the seed of weights and batches.
-      say: prints a line an epoch.
+      say: what prints a line, one an epoch.
+
+    Returns:
+      Examples whose inputs are float32 [n, width], for training and for testing.
+
+    Raises:
+      ValueError: for data that are not images, or fewer than a batch has.
     """
     validate.at_least_one(width=width, epochs=epochs, batch=batch)
     if splits.train.inputs.ndim != 4:
@@ -58,7 +64,7 @@ def extract(
             normalise(inputs),
             capture_intermediates=lambda module, _: module.name == LAYER,
         )
-        return jax.nn.relu(seen["intermediates"][LAYER]["__call__"][0])
+        return jax.nn.relu(seen["intermediates"][LAYER]["__call__"][0])  # pyright: ignore[reportArgumentType]
 
     def of(examples: Examples) -> Examples:
         starts = range(0, len(examples.targets), BLOCK)

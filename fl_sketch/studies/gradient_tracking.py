@@ -29,40 +29,64 @@ Variants = tuple[Made, Mapping[str, float]]  # and the gains it is tried with
 
 
 class Problem(NamedTuple):
-    """Clients with diagonal quadratics, and how they work on them."""
+    """Clients with diagonal quadratics, and how they work on them.
 
-    curvature: jax.Array  # q, shape=(clients, d)
-    optima: jax.Array  # o, shape=(clients, d)
-    rate: float  # eta of the local steps
-    steps: int  # tau
+    Attributes:
+      curvature: q, shape=(clients, d).
+      optima: o, shape=(clients, d).
+      rate: eta of the local steps.
+      steps: tau, the number of local steps.
+    """
+
+    curvature: jax.Array
+    optima: jax.Array
+    rate: float
+    steps: int
 
     def loss(self, params: jax.Array, client: jax.Array) -> jax.Array:
-        """Returns the loss of a client."""
+        """Returns the loss at `params` of a client, whose number may be traced."""
         off = params - self.optima[client]
         return jnp.sum(self.curvature[client] * off**2) / 2
 
     @property
     def minimum(self) -> jax.Array:
-        """Of the mean of all losses."""
+        """The minimum of the mean of all losses, shape=(d,)."""
         pulls = (self.curvature * self.optima).sum(0)
         return pulls / self.curvature.sum(0)
 
 
 class Row(NamedTuple):
-    """What one algorithm came to."""
+    """What one algorithm came to.
+
+    Attributes:
+      algorithm: the name of the algorithm.
+      query: what a sketch is read by, median or mean of its rows; empty: no sketch.
+      variates: the gain of the variates; empty: there are none.
+      server_rate: the best of the rates that were tried.
+      distance: `|x - x*| / |x*|` at the end; NaN: it diverged with all rates.
+      of_fedavg: the same over FedAvg's.
+    """
 
     algorithm: str
-    query: str  # how a sketch is read: median or mean of its rows; empty: no sketch
-    variates: str  # their gain; empty: none
-    server_rate: float  # the best
-    distance: float  # |x - x*| / |x*| at the end; NaN: diverged with all
-    of_fedavg: float  # the same over FedAvg's
+    query: str
+    variates: str
+    server_rate: float
+    distance: float
+    of_fedavg: float
 
 
 def problem(
     *, d: int, clients: int, rate: float = 0.1, steps: int = 5, seed: int = 0
 ) -> Problem:
-    """Returns clients with curvatures from 0.5 to 1.5 and optima of their own."""
+    """Returns clients with curvatures from 0.5 to 1.5 and optima of their own.
+
+    Args:
+      d: the number of parameters.
+      clients: the number of clients.
+      rate: eta of the local steps.
+      steps: tau, the number of local steps.
+      seed: the seed of curvatures and optima.
+    """
     validate.at_least_one(d=d, clients=clients, steps=steps)
     keys = jax.random.split(jax.random.key(seed), 2)
     curvature = jax.random.uniform(keys[0], (clients, d), minval=0.5, maxval=1.5)
@@ -79,7 +103,7 @@ def measure(
       task: the problem.
       rows: the number of rows of the count sketch.
       cols: the number of its columns; HEAPRIX sends as many heavy coordinates.
-      rounds: with all clients.
+      rounds: the number of rounds, all with all clients.
       server_rates: the rates to choose from.
     """
     plain = None
@@ -147,7 +171,7 @@ def _over(run: Callable, gains: jax.Array, server_rates: jax.Array) -> jax.Array
 
 
 def _gap(task: Problem, made: Made, rounds: int, gain, server_rate) -> jax.Array:
-    """Returns |x - x*| / |x*| after all rounds."""
+    """Returns `|x - x*| / |x*|` after all rounds."""
     clients, d = task.optima.shape
 
     def fetch(data, client, plan, key):

@@ -43,12 +43,16 @@ def of_run(
 
     Args:
       workdir: the folder of a run.
-      defaults: every key that a config may have.
+      defaults: a config with every key that one may have.
       data_dir: the folder of raw data sets.
       examples: the number of examples of the training set, in batches of `BATCH`.
-      probes: random vectors.
+      probes: the number of random vectors.
       steps: the number of steps of Lanczos.
-      say: prints a line.
+      say: what prints a line.
+
+    Raises:
+      ValueError, FileNotFoundError: in one line, for a folder without a run, data that
+        are not there, or more examples than the training set has.
     """
     config = config_of(workdir, defaults)
     splits = choices.splits_of(config, data_dir)
@@ -81,7 +85,16 @@ def of_run(
 
 
 def config_of(workdir: str, defaults: ConfigDict) -> ConfigDict:
-    """Returns the config of the run in a folder."""
+    """Returns the config of the run in a folder.
+
+    Args:
+      workdir: the folder.
+      defaults: a config with every key that one may have, and their values where the
+        run's does not say them.
+
+    Raises:
+      ValueError: for a folder without a run, or with one of other keys.
+    """
     path = pathlib.Path(workdir) / "config.json"
     if not path.is_file():
         msg = f"Expected workdir to be the folder of a run, got workdir={workdir}."
@@ -101,7 +114,13 @@ def config_of(workdir: str, defaults: ConfigDict) -> ConfigDict:
 def models_of(
     workdir: str, config: ConfigDict, data_dir: str | None
 ) -> Iterator[tuple[int, Tree]]:
-    """Yields (round, parameters): the start, and every checkpoint there is."""
+    """Yields (round, parameters): the start, and every checkpoint there is.
+
+    Args:
+      workdir: the folder of the run, which may have kept all checkpoints or a few.
+      config: its config, by which the start is made anew.
+      data_dir: the folder of raw data sets.
+    """
     fresh = begin(build(config, data_dir), config.eval_every)
     yield 0, fresh.state.server.params
     folder = pathlib.Path(workdir) / "checkpoints"
@@ -111,7 +130,13 @@ def models_of(
 
 
 def drawn(train: datasets.Examples, count: int, seed: int) -> datasets.Examples:
-    """Returns batches of different training examples, along a leading axis."""
+    """Returns batches of different training examples, along a leading axis.
+
+    Args:
+      train: the training set.
+      count: the number of examples; what is over after batches of `BATCH` is left out.
+      seed: the seed of the choice.
+    """
     validate.at_least_one(examples=count)
     batch = min(BATCH, count)
     order = np.random.default_rng(seed).permutation(len(train.targets))
@@ -123,7 +148,12 @@ def drawn(train: datasets.Examples, count: int, seed: int) -> datasets.Examples:
 
 
 def draw(found: dict[int, spectrum.Spectrum], path: str | os.PathLike) -> None:
-    """Draws densities, intrinsic dimension and top eigenvalue over training."""
+    """Draws densities, intrinsic dimension and top eigenvalue over training.
+
+    Args:
+      found: the spectrum after each round, by the round's number.
+      path: the path of the picture.
+    """
     from matplotlib.figure import Figure  # takes a second to import
 
     figure = Figure(figsize=(12, 3.4), layout="constrained")

@@ -44,9 +44,12 @@ def lines(
 
     Args:
       config: the config of the run.
-      experiment: built from it, not compiled.
+      experiment: what was built from it, not compiled.
       constants: a value for each of `CONSTANTS`.
       graph: the graph of a network without a server, whose nodes are the clients.
+
+    Raises:
+      ValueError: for a graph of another number of nodes.
     """
     said = _costs(config, experiment)
     if graph:
@@ -88,6 +91,11 @@ def promised(
     config: ConfigDict, experiment: Experiment, constants: Constants
 ) -> Bound | None:
     """Returns what the theorem about a config's algorithm gives, or None.
+
+    Args:
+      config: the config of the run.
+      experiment: what was built from it, for the sizes of model and message, and z.
+      constants: a value for each of `CONSTANTS`.
 
     Raises:
       theory.Unreachable: where it gives nothing for these constants.
@@ -180,7 +188,7 @@ THEOREMS: dict[str, Callable[..., Bound | None]] = {
 
 
 def cohort_size(config: ConfigDict) -> int:
-    """Returns how many clients take part in a round, on average."""
+    """Returns how many of a config's clients take part in a round, on average."""
     everyone = config.cohort.sampling == "everyone"
     return config.data.clients if everyone else config.cohort.size
 
@@ -233,8 +241,11 @@ def graph_of(text: str, nodes: int, seed: int) -> Graph:
 
     Args:
       text: "ring", "grid:2x3", "regular:4" or the name of a file of edges.
-      nodes: for those that do not say it.
-      seed: for what is random.
+      nodes: the number of nodes of a ring or a regular graph.
+      seed: the seed of a regular graph.
+
+    Raises:
+      ValueError: in one line, for a text that names no graph.
     """
     kind, _, rest = text.partition(":")
     allowed = "ring, grid:HEIGHTxWIDTH, regular:DEGREE or a file of edges"
@@ -256,6 +267,6 @@ def graph_of(text: str, nodes: int, seed: int) -> Graph:
 
 
 def check(constants: Constants) -> None:
-    """Raises a ValueError for a constant that cannot be."""
+    """Raises a ValueError for constants of which one is negative or not finite."""
     for name, value in constants.items():
         validate.in_range(0, float("inf"), **{name: value})

@@ -22,26 +22,46 @@ STARTS = {"w* + z": 1.0, "w* + z/5": 0.2}
 
 
 class Problem(NamedTuple):
-    """The clients' losses, and what can be worked out of them."""
+    """The clients' losses, and what can be worked out of them.
 
-    roots: jax.Array  # A, shape=(clients, d, rank)
-    optima: jax.Array  # w_i, shape=(clients, d)
-    optimum: jax.Array  # w*, of the mean loss, shape=(d,)
-    offset: jax.Array  # z, shape=(d,)
+    Attributes:
+      roots: A, shape=(clients, d, rank).
+      optima: `w_i`, shape=(clients, d).
+      optimum: `w*`, the minimum of the mean loss, shape=(d,).
+      offset: z, of which a start is some part away from there, shape=(d,).
+    """
+
+    roots: jax.Array
+    optima: jax.Array
+    optimum: jax.Array
+    offset: jax.Array
 
     def loss(self, params: jax.Array, client: jax.Array) -> jax.Array:
-        """Returns the loss of a client."""
+        """Returns the loss at `params` of a client, whose number may be traced."""
         root = self.roots[client]
         return jnp.sum(((params - self.optima[client]) @ root) ** 2) / 2
 
     def mean_loss(self, params: jax.Array) -> jax.Array:
-        """Returns the mean over clients."""
+        """Returns the mean over clients of their losses at `params`."""
         off = jnp.einsum("cd,cdr->cr", params - self.optima, self.roots)
         return jnp.mean(jnp.sum(off**2, axis=1)) / 2
 
 
 class Settings(NamedTuple):
-    """What the figures vary, and the size of it all; by default the paper's."""
+    """What the figures vary, and the size of it all; by default the paper's.
+
+    Attributes:
+      thresholds: the values of C.
+      rates: the values of eta, the rate of local steps.
+      seeds: the seeds of problems and noise, over which means are taken.
+      rounds: the number of rounds of a run.
+      steps: the number of a client's local steps in a round.
+      clients: the number of clients, all of whom take part.
+      d: the number of parameters.
+      rank: the columns of every A.
+      epsilon: the epsilon that is promised to a client.
+      delta: its delta.
+    """
 
     thresholds: Sequence[float] = (40.0, 50.0, 100.0)
     rates: Sequence[float] = (0.0005, 0.001, 0.002)
@@ -70,7 +90,12 @@ class Settings(NamedTuple):
 
 
 def problem(settings: Settings, seed: int) -> Problem:
-    """Returns the paper's random problem."""
+    """Returns the paper's random problem of these sizes.
+
+    Args:
+      settings: the sizes: clients, d and rank.
+      seed: the seed of all that is random in it.
+    """
     random = np.random.default_rng(seed)
     shape = (settings.clients, settings.d)
     optima = random.normal(size=shape)
@@ -85,17 +110,31 @@ def problem(settings: Settings, seed: int) -> Problem:
 
 
 class Path(NamedTuple):
-    """One run of one algorithm."""
+    """One run of one algorithm.
 
-    excess: np.ndarray  # f(w_k) - f(w*), shape=(rounds + 1,)
-    snr: np.ndarray  # |mean of bounded updates| / |mean noise|, shape=(rounds,)
-    models: np.ndarray  # w_k - w*, shape=(rounds + 1, d)
+    Attributes:
+      excess: `f(w_k) - f(w*)`, shape=(rounds + 1,).
+      snr: the norm of the mean bounded update over that of the noise on it,
+        shape=(rounds,).
+      models: `w_k - w*`, shape=(rounds + 1, d).
+    """
+
+    excess: np.ndarray
+    snr: np.ndarray
+    models: np.ndarray
 
 
 def paths(
     settings: Settings, bound: str, start: str, noise_multiplier: float
 ) -> dict[tuple[float, float, int], Path]:
-    """Returns a run for every (C, eta, seed) of the settings."""
+    """Returns a run for every (C, eta, seed) of the settings.
+
+    Args:
+      settings: the settings.
+      bound: one of `BOUNDS`, what is done to updates.
+      start: one of `STARTS`, where models begin.
+      noise_multiplier: z; the noise on a sum has standard deviation z C.
+    """
     found = {}
     run = jax.jit(functools.partial(_run, settings, bound, noise_multiplier))
     for seed in settings.seeds:
@@ -152,7 +191,11 @@ def rows(
 
     Args:
       settings: the options of the runs.
-      found: `paths` by bound and start.
+      found: `paths` by bound and start, all of both.
+
+    Yields:
+      The settings, and for each bound the last excess and the mean snr; "ratio" is the
+      excess of normalisation over that of clipping.
     """
     for start in STARTS:
         for threshold in settings.thresholds:
@@ -170,7 +213,13 @@ def rows(
 
 
 def draw(settings: Settings, found: Mapping[tuple[str, str], Mapping], path) -> None:
-    """Draws Figures 1 to 3: suboptimality, signal to noise, and two trajectories."""
+    """Draws Figures 1 to 3: suboptimality, signal to noise, and two trajectories.
+
+    Args:
+      settings: the options of the runs.
+      found: `paths` by bound and start, all of both.
+      path: the path of the picture.
+    """
     from matplotlib.figure import Figure  # takes a second to import
 
     columns = len(settings.thresholds)

@@ -26,39 +26,64 @@ HEAD = (
 
 
 class Problem(NamedTuple):
-    """Clients with the losses (x - o)' Q (x - o) / 2, all with one minimum."""
+    """Clients with the losses (x - o)' Q (x - o) / 2, all with one minimum.
 
-    matrices: jax.Array  # Q, shape=(clients, d, d)
-    optimum: jax.Array  # o, shape=(d,)
-    smoothness: float  # L, the largest eigenvalue of all
-    convexity: float  # mu, the smallest
+    Attributes:
+      matrices: Q of each client, shape=(clients, d, d).
+      optimum: o, shape=(d,).
+      smoothness: L, the largest eigenvalue of all Q.
+      convexity: mu, the smallest.
+    """
+
+    matrices: jax.Array
+    optimum: jax.Array
+    smoothness: float
+    convexity: float
 
     def loss(self, params: jax.Array, client: jax.Array) -> jax.Array:
-        """Returns the loss of a client."""
+        """Returns the loss at `params` of a client, whose number may be traced."""
         off = params - self.optimum
         return off @ self.matrices[client] @ off / 2
 
     def excess(self, params: jax.Array) -> jax.Array:
-        """Returns f - f*."""
+        """Returns `f - f*` at `params`, for the mean loss f over clients."""
         off = params - self.optimum
         return off @ self.matrices.mean(0) @ off / 2
 
 
 class Row(NamedTuple):
-    """One size of a message."""
+    """One size of a message.
+
+    Attributes:
+      operator: the name of the sketch operator.
+      b: the numbers of a message.
+      alpha: the operator's, as Song's Theorem 4.2 has it.
+      step: the largest step that Theorem 5.1 admits.
+      rounds: the rounds that were needed, the mean over seeds.
+      half_width: half of Student's 95% interval of that mean.
+      bits: the bits that all clients sent up in them.
+      promised: the bits that Corollary 5.2 says are enough.
+    """
 
     operator: str
     b: int
     alpha: float
     step: float
-    rounds: float  # the mean over seeds
-    half_width: float  # of its interval
-    bits: float  # up, of all clients
-    promised: int  # bits
+    rounds: float
+    half_width: float
+    bits: float
+    promised: int
 
 
 def problem(*, d: int, clients: int, condition: float, seed: int) -> Problem:
-    """Returns quadratics with eigenvalues spread evenly from 1 / condition to 1."""
+    """Returns quadratics with eigenvalues spread evenly from 1 / condition to 1.
+
+    Args:
+      d: the number of parameters.
+      clients: the number of clients, each with axes of its own.
+      condition: L / mu.
+      seed: the seed of the axes and of the optimum.
+    """
     validate.at_least_one(d=d, clients=clients)
     random = np.random.default_rng(seed)
     values = np.linspace(1 / condition, 1, d)
