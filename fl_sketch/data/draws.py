@@ -50,18 +50,27 @@ class Resident(NamedTuple):
 def resident(examples: Any, partition: Partition, *, device=None) -> Resident:
     """Returns the data on a device, or laid out by a sharding.
 
+    Args:
+      examples: a tree of arrays with a row for each example.
+      partition: whose they are.
+      device: a device or a sharding; None: jax's default.
+
     Raises:
       TypeError: for text, which no device holds.
       ValueError: for a partition of other examples, or of 2^31 indices or more.
     """
     check(examples, partition)
-    starts = partition.starts.astype(np.int32)
-    placed = Resident(examples, partition.indices.astype(np.int32), starts)
-    return jax.device_put(placed, device)
+    dealt = (part.astype(np.int32) for part in (partition.indices, partition.starts))
+    return Resident(*jax.device_put((examples, *dealt), device))
 
 
 def check(examples: Any, partition: Partition) -> None:
-    """Raises, as `resident` does, unless batches can be drawn from these."""
+    """Raises, as `resident` does, unless batches can be drawn from `examples`.
+
+    Args:
+      examples: a tree of arrays with a row for each example.
+      partition: whose they are.
+    """
     leaves = jax.tree.leaves(examples)
     if any(leaf.dtype.kind in "OSUT" for leaf in leaves):
         msg = "Expected inputs of numbers, got strings: encode them first."
@@ -89,6 +98,14 @@ def batches(
     """Returns the batches of one client: leaves [steps, batch, ...]; see `draw`.
 
     A client without examples has zeros: it must not learn from another's.
+
+    Args:
+      data: the data set, made by `resident`.
+      key: used up by this call.
+      client: the number of the client; may be traced.
+      steps: how many batches.
+      batch: how many examples each.
+      replacement: a choice as in `draw`.
     """
     drawn = places(
         data.starts, key, client, steps=steps, batch=batch, replacement=replacement
@@ -97,7 +114,10 @@ def batches(
 
 
 def taken(data: Resident, places: jax.Array) -> Any:
-    """Returns the examples at these places of the indices, zeros at negative ones."""
+    """Returns the examples of `data` at these `places` of its indices.
+
+    Zeros stand where a place is negative. The leaves have the axes of `places` first.
+    """
     chosen = jnp.where(places < 0, _NOWHERE, data.indices[places])
     return jax.tree.map(
         lambda leaf: leaf.at[chosen].get(mode="fill", fill_value=0), data.examples
@@ -157,6 +177,17 @@ def places(
     """Returns where in the partition's indices a client's batches are; see `draw`.
 
     Places of a client without examples are negative.
+
+    Args:
+      starts: int32 [clients + 1], as in `Resident`.
+      key: used up by this call.
+      client: the number of the client; may be traced.
+      steps: how many batches.
+      batch: how many examples each.
+      replacement: a choice as in `draw`.
+
+    Returns:
+      int32 [steps, batch].
     """
     start = starts[client]
     size = starts[client + 1] - start
@@ -204,6 +235,9 @@ def index_table(partition: Partition) -> tuple[np.ndarray, np.ndarray]:
 
     The second array says how many entries of a row count; the others repeat the
     client's first example, so that they may be gathered. For small populations only.
+
+    Args:
+      partition: the examples of every client.
 
     Raises:
       ValueError: for a table of more than 2^26 entries.

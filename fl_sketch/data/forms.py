@@ -45,6 +45,10 @@ def form(wanted: str, examples: Any, mesh: jax.sharding.Mesh, batches: str) -> s
 
 
 def room(devices) -> float:
-    """Returns how many bytes of data each of this host's devices may hold."""
+    """Returns how many bytes of data each of this host's `devices` may hold.
+
+    It is `SHARE` of the least that a device has free, or where they use the host's
+    memory an equal part each of `HOST_LIMIT`.
+    """
     own = free_memory.of_devices(devices)
     return HOST_LIMIT / len(devices) if own is None else SHARE * own

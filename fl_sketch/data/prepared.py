@@ -35,7 +35,10 @@ TEST_SPLITS = ("test", "validation")  # the first that a data set has
 
 
 def cache_folder(tfds_dir: str | os.PathLike | None) -> pathlib.Path:
-    """Returns where prepared data are kept."""
+    """Returns the folder of prepared data: `tfds_dir`, or if none is given the cache's.
+
+    That is fl_sketch/tfds in XDG_CACHE_HOME, or in ~/.cache. It need not exist.
+    """
     if tfds_dir:
         return pathlib.Path(tfds_dir).expanduser().absolute()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -50,6 +53,13 @@ def prepare(
     overwrite: bool = False,
 ) -> tfds.core.DatasetBuilder:
     """Returns the TFDS builder of one of `raw.SOURCES`, prepared now if need be.
+
+    Args:
+      name: the name of the data set.
+      data_dir: path of the raw files; None: that of FL_SKETCH_DATA. Where there is one,
+        its files are verified.
+      tfds_dir: path of prepared data; None: see `cache_folder`.
+      overwrite: whether to prepare again what is there already.
 
     Raises:
       FileNotFoundError: without raw files, if it was not prepared before.
@@ -70,7 +80,7 @@ def prepare(
             builder = _builder(root, name)  # another process may have been faster
             if overwrite or not _is_prepared(builder):
                 builder = _written(root, name, folder)
-    if sums and builder.info.metadata["sha256"] != sums:
+    if sums and (builder.info.metadata or {}).get("sha256") != sums:
         msg = (
             f"Expected {name} in {builder.data_path} to be made from the raw files in "
             f"{folder}, which have other checksums: prepare it again with python -m "
@@ -85,7 +95,11 @@ def read(
     data_dir: str | os.PathLike | None = None,
     tfds_dir: str | os.PathLike | None = None,
 ) -> Splits:
-    """Returns a data set, its images mapped into memory; see `datasets.load`."""
+    """Returns a data set, its images mapped into memory.
+
+    The arguments `name`, `data_dir` and `tfds_dir`, and what it raises, are those of
+    `datasets.load`, for data sets that come by way of TFDS.
+    """
     if name in raw.SOURCES:
         builder = prepare(name, data_dir, tfds_dir)
     else:
@@ -106,7 +120,12 @@ def read(
 def arrays_folder(
     builder: tfds.core.DatasetBuilder, root: pathlib.Path
 ) -> pathlib.Path:
-    """Returns where the arrays of exactly these prepared data belong."""
+    """Returns where the arrays of exactly these prepared data belong.
+
+    Args:
+      builder: the TFDS builder of the data, which are read for a digest.
+      root: path of the folder of all prepared data.
+    """
     digest = hashlib.sha256()
     for file in sorted(pathlib.Path(builder.data_dir).iterdir()):
         status = file.stat()

@@ -42,7 +42,12 @@ class OnHost(NamedTuple):
 
 
 def on_host(examples: Any, partition: Partition) -> OnHost:
-    """Returns the data, of which nothing is copied; raises as `draws.resident`."""
+    """Returns the data, of which nothing is copied; raises as `draws.resident`.
+
+    Args:
+      examples: a tree of numpy arrays with a row for each example.
+      partition: whose they are.
+    """
     draws.check(examples, partition)
     indices = partition.indices.astype(np.int32, copy=False)
     return OnHost(examples, indices, partition.starts.astype(np.int32))

@@ -13,6 +13,7 @@ the examples of a client, and averages of them over clients mean nothing.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -192,7 +193,7 @@ class SigmoidLeNet(nn.Module):
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Returns logits [batch, classes] of float images in NHWC order."""
-        wide = {"kernel_init": _wide, "bias_init": _wide}
+        wide: dict[str, Any] = {"kernel_init": _wide, "bias_init": _wide}
         x = _images(inputs)
         for number, strides in enumerate((2, 2, 1), start=1):
             layer = Conv(12, (5, 5), strides, name=f"conv{number}", **wide)

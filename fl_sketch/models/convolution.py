@@ -125,11 +125,11 @@ def _pads(image, kernel, strides, padding) -> Pads:
             msg = f"Expected images of {need} at least, as the kernel, got {got}."
             raise ValueError(msg)
         return (0, 0), (0, 0)
-    missing = [
+    high, wide = (
         max((-(-size // strides) - 1) * strides + window - size, 0)
         for size, window in zip(image, kernel, strict=True)
-    ]
-    return tuple((total // 2, total - total // 2) for total in missing)
+    )
+    return (high // 2, high - high // 2), (wide // 2, wide - wide // 2)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -85,7 +85,7 @@ def classification(
 
     def predict(params, inputs, targets, weights):
         """Returns (logits, labels, one weight for each label)."""
-        logits = model.apply({"params": params}, inputs).astype(jnp.float32)
+        logits = model.apply({"params": params}, inputs).astype(jnp.float32)  # pyright: ignore[reportAttributeAccessIssue]
         targets = _labels(targets, logits.shape[:-1])
         weights = _weights(weights, targets.shape)
         if padding is not None:

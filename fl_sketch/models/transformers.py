@@ -152,7 +152,7 @@ class LanguageModel(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Returns logits [batch, length, classes] of the token after each of `tokens`."""
+        """Returns logits [batch, length, classes] of what follows each of `tokens`."""
         x = _embedded(tokens, self.classes, self.width)
         x = _blocks(self, x, mask=nn.make_causal_mask(tokens))
         return nn.Dense(self.classes, name="dense")(x)
