@@ -37,7 +37,7 @@ def _plain(epsilon: float):
 
 
 def base():
-    """Returns what all methods have in common."""
+    """Returns the config that all methods have in common."""
     config = default.get_config()
     config.rounds = 100
     config.eval_every = 10

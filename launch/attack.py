@@ -64,7 +64,7 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 
 def settings():
-    """Yields (point, config) of the whole grid."""
+    """Yields (point, config) of the grid of --over; without it --config alone."""
     if not OVER.value:
         yield {}, CONFIG.value
         return
@@ -76,7 +76,7 @@ def settings():
 
 
 def main():
-    """Runs the attack on every setting."""
+    """Runs the attack of the flags on every setting, and writes what it found."""
     options = attack.Attack(
         images=IMAGES.value,
         batch=BATCH.value,
@@ -112,7 +112,7 @@ def main():
 
 
 def at(name):
-    """Returns a path in the folder of results."""
+    """Returns the path of the file `name` in the folder of results."""
     return os.path.join(WORKDIR.value, name)
 
 

@@ -33,7 +33,7 @@ def print_rows(measures: ModuleType, rows: Iterable[Any], out: str | None) -> No
 
     Args:
       measures: the module whose rows they are: HEAD and line(row) are their text.
-      rows: named tuples.
+      rows: the rows, named tuples.
       out: the file, written anew after every row; None: none.
     """
     if out:

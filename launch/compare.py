@@ -37,7 +37,7 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main():
-    """Runs the comparison."""
+    """Runs the comparison of --config, or what an earlier command left of it."""
     arguments = comparison.load(CONFIG.value), WORKDIR.value, DATA_DIR.value
     trials = Trials(TRIALS.value, SHAPE.value) if TRIALS.value else None
     comparison.run(*arguments, settings=SET.value, only=ONLY.value, trials=trials)

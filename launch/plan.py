@@ -30,7 +30,7 @@ flags.mark_flag_as_required("config")
 
 
 def main():
-    """Prints the plan."""
+    """Prints the plan of --config, for the constants that are given as flags."""
     config = CONFIG.value
     constants = {name: flag.value for name, flag in CONSTANTS.items()}
     plan.check(constants)

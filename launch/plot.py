@@ -19,7 +19,7 @@ flags.mark_flags_as_required(["workdir", "out"])
 
 
 def main():
-    """Draws."""
+    """Draws the folders into one picture, and prints the names of its lines."""
     for name in plots.plot(WORKDIR.value, OUT.value, ONLY.value):
         print(name)
     print(f"picture in {OUT.value}")

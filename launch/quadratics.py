@@ -25,7 +25,7 @@ HEAD = ("start", "C", "eta", "clip", "normalise", "ratio", "SNR clip", "SNR norm
 
 
 def main():
-    """Runs all settings with our accountant's noise."""
+    """Runs all settings with our accountant's noise; prints and writes the rows."""
     settings = quadratics.Settings(rounds=ROUNDS.value, seeds=range(SEEDS.value))
     files.writable_folder(WORKDIR.value)
     z, theirs = settings.noise_multiplier, settings.paper_noise_multiplier

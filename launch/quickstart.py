@@ -19,7 +19,7 @@ DATA_DIR = flags.DEFINE_string(
 
 
 def main():
-    """Trains both and compares them."""
+    """Trains the config and its unsketched twin, and compares them."""
     config = CONFIG.value
     twin = config.copy_and_resolve_references()
     twin.algorithm = "fedopt"

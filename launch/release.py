@@ -22,7 +22,7 @@ flags.mark_flags_as_required(["workdir", "out"])
 
 
 def main():
-    """Writes the folder."""
+    """Writes what may be published of the run in --workdir to the folder --out."""
     for line in release.release(WORKDIR.value, OUT.value, FORMAT.value):
         print(line)
 

@@ -30,7 +30,7 @@ flags.mark_flag_as_required("workdir")
 
 
 def main():
-    """Prints a row for each checkpoint."""
+    """Prints a row for each checkpoint of the run in --workdir, and writes them."""
     hessian.of_run(
         WORKDIR.value,
         default.get_config(),

@@ -26,7 +26,7 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main():
-    """Runs the sweep."""
+    """Runs the sweep of --config, or what an earlier command left of it."""
     arguments = CONFIG.value, OVER.value, WORKDIR.value, DATA_DIR.value
     sweep(*arguments, how=MAP.value)
 

@@ -24,7 +24,7 @@ SERVER_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
 def main():
-    """Prints the table."""
+    """Prints the table for the problem of the flags, and keeps it with --out."""
     task = gradient_tracking.problem(
         d=PARAMETERS.value, clients=CLIENTS.value, steps=STEPS.value
     )

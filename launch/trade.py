@@ -31,7 +31,7 @@ OUT = flags.DEFINE_string("out", None, "A csv file for the rows.")
 
 
 def main():
-    """Prints the table."""
+    """Prints the table for the problem of the flags, and keeps it with --out."""
     task = song_trade.problem(
         d=PARAMETERS.value, clients=CLIENTS.value, condition=CONDITION.value, seed=0
     )

@@ -33,7 +33,7 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main():
-    """Runs the experiment, alone or with other processes."""
+    """Runs --config, alone or with other processes; says which keys it never reads."""
     joined = COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value
     several = DISTRIBUTED.value or any(value is not None for value in joined)
     with processes.connected(*joined) if several else contextlib.nullcontext():

@@ -31,6 +31,7 @@ from fl_sketch.protocols import (
     Algorithm,
     Channel,
     Delivery,
+    Key,
     Local,
     Mechanism,
     Sketch,
@@ -125,13 +126,13 @@ def sampler(sampling: str, population: int, sample: float) -> Sampler:
     return samplers[sampling]()
 
 
-def push(near: Neighbours, unit, present, limit: float) -> jax.Array:
+def push(near: Neighbours, unit, present, limit: float | jax.Array) -> jax.Array:
     """Returns what a unit pushes in a round of even number, float32 [NUMBERS].
 
     Args:
       near: the worlds.
-      unit: its number; may be traced.
-      present: 1.0 in the world with the canary, else 0.0.
+      unit: the unit's number; may be traced.
+      present: the number 1.0 in the world with the canary, else 0.0.
       limit: the bound, which all exceed.
     """
     canary = LOUD * jnp.where(present > 0, 1.0, near.absent) * _axis(0)
@@ -140,7 +141,7 @@ def push(near: Neighbours, unit, present, limit: float) -> jax.Array:
 
 
 def turn(number) -> jax.Array:
-    """Returns 1.0 and -1.0 in turn."""
+    """Returns 1.0 for an even `number` and -1.0 for an odd one, array or not."""
     return 1.0 - 2.0 * (jnp.asarray(number) % 2)
 
 
@@ -148,7 +149,7 @@ def shouting(
     near: Neighbours,
     *,
     exchanges: int,
-    limit: float,
+    limit: float | jax.Array,
     watched: Sequence[str] = (),
     spread: Callable[[Any, jax.Array], jax.Array] = lambda keys, pushed: pushed,
 ) -> Local:
@@ -178,7 +179,7 @@ def shouting(
 
 
 def exchanges(count: int) -> Channel:
-    """Returns a channel that sends each row of an update by itself."""
+    """Returns a channel of `count` exchanges, which sends row by row of an update."""
 
     def talk(update, memory, keys, round):
         del keys, round
@@ -201,7 +202,7 @@ def tapped(
     that adds estimates up keeps them apart.
 
     Args:
-      channel: any.
+      channel: any channel.
       rounds: how many rounds a run has.
       read: `(keys, message) -> numbers`, what the attacker makes of a mean message.
     """
@@ -315,7 +316,7 @@ def one_example_each(local: Local) -> Local:
 
 
 def examples(
-    near: Neighbours, count: int, limit: float
+    near: Neighbours, count: int, limit: float | jax.Array
 ) -> Callable[[jax.Array], draws.Resident]:
     """Returns `(present) -> data` of one client, whose examples push.
 
@@ -351,7 +352,9 @@ def _seen(server, released: dict[str, jax.Array], rounds: int) -> jax.Array:
     return jnp.concatenate([means, *numbers], axis=1)
 
 
-def _without_the_canary(sampler: Sampler, away: jax.Array) -> Sampler:
+def _without_the_canary(
+    sampler: Sampler, away: jax.Array
+) -> Callable[[Key], cohort.Cohort]:
     """Returns the sampler of the world in which it is not there, if it is away."""
 
     def sample(key):

@@ -46,8 +46,8 @@ def make_plain_round(
 
     Args:
       loss: `(params, (inputs, targets)) -> scalar`.
-      mesh: devices along the axis "clients".
-      rate: step size of the clients.
+      mesh: the devices along the axis "clients".
+      rate: the step size of the clients.
       steps: how many steps a client makes.
       full_batch: whether all steps see the first batch of the plan.
       chunk: how many clients a device works on at a time, by vmap.

@@ -91,7 +91,7 @@ class Scene(NamedTuple):
       silent: the same without noise, which the attacker does not know.
       server: what clients fetch: fresh weights.
       key: the key of the run.
-      images: the true ones, shape=(attacks, images, height, width, channels), in [0, 1].
+      images: what is true, shape=(attacks, images, height, width, channels).
       targets: their labels, shape=(attacks, images).
       clients: the number of clients of an attack, whose images are as many.
       steps: the number of a client's steps.

@@ -152,7 +152,7 @@ def play(config: ConfigDict, program: Program, audit: Audit) -> Row:
       program: the config's program.
       audit: how much is tried.
     """
-    guarantee, local = program.guarantee, protection.local_noise(config)
+    guarantee, local = program.promise, protection.local_noise(config)
     plan = canaries.few(guarantee.plan)._replace(steps=audit.rounds)
     near = canaries.neighbours(plan.sampling, plan.relation)
     if local:
@@ -184,8 +184,7 @@ def _among_clients(config: ConfigDict, program: Program, plan: accounting.Plan, 
     Clients that drop out get no credit, and here there are none.
     """
     numbers, few = choices.numbers_of(config), _few(config, plan)
-    z = program.guarantee.noise_multiplier
-    exchanges = _talk(config, program).exchanges
+    z, exchanges = program.promise.noise_multiplier, _talk(config, program).exchanges
     like, options, read = canaries.NUMBERS, {}, {}
     drawn = exchanges * canaries.NUMBERS
     if config.privacy.form == "update":
@@ -212,7 +211,8 @@ def _among_clients(config: ConfigDict, program: Program, plan: accounting.Plan, 
         shape=(exchanges, canaries.NUMBERS),
         **read,
     )
-    beside = len(guarded.mechanism.watched) + (protection.kind(config) == "adaptive")
+    watched = guarded.mechanism.watched if guarded.mechanism else ()
+    beside = len(watched) + (protection.kind(config) == "adaptive")
     shares = int(plan.sample) if plan.shares > 1 else 1
     return observe, plan._replace(coordinates=drawn + beside, shares=shares)
 
@@ -247,7 +247,9 @@ def _among_examples(config: ConfigDict, z: float, plan: accounting.Plan, near):
     few.compressor.compression = 1.0
     # Its gradient is the mean of the inputs.
     linear = models.Loss(
-        None, lambda params, inputs, targets: jnp.mean(inputs @ params), None
+        init=lambda key, inputs: jnp.zeros(canaries.NUMBERS),
+        value=lambda params, inputs, targets: jnp.mean(inputs @ params),
+        metrics=lambda *_: {},
     )
     algorithm = methods.algorithm_of(few, linear, canaries.NUMBERS, numbers, z)
     observe = canaries.observer(
@@ -275,7 +277,7 @@ def with_canaries(config: ConfigDict, program: Program, audit: Audit) -> Row:
       program: the config's program.
       audit: how much is tried.
     """
-    guarantee, count = program.guarantee, audit.canaries
+    guarantee, count = program.promise, audit.canaries
     scores_of, plan = _crowded(config, program, count)
     each, right = max(1, count // GUESSES), 0
     own = apart(jax.random.key(config.seed), Purpose.AUDIT)
@@ -301,7 +303,7 @@ def with_canaries(config: ConfigDict, program: Program, audit: Audit) -> Row:
 
 def _crowded(config: ConfigDict, program: Program, count: int):
     """Returns `(roots, key) -> (scores, coins)` with canaries, and the run's plan."""
-    guarantee, rounds = program.guarantee, program.last_round(config)
+    guarantee, rounds = program.promise, program.last_round(config)
     people, poisson = config.data.clients + count, guarantee.plan.sampling == "poisson"
     size = max(1, round(guarantee.plan.rate * people))
     more, numbers = _scaled(config, people, size), choices.numbers_of(config)
@@ -336,7 +338,7 @@ def _crowded(config: ConfigDict, program: Program, count: int):
 
 def _unfit(config: ConfigDict, program: Program) -> str:
     """Returns why there is no run with canaries, if there is none."""
-    if program.guarantee.unit == "example":
+    if program.promise.unit == "example":
         return "canaries are clients, and with unit=example clients are not protected"
     if not _talk(config, program).of_updates:
         return (
@@ -355,7 +357,7 @@ def _talk(config: ConfigDict, program: Program) -> one_run.Talk:
 def _algorithm(config: ConfigDict, program: Program, params: Tree) -> Algorithm:
     """Returns the algorithm of a config, with the noise of the program's promise."""
     bare = methods.bare_of(config, program.splits.classes, trees.size(params))
-    z, numbers = program.guarantee.noise_multiplier, choices.numbers_of(config)
+    z, numbers = program.promise.noise_multiplier, choices.numbers_of(config)
     return protection.guarded(config, bare, z, numbers, params)
 
 

@@ -58,7 +58,7 @@ def of_run(
     splits = choices.splits_of(config, data_dir)
     validate.at_most(len(splits.train.targets), "the training set", examples=examples)
     batches = drawn(splits.train, examples, config.seed)
-    numbers = choices.numbers_of(config) | {"model.weight_decay": 0.0}
+    numbers = {**choices.numbers_of(config), "model.weight_decay": 0.0}
     loss = methods.loss_of(config, splits.classes, numbers)
 
     def value(params, batch):

@@ -3,6 +3,7 @@
 import functools
 import math
 import pathlib
+from typing import Any
 from collections.abc import Callable, Mapping
 
 from ml_collections import ConfigDict
@@ -106,7 +107,8 @@ def promised(
 
 def _song(config: ConfigDict, experiment: Experiment, constants: Constants) -> Bound:
     d, b = experiment.facts["d"], experiment.facts["sketch_size"]
-    song = {name: constants[name] for name in ("smoothness", "distance", "spread")}
+    names = ("smoothness", "distance", "spread")
+    song: dict[str, Any] = {name: constants[name] for name in names}
     song |= {"clients": cohort_size(config), "b": b, "steps": config.client.steps}
     song |= {"target": constants["target"]}
     song["alpha"] = theory.alpha(config.sketch.operator, d, b)
