@@ -115,7 +115,10 @@ def sampler(sampling: str, population: int, sample: float) -> Sampler:
     Args:
       sampling: one of `accounting.SAMPLINGS`.
       population: how many clients there are.
-      sample: clients of a round; for poisson on average, and of any size.
+      sample: how many clients a round has; for poisson on average, and of any size.
+
+    Raises:
+      ValueError: for a sampling of another name.
     """
     samplers = {
         "everyone": lambda: engine.everyone(population),
@@ -329,7 +332,8 @@ def examples(
     def data_of(present):
         ids = jnp.arange(count)
         inputs = jax.vmap(lambda unit: push(near, unit, present, limit))(ids)
-        own = Examples(inputs, jnp.zeros(count, jnp.int32))
+        targets = jnp.zeros(count, jnp.int32)
+        own = Examples(inputs, targets)  # pyright: ignore[reportArgumentType]
         return draws.Resident(own, ids, jnp.array([0, count], jnp.int32))
 
     return data_of

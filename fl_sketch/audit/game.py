@@ -99,6 +99,10 @@ def play(
       mirrored: whether without the canary there is its mirror image, by the same
         chance, and not the same of everybody in every round.
       confidence: the confidence in the bound.
+
+    Raises:
+      ValueError: for chances that are none, or no trial.
+      ArithmeticError: for releases that are not finite.
     """
     validate.at_least_one(trials=trials)
     validate.in_range(0, 1, delta=delta, rate=rate, confidence=confidence)

@@ -82,7 +82,6 @@ def of_loss(
     def of_probe(key):
         probe = jax.random.rademacher(key, (d,), jnp.float32)
         found = tridiagonal(product, probe)
-        # Arrays, since a vector was given and no tree.
         small = _up_to_breakdown(found.Q_tall, found.J_small)  # pyright: ignore[reportArgumentType]
         values, vectors = jnp.linalg.eigh(small)
         return values, vectors[0] ** 2

@@ -164,6 +164,9 @@ def run(
       rounds: how many are timed; three at least are.
       chunk: how many clients at a time on a device; 0 leaves it to the platform.
       cohort: how many clients a round; 0 leaves it to the workload.
+
+    Raises:
+      ValueError: for a cohort that is more than a workload's population.
     """
     works = {}
     for name in names:  # all checked before the first is timed

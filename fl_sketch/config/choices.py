@@ -18,8 +18,9 @@ from fl_sketch import engine, validate
 from fl_sketch.algorithms import catalog
 from fl_sketch.algorithms.fedsketch import QUERIES
 from fl_sketch.data import datasets, draws, forms, partition, text
+from fl_sketch.engine.cohort import Sampler
 
-Numbers = Mapping[str, jax.typing.ArrayLike]
+Numbers = Mapping[str, float | jax.Array]
 
 # The continuous keys, which may also be traced, and what they may be. A lower end of
 # None means greater than zero.
@@ -162,7 +163,7 @@ def _check_messages(config: ConfigDict) -> None:
         validate.at_least_one(levels=config.compressor.levels)
 
 
-def sampler_of(config: ConfigDict) -> engine.cohort.Sampler:
+def sampler_of(config: ConfigDict) -> Sampler:
     """Returns the sampler of cohorts that a config names, all clients counting alike.
 
     Args:

@@ -8,7 +8,7 @@ Clients that drop out, for reasons that do not depend on their data, only help, 
 no credit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -100,7 +100,7 @@ def guarantee_of(
     numbers: Numbers,
     params: Tree,
     batches: Tree,
-    sizes: Callable[[], Sequence[int]],
+    sizes: Callable[[], Collection[int]],
     *,
     noise_multiplier: float = 0.0,
 ) -> Guarantee | None:
@@ -126,7 +126,7 @@ def guarantee_of(
     silent = protection.guarded(config, bare, 0.0, numbers, params)
     talk = traffic.measure_traffic(silent, params, batches)
     with section("privacy"):
-        if local:
+        if silent.mechanism is None:  # the noise is local
             plan = _example_plan(config, sizes(), trees.size(params))
         else:
             plan = engine.plan_of(
@@ -188,7 +188,7 @@ def _rounds_within(
     return steps // per_round
 
 
-def require_sizes(guarantee: Guarantee | None, sizes: Sequence[int]) -> None:
+def require_sizes(guarantee: Guarantee | None, sizes: Collection[int]) -> None:
     """Raises if a client has fewer examples than the promise to them assumed.
 
     Args:
@@ -208,7 +208,9 @@ def require_sizes(guarantee: Guarantee | None, sizes: Sequence[int]) -> None:
         raise ValueError(msg)
 
 
-def _example_plan(config: ConfigDict, sizes: Sequence[int], d: int) -> accounting.Plan:
+def _example_plan(
+    config: ConfigDict, sizes: Collection[int], d: int
+) -> accounting.Plan:
     """Returns the plan of a client that is drawn in every round, the smallest one."""
     client, smallest = config.client, int(min(sizes))
     whole = client.batches == "whole"

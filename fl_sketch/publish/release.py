@@ -219,9 +219,10 @@ def _promise(config: ConfigDict, summary, own: odometer.Entry) -> dict[str, Any]
 
 def _of_all(entries: list[odometer.Entry]) -> dict[str, Any]:
     """Returns what privacy.json holds of all runs, if there is any but this one."""
-    if all(one.name == RUN or one.public for one in entries):
+    alone = all(one.name == RUN or one.public for one in entries)
+    both = None if alone else odometer.total(entries)
+    if both is None:
         return {}
-    both = odometer.total(entries)
     got = f"another in {odometer.FILE}, which gives away all"
     _require(not both.simulated, "no simulated run of the same data", got)
     epsilon = both.epsilon if math.isfinite(both.epsilon) else None

@@ -103,7 +103,7 @@ def read(file: BinaryIO, like: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
-def _leaf(name: str, found: np.ndarray, like: Any) -> Any:
+def _leaf(name: str, found: Any, like: Any) -> Any:
     if _is_key(like):
         return jax.random.wrap_key_data(found, impl=str(jax.random.key_impl(like)))
     if found.dtype.kind == "V" and found.itemsize == like.dtype.itemsize:
@@ -125,7 +125,7 @@ def _named(tree: Any) -> dict[str, np.ndarray]:
 
 
 def _is_key(leaf: Any) -> bool:
-    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _named_leaves(tree: Any) -> list[tuple[str, Any]]:

@@ -167,7 +167,10 @@ def _given_away(summary: Mapping[str, Any]) -> list[str]:
 def bar(
     rounds: int, done: int, *, hidden: bool = False
 ) -> Iterator[Callable[[int, float], None]]:
-    """Shows `done` of `rounds` on a terminal, unless `hidden`; gives what moves it."""
+    """Shows `done` of `rounds` on a terminal, unless `hidden`; gives what moves it.
+
+    That is `(rounds done, last training loss)`.
+    """
     disable = True if hidden else None  # None: where there is no terminal
     with tqdm(total=rounds, initial=done, unit="round", disable=disable) as shown:
 

@@ -49,7 +49,7 @@ class Progress(NamedTuple):
     ledger: ledger.Ledger
     losses: np.ndarray
     noised: dict[str, np.ndarray]
-    noise_multiplier: np.ndarray
+    noise_multiplier: np.ndarray | np.float64
 
 
 class Watch(NamedTuple):
@@ -157,7 +157,7 @@ def _note(experiment: Experiment, progress: Progress, call: Call) -> None:
             kept[place] = report.released[name]
 
 
-def _loss(seen: engine.SimulatorOnly) -> float:
+def _loss(seen: engine.SimulatorOnly) -> jax.typing.ArrayLike:
     """Returns the training loss of a round; NaN if nobody took part."""
     return seen.diagnostics["loss"] if seen.answered.any() else np.nan
 
@@ -190,7 +190,7 @@ def _row(experiment: Experiment, done: int, now: Progress, found) -> Row:
         "bytes_down_total": int(book.down.sum()),
         "epsilon": guarantee and guarantee.epsilon(done),
     }
-    if experiment.private:
+    if guarantee and experiment.private:
         row |= {"delta": guarantee.delta, "randomness": guarantee.randomness}
     return rows.marked(row, experiment.private)
 

@@ -156,6 +156,7 @@ def _epsilon(entries: Sequence[Entry], delta: float) -> float:
 
 def selected(one: Entry, delta: float) -> float:
     """Returns the epsilon at `delta` of `one` selection; infinite if none knows it."""
+    assert one.trials is not None
     trials = composition.Trials(*one.trials)
     try:
         return composition.best_of_a_random_number(

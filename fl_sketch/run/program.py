@@ -21,6 +21,7 @@ from fl_sketch.config.choices import Numbers
 from fl_sketch.config.guarantee import Guarantee, guarantee_of, require_sizes
 from fl_sketch.data import datasets, draws, partition, streamed
 from fl_sketch.engine import host_data
+from fl_sketch.engine.cohort import Sampler
 from fl_sketch.keys import Purpose, apart, cohort_key, roots_of
 from fl_sketch.protocols import Algorithm, Key, Roots, Tree
 from fl_sketch.run import host_states
@@ -90,6 +91,12 @@ class Program(NamedTuple):
     def private(self) -> bool:
         """Whether somebody is protected, so that randomness must be secret."""
         return bool(self.guarantee and self.guarantee.private)
+
+    @property
+    def promise(self) -> Guarantee:
+        """The guarantee of a program that is known to have one."""
+        assert self.guarantee is not None
+        return self.guarantee
 
     def last_round(self, config: ConfigDict) -> int:
         """Returns with which round a run ends: the config's last, or the budget's."""
@@ -181,7 +188,7 @@ class _Work:
 
     problem: _Problem
     algorithm_of: Callable[..., Algorithm]
-    sampler: engine.cohort.Sampler
+    sampler: Sampler
     mesh: jax.sharding.Mesh
     chunk: int
     bank: str

@@ -15,6 +15,7 @@ from fl_sketch.run import rows as names
 from fl_sketch.run.build import Experiment, build
 from fl_sketch.run.loop import NotFinite, Progress, Watch, begin, train
 from fl_sketch.run.signals import stopping_on_signals
+from fl_sketch.run.tensorboard import open_board, require_installed
 from fl_sketch.run.workdir import Workdir
 
 RUN = "run"  # what the odometer calls it
@@ -47,7 +48,7 @@ def run(
       checkpoint.Unreadable: if the folder's checkpoints are all damaged.
     """
     if tensorboard:
-        tensorboard.require_installed()
+        require_installed()
     experiment = build(config, data_dir)
     first = processes.is_first()
     say = say if first else _say_nothing
@@ -55,23 +56,23 @@ def run(
     with opened as folder:
         for line in display.plan(config, experiment):
             say(line)
-        ended = json.loads(_from_first(lambda: json.dumps(folder.summary()).encode()))
+        said = _from_first(folder, lambda own: json.dumps(own.summary()).encode())
+        ended = json.loads(said)
         if ended:
             say(f"{workdir} holds this run already, done; its last row:")
             say(display.head(experiment))
             say(display.row(ended | {"round": ended["rounds"]}))
-            if first:  # a run that was killed in its last moment
+            if folder:  # a run that was killed in its last moment
                 secrets.forget(folder.folder)
             return ended
-        if experiment.private:
-            experiment = _with_secret(config, data_dir, experiment, folder)
+        experiment = _with_secret(config, data_dir, experiment, folder)
         try:
             summary = _train(config, experiment, folder, tensorboard, say)
         except NotFinite:  # it would come to the same again
-            if first:
+            if folder:
                 secrets.forget(folder.folder)
             raise
-        if first:
+        if folder:
             summary = folder.finish(summary)
             secrets.forget(folder.folder)
     for line in display.result(summary, workdir):
@@ -83,35 +84,38 @@ def _with_secret(config, data_dir, experiment: Experiment, folder: Workdir | Non
     """Returns the experiment with the secret and the noise with which it began.
 
     The first process reads both from the folder, or writes them there, and tells the
-    others.
+    others. Where nobody is protected there are none.
     """
-    z = experiment.guarantee.noise_multiplier
+    guarantee, fresh = experiment.guarantee, experiment.secret
+    if guarantee is None or fresh is None:
+        return experiment
+    z = guarantee.noise_multiplier
 
-    def begun() -> bytes:
-        own = _secret_in(folder, config, experiment)
-        entries = odometer.read(folder.folder)
-        _require_same_plan(entries, experiment, folder)
+    def begun(folder: Workdir) -> bytes:
+        secret = _secret_in(folder, config, fresh)
+        entries, own = odometer.read(folder.folder), odometer.entry(RUN, guarantee, 0)
+        _require_same_plan(entries, own, folder)
         kept = checkpoint.peek(folder.checkpoints, "noise_multiplier")
         if kept is None:
             kept = entries[0].noise_multiplier if entries else z
         if not entries:
-            odometer.note(folder.folder, [odometer.entry(RUN, experiment.guarantee, 0)])
-        return json.dumps([own.reveal().hex(), float(kept)]).encode()
+            odometer.note(folder.folder, [own])
+        return json.dumps([secret.reveal().hex(), float(kept)]).encode()
 
-    own, kept = json.loads(_from_first(begun))
+    secret, kept = json.loads(_from_first(folder, begun))
     if kept != z:  # by another version of the accountant
         experiment = build(config, data_dir, noise_multiplier=kept)
-    return experiment.keyed(secrets.Secret(bytes.fromhex(own)))
+    return experiment.keyed(secrets.Secret(bytes.fromhex(secret)))
 
 
-def _secret_in(folder: Workdir, config, experiment: Experiment) -> secrets.Secret:
-    """Returns the secret of the run in a folder; of a new one, keeps it there.
+def _secret_in(folder: Workdir, config, fresh: secrets.Secret) -> secrets.Secret:
+    """Returns the secret of the run in a folder; of a new one, keeps a fresh one there.
 
     Raises:
       ValueError: if the run has begun and its secret is gone.
     """
     if config.privacy.randomness == "seed":
-        return experiment.secret
+        return fresh
     # One that no run here has used yet is nobody's: of a killed start, or of others.
     begun = odometer.read(folder.folder) or checkpoint.rounds(folder.checkpoints)
     kept = secrets.kept(folder.folder) if begun else None
@@ -123,14 +127,13 @@ def _secret_in(folder: Workdir, config, experiment: Experiment) -> secrets.Secre
                 "gone, as after the end of a run: take another workdir."
             )
             raise ValueError(msg)
-        kept = experiment.secret
+        kept = fresh
         secrets.keep(folder.folder, kept)
     return kept
 
 
-def _require_same_plan(entries, experiment: Experiment, folder: Workdir) -> None:
+def _require_same_plan(entries, own: odometer.Entry, folder: Workdir) -> None:
     """Raises if what was released here was of other rounds than are to be played."""
-    own = odometer.entry(RUN, experiment.guarantee, 0)
     for one in entries:
         before = one._replace(plan=one.plan._replace(steps=0))
         if before != own._replace(noise_multiplier=one.noise_multiplier):
@@ -152,9 +155,7 @@ def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
     if folder:
         listeners.append(folder.add)
         if tensorboard:
-            listeners.append(
-                tensorboard.open_board(folder.folder / "tensorboard", done)
-            )
+            listeners.append(open_board(folder.folder / "tensorboard", done))
 
     def on_row(row):
         for listener in listeners:
@@ -196,7 +197,7 @@ def summary_of(
     `compile_seconds` are handed on.
     """
     up, down = int(progress.ledger.up.sum()), int(progress.ledger.down.sum())
-    private = experiment.private or None
+    promise = experiment.guarantee if experiment.private else None
     last = names.plain(last)
     whole = {
         **experiment.facts,
@@ -209,8 +210,8 @@ def summary_of(
         "bytes_down_per_client_round": down / max(1, int(progress.ledger.asked.sum())),
         "bytes_up_total": up,
         "bytes_down_total": down,
-        "epsilon": private and float(last["epsilon"]),
-        "delta": private and experiment.guarantee.delta,
+        "epsilon": promise and float(last["epsilon"]),
+        "delta": promise and promise.delta,
         "rounds_per_second": float(last["rounds_per_second"]),
         "compile_seconds": compile_seconds,
     }
@@ -220,7 +221,7 @@ def summary_of(
 def _resume(folder: Workdir | None, fresh: Progress, say) -> Progress:
     """Returns the newest progress in the folder, in all processes, or the fresh one."""
 
-    def found() -> bytes:
+    def found(folder: Workdir) -> bytes:
         saved = checkpoint.newest(folder.checkpoints, fresh, say)
         number, progress = saved or (0, fresh)
         folder.keep_rows_up_to(number)
@@ -230,7 +231,7 @@ def _resume(folder: Workdir | None, fresh: Progress, say) -> Progress:
             checkpoint.write(packed, progress)
         return packed.getvalue()
 
-    packed = _from_first(found)
+    packed = _from_first(folder, found)
     if not packed:
         return fresh
     progress = checkpoint.read(io.BytesIO(packed), fresh)
@@ -245,8 +246,8 @@ def _like(saved, leaf):
     )
 
 
-def _from_first(make: Callable[[], bytes]) -> bytes:
-    return processes.from_first(make() if processes.is_first() else b"")
+def _from_first(folder: Workdir | None, make: Callable[[Workdir], bytes]) -> bytes:
+    return processes.from_first(make(folder) if folder else b"")
 
 
 def _say_nothing(line: str) -> None:

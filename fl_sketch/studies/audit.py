@@ -270,7 +270,8 @@ def with_canaries(config: ConfigDict, program: Program, audit: Audit) -> Row:
     """Returns what canaries in a run, or in several, give away.
 
     The guesses of all repetitions are taken together: they are as good as one run with
-    so many more canaries, each of which takes part in one of them only.
+    so many more canaries, each of which takes part in one of them only. Scores that are
+    not finite are refused, by an ArithmeticError.
 
     Args:
       config: the config, checked.

@@ -136,6 +136,9 @@ def drawn(train: datasets.Examples, count: int, seed: int) -> datasets.Examples:
       train: the training set.
       count: the number of examples; what is over after batches of `BATCH` is left out.
       seed: the seed of the choice.
+
+    Raises:
+      ValueError: for a count of none.
     """
     validate.at_least_one(examples=count)
     batch = min(BATCH, count)

@@ -3,8 +3,8 @@
 import functools
 import math
 import pathlib
-from typing import Any
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 

@@ -114,6 +114,9 @@ def measure(
       operator: a name of `catalog.OPERATORS`.
       accuracy: the part of f(0) - f* that may be left.
       seeds: the seeds of the sketches.
+
+    Raises:
+      ValueError: for a size beyond d, or an operator that cannot have it.
     """
     clients, d = task.matrices.shape[:2]
     start = float(task.excess(jnp.zeros(d)))

@@ -245,7 +245,7 @@ def config_of(
     config = comparison.base.copy_and_resolve_references()
     config.update_from_flattened_dict(dict(method.keys))
     for axis in grid.read_axes(config, settings, flag="set") if settings else ():
-        if len(axis.values) > 1:
+        if len(axis.values) != 1:
             msg = f"Expected --set={axis.key}=value with one value, got {axis.values}."
             raise ValueError(msg)
         config.update_from_flattened_dict({axis.key: axis.values[0]})

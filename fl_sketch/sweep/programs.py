@@ -64,12 +64,18 @@ def default_map() -> str:
 
 
 def compile_points(program: Program, group: Group, how: str) -> Mapped:
-    """Compiles a program for all its points.
+    """Returns a program compiled for all its points, which it also starts.
+
+    Where the device has no memory for all of them at once, it is compiled again for
+    fewer at a time.
 
     Args:
       program: the program of the group's config.
       group: the points.
       how: a name of `MAPS`.
+
+    Raises:
+      ValueError: for another name, or more indices of examples than int32 can count.
     """
     validate.one_of(MAPS, map=how)
     begin = time.perf_counter()
@@ -196,7 +202,7 @@ def _data(program: Program, seeds: Sequence[int]) -> tuple[Seeded, draws.Residen
     starts = [data.starts + int(n) for data, n in zip(each, before, strict=False)]
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     indices = jnp.concatenate([data.indices for data in each])
-    data = draws.Resident(each[0].examples, indices, None)
+    data = each[0]._replace(indices=indices, starts=None)
     return Seeded(keys, jnp.stack(starts)), jax.device_put(data, program.same)
 
 

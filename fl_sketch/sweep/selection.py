@@ -55,6 +55,7 @@ def select(
       last: how many evaluations, the last ones, the score is the mean of.
       say: what prints a line.
     """
+    assert entry.trials is not None
     drawn = _drawn(config, tune, Trials(*entry.trials), folder / FOLDER)
     found = []
     for number, point in enumerate(drawn):

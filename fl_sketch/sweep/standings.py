@@ -201,7 +201,7 @@ def write(
     draw(evaluations, folder / "comparison.png")
 
 
-def draw(evaluations: Sequence[Mapping[str, str]], path: os.PathLike) -> None:
+def draw(evaluations: Sequence[Mapping[str, str]], path: str | os.PathLike) -> None:
     """Draws accuracy against rounds and bytes: the mean and the range of seeds.
 
     Args:

@@ -35,7 +35,7 @@ from fl_sketch.sweep import grid, heatmap, programs, ranking
 def sweep(
     config: ConfigDict,
     over: Sequence[str],
-    workdir: str,
+    workdir: str | pathlib.Path,
     data_dir: str | None = None,
     *,
     how: str | None = None,
@@ -163,13 +163,10 @@ def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> li
 
 def _promised(one: Outline) -> str:
     """Says what each point gives away, if that is anything but all."""
-    if not one.private:
+    if not ((promise := one.guarantee) and promise.private):
         return ""
-    how = mark(one.guarantee.randomness)
-    spent = one.guarantee.epsilon(one.last)
-    return (
-        f"; each gives away epsilon {spent:.4g} at delta {one.guarantee.delta:g}{how}"
-    )
+    how, spent = mark(promise.randomness), promise.epsilon(one.last)
+    return f"; each gives away epsilon {spent:.4g} at delta {promise.delta:g}{how}"
 
 
 def summary_of(
@@ -253,14 +250,14 @@ def _run_one(one: Outline, data_dir, how: str, **told) -> float:
 
 def _counting(folder: Workdir, one: Outline) -> Callable[[int], None]:
     """Returns what notes in the odometer how far all points of a program have come."""
-    if not one.private:
+    if not ((promise := one.guarantee) and promise.private):
         return lambda done: None
     names = [ranking.named(point) for point in one.group.points]
-    if one.guarantee.randomness != "simulated":  # nor is the same noise drawn again
+    if promise.randomness != "simulated":  # nor is the same noise drawn again
         odometer.set_apart(folder.folder, names)
 
     def count(done: int) -> None:
-        own = [odometer.entry(name, one.guarantee, done) for name in names]
+        own = [odometer.entry(name, promise, done) for name in names]
         odometer.note(folder.folder, own)
 
     count(0)
@@ -368,7 +365,7 @@ def _rows(outline: Outline, done: int, notes: Notes, found) -> list[Row]:
     fresh = ~np.isfinite(found["test_loss"]) & (notes.diverged == 0)
     notes.diverged[fresh] = done
     given = dict.fromkeys(("epsilon", "delta", "randomness"))
-    if outline.private:
+    if guarantee and guarantee.private:
         spent = guarantee.epsilon(done)
         given = dict(
             zip(given, (spent, guarantee.delta, guarantee.randomness), strict=True)
