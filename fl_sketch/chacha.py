@@ -69,7 +69,7 @@ def from_words(words: jax.Array) -> jax.Array:
     return jax.random.wrap_key_data(words, impl=IMPLEMENTATION)
 
 
-def roots_with(seed: jax.typing.ArrayLike, words: jax.typing.ArrayLike) -> Roots:
+def roots_with(seed: jax.typing.ArrayLike, words: jax.Array) -> Roots:
     """Returns the roots of a run that protects somebody.
 
     Args:

@@ -32,7 +32,7 @@ def top_k(k: int) -> Compressor:
     A contraction: `|x - x_hat|^2 <= (1 - k/d) |x|^2`. Biased. NaN counts as largest.
 
     Args:
-      k: how many numbers are kept, at most d.
+      k: the number of numbers that are kept, at most d.
     """
     validate.at_least_one(k=k)
 
@@ -54,7 +54,7 @@ def random_k(k: int, *, unbiased: bool = True) -> Compressor:
     The receiver draws the same indices from the seed.
 
     Args:
-      k: how many numbers are kept, at most d.
+      k: the number of numbers that are kept, at most d.
       unbiased: whether values are multiplied by d/k: then E x_hat = x and
         `E|x_hat - x|^2 = (d/k - 1) |x|^2`. Without, it is a contraction, as error
         feedback wants it.
@@ -134,7 +134,7 @@ def qsgd(levels: int) -> Compressor:
     `|x|^2`: with error feedback take `nearest`.
 
     Args:
-      levels: s, how many levels there are above zero.
+      levels: the number s of levels above zero.
 
     Reference: Alistarh et al. (2017), section 3.1.
     """
@@ -153,7 +153,7 @@ def nearest(levels: int) -> Compressor:
     nor by more than `max|x| / (2 levels)`.
 
     Args:
-      levels: how many levels there are above zero.
+      levels: the number of levels above zero.
     """
 
     def level(key, x, scale):

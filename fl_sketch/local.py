@@ -78,7 +78,7 @@ def sgd_steps(
     Args:
       loss: the loss of one batch.
       tx: the client's optimizer; its state is made anew every round.
-      proximal: mu of FedProx, which adds `mu/2 |x - x_0|^2` to the loss.
+      proximal: the weight mu of FedProx, which adds `mu/2 |x - x_0|^2` to the loss.
     """
 
     def run(server, state, batches, keys):
@@ -101,7 +101,7 @@ def full_gradient_steps(
     Args:
       loss: the loss of one batch.
       tx: the client's optimizer; its state is made anew every round.
-      steps: how many steps.
+      steps: the number of steps.
     """
     validate.at_least_one(steps=steps)
 
@@ -166,8 +166,8 @@ def tracked_steps(
     Args:
       loss: the loss of one batch.
       rate: the step size eta.
-      gain: 1/(eta tau) undoes the factor in the update exactly; the paper prints
-        1/tau.
+      gain: the factor of the variates' moves: 1/(eta tau) undoes the factor in the
+        update exactly; the paper prints 1/tau.
     """
 
     def run(server, variate, batches, keys):
@@ -194,7 +194,7 @@ def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike, steps: int) -> L
     Args:
       loss: the loss of one batch.
       rate: the step size eta.
-      steps: K, how many batches there are.
+      steps: the number K of batches.
     """
 
     def run(server, variate, batches, keys):

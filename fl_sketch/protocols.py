@@ -6,13 +6,6 @@ client and one update; batching over clients is the engine's or the caller's `vm
 or `lax.map`. An update is a pytree of float arrays, a bare vector included. Where a
 function must know what to rebuild it takes `like`: an example of the update (its
 values are not read), or an int for a vector of that length.
-
->>> from fl_sketch import algorithms, channels, compressors
->>> loss = lambda params, batch: ((batch @ params) ** 2).mean()
->>> known = algorithms.fedavg(loss, client_rate=0.1)
->>> own = known._replace(uplink=channels.compressed(compressors.qsgd(7)))
->>> own.local is known.local  # every other part is still FedAvg's
-True
 """
 
 from collections.abc import Callable, Generator
@@ -64,7 +57,7 @@ class Field(NamedTuple):
     """One array of a message as it travels, an entry of a wire format.
 
     Attributes:
-      count: how many numbers the array has.
+      count: the number of numbers in the array.
       bits: the bits of each number, 32 for a float.
       kind: the way a number is stored: "float" is IEEE float32, "uint" an unsigned
         integer below `2**bits`.
@@ -108,8 +101,7 @@ class Roots(NamedTuple):
     nothing that protects may follow from what clients are told.
 
     Attributes:
-      public: the root of the initial weights, and of what all share in a round:
-        hashes, coins.
+      public: the root of initial weights, and of what all share: hashes, coins.
       secret: the root of cohorts, batches, dither and noise.
     """
 
@@ -170,8 +162,7 @@ class Delivery(NamedTuple):
 
     Attributes:
       estimate: the estimate of the mean update, the same everywhere.
-      own: the part of this client's message in it: what the message stood for, as it
-        was counted.
+      own: what this client's own message stood for, as it was counted.
     """
 
     estimate: Any
@@ -206,9 +197,7 @@ class Local(NamedTuple):
 class Memory(NamedTuple):
     """What a channel remembers from round to round, and where.
 
-    Attributes:
-      client: what one client remembers; the engine keeps one for each of them.
-      server: what the server remembers.
+    The engine keeps one `client` for each of them; `server` is the server's.
     """
 
     client: Any = ()
@@ -218,11 +207,8 @@ class Memory(NamedTuple):
 class Linear(NamedTuple):
     """A message that is a linear map of something, the same map for all clients.
 
-    The map of a sum is the sum of the messages, so a simulator may make it once.
-
-    Attributes:
-      map: `(of) -> message`, linear, the same for all clients of the round.
-      of: the client's own argument of the map, its update, say.
+    The map of a sum is the sum of the messages, so a simulator may make it once: `map`
+    is applied to the sum over clients of what each has in `of`.
     """
 
     map: Callable[[Any], Message]
@@ -233,20 +219,18 @@ class Coded(NamedTuple):
     """A message that is shorter on the wire than its numbers are as floats.
 
     Attributes:
-      value: what the message stands for, of which the mean is taken.
-      bits: its length on the wire, exactly; may be traced.
+      value: the message as its receiver has it, of which the mean is taken.
+      bits: the length on the wire, exactly; may be traced.
     """
 
     value: Message
-    bits: jax.typing.ArrayLike
+    bits: int | jax.Array
 
 
 class Told(NamedTuple):
     """What the server says to all clients between two exchanges.
 
-    Attributes:
-      value: what they hear.
-      fields: its wire format.
+    They hear `value`, whose wire format is `fields`.
     """
 
     value: Any
@@ -319,11 +303,12 @@ class Bounded(NamedTuple):
 
     Attributes:
       summand: the message after its bound, and what else the mechanism adds up.
-      rejected: 1.0 if the message was not finite, else 0.0; float32 [].
+      rejected: 1.0 if the message was not finite, else 0.0; float32 []. Without a
+        mechanism (), since nobody looks.
     """
 
     summand: Any
-    rejected: jax.Array
+    rejected: Any
 
 
 class Release(NamedTuple):
@@ -356,15 +341,17 @@ class Mechanism(NamedTuple):
       bound: `(state, exchange, message, keys) -> Bounded`, by one client.
       release: `(state, exchange, total, keys) -> Release`, once, for all; of the keys
         only `shared` and `server` are those of anyone.
-      noise_multiplier: z, as `privacy.accounting` wants it.
-      denominator: r, fixed, by which sums are divided.
+      noise_multiplier: the noise z on a sum over C, as `privacy.accounting` wants it.
+      denominator: the fixed number r by which sums are divided.
       smallest: the least number of participants with which the promise holds; with
         fewer nothing is released.
       watched: names of the diagnostics that a client adds to its first message, which
         `bound` then gets as (message, {name: number}), and `release` the sum of.
       bits: the number of bits that a client sends in a round beside its messages.
-      beside: how many numbers get noise in a round beside those of the messages.
-      drawn: how many numbers of noise an exchange draws; 0: as many as a message has.
+      beside: the number of numbers that get noise in a round beside those of the
+        messages.
+      drawn: the number of numbers of noise that an exchange draws; 0: as many as a
+        message has.
     """
 
     init: Callable[[], Any]
@@ -382,14 +369,8 @@ class Mechanism(NamedTuple):
     def told(self, exchange: int, message: Message, diagnostics: dict) -> Any:
         """Returns a client's message with the numbers that it adds to the first.
 
-        Args:
-          exchange: the number of the exchange within the round, from zero.
-          message: the client's message of this exchange.
-          diagnostics: those of the client's work, by name.
-
-        Returns:
-          The message as it is, or in the first exchange of a mechanism that watches,
-          (message, {name: number}) of the watched diagnostics.
+        In every `exchange` but the first, and where nothing is watched, that is the
+        `message` alone; else (message, the watched ones of its `diagnostics` by name).
         """
         if exchange or not self.watched:
             return message
@@ -400,11 +381,11 @@ class Algorithm(NamedTuple):
     """Local work > channel > server, which is an optax chain on the estimate.
 
     Attributes:
-      local: what clients compute.
-      uplink: how their updates become an estimate of the mean.
+      local: the work of the clients.
+      uplink: the channel by which their updates become an estimate of the mean.
       server: an optax.GradientTransformationExtraArgs; gets key=keys.server.
-      mechanism: guards the mean of every exchange.
-      downlink: what the estimate goes through before the server's step.
+      mechanism: a guard of the mean of every exchange; None: no privacy.
+      downlink: the way of the estimate before the server's step; None: as it is.
     """
 
     local: Local

@@ -9,7 +9,7 @@ import difflib
 import numbers
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -78,7 +78,7 @@ def nearest(value: str, allowed: Sequence[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def is_known(number: Any) -> bool:
+def is_known(number: Any) -> TypeGuard[float]:
     """Returns whether `number` has a value before a program runs: it is not traced."""
     try:
         float(number)

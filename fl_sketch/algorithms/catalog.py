@@ -45,8 +45,8 @@ class Method(NamedTuple):
       make: `(loss, **arguments) -> Algorithm`. Its arguments are named as those of
         `config.arguments`, and made from a config; others have defaults.
       bound: the bound that it puts on messages by itself: "clip" or "normalise".
-      unit: who is protected by its noise: "client" by a mechanism, which any algorithm
-        may have; "example" by noise of its own, at every local step.
+      unit: the unit that its noise protects: "client" by a mechanism, which any
+        algorithm may have; "example" by noise of its own, at every local step.
       one_key: whether all rounds share one set of hashes, which is in the code.
       before_sketch: whether noise may come before its sketch (`privacy.form=update`):
         a message is the sketch of an update and nothing else.
@@ -236,11 +236,12 @@ def build_sketch(
 
     Args:
       operator: the name of the operator, one of `OPERATORS`.
-      d: how many parameters the model has.
+      d: the number of parameters of the model.
       compression: the number by which a message is shorter than the model.
       rows: rows of a count sketch; the others have no use for it.
-      layout: "whole": one sketch of the whole update; "leaves": one of each leaf.
-      numbers: how many numbers a message has; 0: by `compression`.
+      layout: the part that a sketch is of: "whole", the whole update, or "leaves", each
+        leaf.
+      numbers: the number of numbers in a message; 0: by `compression`.
       stored: whether the operator is one matrix for all rounds, which takes as many
         numbers as a message, times d.
 
@@ -268,7 +269,7 @@ def build_compressor(
 
     Args:
       name: the name of the compressor, one of `COMPRESSORS`.
-      d: how many parameters the model has.
+      d: the number of parameters of the model.
       compression: the number by which a message is shorter than 32 bits a parameter.
       levels: levels of a compressor that rounds; the others have no use for it.
 
@@ -313,7 +314,7 @@ def _cocktail(d: int, bits: float, levels: int) -> Compressor:
 
 
 def build_schedule(
-    name: str, rate: float, *, floor: float, rounds: int
+    name: str, rate: float | jax.Array, *, floor: float | jax.Array, rounds: int
 ) -> optax.ScalarOrSchedule:
     """Returns the server's rate in every round, from `rate` to `floor`.
 
@@ -321,7 +322,7 @@ def build_schedule(
       name: the name of the schedule, one of `SCHEDULES`.
       rate: the rate of the first round; may be traced.
       floor: the rate that a cosine falls to; a constant rate does not read it.
-      rounds: how many rounds the run has.
+      rounds: the number of rounds of the run.
 
     Returns:
       The rate itself if it is constant, else a function of the round's number.
@@ -333,7 +334,12 @@ def build_schedule(
 
 
 def build_optimizer(
-    name: str, rate: optax.ScalarOrSchedule, *, b1: float, b2: float, eps: float
+    name: str,
+    rate: optax.ScalarOrSchedule,
+    *,
+    b1: float | jax.Array,
+    b2: float | jax.Array,
+    eps: float | jax.Array,
 ) -> optax.GradientTransformation:
     """Returns a server optimizer; each reads those of the numbers that it has.
 

@@ -24,10 +24,10 @@ def cd_adam(
     Args:
       loss: the loss of one batch.
       compressor: a contraction; the paper has `scaled_sign` and `top_k`.
-      server_rate: alpha, or a schedule of it.
+      server_rate: the server's rate alpha, or a schedule of it.
       b1: decay of the first moment.
       b2: decay of the second moment.
-      eps: nu, beside the root.
+      eps: the number nu beside the root.
 
     Raises:
       ValueError: for a compressor that is no contraction.

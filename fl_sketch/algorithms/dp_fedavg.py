@@ -35,15 +35,15 @@ def dp_fedavg(
 
     Args:
       loss: the loss of one batch; for the paper's full gradients a client's whole data.
-      client_rate: eta_0.
-      threshold: C.
-      noise_multiplier: z; sigma of the paper is z C / r.
-      cohort: r, the clients expected in a round.
+      client_rate: the step size eta_0 of the first round.
+      threshold: the bound C on the norm of a client's sum of gradients.
+      noise_multiplier: the noise z on the sum, over C; sigma of the paper is z C / r.
+      cohort: the number r of clients expected in a round.
       decay: the decay of both rates from round to round.
       server: an optimizer with rate gamma, before eta_k; by default sgd(1).
       keep_random_iterate: whether to keep a uniformly random one of w_0, ..., w_(K-1)
         for `random_iterate` (line 13). It costs no privacy, and a copy of the model.
-      bound: `bounding.clip` or `bounding.normalise`.
+      bound: the kind of bound: `bounding.clip` or `bounding.normalise`.
 
     Reference: Das et al., Algorithm 1.
     """
@@ -93,7 +93,7 @@ class Iterate(NamedTuple):
 
     Attributes:
       chosen: the model that was kept, like the parameters.
-      count: how many models there were so far, int32 [].
+      count: the number of models so far, int32 [].
       inner: the state of the optimizer that was wrapped.
     """
 
@@ -121,10 +121,10 @@ def _remembering(tx: optax.GradientTransformation):
     def init(params):
         return Iterate(params, jnp.int32(0), tx.init(params))
 
-    def update(updates, state, params=None, *, key, **extra):
-        updates, inner = tx.update(updates, state.inner, params, key=key, **extra)
+    def update(updates, state, params=None, **extra):
+        updates, inner = tx.update(updates, state.inner, params, **extra)
         # Uniform over all so far, however many will come.
-        coin = jax.random.uniform(jax.random.fold_in(key, Purpose.ITERATE))
+        coin = jax.random.uniform(jax.random.fold_in(extra["key"], Purpose.ITERATE))
         taken = coin * (state.count + 1) < 1
         chosen = jax.tree.map(
             lambda new, old: jnp.where(taken, new, old), params, state.chosen

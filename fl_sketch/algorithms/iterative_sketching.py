@@ -28,9 +28,10 @@ def iterative_sketching(
     Args:
       loss: the loss of one batch; a batch that is a client's whole data gives the
         paper's gradient steps, a part of it the stochastic ones of Algorithm 2.
-      sketch: R; a fresh one every round.
-      client_rate: eta_local.
-      server_rate: eta_global; the theorems for K steps have 1.
+      sketch: the operator R; its key is fresh in every round.
+      client_rate: the step size eta_local.
+      server_rate: the server's rate eta_global, or a schedule of it; the theorems for K
+        steps have 1.
 
     Reference: Song et al., Algorithm 1.
     """

@@ -25,9 +25,9 @@ def marina(
 
     Args:
       loss: the loss of one batch, for the paper's exact form a client's whole data.
-      compressor: unbiased, `random_k` in the paper.
-      server_rate: gamma, constant.
-      probability: p of a whole gradient; 1 is gradient descent.
+      compressor: an unbiased compressor, `random_k` in the paper.
+      server_rate: the rate gamma, constant.
+      probability: the probability p of a whole gradient; 1 is gradient descent.
 
     Raises:
       ValueError: for a compressor that is not unbiased, or a schedule of rates.

@@ -40,10 +40,10 @@ def onebit_adam(
     Args:
       loss: the loss of one batch.
       server_rate: the rate of Adam, before and after.
-      warmup: T_w, how many rounds of plain Adam, at least one.
+      warmup: the number T_w of rounds of plain Adam, at least one.
       b1: decay of the momentum.
       b2: decay of the second moment, while it moves.
-      eps: beside the root.
+      eps: the small number beside the root.
 
     Reference: Tang et al. (2021), Algorithm 1. Until the freeze this is `optax.adam`,
     its corrections of the bias included; later the momentum's goes on and the second
@@ -135,7 +135,7 @@ class FreezingState(NamedTuple):
     Attributes:
       momentum: the momentum that all have, like the parameters.
       second: the second moment, like the parameters.
-      count: how many steps were taken, int32 [].
+      count: the number of steps taken, int32 [].
     """
 
     momentum: Tree

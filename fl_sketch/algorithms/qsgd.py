@@ -13,7 +13,7 @@ def qsgd(
 
     Args:
       loss: the loss of one batch.
-      levels: s, of the quantisation.
+      levels: the number s of levels of the quantisation.
       server: the server's optimizer, plain SGD in the paper.
 
     Reference: Alistarh et al. (2017), Algorithm 1.

@@ -13,7 +13,7 @@ def safl(
     sketch: Sketch,
     client_rate: float,
     server: optax.GradientTransformation,
-    client_clip: jax.typing.ArrayLike = 0.0,
+    client_clip: float | jax.Array = 0.0,
 ) -> Algorithm:
     """Returns SAFL: clients send sketches of their local progress, the server adapts.
 
@@ -28,11 +28,12 @@ def safl(
 
     Args:
       loss: the loss of one batch.
-      sketch: R; a fresh one every round. Of the whole update, or with
-        `leaf_by_leaf` of each array of parameters, which the paper leaves open.
-      client_rate: eta of the local steps.
-      server: `transforms.paper_amsgrad` as printed, or any optimizer of optax.
-      client_clip: tau of the clipped form; 0 for none.
+      sketch: the operator R; its key is fresh in every round. Of the whole update, or
+        with `leaf_by_leaf` of each array of parameters, which the paper leaves open.
+      client_rate: the step size eta of the local steps.
+      server: the server's optimizer: `transforms.paper_amsgrad` as printed, or any of
+        optax.
+      client_clip: the norm tau of the clipped form; 0 for none.
 
     Reference: Chen et al., Algorithms 1 and 2.
     """

@@ -41,8 +41,8 @@ def ef_sign_sgd(
 
     Args:
       loss: the loss of one batch.
-      client_rate: eta of the local steps; the paper has one step.
-      server_rate: gamma.
+      client_rate: the step size eta of the local steps; the paper has one step.
+      server_rate: the server's rate gamma, or a schedule of it.
 
     Reference: Karimireddy et al. (2019), Algorithm 1; in both directions, Zheng et al.
     (2019), Algorithm 1.

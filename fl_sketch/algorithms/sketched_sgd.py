@@ -23,7 +23,7 @@ def sketched_sgd(
       loss: the loss of one batch.
       sketch: a count sketch of several rows.
       server_rate: the rate of the server's step, or a schedule of it.
-      heavy: k, how many coordinates; 0 for as many as the sketch has columns.
+      heavy: the number k of coordinates; 0 for as many as the sketch has columns.
 
     Reference: Ivkin et al. (2019), Algorithm 2.
     """

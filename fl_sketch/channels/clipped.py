@@ -8,7 +8,7 @@ from fl_sketch import validate
 from fl_sketch.protocols import Channel
 
 
-def clipped(channel: Channel, limit: jax.typing.ArrayLike) -> Channel:
+def clipped(channel: Channel, limit: float | jax.Array) -> Channel:
     """Scales an update down to the norm `limit` where it is longer.
 
     The norm is that of the update as one vector, before the channel does anything to
@@ -17,7 +17,7 @@ def clipped(channel: Channel, limit: jax.typing.ArrayLike) -> Channel:
 
     Args:
       channel: the channel for the shortened updates.
-      limit: tau; 0 for none, as one point of a sweep may have it.
+      limit: the largest norm, tau; 0 for none, as one point of a sweep may have it.
     """
     if validate.is_off(limit):
         return channel

@@ -47,7 +47,8 @@ def compressed(compressor: Compressor) -> Channel:
     """Sends the compressor's message; the server averages what they stand for.
 
     Args:
-      compressor: applied to the whole update as one vector, with the client's own key.
+      compressor: a compressor, applied to the whole update as one vector, with the
+        client's own key.
     """
 
     def talk(update, memory, keys, round):

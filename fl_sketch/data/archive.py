@@ -21,7 +21,7 @@ def load(name: str, data_dir: str | os.PathLike | None) -> Splits:
     """Returns the data set "npz/FILE" that the file FILE.npz of a folder holds.
 
     Args:
-      name: "npz/" and the name of the file without its ending.
+      name: the name: "npz/" and that of the file without its ending.
       data_dir: path of the folder; None: that of FL_SKETCH_DATA.
 
     Raises:

@@ -53,7 +53,7 @@ def load(
       data_dir: the folder of raw files; by default that of FL_SKETCH_DATA. Where
         there is one, its files are verified each time. Without one, what was
         prepared before is read.
-      tfds_dir: where prepared data are kept; by default ~/.cache/fl_sketch/tfds.
+      tfds_dir: the folder of prepared data; by default ~/.cache/fl_sketch/tfds.
 
     Raises:
       FileNotFoundError: for a missing folder or file, or an unknown name.

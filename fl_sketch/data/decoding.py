@@ -32,7 +32,8 @@ def decoded(builder: tfds.core.DatasetBuilder, split: str) -> Examples:
     value_of = _reader(_features(builder)[given])
     try:
         source: Any = builder.as_data_source(
-            split=split, decoders={given: tfds.decode.SkipDecoding()}
+            split,  # pyright: ignore[reportCallIssue]
+            decoders={given: tfds.decode.SkipDecoding()},
         )
     except NotImplementedError:
         found = builder.info.file_format

@@ -39,7 +39,8 @@ class Resident(NamedTuple):
     Attributes:
       examples: arrays with a row for each example, `Examples` say.
       indices: int32 [total], the examples of every client one after the other.
-      starts: int32 [clients + 1].
+      starts: int32 [clients + 1], the place of each client's first index, and their
+        number.
     """
 
     examples: Any
@@ -52,7 +53,7 @@ def resident(examples: Any, partition: Partition, *, device=None) -> Resident:
 
     Args:
       examples: a tree of arrays with a row for each example.
-      partition: whose they are.
+      partition: the partition that says whose they are.
       device: a device or a sharding; None: jax's default.
 
     Raises:
@@ -69,7 +70,7 @@ def check(examples: Any, partition: Partition) -> None:
 
     Args:
       examples: a tree of arrays with a row for each example.
-      partition: whose they are.
+      partition: the partition that says whose they are.
     """
     leaves = jax.tree.leaves(examples)
     if any(leaf.dtype.kind in "OSUT" for leaf in leaves):
@@ -101,10 +102,10 @@ def batches(
 
     Args:
       data: the data set, made by `resident`.
-      key: used up by this call.
+      key: a key, used up by this call.
       client: the number of the client; may be traced.
-      steps: how many batches.
-      batch: how many examples each.
+      steps: the number of batches.
+      batch: the number of examples in each.
       replacement: a choice as in `draw`.
     """
     drawn = places(
@@ -130,11 +131,12 @@ def fetching(kind: str, *, steps: int, batch: int) -> Callable[..., Any]:
     A plan, where there is one, is what the client trains on: batches from the host.
 
     Args:
-      kind: "fresh": every example of every batch is drawn by itself. "subsets": a
-        batch holds no example twice, as a client's own privacy wants it. "whole": each
-        is all that the client has, in order, repeated up to the batch's size.
-      steps: how many batches.
-      batch: how many examples each.
+      kind: the kind of batches. "fresh": every example of every batch is drawn by
+        itself. "subsets": a batch holds no example twice, as a client's own privacy
+        wants it. "whole": each is all that the client has, in order, repeated up to the
+        batch's size.
+      steps: the number of batches.
+      batch: the number of examples in each.
     """
     validate.one_of(KINDS, batches=kind)
     validate.at_least_one(steps=steps, batch=batch)
@@ -180,10 +182,10 @@ def places(
 
     Args:
       starts: int32 [clients + 1], as in `Resident`.
-      key: used up by this call.
+      key: a key, used up by this call.
       client: the number of the client; may be traced.
-      steps: how many batches.
-      batch: how many examples each.
+      steps: the number of batches.
+      batch: the number of examples in each.
       replacement: a choice as in `draw`.
 
     Returns:
@@ -212,11 +214,12 @@ def draw(
     batch may span two such epochs.
 
     Args:
-      key: used up by this call.
+      key: a key, used up by this call.
       start: the client's entry in `Partition.starts`; may be traced, as may `size`.
-      size: how many examples the client has. For 0 the places are all `start`.
-      steps: how many batches.
-      batch: how many examples each.
+      size: the number of examples that the client has. For 0 the places are all
+        `start`.
+      steps: the number of batches.
+      batch: the number of examples in each.
       replacement: whether a place may return before all others have come.
     """
     keys.require_key(key)

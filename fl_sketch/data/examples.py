@@ -33,7 +33,7 @@ class Splits(NamedTuple):
       name: the name by which it was loaded.
       train: the examples to train on.
       test: the examples to test on.
-      classes: how many classes the targets have.
+      classes: the number of classes of the targets.
       owners: the client of each training example, int32 [n], where the data say it.
       learnt: the key of a config, with its value, by which something that decides a
         model's shape was found in the training data; None: nothing was.
@@ -48,12 +48,12 @@ class Splits(NamedTuple):
 
 
 def with_classes(splits: Splits, classes: int) -> Splits:
-    """Returns `splits` with the number of classes that was said; if that is 0, as it is.
+    """Returns `splits` with the number of classes that was said, or 0: that was found.
 
     Args:
       splits: the data set.
-      classes: how many classes there are, so that nothing is learnt of the data; 0:
-        as many as were found.
+      classes: the number of classes, so that nothing is learnt of the data; 0: as many
+        as were found.
 
     Raises:
       ValueError: if there are targets of more classes.

@@ -62,8 +62,8 @@ def iid(examples: int, clients: int, *, sizes=None, seed: int) -> Partition:
     """Deals shuffled examples, evenly or so that client k gets `sizes[k]`.
 
     Args:
-      examples: how many there are.
-      clients: how many clients.
+      examples: the number of examples.
+      clients: the number of clients.
       sizes: integers, the examples of each client; None: as even as can be.
       seed: the seed of the shuffle.
 
@@ -92,7 +92,7 @@ def resampled(examples: int, sizes, *, seed: int) -> Partition:
     population of a million from a data set of thousands.
 
     Args:
-      examples: how many there are.
+      examples: the number of examples.
       sizes: integers >= 1, the examples of each client.
       seed: the seed of the draws.
     """
@@ -114,8 +114,8 @@ def label_shards(
 
     Args:
       labels: integers [n], the label of each example.
-      clients: how many clients.
-      shards_per_client: how many shards each gets.
+      clients: the number of clients.
+      shards_per_client: the number of shards that each gets.
       seed: the seed of the shuffle and of the deal.
 
     Raises:
@@ -149,8 +149,8 @@ def classes_per_client(
 
     Args:
       labels: integers [n], the label of each example.
-      clients: how many clients.
-      classes: how many classes each gets.
+      clients: the number of clients.
+      classes: the number of classes that each gets.
       seed: the seed of who holds what.
 
     Raises:
@@ -194,7 +194,7 @@ def dirichlet(
 
     Args:
       labels: integers [n], the label of each example.
-      clients: how many clients.
+      clients: the number of clients.
       alpha: the concentration, above zero.
       seed: the seed of the proportions and of the shuffle.
 
@@ -243,8 +243,8 @@ def power_law_sizes(
     """Returns int64 [clients] >= 1 of sum `examples`, by rank^-exponent, shuffled.
 
     Args:
-      examples: how many there are.
-      clients: how many clients.
+      examples: the number of examples.
+      clients: the number of clients.
       exponent: the exponent, at least 0; with 0 the sizes are even.
       seed: the seed of who gets which size.
 

@@ -31,7 +31,7 @@ class Source(NamedTuple):
         list of n strings; targets as integers [n].
       splits: the names that `read` knows.
       shape: the shape of one image, or None for text.
-      classes: how many targets there are, or None where the file decides.
+      classes: the number of classes of the targets, or None where the file decides.
       instead: other paths with the same data, for where the first are not there.
     """
 
@@ -45,7 +45,7 @@ class Source(NamedTuple):
     def found(self, path: pathlib.Path) -> tuple[str, ...]:
         """Returns the files to read in the folder `path`: `files`, or `instead`.
 
-        Those of `instead` are read if all of them are there and some of `files` are not.
+        Those of `instead` are read if all of them are there and not all of `files`.
         """
         there = self.instead and all((path / file).is_file() for file in self.instead)
         missing = not all((path / file).is_file() for file in self.files)

@@ -33,7 +33,7 @@ class OnHost(NamedTuple):
     Attributes:
       examples: arrays with a row for each example, also such as are mapped into memory.
       indices: int32 [total], the examples of every client one after the other.
-      starts: int32 [clients + 1].
+      starts: int32 [clients + 1], as in `draws.Resident`.
     """
 
     examples: Any
@@ -46,7 +46,7 @@ def on_host(examples: Any, partition: Partition) -> OnHost:
 
     Args:
       examples: a tree of numpy arrays with a row for each example.
-      partition: whose they are.
+      partition: the partition that says whose they are.
     """
     draws.check(examples, partition)
     indices = partition.indices.astype(np.int32, copy=False)
@@ -67,9 +67,9 @@ def places(
     Args:
       starts: an array as in `OnHost`.
       keys: one for each client of the cohort.
-      cohort: int32 [places], the clients.
-      steps: how many batches.
-      batch: how many examples each.
+      cohort: the clients, int32 [places].
+      steps: the number of batches.
+      batch: the number of examples in each.
       replacement: a choice as in `draws.draw`.
     """
 
@@ -85,7 +85,7 @@ def gather(data: OnHost, drawn: np.ndarray, sharding: jax.sharding.Sharding) -> 
     """Returns the batches on the devices: leaves [places, steps, batch, ...].
 
     Args:
-      data: on the host; only the examples that were drawn are read.
+      data: the data on the host; only the examples that were drawn are read.
       drawn: the places, made by `places`.
       sharding: the sharding of the first axis; a process gathers for its own devices
         only.

@@ -35,9 +35,9 @@ def encoded(
     """Returns a data set of numbers: texts as tokens, all else as it is.
 
     Args:
-      splits: images, or texts in arrays of objects.
-      length: tokens of an example.
-      most: words in the vocabulary, with the special tokens.
+      splits: a data set of images, or of texts in arrays of objects.
+      length: the number of tokens of an example.
+      most: the size of the vocabulary, with the special tokens.
       vocabulary_file: path of a file with a word in each line; "characters": the 96
         printable ones of ASCII, line ends included; empty: made of the training texts.
 
@@ -132,7 +132,7 @@ def tokens(
     Args:
       texts: sequences of units: words, or characters.
       known: the vocabulary; its first unit has the number `SPECIAL`.
-      length: tokens a text.
+      length: the number of tokens of a text.
     """
     number = {unit: place for place, unit in enumerate(known, start=SPECIAL)}
     texts = list(texts)

@@ -20,7 +20,7 @@ class Call(NamedTuple):
       state: the state after them.
       first: the number of rounds before them.
       done: the number of rounds after them.
-      reports: what they said, on the host.
+      reports: the reports of these rounds, on the host.
       seconds: the time that they took.
       stopping: whether somebody asked for an end.
     """
@@ -49,8 +49,11 @@ def in_calls(
       state: the state before the first of these rounds.
       rounds: the number that are done already, and the last one.
       every: numbers of rounds, at whose multiples a call ends.
-      ahead: told before a call with which round it will end.
+      ahead: `(done)`, called before a call with the round it will end with.
       agree: `(pace) -> (pace, whether to stop)`, the same in all processes of a run.
+
+    Yields:
+      A `Call` after each; whoever iterates decides whether to go on.
     """
     (done, last), pace = rounds, 1
     while done < last:

@@ -32,8 +32,8 @@ def drawing(
     Args:
       sampler: the sampler of the cohorts; weights do not matter.
       multiple: a divisor of the number of places, as the engine fills them up.
-      steps: how many batches a client needs.
-      batch: how many examples each.
+      steps: the number of batches that a client needs.
+      batch: the number of examples in each.
     """
 
     def places(key, starts, number):
@@ -49,7 +49,7 @@ def on_batches(one_round: Callable, people_of: Callable) -> Callable:
     """Returns `(state, key, (batches, starts), count) -> (State, Report)`, not jitted.
 
     Args:
-      one_round: made by `make_round`, with a fetch that returns the plan.
+      one_round: a round made by `make_round`, with a fetch that returns the plan.
       people_of: `(starts) -> sampler` of the cohorts.
     """
 
@@ -78,9 +78,9 @@ def compile_rounds(
       places: a function as `drawing` makes it.
       one_round: a function as `on_batches` makes it, for a count of one.
       mesh: the devices.
-      state: its shapes and shardings.
+      state: the state, for its shapes and shardings.
       key: the roots of the run, placed.
-      data: on the host.
+      data: the data on the host.
     """
     # Every process draws the cohorts for itself, on one device.
     alone, same = SingleDeviceSharding(mesh.local_devices[0]), NamedSharding(mesh, P())

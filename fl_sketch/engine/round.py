@@ -28,27 +28,45 @@ MARK = "simulator_only_"  # before names of what a private run must not give awa
 
 
 class State(NamedTuple):
-    """Everything that a run carries from round to round."""
+    """Everything that a run carries from round to round.
+
+    Attributes:
+      server: all that the server has.
+      clients: the part that is kept of each client, along a leading axis of the
+        population.
+    """
 
     server: Server
-    clients: Client  # leading axis: the population
+    clients: Client
 
 
 class SimulatorOnly(NamedTuple):
-    """What a simulator sees of a round and nobody else may, if the round is private."""
+    """What a simulator sees of a round and nobody else may, if the round is private.
 
-    clients: jax.Array  # shape=(places,), int32, who was asked; -1: nobody
-    answered: jax.Array  # shape=(places,), bool
-    bytes_up: jax.Array  # shape=(), uint32, that each of those who answered sent
-    bytes_told: jax.Array  # shape=(), uint32, that the server said between exchanges
-    diagnostics: dict[str, jax.Array]  # means over them; under a mechanism also its
-    # facts
+    Attributes:
+      clients: the clients that were asked, int32 [places]; -1: nobody.
+      answered: the places whose clients answered, bool [places].
+      bytes_up: bytes that each of those sent, uint32 [].
+      bytes_told: bytes that the server said between exchanges, uint32 [].
+      diagnostics: means over them; under a mechanism also its facts.
+    """
+
+    clients: jax.Array
+    answered: jax.Array
+    bytes_up: jax.Array
+    bytes_told: jax.Array
+    diagnostics: dict[str, jax.Array]
 
 
 class Report(NamedTuple):
-    """What a round says of itself, beside its effect, by who may look at it."""
+    """What a round says of itself, beside its effect, by who may look at it.
 
-    released: dict[str, jax.Array]  # by the mechanism, at the price of its noise
+    Attributes:
+      released: scalars by name that the mechanism released, paid for by its noise.
+      simulator_only: all that is not for others' eyes.
+    """
+
+    released: dict[str, jax.Array]
     simulator_only: SimulatorOnly
 
 
@@ -57,6 +75,11 @@ def initial_state(algorithm: Algorithm, params: Tree, population: int) -> State:
 
     Leaves that start as the same array get a buffer each: donating one buffer twice
     is an error on one device and has crashed the process on two (jaxlib 0.10.2).
+
+    Args:
+      algorithm: the work of clients and server.
+      params: the first model.
+      population: the number of clients.
     """
     validate.at_least_one(population=population)
     server, client = initial_server(algorithm, params)
@@ -67,7 +90,10 @@ def initial_state(algorithm: Algorithm, params: Tree, population: int) -> State:
 
 
 def initial_server(algorithm: Algorithm, params: Tree) -> tuple[Server, Client]:
-    """Returns what the server has before the first round, and what a client has."""
+    """Returns what the server has before the first round, and what a client has.
+
+    Both follow from the `algorithm` and the first model, `params`.
+    """
     memory = algorithm.uplink.init(params)
     server = Server(
         params,
@@ -91,11 +117,11 @@ def make_round(
     """Returns `round(state, key, cohort, data, plan) -> (state, report)`, not jitted.
 
     Args:
-      algorithm: what clients and server do.
+      algorithm: the work of clients and server.
       fetch: `(data, client id, plan of the client, key) -> batches`.
       mesh: devices along the axis "clients".
-      chunk: how many clients a device works on at a time, by vmap. One is best on
-        a CPU.
+      chunk: the number of clients that a device works on at a time, by vmap. One is
+        best on a CPU.
       recompute: whether clients repeat their local work in every pass, where an
         algorithm has several, instead of keeping the updates of the whole cohort.
 

@@ -27,10 +27,10 @@ def with_everyone(
     `fetch` is given only the client's number says anything.
 
     Args:
-      algorithm: what clients and server do.
+      algorithm: the work of clients and server.
       fetch: a function as `make_round` has it.
-      population: how many clients there are.
-      chunk: how many work at a time.
+      population: the number of clients.
+      chunk: the number of clients that work at a time.
     """
     mesh = mesh_over(jax.devices()[:1])
     one_round = make_round(algorithm, fetch, mesh, chunk=chunk)
@@ -51,9 +51,9 @@ def compile_rounds(
     Args:
       rounds: `(state, key, data, count) -> (state, reports)`.
       mesh: the devices.
-      state: its shapes and shardings.
+      state: the state, for its shapes and shardings.
       key: the roots of the run, placed.
-      data: on the devices.
+      data: the data on the devices.
     """
     same = NamedSharding(mesh, P())
     rounds = jax.jit(rounds, donate_argnums=0, out_shardings=same)
@@ -79,10 +79,10 @@ def run_rounds(
     Args:
       one_round: `(state, key, cohort, data) -> (state, report)`, of `make_round`.
       sampler: the sampler of the cohorts.
-      state: before the first of these rounds.
+      state: the state before the first of these rounds.
       key: the key of the whole run, or its roots.
-      data: what `fetch` reads.
-      count: how many, at most `most`.
+      data: the data that `fetch` reads.
+      count: the number of rounds, at most `most`.
       most: the number of rounds whose reports there is room for.
 
     Returns:

@@ -24,37 +24,56 @@ Fetch = Callable[[Any, jax.Array, Any, Key], Any]
 
 
 class Client(NamedTuple):
-    """What is kept of one client between rounds; in a bank, of all of them."""
+    """What is kept of one client between rounds; in a bank, of all of them.
+
+    It is what its `local` work keeps, and its `memory` of the channel.
+    """
 
     local: Any
     memory: Any
 
 
 class Seat(NamedTuple):
-    """A place of a cohort; with a leading axis, all of them."""
+    """A place of a cohort; with a leading axis, all of them.
+
+    Attributes:
+      client: the part that is kept of the client that has it.
+      id: the number of the client, int32.
+      plan: the caller's own for this place, or None.
+    """
 
     client: Client
     id: jax.Array
-    plan: Any  # what the caller has for this place, or None
+    plan: Any
 
 
 class Visitor(NamedTuple):
-    """What clients do, as one device plays them in one round."""
+    """What clients do, as one device plays them in one round.
+
+    Attributes:
+      algorithm: the work of clients and server.
+      server: the server before the round, as clients see it.
+      fetch: `(data, client id, plan, key) -> batches`.
+      data: the data that `fetch` reads.
+      key: the key of the whole run, or its roots.
+      weights: the weights of the device's clients, float32.
+      chunk: the number of clients that work at a time.
+    """
 
     algorithm: Algorithm
-    server: Server  # as clients see it
+    server: Server
     fetch: Fetch
     data: Any
     key: Key | Roots
-    weights: jax.Array  # of the device's clients
+    weights: jax.Array
     chunk: int
 
     def keys(self, client: jax.typing.ArrayLike) -> Keys:
-        """Returns the keys of a client in this round."""
+        """Returns the keys of a `client` in this round."""
         return round_keys(self.key, self.server.round, client)
 
     def work(self, seat: Seat) -> Work:
-        """Returns what the local steps of a client come to."""
+        """Returns what the local steps of the client on a `seat` come to."""
         drawn_by = batch_key(self.key, self.server.round, seat.id)
         batches = self.fetch(self.data, seat.id, seat.plan, drawn_by)
         return self.algorithm.local.run(
@@ -62,7 +81,10 @@ class Visitor(NamedTuple):
         )
 
     def talk(self, seat: Seat, work: Work, round: Round) -> tuple[Channel, tuple]:
-        """Returns what is played for a client: the channel, and its arguments."""
+        """Returns the channel, and the arguments of the talk of the client on a `seat`.
+
+        Its `work` is done, and `round` is what it is told of the round.
+        """
         memory = Memory(seat.client.memory, self.server.memory)
         arguments = (work.update, memory, self.keys(seat.id), round)
         return self.algorithm.uplink, arguments
@@ -71,7 +93,8 @@ class Visitor(NamedTuple):
         """Returns (weighted sum of first results, all second results).
 
         Args:
-          function: maps one client's slices of the arguments to a pair.
+          function: a function of one client's slices of the arguments that returns a
+            pair.
           *arguments: trees with a leading axis of clients.
         """
         chunks, chunk = self.weights.size // self.chunk, self.chunk
@@ -99,7 +122,7 @@ class Visitor(NamedTuple):
 
 
 def first(tree: Any) -> Any:
-    """Returns the first slice of every leaf."""
+    """Returns the first slice of every leaf of `tree`."""
     return jax.tree.map(lambda leaf: leaf[0], tree)
 
 

@@ -37,7 +37,7 @@ def initial_nodes(algorithm: Algorithm, params: Tree, nodes: int) -> State:
     Args:
       algorithm: the algorithm, as for a server.
       params: the same on all nodes, which all can make from one seed.
-      nodes: how many.
+      nodes: the number of nodes.
 
     Raises:
       ValueError: under a mechanism: messages travel as they are, so none is guarded.
@@ -63,7 +63,7 @@ def make_gossip_round(
     nodes know; those of a node alone from the secret one, which nobody else does.
 
     Args:
-      algorithm: what clients and server do.
+      algorithm: the work of clients and server.
       fetch: `(data, node, None, key) -> batches`.
       graph: the graph of the network.
 
@@ -143,7 +143,7 @@ def flooded(graph: Graph, messages: Message) -> Message:
 
     Args:
       graph: the graph of the network.
-      messages: one for each node, along a leading axis.
+      messages: the messages, one for each node, along a leading axis.
     """
     hops, origins = graphs.distances(graph), np.arange(graph.nodes)
     nearer = hops[None] == hops[:, None] - 1  # node, neighbour, origin

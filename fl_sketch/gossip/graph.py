@@ -24,14 +24,19 @@ SWAPS = 10  # an edge, on average, when a random regular graph is made
 
 
 class Graph(NamedTuple):
-    """An undirected connected graph on the nodes 0 ... nodes - 1."""
+    """An undirected connected graph on the nodes 0 ... nodes - 1.
+
+    Attributes:
+      nodes: the number of nodes.
+      edges: pairs of nodes, int32 [edges, 2], the smaller first, sorted.
+    """
 
     nodes: int
-    edges: np.ndarray  # int32 [edges, 2], the smaller node first, sorted
+    edges: np.ndarray
 
 
-def from_edges(edges: Sequence[tuple[int, int]]) -> Graph:
-    """Returns the graph of these edges, in any order and direction.
+def from_edges(edges: Sequence[tuple[int, ...]] | np.ndarray) -> Graph:
+    """Returns the graph of `edges`, pairs of nodes in any order and direction.
 
     Raises:
       ValueError: for no edge, a node joined to itself, or a graph in parts.
@@ -49,13 +54,17 @@ def from_edges(edges: Sequence[tuple[int, int]]) -> Graph:
 
 
 def read(path: str) -> Graph:
-    """Returns the graph of a file: the two nodes of an edge on each line."""
+    """Returns the graph of the file `path`: the two nodes of an edge on each line.
+
+    Raises:
+      ValueError: for a line of anything else, and as `from_edges`.
+    """
     lines = pathlib.Path(path).read_text().splitlines()
     try:
         pairs = [tuple(map(int, line.split())) for line in lines if line.strip()]
         whole = all(len(pair) == 2 for pair in pairs)
     except ValueError:
-        whole = False
+        pairs, whole = [], False
     if not whole:
         msg = f"Expected two whole numbers on each line of {path}."
         raise ValueError(msg)
@@ -63,13 +72,13 @@ def read(path: str) -> Graph:
 
 
 def ring(nodes: int) -> Graph:
-    """Each node has two neighbours; of two nodes, one."""
+    """The graph of `nodes` nodes with two neighbours each; of two nodes, with one."""
     validate.at_least_one(**{"nodes - 1": nodes - 1})
     return from_edges([(node, (node + 1) % nodes) for node in range(nodes)])
 
 
 def grid(height: int, width: int) -> Graph:
-    """Each node has the neighbours beside, above and below it."""
+    """The graph of `height` x `width` nodes joined to those beside, above and below."""
     validate.at_least_one(height=height, width=width)
     number = np.arange(height * width).reshape(height, width)
     beside = np.stack([number[:, :-1].ravel(), number[:, 1:].ravel()], 1)
@@ -78,10 +87,15 @@ def grid(height: int, width: int) -> Graph:
 
 
 def random_regular(nodes: int, degree: int, *, seed: int) -> Graph:
-    """Each node has `degree` neighbours, at random.
+    """A random graph in which each node has `degree` neighbours.
 
     Edges of a circulant graph exchange their ends, which keeps all degrees, until it
     is well mixed and connected.
+
+    Args:
+      nodes: the number of nodes.
+      degree: the number of neighbours of each.
+      seed: the seed of the exchanges.
 
     Raises:
       ValueError: unless 2 <= degree < nodes and nodes * degree is even.
@@ -103,7 +117,7 @@ def random_regular(nodes: int, degree: int, *, seed: int) -> Graph:
 
 
 def distances(graph: Graph) -> np.ndarray:
-    """Returns int [nodes, nodes], the hops between any two; -1: there is no way."""
+    """Returns int [nodes, nodes], the hops between any two of `graph`; -1: no way."""
     found = np.full((graph.nodes, graph.nodes), -1)
     np.fill_diagonal(found, 0)
     near = neighbours(graph)
@@ -118,12 +132,12 @@ def distances(graph: Graph) -> np.ndarray:
 
 
 def diameter(graph: Graph) -> int:
-    """Returns the largest distance between two nodes."""
+    """Returns the largest distance between two nodes of `graph`, in hops."""
     return int(distances(graph).max())
 
 
 def neighbours(graph: Graph) -> np.ndarray:
-    """Returns bool [nodes, nodes], who is joined to whom."""
+    """Returns bool [nodes, nodes], which nodes of `graph` are joined."""
     near = np.zeros((graph.nodes, graph.nodes), bool)
     first, second = graph.edges.T
     near[first, second] = near[second, first] = True
@@ -136,6 +150,9 @@ def crossings(graph: Graph) -> np.ndarray:
     A node at distance h from an origin has its message after h hops, and hands it in
     the next one to the neighbours that are not nearer to the origin, if there is a
     next one. It cannot know that a neighbour as far as itself has it too.
+
+    Args:
+      graph: the graph, in which each node's message is flooded once.
     """
     hops, last = distances(graph), diameter(graph)
     a, b = graph.edges.T

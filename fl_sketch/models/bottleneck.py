@@ -18,7 +18,7 @@ def resnet101(classes: int) -> nn.Module:
     """A ResNet of bottleneck blocks: 42,512,970 parameters for 10 classes.
 
     Args:
-      classes: logits an image, of 32x32x3 as a rule.
+      classes: the number of logits of an image, of 32x32x3 as a rule.
 
     References: He et al. (2016), Table 1, with a first layer for small images as in
     their section 4.2; Wu and He (2018) on group normalisation.
@@ -31,9 +31,9 @@ class Bottlenecks(nn.Module):
     """A ResNet of bottleneck blocks.
 
     Attributes:
-      classes: logits an image.
-      stages: how many blocks each stage has; its channels are twice those of the one
-        before, and its images half as high and wide.
+      classes: the number of logits of an image.
+      stages: the number of blocks of each stage; its channels are twice those of the
+        one before, and its images half as high and wide.
     """
 
     classes: int

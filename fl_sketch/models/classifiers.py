@@ -27,7 +27,7 @@ def logistic(classes: int) -> nn.Module:
     """Multinomial logistic regression on flattened inputs, from zero.
 
     Args:
-      classes: logits an input.
+      classes: the number of logits of an input.
     """
     validate.at_least_one(classes=classes)
     return Logistic(classes)
@@ -37,7 +37,7 @@ def mlp(classes: int, *, hidden: Sequence[int] = (200, 200)) -> nn.Module:
     """Dense layers on flattened inputs, each but the last followed by relu.
 
     Args:
-      classes: logits an input.
+      classes: the number of logits of an input.
       hidden: the sizes of the layers before the last; may be empty.
     """
     validate.at_least_one(classes=classes)
@@ -53,7 +53,7 @@ def lenet(classes: int) -> nn.Module:
     """LeNet-5 with relu and max pooling: 61,706 parameters on 28x28x1.
 
     Args:
-      classes: logits an image.
+      classes: the number of logits of an image.
 
     Reference: LeCun et al. (1998), with the changes that became usual.
     """
@@ -67,7 +67,7 @@ def sigmoid_lenet(classes: int) -> nn.Module:
     Weights begin uniform in [-0.5, 0.5]; 13,426 parameters on 28x28x1.
 
     Args:
-      classes: logits an image.
+      classes: the number of logits of an image.
 
     Reference: Zhu et al. (2019), Deep Leakage from Gradients, section 4.1.
     """
@@ -79,7 +79,7 @@ def cnn(classes: int, *, hidden: int = 128) -> nn.Module:
     """Two 3x3 convolutions (32, 64), a pool, a dense layer: 1,626,442 on 32x32x3.
 
     Args:
-      classes: logits an image.
+      classes: the number of logits of an image.
       hidden: the size of the dense layer before the last.
     """
     validate.at_least_one(classes=classes, hidden=hidden)
@@ -92,9 +92,9 @@ def resnet(classes: int, *, width: int = 16, blocks: int = 3) -> nn.Module:
     Its default, ResNet-20, has 269,722 parameters on 32x32x3 and 10 classes.
 
     Args:
-      classes: logits an image.
+      classes: the number of logits of an image.
       width: channels of the first of three stages; each next one has twice as many.
-      blocks: residual blocks a stage.
+      blocks: the number of residual blocks of a stage.
 
     References: He et al. (2016), section 4.2, with the shortcut of option A;
     Hsieh et al. (2020) on group normalisation for clients that differ.
@@ -107,7 +107,7 @@ class Logistic(nn.Module):
     """The module of `logistic`.
 
     Attributes:
-      classes: logits an input.
+      classes: the number of logits of an input.
     """
 
     classes: int
@@ -126,7 +126,7 @@ class ByClass(nn.Module):
     us this way and 17.7 us that way (CPU time of one core, median of 9, jax 0.10.2).
 
     Attributes:
-      classes: the layer's outputs.
+      classes: the number of outputs.
     """
 
     classes: int
@@ -144,7 +144,7 @@ class Mlp(nn.Module):
     """The module of `mlp`.
 
     Attributes:
-      classes: logits an input.
+      classes: the number of logits of an input.
       hidden: the sizes of the layers before the last.
     """
 
@@ -164,7 +164,7 @@ class LeNet(nn.Module):
     """The module of `lenet`.
 
     Attributes:
-      classes: logits an image.
+      classes: the number of logits of an image.
     """
 
     classes: int
@@ -185,7 +185,7 @@ class SigmoidLeNet(nn.Module):
     """The module of `sigmoid_lenet`.
 
     Attributes:
-      classes: logits an image.
+      classes: the number of logits of an image.
     """
 
     classes: int
@@ -209,7 +209,7 @@ class Cnn(nn.Module):
     """The module of `cnn`.
 
     Attributes:
-      classes: logits an image.
+      classes: the number of logits of an image.
       hidden: the size of the dense layer before the last.
     """
 
@@ -230,9 +230,9 @@ class ResNet(nn.Module):
     """The module of `resnet`.
 
     Attributes:
-      classes: logits an image.
+      classes: the number of logits of an image.
       width: channels of the first of three stages.
-      blocks: residual blocks a stage.
+      blocks: the number of residual blocks of a stage.
     """
 
     classes: int

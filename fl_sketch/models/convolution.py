@@ -49,10 +49,10 @@ class Conv(nn.Module):
     """A convolution layer with the parameters of `flax.linen.Conv`, same shapes.
 
     Attributes:
-      features: output channels.
-      kernel_size: height and width.
-      strides: 1, 2, ... in both directions.
-      padding: "SAME" or "VALID".
+      features: the number of output channels.
+      kernel_size: height and width of the kernel.
+      strides: steps of 1, 2, ... in both directions.
+      padding: the kind of padding, "SAME" or "VALID".
       use_bias: whether a bias is added.
       kernel_init: an initializer of the kernel.
       bias_init: an initializer of the bias.
@@ -87,9 +87,10 @@ def convolve(
 
     Args:
       x: the images.
-      kernel: height, width, input channels as the images have, output channels.
-      strides: 1, 2, ... in both directions.
-      padding: "SAME" or "VALID".
+      kernel: the kernel: height, width, input channels as the images have, output
+        channels.
+      strides: steps of 1, 2, ... in both directions.
+      padding: the kind of padding, "SAME" or "VALID".
 
     Raises:
       ValueError: for shapes that do not fit together.
@@ -190,7 +191,7 @@ def banded(x: jax.Array, kernel: jax.Array, strides: int = 1) -> jax.Array:
     Args:
       x: images in NHWC order, already padded.
       kernel: a kernel in HWIO order.
-      strides: 1, 2, ... in both directions.
+      strides: steps of 1, 2, ... in both directions.
     """
     height, width, channels, features = kernel.shape
     rows = (x.shape[1] - height) // strides + 1

@@ -45,7 +45,9 @@ class Loss(NamedTuple):
     metrics: Callable[..., dict[str, jax.Array]]
 
 
-def _initial(model: nn.Module, key: Key, example_inputs: jax.Array) -> Tree:
+def _initial(
+    model: nn.Module, key: Key, example_inputs: jax.Array | jax.ShapeDtypeStruct
+) -> Tree:
     """Returns a model's first parameters, which must be all that it keeps."""
     require_key(key)
     inputs = jnp.zeros(example_inputs.shape, example_inputs.dtype)
@@ -76,7 +78,7 @@ def classification(
 
     Args:
       model: a flax module from inputs to logits, its parameters its only state.
-      label_smoothing: a, in [0, 1]. May be traced, for a sweep.
+      label_smoothing: the smoothing a, in [0, 1]. May be traced, for a sweep.
       weight_decay: the factor of the decay, at least 0. May be traced, for a sweep.
       padding: a label that does not count, after the end of a text; or None.
     """

@@ -29,10 +29,10 @@ def vit(
     """A transformer of image patches: 207,946 parameters on 32x32x3 and 10 classes.
 
     Args:
-      classes: logits an image.
+      classes: the number of logits of an image.
       patch: height and width of a patch, which divide those of the image.
       width: the width of a token.
-      depth: blocks.
+      depth: the number of blocks.
       heads: the number of heads of attention, dividing the width.
 
     Reference: Dosovitskiy et al. (2021), with the mean of all tokens for a class
@@ -54,10 +54,10 @@ def transformer(
     """A transformer over the tokens of a sentence, both ways, as BERT is.
 
     Args:
-      classes: logits a sentence.
-      vocabulary: how many tokens there are, `PAD` included.
+      classes: the number of logits of a sentence.
+      vocabulary: the number of tokens, `PAD` included.
       width: the width of a token.
-      depth: blocks.
+      depth: the number of blocks.
       heads: the number of heads of attention, dividing the width.
 
     Reference: Devlin et al. (2019), normalised before each part and without
@@ -74,9 +74,9 @@ def language_model(
     """Logits of the next token at every place, from the tokens up to it.
 
     Args:
-      classes: how many tokens there are, going in and coming out.
+      classes: the number of tokens, going in and coming out.
       width: the width of a token.
-      depth: blocks.
+      depth: the number of blocks.
       heads: the number of heads of attention, dividing the width.
     """
     validate.at_least_one(classes=classes)
@@ -88,10 +88,10 @@ class Vit(nn.Module):
     """The module of `vit`.
 
     Attributes:
-      classes: logits an image.
+      classes: the number of logits of an image.
       patch: height and width of a patch.
       width: the width of a token.
-      depth: blocks.
+      depth: the number of blocks.
       heads: the number of heads of attention.
     """
 
@@ -113,10 +113,10 @@ class Transformer(nn.Module):
     """The module of `transformer`.
 
     Attributes:
-      classes: logits a sentence.
-      vocabulary: how many tokens there are, `PAD` included.
+      classes: the number of logits of a sentence.
+      vocabulary: the number of tokens, `PAD` included.
       width: the width of a token.
-      depth: blocks.
+      depth: the number of blocks.
       heads: the number of heads of attention.
     """
 
@@ -139,9 +139,9 @@ class LanguageModel(nn.Module):
     """The module of `language_model`.
 
     Attributes:
-      classes: how many tokens there are, going in and coming out.
+      classes: the number of tokens, going in and coming out.
       width: the width of a token.
-      depth: blocks.
+      depth: the number of blocks.
       heads: the number of heads of attention.
     """
 

@@ -54,14 +54,14 @@ class Plan(NamedTuple):
     """All that an accountant must know beside the noise.
 
     Attributes:
-      steps: how often a sample is taken: rounds, or local steps.
-      sample: units in a sample; for "poisson", on average.
-      population: units that there are.
+      steps: the number of times that a sample is taken: of rounds, or of local steps.
+      sample: the number of units in a sample; for "poisson", on average.
+      population: the number of units that there are.
       sampling: the way in which samples are taken, one of `SAMPLINGS`.
-      releases: noisy sums of each sample.
-      relation: whom the noise protects, one of `RELATIONS`.
-      coordinates: numbers in all releases of a sample together.
-      shares: draws whose sum is the noise.
+      releases: the number of noisy sums of each sample.
+      relation: the change that the noise hides, one of `RELATIONS`.
+      coordinates: the number of numbers in all releases of a sample together.
+      shares: the number of draws whose sum is the noise.
       cut: the chance that a Poisson sample is cut, each time.
     """
 
@@ -144,10 +144,11 @@ def epsilon(
     """Returns the epsilon of a plan at this delta; infinite without noise.
 
     Args:
-      plan: what is released.
-      noise_multiplier: z, the noise on a sum over the bound of one message.
+      plan: the plan of what is released.
+      noise_multiplier: the noise z on a sum over the bound of one message.
       delta: a number in (0, 1).
-      accountant: "pld" or "rdp"; None: the tightest that fits.
+      accountant: the name of the accountant, "pld" or "rdp"; None: the tightest that
+        fits.
     """
     between(0, 1, delta=delta)
     if not (known := certain(plan, noise_multiplier, accountant)):
@@ -166,8 +167,8 @@ def beyond(plan: Plan, noise_multiplier: float, epsilon: float) -> float:
     beyond its end. A sample is cut with the same others on both sides.
 
     Args:
-      plan: what is released.
-      noise_multiplier: z.
+      plan: the plan of what is released.
+      noise_multiplier: the noise z on a sum over the bound of one message.
       epsilon: the price of the plan at about this delta; read where there are several
         shares.
     """
@@ -190,8 +191,8 @@ def spent(
     little noise for a promise.
 
     Args:
-      plan: what is released.
-      noise_multiplier: z.
+      plan: the plan of what is released.
+      noise_multiplier: the noise z on a sum over the bound of one message.
       delta: the delta of the promise, all included.
       accountant: a name as in `epsilon`.
     """
@@ -230,10 +231,11 @@ def calibrate(
     Never less than that: what comes back keeps the promise.
 
     Args:
-      plan: what will be released.
+      plan: the plan of what will be released.
       epsilon: the promise, above zero and finite.
       delta: a number in (0, 1).
-      accountant: "pld" or "rdp"; None: the tightest that fits.
+      accountant: the name of the accountant, "pld" or "rdp"; None: the tightest that
+        fits.
     """
     between(0, math.inf, epsilon=epsilon)
     between(0, 1, delta=delta)
@@ -377,7 +379,7 @@ def event(plan: Plan, noise_multiplier: float, name: str):
     return dp_accounting.SelfComposedDpEvent(found, plan.steps)
 
 
-def _whole(low: int, **named: int) -> None:
+def _whole(low: int, **named: float) -> None:
     for name, value in named.items():
         if not isinstance(value, numbers.Integral) or value < low:
             msg = f"Expected {name} to be an integer >= {low}, got {name}={value}."

@@ -36,7 +36,7 @@ class Bound(NamedTuple):
 
     Attributes:
       apply: `(message) -> message` of norm at most C, up to float rounding.
-      limit: C; may be traced.
+      limit: the largest norm C; may be traced.
     """
 
     apply: Callable[[Message], Message]
@@ -47,8 +47,8 @@ def clip(limit: jax.typing.ArrayLike) -> Bound:
     """Shortens a message to norm C where it is longer: `u min(1, C / |u|)`.
 
     Args:
-      limit: C, above zero; may be traced. Infinity is allowed, and changes nothing;
-        there is no noise to scale by it then.
+      limit: the largest norm C, above zero; may be traced. Infinity is allowed, and
+        changes nothing; there is no noise to scale by it then.
     """
     _positive(limit)
 
@@ -65,7 +65,7 @@ def normalise(limit: jax.typing.ArrayLike) -> Bound:
     """Makes every message but zero one of norm C: `C u / |u|`.
 
     Args:
-      limit: C, above zero; may be traced.
+      limit: the norm C, above zero; may be traced.
     """
     _positive(limit)
 
@@ -102,7 +102,7 @@ def clipped_gradient_sum(
       loss: `(params, batch) -> scalar`, the mean over a batch.
       params: the parameters of the model.
       batch: leaves with a leading axis of examples.
-      limit: l, the bound that stands for the Lipschitz constant.
+      limit: the bound l that stands for the Lipschitz constant.
 
     Returns:
       The sum, the mean loss of the examples kept, and how many were rejected because
@@ -135,8 +135,8 @@ def split_noise(noise_multiplier: float, count_noise: float) -> float:
     1.0050378
 
     Args:
-      noise_multiplier: z, of both together; of 0 nothing is left.
-      count_noise: s_b, the standard deviation of the noise on the count.
+      noise_multiplier: the multiplier z of both together; of 0 nothing is left.
+      count_noise: the standard deviation s_b of the noise on the count.
 
     Raises:
       ValueError: unless z < 2 s_b: the count alone would give away as much.

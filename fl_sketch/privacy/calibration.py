@@ -10,7 +10,7 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
     """Returns lines of text: the noise multiplier by each formula, its true epsilon.
 
     Args:
-      plan: what will be released.
+      plan: the plan of what will be released.
       epsilon: the promise.
       delta: the delta of the promise.
 
@@ -19,7 +19,7 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
     """
     accounting.require_delta(plan, delta)
     best = accounting.accountant_for(plan)
-    accounting.calibrate(plan, epsilon=epsilon, delta=delta)  # says what is wrong
+    z = accounting.calibrate(plan, epsilon=epsilon, delta=delta)  # says what is wrong
 
     def row(name, z):
         if z is None:
@@ -32,7 +32,7 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
     }
     das = literature.das_noise_multiplier(plan, epsilon=epsilon, delta=delta)
     song = advanced_noise_multiplier(plan, epsilon=epsilon, delta=delta)
-    z, r = found[best], plan.population * plan.rate
+    r = plan.population * plan.rate
     return [
         f"epsilon {epsilon:g} at delta {delta:g}: {plan.steps} rounds, "
         f"{plan.sampling} cohorts of {r:g} among {plan.population} clients, "
@@ -53,7 +53,7 @@ def advanced_noise_multiplier(plan: Plan, *, epsilon: float, delta: float) -> fl
     """Returns the noise multiplier that `literature.advanced_composition` asks for.
 
     Args:
-      plan: what will be released.
+      plan: the plan of what will be released.
       epsilon: the promise, above zero.
       delta: the delta of the promise.
     """

@@ -42,7 +42,7 @@ def together(parts: Sequence[tuple[Plan, float]], *, delta: float) -> float:
     all are counted so (see `under_one_relation`).
 
     Args:
-      parts: (plan, noise multiplier) of each run.
+      parts: the pair (plan, noise multiplier) of each run.
       delta: the delta of the promise about all of them.
     """
     accounting.between(0, 1, delta=delta)
@@ -70,7 +70,7 @@ def under_one_relation(
     twice the sensitivity. The other way round nothing follows.
 
     Args:
-      parts: (plan, noise multiplier) of each run.
+      parts: the pair (plan, noise multiplier) of each run.
     """
     relation = common_relation([plan for plan, _ in parts])
     return [(plan._replace(relation=relation), z) for plan, z in parts]
@@ -92,8 +92,8 @@ def best_of_a_random_number(
     What comes out is one run; all others, and how many there were, stay secret.
 
     Args:
-      plan: one run.
-      noise_multiplier: z of each.
+      plan: the plan of one run.
+      noise_multiplier: the noise multiplier z of each.
       trials: the distribution of their number.
       delta: the delta of the promise.
 

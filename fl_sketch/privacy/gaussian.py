@@ -64,7 +64,7 @@ def standard(key: Key, count: int) -> jax.Array:
 
     Args:
       key: a key of any kind; of `chacha` for noise that protects somebody.
-      count: how many.
+      count: the number of numbers.
     """
     pairs = -(-count // 2)
     words = jax.random.bits(key, (3 * pairs,), jnp.uint32)
@@ -85,7 +85,8 @@ def from_words(
     Args:
       first: a sign and 31 bits of each number, uint32 [n].
       rest: 16 more bits of each, uint32 [n].
-      more: 64 more, uint32 [2, n]; only asked where the first 31 of a number are zero.
+      more: `() -> uint32 [2, n]`, 64 more bits of each; only asked where the first 31
+        of a number are zero.
     """
     leading = first & jnp.uint32(0x7FFFFFFF)
     chance = _fraction(leading, 31) + (_fraction(rest, 47) + 2.0**-48)
@@ -121,7 +122,7 @@ def on_grid(message: Message, scale: jax.typing.ArrayLike) -> Message:
     """Returns a noisy message rounded to multiples of a power of two.
 
     Args:
-      message: with its noise.
+      message: a message with its noise.
       scale: the noise's standard deviation, above zero.
     """
     bits = lax.bitcast_convert_type(jnp.float32(scale), jnp.uint32)

@@ -18,8 +18,8 @@ def advanced_composition(plan: Plan, noise_multiplier: float, *, delta: float) -
     no credit, as in their Theorem H.11. Infinite where e > 1, which the lemma excludes.
 
     Args:
-      plan: what is released; k is its steps times its releases.
-      noise_multiplier: z, the noise on a sum over the bound of one message.
+      plan: the plan of what is released; k is its steps times its releases.
+      noise_multiplier: the noise z on a sum over the bound of one message.
       delta: the delta of the promise.
     """
     accounting.between(0, 1, delta=delta)
@@ -44,10 +44,11 @@ def das_noise_multiplier(
     moments accountant and holds for some q and small epsilon only: no promise.
 
     Args:
-      plan: what will be released: r of n clients a round, K releases in all.
+      plan: the plan of what will be released: r of n clients a round, K releases in
+        all.
       epsilon: the promise.
       delta: the delta of the promise.
-      constant: q.
+      constant: the constant q.
     """
     count = plan.steps * plan.releases
     return plan.rate * math.sqrt(constant * count * math.log(1 / delta)) / epsilon
@@ -63,11 +64,11 @@ def count_sketch_claim(
     (Assumption 1): gradients are not. Nothing in fl_sketch gives credit for it.
 
     Args:
-      rows: t, of the count sketch.
-      cols: m, of the count sketch.
-      length: l, the numbers sketched.
+      rows: the number t of rows of the count sketch.
+      cols: the number m of columns of the count sketch.
+      length: the number l of numbers sketched.
       sigma: the standard deviation that the numbers are assumed to have.
-      bound: C, the most that any of them is assumed to be.
+      bound: the most that any of them is assumed to be, C.
       alpha: the theorem's free number.
 
     Raises:

@@ -32,9 +32,9 @@ def noisy_steps(
 
     Args:
       loss: the loss of one batch, a mean over its examples.
-      rate: eta.
-      clip: l, the bound on one example's gradient.
-      noise_multiplier: z; 0 for clipping alone.
+      rate: the step size eta.
+      clip: the bound l on the norm of one example's gradient.
+      noise_multiplier: the noise z on the sum, over l; 0 for clipping alone.
 
     Reference: Song et al., Algorithms 2 and 3.
     """

@@ -54,8 +54,9 @@ def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mec
 
     Args:
       bound: the bound of a message, and the C that the noise scales with.
-      noise_multiplier: z; the noise on the sum has standard deviation z C.
-      denominator: r, fixed: how many clients are expected.
+      noise_multiplier: the multiplier z; the noise on the sum has standard deviation z
+        C.
+      denominator: the number r of clients that are expected, fixed.
     """
     _check(bound, noise_multiplier, denominator)
     scale = _noise_scale(bound, noise_multiplier)
@@ -86,8 +87,8 @@ def distributed(
 
     Args:
       bound: the bound of a message, and the C that the noise scales with.
-      noise_multiplier: z of the sum over `smallest` clients.
-      denominator: r, fixed.
+      noise_multiplier: the multiplier z of the sum over `smallest` clients.
+      denominator: the number r of clients that are expected, fixed.
       smallest: the least number of participants with which the promise holds.
     """
     _check(bound, noise_multiplier, denominator)
@@ -135,12 +136,13 @@ def adaptive(
     one exchange: the messages of a second have lengths of their own.
 
     Args:
-      start: C of the first round.
-      noise_multiplier: z, of both together.
-      denominator: r, fixed.
+      start: the threshold C of the first round.
+      noise_multiplier: the multiplier z of both together.
+      denominator: the number r of clients that are expected, fixed.
       quantile: the share of messages that should be no longer than C.
       rate: the rate of the threshold's steps.
-      count_noise: s_b, on the sum of b_i - 1/2; about r / 20.
+      count_noise: the standard deviation s_b of the noise on the sum of b_i - 1/2;
+        about r / 20.
 
     Reference: Andrew et al. (2021), Algorithm 1.
     """
@@ -199,9 +201,10 @@ def before_sketch(
       op: the operator.
       like: an update, or its length.
       bound: the bound of an update.
-      noise_multiplier: z.
-      denominator: r, fixed.
-      read: how the message is, as in `channels.sketched`.
+      noise_multiplier: the multiplier z; the noise on the sum of updates has standard
+        deviation z C.
+      denominator: the number r of clients that are expected, fixed.
+      read: the way to read the message, as in `channels.sketched`.
     """
     _check(bound, noise_multiplier, denominator)
     inner = channels.sketched(op, read=read)
@@ -268,6 +271,7 @@ def _noise(key: Key | None, exchange: int, like: Message, scale) -> Message:
     """
     if validate.is_off(scale):
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), like)
+    assert key is not None  # it may be missing where there is no noise
     key = jax.random.fold_in(jax.random.fold_in(key, Purpose.NOISE), exchange)
     return gaussian.noise(key, like, scale)
 
@@ -277,7 +281,7 @@ def _on_grid(message: Message, scale) -> Message:
 
 
 def _energy(tree: Message) -> jax.Array:
-    return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))
+    return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))  # pyright: ignore[reportReturnType]
 
 
 def _noise_scale(bound: Bound, noise_multiplier: float):

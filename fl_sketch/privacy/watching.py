@@ -48,9 +48,9 @@ def watching(
     fixed denominator, mapped back. A rejected message counts as the middle of a range.
 
     Args:
-      make: a function of the noise multiplier that is left for messages.
-      ranges: (low, high) of each watched diagnostic, by name.
-      noise_multiplier: z, of messages and numbers together.
+      make: `(z) -> Mechanism`, for the noise multiplier that is left for messages.
+      ranges: the range (low, high) of each watched diagnostic, by name.
+      noise_multiplier: the multiplier z of messages and numbers together.
       noise: standard deviation of the noise on the sum of mapped numbers.
     """
     _require_ranges(ranges)

@@ -80,7 +80,7 @@ def independent(cols: int) -> Buckets:
     A GPU adds the terms of a scatter in no fixed order, unless XLA is told to.
 
     Args:
-      cols: buckets a row.
+      cols: the number of buckets of a row.
     """
 
     def draw(key, d, rows, per_row):

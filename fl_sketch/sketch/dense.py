@@ -28,7 +28,8 @@ def gaussian(b: int) -> Sketch:
     `E|R^T R x - x|^2 = (d+1)/b |x|^2`, exactly.
 
     Args:
-      b: numbers a message holds. More than d is allowed, and a waste.
+      b: the number of numbers that a message holds. More than d is allowed, and a
+        waste.
 
     Reference: Song et al., Definition D.2.
     """
@@ -55,7 +56,8 @@ def ams(b: int) -> Sketch:
     32 rows share one mixed word a column, each row taking one bit of it.
 
     Args:
-      b: numbers a message holds. More than d is allowed, and a waste.
+      b: the number of numbers that a message holds. More than d is allowed, and a
+        waste.
 
     Reference: Song et al., Definition D.4; Alon, Matias and Szegedy (1999).
     """

@@ -37,7 +37,7 @@ def srht(b: int) -> Sketch:
     var q = n/b - 1 and cov(q_k, q_l) = -var/(n-1), E[A_ij^2] = var/(n-1).
 
     Args:
-      b: numbers a message holds, at most n.
+      b: the number of numbers that a message holds, at most n.
 
     Reference: Song et al., Definition D.3.
     """
@@ -129,4 +129,4 @@ def _times_hadamard(x: jax.Array, factor: int) -> jax.Array:
 def _hadamard(n: int) -> np.ndarray:
     from scipy import linalg  # takes a tenth of a second to import
 
-    return linalg.hadamard(n, np.float32)
+    return linalg.hadamard(n).astype(np.float32)

@@ -50,12 +50,14 @@ def count_sketch(
     d - 1 for the blocked hash when cols divides d.
 
     Args:
-      cols: buckets a row. More than d is allowed, and a waste.
+      cols: the number of buckets of a row. More than d is allowed, and a waste.
       rows: independent repetitions. The guarantee of the median wants an odd
         number; an even one is allowed and takes the mean of the two in the middle.
-      hash: "blocked" (fast, deterministic) or "independent" (a scatter).
-      query: what `estimate` takes over the rows, "median" or "mean".
-      signs: "mixer" (fast) or "polynomial" (exactly 4-wise independent).
+      hash: the way to place coordinates: "blocked" (fast, deterministic) or
+        "independent" (a scatter).
+      query: the reduction over the rows that `estimate` takes, "median" or "mean".
+      signs: the family of signs: "mixer" (fast) or "polynomial" (exactly 4-wise
+        independent).
 
     References: Charikar, Chen and Farach-Colton (2002); Song et al., Definition D.5;
     Haddadpour et al., Algorithms 1 and 2.
@@ -95,10 +97,12 @@ def sparse_embedding(
     (d-b/s)/b for kind II. Both stay below the (d-1)/b of independent columns.
 
     Args:
-      b: numbers a message holds.
-      nonzeros: entries a column; at most b, and a divisor of b for "blocked".
-      kind: "replacement-free" (Definition D.6, I) puts them into any places
-        without replacement, "blocked" (D.7, II) one in each of `nonzeros` blocks.
+      b: the number of numbers that a message holds.
+      nonzeros: the number of entries of a column; at most b, and a divisor of b for
+        "blocked".
+      kind: the places of a column's entries: "replacement-free" (Definition D.6, I)
+        puts them anywhere without replacement, "blocked" (D.7, II) one in each of
+        `nonzeros` blocks.
 
     Reference: Nelson and Nguyen (2013); Song et al., Definitions D.6 and D.7.
     """

@@ -53,7 +53,7 @@ def heavy_coordinates(
       key: the key it was made with.
       message: a sketch of x, of shape (rows, cols).
       d: the length of x.
-      m: how many coordinates to return, at most d.
+      m: the number of coordinates to return, at most d.
     """
     validate.at_least_one(m=m)
     validate.at_most(d, "the length of the vector", m=m)

@@ -19,7 +19,7 @@ def uniform_sampling(b: int) -> Sketch:
     coordinate is kept with probability b/d and is then multiplied by d/b.
 
     Args:
-      b: coordinates a message holds, at most d.
+      b: the number of coordinates that a message holds, at most d.
 
     Reference: Song et al., Definition D.8.
     """

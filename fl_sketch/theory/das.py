@@ -36,11 +36,11 @@ def clipped_error(
         in each of K rounds; sqrt(q d log(1 / delta)) / (n epsilon) in the paper.
       alpha: the number alpha in the choice of step, at least 1 and 2 rho E.
       gamma: the number gamma in the choice of rounds.
-      smoothness: L of every client's loss.
-      steps: E, local.
-      threshold: C.
-      distance: `|w0 - w*|^2`.
-      gap: Delta, the largest `f_i(w*) - min f_i` of a client.
+      smoothness: the smoothness L of every client's loss.
+      steps: the number E of local steps.
+      threshold: the bound C on the norm of a client's sum of gradients.
+      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
+      gap: the largest `f_i(w*) - min f_i` of a client, Delta.
     """
     start = threshold / steps * (smoothness * distance / gamma + gamma / smoothness)
     return rho * (start + 3 * steps * gap / (2 * alpha))
@@ -68,12 +68,12 @@ def clipped(
     Args:
       target: the error, in the terms of `clipped_error`.
       rho: the privacy term, as in `clipped_error`.
-      smoothness: L of every client's loss.
-      steps: E, local.
-      threshold: C.
-      distance: `|w0 - w*|^2`.
-      gap: Delta, the largest `f_i(w*) - min f_i` of a client.
-      clients: r, the clients expected in a round; for the bits.
+      smoothness: the smoothness L of every client's loss.
+      steps: the number E of local steps.
+      threshold: the bound C on the norm of a client's sum of gradients.
+      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
+      gap: the largest `f_i(w*) - min f_i` of a client, Delta.
+      clients: the number r of clients expected in a round, for the bits.
       d: the number of parameters, for the bits.
 
     Raises:

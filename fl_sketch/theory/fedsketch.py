@@ -37,16 +37,16 @@ def fedsketch(
     variants; it follows from Theorem 9, which has omega + 1, and so does this.
 
     Args:
-      objective: "nonconvex", "pl" (Polyak-Lojasiewicz, or strongly convex) or
-        "convex".
-      variant: "privix" or "heaprix".
+      objective: the kind of loss: "nonconvex", "pl" (Polyak-Lojasiewicz, or strongly
+        convex) or "convex".
+      variant: the way to read sketches: "privix" or "heaprix".
       target: the error: the mean `|grad|^2` if not convex, else E f(w) - f(w*).
-      smoothness: L.
-      condition: kappa = L / mu of a PL loss.
-      clients: k a round; of Theorem 3, all p of them.
-      d: parameters.
-      cols: m, of the count sketch.
-      server_rate: gamma, at least the number of clients.
+      smoothness: the smoothness L of every client's loss.
+      condition: the condition number kappa = L / mu of a PL loss.
+      clients: the number k of clients in a round; of Theorem 3, all p of them.
+      d: the number of parameters.
+      cols: the number m of columns of the count sketch.
+      server_rate: the server's rate gamma, at least the number of clients.
       delta: the chance that the sketch fails.
       tracking: whether it is FedSKETCHGATE (Theorem 3), for clients that differ.
     """

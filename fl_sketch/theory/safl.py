@@ -15,11 +15,11 @@ class Adaptive(NamedTuple):
       intrinsic: `I = sum |lambda| / max |lambda|` of the Hessian, its intrinsic
         dimension.
       gradient: G, no less than the length of a gradient, of a client or of all.
-      noise: sigma: stochastic gradients are sigma-sub-Gaussian.
+      noise: the size sigma of the noise of gradients: they are sigma-sub-Gaussian.
       loss: L(z_1), the loss at the start over its lower bound of 0.
-      rate: kappa, of the server.
-      b1: beta_1.
-      eps: epsilon of AMSGrad.
+      rate: the rate kappa of the server.
+      b1: the decay beta_1 of the first moment.
+      eps: the number epsilon of AMSGrad.
       delta: the chance that the sketches mislead.
       delta_g: the chance that the stochastic gradients do.
       nu: a free number; the theorem fails with a probability of order exp(-nu^2).
@@ -64,12 +64,12 @@ def adaptive_error(
 
     Args:
       constants: the constants of the problem.
-      step: eta of the clients.
-      rounds: T.
-      steps: K.
-      clients: C.
-      d: parameters.
-      b: sketch size.
+      step: the step size eta of the clients.
+      rounds: the number T of rounds.
+      steps: the number K of local steps.
+      clients: the number C of clients.
+      d: the number of parameters.
+      b: the number of numbers in a sketch.
     """
     c, k, eta, root = constants, steps, step, math.sqrt(rounds)
 
@@ -98,11 +98,11 @@ def adaptive_long_run_error(
 
     Args:
       constants: the constants of the problem.
-      rounds: T.
-      steps: K.
-      clients: C.
-      d: parameters.
-      b: sketch size.
+      rounds: the number T of rounds.
+      steps: the number K of local steps.
+      clients: the number C of clients.
+      d: the number of parameters.
+      b: the number of numbers in a sketch.
     """
     c, root = constants, math.sqrt(rounds)
     j2 = math.log(clients * steps * d * rounds**2 / c.delta) ** 1.5 / math.sqrt(b)
@@ -128,10 +128,10 @@ def adaptive(
     Args:
       constants: the constants of the problem.
       target: the mean over rounds of `|grad L(x_t)|^2`.
-      steps: K.
-      clients: C.
-      d: parameters.
-      b: sketch size.
+      steps: the number K of local steps.
+      clients: the number C of clients.
+      d: the number of parameters.
+      b: the number of numbers in a sketch.
     """
     positive(target=target, rate=constants.rate, eps=constants.eps)
 

@@ -26,8 +26,8 @@ def alpha(operator: str, d: int, b: int) -> float:
     Args:
       operator: a name as configs have it: one of `EMBEDDING`, "uniform_sampling" or
         "identity".
-      d: parameters.
-      b: numbers a message holds.
+      d: the number of parameters.
+      b: the number of numbers in a message.
     """
     if operator == "identity" or b >= d and operator == "uniform_sampling":
         return 0.0
@@ -48,9 +48,9 @@ def largest_step(*, smoothness: float, steps: int, alpha: float) -> float:
     """Returns 1 / (8 (1 + alpha) L K), the largest step of Theorems 5.1 and 5.3.
 
     Args:
-      smoothness: L of every client's loss.
-      steps: K, local.
-      alpha: the operator's, see `alpha`.
+      smoothness: the smoothness L of every client's loss.
+      steps: the number K of local steps.
+      alpha: the number that `alpha` returns for the operator.
     """
     positive(smoothness=smoothness, steps=steps)
     return 1 / (8 * (1 + alpha) * smoothness * steps)
@@ -72,13 +72,13 @@ def strongly_convex_error(
     most `largest_step`. The formal version is Theorem F.9.
 
     Args:
-      step: eta of the clients.
-      rounds: T.
-      steps: K, local.
-      smoothness: L of every client's loss.
-      convexity: mu > 0 of every client's loss.
-      distance: `|w0 - w*|^2`.
-      spread: sigma^2, the mean over clients of `|grad f_c(w*)|^2`; 0 if all have their
+      step: the step size eta of the clients.
+      rounds: the number T of rounds.
+      steps: the number K of local steps.
+      smoothness: the smoothness L of every client's loss.
+      convexity: the strong convexity mu > 0 of every client's loss.
+      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
+      spread: the mean over clients of `|grad f_c(w*)|^2`, sigma^2; 0 if all have their
         minimum in one place.
     """
     positive(convexity=convexity)
@@ -102,12 +102,12 @@ def convex_error(
     parameters over all steps.
 
     Args:
-      step: eta of the clients.
-      rounds: T.
-      steps: K, local.
-      smoothness: L of every client's loss.
-      distance: `|w0 - w*|^2`.
-      spread: sigma^2, the mean over clients of `|grad f_c(w*)|^2`.
+      step: the step size eta of the clients.
+      rounds: the number T of rounds.
+      steps: the number K of local steps.
+      smoothness: the smoothness L of every client's loss.
+      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
+      spread: the mean over clients of `|grad f_c(w*)|^2`, sigma^2.
     """
     first = 4 * distance / (step * steps * rounds)
     return first + 32 * step**2 * smoothness * steps**2 * spread
@@ -134,14 +134,14 @@ def strongly_convex(
 
     Args:
       target: the error E f(w) - f(w*).
-      smoothness: L of every client's loss.
-      convexity: mu > 0 of every client's loss.
-      distance: `|w0 - w*|^2`.
-      spread: sigma^2, the mean over clients of `|grad f_c(w*)|^2`.
-      alpha: the operator's, see `alpha`.
-      clients: how many there are; all take part in every round.
-      b: numbers a message holds.
-      steps: K, local.
+      smoothness: the smoothness L of every client's loss.
+      convexity: the strong convexity mu > 0 of every client's loss.
+      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
+      spread: the mean over clients of `|grad f_c(w*)|^2`, sigma^2.
+      alpha: the number that `alpha` returns for the operator.
+      clients: the number of clients, all of which take part in every round.
+      b: the number of numbers in a message.
+      steps: the number K of local steps.
     """
     positive(target=target, convexity=convexity, distance=distance)
     step = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)
@@ -178,13 +178,13 @@ def convex(
 
     Args:
       target: the error E f(average) - f(w*).
-      smoothness: L of every client's loss.
-      distance: `|w0 - w*|^2`.
-      spread: sigma^2, the mean over clients of `|grad f_c(w*)|^2`.
-      alpha: the operator's, see `alpha`.
-      clients: how many there are; all take part in every round.
-      b: numbers a message holds.
-      steps: K, local.
+      smoothness: the smoothness L of every client's loss.
+      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
+      spread: the mean over clients of `|grad f_c(w*)|^2`, sigma^2.
+      alpha: the number that `alpha` returns for the operator.
+      clients: the number of clients, all of which take part in every round.
+      b: the number of numbers in a message.
+      steps: the number K of local steps.
     """
     positive(target=target, distance=distance)
     step = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)

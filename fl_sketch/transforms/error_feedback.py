@@ -15,7 +15,7 @@ def compress(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
     """Replaces an update by what the receiver of its compressed message makes of it.
 
     Args:
-      compressor: applied to the whole update as one vector.
+      compressor: a compressor, applied to the whole update as one vector.
     """
 
     def update(updates, state, params=None, *, key=None, **extra_args):
@@ -55,8 +55,8 @@ def error_feedback(
     to be sharded over the devices, not replicated.
 
     Args:
-      tx: maps updates to updates of the same shape, such as `compress(top_k(k))` or
-        `chain(sketch(op), desketch(op))`.
+      tx: a transformation of updates to updates of the same shape, such as
+        `compress(top_k(k))` or `chain(sketch(op), desketch(op))`.
     """
     tx = optax.with_extra_args_support(tx)
 

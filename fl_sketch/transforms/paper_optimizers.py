@@ -13,9 +13,9 @@ class AmsgradState(NamedTuple):
     """The moments, and the largest second moment so far; each like the parameters.
 
     Attributes:
-      first: m, the first moment.
-      second: v, the second moment.
-      largest: v_hat, the largest v so far of each number.
+      first: the first moment, m.
+      second: the second moment, v.
+      largest: the largest v so far of each number, v_hat.
     """
 
     first: Tree
@@ -39,7 +39,7 @@ def paper_amsgrad(
       learning_rate: the learning rate of the server; may be a schedule.
       b1: decay of the first moment.
       b2: decay of the second moment.
-      eps: added to the root.
+      eps: the small number added to the root.
     """
 
     def init(params):

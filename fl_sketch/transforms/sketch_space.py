@@ -59,9 +59,9 @@ def top_k_desketch(
 
     Args:
       op: the operator that makes the messages, made by `sketch.fixed_key`.
-      k: how many coordinates an update changes.
-      forget: how what was applied leaves the error: "subtract" its sketch (the
-        paper, FetchSGD Algorithm 1 line 13), or set to "zero" every number of the
+      k: the number of coordinates that an update changes.
+      forget: the way in which what was applied leaves the error: "subtract" its sketch
+        (the paper, FetchSGD Algorithm 1 line 13), or set to "zero" every number of the
         error that its sketch touches (the code released with the paper).
     """
     _require_fixed_key(op)
@@ -86,10 +86,10 @@ class FetchState(NamedTuple):
     """FetchSGD's memory at the server, all in sketch space.
 
     Attributes:
-      momentum: u, shaped like a message.
-      errors: e, messages along a leading axis of windows: one that is never emptied, or
-        several.
-      count: how many steps were taken, int32 [].
+      momentum: the momentum u, shaped like a message.
+      errors: the errors e, messages along a leading axis of windows: one that is never
+        emptied, or several.
+      count: the number of steps taken, int32 [].
     """
 
     momentum: Message
@@ -115,9 +115,9 @@ def fetchsgd(
 
     Args:
       op: the operator that makes the messages, made by `sketch.fixed_key`.
-      k: how many coordinates a step changes.
-      learning_rate: eta.
-      momentum: rho.
+      k: the number of coordinates that a step changes.
+      learning_rate: the rate eta, or a schedule of it.
+      momentum: the decay rho of the momentum.
       forget: the way in which what was applied leaves the error, as in
         `top_k_desketch`.
       masking: whether the momentum forgets as well, where the step's sketch is not
