@@ -26,7 +26,7 @@ class Trials(NamedTuple):
     """How many runs a private selection makes: a random number of this distribution.
 
     Attributes:
-      mean: the mean of the number, at least one.
+      mean: the mean of the number, above one.
       shape: eta of the truncated negative binomial: 1 is geometric, 0 logarithmic.
         None of these numbers is zero, as a Poisson number may be.
     """
