@@ -151,6 +151,9 @@ def simulate(
       chunk: the number of clients that a device works on at a time; 0: by platform.
       bar: whether to show a bar; None: in terminals and notebooks.
 
+    Returns:
+      The model after the last round, the history, and all that it takes to go on.
+
     Raises:
       TypeError, ValueError: in one line, for what does not fit together.
     """
