@@ -94,7 +94,7 @@ def fixed_size(population: int, size: int) -> Sampler:
 
 
 def with_replacement(population: int, size: int) -> Sampler:
-    """`size` independent draws of the `population`; a client drawn twice is there twice.
+    """`size` independent draws of the `population`; one drawn twice takes part twice.
 
     Not for algorithms whose clients keep a state: of two copies only one is kept.
     """
