@@ -182,6 +182,7 @@ def beyond(plan: Plan, noise_multiplier: float, epsilon: float) -> float:
     return min(1.0, plan.steps * (missing + plan.cut))
 
 
+@functools.lru_cache(maxsize=1024)  # every row of every point of a sweep asks
 def spent(
     plan: Plan, noise_multiplier: float, *, delta: float, accountant: str | None = None
 ) -> float:
@@ -223,6 +224,7 @@ def delta(
     return 0.0 if known == "nothing" else 1.0
 
 
+@functools.lru_cache(maxsize=128)  # it takes seconds, and all points of a sweep ask
 def calibrate(
     plan: Plan, *, epsilon: float, delta: float, accountant: str | None = None
 ) -> float:
@@ -319,6 +321,7 @@ def certain(plan: Plan, noise_multiplier: float, accountant: str | None) -> str:
     return "" if noise_multiplier > 0 else "everything"
 
 
+@functools.lru_cache(maxsize=8)  # `spent` asks twice, of two deltas
 def _composed(plan: Plan, noise_multiplier: float, accountant: str | None):
     name = accountant or accountant_for(plan)
     released = event(plan, noise_multiplier, name)

@@ -239,8 +239,7 @@ def _among_examples(config: ConfigDict, z: float, plan: accounting.Plan, near):
 
     A round has one step, so that all is seen that the noise was put on.
     """
-    numbers = choices.numbers_of(config)
-    few = _scaled(config, 1, 1)
+    numbers, few = choices.numbers_of(config), _scaled(config, 1, 1)
     few.client.update({"steps": 1, "batch": int(plan.sample)})
     few.sketch.update({"operator": "identity", "compression": 1.0, "numbers": 0})
     few.sketch.update({"rows": 1, "layout": "whole"})
