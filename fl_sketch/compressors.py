@@ -160,8 +160,11 @@ def nearest(levels: int) -> Compressor:
         del key
         return jnp.round(jnp.abs(x) / scale * levels)
 
-    made = _rounded(levels, lambda x: jnp.max(jnp.abs(x)), level)
-    return made._replace(contraction=True)
+    def largest(x):
+        # XLA's maximum of long or of many vectors, on CPUs, skips what is NaN.
+        return jnp.where(jnp.isnan(x).any(), jnp.nan, jnp.max(jnp.abs(x)))
+
+    return _rounded(levels, largest, level)._replace(contraction=True)
 
 
 def _rounded(levels: int, scale_of, level_of) -> Compressor:
