@@ -23,9 +23,10 @@ def clipped(channel: Channel, limit: float | jax.Array) -> Channel:
         return channel
 
     def talk(update, memory, keys, round):
-        norm = optax.tree.norm(update)
+        # In float32, since squares of float16 overflow from 256 on.
+        norm = optax.tree.norm(optax.tree.cast(update, jnp.float32))
         shorter = jnp.where((limit > 0) & (norm > limit), limit / norm, 1)
-        update = jax.tree.map(lambda leaf: leaf * shorter.astype(leaf.dtype), update)
+        update = jax.tree.map(lambda leaf: (leaf * shorter).astype(leaf.dtype), update)
         return (yield from channel.talk(update, memory, keys, round))
 
     return channel._replace(talk=talk)

@@ -60,7 +60,9 @@ def difference(channel: Channel) -> Channel:
         own = trees.if_finite(jax.tree.map(jnp.add, own, delivery.own), own)
         share = round.denominator / round.population
         average = jax.tree.map(
-            lambda g, mean: g + share * mean, average, delivery.estimate
+            lambda g, mean: (g + share * mean).astype(g.dtype),
+            average,
+            delivery.estimate,
         )
         memory = Memory((own, inner.client), (average, inner.server))
         return Delivery(average, own), memory
