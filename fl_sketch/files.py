@@ -9,6 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 
+def user_cache() -> pathlib.Path:
+    """Returns fl_sketch in XDG_CACHE_HOME, or in ~/.cache; it need not exist."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return pathlib.Path(cache).expanduser() / "fl_sketch"
+
+
 def writable_folder(path: str | os.PathLike, name: str = "workdir") -> pathlib.Path:
     """Returns a folder, made with its parents where it is missing, for files to come.
 

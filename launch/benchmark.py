@@ -116,4 +116,4 @@ def main():
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, keep=False)  # the time to compile is a measurement

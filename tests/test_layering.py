@@ -15,7 +15,7 @@ PACKAGE = ROOT / "fl_sketch"
 LAYERS = [
     ["protocols"],
     ["validate", "keys", "trees", "wire", "files", "free_memory"],
-    ["sketch", "theory", "chacha", "talks"],
+    ["sketch", "theory", "chacha", "talks", "compile_cache"],
     ["compressors"],
     ["channels", "transforms", "local", "data", "models"],
     ["privacy"],

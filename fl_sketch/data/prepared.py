@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import read_only_builder
 
-from fl_sketch import validate
+from fl_sketch import files, validate
 from fl_sketch.data import decoding, raw
 from fl_sketch.data.builders import FlSketch
 from fl_sketch.data.examples import Examples, Splits
@@ -41,8 +41,7 @@ def cache_folder(tfds_dir: str | os.PathLike | None) -> pathlib.Path:
     """
     if tfds_dir:
         return pathlib.Path(tfds_dir).expanduser().absolute()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return pathlib.Path(cache).expanduser() / "fl_sketch" / "tfds"
+    return files.user_cache() / "tfds"
 
 
 def prepare(

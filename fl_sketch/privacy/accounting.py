@@ -35,6 +35,7 @@ reasons that do not depend on their data only help, and get no credit.
 """
 
 import contextlib
+import functools
 import math
 import numbers
 from collections.abc import Iterator

@@ -1,0 +1,119 @@
+"""How Sphinx makes the site of these pages: `make docs`."""
+
+import ast
+import importlib
+import inspect
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from fl_sketch import __version__  # noqa: E402
+
+project = "fl_sketch"
+author = "the authors of fl_sketch"
+project_copyright = "the authors of fl_sketch; Apache License 2.0"
+version = release = __version__
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
+root_doc = "index"
+html_theme = "furo"
+html_title = "fl_sketch"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
+html_copy_source = False
+default_role = "code"  # docstrings have names between single backticks
+add_module_names = False
+maximum_signature_line_length = 72
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+myst_heading_anchors = 3
+copybutton_exclude = ".linenos, .gp"
+
+ROOMS = sorted(path.parent for path in (ROOT / "fl_sketch").glob("*/__init__.py"))
+GROUND = sorted(
+    path.stem for path in (ROOT / "fl_sketch").glob("*.py") if path.stem != "__init__"
+)
+
+
+def exported(room: pathlib.Path) -> dict[str, str]:
+    """Returns what a package's own file hands on: name -> module that has it."""
+    tree = ast.parse((room / "__init__.py").read_text())
+    return {
+        alias.asname: node.module
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname
+    }
+
+
+def entry(package: str, name: str) -> list[str]:
+    """Returns the lines that document one name of a package under that package."""
+    thing = getattr(importlib.import_module(package), name)
+    if inspect.ismodule(thing):
+        return []
+    kind = "class" if inspect.isclass(thing) else "function"
+    if not callable(thing):
+        kind = "data"
+    options = ["   :members:", "   :undoc-members:"] if kind == "class" else []
+    return [f".. auto{kind}:: {package}.{name}", *options, ""]
+
+
+def heading(text: str, line: str) -> list[str]:
+    """Returns a heading of reStructuredText."""
+    return [text, line * len(text), ""]
+
+
+def module_lines(name: str, known: list[str]) -> list[str]:
+    """Returns the lines that document a module, but for what its package has."""
+    hidden = [f"   :exclude-members: {', '.join(known)}"] if known else []
+    return [
+        *heading(name, "-"),
+        f".. automodule:: {name}",
+        "   :members:",
+        *hidden,
+        "",
+    ]
+
+
+def page(room: pathlib.Path) -> str:
+    """Returns the page of a package: what it exports, then its modules."""
+    package, known = f"fl_sketch.{room.name}", exported(room)
+    lines = [*heading(package, "="), f".. automodule:: {package}", ""]
+    for name in known:
+        lines += entry(package, name)
+    for path in sorted(room.glob("*.py")):
+        if path.stem != "__init__":
+            module = f"{package}.{path.stem}"
+            lines += module_lines(module, [n for n, m in known.items() if m == module])
+    return "\n".join(lines)
+
+
+def write_api(_app) -> None:
+    """Writes a page for each package below docs/api, which git does not keep."""
+    folder = ROOT / "docs/api"
+    folder.mkdir(exist_ok=True)
+    ground = [*heading("The ground", "="), "What all rooms share.", ""]
+    for stem in GROUND:
+        ground += module_lines(f"fl_sketch.{stem}", [])
+    pages = {room.name: page(room) for room in ROOMS} | {"ground": "\n".join(ground)}
+    for name, text in pages.items():
+        path = folder / f"{name}.rst"
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+def setup(app) -> None:
+    """Called by Sphinx."""
+    app.connect("builder-inited", write_api)

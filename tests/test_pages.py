@@ -1,0 +1,89 @@
+"""Every block, command and link of the README and of the documentation works."""
+
+import os
+import re
+
+import pytest
+
+from tests import pages
+from tests.launching import ROOT
+
+BLOCKS = {
+    f"{page}, {number}": block
+    for page in pages.PAGES
+    for number, block in enumerate(pages.blocks("python", page))
+}
+ALONE = ("jax_num_cpu_devices", "catalog.register")  # they change their process
+COMMANDS = {
+    " ".join(words): words for page in pages.PAGES for words in pages.commands(page)
+}
+PRINTED = ("launch.sweep", "launch.plan", "launch.spectrum", "checkpoint_keep")
+CUT = {  # what makes a command short
+    "launch.train": ["--config.rounds=2"],
+    "launch.compare": [
+        "--only=iid tau=1 FedAvg",
+        "--set=rounds=2",
+        "--set=cohort.size=1",
+    ],
+    "launch.audit": ["--trials=2000", "--canaries=20"],
+    "launch.attack": ["--images=1", "--steps=3", "--config.model.name=logistic"],
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_run_as_they_stand(name):
+    block = BLOCKS[name]
+    if any(part in block for part in ALONE):
+        pages.run("-c", block)
+    else:
+        exec(compile(block, name, "exec"), {"__name__": "__main__"})
+
+
+def test_an_own_algorithm_takes_thirty_lines():
+    lines = BLOCKS["docs/own_algorithm.md, 0"].splitlines()
+    assert sum(bool(line.strip()) for line in lines) <= 30
+
+
+def test_every_command_is_a_verb_of_make_or_a_launch():
+    text = (ROOT / "Makefile").read_text()
+    verbs = re.findall(r"^([\w-]+):.*##", text, re.MULTILINE)
+    for first, *words in COMMANDS.values():
+        if first == "make":
+            assert words[0] in verbs
+        else:
+            assert (first, words[0]) == ("python", "-m"), words
+            name = words[1].removeprefix("launch").removeprefix(".") or "__main__"
+            assert (ROOT / "launch" / f"{name}.py").exists(), words
+
+
+@pytest.mark.slow
+def test_every_command_runs_as_it_stands(tmp_path):
+    ran = set()
+    (tmp_path / "sweep").mkdir()
+    names = "point,client.rate,round,test_accuracy,bytes_up_total,bytes_down_total"
+    (tmp_path / "sweep/sweep.csv").write_text(f"{names}\n0,0.1,1,0.5,10,10\n")
+    for line, words in COMMANDS.items():
+        lacks = "DATA" in line and not os.environ.get("FL_SKETCH_DATA")
+        if words[0] == "make" or lacks or any(part in line for part in PRINTED):
+            continue  # run by itself, or by tests/test_printed.py
+        more = next((cut for part, cut in CUT.items() if part in line), [])
+        pages.run(*pages.placed(words, tmp_path), *more)
+        ran.add(words[2])
+    assert {"launch.train", "launch.plot", "launch.calibrate"} <= ran
+
+
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_links_lead_somewhere(page):
+    folder = (ROOT / page).parent
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", pages.PAGES[page]):
+        built = target.startswith("api/")  # a page that `make docs` makes of docstrings
+        place = ROOT / "fl_sketch" / target[4:-4] if built else folder / target
+        assert place.exists(), target
+
+
+def test_every_page_is_in_the_contents():
+    for page in pages.PAGES:
+        if page.startswith("docs/") and not page.endswith("index.md"):
+            index = "/".join([*page.split("/")[:-1], "index.md"])
+            name = page.split("/")[-1].removesuffix(".md")
+            assert re.search(rf"^{name}$", pages.PAGES[index], re.MULTILINE), page
