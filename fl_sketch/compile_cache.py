@@ -119,12 +119,17 @@ def _hand_over(own: pathlib.Path, shared: pathlib.Path) -> None:
             else:
                 path.unlink()
         own.rmdir()
-        ages = {path: path.stat() for path in shared.glob("*-cache")}
-        total = sum(about.st_size for about in ages.values())
-        for path in sorted(ages, key=lambda path: ages[path].st_atime):
-            if total > MOST:
-                path.unlink()
-                total -= ages[path].st_size
+        prune(shared)
+
+
+def prune(folder: pathlib.Path) -> None:
+    """Removes the programs in `folder` that were not used for longest, above `MOST`."""
+    ages = {path: path.stat() for path in folder.glob("*-cache")}
+    total = sum(about.st_size for about in ages.values())
+    for path in sorted(ages, key=lambda path: ages[path].st_atime):
+        if total > MOST:
+            path.unlink()
+            total -= ages[path].st_size
 
 
 def _whole(path: pathlib.Path) -> bool:

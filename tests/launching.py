@@ -1,17 +1,19 @@
-"""Commands as a user starts them, but for a cache of compiled programs."""
+"""Commands as a user starts them, but compiled as `conftest.py` says."""
 
 import os
 import pathlib
 import subprocess
 import sys
 
+from conftest import EFFORT
+
 ROOT = pathlib.Path(__file__).parent.parent
 CACHE = {
-    "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "jax"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
 }
 # Without the eight devices of the tests' own process.
-ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | CACHE
+ENVIRONMENT = os.environ | CACHE | {"XLA_FLAGS": " ".join(EFFORT)}
 
 
 def launch(*arguments, **variables):
