@@ -337,7 +337,7 @@ class Mechanism(NamedTuple):
 
     Attributes:
       init: `() -> state` before the first round.
-      left: `(state, message) -> Bounded`, what the bound leaves of it, before noise.
+      bounded: `(state, message) -> Bounded`, what the bound leaves of it, before noise.
       bound: `(state, exchange, message, keys) -> Bounded`, by one client.
       release: `(state, exchange, total, keys) -> Release`, once, for all; of the keys
         only `shared` and `server` are those of anyone.
@@ -355,7 +355,7 @@ class Mechanism(NamedTuple):
     """
 
     init: Callable[[], Any]
-    left: Callable[[Any, Message], Bounded]
+    bounded: Callable[[Any, Message], Bounded]
     bound: Callable[[Any, int, Message, Keys], Bounded]
     release: Callable[[Any, int, Any, Keys], Release]
     noise_multiplier: float

@@ -121,7 +121,7 @@ def guarded(
         weights=weights,
         round=Round(
             number,
-            counted=lambda message: mechanism.left(view, message).summand,
+            counted=lambda message: mechanism.bounded(view, message).summand,
             denominator=expected,
             present=expected,
             population=population,

@@ -267,8 +267,8 @@ def _work(algorithm: Algorithm, server: Server, client, batches):
     work = algorithm.local.run(server, client.local, batches, keys)
     memory, known = Memory(client.memory, server.memory), Round(server.round)
     if algorithm.mechanism:
-        left = algorithm.mechanism.left
-        known = known._replace(counted=lambda m: left(server.guard, m).summand)
+        bounded = algorithm.mechanism.bounded
+        known = known._replace(counted=lambda m: bounded(server.guard, m).summand)
     return work, (work.update, memory, keys, known)
 
 

@@ -61,17 +61,19 @@ def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mec
     _check(bound, noise_multiplier, denominator)
     scale = _noise_scale(bound, noise_multiplier)
 
-    left = _left(bound)
+    bounded = _bounded(bound)
 
     def bound_one(state, exchange, message, keys):
         del exchange, keys
-        return left(state, message)
+        return bounded(state, message)
 
     def release(state, exchange, total, keys):
         noise = _noise(keys and keys.server, exchange, total, scale)
         return _released(total, noise, scale, denominator, state)
 
-    return Mechanism(_no_state, left, bound_one, release, noise_multiplier, denominator)
+    return Mechanism(
+        _no_state, bounded, bound_one, release, noise_multiplier, denominator
+    )
 
 
 def distributed(
@@ -96,13 +98,13 @@ def distributed(
     scale = _noise_scale(bound, noise_multiplier)
     share = scale / math.sqrt(smallest)
 
-    left = _left(bound)
+    bounded = _bounded(bound)
 
     def bound_one(state, exchange, message, keys):
-        bounded = left(state, message)
+        one = bounded(state, message)
         noise = _noise(keys.own, exchange, message, share)
-        sent = jax.tree.map(jnp.add, bounded.summand, noise)
-        return Bounded((sent, jnp.float32(1)), bounded.rejected)
+        sent = jax.tree.map(jnp.add, one.summand, noise)
+        return Bounded((sent, jnp.float32(1)), one.rejected)
 
     def release(state, exchange, total, keys):
         del exchange, keys
@@ -114,7 +116,7 @@ def distributed(
         return Release(mean, state, {}, {"withheld": withheld})
 
     return Mechanism(
-        _no_state, left, bound_one, release, noise_multiplier, denominator, smallest
+        _no_state, bounded, bound_one, release, noise_multiplier, denominator, smallest
     )
 
 
@@ -170,7 +172,7 @@ def adaptive(
 
     return Mechanism(
         lambda: jnp.float32(start),
-        lambda state, message: _left(bounding.clip(state))(state, message),
+        lambda state, message: _bounded(bounding.clip(state))(state, message),
         bound_one,
         release,
         noise_multiplier,
@@ -216,14 +218,14 @@ def before_sketch(
         # A NaN stays one and reaches the message, where it is rejected and counted.
         return inner.talk(bound.apply(update), memory, keys, round)
 
-    def left(state, message):
+    def bounded(state, message):
         del state  # what was bounded is the update
         return Bounded(*bounding.reject(message))
 
     def bound_one(state, exchange, message, keys):
         del keys
         _only_exchange(exchange, "form=update")
-        return left(state, message)
+        return bounded(state, message)
 
     def release(state, exchange, total, keys):
         noise = _noise(keys.server, exchange, update_like, scale)
@@ -232,7 +234,7 @@ def before_sketch(
 
     mechanism = Mechanism(
         _no_state,
-        left,
+        bounded,
         bound_one,
         release,
         noise_multiplier,
@@ -242,15 +244,15 @@ def before_sketch(
     return Channel(talk), mechanism
 
 
-def _left(bound: Bound) -> Callable[[Any, Message], Bounded]:
-    """Returns `Mechanism.left` of a bound that does not change."""
+def _bounded(bound: Bound) -> Callable[[Any, Message], Bounded]:
+    """Returns `Mechanism.bounded` of a bound that does not change."""
 
-    def left(state, message):
+    def bounded(state, message):
         del state
         message, rejected = bounding.reject(message)
         return Bounded(bound.apply(message), rejected)
 
-    return left
+    return bounded
 
 
 def _released(total, noise, scale, denominator: float, state: Any) -> Release:

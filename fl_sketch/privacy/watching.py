@@ -54,7 +54,7 @@ def watching(
       noise: standard deviation of the noise on the sum of mapped numbers.
     """
     _require_ranges(ranges)
-    inner = make(_left(noise_multiplier, noise, len(ranges)))
+    inner = make(_of_messages(noise_multiplier, noise, len(ranges)))
     names = tuple(ranges)
     low, high = (jnp.array([ranges[name][end] for name in names]) for end in (0, 1))
     scale = noise if noise_multiplier else 0.0
@@ -100,7 +100,7 @@ def _require_ranges(ranges: Mapping[str, tuple[float, float]]) -> None:
             raise ValueError(msg)
 
 
-def _left(noise_multiplier: float, noise: float, count: int) -> float:
+def _of_messages(noise_multiplier: float, noise: float, count: int) -> float:
     """Returns the noise multiplier of messages beside which so many numbers go."""
     validate.in_range(0, math.inf, noise=noise)
     each = noise / math.sqrt(count)

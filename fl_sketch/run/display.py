@@ -17,8 +17,8 @@ COLUMNS = {
     "train loss": (11, "{:.4f}"),
     "test loss": (10, "{:.4f}"),
     "test accuracy": (13, "{:.4f}"),
-    "MB up": (9, "{:.2f}"),
-    "MB down": (9, "{:.2f}"),
+    "MB up": (9, "{}"),
+    "MB down": (9, "{}"),
     "rounds/s": (9, "{:.1f}"),
 }
 EPSILON = (9, "{:.4f}")
@@ -124,8 +124,8 @@ def row(values: Mapping[str, Any]) -> str:
         values["train_loss"],
         values["test_loss"],
         values["test_accuracy"],
-        values["bytes_up_total"] / 1e6,
-        values["bytes_down_total"] / 1e6,
+        rows.megabytes(values["bytes_up_total"]),
+        rows.megabytes(values["bytes_down_total"]),
         values["rounds_per_second"],
     )
     columns = list(COLUMNS.values())

@@ -42,3 +42,15 @@ def plain(row: Mapping[str, Any]) -> dict[str, Any]:
 def all_plain(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns rows with plain names."""
     return [plain(row) for row in rows]
+
+
+def megabytes(count: float) -> str:
+    """Returns a `count` of bytes in MB, and from 10^5 MB on with a larger unit.
+
+    >>> megabytes(11_040_000), megabytes(1.2345e14)
+    ('11.04', '123.5 TB')
+    """
+    if count < 1e11:
+        return f"{count / 1e6:.2f}"
+    unit, size = ("GB", 1e9) if count < 1e12 else ("TB", 1e12)
+    return f"{count / size:.4g} {unit}"

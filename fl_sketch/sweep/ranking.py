@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fl_sketch.run.rows import all_plain
+from fl_sketch.run.rows import all_plain, megabytes
 from fl_sketch.sweep.grid import Axis
 from fl_sketch.sweep.standings import half_width
 
@@ -154,8 +154,8 @@ def _line(keys: Sequence[str], cells: Sequence[str], rest: str) -> str:
 def _result(row: Row) -> str:
     if row["diverged"]:
         return f"diverged in round {row['diverged']}"
-    megabytes = row["bytes_up_total"] / 1e6
-    return f"{row['test_accuracy']:>13.4f} {row['test_loss']:>10.4f} {megabytes:>9.2f}"
+    sent = megabytes(row["bytes_up_total"])
+    return f"{row['test_accuracy']:>13.4f} {row['test_loss']:>10.4f} {sent:>9}"
 
 
 def _mean(row: Row) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.run.rows import plain
+from fl_sketch.run.rows import megabytes, plain
 from fl_sketch.run.run import run
 
 Summary = dict[str, Any]
@@ -59,7 +59,7 @@ def table(summaries: Mapping[str, Summary]) -> list[str]:
                 f"{summary['test_accuracy']:.4f}",
                 f"{summary['bytes_up_per_client_round'] / 1e3:.2f}",
                 f"{summary['bytes_down_per_client_round'] / 1e3:.2f}",
-                f"{summary['bytes_up_total'] / 1e6:.2f}",
+                megabytes(summary["bytes_up_total"]),
                 f"{summary['rounds_per_second']:.0f}",
             )
         )
