@@ -3,7 +3,9 @@
 import ast
 import importlib
 import inspect
+import os
 import pathlib
+import re
 import sys
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -37,7 +39,9 @@ autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_attr_annotations = False  # the signature has them
 myst_heading_anchors = 3
+suppress_warnings = ["myst.header"]  # pages of results begin their parts as they like
 copybutton_exclude = ".linenos, .gp"
 
 ROOMS = sorted(path.parent for path in (ROOT / "fl_sketch").glob("*/__init__.py"))
@@ -66,7 +70,7 @@ def entry(package: str, name: str) -> list[str]:
     kind = "class" if inspect.isclass(thing) else "function"
     if not callable(thing):
         kind = "data"
-    options = ["   :members:", "   :undoc-members:"] if kind == "class" else []
+    options = ["   :members:"] if kind == "class" else []
     return [f".. auto{kind}:: {package}.{name}", *options, ""]
 
 
@@ -77,14 +81,12 @@ def heading(text: str, line: str) -> list[str]:
 
 def module_lines(name: str, known: list[str]) -> list[str]:
     """Returns the lines that document a module, but for what its package has."""
-    hidden = [f"   :exclude-members: {', '.join(known)}"] if known else []
-    return [
-        *heading(name, "-"),
-        f".. automodule:: {name}",
-        "   :members:",
-        *hidden,
-        "",
-    ]
+    options = ["   :members:"]
+    if known:
+        options.append(f"   :exclude-members: {', '.join(known)}")
+    if name.rpartition(".")[2] in known:  # a function has the module's whole name
+        options.append("   :no-index:")
+    return [*heading(name, "-"), f".. automodule:: {name}", *options, ""]
 
 
 def page(room: pathlib.Path) -> str:
@@ -100,20 +102,52 @@ def page(room: pathlib.Path) -> str:
     return "\n".join(lines)
 
 
-def write_api(_app) -> None:
-    """Writes a page for each package below docs/api, which git does not keep."""
-    folder = ROOT / "docs/api"
-    folder.mkdir(exist_ok=True)
-    ground = [*heading("The ground", "="), "What all rooms share.", ""]
-    for stem in GROUND:
-        ground += module_lines(f"fl_sketch.{stem}", [])
-    pages = {room.name: page(room) for room in ROOMS} | {"ground": "\n".join(ground)}
-    for name, text in pages.items():
-        path = folder / f"{name}.rst"
+def write(pages: dict[pathlib.Path, str]) -> None:
+    """Writes pages that git does not keep; what is as it was keeps its time."""
+    for path, text in pages.items():
+        path.parent.mkdir(exist_ok=True)
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
 
 
+def write_api(_app) -> None:
+    """Writes a page for each package below docs/api."""
+    folder = ROOT / "docs/api"
+    ground = [*heading("The ground", "="), "What all rooms share.", ""]
+    for stem in GROUND:
+        ground += module_lines(f"fl_sketch.{stem}", [])
+    pages = {folder / f"{room.name}.rst": page(room) for room in ROOMS}
+    write(pages | {folder / "ground.rst": "\n".join(ground)})
+
+
+def write_results(_app) -> None:
+    """Writes the pages of results/ below docs/results, with links that fit there."""
+    folder, pages = ROOT / "docs/results", {}
+    for path in sorted((ROOT / "results").rglob("README.md")):
+        inner = path.parent != ROOT / "results"
+
+        def moved(found: re.Match, path: pathlib.Path = path) -> str:
+            target = (path.parent / found[1]).resolve()
+            if target.name == "README.md":
+                top = target.parent == ROOT / "results"
+                return f"]({'index' if top else target.parent.name}.md)"
+            return f"]({os.path.relpath(target, folder)})"
+
+        text = re.sub(r"\]\((?!http|#)([^)]+)\)", moved, path.read_text())
+        pages[folder / f"{path.parent.name if inner else 'index'}.md"] = text
+    names = [path.stem for path in pages if path.stem != "index"]
+    tree = "\n".join(["", "```{toctree}", ":hidden:", "", *names, "```", ""])
+    pages[folder / "index.md"] += tree
+    write(pages)
+
+
+def leave_out(_app, _what, _name, thing, skip, _options) -> bool:
+    """Leaves out the fields of named tuples, which their classes describe."""
+    return skip or type(thing).__name__ == "_tuplegetter"
+
+
 def setup(app) -> None:
     """Called by Sphinx."""
+    app.connect("autodoc-skip-member", leave_out)
     app.connect("builder-inited", write_api)
+    app.connect("builder-inited", write_results)

@@ -13,7 +13,8 @@ PAGES = {
     for path in [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
-        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "docs/models").glob("*.md")),
     ]
 }
 
