@@ -21,6 +21,7 @@ from fl_sketch.files import writable_folder, write_text
 from fl_sketch.run import curves
 
 Row = dict[str, Any]
+FORMAT = 2  # of a folder: what another one began, this version does not go on with
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 TIMES = ("rounds_per_second", "seconds")  # what two equal runs may differ in
 
@@ -133,9 +134,19 @@ class Workdir:
     def _require_same(self, config: Mapping[str, Any]) -> None:
         path = self.folder / "config.json"
         if not path.exists():
-            write_text(self.folder / "config.json", json.dumps(config, indent=2) + "\n")
+            named = {"format": FORMAT, **config}
+            write_text(path, json.dumps(named, indent=2) + "\n")
             return
-        theirs, ours = choices.flat(read_config(path)), choices.flat(config)
+        found = _read(path)
+        kind = found.pop("format", 1)
+        if kind != FORMAT:
+            msg = (
+                f"Expected a workdir of format {FORMAT}, got workdir={self.folder} of "
+                f"format {kind}: only the version of fl_sketch that began it can go "
+                "on with it. Take another workdir."
+            )
+            raise ValueError(msg)
+        theirs, ours = choices.flat(found), choices.flat(config)
         unlike = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
         if unlike:
             there = _listed(unlike, theirs)
@@ -152,6 +163,12 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     Raises:
       ValueError: for a file that was damaged.
     """
+    config = _read(path)
+    config.pop("format", None)
+    return config
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text())
     except ValueError as error:

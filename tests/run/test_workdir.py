@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fl_sketch.run.workdir import Workdir
+from fl_sketch.run.workdir import Workdir, read_config
 
 CONFIG = {"rounds": 100, "client": {"rate": 0.1, "steps": 5}}
 
@@ -59,18 +59,27 @@ def test_the_end_leaves_a_summary_and_curves(tmp_path):
     assert (tmp_path / "curves.png").read_bytes()[1:4] == b"PNG"
 
 
+def test_a_folder_of_another_version_is_refused_by_name(tmp_path):
+    older = json.dumps(CONFIG)  # as version 1 wrote it, without a format
+    (tmp_path / "config.json").write_text(older)
+    with pytest.raises(ValueError, match=r"format 2, got workdir=.* of format 1: only"):
+        Workdir(tmp_path, CONFIG)
+    assert (tmp_path / "config.json").read_text() == older
+    assert read_config(tmp_path / "config.json") == CONFIG
+
+
 def test_another_config_is_refused_and_the_difference_named(tmp_path):
     with Workdir(tmp_path, CONFIG):
         pass
     other = {"rounds": 100, "client": {"rate": 0.2, "steps": 5}}
     with pytest.raises(ValueError, match="client.rate=0.1.*got client.rate=0.2"):
         Workdir(tmp_path, other)
-    assert json.loads((tmp_path / "config.json").read_text()) == CONFIG
+    assert read_config(tmp_path / "config.json") == CONFIG
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
     code = (
-        "import sys; from fl_sketch.run.workdir import Workdir\n"
+        "import sys; from fl_sketch.run.workdir import Workdir, read_config\n"
         f"w = Workdir({str(tmp_path)!r}, {CONFIG!r}); print('open', flush=True)\n"
         "sys.stdin.read()"
     )
