@@ -30,7 +30,7 @@ class Call(NamedTuple):
     done: int
     reports: Any
     seconds: float
-    stopping: bool
+    stopping: bool = False
 
 
 def in_calls(
@@ -40,7 +40,7 @@ def in_calls(
     *,
     every: Sequence[int],
     ahead: Callable[[int], None] = lambda done: None,
-    agree: Callable[[int], tuple[int, bool]] = lambda pace: (pace, False),
+    agree: Callable[[Call, int], tuple[int, bool]] = lambda call, pace: (pace, False),
 ) -> Iterator[Call]:
     """Plays rounds; what is done between two calls is up to the caller.
 
@@ -50,7 +50,8 @@ def in_calls(
       rounds: the number that are done already, and the last one.
       every: numbers of rounds, at whose multiples a call ends.
       ahead: `(done)`, called before a call with the round it will end with.
-      agree: `(pace) -> (pace, whether to stop)`, the same in all processes of a run.
+      agree: `(call, pace) -> (pace, whether to stop)`, the same in all processes of a
+        run; told of a call that has ended before it is yielded.
 
     Yields:
       A `Call` after each; whoever iterates decides whether to go on.
@@ -64,6 +65,7 @@ def in_calls(
         state, reports = advance(state, done, count)
         reports = jax.device_get(reports)
         seconds = time.perf_counter() - begin
-        pace, stopping = agree(max(1, int(SECONDS * count / seconds)))
+        call = Call(state, done, done + count, reports, seconds)
+        pace, stopping = agree(call, max(1, int(SECONDS * count / seconds)))
         done += count
-        yield Call(state, done - count, done, reports, seconds, stopping)
+        yield call._replace(stopping=stopping)

@@ -119,18 +119,22 @@ def train(
     last = min(rounds or experiment.rounds, experiment.rounds)
     eval_every, begun = losses.size, int(state.server.round)
     spent, since = 0.0, begun
+
+    def agree(call: Call, pace: int) -> tuple[int, bool]:
+        _note(experiment, progress, call)
+        watch.rounds(call.done, float(losses[(call.done - 1) % eval_every]))
+        return watch.agree(pace, watch.stop())
+
     for call in in_calls(
         lambda state, done, count: compiled.advance(state, count),
         state,
         (begun, last),
         every=(eval_every, checkpoint_every),
         ahead=watch.ahead,
-        agree=lambda pace: watch.agree(pace, watch.stop()),
+        agree=agree,
     ):
         state, done, now = call.state, call.done, progress._replace(state=call.state)
         spent += call.seconds
-        _note(experiment, now, call)
-        watch.rounds(done, float(losses[(done - 1) % eval_every]))
         if done % eval_every == 0 or done == last:
             row = _row(experiment, done, now, compiled.evaluate(state))
             watch.row(row | {"rounds_per_second": (done - since) / spent})

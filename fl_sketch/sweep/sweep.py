@@ -326,7 +326,7 @@ def run(
         (0, outline.last),
         every=(config.eval_every,),
         ahead=ahead,
-        agree=lambda pace: (pace, stop()),
+        agree=lambda call, pace: (pace, stop()),
     ):
         states, done = call.state, call.done
         for one in range(done - call.first):

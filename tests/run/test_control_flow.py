@@ -7,7 +7,7 @@ from fl_sketch import trees
 from fl_sketch.config import choices
 from fl_sketch.data import datasets
 from fl_sketch.data.examples import Examples
-from fl_sketch.run import NotFinite, begin, build
+from fl_sketch.run import NotFinite, begin, build, train
 from fl_sketch.run.loop import Watch
 from tests.run.configs import config_with
 
@@ -67,8 +67,8 @@ CHANGES = {
 def flow(monkeypatch, change, **options):
     """Returns everything that happens in a run but for the numbers it releases."""
     splits = datasets.load("digits")
-    train = Examples(splits.train.inputs.copy(), splits.train.targets.copy())
-    changed = splits._replace(train=change(train, owned()))
+    copy = Examples(splits.train.inputs.copy(), splits.train.targets.copy())
+    changed = splits._replace(train=change(copy, owned()))
     monkeypatch.setattr(datasets, "load", lambda name, data_dir=None: changed)
     config = config_with(**PRIVATE | options)
     built, events = build(config), []

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fl_sketch import free_memory
+from fl_sketch.config import choices
 from fl_sketch.run import build, display, host_states
 from tests.engine.test_host_data import run as run_form
 from tests.meshes import mesh_of
@@ -36,7 +37,7 @@ def test_a_bank_on_the_host_is_the_bank_on_the_devices_to_the_bit(changes):
     form = changes.pop("compute.data", "resident")
     places = [
         run_form(form, (2, 3), **changes, **{"compute.clients": place})
-        for place in host_states.PLACES
+        for place in choices.BANKS
     ]
     chex.assert_trees_all_equal(*places)
     chex.assert_trees_all_equal_dtypes(*places)
