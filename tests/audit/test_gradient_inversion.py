@@ -14,6 +14,8 @@ from fl_sketch.privacy import bounding, mechanism
 from fl_sketch.protocols import Algorithm, Server
 from tests.meshes import mesh_of
 
+pytestmark = pytest.mark.slow
+
 SIDE = 6
 KEYS = round_keys(jax.random.key(1), 0, 0)
 

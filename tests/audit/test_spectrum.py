@@ -11,6 +11,8 @@ from jax.flatten_util import ravel_pytree
 from fl_sketch import models
 from fl_sketch.audit import spectrum
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 BATCHES, BATCH = 3, 8
 

@@ -9,6 +9,8 @@ import pytest
 from fl_sketch.bench import engine_suite
 from fl_sketch.bench.engine_suite import FORMS, WORKLOADS, by_engine, plain, prepare
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", ["W2", "W3"])
 @pytest.mark.parametrize(("devices", "chunk"), [(1, 1), (2, 1), (2, 2)])

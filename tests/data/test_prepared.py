@@ -17,6 +17,8 @@ tfds = pytest.importorskip("tensorflow_datasets")
 from fl_sketch.data import datasets, prepared, raw  # noqa: E402
 from tests.data import fake_raw  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 needs_real = pytest.mark.skipif(
     not os.environ.get(raw.VARIABLE), reason=f"{raw.VARIABLE} is not set"
 )

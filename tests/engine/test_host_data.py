@@ -16,6 +16,8 @@ from fl_sketch.run import build
 from tests.meshes import mesh_of
 from tests.run.devices import Device
 
+pytestmark = pytest.mark.slow
+
 
 def built(form, **changes):
     config = default.get_config()

@@ -6,12 +6,15 @@ import sys
 
 import jax
 import numpy as np
+import pytest
 
 from fl_sketch import algorithms, engine, models, sketch, transforms
 from fl_sketch.data import datasets, draws, partition
 from fl_sketch.data.examples import Examples
 from tests.launching import ENVIRONMENT
 from tests.meshes import mesh_of
+
+pytestmark = pytest.mark.slow
 
 POPULATION, EXAMPLES, ROUNDS = 5000, 1000, 2
 

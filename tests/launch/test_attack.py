@@ -2,7 +2,11 @@
 
 import csv
 
+import pytest
+
 from tests.launching import launch
+
+pytestmark = pytest.mark.slow
 
 SMALL = ("--images=2", "--steps=40", "--config.data.name=digits", "--config.rounds=1")
 

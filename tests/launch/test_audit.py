@@ -4,7 +4,11 @@ import csv
 import subprocess
 import sys
 
+import pytest
+
 from tests.launching import ENVIRONMENT, ROOT, launch
+
+pytestmark = pytest.mark.slow
 
 SMALL = (
     "--config=configs/private_safl.py", "--config.rounds=3", "--trials=1",

@@ -5,6 +5,8 @@ import pytest
 from tests.launching import launch
 from tests.test_readme import blocks, commands, run
 
+pytestmark = pytest.mark.slow
+
 GOOD = {
     "epsilon": "2",
     "delta": "1e-5",

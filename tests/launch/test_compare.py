@@ -1,7 +1,11 @@
 """The commands for comparisons, as a user starts them."""
 
+import pytest
+
 from fl_sketch.sweep import comparison
 from tests.launching import launch
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_comparison_runs_and_ends_with_a_table(tmp_path):

@@ -9,6 +9,8 @@ import pytest
 from launch import __main__ as index
 from tests.launching import launch
 
+pytestmark = pytest.mark.slow
+
 
 def test_benchmark_prints_a_table_and_its_json_lines(tmp_path):
     out = tmp_path / "rows.jsonl"

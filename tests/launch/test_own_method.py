@@ -10,6 +10,8 @@ from fl_sketch.compressors import top_k
 from tests.launching import launch
 from tests.run.test_run import numbers, run, stop_at
 
+pytestmark = pytest.mark.slow
+
 METHOD = """
 import optax
 from configs import default

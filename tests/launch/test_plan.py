@@ -8,6 +8,8 @@ from fl_sketch.studies import plan
 from tests.launching import launch
 from tests.run.configs import config_with
 
+pytestmark = pytest.mark.slow
+
 CONSTANTS = {name: default for name, (default, _) in plan.CONSTANTS.items()}
 CLIPPED = {
     "algorithm": "dp_fedavg", "cohort__sampling": "poisson", "privacy__threshold": 10.0,

@@ -6,6 +6,8 @@ from fl_sketch import files
 from fl_sketch.sweep import plots
 from tests.launching import launch
 
+pytestmark = pytest.mark.slow
+
 
 def row(**changes):
     names = ("round", "train_loss", "test_loss", "test_accuracy")

@@ -9,6 +9,8 @@ import pytest
 from fl_sketch.data import raw
 from tests.data import fake_raw
 
+pytestmark = pytest.mark.slow
+
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != raw.VARIABLE}
 
 

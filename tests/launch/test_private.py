@@ -8,8 +8,12 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.launch.test_train import saved
 from tests.launching import ENVIRONMENT, launch
+
+pytestmark = pytest.mark.slow
 
 SHORT = (
     "--config=configs/private_safl.py",

@@ -13,6 +13,8 @@ import pytest
 from tests.launch.test_train import arguments, saved, wait_for_rounds
 from tests.launching import ENVIRONMENT, launch
 
+pytestmark = pytest.mark.slow
+
 KEYS = (
     "--config.rounds=400",
     "--config.eval_every=100",

@@ -4,6 +4,8 @@ import pytest
 
 from tests.launching import launch
 
+pytestmark = pytest.mark.slow
+
 
 def test_quickstart_compares_a_sketch_with_everything(tmp_path):
     done = launch("launch.quickstart", f"--workdir={tmp_path}")

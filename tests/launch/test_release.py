@@ -10,6 +10,8 @@ from fl_sketch.publish import release
 from fl_sketch.run import odometer, secrets
 from tests.launching import launch
 
+pytestmark = pytest.mark.slow
+
 FILES = ["MODEL.md", "params.safetensors", "privacy.json"]
 PRIVATE = (
     "--config=configs/private_safl.py",

@@ -10,6 +10,8 @@ from fl_sketch.studies import hessian
 from tests.launching import launch
 from tests.run.configs import config_with
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

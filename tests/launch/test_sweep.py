@@ -3,7 +3,11 @@
 import csv
 import json
 
+import pytest
+
 from tests.launching import launch
+
+pytestmark = pytest.mark.slow
 
 
 def sweep(workdir, *arguments):

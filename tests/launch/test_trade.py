@@ -6,6 +6,8 @@ import pytest
 from fl_sketch.studies import song_trade
 from tests.launching import launch
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def task():

@@ -17,6 +17,8 @@ from fl_sketch.keys import cohort_key
 from fl_sketch.run.workdir import TIMES
 from tests.launching import ENVIRONMENT, launch
 
+pytestmark = pytest.mark.slow
+
 
 def arguments(workdir, *overrides, config="configs/default.py"):
     return "launch.train", f"--config={config}", f"--workdir={workdir}", *overrides

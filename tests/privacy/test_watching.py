@@ -13,6 +13,8 @@ from fl_sketch.privacy import bounding, mechanism, watching
 from fl_sketch.run import build
 from tests.run.configs import config_with
 
+pytestmark = pytest.mark.slow
+
 Z, NOISE, CLIENTS, C = 1.5, 4.0, 50, 2.0
 RANGES = {"loss": (0.0, 5.0), "accuracy": (0.0, 1.0)}
 

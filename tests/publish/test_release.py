@@ -23,6 +23,8 @@ from fl_sketch.publish import release
 from fl_sketch.run import begin, build, checkpoint, rows, run, secrets
 from tests.run.configs import config_with
 
+pytestmark = pytest.mark.slow
+
 SECRET = hashlib.sha256(b"planted").digest()
 CLIENTS = 40
 CONFIG = {

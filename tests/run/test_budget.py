@@ -15,6 +15,8 @@ from fl_sketch.sweep import comparison, sweep
 from fl_sketch.sweep.comparison import Comparison, Method
 from tests.run.configs import config_with
 
+pytestmark = pytest.mark.slow
+
 PRIVATE = {
     "data__clients": 200,
     "cohort__sampling": "poisson",

@@ -11,6 +11,8 @@ from fl_sketch.run import NotFinite, begin, build, train
 from fl_sketch.run.loop import Watch
 from tests.run.configs import config_with
 
+pytestmark = pytest.mark.slow
+
 PRIVATE = {
     "data__clients": 20,
     "cohort__sampling": "poisson",

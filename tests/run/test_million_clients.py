@@ -11,6 +11,8 @@ from configs import million_clients
 from fl_sketch.config import choices
 from fl_sketch.run import prepare
 
+pytestmark = pytest.mark.slow
+
 FEW, MANY = 1000, 1_000_000
 
 

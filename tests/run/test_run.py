@@ -16,6 +16,8 @@ from fl_sketch.run.loop import Watch
 from fl_sketch.run.workdir import TIMES
 from tests.run.configs import config_with
 
+pytestmark = pytest.mark.slow
+
 LENGTHS = {"rounds": 12, "eval_every": 5, "checkpoint_every": 3}
 
 

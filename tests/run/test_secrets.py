@@ -18,6 +18,8 @@ from fl_sketch.sweep import grid, programs
 from tests.run.configs import config_with
 from tests.run.test_run import numbers
 
+pytestmark = pytest.mark.slow
+
 PRIVATE = {
     "algorithm": "dp_normfedavg",
     "server__optimizer": "sgd",

@@ -7,6 +7,8 @@ from fl_sketch.run import build
 from tests.data import fake_raw
 from tests.run.configs import config_with, rows_of
 
+pytestmark = pytest.mark.slow
+
 WORDS = {
     "data__name": "sst2",
     "data__clients": 4,

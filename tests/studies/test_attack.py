@@ -9,6 +9,8 @@ from fl_sketch import trees
 from fl_sketch.audit import gradient_inversion as inversion
 from fl_sketch.studies import attack, attack_theory
 
+pytestmark = pytest.mark.slow
+
 
 def small(**changes):
     config = attack_mnist.get_config()

@@ -9,6 +9,8 @@ from fl_sketch.run.program import prepare
 from fl_sketch.studies import audit
 from tests.run.configs import config_with
 
+pytestmark = pytest.mark.slow
+
 FEW = audit.Audit(trials=2**16, rounds=2, canaries=40, repetitions=2)
 POISSON = {
     "data__clients": 400,

@@ -11,6 +11,8 @@ from fl_sketch.sweep import comparison, standings, sweep
 from fl_sketch.sweep.comparison import Comparison, Method
 from tests.run.configs import config_with
 
+pytestmark = pytest.mark.slow
+
 
 def small():
     base = config_with(rounds=6, eval_every=2, data__clients=6, cohort__size=3)

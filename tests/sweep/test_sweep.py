@@ -19,6 +19,8 @@ from fl_sketch.run.loop import NotFinite, Watch
 from fl_sketch.sweep import grid, heatmap, programs, ranking
 from fl_sketch.sweep.sweep import outline, run, sweep
 
+pytestmark = pytest.mark.slow
+
 SMALL = {
     "compute.devices": 2,
     "model.name": "logistic",
