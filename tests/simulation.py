@@ -38,6 +38,7 @@ def simulate(
     devices=1,
     chunk=1,
     recompute=False,
+    start=None,
 ):
     """Returns the state after some rounds, and their reports.
 
@@ -51,10 +52,11 @@ def simulate(
       devices: that share the clients.
       chunk: of clients at once.
       recompute: whether updates are made again.
+      start: the state to go on from; None: that of round 0.
     """
     sampler = sampler or everyone(clients)
     room = max(rounds, ROOM)
     run = _program(algorithm, sampler, devices, chunk, recompute, room)
-    state = engine.initial_state(algorithm, PARAMS, clients)
+    state = start or engine.initial_state(algorithm, PARAMS, clients)
     state, reports = run(state, key, optima(clients) if data is None else data, rounds)
     return state, jax.tree.map(lambda leaf: leaf[:rounds], reports)

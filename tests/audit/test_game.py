@@ -198,6 +198,7 @@ def honest():
     return {(r, e): found(central(), rounds=r, exchanges=e) for r, e in shapes}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUGS)
 def test_a_mistake_is_exposed(name, honest):
     wrong, rounds, exchanges = BUGS[name]
@@ -211,6 +212,7 @@ def test_a_forgotten_release_is_exposed():
     assert claimed(1) < both <= claimed(1, releases=2)
 
 
+@pytest.mark.slow
 def test_noise_that_was_made_for_fewer_rounds_is_exposed():
     needed, made = 1.712, 1.07  # for epsilon 8 in 100 rounds, and in a third of them
     options = {"sampling": "poisson", "rate": 0.25, "rounds": 2}
@@ -234,6 +236,7 @@ def points(shared):
     return observe
 
 
+@pytest.mark.slow
 def test_points_of_a_sweep_that_share_their_noise_are_exposed():
     claim = claimed(2)
     assert 0.6 * claim < played(points(shared=False)) <= claim
@@ -252,6 +255,7 @@ def one_number(guard, runs=2**20):
     return draw
 
 
+@pytest.mark.slow
 def test_noise_that_ends_too_soon_is_exposed(monkeypatch):
     """Above 5.22 standard deviations there is nothing of jax.random.normal.
 
