@@ -30,7 +30,13 @@ CUT = {  # what makes a command short
 }
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if "README" in name else pytest.param(name, marks=pytest.mark.slow)
+        for name in BLOCKS
+    ],
+)
 def test_blocks_run_as_they_stand(name):
     block = BLOCKS[name]
     if any(part in block for part in ALONE):
