@@ -326,7 +326,6 @@ def run(
         (0, outline.last),
         every=(config.eval_every,),
         ahead=ahead,
-        agree=lambda call, pace: (pace, stop()),
     ):
         states, done = call.state, call.done
         for one in range(done - call.first):
@@ -338,7 +337,7 @@ def run(
             rows(_rows(outline, done, notes, points.evaluate(states)))
             for kept in (notes.losses, *notes.noised.values()):
                 kept[:] = np.nan
-        if call.stopping and done < outline.last:
+        if stop() and done < outline.last:
             raise Stopped(done)
     return states
 

@@ -307,11 +307,11 @@ def test_the_best_stand_first_and_what_diverged_last():
     assert re.search(r"0\.1 +3 +0\.4100 \+- 0\.0141$", lines[10])
     assert lines[13].endswith("diverged with 1 of 2 seeds")
     assert ranking.markdown(last, axes) == [
-        "| client.rate | sketch.rows | test accuracy |",
+        "| client.rate | sketch.rows | test accuracy, +- deviation over seeds |",
         "| --- | --- | --- |",
-        "| 0.1 | 3 | 41.00 +- 12.71 |",
-        "| 0.2 | 1 | 31.00 +- 12.71 |",
-        "| 0.1 | 1 | 21.00 +- 12.71 |",
+        "| 0.1 | 3 | 41.00 +- 1.41 |",
+        "| 0.2 | 1 | 31.00 +- 1.41 |",
+        "| 0.1 | 1 | 21.00 +- 1.41 |",
         "| 0.2 | 3 | diverged |",
     ]
 
