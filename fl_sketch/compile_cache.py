@@ -34,10 +34,13 @@ def kept(folder: str | None) -> Iterator[None]:
     """Keeps what is compiled inside, if it can; a run never fails because it cannot.
 
     Args:
-      folder: the folder; None: fl_sketch/compiled in the user's cache directory;
-        empty: none. Where jax has been given a folder already, that one stays.
+      folder: the folder; None: the one that jax has been given, or else
+        fl_sketch/compiled in the user's cache directory; empty: none.
     """
-    if folder == "" or _of_jax():
+    given = _of_jax()
+    if folder == "":
+        jax.config.update("jax_compilation_cache_dir", None)
+    if folder == "" or (folder is None and given):
         yield
         return
     try:

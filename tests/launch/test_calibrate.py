@@ -1,4 +1,4 @@
-"""The commands of the README's section on privacy, and what is refused."""
+"""The commands of docs/privacy.md, and what is refused."""
 
 import pytest
 
