@@ -8,7 +8,7 @@ import pytest
 from fl_sketch.algorithms import catalog
 from fl_sketch.compressors import top_k
 from tests.launching import launch
-from tests.run.test_run import numbers, run, stop_at
+from tests.run.test_run import numbers, ran, stop_at
 
 pytestmark = pytest.mark.slow
 
@@ -79,10 +79,10 @@ def test_a_private_one_that_is_stopped_goes_on_to_the_bit(tmp_path, monkeypatch)
         "privacy__noise_multiplier": 1.0,
         "privacy__randomness": "seed",
     }
-    summary, _ = run(tmp_path / "whole", **keys)
+    summary, _ = ran(tmp_path / "whole", **keys)
     assert summary["epsilon"] > 0 and summary["releases"] == 1
     stop_at(tmp_path / "stopped", 5, monkeypatch, **keys)
-    run(tmp_path / "stopped", **keys)
+    ran(tmp_path / "stopped", **keys)
     (rows, files), (ours, own) = (numbers(tmp_path / f) for f in ("whole", "stopped"))
     assert rows == ours and files[-1] == own[-1]
 
