@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: quickstart check test test-slow test-all lint format docs bench
+.PHONY: quickstart check fast test test-slow test-all lint format docs bench
 
 quickstart: $(VENV)/.core  ## a federated model, with and without a sketch
 	$(BIN)/python -m launch.quickstart
 
-check: lint  ## style, types, and the laws that take least time
-	$(PYTEST) -m fast
+check: $(VENV)/.test  ## style, types, and the laws that take least time, at once
+	$(MAKE) --jobs 2 --output-sync lint fast
+
+fast: $(VENV)/.test
+	$(BIN)/python -m pytest -m "fast and not slow"
 
 test: $(VENV)/.test  ## all laws, and doctests
 	$(PYTEST) -m "not slow"

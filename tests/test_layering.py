@@ -8,6 +8,8 @@ import pytest
 
 from fl_sketch.algorithms import catalog
 
+pytestmark = pytest.mark.fast
+
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "fl_sketch"
 

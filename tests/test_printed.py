@@ -75,3 +75,25 @@ def test_the_spectra_of_a_run(tmp_path):
         ours, theirs = ([float(x) for x in line.split()] for line in (ours, theirs))
         assert theirs[0] == ours[0]
         assert abs(theirs[1] / ours[1] - 1) < 0.2 and abs(theirs[5] - ours[5]) < 0.02
+
+
+def test_calibrating(tmp_path):
+    page = "docs/privacy.md"
+    shown = pages.shown_with("noise multiplier epsilon", page)
+    assert printed_by("launch.calibrate", page, tmp_path) == shown
+
+
+def test_private_training(tmp_path):
+    page = "docs/privacy.md"
+    printed = printed_by("launch.train", page, tmp_path)
+    shown = pages.shown_with("for every client", page)
+    assert shown[1:4] == printed[1:4]
+    # Noise and cohorts are another draw in every run; rounds and epsilons are not.
+    table = [line.split() for line in printed[6:11]]
+    for ours, theirs in zip(map(str.split, shown[6:11]), table, strict=True):
+        assert (ours[0], ours[-1]) == (theirs[0], theirs[-1])
+        assert [float(x) for x in theirs[4:6]] == pytest.approx(
+            [float(x) for x in ours[4:6]], rel=0.1
+        )
+    assert float(table[-1][3]) > 0.9
+    assert shown[-1] == printed[-2]

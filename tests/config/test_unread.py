@@ -7,6 +7,8 @@ from fl_sketch.algorithms import catalog
 from fl_sketch.config import choices
 from fl_sketch.config.arguments import ARGUMENTS, ASKED_FOR, Parts, taken, unread
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize(
     ("changes", "found"),

@@ -12,6 +12,8 @@ import pytest
 from fl_sketch.data import raw
 from tests.data import fake_raw
 
+pytestmark = pytest.mark.fast
+
 IMAGE_SETS = ["mnist", "fashion_mnist", "cifar10"]
 REAL = os.environ.get(raw.VARIABLE)
 needs_real = pytest.mark.skipif(not REAL, reason=f"{raw.VARIABLE} is not set")

@@ -10,6 +10,8 @@ import pytest
 
 from fl_sketch.run import checkpoint
 
+pytestmark = pytest.mark.fast
+
 TREE = {
     "state": (jnp.arange(50.0), {"w": jnp.ones((3, 2), jnp.bfloat16)}),
     "empty": (),

@@ -9,6 +9,8 @@ import pytest
 
 from fl_sketch.run.workdir import Workdir, read_config
 
+pytestmark = pytest.mark.fast
+
 CONFIG = {"rounds": 100, "client": {"rate": 0.1, "steps": 5}}
 
 
