@@ -1,4 +1,4 @@
-"""What is said to be sent is the length of real messages, both ways."""
+"""What all say to each other is known before a run, and they need nothing else."""
 
 import functools
 import itertools
@@ -10,20 +10,18 @@ import numpy as np
 import optax
 import pytest
 
-from fl_sketch import algorithms, channels, compressors, engine, talks, trees, wire
+from fl_sketch import algorithms, engine, talks
 from fl_sketch.algorithms import catalog
 from fl_sketch.engine import exchange, traffic
 from fl_sketch.keys import round_keys, sketch_keys
-from fl_sketch.protocols import Channel, Coded, Delivery, Field, Memory, Round
-from fl_sketch.sketch import count_sketch, heavy_coordinates
+from fl_sketch.protocols import Channel, Coded, Delivery, Memory, Round
+from fl_sketch.sketch import count_sketch
 from tests.meshes import mesh_of
 from tests.quadratics import (
     ALGORITHMS,
     CATALOGUE,
-    COUNT,
     PARAMS,
     STEPS,
-    TOP,
     fetch,
     loss,
     optima,
@@ -33,80 +31,7 @@ from tests.simulation import KEY, simulate
 
 CLIENTS = 6
 KEYS = round_keys(jax.random.key(3), 0, 0)
-UPDATE = jax.tree.map(lambda leaf: jax.random.normal(KEYS.own, leaf.shape), PARAMS)
-VECTOR = trees.ravel(UPDATE)
 BATCHES = jnp.zeros((STEPS, SIZE))
-
-
-def compressed(compressor):
-    arrays = compressor.compress(KEYS.own, VECTOR)
-    return [wire.encode(compressor.fields(SIZE), arrays)]
-
-
-def heavy(k):
-    message = COUNT.apply(KEYS.shared, VECTOR)
-    index = heavy_coordinates(COUNT, KEYS.shared, message, SIZE, k)
-    return [wire.encode_floats(message), wire.encode_floats(VECTOR[index])]
-
-
-QSGD = compressors.qsgd(4)
-SMALL = count_sketch(5)
-THEN = compressors.then(compressors.top_k(5), compressors.scaled_sign())
-CHANNELS = {
-    "exact": (channels.exact(), lambda: [wire.encode_floats(UPDATE)]),
-    "sketched": (
-        channels.sketched(SMALL),
-        lambda: [wire.encode_floats(SMALL.apply(KEYS.shared, UPDATE))],
-    ),
-    "raw sketch": (
-        channels.sketched(SMALL, read="message"),
-        lambda: [wire.encode_floats(SMALL.apply(KEYS.shared, UPDATE))],
-    ),
-    "qsgd": (channels.compressed(QSGD), lambda: compressed(QSGD)),
-    "indices": (channels.compressed(TOP), lambda: compressed(TOP)),
-    "two of them": (channels.compressed(THEN), lambda: compressed(THEN)),
-    "seed": (
-        channels.compressed(compressors.random_k(3)),
-        lambda: compressed(compressors.random_k(3)),
-    ),
-    "second exchange": (
-        channels.heaprix(COUNT, 3),
-        lambda: heavy(3),
-    ),
-    "second exchange alone": (
-        channels.heavy_values(COUNT, 3),
-        lambda: heavy(3),
-    ),
-    "estimated values": (
-        channels.heaprix(COUNT, 3, values="estimated"),
-        lambda: heavy(3)[:1],
-    ),
-    "fresh hashes": (
-        channels.heaprix(COUNT, 3, values="fresh"),
-        lambda: [*heavy(3), wire.encode_floats(COUNT.apply(KEYS.shared, VECTOR))],
-    ),
-    "memory": (
-        channels.error_feedback(channels.compressed(TOP)),
-        lambda: compressed(TOP),
-    ),
-    "difference": (channels.difference(channels.compressed(TOP)), None),
-}
-
-
-@pytest.mark.parametrize("name", CHANNELS)
-def test_what_a_channel_counts_is_the_length_of_its_encoded_messages(name):
-    channel, messages = CHANNELS[name]
-    turn = talks.alone(channel, UPDATE, KEYS, channel.init(PARAMS))
-    messages = messages or (lambda: compressed(TOP))
-    assert -(-turn.bits_up // 8) == sum(len(message) for message in messages())
-
-
-def test_what_comes_back_between_exchanges_is_where_the_heavy_values_are():
-    turn = talks.alone(channels.heaprix(COUNT, 3), UPDATE, KEYS)
-    message = COUNT.apply(KEYS.shared, VECTOR)
-    index = heavy_coordinates(COUNT, KEYS.shared, message, SIZE, 3)
-    told = wire.encode([Field(3, (SIZE - 1).bit_length(), "uint")], [index])
-    assert -(-turn.bits_told // 8) == len(told)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,8 @@ def test_a_sweep_prints_its_plan_and_its_table_and_leaves_its_files(tmp_path):
     assert json.loads((folder / "config.json").read_text())["rounds"] == 4
     assert (folder / "heatmap.png").read_bytes()[1:4] == b"PNG"
     head, _, first, *_ = (folder / "sweep.md").read_text().splitlines()
-    assert head == "| server.rate | test accuracy, +- deviation over seeds |" and " +- " in first
+    assert head == "| server.rate | test accuracy, +- deviation over seeds |"
+    assert " +- " in first
 
 
 def test_what_is_wrong_is_said_before_anything_is_compiled(tmp_path):
