@@ -9,24 +9,27 @@ of processor and of this user alone.
 """
 
 import contextlib
+import fcntl
 import hashlib
+import importlib
 import os
 import pathlib
 import platform
-import socket
 import sys
 import tempfile
 import warnings
 import zlib
 from collections.abc import Iterator
+from types import ModuleType
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from fl_sketch import files
 
 MOST = 2**30  # bytes; the programs that were not used for longest go first
 SHORTEST = 0.1  # seconds of compilation that are worth a file
-ZSTD = bytes.fromhex("28b52ffd")
+LOCK = ".lock"  # held by the process to which a folder belongs, as long as it lives
 
 
 @contextlib.contextmanager
@@ -38,34 +41,56 @@ def kept(folder: str | None) -> Iterator[None]:
         fl_sketch/compiled in the user's cache directory; empty: none.
     """
     given = _of_jax()
-    if folder == "":
-        jax.config.update("jax_compilation_cache_dir", None)
-    if folder == "" or (folder is None and given):
+    if folder is None and given:
         yield
         return
-    try:
-        place = files.user_cache() / "compiled" if folder is None else folder
-        shared = _owned(place)
-        own = _begin(shared)
-    except OSError as error:
-        print(f"note: compiled programs are not kept: {error}", file=sys.stderr)
+    with contextlib.ExitStack() as stack:
+        own = None
+        if folder != "":
+            try:
+                own = stack.enter_context(_own(folder))
+            except (OSError, RuntimeError) as error:  # no disk, no home
+                print(f"note: compiled programs are not kept: {error}", file=sys.stderr)
+        stack.callback(_use, given)
+        _use(own)
         yield
-        return
-    jax.config.update("jax_compilation_cache_dir", str(own))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
-    # XLA's own caches for GPUs would bring this process's folder into every key.
-    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
-    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation")
-    try:
-        yield
-    finally:
-        jax.config.update("jax_compilation_cache_dir", None)
-        _hand_over(own, shared)
 
 
 def _of_jax() -> str | None:
     """Returns the folder that jax has been given, by the environment for example."""
     return jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _use(folder: str | None) -> None:
+    """Makes jax use another folder from now on; None: none."""
+    jax.config.update("jax_compilation_cache_dir", folder)
+    compilation_cache.reset_cache()
+
+
+@contextlib.contextmanager
+def _own(folder: str | None) -> Iterator[str]:
+    """Yields a folder of this process, whose programs are kept in the end."""
+    place = files.user_cache() / "compiled" if folder is None else folder
+    shared = _owned(place)
+    for left in shared.glob("of-*"):  # of processes that were killed
+        with contextlib.suppress(OSError), _held(left):
+            _hand_over(left, shared)
+    new = pathlib.Path(tempfile.mkdtemp(prefix="new-", dir=shared))
+    with _held(new):  # before others could take it for one of a killed process
+        own = new.rename(new.with_name(f"of-{new.name}"))
+        for path in shared.glob("*-cache"):
+            with contextlib.suppress(FileNotFoundError):  # another process removed it
+                os.link(path, own / path.name)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
+        # XLA's own caches for GPUs would bring this process's folder into every key.
+        jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+        warnings.filterwarnings("ignore", "Error writing persistent compilation cache")
+        try:
+            yield str(own)
+        finally:
+            with contextlib.suppress(OSError):
+                _hand_over(own, shared)
+                prune(shared)
 
 
 def processor() -> str:
@@ -79,8 +104,13 @@ def processor() -> str:
 
 
 def _owned(folder: str | os.PathLike) -> pathlib.Path:
-    """Returns the folder for this kind of processor; raises if others may write it."""
-    shared = pathlib.Path(folder).expanduser() / processor()
+    """Returns the folder for this kind of processor; raises if others may write it.
+
+    Programs that are packed in different ways have the same names: each way has its
+    own folder.
+    """
+    name = f"{processor()}-{_packer().__name__.rpartition('.')[2]}"
+    shared = pathlib.Path(folder).expanduser() / name
     shared.mkdir(mode=0o700, parents=True, exist_ok=True)
     about = shared.stat()
     if about.st_uid != os.getuid() or about.st_mode & 0o022:
@@ -89,40 +119,23 @@ def _owned(folder: str | os.PathLike) -> pathlib.Path:
     return shared
 
 
-def _begin(shared: pathlib.Path) -> pathlib.Path:
-    """Returns a folder of this process with all programs that are kept."""
-    host = socket.gethostname()
-    for left in shared.glob(f"of-*-{host}-*"):  # of processes that were killed
-        if not _alive(int(left.name.split("-")[1])):
-            _hand_over(left, shared)
-    own = tempfile.mkdtemp(prefix=f"of-{os.getpid()}-{host}-", dir=shared)
-    for path in shared.glob("*-cache"):
-        with contextlib.suppress(FileNotFoundError):  # another process removed it
-            os.link(path, pathlib.Path(own) / path.name)
-    return pathlib.Path(own)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+@contextlib.contextmanager
+def _held(own: pathlib.Path) -> Iterator[None]:
+    """Holds a process's folder; raises a BlockingIOError if its process lives."""
+    with open(own / LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
 
 
 def _hand_over(own: pathlib.Path, shared: pathlib.Path) -> None:
-    """Moves whole programs over, removes what is left, and what is too much."""
-    with contextlib.suppress(OSError):
-        for path in own.iterdir():
-            new = path.name.endswith("-cache") and not (shared / path.name).exists()
-            if new and _whole(path):
-                path.replace(shared / path.name)
-            else:
-                path.unlink()
-        own.rmdir()
-        prune(shared)
+    """Moves whole programs over, and removes what is left."""
+    for path in own.glob("*-cache"):
+        if not (shared / path.name).exists() and _whole(path):
+            path.replace(shared / path.name)
+        else:
+            path.unlink()
+    (own / LOCK).unlink()
+    own.rmdir()
 
 
 def prune(folder: pathlib.Path) -> None:
@@ -135,17 +148,18 @@ def prune(folder: pathlib.Path) -> None:
             total -= ages[path].st_size
 
 
-def _whole(path: pathlib.Path) -> bool:
-    """Returns whether a file has all of a program, as jax compresses it."""
-    content = path.read_bytes()
-    if content.startswith(ZSTD):
-        # Jax takes it where it is installed.
-        import zstandard  # pyright: ignore[reportMissingImports]
+def _packer() -> ModuleType:
+    """Returns the module with which jax packs programs: the first that is there."""
+    for name in ("compression.zstd", "zstandard"):
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name)
+    return zlib
 
-        with contextlib.suppress(zstandard.ZstdError):
-            return bool(zstandard.ZstdDecompressor().decompress(content))
-        return False
-    unpacked = zlib.decompressobj()
-    with contextlib.suppress(zlib.error):
-        unpacked.decompress(content)
-    return unpacked.eof
+
+def _whole(path: pathlib.Path) -> bool:
+    """Returns whether a file has all of a program; then it is on the disk as well."""
+    with open(path, "rb") as file, contextlib.suppress(Exception):  # theirs, by packer
+        _packer().decompress(file.read())
+        os.fsync(file.fileno())
+        return True
+    return False

@@ -246,8 +246,8 @@ class Round(NamedTuple):
         before noise. Memories must follow this, or they remember what never arrived.
       denominator: the number by which the mean divides the sum, for memories of the
         server that are sums over all clients.
-      present: how many messages the sum has; with a mechanism, which hides that, how
-        many are expected.
+      present: the number of messages in the sum; with a mechanism, which hides it,
+        the number that is expected.
       population: the weight of all clients, in this round or not: their number, where
         all count alike.
     """

@@ -55,7 +55,7 @@ def at_most(limit: int, reason: str, **named: int) -> None:
 
 
 def one_of(allowed: Sequence[str], **named: str) -> None:
-    """Raises a ValueError unless every named argument is one of `allowed`.
+    """Raises a ValueError unless each of the `named` arguments is one of `allowed`.
 
     >>> one_of(("median", "mean"), query="meen")
     Traceback (most recent call last):

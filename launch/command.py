@@ -27,8 +27,8 @@ def run(main: Callable[[], None], *, devices: int = 0, keep: bool = True) -> Non
 
     Args:
       main: the command, called when the flags are known.
-      devices: how many devices a CPU makes; 0: one for each core, so that every core
-        visits its share of the clients.
+      devices: the number of devices that a CPU makes; 0: one for each core, so that
+        every core visits its share of the clients.
       keep: whether compiled programs are kept for the next start.
     """
     jax.config.update("jax_num_cpu_devices", devices or len(os.sched_getaffinity(0)))

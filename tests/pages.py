@@ -41,13 +41,13 @@ def command_of(text: str, page: str) -> list[str]:
     return found
 
 
-def run(*arguments: str, check: bool = True) -> str:
+def run(*arguments: str, check: bool = True, **variables: str) -> str:
     """Runs python with arguments from the project's folder; returns what it printed."""
     done = subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        env=ENVIRONMENT,
+        env=ENVIRONMENT | variables,
         cwd=ROOT,
     )
     assert not check or done.returncode == 0, done.stderr

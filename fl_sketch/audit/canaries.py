@@ -114,8 +114,8 @@ def sampler(sampling: str, population: int, sample: float) -> Sampler:
 
     Args:
       sampling: one of `accounting.SAMPLINGS`.
-      population: how many clients there are.
-      sample: how many clients a round has; for poisson on average, and of any size.
+      population: the number of clients.
+      sample: the number of clients of a round; for poisson on average, and of any size.
 
     Raises:
       ValueError: for a sampling of another name.
@@ -162,7 +162,7 @@ def shouting(
 
     Args:
       near: the worlds.
-      exchanges: how many a round has; the update is [exchanges, numbers].
+      exchanges: the number of exchanges of a round; the update is [exchanges, numbers].
       limit: the bound on messages.
       watched: names of the numbers that a mechanism adds to the first message.
       spread: `(keys, pushed) -> update`, where it is not a message that is bounded.
@@ -206,7 +206,7 @@ def tapped(
 
     Args:
       channel: any channel.
-      rounds: how many rounds a run has.
+      rounds: the number of rounds of a run.
       read: `(keys, message) -> numbers`, what the attacker makes of a mean message.
     """
 
@@ -250,8 +250,8 @@ def observer(
       mechanism: what is audited; None: the local work protects by itself.
       sampler: the sampler of the cohorts.
       away: whether the canary does not take part in the world without it.
-      population: how many clients there are.
-      rounds: how many rounds a run has.
+      population: the number of clients.
+      rounds: the number of rounds of a run.
       shape: the shape of what a round releases: exchanges, and numbers of a message.
       read: `(keys, message) -> numbers`, as in `tapped`.
       data_of: `(present) -> data`, what clients have.
@@ -325,7 +325,7 @@ def examples(
 
     Args:
       near: the worlds; where the canary is away, it pushes nothing.
-      count: how many examples there are.
+      count: the number of examples.
       limit: the bound on an example's gradient, its input.
     """
 

@@ -63,7 +63,7 @@ class Event(NamedTuple):
     """What is likely in one world and not in the other: sign score > threshold.
 
     Attributes:
-      score: which of the scores.
+      score: the number of the score that is compared, from zero.
       sign: the sign of the score, 1 or -1.
       threshold: the threshold, after the sign.
       swapped: whether it is the world without the canary in which it is likely.
@@ -95,7 +95,7 @@ def play(
       delta: the delta of the claim.
       trials: runs of each world, made up to whole blocks.
       key: the key of all runs; each gets its own.
-      rate: how likely the canary takes part in a round.
+      rate: the chance that the canary takes part in a round.
       mirrored: whether without the canary there is its mirror image, by the same
         chance, and not the same of everybody in every round.
       confidence: the confidence in the bound.
@@ -206,8 +206,8 @@ def clopper_pearson(hits, count, alpha: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns one-sided bounds on a probability, each wrong with chance alpha.
 
     Args:
-      hits: how often it happened.
-      count: how many there were.
+      hits: the number of times that it happened.
+      count: the number of trials.
       alpha: the chance of each bound to be wrong.
     """
     from scipy import stats  # takes half a second to import

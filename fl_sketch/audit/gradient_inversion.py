@@ -53,7 +53,7 @@ def client_view(
     """Returns inputs -> the first message of a client that has never been drawn.
 
     Args:
-      algorithm: whose client it is; a mechanism's bound is part of the message.
+      algorithm: the client's algorithm; a mechanism's bound is part of the message.
       server: what clients fetch.
       keys: the keys of the round. An attacker who does not know the hashes has others.
       batches: inputs -> what the client trains on, labels included.

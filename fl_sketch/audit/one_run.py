@@ -46,7 +46,7 @@ class Canaries(NamedTuple):
 
     Attributes:
       first: the number of the first, and of true clients.
-      count: how many there are.
+      count: the number of canaries.
       coins: what came of the coins, 1.0 or -1.0, float32 [count].
       away: whether those with -1.0 are not there; if not they push the other way.
       key: the key of their directions.
@@ -76,7 +76,7 @@ class Heard(NamedTuple):
     """The state of a server's optimizer that the attacker follows.
 
     Attributes:
-      scores: how far all estimates so far lie along each direction, float32 [canaries].
+      scores: the sum of all estimates so far along each direction, float32 [canaries].
       inner: the state of the optimizer itself.
     """
 
@@ -88,7 +88,7 @@ class Talk(NamedTuple):
     """What clients and server say in a round.
 
     Attributes:
-      exchanges: how many there are.
+      exchanges: the number of exchanges.
       of_updates: whether updates and estimates are shaped like the model.
     """
 
@@ -126,8 +126,8 @@ def canaries_of(key: Key, *, first: int, count: int, away: bool) -> Canaries:
 
     Args:
       key: the attacker's key.
-      first: how many true clients there are.
-      count: how many canaries.
+      first: the number of true clients.
+      count: the number of canaries.
       away: whether a canary is there or not, rather than pushing up or down.
     """
     validate.at_least_one(first=first, count=count)
@@ -170,7 +170,12 @@ def fetching(fetch: Callable, canaries: Canaries) -> Callable:
 
 
 def sampling(sampler: Sampler, canaries: Canaries) -> Callable[[Key], Cohort]:
-    """Returns the sampler of cohorts in which canaries that are away have no weight."""
+    """Returns the sampler of cohorts in which canaries that are away have no weight.
+
+    Args:
+      sampler: the sampler of cohorts of clients and canaries.
+      canaries: the canaries, with their coins.
+    """
     if not canaries.away:
         return sampler
 
@@ -202,10 +207,10 @@ def program(
       fetch: what true clients train on, as for `engine.make_round`.
       sampler: the sampler of cohorts of clients and canaries.
       mesh: the devices.
-      first: how many true clients there are.
-      count: how many canaries.
+      first: the number of true clients.
+      count: the number of canaries.
       away: whether a canary is there or not, rather than pushing up or down.
-      rounds: how many rounds the run has.
+      rounds: the number of rounds of the run.
       options: the options of `engine.make_round`.
     """
 
@@ -231,7 +236,7 @@ def right_guesses(scores: np.ndarray, coins: np.ndarray, each: int) -> int:
     Args:
       scores: what the attacker has of each canary.
       coins: what came of the coins, 1.0 or -1.0.
-      each: how many guesses there are at each end.
+      each: the number of guesses at each end.
 
     Raises:
       ValueError: unless there is a guess, and a canary for each.
@@ -281,9 +286,9 @@ def lower_bound(
     """Returns an epsilon below the true one, with this confidence.
 
     Args:
-      guesses: how many there were.
-      right: how many of them were.
-      canaries: how many coins were thrown.
+      guesses: the number of guesses.
+      right: the number of right guesses.
+      canaries: the number of coins that were thrown.
       delta: the delta of the claim.
       confidence: the chance that the bound holds.
 

@@ -39,7 +39,7 @@ class Spectrum(NamedTuple):
       values: the eigenvalues, shape=(probes, steps), ascending.
       weights: the share of the spectrum near each, of the same shape; their sum is 1
         for each probe.
-      d: how many eigenvalues there are.
+      d: the number of eigenvalues.
     """
 
     values: jax.Array
@@ -131,12 +131,12 @@ def hessian_product(
 
 
 def largest(spectrum: Spectrum) -> jax.Array:
-    """Returns the largest absolute eigenvalue that any probe of a spectrum saw."""
+    """Returns the largest absolute eigenvalue that any probe of `spectrum` saw."""
     return jnp.abs(spectrum.values).max()
 
 
 def spread(spectrum: Spectrum) -> jax.Array:
-    """Returns how far a spectrum's probes are apart on the top eigenvalue.
+    """Returns how far the probes of `spectrum` are apart on the top eigenvalue.
 
     It is the range of what they saw, over the absolute value of its mean.
     """
@@ -145,13 +145,13 @@ def spread(spectrum: Spectrum) -> jax.Array:
 
 
 def intrinsic_dimension(spectrum: Spectrum) -> jax.Array:
-    """Returns `sum |lambda| / max |lambda|` of a spectrum, SAFL's Definition 3.1."""
+    """Returns `sum |lambda| / max |lambda|` of `spectrum`, SAFL's Definition 3.1."""
     mean = (spectrum.weights * jnp.abs(spectrum.values)).sum(axis=1).mean()
     return spectrum.d * mean / largest(spectrum)
 
 
 def share_near_zero(spectrum: Spectrum, *, within: float = 0.01) -> jax.Array:
-    """Returns which part of a spectrum is below `within` of the largest eigenvalue.
+    """Returns which part of `spectrum` is below `within` of the largest eigenvalue.
 
     Both are absolute values.
     """

@@ -130,7 +130,7 @@ class Setting(NamedTuple):
     Attributes:
       work: the workload.
       mesh: the devices.
-      chunk: how many clients a device works on at a time.
+      chunk: the number of clients that a device works on at a time.
       data: images and targets, on every device.
       ids: the cohort, shape=(cohort,), where the engine keeps clients' states.
       plan: rows of the data, shape=(cohort, batches, batch).
@@ -161,9 +161,9 @@ def run(
     Args:
       names: the names of the workloads.
       forms: the forms of the rounds.
-      rounds: how many are timed; three at least are.
-      chunk: how many clients at a time on a device; 0 leaves it to the platform.
-      cohort: how many clients a round; 0 leaves it to the workload.
+      rounds: the number of timed rounds; three at least are.
+      chunk: the clients at a time on a device; 0 leaves their number to the platform.
+      cohort: the number of clients of a round; 0 leaves it to the workload.
 
     Raises:
       ValueError: for a cohort that is more than a workload's population.
@@ -187,8 +187,8 @@ def prepare(work: Workload, chunk: int = 0, devices: int = 0) -> Setting:
 
     Args:
       work: the workload.
-      chunk: how many clients at a time on a device; 0 leaves it to the platform.
-      devices: how many; 0 for all.
+      chunk: the clients at a time on a device; 0 leaves their number to the platform.
+      devices: the number of devices; 0: all.
     """
     some = jax.devices()[: devices or None]
     mesh = engine.mesh_over(some)
@@ -225,7 +225,7 @@ def _plan(work: Workload, rng: np.random.Generator) -> np.ndarray:
 
 
 def plain(setting: Setting) -> Form:
-    """Returns the round of a setting that is written by hand."""
+    """Returns the round of `setting` that is written by hand."""
     work = setting.work
     one_round = make_plain_round(
         setting.value,
@@ -250,7 +250,7 @@ def plain(setting: Setting) -> Form:
 
 
 def by_engine(setting: Setting, form: str) -> Form:
-    """Returns a round of a setting by the engine: any form except the plain one."""
+    """Returns a round of `setting` by the engine: any `form` except the plain one."""
     work, params = setting.work, setting.params
     algorithm = _algorithm(form, work, setting.value, trees.size(params))
 
@@ -386,7 +386,7 @@ HEAD = COLUMNS.format(
 
 
 def line(row: Row) -> str:
-    """Returns a row of the printed table."""
+    """Returns `row` as a line of the printed table."""
     ratio, share = ("" if n is None else f"{n:.3f}" for n in (row.ratio, row.share))
     return COLUMNS.format(
         row.workload, row.form, f"{row.seconds:.4f}", ratio, share,

@@ -40,7 +40,7 @@ class Row(NamedTuple):
       d: the length of the vector.
       rows: the number of rows of the count sketch.
       cols: the number of its columns.
-      numbers: how many numbers are sent, exact values included.
+      numbers: the number of numbers sent, exact values included.
       error: `E|C(x) - x|^2 / |x|^2`.
       bound: the paper's bound on it.
       bias: the mean error along x, as a part of x.
@@ -110,7 +110,7 @@ HEAD = COLUMNS.format(
 
 
 def line(row: Row) -> str:
-    """Returns a row of the printed table."""
+    """Returns `row` as a line of the printed table."""
     return COLUMNS.format(
         row.channel, row.vector, row.rows, row.cols, row.numbers,
         f"{row.error:.4g}", f"{row.bound:.4g}", f"{row.bias:.4f}",

@@ -48,9 +48,9 @@ def make_plain_round(
       loss: `(params, (inputs, targets)) -> scalar`.
       mesh: the devices along the axis "clients".
       rate: the step size of the clients.
-      steps: how many steps a client makes.
+      steps: the number of steps of a client.
       full_batch: whether all steps see the first batch of the plan.
-      chunk: how many clients a device works on at a time, by vmap.
+      chunk: the number of clients that a device works on at a time, by vmap.
     """
     train = functools.partial(
         _trained, loss, rate=rate, steps=steps, full_batch=full_batch

@@ -48,8 +48,8 @@ class Row(NamedTuple):
       b: the length of a message.
       clients: the number of vectors.
       milliseconds: the median time of a call.
-      ratio: that to the copy's.
-      copy_milliseconds: the copy's own.
+      ratio: this time over that of the copy.
+      copy_milliseconds: the median time of the copy.
       extra_vectors: the memory beyond the arguments, in vectors of length d.
       note: why there is no time, if so.
     """
@@ -220,7 +220,7 @@ HEAD = COLUMNS.format(
 
 
 def line(row: Row) -> str:
-    """Returns a row of the printed table."""
+    """Returns `row` as a line of the printed table."""
     numbers = (row.milliseconds, row.ratio, row.extra_vectors)
     ms, ratio, vectors = ("" if n is None else f"{n:.3g}" for n in numbers)
     return COLUMNS.format(

@@ -38,7 +38,7 @@ def interleaved(
 
     Args:
       timed: the computations by name.
-      rounds: how many there are, at least three; fewer if they pass the budget.
+      rounds: the number of rounds, at least three; fewer if they pass the budget.
       sample_seconds: the length of a sample; a longer call is a sample by itself.
       budget_seconds: the seconds that the slowest computation's calls may take.
     """
@@ -60,7 +60,7 @@ def interleaved(
 
 
 def ratio(ours: list[float], unit: list[float]) -> float:
-    """Returns the median over rounds of ours / unit, each pair measured together."""
+    """Returns the median over rounds of `ours` / `unit`, each pair measured together."""
     return statistics.median(a / b for a, b in zip(ours, unit, strict=True))
 
 

@@ -16,7 +16,7 @@ def computations(d: int, b: int, rows: int = 5) -> dict[str, Timed]:
       rows: the number of rows of the scatter sketch.
 
     Raises:
-      ImportError: where torch is not installed.
+      ImportError: if torch is not installed.
     """
     import torch  # pyright: ignore[reportMissingImports]
 

@@ -21,7 +21,7 @@ class Parts(NamedTuple):
 
     Attributes:
       config: the config, checked.
-      d: how many parameters the model has.
+      d: the number of the model's parameters.
       numbers: the continuous keys.
       noise_multiplier: z, for algorithms that add noise by themselves.
     """
@@ -45,7 +45,7 @@ class Argument(NamedTuple):
 
 
 def sketch_of(config: ConfigDict, d: int) -> Sketch:
-    """Returns the operator of the sketch section of `config`, for d parameters.
+    """Returns the operator of the sketch section of `config`, for `d` parameters.
 
     Raises:
       ValueError: in one line, for an operator that cannot be.

@@ -71,7 +71,7 @@ def section(name: str) -> Iterator[None]:
 
 
 def numbers_of(config: ConfigDict) -> Numbers:
-    """Returns the continuous keys of a config and their values.
+    """Returns the continuous keys of `config` and their values.
 
     Raises:
       ValueError: for a value that its key may not have.
@@ -97,7 +97,7 @@ def check_number(name: str, value: float) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """Raises a ValueError for a seed below 0 or from `SEEDS` on."""
+    """Raises a ValueError for a `seed` below 0 or from `SEEDS` on."""
     if not 0 <= seed < SEEDS:
         msg = f"Expected 0 <= seed < {SEEDS}, got seed={seed}."
         raise ValueError(msg)
@@ -167,7 +167,7 @@ def sampler_of(config: ConfigDict) -> Sampler:
     """Returns the sampler of cohorts that a config names, all clients counting alike.
 
     Args:
-      config: whose sections `cohort` and `data` say who comes, of how many.
+      config: the config; its sections `cohort` and `data` say who comes, of how many.
 
     Raises:
       ValueError: in one line, for what is no way to sample.
@@ -210,7 +210,7 @@ def weighted_sampler_of(config: ConfigDict, sampler, starts: jax.Array):
     """Returns the sampler with the weights that the config asks for.
 
     Args:
-      config: whose `cohort.weighting` is "equal" or "examples".
+      config: the config; its `cohort.weighting` is "equal" or "examples".
       sampler: the sampler of cohorts, all clients counting alike.
       starts: int32 [clients + 1]. Client i has the examples from starts[i] to
         starts[i + 1]; in a sweep over seeds the first of them is not zero.
@@ -229,8 +229,8 @@ def splits_of(config: ConfigDict, data_dir: str | None) -> datasets.Splits:
     """Returns the data set of a config, its texts as tokens.
 
     Args:
-      config: whose section `data` names the set, and a vocabulary and the length of
-        texts.
+      config: the config; its section `data` names the set, and a vocabulary and the
+        length of texts.
       data_dir: the folder of raw data sets; None: that of FL_SKETCH_DATA.
 
     Raises:
@@ -258,11 +258,11 @@ def partition_of(
     """Returns which client has which training examples.
 
     Args:
-      config: whose section `data` says how they are dealt, and to how many.
+      config: the config; its section `data` says how they are dealt, and to how many.
       labels: the targets of all training examples, in their order.
       seed: the seed of what is dealt by chance.
-      owners: whose each example is, int32 [examples], for partition="natural"; None:
-        the data do not say it.
+      owners: the owner of each example, int32 [examples], for partition="natural";
+        None: the data do not say it.
 
     Raises:
       ValueError: in one line, for what cannot be dealt in this way.
@@ -311,8 +311,8 @@ def fetch_of(config: ConfigDict):
     """Returns what gives a client its batches, as `engine.make_round` wants it.
 
     Args:
-      config: whose section `client` says how many batches there are, of how many
-        examples each, and how they are drawn (`draws.fetching`).
+      config: the config; its section `client` says how many batches there are, of
+        how many examples each, and how they are drawn (`draws.fetching`).
     """
     own = config.client
     return draws.fetching(own.batches, steps=own.steps, batch=own.batch)
@@ -322,7 +322,7 @@ def data_form_of(config: ConfigDict, examples: Any, mesh: jax.sharding.Mesh) -> 
     """Returns the form in which to keep the data, one of `forms.FORMS`.
 
     Args:
-      config: whose `compute.data` is one of them, or "auto": by size.
+      config: the config; its `compute.data` is one of them, or "auto": by size.
       examples: the training data, a tree of arrays.
       mesh: the devices.
 
@@ -339,7 +339,7 @@ def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
     """Returns the devices that share the clients of a round, in one axis.
 
     Args:
-      config: whose `compute.devices` says how many, the first ones; 0: all.
+      config: the config; its `compute.devices` says how many, the first ones; 0: all.
 
     Raises:
       ValueError: in one line, if there are fewer.
@@ -353,14 +353,14 @@ def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
 def chunk_of(config: ConfigDict) -> int:
     """Returns how many clients of a round a device works on at a time.
 
-    It is the `compute.chunk` of the config; 0: by platform, since on a CPU `vmap` makes
+    It is the `compute.chunk` of `config`; 0: by platform, since on a CPU `vmap` makes
     convolutions slow.
     """
     return config.compute.chunk or engine.default_chunk()
 
 
 def flat(config: Mapping[str, Any] | ConfigDict) -> dict[str, Any]:
-    """Returns the values of a config, or of nested mappings, by their dotted keys.
+    """Returns the values of `config`, or of nested mappings, by their dotted keys.
 
     >>> flat({"rounds": 9, "client": {"rate": 0.1}})
     {'rounds': 9, 'client.rate': 0.1}

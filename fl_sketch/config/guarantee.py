@@ -51,7 +51,7 @@ class Guarantee(NamedTuple):
       plan: all rounds that the noise was made for.
       noise_multiplier: z; 0: messages are bounded, and nothing is promised.
       delta: the delta of the promise.
-      accountant: which one counts.
+      accountant: the name of the accountant that counts.
       rounds: the round with which the run ends, whatever asks for it.
       per_round: the plan's steps in a round.
       unit: who is protected: a client, or an example.
@@ -75,7 +75,7 @@ class Guarantee(NamedTuple):
         return bool(self.noise_multiplier)
 
     def epsilon(self, rounds: int) -> float | None:
-        """Returns what so many rounds gave away; None without noise: all."""
+        """Returns the epsilon of so many `rounds`; None, without noise: no bound."""
         if not self.private:
             return None
         plan = self.plan._replace(steps=rounds * self.per_round)
@@ -112,7 +112,7 @@ def guarantee_of(
       numbers: the continuous keys.
       params: shapes of the model.
       batches: shapes of what a client trains on in a round.
-      sizes: how many examples each client has, for unit=example.
+      sizes: the numbers of the clients' examples, for unit=example.
       noise_multiplier: z, with which the run began; 0: it has not begun.
 
     Raises:
@@ -193,7 +193,7 @@ def require_sizes(guarantee: Guarantee | None, sizes: Collection[int]) -> None:
 
     Args:
       guarantee: what is promised; None, or to clients: nothing is assumed.
-      sizes: how many examples each client has.
+      sizes: the numbers of the clients' examples.
 
     Raises:
       ValueError: naming the smallest client.

@@ -23,8 +23,8 @@ def loss_of(config: ConfigDict, classes: int, numbers: Numbers) -> models.Loss:
     """Returns the loss of a config's model: its start, its value and its metrics.
 
     Args:
-      config: whose section `model` names the model, and its size.
-      classes: how many classes the data have.
+      config: the config; its section `model` names the model, and its size.
+      classes: the number of classes of the data.
       numbers: the continuous keys, which may be traced.
 
     Raises:
@@ -46,7 +46,7 @@ def measured(loss: models.Loss, params: Tree, batch) -> dict[str, jax.Array]:
     """Returns a client's loss and accuracy on a batch, by the names of `WATCHED`.
 
     Args:
-      loss: made by `loss_of`.
+      loss: the loss that `loss_of` made.
       params: the model that the client was given.
       batch: `Examples`, whose pixels are still bytes.
     """
@@ -64,8 +64,8 @@ def bare_of(
 
     Args:
       config: the config, checked.
-      classes: how many the data have.
-      d: how many parameters the model has.
+      classes: the number of classes of the data.
+      d: the number of the model's parameters.
     """
 
     def bare(numbers, noise_multiplier):
@@ -86,8 +86,8 @@ def algorithm_of(
 
     Args:
       config: the config, checked.
-      loss: made by `loss_of`; clients get the gradient of its value.
-      d: how many parameters the model has.
+      loss: the loss that `loss_of` made; clients get the gradient of its value.
+      d: the number of the model's parameters.
       numbers: the continuous keys, which may be traced.
       noise_multiplier: z, for algorithms that add noise by themselves.
     """

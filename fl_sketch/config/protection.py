@@ -23,7 +23,7 @@ Bare = Callable[[Numbers, float], Algorithm]
 
 
 def kind(config: ConfigDict) -> str:
-    """Returns how a config's messages are bounded, one of `BOUNDS`.
+    """Returns how the messages of `config` are bounded, one of `BOUNDS`.
 
     It is the bound that the algorithm brings, or else that of the privacy section.
     """
@@ -32,7 +32,7 @@ def kind(config: ConfigDict) -> str:
 
 
 def local_noise(config: ConfigDict) -> bool:
-    """Returns whether a config's clients add noise by themselves, at every local step.
+    """Returns whether clients of `config` add noise by themselves, at every local step.
 
     Then examples are protected, and not clients.
     """
@@ -40,7 +40,7 @@ def local_noise(config: ConfigDict) -> bool:
 
 
 def asked_for(config: ConfigDict) -> bool:
-    """Returns whether a config adds noise, and so protects somebody."""
+    """Returns whether `config` adds noise, and so protects somebody."""
     bounded = kind(config) != "none" or local_noise(config)
     noisy = config.privacy.noise_multiplier or config.privacy.target_epsilon
     return bool(bounded and noisy)
@@ -249,7 +249,7 @@ def _bound(config: ConfigDict, numbers: Numbers) -> bounding.Bound:
 
 
 def expected(config: ConfigDict) -> int:
-    """Returns the denominator of sums: how many clients a config expects in a round.
+    """Returns the denominator of sums: how many clients `config` expects in a round.
 
     It is fixed, whoever comes: with poisson it is their mean number.
     """

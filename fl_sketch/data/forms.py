@@ -23,7 +23,7 @@ def form(wanted: str, examples: Any, mesh: jax.sharding.Mesh, batches: str) -> s
       batches: one of `data.draws.KINDS`; only fresh ones are streamed.
 
     Raises:
-      ValueError: where they can only be streamed, and their batches cannot.
+      ValueError: if they can only be streamed, and their batches cannot.
     """
     validate.one_of(("auto", *FORMS), data=wanted)
     if wanted == "streamed" and batches != "fresh":

@@ -188,7 +188,7 @@ def traffic_of(
       batch: the number of examples in each.
 
     Raises:
-      TypeError, ValueError: where the loss and what it is given do not fit together,
+      TypeError, ValueError: if the loss and what it is given do not fit together,
         caused by the error that says where.
     """
     shapes = jax.tree.map(

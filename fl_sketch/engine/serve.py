@@ -101,6 +101,6 @@ def finish(
 
 
 def whole_bytes(bits: int | jax.Array) -> jax.Array:
-    """Returns how many bytes a message of so many bits takes, uint32."""
+    """Returns how many bytes a message of so many `bits` takes, uint32."""
     whole = bits // 8 + (bits % 8 > 0)  # -(-bits // 8) wraps around in uint32
     return jnp.asarray(whole, jnp.uint32)

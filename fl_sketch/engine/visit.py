@@ -127,7 +127,7 @@ def first(tree: Any) -> Any:
 
 
 def zeros(shapes: Any) -> Any:
-    """Returns arrays of zeros of these shapes and types."""
+    """Returns arrays of zeros of these `shapes` and their types."""
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 

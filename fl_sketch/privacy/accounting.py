@@ -391,7 +391,7 @@ def _whole(low: int, **named: float) -> None:
 
 
 def between(low: float, high: float, **named: float) -> None:
-    """Raises a ValueError unless every named number is above `low` and below `high`."""
+    """Raises a ValueError unless each of `named` is above `low` and below `high`."""
     for name, value in named.items():
         if not low < value < high:
             msg = f"Expected {low} < {name} < {high}, got {name}={value}."

@@ -72,7 +72,7 @@ def count_sketch_claim(
       alpha: the theorem's free number.
 
     Raises:
-      ValueError: where its condition on alpha does not hold, or unless 2 < m < l - 1.
+      ValueError: if its condition on alpha does not hold, or unless 2 < m < l - 1.
     """
     if not 2 < cols < length - 1:
         msg = f"Expected 2 < cols < length - 1 = {length - 1}, got cols={cols}."

@@ -26,7 +26,7 @@ class Experiment(NamedTuple):
     Attributes:
       start: `() -> State` before the first round.
       compile: `() -> Compiled`, the slow part of setting up.
-      secret: that from which a private run draws what protects; None: nothing does.
+      secret: the secret from which a private run draws what protects; None: nothing.
       keyed: `(secret) -> Experiment`, the same with another secret.
       prices: what clients are sent, for the ledger.
       population: the number of clients.
@@ -74,7 +74,7 @@ class Compiled(NamedTuple):
 def build(
     config: ConfigDict, data_dir: str | None = None, *, noise_multiplier: float = 0.0
 ) -> Experiment:
-    """Returns the experiment of a config, with a secret of its own.
+    """Returns the experiment of `config`, with a secret of its own.
 
     `data_dir`, `noise_multiplier` and what is raised are those of `prepare`.
     """

@@ -82,7 +82,7 @@ def newest(
 
 
 def peek(folder: pathlib.Path, name: str) -> Any | None:
-    """Returns array `name` of a folder's newest checkpoint that has it, or None."""
+    """Returns array `name` of the newest checkpoint in `folder` that has it, or None."""
     for number in reversed(rounds(folder)):
         with contextlib.suppress(Exception):  # `newest` will say what is wrong
             path = folder / f"round_{number:08d}.npz"
@@ -92,7 +92,7 @@ def peek(folder: pathlib.Path, name: str) -> Any | None:
 
 
 def write(file: BinaryIO, tree: Any) -> None:
-    """Writes a tree to an open file."""
+    """Writes `tree` to an open `file`."""
     np.savez(file, allow_pickle=False, **_named(tree))
 
 

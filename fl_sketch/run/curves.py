@@ -9,7 +9,7 @@ from fl_sketch.run.rows import all_plain
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike) -> None:
-    """Draws the rows of metrics.csv as a png at `path`; numbers may be strings."""
+    """Draws `rows` of metrics.csv as a png at `path`; numbers may be strings."""
     from matplotlib.figure import Figure  # takes a second to import
 
     mark = " (simulator only)" * any(row.get("epsilon") for row in rows)

@@ -32,7 +32,12 @@ SECRET = {
 
 
 def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
-    """Returns lines on what is known of a config's experiment before it is compiled."""
+    """Returns lines on what is known of an experiment before it is compiled.
+
+    Args:
+      config: the config of the experiment.
+      experiment: the experiment that `build` made of it.
+    """
     facts, prices = experiment.facts, experiment.prices
     up = facts["bytes_up_planned"]
     sent = f"{up / 1e3:.4g} kB up" if up is not None else "up: depends on the round"
@@ -108,7 +113,7 @@ def _cohorts(config: ConfigDict) -> str:
 
 
 def head(experiment: Experiment) -> str:
-    """Returns the head of the table of an experiment, with epsilon if it is private."""
+    """Returns the head of the table of `experiment`, with epsilon if it is private."""
     columns = dict(COLUMNS)
     if experiment.private:
         columns["epsilon"] = EPSILON

@@ -24,7 +24,7 @@ from fl_sketch.protocols import Algorithm, Tree
 
 
 def row_bytes(algorithm: Algorithm, params: Tree) -> int:
-    """Returns the bytes that an algorithm keeps of one client, for such `params`."""
+    """Returns the bytes that `algorithm` keeps of one client, for such `params`."""
     row = jax.eval_shape(
         lambda: (algorithm.local.init(params), algorithm.uplink.init(params).client)
     )
@@ -64,10 +64,10 @@ def place(wanted: str, size: int, mesh: jax.sharding.Mesh) -> str:
 def place_of(config: ConfigDict, row_bytes: int, mesh: jax.sharding.Mesh) -> str:
     """Returns where clients' states are kept, one of `choices.BANKS`, as `place` does.
 
-    Each of the config's clients has `row_bytes`, and `mesh` has the devices.
+    Each client of `config` has `row_bytes`, and `mesh` has the devices.
 
     Raises:
-      ValueError: also where clients with a state may come twice in a round.
+      ValueError: also if clients with a state may come twice in a round.
     """
     if row_bytes and config.cohort.sampling == "replacement":
         msg = (
@@ -81,7 +81,7 @@ def place_of(config: ConfigDict, row_bytes: int, mesh: jax.sharding.Mesh) -> str
 
 
 def at_places(sampler: Sampler) -> Sampler:
-    """Returns a sampler of the same cohorts, whose rows stand place by place."""
+    """Returns `sampler` with the rows of its cohorts place by place."""
 
     def draw(key):
         cohort = sampler(key)
@@ -95,7 +95,7 @@ def start(state: engine.State, population: int) -> engine.State:
 
     Args:
       state: the state of a run whose clients are all new, and so all alike.
-      population: how many there are.
+      population: the number of clients.
     """
 
     def bank(leaf):

@@ -32,7 +32,7 @@ class Stopped(RuntimeError):
     """The run was asked to stop, and has saved its progress."""
 
     def __init__(self, number: int):
-        """Takes the number of rounds done."""
+        """Takes the `number` of rounds done."""
         super().__init__(f"stopped after round {number}")
         self.number = number
 
@@ -73,7 +73,7 @@ class Watch(NamedTuple):
 
 
 def begin(experiment: Experiment, eval_every: int) -> Progress:
-    """Returns the progress of an experiment that has not begun.
+    """Returns the progress of an `experiment` that has not begun.
 
     It has room for the losses of `eval_every` rounds, those between two rows.
     """
@@ -102,8 +102,8 @@ def train(
     Args:
       experiment: the experiment that `build` made.
       compiled: its programs.
-      progress: where it stands; used up by this call.
-      checkpoint_every: how many rounds between saves; the last round is saved too.
+      progress: the progress of the run so far; used up by this call.
+      checkpoint_every: the rounds from one save to the next; the last is saved too.
       rounds: the round to end with; None, or beyond the experiment's last: that one.
       watch: who is told of the run.
 

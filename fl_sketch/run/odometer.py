@@ -58,7 +58,7 @@ class Total(NamedTuple):
 
 
 def entry(name: str, guarantee: Guarantee, rounds: int) -> Entry:
-    """Returns the entry `name` of a run that released so many rounds of `guarantee`."""
+    """Returns the entry `name` of a run that released `rounds` rounds of `guarantee`."""
     return Entry(
         name,
         guarantee.plan._replace(steps=rounds * guarantee.per_round),
@@ -71,7 +71,7 @@ def entry(name: str, guarantee: Guarantee, rounds: int) -> Entry:
 
 
 def read(folder: str | os.PathLike) -> list[Entry]:
-    """Returns the entries of a folder.
+    """Returns the entries of `folder`.
 
     Raises:
       ValueError: for a file that was damaged.
@@ -94,7 +94,7 @@ def _entry(found: dict[str, Any]) -> Entry:
 
 
 def write(folder: str | os.PathLike, entries: Sequence[Entry]) -> None:
-    """Writes the entries of a folder."""
+    """Writes `entries`, all those of `folder`."""
     listed: list[dict[str, Any]] = [
         {**one._asdict(), "plan": one.plan._asdict()} for one in entries
     ]

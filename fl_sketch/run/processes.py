@@ -38,8 +38,8 @@ def connected(
     Args:
       coordinator: host:port of the first process. With None for all three, jax finds
         out from SLURM, GKE, Open MPI or the TPU pod.
-      num_processes: how many in all.
-      process_id: which of them this is, from zero.
+      num_processes: the number of all processes.
+      process_id: the number of this process among them, from zero.
 
     Raises:
       ValueError: in one line, for arguments that no run of several can have.
@@ -104,7 +104,7 @@ def is_first() -> bool:
 
 
 def agree(pace: int, stop: bool) -> tuple[int, bool]:
-    """Returns the smallest pace of all processes, and whether any wants to stop."""
+    """Returns the smallest `pace` of all processes, and whether any wants to `stop`."""
     if jax.process_count() == 1:
         return pace, stop
     both = multihost_utils.process_allgather(np.array([pace, stop], np.int32))

@@ -92,12 +92,6 @@ class Program(NamedTuple):
         """Whether somebody is protected, so that randomness must be secret."""
         return bool(self.guarantee and self.guarantee.private)
 
-    @property
-    def promise(self) -> Guarantee:
-        """The guarantee of a program that is known to have one."""
-        assert self.guarantee is not None
-        return self.guarantee
-
     def last_round(self, config: ConfigDict) -> int:
         """Returns with which round a run ends: the config's last, or the budget's."""
         return self.guarantee.rounds if self.guarantee else config.rounds

@@ -22,7 +22,7 @@ HIDDEN = (
 
 
 def marked(row: Mapping[str, Any], private: bool) -> dict[str, Any]:
-    """Returns a row by its names in a file; if `private`, `HIDDEN` ones get `MARK`."""
+    """Returns `row` by its names in a file; if `private`, `HIDDEN` ones get `MARK`."""
     return {
         MARK + name if private and name in HIDDEN else name: value
         for name, value in row.items()
@@ -30,7 +30,7 @@ def marked(row: Mapping[str, Any], private: bool) -> dict[str, Any]:
 
 
 def plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a row with plain names, for those who draw or print it.
+    """Returns `row` with plain names, for those who draw or print it.
 
     >>> plain({"round": 3, "simulator_only_train_loss": 0.5})
     {'round': 3, 'train_loss': 0.5}
@@ -40,17 +40,26 @@ def plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def all_plain(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns rows with plain names."""
+    """Returns `rows` with plain names."""
     return [plain(row) for row in rows]
 
 
-def megabytes(count: float) -> str:
-    """Returns a `count` of bytes in MB, and from 10^5 MB on with a larger unit.
+def sized(count: float) -> str:
+    """Returns a `count` of bytes in four digits, with its unit.
 
-    >>> megabytes(11_040_000), megabytes(1.2345e14)
-    ('11.04', '123.5 TB')
+    >>> sized(22_080_000), sized(9.9e9), sized(1.2345e10), sized(1.2345e14)
+    ('22.08 MB', '9900 MB', '12.35 GB', '123.5 TB')
     """
-    if count < 1e11:
-        return f"{count / 1e6:.2f}"
-    unit, size = ("GB", 1e9) if count < 1e12 else ("TB", 1e12)
+    unit, size = ("MB", 1e6) if count < 1e10 else ("GB", 1e9)
+    if count >= 1e13:
+        unit, size = "TB", 1e12
     return f"{count / size:.4g} {unit}"
+
+
+def megabytes(count: float) -> str:
+    """Returns a `count` of bytes for a column of MB; what is long has its own unit.
+
+    >>> megabytes(11_040_000), megabytes(99_999_000_000), megabytes(1e11)
+    ('11.04', '99999.00', '100 GB')
+    """
+    return f"{count / 1e6:.2f}" if count < 1e11 else sized(count)

@@ -191,7 +191,7 @@ def summary_of(
     last: dict[str, Any],
     compile_seconds: float,
 ) -> dict[str, Any]:
-    """Returns the facts of an experiment and what it came to, by their names in a file.
+    """Returns the facts of `experiment` and what it came to, by their names in a file.
 
     Its `progress` at the end has the bytes, its `last` row the losses and epsilon;
     `compile_seconds` are handed on.

@@ -28,7 +28,7 @@ class Secret:
     """32 bytes that are not shown by accident."""
 
     def __init__(self, raw: bytes):
-        """Takes the bytes."""
+        """Takes the `raw` bytes."""
         self._raw = raw
 
     def __repr__(self) -> str:
@@ -65,7 +65,7 @@ def fresh() -> Secret:
 
 
 def simulated(config: ConfigDict) -> Secret:
-    """Returns a secret that follows from the config: no secret at all.
+    """Returns a secret that follows from `config`: no secret at all.
 
     Configs that differ in anything that decides the run have unlike noise, so that
     what is wrong with sharing noise is not simulated either.
@@ -76,12 +76,12 @@ def simulated(config: ConfigDict) -> Secret:
 
 
 def made_for(config: ConfigDict) -> Secret:
-    """Returns a secret of the kind that a config asks for."""
+    """Returns a secret of the kind that `config` asks for."""
     return simulated(config) if config.privacy.randomness == "seed" else fresh()
 
 
 def kept(folder: pathlib.Path) -> Secret | None:
-    """Returns the secret in a folder, if one is there.
+    """Returns the secret in `folder`, if one is there.
 
     Raises:
       ValueError: for a file that is not a secret as it was written.
@@ -106,7 +106,7 @@ def kept(folder: pathlib.Path) -> Secret | None:
 
 
 def keep(folder: pathlib.Path, secret: Secret) -> None:
-    """Writes a secret to a new file in `folder`, for its owner alone, and to disk."""
+    """Writes `secret` to a new file in `folder`, for its owner alone, and to disk."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     partial = folder / PARTIAL
     partial.unlink(missing_ok=True)  # of a run that was killed while writing

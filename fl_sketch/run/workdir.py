@@ -137,16 +137,7 @@ class Workdir:
             named = {"format": FORMAT, **config}
             write_text(path, json.dumps(named, indent=2) + "\n")
             return
-        found = _read(path)
-        kind = found.pop("format", 1)
-        if kind != FORMAT:
-            msg = (
-                f"Expected a workdir of format {FORMAT}, got workdir={self.folder} of "
-                f"format {kind}: only the version of fl_sketch that began it can go "
-                "on with it. Take another workdir."
-            )
-            raise ValueError(msg)
-        theirs, ours = choices.flat(found), choices.flat(config)
+        theirs, ours = choices.flat(read_config(path)), choices.flat(config)
         unlike = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
         if unlike:
             there = _listed(unlike, theirs)
@@ -161,10 +152,17 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     """Returns the sections and keys of the config.json at `path`.
 
     Raises:
-      ValueError: for a file that was damaged.
+      ValueError: for a file that was damaged, or that another version wrote.
     """
     config = _read(path)
-    config.pop("format", None)
+    kind = config.pop("format", 1)
+    if kind != FORMAT:
+        msg = (
+            f"Expected a workdir of format {FORMAT}, got workdir={path.parent} of "
+            f"format {kind}: only the version of fl_sketch that began it can read it. "
+            "Take another workdir."
+        )
+        raise ValueError(msg)
     return config
 
 

@@ -88,8 +88,8 @@ def _dense(
       b: rows of R.
       left: `(key, s, first, width) -> s R[:, first : first + width]`, times sqrt(b).
       right: `(key, x, first) -> R[:, first : first + x.size] x`, times sqrt(b).
-      tile_numbers: how many entries of R to make at a time, about.
-      resize: makes the operator with another b.
+      tile_numbers: the number of entries of R to make at a time, about.
+      resize: `(b) -> Sketch`, the operator with another b.
     """
     scale = 1 / math.sqrt(b)
 

@@ -100,7 +100,7 @@ def message_size(message: Message) -> int:
 
 
 def fixed_key(op: Sketch, key: Key) -> Sketch:
-    """Returns `op` with the same hashes in every round, whatever key it is given.
+    """Returns `op` with the hashes of `key` in every round, whatever key it is given.
 
     Memory kept in sketch space (momentum, or the error of FetchSGD) adds up messages
     of different rounds, which means something only if they were made by the same

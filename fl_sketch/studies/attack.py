@@ -34,8 +34,8 @@ class Attack(NamedTuple):
     """What the attacker does and knows.
 
     Attributes:
-      images: how many are attacked, the first of the test set.
-      batch: how many a client has.
+      images: the number of images attacked, the first of the test set.
+      batch: the number of images of a client.
       clients: the number of clients of whose messages only the mean is seen.
       optimizer: one of `gradient_inversion.OPTIMIZERS`.
       steps: the number of iterations.
@@ -176,7 +176,7 @@ def scene_of(
     """Returns a config with the first of its test images dealt to clients.
 
     Args:
-      config: whose messages are attacked.
+      config: the config whose messages are attacked.
       data_dir: the folder of raw data sets.
       images: the number of images, a multiple of `batch` times `clients`.
       batch: the number of images of a client.
@@ -215,7 +215,7 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
     """Returns what an attack on a config finds.
 
     Args:
-      config: whose messages are attacked.
+      config: the config whose messages are attacked.
       attack: what the attacker does and knows.
       data_dir: the folder of raw data sets.
 
@@ -264,7 +264,7 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
 
 
 def has_one_key(config: ConfigDict) -> bool:
-    """Returns whether a config's hashes all come from one key that is in the code."""
+    """Returns whether the hashes of `config` all come from one key that is in the code."""
     return config.sketch.stored or catalog.method(config.algorithm).one_key
 
 
@@ -301,7 +301,7 @@ def _attacked(scene: Scene, attack: Attack) -> inversion.Found:
 
 
 def row(result: Result) -> dict[str, Any]:
-    """Returns the numbers of a result: medians and means with Student's intervals.
+    """Returns the numbers of `result`: medians and means with Student's intervals.
 
     These are over attacks: the images of a batch are found or missed together.
     """

@@ -76,9 +76,9 @@ def rows(
     """Returns a row for each of the first test images.
 
     Args:
-      config: whose messages are attacked.
+      config: the config whose messages are attacked.
       data_dir: the folder of raw data sets.
-      images: how many, the first ones.
+      images: the number of images, the first ones.
       steps: the number of steps of gradient descent.
 
     Raises:
@@ -166,7 +166,7 @@ def _programs(scene: attack.Scene, steps: int):
 
 
 def line(row: Row) -> str:
-    """Returns a row as a sentence."""
+    """Returns `row` as a sentence."""
     return (
         f"image {row.image}: Jacobian from {row.sigma_1:.3g} to {row.sigma_2:.3g}; of "
         f"L a step of {row.step:.3g} takes {row.promised:.3g} by theory, "

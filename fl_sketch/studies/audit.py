@@ -41,9 +41,9 @@ class Audit(NamedTuple):
     """How much is tried.
 
     Attributes:
-      trials: how many runs of the game each world has.
+      trials: the number of runs of the game in each world.
       rounds: the number of rounds of the game.
-      canaries: how many are among the clients of a run; 0: no such run.
+      canaries: the number of canaries among the clients of a run; 0: no such run.
       repetitions: the number of times that this run is played.
       confidence: the confidence in every bound.
     """
@@ -100,7 +100,7 @@ def run(
 
     Args:
       config: a config as `configs/default.py` has it.
-      audit: how much is tried.
+      audit: the numbers of runs, rounds and canaries that are tried.
       data_dir: the folder of raw data sets.
 
     Raises:
@@ -108,12 +108,7 @@ def run(
     """
     check(audit)
     program = prepare(config, data_dir)
-    if not program.private:
-        msg = (
-            "config.privacy: Expected a bound and noise, whose claim could be audited, "
-            f"got bound={protection.kind(config)!r} without noise."
-        )
-        raise ValueError(msg)
+    _claim(config, program)
     yield _timed(lambda: play(config, program, audit))
     if not audit.canaries:
         return
@@ -125,7 +120,7 @@ def run(
 
 
 def line(row: Row) -> str:
-    """Returns a row as text, below `HEAD`."""
+    """Returns `row` as text, below `HEAD`."""
     return (
         f"{row.what:<66} {row.claimed_epsilon:8.4f} {row.found_epsilon:8.4f} "
         f"{row.most_epsilon:8.4f} {row.confidence:5.0%} {row.trials:8d} "
@@ -134,7 +129,7 @@ def line(row: Row) -> str:
 
 
 def verdict(row: Row) -> str:
-    """Returns what is said of a row whose claim is broken."""
+    """Returns what is said of a `row` whose claim is broken."""
     return (
         f"{row.what}: epsilon is at least {row.found_epsilon:.4g}, with "
         f"{row.confidence:.0%} confidence, and {row.claimed_epsilon:.4g} is claimed at "
@@ -150,9 +145,9 @@ def play(config: ConfigDict, program: Program, audit: Audit) -> Row:
     Args:
       config: the config, checked.
       program: the config's program.
-      audit: how much is tried.
+      audit: the numbers of runs, rounds and canaries that are tried.
     """
-    guarantee, local = program.promise, protection.local_noise(config)
+    guarantee, local = _claim(config, program), protection.local_noise(config)
     plan = canaries.few(guarantee.plan)._replace(steps=audit.rounds)
     near = canaries.neighbours(plan.sampling, plan.relation)
     if local:
@@ -184,7 +179,8 @@ def _among_clients(config: ConfigDict, program: Program, plan: accounting.Plan, 
     Clients that drop out get no credit, and here there are none.
     """
     numbers, few = choices.numbers_of(config), _few(config, plan)
-    z, exchanges = program.promise.noise_multiplier, _talk(config, program).exchanges
+    z = _claim(config, program).noise_multiplier
+    exchanges = _talk(config, program).exchanges
     like, options, read = canaries.NUMBERS, {}, {}
     drawn = exchanges * canaries.NUMBERS
     if config.privacy.form == "update":
@@ -275,9 +271,9 @@ def with_canaries(config: ConfigDict, program: Program, audit: Audit) -> Row:
     Args:
       config: the config, checked.
       program: the config's program.
-      audit: how much is tried.
+      audit: the numbers of runs, rounds and canaries that are tried.
     """
-    guarantee, count = program.promise, audit.canaries
+    guarantee, count = _claim(config, program), audit.canaries
     scores_of, plan = _crowded(config, program, count)
     each, right = max(1, count // GUESSES), 0
     own = apart(jax.random.key(config.seed), Purpose.AUDIT)
@@ -303,7 +299,7 @@ def with_canaries(config: ConfigDict, program: Program, audit: Audit) -> Row:
 
 def _crowded(config: ConfigDict, program: Program, count: int):
     """Returns `(roots, key) -> (scores, coins)` with canaries, and the run's plan."""
-    guarantee, rounds = program.promise, program.last_round(config)
+    guarantee, rounds = _claim(config, program), program.last_round(config)
     people, poisson = config.data.clients + count, guarantee.plan.sampling == "poisson"
     size = max(1, round(guarantee.plan.rate * people))
     more, numbers = _scaled(config, people, size), choices.numbers_of(config)
@@ -336,9 +332,20 @@ def _crowded(config: ConfigDict, program: Program, count: int):
     return lambda roots, key: scores_of(roots, data, key), plan
 
 
+def _claim(config: ConfigDict, program: Program) -> Guarantee:
+    """Returns what is audited; raises a ValueError where nobody is protected."""
+    if not program.guarantee or not program.private:
+        msg = (
+            "config.privacy: Expected a bound and noise, whose claim could be audited, "
+            f"got bound={protection.kind(config)!r} without noise."
+        )
+        raise ValueError(msg)
+    return program.guarantee
+
+
 def _unfit(config: ConfigDict, program: Program) -> str:
     """Returns why there is no run with canaries, if there is none."""
-    if program.promise.unit == "example":
+    if _claim(config, program).unit == "example":
         return "canaries are clients, and with unit=example clients are not protected"
     if not _talk(config, program).of_updates:
         return (
@@ -357,7 +364,7 @@ def _talk(config: ConfigDict, program: Program) -> one_run.Talk:
 def _algorithm(config: ConfigDict, program: Program, params: Tree) -> Algorithm:
     """Returns the algorithm of a config, with the noise of the program's promise."""
     bare = methods.bare_of(config, program.splits.classes, trees.size(params))
-    z, numbers = program.promise.noise_multiplier, choices.numbers_of(config)
+    z, numbers = _claim(config, program).noise_multiplier, choices.numbers_of(config)
     return protection.guarded(config, bare, z, numbers, params)
 
 

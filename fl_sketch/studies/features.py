@@ -34,7 +34,7 @@ def extract(
 
     Args:
       splits: the images to train and to test on.
-      width: how many features.
+      width: the number of features.
       epochs: the number of passes of training on the first half.
       batch: the number of images of a step.
       rate: the rate of Adam.

@@ -44,7 +44,7 @@ class Problem(NamedTuple):
     steps: int
 
     def loss(self, params: jax.Array, client: jax.Array) -> jax.Array:
-        """Returns the loss at `params` of a client, whose number may be traced."""
+        """Returns the loss at `params` of client number `client`, which may be traced."""
         off = params - self.optima[client]
         return jnp.sum(self.curvature[client] * off**2) / 2
 
@@ -120,7 +120,7 @@ def measure(
 
 
 def line(row: Row) -> str:
-    """Returns a row as text, below `HEAD`."""
+    """Returns `row` as text, below `HEAD`."""
     return "{:22} {:8} {:12} {:11g} {:14.3g} {:12.3g}".format(*row)
 
 

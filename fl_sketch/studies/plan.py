@@ -12,6 +12,7 @@ from fl_sketch import theory, validate
 from fl_sketch.algorithms import catalog
 from fl_sketch.gossip import graph as graphs
 from fl_sketch.gossip.graph import Graph
+from fl_sketch.run import rows
 from fl_sketch.run.build import Experiment
 from fl_sketch.theory import Bound
 
@@ -31,7 +32,7 @@ CONSTANTS = {
     "loss": (1.0, "The loss at the start, over its lower bound."),
 }
 
-MANY = 10**9  # rounds: more than have ever been played
+MANY = 10**9  # steps: more than a client has ever taken
 
 
 def lines(
@@ -69,7 +70,7 @@ def lines(
         f"  step of the clients {bound.step:.4g} (config: {config.client.rate:g}), "
         f"{_count(bound.rounds)} rounds (config: {config.rounds}) of "
         f"{_count(bound.local_steps)} local steps (config: {config.client.steps}), "
-        f"{bound.bits / 8e6:.4g} MB up",
+        f"{rows.sized(bound.bits / 8)} up",
         *_warning(bound),
         "  if:",
         *(f"    - {assumption}" for assumption in bound.assumptions),
@@ -83,9 +84,9 @@ def _count(number: int) -> str:
 
 def _warning(bound: Bound) -> list[str]:
     """Says where a bound is true and of no use to anybody."""
-    if bound.rounds < MANY:
+    if bound.rounds * bound.local_steps < MANY:
         return []
-    return ["  nobody plays so many rounds: with these constants it promises nothing"]
+    return ["  nobody takes so many steps: with these constants it promises nothing"]
 
 
 def promised(
@@ -190,7 +191,7 @@ THEOREMS: dict[str, Callable[..., Bound | None]] = {
 
 
 def cohort_size(config: ConfigDict) -> int:
-    """Returns how many of a config's clients take part in a round, on average."""
+    """Returns how many clients of `config` take part in a round, on average."""
     everyone = config.cohort.sampling == "everyone"
     return config.data.clients if everyone else config.cohort.size
 
@@ -214,8 +215,8 @@ def _costs(config: ConfigDict, experiment: Experiment) -> list[str]:
     in_all = config.rounds * clients
     return [
         *said,
-        f"a round: {per_round}; {config.rounds} rounds: {in_all * up / 1e6:.4g} MB up "
-        f"and {in_all * down / 1e6:.4g} MB down",
+        f"a round: {per_round}; {config.rounds} rounds: {rows.sized(in_all * up)} up "
+        f"and {rows.sized(in_all * down)} down",
     ]
 
 
@@ -269,6 +270,6 @@ def graph_of(text: str, nodes: int, seed: int) -> Graph:
 
 
 def check(constants: Constants) -> None:
-    """Raises a ValueError for constants of which one is negative or not finite."""
+    """Raises a ValueError for `constants` of which one is negative or not finite."""
     for name, value in constants.items():
         validate.in_range(0, float("inf"), **{name: value})

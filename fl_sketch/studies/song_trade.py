@@ -41,7 +41,7 @@ class Problem(NamedTuple):
     convexity: float
 
     def loss(self, params: jax.Array, client: jax.Array) -> jax.Array:
-        """Returns the loss at `params` of a client, whose number may be traced."""
+        """Returns the loss at `params` of client number `client`, which may be traced."""
         off = params - self.optimum
         return off @ self.matrices[client] @ off / 2
 
@@ -154,7 +154,7 @@ def measure(
 
 
 def line(row: Row) -> str:
-    """Returns a row as text, below `HEAD`."""
+    """Returns `row` as text, below `HEAD`."""
     return "{:16} {:5} {:8.4g} {:11.4g} {:8.1f} {:6.1f} {:11.4g} {:10.4g}".format(*row)
 
 

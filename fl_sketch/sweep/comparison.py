@@ -52,7 +52,7 @@ class Comparison(NamedTuple):
       tuning_seed: the seed of the search.
       tuning_rounds: the number of rounds of the search; 0: as many as are reported. A
         private search has the noise of the whole run.
-      tuning_keys: of the config, that hold in the search alone: another data set, say,
+      tuning_keys: keys of the config for the search alone: another data set, say,
         with data.public=True if nobody has to be protected there.
       last: the number of evaluations that the mean counts, the last ones.
     """
@@ -74,7 +74,7 @@ def load(config: str) -> Comparison:
         "configs/compare_das.py"; after a colon, what that function is given.
 
     Raises:
-      FileNotFoundError: where there is no such file.
+      FileNotFoundError: if there is no such file.
       ValueError: in one line, for a file of another kind, or one that does not run.
     """
     path, _, which = config.partition(":")
@@ -118,8 +118,8 @@ def run(
       data_dir: the folder of raw data sets.
       settings: lines "key=value" for the config of every method.
       only: names of methods; empty: all.
-      trials: how many runs a private selection makes of each private method that is
-        tuned, in place of a search and of seeds; None: no private selection.
+      trials: the number of runs that a private selection makes of each private method
+        that is tuned, in place of a search and of seeds; None: no private selection.
       say: what prints a line.
 
     Returns:

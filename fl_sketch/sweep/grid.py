@@ -49,7 +49,7 @@ class Group(NamedTuple):
       seeds: the seeds of the points.
       numbers: the continuous keys that are swept, for each point of one seed.
       points: all swept keys of each point, those of one seed next to each other.
-      first: how many points the programs before it have.
+      first: the number of points of the programs before it.
     """
 
     config: ConfigDict
@@ -123,12 +123,12 @@ def programs(config: ConfigDict, axes: Sequence[Axis]) -> list[Group]:
 
 
 def shares_program(key: str) -> bool:
-    """Returns whether points that differ in this key alone run in one program."""
+    """Returns whether points that differ in `key` alone run in one program."""
     return key == "seed" or key in choices.CONTINUOUS
 
 
 def listed(axes: Sequence[Axis]) -> dict[str, list[Any]]:
-    """Returns the values of every key of the axes, as json has them."""
+    """Returns the values of every key of `axes`, as json has them."""
     return {axis.key: list(axis.values) for axis in axes}
 
 

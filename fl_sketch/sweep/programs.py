@@ -32,8 +32,8 @@ class Seeded(NamedTuple):
 
     Attributes:
       key: the key of each seed, [seeds].
-      starts: where clients' examples begin in the indices of all seeds one after the
-        other, int32 [seeds, clients + 1].
+      starts: the beginnings of clients' examples in the indices of all seeds one after
+        the other, int32 [seeds, clients + 1].
     """
 
     key: Key
@@ -48,7 +48,7 @@ class Mapped(NamedTuple):
       advance: `(states, done, count) -> (states, Report)`, the latter numpy arrays.
       evaluate: `(states) -> {"test_loss": ..., "test_accuracy": ...}`, numpy arrays.
       seconds: the time that compiling took.
-      at_once: how many points run at the same time.
+      at_once: the number of points that run at the same time.
     """
 
     states: engine.State

@@ -100,12 +100,12 @@ def markdown(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
 
 
 def seeds_swept(axes: Sequence[Axis]) -> bool:
-    """Returns whether the seed is among the axes, with more than one value."""
+    """Returns whether the seed is among `axes`, with more than one value."""
     return any(axis.key == "seed" and len(axis.values) > 1 for axis in axes)
 
 
 def named(values: Mapping[str, Any]) -> str:
-    """Returns the values of keys in one line.
+    """Returns keys and their `values` in one line.
 
     >>> named({"client.rate": 0.1, "seed": 3})
     'client.rate=0.1, seed=3'
@@ -114,7 +114,7 @@ def named(values: Mapping[str, Any]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Returns a value as short as it can be without becoming another."""
+    """Returns `value` as short as it can be without becoming another."""
     return f"{value:.8g}" if isinstance(value, float) else str(value)
 
 

@@ -52,7 +52,7 @@ def select(
       entry: what it will cost, from `planned`.
       folder: the folder of the method.
       data_dir: the folder of raw data sets.
-      last: how many evaluations, the last ones, the score is the mean of.
+      last: the number of evaluations that the score is the mean of, the last ones.
       say: what prints a line.
     """
     assert entry.trials is not None

@@ -9,11 +9,11 @@ from typing import Any
 
 from fl_sketch import files
 from fl_sketch.config.guarantee import mark
-from fl_sketch.run.rows import all_plain, marked
+from fl_sketch.run.rows import all_plain, marked, sized
 
 Row = dict[str, Any]
 CONFIDENCE = 0.95
-HEAD = ("method", "test accuracy", "at equal MB up", "MB up", "MB down")
+HEAD = ("method", "test accuracy, 95 %", "at equal MB up", "MB up", "MB down")
 PRIVATE = ("epsilon of a run",)
 LAST = ("chosen",)
 DRAWN = ("round", "test_accuracy", "bytes_up_total", "bytes_down_total")
@@ -129,7 +129,7 @@ def said(row: Row) -> str:
     lost = f", {row['diverged']} of them diverged" if row["diverged"] else ""
     return (
         f"test accuracy {_accuracy(row)} over {row['seeds']} seeds{lost}; "
-        f"{row['bytes_up'] / 1e6:.4g} MB up, {row['bytes_down'] / 1e6:.4g} MB down"
+        f"{sized(row['bytes_up'])} up, {sized(row['bytes_down'])} down"
     )
 
 
@@ -152,8 +152,8 @@ def table(rows: Sequence[Row]) -> list[str]:
                 row["method"],
                 _accuracy(row),
                 "-" if math.isnan(equal) else f"{100 * equal:.2f}",
-                f"{row['bytes_up'] / 1e6:.4g}",
-                f"{row['bytes_down'] / 1e6:.4g}",
+                sized(row["bytes_up"]).removesuffix(" MB"),
+                sized(row["bytes_down"]).removesuffix(" MB"),
                 *[_private(row)] * len(private),
                 row["chosen"],
             ]
@@ -260,8 +260,10 @@ def _megabytes(rows: Iterable[Mapping[str, str]], names: Sequence[str]) -> float
 
 
 def _accuracy(row: Row) -> str:
+    """Returns the mean in percent, with its interval unless that says nothing."""
     if math.isnan(row["accuracy"]):
         return "diverged"
-    if math.isnan(row["half_width"]):
+    inside = row["half_width"] <= min(row["accuracy"], 1 - row["accuracy"])
+    if not inside:  # or there is none
         return f"{100 * row['accuracy']:.2f}"
     return f"{100 * row['accuracy']:.2f} +- {100 * row['half_width']:.2f}"
