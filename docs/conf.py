@@ -102,8 +102,13 @@ def page(room: pathlib.Path) -> str:
     return "\n".join(lines)
 
 
-def write(pages: dict[pathlib.Path, str]) -> None:
-    """Writes pages that git does not keep; what is as it was keeps its time."""
+def write(folder: pathlib.Path, pages: dict[pathlib.Path, str]) -> None:
+    """Writes all pages of a folder that git does not keep.
+
+    What is as it was keeps its time, so that Sphinx does not read it again.
+    """
+    for path in set(folder.glob("*")) - set(pages):  # of a package that is gone
+        path.unlink()
     for path, text in pages.items():
         path.parent.mkdir(exist_ok=True)
         if not path.exists() or path.read_text() != text:
@@ -117,7 +122,7 @@ def write_api(_app) -> None:
     for stem in GROUND:
         ground += module_lines(f"fl_sketch.{stem}", [])
     pages = {folder / f"{room.name}.rst": page(room) for room in ROOMS}
-    write(pages | {folder / "ground.rst": "\n".join(ground)})
+    write(folder, pages | {folder / "ground.rst": "\n".join(ground)})
 
 
 def write_results(_app) -> None:
@@ -138,7 +143,16 @@ def write_results(_app) -> None:
     names = [path.stem for path in pages if path.stem != "index"]
     tree = "\n".join(["", "```{toctree}", ":hidden:", "", *names, "```", ""])
     pages[folder / "index.md"] += tree
-    write(pages)
+    write(folder, pages)
+
+
+def lead_to_results(_app, name: str, text: list[str]) -> None:
+    """Leads links to files of results/ to the pages that are made of them here."""
+    if not name.startswith("results/"):
+        text[0] = text[0].replace("(../results/README.md)", "(results/index.md)")
+        text[0] = re.sub(
+            r"\(\.\./results/(\w+)/README\.md\)", r"(results/\1.md)", text[0]
+        )
 
 
 def leave_out(_app, _what, _name, thing, skip, _options) -> bool:
@@ -151,3 +165,4 @@ def setup(app) -> None:
     app.connect("autodoc-skip-member", leave_out)
     app.connect("builder-inited", write_api)
     app.connect("builder-inited", write_results)
+    app.connect("source-read", lead_to_results)

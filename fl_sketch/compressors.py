@@ -1,7 +1,7 @@
 """Compressors: short messages that are not linear in the update, with exact bits.
 
 A message is a few arrays, and `fields(d)` says how many bits each of their numbers
-takes on the wire: values are float32, an index among d takes ceil(log2 d) bits, and
+takes on the wire. Values are float32, an index among d takes ceil(log2 d) bits, and
 scales and seeds are counted. `wire.encode` makes the bytes.
 
 >>> import jax, jax.numpy as jnp

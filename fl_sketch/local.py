@@ -158,10 +158,10 @@ def tracked_steps(
     FedSKETCHGATE, Algorithm 6: after the round, c -= gain (Phi - Phi_own), where Phi
     is the estimate all received and Phi_own what the client's own message stood for.
 
-    Variates carry over what plain local steps lose at the next round's start: they grow
+    Variates carry over what plain local steps lose at the next round's start. They grow
     without end where a client's loss is more curved than 2/eta (with more than one
-    step), and where Phi_own is an estimate whose error, relative to what it estimates,
-    is above 1/(gain eta tau).
+    step). They also do so where Phi_own is an estimate whose error, relative to what it
+    estimates, is above 1/(gain eta tau).
 
     Args:
       loss: the loss of one batch.

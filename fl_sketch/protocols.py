@@ -271,11 +271,11 @@ class Channel(NamedTuple):
     """How updates become an estimate of their mean.
 
     Attributes:
-      talk: `(update, memory, keys, round) -> Talk`, a client's part of a round: it
+      talk: `(update, memory, keys, round) -> Talk`, a client's part of a round. It
         yields its message, an array or a tree of arrays, `Linear` or `Coded`, and is
-        sent the mean of all clients' messages; it yields what the server is to say
-        then, `Told`, and is sent that; and it returns `(Delivery, Memory)`. What it
-        yields it yields from plain Python, not from inside a traced branch or loop.
+        sent the mean of all clients' messages. It yields what the server is to say
+        then, `Told`, and is sent that. It returns `(Delivery, Memory)`. What it yields
+        it yields from plain Python, not from inside a traced branch or loop.
       init: `(params) -> Memory` before the first round.
     """
 
@@ -330,10 +330,9 @@ class Release(NamedTuple):
 class Mechanism(NamedTuple):
     """What stands between the clients' messages and their mean.
 
-    The engine asks it in every exchange, numbered from zero within a round, and adds
-    up summands of those who take part, all alike: weights and the cohort's own
-    denominator are not used, since a bound on what one client contributes allows
-    neither.
+    The engine asks it in every exchange, numbered from zero within a round, and adds up
+    summands of those who take part, all alike. Weights and the cohort's own denominator
+    are not used, since a bound on what one client contributes allows neither.
 
     Attributes:
       init: `() -> state` before the first round.

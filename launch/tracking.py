@@ -3,9 +3,9 @@
 python -m launch.tracking
 python -m launch.tracking --rows=5 --cols=40 --rounds=2000 --out=/tmp/tracking.csv
 
-Prints a row for each algorithm, at the best of several server rates: FedSKETCH and
-FedSKETCHGATE with PRIVIX and HEAPRIX, with the gain of the variates as the paper prints
-it and with the exact one, and the same without a sketch.
+Prints a row for each algorithm, at the best of several server rates. The algorithms are
+FedSKETCH and FedSKETCHGATE with PRIVIX and HEAPRIX, with the gain of the variates as
+the paper prints it and with the exact one, and the same without a sketch.
 """
 
 from absl import flags

@@ -17,6 +17,9 @@ PAGES = {
         *sorted((ROOT / "docs/models").glob("*.md")),
     ]
 }
+RESULTS = [
+    str(path.relative_to(ROOT)) for path in sorted((ROOT / "results").rglob("*.md"))
+]
 
 
 def blocks(language: str, page: str) -> list[str]:

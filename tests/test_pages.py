@@ -38,9 +38,10 @@ CUT = {  # what makes a command short
     ],
 )
 def test_blocks_run_as_they_stand(name):
+    """Those of the README as a newcomer would paste them, with nothing else there."""
     block = BLOCKS[name]
-    if any(part in block for part in ALONE):
-        pages.run("-c", block)
+    if "README" in name or any(part in block for part in ALONE):
+        pages.run("-c", block, XLA_FLAGS="")
     else:
         exec(compile(block, name, "exec"), {"__name__": "__main__"})
 
@@ -78,14 +79,18 @@ def test_every_command_runs_as_it_stands(tmp_path):
     assert {"launch.train", "launch.plot", "launch.calibrate"} <= ran
 
 
-@pytest.mark.parametrize("page", pages.PAGES)
+@pytest.mark.parametrize("page", [*pages.PAGES, *pages.RESULTS])
 def test_links_lead_somewhere(page):
-    folder = (ROOT / page).parent
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", pages.PAGES[page]):
-        # Two folders of pages are made by `make docs`.
-        made = {"api": ROOT / "fl_sketch" / target[4:-4], "results": ROOT / "results"}
-        place = made.get(target.split("/")[0], folder / target)
-        assert (folder / target if page == "README.md" else place).exists(), target
+    path = ROOT / page
+    for target, anchor in re.findall(
+        r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", path.read_text()
+    ):
+        file = (path.parent / target).resolve() if target else path
+        assert file.exists(), target
+        if anchor:
+            heads = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            names = [re.sub(r"[^\w -]", "", head).lower() for head in heads]
+            assert anchor in [name.replace(" ", "-") for name in names], anchor
 
 
 def test_every_page_is_in_the_contents():

@@ -17,8 +17,8 @@ def cd_adam(
 ) -> Algorithm:
     """Returns CD-Adam.
 
-    A worker sends C(g_i - g_hat_i) and both sides add it to g_hat_i; the server sends
-    C(mean - g_hat) and all add it to g_hat; all take AMSGrad's step with g_hat, in the
+    A worker sends C(g_i - g_hat_i) and both sides add it to g_hat_i. The server sends
+    C(mean - g_hat) and all add it to g_hat. All take AMSGrad's step with g_hat, in the
     form that the paper prints, without bias correction.
 
     Args:

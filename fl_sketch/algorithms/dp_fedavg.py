@@ -27,11 +27,12 @@ def dp_fedavg(
     """Returns DP-FedAvg: local steps, clipped sums of gradients, noise, a server step.
 
     Algorithm 1: E steps of rate eta_k from w_k (lines 5-8); u = (w_k - w_E) / eta_k,
-    clipped to C (line 9); a_k is the sum of these over the clients drawn, and noise,
-    over the fixed r (lines 10 and 12); w -= beta_k a_k (line 12), with beta_k =
-    gamma eta_k and eta_k = decay^k eta_0 as in Appendix G. Noise is drawn once, on the
-    sum: the paper's share of each client, N(0, r sigma^2), adds up to what the proof
-    needs only when exactly r of them come. Clients are to be drawn by `engine.poisson`.
+    clipped to C (line 9). Then a_k is the sum of these over the clients drawn, and
+    noise, over the fixed r (lines 10 and 12). The step is w -= beta_k a_k (line 12),
+    with beta_k = gamma eta_k and eta_k = decay^k eta_0 as in Appendix G. Noise is drawn
+    once, on the sum: the paper's share of each client, N(0, r sigma^2), adds up to what
+    the proof needs only when exactly r of them come. Clients are to be drawn by
+    `engine.poisson`.
 
     Args:
       loss: the loss of one batch; for the paper's full gradients a client's whole data.

@@ -60,8 +60,8 @@ def fedsketchgate(
 ) -> Algorithm:
     """Returns FedSKETCHGATE: FedSKETCH with gradient tracking, for unlike data.
 
-    Algorithm 6: as Algorithm 5, with steps along the gradient less a variate c_j
-    (line 13), which every device of the round moves by the gap between what all and
+    Algorithm 6: as Algorithm 5, with steps along the gradient less a variate c_j (line
+    13). Every device of the round moves its variate by the gap between what all and
     what its own sketch stood for, c_j -= gain (Phi - Phi_j) (lines 5 and 8). Only for
     PRIVIX read by means of rows, or with one row, is Phi the mean of all Phi_j. Then
     the variates keep a sum of zero, and unlike clients end at their common minimum;

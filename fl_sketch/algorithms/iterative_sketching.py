@@ -21,7 +21,7 @@ def iterative_sketching(
     there; it can only mean the sketch of the round that made the message.
 
     Nothing on the server's side looks at the model: `replay` makes it from the mean
-    messages alone, which is what a client does that never asks for the model
+    messages alone. A client that never asks for the model does this
     (`--config.download=messages`), and `gossip.make_gossip_round` does without a
     server.
 

@@ -32,9 +32,9 @@ def onebit_adam(
     """Returns 1-bit Adam.
 
     The first rounds are Adam's, uncompressed. Then the second moment is frozen (line
-    3); each worker makes its own momentum from the last common one (line 6) and sends
-    the signs of it and its error, with their scale (lines 7 and 8); the server does the
-    same with the mean and its own error (lines 9 to 11); what all then have is the
+    3). Each worker makes its own momentum from the last common one (line 6) and sends
+    the signs of it and its error, with their scale (lines 7 and 8). The server does the
+    same with the mean and its own error (lines 9 to 11). What all then have is the
     momentum (line 12) with which the model steps (line 13).
 
     Args:

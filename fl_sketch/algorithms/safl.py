@@ -18,8 +18,8 @@ def safl(
     """Returns SAFL: clients send sketches of their local progress, the server adapts.
 
     Algorithm 1: each client takes K SGD steps from the server's model (lines 3-6) and
-    sends the sketch of x_0 - x_K (line 7); the server averages the sketches and
-    sends the mean down (line 9). Algorithm 2: the model takes a step of an adaptive
+    sends the sketch of x_0 - x_K (line 7). The server averages the sketches and sends
+    the mean down (line 9). Algorithm 2: the model takes a step of an adaptive
     optimizer, both moments of which are built from the de-sketched mean.
 
     For gradients with heavy tails the paper announces a clipped form without printing

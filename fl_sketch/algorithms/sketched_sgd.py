@@ -15,8 +15,8 @@ def sketched_sgd(
 ) -> Algorithm:
     """Returns SketchedSGD: one gradient a round, of which heavy coordinates are used.
 
-    Each worker adds its error memory to its gradient and sends the sketch of the sum;
-    the server finds the heavy coordinates of the mean sketch and asks for the exact
+    Each worker adds its error memory to its gradient and sends the sketch of the sum.
+    The server finds the heavy coordinates of the mean sketch and asks for the exact
     values there, with which all step. What a worker had elsewhere stays in its memory.
 
     Args:

@@ -7,9 +7,9 @@ round, so that nothing is lost on the way through a server's optimizer.
 
 The canary pushes along the first axis, in turn up and down over rounds and exchanges:
 noise that two releases share cancels in a combination in which the canary does not.
-What the others push shows a denominator that counts who came: along the canary's
-axis, against it, where it is known who comes, and else along the second axis, where
-their number does not hide the canary.
+What the others push shows a denominator that counts who came. They push along the
+canary's axis, against it, where it is known who comes. Else they push along the second
+axis, where their number does not hide the canary.
 """
 
 import fractions
@@ -201,8 +201,8 @@ def tapped(
 ) -> Channel:
     """Returns the channel with all that it hears as its estimate.
 
-    That has a row for every round, zeros but for the present one, so that a server
-    that adds estimates up keeps them apart.
+    The estimate has a row for every round, zeros but for the present one, so that a
+    server that adds estimates up keeps them apart.
 
     Args:
       channel: any channel.

@@ -250,9 +250,10 @@ def _attacker(
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Returns `(releases [runs, rounds, numbers]) -> scores [runs, 2]`.
 
-    The first score is the linear one. The second is, for every round with releases y of
-    covariance S, moved by m if the canary takes part, `log(1 - q + q exp(<m, y>_S -
-    |m|_S^2 / 2))`; less the same of -m if the other world has the mirror image.
+    The first score is the linear one. The second is a sum over rounds. A round with
+    releases y of covariance S, moved by m if the canary takes part, adds `log(1 - q + q
+    exp(<m, y>_S - |m|_S^2 / 2))`. If the other world has the mirror image, the same of
+    -m is subtracted.
     """
     absent, present = absent.astype(np.float64), present.astype(np.float64)
     runs, rounds, _ = absent.shape

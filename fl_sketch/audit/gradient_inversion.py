@@ -1,12 +1,11 @@
 """Gradient inversion: inputs found again from what a client sent.
 
 The attacker knows the model, the round's key and one client's message s. It looks for
-inputs z whose own message m(z) is the one it saw: the minimum of `|m(z) - s|^2`, which
-for the gradient of one step and a sketch R is `|R grad F(w, z) - R g|^2` (Song et al.,
-section 7.2).
-`client_view` makes m from any algorithm: whatever steps, sketch, compressor and bound
-lie between the images and the message, the attacker can compute them too, and
-differentiates through them.
+inputs z whose own message m(z) is the one it saw: the minimum of `|m(z) - s|^2`. For
+the gradient of one step and a sketch R this is `|R grad F(w, z) - R g|^2` (Song et al.,
+section 7.2). `client_view` makes m from any algorithm: whatever steps, sketch,
+compressor and bound lie between the images and the message, the attacker can compute
+them too, and differentiates through them.
 
 Noise is not in m, local noise neither: give `client_view` the algorithm without it.
 The dither of a client (QSGD) is known to this attacker, who is in that stronger than a

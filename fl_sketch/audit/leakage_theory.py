@@ -152,12 +152,12 @@ def printed(
 def near(message: Singular, bend: float, *, start: float) -> Rate:
     """Returns the promise near the solution.
 
-    With J the Jacobian of m, sigma its singular values and H the Lipschitz constant
-    of J: m(y) - m(x) is J (y - x) and at most `H |y-x|^2 / 2` more, so `b = sigma_2^2`
-    and the second term is `H |y-x|^2 sqrt(L)`. No step is longer than `D = eta theta_2
-    sqrt(L_0)`, so that a = H D. And `|grad L| = 2 |J' (m - s)|`, where m - s is nearly
-    in the range of J: theta = 2 sigma. As a depends on eta, eta is halved until that
-    fits.
+    Let J be the Jacobian of m, sigma its singular values and H the Lipschitz constant
+    of J. Then m(y) - m(x) is J (y - x) and at most `H |y-x|^2 / 2` more, so
+    `b = sigma_2^2` and the second term is `H |y-x|^2 sqrt(L)`. No step is longer than
+    `D = eta theta_2 sqrt(L_0)`, so that a = H D. And `|grad L| = 2 |J' (m - s)|`, where
+    m - s is nearly in the range of J: theta = 2 sigma. As a depends on eta, eta is
+    halved until that fits.
 
     Args:
       message: the sigma_1 and sigma_2 of the message's Jacobian where the descent goes.

@@ -253,9 +253,9 @@ def p_value(
 ) -> float:
     """Returns how likely so many right guesses are at most under (epsilon, delta).
 
-    `P[B >= v] + 2 m delta max_i P[v - i <= B < v] / i` over i = 1 ... v, for v right
-    ones of r guesses about m canaries, and B binomial of r and e^epsilon / (1 +
-    e^epsilon).
+    The bound is `P[B >= v] + 2 m delta max_i P[v - i <= B < v] / i` over i = 1 ... v.
+    It is for v right ones of r guesses about m canaries, and B is binomial of r and
+    e^epsilon / (1 + e^epsilon).
 
     Args:
       guesses: the number r.

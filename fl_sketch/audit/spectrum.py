@@ -1,9 +1,9 @@
 """The eigenvalues of a Hessian, without the Hessian.
 
-A few steps of Lanczos from a random vector turn products with the Hessian into a
-small tridiagonal matrix; its eigenvalues, weighted with the squared first components
-of its eigenvectors, have the moments of the whole spectrum as that vector sees it.
-The mean over vectors is the spectrum's density (stochastic Lanczos quadrature).
+A few steps of Lanczos from a random vector turn products with the Hessian into a small
+tridiagonal matrix. Its eigenvalues, weighted with the squared first components of its
+eigenvectors, have the moments of the whole spectrum as that vector sees it. The mean
+over vectors is the spectrum's density (stochastic Lanczos quadrature).
 
 >>> import jax, jax.numpy as jnp
 >>> values = jnp.array([-1.0, 0.0, 0.0, 0.0, 4.0])

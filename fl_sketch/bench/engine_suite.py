@@ -8,8 +8,8 @@ Five workloads, each with every form of round in one process and in turn::
   heaprix        five rows, then exact values of heavy coordinates: two exchanges
   client_state   count_sketch with a control variate of every client (FedSKETCHGATE)
 
-No data set is read. Images are bytes drawn from a seed, of the size and number that
-the named data sets have, and the examples of a client are drawn as a partition would;
+No data set is read. Images are bytes drawn from a seed, of the size and number that the
+named data sets have. The examples of a client are drawn as a partition would, and
 neither times nor memory depend on what the pictures show.
 """
 

@@ -1,8 +1,9 @@
 """What FedSKETCH's compressors lose, measured, beside what the paper says.
 
-For a vector x: `E|C(x) - x|^2 / |x|^2` over hashes, beside mu^2 d with mu^2 = e / m
-(Property 2 for PRIVIX; Corollary 1 has mu^2 d - 1 for HEAPRIX), and the mean of
-`(C(x) - x).x / |x|^2`, which is zero if C is unbiased, in standard errors.
+Two numbers are measured for a vector x. One is `E|C(x) - x|^2 / |x|^2` over hashes,
+beside mu^2 d with mu^2 = e / m (Property 2 for PRIVIX; Corollary 1 has mu^2 d - 1 for
+HEAPRIX). The other is the mean of `(C(x) - x).x / |x|^2`, in standard errors, which is
+zero if C is unbiased.
 """
 
 import functools

@@ -51,7 +51,7 @@ class Row(NamedTuple):
       ratio: this time over that of the copy.
       copy_milliseconds: the median time of the copy.
       extra_vectors: the memory beyond the arguments, in vectors of length d.
-      note: why there is no time, if so.
+      note: the reason why there is no time, if so.
     """
 
     operator: str

@@ -60,7 +60,7 @@ def interleaved(
 
 
 def ratio(ours: list[float], unit: list[float]) -> float:
-    """Returns the median over rounds of `ours` / `unit`, each pair measured together."""
+    """Returns the median ratio of `ours` to `unit`, each pair measured in one round."""
     return statistics.median(a / b for a, b in zip(ours, unit, strict=True))
 
 

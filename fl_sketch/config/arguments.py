@@ -187,7 +187,7 @@ def taken(method: catalog.Method, parts: Parts) -> dict[str, Any]:
 def unread(config: ConfigDict, default: ConfigDict) -> Iterator[str]:
     """Yields `key=value` of what was changed and is not read.
 
-    That are keys of other algorithms' arguments, and keys that are read only with
+    These are keys of other algorithms' arguments, and keys that are read only with
     another value of a second one (`ASKED_FOR`).
 
     Args:

@@ -106,7 +106,7 @@ def check_seed(seed: int) -> None:
 def check_counts(config: ConfigDict) -> None:
     """Checks what no constructor would of a config, before data are read.
 
-    That are its whole numbers, and names that are looked up late.
+    These are its whole numbers, and names that are looked up late.
 
     Args:
       config: any config, checked or not.

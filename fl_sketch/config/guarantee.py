@@ -1,7 +1,7 @@
 """What a run may say of its privacy: calibrated, counted, and asked everywhere.
 
-The accountant is told what the program does, and not what a config says of it: the
-releases of a round and their numbers are counted in the algorithm as traced, the
+The accountant is told what the program does, and not what a config says of it. The
+releases of a round and their numbers are counted in the algorithm as traced. The
 sampler's name is that of the sampler, and the noise multiplier is the mechanism's own.
 
 Clients that drop out, for reasons that do not depend on their data, only help, and get
@@ -54,7 +54,7 @@ class Guarantee(NamedTuple):
       accountant: the name of the accountant that counts.
       rounds: the round with which the run ends, whatever asks for it.
       per_round: the plan's steps in a round.
-      unit: who is protected: a client, or an example.
+      unit: the unit that is protected: a client, or an example.
       randomness: "system", or "simulated" where all follows from the seed.
       public: whether nobody has to be protected: the data are public.
     """

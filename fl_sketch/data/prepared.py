@@ -1,10 +1,10 @@
 """Prepared data: made from raw files once, then read as arrays in milliseconds.
 
-Below `tfds_dir` there are the data sets of TFDS, in its own layout, and in `arrays/`
-what their train and test splits decode to, as numpy files to be mapped into memory:
-decoding 60,000 PNG images takes seconds, mapping them nothing. Both appear in one
-step, by renaming a finished folder, so that a process which is killed leaves nothing
-that looks finished; and one process at a time writes a data set, so that several on
+Below `tfds_dir` there are the data sets of TFDS, in its own layout. In its folder
+`arrays/` is what their train and test splits decode to, as numpy files to be mapped
+into memory: decoding 60,000 PNG images takes seconds, mapping them nothing. Both appear
+in one step, by renaming a finished folder, so that a process which is killed leaves
+nothing that looks finished. One process at a time writes a data set, so that several on
 one machine may start together.
 
 The folder of arrays is named by a digest of the TFDS description (version, checksums

@@ -1,10 +1,10 @@
 """Clients' batches, of data that stay on the host.
 
 For data that do not fit on a device, or that are files mapped into memory. A device
-holds one number a client, by which it draws the places of a cohort's examples with
-the keys and the function of `draws.batches`; the host gathers these examples and
-sends every device the batches of its own clients. What is sent is what a resident
-data set would have given, to the bit.
+holds one number a client, by which it draws the places of a cohort's examples with the
+keys and the function of `draws.batches`. The host gathers these examples and sends
+every device the batches of its own clients. What is sent is what a resident data set
+would have given, to the bit.
 
 >>> from fl_sketch.data.examples import Examples
 >>> examples = Examples(np.zeros((6, 2), np.uint8), np.arange(6, dtype=np.int32))

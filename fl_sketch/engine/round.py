@@ -1,10 +1,10 @@
 """One round: local work in chunks of clients, the exchanges, the server's step.
 
-Clients are spread over the devices of a mesh, and each device visits its own a chunk
-at a time, so that an algorithm with one exchange and no client state needs memory
-for a chunk of updates and one sum, whatever the cohort. With several exchanges
-or with client state the updates of the cohort are kept until the round is over, or
-made again in every pass: memory for the whole cohort, or the local work once more.
+Clients are spread over the devices of a mesh, and each device visits its own a chunk at
+a time. An algorithm with one exchange and no client state thus needs memory for a chunk
+of updates and one sum, whatever the cohort. With several exchanges or with client state
+the updates of the cohort are kept until the round is over, or made again in every pass.
+This takes memory for the whole cohort, or the local work once more.
 """
 
 from collections.abc import Callable

@@ -34,9 +34,9 @@ def serve(
 ) -> Served:
     """Returns the server after its step along what was heard.
 
-    The talk is traced as one client's, with blank work along an axis of length one:
-    `out_axes=None` makes jax refuse an algorithm in which the server would see
-    anything of a client that did not go through a mean.
+    The talk is traced as one client's, with blank work along an axis of length one.
+    With `out_axes=None` jax refuses an algorithm in which the server would see anything
+    of a client that did not go through a mean.
 
     Args:
       visitor: the device's.

@@ -125,9 +125,9 @@ def simulate(
       algorithm: the work of clients and server; with a mechanism the run is private.
       params: the first model, a tree of floats.
       clients: examples and whose they are, made by `data.clients`.
-      key: the root of everything random; one that others know protects nobody, and
-        the history then calls a private run simulated: see `secret_roots`, which are
-        for one run, going on included: a second with the same has the same noise.
+      key: the root of everything random. One that others know protects nobody, and the
+        history then calls a private run simulated: see `secret_roots`. Those are for
+        one run, going on included: a second with the same has the same noise.
       rounds: the number of rounds to play.
       cohort: the number of clients that take part in a round, all sets alike; or a
         sampler of `engine`; None: everyone.

@@ -199,10 +199,10 @@ def prices(
       traffic: the traffic of this algorithm.
       download: "model": every client of a round fetches the model. "messages": the
         server sends the round's means, or what its downlink made of them, and every
-        client takes the server's step itself (`talks.replay`); who was away fetches
-        what it missed, or everything where that is less, and so who comes for the
-        first time. "cheapest": whichever is less for a client that is drawn every
-        `gap` rounds. A server that draws from a key of its own nobody follows.
+        client takes the server's step itself (`talks.replay`). A client that was away,
+        or comes for the first time, fetches what it missed, or everything where that is
+        less. "cheapest": whichever is less for a client that is drawn every `gap`
+        rounds. A server that draws from a key of its own nobody follows.
       rounds: the number of rounds of the run.
       gap: the number of rounds from one time that a client is drawn to the next, on
         average.

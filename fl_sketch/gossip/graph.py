@@ -147,9 +147,9 @@ def neighbours(graph: Graph) -> np.ndarray:
 def crossings(graph: Graph) -> np.ndarray:
     """Returns int [edges, 2]: how many messages cross an edge, there and back.
 
-    A node at distance h from an origin has its message after h hops, and hands it in
-    the next one to the neighbours that are not nearer to the origin, if there is a
-    next one. It cannot know that a neighbour as far as itself has it too.
+    A node at distance h from an origin has its message after h hops. In the next hop,
+    if there is one, it passes the message on to the neighbours that are not nearer to
+    the origin. It cannot know that a neighbour as far as itself has it too.
 
     Args:
       graph: the graph, in which each node's message is flooded once.

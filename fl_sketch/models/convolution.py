@@ -1,15 +1,15 @@
 """Convolutions and pools that stay fast inside a loop: the one place that knows how.
 
 XLA for CPUs brings convolutions into the order its kernels want only where a program
-begins, not inside `lax.scan` or `lax.map`, and federated learning is all loops: there
-a kernel's gradient, as JAX writes it, is tens of times slower. So on CPUs
-`convolve` writes its backward passes in that order (`canonical`) or makes one matrix
-product of the whole (`banded`); accelerators get the plain form. Nobody else needs to
-know: the three agree up to rounding, in values and in gradients.
+begins, not inside `lax.scan` or `lax.map`. Federated learning is all loops: there a
+kernel's gradient, as JAX writes it, is tens of times slower. So on CPUs `convolve`
+writes its backward passes in that order (`canonical`) or makes one matrix product of
+the whole (`banded`); accelerators get the plain form. Nobody else needs to know: the
+three agree up to rounding, in values and in gradients.
 
-Milliseconds for five steps of SGD of one client inside `lax.map` over clients, pool
-and dense layers included (medians of 7 to 9 interleaved runs on one core of an AMD
-EPYC with AVX-512, jax 0.10.2; ResNet-20 the best of 3)::
+Times are milliseconds for five steps of SGD of one client inside `lax.map` over
+clients, pool and dense layers included. They are medians of 7 to 9 interleaved runs on
+one core of an AMD EPYC with AVX-512, jax 0.10.2 (for ResNet-20 the best of 3)::
 
                           plain   canonical   patches   banded   chosen   and vmapped
     LeNet, batch 32          88        15.4      15.1      6.5      6.4      7.6

@@ -160,12 +160,12 @@ def epsilon(
 def beyond(plan: Plan, noise_multiplier: float, epsilon: float) -> float:
     """Returns what noise that ends, and samples that are cut, add to delta.
 
-    Where one draw makes the noise: on what both neighbours can give, probabilities are
-    those of exact noise over a constant, and what only one can give is as likely as
-    `tails.missing` says; of all samples together, by the union bound, as the support
-    of a release is known before it. A sum of shares has no such simple support: there
-    exact noise is taken for what is drawn, at e^epsilon times the chance of a share
-    beyond its end. A sample is cut with the same others on both sides.
+    Where one draw makes the noise, what both neighbours can give has the probabilities
+    of exact noise over a constant. What only one can give is as likely as
+    `tails.missing` says. The union bound adds up all samples, as the support of a
+    release is known before it. A sum of shares has no such simple support: there exact
+    noise is taken for what is drawn, at e^epsilon times the chance of a share beyond
+    its end. A sample is cut with the same others on both sides.
 
     Args:
       plan: the plan of what is released.

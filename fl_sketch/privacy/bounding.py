@@ -127,9 +127,9 @@ def split_noise(noise_multiplier: float, count_noise: float) -> float:
     """Returns the noise multiplier left for messages when a count shares z.
 
     Adaptive clipping releases the sum of messages and, beside it, the sum of b_i - 1/2,
-    b_i saying whether client i was short enough; the latter changes by at most 1/2
-    and gets noise of standard deviation s_b. Together they give away what one sum
-    with multiplier z would if z_delta = (z^-2 - (2 s_b)^-2)^(-1/2).
+    where b_i says whether client i was short enough. The latter changes by at most 1/2
+    and gets noise of standard deviation s_b. Together they give away what one sum with
+    multiplier z would if z_delta = (z^-2 - (2 s_b)^-2)^(-1/2).
 
     >>> round(split_noise(1.0, 5.0), 7)
     1.0050378

@@ -7,10 +7,10 @@ delta=1e-5), 2)
 True
 
 Runs whose number and noise were fixed beforehand are composed as rounds are, whatever
-order they came in; if what an earlier run released chose the plan of a later one, the
-total is that of the plans that were run, and no promise that was given beforehand.
-To choose the best of several privately, without paying for all of them, their number
-must be random and stay secret: `best_of_a_random_number`.
+order they came in. If what an earlier run released chose the plan of a later one, the
+total is that of the plans that were run, and no promise that was given beforehand. To
+choose the best of several privately, without paying for all of them, their number must
+be random and stay secret: `best_of_a_random_number`.
 """
 
 import collections

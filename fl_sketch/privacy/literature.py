@@ -13,7 +13,7 @@ def advanced_composition(plan: Plan, noise_multiplier: float, *, delta: float) -
     """Returns the epsilon of Song et al., Appendix H: for comparison only.
 
     Every release is (e, d)-private by the classical Gaussian mechanism, z = sqrt(2
-    log(1.25/d)) / e (Lemma H.7), and k of them are composed by Lemma H.3 as printed:
+    log(1.25/d)) / e (Lemma H.7). Composed by Lemma H.3 as printed, k of them cost
     sqrt(2 k log(1/d')) e + 2 k e^2 with d' + k d = delta; here d' = k d. Sampling gets
     no credit, as in their Theorem H.11. Infinite where e > 1, which the lemma excludes.
 

@@ -193,11 +193,11 @@ def before_sketch(
 ) -> tuple[Channel, Mechanism]:
     """Returns a channel and its mechanism that bound the update, not its sketch.
 
-    The sum of sketches is the sketch R(u_1 + ... + u_n) of bounded updates, and what is
+    The sum of sketches is the sketch R(u_1 + ... + u_n) of bounded updates. What is
     released is R(u_1 + ... + u_n + xi), xi of standard deviation z C in every number of
-    an *update*: the Gaussian mechanism on the sum of updates, and then a map that
-    does not look at data. (Noise of z C on the sketch itself would not do: R can make
-    a vector longer.) Use both or neither.
+    an *update*. This is the Gaussian mechanism on the sum of updates, and then a map
+    that does not look at data. (Noise of z C on the sketch itself would not do: R can
+    make a vector longer.) Use both or neither.
 
     Args:
       op: the operator.

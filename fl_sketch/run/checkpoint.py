@@ -82,7 +82,7 @@ def newest(
 
 
 def peek(folder: pathlib.Path, name: str) -> Any | None:
-    """Returns array `name` of the newest checkpoint in `folder` that has it, or None."""
+    """Returns array `name` of the newest checkpoint in `folder` with it, or None."""
     for number in reversed(rounds(folder)):
         with contextlib.suppress(Exception):  # `newest` will say what is wrong
             path = folder / f"round_{number:08d}.npz"

@@ -1,9 +1,9 @@
 """What clients keep between rounds, on the devices or on the host.
 
 Every client of an algorithm with state has a row in a bank. On the devices it is part
-of the program. On the host it may be as large as the host's memory: before a round
-the rows of its cohort are sent, and after it those of the clients who answered are
-written back, so that devices hold one cohort's.
+of the program. On the host it may be as large as the host's memory. Before a round the
+rows of its cohort are sent, and after it those of the clients who answered are written
+back, so that devices hold one cohort's.
 """
 
 import dataclasses

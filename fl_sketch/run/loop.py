@@ -1,8 +1,8 @@
 """The run itself: rounds in short calls, rows at evaluations, and checkpoints.
 
-Everything that a run must know to go on is a `Progress`: one that was saved and
-loaded again goes on exactly as if nothing had happened, since cohorts, batches and
-sketches are functions of the run's roots and of the round's number.
+Everything that a run must know to go on is a `Progress`. One that was saved and loaded
+again goes on exactly as if nothing had happened, since cohorts, batches and sketches
+are functions of the run's roots and of the round's number.
 
 The control flow of a private run reads released quantities only: parameters, what is
 measured of them on test data, and the clock. What clients measured is written down for
@@ -105,7 +105,7 @@ def train(
       progress: the progress of the run so far; used up by this call.
       checkpoint_every: the rounds from one save to the next; the last is saved too.
       rounds: the round to end with; None, or beyond the experiment's last: that one.
-      watch: who is told of the run.
+      watch: the watch that is told of the run.
 
     Returns:
       The last progress.

@@ -1,9 +1,9 @@
 """The odometer: everything that was released from the same data in a folder.
 
-Every run that protects somebody has an entry in odometer.json, written before its
-first round and then as far as it came: searches, seeds and points of a sweep count as
-much as the run that is reported, and so does a program that was interrupted and begun
-again. What they come to together is said wherever their numbers stand.
+Every run that protects somebody has an entry in odometer.json, written before its first
+round and then as far as it came. Searches, seeds and points of a sweep count as much as
+the run that is reported. So does a program that was interrupted and begun again. What
+they come to together is said wherever their numbers stand.
 """
 
 import json
@@ -58,7 +58,7 @@ class Total(NamedTuple):
 
 
 def entry(name: str, guarantee: Guarantee, rounds: int) -> Entry:
-    """Returns the entry `name` of a run that released `rounds` rounds of `guarantee`."""
+    """Returns entry `name` of a run that released so many `rounds` of `guarantee`."""
     return Entry(
         name,
         guarantee.plan._replace(steps=rounds * guarantee.per_round),

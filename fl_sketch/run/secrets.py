@@ -1,8 +1,8 @@
 """The secret of a private run: 256 bits from which all that protects is drawn.
 
-They come from the operating system and stand in no result, config or summary. While
-the run can go on they lie in one file of mode 0600 beside its checkpoints, since a
-round that was released once must come out the same if it is played again; when it is
+They come from the operating system and stand in no result, config or summary. While the
+run can go on they lie in one file of mode 0600 beside its checkpoints, since a round
+that was released once must come out the same if it is played again. When the run is
 done the file is deleted. A simulation makes them from the config instead.
 """
 

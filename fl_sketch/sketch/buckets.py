@@ -1,12 +1,12 @@
 """Where the coordinates of a count sketch go: the blocked and the independent hash.
 
-The blocked hash needs no scatter. Cut x into tiles of length `cols` and add each
-tile into a table of length 2 `cols` at an independent, uniform offset; in the end
-add the two halves, which makes the offsets cyclic. Coordinates of different tiles
-collide with probability exactly 1/cols and those of one tile never, so that the
-pairwise independence of Definition D.5 holds or is bettered; memory is read once, in
-order; and sums are always taken in the same order. The independent hash places every
-coordinate by itself, for guarantees that need more than pairwise independence.
+The blocked hash needs no scatter. Cut x into tiles of length `cols` and add each tile
+into a table of length 2 `cols` at an independent, uniform offset; in the end add the
+two halves, which makes the offsets cyclic. Coordinates of different tiles collide with
+probability exactly 1/cols and those of one tile never, so that the pairwise
+independence of Definition D.5 holds or is bettered. Memory is read once, in order, and
+sums are always taken in the same order. The independent hash places every coordinate by
+itself, for guarantees that need more than pairwise independence.
 """
 
 from collections.abc import Callable

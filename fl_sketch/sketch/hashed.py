@@ -84,8 +84,8 @@ def sparse_embedding(
 ) -> Sketch:
     """Returns a map with `nonzeros` entries +-1/sqrt(nonzeros) in every column.
 
-    Errors, for s nonzeros, with `E|R^T R x - x|^2` = sum_i x_i^2 sum_{j != i} E<c_i,
-    c_j>^2 over columns c (the diagonal of R^T R is 1): two columns that share k
+    The errors, for s nonzeros, come from `E|R^T R x - x|^2` = sum_i x_i^2 sum_{j != i}
+    E<c_i, c_j>^2 over columns c (the diagonal of R^T R is 1). Two columns that share k
     places in independent positions have E<c_i, c_j>^2 = E[k]/s^2.
 
     - In different blocks E[k] = s s/b (kind I), or s s/b from s blocks of b/s

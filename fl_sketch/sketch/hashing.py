@@ -141,8 +141,8 @@ def offsets(key: Key, shape: tuple[int, int, int], modulus: int) -> jax.Array:
 def sample_without_replacement(key: Key, count: int, d: int) -> jax.Array:
     """Returns `count` distinct int32 below `d`, in O(count) time and memory.
 
-    They are the images of 0, 1, ... under a permutation of [0, d) made of `key`: a
-    Feistel network on pairs (left, right) below ceil(sqrt(d)), with addition in place
+    They are the images of 0, 1, ... under a permutation of [0, d) made of `key`. It is
+    a Feistel network on pairs (left, right) below ceil(sqrt(d)), with addition in place
     of xor so that any d will do. Images that fall outside [0, d) are sent through the
     network again, which keeps it a bijection ("cycle walking"). On a few thousand
     points the network is measurably not uniform and a true shuffle costs nothing.

@@ -1,9 +1,9 @@
 """An attack on an own config: images found again from what its clients would send.
 
-The model has fresh weights, where gradients say most. Every image is the whole data
-of one client, which sends the first message of a round of the config's algorithm,
-through its sketch, compressor and mechanism; the attacker knows the round's key, or
-with `known_key=False` another one.
+The model has fresh weights, where gradients say most. Every image is the whole data of
+one client, which sends the first message of a round of the config's algorithm, through
+its sketch, compressor and mechanism. The attacker knows the round's key, or with
+`known_key=False` another one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -264,7 +264,7 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
 
 
 def has_one_key(config: ConfigDict) -> bool:
-    """Returns whether the hashes of `config` all come from one key that is in the code."""
+    """Returns whether all hashes of `config` come from one key that is in the code."""
     return config.sketch.stored or catalog.method(config.algorithm).one_key
 
 

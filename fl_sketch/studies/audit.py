@@ -2,7 +2,7 @@
 
 Two attacks. The distinguishing game plays a few rounds of the config's mechanism again
 and again among a few clients, with its sampling at its rate, its relation and as many
-releases; the claim is counted anew for just these rounds. The other is a run of the
+releases. The claim is counted anew for just these rounds. The other is a run of the
 config as it is, with canaries among its clients, and is held against the claim for a
 whole run.
 """

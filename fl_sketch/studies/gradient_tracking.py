@@ -44,7 +44,7 @@ class Problem(NamedTuple):
     steps: int
 
     def loss(self, params: jax.Array, client: jax.Array) -> jax.Array:
-        """Returns the loss at `params` of client number `client`, which may be traced."""
+        """Returns the loss at `params` of `client`, a number that may be traced."""
         off = params - self.optima[client]
         return jnp.sum(self.curvature[client] * off**2) / 2
 

@@ -37,7 +37,7 @@ class Problem(NamedTuple):
     offset: jax.Array
 
     def loss(self, params: jax.Array, client: jax.Array) -> jax.Array:
-        """Returns the loss at `params` of client number `client`, which may be traced."""
+        """Returns the loss at `params` of `client`, a number that may be traced."""
         root = self.roots[client]
         return jnp.sum(((params - self.optima[client]) @ root) ** 2) / 2
 

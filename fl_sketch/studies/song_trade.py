@@ -1,8 +1,8 @@
 """Song's trade: shorter messages in more rounds, for as many bits in all.
 
-A strongly convex problem whose constants are known exactly, clients' full gradients
-and the step of Theorem 5.1: how many rounds, and so how many bits, until f - f* is
-a given part of what it was, for sketches of every size?
+The problem is strongly convex with constants that are known exactly, clients take full
+gradients, and the step is that of Theorem 5.1. How many rounds does it take, and so how
+many bits, until f - f* is a given part of what it was, for sketches of every size?
 """
 
 import functools
@@ -41,7 +41,7 @@ class Problem(NamedTuple):
     convexity: float
 
     def loss(self, params: jax.Array, client: jax.Array) -> jax.Array:
-        """Returns the loss at `params` of client number `client`, which may be traced."""
+        """Returns the loss at `params` of `client`, a number that may be traced."""
         off = params - self.optimum
         return off @ self.matrices[client] @ off / 2
 

@@ -73,8 +73,8 @@ def read_axes(
       flag: the flag that they were given with.
 
     Raises:
-      ValueError: in one line. That are: what is not an axis of this config, a key or a
-        value given twice, a value that its key may not have, no axis at all, or more
+      ValueError: in one line. It is raised for what is no axis of this config, a key or
+        a value given twice, a value that its key may not have, no axis at all, or more
         than `MOST` points.
     """
     if not over:

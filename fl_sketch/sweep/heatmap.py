@@ -19,8 +19,8 @@ def draw(
     """Draws the rows of sweep.csv.
 
     The first two keys that take more than one value span the picture, the seed only
-    where there are no others; a cell is the mean over all the rest, and stays grey
-    if any of it diverged. With one such key it is a line, and the range around it.
+    where there are no others. A cell is the mean over all the rest, and stays grey if
+    any of it diverged. With one such key it is a line, and the range around it.
 
     Args:
       axes: the axes of the grid.

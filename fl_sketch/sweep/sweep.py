@@ -137,7 +137,7 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
 
 
 def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> list[str]:
-    """Returns lines on the `axes` and `outlines` of a grid, to be mapped as `how` says."""
+    """Returns lines on the `axes` and `outlines` of a grid, mapped as `how` says."""
     facts = outlines[0].facts
     points = sum(len(o.group.points) for o in outlines)
     sizes = " x ".join(f"{len(axis.values)} {axis.key}" for axis in axes)
@@ -175,7 +175,7 @@ def summary_of(
     outlines: Sequence[Outline],
     rows: Sequence[Row],
 ) -> Row:
-    """Returns what sweep.json says of `config`, `axes`, `outlines` and the best `rows`."""
+    """Returns the facts of sweep.json: of `config`, `axes`, `outlines`, best `rows`."""
     last = ranking.ranked(rows, axes)
     means = ranking.over_seeds(last, axes) if ranking.seeds_swept(axes) else []
     best = next((row for row in last if not row["diverged"]), None)

@@ -27,13 +27,14 @@ def clipped_error(
 ) -> float:
     """Returns the right side of Theorem 2, A + B.
 
-    Its left side is a mean over clients and rounds: (2 - rho E / alpha - (rho E /
-    alpha)^2) (f_i(w) - f_i(w*)) where client i is not clipped, and `3 C |u_i| / (8 L
-    E^2)` where it is. In B every client counts as not clipped, which is its most.
+    Its left side is a mean over clients and rounds. A client i that is not clipped
+    counts (2 - rho E / alpha - (rho E / alpha)^2) (f_i(w) - f_i(w*)), and one that is
+    counts `3 C |u_i| / (8 L E^2)`. In B every client counts as not clipped, which is
+    its most.
 
     Args:
       rho: the privacy term, (z / r) sqrt(d / K) for noise z C on the sum of r clients
-        in each of K rounds; sqrt(q d log(1 / delta)) / (n epsilon) in the paper.
+        in each of K rounds. In the paper it is sqrt(q d log(1 / delta)) / (n epsilon).
       alpha: the number alpha in the choice of step, at least 1 and 2 rho E.
       gamma: the number gamma in the choice of rounds.
       smoothness: the smoothness L of every client's loss.

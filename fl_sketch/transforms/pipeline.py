@@ -46,10 +46,10 @@ def aggregate(axis_name: str | tuple[str, ...]) -> optax.GradientTransformation:
     """Replaces each message by the mean over clients and devices.
 
     Clients on one device are those of an enclosing `vmap` (it needs no axis name),
-    devices those of the mesh axis of `shard_map`. What follows is computed once on
-    a device, not once a client, and is known to be the same on all devices: with
-    `vmap(..., out_axes=None)` and shard_map's replication check, jax refuses a step
-    in which anything of a client went around this mean.
+    devices those of the mesh axis of `shard_map`. What follows is computed once on a
+    device, not once a client, and is known to be the same on all devices. With
+    `vmap(..., out_axes=None)` and shard_map's replication check, jax refuses a step in
+    which anything of a client went around this mean.
 
     Every device must hold the same number of clients.
 

@@ -60,9 +60,10 @@ def top_k_desketch(
     Args:
       op: the operator that makes the messages, made by `sketch.fixed_key`.
       k: the number of coordinates that an update changes.
-      forget: the way in which what was applied leaves the error: "subtract" its sketch
-        (the paper, FetchSGD Algorithm 1 line 13), or set to "zero" every number of the
-        error that its sketch touches (the code released with the paper).
+      forget: the way in which what was applied leaves the error. With "subtract" its
+        sketch is subtracted (the paper, FetchSGD Algorithm 1 line 13). With "zero"
+        every number of the error that its sketch touches becomes zero (the code
+        released with the paper).
     """
     _require_fixed_key(op)
     keep_top = compressors.top_k(k)
@@ -110,7 +111,7 @@ def fetchsgd(
     """FetchSGD's server: from mean sketches to the step of the model.
 
     Algorithm 1: momentum u = rho u + S (line 10) and error e += eta u (line 11) in
-    sketch space; the k heaviest coordinates of e are the step (line 12), and leave e
+    sketch space. The k heaviest coordinates of e are the step (line 12), and leave e
     (line 13).
 
     Args:

@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from launch import __main__ as index
+from tests import pages
 from tests.launching import launch
 
 pytestmark = pytest.mark.slow
@@ -77,3 +78,4 @@ def test_the_index_has_every_command_once():
     mains = {f"launch.{f.stem}" for f in files if "command.run(" in f.read_text()}
     assert sorted(listed) == sorted(mains)
     assert all(len(line) <= 120 for line in lines)
+    assert done.stdout in pages.blocks("text", "docs/config.md")
