@@ -16,7 +16,7 @@ check: $(VENV)/.test  ## style, types, and the laws that take least time, at onc
 fast: $(VENV)/.test
 	$(BIN)/python -m pytest -m "fast and not slow"
 
-test: $(VENV)/.test  ## all laws, and doctests
+test: $(VENV)/.test  ## the laws of all parts, and doctests
 	$(PYTEST) -m "not slow"
 
 test-slow: $(VENV)/.test  ## whole runs from end to end, which `make test` leaves out

@@ -254,7 +254,7 @@ def _spent(
     if mechanism is None or not mechanism.noise_multiplier:
         return (lambda done: {}), None
     plan = plan_of(mechanism, sampler, talk, rounds=rounds, relation=relation)
-    accountant, z = accounting.accountant_for(plan), mechanism.noise_multiplier
+    accountant, z = accounting.accountant_for(plan), float(mechanism.noise_multiplier)
     accounting.require(plan, accountant)
     accounting.require_delta(plan, delta)
     one, other = (str(jax.random.key_data(root)) for root in roots_of(key))

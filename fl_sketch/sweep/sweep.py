@@ -175,7 +175,7 @@ def summary_of(
     outlines: Sequence[Outline],
     rows: Sequence[Row],
 ) -> Row:
-    """Returns the facts of sweep.json: of `config`, `axes`, `outlines`, best `rows`."""
+    """Returns the sweep.json of `config`, `axes`, `outlines` and the best `rows`."""
     last = ranking.ranked(rows, axes)
     means = ranking.over_seeds(last, axes) if ranking.seeds_swept(axes) else []
     best = next((row for row in last if not row["diverged"]), None)
