@@ -31,6 +31,7 @@ KEY_BYTES = 32
 WORDS = 16  # of a block
 ROUNDS = 12
 TILE = 4096  # blocks made at a time: their state stays in a core's cache
+FEW = 256  # up to so many, code that compiles quickly matters more than its speed
 CONSTANT = np.frombuffer(b"expand 32-byte k", "<u4")
 BITS, SPLIT, FOLD = 0, 1, 2  # what blocks are for
 # The columns of a state, and its diagonals, of which the quarter rounds are made.
@@ -100,17 +101,50 @@ def blocks(
         )
         for word in (*CONSTANT, *key, counter, *nonce)
     )
+    if counter.size <= FEW:
+        return _few(jnp.stack(start), rounds)
     mixed = lax.fori_loop(0, rounds // 2, lambda _, state: _double(state), start)
     return jnp.stack([one + other for one, other in zip(mixed, start, strict=True)])
 
 
+def _few(start: jax.Array, rounds: int) -> jax.Array:
+    """Returns few blocks: a quarter of the code, which XLA copies to every draw.
+
+    The four quarter rounds are one, on rows of four words; for diagonals the rows are
+    turned. For many blocks that takes twice as long as words by themselves.
+    """
+    rows = start.reshape(4, 4, *start.shape[1:])
+    mixed = lax.fori_loop(
+        0,
+        rounds // 2,
+        lambda _, state: _turned(_quarter(*_turned(_quarter(*state), 1)), -1),
+        tuple(rows),
+    )
+    return jnp.concatenate(mixed) + start
+
+
 def _double(state):
     words = list(state)
-    for a, b, c, d in QUARTERS:
-        for turn, (x, y, z) in enumerate(((a, b, d), (c, d, b)) * 2):
-            words[x] = words[x] + words[y]
-            words[z] = _rotated(words[z] ^ words[x], (16, 12, 8, 7)[turn])
+    for places in QUARTERS:
+        mixed = _quarter(*(words[place] for place in places))
+        for place, word in zip(places, mixed, strict=True):
+            words[place] = word
     return tuple(words)
+
+
+def _quarter(a, b, c, d):
+    for right, left in ((16, 12), (8, 7)):
+        a = a + b
+        d = _rotated(d ^ a, right)
+        c = c + d
+        b = _rotated(b ^ c, left)
+    return a, b, c, d
+
+
+def _turned(rows, left: int):
+    """Returns rows of a state turned, so that its diagonals become columns."""
+    a, b, c, d = rows
+    return a, jnp.roll(b, -left, 0), jnp.roll(c, -2, 0), jnp.roll(d, left, 0)
 
 
 def _rotated(word, left: int):

@@ -94,6 +94,21 @@ class Guarantee(NamedTuple):
         }
 
 
+def claimed(guarantee: Guarantee | None) -> Guarantee:
+    """Returns the `guarantee` of a config that protects somebody.
+
+    Raises:
+      ValueError: for a config without noise, or None, where there is no bound either.
+    """
+    if guarantee is None or not guarantee.private:
+        msg = (
+            "config.privacy: Expected a bound and noise, whose claim could be audited, "
+            f"got {'a bound without noise' if guarantee else 'no bound'}."
+        )
+        raise ValueError(msg)
+    return guarantee
+
+
 def guarantee_of(
     config: ConfigDict,
     bare: "protection.Bare",

@@ -58,7 +58,7 @@ class Program(NamedTuple):
       algorithm: `(numbers, noisy=True) -> Algorithm`; or without its noise.
       batches: shapes of what a client trains on in a round.
       mesh: the devices.
-      most: how many rounds a call may have.
+      most: the largest number of rounds of a call.
       ids: `(roots, number) -> ids` of a round's cohort.
       bank: the place of clients' states, one of `choices.BANKS`; on the host, states
         here have a row for each place of a cohort.
@@ -93,7 +93,7 @@ class Program(NamedTuple):
         return bool(self.guarantee and self.guarantee.private)
 
     def last_round(self, config: ConfigDict) -> int:
-        """Returns with which round a run ends: the config's last, or the budget's."""
+        """Returns the last round of a run: that of `config`, or of the budget."""
         return self.guarantee.rounds if self.guarantee else config.rounds
 
 
@@ -123,7 +123,7 @@ class _Problem(NamedTuple):
 
 
 def check(config: ConfigDict) -> None:
-    """Raises in one line for what can be told of a config before data are read."""
+    """Raises in one line for what can be told of `config` before data are read."""
     choices.check_counts(config)
     protection.check(config)
 

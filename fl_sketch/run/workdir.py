@@ -51,7 +51,12 @@ class Workdir:
     def __init__(
         self, path: str | os.PathLike, config: Mapping[str, Any], files: Files = RUN
     ):
-        """Opens the folder `path` for a run of this config, or to go on with one.
+        """Opens a folder for a run, or to go on with one.
+
+        Args:
+          path: the folder.
+          config: the config of the run.
+          files: the names of its files, and what draws its picture.
 
         Raises:
           ValueError: if it cannot be written, is in use, or holds the run of another
@@ -89,7 +94,7 @@ class Workdir:
         self.keep_rows(lambda rows: sum(int(row["round"]) <= number for row in rows))
 
     def keep_rows(self, how_many: Callable[[list[Row]], int]) -> None:
-        """Forgets all rows but the first, `how_many(rows)` of them."""
+        """Forgets all rows but the first ones, as many as `how_many` says of them."""
         path = self.folder / self._files.rows
         if not path.exists():
             return
@@ -103,7 +108,7 @@ class Workdir:
             path.unlink()
 
     def add(self, *rows: Row) -> None:
-        """Adds rows to the file of evaluations."""
+        """Adds `rows` to the file of evaluations."""
         with open(self.folder / self._files.rows, "a", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
             if not self.rows:
@@ -114,7 +119,7 @@ class Workdir:
         self.rows.extend(rows)
 
     def finish(self, summary: Mapping[str, Any]) -> Row:
-        """Writes the picture and the summary; returns the latter."""
+        """Writes the picture and the `summary`; returns the latter."""
         self._files.draw(self.rows, self.folder / self._files.picture)
         whole = {
             **summary,

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 from fl_sketch import engine, models, trees, validate
 from fl_sketch.audit import canaries, game, one_run
 from fl_sketch.config import arguments, choices, methods, protection
-from fl_sketch.config.guarantee import Guarantee
+from fl_sketch.config.guarantee import Guarantee, claimed
 from fl_sketch.engine import cohort
 from fl_sketch.keys import Purpose, apart
 from fl_sketch.privacy import accounting
@@ -108,7 +108,7 @@ def run(
     """
     check(audit)
     program = prepare(config, data_dir)
-    _claim(config, program)
+    claimed(program.guarantee)
     yield _timed(lambda: play(config, program, audit))
     if not audit.canaries:
         return
@@ -147,7 +147,7 @@ def play(config: ConfigDict, program: Program, audit: Audit) -> Row:
       program: the config's program.
       audit: the numbers of runs, rounds and canaries that are tried.
     """
-    guarantee, local = _claim(config, program), protection.local_noise(config)
+    guarantee, local = claimed(program.guarantee), protection.local_noise(config)
     plan = canaries.few(guarantee.plan)._replace(steps=audit.rounds)
     near = canaries.neighbours(plan.sampling, plan.relation)
     if local:
@@ -179,7 +179,7 @@ def _among_clients(config: ConfigDict, program: Program, plan: accounting.Plan, 
     Clients that drop out get no credit, and here there are none.
     """
     numbers, few = choices.numbers_of(config), _few(config, plan)
-    z = _claim(config, program).noise_multiplier
+    z = claimed(program.guarantee).noise_multiplier
     exchanges = _talk(config, program).exchanges
     like, options, read = canaries.NUMBERS, {}, {}
     drawn = exchanges * canaries.NUMBERS
@@ -273,7 +273,7 @@ def with_canaries(config: ConfigDict, program: Program, audit: Audit) -> Row:
       program: the config's program.
       audit: the numbers of runs, rounds and canaries that are tried.
     """
-    guarantee, count = _claim(config, program), audit.canaries
+    guarantee, count = claimed(program.guarantee), audit.canaries
     scores_of, plan = _crowded(config, program, count)
     each, right = max(1, count // GUESSES), 0
     own = apart(jax.random.key(config.seed), Purpose.AUDIT)
@@ -299,7 +299,7 @@ def with_canaries(config: ConfigDict, program: Program, audit: Audit) -> Row:
 
 def _crowded(config: ConfigDict, program: Program, count: int):
     """Returns `(roots, key) -> (scores, coins)` with canaries, and the run's plan."""
-    guarantee, rounds = _claim(config, program), program.last_round(config)
+    guarantee, rounds = claimed(program.guarantee), program.last_round(config)
     people, poisson = config.data.clients + count, guarantee.plan.sampling == "poisson"
     size = max(1, round(guarantee.plan.rate * people))
     more, numbers = _scaled(config, people, size), choices.numbers_of(config)
@@ -332,20 +332,9 @@ def _crowded(config: ConfigDict, program: Program, count: int):
     return lambda roots, key: scores_of(roots, data, key), plan
 
 
-def _claim(config: ConfigDict, program: Program) -> Guarantee:
-    """Returns what is audited; raises a ValueError where nobody is protected."""
-    if not program.guarantee or not program.private:
-        msg = (
-            "config.privacy: Expected a bound and noise, whose claim could be audited, "
-            f"got bound={protection.kind(config)!r} without noise."
-        )
-        raise ValueError(msg)
-    return program.guarantee
-
-
 def _unfit(config: ConfigDict, program: Program) -> str:
     """Returns why there is no run with canaries, if there is none."""
-    if _claim(config, program).unit == "example":
+    if claimed(program.guarantee).unit == "example":
         return "canaries are clients, and with unit=example clients are not protected"
     if not _talk(config, program).of_updates:
         return (
@@ -364,7 +353,7 @@ def _talk(config: ConfigDict, program: Program) -> one_run.Talk:
 def _algorithm(config: ConfigDict, program: Program, params: Tree) -> Algorithm:
     """Returns the algorithm of a config, with the noise of the program's promise."""
     bare = methods.bare_of(config, program.splits.classes, trees.size(params))
-    z, numbers = _claim(config, program).noise_multiplier, choices.numbers_of(config)
+    z, numbers = claimed(program.guarantee).noise_multiplier, choices.numbers_of(config)
     return protection.guarded(config, bare, z, numbers, params)
 
 

@@ -183,7 +183,7 @@ def write(
       folder: the folder for the files.
       rows: a row for each method.
       evaluations: all rows of all runs that are reported.
-      last: how many evaluations, the last ones, a score is the mean of.
+      last: the number of evaluations that a score is the mean of, the last ones.
       given: lines on what all runs give away together.
     """
     evaluations = all_plain(evaluations)
