@@ -95,16 +95,23 @@ def blocks(
       nonce: the same three words for all blocks.
       rounds: an even number of them.
     """
-    start = tuple(
-        jnp.broadcast_to(
-            varying_like(jnp.asarray(word, jnp.uint32), key, counter), counter.shape
-        )
-        for word in (*CONSTANT, *key, counter, *nonce)
-    )
+    given = (CONSTANT, key, counter, np.array(nonce, np.uint32))
+    start = _start(*(varying_like(jnp.asarray(one), key, counter) for one in given))
     if counter.size <= FEW:
-        return _few(jnp.stack(start), rounds)
-    mixed = lax.fori_loop(0, rounds // 2, lambda _, state: _double(state), start)
-    return jnp.stack([one + other for one, other in zip(mixed, start, strict=True)])
+        return _few(start, rounds)
+    mixed = lax.fori_loop(0, rounds // 2, lambda _, state: _double(state), tuple(start))
+    return jnp.stack(mixed) + start
+
+
+def _start(constant, key, counter, nonce) -> jax.Array:
+    """Returns the states before the first round, uint32 [16, counters]."""
+
+    def across(words):
+        return jnp.broadcast_to(words[:, None], (len(words), len(counter)))
+
+    return jnp.concatenate(
+        [across(constant), across(key), counter[None], across(nonce)]
+    )
 
 
 def _few(start: jax.Array, rounds: int) -> jax.Array:
