@@ -63,21 +63,40 @@ def for_purpose(key: Key, round_number, purpose: Purpose) -> Key:
     return apart(jax.random.fold_in(key, number), purpose)
 
 
-def round_keys(key: Key | Roots, round_number, client) -> Keys:
-    """Returns the keys of one client in one round.
+def of_round(key: Key | Roots, round_number) -> Keys:
+    """Returns the keys of a round; from its `own` those of clients are made.
 
     Args:
       key: the roots of the run, or the one key that is both.
       round_number: the number of the round, from zero; may be traced.
-      client: the number of the client; may be traced. Only `own` depends on it.
     """
     public, secret = roots_of(key)
-    own = for_purpose(secret, round_number, Purpose.OWN)
     return Keys(
         shared=for_purpose(public, round_number, Purpose.SHARED),
-        own=jax.random.fold_in(own, client),
+        own=for_purpose(secret, round_number, Purpose.OWN),
         server=for_purpose(secret, round_number, Purpose.SERVER),
     )
+
+
+def of_client(keys: Keys, client) -> Keys:
+    """Returns the `keys` of a round as one client has them; only `own` depends on it.
+
+    The number of the `client` may be traced.
+    """
+    return keys._replace(own=jax.random.fold_in(keys.own, client))
+
+
+def round_keys(key: Key | Roots, round_number, client) -> Keys:
+    """Returns the keys of one client in one round.
+
+    The arguments `key`, `round_number` and `client` are those of the two above.
+    """
+    return of_client(of_round(key, round_number), client)
+
+
+def for_batches(keys: Keys) -> Key:
+    """Returns the key by which the client that has `keys` draws its batches."""
+    return apart(keys.own, Purpose.BATCHES)
 
 
 def batch_key(key: Key | Roots, round_number, client) -> Key:
@@ -85,8 +104,7 @@ def batch_key(key: Key | Roots, round_number, client) -> Key:
 
     The arguments `key`, `round_number` and `client` are those of `round_keys`.
     """
-    own = round_keys(key, round_number, client).own
-    return apart(own, Purpose.BATCHES)
+    return for_batches(round_keys(key, round_number, client))
 
 
 def cohort_key(key: Key | Roots, round_number) -> Key:

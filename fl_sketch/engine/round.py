@@ -21,7 +21,7 @@ from fl_sketch.engine.guard import Guard, guarded, open_mean
 from fl_sketch.engine.mesh import AXIS
 from fl_sketch.engine.serve import finish, serve
 from fl_sketch.engine.visit import Client, Fetch, Seat, Visitor
-from fl_sketch.keys import round_keys
+from fl_sketch.keys import of_round
 from fl_sketch.protocols import Algorithm, Key, Roots, Server, Tree
 
 MARK = "simulator_only_"  # before names of what a private run must not give away
@@ -131,12 +131,12 @@ def make_round(
     """
     validate.at_least_one(chunk=chunk)
 
-    def on_device(server, seats, weights, sizes, data, key):
+    def on_device(server, seats, weights, sizes, data, keys):
         # Clients' gradients are their own: without the mark, jax would sum them.
         view = jax.tree.map(
             lambda leaf: jax.lax.pcast(leaf, AXIS, to="varying"), server
         )
-        visitor = Visitor(algorithm, view, fetch, data, key, weights, chunk)
+        visitor = Visitor(algorithm, view, fetch, data, keys, weights, chunk)
         return _played(visitor, server, sizes, seats, recompute=recompute)
 
     same, own = P(), P(AXIS)
@@ -152,9 +152,9 @@ def make_round(
         cohort = padded(cohort, mesh.size * chunk)
         weights, denominator = cohort.weights, cohort.denominator
         there = denominator if cohort.population is None else cohort.population
-        seats = _seats(bank, cohort, plan)
+        seats, keys = _seats(bank, cohort, plan), of_round(key, state.server.round)
         server, rows, traffic, diagnostics, released = sharded(
-            state.server, seats, weights, (denominator, there), data, key
+            state.server, seats, weights, (denominator, there), data, keys
         )
         asked = jnp.where(cohort.asked, cohort.ids, -1)[:places]
         seen = SimulatorOnly(asked, weights[:places] > 0, *traffic, diagnostics)
@@ -203,6 +203,6 @@ def _guard(visitor: Visitor, number, denominator, population) -> Guard:
     mechanism, weights = visitor.algorithm.mechanism, visitor.weights
     if mechanism is None:
         return open_mean(weights, denominator, population, number)
-    anyone = round_keys(visitor.key, number, 0)
+    anyone = visitor.keys(0)
     view = visitor.server.guard
     return guarded(mechanism, view, weights, anyone, population, number)

@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fl_sketch.keys import batch_key, round_keys
+from fl_sketch.keys import for_batches, of_client
 from fl_sketch.protocols import (
     Algorithm,
     Channel,
     Key,
     Keys,
     Memory,
-    Roots,
     Round,
     Server,
     Work,
@@ -55,7 +54,7 @@ class Visitor(NamedTuple):
       server: the server before the round, as clients see it.
       fetch: `(data, client id, plan, key) -> batches`.
       data: the data that `fetch` reads.
-      key: the key of the whole run, or its roots.
+      of_round: the keys of the round.
       weights: the weights of the device's clients, float32.
       chunk: the number of clients that work at a time.
     """
@@ -64,21 +63,19 @@ class Visitor(NamedTuple):
     server: Server
     fetch: Fetch
     data: Any
-    key: Key | Roots
+    of_round: Keys
     weights: jax.Array
     chunk: int
 
     def keys(self, client: jax.typing.ArrayLike) -> Keys:
         """Returns the keys of a `client` in this round."""
-        return round_keys(self.key, self.server.round, client)
+        return of_client(self.of_round, client)
 
     def work(self, seat: Seat) -> Work:
         """Returns what the local steps of the client on a `seat` come to."""
-        drawn_by = batch_key(self.key, self.server.round, seat.id)
-        batches = self.fetch(self.data, seat.id, seat.plan, drawn_by)
-        return self.algorithm.local.run(
-            self.server, seat.client.local, batches, self.keys(seat.id)
-        )
+        keys = self.keys(seat.id)
+        batches = self.fetch(self.data, seat.id, seat.plan, for_batches(keys))
+        return self.algorithm.local.run(self.server, seat.client.local, batches, keys)
 
     def talk(self, seat: Seat, work: Work, round: Round) -> tuple[Channel, tuple]:
         """Returns the channel, and the arguments of the talk of the client on a `seat`.

@@ -17,7 +17,7 @@ from fl_sketch.engine.round import State, initial_server
 from fl_sketch.engine.visit import Client, Fetch, first
 from fl_sketch.gossip import graph as graphs
 from fl_sketch.gossip.graph import Graph
-from fl_sketch.keys import Purpose, apart, roots_of, round_keys
+from fl_sketch.keys import for_batches, roots_of, round_keys
 from fl_sketch.protocols import (
     Algorithm,
     Key,
@@ -106,9 +106,9 @@ class _Play(NamedTuple):
 
     def work(self, row) -> Work:
         server, client, node = row
-        own = apart(self.keys(row).own, Purpose.BATCHES)
-        batches = self.fetch(self.data, node, None, own)
-        return self.algorithm.local.run(server, client.local, batches, self.keys(row))
+        keys = self.keys(row)
+        batches = self.fetch(self.data, node, None, for_batches(keys))
+        return self.algorithm.local.run(server, client.local, batches, keys)
 
     def turn(self, row, work: Work, means) -> talks.Turn:
         server, client, _ = row

@@ -11,7 +11,7 @@ import pytest
 
 from fl_sketch import algorithms, channels, engine, gossip, sketch
 from fl_sketch.gossip import graph as graphs
-from fl_sketch.keys import sketch_keys
+from fl_sketch.keys import round_keys, sketch_keys
 from fl_sketch.privacy import bounding, mechanism
 from fl_sketch.protocols import Channel, Memory
 from tests import operators
@@ -149,7 +149,7 @@ def test_the_engine_follows_the_papers_lines():
     rounds, op, rate = 6, sketch.ams(8), 0.5
     targets, w = np.asarray(optima(CLIENTS), np.float64), np.zeros(D)
     for t in range(rounds):
-        shared = engine.round.round_keys(KEY, t, 0).shared
+        shared = round_keys(KEY, t, 0).shared
         r = matrix(op, shared)
         changes = [-local_sgd(w, o) for o in targets]  # line 15
         heard = rate * np.mean([r @ c for c in changes], axis=0)  # lines 16, 19
