@@ -158,12 +158,18 @@ def _rotated(word, left: int):
     return word << left | word >> (32 - left)
 
 
-def _stream(key: jax.Array, count: int, purpose: int) -> jax.Array:
+def _stream(key, count: int, purpose: int) -> jax.Array:
     """Returns the first blocks of a key, uint32 [tiles, 16, blocks of a tile]."""
     tile = min(count, TILE)
-    tiles = jnp.arange(-(-count // tile), dtype=jnp.uint32) * jnp.uint32(tile)
     places = jnp.arange(tile, dtype=jnp.uint32)
-    return lax.map(lambda first: blocks(key, first + places, (purpose, 0, 0)), tiles)
+
+    def made(first):
+        return blocks(key, first + places, (purpose, 0, 0))
+
+    if count <= TILE:  # a loop of one is code all the same
+        return made(jnp.uint32(0))[None]
+    tiles = jnp.arange(-(-count // tile), dtype=jnp.uint32) * jnp.uint32(tile)
+    return lax.map(made, tiles)
 
 
 def _random_bits(key, bit_width: int, shape) -> jax.Array:

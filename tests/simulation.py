@@ -24,6 +24,7 @@ def _program(algorithm, sampler, devices, chunk, recompute, room):
     one_round = engine.make_round(
         algorithm, fetch, mesh, chunk=chunk, recompute=recompute
     )
+    one_round = jax.jit(one_round)  # which is traced once, and not for its shapes too
     return compiled(functools.partial(engine.run_rounds, one_round, sampler, most=room))
 
 
