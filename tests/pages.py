@@ -3,10 +3,8 @@
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
-from tests.launching import ENVIRONMENT, ROOT
+from tests.launching import ROOT, launch_python
 
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
@@ -46,13 +44,7 @@ def command_of(text: str, page: str) -> list[str]:
 
 def run(*arguments: str, check: bool = True, **variables: str) -> str:
     """Runs python with arguments from the project's folder; returns what it printed."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT | variables,
-        cwd=ROOT,
-    )
+    done = launch_python(*arguments, **variables)
     assert not check or done.returncode == 0, done.stderr
     return done.stdout
 
@@ -61,3 +53,19 @@ def placed(words: list[str], folder: pathlib.Path) -> list[str]:
     """Returns the arguments of a command, with what it writes below a folder."""
     data = os.environ.get("FL_SKETCH_DATA", "DATA")
     return [w.replace("/tmp", str(folder)).replace("DATA", data) for w in words[1:]]
+
+
+def same_tables(shown: list[str], printed: list[str]) -> None:
+    """Compares lines that begin alike: all but accuracies, losses and speeds."""
+    for line in shown:
+        ours = line.split()
+        theirs = next(
+            found
+            for found in map(str.split, printed)
+            if found[:1] == ours[:1] and len(found) == len(ours)
+        )
+        for one, other in zip(ours, theirs, strict=True):
+            if re.fullmatch(r"\d\.\d{4}", one):
+                assert abs(float(one) - float(other)) < 0.03, line
+            elif not re.fullmatch(r"\d+(\.\d)?", one):  # a speed or a time
+                assert one == other, line

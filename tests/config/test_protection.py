@@ -9,7 +9,7 @@ import pytest
 
 from fl_sketch.config import choices
 from fl_sketch.privacy import accounting
-from fl_sketch.run import build, prepare, run
+from fl_sketch.run import build, display, prepare, run
 from tests.run.configs import config_with
 
 PRIVATE = {
@@ -32,39 +32,39 @@ def ran(tmp_path, **changes):
         return summary, list(csv.DictReader(file)), lines
 
 
-def test_epsilon_stands_in_every_row_and_in_the_summary(tmp_path):
-    summary, rows, lines = ran(tmp_path, **SAFL)
-    plan = accounting.Plan(6, 50, 200)
-    z = accounting.calibrate(plan, epsilon=4.0, delta=1e-5)
-    for row in rows:
-        steps = int(row["round"])
-        spent = accounting.epsilon(plan._replace(steps=steps), z, delta=1e-5)
-        assert float(row["epsilon"]) == pytest.approx(spent)
-    assert (
-        summary["epsilon"] == pytest.approx(4.0, abs=1e-3) and summary["delta"] == 1e-5
-    )
-    assert summary["noise_multiplier"] == pytest.approx(z)
-    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
+def test_noise_is_calibrated_and_the_promise_is_said_before_the_run():
+    config = config_with(**SAFL)
+    built = build(config)
+    plan, z = accounting.Plan(6, 50, 200), built.guarantee.noise_multiplier
+    assert accounting.epsilon(plan, z, delta=1e-5) == pytest.approx(4.0, abs=1e-3)
+    assert accounting.epsilon(plan, 0.999 * z, delta=1e-5) > 4.0
+    assert built.guarantee.epsilon(6) == pytest.approx(4.0, abs=1e-3)
+    assert built.guarantee.delta == 1e-5
+    lines = display.plan(config, built)
     assert "privacy: epsilon 4 at delta 1e-05" in lines[2]
     assert "for every client after 6 rounds: add_remove, pld, " in lines[3]
     assert "1 release a round" in lines[3]
     assert "from the operating system" in lines[4]
-    assert lines[5].split()[-1] == "epsilon"
-    assert lines[7].split()[-1] == "4.0000"
 
 
-def test_a_run_ends_where_its_privacy_does(tmp_path):
+def test_a_run_ends_where_its_privacy_does_and_says_epsilon_in_every_row(tmp_path):
     changes = SAFL | {"privacy__noise_multiplier": 1.2, "rounds": 60}
     summary, rows, lines = ran(tmp_path, **changes)
     plan = accounting.Plan(summary["rounds"], 50, 200)
-    spent, more = (
-        accounting.epsilon(plan._replace(steps=plan.steps + n), 1.2, delta=1e-5)
-        for n in (0, 1)
-    )
-    assert spent <= 4.0 < more
+    for row in rows:
+        played = plan._replace(steps=int(row["round"]))
+        spent = accounting.epsilon(played, 1.2, delta=1e-5)
+        assert float(row["epsilon"]) == pytest.approx(spent)
+    after = plan._replace(steps=plan.steps + 1)
+    assert spent <= 4.0 < accounting.epsilon(after, 1.2, delta=1e-5)
     assert summary["epsilon"] == pytest.approx(spent) and plan.steps < 60
+    assert summary["noise_multiplier"] == 1.2 and summary["delta"] == 1e-5
     assert int(rows[-1]["round"]) == summary["rounds"]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
     assert "not 60, which would pass target_epsilon" in lines[3]
+    assert lines[5].split()[-1] == "epsilon"
+    for row, line in zip(rows, lines[6:], strict=False):
+        assert line.split()[-1] == f"{float(row['epsilon']):.4f}"
     again, _, _ = ran(tmp_path, **changes)
     assert again == summary
 
@@ -87,11 +87,12 @@ def test_the_threshold_and_the_rates_may_be_swept_in_one_program():
     assert {leaf.shape[0] for leaf in jax.tree.leaves(shapes)} == {3}
 
 
-def test_without_a_mechanism_epsilon_is_null(tmp_path):
-    summary, rows, lines = ran(tmp_path, **PRIVATE)
-    assert summary["epsilon"] is None and summary["delta"] is None
-    assert [row["epsilon"] for row in rows] == ["", ""]
-    assert "privacy: none" in lines[2] and "epsilon" not in lines[3]
+def test_without_a_mechanism_there_is_no_promise():
+    config = config_with(**PRIVATE)
+    built = build(config)
+    assert built.guarantee is None
+    lines = display.plan(config, built)
+    assert "privacy: none" in lines[2] and not any("epsilon" in line for line in lines)
 
 
 EXAMPLES = {
@@ -133,8 +134,9 @@ def test_what_a_config_can_ask_for_is_built(changes):
 
 
 def test_bounded_without_noise_promises_nothing(tmp_path):
-    summary, _, lines = ran(tmp_path, **PRIVATE | {"privacy__bound": "clip"})
-    assert summary["epsilon"] is None
+    summary, rows, lines = ran(tmp_path, **PRIVATE | {"privacy__bound": "clip"})
+    assert summary["epsilon"] is None and summary["delta"] is None
+    assert [row["epsilon"] for row in rows] == ["", ""]
     assert "privacy: none (messages are bounded, without noise)" in lines[2]
 
 

@@ -40,7 +40,7 @@ def test_benchmark_prints_a_table_and_its_json_lines(tmp_path):
 def test_benchmark_of_the_engine_uses_all_cores(tmp_path):
     out = tmp_path / "rows.jsonl"
     done = launch(
-        "launch.benchmark", "--suite=engine", "--workloads=W2", "--forms=plain",
+        "launch.benchmark", "--suite=engine", "--workloads=W3", "--forms=plain",
         "--forms=engine", "--rounds=3", "--cohort=4", f"--out={out}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from tests.launch.test_release import refused
 from tests.launching import launch
 
 pytestmark = pytest.mark.slow
@@ -55,6 +56,9 @@ def test_a_sweep_prints_its_plan_and_its_table_and_leaves_its_files(tmp_path):
     head, _, first, *_ = (folder / "sweep.md").read_text().splitlines()
     assert head == "| server.rate | test accuracy, +- deviation over seeds |"
     assert " +- " in first
+
+    said = refused(folder, tmp_path / "out")
+    assert "the folder of one run, got a sweep's" in said
 
 
 def test_what_is_wrong_is_said_before_anything_is_compiled(tmp_path):

@@ -33,18 +33,17 @@ def _server_has_the_variate(state):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "law"),
+    ("algorithm", "law", "bound"),
     [
         (algorithms.fedgate(loss, client_rate=0.1, server_rate=1.0, gain=3.3),
-         _variates_are_balanced),
-        (ALGORITHMS["ef21"], _server_has_the_mean),
+         _variates_are_balanced, bounding.clip),
+        (ALGORITHMS["ef21"], _server_has_the_mean, bounding.normalise),
         (algorithms.scaffold(
             loss, client_rate=0.1, server_rate=1.0, steps=STEPS
-        ), _server_has_the_variate),
+        ), _server_has_the_variate, bounding.clip),
     ],
     ids=["fedgate", "ef21", "scaffold"],
 )  # fmt: skip
-@pytest.mark.parametrize("bound", [bounding.clip, bounding.normalise])
 def test_memories_follow_what_was_counted_and_not_what_was_cut(algorithm, law, bound):
     guard = mechanism.central(bound(0.3), noise_multiplier=0.0, denominator=CLIENTS)
     state, _ = simulate(algorithm._replace(mechanism=guard), rounds=5)

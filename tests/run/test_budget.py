@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -27,9 +28,12 @@ PRIVATE = {
     "eval_every": 5,
     "privacy__bound": "normalise",
     "privacy__target_epsilon": 4.0,
+    "compute__devices": 1,
 }
+WATCHED = PRIVATE | {"privacy__watch": True}
 GIVEN = PRIVATE | {"privacy__noise_multiplier": 1.2}  # whose budget ends early
 SIMULATED = {"privacy__randomness": "seed"}
+OVER = ["privacy.threshold=1,2", "seed=0,1"]
 
 
 def quiet(line):
@@ -49,22 +53,44 @@ def budget():
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
-    over = ["privacy.threshold=1,2", "seed=0,1"]
-    found = sweep(config_with(**GIVEN), over, folder, say=quiet)
-    return folder, found
+    return folder, sweep(config_with(**GIVEN), OVER, folder, say=quiet)
 
 
-def test_a_run_a_sweep_and_python_end_with_the_same_round(tmp_path, swept):
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return folder, run(config_with(**GIVEN), folder, say=quiet)
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    """A sweep with a secret that follows from the seed, and the run of its last point.
+
+    Returns the folders of both, the rows of this point, and the summary of the run.
+    """
+    config = config_with(**WATCHED | SIMULATED)
+    sweeping, alone = map(tmp_path_factory.mktemp, ("sweep", "run"))
+    sweep(config, ["privacy.threshold=2,1", "seed=0,1"], sweeping, say=quiet)
+    rows = [
+        row
+        for row in read(sweeping / "sweep.csv")
+        if (row["privacy.threshold"], row["seed"]) == ("1.0", "1")
+    ]
+    config.seed = 1
+    return sweeping, alone, rows, run(config, alone, say=quiet)
+
+
+def test_a_run_a_sweep_and_python_end_with_the_same_round(swept, ran):
     assert 5 < budget() < 12
-    config = config_with(**GIVEN)
-    summary = run(config, tmp_path / "run", say=quiet)
+    config, summary = config_with(**GIVEN), ran[1]
     assert summary["rounds"] == budget()
     assert {int(row["round"]) for row in read(swept[0] / "sweep.csv")} == {5, budget()}
     built, seen = build(config), []
+    compiled = built.compile()
     for asked in (None, 12, 10**6):
         progress = train(
             built,
-            built.compile(),
+            compiled,
             begin(built, config.eval_every),
             checkpoint_every=100,
             rounds=asked,
@@ -93,42 +119,26 @@ def test_epsilon_stands_in_every_table_of_a_sweep(swept):
     assert f"all 4 runs together give away epsilon {all_four:.3g}" in table
 
 
-def test_a_sweep_whose_odometer_is_gone_says_nothing_of_its_privacy(tmp_path):
-    config = config_with(**PRIVATE | {"rounds": 2, "eval_every": 1})
-    sweep(config, ["server.rate=0.1"], tmp_path, say=quiet)
-    (tmp_path / odometer.FILE).unlink()
+def test_a_sweep_whose_odometer_is_gone_says_nothing_of_its_privacy(tmp_path, swept):
+    folder = shutil.copytree(swept[0], tmp_path / "sweep")
+    (folder / odometer.FILE).unlink()
     with pytest.raises(
         ValueError, match=r"odometer\.json .* counts what its rows gave"
     ):
-        sweep(config, ["server.rate=0.1"], tmp_path, say=quiet)
+        sweep(config_with(**GIVEN), OVER, folder, say=quiet)
 
 
-def test_what_clients_measured_stands_in_a_sweep(tmp_path):
-    changes = PRIVATE | SIMULATED | {"rounds": 4, "eval_every": 2}
-    config = config_with(**changes, privacy__watch=True)
-    sweep(config, ["seed=0,1"], tmp_path / "sweep", say=quiet)
-    run(config, tmp_path / "run", say=quiet)
-    swept = [
-        row for row in read(tmp_path / "sweep" / "sweep.csv") if row["seed"] == "0"
-    ]
-    alone = read(tmp_path / "run" / "metrics.csv")
+def test_what_clients_measured_stands_in_a_sweep(simulated):
+    _, folder, swept, _ = simulated
+    alone = read(folder / "metrics.csv")
     for name in ("noised_train_loss", "noised_train_accuracy"):
         for one, other in zip(swept, alone, strict=True):
             assert float(one[name]) == pytest.approx(float(other[name]), rel=1e-4)
 
 
-def test_a_sweep_in_a_simulation_is_a_run_with_the_same_seed(tmp_path):
-    changes = PRIVATE | SIMULATED | {"rounds": 4, "eval_every": 4}
-    folder = tmp_path / "sweep"
-    over = ["privacy.threshold=1,2", "seed=0,1"]
-    sweep(config_with(**changes), over, folder, say=quiet)
-    (row,) = [
-        row
-        for row in read(folder / "sweep.csv")
-        if (row["privacy.threshold"], row["seed"]) == ("2.0", "1")
-    ]
-    config = config_with(**changes, privacy__threshold=2.0, seed=1)
-    summary = run(config, tmp_path / "run", say=quiet)
+def test_a_sweep_in_a_simulation_is_a_run_with_the_same_seed(simulated):
+    folder, _, rows, summary = simulated
+    row = rows[-1]
     assert float(row["test_loss"]) == pytest.approx(summary["test_loss"], rel=1e-4)
     assert row["randomness"] == summary["randomness"] == "simulated"
     assert "simulated" in (folder / "sweep.md").read_text()
@@ -199,10 +209,12 @@ def test_a_private_selection_costs_a_few_runs_and_hides_the_others(tmp_path):
     assert float(stands["epsilon"]) == pytest.approx(expected)
 
 
-def test_a_comparison_leaves_the_count_of_a_run_alone(tmp_path):
-    run(config_with(**PRIVATE | {"rounds": 2}), tmp_path, say=quiet)
+def test_a_comparison_leaves_the_count_of_a_run_alone(ran):
+    folder, _ = ran
+    before = (folder / odometer.FILE).read_bytes()
     with pytest.raises(ValueError, match=r"odometer\.json counts a run"):
-        comparison.run(small(), tmp_path, say=quiet)
+        comparison.run(small(), folder, say=quiet)
+    assert (folder / odometer.FILE).read_bytes() == before
 
 
 def test_trials_that_do_not_cost_the_same_are_refused_before_any(tmp_path):
@@ -267,7 +279,7 @@ def test_noise_may_be_made_for_more_rounds_than_are_run():
 
 
 def test_the_noise_of_a_run_is_that_with_which_it_began(tmp_path, monkeypatch):
-    changes = PRIVATE | {"checkpoint_every": 4}
+    changes = WATCHED | {"checkpoint_every": 4}
     config = config_with(**changes)
 
     class Enough(Exception):

@@ -159,16 +159,6 @@ def test_rows_may_go_to_tensorboard_too(whole, tmp_path):
     assert numbers(tmp_path) == numbers(whole)
 
 
-def test_rows_of_a_private_run_may_go_to_tensorboard_too(tmp_path):
-    config = config_with(**LENGTHS, algorithm="dp_normfedavg", server__optimizer="sgd")
-    config.update_from_flattened_dict(
-        {"cohort.sampling": "poisson", "privacy.noise_multiplier": 1.0}
-    )
-    run(config, tmp_path, tensorboard=True, say=lambda line: None)
-    (events,) = (tmp_path / "tensorboard").iterdir()
-    assert events.stat().st_size > 500
-
-
 def test_tensorboard_is_refused_where_it_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="tensorboardX"):

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import stat
 
@@ -31,6 +32,7 @@ PRIVATE = {
     "rounds": 6,
     "eval_every": 3,
     "checkpoint_every": 2,
+    "compute__devices": 1,
 }
 SIMULATED = PRIVATE | {"privacy__randomness": "seed"}
 
@@ -49,24 +51,33 @@ def first_step(**changes):
     return np.asarray(step), built.guarantee.noise_multiplier
 
 
-@pytest.mark.parametrize("randomness", ["system", "seed"])
-def test_two_runs_that_differ_in_rounds_do_not_share_their_noise(randomness):
+def test_two_runs_that_differ_in_rounds_do_not_share_their_noise():
     """Everyone takes part, so both sums are the same but for noise of z1 and z2."""
-    one, z1 = first_step(privacy__randomness=randomness)
-    other, z2 = first_step(privacy__randomness=randomness, rounds=50)
+    one, z1 = first_step()
+    other, z2 = first_step(rounds=50)
     alone = np.linalg.norm(one)  # what one release is off by, nearly all of it noise
     without = (z2 * one - z1 * other) / (z2 - z1)  # the sum, if noise was shared
     assert np.linalg.norm(without) > alone
     assert np.linalg.norm(one / z1 - other / z2) > 0.5 * alone / z1
 
 
-@pytest.mark.parametrize("randomness", ["system", "seed"])
-def test_points_of_a_sweep_do_not_share_their_noise(randomness):
-    """With C = 1 and C = 2, normalised messages and noise double alike."""
-    config = config_with(**PRIVATE, privacy__randomness=randomness)
+def points_of(config):
+    """Returns the program and the points of C = 1 and C = 2."""
     axes = grid.read_axes(config, ["privacy.threshold=1,2"])
     (group,) = grid.programs(config, axes)
-    program = prepare(config)
+    return prepare(config), group
+
+
+@pytest.mark.parametrize("randomness", ["system", "seed"])
+def test_points_of_a_sweep_have_secrets_of_their_own(randomness):
+    config = config_with(**PRIVATE, privacy__randomness=randomness)
+    ((one, other),) = programs._secrets(*points_of(config))
+    assert data(one) != data(other)
+
+
+def test_points_of_a_sweep_do_not_share_their_noise():
+    """With C = 1 and C = 2, normalised messages and noise double alike."""
+    program, group = points_of(config_with(**PRIVATE))
     for how in programs.MAPS:
         points = programs.compile_points(program, group, how)
         before = np.asarray(jax.vmap(trees.ravel)(_points(points.states)))
@@ -109,12 +120,28 @@ def test_runs_that_protect_nobody_have_one_root_and_no_secret(tmp_path):
     assert roots_of(one) == (one, one)
 
 
-def test_the_system_is_asked_anew_for_every_run(tmp_path):
-    config = config_with(**PRIVATE)
-    runs = [run(config, tmp_path / n, say=quiet) for n in "ab"]
-    assert runs[0]["epsilon"] == runs[1]["epsilon"]
-    assert runs[0]["test_loss"] != runs[1]["test_loss"]
-    assert numbers(tmp_path / "a")[1] != numbers(tmp_path / "b")[1]
+PLANTED = secrets.Secret(bytes(32))
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """A run whose folder held a secret when it began, and what it came to."""
+    folder = tmp_path_factory.mktemp("asked")
+    secrets.keep(folder, PLANTED)
+    return folder, run(config_with(**PRIVATE), folder, tensorboard=True, say=quiet)
+
+
+def test_rows_of_a_private_run_may_go_to_tensorboard_too(asked):
+    (events,) = (asked[0] / "tensorboard").iterdir()
+    assert events.stat().st_size > 500
+
+
+def test_the_system_is_asked_anew_for_every_run(tmp_path, asked):
+    folder, one = asked
+    other = run(config_with(**PRIVATE), tmp_path, say=quiet)
+    assert one["epsilon"] == other["epsilon"]
+    assert one["test_loss"] != other["test_loss"]
+    assert numbers(folder)[1] != numbers(tmp_path)[1]
 
 
 def test_a_simulation_is_the_same_to_the_bit_and_says_so(tmp_path):
@@ -152,29 +179,43 @@ def everything(folder):
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {
-            "privacy__bound": "clip",
-            "algorithm": "safl",
-            "privacy__watch": True,
-            "privacy__watch_noise": 8.0,
-        },
-    ],
-)
-def test_a_run_that_was_stopped_goes_on_to_the_bit_and_forgets_its_secret(
-    options, tmp_path, monkeypatch
-):
-    config, own = config_with(**PRIVATE | options), secrets.Secret(bytes(range(1, 33)))
-    monkeypatch.setattr(secrets, "fresh", lambda: own)
-    run(config, tmp_path / "whole", say=quiet)
-    folder = tmp_path / "stopped"
-    with monkeypatch.context() as patched:
+OWN = secrets.Secret(bytes(range(1, 33)))
+WATCHED = PRIVATE | {
+    "cohort__sampling": "poisson",
+    "cohort__size": 5,
+    "client__batch": 4,
+    "privacy__bound": "clip",
+    "algorithm": "safl",
+    "privacy__watch": True,
+    "privacy__watch_noise": 8.0,
+}
+
+
+def stopped_in(folder, config):
+    """Leaves a run with `OWN` that was stopped in the call that reaches round 3."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(secrets, "fresh", lambda: OWN)
         stop_after(3, patched)
         with pytest.raises(Stopped):
             run(config, folder, say=quiet)
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    """The folder of a run that was stopped; of which tests take copies."""
+    folder = tmp_path_factory.mktemp("left")
+    stopped_in(folder, config_with(**PRIVATE))
+    return folder
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_bit_and_forgets_its_secret(
+    tmp_path, monkeypatch
+):
+    config, own = config_with(**WATCHED), OWN
+    folder = tmp_path / "stopped"
+    stopped_in(folder, config)
+    monkeypatch.setattr(secrets, "fresh", lambda: own)
+    run(config, tmp_path / "whole", say=quiet)
     kept = folder / secrets.FILE
     assert kept.read_bytes() == own.reveal()
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
@@ -188,27 +229,20 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit_and_forgets_its_secret(
         assert own.reveal() not in left and own.reveal().hex().encode() not in left
 
 
-def test_a_run_whose_secret_is_gone_is_not_played_again(tmp_path, monkeypatch):
-    config = config_with(**PRIVATE)
-    with monkeypatch.context() as patched:
-        stop_after(3, patched)
-        with pytest.raises(Stopped):
-            run(config, tmp_path, say=quiet)
-    (tmp_path / secrets.FILE).unlink()
+def test_a_run_whose_secret_is_gone_is_not_played_again(tmp_path, left):
+    folder = shutil.copytree(left, tmp_path / "run")
+    (folder / secrets.FILE).unlink()
     with pytest.raises(ValueError, match="secret of the run .* gone, as after the end"):
-        run(config, tmp_path, say=quiet)
+        run(config_with(**PRIVATE), folder, say=quiet)
 
 
-def test_a_run_that_was_counted_goes_on_as_it_was_counted(tmp_path, monkeypatch):
+def test_a_run_that_was_counted_goes_on_as_it_was_counted(tmp_path, left):
     """Also where nobody knows its config any more."""
-    with monkeypatch.context() as patched:
-        stop_after(3, patched)
-        with pytest.raises(Stopped):
-            run(config_with(**PRIVATE), tmp_path, say=quiet)
-    (tmp_path / "config.json").unlink()
+    folder = shutil.copytree(left, tmp_path / "run")
+    (folder / "config.json").unlink()
     other = config_with(**PRIVATE | {"cohort__sampling": "poisson", "cohort__size": 5})
     with pytest.raises(ValueError, match="counted as this one is, got another in"):
-        run(other, tmp_path, say=quiet)
+        run(other, folder, say=quiet)
 
 
 def test_a_damaged_secret_is_refused_and_shown_nowhere(tmp_path):
@@ -233,14 +267,11 @@ def test_a_secret_is_not_written_through_a_link(tmp_path):
     assert not target.exists() and (tmp_path / secrets.FILE).stat().st_size == 32
 
 
-def test_a_secret_that_no_run_has_used_is_not_taken_over(tmp_path):
-    planted = secrets.Secret(bytes(32))
-    secrets.keep(tmp_path, planted)
-    config = config_with(**PRIVATE)
-    run(config, tmp_path, say=quiet)
-    keyed = build(config).keyed(planted)
+def test_a_secret_that_no_run_has_used_is_not_taken_over(asked):
+    folder, _ = asked
+    keyed = build(config_with(**PRIVATE)).keyed(PLANTED)
     params = keyed.compile().advance(keyed.start(), 6)[0].server.params
-    with np.load(tmp_path / "checkpoints" / "round_00000006.npz") as saved:
+    with np.load(folder / "checkpoints" / "round_00000006.npz") as saved:
         names = [name for name in saved if name.startswith("state/server/params/")]
         ends = np.concatenate([saved[name].ravel() for name in sorted(names)])
     assert len(ends) == trees.size(params)
@@ -284,10 +315,9 @@ def test_the_odometer_counts_before_rounds_are_played_and_never_back(
 
 
 def test_streamed_rounds_are_those_of_the_same_secret():
-    config = {"cohort__sampling": "poisson", "cohort__size": 5, "client__batch": 4}
     own, states = secrets.Secret(bytes(range(32))), []
     for form in ("resident", "streamed"):
-        built = build(config_with(**PRIVATE | config, compute__data=form)).keyed(own)
+        built = build(config_with(**WATCHED, compute__data=form)).keyed(own)
         states.append(built.compile().advance(built.start(), 3)[0])
     one, other = (np.asarray(trees.ravel(s.server.params)) for s in states)
     np.testing.assert_array_equal(one, other)

@@ -10,6 +10,7 @@ from tests.run.configs import config_with, rows_of
 pytestmark = pytest.mark.slow
 
 WORDS = {
+    "compute__devices": 1,
     "data__name": "sst2",
     "data__clients": 4,
     "data__length": 8,

@@ -16,12 +16,14 @@ pytestmark = pytest.mark.slow
 
 def small():
     base = config_with(rounds=6, eval_every=2, data__clients=6, cohort__size=3)
+    base.compute.devices = 1
     methods = {
         "SAFL, 20x": Method({}, {"server.rate": (0.001, 0.03)}),
         "FedAvg": Method({"algorithm": "fedavg", "server.rate": 1.0}),
         "too far": Method(
             {"algorithm": "fedopt", "server.optimizer": "sgd"},
             {"client.rate": (1e38, 3e38)},
+            whole=True,
         ),
     }
     return Comparison(base, methods, seeds=(0, 1), tuning_rounds=4, last=2)
@@ -118,21 +120,10 @@ def test_settings_go_to_every_method_and_wrong_ones_are_refused(tmp_path):
         comparison.run(one, tmp_path, only=["FedAvgg"])
 
 
-def test_a_method_may_be_tuned_in_all_rounds(tmp_path):
-    own = Comparison(
-        small().base,
-        {
-            name: Method({"algorithm": "fedavg"}, {"client.rate": (0.1,)}, whole)
-            for name, whole in (("short", False), ("whole", True))
-        },
-        seeds=(0,),
-        tuning_rounds=4,
+def test_a_method_may_be_tuned_in_all_rounds(done):
+    folder, _, _ = done
+    short, whole = (
+        int(files.read_rows(folder / name / "tuning" / "sweep.csv")[-1]["round"])
+        for name in ("safl_20x", "too_far")
     )
-    comparison.run(own, tmp_path, say=lambda line: None)
-    rounds = {
-        name: int(
-            files.read_rows(tmp_path / name / "tuning" / "sweep.csv")[-1]["round"]
-        )
-        for name in own.methods
-    }
-    assert rounds["short"] == 4 < rounds["whole"] == own.base.rounds
+    assert short == 4 < whole == small().base.rounds
