@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch.engine.cohort import Cohort, everyone
 from fl_sketch.engine.mesh import mesh_over
 from fl_sketch.engine.round import Report, State, make_round
-from fl_sketch.engine.visit import Fetch
+from fl_sketch.engine.visit import Fetch, traced
 from fl_sketch.keys import cohort_key
 from fl_sketch.protocols import Algorithm, Key, Roots
 
@@ -94,15 +94,14 @@ def run_rounds(
         cohort = sampler(cohort_key(key, state.server.round))
         return one_round(state, key, cohort, data)
 
+    play, (_, shapes) = traced(step, state)
+
     def body(number, carry):
         state, reports = carry
-        state, report = step(state)
+        state, report = play(state)
         return state, jax.tree.map(
             lambda all_rounds, one: all_rounds.at[number].set(one), reports, report
         )
 
-    reports = jax.tree.map(
-        lambda one: jnp.zeros((most, *one.shape), one.dtype),
-        jax.eval_shape(lambda: step(state)[1]),
-    )
+    reports = jax.tree.map(lambda one: jnp.zeros((most, *one.shape), one.dtype), shapes)
     return jax.lax.fori_loop(0, count, body, (state, reports))

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
 
 from fl_sketch.keys import for_batches, of_client
 from fl_sketch.protocols import (
@@ -107,15 +108,33 @@ class Visitor(NamedTuple):
                 value, kept = jax.vmap(function)(*arguments)
             return jax.tree.map(lambda leaf: _weighted_sum(weights, leaf), value), kept
 
+        slices = jax.tree.map(in_chunks, (self.weights, arguments))
+        play, (shapes, _) = traced(of_chunk, *first(slices))
+
         def visit(total, slices):
-            value, kept = of_chunk(*slices)
+            value, kept = play(*slices)
             return jax.tree.map(jnp.add, total, value), kept
 
-        slices = jax.tree.map(in_chunks, (self.weights, arguments))
-        shapes = jax.eval_shape(lambda s: of_chunk(*s)[0], first(slices))
         start = jax.tree.map(lambda z: varying_like(z, self.weights), zeros(shapes))
         total, kept = jax.lax.scan(visit, start, slices)
         return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
+
+
+def traced(function: Callable, *arguments: Any) -> tuple[Callable, Any]:
+    """Returns the same function, traced once, and the shapes of what it returns.
+
+    Asking `jax.eval_shape` and calling it afterwards would trace it twice, and what is
+    traced twice at every depth of a round takes seconds.
+
+    Args:
+      function: the function, which may use what is traced around it.
+      *arguments: the arguments that it is traced with.
+    """
+    program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    flat, tree = jaxpr_as_fun(program), jax.tree.structure(shapes)
+    return lambda *given: jax.tree.unflatten(
+        tree, flat(*jax.tree.leaves(given))
+    ), shapes
 
 
 def first(tree: Any) -> Any:

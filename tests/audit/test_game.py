@@ -214,6 +214,7 @@ def test_a_mistake_is_exposed(name):
     assert found(wrong, rounds=rounds, exchanges=exchanges) > claim
 
 
+@pytest.mark.slow
 def test_half_the_noise_is_exposed():
     assert claimed(z=2 * Z) < honest() <= claimed()
 

@@ -32,7 +32,6 @@ PRIVATE = {
     "rounds": 6,
     "eval_every": 3,
     "checkpoint_every": 2,
-    "compute__devices": 1,
 }
 SIMULATED = PRIVATE | {"privacy__randomness": "seed"}
 
