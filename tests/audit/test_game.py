@@ -89,7 +89,13 @@ HONEST = {
 }
 
 
-@pytest.mark.parametrize("name", HONEST)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * ("replaced" in name))
+        for name in HONEST
+    ],
+)
 def test_a_true_claim_is_not_exceeded_and_nearly_reached(name):
     sampling, relation, rate, z, part = HONEST[name]
     truth = claimed(2, rate, sampling, z, relation=relation)
@@ -101,6 +107,7 @@ def test_a_true_claim_is_not_exceeded_and_nearly_reached(name):
     assert part * truth < seen_in_it <= truth
 
 
+@pytest.mark.slow
 def test_noise_by_every_client_is_as_good():
     guard = mechanism.distributed(
         CLIP, noise_multiplier=2.0, denominator=CLIENTS, smallest=CLIENTS
@@ -109,6 +116,7 @@ def test_noise_by_every_client_is_as_good():
     assert 0.7 * truth < found(guard, relation="replace_one") <= truth
 
 
+@pytest.mark.slow
 def test_a_threshold_that_adapts_is_paid_for():
     guard = mechanism.adaptive(
         C, noise_multiplier=Z, denominator=CLIENTS, count_noise=1.0

@@ -9,6 +9,8 @@ from fl_sketch import files
 from fl_sketch.studies import gradient_tracking
 from tests.launching import launch
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory):
