@@ -3,22 +3,38 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: quickstart test lint format bench
+.PHONY: quickstart check fast test test-slow test-all lint format docs bench
 
 quickstart: $(VENV)/.core  ## a federated model, with and without a sketch
 	$(BIN)/python -m launch.quickstart
 
-test: $(VENV)/.test  ## all tests and doctests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+check: $(VENV)/.test  ## style, types, and the laws that take least time, at once
+	$(MAKE) --jobs 2 --output-sync lint fast
 
-lint: $(VENV)/.test  ## style, without changing anything
+fast: $(VENV)/.test
+	$(BIN)/python -m pytest -m "fast and not slow"
+
+test: $(VENV)/.test  ## the laws of all parts, and doctests
+	$(PYTEST) -m "not slow"
+
+test-slow: $(VENV)/.test  ## whole runs from end to end, which `make test` leaves out
+	$(PYTEST) -m slow
+
+test-all: test test-slow  ## all tests
+
+lint: $(VENV)/.test  ## style and types, without changing anything
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(VENV)/.test  ## mend what lint complains about, where a tool can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.docs  ## the site, in build/docs; a warning is an error
+	$(BIN)/python -m sphinx -b html -W --keep-going -q docs build/docs
 
 bench: $(VENV)/.core  ## how fast the sketches are, against a copy
 	$(BIN)/python -m launch.benchmark --suite=sketch
@@ -31,4 +47,8 @@ $(VENV)/.core: requirements.txt pyproject.toml
 
 $(VENV)/.test: $(VENV)/.core requirements-test.txt
 	$(PIP) --requirement requirements-test.txt
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.core requirements-docs.txt
+	$(PIP) --requirement requirements-docs.txt
 	touch $@

@@ -17,7 +17,7 @@ with it on whole gradients: what FetchSGD and MARINA would be uncompressed.
 """
 
 from configs import safl_claims
-from fl_sketch.experiment.comparison import Comparison, Method
+from fl_sketch.sweep.comparison import Comparison, Method
 
 # Moved until the best has a worse one on either side. MARINA's random numbers are a
 # hundred times what they were.
@@ -47,12 +47,24 @@ WARMUP = 0.1  # the share of 1-bit Adam's rounds that are Adam's
 
 
 def get_comparison(which: str = "100"):
-    """Returns the methods, unsketched FedAdam first."""
+    """Returns the methods, unsketched FedAdam first.
+
+    Args:
+      which: how many times smaller messages are than the model, a whole number.
+    """
     return of_task("cifar10", which)
 
 
 def of_task(task: str, which: str) -> Comparison:
-    """Returns the methods on one of the tasks of `safl_claims`."""
+    """Returns the methods on a task, unsketched FedAdam first.
+
+    Args:
+      task: one of `safl_claims.TASKS`.
+      which: how many times smaller messages are than the model, a whole number.
+
+    Raises:
+      ValueError: in one line, for anything but a whole number from 1 on.
+    """
     if not which.isdigit() or int(which) < 1:
         msg = f"Expected a compression after the colon, 100 say, got {which}."
         raise ValueError(msg)

@@ -13,8 +13,8 @@ credit for sampling clients, so that what accounting changes can be seen.
 """
 
 from configs import das_fashion_mnist, das_features
-from fl_sketch.experiment.comparison import Comparison, Method
 from fl_sketch.privacy import accounting, literature
+from fl_sketch.sweep.comparison import Comparison, Method
 
 DATA = {"fashion_mnist": das_fashion_mnist, "features": das_features}
 RATES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
@@ -24,7 +24,14 @@ EPSILONS = (5.0, 1.5)
 
 
 def get_comparison(which: str = "fashion_mnist,100"):
-    """Returns both bounds at both privacy levels, and no privacy."""
+    """Returns both bounds at both privacy levels, no privacy, and other noises.
+
+    Args:
+      which: the data and the rounds, as in "features,100"; then may stand ",few".
+
+    Raises:
+      ValueError: in one line, for any other text.
+    """
     data, rounds, few, *rest = *which.split(","), "", ""
     if data not in DATA or not rounds.isdigit() or few not in ("", "few") or any(rest):
         allowed = f"{'|'.join(DATA)},ROUNDS[,few]"
@@ -64,7 +71,12 @@ def get_comparison(which: str = "fashion_mnist,100"):
 
 
 def noises(base, epsilon: float) -> tuple[float, float]:
-    """Returns z by the paper's formula, and z without credit for sampling clients."""
+    """Returns z by the paper's formula, and z without credit for sampling clients.
+
+    Args:
+      base: the config, for its rounds, its clients and its cohort.
+      epsilon: the epsilon that is promised, at delta 1e-5.
+    """
     n, r = base.data.clients, base.cohort.size
     plan = accounting.Plan(base.rounds, r, n)
     theirs = literature.das_noise_multiplier(plan, epsilon=epsilon, delta=1e-5)

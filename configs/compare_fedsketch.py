@@ -19,7 +19,7 @@ import itertools
 import re
 
 from configs import default
-from fl_sketch.experiment.comparison import Comparison, Method
+from fl_sketch.sweep.comparison import Comparison, Method
 
 PARTITIONS, TAUS, SIZES = ("iid", "classes"), ("1", "2", "5"), ("20x40", "50x100")
 RATE = {"client.rate": (0.03, 0.1, 0.3)}
@@ -33,7 +33,15 @@ GAINS = {"20x40": (0.01, 0.03), "50x100": (0.03, 0.1)}
 
 
 def get_comparison(which: str = ""):
-    """Returns all cells of the figures, or those that have all parts named."""
+    """Returns all cells of the figures, or those that have all parts named.
+
+    Args:
+      which: parts with commas between them: iid or classes, tau, rows x columns. Empty:
+        all.
+
+    Raises:
+      ValueError: in one line, for a part of another kind.
+    """
     wanted = which.split(",") if which else []
     sizes = [part for part in wanted if re.fullmatch("[1-9][0-9]*x[1-9][0-9]*", part)]
     for part in wanted:
@@ -48,7 +56,7 @@ def get_comparison(which: str = ""):
 
 
 def base():
-    """Returns what all methods have in common."""
+    """Returns the config that all methods have in common."""
     config = default.get_config()
     config.rounds = 200
     config.eval_every = 20
@@ -64,7 +72,13 @@ def base():
 
 
 def cell(partition: str, tau: str, size: str):
-    """Returns the methods of one setting; those without a sketch serve both sizes."""
+    """Returns the methods of one setting; those without a sketch serve both sizes.
+
+    Args:
+      partition: one of `PARTITIONS`.
+      tau: the number of local steps, one of `TAUS`.
+      size: the rows and columns of the sketch, as in "20x40".
+    """
     keys = {"data.partition": partition, "client.steps": int(tau)}
     rows, cols = (int(number) for number in size.split("x"))
     sketch = keys | {"sketch.rows": rows, "sketch.numbers": rows * cols}

@@ -11,7 +11,7 @@ delta 1e-5. The first method of each level sends everything. What other work rea
 """
 
 from configs import default
-from fl_sketch.experiment.comparison import Comparison, Method
+from fl_sketch.sweep.comparison import Comparison, Method
 
 COMPRESSIONS = (3.0, 10.0, 30.0, 100.0)
 EPSILONS = (2.0, 8.0)
@@ -37,7 +37,7 @@ def _plain(epsilon: float):
 
 
 def base():
-    """Returns what all methods have in common."""
+    """Returns the config that all methods have in common."""
     config = default.get_config()
     config.rounds = 100
     config.eval_every = 10

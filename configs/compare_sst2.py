@@ -11,5 +11,5 @@ from configs import compare_cifar10
 
 
 def get_comparison(which: str = "100"):
-    """Returns the methods, unsketched FedAdam first."""
+    """Returns the methods, unsketched FedAdam first; `which` is their compression."""
     return compare_cifar10.of_task("sst2", which)

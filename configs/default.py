@@ -1,7 +1,7 @@
 """Every legal key of a config, with its default.
 
 Command: python -m launch.train --config=configs/default.py --workdir=/tmp/safl_digits
-Expect: test accuracy 0.983 (seed 0), as the README shows it, in seconds.
+Expect: test accuracy 0.983 (seed 0), as docs/running.md shows it, in seconds.
 
 A config file starts from `get_config()` here and changes what it needs; a key that
 does not stand here is refused, in a file and on the command line alike.

@@ -10,7 +10,7 @@ from configs import default
 
 
 def get_config():
-    """Returns the config."""
+    """Returns the config: the defaults, but for what stands here."""
     config = default.get_config()
     config.algorithm = "fedavg"
     config.rounds = 1000

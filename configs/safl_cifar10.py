@@ -9,7 +9,7 @@ from configs import default
 
 
 def get_config():
-    """Returns the config."""
+    """Returns the config: the defaults, but for what stands here."""
     config = default.get_config()
     config.rounds = 200
     config.eval_every = 20

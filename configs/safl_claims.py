@@ -20,7 +20,7 @@ the least, and fine-tunes BERT; here batches are smaller, and all starts from no
 """
 
 from configs import default
-from fl_sketch.experiment.comparison import Comparison, Method
+from fl_sketch.sweep.comparison import Comparison, Method
 
 TASKS = {
     "cifar10": {
@@ -65,7 +65,14 @@ CLAIMS = {
 
 
 def get_config(which: str = "cifar10,100x"):
-    """Returns the config of a task and a claim."""
+    """Returns the config of a task and a claim.
+
+    Args:
+      which: one of `TASKS` and one of `CLAIMS`, with a comma between them.
+
+    Raises:
+      ValueError: in one line, for any other text.
+    """
     task, _, claim = which.partition(",")
     if task not in TASKS or claim not in CLAIMS:
         allowed = f"{'|'.join(TASKS)},{'|'.join(CLAIMS)}"
@@ -88,7 +95,14 @@ def get_config(which: str = "cifar10,100x"):
 
 
 def get_comparison(which: str = "cifar10"):
-    """Returns all claims on a task, each with its own server rate."""
+    """Returns all claims on a task, each tuned over server rates of its own.
+
+    Args:
+      which: one of `TASKS`.
+
+    Raises:
+      ValueError: in one line, for any other text.
+    """
     if which not in TASKS:
         msg = f"Expected configs/safl_claims.py:{'|'.join(TASKS)}, got {which}."
         raise ValueError(msg)

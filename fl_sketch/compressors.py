@@ -1,7 +1,7 @@
 """Compressors: short messages that are not linear in the update, with exact bits.
 
 A message is a few arrays, and `fields(d)` says how many bits each of their numbers
-takes on the wire: values are float32, an index among d takes ceil(log2 d) bits, and
+takes on the wire. Values are float32, an index among d takes ceil(log2 d) bits, and
 scales and seeds are counted. `wire.encode` makes the bytes.
 
 >>> import jax, jax.numpy as jnp
@@ -29,7 +29,10 @@ from fl_sketch.sketch.hashing import sample_without_replacement
 def top_k(k: int) -> Compressor:
     """Keeps the k numbers of largest magnitude: k values and k indices.
 
-    A contraction: |x - x_hat|^2 <= (1 - k/d) |x|^2. Biased. NaN counts as largest.
+    A contraction: `|x - x_hat|^2 <= (1 - k/d) |x|^2`. Biased. NaN counts as largest.
+
+    Args:
+      k: the number of numbers that are kept, at most d.
     """
     validate.at_least_one(k=k)
 
@@ -48,9 +51,13 @@ def top_k(k: int) -> Compressor:
 def random_k(k: int, *, unbiased: bool = True) -> Compressor:
     """Keeps k random numbers, without replacement: k values and a 64-bit seed.
 
-    The receiver draws the same indices from the seed. With `unbiased`, values are
-    multiplied by d/k: E x_hat = x and E|x_hat - x|^2 = (d/k - 1) |x|^2. Without, it
-    is a contraction, as error feedback wants it.
+    The receiver draws the same indices from the seed.
+
+    Args:
+      k: the number of numbers that are kept, at most d.
+      unbiased: whether values are multiplied by d/k: then E x_hat = x and
+        `E|x_hat - x|^2 = (d/k - 1) |x|^2`. Without, it is a contraction, as error
+        feedback wants it.
     """
     validate.at_least_one(k=k)
 
@@ -99,9 +106,9 @@ def sign() -> Compressor:
 
 
 def scaled_sign() -> Compressor:
-    """Sends the signs and the mean magnitude: x_hat = mean|x| sign(x) (EF-signSGD).
+    """Sends the signs and the mean magnitude: `x_hat = mean|x| sign(x)` (EF-signSGD).
 
-    A contraction: |x - x_hat|^2 = (1 - |x|_1^2 / (d |x|_2^2)) |x|^2.
+    A contraction: `|x - x_hat|^2 = (1 - |x|_1^2 / (d |x|_2^2)) |x|^2`.
     """
 
     def compress(key, x):
@@ -119,12 +126,15 @@ def scaled_sign() -> Compressor:
 
 
 def qsgd(levels: int) -> Compressor:
-    """Rounds |x_i| / |x|_2 at random to a multiple of 1/levels: unbiased.
+    """Rounds `|x_i| / |x|_2` at random to a multiple of 1/levels: unbiased.
 
     A number takes a sign bit and ceil(log2(levels + 1)) bits for its level; the norm
     takes 32. (The paper's Elias code is shorter on average and has no fixed length.)
-    E|x_hat - x|^2 <= min(d/levels^2, sqrt(d)/levels) |x|^2, which may be more than
-    |x|^2: with error feedback take `nearest`.
+    `E|x_hat - x|^2 <= min(d/levels^2, sqrt(d)/levels) |x|^2`, which may be more than
+    `|x|^2`: with error feedback take `nearest`.
+
+    Args:
+      levels: the number s of levels above zero.
 
     Reference: Alistarh et al. (2017), section 3.1.
     """
@@ -137,18 +147,24 @@ def qsgd(levels: int) -> Compressor:
 
 
 def nearest(levels: int) -> Compressor:
-    """Rounds |x_i| / max|x| to the nearest multiple of 1/levels.
+    """Rounds `|x_i| / max|x|` to the nearest multiple of 1/levels.
 
     The bits are those of `qsgd`. A contraction: no number changes by more than itself,
-    nor by more than max|x| / (2 levels).
+    nor by more than `max|x| / (2 levels)`.
+
+    Args:
+      levels: the number of levels above zero.
     """
 
     def level(key, x, scale):
         del key
         return jnp.round(jnp.abs(x) / scale * levels)
 
-    made = _rounded(levels, lambda x: jnp.max(jnp.abs(x)), level)
-    return made._replace(contraction=True)
+    def largest(x):
+        # XLA's maximum of long or of many vectors, on CPUs, skips what is NaN.
+        return jnp.where(jnp.isnan(x).any(), jnp.nan, jnp.max(jnp.abs(x)))
+
+    return _rounded(levels, largest, level)._replace(contraction=True)
 
 
 def _rounded(levels: int, scale_of, level_of) -> Compressor:
@@ -179,9 +195,18 @@ def _rounded(levels: int, scale_of, level_of) -> Compressor:
 def then(*stages: Compressor) -> Compressor:
     """Returns the compressor that compresses the values of each stage by the next.
 
+    It is unbiased if all stages are, and a contraction if all are.
+
     >>> cocktail = then(random_k(48, unbiased=False), top_k(24), nearest(7))
     >>> cocktail.bits(64)  # 24 codes of 4 bits, a scale, 24 indices of 6, a seed
     336
+
+    Args:
+      *stages: compressors, the first of the update; all but the last send float values.
+
+    Raises:
+      ValueError: without a stage, and when used, for a stage before the last that sends
+        no float values.
     """
     if not stages:
         msg = "Expected at least one compressor, got then()."
@@ -223,7 +248,15 @@ def _then(first: Compressor, second: Compressor) -> Compressor:
 
 
 def require_contraction(who: str, compressor: Compressor) -> None:
-    """Raises unless what a compressor leaves out is shorter than what it was given."""
+    """Raises unless what `compressor` leaves out is shorter than what it was given.
+
+    Args:
+      who: the algorithm that needs it, for the complaint.
+      compressor: the compressor to be used with a memory of errors.
+
+    Raises:
+      ValueError: for one that is not marked as a contraction.
+    """
     if not compressor.contraction:
         msg = (
             f"Expected a contraction for {who}, made of top_k, random_k(unbiased=False)"

@@ -9,8 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 
+def user_cache() -> pathlib.Path:
+    """Returns fl_sketch in XDG_CACHE_HOME, or in ~/.cache; it need not exist."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return pathlib.Path(cache).expanduser() / "fl_sketch"
+
+
 def writable_folder(path: str | os.PathLike, name: str = "workdir") -> pathlib.Path:
-    """Returns a folder, made where it is missing.
+    """Returns a folder, made with its parents where it is missing, for files to come.
+
+    Args:
+      path: path of the folder.
+      name: the option by which the user named it, for the complaint.
 
     Raises:
       ValueError: in one line, unless files can be written there.
@@ -30,7 +40,11 @@ def writable_folder(path: str | os.PathLike, name: str = "workdir") -> pathlib.P
 
 
 def writable_file(path: str | os.PathLike, name: str = "out") -> pathlib.Path:
-    """Returns a path for a file.
+    """Returns a path at which a file can be written; nothing is written yet.
+
+    Args:
+      path: path of the file, which may exist.
+      name: the option by which the user named it, for the complaint.
 
     Raises:
       ValueError: in one line, unless its folder is there and can be written.
@@ -57,19 +71,23 @@ def replacing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-    """Writes a text."""
+    """Writes `text` to the file `path`, in one step as all writers here do."""
     with replacing(path) as partial:
         partial.write_text(text)
 
 
 def read_rows(path: str | os.PathLike) -> list[dict[str, str]]:
-    """Returns the rows of a csv file, as strings."""
+    """Returns the rows of the csv file `path`: dictionaries of strings by column."""
     with open(path, newline="") as file:
         return list(csv.DictReader(file))
 
 
 def write_rows(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes rows as csv, under all names that any of them has."""
+    """Writes `rows` as csv to the file `path`, under all names that any of them has.
+
+    Columns come in the order in which names first appear; a name that a row lacks is
+    an empty cell.
+    """
     names = list(dict.fromkeys(name for row in rows for name in row))
     with replacing(path) as partial, open(partial, "w", newline="") as file:
         writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
@@ -78,6 +96,11 @@ def write_rows(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> No
 
 
 def write_figure(path: str | os.PathLike, figure: Any) -> None:
-    """Writes a figure of matplotlib as a png, the same bytes for the same picture."""
+    """Writes a figure of matplotlib as a png, the same bytes for the same picture.
+
+    Args:
+      path: path of the png file.
+      figure: a `matplotlib.figure.Figure`.
+    """
     with replacing(path) as partial:
         figure.savefig(partial, dpi=110, format="png", metadata={"Software": None})

@@ -40,12 +40,12 @@ class Purpose(enum.IntEnum):
 
 
 def roots_of(key: Key | Roots) -> Roots:
-    """Returns the roots of a run; one key alone is both, and protects nobody."""
+    """Returns the roots of a run; one `key` alone is both, and protects nobody."""
     return key if isinstance(key, Roots) else Roots(key, key)
 
 
 def apart(key: Key, purpose: Purpose) -> Key:
-    """Returns a key for a purpose of its own, made of another key."""
+    """Returns a key made of `key` for a `purpose` of its own."""
     return jax.random.fold_in(key, purpose)
 
 
@@ -53,38 +53,73 @@ def for_purpose(key: Key, round_number, purpose: Purpose) -> Key:
     """Returns the key of a round for a purpose.
 
     Rounds are counted without the number that first weights have.
+
+    Args:
+      key: a root of the run.
+      round_number: the number of the round, from zero; may be traced.
+      purpose: the use of the key: two purposes have unrelated keys.
     """
     number = round_number + (round_number >= Purpose.INITIAL)
     return apart(jax.random.fold_in(key, number), purpose)
 
 
-def round_keys(key: Key | Roots, round_number, client) -> Keys:
-    """Returns the keys of one client in one round."""
+def of_round(key: Key | Roots, round_number) -> Keys:
+    """Returns the keys of a round; from its `own` those of clients are made.
+
+    Args:
+      key: the roots of the run, or the one key that is both.
+      round_number: the number of the round, from zero; may be traced.
+    """
     public, secret = roots_of(key)
-    own = for_purpose(secret, round_number, Purpose.OWN)
     return Keys(
         shared=for_purpose(public, round_number, Purpose.SHARED),
-        own=jax.random.fold_in(own, client),
+        own=for_purpose(secret, round_number, Purpose.OWN),
         server=for_purpose(secret, round_number, Purpose.SERVER),
     )
 
 
+def of_client(keys: Keys, client) -> Keys:
+    """Returns the `keys` of a round as one client has them; only `own` depends on it.
+
+    The number of the `client` may be traced.
+    """
+    return keys._replace(own=jax.random.fold_in(keys.own, client))
+
+
+def round_keys(key: Key | Roots, round_number, client) -> Keys:
+    """Returns the keys of one client in one round.
+
+    The arguments `key`, `round_number` and `client` are those of the two above.
+    """
+    return of_client(of_round(key, round_number), client)
+
+
+def for_batches(keys: Keys) -> Key:
+    """Returns the key by which the client that has `keys` draws its batches."""
+    return apart(keys.own, Purpose.BATCHES)
+
+
 def batch_key(key: Key | Roots, round_number, client) -> Key:
-    """Returns the key by which a client's batches of a round are drawn."""
-    own = round_keys(key, round_number, client).own
-    return apart(own, Purpose.BATCHES)
+    """Returns the key by which a client's batches of a round are drawn.
+
+    The arguments `key`, `round_number` and `client` are those of `round_keys`.
+    """
+    return for_batches(round_keys(key, round_number, client))
 
 
 def cohort_key(key: Key | Roots, round_number) -> Key:
-    """Returns the key by which the clients of a round are drawn."""
+    """Returns the key by which the clients of a round are drawn, of the secret root.
+
+    The arguments `key` and `round_number` are those of `round_keys`.
+    """
     return for_purpose(roots_of(key).secret, round_number, Purpose.COHORT)
 
 
 def sketch_keys(key: Key | Roots, rounds: int) -> Key:
-    """Returns the shared key of each of the first rounds, an array of keys.
+    """Returns the shared key of each of the first `rounds`, an array of keys.
 
-    It is all that a client is told of a run's randomness: the server sends it with the
-    round's mean. No other key follows from it.
+    It is all that a client is told of the randomness of a run with this `key`: the
+    server sends it with the round's mean. No other key follows from it.
     """
     public = roots_of(key).public
     return jax.vmap(lambda number: for_purpose(public, number, Purpose.SHARED))(

@@ -29,7 +29,7 @@ def stepwise(loss: Loss, keys: Keys) -> Stepwise:
 
     Args:
       loss: the loss of one batch.
-      keys: the client's, of the round.
+      keys: the client's keys of the round.
 
     Raises:
       TypeError: in one line, for what is no loss, as soon as it is traced.
@@ -73,10 +73,12 @@ def sgd_steps(
 ) -> Local:
     """One optimizer step on each batch, starting from the server's parameters.
 
+    The update is x_0 - x_K; the diagnostic "loss" is that of the first batch at x_0.
+
     Args:
       loss: the loss of one batch.
       tx: the client's optimizer; its state is made anew every round.
-      proximal: mu of FedProx, which adds mu/2 |x - x_0|^2 to the loss.
+      proximal: the weight mu of FedProx, which adds `mu/2 |x - x_0|^2` to the loss.
     """
 
     def run(server, state, batches, keys):
@@ -94,10 +96,12 @@ def full_gradient_steps(
 ) -> Local:
     """Several steps on one batch, the first: the client's whole data, say.
 
+    The update and the diagnostics are as in `sgd_steps`.
+
     Args:
       loss: the loss of one batch.
       tx: the client's optimizer; its state is made anew every round.
-      steps: how many steps.
+      steps: the number of steps.
     """
     validate.at_least_one(steps=steps)
 
@@ -115,7 +119,7 @@ def full_gradient_steps(
 
 
 def one_gradient(loss: Loss) -> Local:
-    """The gradient on the first batch, as it is."""
+    """The gradient of `loss` on the first batch as it is, no difference of models."""
 
     def run(server, state, batches, keys):
         batch = jax.tree.map(lambda b: b[0], batches)
@@ -132,7 +136,8 @@ def gradient_pair(loss: Loss, previous: Callable[[Server], Tree]) -> Local:
 
     Args:
       loss: the loss of one batch.
-      previous: the model of the last round, from what clients fetch with this one.
+      previous: `(server) -> params`, the model of the last round, from what clients
+        fetch with this one.
     """
 
     def run(server, state, batches, keys):
@@ -153,16 +158,16 @@ def tracked_steps(
     FedSKETCHGATE, Algorithm 6: after the round, c -= gain (Phi - Phi_own), where Phi
     is the estimate all received and Phi_own what the client's own message stood for.
 
-    Variates carry over what plain local steps lose at the next round's start: they grow
+    Variates carry over what plain local steps lose at the next round's start. They grow
     without end where a client's loss is more curved than 2/eta (with more than one
-    step), and where Phi_own is an estimate whose error, relative to what it estimates,
-    is above 1/(gain eta tau).
+    step). They also do so where Phi_own is an estimate whose error, relative to what it
+    estimates, is above 1/(gain eta tau).
 
     Args:
       loss: the loss of one batch.
       rate: the step size eta.
-      gain: 1/(eta tau) undoes the factor in the update exactly; the paper prints
-        1/tau.
+      gain: the factor of the variates' moves: 1/(eta tau) undoes the factor in the
+        update exactly; the paper prints 1/tau.
     """
 
     def run(server, variate, batches, keys):
@@ -189,7 +194,7 @@ def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike, steps: int) -> L
     Args:
       loss: the loss of one batch.
       rate: the step size eta.
-      steps: K, how many batches there are.
+      steps: the number K of batches.
     """
 
     def run(server, variate, batches, keys):
@@ -213,8 +218,8 @@ def measuring(
     """Adds to the diagnostics what a client measures of the model that it was given.
 
     Args:
-      inner: the work.
-      measure: a function of parameters and one batch, the first.
+      inner: the local work.
+      measure: `(params, batch) -> {name: scalar}`, called with the first batch.
     """
 
     def run(server, state, batches, keys):

@@ -23,10 +23,11 @@ class Sketch(NamedTuple):
     """A random linear map R from updates to messages with E[R^T R] = I.
 
     Formal guarantees, tested for every operator in `tests/laws`:
-      - `apply` and `transpose` are linear and adjoint to each other for one key;
-      - `transpose(key, apply(key, x), x)` has mean `x` over keys;
-      - arithmetic is float32 whatever the float type of the update;
-      - a NaN in the update reaches the message, and from there the estimate.
+
+    - `apply` and `transpose` are linear and adjoint to each other for one key;
+    - `transpose(key, apply(key, x), x)` has mean `x` over keys;
+    - arithmetic is float32 whatever the float type of the update;
+    - a NaN in the update reaches the message, and from there the estimate.
 
     Attributes:
       apply: `(key, update) -> message`, that is R x.
@@ -53,10 +54,13 @@ class Sketch(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One array of a message as it travels: `count` numbers of `bits` bits.
+    """One array of a message as it travels, an entry of a wire format.
 
-    `kind` says how a number is stored: "float" is IEEE float32 and takes 32 bits,
-    "uint" is an unsigned integer below 2**bits.
+    Attributes:
+      count: the number of numbers in the array.
+      bits: the bits of each number, 32 for a float.
+      kind: the way a number is stored: "float" is IEEE float32, "uint" an unsigned
+        integer below `2**bits`.
     """
 
     count: int
@@ -74,7 +78,7 @@ class Compressor(NamedTuple):
       fields: `(d) -> tuple[Field, ...]`, the exact wire format. When the first
         field is of kind "float", its numbers may be compressed further by `then`.
       unbiased: whether E x_hat = x.
-      contraction: whether E|x - x_hat|^2 < |x|^2 for all x, as memories of errors
+      contraction: whether `E|x - x_hat|^2 < |x|^2` for all x, as memories of errors
         need it.
     """
 
@@ -86,7 +90,7 @@ class Compressor(NamedTuple):
     contraction: bool = False
 
     def bits(self, d: int) -> int:
-        """Returns the exact number of bits on the wire for a vector of length d."""
+        """Returns the exact number of bits on the wire for a vector of length `d`."""
         return sum(field.count * field.bits for field in self.fields(d))
 
 
@@ -95,44 +99,74 @@ class Roots(NamedTuple):
 
     In a run that protects nobody both are the same key. Where somebody is protected
     nothing that protects may follow from what clients are told.
+
+    Attributes:
+      public: the root of initial weights, and of what all share: hashes, coins.
+      secret: the root of cohorts, batches, dither and noise.
     """
 
-    public: Key  # initial weights, and what all share in a round: hashes, coins
-    secret: Key  # cohorts, batches, dither, noise
+    public: Key
+    secret: Key
 
 
 class Keys(NamedTuple):
-    """The randomness of one client in one round, by who knows it."""
+    """The randomness of one client in one round, by who knows it.
 
-    shared: Key  # by all clients and the server: hashes, coins
-    own: Key  # by this client alone: batches, dither, its share of noise
-    server: Key  # by the server alone: noise
+    Attributes:
+      shared: the key that all clients and the server know: for hashes, coins.
+      own: the key of this client alone: for batches, dither, its share of noise.
+      server: the key of the server alone: for noise.
+    """
+
+    shared: Key
+    own: Key
+    server: Key
 
 
 class Server(NamedTuple):
-    """Everything the server knows, and what clients see of it."""
+    """Everything the server knows, and what clients see of it.
+
+    Attributes:
+      params: the model.
+      opt: state of the server's optimizer.
+      memory: the channel's memory at the server.
+      round: the number of the round to come, from zero, int32 [].
+      guard: the mechanism's state, a threshold that adapts, say.
+      down: state of the downlink's transformation, which stays at the server.
+    """
 
     params: Tree
-    opt: Any  # state of the server's optimizer
-    memory: Any  # the channel's memory at the server
-    round: jax.Array  # shape=(), int32
-    guard: Any = ()  # the mechanism's state, a threshold that adapts, say
-    down: Any = ()  # state of the downlink's transformation, which stays at the server
+    opt: Any
+    memory: Any
+    round: jax.Array
+    guard: Any = ()
+    down: Any = ()
 
 
 class Work(NamedTuple):
-    """What one client's local steps made."""
+    """What one client's local steps made.
 
-    update: Tree  # x_0 - x_K, a pseudo-gradient; or what the channel asks for
-    state: Any  # the client's, to be kept till it is drawn again
-    diagnostics: dict[str, jax.Array]  # for the simulator's eyes; never fed back
+    Attributes:
+      update: `x_0 - x_K`, a pseudo-gradient; or what the channel asks for.
+      state: the client's state, to be kept till it is drawn again.
+      diagnostics: scalars by name, for the simulator's eyes; never fed back.
+    """
+
+    update: Tree
+    state: Any
+    diagnostics: dict[str, jax.Array]
 
 
 class Delivery(NamedTuple):
-    """What came of one round's messages."""
+    """What came of one round's messages, as one client has it in the end.
 
-    estimate: Any  # of the mean update; the same everywhere
-    own: Any  # what this client's own message stood for, as it was counted
+    Attributes:
+      estimate: the estimate of the mean update, the same everywhere.
+      own: what this client's own message stood for, as it was counted.
+    """
+
+    estimate: Any
+    own: Any
 
 
 def _nothing(params: Tree) -> Any:
@@ -161,16 +195,20 @@ class Local(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a channel remembers from round to round, and where."""
+    """What a channel remembers from round to round, and where.
 
-    client: Any = ()  # one for each client
+    The engine keeps one `client` for each of them; `server` is the server's.
+    """
+
+    client: Any = ()
     server: Any = ()
 
 
 class Linear(NamedTuple):
     """A message that is a linear map of something, the same map for all clients.
 
-    The map of a sum is the sum of the messages, so a simulator may make it once.
+    The map of a sum is the sum of the messages, so a simulator may make it once: `map`
+    is applied to the sum over clients of what each has in `of`.
     """
 
     map: Callable[[Any], Message]
@@ -178,17 +216,25 @@ class Linear(NamedTuple):
 
 
 class Coded(NamedTuple):
-    """A message that is shorter on the wire than its numbers are as floats."""
+    """A message that is shorter on the wire than its numbers are as floats.
 
-    value: Message  # what it stands for, of which the mean is taken
-    bits: jax.typing.ArrayLike  # on the wire, exactly
+    Attributes:
+      value: the message as its receiver has it, of which the mean is taken.
+      bits: the length on the wire, exactly; may be traced.
+    """
+
+    value: Message
+    bits: int | jax.Array
 
 
 class Told(NamedTuple):
-    """What the server says to all clients between two exchanges."""
+    """What the server says to all clients between two exchanges.
+
+    They hear `value`, whose wire format is `fields`.
+    """
 
     value: Any
-    fields: tuple[Field, ...]  # its wire format
+    fields: tuple[Field, ...]
 
 
 class Round(NamedTuple):
@@ -200,8 +246,8 @@ class Round(NamedTuple):
         before noise. Memories must follow this, or they remember what never arrived.
       denominator: the number by which the mean divides the sum, for memories of the
         server that are sums over all clients.
-      present: how many messages the sum has; with a mechanism, which hides that, how
-        many are expected.
+      present: the number of messages in the sum; with a mechanism, which hides it,
+        the number that is expected.
       population: the weight of all clients, in this round or not: their number, where
         all count alike.
     """
@@ -225,11 +271,11 @@ class Channel(NamedTuple):
     """How updates become an estimate of their mean.
 
     Attributes:
-      talk: `(update, memory, keys, round) -> Talk`, a client's part of a round: it
+      talk: `(update, memory, keys, round) -> Talk`, a client's part of a round. It
         yields its message, an array or a tree of arrays, `Linear` or `Coded`, and is
-        sent the mean of all clients' messages; it yields what the server is to say
-        then, `Told`, and is sent that; and it returns `(Delivery, Memory)`. What it
-        yields it yields from plain Python, not from inside a traced branch or loop.
+        sent the mean of all clients' messages. It yields what the server is to say
+        then, `Told`, and is sent that. It returns `(Delivery, Memory)`. What it yields
+        it yields from plain Python, not from inside a traced branch or loop.
       init: `(params) -> Memory` before the first round.
     """
 
@@ -253,48 +299,62 @@ class Downlink(NamedTuple):
 
 
 class Bounded(NamedTuple):
-    """One client's share of a guarded sum."""
+    """One client's share of a guarded sum.
 
-    summand: Any  # the message, and what else the mechanism adds up
-    rejected: jax.Array  # shape=(), 1.0 if the message was not finite, else 0.0
+    Attributes:
+      summand: the message after its bound, and what else the mechanism adds up.
+      rejected: 1.0 if the message was not finite, else 0.0; float32 []. Without a
+        mechanism (), since nobody looks.
+    """
+
+    summand: Any
+    rejected: Any
 
 
 class Release(NamedTuple):
-    """What all may see of a guarded sum."""
+    """What all may see of a guarded sum.
+
+    Attributes:
+      mean: the sum with its noise, over the mechanism's denominator.
+      state: the mechanism's state for the next round.
+      facts: scalars by name for the simulator's eyes; added up over exchanges.
+      released: scalars by name that go out beside the mean, paid for by the same noise.
+    """
 
     mean: Message
-    state: Any  # of the mechanism, for the next round
-    facts: dict[str, jax.Array]  # for the simulator's eyes; added up over exchanges
-    released: dict[str, jax.Array] = {}  # beside the mean, paid for by the same noise
+    state: Any
+    facts: dict[str, jax.Array]
+    released: dict[str, jax.Array] = {}
 
 
 class Mechanism(NamedTuple):
     """What stands between the clients' messages and their mean.
 
-    The engine asks it in every exchange, numbered from zero within a round, and adds
-    up summands of those who take part, all alike: weights and the cohort's own
-    denominator are not used, since a bound on what one client contributes allows
-    neither.
+    The engine asks it in every exchange, numbered from zero within a round, and adds up
+    summands of those who take part, all alike. Weights and the cohort's own denominator
+    are not used, since a bound on what one client contributes allows neither.
 
     Attributes:
       init: `() -> state` before the first round.
-      left: `(state, message) -> Bounded`, what the bound leaves of it, before noise.
+      bounded: `(state, message) -> Bounded`, what the bound leaves of it, before noise.
       bound: `(state, exchange, message, keys) -> Bounded`, by one client.
       release: `(state, exchange, total, keys) -> Release`, once, for all; of the keys
         only `shared` and `server` are those of anyone.
-      noise_multiplier: z, as `privacy.accounting` wants it.
-      denominator: r, fixed, by which sums are divided.
+      noise_multiplier: the noise z on a sum over C, as `privacy.accounting` wants it.
+      denominator: the fixed number r by which sums are divided.
       smallest: the least number of participants with which the promise holds; with
         fewer nothing is released.
       watched: names of the diagnostics that a client adds to its first message, which
         `bound` then gets as (message, {name: number}), and `release` the sum of.
       bits: the number of bits that a client sends in a round beside its messages.
-      beside: how many numbers get noise in a round beside those of the messages.
-      drawn: how many numbers of noise an exchange draws; 0: as many as a message has.
+      beside: the number of numbers that get noise in a round beside those of the
+        messages.
+      drawn: the number of numbers of noise that an exchange draws; 0: as many as a
+        message has.
     """
 
     init: Callable[[], Any]
-    left: Callable[[Any, Message], Bounded]
+    bounded: Callable[[Any, Message], Bounded]
     bound: Callable[[Any, int, Message, Keys], Bounded]
     release: Callable[[Any, int, Any, Keys], Release]
     noise_multiplier: float
@@ -306,7 +366,11 @@ class Mechanism(NamedTuple):
     drawn: int = 0
 
     def told(self, exchange: int, message: Message, diagnostics: dict) -> Any:
-        """Returns a client's message with the numbers that it adds to the first."""
+        """Returns a client's message with the numbers that it adds to the first.
+
+        In every `exchange` but the first, and where nothing is watched, that is the
+        `message` alone; else (message, the watched ones of its `diagnostics` by name).
+        """
         if exchange or not self.watched:
             return message
         return message, {name: diagnostics[name] for name in self.watched}
@@ -316,11 +380,11 @@ class Algorithm(NamedTuple):
     """Local work > channel > server, which is an optax chain on the estimate.
 
     Attributes:
-      local: what clients compute.
-      uplink: how their updates become an estimate of the mean.
+      local: the work of the clients.
+      uplink: the channel by which their updates become an estimate of the mean.
       server: an optax.GradientTransformationExtraArgs; gets key=keys.server.
-      mechanism: guards the mean of every exchange.
-      downlink: what the estimate goes through before the server's step.
+      mechanism: a guard of the mean of every exchange; None: no privacy.
+      downlink: the way of the estimate before the server's step; None: as it is.
     """
 
     local: Local

@@ -53,8 +53,24 @@ class Turn(NamedTuple):
     sent: Any = None
     delivery: Delivery | None = None
     memory: Memory | None = None
-    bits_up: jax.typing.ArrayLike = 0
+    bits_up: int | jax.Array = 0
     bits_told: int = 0
+
+
+class Ended(NamedTuple):
+    """What is known of a talk that is over, with the fields of `Turn`.
+
+    Attributes:
+      delivery: the delivery that it returned.
+      memory: the memory that it returned.
+      bits_up: the length on the wire of the messages that were answered.
+      bits_told: the length of what the server said in between.
+    """
+
+    delivery: Delivery
+    memory: Memory
+    bits_up: int | jax.Array
+    bits_told: int
 
 
 def play(
@@ -67,10 +83,10 @@ def play(
     """Plays a talk up to the first message whose mean is not known.
 
     Args:
-      channel: whose talk it is.
+      channel: the channel of the talk.
       arguments: the arguments of the talk.
       means: the means of the first exchanges, in order.
-      told: what clients hear where the server says something.
+      told: the words of the server as clients hear them, `(told) -> value`.
 
     Raises:
       TypeError, ValueError: for a talk that no network can hold, naming it.
@@ -114,21 +130,26 @@ def play(
         raise TypeError(msg) from None
 
 
-def ended(channel: Channel, turn: Turn) -> Turn:
-    """Returns the turn of a talk that is over.
+def ended(channel: Channel, turn: Turn) -> Ended:
+    """Returns the end of a talk of `channel`, if `turn` is one.
 
     Raises:
-      ValueError: if it is not, naming it.
+      ValueError: if the talk is not over, naming it.
     """
-    if turn.delivery is None:
+    if turn.delivery is None or turn.memory is None:
         raise _unlike(channel)
-    return turn
+    return Ended(turn.delivery, turn.memory, turn.bits_up, turn.bits_told)
 
 
 def said_after(
     channel: Channel, arguments: Sequence[Any], means: Sequence[Message]
 ) -> Any:
     """Returns what a client yields that knows the first means, of which one is left.
+
+    Args:
+      channel: the channel of the talk.
+      arguments: the arguments of the talk.
+      means: the means of the first exchanges, in order.
 
     Raises:
       ValueError: if the talk is over, naming it.
@@ -140,7 +161,12 @@ def said_after(
 
 
 def messages(channel: Channel, arguments: Sequence[Any]) -> tuple[Message, ...]:
-    """Returns a client's messages of a round, each of which is its own answer."""
+    """Returns a client's messages of a round, each of which is its own answer.
+
+    Args:
+      channel: the channel of the talk.
+      arguments: the arguments of the talk: (update, memory, keys, round).
+    """
     sent: tuple[Message, ...] = ()
     while (said := play(channel, arguments, sent).sent) is not None:
         sent += (message(said),)
@@ -153,14 +179,29 @@ def alone(
     keys: Keys,
     memory: Memory = Memory(),  # noqa: B008 - immutable
     round: Round = Round(),  # noqa: B008 - immutable
-) -> Turn:
-    """Returns the end of the talk of a client whose messages are their own means."""
+) -> Ended:
+    """Returns the end of the talk of a client whose messages are their own means.
+
+    It is a round with one client, for tests and for studies of a channel's error.
+
+    Args:
+      channel: the channel of the talk.
+      update: the client's update.
+      keys: the keys of the client in the round.
+      memory: the memory before the round; empty for a channel that keeps none.
+      round: a description of its round; by default of one client in round zero.
+    """
     arguments = (update, memory, keys, round)
     return ended(channel, play(channel, arguments, messages(channel, arguments)))
 
 
 def parts(said: Any) -> tuple[Any, Callable[[Any], Message]]:
-    """Returns what to add up over clients, and the linear map from it to messages."""
+    """Returns what to add up over clients, and the linear map from it to messages.
+
+    Args:
+      said: a thing that a talk yielded: a message, `Coded`, or `Linear`, whose map is
+        returned.
+    """
     if isinstance(said, Linear):
         return said.of, said.map
     value = said.value if isinstance(said, Coded) else said
@@ -168,16 +209,16 @@ def parts(said: Any) -> tuple[Any, Callable[[Any], Message]]:
 
 
 def message(said: Any) -> Message:
-    """Returns the message of what was yielded, as the mean is taken of it."""
+    """Returns the message of `said`, what a talk yielded, whose mean is taken."""
     value, linear = parts(said)
     return linear(value)
 
 
-def bits_of(said: Any, like: Message) -> jax.typing.ArrayLike:
+def bits_of(said: Any, like: Message) -> int | jax.Array:
     """Returns the exact length of a message on the wire.
 
     Args:
-      said: what was yielded.
+      said: the message as a talk yielded it.
       like: a message of the same shape.
     """
     if isinstance(said, Coded):
@@ -189,9 +230,9 @@ def serve(algorithm: Algorithm, server: Server, estimate: Any, keys: Keys) -> Se
     """Returns the server after a round.
 
     Args:
-      algorithm: whose server it is.
-      server: before its step.
-      estimate: what came of the messages.
+      algorithm: the algorithm of the round.
+      server: the server before its step.
+      estimate: the estimate that came of the messages.
       keys: the keys of the round.
     """
     if algorithm.downlink is None:
@@ -206,8 +247,8 @@ def step(algorithm: Algorithm, server: Server, sent: Any, keys: Keys) -> Server:
     """Returns the server after its step along what it sent to all.
 
     Args:
-      algorithm: whose server it is.
-      server: before the step.
+      algorithm: the algorithm of the round.
+      server: the server before the step.
       sent: the estimate, or what the downlink made of it.
       keys: the keys of the round.
     """
@@ -230,7 +271,7 @@ def step(algorithm: Algorithm, server: Server, sent: Any, keys: Keys) -> Server:
 
 
 def name_of(channel: Channel) -> str:
-    """Returns the name of the function that made a channel's talk."""
+    """Returns the name of the function that made the talk of `channel`."""
     names = channel.talk.__qualname__.split(".")
     return names[0] if names[-1] == "talk" else names[-1]
 
@@ -283,7 +324,7 @@ def replay(
     Args:
       algorithm: the algorithm as it is run; a server that draws from a key of its own
         nobody can follow.
-      server: before the first of these rounds.
+      server: the server before the first of these rounds.
       keys: the shared key of each round, which comes with its mean: those of
         `keys.sketch_keys` if the first round is round zero.
       heard: what was sent in each round, along a leading axis: the mean message, for
@@ -311,9 +352,9 @@ def replay(
         if algorithm.downlink is None:
             means = sent if several else (sent,)
             turn = play(channel, arguments(server, shared, counts), means)
-            turn = ended(channel, turn)
-            server = server._replace(memory=turn.memory.server)
-            sent = turn.delivery.estimate
+            end = ended(channel, turn)
+            server = server._replace(memory=end.memory.server)
+            sent = end.delivery.estimate
         return step(algorithm, server, sent, Keys(shared, shared, shared)), None
 
     several = False

@@ -45,10 +45,14 @@ def is_length(like: Like) -> bool:
 
 
 def size(like: Like) -> int:
-    """Returns how many numbers an update holds.
+    """Returns how many numbers the updates of `like` hold: of an int, itself.
 
     >>> size(7), size({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)})
     (7, 9)
+
+    Raises:
+      TypeError, ValueError: for an update that `require_floats` refuses, or a length
+        below 1 or above `LARGEST`.
     """
     if is_length(like):
         if not 0 < like <= LARGEST:
@@ -60,11 +64,12 @@ def size(like: Like) -> int:
 
 
 def ravel(tree: Tree) -> jax.Array:
-    """Returns the numbers of an update as one vector; a bare vector is not copied.
+    """Returns the numbers of `tree`, an update, as one vector.
 
-    Leaves are written one after the other into the vector. XLA for CPUs would fuse a
-    concatenation with what made the leaves, and then ask for every number which leaf
-    it is in: on W1 of `bench/engine_suite.py` that is a tenth of a round.
+    A bare vector is not copied. Leaves are written one after the other into the vector.
+    XLA for CPUs would fuse a concatenation with what made the leaves, and then ask for
+    every number which leaf it is in: on W1 of `bench/engine_suite.py` that is a tenth
+    of a round.
     """
     require_floats(tree)
     leaves = jax.tree.leaves(tree)
@@ -99,13 +104,15 @@ def unraveler(like: Like) -> Callable[[jax.Array], Tree]:
 
 
 def finite(tree: Tree) -> jax.Array:
-    """Returns whether all numbers of a tree are finite, bool []."""
+    """Returns whether all numbers of `tree` are finite, bool []."""
     leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]
     return functools.reduce(jnp.logical_and, leaves)
 
 
 def if_finite(tree: Tree, otherwise: Tree) -> Tree:
-    """Returns a tree, or another of its shape if a number of it is not finite.
+    """Returns `tree`, or `otherwise` of the same shape if a number of it is not finite.
+
+    All leaves are taken from one of the two: a single NaN discards the whole tree.
 
     >>> float(if_finite(jnp.float32(jnp.nan), jnp.float32(2.0)))
     2.0

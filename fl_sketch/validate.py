@@ -9,13 +9,16 @@ import difflib
 import numbers
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 
 def at_least_one(**named: int) -> None:
     """Raises unless every named argument is an integer of at least one.
+
+    Args:
+      **named: the values, under the names that the complaint is to use.
 
     Raises:
       TypeError: for a bool, a float or anything else that is not an integer.
@@ -34,7 +37,17 @@ def at_least_one(**named: int) -> None:
 
 
 def at_most(limit: int, reason: str, **named: int) -> None:
-    """Raises a ValueError unless every named argument is at most `limit`."""
+    """Raises a ValueError unless every named argument is at most `limit`.
+
+    >>> at_most(3, "the length of the vector", k=4)
+    Traceback (most recent call last):
+    ValueError: Expected k <= 3 (the length of the vector), got k=4.
+
+    Args:
+      limit: the largest number allowed.
+      reason: the meaning of the limit, for the complaint.
+      **named: the values, under the names that the complaint is to use.
+    """
     for name, value in named.items():
         if value > limit:
             msg = f"Expected {name} <= {limit} ({reason}), got {name}={value}."
@@ -42,7 +55,7 @@ def at_most(limit: int, reason: str, **named: int) -> None:
 
 
 def one_of(allowed: Sequence[str], **named: str) -> None:
-    """Raises a ValueError unless every named argument is one of `allowed`.
+    """Raises a ValueError unless each of the `named` arguments is one of `allowed`.
 
     >>> one_of(("median", "mean"), query="meen")
     Traceback (most recent call last):
@@ -57,13 +70,16 @@ Did you mean 'mean'?
 
 
 def nearest(value: str, allowed: Sequence[str]) -> str:
-    """Returns the question whether a legal name was meant, or nothing."""
+    """Returns the question whether the name in `allowed` closest to `value` was meant.
+
+    It is empty where none is close, and else begins with a blank, to end a complaint.
+    """
     near = difflib.get_close_matches(str(value), allowed, n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def is_known(number: Any) -> bool:
-    """Returns whether a number has a value before a program runs: it is not traced."""
+def is_known(number: Any) -> TypeGuard[float]:
+    """Returns whether `number` has a value before a program runs: it is not traced."""
     try:
         float(number)
     except TypeError:  # jax's own is one
@@ -72,7 +88,7 @@ def is_known(number: Any) -> bool:
 
 
 def is_off(number: Any) -> bool:
-    """Returns whether an option is known to be zero, and so need not be compiled.
+    """Returns whether `number`, an option, is known to be zero, and so is not compiled.
 
     One that is traced, as in a sweep, is on.
 
@@ -86,6 +102,15 @@ def in_range(low: float, high: float, **named: Any) -> None:
     """Raises unless every named argument is a number in [low, high], and finite.
 
     A traced number passes: its value is known only while the program runs.
+
+    Args:
+      low: the least number allowed.
+      high: the largest number allowed; infinity for no limit.
+      **named: the values, under the names that the complaint is to use.
+
+    Raises:
+      TypeError: for a bool, or anything else that is not one number.
+      ValueError: for a number outside of the range, or one that is not finite.
     """
     for name, value in named.items():
         text = (

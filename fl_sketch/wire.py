@@ -23,12 +23,20 @@ FLOAT_BITS = 32  # of the one float type that travels
 
 
 def size_in_bits(fields: Sequence[Field]) -> int:
-    """Returns the length of an encoded message before it is rounded up to bytes."""
+    """Returns the length of a message with these `fields`, in bits.
+
+    >>> size_in_bits([Field(3, bits=5, kind="uint"), Field(1, bits=32, kind="float")])
+    47
+    """
     return sum(field.count * field.bits for field in fields)
 
 
 def encode(fields: Sequence[Field], arrays: Sequence) -> bytes:
     """Returns the arrays of a message as bytes: bits in order, least first.
+
+    Args:
+      fields: the wire format, a field for each array.
+      arrays: vectors of numbers, each as long as its field says.
 
     Raises:
       ValueError: for an array of another length than its field says, or an unsigned
@@ -39,7 +47,18 @@ def encode(fields: Sequence[Field], arrays: Sequence) -> bytes:
 
 
 def decode(fields: Sequence[Field], data: bytes) -> tuple[np.ndarray, ...]:
-    """Returns the arrays that `encode` was given; each is a vector."""
+    """Returns the arrays that `encode` made `data` of.
+
+    Args:
+      fields: the wire format with which they were encoded.
+      data: the bytes of one message.
+
+    Returns:
+      A vector for each field, of uint32 or float32.
+
+    Raises:
+      ValueError: for more or fewer bytes than the fields take.
+    """
     bits = size_in_bits(fields)
     if len(data) != math.ceil(bits / 8):
         msg = f"Expected a message of {math.ceil(bits / 8)} bytes, got {len(data)}."
@@ -54,7 +73,7 @@ def decode(fields: Sequence[Field], data: bytes) -> tuple[np.ndarray, ...]:
 
 
 def float_fields(message: Message) -> tuple[Field, ...]:
-    """Returns the wire format of a message of float32 arrays, such as a sketch."""
+    """Returns the wire format of `message`, a tree of float32 arrays: a sketch, say."""
     return tuple(
         Field(math.prod(part.shape), FLOAT_BITS, "float")
         for part in jax.tree.leaves(message)
@@ -62,13 +81,13 @@ def float_fields(message: Message) -> tuple[Field, ...]:
 
 
 def encode_floats(message: Message) -> bytes:
-    """Returns a pytree of float32 arrays as bytes."""
+    """Returns the arrays of `message`, a pytree of float32, as bytes."""
     leaves = [np.ravel(part) for part in jax.tree.leaves(message)]
     return encode(float_fields(message), leaves)
 
 
 def decode_floats(data: bytes, like: Message) -> Message:
-    """Returns the pytree that `encode_floats` was given; `like` has its shapes."""
+    """Returns the pytree that `encode_floats` made `data` of; `like` has its shapes."""
     leaves, treedef = jax.tree.flatten(like)
     arrays = decode(float_fields(like), data)
     shaped = [a.reshape(part.shape) for a, part in zip(arrays, leaves, strict=True)]

@@ -16,8 +16,9 @@ from absl import flags
 
 from fl_sketch import files
 from fl_sketch.audit import gradient_inversion
-from fl_sketch.experiment import grid, leak, leak_theory, ranking
-from fl_sketch.experiment.program import check
+from fl_sketch.run.program import check
+from fl_sketch.studies import attack, attack_theory
+from fl_sketch.sweep import grid, ranking
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()
@@ -50,7 +51,7 @@ SMOOTHNESS = flags.DEFINE_float(
 LABELS = flags.DEFINE_enum(
     "labels",
     "given",
-    leak.LABELS,
+    attack.LABELS,
     "Whether the attacker knows the labels, or tries all.",
 )
 KNOWN_KEY = flags.DEFINE_bool(
@@ -63,7 +64,7 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 
 def settings():
-    """Yields (point, config) of the whole grid."""
+    """Yields (point, config) of the grid of --over; without it --config alone."""
     if not OVER.value:
         yield {}, CONFIG.value
         return
@@ -75,8 +76,8 @@ def settings():
 
 
 def main():
-    """Runs the attack on every setting."""
-    attack = leak.Attack(
+    """Runs the attack of the flags on every setting, and writes what it found."""
+    options = attack.Attack(
         images=IMAGES.value,
         batch=BATCH.value,
         clients=CLIENTS.value,
@@ -95,23 +96,23 @@ def main():
     files.writable_folder(WORKDIR.value)
     for point, config in chosen:
         name = ranking.named(point) or "as configured"
-        results[name] = leak.run(config, attack, DATA_DIR.value)
-        rows.append({**point, **leak.row(results[name])})
-        print(f"{name}: {leak.verdict(rows[-1])}", flush=True)
+        results[name] = attack.run(config, options, DATA_DIR.value)
+        rows.append({**point, **attack.row(results[name])})
+        print(f"{name}: {attack.verdict(rows[-1])}", flush=True)
         if THEORY.value:
-            found = leak_theory.rows(config, DATA_DIR.value, images=THEORY.value)
+            found = attack_theory.rows(config, DATA_DIR.value, images=THEORY.value)
             promises += [{**point, **row._asdict()} for row in found]
-            print(*map(leak_theory.line, found), sep="\n", flush=True)
+            print(*map(attack_theory.line, found), sep="\n", flush=True)
     files.write_rows(at("attack.csv"), rows)
     if promises:
         files.write_rows(at("theory.csv"), promises)
-    leak.draw(results, at("images.png"))
-    leak.draw_curves(rows, at("attack_curves.png"))
+    attack.draw(results, at("images.png"))
+    attack.draw_curves(rows, at("attack_curves.png"))
     print(f"results in {WORKDIR.value}")
 
 
 def at(name):
-    """Returns a path in the folder of results."""
+    """Returns the path of the file `name` in the folder of results."""
     return os.path.join(WORKDIR.value, name)
 
 

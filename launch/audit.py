@@ -17,7 +17,7 @@ import sys
 from absl import flags
 
 from fl_sketch import files
-from fl_sketch.experiment import audit
+from fl_sketch.studies import audit
 from launch import command, parsing
 
 BROKEN = 1  # the exit code
@@ -45,7 +45,7 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main():
-    """Runs the audits."""
+    """Runs the audits of --config, and exits with 1 if a claim is broken."""
     asked = audit.Audit(
         trials=TRIALS.value,
         rounds=ROUNDS.value,

@@ -90,7 +90,7 @@ def _rows():
 
 
 def main():
-    """Prints a table while it grows, then the same rows as JSON lines."""
+    """Prints a suite's table while it grows, then the same rows as JSON lines."""
     if SUITE.value == "sketch":
         jax.config.update("jax_num_cpu_devices", 1)  # a kernel may use all cores
     if OUT.value:
@@ -116,4 +116,4 @@ def main():
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, keep=False)  # the time to compile is a measurement

@@ -33,7 +33,11 @@ flags.mark_flags_as_required(["epsilon", "clients", "cohort", "rounds"])
 
 
 def main():
-    """Prints the table."""
+    """Prints the table for the plan that the flags describe.
+
+    Raises:
+      ValueError: in one line, for a plan that cannot be.
+    """
     if ROUNDS.value < 1:
         msg = f"Expected rounds >= 1, got rounds={ROUNDS.value}."
         raise ValueError(msg)

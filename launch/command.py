@@ -7,25 +7,32 @@ from types import ModuleType
 from typing import Any
 
 import jax
-from absl import app, logging
+from absl import app, flags, logging
 
-from fl_sketch import files
-from fl_sketch.experiment import Stopped
+from fl_sketch import compile_cache, files
+from fl_sketch.run import Stopped
 from launch import parsing
 
+COMPILE_CACHE = flags.DEFINE_string(
+    "compile_cache",
+    None,
+    "Where compiled programs are kept; by default ~/.cache/fl_sketch/compiled; empty: "
+    "nowhere.",
+)
 STOPPED = 130  # the exit code that shells take for Ctrl-C
 
 
-def run(main: Callable[[], None], *, devices: int = 0) -> None:
+def run(main: Callable[[], None], *, devices: int = 0, keep: bool = True) -> None:
     """Runs a command and turns what goes wrong into a line and an exit code.
 
     Args:
       main: the command, called when the flags are known.
-      devices: how many devices a CPU makes; 0: one for each core, so that every core
-        visits its share of the clients.
+      devices: the number of devices that a CPU makes; 0: one for each core, so that
+        every core visits its share of the clients.
+      keep: whether compiled programs are kept for the next start.
     """
     jax.config.update("jax_num_cpu_devices", devices or len(os.sched_getaffinity(0)))
-    app.run(lambda argv: _guarded(main), flags_parser=parsing.parse)
+    app.run(lambda argv: _guarded(main, keep), flags_parser=parsing.parse)
 
 
 def print_rows(measures: ModuleType, rows: Iterable[Any], out: str | None) -> None:
@@ -33,7 +40,7 @@ def print_rows(measures: ModuleType, rows: Iterable[Any], out: str | None) -> No
 
     Args:
       measures: the module whose rows they are: HEAD and line(row) are their text.
-      rows: named tuples.
+      rows: the rows, named tuples.
       out: the file, written anew after every row; None: none.
     """
     if out:
@@ -47,10 +54,11 @@ def print_rows(measures: ModuleType, rows: Iterable[Any], out: str | None) -> No
             files.write_rows(out, kept)
 
 
-def _guarded(main: Callable[[], None]) -> None:
+def _guarded(main: Callable[[], None], keep: bool) -> None:
     logging.set_verbosity(logging.WARNING)  # jax reports every backend it lacks
     try:
-        main()
+        with compile_cache.kept(COMPILE_CACHE.value if keep else ""):
+            main()
     except parsing.ERRORS as error:
         parsing.refuse(error)
     except Stopped as stopped:

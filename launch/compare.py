@@ -11,8 +11,8 @@ for this command has `get_comparison`, which may take what follows the colon.
 
 from absl import flags
 
-from fl_sketch.experiment import comparison
 from fl_sketch.privacy.composition import Trials
+from fl_sketch.sweep import comparison
 from launch import command
 
 CONFIG = flags.DEFINE_string("config", None, "A file configs/compare_*.py[:which].")
@@ -37,7 +37,7 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main():
-    """Runs the comparison."""
+    """Runs the comparison of --config, or what an earlier command left of it."""
     arguments = comparison.load(CONFIG.value), WORKDIR.value, DATA_DIR.value
     trials = Trials(TRIALS.value, SHAPE.value) if TRIALS.value else None
     comparison.run(*arguments, settings=SET.value, only=ONLY.value, trials=trials)

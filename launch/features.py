@@ -13,7 +13,7 @@ from absl import flags
 
 from fl_sketch import files
 from fl_sketch.data import archive, datasets
-from fl_sketch.experiment import features
+from fl_sketch.studies import features
 from launch import command
 
 DATASET = flags.DEFINE_string("dataset", "cifar10", "A data set of images.")
@@ -29,7 +29,7 @@ flags.mark_flags_as_required(["out"])
 
 
 def main():
-    """Trains, and writes the features."""
+    """Trains on half of --dataset, and writes the features of the other half."""
     files.writable_folder(OUT.value, "out")
     splits = datasets.load(DATASET.value, DATA_DIR.value)
     path = os.path.join(OUT.value, f"{DATASET.value}_features.npz")

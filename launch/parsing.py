@@ -11,8 +11,9 @@ from ml_collections import config_flags
 
 from configs import default
 from fl_sketch import validate
-from fl_sketch.experiment import NotFinite, choices
-from fl_sketch.experiment.checkpoint import Unreadable
+from fl_sketch.config import choices
+from fl_sketch.run import NotFinite
+from fl_sketch.run.checkpoint import Unreadable
 
 flags.disclaim_key_flags()  # --config is a flag of the command that asks for it here
 WRONG = 2  # the exit code
@@ -36,7 +37,10 @@ def config_flag(preset: str | None = None) -> flags.FlagHolder:
 
 
 def parse(argv: Sequence[str]) -> Sequence[str]:
-    """Returns what is no flag, or ends with a line that says what is wrong."""
+    """Returns what of `argv` is no flag, or ends with a line that says what is wrong.
+
+    That is the program's name alone, since commands take flags only.
+    """
     return _one_line(lambda: _checked(argv))
 
 
@@ -98,7 +102,7 @@ def _require_known_keys(argv: Sequence[str]) -> None:
 
 
 def refuse(error: Exception | str) -> None:
-    """Ends with a line."""
+    """Ends the program with an error in one line and the exit code `WRONG`."""
     line = " ".join(str(error).split())
     print(f"error: {line}", file=sys.stderr)
     sys.exit(WRONG)

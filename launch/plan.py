@@ -11,8 +11,8 @@ edge on each line, adds what flooding the messages costs where there is no serve
 
 from absl import flags
 
-from fl_sketch import experiment
-from fl_sketch.experiment import planning
+from fl_sketch.run import build
+from fl_sketch.studies import plan
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()
@@ -24,21 +24,21 @@ GRAPH = flags.DEFINE_string(
 )
 CONSTANTS = {
     name: flags.DEFINE_float(name, default, meaning)
-    for name, (default, meaning) in planning.CONSTANTS.items()
+    for name, (default, meaning) in plan.CONSTANTS.items()
 }
 flags.mark_flag_as_required("config")
 
 
 def main():
-    """Prints the plan."""
+    """Prints the plan of --config, for the constants that are given as flags."""
     config = CONFIG.value
     constants = {name: flag.value for name, flag in CONSTANTS.items()}
-    planning.check(constants)
+    plan.check(constants)
     graph = None
     if GRAPH.value:
-        graph = planning.graph_of(GRAPH.value, config.data.clients, config.seed)
-    built = experiment.build(config, DATA_DIR.value)
-    for line in planning.lines(config, built, constants, graph=graph):
+        graph = plan.graph_of(GRAPH.value, config.data.clients, config.seed)
+    built = build(config, DATA_DIR.value)
+    for line in plan.lines(config, built, constants, graph=graph):
         print(line)
 
 

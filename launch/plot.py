@@ -9,7 +9,7 @@ point of a sweep and each method of a comparison, with the range of its seeds.
 
 from absl import flags
 
-from fl_sketch.experiment import plots
+from fl_sketch.sweep import plots
 from launch import command
 
 WORKDIR = flags.DEFINE_multi_string("workdir", None, "A folder of results; repeat it.")
@@ -19,7 +19,7 @@ flags.mark_flags_as_required(["workdir", "out"])
 
 
 def main():
-    """Draws."""
+    """Draws the folders into one picture, and prints the names of its lines."""
     for name in plots.plot(WORKDIR.value, OUT.value, ONLY.value):
         print(name)
     print(f"picture in {OUT.value}")

@@ -25,12 +25,12 @@ OVERWRITE = flags.DEFINE_bool("overwrite", False, "Prepare again what is there."
 
 
 def megabytes(folder) -> float:
-    """Returns the size of the files in a folder."""
+    """Returns the size of the files in a folder, in millions of bytes."""
     return sum(file.stat().st_size for file in pathlib.Path(folder).iterdir()) / 1e6
 
 
 def prepare(name: str) -> None:
-    """Prepares one data set and prints what it is, where, how large and how long."""
+    """Prepares the data set `name` and prints what it is, where, and how large."""
     root, begin = prepared.cache_folder(TFDS_DIR.value), time.perf_counter()
     builder = prepared.prepare(
         name, DATA_DIR.value, TFDS_DIR.value, overwrite=OVERWRITE.value

@@ -12,7 +12,7 @@ import os
 from absl import flags
 
 from fl_sketch import files
-from fl_sketch.experiment import quadratics
+from fl_sketch.studies import quadratics
 from launch import command
 
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
@@ -25,7 +25,7 @@ HEAD = ("start", "C", "eta", "clip", "normalise", "ratio", "SNR clip", "SNR norm
 
 
 def main():
-    """Runs all settings with our accountant's noise."""
+    """Runs all settings with our accountant's noise; prints and writes the rows."""
     settings = quadratics.Settings(rounds=ROUNDS.value, seeds=range(SEEDS.value))
     files.writable_folder(WORKDIR.value)
     z, theirs = settings.noise_multiplier, settings.paper_noise_multiplier

@@ -8,7 +8,7 @@ import tempfile
 
 from absl import flags
 
-from fl_sketch.experiment import side_by_side
+from fl_sketch.sweep import side_by_side
 from launch import command, parsing
 
 CONFIG = parsing.config_flag("configs/quickstart.py")
@@ -19,7 +19,7 @@ DATA_DIR = flags.DEFINE_string(
 
 
 def main():
-    """Trains both and compares them."""
+    """Trains the config and its unsketched twin, and compares them."""
     config = CONFIG.value
     twin = config.copy_and_resolve_references()
     twin.algorithm = "fedopt"

@@ -10,7 +10,7 @@ is needed for it. A simulated run (privacy.randomness=seed) is refused.
 
 from absl import flags
 
-from fl_sketch.experiment import release
+from fl_sketch.publish import release
 from launch import command
 
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder of a finished private run.")
@@ -22,7 +22,7 @@ flags.mark_flags_as_required(["workdir", "out"])
 
 
 def main():
-    """Writes the folder."""
+    """Writes what may be published of the run in --workdir to the folder --out."""
     for line in release.release(WORKDIR.value, OUT.value, FORMAT.value):
         print(line)
 

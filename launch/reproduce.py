@@ -26,7 +26,7 @@ DATA_DIR = flags.DEFINE_string(
 
 
 def main():
-    """Prints the list, or runs the commands."""
+    """Prints the list, or runs the commands up to the first that fails."""
     known = reproductions.all_of()
     for name in ONLY.value:
         validate.one_of(tuple(known), only=name)

@@ -32,7 +32,7 @@ class Reproduction(NamedTuple):
 
 
 def read(text: str) -> Reproduction:
-    """Returns what a README says."""
+    """Returns what the text of a README says."""
     title = text.splitlines()[0].removeprefix("# ")
     first, *lines = text.split("```bash\n")[1].split("```")[0].splitlines()
     joined = "\n".join(lines).replace("\\\n", " ")
@@ -43,13 +43,19 @@ def read(text: str) -> Reproduction:
 
 
 def all_of(folder: pathlib.Path = RESULTS) -> dict[str, Reproduction]:
-    """Returns every folder of results by its name."""
+    """Returns what stands in every folder of results below `folder`, by its name."""
     places = sorted(folder.glob("*/README.md"))
     return {path.parent.name: read(path.read_text()) for path in places}
 
 
 def run(one: Reproduction, folder: str | os.PathLike, data: str) -> int:
-    """Runs the commands up to the first that fails; returns its exit code, or 0."""
+    """Runs the commands up to the first that fails; returns its exit code, or 0.
+
+    Args:
+      one: the reproduction.
+      folder: the folder for the results, in place of WORKDIR.
+      data: the folder of raw data sets, in place of DATA.
+    """
     files.writable_folder(folder)
     places = {"WORKDIR": str(folder), "DATA": data}
     for command in one.commands:

@@ -10,7 +10,7 @@ Writes spectrum.csv and spectrum.png beside them.
 from absl import flags
 
 from configs import default
-from fl_sketch.experiment import spectra
+from fl_sketch.studies import hessian
 from launch import command
 
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder of a run.")
@@ -30,8 +30,8 @@ flags.mark_flag_as_required("workdir")
 
 
 def main():
-    """Prints a row for each checkpoint."""
-    spectra.of_run(
+    """Prints a row for each checkpoint of the run in --workdir, and writes them."""
+    hessian.of_run(
         WORKDIR.value,
         default.get_config(),
         DATA_DIR.value,

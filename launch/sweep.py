@@ -8,7 +8,7 @@ The same command again keeps the programs that are done, and runs the others.
 
 from absl import flags
 
-from fl_sketch import experiment
+from fl_sketch.sweep import sweep
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()
@@ -26,9 +26,9 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main():
-    """Runs the sweep."""
+    """Runs the sweep of --config, or what an earlier command left of it."""
     arguments = CONFIG.value, OVER.value, WORKDIR.value, DATA_DIR.value
-    experiment.sweep(*arguments, how=MAP.value)
+    sweep(*arguments, how=MAP.value)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,14 @@
 python -m launch.tracking
 python -m launch.tracking --rows=5 --cols=40 --rounds=2000 --out=/tmp/tracking.csv
 
-Prints a row for each algorithm, at the best of several server rates: FedSKETCH and
-FedSKETCHGATE with PRIVIX and HEAPRIX, with the gain of the variates as the paper prints
-it and with the exact one, and the same without a sketch.
+Prints a row for each algorithm, at the best of several server rates. The algorithms are
+FedSKETCH and FedSKETCHGATE with PRIVIX and HEAPRIX, with the gain of the variates as
+the paper prints it and with the exact one, and the same without a sketch.
 """
 
 from absl import flags
 
-from fl_sketch.experiment import tracking
+from fl_sketch.studies import gradient_tracking
 from launch import command
 
 PARAMETERS = flags.DEFINE_integer("parameters", 200, "d.", lower_bound=2)
@@ -24,18 +24,18 @@ SERVER_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
 def main():
-    """Prints the table."""
-    task = tracking.problem(
+    """Prints the table for the problem of the flags, and keeps it with --out."""
+    task = gradient_tracking.problem(
         d=PARAMETERS.value, clients=CLIENTS.value, steps=STEPS.value
     )
-    measured = tracking.measure(
+    measured = gradient_tracking.measure(
         task,
         rows=ROWS.value,
         cols=COLS.value,
         rounds=ROUNDS.value,
         server_rates=SERVER_RATES,
     )
-    command.print_rows(tracking, measured, OUT.value)
+    command.print_rows(gradient_tracking, measured, OUT.value)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ Prints a row for each operator and size of a message; --out keeps them as a csv 
 from absl import flags
 
 from fl_sketch.algorithms import catalog
-from fl_sketch.experiment import trade
+from fl_sketch.studies import song_trade
 from launch import command
 
 OPERATOR = flags.DEFINE_multi_enum(
@@ -31,14 +31,14 @@ OUT = flags.DEFINE_string("out", None, "A csv file for the rows.")
 
 
 def main():
-    """Prints the table."""
-    task = trade.problem(
+    """Prints the table for the problem of the flags, and keeps it with --out."""
+    task = song_trade.problem(
         d=PARAMETERS.value, clients=CLIENTS.value, condition=CONDITION.value, seed=0
     )
     measured = (
         row
         for operator in OPERATOR.value
-        for row in trade.measure(
+        for row in song_trade.measure(
             task,
             SIZES.value,
             operator=operator,
@@ -46,7 +46,7 @@ def main():
             seeds=range(SEEDS.value),
         )
     )
-    command.print_rows(trade, measured, OUT.value)
+    command.print_rows(song_trade, measured, OUT.value)
 
 
 if __name__ == "__main__":

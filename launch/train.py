@@ -15,9 +15,8 @@ import contextlib
 from absl import flags
 
 from configs import default
-from fl_sketch import experiment
-from fl_sketch.experiment import processes
-from fl_sketch.experiment.arguments import unread
+from fl_sketch.config.arguments import unread
+from fl_sketch.run import processes, run
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()
@@ -34,14 +33,14 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main():
-    """Runs the experiment, alone or with other processes."""
+    """Runs --config, alone or with other processes; says which keys it never reads."""
     joined = COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value
     several = DISTRIBUTED.value or any(value is not None for value in joined)
     with processes.connected(*joined) if several else contextlib.nullcontext():
         notes = unread(CONFIG.value, default.get_config())
         for key in notes if processes.is_first() else ():
             print(f"note: {CONFIG.value.algorithm} as configured does not read {key}")
-        experiment.run(
+        run(
             CONFIG.value,
             WORKDIR.value,
             DATA_DIR.value,

@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import numpy as np
 
 from fl_sketch import engine
 from tests.meshes import mesh_of
@@ -24,6 +25,7 @@ def _program(algorithm, sampler, devices, chunk, recompute, room):
     one_round = engine.make_round(
         algorithm, fetch, mesh, chunk=chunk, recompute=recompute
     )
+    one_round = jax.jit(one_round)  # which is traced once, and not for its shapes too
     return compiled(functools.partial(engine.run_rounds, one_round, sampler, most=room))
 
 
@@ -38,6 +40,7 @@ def simulate(
     devices=1,
     chunk=1,
     recompute=False,
+    start=None,
 ):
     """Returns the state after some rounds, and their reports.
 
@@ -51,10 +54,54 @@ def simulate(
       devices: that share the clients.
       chunk: of clients at once.
       recompute: whether updates are made again.
+      start: the state to go on from; None: that of round 0.
     """
     sampler = sampler or everyone(clients)
     room = max(rounds, ROOM)
     run = _program(algorithm, sampler, devices, chunk, recompute, room)
-    state = engine.initial_state(algorithm, PARAMS, clients)
+    state = start or engine.initial_state(algorithm, PARAMS, clients)
     state, reports = run(state, key, optima(clients) if data is None else data, rounds)
     return state, jax.tree.map(lambda leaf: leaf[:rounds], reports)
+
+
+@functools.lru_cache(maxsize=32)
+def _round(algorithm, devices, chunk, recompute):
+    mesh = mesh_of(devices, "clients")
+    return compiled(
+        engine.make_round(algorithm, fetch, mesh, chunk=chunk, recompute=recompute)
+    )
+
+
+def cohort_of(ids, weights=None, denominator=None):
+    """Returns a cohort in numpy; None: all weigh one, and the sum of the weights."""
+    weights = np.ones(len(ids)) if weights is None else np.asarray(weights)
+    divisor = weights.sum() if denominator is None else denominator
+    weights = weights.astype(np.float32)
+    return engine.Cohort(np.asarray(ids, np.int32), weights, np.float32(divisor))
+
+
+def with_cohort(
+    algorithm,
+    cohort,
+    *,
+    rounds=5,
+    clients=6,
+    data=None,
+    devices=1,
+    chunk=1,
+    recompute=False,
+    start=None,
+):
+    """Returns the state after some rounds with this cohort, and reports, in numpy.
+
+    One program serves all cohorts of as many places. The options are those of
+    `simulate`.
+    """
+    one_round = _round(algorithm, devices, chunk, recompute)
+    state = start or jax.device_get(engine.initial_state(algorithm, PARAMS, clients))
+    data = np.asarray(optima(clients)) if data is None else np.asarray(data)
+    reports = []
+    for _ in range(rounds):
+        state, report = jax.device_get(one_round(state, KEY, cohort, data))
+        reports.append(report)
+    return state, jax.tree.map(lambda *leaves: np.stack(leaves), *reports)

@@ -32,6 +32,15 @@ def test_the_block_function_is_that_of_the_rfc_and_of_twelve_rounds():
     assert block(bytes(32), 0, bytes(12)) == TWELVE
 
 
+@pytest.mark.parametrize("rounds", [20, 12])
+def test_many_blocks_are_those_that_few_are(rounds):
+    key, nonce = jnp.asarray(chacha.words_of(KEY)), (1, 2, 3)
+    counters = jnp.arange(2 * chacha.FEW, dtype=jnp.uint32)
+    many = chacha.blocks(key, counters, nonce, rounds=rounds)
+    few = chacha.blocks(key, counters[-chacha.FEW :], nonce, rounds=rounds)
+    np.testing.assert_array_equal(many[:, -chacha.FEW :], few)
+
+
 def test_bits_keys_and_folds_are_blocks_of_their_own():
     key = chacha.key_of(KEY)
     bits = np.asarray(jax.random.bits(key, (16,), jnp.uint32))

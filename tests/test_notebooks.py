@@ -6,6 +6,10 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.launching import ENVIRONMENT
+
+pytestmark = pytest.mark.slow
+
 FOLDER = pathlib.Path(__file__).parents[1] / "notebooks"
 LARGEST = 100_000  # bytes, pictures included
 
@@ -29,6 +33,6 @@ def test_notebooks_run_and_show_what_they_showed(path):
         if cell.cell_type == "code":
             cell.outputs = []
     resources = {"metadata": {"path": str(path.parent)}}
-    NotebookClient(fresh, timeout=600, resources=resources).execute()
+    NotebookClient(fresh, timeout=600, resources=resources).execute(env=ENVIRONMENT)
     assert kinds(fresh) == kinds(kept)
     assert any(kinds(kept))

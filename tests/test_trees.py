@@ -11,6 +11,8 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch import trees
 from tests.meshes import mesh_of
 
+pytestmark = pytest.mark.fast
+
 UPDATES = {
     "vector": jnp.arange(3.0),
     "scalar": jnp.float32(2),

@@ -12,6 +12,8 @@ from fl_sketch import sketch, wire
 from fl_sketch.protocols import Field
 from tests.operators import OPERATORS, build
 
+pytestmark = pytest.mark.fast
+
 
 @given(
     parts=st.lists(

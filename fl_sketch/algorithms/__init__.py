@@ -1,4 +1,14 @@
-"""Algorithms: one file a method, each a short composition of three parts."""
+"""Algorithms: one file a method, each a short composition of three parts.
+
+A loss goes in, and what `engine.simulate` runs comes out. Parts may be exchanged:
+
+>>> from fl_sketch import algorithms, channels, compressors
+>>> loss = lambda params, batch: ((batch @ params) ** 2).mean()
+>>> known = algorithms.fedavg(loss, client_rate=0.1)
+>>> own = known._replace(uplink=channels.compressed(compressors.qsgd(7)))
+>>> own.local is known.local  # every other part is still FedAvg's
+True
+"""
 
 from fl_sketch.algorithms.cd_adam import cd_adam as cd_adam
 from fl_sketch.algorithms.cocktail_sgd import cocktail_sgd as cocktail_sgd

@@ -43,10 +43,10 @@ class Method(NamedTuple):
     Attributes:
       name: the value of `config.algorithm`.
       make: `(loss, **arguments) -> Algorithm`. Its arguments are named as those of
-        `experiment.arguments`, and made from a config; others have defaults.
+        `config.arguments`, and made from a config; others have defaults.
       bound: the bound that it puts on messages by itself: "clip" or "normalise".
-      unit: who is protected by its noise: "client" by a mechanism, which any algorithm
-        may have; "example" by noise of its own, at every local step.
+      unit: the unit that its noise protects: "client" by a mechanism, which any
+        algorithm may have; "example" by noise of its own, at every local step.
       one_key: whether all rounds share one set of hashes, which is in the code.
       before_sketch: whether noise may come before its sketch (`privacy.form=update`):
         a message is the sketch of an update and nothing else.
@@ -63,12 +63,12 @@ class Method(NamedTuple):
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """Names of its arguments but for the loss."""
+        """Names of the arguments of `make` but for the loss."""
         return tuple(inspect.signature(self.make).parameters)[1:]
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """Names of those without a default."""
+        """Names of those of `takes` without a default."""
         named = inspect.signature(self.make).parameters.values()
         plain = (p for p in list(named)[1:] if p.kind is not p.VAR_KEYWORD)
         return tuple(p.name for p in plain if p.default is p.empty)
@@ -103,12 +103,16 @@ _METHODS = {method.name: method for method in _OWN}
 
 
 def methods() -> dict[str, Method]:
-    """Returns all algorithms by name, one's own included."""
+    """Returns all algorithms by name, one's own included; the dictionary is a copy."""
     return dict(_METHODS)
 
 
 def method(name: str) -> Method:
-    """Returns the algorithm of that name; a wrong name is a ValueError."""
+    """Returns the algorithm of that `name`.
+
+    Raises:
+      ValueError: for a name that there is not, with the nearest that there is.
+    """
     validate.one_of(tuple(_METHODS), algorithm=name)
     return _METHODS[name]
 
@@ -118,6 +122,9 @@ def register(own: Method) -> None:
 
     To be called in a config file or a notebook, before anything is built; a name may
     be given again, as when a file is read twice.
+
+    Args:
+      own: the algorithm, with the name that it is to have.
 
     Raises:
       TypeError: for what is not a method that a config could call.
@@ -222,7 +229,24 @@ def build_sketch(
 ) -> Sketch:
     """Returns an operator that sends so many numbers, or else d / compression.
 
-    Stored, it is one matrix for all rounds and takes that times d.
+    >>> build_sketch(
+    ...     "count_sketch", 1000, compression=10, rows=5, layout="whole"
+    ... ).zeros().shape
+    (5, 20)
+
+    Args:
+      operator: the name of the operator, one of `OPERATORS`.
+      d: the number of parameters of the model.
+      compression: the number by which a message is shorter than the model.
+      rows: rows of a count sketch; the others have no use for it.
+      layout: the part that a sketch is of: "whole", the whole update, or "leaves", each
+        leaf.
+      numbers: the number of numbers in a message; 0: by `compression`.
+      stored: whether the operator is one matrix for all rounds, which takes as many
+        numbers as a message, times d.
+
+    Raises:
+      ValueError: for a name that there is not, or a size that cannot be.
     """
     validate.one_of(tuple(OPERATORS), operator=operator)
     validate.one_of(tuple(LAYOUTS), layout=layout)
@@ -242,6 +266,15 @@ def build_compressor(
     """Returns a compressor whose messages have about 32 d / compression bits.
 
     Those that have one size take that: signs 32 times fewer bits, QSGD by its levels.
+
+    Args:
+      name: the name of the compressor, one of `COMPRESSORS`.
+      d: the number of parameters of the model.
+      compression: the number by which a message is shorter than 32 bits a parameter.
+      levels: levels of a compressor that rounds; the others have no use for it.
+
+    Raises:
+      ValueError: for a name that there is not, or a compression below one.
     """
     validate.one_of(tuple(COMPRESSORS), name=name)
     require_compression(compression)
@@ -249,7 +282,10 @@ def build_compressor(
 
 
 def require_compression(compression: float) -> None:
-    """Raises a ValueError unless messages would be as long as the model or shorter."""
+    """Raises a ValueError unless `compression` is a finite number >= 1.
+
+    Messages are then as long as the model, or shorter.
+    """
     if not 1 <= compression < math.inf:
         msg = f"Expected compression >= 1, got compression={compression}."
         raise ValueError(msg)
@@ -278,9 +314,19 @@ def _cocktail(d: int, bits: float, levels: int) -> Compressor:
 
 
 def build_schedule(
-    name: str, rate: float, *, floor: float, rounds: int
+    name: str, rate: float | jax.Array, *, floor: float | jax.Array, rounds: int
 ) -> optax.ScalarOrSchedule:
-    """Returns the server's rate in every round, from `rate` to `floor`."""
+    """Returns the server's rate in every round, from `rate` to `floor`.
+
+    Args:
+      name: the name of the schedule, one of `SCHEDULES`.
+      rate: the rate of the first round; may be traced.
+      floor: the rate that a cosine falls to; a constant rate does not read it.
+      rounds: the number of rounds of the run.
+
+    Returns:
+      The rate itself if it is constant, else a function of the round's number.
+    """
     validate.one_of(tuple(SCHEDULES), schedule=name)
     if validate.is_known(rate):
         validate.in_range(0, rate, floor=floor)
@@ -288,8 +334,21 @@ def build_schedule(
 
 
 def build_optimizer(
-    name: str, rate: optax.ScalarOrSchedule, *, b1: float, b2: float, eps: float
+    name: str,
+    rate: optax.ScalarOrSchedule,
+    *,
+    b1: float | jax.Array,
+    b2: float | jax.Array,
+    eps: float | jax.Array,
 ) -> optax.GradientTransformation:
-    """Returns a server optimizer; each reads those of the numbers that it has."""
+    """Returns a server optimizer; each reads those of the numbers that it has.
+
+    Args:
+      name: the name of the optimizer, one of `OPTIMIZERS`.
+      rate: the learning rate, or a schedule of it.
+      b1: decay of the first moment; of "momentum", its momentum.
+      b2: decay of the second moment.
+      eps: the small number beside the root of the second moment.
+    """
     validate.one_of(tuple(OPTIMIZERS), optimizer=name)
     return OPTIMIZERS[name](rate, b1, b2, eps)

@@ -17,17 +17,20 @@ def cd_adam(
 ) -> Algorithm:
     """Returns CD-Adam.
 
-    A worker sends C(g_i - g_hat_i) and both sides add it to g_hat_i; the server sends
-    C(mean - g_hat) and all add it to g_hat; all take AMSGrad's step with g_hat, in the
+    A worker sends C(g_i - g_hat_i) and both sides add it to g_hat_i. The server sends
+    C(mean - g_hat) and all add it to g_hat. All take AMSGrad's step with g_hat, in the
     form that the paper prints, without bias correction.
 
     Args:
       loss: the loss of one batch.
       compressor: a contraction; the paper has `scaled_sign` and `top_k`.
-      server_rate: alpha.
+      server_rate: the server's rate alpha, or a schedule of it.
       b1: decay of the first moment.
       b2: decay of the second moment.
-      eps: nu, beside the root.
+      eps: the number nu beside the root.
+
+    Raises:
+      ValueError: for a compressor that is no contraction.
 
     Reference: Wang, Lin and Chen (2022), Algorithm 1.
     """

@@ -22,8 +22,11 @@ def cocktail_sgd(
       loss: the loss of one batch.
       cocktail: a contraction, `compressors.then(random_k(.., unbiased=False),
         top_k(..), nearest(..))`.
-      client_rate: eta of the local steps.
-      server_rate: gamma.
+      client_rate: the step size eta of the local steps.
+      server_rate: the server's rate gamma, or a schedule of it.
+
+    Raises:
+      ValueError: for a compressor that is no contraction.
 
     Reference: Wang et al. (2023), Algorithm 1.
     """

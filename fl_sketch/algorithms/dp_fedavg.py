@@ -27,23 +27,24 @@ def dp_fedavg(
     """Returns DP-FedAvg: local steps, clipped sums of gradients, noise, a server step.
 
     Algorithm 1: E steps of rate eta_k from w_k (lines 5-8); u = (w_k - w_E) / eta_k,
-    clipped to C (line 9); a_k is the sum of these over the clients drawn, and noise,
-    over the fixed r (lines 10 and 12); w -= beta_k a_k (line 12), with beta_k =
-    gamma eta_k and eta_k = decay^k eta_0 as in Appendix G. Noise is drawn once, on the
-    sum: the paper's share of each client, N(0, r sigma^2), adds up to what the proof
-    needs only when exactly r of them come. Clients are to be drawn by `engine.poisson`.
+    clipped to C (line 9). Then a_k is the sum of these over the clients drawn, and
+    noise, over the fixed r (lines 10 and 12). The step is w -= beta_k a_k (line 12),
+    with beta_k = gamma eta_k and eta_k = decay^k eta_0 as in Appendix G. Noise is drawn
+    once, on the sum: the paper's share of each client, N(0, r sigma^2), adds up to what
+    the proof needs only when exactly r of them come. Clients are to be drawn by
+    `engine.poisson`.
 
     Args:
       loss: the loss of one batch; for the paper's full gradients a client's whole data.
-      client_rate: eta_0.
-      threshold: C.
-      noise_multiplier: z; sigma of the paper is z C / r.
-      cohort: r.
+      client_rate: the step size eta_0 of the first round.
+      threshold: the bound C on the norm of a client's sum of gradients.
+      noise_multiplier: the noise z on the sum, over C; sigma of the paper is z C / r.
+      cohort: the number r of clients expected in a round.
       decay: the decay of both rates from round to round.
       server: an optimizer with rate gamma, before eta_k; by default sgd(1).
       keep_random_iterate: whether to keep a uniformly random one of w_0, ..., w_(K-1)
         for `random_iterate` (line 13). It costs no privacy, and a copy of the model.
-      bound: `bounding.clip` or `bounding.normalise`.
+      bound: the kind of bound: `bounding.clip` or `bounding.normalise`.
 
     Reference: Das et al., Algorithm 1.
     """
@@ -65,7 +66,7 @@ def dp_fedavg(
 
 
 def dp_normfedavg(loss: local.Loss, **options) -> Algorithm:
-    """Returns DP-NormFedAvg: as `dp_fedavg`, with C u / |u| in place of the clip.
+    """Returns DP-NormFedAvg: as `dp_fedavg`, with `C u / |u|` in place of the clip.
 
     Args:
       loss: the loss of one batch.
@@ -89,15 +90,25 @@ def _gradient_sums(loss: local.Loss, rate) -> Local:
 
 
 class Iterate(NamedTuple):
-    """A uniformly random one of the models so far, and the optimizer's own state."""
+    """A uniformly random one of the models so far, and the optimizer's own state.
 
-    chosen: Tree  # like the parameters
-    count: jax.Array  # shape=(), int32, of models so far
+    Attributes:
+      chosen: the model that was kept, like the parameters.
+      count: the number of models so far, int32 [].
+      inner: the state of the optimizer that was wrapped.
+    """
+
+    chosen: Tree
+    count: jax.Array
     inner: optax.OptState
 
 
 def random_iterate(server: Server) -> Tree:
-    """Returns the model that `keep_random_iterate` kept."""
+    """Returns the model that `keep_random_iterate` kept, from the `server` after a run.
+
+    Raises:
+      ValueError: for the server of an algorithm without it.
+    """
     if not isinstance(server.opt, Iterate):
         msg = "Expected an algorithm with keep_random_iterate=True, got one without."
         raise ValueError(msg)
@@ -111,10 +122,10 @@ def _remembering(tx: optax.GradientTransformation):
     def init(params):
         return Iterate(params, jnp.int32(0), tx.init(params))
 
-    def update(updates, state, params=None, *, key, **extra):
-        updates, inner = tx.update(updates, state.inner, params, key=key, **extra)
+    def update(updates, state, params=None, **extra):
+        updates, inner = tx.update(updates, state.inner, params, **extra)
         # Uniform over all so far, however many will come.
-        coin = jax.random.uniform(jax.random.fold_in(key, Purpose.ITERATE))
+        coin = jax.random.uniform(jax.random.fold_in(extra["key"], Purpose.ITERATE))
         taken = coin * (state.count + 1) < 1
         chosen = jax.tree.map(
             lambda new, old: jnp.where(taken, new, old), params, state.chosen

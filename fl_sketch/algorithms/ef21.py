@@ -22,7 +22,10 @@ def ef21(
     Args:
       loss: the loss of one batch.
       compressor: a contraction, such as `top_k`.
-      server: plain SGD in the paper.
+      server: the server's optimizer, plain SGD in the paper.
+
+    Raises:
+      ValueError: for a compressor that is no contraction.
 
     Reference: Richtarik et al. (2021), Algorithm 2.
     """

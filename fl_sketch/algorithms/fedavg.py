@@ -21,10 +21,10 @@ def fedavg(
 
     Args:
       loss: the loss of one batch.
-      client_rate: eta of the local steps.
-      server_rate: gamma.
-      server_momentum: heavy-ball momentum at the server (FedAvgM).
-      proximal: mu of FedProx.
+      client_rate: the step size eta of the local steps.
+      server_rate: the server's rate gamma, or a schedule of it.
+      server_momentum: heavy-ball momentum at the server (FedAvgM); 0 for none.
+      proximal: the weight mu of FedProx's pull to the server's model; 0 for none.
 
     References: McMahan et al. (2017), Algorithm 1; Das et al., Algorithm 3; Li et al.
     (2020), Algorithm 2.

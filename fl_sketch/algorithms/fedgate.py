@@ -18,8 +18,8 @@ def fedgate(
 
     Args:
       loss: the loss of one batch.
-      client_rate: eta of the local steps.
-      server_rate: gamma, or a schedule of it.
+      client_rate: the step size eta of the local steps.
+      server_rate: the server's rate gamma, or a schedule of it.
       gain: the gain of the variates; 1/(eta tau) in the paper.
 
     Reference: Haddadpour et al. (2021), Federated Learning with Compression,
@@ -44,8 +44,8 @@ def fedcomgate(
 
     Args:
       loss: the loss of one batch.
-      client_rate: eta of the local steps.
-      server_rate: gamma, or a schedule of it.
+      client_rate: the step size eta of the local steps.
+      server_rate: the server's rate gamma, or a schedule of it.
       gain: the gain of the variates; 1/(eta tau) in the paper.
       levels: the number of levels of the quantisation.
 

@@ -17,8 +17,8 @@ def fedopt(
 
     Args:
       loss: the loss of one batch.
-      client_rate: eta of the local steps.
-      server: the server's optimizer.
+      client_rate: the step size eta of the local steps.
+      server: the server's optimizer, any of optax.
 
     Reference: Reddi et al. (2021), Algorithm 2.
     """

@@ -13,7 +13,7 @@ def fedsketch(
     loss: local.Loss,
     *,
     sketch: Sketch,
-    client_rate: jax.typing.ArrayLike,
+    client_rate: optax.ScalarOrSchedule,
     server_rate: optax.ScalarOrSchedule,
     query: str = "privix",
     heavy: int = 0,
@@ -30,11 +30,13 @@ def fedsketch(
     Args:
       loss: the loss of one batch.
       sketch: a count sketch of t rows.
-      client_rate: eta of the local steps.
-      server_rate: gamma, or a schedule of it.
-      query: "privix" or "heaprix".
-      heavy: for HEAPRIX, m of HEAVYMIX; 0 for as many as the sketch has columns.
-      values: for HEAPRIX: "exact", "fresh" or "estimated", see `channels.heaprix`.
+      client_rate: the step size eta of the local steps.
+      server_rate: the server's rate gamma, or a schedule of it.
+      query: the way to read the mean sketch, "privix" or "heaprix".
+      heavy: the number m of HEAVYMIX, for HEAPRIX; 0 for as many as the sketch has
+        columns.
+      values: the second message of HEAPRIX: "exact", "fresh" or "estimated", see
+        `channels.heaprix`.
 
     Reference: Haddadpour et al., Algorithm 5.
     """
@@ -58,8 +60,8 @@ def fedsketchgate(
 ) -> Algorithm:
     """Returns FedSKETCHGATE: FedSKETCH with gradient tracking, for unlike data.
 
-    Algorithm 6: as Algorithm 5, with steps along the gradient less a variate c_j
-    (line 13), which every device of the round moves by the gap between what all and
+    Algorithm 6: as Algorithm 5, with steps along the gradient less a variate c_j (line
+    13). Every device of the round moves its variate by the gap between what all and
     what its own sketch stood for, c_j -= gain (Phi - Phi_j) (lines 5 and 8). Only for
     PRIVIX read by means of rows, or with one row, is Phi the mean of all Phi_j. Then
     the variates keep a sum of zero, and unlike clients end at their common minimum;
@@ -68,13 +70,15 @@ def fedsketchgate(
     Args:
       loss: the loss of one batch.
       sketch: a count sketch of t rows.
-      client_rate: eta of the local steps.
-      server_rate: gamma, or a schedule of it.
+      client_rate: the step size eta of the local steps.
+      server_rate: the server's rate gamma, or a schedule of it.
       gain: the paper prints 1/tau. Its update already contains eta, so that without
         compression 1/(eta tau) is exact.
-      query: "privix" or "heaprix".
-      heavy: for HEAPRIX, m of HEAVYMIX; 0 for as many as the sketch has columns.
-      values: for HEAPRIX: "exact", "fresh" or "estimated", see `channels.heaprix`.
+      query: the way to read the mean sketch, "privix" or "heaprix".
+      heavy: the number m of HEAVYMIX, for HEAPRIX; 0 for as many as the sketch has
+        columns.
+      values: the second message of HEAPRIX: "exact", "fresh" or "estimated", see
+        `channels.heaprix`.
 
     Reference: Haddadpour et al., Algorithm 6.
     """

@@ -29,11 +29,12 @@ def fetchsgd(
     Args:
       loss: the loss of one batch.
       sketch: a count sketch of several rows; its hashes are the same in all rounds.
-      server_rate: eta, or a schedule of it.
-      momentum: rho.
-      heavy: k, how many coordinates a step changes; 0 for as many as the sketch has
-        columns.
-      forget: "subtract" as in the paper, or "zero" as in the code released with it.
+      server_rate: the rate eta, or a schedule of it.
+      momentum: the decay rho of the momentum.
+      heavy: the number k of coordinates that a step changes; 0 for as many as the
+        sketch has columns.
+      forget: the way in which a step leaves the errors: "subtract" as in the paper, or
+        "zero" as in the code released with it.
       masking: whether momentum is forgotten where the step was, as in that code.
       window: the number of rounds of which errors are kept; 0: all.
 
@@ -61,7 +62,7 @@ def fetchsgd(
 
 
 def with_its_hashes(sketch: Sketch) -> Sketch:
-    """Returns a sketch with the hashes of all rounds, or its own if it has them."""
+    """Returns `sketch` with the hashes of all rounds, or its own if it has them."""
     if sketch.fixed_key:
         return sketch
     return sketches.fixed_key(sketch, jax.random.key(int(Purpose.HASHES)))

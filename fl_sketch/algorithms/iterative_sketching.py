@@ -21,16 +21,17 @@ def iterative_sketching(
     there; it can only mean the sketch of the round that made the message.
 
     Nothing on the server's side looks at the model: `replay` makes it from the mean
-    messages alone, which is what a client does that never asks for the model
-    (`--config.download=messages`), and `engine.make_gossip_round` does without a
+    messages alone. A client that never asks for the model does this
+    (`--config.download=messages`), and `gossip.make_gossip_round` does without a
     server.
 
     Args:
       loss: the loss of one batch; a batch that is a client's whole data gives the
         paper's gradient steps, a part of it the stochastic ones of Algorithm 2.
-      sketch: R; a fresh one every round.
-      client_rate: eta_local.
-      server_rate: eta_global; the theorems for K steps have 1.
+      sketch: the operator R; its key is fresh in every round.
+      client_rate: the step size eta_local.
+      server_rate: the server's rate eta_global, or a schedule of it; the theorems for K
+        steps have 1.
 
     Reference: Song et al., Algorithm 1.
     """

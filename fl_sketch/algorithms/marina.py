@@ -17,17 +17,20 @@ def marina(
     """Returns MARINA, with all clients or some of them in a round.
 
     Line 6: x^(k+1) = x^k - gamma g^k. Line 7: with probability p a client sends its
-    gradient at x^(k+1), else the compressed difference of its gradients at x^(k+1)
-    and at x^k on the same batch; the mean is, or is added to, g (line 9). Clients know
-    x^k from x^(k+1) and g^k, which they fetch together, and keep nothing; whoever was
-    away can take part at once (the paper's PP-MARINA, but for its rounds of whole
-    gradients, in which it has everyone).
+    gradient at x^(k+1), else the compressed difference of its gradients at x^(k+1) and
+    at x^k on the same batch. The mean is, or is added to, g (line 9). Clients know x^k
+    from x^(k+1) and g^k, which they fetch together, and keep nothing. Whoever was away
+    can take part at once: the paper's PP-MARINA, but for its rounds of whole gradients,
+    in which it has everyone.
 
     Args:
       loss: the loss of one batch, for the paper's exact form a client's whole data.
-      compressor: unbiased, `random_k` in the paper.
-      server_rate: gamma, constant.
-      probability: p of a whole gradient; 1 is gradient descent.
+      compressor: an unbiased compressor, `random_k` in the paper.
+      server_rate: the rate gamma, constant.
+      probability: the probability p of a whole gradient; 1 is gradient descent.
+
+    Raises:
+      ValueError: for a compressor that is not unbiased, or a schedule of rates.
 
     Reference: Gorbunov et al. (2021), Algorithms 1 and 4.
     """

@@ -32,18 +32,18 @@ def onebit_adam(
     """Returns 1-bit Adam.
 
     The first rounds are Adam's, uncompressed. Then the second moment is frozen (line
-    3); each worker makes its own momentum from the last common one (line 6) and sends
-    the signs of it and its error, with their scale (lines 7 and 8); the server does the
-    same with the mean and its own error (lines 9 to 11); what all then have is the
+    3). Each worker makes its own momentum from the last common one (line 6) and sends
+    the signs of it and its error, with their scale (lines 7 and 8). The server does the
+    same with the mean and its own error (lines 9 to 11). What all then have is the
     momentum (line 12) with which the model steps (line 13).
 
     Args:
       loss: the loss of one batch.
       server_rate: the rate of Adam, before and after.
-      warmup: T_w, how many rounds of plain Adam, at least one.
+      warmup: the number T_w of rounds of plain Adam, at least one.
       b1: decay of the momentum.
       b2: decay of the second moment, while it moves.
-      eps: beside the root.
+      eps: the small number beside the root.
 
     Reference: Tang et al. (2021), Algorithm 1. Until the freeze this is `optax.adam`,
     its corrections of the bias included; later the momentum's goes on and the second
@@ -130,11 +130,17 @@ def _moved(b1: float, momentum: Tree, gradient: Tree) -> Tree:
 
 
 class FreezingState(NamedTuple):
-    """Adam's moments, the second of which stays as it was at some round."""
+    """Adam's moments, the second of which stays as it was at some round.
 
-    momentum: Tree  # like the parameters; the one that all have
-    second: Tree  # like the parameters
-    count: jax.Array  # shape=(), int32
+    Attributes:
+      momentum: the momentum that all have, like the parameters.
+      second: the second moment, like the parameters.
+      count: the number of steps taken, int32 [].
+    """
+
+    momentum: Tree
+    second: Tree
+    count: jax.Array
 
 
 def _freezing_adam(b1, b2, eps, warmup: int) -> optax.GradientTransformation:

@@ -15,7 +15,7 @@ def private_sketching(
     client_rate: jax.typing.ArrayLike,
     threshold: jax.typing.ArrayLike,
     noise_multiplier: float,
-    server_rate: jax.typing.ArrayLike = 1.0,
+    server_rate: optax.ScalarOrSchedule = 1.0,
 ) -> Algorithm:
     """Returns iterative sketching whose local steps are private for every example.
 
@@ -27,11 +27,12 @@ def private_sketching(
 
     Args:
       loss: the loss of one batch.
-      sketch: R; a fresh one every round.
-      client_rate: eta_local.
-      threshold: l_c, to which every example's gradient is clipped.
-      noise_multiplier: z; the paper's sigma is z l_c over the batch's size.
-      server_rate: eta_global.
+      sketch: the operator R; its key is fresh in every round.
+      client_rate: the step size eta_local.
+      threshold: the norm l_c to which every example's gradient is clipped.
+      noise_multiplier: the noise z on the sum of a batch's gradients, over l_c; the
+        paper's sigma is z l_c over the batch's size.
+      server_rate: the server's rate eta_global.
 
     Reference: Song et al., Algorithms 2 and 3.
     """

@@ -13,8 +13,8 @@ def qsgd(
 
     Args:
       loss: the loss of one batch.
-      levels: s, of the quantisation.
-      server: plain SGD in the paper.
+      levels: the number s of levels of the quantisation.
+      server: the server's optimizer, plain SGD in the paper.
 
     Reference: Alistarh et al. (2017), Algorithm 1.
     """

@@ -13,13 +13,13 @@ def safl(
     sketch: Sketch,
     client_rate: float,
     server: optax.GradientTransformation,
-    client_clip: jax.typing.ArrayLike = 0.0,
+    client_clip: float | jax.Array = 0.0,
 ) -> Algorithm:
     """Returns SAFL: clients send sketches of their local progress, the server adapts.
 
     Algorithm 1: each client takes K SGD steps from the server's model (lines 3-6) and
-    sends the sketch of x_0 - x_K (line 7); the server averages the sketches and
-    sends the mean down (line 9). Algorithm 2: the model takes a step of an adaptive
+    sends the sketch of x_0 - x_K (line 7). The server averages the sketches and sends
+    the mean down (line 9). Algorithm 2: the model takes a step of an adaptive
     optimizer, both moments of which are built from the de-sketched mean.
 
     For gradients with heavy tails the paper announces a clipped form without printing
@@ -28,11 +28,12 @@ def safl(
 
     Args:
       loss: the loss of one batch.
-      sketch: R; a fresh one every round. Of the whole update, or with
-        `leaf_by_leaf` of each array of parameters, which the paper leaves open.
-      client_rate: eta of the local steps.
-      server: `transforms.paper_amsgrad` as printed, or any optimizer of optax.
-      client_clip: tau of the clipped form; 0 for none.
+      sketch: the operator R; its key is fresh in every round. Of the whole update, or
+        with `leaf_by_leaf` of each array of parameters, which the paper leaves open.
+      client_rate: the step size eta of the local steps.
+      server: the server's optimizer: `transforms.paper_amsgrad` as printed, or any of
+        optax.
+      client_clip: the norm tau of the clipped form; 0 for none.
 
     Reference: Chen et al., Algorithms 1 and 2.
     """

@@ -26,9 +26,9 @@ def scaffold(
 
     Args:
       loss: the loss of one batch.
-      client_rate: eta of the local steps.
+      client_rate: the step size eta of the local steps.
       server_rate: the rate of the server's step.
-      steps: K, the local steps.
+      steps: the number K of local steps, each on a batch of its own.
 
     Reference: Karimireddy et al. (2020), Algorithm 1.
     """

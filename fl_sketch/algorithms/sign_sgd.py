@@ -12,8 +12,8 @@ def sign_sgd(loss: local.Loss, *, server_rate: optax.ScalarOrSchedule) -> Algori
     """Returns signSGD with majority vote, one bit a number in both directions.
 
     Workers send the signs of their gradients, the server the sign of the sum of
-    the signs (zero where the votes are equal, which in simulation nobody hears of: the
-    wire has one bit, and an equal vote counts as positive).
+    the signs. Where the votes are equal that counts as positive, since the wire has one
+    bit a number.
 
     Args:
       loss: the loss of one batch.
@@ -41,8 +41,8 @@ def ef_sign_sgd(
 
     Args:
       loss: the loss of one batch.
-      client_rate: eta of the local steps; the paper has one step.
-      server_rate: gamma.
+      client_rate: the step size eta of the local steps; the paper has one step.
+      server_rate: the server's rate gamma, or a schedule of it.
 
     Reference: Karimireddy et al. (2019), Algorithm 1; in both directions, Zheng et al.
     (2019), Algorithm 1.

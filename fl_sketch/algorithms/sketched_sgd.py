@@ -15,15 +15,15 @@ def sketched_sgd(
 ) -> Algorithm:
     """Returns SketchedSGD: one gradient a round, of which heavy coordinates are used.
 
-    Each worker adds its error memory to its gradient and sends the sketch of the sum;
-    the server finds the heavy coordinates of the mean sketch and asks for the exact
+    Each worker adds its error memory to its gradient and sends the sketch of the sum.
+    The server finds the heavy coordinates of the mean sketch and asks for the exact
     values there, with which all step. What a worker had elsewhere stays in its memory.
 
     Args:
       loss: the loss of one batch.
       sketch: a count sketch of several rows.
       server_rate: the rate of the server's step, or a schedule of it.
-      heavy: k, how many coordinates; 0 for as many as the sketch has columns.
+      heavy: the number k of coordinates; 0 for as many as the sketch has columns.
 
     Reference: Ivkin et al. (2019), Algorithm 2.
     """

@@ -7,9 +7,9 @@ round, so that nothing is lost on the way through a server's optimizer.
 
 The canary pushes along the first axis, in turn up and down over rounds and exchanges:
 noise that two releases share cancels in a combination in which the canary does not.
-What the others push shows a denominator that counts who came: along the canary's
-axis, against it, where it is known who comes, and else along the second axis, where
-their number does not hide the canary.
+What the others push shows a denominator that counts who came. They push along the
+canary's axis, against it, where it is known who comes. Else they push along the second
+axis, where their number does not hide the canary.
 """
 
 import fractions
@@ -31,6 +31,7 @@ from fl_sketch.protocols import (
     Algorithm,
     Channel,
     Delivery,
+    Key,
     Local,
     Mechanism,
     Sketch,
@@ -113,8 +114,11 @@ def sampler(sampling: str, population: int, sample: float) -> Sampler:
 
     Args:
       sampling: one of `accounting.SAMPLINGS`.
-      population: how many clients there are.
-      sample: clients of a round; for poisson on average, and of any size.
+      population: the number of clients.
+      sample: the number of clients of a round; for poisson on average, and of any size.
+
+    Raises:
+      ValueError: for a sampling of another name.
     """
     samplers = {
         "everyone": lambda: engine.everyone(population),
@@ -125,13 +129,13 @@ def sampler(sampling: str, population: int, sample: float) -> Sampler:
     return samplers[sampling]()
 
 
-def push(near: Neighbours, unit, present, limit: float) -> jax.Array:
+def push(near: Neighbours, unit, present, limit: float | jax.Array) -> jax.Array:
     """Returns what a unit pushes in a round of even number, float32 [NUMBERS].
 
     Args:
       near: the worlds.
-      unit: its number; may be traced.
-      present: 1.0 in the world with the canary, else 0.0.
+      unit: the unit's number; may be traced.
+      present: the number 1.0 in the world with the canary, else 0.0.
       limit: the bound, which all exceed.
     """
     canary = LOUD * jnp.where(present > 0, 1.0, near.absent) * _axis(0)
@@ -140,7 +144,7 @@ def push(near: Neighbours, unit, present, limit: float) -> jax.Array:
 
 
 def turn(number) -> jax.Array:
-    """Returns 1.0 and -1.0 in turn."""
+    """Returns 1.0 for an even `number` and -1.0 for an odd one, array or not."""
     return 1.0 - 2.0 * (jnp.asarray(number) % 2)
 
 
@@ -148,7 +152,7 @@ def shouting(
     near: Neighbours,
     *,
     exchanges: int,
-    limit: float,
+    limit: float | jax.Array,
     watched: Sequence[str] = (),
     spread: Callable[[Any, jax.Array], jax.Array] = lambda keys, pushed: pushed,
 ) -> Local:
@@ -158,7 +162,7 @@ def shouting(
 
     Args:
       near: the worlds.
-      exchanges: how many a round has; the update is [exchanges, numbers].
+      exchanges: the number of exchanges of a round; the update is [exchanges, numbers].
       limit: the bound on messages.
       watched: names of the numbers that a mechanism adds to the first message.
       spread: `(keys, pushed) -> update`, where it is not a message that is bounded.
@@ -178,7 +182,7 @@ def shouting(
 
 
 def exchanges(count: int) -> Channel:
-    """Returns a channel that sends each row of an update by itself."""
+    """Returns a channel of `count` exchanges, which sends row by row of an update."""
 
     def talk(update, memory, keys, round):
         del keys, round
@@ -197,12 +201,12 @@ def tapped(
 ) -> Channel:
     """Returns the channel with all that it hears as its estimate.
 
-    That has a row for every round, zeros but for the present one, so that a server
-    that adds estimates up keeps them apart.
+    The estimate has a row for every round, zeros but for the present one, so that a
+    server that adds estimates up keeps them apart.
 
     Args:
-      channel: any.
-      rounds: how many rounds a run has.
+      channel: any channel.
+      rounds: the number of rounds of a run.
       read: `(keys, message) -> numbers`, what the attacker makes of a mean message.
     """
 
@@ -246,8 +250,8 @@ def observer(
       mechanism: what is audited; None: the local work protects by itself.
       sampler: the sampler of the cohorts.
       away: whether the canary does not take part in the world without it.
-      population: how many clients there are.
-      rounds: how many rounds a run has.
+      population: the number of clients.
+      rounds: the number of rounds of a run.
       shape: the shape of what a round releases: exchanges, and numbers of a message.
       read: `(keys, message) -> numbers`, as in `tapped`.
       data_of: `(present) -> data`, what clients have.
@@ -315,20 +319,21 @@ def one_example_each(local: Local) -> Local:
 
 
 def examples(
-    near: Neighbours, count: int, limit: float
+    near: Neighbours, count: int, limit: float | jax.Array
 ) -> Callable[[jax.Array], draws.Resident]:
     """Returns `(present) -> data` of one client, whose examples push.
 
     Args:
       near: the worlds; where the canary is away, it pushes nothing.
-      count: how many examples there are.
+      count: the number of examples.
       limit: the bound on an example's gradient, its input.
     """
 
     def data_of(present):
         ids = jnp.arange(count)
         inputs = jax.vmap(lambda unit: push(near, unit, present, limit))(ids)
-        own = Examples(inputs, jnp.zeros(count, jnp.int32))
+        targets = jnp.zeros(count, jnp.int32)
+        own = Examples(inputs, targets)  # pyright: ignore[reportArgumentType]
         return draws.Resident(own, ids, jnp.array([0, count], jnp.int32))
 
     return data_of
@@ -351,7 +356,9 @@ def _seen(server, released: dict[str, jax.Array], rounds: int) -> jax.Array:
     return jnp.concatenate([means, *numbers], axis=1)
 
 
-def _without_the_canary(sampler: Sampler, away: jax.Array) -> Sampler:
+def _without_the_canary(
+    sampler: Sampler, away: jax.Array
+) -> Callable[[Key], cohort.Cohort]:
     """Returns the sampler of the world in which it is not there, if it is away."""
 
     def sample(key):

@@ -2,7 +2,7 @@
 
 The same few rounds are played many times with fresh randomness, in a world without a
 canary and in one with it. An attacker who sees all that is released learns from a
-part of the runs how the worlds differ, guesses in the others by a score, and how well
+part of the runs how the worlds differ, and guesses in the others by a score. How well
 it guesses bounds epsilon from below, with confidence (Clopper-Pearson). A bound above
 the claim is a proof that the claim is wrong; one below it proves nothing.
 
@@ -47,7 +47,7 @@ class Found(NamedTuple):
     """What an audit proves.
 
     Attributes:
-      epsilon: below the true one, with this confidence.
+      epsilon: a bound below the true one, with this confidence.
       confidence: the confidence in it.
       trials: runs of each world, or canaries, that it took.
       most: what so many could have shown at best.
@@ -63,9 +63,9 @@ class Event(NamedTuple):
     """What is likely in one world and not in the other: sign score > threshold.
 
     Attributes:
-      score: which of the scores.
-      sign: 1 or -1.
-      threshold: after the sign.
+      score: the number of the score that is compared, from zero.
+      sign: the sign of the score, 1 or -1.
+      threshold: the threshold, after the sign.
       swapped: whether it is the world without the canary in which it is likely.
     """
 
@@ -92,13 +92,17 @@ def play(
 
     Args:
       observe: what the attacker sees of a run.
-      delta: the claim's.
+      delta: the delta of the claim.
       trials: runs of each world, made up to whole blocks.
       key: the key of all runs; each gets its own.
-      rate: how likely the canary takes part in a round.
+      rate: the chance that the canary takes part in a round.
       mirrored: whether without the canary there is its mirror image, by the same
         chance, and not the same of everybody in every round.
       confidence: the confidence in the bound.
+
+    Raises:
+      ValueError: for chances that are none, or no trial.
+      ArithmeticError: for releases that are not finite.
     """
     validate.at_least_one(trials=trials)
     validate.in_range(0, 1, delta=delta, rate=rate, confidence=confidence)
@@ -116,15 +120,15 @@ def play(
     scores_of = _attacker(*worlds(0, 1), rate=rate, mirrored=mirrored)
     pilot, counted = worlds(1, 3, scores_of), worlds(4, 4, scores_of)
     event = max(
-        (_best(*(s[:, n] for s in pilot), delta, n) for n in range(2)),
+        (_best([s[:, n] for s in pilot], delta, n) for n in range(2)),
         key=lambda found: found[0],
     )[1]
     size = len(counted[0])
     return Found(
-        _bound(*(s[:, event.score] for s in counted), event, delta, confidence),
+        _bound([s[:, event.score] for s in counted], event, delta, confidence),
         confidence,
         8 * blocks * BLOCK,
-        _log_ratio(size, 0, (size, size), delta, confidence).item(),
+        _log_ratio((size, 0), (size, size), delta, confidence).item(),
     )
 
 
@@ -140,13 +144,13 @@ def lower_bound(
     Args:
       absent: scores of independent runs without the canary.
       present: scores of runs with it.
-      delta: the claim's.
+      delta: the delta of the claim.
       confidence: the chance that the bound holds.
     """
     validate.in_range(0, 1, delta=delta, confidence=confidence)
     first, second = zip(*(np.array_split(s, 2) for s in (absent, present)), strict=True)
-    event = _best(*first, delta, 0)[1]
-    return _bound(*second, event, delta, confidence)
+    event = _best(first, delta, 0)[1]
+    return _bound(second, event, delta, confidence)
 
 
 def beyond_the_end(
@@ -165,8 +169,8 @@ def beyond_the_end(
 
     Args:
       draw: `(key, present) -> float32 [runs]`, a number that each of them releases.
-      delta: the claim's.
-      draws: runs without the canary, in all.
+      delta: the delta of the claim.
+      draws: the number of runs without the canary, in all.
       key: the key of all runs.
       confidence: the confidence in the bound.
     """
@@ -193,8 +197,8 @@ def beyond_the_end(
     rare = np.asarray(above(keys(pilot, blocks - pilot), jnp.float32(0), end))
     seen = np.asarray(above(keys(blocks, few), jnp.float32(1), end))
     sizes = (few * size, (blocks - pilot) * size)
-    found = _log_ratio(seen.sum(), rare.sum(), sizes, delta, confidence)
-    most = _log_ratio(sizes[0], 0, sizes, delta, confidence)
+    found = _log_ratio((seen.sum(), rare.sum()), sizes, delta, confidence)
+    most = _log_ratio((sizes[0], 0), sizes, delta, confidence)
     return Found(found.item(), confidence, blocks * size, most.item())
 
 
@@ -202,8 +206,8 @@ def clopper_pearson(hits, count, alpha: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns one-sided bounds on a probability, each wrong with chance alpha.
 
     Args:
-      hits: how often it happened.
-      count: how many there were.
+      hits: the number of times that it happened.
+      count: the number of trials.
       alpha: the chance of each bound to be wrong.
     """
     from scipy import stats  # takes half a second to import
@@ -246,9 +250,10 @@ def _attacker(
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Returns `(releases [runs, rounds, numbers]) -> scores [runs, 2]`.
 
-    The first score is the linear one. The second is, for every round with releases y of
-    covariance S, moved by m if the canary takes part, log(1 - q + q exp(<m, y>_S -
-    |m|_S^2 / 2)); less the same of -m if the other world has the mirror image.
+    The first score is the linear one. The second is a sum over rounds. A round with
+    releases y of covariance S, moved by m if the canary takes part, adds `log(1 - q + q
+    exp(<m, y>_S - |m|_S^2 / 2))`. If the other world has the mirror image, the same of
+    -m is subtracted.
     """
     absent, present = absent.astype(np.float64), present.astype(np.float64)
     runs, rounds, _ = absent.shape
@@ -292,21 +297,21 @@ def _solved(centred: np.ndarray, vector: np.ndarray) -> np.ndarray:
     return np.linalg.solve(ridged, vector / scale) / scale
 
 
-def _best(absent, present, delta, score) -> tuple[float, Event]:
-    """Returns the largest bound of an event on these scores, and the event.
+def _best(scores, delta: float, score: int) -> tuple[float, Event]:
+    """Returns the largest bound of an event on both worlds' scores, and the event.
 
     Thresholds are scores of all ranks, the largest included: what one world never
     does may be what gives the other away.
     """
     found = []
     for sign in (1, -1):
-        worlds = [np.sort(sign * s) for s in (absent, present)]
+        worlds = [np.sort(sign * s) for s in scores]
         thresholds = np.concatenate([_ranked(s) for s in worlds])
         hits = [s.size - np.searchsorted(s, thresholds, side="right") for s in worlds]
-        sizes = (absent.size, present.size)
+        sizes = [s.size for s in worlds]
         for swapped in (False, True):
             order = slice(None, None, 1 if swapped else -1)
-            bounds = _log_ratio(*hits[order], sizes[order], delta, CHOICE)
+            bounds = _log_ratio(hits[order], sizes[order], delta, CHOICE)
             at = int(np.argmax(bounds))
             event = Event(score, sign, float(thresholds[at]), swapped)
             found.append((float(bounds[at]), event))
@@ -318,16 +323,15 @@ def _ranked(ascending: np.ndarray) -> np.ndarray:
     return ascending[-ranks]
 
 
-def _bound(absent, present, event: Event, delta: float, confidence: float) -> float:
-    likely, unlikely = (absent, present) if event.swapped else (present, absent)
-    hits = [np.sum(event.sign * s > event.threshold) for s in (likely, unlikely)]
-    sizes = (likely.size, unlikely.size)
-    return _log_ratio(*hits, sizes, delta, confidence).item()
+def _bound(scores, event: Event, delta: float, confidence: float) -> float:
+    worlds = scores if event.swapped else scores[::-1]  # the likely one first
+    hits = [np.sum(event.sign * s > event.threshold) for s in worlds]
+    return _log_ratio(hits, [s.size for s in worlds], delta, confidence).item()
 
 
-def _log_ratio(likely, unlikely, sizes, delta, confidence) -> np.ndarray:
-    """Returns the epsilon that so many hits in two worlds prove; 0 for none."""
+def _log_ratio(hits, sizes, delta: float, confidence: float) -> np.ndarray:
+    """Returns what hits in two worlds prove of epsilon, the likely one first; or 0."""
     alpha = (1 - confidence) / 2  # both sides may fail
-    low = clopper_pearson(likely, sizes[0], alpha)[0] - delta
-    high = clopper_pearson(unlikely, sizes[1], alpha)[1]
+    low = clopper_pearson(hits[0], sizes[0], alpha)[0] - delta
+    high = clopper_pearson(hits[1], sizes[1], alpha)[1]
     return np.log(np.maximum(low / high, 1.0))

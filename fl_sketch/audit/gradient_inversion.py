@@ -1,12 +1,11 @@
 """Gradient inversion: inputs found again from what a client sent.
 
 The attacker knows the model, the round's key and one client's message s. It looks for
-inputs z whose own message m(z) is the one it saw: the minimum of |m(z) - s|^2, which
-for the gradient of one step and a sketch R is |R grad F(w, z) - R g|^2 (Song et al.,
-section 7.2).
-`client_view` makes m from any algorithm: whatever steps, sketch, compressor and bound
-lie between the images and the message, the attacker can compute them too, and
-differentiates through them.
+inputs z whose own message m(z) is the one it saw: the minimum of `|m(z) - s|^2`. For
+the gradient of one step and a sketch R this is `|R grad F(w, z) - R g|^2` (Song et al.,
+section 7.2). `client_view` makes m from any algorithm: whatever steps, sketch,
+compressor and bound lie between the images and the message, the attacker can compute
+them too, and differentiates through them.
 
 Noise is not in m, local noise neither: give `client_view` the algorithm without it.
 The dither of a client (QSGD) is known to this attacker, who is in that stronger than a
@@ -34,8 +33,9 @@ class Found(NamedTuple):
 
     Attributes:
       inputs: the best inputs found.
-      mismatch: the mismatch of their messages, |m(z) - s|^2 / |s|^2.
-      curve: the mismatch in every iteration, shape=(steps,).
+      mismatch: the mismatch of their messages, `|m(z) - s|^2 / |s|^2`.
+      curve: what was minimised, in every iteration, shape=(steps,): the mismatch, and
+        if there is a prior, its weighted value.
     """
 
     inputs: jax.Array
@@ -52,7 +52,7 @@ def client_view(
     """Returns inputs -> the first message of a client that has never been drawn.
 
     Args:
-      algorithm: whose client it is; a mechanism's bound is part of the message.
+      algorithm: the client's algorithm; a mechanism's bound is part of the message.
       server: what clients fetch.
       keys: the keys of the round. An attacker who does not know the hashes has others.
       batches: inputs -> what the client trains on, labels included.
@@ -77,6 +77,15 @@ def released(algorithm: Algorithm, message: Message, keys: Keys) -> Message:
     """Returns a message as it is seen when all other clients' are known.
 
     Under a mechanism it has the whole noise of the sum.
+
+    Args:
+      algorithm: the algorithm, with noise.
+      message: what the client sent, bounded and without noise.
+      keys: the keys of the round, from which the noise follows.
+
+    Raises:
+      ValueError: for a mechanism whose noise is none of the server's, or whose
+        threshold adapts.
     """
     if algorithm.mechanism is None:
         return message
@@ -109,9 +118,12 @@ def invert(
       seen: the message.
       start: inputs to begin from; they need not be in [0, 1].
       optimizer: "gd", plain gradient descent as the theorem has it; "adam"; "lbfgs".
-      steps: iterations.
+      steps: the number of iterations.
       rate: the rate of gd and adam; lbfgs searches along lines.
       smoothness: the weight of the total variation of images, a prior.
+
+    Raises:
+      ValueError: for another optimizer, or no step.
     """
     validate.one_of(OPTIMIZERS, optimizer=optimizer)
     validate.at_least_one(steps=steps)
@@ -128,28 +140,22 @@ def invert(
             return mismatch(inputs)
         return mismatch(inputs) + smoothness * total_variation(inputs)
 
-    tx = {
-        "gd": lambda: optax.sgd(rate),
-        "adam": lambda: optax.adam(rate),
-        "lbfgs": lambda: optax.lbfgs(memory_size=20),
-    }[optimizer]()
+    tx = _transformation(optimizer, rate)
 
-    def step(carry, _):
+    def step(carry, _) -> tuple[Any, Any]:
         inputs, state, best, least = carry
         if optimizer == "lbfgs":
             now, grads = optax.value_and_grad_from_state(value)(inputs, state=state)
-            updates, state = tx.update(
-                grads, state, inputs, value=now, grad=grads, value_fn=value
-            )
+            more = {"value": now, "grad": grads, "value_fn": value}
         else:
-            now, grads = jax.value_and_grad(value)(inputs)
-            updates, state = tx.update(grads, state, inputs)
+            (now, grads), more = jax.value_and_grad(value)(inputs), {}
+        updates, state = tx.update(grads, state, inputs, **more)
         better = now < least
         best = jnp.where(better, inputs, best)
         least = jnp.where(better, now, least)
         moved = optax.apply_updates(inputs, updates)
         # A line search that finds nothing leaves NaN: the attack ends there.
-        inputs = jnp.where(jnp.isfinite(moved).all(), moved, inputs)
+        inputs = trees.if_finite(moved, inputs)
         return (inputs, state, best, least), now
 
     carry = start, tx.init(start), start, jnp.float32(jnp.inf)
@@ -158,32 +164,43 @@ def invert(
     return Found(best, mismatch(best), curve)
 
 
+def _transformation(optimizer: str, rate: float):
+    """Returns the optimizer of that name."""
+    if optimizer == "lbfgs":
+        return optax.lbfgs(memory_size=20)
+    return optax.sgd(rate) if optimizer == "gd" else optax.adam(rate)
+
+
 def best_of(found: Found) -> Found:
-    """Returns the start that came nearest, of several along a leading axis."""
+    """Returns what came nearest of what was `found` from several starts.
+
+    These stand along a leading axis of all its arrays.
+    """
     return jax.tree.map(lambda leaf: leaf[jnp.argmin(found.mismatch)], found)
 
 
 def total_variation(images: jax.Array) -> jax.Array:
-    """Returns the mean |difference| of neighbouring pixels, rounded at zero.
+    """Returns the mean absolute difference of neighbouring pixels, rounded at zero.
 
     Args:
-      images: NHWC.
+      images: the images, NHWC.
     """
     down, right = jnp.diff(images, axis=1), jnp.diff(images, axis=2)
     # |x| has no second derivative at zero, which line searches meet.
-    return sum(jnp.mean(jnp.sqrt(d**2 + 1e-6)) for d in (down, right))
+    return sum(jnp.mean(jnp.sqrt(d**2 + 1e-6)) for d in (down, right))  # pyright: ignore[reportReturnType]
 
 
 def label_of_bias(bias_gradient: jax.Array) -> jax.Array:
     """Returns the label of a single example from the last layer's bias gradient.
 
-    With cross-entropy it is softmax minus one-hot: negative at the label alone.
+    With cross-entropy `bias_gradient`, one number for each class, is softmax minus
+    one-hot: negative at the label alone.
     """
     return jnp.argmin(bias_gradient)
 
 
 def input_of_dense(kernel_gradient: jax.Array, bias_gradient: jax.Array) -> jax.Array:
-    """Returns the input of a first dense layer, exactly: dW / db at the largest |db|.
+    """Returns the input of a first dense layer, exactly: dW / db at the largest `|db|`.
 
     Args:
       kernel_gradient: an array of (inputs, outputs), of a single example.
@@ -227,5 +244,11 @@ def mapped(function: Callable, mesh: jax.sharding.Mesh, axis: str) -> Callable:
 
 
 def starts(key: jax.Array, shape: Sequence[int], count: int) -> jax.Array:
-    """Returns images of uniform noise to begin from."""
+    """Returns images of uniform noise in [0, 1] to begin from.
+
+    Args:
+      key: the attacker's key.
+      shape: the shape of one start: of all images that are looked for together.
+      count: the number of starts, along a leading axis.
+    """
     return jax.random.uniform(key, (count, *shape))

@@ -1,14 +1,16 @@
 """What Song et al., section 7, says of an attack, worked out on an instance.
 
-L(z) = |m(z) - s|^2 for the message m(z) of inputs z, and plain gradient descent on it.
-Theorem 7.5 needs two things of L, for all z in question:
+`L(z) = |m(z) - s|^2` for the message m(z) of inputs z, and plain gradient descent on
+it. Theorem 7.5 needs two things of L, for all z in question::
 
   semi-smooth      L(y) <= L(x) + <grad L(x), y - x> + b |y-x|^2 + a |y-x|^(2-2p) L(x)^p
   non-critical     theta_1^2 L <= |grad L|^2 <= theta_2^2 L
 
-and promises L(z_t+1) - L* <= (1 - gamma) (L(z_t) - L*) with gamma = eta (theta_1^2 - a
-theta_2^(2-2p)) / 2 for steps eta <= (theta_1^2 - a theta_2^(2-2p)) / (2 b theta_2^2),
-where theta_1^2 > a theta_2^(2-2p).
+and promises, for steps `eta <= (theta_1^2 - a theta_2^(2-2p)) / (2 b theta_2^2)`, where
+`theta_1^2 > a theta_2^(2-2p)`::
+
+  L(z_t+1) - L* <= (1 - gamma) (L(z_t) - L*),
+  gamma = eta (theta_1^2 - a theta_2^(2-2p)) / 2
 
 `printed` has the constants of Theorems 7.4 and 7.8 as they are printed: a = 2 tau beta
 + 2 theta_2 gamma_2 and p = 1/2. They cannot meet that condition: beta bounds the
@@ -34,7 +36,7 @@ from fl_sketch.protocols import Key, Like, Sketch
 
 
 class Singular(NamedTuple):
-    """The smallest and the largest singular value of a map, over some points."""
+    """The `smallest` and the `largest` singular value of a map, over some points."""
 
     smallest: float
     largest: float
@@ -46,7 +48,7 @@ class Rate(NamedTuple):
     Attributes:
       a: the constant a of semi-smoothness.
       b: the constant b of semi-smoothness.
-      theta: the constant theta of non-criticality.
+      theta: the constants theta_1 and theta_2 of non-criticality.
       step: the largest admissible eta; 0 if there is none.
       gamma: the part of L - L* that a step takes away; 0 if nothing is promised.
     """
@@ -76,15 +78,19 @@ def jacobians(view: Callable, points: jax.Array) -> jax.Array:
 
 
 def singular_values(maps: jax.Array) -> Singular:
-    """Returns the range of all the Jacobians' singular values."""
+    """Returns the range of the singular values of all `maps`, made by `jacobians`."""
     found = jax.lax.map(lambda m: jnp.linalg.svd(m, compute_uv=False), maps)
     return Singular(float(found.min()), float(found.max()))
 
 
 def bend(maps: jax.Array, points: jax.Array) -> float:
-    """Returns |J(x) - J(y)| / |x - y|, the largest over neighbouring points given.
+    """Returns `|J(x) - J(y)| / |x - y|`, the largest over neighbouring points given.
 
     It estimates the Lipschitz constant of the Jacobian from below.
+
+    Args:
+      maps: the Jacobians at the points, made by `jacobians`.
+      points: two or more, along a leading axis.
     """
     validate.at_least_one(pairs=len(points) - 1)
     gaps = jax.lax.map(lambda m: jnp.linalg.norm(m, 2), maps[1:] - maps[:-1])
@@ -93,7 +99,13 @@ def bend(maps: jax.Array, points: jax.Array) -> float:
 
 
 def of_sketch(op: Sketch, key: Key, like: Like) -> Singular:
-    """Returns gamma_1 and gamma_2: the range of the singular values of R^T."""
+    """Returns gamma_1 and gamma_2: the range of the singular values of R^T.
+
+    Args:
+      op: the operator R; as many of its adjoints are taken as a message has numbers.
+      key: the key of its hashes.
+      like: what it is applied to: a length, or a tree of the same shapes.
+    """
     flat, rebuild = ravel_pytree(op.zeros(like))
 
     def row(unit):
@@ -104,7 +116,14 @@ def of_sketch(op: Sketch, key: Key, like: Like) -> Singular:
 
 
 def promised(*, a: float, b: float, theta: Singular, p: float = 0.5) -> Rate:
-    """Returns what Theorem 7.5 promises, if anything."""
+    """Returns what Theorem 7.5 promises; with a step and gamma of 0 it is nothing.
+
+    Args:
+      a: the constant a of semi-smoothness.
+      b: the constant b of semi-smoothness.
+      theta: the constants theta_1 and theta_2 of non-criticality.
+      p: the exponent p of semi-smoothness.
+    """
     left = theta.smallest**2 - a * theta.largest ** (2 - 2 * p)
     if left <= 0:
         return Rate(a, b, theta, 0.0, 0.0)
@@ -118,9 +137,9 @@ def printed(
     """Returns the promise with the constants of Theorem 7.8 as printed.
 
     Args:
-      hessian: theta_1 and theta_2, of the pseudo-Hessian.
-      sketch: gamma_1 and gamma_2, of R^T.
-      lipschitz: beta, of the gradient by the inputs; at least theta_2, its default.
+      hessian: the theta_1 and theta_2 of the pseudo-Hessian.
+      sketch: the gamma_1 and gamma_2 of R^T.
+      lipschitz: the beta of the gradient by the inputs; at least theta_2, its default.
     """
     beta, tau = lipschitz or hessian.largest, sketch.largest
     theta = Singular(
@@ -133,16 +152,17 @@ def printed(
 def near(message: Singular, bend: float, *, start: float) -> Rate:
     """Returns the promise near the solution.
 
-    With J the Jacobian of m, sigma its singular values and H the Lipschitz constant
-    of J: m(y) - m(x) is J (y - x) and at most H |y-x|^2 / 2 more, so b = sigma_2^2 and
-    the second term is H |y-x|^2 sqrt(L). No step is longer than D = eta theta_2
-    sqrt(L_0), so that a = H D. And |grad L| = 2 |J' (m - s)|, where m - s is nearly in
-    the range of J: theta = 2 sigma. As a depends on eta, eta is halved until it fits.
+    Let J be the Jacobian of m, sigma its singular values and H the Lipschitz constant
+    of J. Then m(y) - m(x) is J (y - x) and at most `H |y-x|^2 / 2` more, so
+    `b = sigma_2^2` and the second term is `H |y-x|^2 sqrt(L)`. No step is longer than
+    `D = eta theta_2 sqrt(L_0)`, so that a = H D. And `|grad L| = 2 |J' (m - s)|`, where
+    m - s is nearly in the range of J: theta = 2 sigma. As a depends on eta, eta is
+    halved until that fits.
 
     Args:
-      message: sigma_1 and sigma_2, of the message's Jacobian where the descent goes.
-      bend: H there.
-      start: L_0, where it begins.
+      message: the sigma_1 and sigma_2 of the message's Jacobian where the descent goes.
+      bend: the value of H there.
+      start: the value L_0, where the descent begins.
     """
     theta = Singular(2 * message.smallest, 2 * message.largest)
     eta = 1 / (2 * message.largest**2)

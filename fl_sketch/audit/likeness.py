@@ -17,13 +17,19 @@ K1, K2, SIGMA = 0.01, 0.03, 1.5  # of SSIM, as its paper has them
 REACH = 5  # pixels from the middle of its window of 11 x 11
 
 
-def mse(true: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Returns the mean squared error of an image, its pixels cut to [0, 1]."""
+def mse(true: np.ndarray, found: np.ndarray) -> np.floating:
+    """Returns the mean squared error of an image that was `found`, beside the `true`.
+
+    They are arrays of one shape; the pixels found are cut to [0, 1].
+    """
     return np.mean((np.asarray(true) - np.clip(found, 0, RANGE)) ** 2)
 
 
-def psnr(true: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Returns the peak signal-to-noise ratio in decibels, at most 100."""
+def psnr(true: np.ndarray, found: np.ndarray) -> np.floating:
+    """Returns the peak signal-to-noise ratio in decibels, at most 100.
+
+    It is that of the `mse` of `true` and `found`, two images of one shape.
+    """
     return -10 * np.log10(np.maximum(mse(true, found), 1e-10) / RANGE**2)
 
 
@@ -33,8 +39,8 @@ def ssim(true: np.ndarray, found: np.ndarray) -> float:
     Places are those around which the window lies inside the image, where there are any.
 
     Args:
-      true: HWC.
-      found: HWC; its pixels are cut to [0, 1].
+      true: the image as it was, HWC.
+      found: the image that was found, HWC; its pixels are cut to [0, 1].
 
     Reference: Wang et al. (2004), section III.B.
     """
@@ -59,9 +65,10 @@ def ssim(true: np.ndarray, found: np.ndarray) -> float:
 
 
 def assignment(true: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Returns for each true image the found one that is its, least error in all.
+    """Returns for each `true` image the place among the `found` of the one that is its.
 
-    The gradient of a batch says nothing of the order of its examples.
+    The gradient of a batch says nothing of the order of its examples. Of all orders it
+    is the one with the least mean squared error in all.
     """
     cost = [[mse(a, b) for b in found] for a in true]
     return optimize.linear_sum_assignment(np.array(cost))[1]

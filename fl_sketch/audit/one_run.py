@@ -9,8 +9,8 @@ as it would be, its data, its channel and its server.
 
 (epsilon, delta) privacy says how many of the guesses can be right. Without delta every
 guess is right with a chance of at most p = e^epsilon / (1 + e^epsilon), whatever came
-of the others, so that the number of right ones is no likelier to be large than that of
-coins with this p. With delta there are outputs that give away more, and these have a
+of the others. Their number is then no likelier to be large than that of coins with
+this p. With delta there are outputs that give away more, and these have a
 budget: on average over the m canaries at most 2 m delta of them are given away, and
 with i given away, i wrong coins become right ones.
 
@@ -32,7 +32,7 @@ import numpy as np
 import optax
 
 from fl_sketch import engine, talks, trees, validate
-from fl_sketch.engine.cohort import Sampler
+from fl_sketch.engine.cohort import Cohort, Sampler
 from fl_sketch.keys import round_keys
 from fl_sketch.protocols import Algorithm, Key, Local, Memory, Round, Tree
 
@@ -46,8 +46,8 @@ class Canaries(NamedTuple):
 
     Attributes:
       first: the number of the first, and of true clients.
-      count: how many there are.
-      coins: 1.0 or -1.0, float32 [count].
+      count: the number of canaries.
+      coins: what came of the coins, 1.0 or -1.0, float32 [count].
       away: whether those with -1.0 are not there; if not they push the other way.
       key: the key of their directions.
     """
@@ -59,7 +59,7 @@ class Canaries(NamedTuple):
     key: Key
 
     def direction(self, number: jax.Array, like: Tree) -> Tree:
-        """Returns a canary's own signs, shaped like a model.
+        """Returns the own signs of canary `number`, a tree with the shapes of `like`.
 
         They are made anew wherever they are needed: all of them would take as much
         memory as so many models.
@@ -73,17 +73,27 @@ class Canaries(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """The state of a server's optimizer that the attacker follows."""
+    """The state of a server's optimizer that the attacker follows.
 
-    scores: jax.Array  # float32 [canaries]
+    Attributes:
+      scores: the sum of all estimates so far along each direction, float32 [canaries].
+      inner: the state of the optimizer itself.
+    """
+
+    scores: jax.Array
     inner: Any
 
 
 class Talk(NamedTuple):
-    """What clients and server say in a round."""
+    """What clients and server say in a round.
+
+    Attributes:
+      exchanges: the number of exchanges.
+      of_updates: whether updates and estimates are shaped like the model.
+    """
 
     exchanges: int
-    of_updates: bool  # whether updates and estimates are shaped like the model
+    of_updates: bool
 
 
 def listen(algorithm: Algorithm, params: Tree, batches: Any) -> Talk:
@@ -103,7 +113,8 @@ def listen(algorithm: Algorithm, params: Tree, batches: Any) -> Talk:
         arguments = (work.update, memory, keys, Round(server.round))
         means = talks.messages(algorithm.uplink, arguments)
         turn = talks.play(algorithm.uplink, arguments, means)
-        return means, work.update, turn.delivery.estimate
+        end = talks.ended(algorithm.uplink, turn)
+        return means, work.update, end.delivery.estimate
 
     means, *others = jax.eval_shape(one, params, batches)
     shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, *others)]
@@ -114,9 +125,9 @@ def canaries_of(key: Key, *, first: int, count: int, away: bool) -> Canaries:
     """Returns canaries with coins and directions of their own.
 
     Args:
-      key: the attacker's.
-      first: how many true clients there are.
-      count: how many canaries.
+      key: the attacker's key.
+      first: the number of true clients.
+      count: the number of canaries.
       away: whether a canary is there or not, rather than pushing up or down.
     """
     validate.at_least_one(first=first, count=count)
@@ -130,6 +141,10 @@ def with_canaries(algorithm: Algorithm, canaries: Canaries) -> Algorithm:
 
     Batches are then pairs of batches and the client's number, as `fetching` makes
     them, and the server's optimizer has the state `Heard`.
+
+    Args:
+      algorithm: the algorithm, whose mechanism counts on canaries too.
+      canaries: the canaries.
     """
     local = _crying(algorithm.local, canaries)
     server = algorithm.server
@@ -140,7 +155,12 @@ def with_canaries(algorithm: Algorithm, canaries: Canaries) -> Algorithm:
 
 
 def fetching(fetch: Callable, canaries: Canaries) -> Callable:
-    """Returns what clients train on, and their number; canaries get some client's."""
+    """Returns what clients train on, and their number; canaries get some client's.
+
+    Args:
+      fetch: what true clients train on, as for `engine.make_round`.
+      canaries: the canaries.
+    """
 
     def fetched(data, client, plan, key):
         some = jnp.minimum(client, canaries.first - 1)
@@ -149,8 +169,13 @@ def fetching(fetch: Callable, canaries: Canaries) -> Callable:
     return fetched
 
 
-def sampling(sampler: Sampler, canaries: Canaries) -> Sampler:
-    """Returns the sampler in which canaries that are away never take part."""
+def sampling(sampler: Sampler, canaries: Canaries) -> Callable[[Key], Cohort]:
+    """Returns the sampler of cohorts in which canaries that are away have no weight.
+
+    Args:
+      sampler: the sampler of cohorts of clients and canaries.
+      canaries: the canaries, with their coins.
+    """
     if not canaries.away:
         return sampler
 
@@ -178,14 +203,14 @@ def program(
     """Returns `(params, roots, data, key) -> (scores, coins)` of a run, to be jitted.
 
     Args:
-      algorithm: whose denominator counts canaries too.
+      algorithm: the algorithm, whose denominator counts canaries too.
       fetch: what true clients train on, as for `engine.make_round`.
       sampler: the sampler of cohorts of clients and canaries.
       mesh: the devices.
-      first: how many true clients there are.
-      count: how many canaries.
+      first: the number of true clients.
+      count: the number of canaries.
       away: whether a canary is there or not, rather than pushing up or down.
-      rounds: how many rounds the run has.
+      rounds: the number of rounds of the run.
       options: the options of `engine.make_round`.
     """
 
@@ -209,9 +234,12 @@ def right_guesses(scores: np.ndarray, coins: np.ndarray, each: int) -> int:
     """Returns how many are right of the guesses at both ends of the scores.
 
     Args:
-      scores: the attacker's, one for each canary.
-      coins: 1.0 or -1.0.
-      each: guesses at each end.
+      scores: what the attacker has of each canary.
+      coins: what came of the coins, 1.0 or -1.0.
+      each: the number of guesses at each end.
+
+    Raises:
+      ValueError: unless there is a guess, and a canary for each.
     """
     validate.at_least_one(each=each)
     validate.at_most(len(scores) // 2, "half of the canaries", each=each)
@@ -225,24 +253,26 @@ def p_value(
 ) -> float:
     """Returns how likely so many right guesses are at most under (epsilon, delta).
 
-    P[B >= v] + 2 m delta max_i P[v - i <= B < v] / i over i = 1 ... v, for v right ones
-    of r guesses about m canaries, and B binomial of r and e^epsilon / (1 + e^epsilon).
+    The bound is `P[B >= v] + 2 m delta max_i P[v - i <= B < v] / i` over i = 1 ... v.
+    It is for v right ones of r guesses about m canaries, and B is binomial of r and
+    e^epsilon / (1 + e^epsilon).
 
     Args:
-      guesses: r.
-      right: v.
-      epsilon: the claim.
-      canaries: m, those without a guess included.
-      delta: the claim's.
+      guesses: the number r.
+      right: the number v.
+      epsilon: the epsilon that is claimed.
+      canaries: the number m, those without a guess included.
+      delta: the delta of the claim.
     """
     from scipy import stats  # takes half a second to import
 
     if right == 0:
         return 1.0
-    coin = stats.binom(guesses, 1 / (1 + np.exp(-epsilon)))
-    below = np.cumsum(coin.pmf(np.arange(right - 1, -1, -1)))
+    coin = guesses, 1 / (1 + np.exp(-epsilon))
+    below = np.cumsum(stats.binom.pmf(np.arange(right - 1, -1, -1), *coin))
     given_away = np.max(below / np.arange(1, right + 1))
-    return float(min(1.0, coin.sf(right - 1) + 2 * canaries * delta * given_away))
+    tail = stats.binom.sf(right - 1, *coin)
+    return float(min(1.0, tail + 2 * canaries * delta * given_away))
 
 
 def lower_bound(
@@ -256,11 +286,14 @@ def lower_bound(
     """Returns an epsilon below the true one, with this confidence.
 
     Args:
-      guesses: how many there were.
-      right: how many of them were.
-      canaries: how many coins were thrown.
-      delta: the claim's.
+      guesses: the number of guesses.
+      right: the number of right guesses.
+      canaries: the number of coins that were thrown.
+      delta: the delta of the claim.
       confidence: the chance that the bound holds.
+
+    Raises:
+      ValueError: for more right ones than guesses, or more guesses than canaries.
     """
     validate.at_least_one(guesses=guesses, canaries=canaries)
     validate.at_most(canaries, "the canaries", guesses=guesses)
@@ -308,16 +341,16 @@ def _overhearing(server: Any, canaries: Canaries) -> Any:
     def init(params):
         return Heard(jnp.zeros(canaries.count), server.init(params))
 
-    def update(estimate, state, params=None, **extra):
-        vector = trees.ravel(estimate)
+    def update(updates, state, params=None, **extra):
+        vector = trees.ravel(updates)
 
         def along(number):
-            own = canaries.direction(number, estimate)
+            own = canaries.direction(number, updates)
             return jnp.vdot(trees.ravel(own), vector)
 
         numbers = jnp.arange(canaries.count)
         heard = jax.lax.map(along, numbers, batch_size=AT_ONCE)
-        updates, inner = server.update(estimate, state.inner, params, **extra)
-        return updates, Heard(state.scores + heard, inner)
+        step, inner = server.update(updates, state.inner, params, **extra)
+        return step, Heard(state.scores + heard, inner)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -1,9 +1,9 @@
 """The eigenvalues of a Hessian, without the Hessian.
 
-A few steps of Lanczos from a random vector turn products with the Hessian into a
-small tridiagonal matrix; its eigenvalues, weighted with the squared first components
-of its eigenvectors, have the moments of the whole spectrum as that vector sees it.
-The mean over vectors is the spectrum's density (stochastic Lanczos quadrature).
+A few steps of Lanczos from a random vector turn products with the Hessian into a small
+tridiagonal matrix. Its eigenvalues, weighted with the squared first components of its
+eigenvectors, have the moments of the whole spectrum as that vector sees it. The mean
+over vectors is the spectrum's density (stochastic Lanczos quadrature).
 
 >>> import jax, jax.numpy as jnp
 >>> values = jnp.array([-1.0, 0.0, 0.0, 0.0, 4.0])
@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from matfree import decomp
 
@@ -32,10 +33,17 @@ ORTHOGONAL = 1e-2  # cosines of Lanczos' vectors, in float32 some 1e-6
 
 
 class Spectrum(NamedTuple):
-    """What each probe saw of the eigenvalues of a d-by-d matrix."""
+    """What each probe saw of the eigenvalues of a d-by-d matrix.
 
-    values: jax.Array  # shape=(probes, steps), ascending
-    weights: jax.Array  # the same shape; of sum 1 for each probe
+    Attributes:
+      values: the eigenvalues, shape=(probes, steps), ascending.
+      weights: the share of the spectrum near each, of the same shape; their sum is 1
+        for each probe.
+      d: the number of eigenvalues.
+    """
+
+    values: jax.Array
+    weights: jax.Array
     d: int
 
 
@@ -55,11 +63,14 @@ def of_loss(
 
     Args:
       loss: `(params, batch) -> scalar`.
-      params: where the Hessian is taken.
+      params: the place where the Hessian is taken.
       batches: batches of one size, along a leading axis.
       key: the key of the probes.
-      probes: random vectors.
+      probes: the number of random vectors.
       steps: the number of steps of Lanczos, at most d.
+
+    Raises:
+      ValueError: for more steps than d, or none.
     """
     require_key(key)
     d = trees.size(params)
@@ -71,7 +82,7 @@ def of_loss(
     def of_probe(key):
         probe = jax.random.rademacher(key, (d,), jnp.float32)
         found = tridiagonal(product, probe)
-        small = _up_to_breakdown(found.Q_tall, found.J_small)
+        small = _up_to_breakdown(found.Q_tall, found.J_small)  # pyright: ignore[reportArgumentType]
         values, vectors = jnp.linalg.eigh(small)
         return values, vectors[0] ** 2
 
@@ -82,9 +93,9 @@ def of_loss(
 def _up_to_breakdown(basis: jax.Array, tridiagonal: jax.Array) -> jax.Array:
     """Returns the matrix with zeros for all that came after a breakdown.
 
-    When the products so far span all that the probe can reach, as they soon do for a
-    Hessian of low rank, what is left of the next one is rounding, and no longer
-    orthogonal to the others. Rows from there on say nothing; as zeros they have no
+    When the products so far span all that the probe can reach, what is left of the
+    next one is rounding, and no longer orthogonal to the others. That is soon so for a
+    Hessian of low rank. Rows from there on say nothing; as zeros they have no
     weight.
     """
     overlap = jnp.abs(jnp.triu(basis @ basis.T, 1)).max(axis=0)  # with those before
@@ -99,6 +110,11 @@ def hessian_product(
 
     Forwards through the gradient: what the backward pass of a convolution costs on a
     CPU is then paid once, and its own gradient, which is slow, is never asked for.
+
+    Args:
+      loss: `(params, batch) -> scalar`.
+      params: the place where the Hessian is taken.
+      batches: batches of one size, along a leading axis, over which H is the mean.
     """
     vector, unravel = ravel_pytree(params)
     count = jax.tree.leaves(batches)[0].shape[0]
@@ -115,30 +131,44 @@ def hessian_product(
 
 
 def largest(spectrum: Spectrum) -> jax.Array:
-    """Returns the largest absolute eigenvalue, as the best of the probes saw it."""
+    """Returns the largest absolute eigenvalue that any probe of `spectrum` saw."""
     return jnp.abs(spectrum.values).max()
 
 
 def spread(spectrum: Spectrum) -> jax.Array:
-    """Returns how far probes are apart on the top eigenvalue, over their mean."""
+    """Returns how far the probes of `spectrum` are apart on the top eigenvalue.
+
+    It is the range of what they saw, over the absolute value of its mean.
+    """
     tops = spectrum.values.max(axis=1)
     return (tops.max() - tops.min()) / jnp.abs(tops.mean())
 
 
 def intrinsic_dimension(spectrum: Spectrum) -> jax.Array:
-    """Returns sum |lambda| / max |lambda|, SAFL's Definition 3.1."""
+    """Returns `sum |lambda| / max |lambda|` of `spectrum`, SAFL's Definition 3.1."""
     mean = (spectrum.weights * jnp.abs(spectrum.values)).sum(axis=1).mean()
     return spectrum.d * mean / largest(spectrum)
 
 
 def share_near_zero(spectrum: Spectrum, *, within: float = 0.01) -> jax.Array:
-    """Returns which part of the eigenvalues is below `within` of the largest."""
+    """Returns which part of `spectrum` is below `within` of the largest eigenvalue.
+
+    Both are absolute values.
+    """
     small = jnp.abs(spectrum.values) < within * largest(spectrum)
     return (spectrum.weights * small).sum(axis=1).mean()
 
 
-def density(spectrum: Spectrum, at: jax.Array, *, width: float) -> jax.Array:
-    """Returns the density of eigenvalues at some places, each a Gaussian of `width`."""
+def density(
+    spectrum: Spectrum, at: jax.Array | np.ndarray, *, width: float
+) -> jax.Array:
+    """Returns the density of eigenvalues at some places, of the shape of these.
+
+    Args:
+      spectrum: the spectrum, each of whose values is widened to a Gaussian.
+      at: the places, shape=(n,).
+      width: the standard deviation of the Gaussians.
+    """
     off = (at[:, None, None] - spectrum.values) / width
     bells = jnp.exp(-(off**2) / 2) / (width * (2 * jnp.pi) ** 0.5)
     return (bells * spectrum.weights).sum(axis=2).mean(axis=1)

@@ -1,15 +1,15 @@
 """Whole rounds of the engine, timed against the same round written by hand.
 
-Five workloads, each with every form of round in one process and in turn:
+Five workloads, each with every form of round in one process and in turn::
 
-  plain          FedAvg by hand, see `plain_round`: the unit
+  plain          FedAvg by hand, see plain_round: the unit
   engine         the same by the engine
   count_sketch   the engine with messages of one row: of d/20 numbers, for W5 d/100
   heaprix        five rows, then exact values of heavy coordinates: two exchanges
   client_state   count_sketch with a control variate of every client (FedSKETCHGATE)
 
-No data set is read. Images are bytes drawn from a seed, of the size and number that
-the named data sets have, and the examples of a client are drawn as a partition would;
+No data set is read. Images are bytes drawn from a seed, of the size and number that the
+named data sets have. The examples of a client are drawn as a partition would, and
 neither times nor memory depend on what the pictures show.
 """
 
@@ -40,17 +40,30 @@ BASE = "engine"  # the form to which a channel adds its cost
 
 
 class Workload(NamedTuple):
-    """A model, its clients and their local work."""
+    """A model, its clients and their local work.
+
+    Attributes:
+      model: the name of the model.
+      image: height, width and channels.
+      population: the number of clients.
+      cohort: the number of clients of a round.
+      owned: the number of examples of each client.
+      steps: the number of local steps.
+      batch: the number of examples of a step.
+      rate: the rate of local steps.
+      full_batch: whether all steps are on one batch, the client's whole data.
+      compression: d over the numbers of a message, where there is a sketch.
+    """
 
     model: str
     image: tuple[int, int, int]
     population: int
     cohort: int
-    owned: int  # examples of each client
+    owned: int
     steps: int
     batch: int
     rate: float
-    full_batch: bool = False  # all steps on one batch, the client's whole data
+    full_batch: bool = False
     compression: int = 20
 
 
@@ -64,7 +77,20 @@ WORKLOADS = {
 
 
 class Row(NamedTuple):
-    """One line of the table; seconds are medians over rounds."""
+    """One line of the table; seconds are medians over rounds.
+
+    `workload`, `form`, `d`, `cohort`, `devices` and `chunk` say what was timed, and a
+    `note` whether numbers stayed finite.
+
+    Attributes:
+      seconds: the seconds of a round.
+      ratio: these to those of plain, the median of rounds timed in turn.
+      share: the part of the round that the channel takes: 1 - engine / this.
+      clients_per_second: the cohort over the seconds.
+      compile_seconds: the time that compiling took.
+      program_megabytes: arguments and temporaries, of one device.
+      peak_megabytes: the most of the process up to here, all forms together.
+    """
 
     workload: str
     form: str
@@ -73,35 +99,53 @@ class Row(NamedTuple):
     devices: int
     chunk: int
     seconds: float
-    ratio: float | None  # to plain, median of rounds timed in turn
-    share: float | None  # of the round that the channel takes: 1 - engine / this
+    ratio: float | None
+    share: float | None
     clients_per_second: float
     compile_seconds: float
-    program_megabytes: float  # arguments and temporaries, of one device
-    peak_megabytes: float  # of the process up to here, all forms together
+    program_megabytes: float
+    peak_megabytes: float
     note: str
 
 
 class Form(NamedTuple):
-    """A compiled round, and what it starts from."""
+    """A compiled round, and what it starts from.
+
+    Attributes:
+      compiled: the program, for what it says of its memory.
+      start: `() -> state`, to be donated and carried from call to call.
+      call: `(state) -> state`, one round, over when it returns.
+      compile_seconds: the time that compiling took.
+    """
 
     compiled: Any
-    start: Callable[[], Any]  # the state, to be donated and carried from call to call
+    start: Callable[[], Any]
     call: Callable[[Any], Any]
     compile_seconds: float
 
 
 class Setting(NamedTuple):
-    """What all forms of one workload share."""
+    """What all forms of one workload share.
+
+    Attributes:
+      work: the workload.
+      mesh: the devices.
+      chunk: the number of clients that a device works on at a time.
+      data: images and targets, on every device.
+      ids: the cohort, shape=(cohort,), where the engine keeps clients' states.
+      plan: rows of the data, shape=(cohort, batches, batch).
+      params: the first model.
+      value: the loss, `(params, (bytes, targets)) -> scalar`.
+    """
 
     work: Workload
     mesh: jax.sharding.Mesh
     chunk: int
-    data: tuple[jax.Array, jax.Array]  # on every device
-    ids: jax.Array  # shape=(cohort,), where the engine keeps clients' states
-    plan: jax.Array  # shape=(cohort, batches, batch), rows of the data
+    data: tuple[jax.Array, jax.Array]
+    ids: jax.Array
+    plan: jax.Array
     params: Any
-    value: Callable  # the loss: (params, (bytes, targets)) -> scalar
+    value: Callable
 
 
 def run(
@@ -117,9 +161,12 @@ def run(
     Args:
       names: the names of the workloads.
       forms: the forms of the rounds.
-      rounds: how many are timed; three at least are.
-      chunk: clients at a time on a device; 0 leaves it to the platform.
-      cohort: clients a round; 0 leaves it to the workload.
+      rounds: the number of timed rounds; three at least are.
+      chunk: the clients at a time on a device; 0 leaves their number to the platform.
+      cohort: the number of clients of a round; 0 leaves it to the workload.
+
+    Raises:
+      ValueError: for a cohort that is more than a workload's population.
     """
     works = {}
     for name in names:  # all checked before the first is timed
@@ -140,8 +187,8 @@ def prepare(work: Workload, chunk: int = 0, devices: int = 0) -> Setting:
 
     Args:
       work: the workload.
-      chunk: clients at a time on a device; 0 leaves it to the platform.
-      devices: how many; 0 for all.
+      chunk: the clients at a time on a device; 0 leaves their number to the platform.
+      devices: the number of devices; 0: all.
     """
     some = jax.devices()[: devices or None]
     mesh = engine.mesh_over(some)
@@ -178,7 +225,7 @@ def _plan(work: Workload, rng: np.random.Generator) -> np.ndarray:
 
 
 def plain(setting: Setting) -> Form:
-    """Returns the round written by hand."""
+    """Returns the round of `setting` that is written by hand."""
     work = setting.work
     one_round = make_plain_round(
         setting.value,
@@ -203,7 +250,7 @@ def plain(setting: Setting) -> Form:
 
 
 def by_engine(setting: Setting, form: str) -> Form:
-    """Returns a round of the engine: any of the forms except the plain one."""
+    """Returns a round of `setting` by the engine: any `form` except the plain one."""
     work, params = setting.work, setting.params
     algorithm = _algorithm(form, work, setting.value, trees.size(params))
 
@@ -339,7 +386,7 @@ HEAD = COLUMNS.format(
 
 
 def line(row: Row) -> str:
-    """Returns a row of the printed table."""
+    """Returns `row` as a line of the printed table."""
     ratio, share = ("" if n is None else f"{n:.3f}" for n in (row.ratio, row.share))
     return COLUMNS.format(
         row.workload, row.form, f"{row.seconds:.4f}", ratio, share,

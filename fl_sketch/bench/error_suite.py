@@ -1,8 +1,9 @@
 """What FedSKETCH's compressors lose, measured, beside what the paper says.
 
-For a vector x: E|C(x) - x|^2 / |x|^2 over hashes, beside mu^2 d with mu^2 = e / m
-(Property 2 for PRIVIX; Corollary 1 has mu^2 d - 1 for HEAPRIX), and the mean of
-(C(x) - x).x / |x|^2, which is zero if C is unbiased, in standard errors.
+Two numbers are measured for a vector x. One is `E|C(x) - x|^2 / |x|^2` over hashes,
+beside mu^2 d with mu^2 = e / m (Property 2 for PRIVIX; Corollary 1 has mu^2 d - 1 for
+HEAPRIX). The other is the mean of `(C(x) - x).x / |x|^2`, in standard errors, which is
+zero if C is unbiased.
 """
 
 import functools
@@ -32,18 +33,31 @@ CHANNELS = {
 
 
 class Row(NamedTuple):
-    """One line of the table."""
+    """One line of the table.
+
+    Attributes:
+      channel: one of `CHANNELS`, what makes C.
+      vector: one of `VECTORS`, x.
+      d: the length of the vector.
+      rows: the number of rows of the count sketch.
+      cols: the number of its columns.
+      numbers: the number of numbers sent, exact values included.
+      error: `E|C(x) - x|^2 / |x|^2`.
+      bound: the paper's bound on it.
+      bias: the mean error along x, as a part of x.
+      standard_errors: the bias over its standard error.
+    """
 
     channel: str
     vector: str
     d: int
     rows: int
     cols: int
-    numbers: int  # sent
-    error: float  # E|C(x) - x|^2 / |x|^2
-    bound: float  # the paper's
-    bias: float  # along x, as a part of x
-    standard_errors: float  # of the bias
+    numbers: int
+    error: float
+    bound: float
+    bias: float
+    standard_errors: float
 
 
 def run(draws: int) -> Iterator[Row]:
@@ -97,7 +111,7 @@ HEAD = COLUMNS.format(
 
 
 def line(row: Row) -> str:
-    """Returns a row of the printed table."""
+    """Returns `row` as a line of the printed table."""
     return COLUMNS.format(
         row.channel, row.vector, row.rows, row.cols, row.numbers,
         f"{row.error:.4g}", f"{row.bound:.4g}", f"{row.bias:.4f}",

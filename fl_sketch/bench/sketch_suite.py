@@ -39,7 +39,20 @@ DENSE = ("gaussian", "ams")
 
 
 class Row(NamedTuple):
-    """One line of the table."""
+    """One line of the table; what was not timed has None for its numbers.
+
+    Attributes:
+      operator: one of `OPERATORS`, or "copy", or with "torch" before it one of theirs.
+      kernel: what is done with it.
+      d: the length of a vector.
+      b: the length of a message.
+      clients: the number of vectors.
+      milliseconds: the median time of a call.
+      ratio: this time over that of the copy.
+      copy_milliseconds: the median time of the copy.
+      extra_vectors: the memory beyond the arguments, in vectors of length d.
+      note: the reason why there is no time, if so.
+    """
 
     operator: str
     kernel: str
@@ -47,18 +60,24 @@ class Row(NamedTuple):
     b: int
     clients: int
     milliseconds: float | None
-    ratio: float | None  # to the copy
+    ratio: float | None
     copy_milliseconds: float | None
-    extra_vectors: float | None  # memory beyond the input, in vectors of length d
+    extra_vectors: float | None
     note: str
 
 
 class Kernel(NamedTuple):
-    """A jitted function and what it is fed; the first argument may be donated."""
+    """A jitted function and what it is fed; the first argument may be donated.
 
-    function: Callable
+    Attributes:
+      function: the function.
+      arguments: `() -> arguments`, fresh ones.
+      carried: whether the result takes the place of the first argument, donated.
+    """
+
+    function: jax.stages.Wrapped
     arguments: Callable[[], tuple]
-    carried: bool  # the result replaces the donated first argument
+    carried: bool
 
 
 def run(
@@ -68,13 +87,21 @@ def run(
     names: Sequence[str],
     with_torch: bool,
 ) -> Iterator[Row]:
-    """Yields the rows of the table, size by size."""
+    """Yields the rows of the table, size by size.
+
+    Args:
+      sizes: the lengths d of a vector.
+      compressions: the values of d / b.
+      clients: the numbers of vectors that are sketched at once.
+      names: the operators, names of `OPERATORS`.
+      with_torch: whether PyTorch is timed too, where there is one vector.
+    """
     for d, compression, count in itertools.product(sizes, compressions, clients):
         b = max(1, d // compression)
         rows = list(_compare(d, b, count, names))
         yield from rows
-        if with_torch and count == 1:
-            yield from _compare_torch(d, b, rows[0].milliseconds)
+        if with_torch and count == 1 and (copy := rows[0].milliseconds):
+            yield from _compare_torch(d, b, copy)
 
 
 def _compare(d: int, b: int, clients: int, names: Sequence[str]) -> Iterator[Row]:
@@ -82,7 +109,7 @@ def _compare(d: int, b: int, clients: int, names: Sequence[str]) -> Iterator[Row
     for name in names:
         if name in DENSE and b * d * clients > LARGEST_DENSE:
             note = f"not timed: {b * d * clients:.1e} entries"
-            skipped.append(Row(name, "", d, b, clients, *[None] * 4, note))
+            skipped.append(Row(name, "", d, b, clients, None, None, None, None, note))
             continue
         op = OPERATORS[name](b)
         made = _one_vector(op, d) if clients == 1 else _many(op, d, clients)
@@ -164,9 +191,11 @@ def _timed(kernel: Kernel) -> Timed:
     return Timed(kernel.arguments, call)
 
 
-def _extra_vectors(kernel: Kernel, d: int) -> float:
+def _extra_vectors(kernel: Kernel, d: int) -> float | None:
     """Returns what XLA allocates beyond the arguments, in float32 vectors of d."""
     memory = kernel.function.lower(*kernel.arguments()).compile().memory_analysis()
+    if memory is None:
+        return None
     beyond = memory.temp_size_in_bytes + memory.output_size_in_bytes
     return (beyond - memory.alias_size_in_bytes) / (4 * d)
 
@@ -191,7 +220,7 @@ HEAD = COLUMNS.format(
 
 
 def line(row: Row) -> str:
-    """Returns a row of the printed table."""
+    """Returns `row` as a line of the printed table."""
     numbers = (row.milliseconds, row.ratio, row.extra_vectors)
     ms, ratio, vectors = ("" if n is None else f"{n:.3g}" for n in numbers)
     return COLUMNS.format(

@@ -4,7 +4,9 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+Name = TypeVar("Name")
 
 
 class Timed(NamedTuple):
@@ -12,25 +14,33 @@ class Timed(NamedTuple):
 
     A computation that overwrites its donated argument returns it for the next call;
     one that does not may return anything.
+
+    Attributes:
+      start: `() -> value` for the first call.
+      call: `(value) -> value`, which must return only when the work is done.
     """
 
     start: Callable[[], Any]
-    call: Callable[[Any], Any]  # must return only when the work is done
+    call: Callable[[Any], Any]
 
 
 def interleaved(
-    timed: Mapping[str, Timed],
+    timed: Mapping[Name, Timed],
     *,
     rounds: int = 15,
     sample_seconds: float = 0.01,
     budget_seconds: float = 3.0,
-) -> dict[str, list[float]]:
+) -> dict[Name, list[float]]:
     """Returns the seconds a call of every round, by name.
 
     Every round takes one sample of each computation, in random order. A sample is a
-    run of calls of about `sample_seconds`, and counts with its median call. Fewer
-    rounds are made, but at least three, if one of the computations would take longer
-    than its budget.
+    run of calls of about `sample_seconds`, and counts with its median call.
+
+    Args:
+      timed: the computations by name.
+      rounds: the number of rounds, at least three; fewer if they pass the budget.
+      sample_seconds: the length of a sample; a longer call is a sample by itself.
+      budget_seconds: the seconds that the slowest computation's calls may take.
     """
     values, calls, spent = {}, {}, {}
     for name, item in timed.items():
@@ -50,11 +60,11 @@ def interleaved(
 
 
 def ratio(ours: list[float], unit: list[float]) -> float:
-    """Returns the median over rounds of ours / unit, each pair measured together."""
+    """Returns the median ratio of `ours` to `unit`, each pair measured in one round."""
     return statistics.median(a / b for a, b in zip(ours, unit, strict=True))
 
 
-def _seconds(item: Timed, values: dict[str, Any], name: str) -> float:
+def _seconds(item: Timed, values: dict[Name, Any], name: Name) -> float:
     begin = time.perf_counter()
     values[name] = item.call(values[name])
     return time.perf_counter() - begin

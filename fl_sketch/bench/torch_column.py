@@ -10,10 +10,15 @@ from fl_sketch.bench.timing import Timed
 def computations(d: int, b: int, rows: int = 5) -> dict[str, Timed]:
     """Returns a copy, a scatter sketch of `rows` rows and a blocked one of one row.
 
+    Args:
+      d: the length of the vector.
+      b: the number of columns of a sketch.
+      rows: the number of rows of the scatter sketch.
+
     Raises:
-      ImportError: where torch is not installed.
+      ImportError: if torch is not installed.
     """
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(d, generator=generator)

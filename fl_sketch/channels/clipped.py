@@ -8,7 +8,7 @@ from fl_sketch import validate
 from fl_sketch.protocols import Channel
 
 
-def clipped(channel: Channel, limit: jax.typing.ArrayLike) -> Channel:
+def clipped(channel: Channel, limit: float | jax.Array) -> Channel:
     """Scales an update down to the norm `limit` where it is longer.
 
     The norm is that of the update as one vector, before the channel does anything to
@@ -16,16 +16,17 @@ def clipped(channel: Channel, limit: jax.typing.ArrayLike) -> Channel:
     clients by chance. It is no privacy mechanism, which must bound what leaves.
 
     Args:
-      channel: for the shortened updates.
-      limit: tau; 0 for none, as one point of a sweep may have it.
+      channel: the channel for the shortened updates.
+      limit: the largest norm, tau; 0 for none, as one point of a sweep may have it.
     """
     if validate.is_off(limit):
         return channel
 
     def talk(update, memory, keys, round):
-        norm = optax.tree.norm(update)
+        # In float32, since squares of float16 overflow from 256 on.
+        norm = optax.tree.norm(optax.tree.cast(update, jnp.float32))
         shorter = jnp.where((limit > 0) & (norm > limit), limit / norm, 1)
-        update = jax.tree.map(lambda leaf: leaf * shorter.astype(leaf.dtype), update)
+        update = jax.tree.map(lambda leaf: (leaf * shorter).astype(leaf.dtype), update)
         return (yield from channel.talk(update, memory, keys, round))
 
     return channel._replace(talk=talk)

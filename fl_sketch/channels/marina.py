@@ -17,7 +17,7 @@ def marina(compressor: Compressor, probability: float) -> Channel:
     is added to g. The estimate is g, which stands in the server's memory.
 
     Args:
-      compressor: unbiased, of the change.
+      compressor: the compressor of the change, unbiased.
       probability: the probability of a whole gradient.
 
     Reference: Gorbunov et al. (2021), Algorithm 1.

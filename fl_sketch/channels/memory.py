@@ -13,6 +13,10 @@ def error_feedback(channel: Channel) -> Channel:
     Conserves: the sum of what a client's messages stood for, plus its memory, is the
     sum of its updates. An update that is not finite leaves the memory as it was: it
     would stay there for good, and the client would be silent in every later round.
+
+    Args:
+      channel: the channel for the sums; one whose messages leave out less than they
+        were given, such as `compressed` with a contraction.
     """
 
     def init(params):
@@ -40,7 +44,7 @@ def difference(channel: Channel) -> Channel:
     Those without weight in a round keep their g_i.
 
     Args:
-      channel: for the changes.
+      channel: the channel for the changes.
     """
 
     def init(params):
@@ -56,7 +60,9 @@ def difference(channel: Channel) -> Channel:
         own = trees.if_finite(jax.tree.map(jnp.add, own, delivery.own), own)
         share = round.denominator / round.population
         average = jax.tree.map(
-            lambda g, mean: g + share * mean, average, delivery.estimate
+            lambda g, mean: (g + share * mean).astype(g.dtype),
+            average,
+            delivery.estimate,
         )
         memory = Memory((own, inner.client), (average, inner.server))
         return Delivery(average, own), memory

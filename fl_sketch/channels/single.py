@@ -7,7 +7,7 @@ READS = ("transpose", "estimate", "message")
 
 
 def exact() -> Channel:
-    """Sends the update itself."""
+    """Sends the update itself: 32 bits a number, and the estimate is the mean."""
 
     def talk(update, memory, keys, round):
         del keys
@@ -44,7 +44,12 @@ def sketched(op: Sketch, *, read: str = "transpose") -> Channel:
 
 
 def compressed(compressor: Compressor) -> Channel:
-    """Sends the compressor's message; the server averages what they stand for."""
+    """Sends the compressor's message; the server averages what they stand for.
+
+    Args:
+      compressor: a compressor, applied to the whole update as one vector, with the
+        client's own key.
+    """
 
     def talk(update, memory, keys, round):
         vector = trees.ravel(update)

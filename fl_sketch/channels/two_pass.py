@@ -35,7 +35,7 @@ def heavy_values(op: Sketch, k: int) -> Channel:
 
     Args:
       op: a count sketch with rows.
-      k: how many values.
+      k: the number of values.
 
     Reference: Ivkin et al. (2019), Algorithm 2.
     """
@@ -67,7 +67,7 @@ def heaprix(op: Sketch, k: int, *, values: str = "exact") -> Channel:
 
     Args:
       op: a count sketch with rows.
-      k: m of HEAVYMIX, how many values.
+      k: the number m of HEAVYMIX: of values.
       values: "exact"; "fresh": exact, and with them a sketch of the rest with hashes
         of its own; or "estimated": what the sketch says, without a second exchange.
 
@@ -132,7 +132,7 @@ class _Code(NamedTuple):
 
 
 def columns(op: Sketch) -> int:
-    """Returns m, how many columns a sketch of shape (rows, columns) has.
+    """Returns m, how many columns `op` has, a sketch of shape (rows, columns).
 
     Raises:
       ValueError: for any other sketch.

@@ -18,7 +18,11 @@ ARRAYS = ("train_inputs", "train_targets", "test_inputs", "test_targets")
 
 
 def load(name: str, data_dir: str | os.PathLike | None) -> Splits:
-    """Returns "npz/<name of the file without its ending>".
+    """Returns the data set "npz/FILE" that the file FILE.npz of a folder holds.
+
+    Args:
+      name: the name: "npz/" and that of the file without its ending.
+      data_dir: path of the folder; None: that of FL_SKETCH_DATA.
 
     Raises:
       FileNotFoundError: for a missing folder or file.
@@ -57,11 +61,17 @@ def load(name: str, data_dir: str | os.PathLike | None) -> Splits:
             )
             raise ValueError(msg)
     classes = 1 + int(max(targets.max() for _, targets in splits))
-    return Splits(name, *splits, classes, learnt=("classes", 0))
+    return Splits(name, splits[0], splits[1], classes, learnt=("classes", 0))
 
 
 def save(path: str | os.PathLike, train: Examples, test: Examples) -> None:
-    """Writes a file that `load` reads; a reader never sees half of it."""
+    """Writes a file that `load` reads; a reader never sees half of it.
+
+    Args:
+      path: path of the file, which should end in ".npz".
+      train: the examples to train on.
+      test: the examples to test on.
+    """
     with files.replacing(path) as partial, open(partial, "wb") as file:
         arrays = (train.inputs, train.targets, test.inputs, test.targets)
         np.savez(file, **dict(zip(ARRAYS, arrays, strict=True)))

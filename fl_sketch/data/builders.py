@@ -28,7 +28,7 @@ class FlSketch(tfds.core.GeneratorBasedBuilder):
     BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=name) for name in raw.SOURCES]
 
     def _info(self) -> tfds.core.DatasetInfo:
-        source = raw.SOURCES[self.builder_config.name]
+        source = raw.SOURCES[str(self.builder_config_name)]
         if source.shape:
             given, feature = "image", tfds.features.Image(shape=source.shape)
         else:
@@ -47,15 +47,16 @@ class FlSketch(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict:
         folder = pathlib.Path(dl_manager.manual_dir)
-        name = self.builder_config.name
-        self.info.metadata["sha256"] = raw.verified(name, folder)
+        name = str(self.builder_config_name)
+        made = raw.verified(name, folder)
+        self.info.metadata["sha256"] = made  # pyright: ignore[reportOptionalSubscript]
         splits = raw.SOURCES[name].splits
         return {split: self._generate_examples(folder, split) for split in splits}
 
     def _generate_examples(
         self, folder: pathlib.Path, split: str
     ) -> Iterator[tuple[int, dict]]:
-        source = raw.SOURCES[self.builder_config.name]
+        source = raw.SOURCES[str(self.builder_config_name)]
         inputs, targets = source.read(folder, split)
         pairs = zip(inputs, targets, strict=True)
         for number, (given, label) in enumerate(pairs):

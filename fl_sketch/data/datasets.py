@@ -4,15 +4,20 @@
 >>> train.inputs.shape, test.inputs.shape
 ((1437, 8, 8, 1), (360, 8, 8, 1))
 
-| name | inputs | classes | where from |
-|---|---|---|---|
-| digits | float32 [1437 + 360, 8, 8, 1] | 10 | bundled with scikit-learn |
-| mnist, fashion_mnist | uint8 [60000 + 10000, 28, 28, 1] | 10 | idx files |
-| cifar10 | uint8 [50000 + 10000, 32, 32, 3] | 10 | lossless WebP strips |
-| sst2 | 67349 + 1821 sentences | 2 | tsv files |
-| shakespeare | 5798 + 1299 speeches, by speaker | 299 | a text file |
-| synthetic/N | uint8 [N + 10000, 4, 4, 1] | 10 | made up, for large populations |
-| npz/FILE | arrays of any shape | any | `archive`: FILE.npz in `data_dir` |
+====================  ====================================  =======  ==================
+name                  inputs                                classes  where from
+====================  ====================================  =======  ==================
+digits                float32 [1437 + 360, 8, 8, 1]         10       scikit-learn's own
+mnist, fashion_mnist  uint8 [60000 + 10000, 28, 28, 1]      10       idx files
+cifar10               uint8 [50000 + 10000, 32, 32, 3]      10       lossless WebP
+                                                                     strips
+sst2                  67349 + 1821 sentences                2        tsv files
+shakespeare           5798 + 1299 speeches, by speaker      299      a text file
+synthetic/N           uint8 [N + 10000, 4, 4, 1]            10       made up, for large
+                                                                     populations
+npz/FILE              arrays of any shape                   any      `archive`: FILE.npz
+                                                                     in `data_dir`
+====================  ====================================  =======  ==================
 
 All but the first and the last two are prepared once, from raw files in `data_dir`, as
 TFDS data sets on array_record. Any other name is that of a TFDS image or text set
@@ -48,7 +53,7 @@ def load(
       data_dir: the folder of raw files; by default that of FL_SKETCH_DATA. Where
         there is one, its files are verified each time. Without one, what was
         prepared before is read.
-      tfds_dir: where prepared data are kept; by default ~/.cache/fl_sketch/tfds.
+      tfds_dir: the folder of prepared data; by default ~/.cache/fl_sketch/tfds.
 
     Raises:
       FileNotFoundError: for a missing folder or file, or an unknown name.

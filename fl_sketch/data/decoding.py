@@ -5,6 +5,7 @@ Works for any data set with one image or one text and one integer label.
 
 import io
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -19,29 +20,35 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's names for numbers of channels
 def decoded(builder: tfds.core.DatasetBuilder, split: str) -> Examples:
     """Returns one split in its order: images as uint8, or an array of strings.
 
+    Args:
+      builder: a TFDS builder whose data are prepared.
+      split: the name of the split.
+
     Raises:
       ValueError: for records of another kind, images of several sizes, and files
         that are not in a format of random access, such as TFRecord.
     """
     given, label = _keys(builder)
-    value_of = _reader(builder.info.features[given])
+    value_of = _reader(_features(builder)[given])
     try:
-        source = builder.as_data_source(
-            split, decoders={given: tfds.decode.SkipDecoding()}
+        source: Any = builder.as_data_source(
+            split,  # pyright: ignore[reportCallIssue]
+            decoders={given: tfds.decode.SkipDecoding()},
         )
     except NotImplementedError:
+        found = builder.info.file_format
         msg = (
             f"Expected {builder.info.full_name} to be prepared as array_record, got "
-            f"{builder.info.file_format.value}: prepare it again with that file_format."
+            f"{found and found.value}: prepare it again with that file_format."
         )
         raise ValueError(msg) from None
-    inputs, targets = None, np.empty(len(source), np.int32)
+    inputs, targets = np.empty(0), np.empty(len(source), np.int32)
     for start in range(0, len(source), CHUNK):
         stop = min(start + CHUNK, len(source))
         records = source.__getitems__(list(range(start, stop)))
         targets[start:stop] = [record[label] for record in records]
         values = [value_of(record[given]) for record in records]
-        if inputs is None:
+        if not start:
             inputs = _space_for(len(source), values[0])
         for place, value in enumerate(values, start):
             _same_size(value, inputs, builder)
@@ -50,14 +57,16 @@ def decoded(builder: tfds.core.DatasetBuilder, split: str) -> Examples:
 
 
 def classes(builder: tfds.core.DatasetBuilder) -> int:
-    """Returns how many classes TFDS says there are; 0 if it does not."""
-    feature = builder.info.features[_keys(builder)[1]]
+    """Returns how many classes the data of `builder` have by TFDS, or 0."""
+    feature = _features(builder)[_keys(builder)[1]]
     known = isinstance(feature, tfds.features.ClassLabel) and feature.num_classes
     return known or 0
 
 
 def joined(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns strings as one array of bytes (UTF-8), and where each of them ends.
+    """Returns the strings `texts` as one array of bytes, and where each of them ends.
+
+    The bytes are UTF-8; an end is the place after the last byte.
 
     >>> joined(np.array(["to", "be"], object))
     (array([116, 111,  98, 101], dtype=uint8), array([2, 4]))
@@ -68,7 +77,7 @@ def joined(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def parted(octets: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Returns the array of strings that `joined` was given."""
+    """Returns the array of strings of which `joined` made `octets` and `ends`."""
     content, texts = octets.tobytes(), np.empty(len(ends), object)
     start = 0
     for place, end in enumerate(ends.tolist()):
@@ -79,8 +88,8 @@ def parted(octets: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 def _keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
     """Returns the names of the input and of the label among the features."""
-    features = builder.info.features
-    pair = builder.info.supervised_keys
+    features = _features(builder)
+    pair: Any = builder.info.supervised_keys
     if not pair:
         kinds = (tfds.features.Image, tfds.features.Text), tfds.features.ClassLabel
         found = [[k for k in features if isinstance(features[k], t)] for t in kinds]
@@ -92,14 +101,19 @@ def _keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
             f"label, got {', '.join(features)}."
         )
         raise ValueError(msg)
-    return tuple(pair)
+    return pair[0], pair[1]
 
 
-def _is_integer(feature: tfds.features.FeatureConnector) -> bool:
+def _features(builder: tfds.core.DatasetBuilder) -> Any:
+    """Returns the features of a record by name; to TFDS they may be any tree."""
+    return builder.info.features
+
+
+def _is_integer(feature: Any) -> bool:
     return feature.shape == () and np.dtype(feature.np_dtype).kind in "iu"
 
 
-def _reader(feature: tfds.features.FeatureConnector) -> Callable:
+def _reader(feature: Any) -> Callable:
     """Returns what makes an array, or a string, of the bytes of one input."""
     if isinstance(feature, tfds.features.Text):
         return bytes.decode

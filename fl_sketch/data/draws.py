@@ -39,7 +39,8 @@ class Resident(NamedTuple):
     Attributes:
       examples: arrays with a row for each example, `Examples` say.
       indices: int32 [total], the examples of every client one after the other.
-      starts: int32 [clients + 1].
+      starts: int32 [clients + 1], the place of each client's first index, and their
+        number.
     """
 
     examples: Any
@@ -50,18 +51,27 @@ class Resident(NamedTuple):
 def resident(examples: Any, partition: Partition, *, device=None) -> Resident:
     """Returns the data on a device, or laid out by a sharding.
 
+    Args:
+      examples: a tree of arrays with a row for each example.
+      partition: the partition that says whose they are.
+      device: a device or a sharding; None: jax's default.
+
     Raises:
       TypeError: for text, which no device holds.
       ValueError: for a partition of other examples, or of 2^31 indices or more.
     """
     check(examples, partition)
-    starts = partition.starts.astype(np.int32)
-    placed = Resident(examples, partition.indices.astype(np.int32), starts)
-    return jax.device_put(placed, device)
+    dealt = (part.astype(np.int32) for part in (partition.indices, partition.starts))
+    return Resident(*jax.device_put((examples, *dealt), device))
 
 
 def check(examples: Any, partition: Partition) -> None:
-    """Raises, as `resident` does, unless batches can be drawn from these."""
+    """Raises, as `resident` does, unless batches can be drawn from `examples`.
+
+    Args:
+      examples: a tree of arrays with a row for each example.
+      partition: the partition that says whose they are.
+    """
     leaves = jax.tree.leaves(examples)
     if any(leaf.dtype.kind in "OSUT" for leaf in leaves):
         msg = "Expected inputs of numbers, got strings: encode them first."
@@ -89,6 +99,14 @@ def batches(
     """Returns the batches of one client: leaves [steps, batch, ...]; see `draw`.
 
     A client without examples has zeros: it must not learn from another's.
+
+    Args:
+      data: the data set, made by `resident`.
+      key: a key, used up by this call.
+      client: the number of the client; may be traced.
+      steps: the number of batches.
+      batch: the number of examples in each.
+      replacement: a choice as in `draw`.
     """
     drawn = places(
         data.starts, key, client, steps=steps, batch=batch, replacement=replacement
@@ -97,7 +115,10 @@ def batches(
 
 
 def taken(data: Resident, places: jax.Array) -> Any:
-    """Returns the examples at these places of the indices, zeros at negative ones."""
+    """Returns the examples of `data` at these `places` of its indices.
+
+    Zeros stand where a place is negative. The leaves have the axes of `places` first.
+    """
     chosen = jnp.where(places < 0, _NOWHERE, data.indices[places])
     return jax.tree.map(
         lambda leaf: leaf.at[chosen].get(mode="fill", fill_value=0), data.examples
@@ -110,11 +131,12 @@ def fetching(kind: str, *, steps: int, batch: int) -> Callable[..., Any]:
     A plan, where there is one, is what the client trains on: batches from the host.
 
     Args:
-      kind: "fresh": every example of every batch is drawn by itself. "subsets": a
-        batch holds no example twice, as a client's own privacy wants it. "whole": each
-        is all that the client has, in order, repeated up to the batch's size.
-      steps: how many batches.
-      batch: how many examples each.
+      kind: the kind of batches. "fresh": every example of every batch is drawn by
+        itself. "subsets": a batch holds no example twice, as a client's own privacy
+        wants it. "whole": each is all that the client has, in order, repeated up to the
+        batch's size.
+      steps: the number of batches.
+      batch: the number of examples in each.
     """
     validate.one_of(KINDS, batches=kind)
     validate.at_least_one(steps=steps, batch=batch)
@@ -157,6 +179,17 @@ def places(
     """Returns where in the partition's indices a client's batches are; see `draw`.
 
     Places of a client without examples are negative.
+
+    Args:
+      starts: int32 [clients + 1], as in `Resident`.
+      key: a key, used up by this call.
+      client: the number of the client; may be traced.
+      steps: the number of batches.
+      batch: the number of examples in each.
+      replacement: a choice as in `draw`.
+
+    Returns:
+      int32 [steps, batch].
     """
     start = starts[client]
     size = starts[client + 1] - start
@@ -181,11 +214,12 @@ def draw(
     batch may span two such epochs.
 
     Args:
-      key: used up by this call.
+      key: a key, used up by this call.
       start: the client's entry in `Partition.starts`; may be traced, as may `size`.
-      size: how many examples the client has. For 0 the places are all `start`.
-      steps: how many batches.
-      batch: how many examples each.
+      size: the number of examples that the client has. For 0 the places are all
+        `start`.
+      steps: the number of batches.
+      batch: the number of examples in each.
       replacement: whether a place may return before all others have come.
     """
     keys.require_key(key)
@@ -204,6 +238,9 @@ def index_table(partition: Partition) -> tuple[np.ndarray, np.ndarray]:
 
     The second array says how many entries of a row count; the others repeat the
     client's first example, so that they may be gathered. For small populations only.
+
+    Args:
+      partition: the examples of every client.
 
     Raises:
       ValueError: for a table of more than 2^26 entries.

@@ -27,11 +27,16 @@ class Examples(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """One data set, for training and for testing; `classes` counts the targets.
+    """One data set, for training and for testing.
 
-    `owners` says whose each training example is, int32 [n], where the data say it.
-    `learnt` names the key of a config, with its value, by which something that decides
-    a model's shape was found in the training data; None: nothing was.
+    Attributes:
+      name: the name by which it was loaded.
+      train: the examples to train on.
+      test: the examples to test on.
+      classes: the number of classes of the targets.
+      owners: the client of each training example, int32 [n], where the data say it.
+      learnt: the key of a config, with its value, by which something that decides a
+        model's shape was found in the training data; None: nothing was.
     """
 
     name: str
@@ -43,7 +48,12 @@ class Splits(NamedTuple):
 
 
 def with_classes(splits: Splits, classes: int) -> Splits:
-    """Returns a data set whose number of classes was said, or 0: found.
+    """Returns `splits` with the number of classes that was said, or 0: that was found.
+
+    Args:
+      splits: the data set.
+      classes: the number of classes, so that nothing is learnt of the data; 0: as many
+        as were found.
 
     Raises:
       ValueError: if there are targets of more classes.
@@ -60,7 +70,7 @@ def with_classes(splits: Splits, classes: int) -> Splits:
 
 
 def normalise(images: jax.Array) -> jax.Array:
-    """Returns float32 images in [0, 1]: bytes divided by 255, floats as they are.
+    """Returns `images` as float32 in [0, 1]: bytes divided by 255, floats as they are.
 
     Tokens, which are int32, stay tokens.
 

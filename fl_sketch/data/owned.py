@@ -26,7 +26,7 @@ class Clients(NamedTuple):
 
     Attributes:
       examples: a tree of arrays, each with a row for every example.
-      partition: whose they are.
+      partition: the partition that says whose they are.
     """
 
     examples: Any
@@ -49,7 +49,7 @@ def clients(examples: Any, owners: Any) -> Clients:
     Args:
       examples: a tree of arrays, each with a row for every example; a pair of inputs
         and targets, say. numpy's, jax's, or mapped into memory; nothing is copied.
-      owners: whose each row is, integers or strings [n]: a client for every one of
+      owners: the owner of each row, integers or strings [n]: a client for every one of
         them, in sorted order. Or a `Partition`, as `data.dirichlet` makes it.
 
     Raises:

@@ -9,14 +9,16 @@ Every rule is one vectorised pass: a million clients take a second or two. The s
 seed gives the same partition everywhere: random integers are those of numpy's PCG64,
 and the few real numbers are rounded to integers before anything is decided by them.
 
-| rule | who uses it |
-|---|---|
-| `iid` | the reference point of all |
-| `label_shards` | McMahan et al. 2017 with 2 shards, Das et al. 2022 with 5 |
-| `classes_per_client` | FedSKETCH: 1 or 2 classes a device |
-| `dirichlet` | Yurochkin et al. 2019, Li et al. 2022 |
-| `natural` | speakers, writers, users |
-| `power_law_sizes` | Li et al. 2020 (FedProx): few clients hold most examples |
+====================  ==========================================================
+rule                  who uses it
+====================  ==========================================================
+`iid`                 the reference point of all
+`label_shards`        McMahan et al. 2017 with 2 shards, Das et al. 2022 with 5
+`classes_per_client`  FedSKETCH: 1 or 2 classes a device
+`dirichlet`           Yurochkin et al. 2019, Li et al. 2022
+`natural`             speakers, writers, users
+`power_law_sizes`     Li et al. 2020 (FedProx): few clients hold most examples
+====================  ==========================================================
 """
 
 import numbers
@@ -52,12 +54,18 @@ class Partition(NamedTuple):
         return np.diff(self.starts)
 
     def of(self, client: int) -> np.ndarray:
-        """Returns the examples of one client, int32 [sizes[client]]."""
+        """Returns the examples of one `client`, int32 [sizes[client]]."""
         return self.indices[self.starts[client] : self.starts[client + 1]]
 
 
 def iid(examples: int, clients: int, *, sizes=None, seed: int) -> Partition:
     """Deals shuffled examples, evenly or so that client k gets `sizes[k]`.
+
+    Args:
+      examples: the number of examples.
+      clients: the number of clients.
+      sizes: integers, the examples of each client; None: as even as can be.
+      seed: the seed of the shuffle.
 
     Raises:
       ValueError: for more clients than examples, or sizes below one, of another
@@ -82,6 +90,11 @@ def resampled(examples: int, sizes, *, seed: int) -> Partition:
 
     Clients share examples, so there may be many more clients than examples: a
     population of a million from a data set of thousands.
+
+    Args:
+      examples: the number of examples.
+      sizes: integers >= 1, the examples of each client.
+      seed: the seed of the draws.
     """
     validate.at_least_one(examples=examples)
     sizes = _whole_numbers("sizes", sizes)
@@ -98,6 +111,12 @@ def label_shards(
     """Sorts by label, cuts into equal shards, deals each client the same number.
 
     Examples of one label are shuffled first. A shard may straddle two labels.
+
+    Args:
+      labels: integers [n], the label of each example.
+      clients: the number of clients.
+      shards_per_client: the number of shards that each gets.
+      seed: the seed of the shuffle and of the deal.
 
     Raises:
       ValueError: for more shards than examples.
@@ -127,6 +146,12 @@ def classes_per_client(
 
     The classes are spread evenly, and each is divided evenly among its holders. With
     fewer than one holder for a class, its examples belong to nobody.
+
+    Args:
+      labels: integers [n], the label of each example.
+      clients: the number of clients.
+      classes: the number of classes that each gets.
+      seed: the seed of who holds what.
 
     Raises:
       ValueError: for more classes than there are, or fewer examples of a class than
@@ -167,6 +192,12 @@ def dirichlet(
     nothing is drawn again until it pleases. A client left with nothing is given an
     example of those who have most, so that all have one.
 
+    Args:
+      labels: integers [n], the label of each example.
+      clients: the number of clients.
+      alpha: the concentration, above zero.
+      seed: the seed of the proportions and of the shuffle.
+
     Raises:
       ValueError: for more clients than examples, or alpha that is not positive.
     """
@@ -189,6 +220,12 @@ def natural(ids) -> Partition:
 
     >>> natural(np.array(["Romeo", "Juliet", "Romeo"])).indices
     array([1, 0, 2], dtype=int32)
+
+    Args:
+      ids: the owner of each example, an integer or a string [n].
+
+    Raises:
+      ValueError: for ids of another kind, or none.
     """
     ids = np.asarray(ids)
     if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iuUSOT":
@@ -204,6 +241,12 @@ def power_law_sizes(
     examples: int, clients: int, *, exponent: float, seed: int
 ) -> np.ndarray:
     """Returns int64 [clients] >= 1 of sum `examples`, by rank^-exponent, shuffled.
+
+    Args:
+      examples: the number of examples.
+      clients: the number of clients.
+      exponent: the exponent, at least 0; with 0 the sizes are even.
+      seed: the seed of who gets which size.
 
     Raises:
       ValueError: for more clients than examples, or a negative exponent.

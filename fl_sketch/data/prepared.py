@@ -1,10 +1,10 @@
 """Prepared data: made from raw files once, then read as arrays in milliseconds.
 
-Below `tfds_dir` there are the data sets of TFDS, in its own layout, and in `arrays/`
-what their train and test splits decode to, as numpy files to be mapped into memory:
-decoding 60,000 PNG images takes seconds, mapping them nothing. Both appear in one
-step, by renaming a finished folder, so that a process which is killed leaves nothing
-that looks finished; and one process at a time writes a data set, so that several on
+Below `tfds_dir` there are the data sets of TFDS, in its own layout. In its folder
+`arrays/` is what their train and test splits decode to, as numpy files to be mapped
+into memory: decoding 60,000 PNG images takes seconds, mapping them nothing. Both appear
+in one step, by renaming a finished folder, so that a process which is killed leaves
+nothing that looks finished. One process at a time writes a data set, so that several on
 one machine may start together.
 
 The folder of arrays is named by a digest of the TFDS description (version, checksums
@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import read_only_builder
 
-from fl_sketch import validate
+from fl_sketch import files, validate
 from fl_sketch.data import decoding, raw
 from fl_sketch.data.builders import FlSketch
 from fl_sketch.data.examples import Examples, Splits
@@ -35,11 +35,13 @@ TEST_SPLITS = ("test", "validation")  # the first that a data set has
 
 
 def cache_folder(tfds_dir: str | os.PathLike | None) -> pathlib.Path:
-    """Returns where prepared data are kept."""
+    """Returns the folder of prepared data: `tfds_dir`, or if none is given the cache's.
+
+    That is fl_sketch/tfds in XDG_CACHE_HOME, or in ~/.cache. It need not exist.
+    """
     if tfds_dir:
         return pathlib.Path(tfds_dir).expanduser().absolute()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return pathlib.Path(cache).expanduser() / "fl_sketch" / "tfds"
+    return files.user_cache() / "tfds"
 
 
 def prepare(
@@ -50,6 +52,13 @@ def prepare(
     overwrite: bool = False,
 ) -> tfds.core.DatasetBuilder:
     """Returns the TFDS builder of one of `raw.SOURCES`, prepared now if need be.
+
+    Args:
+      name: the name of the data set.
+      data_dir: path of the raw files; None: that of FL_SKETCH_DATA. Where there is one,
+        its files are verified.
+      tfds_dir: path of prepared data; None: see `cache_folder`.
+      overwrite: whether to prepare again what is there already.
 
     Raises:
       FileNotFoundError: without raw files, if it was not prepared before.
@@ -70,7 +79,7 @@ def prepare(
             builder = _builder(root, name)  # another process may have been faster
             if overwrite or not _is_prepared(builder):
                 builder = _written(root, name, folder)
-    if sums and builder.info.metadata["sha256"] != sums:
+    if sums and (builder.info.metadata or {}).get("sha256") != sums:
         msg = (
             f"Expected {name} in {builder.data_path} to be made from the raw files in "
             f"{folder}, which have other checksums: prepare it again with python -m "
@@ -85,7 +94,11 @@ def read(
     data_dir: str | os.PathLike | None = None,
     tfds_dir: str | os.PathLike | None = None,
 ) -> Splits:
-    """Returns a data set, its images mapped into memory; see `datasets.load`."""
+    """Returns a data set, its images mapped into memory.
+
+    The arguments `name`, `data_dir` and `tfds_dir`, and what it raises, are those of
+    `datasets.load`, for data sets that come by way of TFDS.
+    """
     if name in raw.SOURCES:
         builder = prepare(name, data_dir, tfds_dir)
     else:
@@ -106,7 +119,12 @@ def read(
 def arrays_folder(
     builder: tfds.core.DatasetBuilder, root: pathlib.Path
 ) -> pathlib.Path:
-    """Returns where the arrays of exactly these prepared data belong."""
+    """Returns where the arrays of exactly these prepared data belong.
+
+    Args:
+      builder: the TFDS builder of the data, which are read for a digest.
+      root: path of the folder of all prepared data.
+    """
     digest = hashlib.sha256()
     for file in sorted(pathlib.Path(builder.data_dir).iterdir()):
         status = file.stat()

@@ -31,26 +31,29 @@ class Source(NamedTuple):
         list of n strings; targets as integers [n].
       splits: the names that `read` knows.
       shape: the shape of one image, or None for text.
-      classes: how many targets there are, or None where the file decides.
+      classes: the number of classes of the targets, or None where the file decides.
       instead: other paths with the same data, for where the first are not there.
     """
 
     files: tuple[str, ...]
-    read: Callable[[pathlib.Path, str], tuple[Sequence, np.ndarray]]
+    read: Callable[[pathlib.Path, str], tuple[Sequence | np.ndarray, np.ndarray]]
     splits: tuple[str, ...]
     shape: tuple[int, int, int] | None
     classes: int | None
     instead: tuple[str, ...] = ()
 
     def found(self, path: pathlib.Path) -> tuple[str, ...]:
-        """Returns the files to read in a folder; the first ones if there are none."""
+        """Returns the files to read in the folder `path`: `files`, or `instead`.
+
+        Those of `instead` are read if all of them are there and not all of `files`.
+        """
         there = self.instead and all((path / file).is_file() for file in self.instead)
         missing = not all((path / file).is_file() for file in self.files)
         return self.instead if there and missing else self.files
 
 
 def folder(data_dir: str | os.PathLike | None) -> pathlib.Path | None:
-    """Returns the folder asked for, else that of FL_SKETCH_DATA, else None.
+    """Returns the folder `data_dir`, or without one that of FL_SKETCH_DATA, else None.
 
     Raises:
       FileNotFoundError: if there is no such folder.
@@ -68,6 +71,13 @@ def folder(data_dir: str | os.PathLike | None) -> pathlib.Path | None:
 
 def verified(name: str, path: pathlib.Path) -> dict[str, str]:
     """Returns the sha256 of every file of a data set, all equal to those listed.
+
+    Args:
+      name: the name of the data set, one of `SOURCES`.
+      path: path of the folder with the raw files and their list, `SHA256SUMS`.
+
+    Returns:
+      A dictionary of hexadecimal digests by path below the folder.
 
     Raises:
       FileNotFoundError: for a file, or the list, that is not there.
@@ -159,7 +169,8 @@ def _read_cifar10_binary(
             (member for member in archive.getmembers() if part in member.name),
             key=lambda member: member.name,
         )
-        content = b"".join(archive.extractfile(member).read() for member in members)
+        opened = map(archive.extractfile, members)
+        content = b"".join(file.read() for file in opened if file)
     records = np.frombuffer(content, np.uint8)
     if not records.size or records.size % (1 + 3 * 32 * 32):
         msg = f"Expected {path / CIFAR_BINARY} to have records of 3073 bytes in {part}."

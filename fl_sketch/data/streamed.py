@@ -1,10 +1,10 @@
 """Clients' batches, of data that stay on the host.
 
 For data that do not fit on a device, or that are files mapped into memory. A device
-holds one number a client, by which it draws the places of a cohort's examples with
-the keys and the function of `draws.batches`; the host gathers these examples and
-sends every device the batches of its own clients. What is sent is what a resident
-data set would have given, to the bit.
+holds one number a client, by which it draws the places of a cohort's examples with the
+keys and the function of `draws.batches`. The host gathers these examples and sends
+every device the batches of its own clients. What is sent is what a resident data set
+would have given, to the bit.
 
 >>> from fl_sketch.data.examples import Examples
 >>> examples = Examples(np.zeros((6, 2), np.uint8), np.arange(6, dtype=np.int32))
@@ -33,7 +33,7 @@ class OnHost(NamedTuple):
     Attributes:
       examples: arrays with a row for each example, also such as are mapped into memory.
       indices: int32 [total], the examples of every client one after the other.
-      starts: int32 [clients + 1].
+      starts: int32 [clients + 1], as in `draws.Resident`.
     """
 
     examples: Any
@@ -42,7 +42,12 @@ class OnHost(NamedTuple):
 
 
 def on_host(examples: Any, partition: Partition) -> OnHost:
-    """Returns the data, of which nothing is copied; raises as `draws.resident`."""
+    """Returns the data, of which nothing is copied; raises as `draws.resident`.
+
+    Args:
+      examples: a tree of numpy arrays with a row for each example.
+      partition: the partition that says whose they are.
+    """
     draws.check(examples, partition)
     indices = partition.indices.astype(np.int32, copy=False)
     return OnHost(examples, indices, partition.starts.astype(np.int32))
@@ -62,9 +67,9 @@ def places(
     Args:
       starts: an array as in `OnHost`.
       keys: one for each client of the cohort.
-      cohort: int32 [places], the clients.
-      steps: how many batches.
-      batch: how many examples each.
+      cohort: the clients, int32 [places].
+      steps: the number of batches.
+      batch: the number of examples in each.
       replacement: a choice as in `draws.draw`.
     """
 
@@ -80,7 +85,7 @@ def gather(data: OnHost, drawn: np.ndarray, sharding: jax.sharding.Sharding) -> 
     """Returns the batches on the devices: leaves [places, steps, batch, ...].
 
     Args:
-      data: on the host; only the examples that were drawn are read.
+      data: the data on the host; only the examples that were drawn are read.
       drawn: the places, made by `places`.
       sharding: the sharding of the first axis; a process gathers for its own devices
         only.

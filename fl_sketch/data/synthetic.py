@@ -21,7 +21,9 @@ BLOCK = 2**18  # examples scored at once
 
 
 def load(name: str) -> Splits:
-    """Returns "synthetic/<number of training examples>".
+    """Returns the data set of `name`, "synthetic/<number of training examples>".
+
+    The 10,000 examples for testing are the same for every number.
 
     Raises:
       ValueError: for a name of another form, or a number above 2^31 - 1.

@@ -35,11 +35,15 @@ def encoded(
     """Returns a data set of numbers: texts as tokens, all else as it is.
 
     Args:
-      splits: images, or texts in arrays of objects.
-      length: tokens of an example.
-      most: words in the vocabulary, with the special tokens.
+      splits: a data set of images, or of texts in arrays of objects.
+      length: the number of tokens of an example.
+      most: the size of the vocabulary, with the special tokens.
       vocabulary_file: path of a file with a word in each line; "characters": the 96
         printable ones of ASCII, line ends included; empty: made of the training texts.
+
+    Raises:
+      FileNotFoundError, ValueError: in one line, for a vocabulary that is not there,
+        has a word twice, or does not fit.
     """
     if splits.train.inputs.dtype != object:
         return splits
@@ -92,12 +96,17 @@ def _lines(path: str | os.PathLike) -> tuple[str, ...]:
 
 
 def words(text: str) -> list[str]:
-    """Returns the words of a text, and its punctuation where that stands apart."""
+    """Returns the words of `text` in lower case: what stands between spaces.
+
+    Punctuation is a word where it stands apart.
+    """
     return text.lower().split()
 
 
 def vocabulary(texts: Iterable[Sequence[str]], most: int) -> tuple[str, ...]:
-    """Returns the `most` frequent units, of equally frequent ones the first by name.
+    """Returns the `most` frequent units of `texts`, sequences of units.
+
+    Of equally frequent ones it takes the first by name. The most frequent comes first.
 
     Raises:
       ValueError: if there are fewer.
@@ -119,6 +128,11 @@ def tokens(
     """Returns int32 [texts, length]: `START`, the units, and `PAD` up to the length.
 
     What does not fit is left out.
+
+    Args:
+      texts: sequences of units: words, or characters.
+      known: the vocabulary; its first unit has the number `SPECIAL`.
+      length: the number of tokens of a text.
     """
     number = {unit: place for place, unit in enumerate(known, start=SPECIAL)}
     texts = list(texts)

@@ -7,8 +7,6 @@ from fl_sketch.engine.cohort import poisson as poisson
 from fl_sketch.engine.cohort import weighted as weighted
 from fl_sketch.engine.cohort import with_dropout as with_dropout
 from fl_sketch.engine.cohort import with_replacement as with_replacement
-from fl_sketch.engine.gossip import initial_nodes as initial_nodes
-from fl_sketch.engine.gossip import make_gossip_round as make_gossip_round
 from fl_sketch.engine.mesh import AXIS as AXIS
 from fl_sketch.engine.mesh import default_chunk as default_chunk
 from fl_sketch.engine.mesh import mesh_over as mesh_over

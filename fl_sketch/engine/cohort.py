@@ -20,16 +20,24 @@ CUT = 1e-14  # how often a Poisson cohort is larger than its places
 
 
 class Cohort(NamedTuple):
-    """The clients of one round."""
+    """The clients of one round.
 
-    ids: jax.Array  # shape=(places,), int32
-    weights: jax.Array  # shape=(places,), float32; zero: not taking part
-    denominator: jax.Array  # shape=(), float32; the mean is the weighted sum over it
-    invited: jax.Array | None = None  # bool, shape=(places,); None: those with weight
-    rows: jax.Array | None = None  # int32, shape=(places,), of clients in the bank of
-    # states; None: their ids
-    population: jax.typing.ArrayLike | None = None  # weight of all clients there are;
-    # None: the denominator's
+    Attributes:
+      ids: the clients, int32 [places].
+      weights: the weights of these, float32 [places]; zero: not taking part.
+      denominator: the number by which the weighted sum is divided, float32 [].
+      invited: the places that received the model, bool [places]; None: those with
+        weight.
+      rows: the rows in the bank of states, int32 [places]; None: the ids.
+      population: the weight of all clients there are; None: the denominator's.
+    """
+
+    ids: jax.Array
+    weights: jax.Array
+    denominator: jax.Array
+    invited: jax.Array | None = None
+    rows: jax.Array | None = None
+    population: jax.typing.ArrayLike | None = None
 
     @property
     def asked(self) -> jax.Array:
@@ -43,9 +51,9 @@ class Sampler:
 
     Attributes:
       draw: `(key) -> Cohort`.
-      sampling: its name in `privacy.accounting`; empty: no accountant knows it.
-      population: how many clients there are.
-      size: how many of them are expected in a round.
+      sampling: the name in `privacy.accounting`; empty: no accountant knows it.
+      population: the number of clients.
+      size: the number of them that is expected in a round.
       weight: the weight of all clients together, which is their number where all count
         alike; None: nobody knows it.
     """
@@ -68,14 +76,14 @@ def _alike(draw, sampling: str, population: int, size: float) -> Sampler:
 
 
 def everyone(population: int) -> Sampler:
-    """All clients in every round."""
+    """All clients in every round, `population` of them."""
     validate.at_least_one(population=population)
     ids = jnp.arange(population, dtype=jnp.int32)
     return _alike(lambda key: _equal_weights(ids), "everyone", population, population)
 
 
 def fixed_size(population: int, size: int) -> Sampler:
-    """`size` different clients, all sets equally likely."""
+    """`size` different clients of the `population`, all sets equally likely."""
     validate.at_least_one(population=population, size=size)
     validate.at_most(population, "the population", size=size)
 
@@ -86,7 +94,7 @@ def fixed_size(population: int, size: int) -> Sampler:
 
 
 def with_replacement(population: int, size: int) -> Sampler:
-    """`size` independent draws; a client drawn twice takes part twice.
+    """`size` independent draws of the `population`; one drawn twice takes part twice.
 
     Not for algorithms whose clients keep a state: of two copies only one is kept.
     """
@@ -101,7 +109,7 @@ def with_replacement(population: int, size: int) -> Sampler:
 
 
 def poisson(population: int, expected: float) -> Sampler:
-    """Every client independently with probability expected / population.
+    """Every client of the `population` by itself, with chance expected / population.
 
     The denominator is fixed at `expected`, whoever comes: that is what privacy
     accounting assumes. A round of no clients is a round like any other. There are
@@ -147,7 +155,10 @@ def _drawn(key: Key, table: np.ndarray) -> jax.Array:
 
 
 def places_for(population: int, expected: float) -> int:
-    """Returns how many places a Poisson cohort has."""
+    """Returns how many places a cohort of `poisson` has, at most the `population`.
+
+    So many that one of which `expected` clients come is larger less often than `CUT`.
+    """
     from scipy import stats  # takes half a second to import
 
     rate = expected / population
@@ -157,7 +168,8 @@ def places_for(population: int, expected: float) -> int:
 def cut_chance(population: int, expected: float) -> float:
     """Returns how likely the others leave a client of a Poisson cohort no place.
 
-    Or the last place, which it then has a little more often than Poisson's.
+    Or the last place, which it then has a little more often than Poisson's. The numbers
+    `population` and `expected` are those of `poisson`.
     """
     from scipy import stats
 
@@ -168,7 +180,7 @@ def cut_chance(population: int, expected: float) -> float:
 
 
 def with_dropout(sampler: Sampler, dropout: float) -> Sampler:
-    """Each sampled client fails to answer with probability `dropout`.
+    """Each client that `sampler` drew fails to answer with probability `dropout`.
 
     The mean is over those who answer; if none does it is zero. The others have
     received the model all the same.
@@ -223,7 +235,7 @@ def _equal_weights(ids: jax.Array) -> Cohort:
 
 
 def padded(cohort: Cohort, multiple: int) -> Cohort:
-    """Returns the cohort with places of weight zero, up to a multiple of a number."""
+    """Returns `cohort` with places of weight zero, up to a `multiple` of a number."""
     extra = -cohort.ids.size % multiple
     if not extra:
         return cohort

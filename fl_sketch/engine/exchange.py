@@ -20,8 +20,8 @@ class Exchanged(NamedTuple):
       blank: zeros, shaped like a client's work.
       works: the work of all of the device's clients, or () where they are not kept.
       diagnostics: means of those of clients, and the mechanism's facts.
-      released: what the mechanism released beside the means.
-      guard: its state after them.
+      released: numbers that the mechanism released beside the means.
+      guard: the mechanism's state after them.
     """
 
     means: tuple[Message, ...]
@@ -40,14 +40,14 @@ def exchange(
     Args:
       visitor: the device's.
       guard: the guard of the messages.
-      server: before the round, the same on all devices.
+      server: the server before the round, the same on all devices.
       seats: the device's.
       recompute: whether clients work again in every pass.
     """
     one = first(seats)
     blank = zeros(jax.eval_shape(visitor.work, one))
-    said = jax.eval_shape(lambda: talks.messages(*visitor.talk(one, blank, Round())))
-    count = len(said)
+    shapes = jax.eval_shape(lambda: talks.messages(*visitor.talk(one, blank, Round())))
+    count = len(shapes)
     state, keep = (
         server.guard,
         not recompute and (count > 1 or bool(jax.tree.leaves(seats.client))),

@@ -23,7 +23,7 @@ def require_made_by(kind: type, how: str, **named: Any) -> None:
 
     Args:
       kind: a type.
-      how: what makes it.
+      how: the name of what makes it, for the complaint.
       **named: the arguments.
     """
     for name, value in named.items():
@@ -34,7 +34,7 @@ def require_made_by(kind: type, how: str, **named: Any) -> None:
 
 
 def floats(params: Any) -> Tree:
-    """Returns parameters as arrays of jax.
+    """Returns `params` as arrays of jax.
 
     Raises:
       TypeError: for a leaf that is not an array of float32, naming it: messages are
@@ -59,8 +59,8 @@ def sampler_of(cohort: int | Sampler | None, clients: Clients) -> Sampler:
     """Returns the sampler of cohorts of these clients.
 
     Args:
-      cohort: how many clients, or a sampler; None: everyone.
-      clients: all of them.
+      cohort: the number of clients, or a sampler; None: everyone.
+      clients: all clients.
     """
     population = clients.population
     if cohort is None:
@@ -79,7 +79,7 @@ def sampler_of(cohort: int | Sampler | None, clients: Clients) -> Sampler:
 
 
 def devices_of(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
-    """Returns the devices that somebody named, or all."""
+    """Returns the `devices` that somebody named, or if that is None all."""
     if devices is None:
         return jax.devices()
     named = devices if isinstance(devices, Iterable) else ()
@@ -92,7 +92,7 @@ def devices_of(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
 def require_options(
     look: Callable[[Tree], Mapping[str, Any]], relation: str, delta: float
 ) -> None:
-    """Raises for what would be read late, or not at all without a mechanism."""
+    """Raises for a `look`, `relation` or `delta` that would be read late or never."""
     if not callable(look):
         msg = f"Expected look to be a function of params, got look={look!r}."
         raise TypeError(msg)
@@ -101,7 +101,16 @@ def require_options(
 
 
 def require_fitting(algorithm: Algorithm, sampler: Sampler) -> None:
-    """Raises for an algorithm whose server, or whose cohort, is another one."""
+    """Raises for an algorithm whose server, or whose cohort, is another one.
+
+    Args:
+      algorithm: the work of clients and server.
+      sampler: the sampler of the cohorts, by whose size a mechanism must divide.
+
+    Raises:
+      TypeError: for a server that is no optax transformation.
+      ValueError: for a mechanism made for other cohorts.
+    """
     if not hasattr(algorithm.server, "update"):
         msg = (
             "Expected the algorithm's server to be an optax transformation, as "
@@ -124,7 +133,15 @@ def require_fitting(algorithm: Algorithm, sampler: Sampler) -> None:
 
 
 def require_weights(traffic: Traffic, sampler: Sampler) -> None:
-    """Raises where a server remembers all clients and nobody knows what they weigh."""
+    """Raises where a server remembers all clients and nobody knows what they weigh.
+
+    Args:
+      traffic: the traffic of a round, by which it is seen whether a server does.
+      sampler: the sampler of the cohorts, which may know what all weigh.
+
+    Raises:
+      ValueError: in one line.
+    """
     some = sampler.size < sampler.population
     if traffic.counts and sampler.weight is None and some:
         msg = (
@@ -135,7 +152,17 @@ def require_weights(traffic: Traffic, sampler: Sampler) -> None:
 
 
 def require_batches(kind: str, batch: int, clients: Clients) -> None:
-    """Raises where batches of a kind would not be what it says, for some client."""
+    """Raises where batches of a kind would not be what it says, for some client.
+
+    Args:
+      kind: one of `data.draws.KINDS`.
+      batch: the number of examples of a batch.
+      clients: all clients; only how many examples each has is read.
+
+    Raises:
+      ValueError: for "whole" unless all have `batch` examples, for "subsets" if one has
+        fewer, and for a kind that there is not.
+    """
     validate.one_of(draws.KINDS, batches=kind)
     least, most = int(clients.sizes.min()), int(clients.sizes.max())
     if kind == "whole" and not least == most == batch:
@@ -153,8 +180,15 @@ def traffic_of(
 ) -> Traffic:
     """Returns what is said in a round of clients with such examples.
 
+    Args:
+      algorithm: the work of clients and server.
+      params: the model.
+      clients: all clients; of their examples only shapes and types are read.
+      steps: the number of batches of a client.
+      batch: the number of examples in each.
+
     Raises:
-      TypeError, ValueError: where the loss and what it is given do not fit together,
+      TypeError, ValueError: if the loss and what it is given do not fit together,
         caused by the error that says where.
     """
     shapes = jax.tree.map(
@@ -186,7 +220,7 @@ def book_to_go_on(price: Prices, standing: Any, population: int) -> ledger.Ledge
 
     Args:
       price: the prices of the rounds to come.
-      standing: what the run goes on from, or None.
+      standing: the end of an earlier run, from which this one goes on, or None.
       population: the number of clients.
 
     Raises:
@@ -213,8 +247,8 @@ def begun(algorithm: Algorithm, params: Tree, population: int, standing: Any) ->
     Args:
       algorithm: the algorithm.
       params: the first model; of an earlier run only the shapes are read.
-      population: how many clients there are.
-      standing: with the server and the clients of the earlier run, or None.
+      population: the number of clients.
+      standing: the end of an earlier run, with its server and clients, or None.
 
     Raises:
       ValueError: for the state of another algorithm, model or population.

@@ -19,8 +19,8 @@ class Guard(NamedTuple):
     """What a device does with messages and sums of a round.
 
     Attributes:
-      weights: with which its clients count.
-      round: what their talks are told.
+      weights: the weights with which its clients count.
+      round: the description of the round that their talks are given.
       adds_first: whether only sums are looked at, so that a linear map may come later.
       bound: `(exchange, message, keys, diagnostics) -> Bounded`, by one client.
       seen: `(bounded, diagnostics) -> diagnostics` of a client that was counted.
@@ -89,7 +89,7 @@ def guarded(
 
     Args:
       mechanism: the mechanism.
-      view: its state, as clients see it.
+      view: the mechanism's state, as clients see it.
       weights: the weights of the device's clients; zero: not taking part.
       keys: the keys of the round, those of anyone.
       population: the weight of all clients.
@@ -121,7 +121,7 @@ def guarded(
         weights=weights,
         round=Round(
             number,
-            counted=lambda message: mechanism.left(view, message).summand,
+            counted=lambda message: mechanism.bounded(view, message).summand,
             denominator=expected,
             present=expected,
             population=population,

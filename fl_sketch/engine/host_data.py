@@ -12,60 +12,16 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch import validate
 from fl_sketch.data import streamed
-from fl_sketch.engine import free_memory
 from fl_sketch.engine.cohort import Cohort, padded
 from fl_sketch.engine.mesh import AXIS
 from fl_sketch.engine.round import Report, State
 from fl_sketch.engine.rounds import Advance, run_rounds
 from fl_sketch.keys import batch_key, cohort_key
 from fl_sketch.protocols import Key, Roots
-
-FORMS = ("resident", "streamed")
-SHARE = 0.5  # of a device's free memory, that a resident data set may take
-HOST_LIMIT = 2 * 2**30  # bytes that data may take on all devices of a host's memory
-
-
-def form(wanted: str, examples: Any, mesh: jax.sharding.Mesh, batches: str) -> str:
-    """Returns the one of `FORMS` in which to keep these examples.
-
-    Args:
-      wanted: one of them, or "auto": by their size.
-      examples: a tree of arrays.
-      mesh: the devices.
-      batches: one of `data.draws.KINDS`; only fresh ones are streamed.
-
-    Raises:
-      ValueError: where they can only be streamed, and their batches cannot.
-    """
-    validate.one_of(("auto", *FORMS), data=wanted)
-    if wanted == "streamed" and batches != "fresh":
-        msg = f"Expected data='resident' with {batches} batches, got data='streamed'."
-        raise ValueError(msg)
-    if wanted != "auto":
-        return wanted
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves(examples))
-    least = room(mesh.local_devices)
-    if jax.process_count() > 1:  # all must run the same program
-        least = multihost_utils.process_allgather(np.float32(least)).min()
-    if size > least and batches != "fresh":
-        msg = (
-            f"Expected data of at most {least / 1e9:.3g} GB with {batches} batches, "
-            f"which are not streamed, got {size / 1e9:.3g} GB: try data='resident'."
-        )
-        raise ValueError(msg)
-    return "streamed" if size > least else "resident"
-
-
-def room(devices) -> float:
-    """Returns how many bytes of data each of this host's devices may hold."""
-    own = free_memory.of_devices(devices)
-    return HOST_LIMIT / len(devices) if own is None else SHARE * own
 
 
 def drawing(
@@ -76,8 +32,8 @@ def drawing(
     Args:
       sampler: the sampler of the cohorts; weights do not matter.
       multiple: a divisor of the number of places, as the engine fills them up.
-      steps: how many batches a client needs.
-      batch: how many examples each.
+      steps: the number of batches that a client needs.
+      batch: the number of examples in each.
     """
 
     def places(key, starts, number):
@@ -93,7 +49,7 @@ def on_batches(one_round: Callable, people_of: Callable) -> Callable:
     """Returns `(state, key, (batches, starts), count) -> (State, Report)`, not jitted.
 
     Args:
-      one_round: made by `make_round`, with a fetch that returns the plan.
+      one_round: a round made by `make_round`, with a fetch that returns the plan.
       people_of: `(starts) -> sampler` of the cohorts.
     """
 
@@ -122,9 +78,9 @@ def compile_rounds(
       places: a function as `drawing` makes it.
       one_round: a function as `on_batches` makes it, for a count of one.
       mesh: the devices.
-      state: its shapes and shardings.
+      state: the state, for its shapes and shardings.
       key: the roots of the run, placed.
-      data: on the host.
+      data: the data on the host.
     """
     # Every process draws the cohorts for itself, on one device.
     alone, same = SingleDeviceSharding(mesh.local_devices[0]), NamedSharding(mesh, P())

@@ -23,18 +23,27 @@ from fl_sketch.engine.traffic import Prices
 
 
 class Ledger(NamedTuple):
-    """Totals of every client; each array has shape (population,)."""
+    """Totals of every client; each array has shape [population].
 
-    up: np.ndarray  # int64
-    down: np.ndarray  # int64
-    last: np.ndarray  # int32, the round in which it last had the model; -1: never
-    heard: np.ndarray  # int64, bytes of that round's means that it heard at once
-    asked: np.ndarray  # int32, how often it had the model
-    answered: np.ndarray  # int32, how often it sent something
+    Attributes:
+      up: bytes sent, int64.
+      down: bytes received, int64.
+      last: the round in which it last had the model, int32; -1: never.
+      heard: bytes of that round's means that it heard at once, int64.
+      asked: the number of rounds in which it had the model, int32.
+      answered: the number of rounds in which it sent something, int32.
+    """
+
+    up: np.ndarray
+    down: np.ndarray
+    last: np.ndarray
+    heard: np.ndarray
+    asked: np.ndarray
+    answered: np.ndarray
 
 
 class Bytes(NamedTuple):
-    """All bytes of one round."""
+    """One round: all bytes `up` and `down`, and how many clients `answered`."""
 
     up: int
     down: int
@@ -42,7 +51,7 @@ class Bytes(NamedTuple):
 
 
 def empty(population: int) -> Ledger:
-    """Returns the ledger before the first round."""
+    """Returns the ledger of `population` clients before the first round."""
     validate.at_least_one(population=population)
     up, down, heard = np.zeros((3, population), np.int64)
     asked, answered = np.zeros((2, population), np.int32)
@@ -54,7 +63,7 @@ def record(ledger: Ledger, prices: Prices, number: int, report: SimulatorOnly) -
     """Writes one round into the ledger and returns what it cost.
 
     Args:
-      ledger: written in place.
+      ledger: the ledger, written in place.
       prices: the prices of fetching the model.
       number: the number of the round, from zero.
       report: what a simulator sees of this round, as numpy arrays.

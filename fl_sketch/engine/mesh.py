@@ -16,6 +16,6 @@ def default_chunk() -> int:
 
 
 def mesh_over(devices: Sequence[jax.Device]) -> jax.sharding.Mesh:
-    """Returns the mesh of these devices."""
+    """Returns the mesh of `devices` in one row, along the axis `AXIS`."""
     auto = jax.sharding.AxisType.Auto
     return jax.make_mesh((len(devices),), (AXIS,), axis_types=(auto,), devices=devices)

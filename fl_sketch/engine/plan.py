@@ -22,7 +22,7 @@ def plan_of(
       sampler: the sampler of the cohorts.
       traffic: the traffic of the algorithm with this mechanism.
       rounds: the number of rounds.
-      relation: what neighbours are, one of `accounting.RELATIONS`.
+      relation: the relation of neighbours, one of `accounting.RELATIONS`.
 
     Raises:
       ValueError: in one line, for what no accountant here knows.
@@ -39,7 +39,7 @@ def plan_of(
         releases=len(traffic.sent),
         relation=relation,
         coordinates=(mechanism.drawn or numbers) + mechanism.beside,
-        shares=size if mechanism.smallest else 1,
+        shares=int(size) if mechanism.smallest else 1,
         cut=cut_chance(population, size) if poisson else 0.0,
     )
 

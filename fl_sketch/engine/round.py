@@ -1,10 +1,10 @@
 """One round: local work in chunks of clients, the exchanges, the server's step.
 
-Clients are spread over the devices of a mesh, and each device visits its own a chunk
-at a time, so that an algorithm with one exchange and no client state needs memory
-for a chunk of updates and one sum, whatever the cohort. With several exchanges
-or with client state the updates of the cohort are kept until the round is over, or
-made again in every pass: memory for the whole cohort, or the local work once more.
+Clients are spread over the devices of a mesh, and each device visits its own a chunk at
+a time. An algorithm with one exchange and no client state thus needs memory for a chunk
+of updates and one sum, whatever the cohort. With several exchanges or with client state
+the updates of the cohort are kept until the round is over, or made again in every pass.
+This takes memory for the whole cohort, or the local work once more.
 """
 
 from collections.abc import Callable
@@ -21,34 +21,52 @@ from fl_sketch.engine.guard import Guard, guarded, open_mean
 from fl_sketch.engine.mesh import AXIS
 from fl_sketch.engine.serve import finish, serve
 from fl_sketch.engine.visit import Client, Fetch, Seat, Visitor
-from fl_sketch.keys import round_keys
+from fl_sketch.keys import of_round
 from fl_sketch.protocols import Algorithm, Key, Roots, Server, Tree
 
 MARK = "simulator_only_"  # before names of what a private run must not give away
 
 
 class State(NamedTuple):
-    """Everything that a run carries from round to round."""
+    """Everything that a run carries from round to round.
+
+    Attributes:
+      server: all that the server has.
+      clients: the part that is kept of each client, along a leading axis of the
+        population.
+    """
 
     server: Server
-    clients: Client  # leading axis: the population
+    clients: Client
 
 
 class SimulatorOnly(NamedTuple):
-    """What a simulator sees of a round and nobody else may, if the round is private."""
+    """What a simulator sees of a round and nobody else may, if the round is private.
 
-    clients: jax.Array  # shape=(places,), int32, who was asked; -1: nobody
-    answered: jax.Array  # shape=(places,), bool
-    bytes_up: jax.Array  # shape=(), uint32, that each of those who answered sent
-    bytes_told: jax.Array  # shape=(), uint32, that the server said between exchanges
-    diagnostics: dict[str, jax.Array]  # means over them; under a mechanism also its
-    # facts
+    Attributes:
+      clients: the clients that were asked, int32 [places]; -1: nobody.
+      answered: the places whose clients answered, bool [places].
+      bytes_up: bytes that each of those sent, uint32 [].
+      bytes_told: bytes that the server said between exchanges, uint32 [].
+      diagnostics: means over them; under a mechanism also its facts.
+    """
+
+    clients: jax.Array
+    answered: jax.Array
+    bytes_up: jax.Array
+    bytes_told: jax.Array
+    diagnostics: dict[str, jax.Array]
 
 
 class Report(NamedTuple):
-    """What a round says of itself, beside its effect, by who may look at it."""
+    """What a round says of itself, beside its effect, by who may look at it.
 
-    released: dict[str, jax.Array]  # by the mechanism, at the price of its noise
+    Attributes:
+      released: scalars by name that the mechanism released, paid for by its noise.
+      simulator_only: all that is not for others' eyes.
+    """
+
+    released: dict[str, jax.Array]
     simulator_only: SimulatorOnly
 
 
@@ -57,6 +75,11 @@ def initial_state(algorithm: Algorithm, params: Tree, population: int) -> State:
 
     Leaves that start as the same array get a buffer each: donating one buffer twice
     is an error on one device and has crashed the process on two (jaxlib 0.10.2).
+
+    Args:
+      algorithm: the work of clients and server.
+      params: the first model.
+      population: the number of clients.
     """
     validate.at_least_one(population=population)
     server, client = initial_server(algorithm, params)
@@ -67,7 +90,10 @@ def initial_state(algorithm: Algorithm, params: Tree, population: int) -> State:
 
 
 def initial_server(algorithm: Algorithm, params: Tree) -> tuple[Server, Client]:
-    """Returns what the server has before the first round, and what a client has."""
+    """Returns what the server has before the first round, and what a client has.
+
+    Both follow from the `algorithm` and the first model, `params`.
+    """
     memory = algorithm.uplink.init(params)
     server = Server(
         params,
@@ -91,11 +117,11 @@ def make_round(
     """Returns `round(state, key, cohort, data, plan) -> (state, report)`, not jitted.
 
     Args:
-      algorithm: what clients and server do.
+      algorithm: the work of clients and server.
       fetch: `(data, client id, plan of the client, key) -> batches`.
       mesh: devices along the axis "clients".
-      chunk: how many clients a device works on at a time, by vmap. One is best on
-        a CPU.
+      chunk: the number of clients that a device works on at a time, by vmap. One is
+        best on a CPU.
       recompute: whether clients repeat their local work in every pass, where an
         algorithm has several, instead of keeping the updates of the whole cohort.
 
@@ -105,12 +131,12 @@ def make_round(
     """
     validate.at_least_one(chunk=chunk)
 
-    def on_device(server, seats, weights, sizes, data, key):
+    def on_device(server, seats, weights, sizes, data, keys):
         # Clients' gradients are their own: without the mark, jax would sum them.
         view = jax.tree.map(
             lambda leaf: jax.lax.pcast(leaf, AXIS, to="varying"), server
         )
-        visitor = Visitor(algorithm, view, fetch, data, key, weights, chunk)
+        visitor = Visitor(algorithm, view, fetch, data, keys, weights, chunk)
         return _played(visitor, server, sizes, seats, recompute=recompute)
 
     same, own = P(), P(AXIS)
@@ -126,9 +152,9 @@ def make_round(
         cohort = padded(cohort, mesh.size * chunk)
         weights, denominator = cohort.weights, cohort.denominator
         there = denominator if cohort.population is None else cohort.population
-        seats = _seats(bank, cohort, plan)
+        seats, keys = _seats(bank, cohort, plan), of_round(key, state.server.round)
         server, rows, traffic, diagnostics, released = sharded(
-            state.server, seats, weights, (denominator, there), data, key
+            state.server, seats, weights, (denominator, there), data, keys
         )
         asked = jnp.where(cohort.asked, cohort.ids, -1)[:places]
         seen = SimulatorOnly(asked, weights[:places] > 0, *traffic, diagnostics)
@@ -177,6 +203,6 @@ def _guard(visitor: Visitor, number, denominator, population) -> Guard:
     mechanism, weights = visitor.algorithm.mechanism, visitor.weights
     if mechanism is None:
         return open_mean(weights, denominator, population, number)
-    anyone = round_keys(visitor.key, number, 0)
+    anyone = visitor.keys(0)
     view = visitor.server.guard
     return guarded(mechanism, view, weights, anyone, population, number)

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch.engine.cohort import Cohort, everyone
 from fl_sketch.engine.mesh import mesh_over
 from fl_sketch.engine.round import Report, State, make_round
-from fl_sketch.engine.visit import Fetch
+from fl_sketch.engine.visit import Fetch, traced
 from fl_sketch.keys import cohort_key
 from fl_sketch.protocols import Algorithm, Key, Roots
 
@@ -27,10 +27,10 @@ def with_everyone(
     `fetch` is given only the client's number says anything.
 
     Args:
-      algorithm: what clients and server do.
+      algorithm: the work of clients and server.
       fetch: a function as `make_round` has it.
-      population: how many clients there are.
-      chunk: how many work at a time.
+      population: the number of clients.
+      chunk: the number of clients that work at a time.
     """
     mesh = mesh_over(jax.devices()[:1])
     one_round = make_round(algorithm, fetch, mesh, chunk=chunk)
@@ -51,9 +51,9 @@ def compile_rounds(
     Args:
       rounds: `(state, key, data, count) -> (state, reports)`.
       mesh: the devices.
-      state: its shapes and shardings.
+      state: the state, for its shapes and shardings.
       key: the roots of the run, placed.
-      data: on the devices.
+      data: the data on the devices.
     """
     same = NamedSharding(mesh, P())
     rounds = jax.jit(rounds, donate_argnums=0, out_shardings=same)
@@ -79,10 +79,10 @@ def run_rounds(
     Args:
       one_round: `(state, key, cohort, data) -> (state, report)`, of `make_round`.
       sampler: the sampler of the cohorts.
-      state: before the first of these rounds.
+      state: the state before the first of these rounds.
       key: the key of the whole run, or its roots.
-      data: what `fetch` reads.
-      count: how many, at most `most`.
+      data: the data that `fetch` reads.
+      count: the number of rounds, at most `most`.
       most: the number of rounds whose reports there is room for.
 
     Returns:
@@ -94,15 +94,14 @@ def run_rounds(
         cohort = sampler(cohort_key(key, state.server.round))
         return one_round(state, key, cohort, data)
 
+    play, (_, shapes) = traced(step, state)
+
     def body(number, carry):
         state, reports = carry
-        state, report = step(state)
+        state, report = play(state)
         return state, jax.tree.map(
             lambda all_rounds, one: all_rounds.at[number].set(one), reports, report
         )
 
-    reports = jax.tree.map(
-        lambda one: jnp.zeros((most, *one.shape), one.dtype),
-        jax.eval_shape(lambda: step(state)[1]),
-    )
+    reports = jax.tree.map(lambda one: jnp.zeros((most, *one.shape), one.dtype), shapes)
     return jax.lax.fori_loop(0, count, body, (state, reports))

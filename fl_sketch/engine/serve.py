@@ -17,10 +17,10 @@ class Served(NamedTuple):
     """What came of a round at the server.
 
     Attributes:
-      server: after its step.
+      server: the server after its step.
       estimate: the estimate of the mean update.
-      bytes_up: uint32, that each client sent.
-      bytes_told: uint32, that the server said to each between exchanges.
+      bytes_up: bytes that each client sent, uint32.
+      bytes_told: bytes that the server said to each between exchanges, uint32.
     """
 
     server: Server
@@ -34,14 +34,14 @@ def serve(
 ) -> Served:
     """Returns the server after its step along what was heard.
 
-    The talk is traced as one client's, with blank work along an axis of length one:
-    `out_axes=None` makes jax refuse an algorithm in which the server would see
-    anything of a client that did not go through a mean.
+    The talk is traced as one client's, with blank work along an axis of length one.
+    With `out_axes=None` jax refuses an algorithm in which the server would see anything
+    of a client that did not go through a mean.
 
     Args:
       visitor: the device's.
       guard: the guard of the messages.
-      server: before the step, the same on all devices.
+      server: the server before the step, the same on all devices.
       heard: the means of the round.
       seats: the device's.
     """
@@ -50,10 +50,10 @@ def serve(
 
     def one(seat, work):
         turn = talks.play(*here.talk(seat, work, known), heard.means)
-        turn = talks.ended(algorithm.uplink, turn)
+        end = talks.ended(algorithm.uplink, turn)
         more = algorithm.mechanism.bits if algorithm.mechanism else 0
-        traffic = whole_bytes(turn.bits_up + more), whole_bytes(turn.bits_told)
-        return turn.delivery.estimate, turn.memory.server, *traffic
+        traffic = whole_bytes(end.bits_up + more), whole_bytes(end.bits_told)
+        return end.delivery.estimate, end.memory.server, *traffic
 
     ids = seats.id
     blank = jax.tree.map(lambda leaf: varying_like(leaf[None], ids), heard.blank)
@@ -80,20 +80,27 @@ def finish(
 
     The estimate is the same everywhere, so they are all given the server's: made by
     each client again, it was what a round with client state cost most.
+
+    Args:
+      visitor: the device's.
+      guard: the guard of the messages.
+      heard: the means of the round, and the works that were kept.
+      served: the server's part of the round, made by `serve`.
+      seats: the device's.
     """
 
     def one(seat, work):
         work = work or visitor.work(seat)
         turn = talks.play(*visitor.talk(seat, work, guard.round), heard.means)
-        turn = talks.ended(visitor.algorithm.uplink, turn)
-        delivery = turn.delivery._replace(estimate=served.estimate)
+        end = talks.ended(visitor.algorithm.uplink, turn)
+        delivery = end.delivery._replace(estimate=served.estimate)
         state = visitor.algorithm.local.finish(work.state, delivery)
-        return (), Client(state, turn.memory.client)
+        return (), Client(state, end.memory.client)
 
     return visitor.each(one, seats, heard.works)[1]
 
 
-def whole_bytes(bits: jax.typing.ArrayLike) -> jax.Array:
-    """Returns how many bytes a message of so many bits takes, uint32."""
+def whole_bytes(bits: int | jax.Array) -> jax.Array:
+    """Returns how many bytes a message of so many `bits` takes, uint32."""
     whole = bits // 8 + (bits % 8 > 0)  # -(-bits // 8) wraps around in uint32
     return jnp.asarray(whole, jnp.uint32)

@@ -12,7 +12,6 @@
 
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,8 +23,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import chacha, validate
-from fl_sketch.data import Clients, draws, streamed
+from fl_sketch.data import Clients, draws, forms, streamed
 from fl_sketch.engine import fitting, host_data, ledger
+from fl_sketch.engine.calls import in_calls
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.mesh import default_chunk, mesh_over
 from fl_sketch.engine.plan import plan_of
@@ -38,28 +38,38 @@ from fl_sketch.privacy import accounting
 from fl_sketch.protocols import Algorithm, Key, Roots, Server, Tree
 
 Row = dict[str, Any]
-CALL_SECONDS = 1.0  # about how long a bar stands still
 
 
 class Standing(NamedTuple):
-    """All that a simulation goes on from."""
+    """All that a simulation goes on from.
+
+    Attributes:
+      server: all that the server has.
+      clients: the part that is kept of each client, along a leading axis of the
+        population.
+      ledger: bytes of every client since the first round.
+      prices: the prices of what its clients were sent.
+      public: words of the public root.
+      terms: the plan and the noise by which its rounds are accounted for; None: they
+        gave away everything.
+    """
 
     server: Server
-    clients: Client  # leading axis: the population
+    clients: Client
     ledger: ledger.Ledger
-    prices: Prices  # of what its clients were sent
-    public: np.ndarray  # of the roots, what all may know
-    terms: Any = None  # of what its rounds gave away; None: everything
+    prices: Prices
+    public: np.ndarray
+    terms: Any = None
 
 
 class Run(NamedTuple):
     """What came of a simulation.
 
     Attributes:
-      state: what `simulate(state=...)` goes on from.
+      state: the state from which `simulate(state=...)` goes on.
       history: a row of every `every` rounds: means of what was reported in them, what
         `look` found, all bytes since the first round, and what was given away.
-      traffic: what one client says and hears in a round.
+      traffic: the traffic of one client in a round.
     """
 
     state: Standing
@@ -83,7 +93,8 @@ def secret_roots(seed: int) -> Roots:
     Args:
       seed: the source of what all may know: hashes, and coins that are shared.
     """
-    return chacha.roots_with(seed, chacha.words_of(os.urandom(chacha.KEY_BYTES)))
+    words = jnp.asarray(chacha.words_of(os.urandom(chacha.KEY_BYTES)))
+    return chacha.roots_with(seed, words)
 
 
 def simulate(
@@ -111,19 +122,19 @@ def simulate(
     """Runs an algorithm, and says what it cost.
 
     Args:
-      algorithm: what clients and server do; with a mechanism the run is private.
+      algorithm: the work of clients and server; with a mechanism the run is private.
       params: the first model, a tree of floats.
       clients: examples and whose they are, made by `data.clients`.
-      key: the root of everything random; one that others know protects nobody, and
-        the history then calls a private run simulated: see `secret_roots`, which are
-        for one run, going on included: a second with the same has the same noise.
-      rounds: how many to play.
-      cohort: how many clients take part in a round, all sets alike; or a sampler of
-        `engine`; None: everyone.
-      steps: how many batches a client has in a round.
-      batch: how many examples each.
+      key: the root of everything random. One that others know protects nobody, and the
+        history then calls a private run simulated: see `secret_roots`. Those are for
+        one run, going on included: a second with the same has the same noise.
+      rounds: the number of rounds to play.
+      cohort: the number of clients that take part in a round, all sets alike; or a
+        sampler of `engine`; None: everyone.
+      steps: the number of batches that a client has in a round.
+      batch: the number of examples in each.
       batches: the way they are drawn, one of `data.draws.KINDS`.
-      every: how many rounds lie between two rows of the history, which are of its
+      every: the number of rounds between two rows of the history, which are of its
         multiples and of the last round; a row begins where the call does.
       look: `(params) -> {name: value}` for its rows; called as it is, not jitted.
       state: the state of an earlier run of this algorithm, to go on from, with the same
@@ -131,13 +142,17 @@ def simulate(
         well.
       download: the way clients come by the model; see `engine.traffic.prices`. Of a run
         that goes on, those who did not follow begin as newcomers where they now do.
-      relation: whom a mechanism protects, one of `privacy.accounting.RELATIONS`.
+      relation: the kind of neighbours that a mechanism makes alike, one of
+        `privacy.accounting.RELATIONS`.
       delta: the delta of the promise.
-      data: where examples lie: "resident" on the devices; "streamed" from the host,
-        round by round; "auto": by their size.
+      data: the place of the examples: "resident" on the devices; "streamed" from the
+        host, round by round; "auto": by their size.
       devices: the devices that share the clients of a round; None: all.
-      chunk: how many clients a device works on at a time; 0: by platform.
+      chunk: the number of clients that a device works on at a time; 0: by platform.
       bar: whether to show a bar; None: in terminals and notebooks.
+
+    Returns:
+      The model after the last round, the history, and all that it takes to go on.
 
     Raises:
       TypeError, ValueError: in one line, for what does not fit together.
@@ -170,7 +185,7 @@ def simulate(
         _require_same_run(terms, public, state)
     chunk = chunk or default_chunk()
     advance = work.compiled(algorithm, mesh, now, roots, chunk=chunk, data=data)
-    history = []
+    history, reached = [], now
     with _bar(rounds, bar) as shown:
         for reached, reports in _played(advance, now, last, every, shown):
             done = int(reached.server.round)
@@ -180,7 +195,8 @@ def simulate(
             given_away = spent(done)
             row = _row(done, reports, book, private=bool(given_away))
             history.append(_with_found(row | given_away, look(model)))
-    return Run(Standing(*reached, book, price, public, terms), history, talk)
+    state = Standing(reached.server, reached.clients, book, price, public, terms)
+    return Run(state, history, talk)
 
 
 class _Work(NamedTuple):
@@ -201,7 +217,7 @@ class _Work(NamedTuple):
         fetch = draws.fetching(self.batches, **sizes)
         one_round = make_round(algorithm, fetch, mesh, chunk=chunk)
         given = {"state": state, "key": roots}
-        form = host_data.form(data, self.clients.examples, mesh, self.batches)
+        form = forms.form(data, self.clients.examples, mesh, self.batches)
         if form == "streamed":
             return host_data.compile_rounds(
                 host_data.drawing(self.sampler, multiple=mesh.size * chunk, **sizes),
@@ -238,7 +254,7 @@ def _spent(
     if mechanism is None or not mechanism.noise_multiplier:
         return (lambda done: {}), None
     plan = plan_of(mechanism, sampler, talk, rounds=rounds, relation=relation)
-    accountant, z = accounting.accountant_for(plan), mechanism.noise_multiplier
+    accountant, z = accounting.accountant_for(plan), float(mechanism.noise_multiplier)
     accounting.require(plan, accountant)
     accounting.require_delta(plan, delta)
     one, other = (str(jax.random.key_data(root)) for root in roots_of(key))
@@ -284,20 +300,20 @@ def _played(
     advance: Advance, state: State, last: int, every: int, shown: Any
 ) -> Iterator[tuple[State, list[Report]]]:
     """Yields the state and the reports of the rounds up to each row of a history."""
-    pace, reports, done = 1, [], int(state.server.round)
-    while done < last:
-        stop = min((done // every + 1) * every, last)
-        count, begin = min(pace, stop - done), time.perf_counter()
-        state, found = advance(state, count)
-        found = jax.device_get(found)
+    reports, begun = [], int(state.server.round)
+    for call in in_calls(
+        lambda state, done, count: advance(state, count),
+        state,
+        (begun, last),
+        every=(every,),
+    ):
+        count = call.done - call.first
         reports += [
-            jax.tree.map(lambda leaf, i=i: leaf[i], found) for i in range(count)
+            jax.tree.map(lambda leaf, i=i: leaf[i], call.reports) for i in range(count)
         ]
-        done += count
         shown.update(count)
-        pace = max(1, int(CALL_SECONDS * count / (time.perf_counter() - begin)))
-        if done == stop:
-            yield state, reports
+        if call.done % every == 0 or call.done == last:
+            yield call.state, reports
             reports = []
 
 

@@ -30,11 +30,12 @@ class Traffic(NamedTuple):
     Attributes:
       sent: numbers in each message, as the mean is taken of them; one entry for each
         exchange, and so for each release of a mechanism.
-      bits_up: on the wire; None: it depends on the round.
-      bits_told: what the server says between exchanges.
+      bits_up: the bits that it sends; None: it depends on the round.
+      bits_told: the bits that the server says between exchanges.
       stateful: whether clients or the channel keep something of each client.
       heard: bytes of the means that a client must hear within the round.
-      read: what clients read of the server beside the parameters; each leaf a bool.
+      read: the leaves that clients read of the server beside the parameters; each a
+        bool.
       counts: whether the server remembers all clients, and so asks in every round what
         they weigh, and those who took part.
       alone: whether the server's step depends on the key that it alone has.
@@ -54,11 +55,12 @@ class Follow(NamedTuple):
     """What it costs to follow the server, in bytes.
 
     Attributes:
-      begin: beside the parameters, to go on from a round that is not the first.
-      missed: for every round since the last one.
-      early: so much more for each of the first rounds.
+      begin: the bytes beside the parameters, to go on from a round that is not the
+        first.
+      missed: the bytes for every round since the last one.
+      early: the bytes more for each of the first rounds.
       warmup: the number of these first rounds.
-      always: what clients read and those who follow do not know.
+      always: the bytes that clients read and those who follow do not know.
     """
 
     begin: int
@@ -73,10 +75,10 @@ class Prices(NamedTuple):
 
     Attributes:
       params: the parameters.
-      read: what else it reads, if it fetches them.
+      read: the rest of what it reads, if it fetches them.
       heard: the means that it must hear within the round, instead of what is told.
-      follow: what it fetches if it follows the server.
-      followed: whether it does.
+      follow: the prices of following the server.
+      followed: whether it follows.
     """
 
     params: int
@@ -110,7 +112,10 @@ class Prices(NamedTuple):
         return least + self.follow.always
 
     def in_a_run(self, rounds: int, gap: float) -> int:
-        """Returns what a client fetches in a run that is drawn every `gap` rounds."""
+        """Returns the bytes that a client fetches in a run.
+
+        It is drawn every `gap` of the `rounds`, for the first time after half of one.
+        """
         visits = np.arange(gap / 2, rounds, gap).astype(np.int64)
         last = np.append(-1, visits)[: visits.size]
         heard = np.where(last < 0, 0, self.heard)
@@ -124,6 +129,11 @@ class Prices(NamedTuple):
 
 def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic:
     """Returns what a client with such batches would say; nothing is computed.
+
+    Args:
+      algorithm: the work of clients and server.
+      params: the model; as of the batches, only shapes and types are read.
+      batches: the batches of one client in a round, leaves [steps, batch, ...].
 
     Raises:
       TypeError, ValueError: in one line, for a talk that no network can hold, or a
@@ -142,9 +152,9 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
             return said.value
 
         turn = talks.play(algorithm.uplink, arguments, means, told=noted)
-        turn = talks.ended(algorithm.uplink, turn)
-        _require_same_memory(algorithm.uplink, arguments[1], turn.memory)
-        bits.append((turn.bits_up, turn.bits_told))
+        end = talks.ended(algorithm.uplink, turn)
+        _require_same_memory(algorithm.uplink, arguments[1], end.memory)
+        bits.append((end.bits_up, end.bits_told))
         return means, told
 
     def part(server, means, told, client, batches):
@@ -189,12 +199,13 @@ def prices(
       traffic: the traffic of this algorithm.
       download: "model": every client of a round fetches the model. "messages": the
         server sends the round's means, or what its downlink made of them, and every
-        client takes the server's step itself (`talks.replay`); who was away fetches
-        what it missed, or everything where that is less, and so who comes for the
-        first time. "cheapest": whichever is less for a client that is drawn every
-        `gap` rounds. A server that draws from a key of its own nobody follows.
-      rounds: how many the run has.
-      gap: rounds from one time that a client is drawn to the next, on average.
+        client takes the server's step itself (`talks.replay`). A client that was away,
+        or comes for the first time, fetches what it missed, or everything where that is
+        less. "cheapest": whichever is less for a client that is drawn every `gap`
+        rounds. A server that draws from a key of its own nobody follows.
+      rounds: the number of rounds of the run.
+      gap: the number of rounds from one time that a client is drawn to the next, on
+        average.
 
     Raises:
       ValueError: for a way that there is not.
@@ -241,8 +252,8 @@ def _after(algorithm: Algorithm, own, population, start, batches, heard):
     known = round._replace(population=population)
     arguments = update, memory, keys if down else mine, known
     turn = talks.play(algorithm.uplink, arguments, means, told=_again(told))
-    turn = talks.ended(algorithm.uplink, turn)
-    sent, server = turn.delivery.estimate, server._replace(memory=turn.memory.server)
+    end = talks.ended(algorithm.uplink, turn)
+    sent, server = end.delivery.estimate, server._replace(memory=end.memory.server)
     if down:
         key = keys.server
         sent, _ = down.transform.update(sent, server.down, server.params, key=key)
@@ -256,8 +267,8 @@ def _work(algorithm: Algorithm, server: Server, client, batches):
     work = algorithm.local.run(server, client.local, batches, keys)
     memory, known = Memory(client.memory, server.memory), Round(server.round)
     if algorithm.mechanism:
-        left = algorithm.mechanism.left
-        known = known._replace(counted=lambda m: left(server.guard, m).summand)
+        bounded = algorithm.mechanism.bounded
+        known = known._replace(counted=lambda m: bounded(server.guard, m).summand)
     return work, (work.update, memory, keys, known)
 
 

@@ -17,6 +17,9 @@ WIDENING = 4  # of a block's output over its inner layers
 def resnet101(classes: int) -> nn.Module:
     """A ResNet of bottleneck blocks: 42,512,970 parameters for 10 classes.
 
+    Args:
+      classes: the number of logits of an image, of 32x32x3 as a rule.
+
     References: He et al. (2016), Table 1, with a first layer for small images as in
     their section 4.2; Wu and He (2018) on group normalisation.
     """
@@ -25,14 +28,20 @@ def resnet101(classes: int) -> nn.Module:
 
 
 class Bottlenecks(nn.Module):
-    """A ResNet of bottleneck blocks, so many a stage."""
+    """A ResNet of bottleneck blocks.
+
+    Attributes:
+      classes: the number of logits of an image.
+      stages: the number of blocks of each stage; its channels are twice those of the
+        one before, and its images half as high and wide.
+    """
 
     classes: int
     stages: tuple[int, ...]
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Returns the logits."""
+        """Returns logits [batch, classes] of float images in NHWC order."""
         x = Conv(64, (3, 3), use_bias=False, name="conv")(inputs)
         x = nn.relu(nn.GroupNorm(GROUPS, name="norm")(x))
         for stage, blocks in enumerate(self.stages):
@@ -44,14 +53,20 @@ class Bottlenecks(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 3x3 convolution between two of 1x1, beside a shortcut."""
+    """A 3x3 convolution between two of 1x1, beside a shortcut.
+
+    Attributes:
+      features: channels of the inner layers; the block's output has `WIDENING` times as
+        many.
+      strides: strides of the 3x3 convolution, and of a shortcut that has to follow it.
+    """
 
     features: int
     strides: int
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns the block's output."""
+        """Returns the block's output of `x`, both in NHWC order."""
 
         def layer(x, number, features, size, strides=1):
             kernel = {"strides": strides, "use_bias": False, "name": f"conv{number}"}

@@ -13,6 +13,7 @@ the examples of a client, and averages of them over clients mean nothing.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -23,13 +24,22 @@ from fl_sketch.models.convolution import Conv, max_pool
 
 
 def logistic(classes: int) -> nn.Module:
-    """Multinomial logistic regression on flattened inputs, from zero."""
+    """Multinomial logistic regression on flattened inputs, from zero.
+
+    Args:
+      classes: the number of logits of an input.
+    """
     validate.at_least_one(classes=classes)
     return Logistic(classes)
 
 
 def mlp(classes: int, *, hidden: Sequence[int] = (200, 200)) -> nn.Module:
-    """Dense layers on flattened inputs, of `hidden` sizes, each followed by relu."""
+    """Dense layers on flattened inputs, each but the last followed by relu.
+
+    Args:
+      classes: the number of logits of an input.
+      hidden: the sizes of the layers before the last; may be empty.
+    """
     validate.at_least_one(classes=classes)
     if not isinstance(hidden, Sequence):
         msg = f"Expected hidden to be a sequence of sizes, got hidden={hidden!r}."
@@ -42,6 +52,9 @@ def mlp(classes: int, *, hidden: Sequence[int] = (200, 200)) -> nn.Module:
 def lenet(classes: int) -> nn.Module:
     """LeNet-5 with relu and max pooling: 61,706 parameters on 28x28x1.
 
+    Args:
+      classes: the number of logits of an image.
+
     Reference: LeCun et al. (1998), with the changes that became usual.
     """
     validate.at_least_one(classes=classes)
@@ -53,6 +66,9 @@ def sigmoid_lenet(classes: int) -> nn.Module:
 
     Weights begin uniform in [-0.5, 0.5]; 13,426 parameters on 28x28x1.
 
+    Args:
+      classes: the number of logits of an image.
+
     Reference: Zhu et al. (2019), Deep Leakage from Gradients, section 4.1.
     """
     validate.at_least_one(classes=classes)
@@ -60,7 +76,12 @@ def sigmoid_lenet(classes: int) -> nn.Module:
 
 
 def cnn(classes: int, *, hidden: int = 128) -> nn.Module:
-    """Two 3x3 convolutions (32, 64), a pool, dense `hidden`: 1,626,442 on 32x32x3."""
+    """Two 3x3 convolutions (32, 64), a pool, a dense layer: 1,626,442 on 32x32x3.
+
+    Args:
+      classes: the number of logits of an image.
+      hidden: the size of the dense layer before the last.
+    """
     validate.at_least_one(classes=classes, hidden=hidden)
     return Cnn(classes, hidden)
 
@@ -71,9 +92,9 @@ def resnet(classes: int, *, width: int = 16, blocks: int = 3) -> nn.Module:
     Its default, ResNet-20, has 269,722 parameters on 32x32x3 and 10 classes.
 
     Args:
-      classes: logits an image.
+      classes: the number of logits of an image.
       width: channels of the first of three stages; each next one has twice as many.
-      blocks: residual blocks a stage.
+      blocks: the number of residual blocks of a stage.
 
     References: He et al. (2016), section 4.2, with the shortcut of option A;
     Hsieh et al. (2020) on group normalisation for clients that differ.
@@ -83,13 +104,17 @@ def resnet(classes: int, *, width: int = 16, blocks: int = 3) -> nn.Module:
 
 
 class Logistic(nn.Module):
-    """See `logistic`."""
+    """The module of `logistic`.
+
+    Attributes:
+      classes: the number of logits of an input.
+    """
 
     classes: int
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Returns the logits."""
+        """Returns logits [batch, classes] of float inputs [batch, ...]."""
         return ByClass(self.classes, name="dense")(_flat(inputs))
 
 
@@ -99,13 +124,16 @@ class ByClass(nn.Module):
     Products whose rows are a few numbers long are slow on CPUs, as the gradient of
     a kernel stored (inputs, classes) is. A step on 20 images of 28x28 takes 8.6
     us this way and 17.7 us that way (CPU time of one core, median of 9, jax 0.10.2).
+
+    Attributes:
+      classes: the number of outputs.
     """
 
     classes: int
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns the logits."""
+        """Returns the layer's output [batch, classes] of `x` [batch, inputs]."""
         zeros = nn.initializers.zeros
         kernel = self.param("kernel", zeros, (self.classes, x.shape[-1]))
         bias = self.param("bias", zeros, (self.classes,))
@@ -113,14 +141,19 @@ class ByClass(nn.Module):
 
 
 class Mlp(nn.Module):
-    """See `mlp`."""
+    """The module of `mlp`.
+
+    Attributes:
+      classes: the number of logits of an input.
+      hidden: the sizes of the layers before the last.
+    """
 
     classes: int
     hidden: tuple[int, ...]
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Returns the logits."""
+        """Returns logits [batch, classes] of float inputs [batch, ...]."""
         x = _flat(inputs)
         for number, size in enumerate(self.hidden, start=1):
             x = nn.relu(nn.Dense(size, name=f"dense{number}")(x))
@@ -128,13 +161,17 @@ class Mlp(nn.Module):
 
 
 class LeNet(nn.Module):
-    """See `lenet`."""
+    """The module of `lenet`.
+
+    Attributes:
+      classes: the number of logits of an image.
+    """
 
     classes: int
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Returns the logits."""
+        """Returns logits [batch, classes] of float images in NHWC order."""
         x = nn.relu(Conv(6, (5, 5), padding="SAME", name="conv1")(_images(inputs)))
         x = max_pool(x)
         x = nn.relu(Conv(16, (5, 5), padding="VALID", name="conv2")(x))
@@ -145,14 +182,18 @@ class LeNet(nn.Module):
 
 
 class SigmoidLeNet(nn.Module):
-    """See `sigmoid_lenet`."""
+    """The module of `sigmoid_lenet`.
+
+    Attributes:
+      classes: the number of logits of an image.
+    """
 
     classes: int
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Returns the logits."""
-        wide = {"kernel_init": _wide, "bias_init": _wide}
+        """Returns logits [batch, classes] of float images in NHWC order."""
+        wide: dict[str, Any] = {"kernel_init": _wide, "bias_init": _wide}
         x = _images(inputs)
         for number, strides in enumerate((2, 2, 1), start=1):
             layer = Conv(12, (5, 5), strides, name=f"conv{number}", **wide)
@@ -165,14 +206,19 @@ def _wide(key: jax.Array, shape: Sequence[int], dtype=jnp.float32) -> jax.Array:
 
 
 class Cnn(nn.Module):
-    """See `cnn`."""
+    """The module of `cnn`.
+
+    Attributes:
+      classes: the number of logits of an image.
+      hidden: the size of the dense layer before the last.
+    """
 
     classes: int
     hidden: int
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Returns the logits."""
+        """Returns logits [batch, classes] of float images in NHWC order."""
         x = nn.relu(Conv(32, (3, 3), padding="VALID", name="conv1")(_images(inputs)))
         x = nn.relu(Conv(64, (3, 3), padding="VALID", name="conv2")(x))
         x = _flat(max_pool(x))
@@ -181,7 +227,13 @@ class Cnn(nn.Module):
 
 
 class ResNet(nn.Module):
-    """See `resnet`."""
+    """The module of `resnet`.
+
+    Attributes:
+      classes: the number of logits of an image.
+      width: channels of the first of three stages.
+      blocks: the number of residual blocks of a stage.
+    """
 
     classes: int
     width: int
@@ -189,7 +241,7 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Returns the logits."""
+        """Returns logits [batch, classes] of float images in NHWC order."""
         x = _conv(self.width, "conv")(_images(inputs))
         x = nn.relu(_normalised(x, "norm"))
         for stage in range(3):
@@ -201,14 +253,19 @@ class ResNet(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two convolutions beside a shortcut that pads channels with zeros."""
+    """Two convolutions beside a shortcut that pads channels with zeros.
+
+    Attributes:
+      features: channels of the output, no fewer than those of the input.
+      strides: strides of the first convolution and of the shortcut.
+    """
 
     features: int
     strides: int
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns the block's output."""
+        """Returns the block's output of `x`, both in NHWC order."""
         y = _conv(self.features, "conv1", self.strides)(x)
         y = nn.relu(_normalised(y, "norm1"))
         y = _normalised(_conv(self.features, "conv2")(y), "norm2")

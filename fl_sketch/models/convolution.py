@@ -1,29 +1,29 @@
 """Convolutions and pools that stay fast inside a loop: the one place that knows how.
 
 XLA for CPUs brings convolutions into the order its kernels want only where a program
-begins, not inside `lax.scan` or `lax.map`, and federated learning is all loops: there
-a kernel's gradient, as JAX writes it, is tens of times slower. So on CPUs
-`convolve` writes its backward passes in that order (`canonical`) or makes one matrix
-product of the whole (`banded`); accelerators get the plain form. Nobody else needs to
-know: the three agree up to rounding, in values and in gradients.
+begins, not inside `lax.scan` or `lax.map`. Federated learning is all loops: there a
+kernel's gradient, as JAX writes it, is tens of times slower. So on CPUs `convolve`
+writes its backward passes in that order (`canonical`) or makes one matrix product of
+the whole (`banded`); accelerators get the plain form. Nobody else needs to know: the
+three agree up to rounding, in values and in gradients.
 
-Milliseconds for five steps of SGD of one client inside `lax.map` over clients, pool
-and dense layers included (medians of 7 to 9 interleaved runs on one core of an AMD
-EPYC with AVX-512, jax 0.10.2; ResNet-20 the best of 3):
+Times are milliseconds for five steps of SGD of one client inside `lax.map` over
+clients, pool and dense layers included. They are medians of 7 to 9 interleaved runs on
+one core of an AMD EPYC with AVX-512, jax 0.10.2 (for ResNet-20 the best of 3)::
 
-                        plain   canonical   patches   banded   chosen   and vmapped
-  LeNet, batch 32          88        15.4      15.1      6.5      6.4      7.6
-  CNN, batch 10          1102        50.3      60.1     58.5     48.0    106
-  ResNet-20, batch 10    3116           -         -        -      134        -
+                          plain   canonical   patches   banded   chosen   and vmapped
+    LeNet, batch 32          88        15.4      15.1      6.5      6.4      7.6
+    CNN, batch 10          1102        50.3      60.1     58.5     48.0    106
+    ResNet-20, batch 10    3116           -         -        -      134        -
 
 "Patches" is patches times kernel, with JAX's gradients; "chosen" takes `canonical`
 from 16 input channels on and `banded` below. One layer alone, both gradients, five
-steps, "SAME", batch 10 (the least of 5 interleaved runs):
+steps, "SAME", batch 10 (the least of 5 interleaved runs)::
 
-                         14x14, 5x5 to 16       32x32, 3x3    16x16, 3x3    30x30, 3x3
-  channels               6     12     16     8 to 8  16 to 16   32 to 32     32 to 64
-  canonical           2.87   3.90   4.26       5.06      8.61       3.79         30.3
-  banded              1.53   3.10   4.65       4.54      19.7       8.55         62.3
+                         14x14, 5x5 to 16     32x32, 3x3    16x16, 3x3    30x30, 3x3
+    channels             6     12     16   8 to 8  16 to 16   32 to 32     32 to 64
+    canonical         2.87   3.90   4.26     5.06      8.61       3.79         30.3
+    banded            1.53   3.10   4.65     4.54      19.7       8.55         62.3
 
 Under vmap the kernels of clients differ, and XLA's grouped convolutions take twice the
 time of a loop: on CPUs, loop.
@@ -49,10 +49,10 @@ class Conv(nn.Module):
     """A convolution layer with the parameters of `flax.linen.Conv`, same shapes.
 
     Attributes:
-      features: output channels.
-      kernel_size: height and width.
-      strides: 1, 2, ... in both directions.
-      padding: "SAME" or "VALID".
+      features: the number of output channels.
+      kernel_size: height and width of the kernel.
+      strides: steps of 1, 2, ... in both directions.
+      padding: the kind of padding, "SAME" or "VALID".
       use_bias: whether a bias is added.
       kernel_init: an initializer of the kernel.
       bias_init: an initializer of the bias.
@@ -80,10 +80,20 @@ class Conv(nn.Module):
 def convolve(
     x: jax.Array, kernel: jax.Array, *, strides: int = 1, padding: str = "SAME"
 ) -> jax.Array:
-    """Returns the convolution of images (NHWC) with a kernel (HWIO).
+    """Returns the convolution of images (NHWC) with a kernel (HWIO), in NHWC order.
 
     The padding is that of `lax.conv_general_dilated`: for "SAME" the output has
     ceil(size / strides) places, and an odd row or column of zeros goes to the end.
+
+    Args:
+      x: the images.
+      kernel: the kernel: height, width, input channels as the images have, output
+        channels.
+      strides: steps of 1, 2, ... in both directions.
+      padding: the kind of padding, "SAME" or "VALID".
+
+    Raises:
+      ValueError: for shapes that do not fit together.
     """
     validate.at_least_one(strides=strides)
     validate.one_of(PADDINGS, padding=padding)
@@ -116,11 +126,11 @@ def _pads(image, kernel, strides, padding) -> Pads:
             msg = f"Expected images of {need} at least, as the kernel, got {got}."
             raise ValueError(msg)
         return (0, 0), (0, 0)
-    missing = [
+    high, wide = (
         max((-(-size // strides) - 1) * strides + window - size, 0)
         for size, window in zip(image, kernel, strict=True)
-    ]
-    return tuple((total // 2, total - total // 2) for total in missing)
+    )
+    return (high // 2, high - high // 2), (wide // 2, wide - wide // 2)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -129,6 +139,11 @@ def canonical(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
 
     Only they depend on the platform, and so the choice is made in there: what chooses
     between platforms cannot be differentiated around a custom gradient.
+
+    Args:
+      x: images in NHWC order.
+      kernel: a kernel in HWIO order.
+      pads: zeros (before, after) the height and the width.
     """
     return _plain(x, kernel, pads)
 
@@ -165,13 +180,18 @@ canonical.defvjp(_canonical_forward, _canonical_backward)
 
 
 def banded(x: jax.Array, kernel: jax.Array, strides: int = 1) -> jax.Array:
-    """Convolves without padding, by one matrix product for `columns` outputs at a time.
+    """Convolves without padding, by one matrix product for several outputs at a time.
 
     Patches times kernel copies every input once for each place of the kernel, and
     the product is narrow. Here a row of the left factor is the patch that several
     neighbouring outputs share; the right factor holds the kernel once for each of
     them, shifted, so that it is a band matrix. That multiplies by more zeros and
     moves less memory, which is what a layer of few channels is short of.
+
+    Args:
+      x: images in NHWC order, already padded.
+      kernel: a kernel in HWIO order.
+      strides: steps of 1, 2, ... in both directions.
     """
     height, width, channels, features = kernel.shape
     rows = (x.shape[1] - height) // strides + 1
@@ -211,11 +231,12 @@ def _columns(cols: int, width: int, features: int) -> int:
 
 
 def max_pool(x: jax.Array) -> jax.Array:
-    """Returns the maxima of 2x2 windows; an odd last row or column is left out.
+    """Returns the maxima of 2x2 windows of `x` in NHWC order.
 
-    Written with comparisons: the derivative of `lax.reduce_window` is a scatter, with
-    which the rows "chosen" above take 10.9 and 65.7 ms. The gradient goes to the first
-    of equal numbers, as there, and NaN is passed on.
+    An odd last row or column is left out. Written with comparisons: the derivative of
+    `lax.reduce_window` is a scatter, with which the rows "chosen" above take 10.9 and
+    65.7 ms. The gradient goes to the first of equal numbers, as there, and NaN is
+    passed on.
     """
     examples, height, width, channels = x.shape
     if min(height, width) < 2:

@@ -12,6 +12,7 @@ Array(1.0986, dtype=float32)
 (1, 3)
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -39,9 +40,23 @@ class Loss(NamedTuple):
         so an evaluation over padded batches is exact.
     """
 
-    init: Callable[[Key, jax.Array], Tree]
+    init: Callable[[Key, jax.Array | jax.ShapeDtypeStruct], Tree]
     value: Callable[..., jax.Array]
     metrics: Callable[..., dict[str, jax.Array]]
+
+
+def _initial(
+    model: nn.Module, key: Key, example_inputs: jax.Array | jax.ShapeDtypeStruct
+) -> Tree:
+    """Returns a model's first parameters, which must be all that it keeps."""
+    require_key(key)
+    inputs = jnp.zeros(example_inputs.shape, example_inputs.dtype)
+    # Under jit the model's output is not needed, and so not computed.
+    variables = jax.jit(model.init)(key, inputs)
+    if set(variables) != {"params"}:
+        msg = f"Expected a model of params only, got {sorted(variables)}."
+        raise ValueError(msg)
+    return variables["params"]
 
 
 def classification(
@@ -54,7 +69,7 @@ def classification(
     """Returns the cross-entropy of a model's logits with integer labels.
 
     With smoothing a and C classes the target of label y is (1 - a) e_y + a/C; the
-    decay adds weight_decay/2 |params|^2, so that its gradient is weight_decay times
+    decay adds `weight_decay/2 |params|^2`, so that its gradient is weight_decay times
     the parameters. Both belong to what is trained and not to what is reported:
     `metrics` gives the plain cross-entropy, comparable between settings. Labels may
     have any shape whose predictions the model gives (an example, or each place of a
@@ -63,26 +78,16 @@ def classification(
 
     Args:
       model: a flax module from inputs to logits, its parameters its only state.
-      label_smoothing: a, in [0, 1]. May be traced, for a sweep.
-      weight_decay: at least 0. May be traced, for a sweep.
+      label_smoothing: the smoothing a, in [0, 1]. May be traced, for a sweep.
+      weight_decay: the factor of the decay, at least 0. May be traced, for a sweep.
       padding: a label that does not count, after the end of a text; or None.
     """
     validate.in_range(0, 1, label_smoothing=label_smoothing)
     validate.in_range(0, float("inf"), weight_decay=weight_decay)
 
-    def init(key, example_inputs):
-        require_key(key)
-        inputs = jnp.zeros(example_inputs.shape, example_inputs.dtype)
-        # Under jit the model's output is not needed, and so not computed.
-        variables = jax.jit(model.init)(key, inputs)
-        if set(variables) != {"params"}:
-            msg = f"Expected a model of params only, got {sorted(variables)}."
-            raise ValueError(msg)
-        return variables["params"]
-
     def predict(params, inputs, targets, weights):
         """Returns (logits, labels, one weight for each label)."""
-        logits = model.apply({"params": params}, inputs).astype(jnp.float32)
+        logits = model.apply({"params": params}, inputs).astype(jnp.float32)  # pyright: ignore[reportAttributeAccessIssue]
         targets = _labels(targets, logits.shape[:-1])
         weights = _weights(weights, targets.shape)
         if padding is not None:
@@ -109,7 +114,7 @@ def classification(
             "count": weights.sum(),
         }
 
-    return Loss(init, value, metrics)
+    return Loss(functools.partial(_initial, model), value, metrics)
 
 
 def _smoothed(logits, targets, smoothing) -> jax.Array:

@@ -51,11 +51,11 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
     """Returns the model of that name; options are those of its function.
 
     Args:
-      name: one of `MODELS`.
+      name: the name, one of `MODELS`.
       classes: the number of classes of the data.
-      size: "small", which trains on two cores, or for those in `OTHERS` "tiny", the
-        ResNet of 8 layers, or "paper".
-      **options: for the model's function.
+      size: the size: "small", which trains on two cores, or for those in `OTHERS`
+        "tiny", the ResNet of 8 layers, or "paper".
+      **options: options of the model's function.
 
     Raises:
       ValueError: for a name or an option that does not exist, with the nearest
@@ -79,7 +79,7 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """Returns the options of a model.
+    """Returns the options of the model of that `name`, one of `MODELS`.
 
     >>> options_of("resnet")
     ('width', 'blocks')

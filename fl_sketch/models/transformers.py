@@ -29,10 +29,10 @@ def vit(
     """A transformer of image patches: 207,946 parameters on 32x32x3 and 10 classes.
 
     Args:
-      classes: logits an image.
+      classes: the number of logits of an image.
       patch: height and width of a patch, which divide those of the image.
       width: the width of a token.
-      depth: blocks.
+      depth: the number of blocks.
       heads: the number of heads of attention, dividing the width.
 
     Reference: Dosovitskiy et al. (2021), with the mean of all tokens for a class
@@ -54,10 +54,10 @@ def transformer(
     """A transformer over the tokens of a sentence, both ways, as BERT is.
 
     Args:
-      classes: logits a sentence.
-      vocabulary: how many tokens there are, `PAD` included.
+      classes: the number of logits of a sentence.
+      vocabulary: the number of tokens, `PAD` included.
       width: the width of a token.
-      depth: blocks.
+      depth: the number of blocks.
       heads: the number of heads of attention, dividing the width.
 
     Reference: Devlin et al. (2019), normalised before each part and without
@@ -74,9 +74,9 @@ def language_model(
     """Logits of the next token at every place, from the tokens up to it.
 
     Args:
-      classes: how many tokens there are, going in and coming out.
+      classes: the number of tokens, going in and coming out.
       width: the width of a token.
-      depth: blocks.
+      depth: the number of blocks.
       heads: the number of heads of attention, dividing the width.
     """
     validate.at_least_one(classes=classes)
@@ -85,7 +85,15 @@ def language_model(
 
 
 class Vit(nn.Module):
-    """See `vit`."""
+    """The module of `vit`.
+
+    Attributes:
+      classes: the number of logits of an image.
+      patch: height and width of a patch.
+      width: the width of a token.
+      depth: the number of blocks.
+      heads: the number of heads of attention.
+    """
 
     classes: int
     patch: int
@@ -95,14 +103,22 @@ class Vit(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
-        """Returns the logits."""
+        """Returns logits [batch, classes] of float `images` in NHWC order."""
         x = nn.Dense(self.width, name="patches")(_patches(images, self.patch))
         x = _blocks(self, x, mask=None)
         return nn.Dense(self.classes, name="dense")(x.mean(1))
 
 
 class Transformer(nn.Module):
-    """See `transformer`."""
+    """The module of `transformer`.
+
+    Attributes:
+      classes: the number of logits of a sentence.
+      vocabulary: the number of tokens, `PAD` included.
+      width: the width of a token.
+      depth: the number of blocks.
+      heads: the number of heads of attention.
+    """
 
     classes: int
     vocabulary: int
@@ -112,7 +128,7 @@ class Transformer(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Returns the logits of each text."""
+        """Returns logits [batch, classes] of `tokens`, integers [batch, length]."""
         x, there = _embedded(tokens, self.vocabulary, self.width), _there(tokens)
         x = _blocks(self, x, mask=there[:, None, None, :])
         weights = there / jnp.maximum(there.sum(1, keepdims=True), 1)
@@ -120,7 +136,14 @@ class Transformer(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """See `language_model`."""
+    """The module of `language_model`.
+
+    Attributes:
+      classes: the number of tokens, going in and coming out.
+      width: the width of a token.
+      depth: the number of blocks.
+      heads: the number of heads of attention.
+    """
 
     classes: int
     width: int
@@ -129,20 +152,29 @@ class LanguageModel(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Returns the logits of what comes next, at each place."""
+        """Returns logits [batch, length, classes] of what follows each of `tokens`."""
         x = _embedded(tokens, self.classes, self.width)
         x = _blocks(self, x, mask=nn.make_causal_mask(tokens))
         return nn.Dense(self.classes, name="dense")(x)
 
 
 class Block(nn.Module):
-    """Attention and two dense layers, each beside a shortcut."""
+    """Attention and two dense layers, each beside a shortcut.
+
+    Attributes:
+      heads: the number of heads of attention.
+    """
 
     heads: int
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
-        """Returns the block's output."""
+        """Returns the block's output of tokens `x`, of the same shape.
+
+        Args:
+          x: tokens [batch, length, width].
+          mask: bool, which places a place may look at; None: all.
+        """
         attend = nn.MultiHeadDotProductAttention(self.heads, name="attention")
         x = x + attend(nn.LayerNorm(name="norm1")(x), mask=mask)
         y = nn.LayerNorm(name="norm2")(x)

@@ -35,6 +35,7 @@ reasons that do not depend on their data only help, and get no credit.
 """
 
 import contextlib
+import functools
 import math
 import numbers
 from collections.abc import Iterator
@@ -51,17 +52,29 @@ ACCOUNTANTS = ("pld", "rdp")
 
 
 class Plan(NamedTuple):
-    """All that an accountant must know beside the noise."""
+    """All that an accountant must know beside the noise.
 
-    steps: int  # how often a sample is taken: rounds, or local steps
-    sample: float  # units in it; for poisson, on average
+    Attributes:
+      steps: the number of times that a sample is taken: of rounds, or of local steps.
+      sample: the number of units in a sample; for "poisson", on average.
+      population: the number of units that there are.
+      sampling: the way in which samples are taken, one of `SAMPLINGS`.
+      releases: the number of noisy sums of each sample.
+      relation: the change that the noise hides, one of `RELATIONS`.
+      coordinates: the number of numbers in all releases of a sample together.
+      shares: the number of draws whose sum is the noise.
+      cut: the chance that a Poisson sample is cut, each time.
+    """
+
+    steps: int
+    sample: float
     population: int
     sampling: str = "poisson"
-    releases: int = 1  # noisy sums of each sample
+    releases: int = 1
     relation: str = "add_remove"
-    coordinates: int = 1  # numbers in all releases of a sample
-    shares: int = 1  # draws whose sum is the noise
-    cut: float = 0.0  # chance that a Poisson sample is cut, each time
+    coordinates: int = 1
+    shares: int = 1
+    cut: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -77,12 +90,15 @@ class Plan(NamedTuple):
 
 
 def accountant_for(plan: Plan) -> str:
-    """Returns the tightest accountant that knows such a plan."""
+    """Returns the name of the tightest accountant that knows such a `plan`."""
     return "rdp" if plan.sampling == "fixed" else "pld"
 
 
 def require_delta(plan: Plan, delta: float) -> None:
-    """Raises for a delta with which giving away a whole unit would be a promise."""
+    """Raises a ValueError unless `delta` is below one over the population of `plan`.
+
+    With a larger one, giving away a whole unit now and then would be a promise.
+    """
     if not 0 < delta * plan.population < 1:
         msg = (
             f"Expected 0 < delta < 1 / {plan.population}, one over how many there are, "
@@ -92,7 +108,7 @@ def require_delta(plan: Plan, delta: float) -> None:
 
 
 def require(plan: Plan, accountant: str) -> None:
-    """Raises a ValueError in one line unless the accountant's theory fits the plan."""
+    """Raises a ValueError in one line unless `accountant` has a theory of `plan`."""
     validate.one_of(SAMPLINGS, sampling=plan.sampling)
     validate.one_of(RELATIONS, relation=plan.relation)
     validate.one_of(ACCOUNTANTS, accountant=accountant)
@@ -129,10 +145,11 @@ def epsilon(
     """Returns the epsilon of a plan at this delta; infinite without noise.
 
     Args:
-      plan: what is released.
-      noise_multiplier: z, the noise on a sum over the bound of one message.
+      plan: the plan of what is released.
+      noise_multiplier: the noise z on a sum over the bound of one message.
       delta: a number in (0, 1).
-      accountant: "pld" or "rdp"; None: the tightest that fits.
+      accountant: the name of the accountant, "pld" or "rdp"; None: the tightest that
+        fits.
     """
     between(0, 1, delta=delta)
     if not (known := certain(plan, noise_multiplier, accountant)):
@@ -143,16 +160,16 @@ def epsilon(
 def beyond(plan: Plan, noise_multiplier: float, epsilon: float) -> float:
     """Returns what noise that ends, and samples that are cut, add to delta.
 
-    Where one draw makes the noise: on what both neighbours can give, probabilities are
-    those of exact noise over a constant, and what only one can give is as likely as
-    `tails.missing` says; of all samples together, by the union bound, as the support
-    of a release is known before it. A sum of shares has no such simple support: there
-    exact noise is taken for what is drawn, at e^epsilon times the chance of a share
-    beyond its end. A sample is cut with the same others on both sides.
+    Where one draw makes the noise, what both neighbours can give has the probabilities
+    of exact noise over a constant. What only one can give is as likely as
+    `tails.missing` says. The union bound adds up all samples, as the support of a
+    release is known before it. A sum of shares has no such simple support: there exact
+    noise is taken for what is drawn, at e^epsilon times the chance of a share beyond
+    its end. A sample is cut with the same others on both sides.
 
     Args:
-      plan: what is released.
-      noise_multiplier: z.
+      plan: the plan of what is released.
+      noise_multiplier: the noise z on a sum over the bound of one message.
       epsilon: the price of the plan at about this delta; read where there are several
         shares.
     """
@@ -166,6 +183,7 @@ def beyond(plan: Plan, noise_multiplier: float, epsilon: float) -> float:
     return min(1.0, plan.steps * (missing + plan.cut))
 
 
+@functools.lru_cache(maxsize=1024)  # every row of every point of a sweep asks
 def spent(
     plan: Plan, noise_multiplier: float, *, delta: float, accountant: str | None = None
 ) -> float:
@@ -175,8 +193,8 @@ def spent(
     little noise for a promise.
 
     Args:
-      plan: what is released.
-      noise_multiplier: z.
+      plan: the plan of what is released.
+      noise_multiplier: the noise z on a sum over the bound of one message.
       delta: the delta of the promise, all included.
       accountant: a name as in `epsilon`.
     """
@@ -197,13 +215,17 @@ def delta(
     epsilon: float,
     accountant: str | None = None,
 ) -> float:
-    """Returns the delta of a plan at this epsilon; see `epsilon`."""
+    """Returns the delta of a plan at this `epsilon`, a number above zero.
+
+    The others, `plan`, `noise_multiplier` and `accountant`, are as in `epsilon`.
+    """
     between(0, math.inf, epsilon=epsilon)
     if not (known := certain(plan, noise_multiplier, accountant)):
         return _composed(plan, noise_multiplier, accountant).get_delta(epsilon)
     return 0.0 if known == "nothing" else 1.0
 
 
+@functools.lru_cache(maxsize=128)  # it takes seconds, and all points of a sweep ask
 def calibrate(
     plan: Plan, *, epsilon: float, delta: float, accountant: str | None = None
 ) -> float:
@@ -212,10 +234,11 @@ def calibrate(
     Never less than that: what comes back keeps the promise.
 
     Args:
-      plan: what will be released.
+      plan: the plan of what will be released.
       epsilon: the promise, above zero and finite.
       delta: a number in (0, 1).
-      accountant: "pld" or "rdp"; None: the tightest that fits.
+      accountant: the name of the accountant, "pld" or "rdp"; None: the tightest that
+        fits.
     """
     between(0, math.inf, epsilon=epsilon)
     between(0, 1, delta=delta)
@@ -259,7 +282,11 @@ def steps_within(
     delta: float,
     accountant: str | None = None,
 ) -> int:
-    """Returns how many of the plan's steps keep (epsilon, delta): 0 to `plan.steps`."""
+    """Returns how many of the plan's steps keep (epsilon, delta): 0 to `plan.steps`.
+
+    Noise is counted as it is drawn: `plan`, `noise_multiplier`, `delta` and
+    `accountant` are those of `spent`, and `epsilon` is the promise.
+    """
 
     def kept(steps: int) -> bool:
         some = plan._replace(steps=steps)
@@ -280,7 +307,9 @@ def _exact(plan, noise_multiplier, at_delta, accountant) -> float:
 def certain(plan: Plan, noise_multiplier: float, accountant: str | None) -> str:
     """Returns what is given away where no accountant is needed to say it.
 
-    "nothing", "everything", or "" where one is. Raises as `require` does.
+    It is "nothing" without steps or a sample, or with an infinite `noise_multiplier`;
+    "everything" with one of 0; and else "". Raises as `require` does for this `plan`
+    and `accountant`, of which None is the tightest.
     """
     require(plan, accountant or accountant_for(plan))
     if not noise_multiplier >= 0:
@@ -293,6 +322,7 @@ def certain(plan: Plan, noise_multiplier: float, accountant: str | None) -> str:
     return "" if noise_multiplier > 0 else "everything"
 
 
+@functools.lru_cache(maxsize=8)  # `spent` asks twice, of two deltas
 def _composed(plan: Plan, noise_multiplier: float, accountant: str | None):
     name = accountant or accountant_for(plan)
     released = event(plan, noise_multiplier, name)
@@ -312,7 +342,11 @@ def without_warnings() -> Iterator[None]:
 
 
 def accountant_of(plan: Plan, noise_multiplier: float, name: str):
-    """Returns an accountant, by its name, with cells fit for such a plan."""
+    """Returns an accountant, by its `name`, that has counted nothing yet.
+
+    Its relation is the plan's. The cells of a PLD are fit for a `plan` with such a
+    `noise_multiplier`, which must be above zero.
+    """
     import dp_accounting
     from dp_accounting import pld, rdp
 
@@ -330,7 +364,10 @@ def accountant_of(plan: Plan, noise_multiplier: float, name: str):
 
 
 def event(plan: Plan, noise_multiplier: float, name: str):
-    """Returns what a plan releases, as an accountant of that name wants it."""
+    """Returns what `plan` releases with `noise_multiplier`, as dp_accounting has it.
+
+    The `name` is the accountant's: they differ in who doubles the sensitivity.
+    """
     import dp_accounting
 
     # PLD doubles the sensitivity for replace_one by itself.
@@ -346,7 +383,7 @@ def event(plan: Plan, noise_multiplier: float, name: str):
     return dp_accounting.SelfComposedDpEvent(found, plan.steps)
 
 
-def _whole(low: int, **named: int) -> None:
+def _whole(low: int, **named: float) -> None:
     for name, value in named.items():
         if not isinstance(value, numbers.Integral) or value < low:
             msg = f"Expected {name} to be an integer >= {low}, got {name}={value}."
@@ -354,7 +391,7 @@ def _whole(low: int, **named: int) -> None:
 
 
 def between(low: float, high: float, **named: float) -> None:
-    """Raises a ValueError unless every named number lies strictly between two."""
+    """Raises a ValueError unless each of `named` is above `low` and below `high`."""
     for name, value in named.items():
         if not low < value < high:
             msg = f"Expected {low} < {name} < {high}, got {name}={value}."

@@ -3,12 +3,15 @@
 The norm is that of all numbers of a message together. It is taken of the message
 divided by its largest magnitude, so that squares neither overflow nor vanish.
 
-| message | `clip` to C | `normalise` to C |
-|---|---|---|
-| norm at most C | itself, to the bit | its direction, of norm C |
-| norm above C | its direction, of norm C | its direction, of norm C |
-| zero | zero | zero |
-| not finite | not finite: `reject` first, or after a linear map | the same |
+==============  ==========================  ==========================
+message         `clip` to C                 `normalise` to C
+==============  ==========================  ==========================
+norm at most C  itself, to the bit          its direction, of norm C
+norm above C    its direction, of norm C    its direction, of norm C
+zero            zero                        zero
+not finite      not finite: `reject` first  the same
+                or after a linear map
+==============  ==========================  ==========================
 
 >>> import jax.numpy as jnp
 >>> message = {"w": jnp.array([3.0, 0.0]), "b": jnp.array(4.0)}
@@ -33,7 +36,7 @@ class Bound(NamedTuple):
 
     Attributes:
       apply: `(message) -> message` of norm at most C, up to float rounding.
-      limit: C; may be traced.
+      limit: the largest norm C; may be traced.
     """
 
     apply: Callable[[Message], Message]
@@ -41,9 +44,11 @@ class Bound(NamedTuple):
 
 
 def clip(limit: jax.typing.ArrayLike) -> Bound:
-    """Shortens a message to norm C where it is longer: u min(1, C / |u|).
+    """Shortens a message to norm C where it is longer: `u min(1, C / |u|)`.
 
-    Infinity is allowed, and changes nothing; there is no noise to scale by it then.
+    Args:
+      limit: the largest norm C, above zero; may be traced. Infinity is allowed, and
+        changes nothing; there is no noise to scale by it then.
     """
     _positive(limit)
 
@@ -57,7 +62,11 @@ def clip(limit: jax.typing.ArrayLike) -> Bound:
 
 
 def normalise(limit: jax.typing.ArrayLike) -> Bound:
-    """Makes every message but zero one of norm C: C u / |u|."""
+    """Makes every message but zero one of norm C: `C u / |u|`.
+
+    Args:
+      limit: the norm C, above zero; may be traced.
+    """
     _positive(limit)
 
     def apply(message):
@@ -69,14 +78,14 @@ def normalise(limit: jax.typing.ArrayLike) -> Bound:
 
 
 def reject(message: Message) -> tuple[Message, jax.Array]:
-    """Returns (the message, 0.0), or if a number is not finite (zeros, 1.0)."""
+    """Returns (`message`, 0.0), or if a number of it is not finite (zeros, 1.0)."""
     good = trees.finite(message)
     zeros = jax.tree.map(jnp.zeros_like, message)
     return _choose(good, message, zeros), 1.0 - good.astype(jnp.float32)
 
 
 def norm(message: Message) -> jax.Array:
-    """Returns the l2 norm of all numbers of a message, float32."""
+    """Returns the l2 norm of all numbers of `message` together, float32 []."""
     _, scaled, scale = _direction(_in_float32(message))
     return jnp.where(scale == 0, 0.0, scale * scaled)
 
@@ -93,7 +102,7 @@ def clipped_gradient_sum(
       loss: `(params, batch) -> scalar`, the mean over a batch.
       params: the parameters of the model.
       batch: leaves with a leading axis of examples.
-      limit: l, the bound that stands for the Lipschitz constant.
+      limit: the bound l that stands for the Lipschitz constant.
 
     Returns:
       The sum, the mean loss of the examples kept, and how many were rejected because
@@ -118,12 +127,19 @@ def split_noise(noise_multiplier: float, count_noise: float) -> float:
     """Returns the noise multiplier left for messages when a count shares z.
 
     Adaptive clipping releases the sum of messages and, beside it, the sum of b_i - 1/2,
-    b_i saying whether client i was short enough; the latter changes by at most 1/2
-    and gets noise of standard deviation s_b. Together they give away what one sum
-    with multiplier z would if z_delta = (z^-2 - (2 s_b)^-2)^(-1/2).
+    where b_i says whether client i was short enough. The latter changes by at most 1/2
+    and gets noise of standard deviation s_b. Together they give away what one sum with
+    multiplier z would if z_delta = (z^-2 - (2 s_b)^-2)^(-1/2).
 
     >>> round(split_noise(1.0, 5.0), 7)
     1.0050378
+
+    Args:
+      noise_multiplier: the multiplier z of both together; of 0 nothing is left.
+      count_noise: the standard deviation s_b of the noise on the count.
+
+    Raises:
+      ValueError: unless z < 2 s_b: the count alone would give away as much.
 
     Reference: Andrew et al. (2021), Theorem 1.
     """
@@ -173,5 +189,5 @@ def _positive(limit: jax.typing.ArrayLike) -> None:
 
 
 def infinite(limit: jax.typing.ArrayLike) -> bool:
-    """Returns whether a limit is known to be no limit."""
+    """Returns whether `limit` is known, not traced, to be no limit."""
     return validate.is_known(limit) and limit == math.inf

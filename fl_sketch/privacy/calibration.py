@@ -7,10 +7,10 @@ ROW = "  {:<44} {:>16} {:>12}"
 
 
 def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
-    """Returns lines: the noise multiplier by each formula, and its true epsilon.
+    """Returns lines of text: the noise multiplier by each formula, its true epsilon.
 
     Args:
-      plan: what will be released.
+      plan: the plan of what will be released.
       epsilon: the promise.
       delta: the delta of the promise.
 
@@ -19,7 +19,7 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
     """
     accounting.require_delta(plan, delta)
     best = accounting.accountant_for(plan)
-    accounting.calibrate(plan, epsilon=epsilon, delta=delta)  # says what is wrong
+    z = accounting.calibrate(plan, epsilon=epsilon, delta=delta)  # says what is wrong
 
     def row(name, z):
         if z is None:
@@ -32,7 +32,7 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
     }
     das = literature.das_noise_multiplier(plan, epsilon=epsilon, delta=delta)
     song = advanced_noise_multiplier(plan, epsilon=epsilon, delta=delta)
-    z, r = found[best], plan.population * plan.rate
+    r = plan.population * plan.rate
     return [
         f"epsilon {epsilon:g} at delta {delta:g}: {plan.steps} rounds, "
         f"{plan.sampling} cohorts of {r:g} among {plan.population} clients, "
@@ -50,7 +50,13 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
 
 
 def advanced_noise_multiplier(plan: Plan, *, epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier that `literature.advanced_composition` asks for."""
+    """Returns the noise multiplier that `literature.advanced_composition` asks for.
+
+    Args:
+      plan: the plan of what will be released.
+      epsilon: the promise, above zero.
+      delta: the delta of the promise.
+    """
     low, high = 0.0, 1.0
     while not literature.advanced_composition(plan, high, delta=delta) <= epsilon:
         low, high = high, 2 * high

@@ -7,10 +7,10 @@ delta=1e-5), 2)
 True
 
 Runs whose number and noise were fixed beforehand are composed as rounds are, whatever
-order they came in; if what an earlier run released chose the plan of a later one, the
-total is that of the plans that were run, and no promise that was given beforehand.
-To choose the best of several privately, without paying for all of them, their number
-must be random and stay secret: `best_of_a_random_number`.
+order they came in. If what an earlier run released chose the plan of a later one, the
+total is that of the plans that were run, and no promise that was given beforehand. To
+choose the best of several privately, without paying for all of them, their number must
+be random and stay secret: `best_of_a_random_number`.
 """
 
 import collections
@@ -26,7 +26,7 @@ class Trials(NamedTuple):
     """How many runs a private selection makes: a random number of this distribution.
 
     Attributes:
-      mean: the mean of the number, at least one.
+      mean: the mean of the number, above one.
       shape: eta of the truncated negative binomial: 1 is geometric, 0 logarithmic.
         None of these numbers is zero, as a Poisson number may be.
     """
@@ -42,7 +42,7 @@ def together(parts: Sequence[tuple[Plan, float]], *, delta: float) -> float:
     all are counted so (see `under_one_relation`).
 
     Args:
-      parts: (plan, noise multiplier) of each run.
+      parts: the pair (plan, noise multiplier) of each run.
       delta: the delta of the promise about all of them.
     """
     accounting.between(0, 1, delta=delta)
@@ -68,13 +68,16 @@ def under_one_relation(
 
     A run that hides whether somebody is there also hides what their data are, at
     twice the sensitivity. The other way round nothing follows.
+
+    Args:
+      parts: the pair (plan, noise multiplier) of each run.
     """
     relation = common_relation([plan for plan, _ in parts])
     return [(plan._replace(relation=relation), z) for plan, z in parts]
 
 
 def common_relation(plans: Sequence[Plan]) -> str:
-    """Returns the one relation for which all of these plans promise something."""
+    """Returns the one relation for which all of `plans` promise something."""
     alike = any(plan.relation == "replace_one" for plan in plans)
     return "replace_one" if alike else "add_remove"
 
@@ -89,8 +92,8 @@ def best_of_a_random_number(
     What comes out is one run; all others, and how many there were, stay secret.
 
     Args:
-      plan: one run.
-      noise_multiplier: z of each.
+      plan: the plan of one run.
+      noise_multiplier: the noise multiplier z of each.
       trials: the distribution of their number.
       delta: the delta of the promise.
 
@@ -115,7 +118,10 @@ def best_of_a_random_number(
 
 
 def require(trials: Trials) -> None:
-    """Raises a ValueError unless these are the parameters of a distribution."""
+    """Raises a ValueError unless `trials` are the parameters of a distribution.
+
+    The mean must be above one and finite, the shape finite and not negative.
+    """
     if not (trials.mean > 1 and math.isfinite(trials.mean)):
         msg = f"Expected a mean number of trials > 1, got mean={trials.mean}."
         raise ValueError(msg)

@@ -6,15 +6,15 @@ too often for a small delta. Here it goes to `tails.REACH`, 12.2, and what is mi
 beyond is accounted for.
 
 What float32 leaves open. A noisy sum is rounded to multiples of a power of two between
-1/32 and 1/16 of the noise: whatever the data, the outputs are the same multiples, and
-no low bit says what was added to what. The noise is a quantile that is wrong by at
-most 2.5e-6 of a standard deviation, and sums of size M are wrong by M 2^-24 for each of
-n summands; together that shifts the edges of a cell by e = 2.5e-6 + n M 2^-24 standard
-deviations, and so the logarithm of the probability of an output by at most 64 e for
+1/32 and 1/16 of the noise. Whatever the data, the outputs are the same multiples, and
+no low bit says what was added to what. The noise is a quantile that is wrong by at most
+2.5e-6 of a standard deviation, and sums of size M are wrong by M 2^-24 for each of n
+summands. Together that shifts the edges of a cell by e = 2.5e-6 + n M 2^-24 standard
+deviations. The logarithm of the probability of an output then moves by at most 64 e for
 each number: 2e-4 for a sum of ten summands no longer than the noise. The accountant
-does not count this. Worst cases of many numbers add up to more than a promise
-allows, though nobody knows an attack; noise of integers on sums of integers, drawn
-from a table of exact probabilities, would make it zero.
+does not count this. Worst cases of many numbers add up to more than a promise allows,
+though nobody knows an attack. Noise of integers on sums of integers, drawn from a table
+of exact probabilities, would make it zero.
 
 >>> import jax
 >>> noise(jax.random.key(0), jax.numpy.zeros(3), 0.5).shape
@@ -64,7 +64,7 @@ def standard(key: Key, count: int) -> jax.Array:
 
     Args:
       key: a key of any kind; of `chacha` for noise that protects somebody.
-      count: how many.
+      count: the number of numbers.
     """
     pairs = -(-count // 2)
     words = jax.random.bits(key, (3 * pairs,), jnp.uint32)
@@ -85,7 +85,8 @@ def from_words(
     Args:
       first: a sign and 31 bits of each number, uint32 [n].
       rest: 16 more bits of each, uint32 [n].
-      more: 64 more, uint32 [2, n]; only asked where the first 31 of a number are zero.
+      more: `() -> uint32 [2, n]`, 64 more bits of each; only asked where the first 31
+        of a number are zero.
     """
     leading = first & jnp.uint32(0x7FFFFFFF)
     chance = _fraction(leading, 31) + (_fraction(rest, 47) + 2.0**-48)
@@ -101,7 +102,13 @@ def from_words(
 
 
 def noise(key: Key, like: Message, scale: jax.typing.ArrayLike) -> Message:
-    """Returns noise of this standard deviation, float32, shaped like a message."""
+    """Returns noise shaped like a message, float32, each number drawn by itself.
+
+    Args:
+      key: the key of the draw, as in `standard`.
+      like: a message; its values are not read.
+      scale: the standard deviation of each number; may be traced.
+    """
     leaves, treedef = jax.tree.flatten(like)
     drawn = scale * standard(key, sum(leaf.size for leaf in leaves))
     ends = np.cumsum([leaf.size for leaf in leaves])
@@ -115,7 +122,7 @@ def on_grid(message: Message, scale: jax.typing.ArrayLike) -> Message:
     """Returns a noisy message rounded to multiples of a power of two.
 
     Args:
-      message: with its noise.
+      message: a message with its noise.
       scale: the noise's standard deviation, above zero.
     """
     bits = lax.bitcast_convert_type(jnp.float32(scale), jnp.uint32)

@@ -13,9 +13,14 @@ def advanced_composition(plan: Plan, noise_multiplier: float, *, delta: float) -
     """Returns the epsilon of Song et al., Appendix H: for comparison only.
 
     Every release is (e, d)-private by the classical Gaussian mechanism, z = sqrt(2
-    log(1.25/d)) / e (Lemma H.7), and k of them are composed by Lemma H.3 as printed:
+    log(1.25/d)) / e (Lemma H.7). Composed by Lemma H.3 as printed, k of them cost
     sqrt(2 k log(1/d')) e + 2 k e^2 with d' + k d = delta; here d' = k d. Sampling gets
     no credit, as in their Theorem H.11. Infinite where e > 1, which the lemma excludes.
+
+    Args:
+      plan: the plan of what is released; k is its steps times its releases.
+      noise_multiplier: the noise z on a sum over the bound of one message.
+      delta: the delta of the promise.
     """
     accounting.between(0, 1, delta=delta)
     count = plan.steps * plan.releases
@@ -37,6 +42,13 @@ def das_noise_multiplier(
     Noise of sigma^2 = q K C^2 log(1/delta) / (n epsilon)^2 on the mean over r clients
     is z = (r / n) sqrt(q K log(1/delta)) / epsilon on the sum. It comes from the
     moments accountant and holds for some q and small epsilon only: no promise.
+
+    Args:
+      plan: the plan of what will be released: r of n clients a round, K releases in
+        all.
+      epsilon: the promise.
+      delta: the delta of the promise.
+      constant: the constant q.
     """
     count = plan.steps * plan.releases
     return plan.rate * math.sqrt(constant * count * math.log(1 / delta)) / epsilon
@@ -51,8 +63,16 @@ def count_sketch_claim(
     the l numbers sketched are independent draws of N(0, sigma^2), at most C in size
     (Assumption 1): gradients are not. Nothing in fl_sketch gives credit for it.
 
+    Args:
+      rows: the number t of rows of the count sketch.
+      cols: the number m of columns of the count sketch.
+      length: the number l of numbers sketched.
+      sigma: the standard deviation that the numbers are assumed to have.
+      bound: the most that any of them is assumed to be, C.
+      alpha: the theorem's free number.
+
     Raises:
-      ValueError: where its condition on alpha does not hold.
+      ValueError: if its condition on alpha does not hold, or unless 2 < m < l - 1.
     """
     if not 2 < cols < length - 1:
         msg = f"Expected 2 < cols < length - 1 = {length - 1}, got cols={cols}."

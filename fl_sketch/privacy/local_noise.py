@@ -32,9 +32,11 @@ def noisy_steps(
 
     Args:
       loss: the loss of one batch, a mean over its examples.
-      rate: eta.
-      clip: l, the bound on one example's gradient.
-      noise_multiplier: z.
+      rate: the step size eta.
+      clip: the bound l on the norm of one example's gradient.
+      noise_multiplier: the noise z on the sum, over l; 0 for clipping alone.
+
+    Reference: Song et al., Algorithms 2 and 3.
     """
     validate.in_range(0, math.inf, noise_multiplier=noise_multiplier)
     bounding.clip(clip)  # says what is wrong with it

@@ -6,12 +6,13 @@ of these keeps an l2 bound. Every exchange of a round is guarded, and each is a
 release: `len(traffic.measure_traffic(...).sent)` of them a round, found while tracing.
 
 Formal guarantees, for each exchange of a cohort in which no client stands twice:
-  - one client changes the sum by at most C, whatever its data, NaN included;
-  - the noise has standard deviation z C in every number of the sum, is drawn once, from
-    the server's key, and is the same on all devices (`central`, `adaptive`);
-  - the denominator is fixed: a mean over those who came would let one client change
-    what all others contribute, and the sum would move by up to 2C;
-  - a message that is not finite counts as zero, and is counted.
+
+- one client changes the sum by at most C, whatever its data, NaN included;
+- the noise has standard deviation z C in every number of the sum, is drawn once, from
+  the server's key, and is the same on all devices (`central`, `adaptive`);
+- the denominator is fixed: a mean over those who came would let one client change
+  what all others contribute, and the sum would move by up to 2C;
+- a message that is not finite counts as zero, and is counted.
 
 What a mechanism does not hide: diagnostics, which the engine returns beside it for the
 simulator's eyes. Noise has a tail (`tails`) and hides low bits; `gaussian` says what
@@ -53,23 +54,26 @@ def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mec
 
     Args:
       bound: the bound of a message, and the C that the noise scales with.
-      noise_multiplier: z; the noise on the sum has standard deviation z C.
-      denominator: r, fixed: how many clients are expected.
+      noise_multiplier: the multiplier z; the noise on the sum has standard deviation z
+        C.
+      denominator: the number r of clients that are expected, fixed.
     """
     _check(bound, noise_multiplier, denominator)
     scale = _noise_scale(bound, noise_multiplier)
 
-    left = _left(bound)
+    bounded = _bounded(bound)
 
     def bound_one(state, exchange, message, keys):
         del exchange, keys
-        return left(state, message)
+        return bounded(state, message)
 
     def release(state, exchange, total, keys):
         noise = _noise(keys and keys.server, exchange, total, scale)
         return _released(total, noise, scale, denominator, state)
 
-    return Mechanism(_no_state, left, bound_one, release, noise_multiplier, denominator)
+    return Mechanism(
+        _no_state, bounded, bound_one, release, noise_multiplier, denominator
+    )
 
 
 def distributed(
@@ -85,8 +89,8 @@ def distributed(
 
     Args:
       bound: the bound of a message, and the C that the noise scales with.
-      noise_multiplier: z of the sum over `smallest` clients.
-      denominator: r, fixed.
+      noise_multiplier: the multiplier z of the sum over `smallest` clients.
+      denominator: the number r of clients that are expected, fixed.
       smallest: the least number of participants with which the promise holds.
     """
     _check(bound, noise_multiplier, denominator)
@@ -94,13 +98,13 @@ def distributed(
     scale = _noise_scale(bound, noise_multiplier)
     share = scale / math.sqrt(smallest)
 
-    left = _left(bound)
+    bounded = _bounded(bound)
 
     def bound_one(state, exchange, message, keys):
-        bounded = left(state, message)
+        one = bounded(state, message)
         noise = _noise(keys.own, exchange, message, share)
-        sent = jax.tree.map(jnp.add, bounded.summand, noise)
-        return Bounded((sent, jnp.float32(1)), bounded.rejected)
+        sent = jax.tree.map(jnp.add, one.summand, noise)
+        return Bounded((sent, jnp.float32(1)), one.rejected)
 
     def release(state, exchange, total, keys):
         del exchange, keys
@@ -112,7 +116,7 @@ def distributed(
         return Release(mean, state, {}, {"withheld": withheld})
 
     return Mechanism(
-        _no_state, left, bound_one, release, noise_multiplier, denominator, smallest
+        _no_state, bounded, bound_one, release, noise_multiplier, denominator, smallest
     )
 
 
@@ -128,18 +132,19 @@ def adaptive(
     """Returns clipping whose threshold follows a quantile of the messages' norms.
 
     b_i = 1 if message i is no longer than C; the noisy share of these moves the
-    threshold: C *= exp(-rate (share - quantile)). The count is a second thing given
+    threshold: `C *= exp(-rate (share - quantile))`. The count is a second thing given
     away, paid for by noise on the sum of z_delta C with z_delta > z, so that a round
     costs what one release with z does (`bounding.split_noise`). For algorithms of
     one exchange: the messages of a second have lengths of their own.
 
     Args:
-      start: C of the first round.
-      noise_multiplier: z, of both together.
-      denominator: r, fixed.
+      start: the threshold C of the first round.
+      noise_multiplier: the multiplier z of both together.
+      denominator: the number r of clients that are expected, fixed.
       quantile: the share of messages that should be no longer than C.
       rate: the rate of the threshold's steps.
-      count_noise: s_b, on the sum of b_i - 1/2; about r / 20.
+      count_noise: the standard deviation s_b of the noise on the sum of b_i - 1/2;
+        about r / 20.
 
     Reference: Andrew et al. (2021), Algorithm 1.
     """
@@ -167,7 +172,7 @@ def adaptive(
 
     return Mechanism(
         lambda: jnp.float32(start),
-        lambda state, message: _left(bounding.clip(state))(state, message),
+        lambda state, message: _bounded(bounding.clip(state))(state, message),
         bound_one,
         release,
         noise_multiplier,
@@ -188,19 +193,20 @@ def before_sketch(
 ) -> tuple[Channel, Mechanism]:
     """Returns a channel and its mechanism that bound the update, not its sketch.
 
-    The sum of sketches is the sketch R(u_1 + ... + u_n) of bounded updates, and what is
+    The sum of sketches is the sketch R(u_1 + ... + u_n) of bounded updates. What is
     released is R(u_1 + ... + u_n + xi), xi of standard deviation z C in every number of
-    an *update*: the Gaussian mechanism on the sum of updates, and then a map that
-    does not look at data. (Noise of z C on the sketch itself would not do: R can make
-    a vector longer.) Use both or neither.
+    an *update*. This is the Gaussian mechanism on the sum of updates, and then a map
+    that does not look at data. (Noise of z C on the sketch itself would not do: R can
+    make a vector longer.) Use both or neither.
 
     Args:
       op: the operator.
       like: an update, or its length.
       bound: the bound of an update.
-      noise_multiplier: z.
-      denominator: r, fixed.
-      read: how the message is, as in `channels.sketched`.
+      noise_multiplier: the multiplier z; the noise on the sum of updates has standard
+        deviation z C.
+      denominator: the number r of clients that are expected, fixed.
+      read: the way to read the message, as in `channels.sketched`.
     """
     _check(bound, noise_multiplier, denominator)
     inner = channels.sketched(op, read=read)
@@ -212,14 +218,14 @@ def before_sketch(
         # A NaN stays one and reaches the message, where it is rejected and counted.
         return inner.talk(bound.apply(update), memory, keys, round)
 
-    def left(state, message):
+    def bounded(state, message):
         del state  # what was bounded is the update
         return Bounded(*bounding.reject(message))
 
     def bound_one(state, exchange, message, keys):
         del keys
         _only_exchange(exchange, "form=update")
-        return left(state, message)
+        return bounded(state, message)
 
     def release(state, exchange, total, keys):
         noise = _noise(keys.server, exchange, update_like, scale)
@@ -228,7 +234,7 @@ def before_sketch(
 
     mechanism = Mechanism(
         _no_state,
-        left,
+        bounded,
         bound_one,
         release,
         noise_multiplier,
@@ -238,15 +244,15 @@ def before_sketch(
     return Channel(talk), mechanism
 
 
-def _left(bound: Bound) -> Callable[[Any, Message], Bounded]:
-    """Returns `Mechanism.left` of a bound that does not change."""
+def _bounded(bound: Bound) -> Callable[[Any, Message], Bounded]:
+    """Returns `Mechanism.bounded` of a bound that does not change."""
 
-    def left(state, message):
+    def bounded(state, message):
         del state
         message, rejected = bounding.reject(message)
         return Bounded(bound.apply(message), rejected)
 
-    return left
+    return bounded
 
 
 def _released(total, noise, scale, denominator: float, state: Any) -> Release:
@@ -267,6 +273,7 @@ def _noise(key: Key | None, exchange: int, like: Message, scale) -> Message:
     """
     if validate.is_off(scale):
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), like)
+    assert key is not None  # it may be missing where there is no noise
     key = jax.random.fold_in(jax.random.fold_in(key, Purpose.NOISE), exchange)
     return gaussian.noise(key, like, scale)
 
@@ -276,7 +283,7 @@ def _on_grid(message: Message, scale) -> Message:
 
 
 def _energy(tree: Message) -> jax.Array:
-    return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))
+    return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))  # pyright: ignore[reportReturnType]
 
 
 def _noise_scale(bound: Bound, noise_multiplier: float):

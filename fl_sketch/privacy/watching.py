@@ -48,22 +48,13 @@ def watching(
     fixed denominator, mapped back. A rejected message counts as the middle of a range.
 
     Args:
-      make: a function of the noise multiplier that is left for messages.
-      ranges: (low, high) of each watched diagnostic, by name.
-      noise_multiplier: z, of messages and numbers together.
+      make: `(z) -> Mechanism`, for the noise multiplier that is left for messages.
+      ranges: the range (low, high) of each watched diagnostic, by name.
+      noise_multiplier: the multiplier z of messages and numbers together.
       noise: standard deviation of the noise on the sum of mapped numbers.
     """
-    for name, (low, high) in ranges.items():
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            msg = f"Expected a range low < high of {name}, got ({low}, {high})."
-            raise ValueError(msg)
-    validate.in_range(0, math.inf, noise=noise)
-    each = noise / math.sqrt(len(ranges))
-    if noise_multiplier >= 2 * each > 0:
-        least = noise_multiplier * math.sqrt(len(ranges)) / 2
-        msg = f"Expected noise > {least:.4g} on what is watched, got noise={noise}."
-        raise ValueError(msg)
-    inner = make(bounding.split_noise(noise_multiplier, each))
+    _require_ranges(ranges)
+    inner = make(_of_messages(noise_multiplier, noise, len(ranges)))
     names = tuple(ranges)
     low, high = (jnp.array([ranges[name][end] for name in names]) for end in (0, 1))
     scale = noise if noise_multiplier else 0.0
@@ -99,3 +90,22 @@ def watching(
         bits=inner.bits + FLOAT_BITS * len(names),
         beside=inner.beside + len(names),
     )
+
+
+def _require_ranges(ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Raises a ValueError for what is no range of numbers."""
+    for name, (low, high) in ranges.items():
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            msg = f"Expected a range low < high of {name}, got ({low}, {high})."
+            raise ValueError(msg)
+
+
+def _of_messages(noise_multiplier: float, noise: float, count: int) -> float:
+    """Returns the noise multiplier of messages beside which so many numbers go."""
+    validate.in_range(0, math.inf, noise=noise)
+    each = noise / math.sqrt(count)
+    if noise_multiplier >= 2 * each > 0:
+        least = noise_multiplier * math.sqrt(count) / 2
+        msg = f"Expected noise > {least:.4g} on what is watched, got noise={noise}."
+        raise ValueError(msg)
+    return bounding.split_noise(noise_multiplier, each)

@@ -1,12 +1,12 @@
 """Where the coordinates of a count sketch go: the blocked and the independent hash.
 
-The blocked hash needs no scatter. Cut x into tiles of length `cols` and add each
-tile into a table of length 2 `cols` at an independent, uniform offset; in the end
-add the two halves, which makes the offsets cyclic. Coordinates of different tiles
-collide with probability exactly 1/cols and those of one tile never, so that the
-pairwise independence of Definition D.5 holds or is bettered; memory is read once, in
-order; and sums are always taken in the same order. The independent hash places every
-coordinate by itself, for guarantees that need more than pairwise independence.
+The blocked hash needs no scatter. Cut x into tiles of length `cols` and add each tile
+into a table of length 2 `cols` at an independent, uniform offset; in the end add the
+two halves, which makes the offsets cyclic. Coordinates of different tiles collide with
+probability exactly 1/cols and those of one tile never, so that the pairwise
+independence of Definition D.5 holds or is bettered. Memory is read once, in order, and
+sums are always taken in the same order. The independent hash places every coordinate by
+itself, for guarantees that need more than pairwise independence.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,10 @@ class Buckets(NamedTuple):
 
 
 def blocked(cols: int) -> Buckets:
-    """Places a tile at one cyclic offset for each of its terms."""
+    """Places a tile of `cols` coordinates at one cyclic offset for each of its terms.
+
+    Offsets are drawn for every tile, row and term. A shorter vector is one tile.
+    """
 
     def tile(d):
         return min(cols, d)
@@ -75,6 +78,9 @@ def independent(cols: int) -> Buckets:
     """Places every coordinate at its own hash: a scatter, and a gather back.
 
     A GPU adds the terms of a scatter in no fixed order, unless XLA is told to.
+
+    Args:
+      cols: the number of buckets of a row.
     """
 
     def draw(key, d, rows, per_row):

@@ -25,10 +25,11 @@ NORMAL_TILE, SIGN_TILE = 2**16, 2**18
 def gaussian(b: int) -> Sketch:
     """Returns R with independent entries N(0, 1/b).
 
-    E|R^T R x - x|^2 = (d+1)/b |x|^2, exactly.
+    `E|R^T R x - x|^2 = (d+1)/b |x|^2`, exactly.
 
     Args:
-      b: numbers a message holds. More than d is allowed, and a waste.
+      b: the number of numbers that a message holds. More than d is allowed, and a
+        waste.
 
     Reference: Song et al., Definition D.2.
     """
@@ -50,12 +51,13 @@ def gaussian(b: int) -> Sketch:
 def ams(b: int) -> Sketch:
     """Returns R with entries +-1/sqrt(b).
 
-    E|R^T R x - x|^2 = (d-1)/b |x|^2, exactly.
+    `E|R^T R x - x|^2 = (d-1)/b |x|^2`, exactly.
 
     32 rows share one mixed word a column, each row taking one bit of it.
 
     Args:
-      b: numbers a message holds. More than d is allowed, and a waste.
+      b: the number of numbers that a message holds. More than d is allowed, and a
+        waste.
 
     Reference: Song et al., Definition D.4; Alon, Matias and Szegedy (1999).
     """
@@ -86,8 +88,8 @@ def _dense(
       b: rows of R.
       left: `(key, s, first, width) -> s R[:, first : first + width]`, times sqrt(b).
       right: `(key, x, first) -> R[:, first : first + x.size] x`, times sqrt(b).
-      tile_numbers: how many entries of R to make at a time, about.
-      resize: makes the operator with another b.
+      tile_numbers: the number of entries of R to make at a time, about.
+      resize: `(b) -> Sketch`, the operator with another b.
     """
     scale = 1 / math.sqrt(b)
 

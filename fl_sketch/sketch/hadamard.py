@@ -28,7 +28,7 @@ def srht(b: int) -> Sketch:
     D is diagonal with random signs, H the orthonormal Walsh-Hadamard matrix and S
     takes b of the n rows without replacement. For x of length d <= n,
 
-      E|R^T R x - x|^2 = (d-1)/(n-1) (n/b - 1) |x|^2.
+      `E|R^T R x - x|^2 = (d-1)/(n-1) (n/b - 1) |x|^2`.
 
     Derivation: put q_k = (n/b)[row k taken] - 1 and A = H diag(q) H. The error is
     D A D x, cut to d places, and since signs are independent its mean square is
@@ -37,7 +37,7 @@ def srht(b: int) -> Sketch:
     var q = n/b - 1 and cov(q_k, q_l) = -var/(n-1), E[A_ij^2] = var/(n-1).
 
     Args:
-      b: numbers a message holds, at most n.
+      b: the number of numbers that a message holds, at most n.
 
     Reference: Song et al., Definition D.3.
     """
@@ -75,16 +75,20 @@ def srht(b: int) -> Sketch:
 
 
 def walsh_hadamard(x: jax.Array) -> jax.Array:
-    """Returns the unnormalised Walsh-Hadamard transform of a vector of length 2^k."""
+    """Returns the unnormalised Walsh-Hadamard transform of `x`, a vector of length 2^k.
+
+    Each platform has the form that is fast there: butterflies on CPUs, else matmuls.
+    """
     return lax.platform_dependent(
         x, cpu=walsh_hadamard_by_butterflies, default=walsh_hadamard_by_matmuls
     )
 
 
 def walsh_hadamard_by_butterflies(x: jax.Array) -> jax.Array:
-    """One matmul on the innermost factor, then passes of four-point butterflies.
+    """Returns the transform of `x` by one matmul, then four-point butterflies.
 
-    The matmul spares the passes whose stride is shorter than a vector register.
+    The matmul, on the innermost factor, spares the passes whose stride is shorter than
+    a vector register.
     """
     inner = min(CPU_FACTOR, x.size)
     x, stride = _times_hadamard(x, inner), inner
@@ -102,7 +106,10 @@ def walsh_hadamard_by_butterflies(x: jax.Array) -> jax.Array:
 
 
 def walsh_hadamard_by_matmuls(x: jax.Array) -> jax.Array:
-    """H_n is a Kronecker product of smaller ones: a matmul for each factor."""
+    """Returns the transform of `x` by a matmul for each factor of H_n.
+
+    H_n is a Kronecker product of smaller ones, of at most `MATMUL_FACTOR` rows.
+    """
     n, stride = x.size, 1
     while stride < n:
         factor = min(MATMUL_FACTOR, n // stride)
@@ -122,4 +129,4 @@ def _times_hadamard(x: jax.Array, factor: int) -> jax.Array:
 def _hadamard(n: int) -> np.ndarray:
     from scipy import linalg  # takes a tenth of a second to import
 
-    return linalg.hadamard(n, np.float32)
+    return linalg.hadamard(n).astype(np.float32)

@@ -46,16 +46,18 @@ def count_sketch(
     The message has shape (rows, cols). R holds +-1/sqrt(rows), so that E[R^T R] = I
     for any number of rows; `transpose` is the mean over rows of the usual estimates
     and `query="median"` their median, which is FedSKETCH's PRIVIX. The error of the
-    mean is E|R^T R x - x|^2 <= (d-1)/(rows cols) |x|^2, with d - cols in place of
+    mean is `E|R^T R x - x|^2 <= (d-1)/(rows cols) |x|^2`, with d - cols in place of
     d - 1 for the blocked hash when cols divides d.
 
     Args:
-      cols: buckets a row. More than d is allowed, and a waste.
+      cols: the number of buckets of a row. More than d is allowed, and a waste.
       rows: independent repetitions. The guarantee of the median wants an odd
         number; an even one is allowed and takes the mean of the two in the middle.
-      hash: "blocked" (fast, deterministic) or "independent" (a scatter).
-      query: what `estimate` takes over the rows, "median" or "mean".
-      signs: "mixer" (fast) or "polynomial" (exactly 4-wise independent).
+      hash: the way to place coordinates: "blocked" (fast, deterministic) or
+        "independent" (a scatter).
+      query: the reduction over the rows that `estimate` takes, "median" or "mean".
+      signs: the family of signs: "mixer" (fast) or "polynomial" (exactly 4-wise
+        independent).
 
     References: Charikar, Chen and Farach-Colton (2002); Song et al., Definition D.5;
     Haddadpour et al., Algorithms 1 and 2.
@@ -82,21 +84,25 @@ def sparse_embedding(
 ) -> Sketch:
     """Returns a map with `nonzeros` entries +-1/sqrt(nonzeros) in every column.
 
-    Errors, for s nonzeros, with E|R^T R x - x|^2 = sum_i x_i^2 sum_{j != i} E<c_i,
-    c_j>^2 over columns c (the diagonal of R^T R is 1): two columns that share k
+    The errors, for s nonzeros, come from `E|R^T R x - x|^2` = sum_i x_i^2 sum_{j != i}
+    E<c_i, c_j>^2 over columns c (the diagonal of R^T R is 1). Two columns that share k
     places in independent positions have E<c_i, c_j>^2 = E[k]/s^2.
-      - in different blocks E[k] = s s/b (kind I), or s s/b from s blocks of b/s
-        places each met with probability s/b (kind II): 1/b for each pair;
-      - within a block, kind II never meets; kind I meets where two different
-        offsets differ by j - i, E[k] = s(s-1)/(b-1).
+
+    - In different blocks E[k] = s s/b (kind I), or s s/b from s blocks of b/s
+      places each met with probability s/b (kind II): 1/b for each pair;
+    - within a block, kind II never meets; kind I meets where two different
+      offsets differ by j - i, E[k] = s(s-1)/(b-1).
+
     Summed up, with b dividing d: (d-b)/b + (s-1)/s for kind I; with b/s dividing d:
     (d-b/s)/b for kind II. Both stay below the (d-1)/b of independent columns.
 
     Args:
-      b: numbers a message holds.
-      nonzeros: entries a column; at most b, and a divisor of b for "blocked".
-      kind: "replacement-free" (Definition D.6, I) puts them into any places
-        without replacement, "blocked" (D.7, II) one in each of `nonzeros` blocks.
+      b: the number of numbers that a message holds.
+      nonzeros: the number of entries of a column; at most b, and a divisor of b for
+        "blocked".
+      kind: the places of a column's entries: "replacement-free" (Definition D.6, I)
+        puts them anywhere without replacement, "blocked" (D.7, II) one in each of
+        `nonzeros` blocks.
 
     Reference: Nelson and Nguyen (2013); Song et al., Definitions D.6 and D.7.
     """

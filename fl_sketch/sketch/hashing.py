@@ -34,7 +34,7 @@ class Signs(NamedTuple):
 
 
 def mix(word: jax.Array) -> jax.Array:
-    """Returns a bijective scrambling of uint32 words ("lowbias32").
+    """Returns a bijective scrambling of `word`, an array of uint32 ("lowbias32").
 
     The multipliers are those found by C. Wellons' search for the two-round mixer
     of least avalanche bias. One round fewer fails the test of 4-wise products.
@@ -120,6 +120,11 @@ def offsets(key: Key, shape: tuple[int, int, int], modulus: int) -> jax.Array:
     Floyd's algorithm draws a uniform subset of size n without a table: for step
     r, a number up to modulus - n + r, or that bound itself if the number is taken.
     The modulo of a 32-bit word is biased by at most modulus / 2^32.
+
+    Args:
+      key: the key of the draw, used up by this call.
+      shape: the shape of what is returned, whose last axis is no longer than `modulus`.
+      modulus: the number of legal offsets.
     """
     words = jax.random.bits(key, shape, jnp.uint32)
     chosen = []
@@ -134,11 +139,11 @@ def offsets(key: Key, shape: tuple[int, int, int], modulus: int) -> jax.Array:
 
 
 def sample_without_replacement(key: Key, count: int, d: int) -> jax.Array:
-    """Returns `count` distinct int32 below d, in O(count) time and memory.
+    """Returns `count` distinct int32 below `d`, in O(count) time and memory.
 
-    They are the images of 0, 1, ... under a keyed permutation of [0, d): a Feistel
-    network on pairs (left, right) below ceil(sqrt(d)), with addition in place of
-    xor so that any d will do. Images that fall outside [0, d) are sent through the
+    They are the images of 0, 1, ... under a permutation of [0, d) made of `key`. It is
+    a Feistel network on pairs (left, right) below ceil(sqrt(d)), with addition in place
+    of xor so that any d will do. Images that fall outside [0, d) are sent through the
     network again, which keeps it a bijection ("cycle walking"). On a few thousand
     points the network is measurably not uniform and a true shuffle costs nothing.
     """

@@ -1,7 +1,7 @@
 """Heavy coordinates of a vector from its multi-row count sketch (HEAVYMIX).
 
-FedSKETCH, Algorithm 3: estimate |x|^2 from the sketch, call a coordinate heavy when
-its estimate squared is at least |x|^2 / m, and fill up with others to exactly m.
+FedSKETCH, Algorithm 3: estimate `|x|^2` from the sketch, call a coordinate heavy when
+its estimate squared is at least `|x|^2 / m`, and fill up with others to exactly m.
 """
 
 import jax
@@ -16,16 +16,20 @@ from fl_sketch.sketch.order import median
 
 
 def squared_norm(message: jax.Array) -> jax.Array:
-    """Returns an estimate of |x|^2 from a count sketch of shape (rows, cols).
+    """Returns an estimate of `|x|^2`, float32 [], from `message`, a count sketch of x.
 
-    It is the median over rows of the energy of a row. Rows are stored divided by
-    sqrt(rows), so that R^T R has mean one; that is undone here.
+    The message has shape (rows, cols). The estimate is the median over rows of the
+    energy of a row. Rows are stored divided by sqrt(rows), so that R^T R has mean one;
+    that is undone here.
 
     >>> import jax
     >>> from fl_sketch import sketch
     >>> op, x = sketch.count_sketch(cols=200, rows=5), jnp.ones(1000)
     >>> bool(500 < sketch.squared_norm(op.apply(jax.random.key(0), x)) < 1500)
     True
+
+    Raises:
+      ValueError: for a message of another number of axes.
     """
     if jnp.ndim(message) != 2:
         msg = f"Expected a sketch of shape (rows, cols), got {jnp.shape(message)}."
@@ -39,7 +43,7 @@ def heavy_coordinates(
 ) -> jax.Array:
     """Returns m distinct coordinates, int32: the heavy ones and random others.
 
-    Coordinates with estimate^2 >= |x|^2 / m are heavy (the paper prints the estimate
+    Coordinates with `estimate^2 >= |x|^2 / m` are heavy (the paper prints the estimate
     itself; the source it cites compares squares). If more than m are, the m largest
     are returned; if fewer, uniformly random others are added. All who know the
     message and the key find the same set. Heaviest first.
@@ -49,7 +53,7 @@ def heavy_coordinates(
       key: the key it was made with.
       message: a sketch of x, of shape (rows, cols).
       d: the length of x.
-      m: how many coordinates to return, at most d.
+      m: the number of coordinates to return, at most d.
     """
     validate.at_least_one(m=m)
     validate.at_most(d, "the length of the vector", m=m)

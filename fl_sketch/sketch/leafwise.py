@@ -13,6 +13,7 @@ does by itself.
 
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 
@@ -37,46 +38,21 @@ def leaf_by_leaf(op: Sketch, exact_up_to: int = 0) -> Sketch:
     Returns:
       A Sketch of pytrees whose `zeros` and `size` need `like`.
     """
-    budget, exact = op.size(), identity()
-    resized = functools.cache(op.resize)  # each keeps the programs made of it
-
-    def split(like: Like) -> list[Sketch]:
-        if trees.is_length(like):
-            msg = f"Expected the pytree whose leaves are sketched, got like={like}."
-            raise TypeError(msg)
-        trees.require_floats(like)
-        sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(like)]
-        shares = split_budget(budget, sizes, exact_up_to)
-        return [
-            exact if share == size else resized(share)
-            for share, size in zip(shares, sizes, strict=True)
-        ]
-
-    def leaf_keys(key, count):
-        require_key(key)
-        return [jax.random.fold_in(key, number) for number in range(count)]
+    split = _splitting(op, exact_up_to)
 
     def apply(key: Key, tree: Tree) -> Message:
         ops, leaves = split(tree), jax.tree.leaves(tree)
-        keys = leaf_keys(key, len(ops))
-        return tuple(
-            part.apply(leaf_key, leaf)
-            for part, leaf_key, leaf in zip(ops, keys, leaves, strict=True)
-        )
+        parts = zip(ops, _leaf_keys(key, len(ops)), leaves, strict=True)
+        return tuple(part.apply(own, leaf) for part, own, leaf in parts)
 
     def rebuild(read):
         def rebuild_like(key: Key, message: Message, like: Like, *rest) -> Tree:
-            ops = split(like)
-            leaves, treedef = jax.tree.flatten(like)
-            keys = leaf_keys(key, len(ops))
+            ops, (leaves, treedef) = split(like), jax.tree.flatten(like)
+            keys = _leaf_keys(key, len(ops))
+            parts = zip(ops, keys, message, leaves, strict=True)
             return jax.tree.unflatten(
                 treedef,
-                [
-                    read(part)(leaf_key, s, leaf, *rest)
-                    for part, leaf_key, s, leaf in zip(
-                        ops, keys, message, leaves, strict=True
-                    )
-                ],
+                [read(part)(own, s, leaf, *rest) for part, own, s, leaf in parts],
             )
 
         return rebuild_like
@@ -102,6 +78,32 @@ def leaf_by_leaf(op: Sketch, exact_up_to: int = 0) -> Sketch:
     )
 
 
+def _splitting(op: Sketch, exact_up_to: int) -> Callable[[Like], list[Sketch]]:
+    """Returns `(like) -> an operator for every leaf`."""
+    budget, exact = op.size(), identity()
+    resized = functools.cache(op.resize)  # each keeps the programs made of it
+
+    def split(like):
+        if trees.is_length(like):
+            msg = f"Expected the pytree whose leaves are sketched, got like={like}."
+            raise TypeError(msg)
+        trees.require_floats(like)
+        sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(like)]
+        shares = split_budget(budget, sizes, exact_up_to)
+        return [
+            exact if share == size else resized(share)
+            for share, size in zip(shares, sizes, strict=True)
+        ]
+
+    return split
+
+
+def _leaf_keys(key: Key, count: int) -> list[Key]:
+    """Returns a key for every leaf."""
+    require_key(key)
+    return [jax.random.fold_in(key, number) for number in range(count)]
+
+
 def split_budget(budget: int, sizes: list[int], exact_up_to: int = 0) -> list[int]:
     """Returns how many numbers each leaf may send; its own size means exactly.
 
@@ -113,6 +115,11 @@ def split_budget(budget: int, sizes: list[int], exact_up_to: int = 0) -> list[in
     [1, 60]
     >>> split_budget(61, [10, 600], exact_up_to=16)
     [10, 51]
+
+    Args:
+      budget: numbers of all leaves together; the small ones may take more than that.
+      sizes: numbers that each leaf has.
+      exact_up_to: the largest size that is sent exactly.
     """
     small = sum(size for size in sizes if size <= exact_up_to)
     left, sharing = max(budget - small, 0), max(sum(sizes) - small, 1)

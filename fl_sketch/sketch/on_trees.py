@@ -28,12 +28,13 @@ def on_trees(
     """Returns the Sketch of pytrees that flattens them into the vector of an operator.
 
     Args:
-      shape: the shape of a message for a vector of length d (None: unknown).
-      apply: R x of a vector, of any float type, in float32.
-      transpose: R^T s, a float32 vector of length d.
-      resize: the operator with another number of numbers.
+      shape: `(d) -> tuple`, the shape of a message for a vector of length d (None:
+        unknown).
+      apply: `(key, x) -> R x` of a vector of any float type, in float32.
+      transpose: `(key, s, d) -> R^T s`, a float32 vector of length d.
+      resize: `(numbers) -> Sketch`, the operator with another number of numbers.
       add_transpose: `(key, s, x, scale) -> x + scale R^T s` in one pass, if there is.
-      estimate: how to read a message, if not by the adjoint.
+      estimate: `(key, s, d) -> x`, a way to read a message other than the adjoint.
     """
     # Each is traced once, however often an algorithm sketches and reads in a round.
     # Inlined, what an operator stores is one constant of the program around it.
@@ -43,29 +44,14 @@ def on_trees(
     add_transpose = add_transpose and traced_once(add_transpose)
     estimate = estimate and traced_once(estimate, static_argnums=2)
 
-    def checked(key, message, like):
-        require_key(key)
-        d = trees.size(like)
-        if jnp.shape(message) != shape(d):
-            msg = f"Expected a message of shape {shape(d)}, got {jnp.shape(message)}."
-            raise ValueError(msg)
-        return d
-
     def apply_tree(key: Key, tree: Tree) -> jax.Array:
         require_key(key)
         vector = trees.ravel(tree)
         shape(vector.size)
         return apply(key, vector)
 
-    def rebuild(read):
-        def rebuild_like(key: Key, message: jax.Array, like: Like) -> Tree:
-            d = checked(key, message, like)
-            return trees.unraveler(like)(read(key, message, d))
-
-        return rebuild_like
-
     def add_transpose_tree(key: Key, message: jax.Array, tree: Tree, scale) -> Tree:
-        d = checked(key, message, tree)
+        d = _checked(shape, key, message, tree)
         vector = trees.ravel(tree)
         if add_transpose and vector.dtype == jnp.float32:
             summed = add_transpose(key, message, vector, scale)
@@ -76,28 +62,45 @@ def on_trees(
     def zeros(like: Like | None = None) -> jax.Array:
         return jnp.zeros(shape(None if like is None else trees.size(like)))
 
-    def size(like: Like | None = None) -> int:
-        return message_size(jax.eval_shape(lambda: zeros(like)))
-
-    adjoint = rebuild(transpose)
+    adjoint = _reading(shape, transpose)
     return Sketch(
         apply=apply_tree,
         transpose=adjoint,
         add_transpose=add_transpose_tree,
-        estimate=rebuild(estimate) if estimate else adjoint,
+        estimate=_reading(shape, estimate) if estimate else adjoint,
         zeros=zeros,
-        size=size,
+        size=lambda like=None: message_size(jax.eval_shape(lambda: zeros(like))),
         resize=resize,
     )
 
 
+def _reading(shape: Callable, read: Callable) -> Callable[[Key, Message, Like], Tree]:
+    """Returns what makes an update of a message, by a function that makes a vector."""
+
+    def read_like(key, message, like):
+        d = _checked(shape, key, message, like)
+        return trees.unraveler(like)(read(key, message, d))
+
+    return read_like
+
+
+def _checked(shape: Callable, key: Key, message: jax.Array, like: Like) -> int:
+    """Returns the length of an update, if a message may be one of such an update."""
+    require_key(key)
+    d = trees.size(like)
+    if jnp.shape(message) != shape(d):
+        msg = f"Expected a message of shape {shape(d)}, got {jnp.shape(message)}."
+        raise ValueError(msg)
+    return d
+
+
 def message_size(message: Message) -> int:
-    """Returns how many numbers a message holds."""
+    """Returns how many numbers `message` holds, an array or a pytree of arrays."""
     return sum(part.size for part in jax.tree.leaves(message))
 
 
 def fixed_key(op: Sketch, key: Key) -> Sketch:
-    """Returns `op` with the same hashes in every round, whatever key it is given.
+    """Returns `op` with the hashes of `key` in every round, whatever key it is given.
 
     Memory kept in sketch space (momentum, or the error of FetchSGD) adds up messages
     of different rounds, which means something only if they were made by the same

@@ -31,9 +31,10 @@ def comparators(count: int) -> Iterator[tuple[int, int]]:
 
 
 def median(rows: Sequence[jax.Array]) -> jax.Array:
-    """Returns the elementwise median; of an even number, the mean of the middle two.
+    """Returns the elementwise median of `rows`, arrays of one shape.
 
-    A NaN in any row gives NaN.
+    Of an even number of them it is the mean of the middle two. A NaN in any row gives
+    NaN.
 
     >>> median([jnp.array([3.0, 1.0]), jnp.array([1.0, 5.0]), jnp.array([2.0, 9.0])])
     Array([2., 5.], dtype=float32)

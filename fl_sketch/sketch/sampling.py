@@ -15,11 +15,11 @@ from fl_sketch.trees import varying_like
 def uniform_sampling(b: int) -> Sketch:
     """Returns R = sqrt(d/b) S D: b coordinates without replacement, random signs.
 
-    The error is exact: E|R^T R x - x|^2 = (d/b - 1) |x|^2, because every
+    The error is exact: `E|R^T R x - x|^2 = (d/b - 1) |x|^2`, because every
     coordinate is kept with probability b/d and is then multiplied by d/b.
 
     Args:
-      b: coordinates a message holds, at most d.
+      b: the number of coordinates that a message holds, at most d.
 
     Reference: Song et al., Definition D.8.
     """

@@ -25,6 +25,10 @@ def stored(op: Sketch, key: Key) -> Sketch:
     >>> fast = sketch.stored(slow, key)
     >>> bool(jnp.allclose(fast.apply(jax.random.key(1), x), slow.apply(key, x)))
     True
+
+    Args:
+      op: the operator; its matrix for a length is made when one of that length comes.
+      key: the key of the matrix.
     """
     require_key(key)
 

@@ -1,10 +1,10 @@
 """What the theorems promise: step sizes, rounds, errors and bits, before a run.
 
 Every function takes the constants of the problem and returns what the paper's proof
-gives for them, no more: a theorem whose assumptions do not hold for a model says
+gives for them, no more. A theorem whose assumptions do not hold for a model says
 nothing about it, and most constants of a deep network are not known. Where a paper
-states only an order, O(...), the constant is set to one here and the docstring says
-so. Bits are counted for messages of 32-bit floats, up from all clients.
+states only an order, O(...), the constant is set to one here and the docstring says so.
+Bits are counted for messages of 32-bit floats, up from all clients.
 
 >>> plan = strongly_convex(
 ...     target=0.01, smoothness=1.0, convexity=0.1, distance=4.0, spread=0.0,
@@ -13,11 +13,11 @@ so. Bits are counted for messages of 32-bit floats, up from all clients.
 (0.004032, 14859, 475488000)
 """
 
+from fl_sketch.theory.bound import Bound as Bound
+from fl_sketch.theory.bound import Unreachable as Unreachable
 from fl_sketch.theory.das import clipped as clipped
 from fl_sketch.theory.das import clipped_error as clipped_error
 from fl_sketch.theory.fedsketch import fedsketch as fedsketch
-from fl_sketch.theory.promise import Promise as Promise
-from fl_sketch.theory.promise import Unreachable as Unreachable
 from fl_sketch.theory.safl import Adaptive as Adaptive
 from fl_sketch.theory.safl import adaptive as adaptive
 from fl_sketch.theory.safl import adaptive_error as adaptive_error

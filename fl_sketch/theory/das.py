@@ -2,7 +2,7 @@
 
 import math
 
-from fl_sketch.theory.promise import Promise, Unreachable, positive
+from fl_sketch.theory.bound import Bound, Unreachable, positive
 from fl_sketch.wire import FLOAT_BITS
 
 DAS = (
@@ -27,20 +27,21 @@ def clipped_error(
 ) -> float:
     """Returns the right side of Theorem 2, A + B.
 
-    Its left side is a mean over clients and rounds: (2 - rho E / alpha - (rho E /
-    alpha)^2) (f_i(w) - f_i(w*)) where client i is not clipped, and 3 C |u_i| / (8 L
-    E^2) where it is. In B every client counts as not clipped, which is its most.
+    Its left side is a mean over clients and rounds. A client i that is not clipped
+    counts (2 - rho E / alpha - (rho E / alpha)^2) (f_i(w) - f_i(w*)), and one that is
+    counts `3 C |u_i| / (8 L E^2)`. In B every client counts as not clipped, which is
+    its most.
 
     Args:
       rho: the privacy term, (z / r) sqrt(d / K) for noise z C on the sum of r clients
-        in each of K rounds; sqrt(q d log(1 / delta)) / (n epsilon) in the paper.
+        in each of K rounds. In the paper it is sqrt(q d log(1 / delta)) / (n epsilon).
       alpha: the number alpha in the choice of step, at least 1 and 2 rho E.
       gamma: the number gamma in the choice of rounds.
-      smoothness: L of every client's loss.
-      steps: E, local.
-      threshold: C.
-      distance: |w0 - w*|^2.
-      gap: Delta, the largest f_i(w*) - min f_i of a client.
+      smoothness: the smoothness L of every client's loss.
+      steps: the number E of local steps.
+      threshold: the bound C on the norm of a client's sum of gradients.
+      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
+      gap: the largest `f_i(w*) - min f_i` of a client, Delta.
     """
     start = threshold / steps * (smoothness * distance / gamma + gamma / smoothness)
     return rho * (start + 3 * steps * gap / (2 * alpha))
@@ -57,16 +58,28 @@ def clipped(
     gap: float,
     clients: float,
     d: int,
-) -> Promise:
+) -> Bound:
     """Returns step, rounds and bits to an error <= target, Das et al.'s Theorem 2.
 
-    gamma = L |w0 - w*| makes A least; alpha is the smallest with A + B <= target.
-    More rounds cannot lower A = 2 C/E |w0 - w*| rho: noise grows with them. The
-    arguments are those of `clipped_error`; `clients` is r. Theorem 4, of normalised
-    updates, bounds its error by 1 / |u_i|, which is not known before a run.
+    `gamma = L |w0 - w*|` makes A least; alpha is the smallest with A + B <= target.
+    More rounds cannot lower `A = 2 C/E |w0 - w*| rho`: noise grows with them. Theorem
+    4, of normalised updates, bounds its error by `1 / |u_i|`, which is not known before
+    a run.
+
+    Args:
+      target: the error, in the terms of `clipped_error`.
+      rho: the privacy term, as in `clipped_error`.
+      smoothness: the smoothness L of every client's loss.
+      steps: the number E of local steps.
+      threshold: the bound C on the norm of a client's sum of gradients.
+      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
+      gap: the largest `f_i(w*) - min f_i` of a client, Delta.
+      clients: the number r of clients expected in a round, for the bits.
+      d: the number of parameters, for the bits.
 
     Raises:
       Unreachable: for a target that A exceeds, or a threshold below the theorem's.
+      ValueError: for a constant that must be above 0 and is not.
     """
     positive(target=target, rho=rho, smoothness=smoothness, distance=distance)
     positive(threshold=threshold, steps=steps)
@@ -87,7 +100,7 @@ def clipped(
         raise Unreachable(msg)
     alpha = max(1, 2 * rho * steps, 3 * steps * gap * rho / (2 * (target - start)))
     rounds = math.ceil(2 * alpha * gamma / (threshold * rho**2))
-    return Promise(
+    return Bound(
         "Das et al., Theorem 2",
         rho / (2 * alpha * smoothness),
         rounds,

@@ -3,7 +3,7 @@
 import math
 
 from fl_sketch import validate
-from fl_sketch.theory.promise import Promise, positive
+from fl_sketch.theory.bound import Bound, positive
 from fl_sketch.wire import FLOAT_BITS
 
 OBJECTIVES = ("nonconvex", "pl", "convex")
@@ -28,7 +28,7 @@ def fedsketch(
     server_rate: float,
     delta: float = 1e-3,
     tracking: bool = False,
-) -> Promise:
+) -> Bound:
     """Returns what FedSKETCH's Theorem 2, or with tracking Theorem 3, promises.
 
     The theorems state orders, the constants are one here. With mu^2 = e / m for m
@@ -37,18 +37,18 @@ def fedsketch(
     variants; it follows from Theorem 9, which has omega + 1, and so does this.
 
     Args:
-      objective: "nonconvex", "pl" (Polyak-Lojasiewicz, or strongly convex) or
-        "convex".
-      variant: "privix" or "heaprix".
-      target: on the mean |grad|^2 if not convex, else on E f(w) - f(w*).
-      smoothness: L.
-      condition: kappa = L / mu of a PL loss.
-      clients: k a round; of Theorem 3, all p of them.
-      d: parameters.
-      cols: m, of the count sketch.
-      server_rate: gamma, at least the number of clients.
-      delta: how likely the sketch is to fail.
-      tracking: FedSKETCHGATE (Theorem 3), for clients that differ.
+      objective: the kind of loss: "nonconvex", "pl" (Polyak-Lojasiewicz, or strongly
+        convex) or "convex".
+      variant: the way to read sketches: "privix" or "heaprix".
+      target: the error: the mean `|grad|^2` if not convex, else E f(w) - f(w*).
+      smoothness: the smoothness L of every client's loss.
+      condition: the condition number kappa = L / mu of a PL loss.
+      clients: the number k of clients in a round; of Theorem 3, all p of them.
+      d: the number of parameters.
+      cols: the number m of columns of the count sketch.
+      server_rate: the server's rate gamma, at least the number of clients.
+      delta: the chance that the sketch fails.
+      tracking: whether it is FedSKETCHGATE (Theorem 3), for clients that differ.
     """
     validate.one_of(OBJECTIVES, objective=objective)
     validate.one_of(VARIANTS, variant=variant)
@@ -74,7 +74,7 @@ def fedsketch(
     numbers = math.ceil(cols * math.log(d * rounds / delta))
     same = () if tracking else ("all clients have the same distribution",)
     kind = ("f satisfies the PL condition",) if objective == "pl" else ()
-    return Promise(
+    return Bound(
         f"Haddadpour et al., Theorem {3 if tracking else 2}, {objective}, {variant}",
         step,
         rounds,

@@ -3,24 +3,39 @@
 import math
 from typing import NamedTuple
 
-from fl_sketch.theory.promise import Promise, positive
+from fl_sketch.theory.bound import Bound, positive
 from fl_sketch.wire import FLOAT_BITS
 
 
 class Adaptive(NamedTuple):
-    """The constants of SAFL's theorems."""
+    """The constants of SAFL's theorems.
 
-    smoothness: float  # L, the largest eigenvalue of every client's Hessian
-    intrinsic: float  # I = sum |lambda| / max |lambda| of the Hessian
-    gradient: float  # G >= |grad| of every client and of all together
-    noise: float  # sigma: stochastic gradients are sigma-sub-Gaussian
-    loss: float  # L(z_1), the loss at the start over its lower bound of 0
-    rate: float  # kappa, of the server
-    b1: float  # beta_1
-    eps: float  # epsilon of AMSGrad
-    delta: float = 1e-3  # how likely the sketches are to mislead
-    delta_g: float = 1e-3  # and how likely the stochastic gradients are
-    nu: float = 1.0  # the theorem fails with a probability of order exp(-nu^2)
+    Attributes:
+      smoothness: L, the largest eigenvalue of every client's Hessian.
+      intrinsic: `I = sum |lambda| / max |lambda|` of the Hessian, its intrinsic
+        dimension.
+      gradient: G, no less than the length of a gradient, of a client or of all.
+      noise: the size sigma of the noise of gradients: they are sigma-sub-Gaussian.
+      loss: L(z_1), the loss at the start over its lower bound of 0.
+      rate: the rate kappa of the server.
+      b1: the decay beta_1 of the first moment.
+      eps: the number epsilon of AMSGrad.
+      delta: the chance that the sketches mislead.
+      delta_g: the chance that the stochastic gradients do.
+      nu: a free number; the theorem fails with a probability of order exp(-nu^2).
+    """
+
+    smoothness: float
+    intrinsic: float
+    gradient: float
+    noise: float
+    loss: float
+    rate: float
+    b1: float
+    eps: float
+    delta: float = 1e-3
+    delta_g: float = 1e-3
+    nu: float = 1.0
 
 
 SAFL = (
@@ -42,19 +57,19 @@ def adaptive_error(
     d: int,
     b: int,
 ) -> float:
-    """Returns the bound on the mean of |grad L(x_t)|^2 over rounds, SAFL's Theorem 3.2.
+    """Returns the bound on the mean `|grad L(x_t)|^2` over rounds, SAFL's Theorem 3.2.
 
     The printed inequality divided by kappa eta J_1 K T, for any constant step; it
     holds with probability 1 - O(delta) - O(exp(-nu^2)) - delta_g.
 
     Args:
       constants: the constants of the problem.
-      step: eta of the clients.
-      rounds: T.
-      steps: K.
-      clients: C.
-      d: parameters.
-      b: sketch size.
+      step: the step size eta of the clients.
+      rounds: the number T of rounds.
+      steps: the number K of local steps.
+      clients: the number C of clients.
+      d: the number of parameters.
+      b: the number of numbers in a sketch.
     """
     c, k, eta, root = constants, steps, step, math.sqrt(rounds)
 
@@ -80,6 +95,14 @@ def adaptive_long_run_error(
     """Returns the bound of SAFL's Corollary 1, with the step 1 / (K sqrt T).
 
     For T >= G^2 / eps^2; below that many rounds it is not promised.
+
+    Args:
+      constants: the constants of the problem.
+      rounds: the number T of rounds.
+      steps: the number K of local steps.
+      clients: the number C of clients.
+      d: the number of parameters.
+      b: the number of numbers in a sketch.
     """
     c, root = constants, math.sqrt(rounds)
     j2 = math.log(clients * steps * d * rounds**2 / c.delta) ** 1.5 / math.sqrt(b)
@@ -97,10 +120,18 @@ def adaptive_long_run_error(
 
 def adaptive(
     constants: Adaptive, *, target: float, steps: int, clients: int, d: int, b: int
-) -> Promise:
-    """Returns step, rounds and bits to a mean |grad|^2 <= target, SAFL's Corollary 1.
+) -> Bound:
+    """Returns step, rounds and bits to a mean `|grad|^2` <= target, SAFL's Corollary 1.
 
     The fewest rounds, found by bisection, from G^2 / eps^2 on.
+
+    Args:
+      constants: the constants of the problem.
+      target: the mean over rounds of `|grad L(x_t)|^2`.
+      steps: the number K of local steps.
+      clients: the number C of clients.
+      d: the number of parameters.
+      b: the number of numbers in a sketch.
     """
     positive(target=target, rate=constants.rate, eps=constants.eps)
 
@@ -117,7 +148,7 @@ def adaptive(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
-    return Promise(
+    return Bound(
         "Chen et al., Theorem 3.2 and Corollary 1",
         1 / (steps * math.sqrt(high)),
         high,

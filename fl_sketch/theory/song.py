@@ -3,7 +3,7 @@
 import math
 
 from fl_sketch import validate
-from fl_sketch.theory.promise import Promise, positive
+from fl_sketch.theory.bound import Bound, positive
 from fl_sketch.wire import FLOAT_BITS
 
 # a of Song's Table 1: alpha = a d / b.
@@ -17,11 +17,17 @@ EMBEDDING = {
 
 
 def alpha(operator: str, d: int, b: int) -> float:
-    """Returns alpha with E|R^T R x|^2 <= (1 + alpha) |x|^2, as Song's Theorem 4.2.
+    """Returns alpha with `E|R^T R x|^2 <= (1 + alpha) |x|^2`, as Song's Theorem 4.2.
 
     Table 1 for the operators of the paper; exactly d/b - 1 for uniform sampling,
     which is not in it, and 0 for the identity. The exact values stand in
     `tests/oracles/closed_forms.py` and are smaller.
+
+    Args:
+      operator: a name as configs have it: one of `EMBEDDING`, "uniform_sampling" or
+        "identity".
+      d: the number of parameters.
+      b: the number of numbers in a message.
     """
     if operator == "identity" or b >= d and operator == "uniform_sampling":
         return 0.0
@@ -39,7 +45,13 @@ SONG = (
 
 
 def largest_step(*, smoothness: float, steps: int, alpha: float) -> float:
-    """Returns 1 / (8 (1 + alpha) L K), the largest step of Theorems 5.1 and 5.3."""
+    """Returns 1 / (8 (1 + alpha) L K), the largest step of Theorems 5.1 and 5.3.
+
+    Args:
+      smoothness: the smoothness L of every client's loss.
+      steps: the number K of local steps.
+      alpha: the number that `alpha` returns for the operator.
+    """
     positive(smoothness=smoothness, steps=steps)
     return 1 / (8 * (1 + alpha) * smoothness * steps)
 
@@ -56,17 +68,17 @@ def strongly_convex_error(
 ) -> float:
     """Returns the bound on E f(w) - f(w*) after some rounds, Song's Theorem 5.1.
 
-    L/2 |w0 - w*|^2 e^(-mu eta T) + 4 eta^2 L^2 K^3 sigma^2 / mu, for a step of at
+    `L/2 |w0 - w*|^2 e^(-mu eta T) + 4 eta^2 L^2 K^3 sigma^2 / mu`, for a step of at
     most `largest_step`. The formal version is Theorem F.9.
 
     Args:
-      step: eta of the clients.
-      rounds: T.
-      steps: K, local.
-      smoothness: L of every client's loss.
-      convexity: mu > 0 of every client's loss.
-      distance: |w0 - w*|^2.
-      spread: sigma^2, the mean over clients of |grad f_c(w*)|^2; 0 if all have their
+      step: the step size eta of the clients.
+      rounds: the number T of rounds.
+      steps: the number K of local steps.
+      smoothness: the smoothness L of every client's loss.
+      convexity: the strong convexity mu > 0 of every client's loss.
+      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
+      spread: the mean over clients of `|grad f_c(w*)|^2`, sigma^2; 0 if all have their
         minimum in one place.
     """
     positive(convexity=convexity)
@@ -86,8 +98,16 @@ def convex_error(
 ) -> float:
     """Returns the bound on E f(average) - f(w*), Song's Theorem 5.3.
 
-    4 |w0 - w*|^2 / (eta K T) + 32 eta^2 L K^2 sigma^2, of the average of all clients'
-    parameters over all steps. The arguments are those of `strongly_convex_error`.
+    `4 |w0 - w*|^2 / (eta K T) + 32 eta^2 L K^2 sigma^2`, of the average of all clients'
+    parameters over all steps.
+
+    Args:
+      step: the step size eta of the clients.
+      rounds: the number T of rounds.
+      steps: the number K of local steps.
+      smoothness: the smoothness L of every client's loss.
+      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
+      spread: the mean over clients of `|grad f_c(w*)|^2`, sigma^2.
     """
     first = 4 * distance / (step * steps * rounds)
     return first + 32 * step**2 * smoothness * steps**2 * spread
@@ -104,13 +124,24 @@ def strongly_convex(
     clients: int,
     b: int,
     steps: int = 1,
-) -> Promise:
+) -> Bound:
     """Returns step, rounds and bits to E f(w) - f(w*) <= target, Song's Corollary 5.2.
 
     The largest step for which the drift of Theorem 5.1 is at most half the target,
     and the rounds after which the rest is (the proof of Theorem F.10). One local
     step is best. For a target not too small the rounds grow like 1 + alpha ~ d/b and
     the bits, rounds times b, do not grow as b shrinks.
+
+    Args:
+      target: the error E f(w) - f(w*).
+      smoothness: the smoothness L of every client's loss.
+      convexity: the strong convexity mu > 0 of every client's loss.
+      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
+      spread: the mean over clients of `|grad f_c(w*)|^2`, sigma^2.
+      alpha: the number that `alpha` returns for the operator.
+      clients: the number of clients, all of which take part in every round.
+      b: the number of numbers in a message.
+      steps: the number K of local steps.
     """
     positive(target=target, convexity=convexity, distance=distance)
     step = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)
@@ -119,7 +150,7 @@ def strongly_convex(
         step = min(step, drift / (2 * smoothness * steps))
     logarithm = max(math.log(smoothness * distance / target), 0)
     rounds = max(1, math.ceil(logarithm / (convexity * step)))
-    return Promise(
+    return Bound(
         "Song et al., Theorem 5.1 and Corollary 5.2",
         step,
         rounds,
@@ -139,18 +170,28 @@ def convex(
     clients: int,
     b: int,
     steps: int = 1,
-) -> Promise:
+) -> Bound:
     """Returns step, rounds and bits to E f(average) - f(w*) <= target, Corollary 5.4.
 
     As `strongly_convex`, with both terms of Theorem 5.3 at most half the target (the
     proof of Theorem F.8).
+
+    Args:
+      target: the error E f(average) - f(w*).
+      smoothness: the smoothness L of every client's loss.
+      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
+      spread: the mean over clients of `|grad f_c(w*)|^2`, sigma^2.
+      alpha: the number that `alpha` returns for the operator.
+      clients: the number of clients, all of which take part in every round.
+      b: the number of numbers in a message.
+      steps: the number K of local steps.
     """
     positive(target=target, distance=distance)
     step = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)
     if spread > 0:
         step = min(step, math.sqrt(target / (smoothness * spread)) / (8 * steps))
     rounds = math.ceil(8 * distance / (step * steps * target))
-    return Promise(
+    return Bound(
         "Song et al., Theorem 5.3 and Corollary 5.4",
         step,
         rounds,

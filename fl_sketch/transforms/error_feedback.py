@@ -15,7 +15,7 @@ def compress(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
     """Replaces an update by what the receiver of its compressed message makes of it.
 
     Args:
-      compressor: applied to the whole update as one vector.
+      compressor: a compressor, applied to the whole update as one vector.
     """
 
     def update(updates, state, params=None, *, key=None, **extra_args):
@@ -30,9 +30,14 @@ def compress(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
 
 
 class ErrorFeedbackState(NamedTuple):
-    """What has not been sent yet, and the state of the transformation inside."""
+    """What has not been sent yet, and the state of the transformation inside.
 
-    error: Tree  # like the parameters; one for each client
+    Attributes:
+      error: the sum of what was left out, like the parameters; one for each client.
+      inner: the state of the transformation that was wrapped.
+    """
+
+    error: Tree
     inner: optax.OptState
 
 
@@ -50,8 +55,8 @@ def error_feedback(
     to be sharded over the devices, not replicated.
 
     Args:
-      tx: maps updates to updates of the same shape, such as `compress(top_k(k))` or
-        `chain(sketch(op), desketch(op))`.
+      tx: a transformation of updates to updates of the same shape, such as
+        `compress(top_k(k))` or `chain(sketch(op), desketch(op))`.
     """
     tx = optax.with_extra_args_support(tx)
 
@@ -70,9 +75,13 @@ def error_feedback(
 
 
 class KnownState(NamedTuple):
-    """What the receivers have made of all messages so far."""
+    """What the receivers have made of all messages so far.
 
-    known: Tree  # like the parameters
+    Attributes:
+      known: the sum of what was sent, like the parameters.
+    """
+
+    known: Tree
 
 
 def changes(compressor: Compressor) -> optax.GradientTransformationExtraArgs:

@@ -10,9 +10,15 @@ from fl_sketch.protocols import Tree
 
 
 class AmsgradState(NamedTuple):
-    """The moments, and the largest second moment so far."""
+    """The moments, and the largest second moment so far; each like the parameters.
 
-    first: Tree  # like the parameters
+    Attributes:
+      first: the first moment, m.
+      second: the second moment, v.
+      largest: the largest v so far of each number, v_hat.
+    """
+
+    first: Tree
     second: Tree
     largest: Tree
 
@@ -33,7 +39,7 @@ def paper_amsgrad(
       learning_rate: the learning rate of the server; may be a schedule.
       b1: decay of the first moment.
       b2: decay of the second moment.
-      eps: added to the root.
+      eps: the small number added to the root.
     """
 
     def init(params):

@@ -46,10 +46,10 @@ def aggregate(axis_name: str | tuple[str, ...]) -> optax.GradientTransformation:
     """Replaces each message by the mean over clients and devices.
 
     Clients on one device are those of an enclosing `vmap` (it needs no axis name),
-    devices those of the mesh axis of `shard_map`. What follows is computed once on
-    a device, not once a client, and is known to be the same on all devices: with
-    `vmap(..., out_axes=None)` and shard_map's replication check, jax refuses a step
-    in which anything of a client went around this mean.
+    devices those of the mesh axis of `shard_map`. What follows is computed once on a
+    device, not once a client, and is known to be the same on all devices. With
+    `vmap(..., out_axes=None)` and shard_map's replication check, jax refuses a step in
+    which anything of a client went around this mean.
 
     Every device must hold the same number of clients.
 
@@ -71,7 +71,7 @@ def aggregate(axis_name: str | tuple[str, ...]) -> optax.GradientTransformation:
 
 @custom_vmap
 def mean_over_clients(message: jax.Array) -> jax.Array:
-    """Returns the mean over the enclosing vmap; by itself, the message.
+    """Returns the mean of `message` over the enclosing vmap; by itself, the message.
 
     `lax.pmean` over the names of a vmap and of a mesh together is refused by
     shard_map's replication check; a batching rule that averages is not.
@@ -86,7 +86,7 @@ def _mean_over_clients_batched(axis_size, in_batched, message):
 
 
 def require(value, complaint: str):
-    """Returns `value`, or raises a ValueError if the caller left it out."""
+    """Returns `value`, or raises a ValueError of this `complaint` if it is None."""
     if value is None:
         raise ValueError(complaint)
     return value

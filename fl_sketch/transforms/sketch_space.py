@@ -2,7 +2,7 @@
 
 Such memory adds up the messages of many rounds, which means something only when all
 of them were made by one map; so these transforms insist on an operator made by
-`sketch.fixed_key`. FetchSGD is
+`sketch.fixed_key`. FetchSGD is::
 
   chain(sketch(op), aggregate(axis), in_sketch_space(optax.trace(0.9), op),
         optax.scale(learning_rate), top_k_desketch(op, k), optax.scale(-1))
@@ -43,9 +43,13 @@ def in_sketch_space(
 
 
 class TopKDesketchState(NamedTuple):
-    """What was received and not yet applied, as a message."""
+    """What was received and not yet applied, as a message.
 
-    error: Message  # shape=op.zeros(params).shape
+    Attributes:
+      error: the sum of it in sketch space, of the shape of `op.zeros(params)`.
+    """
+
+    error: Message
 
 
 def top_k_desketch(
@@ -55,10 +59,11 @@ def top_k_desketch(
 
     Args:
       op: the operator that makes the messages, made by `sketch.fixed_key`.
-      k: how many coordinates an update changes.
-      forget: how what was applied leaves the error: "subtract" its sketch (the
-        paper, FetchSGD Algorithm 1 line 13), or set to "zero" every number of the
-        error that its sketch touches (the code released with the paper).
+      k: the number of coordinates that an update changes.
+      forget: the way in which what was applied leaves the error. With "subtract" its
+        sketch is subtracted (the paper, FetchSGD Algorithm 1 line 13). With "zero"
+        every number of the error that its sketch touches becomes zero (the code
+        released with the paper).
     """
     _require_fixed_key(op)
     keep_top = compressors.top_k(k)
@@ -79,11 +84,18 @@ def top_k_desketch(
 
 
 class FetchState(NamedTuple):
-    """FetchSGD's memory at the server, all in sketch space."""
+    """FetchSGD's memory at the server, all in sketch space.
+
+    Attributes:
+      momentum: the momentum u, shaped like a message.
+      errors: the errors e, messages along a leading axis of windows: one that is never
+        emptied, or several.
+      count: the number of steps taken, int32 [].
+    """
 
     momentum: Message
-    errors: Message  # leading axis: windows, one that is never emptied or several
-    count: jax.Array  # shape=(), int32
+    errors: Message
+    count: jax.Array
 
 
 def fetchsgd(
@@ -99,14 +111,14 @@ def fetchsgd(
     """FetchSGD's server: from mean sketches to the step of the model.
 
     Algorithm 1: momentum u = rho u + S (line 10) and error e += eta u (line 11) in
-    sketch space; the k heaviest coordinates of e are the step (line 12), and leave e
+    sketch space. The k heaviest coordinates of e are the step (line 12), and leave e
     (line 13).
 
     Args:
       op: the operator that makes the messages, made by `sketch.fixed_key`.
-      k: how many coordinates a step changes.
-      learning_rate: eta.
-      momentum: rho.
+      k: the number of coordinates that a step changes.
+      learning_rate: the rate eta, or a schedule of it.
+      momentum: the decay rho of the momentum.
       forget: the way in which what was applied leaves the error, as in
         `top_k_desketch`.
       masking: whether the momentum forgets as well, where the step's sketch is not

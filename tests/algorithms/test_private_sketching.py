@@ -10,6 +10,7 @@ from fl_sketch import algorithms, engine, sketch
 from fl_sketch.keys import round_keys
 from fl_sketch.privacy import local_noise
 from fl_sketch.protocols import Server
+from tests.channels.rounds import quickly
 from tests.meshes import mesh_of
 
 D, BATCH, STEPS = 5, 4, 3
@@ -21,13 +22,17 @@ def loss(params, batch):
 
 
 def batches(seed=0):
-    return 3 * jax.random.normal(jax.random.key(seed), (STEPS, BATCH, D))
+    normal = np.random.default_rng(seed).normal(size=(STEPS, BATCH, D))
+    return (3 * normal).astype(np.float32)
 
 
 def run(local, data, key=0):
-    server = Server(PARAMS, (), (), jnp.int32(0))
-    keys = round_keys(jax.random.key(key), 0, 0)
-    return local.run(server, (), data, keys)
+    @quickly
+    def work(key, data):
+        server = Server(PARAMS, (), (), jnp.int32(0))
+        return local.run(server, (), data, round_keys(key, 0, 0))
+
+    return work(jax.random.key(key), data)
 
 
 def test_without_noise_it_is_sgd_on_clipped_examples():
@@ -51,7 +56,7 @@ def test_the_noise_on_a_step_is_z_clip_over_the_batch():
         return local.run(server, (), data, round_keys(key, 0, 0)).update
 
     keys = jax.random.split(jax.random.key(1), 10_000)
-    noise = jax.jit(lambda keys: jax.lax.map(one, keys))(keys) / rate
+    noise = quickly(lambda keys: jax.lax.map(one, keys))(keys) / rate
     assert abs(float(jnp.std(noise)) / (z * clip / 2) - 1) < 0.01
 
 
@@ -59,12 +64,14 @@ def test_steps_have_noise_of_their_own():
     local = local_noise.noisy_steps(loss, rate=1.0, clip=1e-6, noise_multiplier=1e6)
     one = run(local, batches()[:1]).update
     two = run(local, batches()[:2]).update
-    assert abs(float(jnp.corrcoef(one, two - one)[0, 1])) < 0.999
+    assert abs(np.corrcoef(one, two - one)[0, 1]) < 0.999
 
 
 def test_an_example_that_is_not_finite_is_dropped_and_counted():
     local = local_noise.noisy_steps(loss, rate=0.1, clip=2.0, noise_multiplier=0.5)
-    work = run(local, batches().at[1, 2, 0].set(jnp.nan))
+    data = batches()
+    data[1, 2, 0] = np.nan
+    work = run(local, data)
     assert jnp.isfinite(work.update).all()
     assert float(work.diagnostics["rejected_examples"]) == 1
     assert jnp.isfinite(work.diagnostics["loss"])
@@ -79,7 +86,7 @@ def test_rounds_run_and_do_not_depend_on_the_devices():
         noise_multiplier=0.1,
         server_rate=0.5,
     )
-    data = jnp.stack([batches(seed) for seed in range(6)])
+    data = np.stack([batches(seed) for seed in range(6)])
 
     def simulate(devices, chunk):
         one_round = engine.make_round(
@@ -91,6 +98,6 @@ def test_rounds_run_and_do_not_depend_on_the_devices():
         everyone = engine.everyone(6)
         run = functools.partial(engine.run_rounds, one_round, everyone, most=3)
         state = engine.initial_state(algorithm, PARAMS, 6)
-        return jax.jit(run)(state, jax.random.key(0), data, 3)[0].server.params
+        return quickly(run)(state, jax.random.key(0), data, 3)[0].server.params
 
     np.testing.assert_allclose(simulate(1, 1), simulate(2, 3), rtol=1e-4, atol=1e-5)

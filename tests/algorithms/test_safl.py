@@ -12,12 +12,8 @@ from fl_sketch.algorithms import catalog
 from tests.algorithms.test_iterative_sketching import star
 from tests.quadratics import PARAMS, RATE, flat, loss
 
-SERVERS = {
-    "adam": optax.adam(0.05),
-    "optax_amsgrad": optax.amsgrad(0.05),
+SERVERS = {  # handed on as they are, so two say it of all
     "paper_amsgrad": transforms.paper_amsgrad(0.05),
-    "adagrad": optax.adagrad(0.2),
-    "yogi": optax.yogi(0.05),
     "cosine": optax.adam(optax.cosine_decay_schedule(0.05, 20, alpha=0.02)),
 }
 
@@ -61,13 +57,6 @@ def test_a_clipped_update_is_as_long_as_it_may_be_and_points_the_same_way(limit)
     assert float(jnp.linalg.norm(flat(sent.estimate))) == pytest.approx(expected)
     np.testing.assert_allclose(flat(sent.own) / expected, flat(update) / 2, rtol=1e-6)
     assert end.bits_up == 32 * 16
-
-
-def test_clipping_leaves_zero_zero_and_passes_nan_on():
-    channel = channels.clipped(channels.exact(), 1.0)
-    assert (flat(through(channel, PARAMS).delivery.estimate) == 0).all()
-    broken = {**PARAMS, "b": PARAMS["b"].at[0].set(jnp.nan)}
-    assert np.isnan(flat(through(channel, broken).delivery.estimate)).any()
 
 
 def test_clipping_holds_a_client_of_heavy_tails():

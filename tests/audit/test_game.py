@@ -1,5 +1,10 @@
-"""The game stays below a true claim, and rises above a false one."""
+"""The game stays below a true claim, and rises above a false one.
 
+What it costs is to compile it for a mechanism, noise included: one that is right is
+played once, and claims of it that are true and false are both held against that.
+"""
+
+import functools
 import math
 
 import jax
@@ -68,25 +73,41 @@ def claimed(rounds=1, rate=1.0, sampling="everyone", z=Z, **options):
     return accounting.spent(plan._replace(sample=sample), z, delta=DELTA)
 
 
+@functools.cache
+def honest(rounds=1, exchanges=1):
+    return found(central(), rounds=rounds, exchanges=exchanges)
+
+
+NEEDED, MADE = 1.712, 1.07  # for epsilon 8 in 100 rounds, and in a third of them
 # What is known of fixed sizes is a bound by moments, which is not tight.
 HONEST = {
-    "everyone": ("everyone", "add_remove", 1.0, 0.7),
-    "everyone, replaced": ("everyone", "replace_one", 1.0, 0.6),
-    "poisson": ("poisson", "add_remove", 0.25, 0.45),
-    "poisson, replaced": ("poisson", "replace_one", 0.25, 0.45),
-    "fixed, replaced": ("fixed", "replace_one", 0.25, 0.3),
+    "everyone": ("everyone", "add_remove", 1.0, Z, 0.7),
+    "everyone, replaced": ("everyone", "replace_one", 1.0, 3.0, 0.6),
+    "poisson": ("poisson", "add_remove", 0.25, NEEDED, 0.45),
+    "poisson, replaced": ("poisson", "replace_one", 0.25, 3.0, 0.45),
+    "fixed, replaced": ("fixed", "replace_one", 0.25, 3.0, 0.3),
 }
 
 
-@pytest.mark.parametrize("name", HONEST)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * ("replaced" in name))
+        for name in HONEST
+    ],
+)
 def test_a_true_claim_is_not_exceeded_and_nearly_reached(name):
-    sampling, relation, rate, part = HONEST[name]
-    z = 1.5 if relation == "add_remove" else 3.0
+    sampling, relation, rate, z, part = HONEST[name]
     truth = claimed(2, rate, sampling, z, relation=relation)
-    guard = central(z, denominator=rate * CLIENTS)
-    assert part * truth < found(guard, sampling, relation, rate=rate, rounds=2) <= truth
+    if name == "everyone":
+        seen_in_it = honest(rounds=2)
+    else:
+        guard = central(z, denominator=rate * CLIENTS)
+        seen_in_it = found(guard, sampling, relation, rate=rate, rounds=2)
+    assert part * truth < seen_in_it <= truth
 
 
+@pytest.mark.slow
 def test_noise_by_every_client_is_as_good():
     guard = mechanism.distributed(
         CLIP, noise_multiplier=2.0, denominator=CLIENTS, smallest=CLIENTS
@@ -95,6 +116,7 @@ def test_noise_by_every_client_is_as_good():
     assert 0.7 * truth < found(guard, relation="replace_one") <= truth
 
 
+@pytest.mark.slow
 def test_a_threshold_that_adapts_is_paid_for():
     guard = mechanism.adaptive(
         C, noise_multiplier=Z, denominator=CLIENTS, count_noise=1.0
@@ -182,7 +204,6 @@ def one_draw_for_all_numbers():
 
 # A mechanism with a mistake, and the rounds and exchanges that show it.
 BUGS = {
-    "half the noise": (central(Z / 2), 1, 1),
     "what came as the denominator": (over_those_who_came(), 1, 1),
     "a clip after the sum": (clipped_after_the_sum(), 1, 1),
     "one draw for all rounds": (one_draw_for_all_rounds(), 2, 1),
@@ -192,31 +213,30 @@ BUGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def honest():
-    shapes = {(rounds, exchanges) for _, rounds, exchanges in BUGS.values()}
-    return {(r, e): found(central(), rounds=r, exchanges=e) for r, e in shapes}
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUGS)
-def test_a_mistake_is_exposed(name, honest):
+def test_a_mistake_is_exposed(name):
     wrong, rounds, exchanges = BUGS[name]
     claim = claimed(rounds, releases=exchanges)
-    assert honest[rounds, exchanges] <= claim
+    assert honest(rounds, exchanges) <= claim
     assert found(wrong, rounds=rounds, exchanges=exchanges) > claim
 
 
+@pytest.mark.slow
+def test_half_the_noise_is_exposed():
+    assert claimed(z=2 * Z) < honest() <= claimed()
+
+
 def test_a_forgotten_release_is_exposed():
-    both = found(central(), exchanges=2)
-    assert claimed(1) < both <= claimed(1, releases=2)
+    assert claimed(1) < honest(exchanges=2) <= claimed(1, releases=2)
 
 
+@pytest.mark.slow
 def test_noise_that_was_made_for_fewer_rounds_is_exposed():
-    needed, made = 1.712, 1.07  # for epsilon 8 in 100 rounds, and in a third of them
+    """That for as many rounds as there are is in a row of `HONEST`."""
     options = {"sampling": "poisson", "rate": 0.25, "rounds": 2}
-    claim = claimed(2, 0.25, "poisson", needed)
-    assert found(central(needed, denominator=1), **options) <= claim
-    assert found(central(made, denominator=1), **options) > claim
+    claim = claimed(2, 0.25, "poisson", NEEDED)
+    assert found(central(MADE, denominator=1), **options) > claim
 
 
 def points(shared):
@@ -234,6 +254,7 @@ def points(shared):
     return observe
 
 
+@pytest.mark.slow
 def test_points_of_a_sweep_that_share_their_noise_are_exposed():
     claim = claimed(2)
     assert 0.6 * claim < played(points(shared=False)) <= claim
@@ -252,6 +273,7 @@ def one_number(guard, runs=2**20):
     return draw
 
 
+@pytest.mark.slow
 def test_noise_that_ends_too_soon_is_exposed(monkeypatch):
     """Above 5.22 standard deviations there is nothing of jax.random.normal.
 

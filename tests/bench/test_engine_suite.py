@@ -9,9 +9,13 @@ import pytest
 from fl_sketch.bench import engine_suite
 from fl_sketch.bench.engine_suite import FORMS, WORKLOADS, by_engine, plain, prepare
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.parametrize("name", ["W2", "W3"])
-@pytest.mark.parametrize(("devices", "chunk"), [(1, 1), (2, 1), (2, 2)])
+
+@pytest.mark.parametrize(
+    ("name", "devices", "chunk"),
+    [("W2", 2, 2), ("W3", 1, 1), ("W3", 2, 1), ("W3", 2, 2)],
+)
 def test_the_round_by_hand_and_the_engines_make_the_same_model(name, devices, chunk):
     # Five clients are no multiple of two places: there the last ones weigh nothing.
     setting = prepare(WORKLOADS[name]._replace(cohort=5), chunk, devices)

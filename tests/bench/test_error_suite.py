@@ -4,6 +4,8 @@ import pytest
 
 from fl_sketch.bench import error_suite
 
+pytestmark = pytest.mark.slow
+
 
 def test_rows_say_what_was_sent_and_lost(monkeypatch):
     monkeypatch.setattr(error_suite, "D", 600)

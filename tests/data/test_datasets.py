@@ -7,6 +7,8 @@ import pytest
 
 from fl_sketch.data import datasets, raw
 
+pytestmark = pytest.mark.fast
+
 
 def test_digits_are_the_same_split_each_time():
     name, train, test, classes = datasets.load("digits")[:4]

@@ -1,5 +1,7 @@
 """Batches come from the right client, uniformly, at a cost that is the cohort's."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,24 +24,35 @@ def numbers(count):
 def test_a_client_without_examples_has_zeros_and_not_its_neighbours(replacement):
     dealt = partition.Partition(np.arange(4, dtype=np.int32), np.array([0, 2, 2, 4, 4]))
     data = draws.resident(numbers(4), dealt)
-    for client in (1, 3):
-        drawn = draws.batches(
+
+    @jax.jit
+    @jax.vmap
+    def drawn(client):
+        return draws.batches(
             data, KEY, client, steps=3, batch=2, replacement=replacement
         )
-        assert not any(np.any(leaf) for leaf in drawn)
+
+    assert not any(np.any(leaf) for leaf in drawn(np.array([1, 3])))
 
 
-def many(size, count, *, steps=1, batch=None, replacement=False):
-    """Draws of `count` keys, [count, steps * batch], as offsets."""
-    keys = jax.random.split(KEY, count)
-    one = lambda key: draws.draw(  # noqa: E731
-        key, 0, size, steps=steps, batch=batch or size, replacement=replacement
-    )
-    return np.asarray(jax.jit(jax.vmap(one))(keys)).reshape(count, -1)
+@functools.lru_cache(maxsize=4)
+def _many(replacement, rounds):
+    """Returns a program for all sizes, whose shuffle has so many rounds."""
+    assert rounds == draws.ROUNDS
+    draw = functools.partial(draws.draw, steps=2, batch=6, replacement=replacement)
+    return jax.jit(jax.vmap(draw, in_axes=(0, None, None)))
 
 
-@both
-@pytest.mark.parametrize("sharding", ["one device", "replicated on eight"])
+def many(size, *, replacement=False):
+    """Returns twelve draws of each of 60,000 keys, as offsets."""
+    draw = _many(replacement, draws.ROUNDS)
+    return np.asarray(draw(jax.random.split(KEY, 60_000), 0, size)).reshape(-1, 12)
+
+
+@pytest.mark.parametrize(
+    ("replacement", "sharding"),
+    [(True, "one device"), (False, "one device"), (False, "replicated on eight")],
+)
 def test_batches_hold_the_clients_own_examples(replacement, sharding):
     examples = numbers(500)
     dealt = partition.power_law_sizes(500, 12, exponent=1.0, seed=0)
@@ -67,17 +80,30 @@ def test_batches_hold_the_clients_own_examples(replacement, sharding):
     assert np.any(targets[1] != targets[3])  # another key, another draw
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 10, 97, 4096, 70_000])
+SIZES = (1, 2, 3, 97, 4096, 70_000)
+
+
+@functools.cache
+def stream():
+    """Returns a program of three epochs of the largest size, and more of the others."""
+    draw = functools.partial(draws.draw, steps=3, batch=max(SIZES), replacement=False)
+    return jax.jit(lambda size: draw(KEY, 5, size).ravel())
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_an_epoch_holds_each_place_once(size):
-    places = draws.draw(KEY, 5, size, steps=3, batch=size, replacement=False)
-    for epoch in np.asarray(places):
+    drawn = np.asarray(stream()(size))
+    places = drawn[: drawn.size // size * size].reshape(-1, size)[:300]
+    assert len(places) >= 3
+    for epoch in places:
         np.testing.assert_array_equal(np.sort(epoch), 5 + np.arange(size))
     if size >= 97:
         assert np.mean(places[0] == places[1]) < 0.05
 
 
 def test_batches_run_across_epochs():
-    stream = np.ravel(draws.draw(KEY, 0, 7, steps=10, batch=4, replacement=False))
+    draw = functools.partial(draws.draw, steps=10, batch=4, replacement=False)
+    stream = np.ravel(jax.jit(draw)(KEY, 0, 7))
     for begin in range(0, 35, 7):
         assert sorted(stream[begin : begin + 7]) == list(range(7))
 
@@ -89,26 +115,26 @@ def uniform(observed):
 @both
 @pytest.mark.parametrize("size", [2, 3, 7, 50, 1000])
 def test_each_place_is_equally_likely(replacement, size):
-    drawn = many(size, 40_000, batch=1, replacement=replacement)
+    drawn = many(size, replacement=replacement)
     assert uniform(np.bincount(drawn[:, 0], minlength=size))
 
 
 def test_orders_of_four_are_equally_likely():
-    codes = many(4, 60_000) @ [64, 16, 4, 1]
+    codes = many(4)[:, :4] @ [64, 16, 4, 1]
     counts = np.unique(codes, return_counts=True)[1]
     assert len(counts) == 24 and uniform(counts)
 
 
 @pytest.mark.parametrize("size", [5, 12, 25])
 def test_pairs_of_places_are_equally_likely(size):
-    drawn = many(size, 60_000, batch=2)
+    drawn = many(size)
     pairs = np.bincount(drawn[:, 0] * size + drawn[:, 1], minlength=size**2)
     off_diagonal = pairs.reshape(size, size)[~np.eye(size, dtype=bool)]
     assert off_diagonal.sum() == 60_000 and uniform(off_diagonal)
 
 
 def test_epochs_are_independent():
-    drawn = many(6, 60_000, steps=2)
+    drawn = many(6)
     pairs = np.bincount(drawn[:, 0] * 6 + drawn[:, 6], minlength=36)
     assert uniform(pairs)
 
@@ -147,7 +173,7 @@ def test_sizes_may_be_traced_without_another_compilation():
         )
     )
     for start, size in ((0, 4), (10, 9), (20, 0)):
-        places = draw(start, size)
+        places = np.asarray(draw(start, size))
         assert places.min() >= start and places.max() < start + max(size, 1)
     assert draw._cache_size() == 1
 
@@ -183,5 +209,6 @@ def test_bytes_stay_bytes_on_the_device():
     examples = Examples(np.zeros((4, 2, 2, 1), np.uint8), np.zeros(4, np.int32))
     data = draws.resident(examples, partition.iid(4, 2, seed=0))
     assert data.examples.inputs.dtype == jnp.uint8
-    batch = draws.batches(data, KEY, 1, steps=1, batch=2)
-    assert datasets.normalise(batch.inputs).dtype == jnp.float32
+    batch = jax.eval_shape(lambda: draws.batches(data, KEY, 1, steps=1, batch=2))
+    assert batch.inputs.dtype == jnp.uint8
+    assert jax.eval_shape(datasets.normalise, batch.inputs).dtype == jnp.float32

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from fl_sketch.data import partition
 
+pytestmark = pytest.mark.fast
+
 LABELS = np.random.default_rng(1).integers(0, 10, 6000)
 POPULATIONS = st.tuples(
     st.integers(1, 60), st.integers(0, 200), st.integers(1, 12), st.integers(0, 99)

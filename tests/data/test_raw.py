@@ -4,13 +4,17 @@ import io
 import os
 import pathlib
 import shutil
+import subprocess
 import tarfile
 
 import numpy as np
 import pytest
 
 from fl_sketch.data import raw
+from tests import pages
 from tests.data import fake_raw
+
+pytestmark = pytest.mark.fast
 
 IMAGE_SETS = ["mnist", "fashion_mnist", "cifar10"]
 REAL = os.environ.get(raw.VARIABLE)
@@ -47,6 +51,14 @@ def test_images_are_read_exactly_and_in_order(whole, name, split):
     assert images.dtype == np.uint8 and images.shape[1:] == raw.SOURCES[name].shape
     np.testing.assert_array_equal(images, truth[name, split][0])
     np.testing.assert_array_equal(labels, truth[name, split][1])
+
+
+def test_the_list_of_checksums_is_what_the_page_of_data_makes(folder):
+    (command,) = pages.blocks("sh", "docs/data.md")
+    (folder / raw.SUMS).unlink()
+    subprocess.run(command, shell=True, cwd=folder, check=True)
+    for name in raw.SOURCES:
+        assert raw.verified(name, folder)
 
 
 @pytest.mark.parametrize("columns", [1, 2, 5])

@@ -6,6 +6,8 @@ from sklearn.linear_model import LogisticRegression
 
 from fl_sketch.data import datasets
 
+pytestmark = pytest.mark.fast
+
 
 def test_labels_can_be_learnt_but_not_without_error():
     train, test = datasets.load("synthetic/2000")[1:3]

@@ -6,6 +6,8 @@ import pytest
 from fl_sketch.data import text
 from fl_sketch.data.examples import Examples, Splits
 
+pytestmark = pytest.mark.fast
+
 
 def strings(*texts):
     array = np.empty(len(texts), object)

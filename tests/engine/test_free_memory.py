@@ -2,8 +2,12 @@
 
 import math
 
-from fl_sketch.engine import free_memory
-from tests.experiment.devices import Device
+import pytest
+
+from fl_sketch import free_memory
+from tests.run.devices import Device
+
+pytestmark = pytest.mark.fast
 
 
 def test_the_memory_of_this_host_is_a_number():

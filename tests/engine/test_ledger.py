@@ -1,10 +1,13 @@
 """Every byte of a round stands in the ledger of the client that sent or got it."""
 
 import numpy as np
+import pytest
 
 from fl_sketch.engine import ledger
 from fl_sketch.engine.round import SimulatorOnly
 from fl_sketch.engine.traffic import Follow, Prices
+
+pytestmark = pytest.mark.fast
 
 FOLLOWED = Prices(100, follow=Follow(0, 30), followed=True)
 

@@ -27,69 +27,103 @@ from tests.quadratics import (
     loss,
     optima,
 )
-from tests.simulation import KEY, compiled, everyone, simulate
+from tests.simulation import KEY, cohort_of, compiled, simulate, with_cohort
 
-# All tests of an algorithm in turn, which share its programs.
-every_algorithm = pytest.mark.parametrize("name", ALGORITHMS, scope="module")
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+STATEFUL = [
+    name
+    for name, algorithm in ALGORITHMS.items()
+    if jax.tree.leaves(
+        jax.eval_shape(
+            functools.partial(engine.initial_state, algorithm, PARAMS, 1)
+        ).clients
+    )
+]
+
+
+CLIENTS, FIVE = 6, cohort_of([0, 1, 2, 3, 4])
+DATA = np.asarray(optima(CLIENTS))
+
+
+def five(key):
+    """Returns a cohort of all clients but the last one."""
+    del key
+    return FIVE
+
+
+def run(name, **options):
+    ended = simulate(ALGORITHMS[name], sampler=five, data=DATA, **options)
+    return jax.device_get(ended)
+
+
+@functools.cache
+def alone(name):
+    """Returns states and reports after some rounds of one client after the other."""
+    return {rounds: run(name, rounds=rounds) for rounds in (1, 2, 4, 5, 6, 20)}
+
+
+def spread(name, cohort, **options):
+    """Returns what came of rounds of five places, by twos on two devices."""
+    return with_cohort(ALGORITHMS[name], cohort, devices=2, chunk=2, **options)
 
 
 @every_algorithm
 def test_clients_may_be_spread_and_chunked_in_any_way(name):
-    reference, report = simulate(ALGORITHMS[name], rounds=20)
-    assert report.simulator_only.answered.tolist() == [[True] * 6] * 20
-    assert jnp.isfinite(flat(reference.server.params)).all()
-    for devices, chunk in [(1, 4), (2, 3), (8, 1)]:
-        state, other = simulate(
-            ALGORITHMS[name], rounds=20, devices=devices, chunk=chunk
-        )
-        chex.assert_trees_all_close(state, reference, rtol=1e-5, atol=1e-5)
-        chex.assert_trees_all_close(other, report, rtol=1e-5, atol=1e-5)
+    reference, report = alone(name)[20]
+    assert report.simulator_only.answered.tolist() == [[True] * 5] * 20
+    assert np.isfinite(flat(reference.server.params)).all()
+    state, other = spread(name, FIVE, rounds=20)
+    chex.assert_trees_all_close(state, reference, rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(other, report, rtol=1e-5, atol=1e-5)
 
 
-@every_algorithm
+# Of two exchanges or with clients' states updates are kept, of one they are not.
+@pytest.mark.parametrize("name", [*STATEFUL, "heaprix", "fedavg"])
 def test_updates_may_be_kept_or_made_again(name):
-    kept, report = simulate(ALGORITHMS[name], chunk=3, devices=2)
-    again, other = simulate(ALGORITHMS[name], chunk=3, devices=2, recompute=True)
+    """Also where some devices have no client at all."""
+    kept, report = alone(name)[5]
+    again, other = run(name, rounds=5, devices=8, recompute=True)
     chex.assert_trees_all_close(again, kept, rtol=1e-5, atol=1e-6)
     chex.assert_trees_all_close(other, report, rtol=1e-5, atol=1e-6)
 
 
 @every_algorithm
 def test_one_run_is_like_another_and_rounds_may_be_cut(name):
-    whole, _ = simulate(ALGORITHMS[name], rounds=4)
-    again, _ = simulate(ALGORITHMS[name], rounds=4)
+    whole, _ = alone(name)[4]
+    again, _ = run(name, rounds=4)
     chex.assert_trees_all_equal(whole, again)
 
-    one_round = engine.make_round(ALGORITHMS[name], fetch, mesh_of(1, "clients"))
-    step = compiled(
-        functools.partial(engine.run_rounds, one_round, everyone(6), most=3)
-    )
-    state = engine.initial_state(ALGORITHMS[name], PARAMS, 6)
-    for count in (1, 3):
-        state, _ = step(state, KEY, optima(6), count)
-    chex.assert_trees_all_equal(state, whole)
+    first, _ = alone(name)[1]
+    both, _ = run(name, rounds=3, start=first)
+    chex.assert_trees_all_equal(both, whole)
 
 
-@pytest.mark.parametrize("rows", ["of the cohort", "filled up"])
-@pytest.mark.parametrize("name", ["safl", "ef21"])
+@functools.cache
+def fetched(name):
+    """Returns what came of a round of three places, whose batches are fetched."""
+    state = engine.initial_state(ALGORITHMS[name], PARAMS, CLIENTS)
+    return of_three(name, fetch)(state, KEY, THREE, DATA)
+
+
+def of_three(name, fetch):
+    mesh = mesh_of(2, "clients")
+    return compiled(engine.make_round(ALGORITHMS[name], fetch, mesh, recompute=True))
+
+
+THREE = cohort_of([0, 2, 5])
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [("safl", "filled up"), ("ef21", "of the cohort"), ("ef21", "filled up")],
+)
 def test_batches_may_come_as_a_plan(name, rows):
-    algorithm, data = ALGORITHMS[name], optima(6)
-    cohort = cohort_of([0, 2, 5])
-
-    def round_with(fetch):
-        mesh = mesh_of(2, "clients")
-        return compiled(engine.make_round(algorithm, fetch, mesh, recompute=True))
-
-    ids = cohort.ids if rows == "of the cohort" else padded(cohort, 2).ids
-    plan = jax.vmap(lambda client: fetch(data, client, None, KEY))(ids)
-    planned, found = (
-        function(engine.initial_state(algorithm, PARAMS, 6), KEY, cohort, *rest)
-        for function, rest in (
-            (round_with(lambda data, client, plan, key: plan), (None, plan)),
-            (round_with(fetch), (data,)),
-        )
-    )
-    chex.assert_trees_all_equal(planned, found)
+    ids = THREE.ids if rows == "of the cohort" else padded(THREE, 2).ids
+    plan = np.broadcast_to(DATA[ids][:, None], (len(ids), STEPS, 16))
+    state = engine.initial_state(ALGORITHMS[name], PARAMS, CLIENTS)
+    one_round = of_three(name, lambda data, client, plan, key: plan)
+    planned = one_round(state, KEY, THREE, None, plan)
+    chex.assert_trees_all_equal(planned, fetched(name))
 
 
 def test_fedavg_is_the_arithmetic_of_its_steps():
@@ -108,52 +142,61 @@ def test_fedavg_is_the_arithmetic_of_its_steps():
 
 @pytest.mark.parametrize("name", ["fedavg", "fedadam", "safl", "heaprix", "ef21"])
 def test_engine_agrees_with_a_loop_over_clients(name):
-    clients, rounds = 5, 6
-    state, _ = simulate(ALGORITHMS[name], clients=clients, rounds=rounds, chunk=2)
-    expected = oracle.run(name, np.asarray(optima(clients)), rounds, KEY)
+    state, _ = alone(name)[6]
+    expected = oracle.run(name, DATA[FIVE.ids], 6, KEY)
     np.testing.assert_allclose(
         flat(state.server.params), expected, rtol=1e-4, atol=1e-5
     )
 
 
-def cohort_of(ids, weights=None):
-    weights = jnp.ones(len(ids)) if weights is None else jnp.asarray(weights)
-    return engine.Cohort(jnp.asarray(ids, jnp.int32), weights, jnp.sum(weights))
+POISONED = DATA.copy()
+POISONED[[1, 3]] = np.nan
 
 
 @every_algorithm
 def test_order_and_places_without_weight_do_not_matter(name):
-    algorithm, data = ALGORITHMS[name], optima(6)
-    one_round = compiled(
-        engine.make_round(algorithm, fetch, mesh_of(2, "clients"), chunk=2)
-    )
-    state = engine.initial_state(algorithm, PARAMS, 6)
-    reference, report = one_round(state, KEY, cohort_of([0, 2, 5]), data)
-    turned, _ = one_round(state, KEY, cohort_of([5, 0, 2]), data)
-    poisoned = data.at[jnp.array([1, 3])].set(jnp.nan)
-    extra = cohort_of([0, 1, 2, 3, 5], [1.0, 0.0, 1.0, 0.0, 1.0])
-    with_extra, other = one_round(state, KEY, extra, poisoned)
-    chex.assert_trees_all_close(turned, reference, rtol=1e-5, atol=1e-6)
-    chex.assert_trees_all_close(with_extra, reference, rtol=1e-5, atol=1e-6)
+    before, _ = alone(name)[2]
+    in_order = cohort_of([0, 2, 5, 1, 3], [1, 1, 1, 0, 0])
+    reference, report = spread(name, in_order, start=before, rounds=1)
+    turned = cohort_of([5, 0, 2, 1, 3], [1, 1, 1, 0, 0])
+    among = cohort_of([0, 1, 2, 3, 5], [1, 0, 1, 0, 1])
+    for cohort, data in ((turned, DATA), (among, POISONED)):
+        state, other = spread(name, cohort, start=before, rounds=1, data=data)
+        chex.assert_trees_all_close(state, reference, rtol=1e-5, atol=1e-6)
+        chex.assert_trees_all_close(
+            other.simulator_only.diagnostics,
+            report.simulator_only.diagnostics,
+            rtol=1e-5,
+            atol=1e-6,
+        )
+        for seen in (other.simulator_only, report.simulator_only):
+            assert sorted(seen.clients[seen.answered].tolist()) == [0, 2, 5]
+
+
+@pytest.mark.parametrize("name", ["safl", "ef21"])
+def test_the_number_of_places_does_not_matter(name):
+    """One of three places, or of five of which two have no weight."""
+    among = cohort_of([0, 1, 2, 3, 5], [1, 0, 1, 0, 1])
+    state, report = spread(name, among, rounds=1, data=POISONED)
+    reference, other = fetched(name)
+    chex.assert_trees_all_close(state, reference, rtol=1e-5, atol=1e-6)
     chex.assert_trees_all_close(
+        jax.tree.map(np.squeeze, report.simulator_only.diagnostics),
         other.simulator_only.diagnostics,
-        report.simulator_only.diagnostics,
         rtol=1e-5,
         atol=1e-6,
     )
-    assert (
-        other.simulator_only.clients[other.simulator_only.answered].tolist()
-        == report.simulator_only.clients.tolist()
-        == [0, 2, 5]
-    )
+    seen = report.simulator_only
+    assert seen.clients[seen.answered].tolist() == [0, 2, 5]
+    assert other.simulator_only.clients.tolist() == [0, 2, 5]
 
 
 @pytest.mark.parametrize("name", ["sketched_sgd", "ef21", "gradient_tracking"])
 def test_absent_clients_keep_their_state(name):
-    algorithm = ALGORITHMS[name]
-    one_round = compiled(engine.make_round(algorithm, fetch, mesh_of(4, "clients")))
-    before, _ = simulate(algorithm, rounds=2, devices=4)
-    after, _ = one_round(before, KEY, cohort_of([1, 4]), optima(6))
+    """Those who are not asked, and those in a place without weight."""
+    before, _ = alone(name)[2]
+    cohort = cohort_of([1, 4, 0, 3, 2], [1, 1, 0, 0, 0])
+    after, _ = spread(name, cohort, start=before, rounds=1)
     old, new = (
         np.concatenate([leaf.reshape(6, -1) for leaf in jax.tree.leaves(s.clients)], 1)
         for s in (before, after)
@@ -163,11 +206,9 @@ def test_absent_clients_keep_their_state(name):
 
 
 def test_an_empty_cohort_changes_nothing_but_the_round():
-    algorithm = ALGORITHMS["gradient_tracking"]
-    one_round = compiled(engine.make_round(algorithm, fetch, mesh_of(2, "clients")))
-    before, _ = simulate(algorithm, rounds=2, devices=2)
-    nobody = engine.Cohort(jnp.arange(3), jnp.zeros(3), jnp.float32(3))
-    after, report = one_round(before, KEY, nobody, optima(6))
+    before, _ = alone("gradient_tracking")[2]
+    nobody = cohort_of([0, 1, 2, 3, 4], np.zeros(5), 3.0)
+    after, report = spread("gradient_tracking", nobody, start=before, rounds=1)
     chex.assert_trees_all_equal(after.clients, before.clients)
     chex.assert_trees_all_equal(after.server.params, before.server.params)
     assert int(report.simulator_only.answered.sum()) == 0
@@ -245,8 +286,8 @@ def test_memory_does_not_grow_with_the_cohort_for_stateless_algorithms():
     )
 
     def planned(clients):
-        one_round = engine.make_round(
-            algorithm, big_fetch, mesh_of(1, "clients"), chunk=2
+        one_round = jax.jit(
+            engine.make_round(algorithm, big_fetch, mesh_of(1, "clients"), chunk=2)
         )
         state = engine.initial_state(algorithm, params, clients)
         run = jax.jit(
@@ -257,8 +298,9 @@ def test_memory_does_not_grow_with_the_cohort_for_stateless_algorithms():
         lowered = run.lower(state, KEY, jnp.zeros(clients), 2)
         return lowered.compile().memory_analysis().temp_size_in_bytes
 
-    assert planned(512) <= 1.02 * planned(8) + 512 * 256
-    assert planned(512) < 4 * d * 20
+    few, many = planned(8), planned(512)
+    assert many <= 1.02 * few + 512 * 256
+    assert many < 4 * d * 20
 
 
 def test_gradient_tracking_reaches_the_optimum_of_unlike_clients():
@@ -280,7 +322,7 @@ def test_the_first_state_may_be_donated(name):
 
 
 def test_two_exchanges_and_their_bits_are_counted():
-    _, report = simulate(ALGORITHMS["heaprix"], rounds=1)
+    _, report = alone("heaprix")[1]
     assert int(report.simulator_only.bytes_up[0]) == 4 * (COUNT.size() + 4)
     # Indices of 4 bits each.
     assert int(report.simulator_only.bytes_told[0]) == 4 * 4 / 8

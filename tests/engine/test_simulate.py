@@ -1,5 +1,7 @@
 """`engine.simulate` is the engine's own rounds, and says what does not fit."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,7 @@ import optax
 import pytest
 
 from fl_sketch import algorithms, compressors, data, engine, sketch
-from fl_sketch.data import draws
-from fl_sketch.engine import host_data
+from fl_sketch.data import draws, forms
 from fl_sketch.privacy import accounting, bounding, mechanism
 from tests.simulation import KEY
 
@@ -17,7 +18,16 @@ INPUTS = np.asarray(jax.random.normal(jax.random.key(3), (COUNT, 4)))
 TARGETS = (INPUTS @ np.array([1.0, -2.0, 0.5, 0.0])).astype(np.float32)
 CLIENTS = data.clients((INPUTS, TARGETS), np.arange(COUNT) % POPULATION)
 PARAMS = {"w": np.zeros(4, np.float32)}
-WORK = {"key": KEY, "cohort": 4, "steps": 2, "batch": 5, "every": 3, "bar": False}
+# Of three rounds or more all runs of an algorithm are one program, compiled once.
+WORK = {
+    "key": KEY,
+    "cohort": 4,
+    "steps": 2,
+    "batch": 5,
+    "every": 3,
+    "bar": False,
+    "devices": jax.devices()[:1],
+}
 
 
 def loss(params, batch):
@@ -33,7 +43,8 @@ EF21 = algorithms.sketched_sgd(
 )
 NOISY = mechanism.central(bounding.clip(1.0), noise_multiplier=2.0, denominator=4)
 
-
+PRIVATE = SAFL._replace(mechanism=NOISY)
+POISSON = engine.poisson(POPULATION, 4)
 SCAFFOLD = algorithms.scaffold(loss, client_rate=0.05, server_rate=1.0, steps=5)
 EXACT = {"relation": "replace_one"}
 
@@ -45,19 +56,25 @@ def same(one, other):
     )
 
 
+@functools.cache
+def ran(algorithm, rounds, cohort=4, **change):
+    """Returns a run from the beginning, which all tests share that ask for it."""
+    work = WORK | {"cohort": cohort} | change
+    return engine.simulate(algorithm, PARAMS, CLIENTS, rounds=rounds, **work)
+
+
 def test_it_is_the_engines_own_rounds():
-    run = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=7, **WORK)
-    mesh = engine.mesh_over(jax.devices())
+    run = ran(SAFL, 7)
+    mesh = engine.mesh_over(WORK["devices"])
     fetch = draws.fetching("fresh", steps=2, batch=5)
     one_round = jax.jit(engine.make_round(SAFL, fetch, mesh))
     sampler = engine.fixed_size(POPULATION, 4)
     state = engine.initial_state(SAFL, jax.tree.map(jnp.asarray, PARAMS), POPULATION)
     resident = draws.resident(CLIENTS.examples, CLIENTS.partition)
+    step = jax.jit(functools.partial(engine.run_rounds, one_round, sampler, most=1))
     losses = []
     for _ in range(7):
-        state, report = engine.run_rounds(
-            one_round, sampler, state, KEY, resident, 1, most=1
-        )
+        state, report = step(state, KEY, resident, 1)
         losses.append(report.simulator_only.diagnostics["loss"].item())
     np.testing.assert_allclose(run.params["w"], state.server.params["w"], rtol=1e-6)
     assert [row["round"] for row in run.history] == [3, 6, 7]
@@ -69,8 +86,7 @@ def test_it_is_the_engines_own_rounds():
 
 @pytest.mark.parametrize("algorithm", [SAFL, EF21], ids=["safl", "client state"])
 def test_it_goes_on_to_the_bit_from_a_state_that_is_not_used_up(algorithm):
-    whole = engine.simulate(algorithm, PARAMS, CLIENTS, rounds=7, **WORK)
-    begun = engine.simulate(algorithm, PARAMS, CLIENTS, rounds=4, **WORK)
+    whole, begun = ran(algorithm, 7), ran(algorithm, 4)
     for _ in range(2):
         ended = engine.simulate(
             algorithm, PARAMS, CLIENTS, rounds=3, state=begun.state, **WORK
@@ -84,21 +100,16 @@ def test_data_on_the_host_give_the_same_run_to_the_bit(tmp_path):
     mapped = np.load(tmp_path / "inputs.npy", mmap_mode="r")
     clients = data.clients((mapped, TARGETS), CLIENTS.partition)
     runs = [
-        engine.simulate(SAFL, PARAMS, clients, rounds=5, data=form, **WORK)
+        engine.simulate(SAFL, PARAMS, clients, rounds=7, data=form, **WORK)
         for form in ("resident", "streamed")
     ]
     assert same(runs[0].state, runs[1].state) and runs[0].history == runs[1].history
 
 
 def test_devices_and_chunks_change_last_bits_only():
-    one, two = (
-        engine.simulate(
-            SAFL, PARAMS, CLIENTS, rounds=5, devices=jax.devices()[:n], chunk=n, **WORK
-        )
-        for n in (1, 2)
-    )
-    np.testing.assert_allclose(one.params["w"], two.params["w"], rtol=1e-5)
-    assert one.history[-1]["bytes_up"] == two.history[-1]["bytes_up"]
+    one, all_devices = ran(SAFL, 7), ran(SAFL, 7, devices=None, chunk=2)
+    np.testing.assert_allclose(one.params["w"], all_devices.params["w"], rtol=1e-5)
+    assert one.history[-1]["bytes_up"] == all_devices.history[-1]["bytes_up"]
 
 
 def test_what_is_looked_at_may_be_kept():
@@ -114,9 +125,7 @@ def test_what_is_looked_at_may_be_kept():
 
 
 def test_a_mechanism_makes_it_private_and_history_says_for_which_epsilon():
-    private = SAFL._replace(mechanism=NOISY)
-    work = WORK | {"cohort": engine.poisson(POPULATION, 4)}
-    run = engine.simulate(private, PARAMS, CLIENTS, rounds=4, **work)
+    run = ran(PRIVATE, 4, POISSON)
     row = run.history[-1]
     plan = accounting.Plan(4, 4, POPULATION, coordinates=2)
     assert row["epsilon"] == pytest.approx(
@@ -124,32 +133,24 @@ def test_a_mechanism_makes_it_private_and_history_says_for_which_epsilon():
     )
     assert row["randomness"] == "simulated" and "simulator_only_loss" in row
     assert not {"loss", "bytes_up"} & {*row}
-    work["key"] = engine.secret_roots(0)
-    other = engine.simulate(private, PARAMS, CLIENTS, rounds=4, **work)
+    secret = WORK | {"key": engine.secret_roots(0), "cohort": POISSON}
+    other = engine.simulate(PRIVATE, PARAMS, CLIENTS, rounds=4, **secret)
     assert other.history[-1]["randomness"] == "secret"
     assert other.history[-1]["epsilon"] == row["epsilon"]
     assert not same(other.params, run.params)
-    exact = engine.simulate(
-        private, PARAMS, CLIENTS, rounds=4, relation="replace_one", **WORK
-    )
-    assert exact.history[-1]["epsilon"] > 0
+    assert ran(PRIVATE, 4, **EXACT).history[-1]["epsilon"] > 0
 
 
 def test_rounds_that_were_played_otherwise_are_not_counted_as_these():
-    private = SAFL._replace(mechanism=NOISY)
-    work = WORK | {"cohort": engine.poisson(POPULATION, 4)}
     weak = SAFL._replace(mechanism=NOISY._replace(noise_multiplier=0.5))
-    for other, change in ((SAFL, {}), (weak, {}), (private, {"cohort": 4, **EXACT})):
-        begun = engine.simulate(other, PARAMS, CLIENTS, rounds=1, **work | change)
+    work = WORK | {"cohort": POISSON}
+    open_to_all, noisy = ran(SAFL, 4).state, ran(PRIVATE, 4, POISSON).state
+    known = ran(PRIVATE, 4, **EXACT).state
+    for other, played in ((PRIVATE, open_to_all), (PRIVATE, known), (weak, noisy)):
         with pytest.raises(ValueError, match="same mechanism, cohorts and relation"):
-            engine.simulate(
-                private, PARAMS, CLIENTS, rounds=1, state=begun.state, **work
-            )
-    begun = engine.simulate(private, PARAMS, CLIENTS, rounds=2, **work)
-    ended = engine.simulate(
-        private, PARAMS, CLIENTS, rounds=2, state=begun.state, **work
-    )
-    whole = engine.simulate(private, PARAMS, CLIENTS, rounds=4, **work)
+            engine.simulate(other, PARAMS, CLIENTS, rounds=1, state=played, **work)
+    ended = engine.simulate(PRIVATE, PARAMS, CLIENTS, rounds=3, state=noisy, **work)
+    whole = ran(PRIVATE, 7, POISSON)
     assert ended.history[-1]["epsilon"] == whole.history[-1]["epsilon"]
 
 
@@ -158,7 +159,7 @@ def test_distributed_noise_is_for_cohorts_whose_size_all_know():
         bounding.clip(1.0), noise_multiplier=2.0, denominator=4, smallest=4
     )
     private = SAFL._replace(mechanism=shares)
-    work = WORK | {"cohort": engine.poisson(POPULATION, 4)}
+    work = WORK | {"cohort": POISSON}
     for given in (WORK, work | EXACT):
         with pytest.raises(ValueError, match="with distributed noise, got"):
             engine.simulate(private, PARAMS, CLIENTS, rounds=1, **given)
@@ -170,14 +171,13 @@ def test_distributed_noise_is_for_cohorts_whose_size_all_know():
     "cohort",
     [
         engine.with_replacement(POPULATION, 4),
-        engine.weighted(engine.poisson(POPULATION, 4), lambda ids: ids + 1.0),
+        engine.weighted(POISSON, lambda ids: ids + 1.0),
     ],
     ids=["replacement", "weighted"],
 )
 def test_cohorts_that_no_accountant_knows_are_refused(cohort):
-    private = SAFL._replace(mechanism=NOISY)
     with pytest.raises(ValueError, match="no accountant here knows"):
-        engine.simulate(private, PARAMS, CLIENTS, rounds=2, **WORK | {"cohort": cohort})
+        engine.simulate(PRIVATE, PARAMS, CLIENTS, rounds=2, **WORK | {"cohort": cohort})
 
 
 def test_a_key_of_the_loss_is_its_own_in_every_round_step_and_client():
@@ -193,8 +193,8 @@ def test_a_key_of_the_loss_is_its_own_in_every_round_step_and_client():
         return loss(params, batch) + 0 * params["w"][0]
 
     plain = algorithms.fedavg(one, client_rate=0.05)
-    alone = {"devices": jax.devices()[:1]}  # on more, empty places work as well
-    engine.simulate(plain, PARAMS, CLIENTS, rounds=3, **WORK, **alone)
+    # On one device: on more, empty places work as well.
+    engine.simulate(plain, PARAMS, CLIENTS, rounds=3, **WORK)
     jax.effects_barrier()
     assert len({*drawn}) == len(drawn) == 3 * 4 * 2
     named = algorithms.fedavg(
@@ -204,13 +204,10 @@ def test_a_key_of_the_loss_is_its_own_in_every_round_step_and_client():
     with pytest.raises(ValueError, match="ZeroDivisionError"):
         engine.simulate(named, PARAMS, CLIENTS, rounds=1, **WORK)
     noisy = algorithms.fedavg(shaken, client_rate=0.05)
-    whole = engine.simulate(noisy, PARAMS, CLIENTS, rounds=5, **WORK)
-    begun = engine.simulate(noisy, PARAMS, CLIENTS, rounds=2, **WORK)
+    whole, begun = ran(noisy, 6), ran(noisy, 3)
     ended = engine.simulate(noisy, PARAMS, CLIENTS, rounds=3, state=begun.state, **WORK)
     assert same(ended.params, whole.params)
-    quiet = engine.simulate(
-        algorithms.fedavg(loss, client_rate=0.05), PARAMS, CLIENTS, rounds=5, **WORK
-    )
+    quiet = ran(algorithms.fedavg(loss, client_rate=0.05), 6)
     assert not same(quiet.params, whole.params)
 
 
@@ -287,14 +284,14 @@ OTHER = data.clients((INPUTS, TARGETS), np.arange(COUNT) % 3)
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(change, kind, words):
-    given = {"algorithm": SAFL, "params": PARAMS, "clients": CLIENTS, "rounds": 2}
+    given = {"algorithm": SAFL, "params": PARAMS, "clients": CLIENTS, "rounds": 3}
     with pytest.raises(kind, match=words) as raised:
         engine.simulate(**WORK | given | change)
     assert "\n" not in str(raised.value)
 
 
 def test_a_state_of_another_algorithm_or_population_is_refused():
-    begun = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=1, **WORK)
+    begun = ran(SAFL, 4)
     for algorithm, clients in ((EF21, CLIENTS), (SAFL, OTHER)):
         with pytest.raises(ValueError, match="Expected state to be that of a run"):
             engine.simulate(
@@ -308,7 +305,7 @@ def test_a_state_of_another_algorithm_or_population_is_refused():
 
 
 def test_a_run_goes_on_with_the_hashes_and_the_prices_that_it_had():
-    begun = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=1, **WORK)
+    begun = ran(SAFL, 4)
     longer = algorithms.safl(
         loss, sketch=sketch.count_sketch(3), client_rate=0.05, server=optax.adam(0.05)
     )
@@ -322,11 +319,11 @@ def test_a_run_goes_on_with_the_hashes_and_the_prices_that_it_had():
             **WORK | {"key": jax.random.key(99)},
         )
     work = WORK | {"download": "messages"}
-    begun = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=1, **work)
+    begun = ran(SAFL, 4, download="messages")
     assert begun.prices.followed
     with pytest.raises(ValueError, match="Expected messages of as many bytes"):
         engine.simulate(longer, PARAMS, CLIENTS, rounds=1, state=begun.state, **work)
-    work = WORK | {"cohort": None}
+    work = WORK | {"cohort": None, "every": 1}
     begun = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=1, **work)
     # Of one round the model is the cheapest way, of more it is to follow; and those
     # who have the model and no moments begin as newcomers.
@@ -337,13 +334,13 @@ def test_a_run_goes_on_with_the_hashes_and_the_prices_that_it_had():
 
 
 def test_data_too_large_for_the_devices_are_streamed_or_refused(monkeypatch):
-    monkeypatch.setattr(host_data, "HOST_LIMIT", 10)
-    streamed = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=2, **WORK)
+    monkeypatch.setattr(forms, "HOST_LIMIT", 10)
+    streamed = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=7, **WORK)
     with pytest.raises(
         ValueError, match="at most .* with subsets batches.*try data='resident'"
     ):
         engine.simulate(SAFL, PARAMS, CLIENTS, rounds=2, batches="subsets", **WORK)
-    whole = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=2, data="resident", **WORK)
+    whole = ran(SAFL, 7, data="resident")
     assert same(streamed.params, whole.params)
 
 
@@ -374,17 +371,16 @@ def test_examples_that_cannot_be_are_refused_in_one_line(examples, owners, words
 def test_weights_known_for_all_clients_scale_no_memory():
     """EF21's server keeps the weighted mean over all clients, here or not."""
 
+    algorithm = algorithms.ef21(
+        loss, compressor=compressors.top_k(2), server=optax.sgd(0.05)
+    )
+
     def after(sampler):
-        algorithm = algorithms.ef21(
-            loss, compressor=compressors.top_k(2), server=optax.sgd(0.05)
-        )
-        work = WORK | {"cohort": sampler}
-        return engine.simulate(algorithm, PARAMS, CLIENTS, rounds=8, **work).params
+        return ran(algorithm, 8, sampler).params
 
     half, all_nine = engine.fixed_size(POPULATION, 4), engine.everyone(POPULATION)
-    for sampler in (half, all_nine):
-        ten = engine.weighted(sampler, lambda ids: 10.0 + 0.0 * ids, average=10.0)
-        np.testing.assert_allclose(after(ten)["w"], after(sampler)["w"], rtol=1e-4)
+    ten = engine.weighted(half, lambda ids: 10.0 + 0.0 * ids, average=10.0)
+    np.testing.assert_allclose(after(ten)["w"], after(half)["w"], rtol=1e-4)
     ten = engine.weighted(all_nine, lambda ids: 10.0 + 0.0 * ids)
     np.testing.assert_allclose(after(ten)["w"], after(all_nine)["w"], rtol=1e-4)
     ten = engine.weighted(half, lambda ids: 10.0 + 0.0 * ids)

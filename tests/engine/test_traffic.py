@@ -1,7 +1,8 @@
-"""What is said to be sent is the length of real messages, both ways."""
+"""What all say to each other is known before a run, and they need nothing else."""
 
 import functools
 import itertools
+from unittest import mock
 
 import chex
 import jax
@@ -10,103 +11,27 @@ import numpy as np
 import optax
 import pytest
 
-from fl_sketch import algorithms, channels, compressors, engine, talks, trees, wire
+from fl_sketch import algorithms, engine, talks
 from fl_sketch.algorithms import catalog
 from fl_sketch.engine import exchange, traffic
 from fl_sketch.keys import round_keys, sketch_keys
-from fl_sketch.protocols import Channel, Coded, Delivery, Field, Memory, Round
-from fl_sketch.sketch import count_sketch, heavy_coordinates
+from fl_sketch.protocols import Channel, Coded, Delivery, Memory, Round
 from tests.meshes import mesh_of
 from tests.quadratics import (
     ALGORITHMS,
     CATALOGUE,
-    COUNT,
     PARAMS,
     STEPS,
-    TOP,
     fetch,
     loss,
     optima,
 )
 from tests.quadratics import D as SIZE
-from tests.simulation import KEY, simulate
+from tests.simulation import KEY, compiled
 
 CLIENTS = 6
 KEYS = round_keys(jax.random.key(3), 0, 0)
-UPDATE = jax.tree.map(lambda leaf: jax.random.normal(KEYS.own, leaf.shape), PARAMS)
-VECTOR = trees.ravel(UPDATE)
 BATCHES = jnp.zeros((STEPS, SIZE))
-
-
-def compressed(compressor):
-    arrays = compressor.compress(KEYS.own, VECTOR)
-    return [wire.encode(compressor.fields(SIZE), arrays)]
-
-
-def heavy(k):
-    message = COUNT.apply(KEYS.shared, VECTOR)
-    index = heavy_coordinates(COUNT, KEYS.shared, message, SIZE, k)
-    return [wire.encode_floats(message), wire.encode_floats(VECTOR[index])]
-
-
-QSGD = compressors.qsgd(4)
-SMALL = count_sketch(5)
-THEN = compressors.then(compressors.top_k(5), compressors.scaled_sign())
-CHANNELS = {
-    "exact": (channels.exact(), lambda: [wire.encode_floats(UPDATE)]),
-    "sketched": (
-        channels.sketched(SMALL),
-        lambda: [wire.encode_floats(SMALL.apply(KEYS.shared, UPDATE))],
-    ),
-    "raw sketch": (
-        channels.sketched(SMALL, read="message"),
-        lambda: [wire.encode_floats(SMALL.apply(KEYS.shared, UPDATE))],
-    ),
-    "qsgd": (channels.compressed(QSGD), lambda: compressed(QSGD)),
-    "indices": (channels.compressed(TOP), lambda: compressed(TOP)),
-    "two of them": (channels.compressed(THEN), lambda: compressed(THEN)),
-    "seed": (
-        channels.compressed(compressors.random_k(3)),
-        lambda: compressed(compressors.random_k(3)),
-    ),
-    "second exchange": (
-        channels.heaprix(COUNT, 3),
-        lambda: heavy(3),
-    ),
-    "second exchange alone": (
-        channels.heavy_values(COUNT, 3),
-        lambda: heavy(3),
-    ),
-    "estimated values": (
-        channels.heaprix(COUNT, 3, values="estimated"),
-        lambda: heavy(3)[:1],
-    ),
-    "fresh hashes": (
-        channels.heaprix(COUNT, 3, values="fresh"),
-        lambda: [*heavy(3), wire.encode_floats(COUNT.apply(KEYS.shared, VECTOR))],
-    ),
-    "memory": (
-        channels.error_feedback(channels.compressed(TOP)),
-        lambda: compressed(TOP),
-    ),
-    "difference": (channels.difference(channels.compressed(TOP)), None),
-}
-
-
-@pytest.mark.parametrize("name", CHANNELS)
-def test_what_a_channel_counts_is_the_length_of_its_encoded_messages(name):
-    channel, messages = CHANNELS[name]
-    turn = talks.alone(channel, UPDATE, KEYS, channel.init(PARAMS))
-    messages = messages or (lambda: compressed(TOP))
-    assert -(-turn.bits_up // 8) == sum(len(message) for message in messages())
-
-
-def test_what_comes_back_between_exchanges_is_where_the_heavy_values_are():
-    turn = talks.alone(channels.heaprix(COUNT, 3), UPDATE, KEYS)
-    message = COUNT.apply(KEYS.shared, VECTOR)
-    index = heavy_coordinates(COUNT, KEYS.shared, message, SIZE, 3)
-    told = wire.encode([Field(3, (SIZE - 1).bit_length(), "uint")], [index])
-    assert -(-turn.bits_told // 8) == len(told)
 
 
 @pytest.mark.parametrize(
@@ -150,90 +75,110 @@ def spoilt(tree, kept):
     )
 
 
-def part(algorithm, server, client, means, told):
-    """Returns what a client says and remembers that heard this."""
-    batches = jnp.broadcast_to(optima(CLIENTS)[0], (STEPS, SIZE))
-    work = algorithm.local.run(server, client.local, batches, KEYS)
-    memory = Memory(client.memory, server.memory)
-    arguments = (work.update, memory, KEYS, Round(server.round))
+@functools.cache
+def part(algorithm):
+    """Returns programs of a client.
 
-    def turn(known):
-        answers = iter(told)
-        return talks.play(
-            algorithm.uplink, arguments, known, told=lambda _: next(answers)
-        )
+    Of the first come the means of what it says, were it alone, and what it is told; of
+    the second what it says and remembers that heard means and was told so.
+    """
 
-    said = [talks.message(turn(means[:n]).sent) for n in range(len(means))]
-    end = turn(means)
-    return said, algorithm.local.finish(work.state, end.delivery), end.memory.client
+    def arguments(server, client):
+        batches = jnp.broadcast_to(optima(CLIENTS)[0], (STEPS, SIZE))
+        work = algorithm.local.run(server, client.local, batches, KEYS)
+        memory = Memory(client.memory, server.memory)
+        return work, (work.update, memory, KEYS, Round(server.round))
 
+    @compiled
+    def alone(server, client):
+        _, given = arguments(server, client)
+        means, told = talks.messages(algorithm.uplink, given), []
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_a_client_needs_nothing_that_it_is_not_sent(name):
-    """Its messages and its memory are the same whatever stands in all else."""
-    algorithm = CATALOGUE[name]
-    state = simulate(algorithm, rounds=3)[0]
-    client = jax.tree.map(lambda leaf: leaf[0], state.clients)
-    found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
-    batches = jnp.broadcast_to(optima(CLIENTS)[0], (STEPS, SIZE))
-    work = algorithm.local.run(state.server, client.local, batches, KEYS)
-    memory = Memory(client.memory, state.server.memory)
-    arguments, told = (work.update, memory, KEYS, Round(state.server.round)), []
-    means = talks.messages(algorithm.uplink, arguments)
-    talks.play(
-        algorithm.uplink,
-        arguments,
-        means,
-        told=lambda t: told.append(t.value) or told[-1],
-    )
-    # The parameters are fetched, and the number of the round is known.
-    fetched = found.read._replace(params=jax.tree.map(lambda _: True, PARAMS))
-    lost = spoilt(state.server, fetched._replace(round=True))
-    heard = (
-        means if found.heard else spoilt(means, jax.tree.map(lambda _: False, means))
-    )
-    ours = part(algorithm, state.server, client, means, told)
-    theirs = part(algorithm, lost, client, heard, told)
-    # What a later message is made of is in `told`, or among the means.
-    for one, other in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True):
-        np.testing.assert_array_equal(one, other)
+        def note(said):
+            told.append(said.value)
+            return said.value
+
+        talks.play(algorithm.uplink, given, means, told=note)
+        return means, told
+
+    @compiled
+    def said(server, client, means, told):
+        work, given = arguments(server, client)
+
+        def turn(known):
+            answers = iter(told)
+            return talks.play(
+                algorithm.uplink, given, known, told=lambda _: next(answers)
+            )
+
+        said = [talks.message(turn(means[:n]).sent) for n in range(len(means))]
+        end = turn(means)
+        return said, algorithm.local.finish(work.state, end.delivery), end.memory.client
+
+    return alone, said
 
 
-EVERYONE = engine.everyone(CLIENTS)
+@functools.cache
+def engine_round(algorithm):
+    """Returns a round that says `(number, exchange) -> leaves` of what was sent down.
 
-
-def heard_in(algorithm, rounds, monkeypatch, sampler=EVERYONE):
-    """Returns the servers before all rounds, and what was sent down in each."""
+    With it come this dictionary and the structures of what is sent in each exchange.
+    """
     sent, structures = {}, {}
 
     def noted(tree, number, exchange=0):
         def note(number, *leaves):
-            sent.setdefault(int(number), {})[exchange] = leaves
+            sent[int(number), exchange] = leaves
 
         structures[exchange] = jax.tree.structure(tree)
         jax.debug.callback(note, number, *jax.tree.leaves(tree))
         return tree
 
+    plain, calls = exchange._as_heard, itertools.count()
+    heard = plain
     if algorithm.downlink:
         algorithm = algorithm._replace(downlink=spied(algorithm.downlink, noted))
     else:
-        plain, calls = exchange._as_heard, itertools.count()
-        monkeypatch.setattr(
-            exchange,
-            "_as_heard",
-            lambda mean, number: noted(plain(mean, number), number, next(calls)),
-        )
-    servers = [engine.initial_state(algorithm, PARAMS, CLIENTS)]
+
+        def heard(mean, number):
+            return noted(plain(mean, number), number, next(calls))
+
     one_round = jax.jit(engine.make_round(algorithm, fetch, mesh_of(1, "clients")))
-    cohort = sampler(KEY)
+    state = jax.device_get(engine.initial_state(algorithm, PARAMS, CLIENTS))
+    with mock.patch.object(exchange, "_as_heard", heard):  # while it is traced
+        one_round(state, KEY, everyone(), optima(CLIENTS))
+    return one_round, state, sent, structures
+
+
+def everyone():
+    return engine.everyone(CLIENTS)(KEY)
+
+
+@functools.cache
+def heard_in(algorithm, rounds, present=None):
+    """Returns the states before all rounds, and what was sent down in each."""
+    one_round, begin, sent, structures = engine_round(algorithm)
+    cohort, states = everyone(), [begin]
+    if present:
+        weights = jnp.asarray(present, jnp.float32)
+        cohort = cohort._replace(weights=weights, denominator=jnp.sum(weights))
     for _ in range(rounds):
-        servers.append(one_round(servers[-1], KEY, cohort, optima(CLIENTS))[0])
+        state, _ = one_round(states[-1], KEY, cohort, optima(CLIENTS))
+        states.append(jax.device_get(state))
     jax.effects_barrier()
+    if algorithm.downlink:
+        states = [
+            state._replace(server=state.server._replace(down=state.server.down[1]))
+            for state in states
+        ]
     heard = [
-        tuple(jax.tree.unflatten(structures[k], sent[n][k]) for k in sorted(sent[n]))
+        tuple(
+            jax.tree.unflatten(structures[k], map(np.asarray, sent[n, k]))
+            for k in sorted(structures)
+        )
         for n in range(rounds)
     ]
-    return [state.server for state in servers], heard
+    return states, heard
 
 
 def spied(downlink, noted):
@@ -252,10 +197,34 @@ def spied(downlink, noted):
     )
 
 
+ROUNDS = 6
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_client_needs_nothing_that_it_is_not_sent(name):
+    """Its messages and its memory are the same whatever stands in all else."""
+    algorithm = CATALOGUE[name]
+    state = heard_in(algorithm, ROUNDS)[0][3]
+    client = jax.tree.map(lambda leaf: leaf[0], state.clients)
+    found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
+    alone, said = part(algorithm)
+    means, told = jax.device_get(alone(state.server, client))
+    # The parameters are fetched, and the number of the round is known.
+    fetched = found.read._replace(params=jax.tree.map(lambda _: True, PARAMS))
+    lost = spoilt(state.server, fetched._replace(round=True))
+    heard = (
+        means if found.heard else spoilt(means, jax.tree.map(lambda _: False, means))
+    )
+    ours = said(state.server, client, means, told)
+    theirs = said(lost, client, heard, told)
+    # What a later message is made of is in `told`, or among the means.
+    for one, other in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 SERVERS = {
-    f"safl_{name}": algorithms.safl(
+    f"server_{name}": algorithms.fedopt(
         loss,
-        sketch=count_sketch(6),
         client_rate=0.1,
         server=catalog.build_optimizer(name, 0.05, b1=0.9, b2=0.99, eps=1e-8),
     )
@@ -263,30 +232,29 @@ SERVERS = {
 }
 
 
+def follow(replay, states, heard, begin, end):
+    """Raises if who heard these rounds has not the server's model to the bit."""
+    sent = jax.tree.map(lambda *leaves: np.stack(leaves), *heard[begin:end])
+    keys = sketch_keys(KEY, end)[begin:]
+    newcomer = states[begin].server._replace(down=())
+    found = replay(newcomer, keys, sent if len(sent) > 1 else sent[0])
+    chex.assert_trees_all_equal(found.params, states[end].server.params)
+    chex.assert_trees_all_equal(found.opt, states[end].server.opt)
+
+
 @pytest.mark.parametrize("name", [*CATALOGUE, *SERVERS])
-def test_who_follows_has_the_servers_model_to_the_bit(name, monkeypatch):
+def test_who_follows_has_the_servers_model_to_the_bit(name):
     """From what was sent in each round, also by a newcomer in the middle of a run."""
-    algorithm, rounds = (CATALOGUE | SERVERS)[name], 6
-    servers, heard = heard_in(algorithm, rounds, monkeypatch)
+    algorithm = (CATALOGUE | SERVERS)[name]
     update = (PARAMS, PARAMS) if name == "marina" else None
     replay = jax.jit(functools.partial(algorithms.replay, algorithm, update=update))
-    for begin in (0, 2):
-        sent = jax.tree.map(lambda *leaves: jnp.stack(leaves), *heard[begin:])
-        keys = sketch_keys(KEY, rounds)[begin:]
-        newcomer = servers[begin]._replace(down=())
-        found = replay(newcomer, keys, sent if len(sent) > 1 else sent[0])
-        chex.assert_trees_all_equal(found.params, servers[-1].params)
-        chex.assert_trees_all_equal(found.opt, servers[-1].opt)
+    for begin in (0, 2):  # of as many rounds, which are one program
+        follow(replay, *heard_in(algorithm, ROUNDS), begin, begin + 4)
 
 
 @pytest.mark.parametrize("name", ["ef21", "cd_adam", "scaffold"])
-def test_who_follows_a_part_of_the_clients_knows_how_many_there_are(name, monkeypatch):
-    half = engine.fixed_size(CLIENTS, CLIENTS // 2)
-    servers, heard = heard_in(CATALOGUE[name], 4, monkeypatch, half)
-    known = Round(
-        denominator=half.size * 1.0, present=half.size * 1.0, population=CLIENTS * 1.0
-    )
+def test_who_follows_a_part_of_the_clients_knows_how_many_there_are(name):
+    known = Round(denominator=3.0, present=3.0, population=CLIENTS * 1.0)
     replay = jax.jit(functools.partial(algorithms.replay, CATALOGUE[name], known=known))
-    (sent,) = jax.tree.map(lambda *leaves: jnp.stack(leaves), *heard)
-    found = replay(servers[0]._replace(down=()), sketch_keys(KEY, 4), sent)
-    chex.assert_trees_all_equal(found.params, servers[-1].params)
+    part_of_them = heard_in(CATALOGUE[name], 4, present=(1, 0, 0, 1, 0, 1))
+    follow(replay, *part_of_them, 0, 4)

@@ -1,22 +1,26 @@
 """The audit of a config, as a user starts it."""
 
 import csv
-import subprocess
-import sys
 
-from tests.launching import ENVIRONMENT, ROOT, launch
+import pytest
 
+from tests import pages
+from tests.launching import launch, launch_python
+
+pytestmark = pytest.mark.slow
+
+COMMAND = pages.command_of("launch.audit", "docs/attacks.md")
 SMALL = (
-    "--config=configs/private_safl.py", "--config.rounds=3", "--trials=1",
-    "--canaries=40", "--config.privacy.target_epsilon=2",
+    "--config.rounds=3", "--trials=1", "--canaries=40",
+    "--config.privacy.target_epsilon=2",
 )  # fmt: skip
 COLUMNS = ["what", "claimed_epsilon", "delta", "found_epsilon", "confidence", "trials"]
 
 # Half the noise that is claimed.
 WRONG = """
-from fl_sketch.experiment import privately
-right = privately.guarded
-privately.guarded = lambda c, b, z, *rest: right(c, b, z / 4, *rest)
+from fl_sketch.config import protection
+right = protection.guarded
+protection.guarded = lambda c, b, z, *rest: right(c, b, z / 4, *rest)
 from launch import audit, command
 command.run(audit.main)
 """
@@ -28,7 +32,7 @@ def rows_in(folder):
 
 
 def test_a_config_is_audited(tmp_path):
-    done = launch("launch.audit", *SMALL, f"--workdir={tmp_path}")
+    done = launch_python(*pages.placed(COMMAND, tmp_path), *SMALL)
     assert done.returncode == 0, done.stderr
     head, game, run, last = done.stdout.splitlines()
     assert head.split()[:2] == ["claimed", "found"]
@@ -37,7 +41,7 @@ def test_a_config_is_audited(tmp_path):
     )
     assert run.startswith("run: 3 rounds, 40 of 440 clients are canaries, ")
     assert last == "nothing found is above its claim, which proves nothing"
-    rows = rows_in(tmp_path)
+    rows = rows_in(tmp_path / "audit")
     assert list(rows[0])[:6] == COLUMNS and len(rows) == 2
     for row in rows:
         assert float(row["found_epsilon"]) <= float(row["claimed_epsilon"])
@@ -45,10 +49,10 @@ def test_a_config_is_audited(tmp_path):
 
 
 def test_a_broken_claim_is_said_and_is_the_exit_code(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", WRONG, *SMALL, "--canaries=0", f"--workdir={tmp_path}"],
-        capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT,
-    )  # fmt: skip
+    config = "--config=configs/private_safl.py"
+    done = launch_python(
+        "-c", WRONG, config, *SMALL, "--canaries=0", f"--workdir={tmp_path}"
+    )
     assert done.returncode == 1, done.stderr
     last = done.stdout.splitlines()[-1]
     assert last.startswith(

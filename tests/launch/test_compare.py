@@ -1,14 +1,18 @@
 """The commands for comparisons, as a user starts them."""
 
-from fl_sketch.experiment import comparison
+import pytest
+
+from fl_sketch.sweep import comparison
 from tests.launching import launch
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_comparison_runs_and_ends_with_a_table(tmp_path):
     config = tmp_path / "compare_two.py"
     config.write_text(
         "from configs import default\n"
-        "from fl_sketch.experiment.comparison import Comparison, Method\n"
+        "from fl_sketch.sweep.comparison import Comparison, Method\n"
         "def get_comparison():\n"
         "    two = {'SAFL': Method({}), 'FedAdam': Method({'algorithm': 'fedopt'})}\n"
         "    return Comparison(default.get_config(), two, seeds=(0, 1))\n"

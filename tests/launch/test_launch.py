@@ -2,10 +2,16 @@
 
 import json
 import os
+import pathlib
+import re
 
 import pytest
 
+from launch import __main__ as index
+from tests import pages
 from tests.launching import launch
+
+pytestmark = pytest.mark.slow
 
 
 def test_benchmark_prints_a_table_and_its_json_lines(tmp_path):
@@ -35,7 +41,7 @@ def test_benchmark_prints_a_table_and_its_json_lines(tmp_path):
 def test_benchmark_of_the_engine_uses_all_cores(tmp_path):
     out = tmp_path / "rows.jsonl"
     done = launch(
-        "launch.benchmark", "--suite=engine", "--workloads=W2", "--forms=plain",
+        "launch.benchmark", "--suite=engine", "--workloads=W3", "--forms=plain",
         "--forms=engine", "--rounds=3", "--cohort=4", f"--out={out}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -62,3 +68,20 @@ def test_bad_flags_get_one_line_before_anything_runs(arguments, words):
     done = launch(*arguments)
     assert done.returncode == 2 and words in done.stderr
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+def test_the_index_has_every_command_once():
+    done = launch("launch")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    listed = [line.split()[2] for line in lines if "python -m" in line]
+    files = pathlib.Path(index.__file__).parent.glob("*.py")
+    mains = {f"launch.{f.stem}" for f in files if "command.run(" in f.read_text()}
+    assert sorted(listed) == sorted(mains)
+    assert all(len(line) <= 120 for line in lines)
+    rows = []
+    for line in lines[:-1]:  # the last one says how to ask for more
+        group = re.fullmatch("(To .*):", line)
+        _, _, name, says = ["", "", "", ""] if group else line.split(maxsplit=3)
+        rows.append(f"| **{group[1]}** | |" if group else f"| `{name}` | {says} |")
+    assert "\n".join(rows) in pages.PAGES["docs/config.md"]

@@ -7,15 +7,17 @@ import pytest
 
 from fl_sketch.algorithms import catalog
 from fl_sketch.compressors import top_k
-from tests.experiment.test_run import numbers, run, stop_at
 from tests.launching import launch
+from tests.run.test_run import numbers, ran, stop_at
+
+pytestmark = pytest.mark.slow
 
 METHOD = """
 import optax
 from configs import default
 from fl_sketch import channels, compressors, local
 from fl_sketch.algorithms import catalog
-from fl_sketch.experiment.comparison import Comparison, Method
+from fl_sketch.sweep.comparison import Comparison, Method
 from fl_sketch.protocols import Algorithm
 
 
@@ -50,23 +52,18 @@ def config(tmp_path_factory):
     return path
 
 
-def test_train_goes_on_and_counts_the_bytes_of_the_encoded_messages(config, tmp_path):
-    def train(folder, *more):
-        done = launch(
-            "launch.train",
-            f"--config={config}",
-            f"--workdir={tmp_path / folder}",
-            *more,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    train("whole")
-    summary = json.loads((tmp_path / "whole/summary.json").read_text())
+def test_train_has_it_and_counts_the_bytes_of_the_encoded_messages(config, tmp_path):
+    """And says what it does not read."""
+    done = launch(
+        "launch.train", f"--config={config}", f"--workdir={tmp_path / 'run'}",
+        "--config.sketch.rows=3",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
     each = -(-top_k(K).bits(D) // 8)
     assert summary["bytes_up_total"] == 6 * COHORT * each
     assert summary["client_state_bytes"] == 20 * D * 4
-    assert "not read" in train("noted", "--config.sketch.rows=3", "--config.rounds=2")
+    assert "not read" in done.stdout
 
 
 def test_a_private_one_that_is_stopped_goes_on_to_the_bit(tmp_path, monkeypatch):
@@ -76,11 +73,12 @@ def test_a_private_one_that_is_stopped_goes_on_to_the_bit(tmp_path, monkeypatch)
         "privacy__bound": "clip",
         "privacy__noise_multiplier": 1.0,
         "privacy__randomness": "seed",
+        "compute__devices": 1,
     }
-    summary, _ = run(tmp_path / "whole", **keys)
+    summary, _ = ran(tmp_path / "whole", **keys)
     assert summary["epsilon"] > 0 and summary["releases"] == 1
     stop_at(tmp_path / "stopped", 5, monkeypatch, **keys)
-    run(tmp_path / "stopped", **keys)
+    ran(tmp_path / "stopped", **keys)
     (rows, files), (ours, own) = (numbers(tmp_path / f) for f in ("whole", "stopped"))
     assert rows == ours and files[-1] == own[-1]
 

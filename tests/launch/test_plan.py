@@ -2,13 +2,15 @@
 
 import pytest
 
-from fl_sketch import experiment
-from fl_sketch.experiment import planning
-from fl_sketch.experiment.loop import Watch
-from tests.experiment.configs import config_with
+from fl_sketch.run import begin, build, train
+from fl_sketch.run.loop import Watch
+from fl_sketch.studies import plan
 from tests.launching import launch
+from tests.run.configs import config_with
 
-CONSTANTS = {name: default for name, (default, _) in planning.CONSTANTS.items()}
+pytestmark = pytest.mark.slow
+
+CONSTANTS = {name: default for name, (default, _) in plan.CONSTANTS.items()}
 CLIPPED = {
     "algorithm": "dp_fedavg", "cohort__sampling": "poisson", "privacy__threshold": 10.0,
 }  # fmt: skip
@@ -16,19 +18,19 @@ CLIPPED = {
 
 def lines(graph=None, constants=(), **changes):
     config = config_with(**changes)
-    built = experiment.build(config)
-    graph = graph and planning.graph_of(graph, config.data.clients, config.seed)
+    built = build(config)
+    graph = graph and plan.graph_of(graph, config.data.clients, config.seed)
     all_constants = CONSTANTS | dict(constants)
-    return planning.lines(config, built, all_constants, graph=graph)
+    return plan.lines(config, built, all_constants, graph=graph)
 
 
 def test_the_bytes_planned_are_the_bytes_sent():
     config, rows = config_with(rounds=3, eval_every=3, download="model"), []
-    built = experiment.build(config)
-    experiment.train(
+    built = build(config)
+    train(
         built,
         built.compile(),
-        experiment.begin(built, config.eval_every),
+        begin(built, config.eval_every),
         rounds=3,
         checkpoint_every=3,
         watch=Watch(row=rows.append),

@@ -3,8 +3,10 @@
 import pytest
 
 from fl_sketch import files
-from fl_sketch.experiment import plots
+from fl_sketch.sweep import plots
 from tests.launching import launch
+
+pytestmark = pytest.mark.slow
 
 
 def row(**changes):

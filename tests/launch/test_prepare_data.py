@@ -1,22 +1,18 @@
 """The launcher says what it made and where, or in one line why not."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from fl_sketch.data import raw
+from tests import launching
 from tests.data import fake_raw
 
-ENVIRONMENT = {k: v for k, v in os.environ.items() if k != raw.VARIABLE}
+pytestmark = pytest.mark.slow
 
 
 def launch(*arguments, **variables):
-    command = [sys.executable, "-m", "launch.prepare_data", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, env=ENVIRONMENT | variables
-    )
+    """Runs the command without the folder of raw data that the tests know."""
+    unset = {raw.VARIABLE: None}
+    return launching.launch("launch.prepare_data", *arguments, **unset | variables)
 
 
 @pytest.fixture(scope="module")

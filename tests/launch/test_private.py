@@ -4,23 +4,26 @@ import json
 import shutil
 import signal
 import stat
-import subprocess
-import sys
 import time
 
-from tests.launch.test_train import saved
-from tests.launching import ENVIRONMENT, launch
+import pytest
+
+from tests.launch.test_release import refused
+from tests.launch.test_train import saved, wait_for_rounds
+from tests.launching import Started, launch_anew, launch_python
+
+pytestmark = pytest.mark.slow
 
 SHORT = (
     "--config=configs/private_safl.py",
-    "--config.rounds=40",
-    "--config.eval_every=10",
-    "--config.checkpoint_every=5",
+    "--config.rounds=100",
+    "--config.eval_every=50",
+    "--config.checkpoint_every=1",
 )
 
 
-def train(workdir, *overrides):
-    done = launch("launch.train", *SHORT, f"--workdir={workdir}", *overrides)
+def train(workdir, *overrides, by=launch_python):
+    done = by("-m", "launch.train", *SHORT, f"--workdir={workdir}", *overrides)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -29,36 +32,28 @@ def summary(workdir):
     return json.loads((workdir / "summary.json").read_text())
 
 
-def test_two_runs_give_other_parameters_and_the_same_epsilon(tmp_path):
-    said = [train(tmp_path / name) for name in "ab"]
-    one, other = (summary(tmp_path / name) for name in "ab")
-    assert one["epsilon"] == other["epsilon"] <= 8.0
-    assert one["test_loss"] != other["test_loss"]
-    assert saved(tmp_path / "a")[2] != saved(tmp_path / "b")[2]
-    assert "simulated" not in said[0].lower()
-
-
 def test_a_simulation_gives_the_same_bytes_and_says_what_it_is(tmp_path):
-    seed = "--config.privacy.randomness=seed"
-    said = [train(tmp_path / name, seed) for name in "ab"]
+    """And is not released."""
+    few = "--config.rounds=4", "--config.privacy.randomness=seed"
+    said = train(tmp_path / "a", *few)
+    train(tmp_path / "b", *few, by=launch_anew)
     assert saved(tmp_path / "a") == saved(tmp_path / "b")
-    assert "SIMULATED" in said[0] and "(simulated)" in said[0]
+    assert "SIMULATED" in said and "(simulated)" in said
     assert summary(tmp_path / "a")["randomness"] == "simulated"
+    refusal = refused(tmp_path / "a", tmp_path / "out")
+    assert "got 'seed' in" in refusal
+    assert "all noise follows from the config" in refusal
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_killed_run_goes_on_to_the_bit_and_no_secret_is_left(tmp_path):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    long = ("--config.rounds=1000", "--config.eval_every=100")
-    start = [*SHORT, *long, f"--workdir={killed}"]
-    command = [sys.executable, "-m", "launch.train", *start]
-    process = subprocess.Popen(
-        command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    while not list((killed / "checkpoints").glob("*.npz")):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    words = ("-m", "launch.train", *SHORT, f"--workdir={killed}")
+    with Started(*words) as command:
+        wait_for_rounds(killed, command)
+        command.send(signal.SIGKILL)
+        command.wait()
+    assert not (killed / "summary.json").exists()
     secret = killed / "secret"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     raw = secret.read_bytes()
@@ -66,10 +61,25 @@ def test_a_killed_run_goes_on_to_the_bit_and_no_secret_is_left(tmp_path):
     whole.mkdir()
     for name in ("secret", "config.json", "odometer.json"):
         shutil.copy(killed / name, whole / name)
-    train(whole, *long)
-    assert "going on after round" in train(killed, *long)
+    train(whole, by=launch_anew)
+    said = train(killed)
+    assert "going on after round" in said and "simulated" not in said.lower()
+    assert summary(killed)["epsilon"] == summary(whole)["epsilon"] <= 8.0
     assert saved(killed) == saved(whole)
     for folder in (killed, whole):
         assert not (folder / "secret").exists()
         left = b"".join(p.read_bytes() for p in folder.rglob("*") if p.is_file())
         assert raw not in left and raw.hex().encode() not in left
+
+
+def test_another_start_has_another_secret(tmp_path):
+    """With which the same config gives other parameters: see run/test_secrets.py."""
+    kept = []
+    for name in "ab":
+        secret = tmp_path / name / "secret"
+        with Started("-m", "launch.train", *SHORT, f"--workdir={secret.parent}") as run:
+            while not secret.exists():
+                assert run.runs(), run.said()
+                time.sleep(0.005)
+            kept.append(secret.read_bytes())
+    assert len(kept[0]) == len(kept[1]) == 32 and kept[0] != kept[1]

@@ -1,20 +1,20 @@
 """Two processes do what one does, stop together, and survive each other's death."""
 
+import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 
 from tests.launch.test_train import arguments, saved, wait_for_rounds
-from tests.launching import ENVIRONMENT, launch
+from tests.launching import Started, launch
+
+pytestmark = pytest.mark.slow
 
 KEYS = (
-    "--config.rounds=400",
+    "--config.rounds=200",
     "--config.eval_every=100",
     "--config.checkpoint_every=5",
     "--config.model.name=logistic",
@@ -25,50 +25,41 @@ KEYS = (
 @pytest.fixture
 def start():
     """Starts both processes of a run in a folder; whoever is left is killed."""
-    started = []
+    with contextlib.ExitStack() as left:
 
-    def both(folder):
-        with socket.socket() as probe:
-            probe.bind(("localhost", 0))
-            port = probe.getsockname()[1]
-        pair = [
-            subprocess.Popen(
-                [
-                    *(sys.executable, "-m", *arguments(folder, *KEYS)),
-                    f"--coordinator=localhost:{port}",
-                    "--num_processes=2",
-                    f"--process_id={number}",
-                ],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=ENVIRONMENT,
-            )
-            for number in range(2)
-        ]
-        cores = sorted(os.sched_getaffinity(0))
-        for number, process in enumerate(pair):  # before it counts them: a device each
-            os.sched_setaffinity(process.pid, {cores[number % len(cores)]})
-        started.extend(pair)
-        return pair
+        def both(folder):
+            with socket.socket() as probe:
+                probe.bind(("localhost", 0))
+                port = probe.getsockname()[1]
+            cores = sorted(os.sched_getaffinity(0))
+            return [
+                left.enter_context(
+                    Started(
+                        "-m",
+                        *arguments(folder, *KEYS),
+                        f"--coordinator=localhost:{port}",
+                        "--num_processes=2",
+                        f"--process_id={number}",
+                        cores={cores[number % len(cores)]},  # a device each
+                    )
+                )
+                for number in range(2)
+            ]
 
-    yield both
-    for process in started:
-        process.kill()
-        process.communicate()
+        yield both
 
 
-def ends(process, seconds=120):
-    _, errors = process.communicate(timeout=seconds)
-    return process.returncode, errors
+def ends(command, seconds=120):
+    code = command.wait(seconds)
+    return code, *command.said()
 
 
 def test_two_processes_are_one_run(start, tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     notes = []
     for process in start(whole):
-        said, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+        code, said, errors = ends(process)
+        assert code == 0, errors
         notes.append([line for line in said.splitlines() if "note:" in line])
     # What is to be said of the config is said once.
     assert notes == [["note: safl as configured does not read sketch.heavy=3"], []]
@@ -76,19 +67,17 @@ def test_two_processes_are_one_run(start, tmp_path):
     # One dies; the other notices, and both say how to go on.
     first, second = start(broken)
     wait_for_rounds(broken, first)
-    second.kill()
-    begin = time.monotonic()
-    code, errors = ends(first, 30)
-    assert time.monotonic() - begin < 30
+    second.send(signal.SIGKILL)
+    code, _, errors = ends(first, 30)
     assert code not in (0, 2)
     assert "Start the same command again on all machines" in errors
-    assert "Start the same command again" in ends(second)[1]
+    assert "Start the same command again" in ends(second)[2]
 
     # One is asked to stop; both save and stop after the same round.
     first, second = start(broken)
     wait_for_rounds(broken, first)
-    second.send_signal(signal.SIGTERM)
-    (code, errors), (other, others) = ends(first), ends(second)
+    second.send(signal.SIGTERM)
+    (code, _, errors), (other, _, others) = ends(first), ends(second)
     assert code == other == 130
     assert "the same command goes on" in errors
     assert [e for e in errors.splitlines() if "stopped" in e] == [
@@ -96,7 +85,7 @@ def test_two_processes_are_one_run(start, tmp_path):
     ]
 
     for process in start(broken):
-        code, errors = ends(process)
+        code, _, errors = ends(process)
         assert code == 0, errors
     assert saved(broken) == saved(whole)
 
@@ -104,7 +93,7 @@ def test_two_processes_are_one_run(start, tmp_path):
     alone = tmp_path / "alone"
     done = launch(*arguments(alone, *KEYS))
     assert done.returncode == 0, done.stderr
-    name = "checkpoints/round_00000400.npz"
+    name = "checkpoints/round_00000200.npz"
     with np.load(whole / name) as one, np.load(alone / name) as other:
         assert set(one) == set(other)
         for key in one:

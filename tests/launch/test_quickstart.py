@@ -2,11 +2,15 @@
 
 import pytest
 
+from tests import pages
 from tests.launching import launch
+
+pytestmark = pytest.mark.slow
 
 
 def test_quickstart_compares_a_sketch_with_everything(tmp_path):
-    done = launch("launch.quickstart", f"--workdir={tmp_path}")
+    """And prints the table of the README; compiled as a newcomer's is."""
+    done = launch("launch.quickstart", f"--workdir={tmp_path}", XLA_FLAGS="")
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     *_, head, sketched, plain, verdict = done.stdout.splitlines()
@@ -17,6 +21,10 @@ def test_quickstart_compares_a_sketch_with_everything(tmp_path):
     assert verdict.startswith("SAFL, 1/20 sent 20.0 times fewer bytes up than FedAdam")
     assert (tmp_path / "safl_1_20" / "summary.json").exists()
     assert (tmp_path / "fedadam" / "curves.png").exists()
+
+    shown = pages.shown_with("FedAdam", "README.md")
+    assert shown[0] == head
+    pages.same_tables(shown[1:], [sketched, plain, verdict])
 
 
 @pytest.mark.parametrize(

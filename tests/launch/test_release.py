@@ -6,8 +6,13 @@ import shutil
 import numpy as np
 import pytest
 
-from fl_sketch.experiment import odometer, release, secrets
+from configs import private_safl
+from fl_sketch.publish import release
+from fl_sketch.run import build, odometer, secrets
+from fl_sketch.run.workdir import FORMAT
 from tests.launching import launch
+
+pytestmark = pytest.mark.slow
 
 FILES = ["MODEL.md", "params.safetensors", "privacy.json"]
 PRIVATE = (
@@ -18,15 +23,12 @@ PRIVATE = (
 )
 
 
-def train(folder, *overrides):
-    done = launch("launch.train", f"--workdir={folder}", *PRIVATE, *overrides)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("whole") / "run")
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    done = launch("launch.train", f"--workdir={folder}", *PRIVATE)
+    assert done.returncode == 0, done.stderr
+    return folder
 
 
 @pytest.fixture
@@ -75,31 +77,11 @@ def test_equal_runs_make_equal_files(whole, tmp_path):
         assert contents[0] == contents[1]
 
 
-def test_a_simulated_run_is_refused(tmp_path):
-    run = train(tmp_path / "run", "--config.privacy.randomness=seed")
-    said = refused(run, tmp_path / "out")
-    assert "got 'seed' in" in said and "all noise follows from the config" in said
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_run_without_noise_is_refused(tmp_path):
-    silent = ("--config.privacy.bound=none", "--config.privacy.target_epsilon=0")
-    said = refused(train(tmp_path / "run", *silent), tmp_path / "out")
-    assert "error: Expected a private run, got noise_multiplier=None" in said
-    bounded = train(tmp_path / "bounded", "--config.privacy.target_epsilon=0")
-    with pytest.raises(ValueError, match="a private run, got noise_multiplier=0.0"):
-        release.release(bounded, tmp_path / "out")
-
-
-def test_a_sweep_is_refused(tmp_path):
-    done = launch(
-        "launch.sweep", f"--workdir={tmp_path / 'run'}", *PRIVATE,
-        "--over=seed=0,1",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "the folder of one run, got a sweep's" in refused(
-        tmp_path / "run", tmp_path / "out"
-    )
+def test_a_run_that_is_bounded_and_has_no_noise_says_so():
+    """Which is refused below, as other runs without noise are in test_train.py."""
+    config = private_safl.get_config()
+    config.privacy.target_epsilon = 0.0
+    assert build(config).facts["noise_multiplier"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -181,10 +163,11 @@ SPOILED = [
     (holding("summary.json", '{"noise_multiplier": 1}'), "without randomness"),
     (without("config.json"), "to be the folder of a run"),
     (holding("config.json", "{"), "config.json to be a config"),
-    (holding("config.json", "{}"), "without privacy"),
+    (holding("config.json", json.dumps({"format": FORMAT})), "without privacy"),
     (of_the_config, "privacy.randomness=system"),
     (summing_up(randomness="simulated"), "for what is published"),
     (summing_up(noise_multiplier=9.0), "got noise_multiplier=9.0"),
+    (summing_up(noise_multiplier=0.0), "a private run, got noise_multiplier=0.0"),
     (summing_up(epsilon=float("inf")), "a finite epsilon"),
     (summing_up(epsilon=7.9), "Expected epsilon >= 8 in"),
     (summing_up(delta=1e-3), "got delta=0.001"),

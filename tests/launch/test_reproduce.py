@@ -8,6 +8,8 @@ from launch import reproductions
 from launch.reproductions import RESULTS, Reproduction
 from tests.launching import ROOT, launch
 
+pytestmark = pytest.mark.slow
+
 KNOWN = reproductions.all_of()
 
 

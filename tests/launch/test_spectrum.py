@@ -5,22 +5,24 @@ import csv
 import pytest
 
 from configs import default
-from fl_sketch import experiment
-from fl_sketch.experiment import spectra
-from tests.experiment.configs import config_with
+from fl_sketch.run import build, run
+from fl_sketch.studies import hessian
 from tests.launching import launch
+from tests.run.configs import config_with
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "run"
     config = config_with(rounds=12, eval_every=4, checkpoint_every=4, checkpoint_keep=0)
-    experiment.run(config, str(folder), say=lambda line: None)
+    run(config, str(folder), say=lambda line: None)
     return folder
 
 
 def test_every_checkpoint_that_was_kept_is_a_row(folder):
-    rows = spectra.of_run(
+    rows = hessian.of_run(
         str(folder),
         default.get_config(),
         None,
@@ -45,7 +47,7 @@ def test_every_checkpoint_that_was_kept_is_a_row(folder):
 
 def test_all_or_at_least_two_checkpoints_are_kept():
     with pytest.raises(ValueError, match="checkpoint_keep=1"):
-        experiment.build(config_with(checkpoint_keep=1))
+        build(config_with(checkpoint_keep=1))
 
 
 @pytest.mark.parametrize(

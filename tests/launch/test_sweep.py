@@ -3,7 +3,12 @@
 import csv
 import json
 
+import pytest
+
+from tests.launch.test_release import refused
 from tests.launching import launch
+
+pytestmark = pytest.mark.slow
 
 
 def sweep(workdir, *arguments):
@@ -49,7 +54,11 @@ def test_a_sweep_prints_its_plan_and_its_table_and_leaves_its_files(tmp_path):
     assert json.loads((folder / "config.json").read_text())["rounds"] == 4
     assert (folder / "heatmap.png").read_bytes()[1:4] == b"PNG"
     head, _, first, *_ = (folder / "sweep.md").read_text().splitlines()
-    assert head == "| server.rate | test accuracy |" and " +- " in first
+    assert head == "| server.rate | test accuracy, +- deviation over seeds |"
+    assert " +- " in first
+
+    said = refused(folder, tmp_path / "out")
+    assert "the folder of one run, got a sweep's" in said
 
 
 def test_what_is_wrong_is_said_before_anything_is_compiled(tmp_path):

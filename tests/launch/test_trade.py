@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
-from fl_sketch.experiment import trade
+from fl_sketch.studies import song_trade
 from tests.launching import launch
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def task():
-    return trade.problem(d=32, clients=3, condition=5.0, seed=0)
+    return song_trade.problem(d=32, clients=3, condition=5.0, seed=0)
 
 
 def test_the_constants_are_those_of_the_problem(task):
@@ -22,7 +24,7 @@ def test_the_constants_are_those_of_the_problem(task):
 
 def test_bits_do_not_grow_as_the_message_shrinks(task):
     options = {"operator": "srht", "accuracy": 0.05, "seeds": [0, 1]}
-    rows = list(trade.measure(task, [32, 4], **options))
+    rows = list(song_trade.measure(task, [32, 4], **options))
     assert rows[0].rounds < rows[1].rounds
     assert rows[1].bits < 1.2 * rows[0].bits
     for row in rows:

@@ -5,17 +5,18 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import jax
 import pytest
 
 from fl_sketch import engine
-from fl_sketch.experiment.workdir import TIMES
 from fl_sketch.keys import cohort_key
-from tests.launching import ENVIRONMENT, launch
+from fl_sketch.run.workdir import TIMES
+from tests.launch.test_release import refused
+from tests.launching import Started, launch, launch_anew
+
+pytestmark = pytest.mark.slow
 
 
 def arguments(workdir, *overrides, config="configs/default.py"):
@@ -94,6 +95,9 @@ def test_a_run_leaves_its_config_its_rows_and_its_summary(tmp_path):
     assert again.returncode == 2
     assert "(rounds=6), got rounds=9" in again.stderr
 
+    said = refused(folder, tmp_path / "out")
+    assert "error: Expected a private run, got noise_multiplier=None" in said
+
 
 def saved(folder):
     rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
@@ -103,7 +107,7 @@ def saved(folder):
 
 
 LONG = (
-    "--config.rounds=2000",
+    "--config.rounds=1000",
     "--config.eval_every=100",
     "--config.checkpoint_every=2",
     "--config.model.name=logistic",
@@ -111,57 +115,42 @@ LONG = (
 )
 
 
-def start(folder):
-    return subprocess.Popen(
-        [sys.executable, "-m", *arguments(folder, *LONG)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
-
-
-def wait_for_rounds(folder, process):
-    """Waits until a run writes checkpoints; returns how long that took."""
-    begin, names = time.monotonic(), None
-    before = sorted(path.name for path in folder.glob("checkpoints/*.npz"))
-    while names is None or names == before:
-        assert process.poll() is None, process.stderr.read()
-        names = sorted(path.name for path in folder.glob("checkpoints/*.npz"))
+def wait_for_rounds(folder, command):
+    """Waits until a run writes checkpoints."""
+    names = before = sorted(path.name for path in folder.glob("checkpoints/*.npz"))
+    while names == before:
+        assert command.runs(), command.said()
         time.sleep(0.005)
-    return time.monotonic() - begin
+        names = sorted(path.name for path in folder.glob("checkpoints/*.npz"))
 
 
-def test_runs_killed_at_random_moments_end_as_if_they_had_not_been(tmp_path):
+def test_runs_stopped_at_random_moments_end_as_if_they_had_not_been(tmp_path):
+    """Killed, or asked to stop; then they save and say how to go on."""
     rng = random.Random(0)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    with start(whole) as process:
-        assert process.wait() == 0, process.stderr.read()
-    for _ in range(10):
-        with start(broken) as process:
-            wait_for_rounds(broken, process)
-            time.sleep(rng.uniform(0, 0.25))
-            process.send_signal(signal.SIGKILL)
-            assert process.wait() == -signal.SIGKILL
-    with start(broken) as process:
-        printed, errors = process.communicate()
-        assert process.returncode == 0, errors
-    assert "going on after round" in printed
+    # Another process, whose sets and dictionaries of strings have another order.
+    done = launch_anew("-m", *arguments(whole, *LONG))
+    assert done.returncode == 0, done.stderr
+    for number in [signal.SIGKILL] * 6 + [signal.SIGINT, signal.SIGTERM]:
+        with Started("-m", *arguments(broken, *LONG)) as command:
+            wait_for_rounds(broken, command)
+            time.sleep(rng.uniform(0, 0.1))
+            command.send(number)
+            code, (_, errors) = command.wait(), command.said()
+        if number == signal.SIGKILL:
+            assert code == -signal.SIGKILL
+        else:
+            assert code == 130
+            stopped = errors.split()[3].rstrip(";")
+            assert errors == (
+                f"stopped after round {stopped}; the same command goes on\n"
+            )
+            newest = max(os.listdir(broken / "checkpoints"))
+            assert newest == f"round_{int(stopped):08d}.npz"
+    done = train(broken, *LONG)
+    assert done.returncode == 0, done.stderr
+    assert "going on after round" in done.stdout
     assert saved(broken) == saved(whole)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number):
-    folder = tmp_path / "run"
-    with start(folder) as process:
-        wait_for_rounds(folder, process)
-        process.send_signal(number)
-        _, errors = process.communicate()
-    assert process.returncode == 130
-    stopped = errors.split()[3].rstrip(";")
-    assert errors == (f"stopped after round {stopped}; the same command goes on\n")
-    newest = max(os.listdir(folder / "checkpoints"))
-    assert newest == f"round_{int(stopped):08d}.npz"
 
 
 @pytest.mark.parametrize(

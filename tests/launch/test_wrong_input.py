@@ -4,6 +4,8 @@ import pytest
 
 from tests.launching import launch
 
+pytestmark = pytest.mark.slow
+
 RUN = ("--config=configs/default.py", "--workdir=NEW")
 TRADE, ATTACK = ("launch.trade",), ("launch.attack", *RUN)
 WRONG = [

@@ -1,84 +1,126 @@
-"""The laws that every sketch operator obeys, whatever the shapes."""
+"""The laws that every sketch operator obeys, whatever the shapes.
+
+Compiling is what these laws cost, so each program answers all that can be asked of it:
+one for a shape, one of what jax makes of an operator, and one over devices. Plain calls
+are all of one length, for which an operator has one program a function.
+"""
 
 import functools
+from typing import NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import trees
+from tests.channels.rounds import quickly
 from tests.meshes import mesh_of
 from tests.operators import OPERATORS, build
-from tests.simulation import compiled
 
 every_operator = pytest.mark.parametrize("name", OPERATORS)
 KEYS = 20_000
-
-
-@functools.cache
-def noise(seed):
-    return np.asarray(jax.random.normal(jax.random.key(seed), (300,)))
+D, B = 100, 8  # of plain calls
+CLOSE = {"rtol": 1e-4, "atol": 1e-3}
 
 
 def vector(d, seed=1):
     # Uneven on purpose: a law that holds for this holds for more than noise.
-    return jnp.asarray(noise(seed)[:d] * (1 + np.arange(d, dtype=np.float32) % 7))
+    noise = np.random.default_rng(seed).normal(size=300)[:d]
+    return (noise * (1 + np.arange(d) % 7)).astype(np.float32)
 
 
-shapes = {
-    "d": st.integers(1, 40),
-    "b": st.integers(1, 12),
-    "seed": st.integers(0, 2**31 - 1),
-}
+def vectors(number, d):
+    return np.stack([vector(d, seed) for seed in range(number)])
+
+
+@functools.cache
+def key_of(seed):
+    return jax.random.key(seed)
+
+
+plain = functools.cache(lambda name: build(name, B, D))  # its programs are kept in it
+
+
+class Answers(NamedTuple):
+    """What an operator makes of one shape, by its first key but for the last field.
+
+    Attributes:
+      matrix: R, of what `apply` makes of unit vectors.
+      sketches: of x, y and 2 x - y.
+      message: a random one.
+      back: what `transpose` makes of it, by vmap for many keys and in a loop for few.
+      added: x less half of that, by `add_transpose`.
+      desketched: R^T R x by all other keys, in the same way.
+    """
+
+    matrix: np.ndarray
+    sketches: np.ndarray
+    message: np.ndarray
+    back: np.ndarray
+    added: np.ndarray
+    desketched: np.ndarray
+
+
+@functools.cache
+def answers(name, d, b, keys):
+    """Returns all that is asked of a shape, in float64 for the sake of tolerances."""
+    op, x, y = build(name, b, d), vector(d), vector(d, 2)
+    zeros = jax.eval_shape(op.zeros, jax.ShapeDtypeStruct((d,), np.float32))
+    message = np.random.default_rng(3).normal(size=zeros.shape).astype(np.float32)
+    assert op.size(d) == message.size
+
+    # Of 30 million normal numbers the making costs more than the compiling.
+    well = jax.jit if name == "gaussian" else quickly
+
+    @well
+    def everything(seed, rows, x, message):
+        keys_of = jax.random.split(jax.random.key(seed), 1 + keys)
+        rows = jax.vmap(lambda row: op.apply(keys_of[0], row).ravel())(rows)
+        added = op.add_transpose(keys_of[0], message, x, -0.5)
+
+        def there_and_back(given):
+            number, key = given
+            heard = jnp.where(number == 0, message, op.apply(key, x))
+            return op.transpose(key, heard, d)
+
+        several = (
+            jax.vmap if keys == KEYS else lambda one: lambda k: jax.lax.map(one, k)
+        )
+        return rows, added, several(there_and_back)((jnp.arange(1 + keys), keys_of))
+
+    rows = np.concatenate([np.eye(d), [x, y, 2 * x - y]]).astype(np.float32)
+    made = everything(np.uint32(5), rows, x, message)
+    rows, added, read = (np.asarray(a, np.float64) for a in made)
+    message = message.ravel().astype(np.float64)
+    return Answers(rows[:d].T, rows[d:], message, read[0], added, read[1:])
+
+
+# (d, b, keys): b divides d, it does not, it is more than d; and the least of both.
+MANY = [(96, 16, KEYS), (37, 5, KEYS), (9, 12, KEYS)]
+FEW = [(1, 1, 1)]
 
 
 @every_operator
-@given(**shapes)
-@settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
-def test_sketch_is_linear_and_the_adjoint_is_its_transpose(name, d, b, seed):
-    op, key = build(name, b, d), jax.random.key(seed)
-    x, y = vector(d), vector(d, 2)
-    s = jax.random.normal(jax.random.key(3), op.zeros(d).shape)
-
-    @compiled
-    def everything(key, x, y, s):
-        columns = jax.vmap(lambda e: op.apply(key, e).ravel())(jnp.eye(d))
-        back = op.transpose(key, s, d)
-        added = op.add_transpose(key, s, x, -0.5)
-        sketches = [op.apply(key, v) for v in (x, y, 2 * x - y)]
-        return columns.T, back, added, *sketches
-
-    # float64 from here on, so that the tolerances are those of the operators
-    results = everything(key, x, y, s)
-    r, back, added, rx, ry, rxy = (np.asarray(a, np.float64) for a in results)
-    x, y, s = (np.asarray(a, np.float64) for a in (x, y, s))
+@pytest.mark.parametrize(("d", "b", "keys"), MANY + FEW)
+def test_sketch_is_linear_and_the_adjoint_is_its_transpose(name, d, b, keys):
+    r, (rx, ry, rxy), s, back, added, _ = answers(name, d, b, keys)
+    x, y = (np.asarray(vector(d, seed), np.float64) for seed in (1, 2))
     size = np.linalg.norm(r, 2) * (np.linalg.norm(x) + np.linalg.norm(y))
     np.testing.assert_allclose(rxy, 2 * rx - ry, atol=1e-5 * size)
-    np.testing.assert_allclose(rx.ravel(), r @ x, atol=1e-5 * size)
+    np.testing.assert_allclose(rx, r @ x, atol=1e-5 * size)
     inner = size * np.linalg.norm(s)
-    assert rx.ravel() @ s.ravel() == pytest.approx(x @ back, abs=1e-5 * inner)
-    np.testing.assert_allclose(back, r.T @ s.ravel(), atol=1e-5 * inner)
+    assert rx @ s == pytest.approx(x @ back, abs=1e-5 * inner)
+    np.testing.assert_allclose(back, r.T @ s, atol=1e-5 * inner)
     np.testing.assert_allclose(added, x - back / 2, atol=1e-5 * (inner + size))
-    assert op.size(d) == op.zeros(d).size == rx.size
 
 
 @every_operator
-@pytest.mark.parametrize(("d", "b"), [(96, 16), (100, 16), (37, 5), (9, 12)])
-def test_estimate_is_unbiased_with_the_error_of_its_closed_form(name, d, b):
-    op, x = build(name, b, d), vector(d)
-
-    @jax.vmap
-    def desketched(key):
-        return op.transpose(key, op.apply(key, x), d)
-
-    keys = jax.random.split(jax.random.key(5), KEYS)
-    ys = np.asarray(compiled(desketched)(keys), np.float64)
-    x = np.asarray(x, np.float64)
+@pytest.mark.parametrize(("d", "b", "keys"), MANY)
+def test_estimate_is_unbiased_with_the_error_of_its_closed_form(name, d, b, keys):
+    ys, x = answers(name, d, b, keys).desketched, np.asarray(vector(d), np.float64)
     standard_error = ys.std(axis=0) / KEYS**0.5
     assert np.all(np.abs(ys.mean(axis=0) - x) <= 4 * standard_error + 1e-4)
 
@@ -90,116 +132,176 @@ def test_estimate_is_unbiased_with_the_error_of_its_closed_form(name, d, b):
 
 @every_operator
 def test_every_round_has_a_fresh_sketch_and_one_key_the_same(name):
-    op, x = build(name, 8, 30), vector(30)
-    first = op.apply(jax.random.key(0), x)
+    op, x = plain(name), vector(D)
+    first = op.apply(key_of(0), x)
     np.testing.assert_array_equal(first, op.apply(jax.random.key(0), x))
     if name != "identity":
-        assert not np.allclose(first, op.apply(jax.random.key(1), x))
+        assert not np.allclose(first, op.apply(key_of(1), x))
+
+
+class Made(NamedTuple):
+    """What jax makes of an operator, on some vectors of length D, in one program.
+
+    Attributes:
+      batched: their messages, by vmap.
+      mapped: the same, in a loop.
+      backs: what each way to read makes of these messages, by vmap.
+      loops: the same, in the loop.
+      tangents: of `apply` in the direction of the second vector, in the loop.
+      gradients: of half the energy of the message, R^T R x.
+      twice: the second derivatives, R^T R in that direction.
+    """
+
+    batched: np.ndarray
+    mapped: np.ndarray
+    backs: list
+    loops: list
+    tangents: np.ndarray
+    gradients: np.ndarray
+    twice: np.ndarray
+
+
+def readings(op):
+    """Returns its ways to read a message: one, where the estimate is the adjoint."""
+    return dict.fromkeys([op.transpose, op.estimate])
+
+
+@functools.cache
+def made(name):
+    """Returns what jax makes of an operator."""
+    op = plain(name)
+
+    @quickly
+    def everything(key, xs):
+        reads = [lambda s, read=read: read(key, s, D) for read in readings(op)]
+
+        def apply_and_gradient(x):
+            message, pull = jax.vjp(lambda x: op.apply(key, x), x)
+            return message, *pull(message)
+
+        def in_a_loop(x):
+            (message, gradient), (tangent, twice) = jax.jvp(
+                apply_and_gradient, (x,), (xs[1],)
+            )
+            back = [read(message) for read in reads]
+            return message, back, tangent, gradient, twice
+
+        batched = jax.vmap(lambda x: op.apply(key, x))(xs)
+        backs = [jax.vmap(read)(batched) for read in reads]
+        mapped, loops, *derivatives = jax.lax.map(in_a_loop, xs)
+        return Made(batched, mapped, backs, loops, *derivatives)
+
+    return everything(key_of(4), vectors(3, D))
 
 
 @every_operator
-@pytest.mark.parametrize("d", [1, 100])
-def test_jit_vmap_and_map_agree_with_the_plain_call(name, d):
-    op, key = build(name, 8, d), jax.random.key(4)
-    xs = jnp.stack([vector(d, seed) for seed in range(3)])
-    plain = [op.apply(key, x) for x in xs]
+def test_jit_vmap_and_map_agree_with_the_plain_call(name):
+    op, found, key = plain(name), made(name), key_of(4)
     close = {"rtol": 1e-5, "atol": 1e-5}
+    messages = [op.apply(key, x) for x in vectors(3, D)]
+    np.testing.assert_allclose(found.batched, np.stack(messages), **close)
+    np.testing.assert_allclose(found.mapped, np.stack(messages), **close)
+    for read, *ways in zip(readings(op), found.backs, found.loops, strict=True):
+        back = np.stack([read(key, s, D) for s in messages])
+        for way in ways:
+            np.testing.assert_allclose(way, back, rtol=1e-4, atol=1e-4)
 
-    np.testing.assert_allclose(compiled(op.apply)(key, xs[0]), plain[0], **close)
-    batched = compiled(jax.vmap(op.apply, in_axes=(None, 0)))(key, xs)
-    np.testing.assert_allclose(batched, jnp.stack(plain), **close)
-    mapped = compiled(lambda xs: jax.lax.map(lambda x: op.apply(key, x), xs))(xs)
-    np.testing.assert_allclose(mapped, jnp.stack(plain), **close)
 
-    for read in (op.transpose, op.estimate):
-        back = [read(key, s, d) for s in plain]
-        backs = compiled(jax.vmap(lambda s, read=read: read(key, s, d)))(batched)
-        np.testing.assert_allclose(backs, jnp.stack(back), rtol=1e-4, atol=1e-4)
+def test_the_median_of_estimates_of_one_number_is_that_number():
+    op, xs, key = build("count_sketch_x5", B, 1), vectors(3, 1), key_of(4)
+    read = quickly(jax.vmap(lambda x: op.estimate(key, op.apply(key, x), 1)))
+    np.testing.assert_allclose(read(xs), xs, rtol=1e-5)
+
+
+@every_operator
+def test_derivatives_are_those_of_a_linear_map(name):
+    """Forwards R, backwards R^T, and once more: an attack differentiates twice."""
+    op, key, found, (x, dx, _) = plain(name), key_of(4), made(name), vectors(3, D)
+    sketched = op.apply(key, dx)
+    back = op.transpose(key, op.apply(key, x), D)
+    np.testing.assert_allclose(found.tangents[0], sketched, **CLOSE)
+    np.testing.assert_allclose(found.gradients[0], back, **CLOSE)
+    again = op.transpose(key, sketched, D)
+    np.testing.assert_allclose(found.twice[0], again, rtol=1e-3, atol=5e-3)
+
+
+@functools.cache
+def over_devices(name):
+    """Returns what eight devices make of a vector each, by a key of all and their own.
+
+    That is: the sum of the sketches, its estimate, and of every device what it adds to
+    its vector, and what it reads of a sketch by its own key.
+    """
+    op = plain(name)
+
+    @functools.partial(
+        jax.shard_map,
+        mesh=mesh_of(8, "devices"),
+        in_specs=(P("devices"), P(), P("devices"), P()),
+        out_specs=(P(), P(), P("devices"), P("devices")),
+    )
+    def on_one_device(xs, key, keys, x):
+        message = op.apply(key, xs[0])
+        total = jax.lax.psum(message, "devices")
+        varied = op.add_transpose(key, message, xs[0], 1.0)
+        own = op.transpose(keys[0], op.apply(keys[0], x), D)
+        return total, op.estimate(key, total, D), varied[None], own[None]
+
+    keys = jax.random.split(key_of(0), 8)
+    return quickly(on_one_device)(vectors(8, D), key_of(6), keys, vector(D)), keys
 
 
 @every_operator
 def test_sum_of_sketches_over_devices_is_the_sketch_of_the_sum(name):
-    d, key = 50, jax.random.key(6)
-    op = build(name, 8, d)
-    xs = jnp.stack([vector(d, seed) for seed in range(8)])
-    mesh = mesh_of(8, "devices")
-
-    def on_one_device(xs, key):
-        total = jax.lax.psum(op.apply(key, xs[0]), "devices")
-        varied = op.add_transpose(key, op.apply(key, xs[0]), xs[0], 1.0)
-        return total, op.estimate(key, total, d), varied[None]
-
-    step = jax.shard_map(
-        on_one_device,
-        mesh=mesh,
-        in_specs=(P("devices"), P()),
-        out_specs=(P(), P(), P("devices")),
-    )
-    total, estimate, varied = compiled(step)(xs, key)
+    op, key, xs = plain(name), key_of(6), vectors(8, D)
+    (total, estimate, varied, _), _ = over_devices(name)
     summed = op.apply(key, xs.sum(0))
-    np.testing.assert_allclose(total, summed, rtol=1e-4, atol=1e-3)
-    np.testing.assert_allclose(
-        estimate, op.estimate(key, summed, d), rtol=1e-4, atol=1e-3
-    )
-    one = xs[3] + op.transpose(key, op.apply(key, xs[3]), d)
-    np.testing.assert_allclose(varied[3], one, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(total, summed, **CLOSE)
+    np.testing.assert_allclose(estimate, op.estimate(key, summed, D), **CLOSE)
+    one = xs[3] + op.transpose(key, op.apply(key, xs[3]), D)
+    np.testing.assert_allclose(varied[3], one, **CLOSE)
 
 
 @every_operator
 def test_keys_may_differ_from_device_to_device(name):
-    d = 20
-    op = build(name, 4, d)
-    mesh = mesh_of(8, "devices")
-    keys = jax.random.split(jax.random.key(0), 8)
-
-    def on_one_device(keys, x):
-        s = op.apply(keys[0], x)
-        return op.transpose(keys[0], s, d)[None]
-
-    step = jax.shard_map(
-        on_one_device, mesh=mesh, in_specs=(P("devices"), P()), out_specs=P("devices")
-    )
-    own = compiled(step)(keys, vector(d))
-    alone = op.transpose(keys[5], op.apply(keys[5], vector(d)), d)
+    op, x, ((*_, own), keys) = plain(name), vector(D), over_devices(name)
+    alone = op.transpose(keys[5], op.apply(keys[5], x), D)
     np.testing.assert_allclose(own[5], alone, rtol=1e-5, atol=1e-5)
 
 
 @every_operator
 def test_float16_types_are_summed_in_float32(name):
-    op, key = build(name, 8, 300), jax.random.key(2)
-    x = vector(300).astype(jnp.bfloat16)
-    s = op.apply(key, x)
+    op, key, x = plain(name), key_of(2), vector(D).astype(jnp.bfloat16)
+    s = quickly(op.apply)(key, x)
     assert s.dtype == jnp.float32
     np.testing.assert_allclose(
-        s, op.apply(key, x.astype(jnp.float32)), rtol=1e-5, atol=1e-5
+        s, op.apply(key, x.astype(np.float32)), rtol=1e-5, atol=1e-5
     )
-    assert op.transpose(key, s, x).dtype == jnp.bfloat16
-    assert op.add_transpose(key, s, x, 0.1).dtype == jnp.bfloat16
+    assert jax.eval_shape(op.transpose, key, s, x).dtype == jnp.bfloat16
+    assert jax.eval_shape(op.add_transpose, key, s, x, 0.1).dtype == jnp.bfloat16
 
 
 @every_operator
 def test_nan_is_not_hidden(name):
-    op, key = build(name, 8, 64), jax.random.key(0)
-    everything = jnp.full(64, jnp.nan)
-    assert jnp.isnan(op.apply(key, everything)).all()
+    op, key = plain(name), key_of(0)
+    assert np.isnan(op.apply(key, np.full(D, np.nan, np.float32))).all()
     if name == "uniform_sampling":  # sends a coordinate or does not
         return
-    s = op.apply(key, vector(64).at[17].set(jnp.nan))
-    assert jnp.isnan(s).any()
-    assert jnp.isnan(op.estimate(key, s, 64)[17])
+    s = op.apply(key, np.where(np.arange(D) == 17, np.float32(np.nan), vector(D)))
+    assert np.isnan(s).any()
+    assert np.isnan(op.estimate(key, s, D)[17])
 
 
 @every_operator
 def test_a_tree_is_sketched_as_the_vector_of_its_leaves(name):
-    tree = {"w": vector(12).reshape(3, 4), "b": (vector(5), vector(1).reshape(()))}
-    d, key = 18, jax.random.key(1)
-    op = build(name, 6, d)
-    flat, unravel = jax.flatten_util.ravel_pytree(tree)
+    tree = {"w": vector(90).reshape(9, 10), "b": (vector(9), vector(1).reshape(()))}
+    op, key, flat = plain(name), key_of(1), np.asarray(trees.ravel(tree))
     s = op.apply(key, tree)
     np.testing.assert_array_equal(s, op.apply(key, flat))
     assert op.size(tree) == s.size
     back = op.transpose(key, s, tree)
-    chex.assert_trees_all_equal(back, unravel(op.transpose(key, s, d)))
+    chex.assert_trees_all_equal_shapes(back, tree)
+    np.testing.assert_array_equal(trees.ravel(back), op.transpose(key, s, D))
     shapes = jax.eval_shape(lambda: tree)
     chex.assert_trees_all_equal(back, op.transpose(key, s, shapes))
 
@@ -212,28 +314,3 @@ def test_resize_keeps_the_operator_and_changes_the_budget(name):
         return
     assert 4 <= smaller.size(40) <= 8
     assert OPERATORS[name].make(16).resize(1).size(40) <= 5
-
-
-@every_operator
-def test_derivatives_are_those_of_a_linear_map(name):
-    """Forwards R, backwards R^T, and once more: an attack differentiates twice."""
-    op, key = build(name, 8, 40), jax.random.key(3)
-    x, dx = vector(40), vector(40, 2)
-
-    def apply(x):
-        return trees.ravel(op.apply(key, x))
-
-    message, tangent = jax.jvp(apply, (x,), (dx,))
-    np.testing.assert_allclose(tangent, apply(dx), rtol=1e-4, atol=1e-3)
-    s = jax.random.normal(jax.random.key(5), message.shape)
-    (back,) = jax.vjp(apply, x)[1](s)
-    shaped = trees.unraveler(op.apply(key, x))(s)
-    expected = op.transpose(key, shaped, x)
-    np.testing.assert_allclose(back, expected, rtol=1e-4, atol=1e-3)
-
-    def energy(x):
-        return jnp.sum(apply(x) ** 2)
-
-    twice = jax.jvp(jax.grad(energy), (x,), (dx,))[1]
-    again = op.transpose(key, op.apply(key, 2 * dx), x)
-    np.testing.assert_allclose(twice, again, rtol=1e-3, atol=1e-2)

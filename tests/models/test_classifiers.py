@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fl_sketch import models
+from tests.channels.rounds import quickly
 
 # name: (options, shape of an input, parameters for ten classes)
 MODELS = {
@@ -28,8 +29,15 @@ def made(name):
     """Returns (model, a batch of inputs, initial parameters)."""
     options, shape, _ = MODELS[name]
     model = models.build(name, 10, **options)
-    inputs = jax.random.normal(jax.random.key(1), (2, *shape))
-    return model, inputs, models.classification(model).init(KEY, inputs)
+    inputs = np.random.default_rng(1).normal(size=(2, *shape)).astype(np.float32)
+    return model, inputs, start(name)(KEY, inputs)
+
+
+@functools.cache
+def start(name):
+    """Returns the function that makes the parameters, compiled."""
+    options, *_ = MODELS[name]
+    return quickly(models.classification(models.build(name, 10, **options)).init)
 
 
 def shapes_of(model, shape):
@@ -58,12 +66,12 @@ def test_logits_are_finite_and_so_are_gradients(name):
     model, inputs, params = made(name)
     loss = models.classification(model)
 
-    @jax.jit
-    def both(params):
+    @quickly
+    def both(params, inputs):
         logits = model.apply({"params": params}, inputs)
         return logits, jax.grad(loss.value)(params, inputs, jnp.array([3, 9]))
 
-    logits, gradient = both(params)
+    logits, gradient = both(params, inputs)
     assert logits.shape == (2, 10) and logits.dtype == jnp.float32
     for leaf in jax.tree.leaves((params, logits, gradient)):
         assert np.isfinite(leaf).all()
@@ -72,9 +80,8 @@ def test_logits_are_finite_and_so_are_gradients(name):
 
 @every_model
 def test_one_seed_gives_one_start(name):
-    model, inputs, params = made(name)
-    init = models.classification(model).init
-    again, other = init(KEY, inputs), init(jax.random.key(7), inputs)
+    _, inputs, params = made(name)
+    again, other = (start(name)(key, inputs) for key in (KEY, jax.random.key(7)))
     jax.tree.map(np.testing.assert_array_equal, params, again)
     if name != "logistic":  # which starts from zero
         assert any(
@@ -87,20 +94,22 @@ def test_one_seed_gives_one_start(name):
 
 def test_the_convolutional_models_equal_flax_on_the_same_parameters():
     model, inputs, params = made("lenet")
-    layer = {name: {"params": params[name]} for name in params}
 
     def pool(x):
         return nn.max_pool(x, (2, 2), (2, 2))
 
-    x = pool(nn.relu(nn.Conv(6, (5, 5)).apply(layer["conv1"], inputs)))
-    x = nn.Conv(16, (5, 5), padding="VALID").apply(layer["conv2"], x)
-    x = pool(nn.relu(x)).reshape(2, -1)
-    x = nn.relu(nn.Dense(120).apply(layer["dense1"], x))
-    x = nn.relu(nn.Dense(84).apply(layer["dense2"], x))
-    expected = nn.Dense(10).apply(layer["dense3"], x)
-    np.testing.assert_allclose(
-        model.apply({"params": params}, inputs), expected, atol=1e-5
-    )
+    @quickly
+    def both(params, inputs):
+        layer = {name: {"params": params[name]} for name in params}
+        x = pool(nn.relu(nn.Conv(6, (5, 5)).apply(layer["conv1"], inputs)))
+        x = nn.Conv(16, (5, 5), padding="VALID").apply(layer["conv2"], x)
+        x = pool(nn.relu(x)).reshape(2, -1)
+        x = nn.relu(nn.Dense(120).apply(layer["dense1"], x))
+        x = nn.relu(nn.Dense(84).apply(layer["dense2"], x))
+        expected = nn.Dense(10).apply(layer["dense3"], x)
+        return model.apply({"params": params}, inputs), expected
+
+    np.testing.assert_allclose(*both(params, inputs), atol=1e-5)
 
 
 def test_the_layers_of_the_cnn_have_their_usual_shapes():

@@ -9,6 +9,7 @@ import pytest
 from sklearn import datasets
 
 from fl_sketch import models
+from tests.channels.rounds import quickly
 
 KEY = jax.random.key(0)
 
@@ -54,7 +55,7 @@ def test_the_gradient_of_the_decay_is_the_decay_times_the_parameters():
         models.classification(Logits(), weight_decay=decay) for decay in (0.0, 0.1)
     )
     g0, g1 = (
-        jax.grad(loss.value)(params, LOGITS, LABELS)["bias"]
+        quickly(jax.grad(loss.value))(params, LOGITS, LABELS)["bias"]
         for loss in (plain, decayed)
     )
     np.testing.assert_allclose(g1 - g0, [0.2, -0.1], atol=1e-6)
@@ -63,9 +64,8 @@ def test_the_gradient_of_the_decay_is_the_decay_times_the_parameters():
 def test_a_batch_of_padding_alone_moves_nothing():
     loss = models.classification(Logits(), label_smoothing=0.1, weight_decay=0.1)
     params = {"bias": jnp.ones(2)}
-    value, gradient = jax.value_and_grad(loss.value)(
-        params, LOGITS, LABELS, jnp.zeros(3)
-    )
+    value_and_gradient = quickly(jax.value_and_grad(loss.value))
+    value, gradient = value_and_gradient(params, LOGITS, LABELS, jnp.zeros(3))
     assert value == 0
     np.testing.assert_array_equal(gradient["bias"], 0)
 
@@ -81,13 +81,14 @@ def test_metrics_of_padded_batches_add_up():
     loss = models.classification(models.mlp(3, hidden=(5,)))
     inputs = jax.random.normal(KEY, (10, 4))
     labels = jnp.arange(10) % 3
-    params = loss.init(KEY, inputs)
-    whole = loss.metrics(params, inputs, labels)
+    params = quickly(loss.init)(KEY, inputs)
+    metrics = quickly(loss.metrics)
+    whole = metrics(params, inputs, labels)
     padded = jnp.pad(inputs, ((0, 2), (0, 0))).reshape(3, 4, 4)
     padded_labels = jnp.pad(labels, (0, 2)).reshape(3, 4)
     weights = (jnp.arange(12) < 10).reshape(3, 4)
     parts = [
-        loss.metrics(params, *batch)
+        metrics(params, *batch)
         for batch in zip(padded, padded_labels, weights, strict=True)
     ]
     for name, value in whole.items():
@@ -128,7 +129,7 @@ def test_an_mlp_learns_digits_in_a_few_steps():
     labels = jnp.asarray(digits.target)
     loss = models.classification(models.build("mlp", 10, hidden=(32,)))
     optimizer = optax.adam(0.02)
-    params = loss.init(KEY, inputs[:1])
+    params = quickly(loss.init)(KEY, inputs[:1])
 
     def step(carry, _):
         params, state = carry
@@ -141,13 +142,14 @@ def test_an_mlp_learns_digits_in_a_few_steps():
         carry = (params, optimizer.init(params))
         return jax.lax.scan(step, carry, None, length=40)[0][0]
 
-    sums = loss.metrics(train(params), inputs, labels)
+    sums = quickly(loss.metrics)(train(params), inputs, labels)
     assert sums["correct"] / sums["count"] > 0.9
 
 
 def test_shapes_alone_are_enough_to_start():
     loss = models.classification(models.lenet(10))
-    params = loss.init(KEY, jax.ShapeDtypeStruct((1, 28, 28, 1), jnp.float32))
+    images = jax.ShapeDtypeStruct((1, 28, 28, 1), jnp.float32)
+    params = quickly(lambda key: loss.init(key, images))(KEY)
     assert params["conv1"]["kernel"].shape == (5, 5, 1, 6)
 
 

@@ -1,5 +1,6 @@
 """Transformers: exact sizes, and what each place may and may not see."""
 
+import functools
 import math
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 from fl_sketch import models
 from fl_sketch.data import text
 from fl_sketch.models import transformers
+from tests.channels.rounds import quickly
 
 KEY = jax.random.key(0)
 IMAGES, TOKENS = jnp.zeros((1, 32, 32, 3)), jnp.zeros((1, 48), jnp.int32)
@@ -46,10 +48,11 @@ def test_sizes_are_exact(name, size, options, inputs, expected):
 
 
 def made(model, inputs):
-    params = model.init(KEY, inputs)["params"]
+    params = quickly(model.init)(KEY, inputs)["params"]
     # Positions and embeddings of size one, so that everything can be seen.
-    params = jax.tree.map(lambda leaf: leaf * 3, params)
-    return lambda x: model.apply({"params": params}, x)
+    params = jax.tree.map(lambda leaf: np.asarray(leaf) * 3, params)
+    apply = quickly(lambda params, x: model.apply({"params": params}, x))
+    return functools.partial(apply, params)
 
 
 def test_words_after_the_end_do_not_matter_and_others_do():
@@ -61,11 +64,13 @@ def test_words_after_the_end_do_not_matter_and_others_do():
     assert np.isfinite(logits).all()
     for place, word in [(1, 6), (3, 4), (0, 3)]:
         assert np.abs(apply(tokens.at[0, place].set(word)) - logits).max() > 1e-4
-    hidden = jax.jacobian(
-        lambda table: model.apply(
-            {"params": {**model.init(KEY, tokens)["params"], "tokens": table}}, tokens
-        ).sum()
-    )({"embedding": jax.random.normal(KEY, (12, 8))})["embedding"]
+
+    def seen(table):
+        params = model.init(KEY, tokens)["params"] | {"tokens": table}
+        return model.apply({"params": params}, tokens).sum()
+
+    hidden = quickly(jax.jacobian(seen))({"embedding": jax.random.normal(KEY, (12, 8))})
+    hidden = hidden["embedding"]
     assert (hidden[transformers.PAD] == 0).all() and (hidden[5] != 0).any()
 
 
@@ -101,17 +106,20 @@ def test_labels_of_padding_do_not_count():
     model = models.language_model(7, width=8, depth=1, heads=2)
     tokens = jnp.array([[2, 5, 3, 0]])
     loss = models.classification(model, padding=0)
-    params = loss.init(KEY, tokens)
     targets = jnp.array([[5, 3, 0, 0]])
-    sums = loss.metrics(params, tokens, targets)
     plain = models.classification(model)
     weights = jnp.array([[1.0, 1, 0, 0]])
-    assert int(sums["count"]) == 2
-    np.testing.assert_allclose(
-        loss.value(params, tokens, targets),
-        plain.value(params, tokens, targets, weights),
-        rtol=1e-6,
-    )
+
+    @quickly
+    def both(tokens, targets, weights):
+        params = loss.init(KEY, tokens)
+        value = loss.value(params, tokens, targets)
+        expected = plain.value(params, tokens, targets, weights)
+        return loss.metrics(params, tokens, targets)["count"], value, expected
+
+    count, value, expected = both(tokens, targets, weights)
+    assert int(count) == 2
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

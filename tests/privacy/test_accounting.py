@@ -59,7 +59,7 @@ def test_calibrated_noise_of_the_design(accountant, value, tolerance):
 @pytest.mark.parametrize(
     ("plan", "epsilon"),
     [
-        (PLAN._replace(**REPLACED), 0.3),
+        (PLAN._replace(steps=30, **REPLACED), 0.3),
         (PLAN._replace(releases=2), 30.0),
         (FIXED._replace(steps=1), 0.1),
         (ONE, 1.0),

@@ -7,6 +7,8 @@ import pytest
 
 from fl_sketch.privacy import bounding
 
+pytestmark = pytest.mark.fast
+
 KEY = jax.random.key(0)
 BOUNDS = {"clip": bounding.clip, "normalise": bounding.normalise}
 every_bound = pytest.mark.parametrize("make", BOUNDS.values(), ids=BOUNDS)

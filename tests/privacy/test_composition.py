@@ -9,6 +9,8 @@ from fl_sketch.privacy import accounting, composition
 from fl_sketch.privacy.accounting import Plan
 from fl_sketch.privacy.composition import Trials
 
+pytestmark = pytest.mark.fast
+
 PLAN, Z, DELTA = Plan(100, 50, 1000), 2.0, 1e-5
 
 

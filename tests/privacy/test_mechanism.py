@@ -28,10 +28,13 @@ from tests.quadratics import (
     loss,
     optima,
 )
-from tests.simulation import KEY, simulate
+from tests.simulation import KEY, cohort_of, compiled, simulate, with_cohort
 
 CLIENTS, Z, C = 6, 0.7, 0.5
 GAUSSIAN = mechanism.central(bounding.clip(C), noise_multiplier=Z, denominator=CLIENTS)
+ALL = cohort_of(range(CLIENTS))
+NOBODY = cohort_of(range(CLIENTS), np.zeros(CLIENTS), 1.0)
+DATA = np.asarray(optima(CLIENTS))
 # One of each way to send: whole, two exchanges, with memory, raw sketches.
 WAYS = ("fedavg", "heaprix", "ef21", "fetch_sgd")
 
@@ -45,8 +48,8 @@ def test_no_bound_and_no_noise_is_no_mechanism(name):
     nothing = mechanism.central(
         bounding.clip(float("inf")), noise_multiplier=0.0, denominator=CLIENTS
     )
-    state, report = simulate(private(name, nothing))
-    expected, plain = simulate(ALGORITHMS[name])
+    state, report = with_cohort(private(name, nothing), ALL)
+    expected, plain = with_cohort(ALGORITHMS[name], ALL)
     chex.assert_trees_all_close(state, expected, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(
         report.simulator_only.diagnostics["loss"],
@@ -70,23 +73,20 @@ GUARDS = {
 @pytest.mark.parametrize(
     ("name", "guard"),
     [
-        *((name, "central") for name in WAYS),
+        ("heaprix", "central"),
+        ("ef21", "central"),
+        ("fetch_sgd", "central"),
         ("safl", "distributed"),
         ("gradient_tracking", "adaptive"),
     ],
 )
 def test_clients_may_be_spread_and_chunked_in_any_way(name, guard):
-    reference, report = simulate(private(name, GUARDS[guard]))
-    assert jnp.isfinite(flat(reference.server.params)).all()
-    again = private(name, GUARDS[guard])
-    state, other = simulate(again, devices=4, chunk=2, recompute=True)
+    algorithm = private(name, GUARDS[guard])
+    reference, report = with_cohort(algorithm, ALL)
+    assert np.isfinite(flat(reference.server.params)).all()
+    state, other = with_cohort(algorithm, ALL, devices=4, chunk=2, recompute=True)
     chex.assert_trees_all_close(state, reference, rtol=1e-4, atol=1e-5)
     chex.assert_trees_all_close(other, report, rtol=1e-4, atol=1e-4)
-
-
-def nobody(key):
-    del key
-    return engine.Cohort(jnp.arange(3), jnp.zeros(3), jnp.float32(1))
 
 
 def measured_noise(guard, draws, like):
@@ -97,7 +97,7 @@ def measured_noise(guard, draws, like):
         keys = round_keys(KEY, number, 0)
         return trees.ravel(guard.release(guard.init(), 0, zeros, keys).mean)
 
-    return CLIENTS * jax.jit(jax.vmap(one))(jnp.arange(draws))
+    return CLIENTS * np.asarray(compiled(jax.vmap(one))(np.arange(draws)))
 
 
 def fits(noise, scale):
@@ -124,33 +124,38 @@ def test_the_noise_is_what_the_accountant_assumed():
     assert abs(later) < 0.05
 
 
-@pytest.mark.parametrize("devices", [1, 4])
-def test_the_noise_in_a_round_is_one_draw_on_the_sum(devices):
+def test_the_noise_in_a_round_is_one_draw_on_the_sum():
     # Nobody comes: the step of sgd(1) is minus the noise over r, once, not per device.
     algorithm = Algorithm(
         local.one_gradient(loss), channels.exact(), optax.sgd(1.0), GAUSSIAN
     )
-    rounds = 700
-    one_round = engine.make_round(algorithm, fetch, mesh_of(devices, "clients"))
-    step = jax.jit(one_round)
-    state, steps = engine.initial_state(algorithm, PARAMS, CLIENTS), []
-    for _ in range(rounds):
-        before = flat(state.server.params)
-        state, report = jax.block_until_ready(
-            step(state, KEY, nobody(KEY), optima(CLIENTS))
-        )
-        steps.append(before - flat(state.server.params))
-    assert fits(CLIENTS * np.stack(steps), Z * C)
-    assert not bool(report.simulator_only.answered.any())
-    assert float(report.simulator_only.diagnostics["signal_energy"]) == 0
+    one_round = engine.make_round(algorithm, fetch, mesh_of(4, "clients"))
+    state = engine.initial_state(algorithm, PARAMS, CLIENTS)
+
+    @compiled
+    def many(state):
+        def step(state, _):
+            state, report = one_round(state, KEY, NOBODY, DATA)
+            return state, (flat(state.server.params), report)
+
+        return jax.lax.scan(step, state, length=700)[1]
+
+    after, report = jax.device_get(many(state))
+    steps = -np.diff(after, axis=0, prepend=flat(PARAMS)[None])
+    assert fits(CLIENTS * steps, Z * C)
+    assert not report.simulator_only.answered.any()
+    assert not report.simulator_only.diagnostics["signal_energy"].any()
 
 
-def test_an_empty_cohort_is_a_round_like_any_other():
-    for guard in GUARDS.values():
-        state, report = simulate(private("safl", guard), sampler=nobody)
-        assert jnp.isfinite(flat(state.server.params)).all()
-        chex.assert_tree_all_finite(report)
-        assert int(state.server.round) == 5
+@pytest.mark.parametrize(
+    ("name", "guard"),
+    [("safl", "central"), ("safl", "distributed"), ("gradient_tracking", "adaptive")],
+)
+def test_an_empty_cohort_is_a_round_like_any_other(name, guard):
+    state, report = with_cohort(private(name, GUARDS[guard]), NOBODY)
+    assert np.isfinite(flat(state.server.params)).all()
+    chex.assert_tree_all_finite(report)
+    assert int(state.server.round) == 5
 
 
 def test_the_shares_of_clients_add_up_to_the_noise_on_the_smallest_cohort():
@@ -158,96 +163,88 @@ def test_the_shares_of_clients_add_up_to_the_noise_on_the_smallest_cohort():
         bounding.clip(C), noise_multiplier=Z, denominator=1.0, smallest=5
     )
 
-    def total(number, count):
+    def totals(number):
         def one(client):
             keys = round_keys(KEY, number, client)
             return guard.bound((), 0, jnp.zeros(4), keys).summand
 
-        summed = jax.tree.map(
-            lambda leaf: leaf.sum(0), jax.vmap(one)(jnp.arange(count))
-        )
-        return guard.release((), 0, summed, None)
+        shares = jax.vmap(one)(jnp.arange(6))
+        summed = [jax.tree.map(lambda leaf, n=n: leaf[:n].sum(0), shares) for n in few]
+        return [guard.release((), 0, total, None) for total in summed]
 
-    def draws(count):
-        return jax.jit(jax.vmap(lambda n: total(n, count)))(jnp.arange(10_000))
-
+    few = (4, 5, 6)
+    four, five, six = jax.device_get(compiled(jax.vmap(totals))(np.arange(10_000)))
     assert guard.smallest == 5
-    assert fits(draws(5).mean, Z * C)
-    assert np.std(draws(6).mean) > Z * C
-    few = draws(4)
-    assert not few.mean.any() and few.released["withheld"].all()
+    assert fits(five.mean, Z * C)
+    assert np.std(six.mean) > Z * C
+    assert not four.mean.any() and four.released["withheld"].all()
 
 
 def test_a_release_is_withheld_from_a_cohort_that_is_too_small():
-    guard, x = GUARDS["distributed"], flat(PARAMS)
+    x = flat(PARAMS)
     for people, moves in [(4, False), (5, True)]:
-        cohort = engine.Cohort(jnp.arange(6), jnp.arange(6) < people, jnp.float32(6))
-        state, report = simulate(
-            private("fedavg", guard), sampler=lambda key, c=cohort: c, rounds=1
+        cohort = cohort_of(range(6), np.arange(6) < people, 6.0)
+        state, report = with_cohort(
+            private("safl", GUARDS["distributed"]), cohort, rounds=1
         )
-        assert bool((flat(state.server.params) != x).any()) is moves
+        assert (flat(state.server.params) != x).any() == moves
         assert bool(report.released["withheld"][0]) is not moves
 
 
-def contribution(guard, o, client=0):
+BOUNDED = {
+    bound: Algorithm(
+        local.sgd_steps(loss, SGD),
+        channels.exact(),
+        optax.sgd(1.0),
+        mechanism.central(bound(C), noise_multiplier=Z, denominator=CLIENTS),
+    )
+    for bound in (bounding.clip, bounding.normalise)
+}
+
+
+def contribution(algorithm, o, client=0):
     """Returns by how much one client with this optimum moves the sum of messages."""
-    algorithm = Algorithm(
-        local.sgd_steps(loss, SGD), channels.exact(), optax.sgd(1.0), guard
-    )
-    data = optima(CLIENTS).at[client].set(o)
-    there, report = simulate(algorithm, rounds=1, data=data)
-    away, _ = simulate(
-        algorithm,
-        rounds=1,
-        data=data,
-        sampler=lambda key: engine.Cohort(
-            jnp.arange(CLIENTS), jnp.arange(CLIENTS) != client, jnp.float32(CLIENTS)
-        ),
-    )
+    data = DATA.copy()
+    data[client] = o
+    others = cohort_of(range(CLIENTS), np.arange(CLIENTS) != client, CLIENTS)
+    there, report = with_cohort(algorithm, ALL, rounds=1, data=data)
+    away, _ = with_cohort(algorithm, others, rounds=1, data=data)
     moved = flat(there.server.params) - flat(away.server.params)
-    return CLIENTS * float(jnp.linalg.norm(moved)), report
+    return CLIENTS * float(np.linalg.norm(moved)), report
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-2, 1.0, 1e3, 1e30, np.inf, np.nan])
-@pytest.mark.parametrize("bound", [bounding.clip, bounding.normalise])
+@pytest.mark.parametrize("bound", BOUNDED)
 def test_one_client_moves_the_sum_by_no_more_than_c(size, bound):
-    guard = mechanism.central(bound(C), noise_multiplier=Z, denominator=CLIENTS)
-    found, report = contribution(guard, jnp.full(D, size))
+    found, report = contribution(BOUNDED[bound], np.full(D, size))
     assert found <= C * 1.001
     expected = 0.0 if not np.isfinite(size) else 1.0
     assert float(report.simulator_only.diagnostics["rejected"][0]) == expected * 0 + (
         1 - expected
     )
-    assert jnp.isfinite(report.simulator_only.diagnostics["loss"]).all() or size == 1e30
+    assert np.isfinite(report.simulator_only.diagnostics["loss"]).all() or size == 1e30
 
 
 def test_the_denominator_is_not_the_number_of_those_who_came():
-    def cohort(weights):
-        # A cohort that claims another denominator, and weights that are not alike.
-        return lambda key: engine.Cohort(
-            jnp.arange(CLIENTS), jnp.asarray(weights), jnp.float32(0.1)
-        )
-
     algorithm = private("safl")
-    plain, _ = simulate(algorithm)
-    odd, _ = simulate(algorithm, sampler=cohort([5.0, 0.2, 1, 1, 1, 1]))
+    plain, _ = with_cohort(algorithm, ALL)
+    # A cohort that claims another denominator, and weights that are not alike.
+    claims = cohort_of(range(CLIENTS), [5.0, 0.2, 1, 1, 1, 1], 0.1)
+    odd, _ = with_cohort(algorithm, claims)
     chex.assert_trees_all_equal(plain.server, odd.server)
 
 
 def test_a_nan_is_rejected_counted_and_kept_out_of_everything():
-    data = optima(CLIENTS).at[2].set(jnp.nan)
-    state, report = simulate(private("heaprix"), data=data)
-    without, _ = simulate(
-        private("heaprix"),
-        sampler=lambda key: engine.Cohort(
-            jnp.arange(CLIENTS), jnp.arange(CLIENTS) != 2, jnp.float32(CLIENTS)
-        ),
-    )
+    data = DATA.copy()
+    data[2] = np.nan
+    state, report = with_cohort(private("heaprix"), ALL, data=data)
+    others = cohort_of(range(CLIENTS), np.arange(CLIENTS) != 2, CLIENTS)
+    without, _ = with_cohort(private("heaprix"), others)
     chex.assert_trees_all_close(state.server, without.server, rtol=1e-5, atol=1e-6)
     assert (
         report.simulator_only.diagnostics["rejected"].tolist() == [2.0] * 5
     )  # in two exchanges
-    assert jnp.isfinite(report.simulator_only.diagnostics["loss"]).all()
+    assert np.isfinite(report.simulator_only.diagnostics["loss"]).all()
 
 
 @pytest.mark.parametrize(
@@ -271,7 +268,11 @@ def test_no_two_exchanges_rounds_or_leaves_share_a_draw():
         keys = round_keys(KEY, number, 0)
         return GAUSSIAN.release((), exchange, like, keys).mean
 
-    draws = [draw(e, n) for e in (0, 1) for n in (0, 1)]
+    @compiled
+    def all_draws():
+        return [draw(e, n) for e in (0, 1) for n in (0, 1)]
+
+    draws = all_draws()
     values = {np.asarray(leaf).tobytes() for d in draws for leaf in d.values()}
     assert len(values) == 8
 
@@ -286,8 +287,8 @@ def test_an_adaptive_threshold_finds_the_quantile_and_stops_there():
             1.0, noise_multiplier=0.5, denominator=200, quantile=0.7, count_noise=10.0
         ),
     )
-    one_round = engine.make_round(algorithm, fetch, mesh_of(1, "clients"))
-    run = jax.jit(
+    one_round = jax.jit(engine.make_round(algorithm, fetch, mesh_of(1, "clients")))
+    run = compiled(
         functools.partial(engine.run_rounds, one_round, engine.everyone(200), most=150)
     )
     state = engine.initial_state(algorithm, PARAMS, 200)
@@ -314,44 +315,55 @@ def linear_form(z, bound=bounding.clip):
 
 def test_bounded_before_the_sketch_is_the_sketch_of_the_private_sum():
     """R(sum of bounded updates) without noise; with it, R of noise on the updates."""
-    state, _ = simulate(linear_form(0.0), rounds=1)
-    bounded = jax.vmap(bounding.clip(C).apply)((1 - 0.9**STEPS) * -optima(CLIENTS))
-    shared = round_keys(KEY, 0, 0).shared
-    message = COUNT.apply(shared, bounded.mean(0))
-    expected = -COUNT.transpose(shared, message, D)
+    state, _ = with_cohort(linear_form(0.0), ALL, rounds=1)
+    keys = round_keys(KEY, 3, 0)
+
+    @compiled
+    def expected_of(data):
+        bounded = jax.vmap(bounding.clip(C).apply)((1 - 0.9**STEPS) * -data)
+        shared = round_keys(KEY, 0, 0).shared
+        return -COUNT.transpose(shared, COUNT.apply(shared, bounded.mean(0)), D)
+
     np.testing.assert_allclose(
-        flat(state.server.params), expected, rtol=1e-4, atol=1e-6
+        flat(state.server.params), expected_of(DATA), rtol=1e-4, atol=1e-6
     )
 
     guard = linear_form(Z).mechanism
-    keys = round_keys(KEY, 3, 0)
-    # R maps the noise linearly: each entry of a row sums the noise of a bucket.
-    columns = jax.vmap(lambda e: COUNT.apply(keys.shared, e).ravel())(jnp.eye(D))
 
     def draw(server):
         own = keys._replace(server=server)
         return guard.release((), 0, COUNT.zeros(), own).mean.ravel()
 
-    many = jax.jit(jax.vmap(draw))(jax.random.split(KEY, 400))
+    @compiled
+    def many_and_columns(keys_of_noise):
+        columns = jax.vmap(lambda e: COUNT.apply(keys.shared, e).ravel())(jnp.eye(D))
+        return jax.vmap(draw)(keys_of_noise), columns
+
+    # R maps the noise linearly: each entry of a row sums the noise of a bucket.
+    many, columns = jax.device_get(many_and_columns(jax.random.split(KEY, 400)))
     assert many[0].size == COUNT.size()
-    expected = Z * C / CLIENTS * jnp.linalg.norm(columns, axis=0)
-    np.testing.assert_allclose(jnp.std(many, axis=0), expected, rtol=0.15)
+    expected = Z * C / CLIENTS * np.linalg.norm(columns, axis=0)
+    np.testing.assert_allclose(np.std(many, axis=0), expected, rtol=0.15)
 
 
 def test_a_nan_is_rejected_in_the_linear_form_too():
-    data = optima(CLIENTS).at[2].set(jnp.nan)
-    state, report = simulate(linear_form(Z), data=data)
-    assert jnp.isfinite(flat(state.server.params)).all()
+    data = DATA.copy()
+    data[2] = np.nan
+    state, report = with_cohort(linear_form(Z), ALL, data=data)
+    assert np.isfinite(flat(state.server.params)).all()
     assert report.simulator_only.diagnostics["rejected"].tolist() == [1.0] * 5
 
 
 def test_a_sketch_can_make_an_update_longer_so_its_bound_is_not_the_update_s():
-    lengths = []
-    for number in range(20):
+    ones = np.full(D, D**-0.5, np.float32)
+
+    @compiled
+    @jax.vmap
+    def length(number):
         key = round_keys(KEY, number, 0).shared
-        ones = jnp.ones(D) / D**0.5
-        lengths.append(float(jnp.linalg.norm(sketch.count_sketch(4).apply(key, ones))))
-    assert max(lengths) > 1.2
+        return jnp.linalg.norm(sketch.count_sketch(4).apply(key, ones))
+
+    assert length(np.arange(20)).max() > 1.2
     guarded = GAUSSIAN.bound((), 0, 100 * ones, None).summand
     assert float(jnp.linalg.norm(guarded)) <= C * 1.001
 

@@ -4,16 +4,13 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from fl_sketch import algorithms, channels, compressors, talks, trees
-from fl_sketch.keys import round_keys
+from fl_sketch import algorithms, compressors, trees
 from fl_sketch.privacy import bounding, mechanism
-from fl_sketch.protocols import Round
 from tests.privacy.test_mechanism import CLIENTS
-from tests.quadratics import ALGORITHMS, COUNT, PARAMS, STEPS, D, flat, loss, optima
-from tests.simulation import KEY, simulate
+from tests.quadratics import ALGORITHMS, PARAMS, STEPS, loss, optima
+from tests.simulation import simulate
 
 
 def _mean_of(bank):
@@ -36,18 +33,17 @@ def _server_has_the_variate(state):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "law"),
+    ("algorithm", "law", "bound"),
     [
         (algorithms.fedgate(loss, client_rate=0.1, server_rate=1.0, gain=3.3),
-         _variates_are_balanced),
-        (ALGORITHMS["ef21"], _server_has_the_mean),
+         _variates_are_balanced, bounding.clip),
+        (ALGORITHMS["ef21"], _server_has_the_mean, bounding.normalise),
         (algorithms.scaffold(
             loss, client_rate=0.1, server_rate=1.0, steps=STEPS
-        ), _server_has_the_variate),
+        ), _server_has_the_variate, bounding.clip),
     ],
     ids=["fedgate", "ef21", "scaffold"],
 )  # fmt: skip
-@pytest.mark.parametrize("bound", [bounding.clip, bounding.normalise])
 def test_memories_follow_what_was_counted_and_not_what_was_cut(algorithm, law, bound):
     guard = mechanism.central(bound(0.3), noise_multiplier=0.0, denominator=CLIENTS)
     state, _ = simulate(algorithm._replace(mechanism=guard), rounds=5)
@@ -96,34 +92,3 @@ def test_a_client_that_was_not_finite_once_is_heard_again(name):
     assert rejected[WRONG] > 0
     assert not rejected[:WRONG].any() and not rejected[WRONG + 1 :].any()
     assert trees.finite((state.server.params, state.clients))
-
-
-def bounded_alone(channel, update, memory, keys, known):
-    """Returns what comes of a talk whose messages are bounded on their way."""
-    means, arguments = (), (update, memory, keys, known)
-    while (said := talks.play(channel, arguments, means).sent) is not None:
-        means += (known.counted(talks.message(said)),)
-    turn = talks.play(channel, arguments, means)
-    return turn.delivery, turn.memory
-
-
-@pytest.mark.parametrize(
-    "channel",
-    [
-        channels.error_feedback(channels.compressed(compressors.top_k(4))),
-        channels.error_feedback(channels.heavy_values(COUNT, 4)),
-    ],
-    ids=["top_k", "heavy_values"],
-)
-def test_error_feedback_keeps_what_a_bound_cuts_off(channel):
-    bound = bounding.clip(0.5).apply
-    known = Round(counted=bound)
-    memory, sent, whole = channel.init(PARAMS), jnp.zeros(D), jnp.zeros(D)
-    for number in range(4):
-        own = jax.random.normal(jax.random.key(number), (D,))
-        update = trees.unraveler(PARAMS)(own)
-        keys = round_keys(KEY, number, 0)
-        delivery, memory = bounded_alone(channel, update, memory, keys, known)
-        assert float(optax.tree.norm(delivery.own)) < 0.51
-        whole, sent = whole + own, sent + flat(delivery.own)
-    np.testing.assert_allclose(sent + flat(memory.client[0]), whole, atol=1e-5)

@@ -1,6 +1,5 @@
 """Watched numbers are clipped, noised, paid for, and leave the message's promise."""
 
-import functools
 import math
 
 import jax
@@ -8,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch import experiment
 from fl_sketch.keys import round_keys
 from fl_sketch.privacy import bounding, mechanism, watching
-from tests.experiment.configs import config_with
+from fl_sketch.run import build
+from tests.run.configs import config_with, rows_of
+
+pytestmark = pytest.mark.slow
 
 Z, NOISE, CLIENTS, C = 1.5, 4.0, 50, 2.0
 RANGES = {"loss": (0.0, 5.0), "accuracy": (0.0, 1.0)}
@@ -50,9 +51,13 @@ def test_what_all_numbers_of_a_client_cost_is_one_release_with_z():
     def draw(key):
         return GUARD.release((), 0, zeros, keys._replace(server=key))
 
-    released = draw(keys.server)
-    on_messages = CLIENTS * float(jnp.std(released.mean)) / C
-    many = jax.jit(jax.vmap(draw))(jax.random.split(keys.server, 2000)).released
+    @jax.jit
+    def drawn(numbers):
+        # Of many draws only the two numbers are made.
+        return draw(keys.server).mean, jax.vmap(lambda key: draw(key).released)(numbers)
+
+    mean, many = jax.device_get(drawn(jax.random.split(keys.server, 2000)))
+    on_messages = CLIENTS * float(np.std(mean)) / C
     on_numbers = CLIENTS * np.std([many["noised_loss"] / 5, many["noised_accuracy"]])
     assert on_numbers == pytest.approx(NOISE, rel=0.05)
     longest = math.sqrt(2) / 2  # of a client's two numbers
@@ -62,10 +67,17 @@ def test_what_all_numbers_of_a_client_cost_is_one_release_with_z():
 
 def test_means_over_the_cohort_come_out_and_only_of_the_first_exchange():
     quiet = watching.watching(make, RANGES, noise_multiplier=0.0, noise=NOISE)
-    told = [quiet.bound((), 0, (jnp.ones(3), seen(n / 10, n / 50)), None).summand
-            for n in range(CLIENTS)]  # fmt: skip
-    total = jax.tree.map(lambda *leaves: sum(leaves), *told)
-    released = quiet.release((), 0, total, None).released
+    numbers = jnp.arange(CLIENTS)
+
+    @jax.jit
+    def released_of(numbers):
+        def one(n):
+            return quiet.bound((), 0, (jnp.ones(3), seen(n / 10, n / 50)), None).summand
+
+        total = jax.tree.map(lambda leaf: leaf.sum(0), jax.vmap(one)(numbers))
+        return quiet.release((), 0, total, None).released
+
+    released = released_of(numbers)
     assert float(released["noised_loss"]) == pytest.approx(2.45, abs=1e-4)
     assert float(released["noised_accuracy"]) == pytest.approx(0.49, abs=1e-4)
     second = quiet.bound((), 1, jnp.ones(3), None).summand
@@ -101,31 +113,52 @@ WATCHED = {
 }
 
 
-@functools.cache
-def rows(bound="clip", algorithm="safl"):
-    changes = WATCHED | {"privacy__bound": bound, "algorithm": algorithm}
-    from tests.experiment.configs import rows_of
-
-    return rows_of(**changes)
-
-
-@pytest.mark.parametrize("bound", ["clip", "adaptive"])
-def test_a_private_run_has_noised_numbers_to_look_at(bound):
-    for row in rows(bound):
+def test_a_private_run_has_noised_numbers_to_look_at():
+    for row in rows_of(**WATCHED):
         # Noise of 2.5 on sums over 50, means of three rounds: 0.03 of each range.
         assert abs(row["noised_train_loss"] - row["simulator_only_train_loss"]) < 1.0
         assert abs(row["noised_train_accuracy"] - row["test_accuracy"]) < 0.3
 
 
+def test_an_adaptive_threshold_is_released_beside_them():
+    def adaptive(z):
+        return mechanism.adaptive(
+            1.0, noise_multiplier=z, denominator=CLIENTS, count_noise=2.5
+        )
+
+    guard = watching.watching(adaptive, RANGES, noise_multiplier=Z, noise=NOISE)
+    keys = round_keys(jax.random.key(0), 0, 0)
+
+    @jax.jit
+    def after_a_round(numbers):
+        def one(n):
+            told = (jnp.full(3, n), seen(n / 10, n / 50))
+            return guard.bound(guard.init(), 0, told, keys).summand
+
+        total = jax.tree.map(lambda leaf: leaf.sum(0), jax.vmap(one)(numbers))
+        return guard.release(guard.init(), 0, total, keys)
+
+    state, released = jax.device_get(
+        (lambda found: (found.state, found.released))(
+            after_a_round(jnp.arange(CLIENTS))
+        )
+    )
+    assert state > 1.0  # all but one message were longer
+    assert set(released) == {"threshold", "noised_loss", "noised_accuracy"}
+    # Noise of 0.08 of each range.
+    assert released["noised_loss"] == pytest.approx(2.45, abs=4 * 0.08 * 5)
+    assert released["noised_accuracy"] == pytest.approx(0.49, abs=4 * 0.08)
+
+
 def test_they_cost_no_more_epsilon_but_two_numbers_more_on_the_way():
     plain, watched = (
-        experiment.build(config_with(**WATCHED | {"privacy__watch": watch}))
+        build(config_with(**WATCHED | {"privacy__watch": watch}))
         for watch in (False, True)
     )
-    assert plain.promise.epsilon(6) == pytest.approx(watched.promise.epsilon(6))
+    assert plain.guarantee.epsilon(6) == pytest.approx(watched.guarantee.epsilon(6))
     more = watched.facts["bytes_up_planned"] - plain.facts["bytes_up_planned"]
     assert more == 8
-    assert watched.promise.plan.coordinates == plain.promise.plan.coordinates + 2
+    assert watched.guarantee.plan.coordinates == plain.guarantee.plan.coordinates + 2
 
 
 @pytest.mark.parametrize(
@@ -146,4 +179,4 @@ def test_they_cost_no_more_epsilon_but_two_numbers_more_on_the_way():
 )
 def test_configs_that_cannot_be_watched_are_refused(changes, words):
     with pytest.raises(ValueError, match=words):
-        experiment.build(config_with(**WATCHED | changes))
+        build(config_with(**WATCHED | changes))

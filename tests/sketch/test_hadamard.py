@@ -8,6 +8,8 @@ import scipy.linalg
 
 from fl_sketch.sketch import hadamard
 
+pytestmark = pytest.mark.fast
+
 ways = pytest.mark.parametrize(
     "transform",
     [

@@ -6,22 +6,39 @@ import numpy as np
 import pytest
 
 from fl_sketch import sketch
+from tests.channels.rounds import quickly
 from tests.oracles import count_sketch as oracle
 
 KEYS = jax.random.split(jax.random.key(0), 100)
 
 
-def power_law(d, key):
-    magnitudes = jnp.arange(1, d + 1, dtype=jnp.float32) ** -1.0
-    return jax.random.permutation(key, magnitudes) * jax.random.rademacher(key, (d,))
+def power_law(d, seed):
+    draw = np.random.default_rng(seed)
+    magnitudes = draw.permutation(np.arange(1, d + 1, dtype=np.float32) ** -1)
+    return magnitudes * draw.choice(np.array([-1, 1], np.float32), d)
+
+
+def heavy(op, d, m):
+    """Returns (key, x) -> (sketch, estimates, its norm squared, heavy coordinates)."""
+
+    @quickly
+    def found(key, x):
+        s = op.apply(key, x)
+        norm, chosen = (
+            sketch.squared_norm(s),
+            sketch.heavy_coordinates(op, key, s, d, m),
+        )
+        return s, op.estimate(key, s, d), norm, chosen
+
+    return found
 
 
 def test_heavy_coordinates_of_a_power_law_are_found():
     d, m, op = 5000, 10, sketch.count_sketch(cols=300, rows=7)
-    found = []
-    for key in KEYS[:20]:
-        x = power_law(d, key)
-        chosen = sketch.heavy_coordinates(op, key, op.apply(key, x), d, m)
+    found, choose = [], heavy(op, d, m)
+    for seed, key in enumerate(KEYS[:20]):
+        x = power_law(d, seed)
+        *_, chosen = choose(key, x)
         # x_(1)^2 .. x_(2)^2 are above |x|^2 / 10: they must be there.
         largest = np.argsort(-np.abs(x))[:2]
         found.append(np.isin(largest, chosen).all())
@@ -31,8 +48,9 @@ def test_heavy_coordinates_of_a_power_law_are_found():
 
 def test_norm_is_within_half_in_99_of_100_draws():
     op = sketch.count_sketch(cols=100, rows=5)
-    x = power_law(3000, jax.random.key(1))
-    estimates = [float(sketch.squared_norm(op.apply(key, x))) for key in KEYS]
+    x = power_law(3000, 1)
+    norm = quickly(lambda key: sketch.squared_norm(op.apply(key, x)))
+    estimates = [float(norm(key)) for key in KEYS]
     ratios = np.array(estimates) / float(x @ x)
     assert np.mean(np.abs(ratios - 1) <= 0.5) >= 0.99
 
@@ -40,23 +58,20 @@ def test_norm_is_within_half_in_99_of_100_draws():
 def test_the_heavy_set_is_the_one_of_the_definition_then_others():
     d, m, key = 400, 12, jax.random.key(5)
     op = sketch.count_sketch(cols=60, rows=5)
-    s = op.apply(key, power_law(d, key))
-    estimates = np.asarray(op.estimate(key, s, d))
-    heavy = oracle.heavy(estimates, float(sketch.squared_norm(s)), m)
-    assert 0 < len(heavy) < m
-    chosen = np.asarray(sketch.heavy_coordinates(op, key, s, d, m)).tolist()
-    assert set(chosen[: len(heavy)]) == heavy
-    assert chosen[: len(heavy)] == sorted(heavy, key=lambda i: -abs(estimates[i]))
+    _, estimates, norm, chosen = map(np.asarray, heavy(op, d, m)(key, power_law(d, 5)))
+    expected, chosen = oracle.heavy(estimates, float(norm), m), chosen.tolist()
+    assert 0 < len(expected) < m
+    assert set(chosen[: len(expected)]) == expected
+    assert chosen[: len(expected)] == sorted(expected, key=lambda i: -abs(estimates[i]))
 
 
 def test_too_many_heavy_ones_are_cut_to_the_largest():
     # Two buckets for 40 coordinates: half of all estimates are the larger bucket.
     d, m, key = 40, 5, jax.random.key(2)
     op = sketch.count_sketch(cols=2)
-    s = op.apply(key, power_law(d, key))
-    estimates = np.abs(op.estimate(key, s, d))
-    assert np.sum(estimates**2 >= float(sketch.squared_norm(s)) / m) > m
-    chosen = sketch.heavy_coordinates(op, key, s, d, m)
+    _, estimates, norm, chosen = map(np.asarray, heavy(op, d, m)(key, power_law(d, 2)))
+    estimates = np.abs(estimates)
+    assert np.sum(estimates**2 >= float(norm) / m) > m
     np.testing.assert_allclose(estimates[chosen], estimates.max())
     assert np.unique(chosen).size == m
 
@@ -64,15 +79,15 @@ def test_too_many_heavy_ones_are_cut_to_the_largest():
 def test_fillers_are_uniform():
     d, m = 20, 5
     op = sketch.count_sketch(cols=100, rows=3)
-    draw = jax.jit(
-        lambda key: sketch.heavy_coordinates(
-            op, key, op.apply(key, jnp.zeros(d).at[7].set(1.0)), d, m
-        )
-    )
-    counts = np.bincount(
-        np.concatenate([draw(key) for key in jax.random.split(KEYS[0], 2000)]),
-        minlength=d,
-    )
+    spike = (np.arange(d) == 7).astype(np.float32)
+
+    @quickly
+    @jax.vmap
+    def draw(key):
+        return sketch.heavy_coordinates(op, key, op.apply(key, spike), d, m)
+
+    chosen = np.asarray(draw(jax.random.split(KEYS[0], 2000)))
+    counts = np.bincount(chosen.ravel(), minlength=d)
     assert counts[7] == 2000
     others = np.delete(counts, 7)
     expected = 2000 * (m - 1) / (d - 1)

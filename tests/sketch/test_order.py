@@ -8,6 +8,8 @@ import pytest
 
 from fl_sketch.sketch.order import comparators, median
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize("count", range(1, 12))
 def test_network_sorts_every_sequence_of_zeros_and_ones(count):

@@ -10,6 +10,7 @@ import pytest
 
 from fl_sketch import sketch
 from fl_sketch.algorithms import catalog
+from tests.channels.rounds import quickly
 
 KEY, OTHER = jax.random.key(1), jax.random.key(2)
 TREE = {"w": jax.random.normal(KEY, (7, 9)), "b": jnp.ones(5)}
@@ -26,17 +27,19 @@ def test_it_is_the_operator_under_its_key_whatever_key_it_is_given(name):
     op = OPERATORS[name]
     stored = sketch.stored(op, KEY)
     assert stored.fixed_key and stored.size(TREE) == op.size(TREE)
-    message = op.apply(KEY, TREE)
-    close = {"rtol": 1e-5, "atol": 1e-5}
-    np.testing.assert_allclose(jax.jit(stored.apply)(OTHER, TREE), message, **close)
-    expected = op.transpose(KEY, message, TREE)
-    for read in (stored.transpose, stored.estimate):
-        found = jax.jit(lambda m, read=read: read(OTHER, m, TREE))(message)
-        chex.assert_trees_all_close(found, expected, **close)
-    half = stored.resize(4)
-    np.testing.assert_allclose(
-        half.apply(OTHER, TREE), op.resize(4).apply(KEY, TREE), **close
-    )
+
+    @quickly
+    def both(key, other, tree):
+        message = op.apply(key, tree)
+        reads = [
+            read(other, message, tree) for read in (stored.transpose, stored.estimate)
+        ]
+        found = stored.apply(other, tree), *reads, stored.resize(4).apply(other, tree)
+        back = op.transpose(key, message, tree)
+        expected = message, *[back] * len(reads), op.resize(4).apply(key, tree)
+        return found, expected
+
+    chex.assert_trees_all_close(*both(KEY, OTHER, TREE), rtol=1e-5, atol=1e-5)
 
 
 def test_configs_may_ask_for_it():

@@ -56,7 +56,7 @@ def some_grads(count):
     return jax.tree_util.tree_map_with_path(grads, PARAMS)
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4, 8])
+@pytest.mark.parametrize("devices", [1, 8])
 def test_identity_sketch_is_plain_data_parallel_training(devices):
     tx, plain = chained(sketch.identity(), optax.adam(0.1)), optax.adam(0.1)
     grads = some_grads(devices * CLIENTS)

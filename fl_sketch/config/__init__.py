@@ -1,0 +1,1 @@
+"""Configs: what their keys may say, and the parts that they name."""

@@ -1,0 +1,374 @@
+"""From the values of a config to the parts that they name.
+
+What a config may hold is checked here or by the parts themselves; every error is
+one line that begins with the section of the config.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from fl_sketch import engine, validate
+from fl_sketch.algorithms import catalog
+from fl_sketch.algorithms.fedsketch import QUERIES
+from fl_sketch.data import datasets, draws, forms, partition, text
+from fl_sketch.engine.cohort import Sampler
+
+Numbers = Mapping[str, float | jax.Array]
+
+# The continuous keys, which may also be traced, and what they may be. A lower end of
+# None means greater than zero.
+CONTINUOUS: dict[str, tuple[float | None, float]] = {
+    "client.rate": (None, math.inf),
+    "client.proximal": (0, math.inf),
+    "client.clip": (0, math.inf),
+    "client.gain": (0, math.inf),
+    "server.rate": (None, math.inf),
+    "server.floor": (0, math.inf),
+    "server.b1": (0, 1),
+    "server.b2": (0, 1),
+    "server.eps": (0, math.inf),
+    "model.label_smoothing": (0, 1),
+    "model.weight_decay": (0, math.inf),
+    "client.decay": (None, 1),
+    "privacy.threshold": (None, math.inf),
+}
+
+
+BANKS = ("devices", "host")  # where clients' states may be kept
+BELOW = ("server.b1", "server.b2")  # at 1 a moment never hears of a gradient
+NAMED = {  # keys that name something, by section
+    "sketch": {
+        "operator": catalog.OPERATORS,
+        "layout": catalog.LAYOUTS,
+        "query": QUERIES,
+    },
+    "server": {"optimizer": catalog.OPTIMIZERS, "schedule": catalog.SCHEDULES},
+    "compressor": {"name": catalog.COMPRESSORS},
+}
+SEEDS = 2**31  # they are int32 in programs
+
+
+@contextlib.contextmanager
+def section(name: str) -> Iterator[None]:
+    """Says of an error in which section of the config it lies.
+
+    Args:
+      name: the section, as in "config.name: ...", with which the message of a
+        ValueError or TypeError that is raised within will begin.
+    """
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        msg = f"config.{name}: {error}"
+        raise type(error)(msg) from None
+
+
+def numbers_of(config: ConfigDict) -> Numbers:
+    """Returns the continuous keys of `config` and their values.
+
+    Raises:
+      ValueError: for a value that its key may not have.
+    """
+    values = flat(config)
+    numbers = {name: values[name] for name in CONTINUOUS}
+    for name, value in numbers.items():
+        check_number(name, value)
+    return numbers
+
+
+def check_number(name: str, value: float) -> None:
+    """Raises a ValueError unless the continuous key `name` may have this `value`."""
+    low, high = CONTINUOUS[name]
+    inside = value > 0 if low is None else value >= low
+    below = value < high if name in BELOW else value <= high
+    if not (inside and below and math.isfinite(value)):
+        allowed = f"{name} > 0" if low is None else f"{name} >= {low}"
+        sign = "<" if name in BELOW else "<="
+        upper = " and finite" if high == math.inf else f" and {sign} {high}"
+        msg = f"Expected {allowed}{upper}, got {name}={value}."
+        raise ValueError(msg)
+
+
+def check_seed(seed: int) -> None:
+    """Raises a ValueError for a `seed` below 0 or from `SEEDS` on."""
+    if not 0 <= seed < SEEDS:
+        msg = f"Expected 0 <= seed < {SEEDS}, got seed={seed}."
+        raise ValueError(msg)
+
+
+def check_counts(config: ConfigDict) -> None:
+    """Checks what no constructor would of a config, before data are read.
+
+    These are its whole numbers, and names that are looked up late.
+
+    Args:
+      config: any config, checked or not.
+
+    Raises:
+      ValueError: in one line that names the section.
+    """
+    catalog.method(config.algorithm)
+    validate.at_least_one(
+        rounds=config.rounds,
+        eval_every=config.eval_every,
+        checkpoint_every=config.checkpoint_every,
+    )
+    if config.checkpoint_keep not in (0, *range(2, 1000)):
+        msg = (
+            "Expected checkpoint_keep to be 0 (all) or at least 2, in case the newest "
+            f"is damaged, got checkpoint_keep={config.checkpoint_keep}."
+        )
+        raise ValueError(msg)
+    check_seed(config.seed)
+    with section("data"):
+        validate.at_least_one(
+            clients=config.data.clients, per_client=config.data.per_client
+        )
+        validate.in_range(0, datasets.MOST_CLASSES, classes=config.data.classes)
+    with section("client"):
+        validate.at_least_one(steps=config.client.steps, batch=config.client.batch)
+        validate.one_of(draws.KINDS, batches=config.client.batches)
+    with section("server"):
+        validate.in_range(0, 1, warmup=config.server.warmup)
+    _check_messages(config)
+    with section("compute"):
+        validate.one_of(("keep", "recompute"), updates=config.compute.updates)
+        validate.one_of(("auto", *forms.FORMS), data=config.compute.data)
+        validate.one_of(("auto", *BANKS), clients=config.compute.clients)
+        for name in ("devices", "chunk"):
+            if config.compute[name] < 0:
+                msg = f"Expected {name} >= 0, got {name}={config.compute[name]}."
+                raise ValueError(msg)
+
+
+def _check_messages(config: ConfigDict) -> None:
+    """Checks what sketches and compressors would, also where an algorithm has none."""
+    for name, tables in NAMED.items():
+        with section(name):
+            for key, table in tables.items():
+                validate.one_of(tuple(table), **{key: config[name][key]})
+    with section("sketch"):
+        validate.at_least_one(rows=config.sketch.rows)
+        catalog.require_compression(config.sketch.compression)
+        validate.in_range(0, math.inf, window=config.sketch.window)
+        validate.in_range(0, math.inf, heavy=config.sketch.heavy)
+    with section("compressor"):
+        validate.at_least_one(levels=config.compressor.levels)
+
+
+def sampler_of(config: ConfigDict) -> Sampler:
+    """Returns the sampler of cohorts that a config names, all clients counting alike.
+
+    Args:
+      config: the config; its sections `cohort` and `data` say who comes, of how many.
+
+    Raises:
+      ValueError: in one line, for what is no way to sample.
+    """
+    population, size = config.data.clients, config.cohort.size
+    samplers = {
+        "everyone": lambda: engine.everyone(population),
+        "fixed": lambda: engine.fixed_size(population, size),
+        "poisson": lambda: engine.poisson(population, size),
+        "replacement": lambda: engine.with_replacement(population, size),
+    }
+    with section("cohort"):
+        validate.one_of(tuple(samplers), sampling=config.cohort.sampling)
+        validate.one_of(("equal", "examples"), weighting=config.cohort.weighting)
+        sampler = samplers[config.cohort.sampling]()
+        if config.cohort.dropout:
+            return engine.with_dropout(sampler, config.cohort.dropout)
+        return sampler
+
+
+def check_weighting(config: ConfigDict, counts: bool) -> None:
+    """Raises for weights where a server keeps a mean over all clients, absent too.
+
+    Args:
+      config: the config.
+      counts: whether it does, as `engine.traffic` finds it.
+
+    Raises:
+      ValueError: in one line.
+    """
+    if counts and config.cohort.weighting != "equal":
+        msg = (
+            "config.cohort: Expected weighting='equal' with "
+            f"algorithm={config.algorithm}, got weighting={config.cohort.weighting!r}."
+        )
+        raise ValueError(msg)
+
+
+def weighted_sampler_of(config: ConfigDict, sampler, starts: jax.Array):
+    """Returns the sampler with the weights that the config asks for.
+
+    Args:
+      config: the config; its `cohort.weighting` is "equal" or "examples".
+      sampler: the sampler of cohorts, all clients counting alike.
+      starts: int32 [clients + 1]. Client i has the examples from starts[i] to
+        starts[i + 1]; in a sweep over seeds the first of them is not zero.
+    """
+    if config.cohort.weighting == "equal":
+        return sampler
+    fixed = config.cohort.sampling == "poisson"
+    return engine.weighted(
+        sampler,
+        lambda ids: (starts[ids + 1] - starts[ids]).astype(jnp.float32),
+        average=(starts[-1] - starts[0]) / config.data.clients if fixed else None,
+    )
+
+
+def splits_of(config: ConfigDict, data_dir: str | None) -> datasets.Splits:
+    """Returns the data set of a config, its texts as tokens.
+
+    Args:
+      config: the config; its section `data` names the set, and a vocabulary and the
+        length of texts.
+      data_dir: the folder of raw data sets; None: that of FL_SKETCH_DATA.
+
+    Raises:
+      ValueError: for data of another kind, or of more classes than the config says.
+      FileNotFoundError: for data that are not there.
+    """
+    data = config.data
+    splits = datasets.load(data.name, data_dir)
+    with section("data"):
+        encoded = text.encoded(
+            splits,
+            length=data.length,
+            most=data.vocabulary,
+            vocabulary_file=data.vocabulary_file,
+        )
+        return datasets.with_classes(encoded, data.classes)
+
+
+def partition_of(
+    config: ConfigDict,
+    labels: np.ndarray,
+    seed: int,
+    owners: np.ndarray | None = None,
+) -> partition.Partition:
+    """Returns which client has which training examples.
+
+    Args:
+      config: the config; its section `data` says how they are dealt, and to how many.
+      labels: the targets of all training examples, in their order.
+      seed: the seed of what is dealt by chance.
+      owners: the owner of each example, int32 [examples], for partition="natural";
+        None: the data do not say it.
+
+    Raises:
+      ValueError: in one line, for what cannot be dealt in this way.
+    """
+    data, total = config.data, len(labels)
+    count = data.clients
+    partitions = {
+        "iid": lambda: partition.iid(total, count, seed=seed),
+        "dirichlet": lambda: partition.dirichlet(labels, count, data.alpha, seed=seed),
+        "label_shards": lambda: partition.label_shards(
+            labels, count, data.per_client, seed=seed
+        ),
+        "classes": lambda: partition.classes_per_client(
+            labels, count, data.per_client, seed=seed
+        ),
+        "power_law": lambda: partition.iid(
+            total,
+            count,
+            sizes=partition.power_law_sizes(
+                total, count, exponent=data.exponent, seed=seed
+            ),
+            seed=seed,
+        ),
+        "natural": lambda: _natural(owners, count),
+    }
+    with section("data"):
+        validate.one_of(tuple(partitions), partition=data.partition)
+        return partitions[data.partition]()
+
+
+def _natural(owners: np.ndarray | None, clients: int) -> partition.Partition:
+    if owners is None:
+        msg = "Expected data with owners for partition='natural', such as shakespeare."
+        raise ValueError(msg)
+    shares = partition.natural(owners)
+    if shares.clients != clients:
+        msg = (
+            f"Expected clients={shares.clients}, the owners of the data, "
+            f"got clients={clients}."
+        )
+        raise ValueError(msg)
+    return shares
+
+
+def fetch_of(config: ConfigDict):
+    """Returns what gives a client its batches, as `engine.make_round` wants it.
+
+    Args:
+      config: the config; its section `client` says how many batches there are, of
+        how many examples each, and how they are drawn (`draws.fetching`).
+    """
+    own = config.client
+    return draws.fetching(own.batches, steps=own.steps, batch=own.batch)
+
+
+def data_form_of(config: ConfigDict, examples: Any, mesh: jax.sharding.Mesh) -> str:
+    """Returns the form in which to keep the data, one of `forms.FORMS`.
+
+    Args:
+      config: the config; its `compute.data` is one of them, or "auto": by size.
+      examples: the training data, a tree of arrays.
+      mesh: the devices.
+
+    Raises:
+      ValueError: in one line, where the data are to be streamed, or can only be, and
+        the config's batches cannot.
+    """
+    wanted = config.compute.data
+    with section("compute"):
+        return forms.form(wanted, examples, mesh, config.client.batches)
+
+
+def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
+    """Returns the devices that share the clients of a round, in one axis.
+
+    Args:
+      config: the config; its `compute.devices` says how many, the first ones; 0: all.
+
+    Raises:
+      ValueError: in one line, if there are fewer.
+    """
+    devices, available = config.compute.devices, len(jax.devices())
+    with section("compute"):
+        validate.at_most(available, "the devices there are", devices=devices)
+    return engine.mesh_over(jax.devices()[: devices or available])
+
+
+def chunk_of(config: ConfigDict) -> int:
+    """Returns how many clients of a round a device works on at a time.
+
+    It is the `compute.chunk` of `config`; 0: by platform, since on a CPU `vmap` makes
+    convolutions slow.
+    """
+    return config.compute.chunk or engine.default_chunk()
+
+
+def flat(config: Mapping[str, Any] | ConfigDict) -> dict[str, Any]:
+    """Returns the values of `config`, or of nested mappings, by their dotted keys.
+
+    >>> flat({"rounds": 9, "client": {"rate": 0.1}})
+    {'rounds': 9, 'client.rate': 0.1}
+    """
+    found = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping | ConfigDict):
+            found |= {f"{name}.{key}": inner for key, inner in flat(value).items()}
+        else:
+            found[name] = value
+    return found

@@ -1,0 +1,1 @@
+"""What may be published of a private run."""

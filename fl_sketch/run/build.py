@@ -1,0 +1,213 @@
+"""From a config to everything that one run needs."""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from fl_sketch import engine, trees
+from fl_sketch.config import choices, protection
+from fl_sketch.config.choices import Numbers
+from fl_sketch.config.guarantee import Guarantee
+from fl_sketch.engine import host_data, traffic
+from fl_sketch.engine.rounds import compile_rounds
+from fl_sketch.protocols import Algorithm, Roots, Tree
+from fl_sketch.run import host_states, secrets
+from fl_sketch.run.program import Program, prepare
+
+
+class Experiment(NamedTuple):
+    """What `train` runs.
+
+    Attributes:
+      start: `() -> State` before the first round.
+      compile: `() -> Compiled`, the slow part of setting up.
+      secret: the secret from which a private run draws what protects; None: nothing.
+      keyed: `(secret) -> Experiment`, the same with another secret.
+      prices: what clients are sent, for the ledger.
+      population: the number of clients.
+      rounds: the round with which a run ends: the config's last, or the budget's.
+      facts: what is known before anything runs, for the summary.
+      guarantee: what may be said of its privacy; None: nothing is private.
+    """
+
+    start: Callable[[], engine.State]
+    compile: Callable[[], "Compiled"]
+    secret: secrets.Secret | None
+    keyed: Callable[[secrets.Secret | None], "Experiment"]
+    prices: traffic.Prices
+    population: int
+    rounds: int
+    facts: dict[str, Any]
+    guarantee: Guarantee | None = None
+
+    @property
+    def private(self) -> bool:
+        """Whether somebody is protected."""
+        return self.secret is not None
+
+    @property
+    def noised(self) -> tuple[str, ...]:
+        """Names of what is released beside the model to be looked at."""
+        return tuple(self.facts["noised"])
+
+
+class Compiled(NamedTuple):
+    """A run's programs.
+
+    Attributes:
+      advance: `(state, count) -> (State, Report)`, the reports on the devices or as
+        numpy arrays. The state given is used up.
+      evaluate: `(state) -> {"test_loss": ..., "test_accuracy": ...}`, floats.
+      seconds: the time that compiling took.
+    """
+
+    advance: Callable[[engine.State, int], tuple[engine.State, engine.Report]]
+    evaluate: Callable[[engine.State], dict[str, float]]
+    seconds: float
+
+
+def build(
+    config: ConfigDict, data_dir: str | None = None, *, noise_multiplier: float = 0.0
+) -> Experiment:
+    """Returns the experiment of `config`, with a secret of its own.
+
+    `data_dir`, `noise_multiplier` and what is raised are those of `prepare`.
+    """
+    numbers = choices.numbers_of(config)
+    program = prepare(config, data_dir, noise_multiplier=noise_multiplier)
+    data = (program.streamed or program).data(config.seed)
+    start = jax.jit(
+        functools.partial(program.start, numbers), out_shardings=program.same
+    )
+    state = jax.eval_shape(start, jax.eval_shape(jax.random.key, 0))
+    algorithm, params = program.algorithm(numbers), state.server.params
+    talk, prices = _priced(config, program, algorithm, params)
+
+    def keyed(own: secrets.Secret | None) -> Experiment:
+        @functools.cache
+        def roots():
+            return secrets.roots(config.seed, own, program.same)
+
+        def start_():
+            fresh = start(roots())
+            if program.bank == "host":
+                return host_states.start(fresh, config.data.clients)
+            return fresh
+
+        return Experiment(
+            start=start_,
+            compile=lambda: _compile(program, numbers, state, data, roots()),
+            secret=own,
+            keyed=keyed,
+            prices=prices,
+            population=config.data.clients,
+            rounds=program.last_round(config),
+            facts=_facts(config, program, algorithm, params, talk, prices)
+            | (program.guarantee.facts if program.guarantee else {}),
+            guarantee=program.guarantee,
+        )
+
+    return keyed(secrets.made_for(config) if program.private else None)
+
+
+def _priced(
+    config: ConfigDict, program: Program, algorithm: Algorithm, params: Tree
+) -> tuple[traffic.Traffic, traffic.Prices]:
+    """Returns what is said in a round, and what a client fetches before it."""
+    talk = traffic.measure_traffic(algorithm, params, program.batches)
+    choices.check_weighting(config, talk.counts)
+    prices = traffic.prices(
+        algorithm,
+        params,
+        talk,
+        download=config.download,
+        rounds=program.last_round(config),
+        gap=config.data.clients / protection.expected(config),
+    )
+    return talk, prices
+
+
+def _compile(program: Program, numbers: Numbers, state, data, roots: Roots) -> Compiled:
+    """Returns the programs of a run with these roots."""
+    begin = time.perf_counter()
+    placed = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=program.same
+        ),
+        state,
+    )
+    given = {"state": placed, "key": roots, "data": data}
+    if program.streamed:
+        places, round_ = program.streamed.places, program.streamed.round
+        round_ = functools.partial(round_, numbers)
+        advance = host_data.compile_rounds(places, round_, program.mesh, **given)
+    else:
+        rounds = functools.partial(program.rounds, numbers)
+        advance = compile_rounds(rounds, program.mesh, **given)
+    if program.bank == "host":
+        draw = jax.jit(program.ids).lower(roots, 0).compile()
+        put = functools.partial(jax.device_put, device=program.same)
+        advance = host_states.advancing(
+            advance, lambda t: np.asarray(draw(roots, t)), put
+        )
+    evaluate = jax.jit(functools.partial(program.evaluate, numbers))
+    evaluate = evaluate.lower(placed.server.params, program.test).compile()
+
+    def measured(state):
+        found = jax.device_get(evaluate(state.server.params, program.test))
+        return {name: float(value) for name, value in found.items()}
+
+    return Compiled(advance, measured, time.perf_counter() - begin)
+
+
+def _facts(
+    config: ConfigDict,
+    program: Program,
+    algorithm: Algorithm,
+    params: Tree,
+    talk: traffic.Traffic,
+    prices: traffic.Prices,
+) -> dict[str, Any]:
+    sent, d = sum(talk.sent), trees.size(params)
+    kept = host_states.row_bytes(algorithm, params) * config.data.clients
+    return {
+        "algorithm": config.algorithm,
+        "dataset": config.data.name,
+        "model": config.model.name,
+        "d": d,
+        "sketch_size": sent,
+        "compression": d / sent,
+        "clients": config.data.clients,
+        "data": "streamed" if program.streamed else "resident",
+        "devices": program.mesh.size,
+        "exchanges": len(talk.sent),
+        "download": "messages" if prices.followed else "model",
+        "bytes_down_of_the_model": prices.model,
+        "bytes_down_to_follow": prices.follow.missed + prices.follow.always,
+        "bytes_up_planned": talk.bits_up and -(-talk.bits_up // 8),
+        "client_state_bytes": kept,
+        "client_state": program.bank if kept else None,
+        "kept_updates": _kept(config, talk),
+        "seed": config.seed,
+        "noised": list(_noised(algorithm)),
+    }
+
+
+def _noised(algorithm: Algorithm) -> tuple[str, ...]:
+    watched = algorithm.mechanism.watched if algorithm.mechanism else ()
+    return tuple(f"noised_{name}" for name in watched)
+
+
+def _kept(config: ConfigDict, talk: traffic.Traffic) -> str:
+    """Says what a round holds of the cohort's updates."""
+    passes = len(talk.sent) + talk.stateful
+    if passes == 1:
+        return "a chunk"
+    if config.compute.updates == "recompute":
+        return f"a chunk, made {passes} times"
+    return "the whole cohort"

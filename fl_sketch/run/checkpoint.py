@@ -1,0 +1,148 @@
+"""Checkpoints: one file each, that is either whole or not there.
+
+A checkpoint is an npz file of all leaves by their path, so equal runs leave equal
+bytes, and every array carries a checksum (zip's CRC-32) which reading verifies. A
+file gets its name only when it is complete and on the disk.
+"""
+
+import contextlib
+import os
+import pathlib
+import re
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+import jax
+import numpy as np
+
+from fl_sketch import files
+
+KEEP = 2  # the newest, and the one before in case the newest is damaged; 0: all
+NAME = re.compile(r"round_(\d{8})\.npz")
+
+
+class Unreadable(RuntimeError):
+    """There are checkpoints, and none of them can be read."""
+
+
+def save(folder: pathlib.Path, number: int, tree: Any, *, keep: int = KEEP) -> None:
+    """Writes `tree` to `folder` as the checkpoint of round `number`.
+
+    Of all that are there the newest `keep` stay; with 0 all of them do.
+
+    Raises:
+      OSError: if it cannot be written; the earlier ones are as they were.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)  # it has what clients keep
+    path = folder / f"round_{number:08d}.npz"
+    with files.replacing(path) as partial, open(partial, "wb") as file:
+        write(file, tree)
+        file.flush()
+        os.fsync(file.fileno())
+    _flush_folder(folder)
+    for old in rounds(folder)[:-keep] if keep else ():
+        (folder / f"round_{old:08d}.npz").unlink()
+
+
+def rounds(folder: pathlib.Path) -> list[int]:
+    """Returns the rounds that have a checkpoint in `folder`, oldest first."""
+    found = (NAME.fullmatch(name) for name in _names(folder))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def newest(
+    folder: pathlib.Path, like: Any, say: Callable[[str], None]
+) -> tuple[int, Any] | None:
+    """Returns (round, tree) of the newest checkpoint that can be read, or None.
+
+    Args:
+      folder: the folder of the checkpoints; need not exist.
+      like: a tree of the same structure, with the shapes and types to expect.
+      say: what is told, in a line, of every checkpoint that is passed over.
+
+    Raises:
+      Unreadable: if there are checkpoints and none can be read.
+    """
+    for name in _names(folder):  # of a run that was killed while writing
+        if name.endswith(".partial"):
+            (folder / name).unlink()
+    numbers = rounds(folder)
+    for number in reversed(numbers):
+        path = folder / f"round_{number:08d}.npz"
+        try:
+            # Opened here, since numpy leaves a damaged file open.
+            with open(path, "rb") as file:
+                return number, read(file, like)
+        except Exception as error:  # zipfile and numpy raise a dozen kinds
+            say(f"{path} is damaged ({error}): trying the one before.")
+    if numbers:
+        msg = f"None of the {len(numbers)} checkpoints in {folder} can be read."
+        raise Unreadable(msg)
+    return None
+
+
+def peek(folder: pathlib.Path, name: str) -> Any | None:
+    """Returns array `name` of the newest checkpoint in `folder` with it, or None."""
+    for number in reversed(rounds(folder)):
+        with contextlib.suppress(Exception):  # `newest` will say what is wrong
+            path = folder / f"round_{number:08d}.npz"
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+                return arrays[name]
+    return None
+
+
+def write(file: BinaryIO, tree: Any) -> None:
+    """Writes `tree` to an open `file`."""
+    np.savez(file, allow_pickle=False, **_named(tree))
+
+
+def read(file: BinaryIO, like: Any) -> Any:
+    """Returns the tree in an open `file`; raises unless it is shaped as `like` is."""
+    with np.load(file, allow_pickle=False) as arrays:
+        leaves = [_leaf(name, arrays[name], leaf) for name, leaf in _named_leaves(like)]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _leaf(name: str, found: Any, like: Any) -> Any:
+    if _is_key(like):
+        return jax.random.wrap_key_data(found, impl=str(jax.random.key_impl(like)))
+    if found.dtype.kind == "V" and found.itemsize == like.dtype.itemsize:
+        found = found.view(like.dtype)  # bfloat16 and its like, which npz cannot name
+    if found.shape != like.shape or found.dtype != like.dtype:
+        msg = (
+            f"expected {name} of {like.dtype}{list(like.shape)}, "
+            f"got {found.dtype}{list(found.shape)}"
+        )
+        raise ValueError(msg)
+    return found
+
+
+def _named(tree: Any) -> dict[str, np.ndarray]:
+    return {
+        name: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        for name, leaf in _named_leaves(tree)
+    }
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [
+        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+        for path, leaf in leaves
+    ]
+
+
+def _names(folder: pathlib.Path) -> list[str]:
+    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+
+
+def _flush_folder(folder: pathlib.Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

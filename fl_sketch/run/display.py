@@ -1,0 +1,186 @@
+"""What a run says on the screen."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from fl_sketch.config.guarantee import mark
+from fl_sketch.engine.traffic import FLOAT_BYTES
+from fl_sketch.run import rows
+from fl_sketch.run.build import Experiment
+
+COLUMNS = {
+    "round": (7, "{}"),
+    "train loss": (11, "{:.4f}"),
+    "test loss": (10, "{:.4f}"),
+    "test accuracy": (13, "{:.4f}"),
+    "MB up": (9, "{}"),
+    "MB down": (9, "{}"),
+    "rounds/s": (9, "{:.1f}"),
+}
+EPSILON = (9, "{:.4f}")
+NOISED = (14, "{:.4f}")
+
+
+SECRET = {
+    "system": "noise, cohorts and batches from the operating system",
+    "simulated": "SIMULATED: noise, cohorts and batches follow from the config",
+}
+
+
+def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
+    """Returns lines on what is known of an experiment before it is compiled.
+
+    Args:
+      config: the config of the experiment.
+      experiment: the experiment that `build` made of it.
+    """
+    facts, prices = experiment.facts, experiment.prices
+    up = facts["bytes_up_planned"]
+    sent = f"{up / 1e3:.4g} kB up" if up is not None else "up: depends on the round"
+    exchanges = "" if facts["exchanges"] == 1 else f", {facts['exchanges']} exchanges"
+    return [
+        f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
+        f"{facts['dataset']}, {facts['clients']} clients, {facts['devices']} devices",
+        f"  a message: {_message(facts)}"
+        f"{exchanges}; a client's round: {sent}, {_down(prices)}",
+        f"  {config.rounds} rounds, cohorts: {_cohorts(config)}; held in memory: "
+        f"updates of {facts['kept_updates']}; privacy: {_kept(experiment.guarantee)}",
+        *_bank(facts),
+        *_how(experiment.guarantee, config.rounds),
+    ]
+
+
+def _message(facts: Mapping[str, Any]) -> str:
+    """Says how short a message is: in numbers, or in bytes if it is compressed."""
+    sent, up, d = facts["sketch_size"], facts["bytes_up_planned"], facts["d"]
+    if up is not None and up < FLOAT_BYTES * sent:
+        return f"{up} bytes, {FLOAT_BYTES * d / up:.4g} times fewer than the model's"
+    if sent == d:
+        return f"{d} numbers, as many as the model has"
+    return f"{sent} numbers, {facts['compression']:.4g} times fewer than the model has"
+
+
+def _bank(facts: Mapping[str, Any]) -> list[str]:
+    """Returns a line on what is kept of clients between rounds, if anything is."""
+    if not facts["client_state"]:
+        return []
+    size, people = facts["client_state_bytes"] / 1e6, facts["clients"]
+    where = {"devices": "every device", "host": "the host"}[facts["client_state"]]
+    return [f"  states of {people} clients: {size:.4g} MB in the memory of {where}"]
+
+
+def _kept(guarantee) -> str:
+    if guarantee is None:
+        return "none"
+    if not guarantee.noise_multiplier:
+        return "none (messages are bounded, without noise)"
+    spent = guarantee.epsilon(guarantee.rounds)
+    return f"epsilon {spent:.4g} at delta {guarantee.delta:g}"
+
+
+def _how(guarantee, asked: int) -> list[str]:
+    """Returns lines on what makes a run private, if anything does."""
+    if guarantee is None or not guarantee.noise_multiplier:
+        return []
+    plan, rounds = guarantee.plan, guarantee.rounds
+    many = plan.releases * guarantee.per_round
+    early = f" (not {asked}, which would pass target_epsilon)" * (rounds < asked)
+    return [
+        f"  for every {guarantee.unit} after {rounds} rounds{early}: {plan.relation}, "
+        f"{guarantee.accountant}, noise multiplier {guarantee.noise_multiplier:.4g}, "
+        f"{many} release{'s' * (many > 1)} a round",
+        f"  {SECRET[guarantee.randomness]}; train loss and bytes are the simulator's "
+        "own",
+    ]
+
+
+def _down(prices) -> str:
+    told, model = prices.follow.missed + prices.follow.always, prices.model
+    ways = f"{told / 1e3:.4g} kB a round down to follow", f"{model / 1e3:.4g} kB"
+    if prices.followed:
+        return f"{ways[0]} (the model: {ways[1]})"
+    return f"{ways[1]} down, the model (to follow: {told / 1e3:.4g} kB a round)"
+
+
+def _cohorts(config: ConfigDict) -> str:
+    if config.cohort.sampling == "everyone":
+        return "everyone"
+    return f"{config.cohort.sampling}, {config.cohort.size}"
+
+
+def head(experiment: Experiment) -> str:
+    """Returns the head of the table of `experiment`, with epsilon if it is private."""
+    columns = dict(COLUMNS)
+    if experiment.private:
+        columns["epsilon"] = EPSILON
+    columns |= {name.replace("_train_", " "): NOISED for name in experiment.noised}
+    return " ".join(f"{name:>{width}}" for name, (width, _) in columns.items())
+
+
+def row(values: Mapping[str, Any]) -> str:
+    """Returns one evaluation, `values` by their names, as a line of the table."""
+    values = rows.plain(values)
+    cells = (
+        values["round"],
+        values["train_loss"],
+        values["test_loss"],
+        values["test_accuracy"],
+        rows.megabytes(values["bytes_up_total"]),
+        rows.megabytes(values["bytes_down_total"]),
+        values["rounds_per_second"],
+    )
+    columns = list(COLUMNS.values())
+    if values.get("epsilon") not in (None, ""):
+        cells, columns = (*cells, values["epsilon"]), [*columns, EPSILON]
+    noised = [values[name] for name in values if name.startswith("noised_")]
+    cells, columns = (*cells, *noised), [*columns, *[NOISED] * len(noised)]
+    return " ".join(
+        f"{form.format(cell):>{width}}"
+        for (width, form), cell in zip(columns, cells, strict=True)
+    )
+
+
+def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
+    """Returns the lines that end a run: what its `summary` holds, and its `workdir`."""
+    summary = rows.plain(summary)
+    up = summary["bytes_up_per_client_round"] / 1e3
+    down = summary["bytes_down_per_client_round"] / 1e3
+    return [
+        f"test accuracy {summary['test_accuracy']:.4f} after {summary['rounds']} "
+        f"rounds; {up:.4g} kB up and {down:.4g} kB down a client and round; compiled "
+        f"in {summary['compile_seconds']:.1f} s",
+        *_given_away(summary),
+        f"results in {workdir}",
+    ]
+
+
+def _given_away(summary: Mapping[str, Any]) -> list[str]:
+    if summary["epsilon"] is None:
+        return []
+    how = mark(summary["randomness"])
+    return [
+        f"given away of every {summary['privacy_unit']}: epsilon "
+        f"{summary['epsilon']:.4g} at delta {summary['delta']:g}{how}"
+    ]
+
+
+@contextlib.contextmanager
+def bar(
+    rounds: int, done: int, *, hidden: bool = False
+) -> Iterator[Callable[[int, float], None]]:
+    """Shows `done` of `rounds` on a terminal, unless `hidden`; gives what moves it.
+
+    That is `(rounds done, last training loss)`.
+    """
+    disable = True if hidden else None  # None: where there is no terminal
+    with tqdm(total=rounds, initial=done, unit="round", disable=disable) as shown:
+
+        def move(done: int, loss: float) -> None:
+            shown.update(done - shown.n)
+            shown.set_postfix(loss=f"{loss:.4f}", refresh=False)
+
+        yield move

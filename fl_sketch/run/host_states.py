@@ -1,0 +1,143 @@
+"""What clients keep between rounds, on the devices or on the host.
+
+Every client of an algorithm with state has a row in a bank. On the devices it is part
+of the program. On the host it may be as large as the host's memory. Before a round the
+rows of its cohort are sent, and after it those of the clients who answered are written
+back, so that devices hold one cohort's.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from fl_sketch import engine, free_memory
+from fl_sketch.config.choices import section
+from fl_sketch.data.forms import room
+from fl_sketch.engine.cohort import Sampler
+from fl_sketch.engine.rounds import Advance
+from fl_sketch.protocols import Algorithm, Tree
+
+
+def row_bytes(algorithm: Algorithm, params: Tree) -> int:
+    """Returns the bytes that `algorithm` keeps of one client, for such `params`."""
+    row = jax.eval_shape(
+        lambda: (algorithm.local.init(params), algorithm.uplink.init(params).client)
+    )
+    return sum(
+        math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(row)
+    )
+
+
+def place(wanted: str, size: int, mesh: jax.sharding.Mesh) -> str:
+    """Returns the one of `choices.BANKS` where a bank of `size` bytes is to be.
+
+    That is `wanted`; for "auto" the devices of `mesh`, if it fits into their memory.
+
+    Raises:
+      ValueError: if it does not fit there.
+    """
+    devices = mesh.local_devices
+    if wanted == "auto":
+        wanted = "devices" if size <= room(devices) else "host"
+    if wanted == "host" and size and jax.process_count() > 1:
+        msg = (
+            "Expected clients' states to fit on the devices in a run of several "
+            f"processes, got {size / 1e9:.3g} GB of them."
+        )
+        raise ValueError(msg)
+    # Each device has a copy.
+    free = free_memory.free(devices) if wanted == "devices" else free_memory.of_host()
+    if size > free:
+        msg = (
+            f"Expected clients' states of at most {free / 1e9:.3g} GB, the memory "
+            f"there is, got {size / 1e9:.3g} GB with clients={wanted!r}."
+        )
+        raise ValueError(msg)
+    return wanted
+
+
+def place_of(config: ConfigDict, row_bytes: int, mesh: jax.sharding.Mesh) -> str:
+    """Returns where clients' states are kept, one of `choices.BANKS`, as `place` does.
+
+    Each client of `config` has `row_bytes`, and `mesh` has the devices.
+
+    Raises:
+      ValueError: also if clients with a state may come twice in a round.
+    """
+    if row_bytes and config.cohort.sampling == "replacement":
+        msg = (
+            "config.cohort: Expected a client at most once in a round, since those of "
+            f"{config.algorithm} keep a state, got sampling='replacement'."
+        )
+        raise ValueError(msg)
+    with section("compute"):
+        size = row_bytes * config.data.clients
+        return place(config.compute.clients, size, mesh)
+
+
+def at_places(sampler: Sampler) -> Sampler:
+    """Returns `sampler` with the rows of its cohorts place by place."""
+
+    def draw(key):
+        cohort = sampler(key)
+        return cohort._replace(rows=jnp.arange(cohort.ids.size, dtype=jnp.int32))
+
+    return dataclasses.replace(sampler, draw=draw)
+
+
+def start(state: engine.State, population: int) -> engine.State:
+    """Returns the first state with the bank of all clients on the host.
+
+    Args:
+      state: the state of a run whose clients are all new, and so all alike.
+      population: the number of clients.
+    """
+
+    def bank(leaf):
+        first = np.asarray(leaf[0])
+        rows = np.zeros((population, *first.shape), first.dtype)
+        if first.any():  # zeros take no memory before they are written to
+            rows[:] = first
+        return rows
+
+    return state._replace(clients=jax.tree.map(bank, state.clients))
+
+
+def advancing(
+    one_call: Advance,
+    draw: Callable[[int], np.ndarray],
+    put: Callable[[np.ndarray], jax.Array],
+) -> Advance:
+    """Returns `advance(state, count)` for states whose bank is on the host.
+
+    Args:
+      one_call: `(state, 1) -> (state, report)` for a state with a row a place.
+      draw: `(round's number) -> ids` of its cohort.
+      put: what brings rows onto the devices.
+
+    The bank is written in place. Reports have a leading axis of `count`.
+    """
+
+    def advance(state, count):
+        bank, reports = state.clients, []
+        for number in range(int(state.server.round), int(state.server.round) + count):
+            ids = draw(number)
+            rows = jax.tree.map(lambda leaf, ids=ids: put(leaf[ids]), bank)
+            state, report = one_call(state._replace(clients=rows), 1)
+            report, rows = jax.device_get((report, state.clients))
+            report = jax.tree.map(lambda leaf: leaf[:1], report)
+            (answered,) = np.nonzero(report.simulator_only.answered[0])
+            for leaf, new in zip(
+                jax.tree.leaves(bank), jax.tree.leaves(rows), strict=True
+            ):
+                leaf[ids[answered]] = new[answered]
+            state = state._replace(clients=bank)
+            reports.append(report)
+        return state, jax.tree.map(lambda *leaves: np.concatenate(leaves), *reports)
+
+    return advance

@@ -1,0 +1,303 @@
+"""From a config to pure functions, with all of it checked beforehand.
+
+What a sweep's points share is done once: the data are read, and continuous keys stay
+arguments. `build.build` fixes them for one run.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from ml_collections import ConfigDict
+
+from fl_sketch import engine, models, trees
+from fl_sketch.config import choices, methods, protection
+from fl_sketch.config.choices import Numbers
+from fl_sketch.config.guarantee import Guarantee, guarantee_of, require_sizes
+from fl_sketch.data import datasets, draws, partition, streamed
+from fl_sketch.engine import host_data
+from fl_sketch.engine.cohort import Sampler
+from fl_sketch.keys import Purpose, apart, cohort_key, roots_of
+from fl_sketch.protocols import Algorithm, Key, Roots, Tree
+from fl_sketch.run import host_states
+from fl_sketch.run.evaluate import make_evaluation
+
+
+class Streamed(NamedTuple):
+    """What a program has besides, if its data are streamed.
+
+    Attributes:
+      data: `(seed) -> OnHost`, the training data as this seed shares them out.
+      places: `(key, starts, number) -> places`, what to gather for a round.
+      round: `(numbers, state, key, (batches, starts), count) -> (State, Report)`,
+        one round on its batches, for a count of one.
+    """
+
+    data: Callable[[int], streamed.OnHost]
+    places: Callable[[Key | Roots, jax.Array, jax.typing.ArrayLike], jax.Array]
+    round: Callable[..., tuple[engine.State, engine.Report]]
+
+
+class Program(NamedTuple):
+    """A config as pure functions of its continuous keys and its seed.
+
+    Attributes:
+      start: `(numbers, roots) -> State` before the first round.
+      rounds: `(numbers, state, roots, data, count) -> (State, Report)`, for up to
+        `most` rounds.
+      evaluate: `(numbers, params, test) -> {"test_loss": ..., "test_accuracy": ...}`.
+      splits: the data on the host.
+      data: `(seed) -> Resident`, the training data as this seed shares them out; the
+        examples are one copy for all seeds.
+      test: the test data, spread over the devices.
+      algorithm: `(numbers, noisy=True) -> Algorithm`; or without its noise.
+      batches: shapes of what a client trains on in a round.
+      mesh: the devices.
+      most: the largest number of rounds of a call.
+      ids: `(roots, number) -> ids` of a round's cohort.
+      bank: the place of clients' states, one of `choices.BANKS`; on the host, states
+        here have a row for each place of a cohort.
+      streamed: what to use instead of `data` and `rounds`, which would do as well
+        where there is room, if the config's data are streamed; or None.
+      guarantee: what may be said of its privacy; None: nothing is private.
+    """
+
+    start: Callable[[Numbers, Key | Roots], engine.State]
+    rounds: Callable[..., tuple[engine.State, engine.Report]]
+    evaluate: Callable[[Numbers, Tree, Any], dict[str, jax.Array]]
+    splits: datasets.Splits
+    data: Callable[[int], draws.Resident]
+    test: Any
+    algorithm: Callable[..., Algorithm]
+    batches: Any
+    mesh: jax.sharding.Mesh
+    most: int
+    ids: Callable[[Key | Roots, jax.typing.ArrayLike], jax.Array]
+    bank: str
+    streamed: Streamed | None = None
+    guarantee: Guarantee | None = None
+
+    @property
+    def same(self) -> NamedSharding:
+        """How to place what all devices hold alike."""
+        return NamedSharding(self.mesh, P())
+
+    @property
+    def private(self) -> bool:
+        """Whether somebody is protected, so that randomness must be secret."""
+        return bool(self.guarantee and self.guarantee.private)
+
+    def last_round(self, config: ConfigDict) -> int:
+        """Returns the last round of a run: that of `config`, or of the budget."""
+        return self.guarantee.rounds if self.guarantee else config.rounds
+
+
+class _Problem(NamedTuple):
+    """What a config trains, read and checked.
+
+    Attributes:
+      config: the config itself.
+      splits: the data.
+      loss_of: `(numbers) -> Loss`.
+      inputs: shape of the first example, as the model sees it.
+      params: shapes of the model's parameters.
+      batches: shapes of what a client trains on in a round.
+    """
+
+    config: ConfigDict
+    splits: datasets.Splits
+    loss_of: Callable[[Numbers], models.Loss]
+    inputs: jax.ShapeDtypeStruct
+    params: Tree
+    batches: Any
+
+    def shares(self, seed: int) -> partition.Partition:
+        """Returns which client has which examples."""
+        targets, owners = self.splits.train.targets, self.splits.owners
+        return choices.partition_of(self.config, targets, seed, owners)
+
+
+def check(config: ConfigDict) -> None:
+    """Raises in one line for what can be told of `config` before data are read."""
+    choices.check_counts(config)
+    protection.check(config)
+
+
+def prepare(
+    config: ConfigDict, data_dir: str | None = None, *, noise_multiplier: float = 0.0
+) -> Program:
+    """Returns the program of a config, checked but for its continuous keys.
+
+    Args:
+      config: a config as `configs/default.py` has it.
+      data_dir: the folder of raw data sets.
+      noise_multiplier: z of a run that has begun; 0: as the config asks for it.
+
+    Raises:
+      ValueError, TypeError: in one line, for what a config may not say.
+      FileNotFoundError: for data that are not there.
+    """
+    check(config)
+    mesh, problem = choices.mesh_of(config), _problem(config, data_dir)
+    algorithm_of, guarantee = _algorithm(problem, noise_multiplier)
+    algorithm = algorithm_of(choices.numbers_of(config))  # says what is wrong with it
+    size = host_states.row_bytes(algorithm, problem.params)
+    work = _Work(
+        problem,
+        algorithm_of,
+        choices.sampler_of(config),
+        mesh,
+        choices.chunk_of(config),
+        host_states.place_of(config, size, mesh),
+    )
+    on_host, resident = _dealt(problem, guarantee, NamedSharding(mesh, P()))
+    form = choices.data_form_of(config, problem.splits.train, mesh)
+    evaluate, test = make_evaluation(problem.loss_of, problem.splits.test, mesh)
+    return Program(
+        start=work.start,
+        rounds=work.rounds,
+        evaluate=evaluate,
+        splits=problem.splits,
+        data=resident,
+        test=test,
+        algorithm=algorithm_of,
+        batches=problem.batches,
+        mesh=mesh,
+        most=config.eval_every,
+        ids=work.ids,
+        bank=work.bank,
+        streamed=work.from_host(on_host) if form == "streamed" else None,
+        guarantee=guarantee,
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Work:
+    """What a program is made of, and its functions, none of which is jitted."""
+
+    problem: _Problem
+    algorithm_of: Callable[..., Algorithm]
+    sampler: Sampler
+    mesh: jax.sharding.Mesh
+    chunk: int
+    bank: str
+
+    def ids(self, key, number):
+        return self.sampler(cohort_key(key, number)).ids
+
+    def start(self, numbers, key):
+        inputs = jnp.zeros(self.problem.inputs.shape, self.problem.inputs.dtype)
+        own = apart(roots_of(key).public, Purpose.INITIAL)
+        params = self.problem.loss_of(numbers).init(own, inputs)
+        rows = self.problem.config.data.clients
+        if self.bank == "host":
+            rows = jax.eval_shape(self.ids, key, 0).size
+        return engine.initial_state(self.algorithm_of(numbers), params, rows)
+
+    def round_of(self, numbers):
+        config = self.problem.config
+        return engine.make_round(
+            self.algorithm_of(numbers),
+            choices.fetch_of(config),
+            self.mesh,
+            chunk=self.chunk,
+            recompute=config.compute.updates == "recompute",
+        )
+
+    def people_of(self, starts):
+        config = self.problem.config
+        people = choices.weighted_sampler_of(config, self.sampler, starts)
+        return host_states.at_places(people) if self.bank == "host" else people
+
+    def rounds(self, numbers, state, key, data, count):
+        one_round, people = self.round_of(numbers), self.people_of(data.starts)
+        most = self.problem.config.eval_every
+        return engine.run_rounds(one_round, people, state, key, data, count, most=most)
+
+    def from_host(self, data: Callable[[int], Any]) -> "Streamed":
+        config = self.problem.config
+
+        def one_round(numbers, *rest):
+            made = host_data.on_batches(self.round_of(numbers), self.people_of)
+            return made(*rest)
+
+        places = host_data.drawing(
+            self.sampler,
+            multiple=self.mesh.size * self.chunk,
+            steps=config.client.steps,
+            batch=config.client.batch,
+        )
+        return Streamed(data=data, places=places, round=one_round)
+
+
+def _problem(config: ConfigDict, data_dir: str | None) -> _Problem:
+    splits = choices.splits_of(config, data_dir)
+    protection.check_data(config, splits)
+    loss_of = functools.partial(methods.loss_of, config, splits.classes)
+    first = jax.ShapeDtypeStruct(
+        (1, *splits.train.inputs.shape[1:]), splits.train.inputs.dtype
+    )
+    inputs = jax.eval_shape(datasets.normalise, first)
+    loss = loss_of(choices.numbers_of(config))
+    params = jax.eval_shape(loss.init, jax.random.key(0), inputs)
+    batches = _batches(config, splits.train)
+    return _Problem(config, splits, loss_of, inputs, params, batches)
+
+
+def _algorithm(
+    problem: _Problem, noise_multiplier: float
+) -> tuple[Callable[..., Algorithm], Guarantee | None]:
+    """Returns `Program.algorithm`, its link guarded, and what that promises."""
+    config, d = problem.config, trees.size(problem.params)
+    bare = methods.bare_of(config, problem.splits.classes, d)
+    guarantee = guarantee_of(
+        config,
+        bare,
+        choices.numbers_of(config),
+        problem.params,
+        problem.batches,
+        lambda: problem.shares(config.seed).sizes,
+        noise_multiplier=noise_multiplier,
+    )
+
+    def algorithm_of(numbers, noisy=True):
+        z = guarantee.noise_multiplier if guarantee and noisy else 0.0
+        return protection.guarded(config, bare, z, numbers, problem.params)
+
+    return algorithm_of, guarantee
+
+
+def _dealt(
+    problem: _Problem, guarantee: Guarantee | None, same: NamedSharding
+) -> tuple[Callable[[int], Any], Callable[[int], draws.Resident]]:
+    """Returns `(seed) -> ...` for data on the host, and for data on the devices."""
+    train = problem.splits.train
+
+    def shares(seed):
+        shares = problem.shares(seed)
+        require_sizes(guarantee, shares.sizes)
+        return shares
+
+    @functools.cache
+    def examples():  # on the devices once, whatever the number of seeds
+        return jax.device_put(train, same)
+
+    def on_host(seed):
+        return streamed.on_host(train, shares(seed))
+
+    def resident(seed):
+        return draws.resident(examples(), shares(seed), device=same)
+
+    return on_host, resident
+
+
+def _batches(config: ConfigDict, train: datasets.Examples):
+    lead = (config.client.steps, config.client.batch)
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape[1:]), leaf.dtype), train
+    )

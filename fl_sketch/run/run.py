@@ -1,0 +1,275 @@
+"""One command's worth: build, resume or begin, train, leave everything in a folder."""
+
+import contextlib
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from fl_sketch.run import checkpoint, display, odometer, processes, secrets
+from fl_sketch.run import rows as names
+from fl_sketch.run.build import Experiment, build
+from fl_sketch.run.loop import NotFinite, Progress, Watch, begin, train
+from fl_sketch.run.signals import stopping_on_signals
+from fl_sketch.run.tensorboard import open_board, require_installed
+from fl_sketch.run.workdir import Workdir
+
+RUN = "run"  # what the odometer calls it
+
+
+def run(
+    config: ConfigDict,
+    workdir: str,
+    data_dir: str | None = None,
+    *,
+    tensorboard: bool = False,
+    say: Callable[[str], None] = tqdm.write,
+) -> dict[str, Any]:
+    """Runs a config to its end, from where an earlier run in the folder came to.
+
+    Args:
+      config: a config as `configs/default.py` has it.
+      workdir: the folder of the run.
+      data_dir: the folder of raw data sets.
+      tensorboard: whether to write events for TensorBoard too.
+      say: what prints a line.
+
+    Returns:
+      What summary.json holds.
+
+    Raises:
+      ValueError, TypeError, FileNotFoundError: in one line, before anything runs.
+      NotFinite: if the training diverges.
+      Stopped: on SIGINT or SIGTERM, after the progress is saved.
+      checkpoint.Unreadable: if the folder's checkpoints are all damaged.
+    """
+    if tensorboard:
+        require_installed()
+    experiment = build(config, data_dir)
+    first = processes.is_first()
+    say = say if first else _say_nothing
+    opened = Workdir(workdir, config.to_dict()) if first else contextlib.nullcontext()
+    with opened as folder:
+        for line in display.plan(config, experiment):
+            say(line)
+        said = _from_first(folder, lambda own: json.dumps(own.summary()).encode())
+        ended = json.loads(said)
+        if ended:
+            say(f"{workdir} holds this run already, done; its last row:")
+            say(display.head(experiment))
+            say(display.row(ended | {"round": ended["rounds"]}))
+            if folder:  # a run that was killed in its last moment
+                secrets.forget(folder.folder)
+            return ended
+        experiment = _with_secret(config, data_dir, experiment, folder)
+        try:
+            summary = _train(config, experiment, folder, tensorboard, say)
+        except NotFinite:  # it would come to the same again
+            if folder:
+                secrets.forget(folder.folder)
+            raise
+        if folder:
+            summary = folder.finish(summary)
+            secrets.forget(folder.folder)
+    for line in display.result(summary, workdir):
+        say(line)
+    return summary
+
+
+def _with_secret(config, data_dir, experiment: Experiment, folder: Workdir | None):
+    """Returns the experiment with the secret and the noise with which it began.
+
+    The first process reads both from the folder, or writes them there, and tells the
+    others. Where nobody is protected there are none.
+    """
+    guarantee, fresh = experiment.guarantee, experiment.secret
+    if guarantee is None or fresh is None:
+        return experiment
+    z = guarantee.noise_multiplier
+
+    def begun(folder: Workdir) -> bytes:
+        secret = _secret_in(folder, config, fresh)
+        entries, own = odometer.read(folder.folder), odometer.entry(RUN, guarantee, 0)
+        _require_same_plan(entries, own, folder)
+        kept = checkpoint.peek(folder.checkpoints, "noise_multiplier")
+        if kept is None:
+            kept = entries[0].noise_multiplier if entries else z
+        if not entries:
+            odometer.note(folder.folder, [own])
+        return json.dumps([secret.reveal().hex(), float(kept)]).encode()
+
+    secret, kept = json.loads(_from_first(folder, begun))
+    if kept != z:  # by another version of the accountant
+        experiment = build(config, data_dir, noise_multiplier=kept)
+    return experiment.keyed(secrets.Secret(bytes.fromhex(secret)))
+
+
+def _secret_in(folder: Workdir, config, fresh: secrets.Secret) -> secrets.Secret:
+    """Returns the secret of the run in a folder; of a new one, keeps a fresh one there.
+
+    Raises:
+      ValueError: if the run has begun and its secret is gone.
+    """
+    if config.privacy.randomness == "seed":
+        return fresh
+    # One that no run here has used yet is nobody's: of a killed start, or of others.
+    begun = odometer.read(folder.folder) or checkpoint.rounds(folder.checkpoints)
+    kept = secrets.kept(folder.folder) if begun else None
+    if kept is None:
+        if begun:
+            msg = (
+                f"Expected the secret of the run in workdir={folder.folder}, without "
+                "which rounds would be released again with other noise, and it is "
+                "gone, as after the end of a run: take another workdir."
+            )
+            raise ValueError(msg)
+        kept = fresh
+        secrets.keep(folder.folder, kept)
+    return kept
+
+
+def _require_same_plan(entries, own: odometer.Entry, folder: Workdir) -> None:
+    """Raises if what was released here was of other rounds than are to be played."""
+    for one in entries:
+        before = one._replace(plan=one.plan._replace(steps=0))
+        if before != own._replace(noise_multiplier=one.noise_multiplier):
+            msg = (
+                "Expected workdir to hold a run that was counted as this one is, got "
+                f"another in {folder.folder}/{odometer.FILE}: take another workdir."
+            )
+            raise ValueError(msg)
+
+
+def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
+    """Trains from where the folder stands; returns what is to be summed up."""
+    progress = _resume(folder, begin(experiment, config.eval_every), say)
+    done = int(progress.state.server.round)
+    compiled = experiment.compile()
+    say(display.head(experiment))
+    last = dict(folder.rows[-1]) if folder and folder.rows else {}
+    listeners = [last.update, lambda row: say(display.row(row))]
+    if folder:
+        listeners.append(folder.add)
+        if tensorboard:
+            listeners.append(open_board(folder.folder / "tensorboard", done))
+
+    def on_row(row):
+        for listener in listeners:
+            listener(row)
+
+    def on_save(done, progress):
+        if folder:
+            keep, ends = config.checkpoint_keep, done == experiment.rounds
+            _save(folder, done, progress, keep, say, ends=ends)
+
+    shown = display.bar(experiment.rounds, done, hidden=folder is None)
+
+    def count(last):
+        if folder and experiment.private:
+            own = odometer.entry(RUN, experiment.guarantee, last)
+            odometer.note(folder.folder, [own])
+
+    with stopping_on_signals() as stop, shown as move:
+        watch = Watch(on_row, count, move, on_save, stop, processes.agree)
+        progress = train(
+            experiment,
+            compiled,
+            progress,
+            checkpoint_every=config.checkpoint_every,
+            watch=watch,
+        )
+    return summary_of(experiment, progress, last, compiled.seconds)
+
+
+def summary_of(
+    experiment: Experiment,
+    progress: Progress,
+    last: dict[str, Any],
+    compile_seconds: float,
+) -> dict[str, Any]:
+    """Returns the facts of `experiment` and what it came to, by their names in a file.
+
+    Its `progress` at the end has the bytes, its `last` row the losses and epsilon;
+    `compile_seconds` are handed on.
+    """
+    up, down = int(progress.ledger.up.sum()), int(progress.ledger.down.sum())
+    promise = experiment.guarantee if experiment.private else None
+    last = names.plain(last)
+    whole = {
+        **experiment.facts,
+        "rounds": int(progress.state.server.round),
+        "test_accuracy": float(last["test_accuracy"]),
+        "test_loss": float(last["test_loss"]),
+        "train_loss": float(last["train_loss"]),
+        **{name: float(last[name]) for name in experiment.noised},
+        "bytes_up_per_client_round": up / max(1, int(progress.ledger.answered.sum())),
+        "bytes_down_per_client_round": down / max(1, int(progress.ledger.asked.sum())),
+        "bytes_up_total": up,
+        "bytes_down_total": down,
+        "epsilon": promise and float(last["epsilon"]),
+        "delta": promise and promise.delta,
+        "rounds_per_second": float(last["rounds_per_second"]),
+        "compile_seconds": compile_seconds,
+    }
+    return names.marked(whole, experiment.private)
+
+
+def _resume(folder: Workdir | None, fresh: Progress, say) -> Progress:
+    """Returns the newest progress in the folder, in all processes, or the fresh one."""
+
+    def found(folder: Workdir) -> bytes:
+        saved = checkpoint.newest(folder.checkpoints, fresh, say)
+        number, progress = saved or (0, fresh)
+        folder.keep_rows_up_to(number)
+        packed = io.BytesIO()
+        if saved:
+            say(f"going on after round {number}")
+            checkpoint.write(packed, progress)
+        return packed.getvalue()
+
+    packed = _from_first(folder, found)
+    if not packed:
+        return fresh
+    progress = checkpoint.read(io.BytesIO(packed), fresh)
+    placed = jax.tree.map(_like, progress.state, fresh.state)
+    return progress._replace(state=placed)
+
+
+def _like(saved, leaf):
+    """Returns what was saved where the other is: on devices, or on the host."""
+    return (
+        jax.device_put(saved, leaf.sharding) if isinstance(leaf, jax.Array) else saved
+    )
+
+
+def _from_first(folder: Workdir | None, make: Callable[[Workdir], bytes]) -> bytes:
+    return processes.from_first(make(folder) if folder else b"")
+
+
+def _say_nothing(line: str) -> None:
+    del line
+
+
+def _save(
+    folder: Workdir, done: int, progress: Progress, keep: int, say, *, ends: bool
+) -> None:
+    """Saves progress; where it cannot be, only the last one is an error."""
+    try:
+        checkpoint.save(folder.checkpoints, done, progress, keep=keep)
+    except OSError as error:
+        if ends:
+            msg = (
+                f"Expected room in {folder.checkpoints} for the model after round "
+                f"{done}, got {error.strerror}: the same command goes on."
+            )
+            raise ValueError(msg) from None
+        last = checkpoint.rounds(folder.checkpoints)
+        kept = f"the last one is of round {last[-1]}" if last else "there is none yet"
+        say(
+            f"The checkpoint of round {done} could not be written "
+            f"({error.strerror}); going on, {kept}."
+        )

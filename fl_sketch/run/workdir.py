@@ -1,0 +1,188 @@
+"""What a run leaves in its folder, and how a later run finds its way back.
+
+config.json, metrics.csv (a row for each evaluation), checkpoints/, and at the end
+summary.json and curves.png. A reader never sees half of a file. A sweep leaves the
+same under other names.
+"""
+
+import contextlib
+import csv
+import fcntl
+import importlib.metadata
+import json
+import os
+import pathlib
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fl_sketch.config import choices
+from fl_sketch.files import writable_folder, write_text
+from fl_sketch.run import curves
+
+Row = dict[str, Any]
+FORMAT = 2  # of a folder: what another one began, this version does not go on with
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
+TIMES = ("rounds_per_second", "seconds")  # what two equal runs may differ in
+
+
+class Files(NamedTuple):
+    """What the files of a folder are called, and how its picture is drawn.
+
+    Attributes:
+      rows: the csv file of evaluations.
+      summary: the json file that stands for a finished run.
+      picture: the png file.
+      draw: `(rows, path)`, writes the picture.
+    """
+
+    rows: str
+    summary: str
+    picture: str
+    draw: Callable[[Sequence[Row], os.PathLike], None]
+
+
+RUN = Files("metrics.csv", "summary.json", "curves.png", curves.draw)
+
+
+class Workdir:
+    """The `folder` of a run and its `rows`, locked until closed or the process ends."""
+
+    def __init__(
+        self, path: str | os.PathLike, config: Mapping[str, Any], files: Files = RUN
+    ):
+        """Opens a folder for a run, or to go on with one.
+
+        Args:
+          path: the folder.
+          config: the config of the run.
+          files: the names of its files, and what draws its picture.
+
+        Raises:
+          ValueError: if it cannot be written, is in use, or holds the run of another
+            config.
+        """
+        self.folder = writable_folder(path)
+        self.rows: list[Row] = []
+        self._files = files
+        try:
+            with contextlib.ExitStack() as stack:
+                lock = stack.enter_context(open(self.folder / ".lock", "w"))
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._require_same(json.loads(json.dumps(config)))
+                self._held = stack.pop_all()
+        except BlockingIOError:
+            msg = f"Expected a workdir of no other process, got workdir={path} in use."
+            raise ValueError(msg) from None
+        except OSError as error:
+            msg = f"Expected a workdir that can be written, got workdir={path} "
+            raise ValueError(msg + f"({error.strerror}).") from None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._held.close()
+
+    @property
+    def checkpoints(self) -> pathlib.Path:
+        """The folder of checkpoints."""
+        return self.folder / "checkpoints"
+
+    def keep_rows_up_to(self, number: int) -> None:
+        """Forgets the rows after round `number`: they will be made again, the same."""
+        self.keep_rows(lambda rows: sum(int(row["round"]) <= number for row in rows))
+
+    def keep_rows(self, how_many: Callable[[list[Row]], int]) -> None:
+        """Forgets all rows but the first ones, as many as `how_many` says of them."""
+        path = self.folder / self._files.rows
+        if not path.exists():
+            return
+        # A line without its end is torn, and "12" may have been meant to be "120".
+        lines = [x for x in path.read_text().splitlines(True) if x.endswith("\n")]
+        rows = list(csv.DictReader(lines))
+        self.rows = rows[: how_many(rows)]
+        if self.rows:
+            write_text(path, "".join(lines[: len(self.rows) + 1]))
+        else:
+            path.unlink()
+
+    def add(self, *rows: Row) -> None:
+        """Adds `rows` to the file of evaluations."""
+        with open(self.folder / self._files.rows, "a", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            if not self.rows:
+                writer.writeheader()
+            writer.writerows(rows)
+            file.flush()
+            os.fsync(file.fileno())
+        self.rows.extend(rows)
+
+    def finish(self, summary: Mapping[str, Any]) -> Row:
+        """Writes the picture and the `summary`; returns the latter."""
+        self._files.draw(self.rows, self.folder / self._files.picture)
+        whole = {
+            **summary,
+            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        }
+        write_text(
+            self.folder / self._files.summary, json.dumps(whole, indent=2) + "\n"
+        )
+        return whole
+
+    def summary(self) -> Row | None:
+        """Returns the summary, if the run has ended."""
+        path = self.folder / self._files.summary
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def _require_same(self, config: Mapping[str, Any]) -> None:
+        path = self.folder / "config.json"
+        if not path.exists():
+            named = {"format": FORMAT, **config}
+            write_text(path, json.dumps(named, indent=2) + "\n")
+            return
+        theirs, ours = choices.flat(read_config(path)), choices.flat(config)
+        unlike = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+        if unlike:
+            there = _listed(unlike, theirs)
+            msg = (
+                f"Expected the config of the run in workdir={self.folder} ({there}), "
+                f"got {_listed(unlike, ours)}: take another workdir."
+            )
+            raise ValueError(msg)
+
+
+def read_config(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the sections and keys of the config.json at `path`.
+
+    Raises:
+      ValueError: for a file that was damaged, or that another version wrote.
+    """
+    config = _read(path)
+    kind = config.pop("format", 1)
+    if kind != FORMAT:
+        msg = (
+            f"Expected a workdir of format {FORMAT}, got workdir={path.parent} of "
+            f"format {kind}: only the version of fl_sketch that began it can read it. "
+            "Take another workdir."
+        )
+        raise ValueError(msg)
+    return config
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text())
+    except ValueError as error:
+        msg = f"Expected {path} to be a config as it was written, got: {error}."
+        raise ValueError(msg) from None
+    if not isinstance(config, dict):
+        msg = f"Expected {path} to be a config, got a {type(config).__name__}."
+        raise ValueError(msg)
+    return config
+
+
+def _listed(keys: Sequence[str], flat: Mapping[str, Any]) -> str:
+    shown = ", ".join(f"{key}={flat.get(key)!r}" for key in keys[:3])
+    return shown + (", ..." if len(keys) > 3 else "")

@@ -1,0 +1,1 @@
+"""Studies: what papers claim, and what an attacker finds."""

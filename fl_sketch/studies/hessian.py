@@ -1,0 +1,191 @@
+"""The Hessian of a run's training loss, at each of its checkpoints."""
+
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from fl_sketch import files, validate
+from fl_sketch.audit import spectrum
+from fl_sketch.config import choices, methods, protection
+from fl_sketch.data import datasets
+from fl_sketch.engine.round import MARK
+from fl_sketch.protocols import Tree
+from fl_sketch.run import checkpoint
+from fl_sketch.run.build import build
+from fl_sketch.run.loop import begin
+from fl_sketch.run.workdir import read_config
+
+ROW = "{:7} {:10.4g} {:10.4g} {:7.4f} {:15.4g} {:10.4f}"
+HEAD = "  round    largest   smallest  spread  intrinsic dim.  near zero"
+BATCH = 100  # examples of one product at a time
+
+
+def of_run(
+    workdir: str,
+    defaults: ConfigDict,
+    data_dir: str | None,
+    *,
+    examples: int,
+    probes: int,
+    steps: int,
+    say: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Writes spectrum.csv and spectrum.png to a run's folder; returns the rows.
+
+    Of a private run their names say that they are for the simulator only. The loss is
+    the one trained on, without the weight decay, which would add a known constant to
+    every eigenvalue, over examples drawn by the run's seed.
+
+    Args:
+      workdir: the folder of a run.
+      defaults: a config with every key that one may have.
+      data_dir: the folder of raw data sets.
+      examples: the number of examples of the training set, in batches of `BATCH`.
+      probes: the number of random vectors.
+      steps: the number of steps of Lanczos.
+      say: what prints a line.
+
+    Raises:
+      ValueError, FileNotFoundError: in one line, for a folder without a run, data that
+        are not there, or more examples than the training set has.
+    """
+    config = config_of(workdir, defaults)
+    splits = choices.splits_of(config, data_dir)
+    validate.at_most(len(splits.train.targets), "the training set", examples=examples)
+    batches = drawn(splits.train, examples, config.seed)
+    numbers = {**choices.numbers_of(config), "model.weight_decay": 0.0}
+    loss = methods.loss_of(config, splits.classes, numbers)
+
+    def value(params, batch):
+        return loss.value(params, datasets.normalise(batch.inputs), batch.targets)
+
+    find = jax.jit(
+        lambda params, key: spectrum.of_loss(
+            value, params, batches, key, probes=probes, steps=steps
+        )._replace(d=())
+    )
+    say(HEAD)
+    rows, found = [], {}
+    for number, params in models_of(workdir, config, data_dir):
+        seen = find(params, jax.random.key(config.seed))
+        d = sum(leaf.size for leaf in jax.tree.leaves(params))
+        found[number] = jax.device_get(seen)._replace(d=d)
+        rows.append(_row(number, found[number]))
+        say(ROW.format(*rows[-1].values()))
+    folder = pathlib.Path(workdir)
+    mark = MARK if protection.asked_for(config) else ""  # it looks at clients' data
+    files.write_rows(folder / f"{mark}spectrum.csv", rows)
+    draw(found, folder / f"{mark}spectrum.png")
+    return rows
+
+
+def config_of(workdir: str, defaults: ConfigDict) -> ConfigDict:
+    """Returns the config of the run in a folder.
+
+    Args:
+      workdir: the folder.
+      defaults: a config with every key that one may have, and their values where the
+        run's does not say them.
+
+    Raises:
+      ValueError: for a folder without a run, or with one of other keys.
+    """
+    path = pathlib.Path(workdir) / "config.json"
+    if not path.is_file():
+        msg = f"Expected workdir to be the folder of a run, got workdir={workdir}."
+        raise ValueError(msg)
+    config = defaults.copy_and_resolve_references()
+    try:
+        config.update(read_config(path))
+    except (KeyError, AttributeError):
+        msg = (
+            "Expected workdir to be the folder of a run with the keys of "
+            f"configs/default.py, got workdir={workdir}."
+        )
+        raise ValueError(msg) from None
+    return config
+
+
+def models_of(
+    workdir: str, config: ConfigDict, data_dir: str | None
+) -> Iterator[tuple[int, Tree]]:
+    """Yields (round, parameters): the start, and every checkpoint there is.
+
+    Args:
+      workdir: the folder of the run, which may have kept all checkpoints or a few.
+      config: its config, by which the start is made anew.
+      data_dir: the folder of raw data sets.
+    """
+    fresh = begin(build(config, data_dir), config.eval_every)
+    yield 0, fresh.state.server.params
+    folder = pathlib.Path(workdir) / "checkpoints"
+    for number in checkpoint.rounds(folder):
+        with open(folder / f"round_{number:08d}.npz", "rb") as file:
+            yield number, checkpoint.read(file, fresh).state.server.params
+
+
+def drawn(train: datasets.Examples, count: int, seed: int) -> datasets.Examples:
+    """Returns batches of different training examples, along a leading axis.
+
+    Args:
+      train: the training set.
+      count: the number of examples; what is over after batches of `BATCH` is left out.
+      seed: the seed of the choice.
+
+    Raises:
+      ValueError: for a count of none.
+    """
+    validate.at_least_one(examples=count)
+    batch = min(BATCH, count)
+    order = np.random.default_rng(seed).permutation(len(train.targets))
+    chosen = np.sort(order[: count // batch * batch])
+    return jax.tree.map(
+        lambda leaf: leaf[chosen].reshape(-1, batch, *leaf.shape[1:]),
+        datasets.Examples(*train),
+    )
+
+
+def draw(found: dict[int, spectrum.Spectrum], path: str | os.PathLike) -> None:
+    """Draws densities, intrinsic dimension and top eigenvalue over training.
+
+    Args:
+      found: the spectrum after each round, by the round's number.
+      path: the path of the picture.
+    """
+    from matplotlib.figure import Figure  # takes a second to import
+
+    figure = Figure(figsize=(12, 3.4), layout="constrained")
+    densities, dimension, top = figure.subplots(1, 3)
+    low = min(float(seen.values.min()) for seen in found.values())
+    high = max(float(seen.values.max()) for seen in found.values())
+    width = (high - low) / 100 or 1.0
+    at = np.linspace(low - 4 * width, high + 4 * width, 600)
+    for number, seen in found.items():
+        density = spectrum.density(seen, at, width=width)
+        densities.semilogy(at, np.maximum(density, 1e-12), label=f"round {number}")
+    densities.set(xlabel="eigenvalue", ylabel="density", ylim=(1e-9, None))
+    densities.legend(fontsize="small")
+    rounds = list(found)
+    sizes = [float(spectrum.intrinsic_dimension(seen)) for seen in found.values()]
+    dimension.plot(rounds, sizes, "o-")
+    d = next(iter(found.values())).d
+    dimension.set(xlabel="round", ylabel=f"intrinsic dimension, of {d}")
+    top.plot(rounds, [float(spectrum.largest(seen)) for seen in found.values()], "o-")
+    top.set(xlabel="round", ylabel="largest |eigenvalue|")
+    files.write_figure(path, figure)
+
+
+def _row(number: int, seen: spectrum.Spectrum) -> dict[str, Any]:
+    return {
+        "round": number,
+        "largest": float(seen.values.max()),
+        "smallest": float(seen.values.min()),
+        "spread": float(spectrum.spread(seen)),
+        "intrinsic_dimension": float(spectrum.intrinsic_dimension(seen)),
+        "share_near_zero": float(spectrum.share_near_zero(seen)),
+    }

@@ -1,0 +1,275 @@
+"""What a config will cost and what a theorem says of it, before anything runs."""
+
+import functools
+import math
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from fl_sketch import theory, validate
+from fl_sketch.algorithms import catalog
+from fl_sketch.gossip import graph as graphs
+from fl_sketch.gossip.graph import Graph
+from fl_sketch.run import rows
+from fl_sketch.run.build import Experiment
+from fl_sketch.theory import Bound
+
+Constants = Mapping[str, float]
+
+# Constants of the problem: default and meaning, for the flags of `launch.plan`.
+CONSTANTS = {
+    "target": (0.1, "The error to reach: f - f*, or the mean |grad|^2."),
+    "smoothness": (1.0, "L: how fast clients' gradients change."),
+    "convexity": (0.0, "mu of strong convexity or PL; 0: convex or nonconvex."),
+    "distance": (1.0, "|w0 - w*|^2."),
+    "spread": (0.0, "sigma^2: the mean over clients of |grad f_c(w*)|^2."),
+    "gap": (0.0, "Delta: f_c(w*) - min f_c, the largest of a client."),
+    "gradient": (1.0, "G: no gradient is longer."),
+    "noise": (1.0, "sigma of sub-Gaussian stochastic gradients."),
+    "intrinsic": (10.0, "Intrinsic dimension; see launch.spectrum."),
+    "loss": (1.0, "The loss at the start, over its lower bound."),
+}
+
+MANY = 10**9  # steps: more than a client has ever taken
+
+
+def lines(
+    config: ConfigDict,
+    experiment: Experiment,
+    constants: Constants,
+    *,
+    graph: Graph | None = None,
+) -> list[str]:
+    """Returns what to print of a plan.
+
+    Args:
+      config: the config of the run.
+      experiment: what was built from it, not compiled.
+      constants: a value for each of `CONSTANTS`.
+      graph: the graph of a network without a server, whose nodes are the clients.
+
+    Raises:
+      ValueError: for a graph of another number of nodes.
+    """
+    said = _costs(config, experiment)
+    if graph:
+        said += _flooding(config, experiment, graph)
+    try:
+        bound = promised(config, experiment, constants)
+    except theory.Unreachable as error:
+        return [*said, f"theory: {error}"]
+    if bound is None:
+        return [*said, f"theory: no theorem here is about {config.algorithm}"]
+    known = ", ".join(f"{name}={constants[name]:g}" for name in CONSTANTS)
+    return [
+        *said,
+        f"theory: {bound.theorem}",
+        f"  with {known}",
+        f"  step of the clients {bound.step:.4g} (config: {config.client.rate:g}), "
+        f"{_count(bound.rounds)} rounds (config: {config.rounds}) of "
+        f"{_count(bound.local_steps)} local steps (config: {config.client.steps}), "
+        f"{rows.sized(bound.bits / 8)} up",
+        *_warning(bound),
+        "  if:",
+        *(f"    - {assumption}" for assumption in bound.assumptions),
+    ]
+
+
+def _count(number: int) -> str:
+    """Returns a number with as many digits as somebody reads."""
+    return str(number) if number < MANY else f"{number:.3g}"
+
+
+def _warning(bound: Bound) -> list[str]:
+    """Says where a bound is true and of no use to anybody."""
+    if bound.rounds * bound.local_steps < MANY:
+        return []
+    return ["  nobody takes so many steps: with these constants it promises nothing"]
+
+
+def promised(
+    config: ConfigDict, experiment: Experiment, constants: Constants
+) -> Bound | None:
+    """Returns what the theorem about a config's algorithm gives, or None.
+
+    Args:
+      config: the config of the run.
+      experiment: what was built from it, for the sizes of model and message, and z.
+      constants: a value for each of `CONSTANTS`.
+
+    Raises:
+      theory.Unreachable: where it gives nothing for these constants.
+    """
+    theorem = THEOREMS.get(catalog.method(config.algorithm).theorem)
+    return theorem(config, experiment, constants) if theorem else None
+
+
+def _song(config: ConfigDict, experiment: Experiment, constants: Constants) -> Bound:
+    d, b = experiment.facts["d"], experiment.facts["sketch_size"]
+    names = ("smoothness", "distance", "spread")
+    song: dict[str, Any] = {name: constants[name] for name in names}
+    song |= {"clients": cohort_size(config), "b": b, "steps": config.client.steps}
+    song |= {"target": constants["target"]}
+    song["alpha"] = theory.alpha(config.sketch.operator, d, b)
+    if constants["convexity"]:
+        return theory.strongly_convex(convexity=constants["convexity"], **song)
+    return theory.convex(**song)
+
+
+def _safl(config: ConfigDict, experiment: Experiment, constants: Constants) -> Bound:
+    names = ("smoothness", "intrinsic", "gradient", "noise", "loss")
+    return theory.adaptive(
+        theory.Adaptive(
+            **{name: constants[name] for name in names},
+            rate=config.server.rate,
+            b1=config.server.b1,
+            eps=config.server.eps,
+        ),
+        target=constants["target"],
+        steps=config.client.steps,
+        clients=cohort_size(config),
+        d=experiment.facts["d"],
+        b=experiment.facts["sketch_size"],
+    )
+
+
+def _fedsketch(
+    config: ConfigDict,
+    experiment: Experiment,
+    constants: Constants,
+    *,
+    tracking: bool = False,
+) -> Bound:
+    d = experiment.facts["d"]
+    numbers = config.sketch.numbers or max(1, int(d / config.sketch.compression))
+    convexity, smoothness = constants["convexity"], constants["smoothness"]
+    return theory.fedsketch(
+        "pl" if convexity else "nonconvex",
+        config.sketch.query,
+        target=constants["target"],
+        smoothness=smoothness,
+        condition=smoothness / convexity if convexity else 1.0,
+        clients=cohort_size(config),
+        d=d,
+        cols=max(1, numbers // config.sketch.rows),
+        server_rate=config.server.rate,
+        tracking=tracking,
+    )
+
+
+def _das(
+    config: ConfigDict, experiment: Experiment, constants: Constants
+) -> Bound | None:
+    """Returns Das et al.'s Theorem 2, for the noise of the config's rounds."""
+    guarantee, clients = experiment.guarantee, cohort_size(config)
+    if not guarantee or not guarantee.private:
+        return None
+    d = experiment.facts["d"]
+    return theory.clipped(
+        target=constants["target"],
+        rho=guarantee.noise_multiplier / clients * math.sqrt(d / config.rounds),
+        smoothness=constants["smoothness"],
+        steps=config.client.steps,
+        threshold=config.privacy.threshold,
+        distance=constants["distance"],
+        gap=constants["gap"],
+        clients=clients,
+        d=d,
+    )
+
+
+# By the names that rows of the catalogue give them.
+THEOREMS: dict[str, Callable[..., Bound | None]] = {
+    "song": _song,
+    "safl": _safl,
+    "fedsketch": _fedsketch,
+    "fedsketchgate": functools.partial(_fedsketch, tracking=True),
+    "das": _das,
+}
+
+
+def cohort_size(config: ConfigDict) -> int:
+    """Returns how many clients of `config` take part in a round, on average."""
+    everyone = config.cohort.sampling == "everyone"
+    return config.data.clients if everyone else config.cohort.size
+
+
+def _costs(config: ConfigDict, experiment: Experiment) -> list[str]:
+    facts, prices = experiment.facts, experiment.prices
+    clients, up = cohort_size(config), facts["bytes_up_planned"]
+    rounds_away = config.data.clients / clients
+    followed = round(prices.follow.missed * rounds_away) + prices.follow.always
+    down = followed if prices.followed else prices.model
+    said = [
+        f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
+        f"{facts['dataset']}, {clients} of {config.data.clients} clients a round",
+        f"sketch: {facts['sketch_size']} numbers, 1/{facts['compression']:.4g} of the "
+        f"model, {facts['exchanges']} exchanges a round",
+    ]
+    if up is None:
+        return [*said, "bytes up: they depend on the round"]
+    per_round = f"{clients * up} bytes up and {clients * down} down"
+    per_round += " to those who follow" * prices.followed
+    in_all = config.rounds * clients
+    return [
+        *said,
+        f"a round: {per_round}; {config.rounds} rounds: {rows.sized(in_all * up)} up "
+        f"and {rows.sized(in_all * down)} down",
+    ]
+
+
+def _flooding(config, experiment, graph: Graph) -> list[str]:
+    """Returns what the same run costs without a server."""
+    if graph.nodes != config.data.clients:
+        msg = (
+            f"Expected a graph of {config.data.clients} nodes (data.clients), "
+            f"got one of {graph.nodes}."
+        )
+        raise ValueError(msg)
+    message = experiment.facts["bytes_up_planned"]
+    if message is None:
+        return ["flooding: the bytes depend on the round"]
+    bytes_ = graphs.bytes_over_edges(graph, message)
+    return [
+        f"without a server: {len(graph.edges)} edges, everything everywhere after "
+        f"{graphs.diameter(graph)} hops; a round: {bytes_.sum()} bytes in all, at most "
+        f"{bytes_.max()} over one edge in one direction"
+    ]
+
+
+def graph_of(text: str, nodes: int, seed: int) -> Graph:
+    """Returns the graph that a flag names.
+
+    Args:
+      text: "ring", "grid:2x3", "regular:4" or the name of a file of edges.
+      nodes: the number of nodes of a ring or a regular graph.
+      seed: the seed of a regular graph.
+
+    Raises:
+      ValueError: in one line, for a text that names no graph.
+    """
+    kind, _, rest = text.partition(":")
+    allowed = "ring, grid:HEIGHTxWIDTH, regular:DEGREE or a file of edges"
+    try:
+        if kind == "ring":
+            return graphs.ring(nodes)
+        if kind == "grid":
+            height, width = map(int, rest.split("x"))
+            return graphs.grid(height, width)
+        if kind == "regular":
+            return graphs.random_regular(nodes, int(rest), seed=seed)
+    except ValueError as error:
+        msg = f"Expected graph to be {allowed}, got graph={text}: {error}"
+        raise ValueError(msg) from None
+    if not pathlib.Path(text).is_file():
+        msg = f"Expected graph to be {allowed}, got graph={text}."
+        raise ValueError(msg)
+    return graphs.read(text)
+
+
+def check(constants: Constants) -> None:
+    """Raises a ValueError for `constants` of which one is negative or not finite."""
+    for name, value in constants.items():
+        validate.in_range(0, float("inf"), **{name: value})

@@ -1,0 +1,298 @@
+"""Methods side by side: each tuned on its own grid, then run with several seeds.
+
+A comparison is as good as its weakest baseline. Every method gets a grid, which is
+searched with a seed of its own; what is reported are other seeds of the best point.
+Both are sweeps, so that what is done is kept when a comparison is begun again.
+"""
+
+import inspect
+import math
+import os
+import pathlib
+import re
+import runpy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from fl_sketch import files, validate
+from fl_sketch.config import protection
+from fl_sketch.privacy.composition import Trials
+from fl_sketch.run import odometer
+from fl_sketch.sweep import grid, selection, standings
+from fl_sketch.sweep.selection import select
+from fl_sketch.sweep.standings import Row
+from fl_sketch.sweep.sweep import sweep
+
+
+class Method(NamedTuple):
+    """One of the methods compared.
+
+    Attributes:
+      keys: the keys of the config and their values, over those of the base.
+      tune: keys and the values that they are tuned over; the grid is the product.
+      whole: whether it is tuned in as many rounds as are reported, whatever the others
+        are: for methods that may diverge late.
+    """
+
+    keys: Mapping[str, Any]
+    tune: Mapping[str, Sequence[Any]] = {}
+    whole: bool = False
+
+
+class Comparison(NamedTuple):
+    """Methods, and what they have in common.
+
+    Attributes:
+      base: the config.
+      methods: the methods by name; the first is the one that others are measured by.
+      seeds: the seeds that are reported.
+      tuning_seed: the seed of the search.
+      tuning_rounds: the number of rounds of the search; 0: as many as are reported. A
+        private search has the noise of the whole run.
+      tuning_keys: keys of the config for the search alone: another data set, say,
+        with data.public=True if nobody has to be protected there.
+      last: the number of evaluations that the mean counts, the last ones.
+    """
+
+    base: ConfigDict
+    methods: Mapping[str, Method]
+    seeds: Sequence[int] = (0, 1, 2)
+    tuning_seed: int = 100
+    tuning_rounds: int = 0
+    tuning_keys: Mapping[str, Any] = {}
+    last: int = 1
+
+
+def load(config: str) -> Comparison:
+    """Returns the comparison of a file, or of what it calls by the name after a colon.
+
+    Args:
+      config: the path of a Python file with `get_comparison`, as in
+        "configs/compare_das.py"; after a colon, what that function is given.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: in one line, for a file of another kind, or one that does not run.
+    """
+    path, _, which = config.partition(":")
+    if not os.path.isfile(path):
+        msg = f"Expected --config to name a file, got {path}."
+        raise FileNotFoundError(msg)
+    if not path.endswith(".py"):
+        msg = f"Expected --config to name a Python file, got {path}."
+        raise ValueError(msg)
+    try:
+        make = runpy.run_path(path).get("get_comparison")
+    except (SyntaxError, ImportError, NameError) as error:
+        msg = f"Expected {path} to run, got {type(error).__name__}: {error}."
+        raise ValueError(msg) from None
+    if make is None:
+        msg = f"Expected a file with get_comparison, got {path}: see launch.train."
+        raise ValueError(msg)
+    if which and not inspect.signature(make).parameters:
+        msg = f"Expected {path} alone, got {config}."
+        raise ValueError(msg)
+    return make(which) if which else make()
+
+
+def run(
+    comparison: Comparison,
+    workdir: str | os.PathLike,
+    data_dir: str | None = None,
+    *,
+    settings: Sequence[str] = (),
+    only: Sequence[str] = (),
+    trials: Trials | None = None,
+    say: Callable[[str], None] = tqdm.write,
+) -> list[Row]:
+    """Runs a comparison, or what an earlier one in the folder left of it.
+
+    Args:
+      comparison: what is compared.
+      workdir: the folder that gets a folder for each method, search.csv with the score
+        of every point of all grids, comparison.csv with all evaluations, standings.csv,
+        standings.md and comparison.png.
+      data_dir: the folder of raw data sets.
+      settings: lines "key=value" for the config of every method.
+      only: names of methods; empty: all.
+      trials: the number of runs that a private selection makes of each private method
+        that is tuned, in place of a search and of seeds; None: no private selection.
+      say: what prints a line.
+
+    Returns:
+      A row for each method, in their order.
+
+    Raises:
+      ValueError, TypeError, FileNotFoundError: in one line.
+      Stopped: on SIGINT or SIGTERM.
+    """
+    folder = files.writable_folder(workdir)
+    for name in only:
+        validate.one_of(tuple(comparison.methods), only=name)
+    chosen = only or tuple(comparison.methods)
+    configs = {
+        name: config_of(comparison, comparison.methods[name], settings)
+        for name in chosen
+    }
+    _require_own(folder)
+    protection.require_one_unit(configs.values())
+    planned = _planned(comparison, configs, trials, data_dir)
+    searched, evaluations, rows = [], [], []
+    with tqdm(total=2 * len(configs), unit="sweep", disable=None) as bar:
+        doing = _Doing(comparison, planned, folder, data_dir, say, bar.update)
+        for number, (name, config) in enumerate(configs.items(), 1):
+            say(f"{name} ({number} of {len(configs)})")
+            best, found, points = doing.tuned_and_run(name, config)
+            searched += [{"method": name, **point} for point in points]
+            evaluations += [{"method": name, **row} for row in found]
+            rows.append(standings.row(name, best, found, comparison.last))
+            say("  " + standings.said(rows[-1]))
+    if searched:
+        files.write_rows(folder / "search.csv", searched)
+    released = odometer.below(folder, selection.FOLDER)
+    if released:
+        odometer.write(folder, released)
+    given = odometer.said(odometer.total(released))
+    standings.write(folder, rows, evaluations, comparison.last, given)
+    for line in (*standings.table(rows), *given):
+        say(line)
+    say(f"results in {workdir}")
+    return rows
+
+
+class _Doing(NamedTuple):
+    """What the work on a method needs beside its config."""
+
+    comparison: Comparison
+    planned: Mapping[str, odometer.Entry]
+    folder: pathlib.Path
+    data_dir: str | None
+    say: Callable[[str], None]
+    move: Callable[[int], Any]
+
+    def tuned_and_run(self, name: str, config: ConfigDict):
+        """Returns the best keys of a method, its evaluations, and what was searched."""
+        method, own = self.comparison.methods[name], self.folder / _slug(name)
+        tune, last, say = method.tune, self.comparison.last, self.say
+        if name in self.planned:
+            plan = self.planned[name]
+            best, found = select(
+                config, tune, plan, own, self.data_dir, last=last, say=say
+            )
+            self.move(2)
+            return best, found, []
+        points = _searched(
+            self.comparison, method, config, own / "tuning", self.data_dir
+        )
+        best = _best(points, tune, say)
+        self.move(1)
+        config.update_from_flattened_dict(best)
+        seeds = ",".join(map(str, self.comparison.seeds))
+        sweep(config, [f"seed={seeds}"], own / "seeds", self.data_dir, say=_nothing)
+        self.move(1)
+        return best, files.read_rows(own / "seeds" / "sweep.csv"), points
+
+
+def _require_own(folder: pathlib.Path) -> None:
+    """Raises for a folder in which a run was counted that is none of a comparison's."""
+    if any("/" not in one.name for one in odometer.read(folder)):
+        msg = (
+            f"Expected workdir to be that of a comparison, got {folder}, whose "
+            f"{odometer.FILE} counts a run: take another workdir."
+        )
+        raise ValueError(msg)
+
+
+def _planned(
+    comparison, configs, trials: Trials | None, data_dir
+) -> dict[str, odometer.Entry]:
+    """Returns the methods of which a random number of runs is made, and what it costs.
+
+    Raises:
+      ValueError: if that is asked for, and none is private, or one cannot be counted.
+    """
+    if trials is None:
+        return {}
+    tuned = [name for name in configs if comparison.methods[name].tune]
+    found = [name for name in tuned if protection.asked_for(configs[name])]
+    if not found:
+        msg = "Expected a private method that is tuned, for private trials, got none."
+        raise ValueError(msg)
+    return {
+        name: selection.planned(
+            configs[name], comparison.methods[name].tune, trials, data_dir
+        )
+        for name in found
+    }
+
+
+def config_of(
+    comparison: Comparison, method: Method, settings: Sequence[str]
+) -> ConfigDict:
+    """Returns a method's config before it is tuned.
+
+    Args:
+      comparison: the comparison, whose base the config starts from.
+      method: the method, whose keys come next.
+      settings: lines "key=value", which come last.
+
+    Raises:
+      ValueError: for a line that is none, or has several values.
+    """
+    config = comparison.base.copy_and_resolve_references()
+    config.update_from_flattened_dict(dict(method.keys))
+    for axis in grid.read_axes(config, settings, flag="set") if settings else ():
+        if len(axis.values) != 1:
+            msg = f"Expected --set={axis.key}=value with one value, got {axis.values}."
+            raise ValueError(msg)
+        config.update_from_flattened_dict({axis.key: axis.values[0]})
+    return config
+
+
+def _searched(comparison, method, config, folder, data_dir) -> list[Row]:
+    """Returns every point of a method's grid, and its score as `accuracy`."""
+    if not method.tune:
+        return []
+    config = config.copy_and_resolve_references()
+    config.update_from_flattened_dict(dict(comparison.tuning_keys))
+    if comparison.tuning_rounds and not method.whole:
+        # The noise of fewer rounds would be less, and so would what it costs.
+        config.privacy.planned_rounds = config.privacy.planned_rounds or config.rounds
+        config.rounds = min(config.rounds, comparison.tuning_rounds)
+    over = [f"{key}={','.join(map(str, v))}" for key, v in method.tune.items()]
+    over.append(f"seed={comparison.tuning_seed}")
+    sweep(config, over, folder, data_dir, say=_nothing)
+    points = standings.by_point(files.read_rows(folder / "sweep.csv"))
+    return [
+        {
+            **{key: type(v[0])(rows[0][key]) for key, v in method.tune.items()},
+            "accuracy": standings.score(rows, comparison.last),
+            **standings.given_away([rows[-1]]),
+        }
+        for rows in points.values()
+    ]
+
+
+def _best(points: Sequence[Row], tune: Iterable[str], say) -> dict[str, Any]:
+    """Returns the keys of the best point, the first where all diverged."""
+    if not points:
+        return {}
+    found = [point for point in points if math.isfinite(point["accuracy"])]
+    if not found:
+        say(f"  all {len(points)} points of its grid diverged")
+    best = max(found or points[:1], key=lambda point: point["accuracy"])
+    chosen = {key: best[key] for key in tune}
+    said = ", ".join(f"{key}={value:g}" for key, value in chosen.items())
+    say(f"  best of {len(points)}: {said}, {best['accuracy']:.4f}")
+    return chosen
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"\W+", "_", name).strip("_").lower()
+
+
+def _nothing(line: str) -> None:
+    del line

@@ -1,0 +1,75 @@
+"""heatmap.png: the last test accuracy over the two axes of a sweep, or over one."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fl_sketch import files
+from fl_sketch.sweep.grid import Axis
+from fl_sketch.sweep.ranking import ranked, shown
+
+WRITTEN_UP_TO = 12  # values of an axis, that the cells still have room for numbers
+
+
+def draw(
+    axes: Sequence[Axis], rows: Sequence[Mapping[str, Any]], path: str | os.PathLike
+) -> None:
+    """Draws the rows of sweep.csv.
+
+    The first two keys that take more than one value span the picture, the seed only
+    where there are no others. A cell is the mean over all the rest, and stays grey if
+    any of it diverged. With one such key it is a line, and the range around it.
+
+    Args:
+      axes: the axes of the grid.
+      rows: the rows of sweep.csv.
+      path: the path of the picture.
+    """
+    from matplotlib.figure import Figure  # takes a second to import
+
+    drawn = [axis for axis in axes if len(axis.values) > 1 and axis.key != "seed"]
+    drawn = (drawn or list(axes))[:2]
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    plot = figure.subplots()
+    (_line if len(drawn) == 1 else _map)(plot, drawn, _cells(drawn, axes, rows))
+    files.write_figure(path, figure)
+
+
+def _cells(drawn: Sequence[Axis], axes, rows) -> dict[tuple[int, ...], list[float]]:
+    """Returns the accuracies of all points that share the places of a cell."""
+    cells: dict[tuple[int, ...], list[float]] = {}
+    for row in ranked(rows, axes):
+        place = tuple(axis.values.index(row[axis.key]) for axis in drawn)
+        cells.setdefault(place, []).append(row["test_accuracy"])
+    return cells
+
+
+def _line(plot, drawn: Sequence[Axis], cells) -> None:
+    (axis,) = drawn
+    each = [np.asarray(cells[place,]) for place in range(len(axis.values))]
+    places = range(len(each))
+    low, middle, high = ([f(own) for own in each] for f in (np.min, np.mean, np.max))
+    plot.plot(places, middle, marker="o")
+    plot.fill_between(places, low, high, alpha=0.2)
+    plot.set_xticks(places, [shown(value) for value in axis.values])
+    plot.set(xlabel=axis.key, ylabel="test accuracy")
+
+
+def _map(plot, drawn: Sequence[Axis], cells) -> None:
+    down, across = drawn
+    means = np.full([len(axis.values) for axis in drawn], np.nan)
+    for place, own in cells.items():
+        means[place] = np.mean(own)
+    plot.set_facecolor("lightgrey")
+    image = plot.imshow(means, aspect="auto", origin="lower")
+    plot.figure.colorbar(image, label="test accuracy")
+    plot.set_xticks(range(len(across.values)), [shown(v) for v in across.values])
+    plot.set_yticks(range(len(down.values)), [shown(v) for v in down.values])
+    plot.set(xlabel=across.key, ylabel=down.key)
+    if max(means.shape) <= WRITTEN_UP_TO:
+        for (row, column), mean in np.ndenumerate(means):
+            text = "diverged" if np.isnan(mean) else f"{mean:.3f}"
+            style = {"boxstyle": "round", "facecolor": "white", "alpha": 0.6, "lw": 0}
+            plot.text(column, row, text, ha="center", va="center", bbox=style)

@@ -1,0 +1,164 @@
+"""What a sweep found: its points, best first, and their means over seeds."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fl_sketch.run.rows import all_plain, megabytes
+from fl_sketch.sweep.grid import Axis
+from fl_sketch.sweep.standings import half_width
+
+Row = dict[str, Any]
+WHOLE = ("point", "round", "bytes_up_total", "bytes_down_total")
+REAL = ("train_loss", "test_loss", "test_accuracy")
+
+
+def ranked(rows: Iterable[Mapping[str, Any]], axes: Sequence[Axis]) -> list[Row]:
+    """Returns the last row of every point, best first, those that diverged last.
+
+    Args:
+      rows: the rows of sweep.csv; numbers may still be strings.
+      axes: the axes of the grid.
+    """
+    last = {int(row["point"]): row for row in all_plain(rows)}
+    typed = [_typed(row, axes) for row in last.values()]
+    return sorted(typed, key=lambda row: (*_order(row["test_accuracy"]), _loss(row)))
+
+
+def over_seeds(last: Sequence[Row], axes: Sequence[Axis]) -> list[Row]:
+    """Returns mean, deviation and interval of the accuracy over seeds, best first.
+
+    A setting that diverged with any seed has no mean.
+
+    Args:
+      last: the rows that `ranked` returns.
+      axes: the axes of the grid.
+    """
+    keys = [axis.key for axis in axes if axis.key != "seed"]
+    settings: dict[tuple, list[float]] = {}
+    for row in sorted(last, key=lambda row: row["point"]):
+        own = settings.setdefault(tuple(row[key] for key in keys), [])
+        own.append(row["test_accuracy"])
+    found = [
+        {
+            **dict(zip(keys, values, strict=True)),
+            "mean": sum(own) / len(own),
+            "deviation": statistics.stdev(own) if _finite(own) else math.nan,
+            "half_width": half_width(own),
+            "seeds": len(own),
+            "diverged": sum(not math.isfinite(one) for one in own),
+        }
+        for values, own in settings.items()
+    ]
+    return sorted(found, key=lambda row: _order(row["mean"]))
+
+
+def table(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
+    """Returns a line for each point, best first, and then one for each setting.
+
+    The first line is a head. Settings come where several seeds were swept.
+
+    Args:
+      last: the rows that `ranked` returns.
+      axes: the axes of the grid.
+    """
+    keys = [axis.key for axis in axes]
+    lines = [_line(keys, keys, f"{'test accuracy':>13} {'test loss':>10} {'MB up':>9}")]
+    lines += [_line(keys, _shown(row, keys), _result(row)) for row in last]
+    if seeds_swept(axes):
+        keys = [key for key in keys if key != "seed"]
+        lines.append(_line(keys, keys, "test accuracy, +- deviation over seeds"))
+        lines += [
+            _line(keys, _shown(row, keys), _mean(row)) for row in over_seeds(last, axes)
+        ]
+    return lines
+
+
+def markdown(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
+    """Returns a table to paste: settings, best first, with the deviation over seeds.
+
+    It says what the printed table says. Without several seeds it has every point.
+
+    Args:
+      last: the rows that `ranked` returns.
+      axes: the axes of the grid.
+    """
+    swept = seeds_swept(axes)
+    keys = [axis.key for axis in axes if not (swept and axis.key == "seed")]
+    rows = over_seeds(last, axes) if swept else last
+    head = "test accuracy" + swept * ", +- deviation over seeds"
+    cells = [[*keys, head], ["---"] * (len(keys) + 1)]
+    for row in rows:
+        said = f"{100 * row['mean' if swept else 'test_accuracy']:.2f}"
+        if row["diverged"]:
+            said = "diverged"
+        elif swept:
+            said += f" +- {100 * row['deviation']:.2f}"
+        cells.append([*_shown(row, keys), said])
+    return ["| " + " | ".join(line) + " |" for line in cells]
+
+
+def seeds_swept(axes: Sequence[Axis]) -> bool:
+    """Returns whether the seed is among `axes`, with more than one value."""
+    return any(axis.key == "seed" and len(axis.values) > 1 for axis in axes)
+
+
+def named(values: Mapping[str, Any]) -> str:
+    """Returns keys and their `values` in one line.
+
+    >>> named({"client.rate": 0.1, "seed": 3})
+    'client.rate=0.1, seed=3'
+    """
+    return ", ".join(f"{key}={shown(value)}" for key, value in values.items())
+
+
+def shown(value: Any) -> str:
+    """Returns `value` as short as it can be without becoming another."""
+    return f"{value:.8g}" if isinstance(value, float) else str(value)
+
+
+def _typed(row: Mapping[str, Any], axes: Sequence[Axis]) -> Row:
+    kinds = {axis.key: type(axis.values[0]) for axis in axes}
+    kinds |= dict.fromkeys(WHOLE, int) | dict.fromkeys(REAL, float)
+    typed = {key: kind(row[key]) for key, kind in kinds.items()}
+    if row.get("epsilon"):
+        typed |= {"epsilon": float(row["epsilon"]), "delta": float(row["delta"])}
+        typed["randomness"] = row["randomness"]
+    return typed | {"diverged": int(row["diverged"]) if row["diverged"] else None}
+
+
+def _loss(row: Row) -> float:
+    return math.inf if row["diverged"] else row["test_loss"]
+
+
+def _order(accuracy: float) -> tuple[bool, float]:
+    missing = math.isnan(accuracy)
+    return missing, 0.0 if missing else -accuracy
+
+
+def _finite(values: Sequence[float]) -> bool:
+    return len(values) > 1 and all(map(math.isfinite, values))
+
+
+def _shown(row: Row, keys: Sequence[str]) -> list[str]:
+    return [shown(row[key]) for key in keys]
+
+
+def _line(keys: Sequence[str], cells: Sequence[str], rest: str) -> str:
+    widths = [max(len(key), 8) for key in keys]
+    cells = [f"{cell:>{w}}" for cell, w in zip(cells, widths, strict=True)]
+    return " ".join(["  ", *cells, rest])
+
+
+def _result(row: Row) -> str:
+    if row["diverged"]:
+        return f"diverged in round {row['diverged']}"
+    sent = megabytes(row["bytes_up_total"])
+    return f"{row['test_accuracy']:>13.4f} {row['test_loss']:>10.4f} {sent:>9}"
+
+
+def _mean(row: Row) -> str:
+    if row["diverged"]:
+        return f"diverged with {row['diverged']} of {row['seeds']} seeds"
+    return f"{row['mean']:>13.4f} +- {row['deviation']:.4f}"

@@ -1,0 +1,269 @@
+"""What came of a comparison: a row for each method, as table, csv and picture."""
+
+import math
+import os
+import pathlib
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fl_sketch import files
+from fl_sketch.config.guarantee import mark
+from fl_sketch.run.rows import all_plain, marked, sized
+
+Row = dict[str, Any]
+CONFIDENCE = 0.95
+HEAD = ("method", "test accuracy, 95 %", "at equal MB up", "MB up", "MB down")
+PRIVATE = ("epsilon of a run",)
+LAST = ("chosen",)
+DRAWN = ("round", "test_accuracy", "bytes_up_total", "bytes_down_total")
+
+
+def by_point(rows: Iterable[Mapping[str, str]]) -> dict[int, list[Mapping[str, str]]]:
+    """Returns the evaluations of each point of a sweep, in order, by plain names.
+
+    Args:
+      rows: the rows of sweep.csv, of which each has the number of a point.
+    """
+    points: dict[int, list] = {}
+    for row in all_plain(rows):
+        points.setdefault(int(row["point"]), []).append(row)
+    return points
+
+
+def score(rows: Sequence[Mapping[str, str]], last: int) -> float:
+    """Returns the mean test accuracy of the `last` of the `rows`; NaN if it diverged.
+
+    Of fewer rows it is the mean of all.
+    """
+    return statistics.fmean(float(row["test_accuracy"]) for row in rows[-last:])
+
+
+def row(
+    name: str, chosen: Mapping[str, Any], rows: Iterable[Mapping[str, str]], last: int
+) -> Row:
+    """Returns what came of a method.
+
+    Args:
+      name: the name of the method.
+      chosen: the keys that were tuned and their values.
+      rows: all evaluations of all seeds.
+      last: the number of evaluations that the mean counts, the last ones.
+    """
+    seeds = list(by_point(rows).values())
+    scores = [score(own, last) for own in seeds]
+    ends = [own[-1] for own in seeds]
+    return {
+        "method": name,
+        "accuracy": statistics.fmean(scores),
+        "half_width": half_width(scores),
+        "train_loss": statistics.fmean(float(end["train_loss"]) for end in ends),
+        "seeds": len(seeds),
+        "diverged": sum(not math.isfinite(one) for one in scores),
+        "bytes_up": statistics.fmean(float(end["bytes_up_total"]) for end in ends),
+        "bytes_down": statistics.fmean(float(end["bytes_down_total"]) for end in ends),
+        "rounds": int(ends[0]["round"]),
+        **given_away(ends),
+        "chosen": " ".join(f"{key}={value:g}" for key, value in chosen.items()),
+    }
+
+
+def given_away(ends: Sequence[Mapping[str, str]]) -> Row:
+    """Returns the worst epsilon of the seeds, and its delta; empty: all is given away.
+
+    Seeds deal out the examples anew, on which a unit of examples depends.
+
+    Args:
+      ends: the last evaluation of each seed.
+    """
+    spent = [float(end["epsilon"]) for end in ends if end.get("epsilon")]
+    if not spent:
+        return {"epsilon": "", "delta": "", "randomness": ""}
+    return {
+        "epsilon": max(spent),
+        "delta": ends[0]["delta"],
+        "randomness": ends[0]["randomness"],
+    }
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Returns half of Student's 95% interval of the mean of `values`, or NaN.
+
+    There is none of a single value, or if one of them is not finite.
+
+    >>> round(half_width([1.0, 2.0, 3.0]), 3)
+    2.484
+    """
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return math.nan
+    from scipy import stats  # takes half a second to import
+
+    t = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
+    return float(t * statistics.stdev(values) / len(values) ** 0.5)
+
+
+def at_budget(
+    rows: Iterable[Mapping[str, str]], name: str, budget: float, last: int
+) -> float:
+    """Returns a method's mean accuracy over its last evaluations within bytes up.
+
+    Args:
+      rows: all evaluations of all methods.
+      name: the name of the method.
+      budget: the bytes that all clients together may have sent up.
+      last: the number of evaluations that count of each seed, the last ones within.
+
+    Returns:
+      The mean over seeds; NaN where one has no evaluation within the budget.
+    """
+    own = (row for row in rows if row["method"] == name)
+    found = []
+    for evaluations in by_point(own).values():
+        within = [r for r in evaluations if float(r["bytes_up_total"]) <= budget]
+        found.append(score(within, last) if within else math.nan)
+    return statistics.fmean(found)
+
+
+def said(row: Row) -> str:
+    """Returns a row, made by `row`, as a sentence."""
+    lost = f", {row['diverged']} of them diverged" if row["diverged"] else ""
+    return (
+        f"test accuracy {_accuracy(row)} over {row['seeds']} seeds{lost}; "
+        f"{sized(row['bytes_up'])} up, {sized(row['bytes_down'])} down"
+    )
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Returns a table in markdown: its head, and a line for each method.
+
+    Args:
+      rows: a row for each method, made by `row`. The accuracy at equal bytes up is
+        there where `write` has added it, and epsilon where a method is private.
+    """
+    private = PRIVATE if any(row["epsilon"] for row in rows) else ()
+    mark = " (simulator only)" * bool(private)  # exact bytes say who took part
+    own = (f"{name}{mark}" if "MB" in name else name for name in HEAD)
+    head = (*own, *private, *LAST)
+    cells = [head, ["---"] * len(head)]
+    for row in rows:
+        equal = row.get("accuracy_at_budget", math.nan)
+        cells.append(
+            [
+                row["method"],
+                _accuracy(row),
+                "-" if math.isnan(equal) else f"{100 * equal:.2f}",
+                sized(row["bytes_up"]).removesuffix(" MB"),
+                sized(row["bytes_down"]).removesuffix(" MB"),
+                *[_private(row)] * len(private),
+                row["chosen"],
+            ]
+        )
+    return ["| " + " | ".join(line) + " |" for line in cells]
+
+
+def _private(row: Row) -> str:
+    """Returns what a run of a method gives away, as a cell."""
+    if not row["epsilon"]:
+        return "all"
+    return f"{float(row['epsilon']):.4g}{mark(row['randomness'])}"
+
+
+def write(
+    folder: pathlib.Path,
+    rows: list[Row],
+    evaluations: list[Row],
+    last: int,
+    given: Sequence[str] = (),
+) -> None:
+    """Writes the table, all numbers and the picture; adds the score at equal bytes.
+
+    The budget is what the cheapest method sends, with the seed that sends most.
+
+    Args:
+      folder: the folder for the files.
+      rows: a row for each method.
+      evaluations: all rows of all runs that are reported.
+      last: the number of evaluations that a score is the mean of, the last ones.
+      given: lines on what all runs give away together.
+    """
+    evaluations = all_plain(evaluations)
+    sent: dict[str, list[float]] = {}
+    for one in evaluations:
+        sent.setdefault(one["method"], []).append(float(one["bytes_up_total"]))
+    budget = min(map(max, sent.values()))
+    for row in rows:
+        row["accuracy_at_budget"] = at_budget(evaluations, row["method"], budget, last)
+    hidden = any(row["epsilon"] for row in rows)
+    for name, table_ in (("comparison.csv", evaluations), ("standings.csv", rows)):
+        files.write_rows(folder / name, [marked(row, hidden) for row in table_])
+    lines = [*table(rows), *(f"\n{line}." for line in given)]
+    files.write_text(folder / "standings.md", "\n".join(lines) + "\n")
+    draw(evaluations, folder / "comparison.png")
+
+
+def draw(evaluations: Sequence[Mapping[str, str]], path: str | os.PathLike) -> None:
+    """Draws accuracy against rounds and bytes: the mean and the range of seeds.
+
+    Args:
+      evaluations: all rows of all runs, each with a method, a point and plain names.
+      path: the path of the picture.
+    """
+    from matplotlib import ticker  # takes a second to import
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(14, 4.2), layout="constrained")
+    panels = figure.subplots(1, 3, sharey=True)
+    names = dict.fromkeys(row["method"] for row in evaluations)
+    for number, name in enumerate(names):
+        style = ("-", "--", ":")[number // 10 % 3]  # there are ten colours
+        own = (row for row in evaluations if row["method"] == name)
+        seeds = list(by_point(own).values())
+        places = list(zip(*seeds, strict=True))  # the seeds' evaluations side by side
+        _draw_method(panels, places, style, name)
+    labels = ("round", "MB sent by all clients", "MB sent and received by all clients")
+    for panel, label in zip(panels, labels, strict=True):
+        panel.set(xlabel=label)
+        # A log scale of nothing, where all has diverged, is an error.
+        if label != "round" and math.isfinite(panel.dataLim.minposx):
+            panel.set_xscale("log")
+            # Within a decade matplotlib names all ticks, over one another.
+            panel.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 3.0)))
+            panel.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+            panel.xaxis.set_minor_formatter(ticker.NullFormatter())
+    panels[0].set(ylabel="test accuracy")
+    lines = panels[0].get_lines()
+    figure.legend(handles=lines, loc="outside right upper", fontsize="small")
+    files.write_figure(path, figure)
+
+
+def _draw_method(panels, places, style: str, name: str) -> None:
+    """Draws the mean and the range of a method's seeds, evaluation by evaluation."""
+    accuracy = [[float(r["test_accuracy"]) for r in place] for place in places]
+    means = [statistics.fmean(values) for values in accuracy]
+    both = ("bytes_up_total", "bytes_down_total")
+    axes = (
+        [float(place[0]["round"]) for place in places],
+        [_megabytes(place, both[:1]) for place in places],
+        [_megabytes(place, both) for place in places],
+    )
+    low, high = [min(values) for values in accuracy], [max(v) for v in accuracy]
+    for panel, x in zip(panels, axes, strict=True):
+        (line,) = panel.plot(x, means, style, label=name)
+        colour = line.get_color()
+        panel.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _megabytes(rows: Iterable[Mapping[str, str]], names: Sequence[str]) -> float:
+    return (
+        statistics.fmean(sum(float(row[name]) for name in names) for row in rows) / 1e6
+    )
+
+
+def _accuracy(row: Row) -> str:
+    """Returns the mean in percent, with its interval unless that says nothing."""
+    if math.isnan(row["accuracy"]):
+        return "diverged"
+    inside = row["half_width"] <= min(row["accuracy"], 1 - row["accuracy"])
+    if not inside:  # or there is none
+        return f"{100 * row['accuracy']:.2f}"
+    return f"{100 * row['accuracy']:.2f} +- {100 * row['half_width']:.2f}"

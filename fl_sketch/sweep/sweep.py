@@ -1,0 +1,395 @@
+"""A sweep: a grid of configs, a program at a time, and what came of each point.
+
+A point equals the run of its config by `launch.train`, and a point that diverges
+does not stop the others. What a program left in sweep.csv is kept when the sweep is
+begun again; a program that was interrupted is run from its first round.
+"""
+
+import functools
+import math
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from fl_sketch import engine, free_memory
+from fl_sketch.config.guarantee import Guarantee, mark
+from fl_sketch.engine import ledger, traffic
+from fl_sketch.engine.calls import in_calls
+from fl_sketch.files import write_text
+from fl_sketch.run import odometer
+from fl_sketch.run import rows as names
+from fl_sketch.run.build import build
+from fl_sketch.run.loop import Row, Stopped, mean_of_finite
+from fl_sketch.run.program import prepare
+from fl_sketch.run.signals import stopping_on_signals
+from fl_sketch.run.workdir import Files, Workdir
+from fl_sketch.sweep import grid, heatmap, programs, ranking
+
+
+def sweep(
+    config: ConfigDict,
+    over: Sequence[str],
+    workdir: str | pathlib.Path,
+    data_dir: str | None = None,
+    *,
+    how: str | None = None,
+    say: Callable[[str], None] = tqdm.write,
+) -> Row:
+    """Runs a grid, or what an earlier sweep left of it; returns what sweep.json holds.
+
+    Args:
+      config: what the points have in common.
+      over: lines "key=value,value"; the grid is their product.
+      workdir: the folder of the sweep.
+      data_dir: the folder of raw data sets.
+      how: a name of `programs.MAPS`; None: by platform.
+      say: what prints a line.
+
+    Raises:
+      ValueError, TypeError, FileNotFoundError: in one line, before anything runs.
+      Stopped: on SIGINT or SIGTERM.
+    """
+    axes = grid.read_axes(config, over)
+    how = how or programs.default_map()
+    outlines = [outline(g, data_dir) for g in grid.programs(config, axes)]
+    about = config.to_dict() | {"over": grid.listed(axes)}
+    draw = functools.partial(heatmap.draw, axes)
+    files = Files("sweep.csv", "sweep.json", "heatmap.png", draw)
+    with Workdir(workdir, about, files) as folder:
+        for line in plan(axes, outlines, how):
+            say(line)
+        folder.keep_rows(lambda rows: _rows_of(outlines[: _finished(outlines, rows)]))
+        _require_counted(outlines[: _finished(outlines, folder.rows)], folder.folder)
+        found = folder.summary()
+        if found:
+            say(f"{workdir} holds this sweep already, done:")
+        else:
+            times = _run_rest(outlines, folder, data_dir, how, say)
+            results = summary_of(config, axes, outlines, folder.rows)
+            given = odometer.facts(odometer.total(odometer.read(folder.folder)))
+            found = folder.finish({**results, "map": how, **times, **given})
+        last = ranking.ranked(folder.rows, axes)
+        given = odometer.said(odometer.total(odometer.read(folder.folder)))
+        lines = [*ranking.markdown(last, axes), *(f"\n{line}." for line in given)]
+        write_text(folder.folder / "sweep.md", "\n".join(lines) + "\n")
+    for line in (*ranking.table(last, axes), *given):
+        say(line)
+    say(f"results in {workdir}")
+    return found
+
+
+class Outline(NamedTuple):
+    """What is known of the program of a `group` before it is compiled.
+
+    `facts` and `prices` are those of a run, `guarantee` is to every point. One point's
+    state has `state_bytes`, and `last` is the round with which all of them end.
+    """
+
+    group: grid.Group
+    facts: dict[str, Any]
+    prices: traffic.Prices
+    state_bytes: int
+    last: int
+    guarantee: Guarantee | None
+
+    @property
+    def rows(self) -> int:
+        """How many rows it will leave in sweep.csv."""
+        return len(self.group.points) * -(-self.last // self.group.config.eval_every)
+
+    @property
+    def private(self) -> bool:
+        """Whether somebody is protected."""
+        return bool(self.guarantee and self.guarantee.private)
+
+
+def outline(group: grid.Group, data_dir: str | None) -> Outline:
+    """Returns the outline of `group`, checked as a run is, and that all points fit.
+
+    Raises:
+      ValueError, TypeError, FileNotFoundError: as `build` does, for `data_dir` too.
+    """
+    experiment = build(group.config, data_dir)
+    leaves = jax.tree.leaves(jax.eval_shape(experiment.start))
+    state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    size, free = state_bytes * len(group.points), free_memory.free(jax.local_devices())
+    if size > free:
+        msg = (
+            f"Expected the states of a program's {len(group.points)} points to take at "
+            f"most {free / 1e9:.3g} GB, the memory there is, got {size / 1e9:.3g} GB: "
+            "sweep over fewer values at a time."
+        )
+        raise ValueError(msg)
+    return Outline(
+        group,
+        experiment.facts,
+        experiment.prices,
+        state_bytes,
+        experiment.rounds,
+        experiment.guarantee,
+    )
+
+
+def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> list[str]:
+    """Returns lines on the `axes` and `outlines` of a grid, mapped as `how` says."""
+    facts = outlines[0].facts
+    points = sum(len(o.group.points) for o in outlines)
+    sizes = " x ".join(f"{len(axis.values)} {axis.key}" for axis in axes)
+    in_turn = (
+        "one after the other" if how == "loop" else "at once, as many as memory allows,"
+    )
+    lines = [
+        f"points: {points} = {sizes}; programs: {len(outlines)}, the points of each "
+        f"{in_turn} on {facts['devices']} devices"
+    ]
+    for number, one in enumerate(outlines, 1):
+        group, facts = one.group, one.facts
+        own = {k: v for k, v in group.points[0].items() if not grid.shares_program(k)}
+        lines.append(
+            f"  program {number}{': ' if own else ''}{ranking.named(own)}: "
+            f"{facts['algorithm']}, {facts['model']} of {facts['d']} parameters on "
+            f"{facts['dataset']}, {facts['sketch_size']} numbers a message; "
+            f"{len(group.points)} points of {one.state_bytes / 1e6:.3g} MB, "
+            f"{one.last} rounds{_promised(one)}"
+        )
+    return lines
+
+
+def _promised(one: Outline) -> str:
+    """Says what each point gives away, if that is anything but all."""
+    if not ((promise := one.guarantee) and promise.private):
+        return ""
+    how, spent = mark(promise.randomness), promise.epsilon(one.last)
+    return f"; each gives away epsilon {spent:.4g} at delta {promise.delta:g}{how}"
+
+
+def summary_of(
+    config: ConfigDict,
+    axes: Sequence[grid.Axis],
+    outlines: Sequence[Outline],
+    rows: Sequence[Row],
+) -> Row:
+    """Returns the sweep.json of `config`, `axes`, `outlines` and the best `rows`."""
+    last = ranking.ranked(rows, axes)
+    means = ranking.over_seeds(last, axes) if ranking.seeds_swept(axes) else []
+    best = next((row for row in last if not row["diverged"]), None)
+    return {
+        "config": config.to_dict(),
+        "over": grid.listed(axes),
+        "points": len(last),
+        "programs": [o.facts | {"first_point": o.group.first} for o in outlines],
+        "best": best and names.marked(best, any(o.private for o in outlines)),
+        "best_over_seeds": next((row for row in means if not row["diverged"]), None),
+        "diverged": sum(bool(row["diverged"]) for row in last),
+    }
+
+
+def _finished(outlines: Sequence[Outline], rows: Sequence[Row]) -> int:
+    """Returns how many programs have all their rows."""
+    ends = np.cumsum([o.rows for o in outlines])
+    return int(np.searchsorted(ends, len(rows), side="right"))
+
+
+def _require_counted(kept: Sequence[Outline], folder: pathlib.Path) -> None:
+    """Raises if private programs have rows, and nothing counts what they released."""
+    counted = {one.name for one in odometer.read(folder)}
+    points = (point for one in kept if one.private for point in one.group.points)
+    if any(ranking.named(point) not in counted for point in points):
+        msg = (
+            f"Expected {odometer.FILE} in {folder}, which counts what its rows gave "
+            "away, and it does not: take another workdir."
+        )
+        raise ValueError(msg)
+
+
+def _rows_of(outlines: Sequence[Outline]) -> int:
+    return sum(o.rows for o in outlines)
+
+
+def _run_rest(outlines, folder: Workdir, data_dir, how: str, say) -> Row:
+    """Runs the programs that have no rows yet; returns what that took."""
+    kept, begin, compiling = _finished(outlines, folder.rows), time.perf_counter(), 0.0
+    hidden = any(one.private for one in outlines)  # one table has one head
+    watched = list(dict.fromkeys(n for one in outlines for n in one.facts["noised"]))
+    if kept:
+        say(f"keeping the rows of {kept} of {len(outlines)} programs")
+    total = sum(len(o.group.points) * o.last for o in outlines[kept:])
+    with (
+        stopping_on_signals() as stop,
+        tqdm(total=total, unit="round", disable=None) as bar,
+    ):
+        for number, one in enumerate(outlines[kept:], kept + 1):
+            which = f"{number} of {len(outlines)}"
+            told = functools.partial(_tell, folder, say, which, hidden, watched)
+            compiling += _run_one(
+                one,
+                data_dir,
+                how,
+                rows=told,
+                rounds=bar.update,
+                stop=stop,
+                ahead=_counting(folder, one),
+            )
+    seconds = time.perf_counter() - begin
+    return {"seconds": seconds, "compile_seconds": compiling, "programs_kept": kept}
+
+
+def _run_one(one: Outline, data_dir, how: str, **told) -> float:
+    """Runs a program, of which nothing stays on the devices; returns compile time."""
+    program = prepare(one.group.config, data_dir)
+    points = programs.compile_points(program, one.group, how)
+    run(one, points, **told)
+    return points.seconds
+
+
+def _counting(folder: Workdir, one: Outline) -> Callable[[int], None]:
+    """Returns what notes in the odometer how far all points of a program have come."""
+    if not ((promise := one.guarantee) and promise.private):
+        return lambda done: None
+    names = [ranking.named(point) for point in one.group.points]
+    if promise.randomness != "simulated":  # nor is the same noise drawn again
+        odometer.set_apart(folder.folder, names)
+
+    def count(done: int) -> None:
+        own = [odometer.entry(name, promise, done) for name in names]
+        odometer.note(folder.folder, own)
+
+    count(0)
+    return count
+
+
+def _tell(
+    folder: Workdir, say, program: str, hidden: bool, watched, rows: list[Row]
+) -> None:
+    rows = [row | {name: row.get(name, "") for name in watched} for row in rows]
+    folder.add(*(names.marked(row, hidden) for row in rows))
+    going = [row["test_accuracy"] for row in rows if not row["diverged"]]
+    lost = len(rows) - len(going)
+    reach = [f"test accuracy {min(going):.4f} to {max(going):.4f}"] if going else []
+    reach += [f"{lost} of {len(rows)} diverged"] if lost else []
+    say(f"  program {program}, round {rows[0]['round']}: {'; '.join(reach)}")
+
+
+class Notes(NamedTuple):
+    """What is noted of the points of a program, each at its place.
+
+    `books` have the bytes. `losses` are of the rounds since the last row, NaN if nobody
+    took part, `noised` of what was released beside the models in these. `diverged` is
+    the round in which a point did, from one; 0: it did not.
+    """
+
+    books: list[ledger.Ledger]
+    losses: np.ndarray
+    noised: dict[str, np.ndarray]
+    diverged: np.ndarray
+
+
+def run(
+    outline: Outline,
+    points: programs.Mapped,
+    *,
+    rows: Callable[[list[Row]], None],
+    rounds: Callable[[int], None],
+    stop: Callable[[], bool],
+    ahead: Callable[[int], None] = lambda number: None,
+) -> engine.State:
+    """Runs all points of a program; returns the last states, over seeds and numbers.
+
+    Args:
+      outline: the outline of the program.
+      points: its states, used up, and functions.
+      rows: what is told of every evaluation, a row for each point.
+      rounds: what is told how many more rounds are done, of all points together.
+      stop: what is asked after every call whether to raise `Stopped`.
+      ahead: what is told before every call up to which round it will play.
+    """
+    config, count = outline.group.config, len(outline.group.points)
+    notes = Notes(
+        [ledger.empty(config.data.clients) for _ in range(count)],
+        np.full((count, config.eval_every), np.nan, np.float32),
+        {
+            name: np.full((count, config.eval_every), np.nan, np.float32)
+            for name in outline.facts["noised"]
+        },
+        np.zeros(count, np.int64),
+    )
+    states = points.states
+    for call in in_calls(
+        points.advance,
+        states,
+        (0, outline.last),
+        every=(config.eval_every,),
+        ahead=ahead,
+    ):
+        states, done = call.state, call.done
+        for one in range(done - call.first):
+            report = jax.tree.map(lambda leaf, one=one: leaf[:, one], call.reports)
+            number, private = call.first + one, outline.private
+            _note(notes, outline.prices, number, report, private=private)
+        rounds((done - call.first) * count)
+        if done % config.eval_every == 0 or done == outline.last:
+            rows(_rows(outline, done, notes, points.evaluate(states)))
+            for kept in (notes.losses, *notes.noised.values()):
+                kept[:] = np.nan
+        if stop() and done < outline.last:
+            raise Stopped(done)
+    return states
+
+
+def _note(notes: Notes, prices, number: int, report, *, private: bool) -> None:
+    """Notes one round of all points."""
+    shown = report.simulator_only
+    for place, book in enumerate(notes.books):
+        own = jax.tree.map(lambda leaf, place=place: leaf[place], shown)
+        ledger.record(book, prices, number, own)
+    seen = shown.answered.any(axis=1)
+    losses = np.where(seen, shown.diagnostics["loss"], np.nan)
+    place = number % notes.losses.shape[1]
+    notes.losses[:, place] = losses
+    for name, kept in notes.noised.items():
+        kept[:, place] = report.released[name]
+    if not private:  # what clients measured decides nothing where they are protected
+        fresh = seen & ~np.isfinite(losses) & (notes.diverged == 0)
+        notes.diverged[fresh] = number + 1
+
+
+def _rows(outline: Outline, done: int, notes: Notes, found) -> list[Row]:
+    group, guarantee = outline.group, outline.guarantee
+    fresh = ~np.isfinite(found["test_loss"]) & (notes.diverged == 0)
+    notes.diverged[fresh] = done
+    given = dict.fromkeys(("epsilon", "delta", "randomness"))
+    if guarantee and guarantee.private:
+        spent = guarantee.epsilon(done)
+        given = dict(
+            zip(given, (spent, guarantee.delta, guarantee.randomness), strict=True)
+        )
+    found_rows = []
+    for place, (point, book) in enumerate(zip(group.points, notes.books, strict=True)):
+        numbers = {
+            "train_loss": mean_of_finite(notes.losses[place]),
+            "test_loss": float(found["test_loss"][place]),
+            "test_accuracy": float(found["test_accuracy"][place]),
+        }
+        if notes.diverged[place]:
+            numbers = dict.fromkeys(numbers, math.nan)
+        row = {
+            "point": group.first + place,
+            **point,
+            "round": done,
+            **numbers,
+            "bytes_up_total": int(book.up.sum()),
+            "bytes_down_total": int(book.down.sum()),
+            **given,
+            "diverged": int(notes.diverged[place]) or "",
+            **{
+                name: mean_of_finite(kept[place]) for name, kept in notes.noised.items()
+            },
+        }
+        found_rows.append(row)
+    return found_rows

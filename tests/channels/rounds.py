@@ -1,0 +1,287 @@
+"""Rounds of four clients: of each channel one program, of which laws ask everything."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fl_sketch import talks, trees
+from fl_sketch.keys import round_keys
+from fl_sketch.protocols import Delivery, Keys, Linear, Memory, Round
+from tests.channels.cases import CHANNELS, COMPRESSORS, D
+
+CLIENTS = 4
+# Compiling is all that these programs cost: nothing that makes them run faster, and no
+# emitter of fused loops, which takes twice as long as LLVM's of single ones.
+quickly = functools.partial(
+    jax.jit,
+    compiler_options={
+        "xla_backend_optimization_level": 0,
+        "xla_llvm_disable_expensive_passes": True,
+        "xla_cpu_use_fusion_emitters": False,
+        "xla_cpu_parallel_codegen_split_count": 1,
+    },
+)
+LIKE = {
+    "w": np.zeros((4, 4), np.float32),
+    "b": np.zeros(15, np.float32),
+    "s": np.zeros((), np.float32),
+}
+
+
+class Heard(NamedTuple):
+    """What came of a round; every leaf has a leading axis of clients.
+
+    Attributes:
+      messages: what each client sent in each exchange, made by all at once.
+      again: the same, made by one after the other, as is all that follows.
+      delivery: what came of it, as each client works it out.
+      memory: what each client then remembers, and what it thinks the server does.
+      bits: of its messages.
+      bits_told: of what the server said.
+      told: what that was.
+      code: the arrays of the compressor's message, where one made it.
+      received: what these stand for.
+      means: of the messages that were counted, by exchange.
+      added: the same where the sum is made before the messages, if they are linear.
+    """
+
+    messages: tuple
+    again: tuple
+    delivery: Delivery
+    memory: Memory
+    bits: Any
+    bits_told: Any
+    told: tuple
+    code: tuple = ()
+    received: Any = ()
+    means: tuple = ()
+    added: tuple = ()
+
+
+class Counts(NamedTuple):
+    """By whom a sum is made, and what the mean divides it by."""
+
+    weights: np.ndarray  # shape=(CLIENTS,); 0: absent
+    denominator: float
+    population: float
+
+
+def first(tree):
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+@functools.cache
+def channel(name):
+    return CHANNELS[name].make(D)
+
+
+@functools.cache
+def keys(number):
+    """Returns the keys of all clients in a round; only `own` has an axis of them."""
+    made = _keys(np.int32(number))
+    return Keys(made.shared[0], made.own, made.server[0])
+
+
+@quickly
+def _keys(number):
+    clients = jnp.arange(CLIENTS)
+    return jax.vmap(lambda client: round_keys(jax.random.key(8), number, client))(
+        clients
+    )
+
+
+def some(seed, size=1.0):
+    """Returns updates of all clients, with numbers of unlike sizes."""
+    draw = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda leaf: draw.normal(
+            0, size * 3.0 ** draw.integers(-1, 2, leaf.shape), (CLIENTS, *leaf.shape)
+        ).astype(np.float32),
+        LIKE,
+    )
+
+
+def counts(weights, denominator=None, population=None):
+    """Returns the counts of a round in which all weigh so much."""
+    weights = np.asarray(weights, np.float32)
+    total = np.float32(weights.sum())
+    return Counts(
+        weights,
+        total if denominator is None else np.float32(denominator),
+        total if population is None else np.float32(population),
+    )
+
+
+@functools.cache
+def start(name):
+    """Returns the memories before the first round."""
+    memory = channel(name).init(jax.tree.map(jnp.asarray, LIKE))
+    memory = jax.tree.map(np.asarray, memory)
+    spread = jax.tree.map(lambda leaf: np.stack([leaf] * CLIENTS), memory.client)
+    return Memory(spread, memory.server)
+
+
+@functools.cache
+def program(name):
+    """Returns the compiled round of a channel."""
+    row, talk = CHANNELS[name], channel(name)
+
+    def one_round(updates, before, memory, keys, number, counts, bound):
+        def counted(message):
+            shorter = jnp.minimum(1, bound / optax.tree.norm(message))
+            return jax.tree.map(lambda leaf: leaf * shorter, message)
+
+        def average(leaf):
+            shape = (CLIENTS, *[1] * (leaf.ndim - 1))
+            weights = counts.weights.reshape(shape)
+            present = jnp.where(weights > 0, leaf, 0)  # absent ones may be anything
+            return jnp.sum(weights * present, axis=0) / counts.denominator
+
+        def arguments(update, before, client, own):
+            known = Round(
+                number,
+                counted,
+                counts.denominator,
+                jnp.sum(counts.weights),
+                counts.population,
+            )
+            given = row.asked(update, before), Memory(client, memory.server)
+            return *given, keys._replace(own=own), known
+
+        def sent(client):
+            return talks.message(talks.said_after(talk, arguments(*client), means))
+
+        def heard(client):
+            (given, memory, keys, _), told = (here := arguments(*client)), []
+
+            def note(said):
+                told.append(said.value)
+                return said.value
+
+            turn = talks.ended(talk, talks.play(talk, here, means, told=note))
+            bits = turn.bits_up, turn.bits_told
+            again = [talks.said_after(talk, here, means[:n]) for n in range(len(means))]
+            again = tuple(map(talks.message, again))
+            found = Heard((), again, turn.delivery, turn.memory, *bits, tuple(told))
+            if not row.compressor:
+                return found
+            compressor = COMPRESSORS[row.compressor].at(D)
+            vector = trees.ravel(row.given(given, memory.client))
+            code = compressor.compress(keys.own, vector)
+            return found._replace(code=code, received=compressor.expand(code, D))
+
+        def added():
+            """Returns the mean with the sum made first, where that may be done."""
+            one = talks.said_after(talk, arguments(*first(clients)), means)
+            if not isinstance(one, Linear):
+                return means_of(messages[-1])
+            parts = jax.vmap(lambda c: talks.said_after(talk, arguments(*c), means).of)
+            return one.map(jax.tree.map(average, parts(clients)))
+
+        def means_of(message):
+            return jax.tree.map(average, jax.vmap(counted)(message))
+
+        means, messages, sums = (), (), ()
+        clients = updates, before, memory.client, keys.own
+        for _ in range(row.messages):
+            messages += (jax.vmap(sent)(clients),)
+            sums += (added(),)
+            means += (means_of(messages[-1]),)
+        of_all = jax.tree.map(lambda leaf: jnp.stack([leaf] * CLIENTS), (means, sums))
+        found = jax.lax.map(heard, clients)
+        return found._replace(messages=messages, means=of_all[0], added=of_all[1])
+
+    return quickly(one_round)
+
+
+def play(name, updates, memory, *, number, counts, before=None, bound=np.inf):
+    """Returns what came of a round, in numpy.
+
+    Args:
+      name: of the channel.
+      updates: of all clients.
+      memory: of the clients, along a leading axis, and of the server.
+      number: of the round.
+      counts: who takes part.
+      before: the updates of the round before; None: zeros.
+      bound: the largest norm of a message that is counted as it is.
+    """
+    if before is None:
+        before = jax.tree.map(np.zeros_like, updates)
+    given = updates, before, memory, keys(number), np.int32(number), counts
+    return jax.tree.map(np.asarray, program(name)(*given, np.float32(bound)))
+
+
+def remembered(memory, heard, weights):
+    """Returns the memories after a round: those of absent clients as they were."""
+    present = np.asarray(weights) > 0
+
+    def kept(new, old):
+        return np.where(present.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    client = jax.tree.map(kept, heard.memory.client, memory.client)
+    first = int(np.argmax(present))
+    return Memory(client, jax.tree.map(lambda leaf: leaf[first], heard.memory.server))
+
+
+class Past(NamedTuple):
+    """One round of a history: what it began with, and what came of it."""
+
+    updates: Any
+    memory: Memory
+    counts: Counts
+    heard: Heard
+    after: Memory
+
+
+WEIGHTS = np.array([1.0, 2.0, 0.5, 1.5])
+PRESENT = np.array(
+    [[1, 1, 1, 1], [1, 0, 1, 1], [1, 1, 1, 1], [0, 1, 1, 0], [1, 1, 1, 1]], bool
+)
+
+
+@functools.cache
+def history(name, bound=np.inf):
+    """Returns rounds with clients that count differently and are absent now and then.
+
+    Where some are absent the sum is divided by what was expected, as Poisson cohorts
+    want it, and not by what came.
+    """
+    memory, rounds, before = start(name), [], some(99)
+    for number, present in enumerate(PRESENT):
+        updates, weights = some(number), WEIGHTS * present
+        denominator = WEIGHTS.sum() * (1.0 if present.all() else 0.75)
+        known = counts(weights, denominator, WEIGHTS.sum())
+        heard = play(
+            name,
+            updates,
+            memory,
+            number=number,
+            counts=known,
+            before=before,
+            bound=bound,
+        )
+        after = remembered(memory, heard, weights)
+        rounds.append(Past(updates, memory, known, heard, after))
+        memory, before = after, updates
+    return rounds
+
+
+def alone(name, updates, *, number=1):
+    """Returns for each client what came of a round in which it alone took part."""
+    ends = [
+        play(name, updates, start(name), number=number, counts=counts(one))
+        for one in np.eye(CLIENTS)
+    ]
+    own = [jax.tree.map(lambda leaf, i=i: leaf[i], end) for i, end in enumerate(ends)]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *own)
+
+
+def flat(tree):
+    """Returns the numbers of each client as rows, in float64."""
+    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(tree)]
+    return np.concatenate([leaf.reshape(CLIENTS, -1) for leaf in leaves], axis=1)

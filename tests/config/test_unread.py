@@ -1,0 +1,69 @@
+"""What changes nothing is said to change nothing."""
+
+import pytest
+
+from configs import default
+from fl_sketch.algorithms import catalog
+from fl_sketch.config import choices
+from fl_sketch.config.arguments import ARGUMENTS, ASKED_FOR, Parts, taken, unread
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, []),
+        ({"client.clip": 1.0, "sketch.rows": 5, "client.rate": 0.3}, []),
+        ({"client.proximal": 0.1, "sketch.query": "heaprix"},
+         ["client.proximal=0.1", "sketch.query=heaprix"]),
+        ({"privacy.threshold": 5.0}, ["privacy.threshold=5.0"]),
+        ({"privacy.threshold": 5.0, "privacy.bound": "clip"}, []),
+        ({"algorithm": "dp_fedavg", "sketch.compression": 50.0},
+         ["sketch.compression=50.0"]),
+        ({"algorithm": "dp_fedavg", "privacy.threshold": 5.0}, []),
+        ({"algorithm": "fetchsgd", "client.rate": 0.5, "server.eps": 0.1},
+         ["client.rate=0.5", "server.eps=0.1"]),
+        ({"data.alpha": 0.1, "server.floor": 0.1},
+         ["data.alpha=0.1", "server.floor=0.1"]),
+        ({"data.alpha": 0.1, "data.partition": "dirichlet"}, []),
+    ],
+    ids=range(10),
+)  # fmt: skip
+def test_keys_that_an_algorithm_does_not_read_are_found(changes, found):
+    config = default.get_config()
+    config.update_from_flattened_dict(changes)
+    assert list(unread(config, default.get_config())) == found
+
+
+def test_every_key_is_one_and_goes_somewhere():
+    takes = {name for method in catalog.methods().values() for name in method.takes}
+    legal = choices.flat(default.get_config())
+    assert {*ARGUMENTS} <= takes
+    for name, argument in ARGUMENTS.items():
+        assert {*argument.keys} <= {*legal}, name
+    for key, (other, _) in ASKED_FOR.items():
+        assert key in legal and other in legal, key
+
+
+@pytest.mark.parametrize("name", catalog.methods())
+def test_an_algorithm_gets_what_it_requires_and_nothing_else_is_made(name, monkeypatch):
+    config, method = default.get_config(), catalog.method(name)
+    parts = Parts(config, 1000, choices.numbers_of(config))
+
+    def fail(_):
+        raise AssertionError
+
+    for other in {*ARGUMENTS} - {*method.takes}:
+        monkeypatch.setitem(ARGUMENTS, other, ARGUMENTS[other]._replace(make=fail))
+    assert {*method.requires} <= {*taken(method, parts)} <= {*method.takes}
+
+
+def test_an_argument_that_no_config_has_is_refused_in_one_line():
+    def strange(loss, *, client_rat):
+        raise AssertionError((loss, client_rat))
+
+    parts = Parts(default.get_config(), 10, {})
+    with pytest.raises(ValueError, match="got 'client_rat'. Did you mean") as raised:
+        taken(catalog.Method("strange", strange), parts)
+    assert "\n" not in str(raised.value)

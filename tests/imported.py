@@ -1,0 +1,17 @@
+"""What the process imports of which commands are copies: see `tests/launching.py`."""
+
+import warnings
+
+import matplotlib.pyplot  # noqa: F401
+
+import conftest  # noqa: F401 - jax keeps its programs where the tests do
+from configs import default  # noqa: F401
+from fl_sketch.bench import engine_suite, error_suite, sketch_suite  # noqa: F401
+from fl_sketch.publish import release  # noqa: F401
+from fl_sketch.run import build  # noqa: F401
+from fl_sketch.studies import attack, attack_theory, audit, hessian, plan  # noqa: F401
+from fl_sketch.sweep import comparison, plots  # noqa: F401
+from launch import command  # noqa: F401
+
+# There are no threads yet that a fork could stop in the middle of something.
+warnings.filterwarnings("ignore", "os.fork")

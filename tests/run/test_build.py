@@ -1,0 +1,222 @@
+"""A config becomes a run, or one line saying why not, before anything is compiled."""
+
+import functools
+import importlib
+import pathlib
+
+import chex
+import numpy as np
+import pytest
+
+from configs import default
+from fl_sketch.config import choices, protection
+from fl_sketch.run import NotFinite, begin, build, train
+from fl_sketch.sweep import comparison, grid
+from tests.run.configs import config_with, rows_of
+
+AMSGRAD = {
+    "algorithm": "safl",
+    "server__optimizer": "paper_amsgrad",
+    "data__partition": "label_shards",
+    "compute__chunk": 3,
+}
+# A run with these numbers is one program with all others that have them.
+SHORT = {"rounds": 6, "eval_every": 3}
+
+
+@functools.cache
+def short():
+    """Returns rows of the defaults."""
+    return rows_of(**SHORT)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {
+            "algorithm": "fedavg",
+            "server__rate": 1.0,
+            "client__proximal": 0.1,
+            "cohort__sampling": "everyone",
+            "data__partition": "dirichlet",
+        },
+        {
+            "algorithm": "fedopt",
+            "server__optimizer": "yogi",
+            "cohort__sampling": "replacement",
+            "data__partition": "classes",
+        },
+        AMSGRAD,
+        {
+            "sketch__operator": "srht",
+            "sketch__layout": "leaves",
+            "cohort__sampling": "poisson",
+            "cohort__dropout": 0.2,
+            "data__partition": "power_law",
+            "model__label_smoothing": 0.1,
+        },
+    ],
+    ids=lambda changes: ",".join(f"{k}={v}" for k, v in changes.items()),
+)
+def test_configs_run_and_learn(changes):
+    rows = rows_of(rounds=30, eval_every=20, **changes)
+    assert [row["round"] for row in rows] == [20, 30]
+    assert rows[-1]["test_accuracy"] > 0.3  # guessing: 0.1
+    assert rows[-1]["train_loss"] < rows[0]["train_loss"] < 2.4
+
+
+def test_bytes_are_counted_both_ways():
+    _, row = rows_of(download="model", **SHORT)
+    d, people = 64 * 10 + 10, 10
+    assert row["bytes_up_total"] == 6 * people * 4 * (d // 20)
+    assert row["bytes_down_total"] == 6 * people * 4 * d
+    _, cheaper = short()
+    assert cheaper["bytes_down_total"] < row["bytes_down_total"]
+
+
+def test_the_same_seed_gives_the_same_rows():
+    def numbers(rows):
+        return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
+
+    once, twice, other = short(), rows_of(**SHORT), rows_of(seed=1, **SHORT)
+    assert numbers(once) == numbers(twice) != numbers(other)
+
+
+def test_evaluation_counts_every_test_example_once():
+    built = build(config_with(**SHORT))
+    from sklearn.datasets import load_digits
+
+    test = np.random.default_rng(0).permutation(1797)[1797 * 4 // 5 :]
+    labels = load_digits().target[test]
+    found = built.compile().evaluate(built.start())
+    # Logistic regression from zero guesses class 0 for all.
+    assert found["test_accuracy"] == pytest.approx(np.mean(labels == 0))
+    assert found["test_loss"] == pytest.approx(np.log(10), rel=1e-5)
+
+
+def test_a_run_that_diverges_stops_and_names_the_round():
+    with pytest.raises(NotFinite, match="in round [0-9]+"):
+        rows_of(
+            algorithm="fedavg",
+            client__rate=1e38,
+            rounds=20,
+            eval_every=10,
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"algorithm": "safll"}, "'safll'.*Did you mean 'safl'"),
+        ({"rounds": 0}, "rounds=0"),
+        ({"client__rate": -0.1}, "client.rate=-0.1"),
+        ({"server__rate": float("nan")}, "server.rate=nan"),
+        ({"cohort__size": 21}, "<= 20.*size=21"),
+        ({"cohort__sampling": "some"}, "sampling='some'"),
+        ({"data__clients": 2000}, "2000"),
+        ({"data__partition": "label_shards", "data__per_client": 99}, "1437"),
+        ({"data__name": "digit"}, "digit"),
+        ({"sketch__operator": "md5"}, "operator='md5'"),
+        ({"sketch__layout": "rows"}, "layout='rows'"),
+        ({"sketch__compression": 0.5}, "compression=0.5"),
+        ({"server__optimizer": "adamm"}, "Did you mean 'adam'"),
+        ({"model__name": "lenett"}, "Did you mean 'lenet'"),
+        ({"compute__devices": 99}, "devices=99"),
+        ({"compute__devices": -1}, "devices=-1"),
+        ({"compute__updates": "drop"}, "updates='drop'"),
+        ({"cohort__weighting": "size"}, "weighting='size'"),
+        ({"cohort__weighting": "examples", "algorithm": "ef21"}, "algorithm=ef21, got"),
+        ({"cohort__dropout": 1.0}, "0 <= dropout < 1, got dropout=1.0"),
+        ({"checkpoint_every": 0}, "checkpoint_every=0"),
+        ({"server__b1": 1.5}, "server.b1=1.5"),
+        ({"client__proximal": -1.0}, "client.proximal=-1.0"),
+        ({"download": "post"}, "download='post'"),
+    ],
+)
+def test_what_a_config_may_not_say_is_one_line(changes, words):
+    with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:
+        build(config_with(**changes))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["round", "client", "sketch.compresion"])
+def test_keys_that_are_not_in_the_defaults_are_refused(key):
+    config = default.get_config()
+    with pytest.raises((AttributeError, KeyError, TypeError)):
+        config.update_from_flattened_dict({key: 3})
+    with pytest.raises(TypeError):
+        config.rounds = "many"
+
+
+PLAIN = ("default", "quickstart")  # of which other files say how to run them
+CONFIGS = sorted(
+    path.stem
+    for path in (pathlib.Path(__file__).parents[2] / "configs").glob("[a-z]*.py")
+)
+COMPARISONS = tuple(name for name in CONFIGS if name.startswith("compare_"))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_config_files_keep_to_the_keys_of_the_defaults(name):
+    module = importlib.import_module(f"configs.{name}")
+    assert f"--config=configs/{name}.py" in module.__doc__ or name in PLAIN
+    if not hasattr(module, "get_config"):
+        assert name.startswith("compare_")
+        return
+    config, ours = module.get_config(), default.get_config()
+    assert set(config) == set(ours) and config.is_locked
+    for group, value in ours.items():
+        assert type(config[group]) is type(value)
+        if hasattr(value, "keys"):
+            assert set(config[group]) == set(value)
+
+
+@pytest.mark.parametrize("name", [*COMPARISONS, "safl_claims"])
+def test_all_methods_of_a_comparison_are_legal_configs_with_legal_grids(name):
+    module = importlib.import_module(f"configs.{name}")
+    found = module.get_comparison()
+    for method in found.methods.values():
+        config = comparison.config_of(found, method, [])
+        lines = [f"{key}={','.join(map(str, v))}" for key, v in method.tune.items()]
+        assert not lines or grid.read_axes(config, lines)
+        choices.check_counts(config)
+        protection.check(config)
+
+
+def test_an_experiment_may_be_begun_again():
+    config = config_with(rounds=2, eval_every=20, **AMSGRAD)
+    built = build(config)
+    compiled, ends = built.compile(), []
+    for _ in range(2):
+        progress = begin(built, 20)
+        end = train(built, compiled, progress, rounds=2, checkpoint_every=2)
+        ends.append(end.state)
+    chex.assert_trees_all_equal(*ends)
+
+
+def test_clients_may_count_by_their_examples():
+    equal = rows_of(rounds=3, eval_every=3, data__partition="power_law")
+    sized = rows_of(
+        rounds=3,
+        eval_every=3,
+        data__partition="power_law",
+        cohort__weighting="examples",
+    )
+    assert equal[0]["test_loss"] != sized[0]["test_loss"]
+    assert equal[0]["bytes_up_total"] == sized[0]["bytes_up_total"]
+
+
+def test_downloads_may_be_of_messages():
+    (row,) = rows_of(
+        rounds=3, eval_every=3, cohort__sampling="everyone", download="messages"
+    )
+    d, clients, b = 650, 20, 32
+    assert row["bytes_down_total"] == clients * (4 * d + 2 * 4 * b)
+
+
+def test_the_facts_say_what_is_held_in_memory():
+    fewer = build(config_with(sketch__compression=10.0)).facts
+    assert fewer["sketch_size"] == 65 and fewer["bytes_up_planned"] == 4 * 65
+    facts = build(config_with()).facts
+    assert facts["kept_updates"] == "a chunk" and facts["exchanges"] == 1
+    assert facts["sketch_size"] == 32 and facts["bytes_up_planned"] == 4 * 32

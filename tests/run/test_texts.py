@@ -1,0 +1,90 @@
+"""Texts train as images do: words with labels, characters by who says them."""
+
+import numpy as np
+import pytest
+
+from fl_sketch.run import build
+from tests.data import fake_raw
+from tests.run.configs import config_with, rows_of
+
+pytestmark = pytest.mark.slow
+
+WORDS = {
+    "compute__devices": 1,
+    "data__name": "sst2",
+    "data__clients": 4,
+    "data__length": 8,
+    "data__vocabulary": 10,
+    "model__name": "transformer",
+    "client__steps": 2,
+    "client__batch": 4,
+    "cohort__size": 2,
+}
+CHARACTERS = WORDS | {
+    "data__name": "shakespeare",
+    "data__clients": 3,
+    "data__partition": "natural",
+    "model__name": "language_model",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("raw")
+    fake_raw.write(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    place = tmp_path_factory.getbasetemp() / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+
+
+@pytest.mark.parametrize("changes", [WORDS, CHARACTERS], ids=["words", "characters"])
+def test_texts_train(changes, folder):
+    rows = rows_of(str(folder), rounds=30, eval_every=15, **changes)
+    assert np.isfinite([row["test_loss"] for row in rows]).all()
+    assert rows[-1]["train_loss"] < rows[0]["train_loss"]
+    assert 0 <= rows[-1]["test_accuracy"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (WORDS | {"data__vocabulary": 999}, "config.data: .*vocabulary=999"),
+        (WORDS | {"data__length": 0}, "config.data: .*length=0"),
+        (WORDS | {"data__partition": "natural"}, "owners.*natural"),
+        (WORDS | {"model__name": "lenet"}, "images"),
+        (WORDS | {"model__size": "large"}, "config.model: .*size='large'"),
+        (CHARACTERS | {"data__clients": 4}, "clients=3.*got clients=4"),
+        ({"model__name": "transformer"}, "integer tokens"),
+        ({"model__name": "vit", "data__name": "digits", "client__clip": -1.0}, "clip"),
+        ({"server__schedule": "cosin"}, "config.server: .*mean 'cosine'"),
+        (
+            {"server__schedule": "cosine", "server__floor": 3.0},
+            "config.server: .*floor=3.0",
+        ),
+    ],
+)
+def test_what_a_config_may_not_say_of_texts_is_one_line(changes, words, folder):
+    with pytest.raises((ValueError, TypeError), match=words) as caught:
+        build(config_with(**changes), str(folder))
+    assert "\n" not in str(caught.value)
+
+
+PRIVATE = {
+    "cohort__sampling": "poisson",
+    "privacy__bound": "clip",
+    "privacy__noise_multiplier": 2.0,
+}
+
+
+def test_what_private_texts_decide_is_refused_unless_it_was_fixed(folder):
+    with pytest.raises(ValueError, match="vocabulary_file to be fixed beforehand"):
+        build(config_with(**WORDS | PRIVATE), str(folder))
+    fixed = PRIVATE | {"data__vocabulary_file": "characters", "data__vocabulary": 99}
+    built = build(config_with(**WORDS | fixed), str(folder))
+    assert built.private
+    public = PRIVATE | {"data__public": True}
+    assert build(config_with(**WORDS | public), str(folder)).private

@@ -1,0 +1,101 @@
+"""Features are a data set like any other, and wrong files are refused in a line."""
+
+import numpy as np
+import pytest
+
+from fl_sketch.data import archive, datasets
+from fl_sketch.data.examples import Examples, Splits
+from fl_sketch.run import build
+from fl_sketch.studies import features
+from tests.run.configs import config_with
+
+
+def images(count, seed):
+    """Returns squares that are brighter on the left (0) or on the right (1)."""
+    random = np.random.default_rng(seed)
+    targets = random.integers(0, 2, count, np.int32)
+    inputs = random.integers(0, 100, (count, 8, 8, 1), np.uint8)
+    for image, target in zip(inputs, targets, strict=True):
+        image[:, 4 * target : 4 * target + 4] += 100
+    return Examples(inputs, targets)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path, said = tmp_path_factory.mktemp("features"), []
+    splits = Splits("squares", images(400, 0), images(100, 1), 2)
+    train, test = features.extract(
+        splits, width=16, epochs=2, batch=20, say=said.append
+    )
+    assert len(said) == 2
+    assert train.inputs.shape == (200, 16) and test.inputs.shape == (100, 16)
+    assert (train.inputs >= 0).all()  # after relu
+    np.testing.assert_array_equal(train.targets, splits.train.targets[200:])
+    archive.save(path / "squares.npz", train, test)
+    return path
+
+
+def test_a_run_on_features_tells_the_classes_apart(folder):
+    config = config_with(
+        data__name="npz/squares", rounds=10, eval_every=10, server__rate=0.1
+    )
+    one = build(config, str(folder))
+    compiled = one.compile()
+    state, _ = compiled.advance(one.start(), 10)
+    assert compiled.evaluate(state)["test_accuracy"] > 0.95
+
+
+def test_what_was_saved_is_what_is_read(folder):
+    splits = datasets.load("npz/squares", folder)
+    with np.load(folder / "squares.npz") as file:
+        np.testing.assert_array_equal(splits.train.inputs, file["train_inputs"])
+    assert splits.classes == 2 and splits.test.targets.dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({}, "to hold train_inputs"),
+        ({"train_inputs": np.zeros((3, 2))}, "float32 or uint8.*float64"),
+        ({"test_targets": np.zeros(3, int)}, "as many test targets.*3 for 2"),
+        ({"train_targets": np.full(2, -1)}, "targets >= 0"),
+        (None, "to hold train_inputs.*got"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(tmp_path, arrays, words):
+    good = {
+        "train_inputs": np.zeros((2, 2), np.float32),
+        "train_targets": np.zeros(2, int),
+        "test_inputs": np.zeros((2, 2), np.float32),
+        "test_targets": np.zeros(2, int),
+    }
+    if arrays is None:
+        (tmp_path / "one.npz").write_bytes(b"PK\x03\x04 torn")
+    else:
+        np.savez(tmp_path / "one.npz", **(good | arrays if arrays else {}))
+    with pytest.raises(ValueError, match=words) as caught:
+        datasets.load("npz/one", tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path, monkeypatch):
+    with pytest.raises(FileNotFoundError, match=r"one\.npz for data\.name=npz/one"):
+        datasets.load("npz/one", tmp_path)
+    monkeypatch.delenv("FL_SKETCH_DATA", raising=False)
+    with pytest.raises(FileNotFoundError, match="--data_dir"):
+        datasets.load("npz/one")
+
+
+def test_private_arrays_must_not_decide_how_many_classes_a_model_has(folder):
+    private = {
+        "data__name": "npz/squares",
+        "cohort__sampling": "poisson",
+        "privacy__bound": "clip",
+        "privacy__noise_multiplier": 2.0,
+    }
+    with pytest.raises(ValueError, match="classes to be fixed beforehand"):
+        build(config_with(**private), str(folder))
+    built = build(config_with(**private, data__classes=2), str(folder))
+    assert built.private
+    with pytest.raises(ValueError, match="classes >= 2.*got classes=1"):
+        build(config_with(**private, data__classes=1), str(folder))

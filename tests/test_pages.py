@@ -1,0 +1,97 @@
+"""Every block, command and link of the README and of the documentation works."""
+
+import os
+import re
+
+import pytest
+
+from tests import pages, test_printed
+from tests.launch import test_audit
+from tests.launching import ROOT
+
+BLOCKS = {
+    f"{page}, {number}": block
+    for page in pages.PAGES
+    for number, block in enumerate(pages.blocks("python", page))
+}
+STRICT = (  # a warning is an error, but for two programs that are written at once
+    "import warnings; warnings.simplefilter('error'); "
+    "warnings.filterwarnings('ignore', 'Error .* persistent compilation cache')\n"
+)
+COMMANDS = {
+    " ".join(words): words for page in pages.PAGES for words in pages.commands(page)
+}
+CUT = {  # what makes a command short
+    "launch.train": ["--config.rounds=2"],
+    "launch.compare": [
+        "--only=iid tau=1 FedAvg",
+        "--set=rounds=2",
+        "--set=cohort.size=1",
+    ],
+    "launch.attack": ["--images=1", "--steps=3", "--config.model.name=logistic"],
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if "README" in name else pytest.param(name, marks=pytest.mark.slow)
+        for name in BLOCKS
+    ],
+)
+def test_blocks_run_as_they_stand(name):
+    """Those of the README as a newcomer would paste them, with nothing else there."""
+    if "README" in name:
+        pages.run("-c", BLOCKS[name], XLA_FLAGS="")
+    else:
+        pages.run("-c", STRICT + BLOCKS[name])
+
+
+def test_an_own_algorithm_takes_thirty_lines():
+    lines = BLOCKS["docs/own_algorithm.md, 0"].splitlines()
+    assert sum(bool(line.strip()) for line in lines) <= 30
+
+
+def test_every_command_is_a_verb_of_make_or_a_launch():
+    text = (ROOT / "Makefile").read_text()
+    verbs = re.findall(r"^([\w-]+):.*##", text, re.MULTILINE)
+    for first, *words in COMMANDS.values():
+        if first == "make":
+            assert words[0] in verbs
+        else:
+            assert (first, words[0]) == ("python", "-m"), words
+            name = words[1].removeprefix("launch").removeprefix(".") or "__main__"
+            assert (ROOT / "launch" / f"{name}.py").exists(), words
+
+
+@pytest.mark.slow
+def test_every_command_runs_as_it_stands(tmp_path):
+    elsewhere = [*test_printed.COMMANDS.values(), test_audit.COMMAND]
+    for line, words in COMMANDS.items():
+        lacks = "DATA" in line and not os.environ.get("FL_SKETCH_DATA")
+        if words[0] == "make" or lacks or words in elsewhere:
+            continue
+        more = next((cut for part, cut in CUT.items() if part in line), [])
+        pages.run(*pages.placed(words, tmp_path), *more)
+
+
+@pytest.mark.parametrize("page", [*pages.PAGES, *pages.RESULTS])
+def test_links_lead_somewhere(page):
+    path = ROOT / page
+    for target, anchor in re.findall(
+        r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", path.read_text()
+    ):
+        file = (path.parent / target).resolve() if target else path
+        assert file.exists(), target
+        if anchor:
+            heads = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            names = [re.sub(r"[^\w -]", "", head).lower() for head in heads]
+            assert anchor in [name.replace(" ", "-") for name in names], anchor
+
+
+def test_every_page_is_in_the_contents():
+    for page in pages.PAGES:
+        if page.startswith("docs/") and not page.endswith("index.md"):
+            index = "/".join([*page.split("/")[:-1], "index.md"])
+            name = page.split("/")[-1].removesuffix(".md")
+            assert re.search(rf"^{name}$", pages.PAGES[index], re.MULTILINE), page

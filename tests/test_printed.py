@@ -1,0 +1,89 @@
+"""Commands print the tables that the pages show."""
+
+import pytest
+
+from tests import pages
+
+pytestmark = pytest.mark.slow
+
+
+COMMANDS = {
+    name: pages.command_of(text, page)
+    for name, (text, page) in {
+        "train": ("launch.train", "docs/running.md"),
+        "sweep": ("launch.sweep", "docs/sweeps.md"),
+        "plot": ("launch.plot", "docs/sweeps.md"),
+        "plan": ("launch.plan", "docs/theory.md"),
+        "train and keep": ("checkpoint_keep", "docs/attacks.md"),
+        "spectrum": ("launch.spectrum", "docs/attacks.md"),
+        "calibrate": ("launch.calibrate", "docs/privacy.md"),
+        "train in private": ("launch.train", "docs/privacy.md"),
+        "release": ("launch.release", "docs/privacy.md"),
+    }.items()
+}
+
+
+def printed_by(name, folder):
+    """Returns the lines that a command prints."""
+    return pages.run(*pages.placed(COMMANDS[name], folder)).splitlines()
+
+
+def test_training_and_its_picture(tmp_path):
+    printed = printed_by("train", tmp_path)
+    shown = pages.shown_with("a message:", "docs/running.md")
+    assert shown[1:4] == printed[1:4]
+    pages.same_tables([line for line in shown[4:] if line != "..."][:-2], printed[4:])
+
+    (tmp_path / "sweep").mkdir()
+    names = "point,client.rate,round,test_accuracy,bytes_up_total,bytes_down_total"
+    (tmp_path / "sweep/sweep.csv").write_text(f"{names}\n0,0.1,1,0.5,10,10\n")
+    printed_by("plot", tmp_path)
+
+
+def test_a_sweep(tmp_path):
+    printed = [line.split() for line in printed_by("sweep", tmp_path)]
+    lines = pages.shown_with("deviation over seeds", "docs/sweeps.md")
+    shown = [line.split() for line in lines if line != "..."]
+    assert shown[0][:-2] == printed[0][:-2]  # devices are those of the machine
+    at = printed.index(shown[1])
+    means = {tuple(line[:2]): float(line[2]) for line in printed[at + 1 : -1]}
+    assert len(means) == len(shown[2:])
+    for *setting, mean, _, _ in shown[2:]:
+        assert abs(means[tuple(setting)] - float(mean)) < 0.02
+
+
+def test_a_plan(tmp_path):
+    shown = pages.shown_with("without a server", "docs/theory.md")
+    assert printed_by("plan", tmp_path)[: len(shown)] == shown
+
+
+def test_the_spectra_of_a_run(tmp_path):
+    printed_by("train and keep", tmp_path)
+    printed = printed_by("spectrum", tmp_path)
+    shown = pages.shown_with("intrinsic dim.", "docs/attacks.md")
+    assert printed[0] == shown[0] and len(printed) == len(shown)
+    for ours, theirs in zip(shown[1:3], printed[1:3], strict=True):
+        ours, theirs = ([float(x) for x in line.split()] for line in (ours, theirs))
+        assert theirs[0] == ours[0]
+        assert abs(theirs[1] / ours[1] - 1) < 0.2 and abs(theirs[5] - ours[5]) < 0.02
+
+
+def test_calibrating(tmp_path):
+    shown = pages.shown_with("noise multiplier epsilon", "docs/privacy.md")
+    assert printed_by("calibrate", tmp_path) == shown
+
+
+def test_private_training_and_its_release(tmp_path):
+    printed = printed_by("train in private", tmp_path)
+    shown = pages.shown_with("for every client", "docs/privacy.md")
+    assert shown[1:4] == printed[1:4]
+    # Noise and cohorts are another draw in every run; rounds and epsilons are not.
+    table = [line.split() for line in printed[6:11]]
+    for ours, theirs in zip(map(str.split, shown[6:11]), table, strict=True):
+        assert (ours[0], ours[-1]) == (theirs[0], theirs[-1])
+        assert [float(x) for x in theirs[4:6]] == pytest.approx(
+            [float(x) for x in ours[4:6]], rel=0.1
+        )
+    assert float(table[-1][3]) > 0.9
+    assert shown[-1] == printed[-2]
+    printed_by("release", tmp_path)

@@ -1,0 +1,9 @@
+"""A device, which comes from the compiled half of jax and has no type there."""
+
+from typing import Any
+
+class Device:
+    def memory_stats(self) -> dict[str, int]: ...
+    def __getattr__(self, name: str) -> Any: ...
+
+def __getattr__(name: str) -> Any: ...
