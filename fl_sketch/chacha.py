@@ -158,17 +158,16 @@ def _rotated(word, left: int):
     return word << left | word >> (32 - left)
 
 
-def _stream(key, count: int, purpose: int) -> jax.Array:
+def _stream(key: jax.Array, count: int, purpose: int) -> jax.Array:
     """Returns the first blocks of a key, uint32 [tiles, 16, blocks of a tile]."""
-    tile = min(count, TILE)
-    places = jnp.arange(tile, dtype=jnp.uint32)
+    places = jnp.arange(min(count, TILE), dtype=jnp.uint32)
 
     def made(first):
         return blocks(key, first + places, (purpose, 0, 0))
 
     if count <= TILE:  # a loop of one is code all the same
         return made(jnp.uint32(0))[None]
-    tiles = jnp.arange(-(-count // tile), dtype=jnp.uint32) * jnp.uint32(tile)
+    tiles = jnp.arange(-(-count // TILE), dtype=jnp.uint32) * jnp.uint32(TILE)
     return lax.map(made, tiles)
 
 

@@ -198,8 +198,7 @@ def test_a_run_is_the_same_to_the_bit_with_and_without(tmp_path):
     def train(name, cache):
         done = launch(
             "launch.train", "--config=configs/default.py", "--config.rounds=4",
-            "--config.eval_every=2", "--config.model.name=logistic",
-            f"--workdir={tmp_path / name}",
+            "--config.eval_every=2", f"--workdir={tmp_path / name}",
             f"--compile_cache={cache}", JAX_COMPILATION_CACHE_DIR="", XLA_FLAGS="",
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

@@ -248,7 +248,7 @@ def starts(key: jax.Array, shape: Sequence[int], count: int) -> jax.Array:
 
     Args:
       key: the attacker's key.
-      shape: the shape of one start: of all images that are looked for together.
+      shape: the shape of a start, which has all images that are looked for together.
       count: the number of starts, along a leading axis.
     """
     return jax.random.uniform(key, (count, *shape))

@@ -94,16 +94,16 @@ class Guarantee(NamedTuple):
         }
 
 
-def claimed(guarantee: Guarantee | None) -> Guarantee:
-    """Returns the `guarantee` of a config that protects somebody.
+def claimed(config: ConfigDict, guarantee: Guarantee | None) -> Guarantee:
+    """Returns the `guarantee` of a `config` that protects somebody.
 
     Raises:
-      ValueError: for a config without noise, or None, where there is no bound either.
+      ValueError: for a config without noise, whether messages are bounded or not.
     """
     if guarantee is None or not guarantee.private:
         msg = (
             "config.privacy: Expected a bound and noise, whose claim could be audited, "
-            f"got {'a bound without noise' if guarantee else 'no bound'}."
+            f"got bound={protection.kind(config)!r} without noise."
         )
         raise ValueError(msg)
     return guarantee

@@ -132,9 +132,11 @@ def traced(function: Callable, *arguments: Any) -> tuple[Callable, Any]:
     """
     program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
     flat, tree = jaxpr_as_fun(program), jax.tree.structure(shapes)
-    return lambda *given: jax.tree.unflatten(
-        tree, flat(*jax.tree.leaves(given))
-    ), shapes
+
+    def play(*given):
+        return jax.tree.unflatten(tree, flat(*jax.tree.leaves(given)))
+
+    return play, shapes
 
 
 def first(tree: Any) -> Any:

@@ -108,7 +108,7 @@ def run(
     """
     check(audit)
     program = prepare(config, data_dir)
-    claimed(program.guarantee)
+    claimed(config, program.guarantee)
     yield _timed(lambda: play(config, program, audit))
     if not audit.canaries:
         return
@@ -147,7 +147,8 @@ def play(config: ConfigDict, program: Program, audit: Audit) -> Row:
       program: the config's program.
       audit: the numbers of runs, rounds and canaries that are tried.
     """
-    guarantee, local = claimed(program.guarantee), protection.local_noise(config)
+    guarantee = claimed(config, program.guarantee)
+    local = protection.local_noise(config)
     plan = canaries.few(guarantee.plan)._replace(steps=audit.rounds)
     near = canaries.neighbours(plan.sampling, plan.relation)
     if local:
@@ -179,7 +180,7 @@ def _among_clients(config: ConfigDict, program: Program, plan: accounting.Plan, 
     Clients that drop out get no credit, and here there are none.
     """
     numbers, few = choices.numbers_of(config), _few(config, plan)
-    z = claimed(program.guarantee).noise_multiplier
+    z = claimed(config, program.guarantee).noise_multiplier
     exchanges = _talk(config, program).exchanges
     like, options, read = canaries.NUMBERS, {}, {}
     drawn = exchanges * canaries.NUMBERS
@@ -273,7 +274,7 @@ def with_canaries(config: ConfigDict, program: Program, audit: Audit) -> Row:
       program: the config's program.
       audit: the numbers of runs, rounds and canaries that are tried.
     """
-    guarantee, count = claimed(program.guarantee), audit.canaries
+    guarantee, count = claimed(config, program.guarantee), audit.canaries
     scores_of, plan = _crowded(config, program, count)
     each, right = max(1, count // GUESSES), 0
     own = apart(jax.random.key(config.seed), Purpose.AUDIT)
@@ -299,7 +300,7 @@ def with_canaries(config: ConfigDict, program: Program, audit: Audit) -> Row:
 
 def _crowded(config: ConfigDict, program: Program, count: int):
     """Returns `(roots, key) -> (scores, coins)` with canaries, and the run's plan."""
-    guarantee, rounds = claimed(program.guarantee), program.last_round(config)
+    guarantee, rounds = claimed(config, program.guarantee), program.last_round(config)
     people, poisson = config.data.clients + count, guarantee.plan.sampling == "poisson"
     size = max(1, round(guarantee.plan.rate * people))
     more, numbers = _scaled(config, people, size), choices.numbers_of(config)
@@ -334,7 +335,7 @@ def _crowded(config: ConfigDict, program: Program, count: int):
 
 def _unfit(config: ConfigDict, program: Program) -> str:
     """Returns why there is no run with canaries, if there is none."""
-    if claimed(program.guarantee).unit == "example":
+    if claimed(config, program.guarantee).unit == "example":
         return "canaries are clients, and with unit=example clients are not protected"
     if not _talk(config, program).of_updates:
         return (
@@ -353,7 +354,8 @@ def _talk(config: ConfigDict, program: Program) -> one_run.Talk:
 def _algorithm(config: ConfigDict, program: Program, params: Tree) -> Algorithm:
     """Returns the algorithm of a config, with the noise of the program's promise."""
     bare = methods.bare_of(config, program.splits.classes, trees.size(params))
-    z, numbers = claimed(program.guarantee).noise_multiplier, choices.numbers_of(config)
+    z = claimed(config, program.guarantee).noise_multiplier
+    numbers = choices.numbers_of(config)
     return protection.guarded(config, bare, z, numbers, params)
 
 

@@ -52,18 +52,23 @@ def config(tmp_path_factory):
     return path
 
 
+def started(command, config, folder, *more):
+    """Returns what a command printed that was given the file of the method."""
+    done = launch(
+        f"launch.{command}", f"--config={config}", f"--workdir={folder}", *more
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_train_has_it_and_counts_the_bytes_of_the_encoded_messages(config, tmp_path):
     """And says what it does not read."""
-    done = launch(
-        "launch.train", f"--config={config}", f"--workdir={tmp_path / 'run'}",
-        "--config.sketch.rows=3",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    said = started("train", config, tmp_path / "run", "--config.sketch.rows=3")
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     each = -(-top_k(K).bits(D) // 8)
     assert summary["bytes_up_total"] == 6 * COHORT * each
     assert summary["client_state_bytes"] == 20 * D * 4
-    assert "not read" in done.stdout
+    assert "not read" in said
 
 
 def test_a_private_one_that_is_stopped_goes_on_to_the_bit(tmp_path, monkeypatch):
@@ -84,23 +89,16 @@ def test_a_private_one_that_is_stopped_goes_on_to_the_bit(tmp_path, monkeypatch)
 
 
 def test_a_sweep_has_it(config, tmp_path):
-    done = launch(
-        "launch.sweep", f"--config={config}", f"--workdir={tmp_path / 'out'}",
-        "--over=client.rate=0.03,0.1", "--over=seed=0,1",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    over = "--over=client.rate=0.03,0.1", "--over=seed=0,1"
+    started("sweep", config, tmp_path / "out", *over)
     with open(tmp_path / "out/sweep.csv") as file:
         rows = list(csv.DictReader(file))
     assert len({row["point"] for row in rows}) == 4
 
 
 def test_a_comparison_has_it(config, tmp_path):
-    done = launch(
-        "launch.compare", f"--config={config}", f"--workdir={tmp_path / 'out'}",
-        "--set=rounds=2",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "| mine | " in done.stdout and "| SAFL | " in done.stdout
+    said = started("compare", config, tmp_path / "out", "--set=rounds=2")
+    assert "| mine | " in said and "| SAFL | " in said
 
 
 def test_names_of_the_project_are_kept():

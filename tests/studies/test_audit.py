@@ -154,7 +154,7 @@ def test_runs_without_a_place_for_canaries_are_left_out(why, known):
 
 
 def test_what_claims_nothing_is_refused():
-    with pytest.raises(ValueError, match="config.privacy: .*got no bound"):
+    with pytest.raises(ValueError, match="config.privacy: .*bound='none'"):
         list(audit.run(config_with(), FEW))
 
 
