@@ -66,7 +66,11 @@ OPERATORS = {
 
 @pytest.mark.parametrize(
     ("name", "steps", "apart"),
-    [("gaussian", STEPS, 1.0), ("srht", STEPS, 0.0), ("count_sketch", 1, 1.0)],
+    [
+        pytest.param("gaussian", STEPS, 1.0, marks=pytest.mark.slow),
+        ("srht", STEPS, 0.0),
+        ("count_sketch", 1, 1.0),
+    ],
 )
 def test_the_measured_error_stays_below_the_bound_of_theorem_5_1(name, steps, apart):
     problem, op = quadratics(apart), OPERATORS[name]
@@ -256,7 +260,9 @@ def test_rounds_of_theorem_2_are_enough_by_its_bound(gap, target):
         theory.clipped(target=0.08, clients=3, d=7, **same)
 
 
-@pytest.mark.parametrize(("clients", "apart"), [(20, 0.05), (60, 0.3)])
+@pytest.mark.parametrize(
+    ("clients", "apart"), [pytest.param(20, 0.05, marks=pytest.mark.slow), (60, 0.3)]
+)
 def test_the_measured_error_stays_below_the_bound_of_das_theorem_2(clients, apart):
     rng, d, steps = np.random.default_rng(3), 10, 4
     optima = 1 + apart * rng.normal(size=(clients, d))

@@ -241,6 +241,7 @@ def errors(cols):
     return found
 
 
+@pytest.mark.slow
 def test_heaprix_becomes_exact_as_m_grows_to_d_and_privix_does_not():
     found = [errors(cols) for cols in ASKED]
     privix, heaprix = (

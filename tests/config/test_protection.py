@@ -101,6 +101,14 @@ EXAMPLES = {
     "privacy__relation": "replace_one",
     "cohort__sampling": "everyone",
 }
+SUBSETS = {"client__batches": "subsets", "client__batch": 2}
+DISTRIBUTED = {
+    "cohort__sampling": "fixed",
+    "privacy__noise": "distributed",
+    "privacy__relation": "replace_one",
+    "privacy__smallest_cohort": 40,
+    "cohort__dropout": 0.1,
+}
 
 
 @pytest.mark.parametrize(
@@ -110,15 +118,8 @@ EXAMPLES = {
         {"algorithm": "dp_normfedavg", "server__rate": 0.1},
         SAFL | {"privacy__bound": "adaptive"},
         SAFL | {"privacy__form": "update", "privacy__bound": "clip"},
-        SAFL
-        | {
-            "cohort__sampling": "fixed",
-            "privacy__noise": "distributed",
-            "privacy__relation": "replace_one",
-            "privacy__smallest_cohort": 40,
-            "cohort__dropout": 0.1,
-        },
-        EXAMPLES | {"client__batches": "subsets", "client__batch": 2},
+        pytest.param(SAFL | DISTRIBUTED, marks=pytest.mark.slow),
+        pytest.param(EXAMPLES | SUBSETS, marks=pytest.mark.slow),
         EXAMPLES | {"data__clients": 1, "client__batch": 1437},
     ],
     ids=lambda changes: ",".join(str(v) for v in changes.values()),

@@ -49,6 +49,11 @@ def test_the_bytes_planned_are_the_bytes_sent():
         ({"algorithm": "iterative_sketching"}, {}, "Song et al., Theorem 5.3"),
         (
             {"algorithm": "iterative_sketching"},
+            {"target": 1e-6},
+            "with these constants it promises nothing",
+        ),
+        (
+            {"algorithm": "iterative_sketching"},
             {"convexity": 0.1},
             "Song et al., Theorem 5.1",
         ),

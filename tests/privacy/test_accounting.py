@@ -60,8 +60,8 @@ def test_calibrated_noise_of_the_design(accountant, value, tolerance):
     ("plan", "epsilon"),
     [
         (PLAN._replace(steps=30, **REPLACED), 0.3),
-        (PLAN._replace(releases=2), 30.0),
-        (FIXED._replace(steps=1), 0.1),
+        pytest.param(PLAN._replace(releases=2), 30.0, marks=pytest.mark.slow),
+        pytest.param(FIXED._replace(steps=1), 0.1, marks=pytest.mark.slow),
         (ONE, 1.0),
     ],
     ids=str,
