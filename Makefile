@@ -2,7 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# Python compiles what is imported, which is less than all that is installed.
+PIP := $(BIN)/pip install --no-compile --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: quickstart check fast test test-slow test-all lint format docs bench
