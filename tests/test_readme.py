@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from fl_sketch.algorithms import catalog
 from fl_sketch.run import build
 from tests.launching import ROOT
@@ -38,6 +40,7 @@ def test_its_table_has_every_method_with_its_file():
         assert f"def {name}(" in (ROOT / file).read_text(), name
 
 
+@pytest.mark.slow
 def test_the_full_table_is_what_the_code_does():
     page = PAGES["docs/methods.md"]
     table = page.split("| `config.algorithm` |")[1].split("\n\n")[0]

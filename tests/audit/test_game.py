@@ -227,6 +227,7 @@ def test_half_the_noise_is_exposed():
     assert claimed(z=2 * Z) < honest() <= claimed()
 
 
+@pytest.mark.slow
 def test_a_forgotten_release_is_exposed():
     assert claimed(1) < honest(exchanges=2) <= claimed(1, releases=2)
 

@@ -25,12 +25,15 @@ def built(place, **changes):
     "changes",
     [
         # Two exchanges and a state of the local work; one exchange and a memory.
-        GATE
-        | {
-            "sketch.query": "heaprix",
-            "cohort.sampling": "poisson",
-            "cohort.dropout": 0.3,
-        },
+        pytest.param(
+            GATE
+            | {
+                "sketch.query": "heaprix",
+                "cohort.sampling": "poisson",
+                "cohort.dropout": 0.3,
+            },
+            marks=pytest.mark.slow,
+        ),
         {
             "algorithm": "scaffold",
             "cohort.sampling": "everyone",

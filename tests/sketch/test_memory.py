@@ -75,6 +75,7 @@ print((after_apply - before) * 1024 / (4 * d), (after - before) * 1024 / (4 * d)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("op", "vectors"),
     [("sketch.count_sketch(d // 100)", 0.5), ("sketch.srht(d // 100)", 2.0)],
