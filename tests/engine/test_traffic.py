@@ -1,7 +1,7 @@
 """What all say to each other is known before a run, and they need nothing else."""
 
 import functools
-import itertools
+from typing import Any, NamedTuple
 from unittest import mock
 
 import chex
@@ -14,6 +14,7 @@ import pytest
 from fl_sketch import algorithms, engine, talks
 from fl_sketch.algorithms import catalog
 from fl_sketch.engine import exchange, traffic
+from fl_sketch.engine import round as round_module
 from fl_sketch.keys import round_keys, sketch_keys
 from fl_sketch.protocols import Channel, Coded, Delivery, Memory, Round
 from tests.meshes import mesh_of
@@ -120,34 +121,19 @@ def part(algorithm):
 
 @functools.cache
 def engine_round(algorithm):
-    """Returns a round that says `(number, exchange) -> leaves` of what was sent down.
-
-    With it come this dictionary and the structures of what is sent in each exchange.
-    """
-    sent, structures = {}, {}
-
-    def noted(tree, number, exchange=0):
-        def note(number, *leaves):
-            sent[int(number), exchange] = leaves
-
-        structures[exchange] = jax.tree.structure(tree)
-        jax.debug.callback(note, number, *jax.tree.leaves(tree))
-        return tree
-
-    plain, calls = exchange._as_heard, itertools.count()
-    heard = plain
+    """Returns the engine's round, whose diagnostics are all means, and its start."""
     if algorithm.downlink:
-        algorithm = algorithm._replace(downlink=spied(algorithm.downlink, noted))
-    else:
+        algorithm = algorithm._replace(downlink=remembering(algorithm.downlink))
 
-        def heard(mean, number):
-            return noted(plain(mean, number), number, next(calls))
+    def noting(*args, **options):
+        heard = exchange.exchange(*args, **options)
+        return heard._replace(diagnostics={"means": heard.means})
 
     one_round = jax.jit(engine.make_round(algorithm, fetch, mesh_of(1, "clients")))
     state = jax.device_get(engine.initial_state(algorithm, PARAMS, CLIENTS))
-    with mock.patch.object(exchange, "_as_heard", heard):  # while it is traced
+    with mock.patch.object(round_module, "exchange", noting):  # while it is traced
         one_round(state, KEY, everyone(), optima(CLIENTS))
-    return one_round, state, sent, structures
+    return one_round, state
 
 
 def everyone():
@@ -157,40 +143,42 @@ def everyone():
 @functools.cache
 def heard_in(algorithm, rounds, present=None):
     """Returns the states before all rounds, and what was sent down in each."""
-    one_round, begin, sent, structures = engine_round(algorithm)
-    cohort, states = everyone(), [begin]
+    one_round, begin = engine_round(algorithm)
+    cohort, states, heard = everyone(), [begin], []
     if present:
         weights = jnp.asarray(present, jnp.float32)
         cohort = cohort._replace(weights=weights, denominator=jnp.sum(weights))
     for _ in range(rounds):
-        state, _ = one_round(states[-1], KEY, cohort, optima(CLIENTS))
-        states.append(jax.device_get(state))
-    jax.effects_barrier()
+        state, report = one_round(states[-1], KEY, cohort, optima(CLIENTS))
+        state, means = jax.device_get((state, report.simulator_only.diagnostics))
+        states.append(state)
+        heard.append(means["means"])
     if algorithm.downlink:
+        heard = [(state.server.down.sent,) for state in states[1:]]
         states = [
-            state._replace(server=state.server._replace(down=state.server.down[1]))
+            state._replace(server=state.server._replace(down=state.server.down.inner))
             for state in states
         ]
-    heard = [
-        tuple(
-            jax.tree.unflatten(structures[k], map(np.asarray, sent[n, k]))
-            for k in sorted(structures)
-        )
-        for n in range(rounds)
-    ]
     return states, heard
 
 
-def spied(downlink, noted):
-    """Returns a downlink of which is noted what it sends."""
+class Remembered(NamedTuple):
+    """What a downlink sent last, and its own state."""
 
-    def update(updates, state, params=None, **extra):
-        number, inner = state
-        out, inner = downlink.transform.update(updates, inner, params, **extra)
-        return noted(out, number), (number + 1, inner)
+    sent: Any
+    inner: Any
+
+
+def remembering(downlink):
+    """Returns a downlink that keeps what it sends."""
 
     def init(params):
-        return jnp.int32(0), downlink.transform.init(params)
+        nothing = jax.tree.map(jnp.zeros_like, params)
+        return Remembered(nothing, downlink.transform.init(params))
+
+    def update(updates, state, params=None, **extra):
+        out, inner = downlink.transform.update(updates, state.inner, params, **extra)
+        return out, Remembered(out, inner)
 
     return downlink._replace(
         transform=optax.GradientTransformationExtraArgs(init, update)
