@@ -68,7 +68,7 @@ OPERATORS = {
     ("name", "steps", "apart"),
     [
         pytest.param("gaussian", STEPS, 1.0, marks=pytest.mark.slow),
-        ("srht", STEPS, 0.0),
+        pytest.param("srht", STEPS, 0.0, marks=pytest.mark.slow),
         ("count_sketch", 1, 1.0),
     ],
 )

@@ -132,7 +132,7 @@ def test_the_end_is_paid_from_delta_and_costs_nothing_to_speak_of():
 def test_too_little_noise_for_its_end_is_no_promise():
     assert accounting.spent(PLAN, 0.1, delta=1e-6) == float("inf")
     with pytest.raises(ValueError, match="delta / 1000"):
-        accounting.calibrate(PLAN, epsilon=1e5, delta=1e-6)
+        accounting.calibrate(PLAN._replace(steps=5), epsilon=1e4, delta=1e-6)
 
 
 def test_samples_that_are_cut_are_paid_for():
