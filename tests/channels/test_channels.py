@@ -357,6 +357,18 @@ def test_a_long_update_of_16_bits_is_shortened_and_not_lost(kind):
     assert np.linalg.norm(np.asarray(own, np.float64)) == pytest.approx(6, rel=0.01)
 
 
+def test_a_limit_of_zero_is_none_also_as_a_point_of_a_sweep():
+    update, known = jnp.arange(1.0, 1 + D), keys(0)
+
+    @jax.jit
+    def own(limit):
+        clipped = channels.clipped(channels.exact(), limit)
+        return talks.alone(clipped, update, known).delivery.own
+
+    np.testing.assert_array_equal(own(0.0), update)
+    assert np.linalg.norm(own(6.0)) == pytest.approx(6)
+
+
 def test_what_marina_sends_first_is_whole_whatever_the_coin():
     row, update = COMPRESSORS["scaled_sign"], jnp.ones(D)
     rarely, memory = channels.marina(row.at(D), 1e-9), Memory(server=update)
