@@ -80,7 +80,7 @@ def get_config() -> ConfigDict:
     config.sketch.rows = 1  # of count_sketch; they share the numbers
     config.sketch.layout = "whole"  # or leaves: a sketch for each parameter array
     config.sketch.stored = False  # R as one matrix in memory: for attacks
-    config.sketch.forget = "subtract"  # or zero: for fetchsgd
+    config.sketch.forget = "zero"  # or subtract, as printed: for fetchsgd
     config.sketch.masking = False  # momentum forgets too, for fetchsgd
     config.sketch.window = 0  # rounds that fetchsgd keeps errors for; 0: all
     config.sketch.query = "privix"  # or heaprix: heavy values apart; for fedsketch*

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
@@ -54,8 +55,18 @@ def print_rows(measures: ModuleType, rows: Iterable[Any], out: str | None) -> No
             files.write_rows(out, kept)
 
 
+def _as_note(message, category, filename, lineno, file=None, line=None) -> None:
+    """Prints what the project warns of as it prints its own notes."""
+    if category is UserWarning:
+        print(f"note: {message}", file=file or sys.stderr)
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        print(text, end="", file=file or sys.stderr)
+
+
 def _guarded(main: Callable[[], None], keep: bool) -> None:
     logging.set_verbosity(logging.WARNING)  # jax reports every backend it lacks
+    warnings.showwarning = _as_note
     try:
         with compile_cache.kept(COMPILE_CACHE.value if keep else ""):
             main()

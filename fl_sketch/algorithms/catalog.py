@@ -51,6 +51,8 @@ class Method(NamedTuple):
       before_sketch: whether noise may come before its sketch (`privacy.form=update`):
         a message is the sketch of an update and nothing else.
       theorem: the name of what `launch.plan` knows of it.
+      one_batch: whether a client takes one gradient, of its first batch, and
+        `client.steps` is not read.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Method(NamedTuple):
     one_key: bool = False
     before_sketch: bool = False
     theorem: str = ""
+    one_batch: bool = False
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -76,11 +79,11 @@ class Method(NamedTuple):
 
 _NORMALISED = functools.partial(dp_fedavg, bound=bounding.normalise)
 _OWN = (
-    Method("cd_adam", cd_adam),
+    Method("cd_adam", cd_adam, one_batch=True),
     Method("cocktail_sgd", cocktail_sgd),
     Method("dp_fedavg", dp_fedavg, bound="clip", theorem="das"),
     Method("dp_normfedavg", _NORMALISED, bound="normalise"),
-    Method("ef21", ef21),
+    Method("ef21", ef21, one_batch=True),
     Method("ef_sign_sgd", ef_sign_sgd),
     Method("fedavg", fedavg),
     Method("fedcomgate", fedcomgate),
@@ -88,16 +91,16 @@ _OWN = (
     Method("fedopt", fedopt),
     Method("fedsketch", fedsketch, theorem="fedsketch"),
     Method("fedsketchgate", fedsketchgate, theorem="fedsketchgate"),
-    Method("fetchsgd", fetchsgd, one_key=True),
+    Method("fetchsgd", fetchsgd, one_key=True, one_batch=True),
     Method("iterative_sketching", iterative_sketching, theorem="song"),
-    Method("marina", marina),
-    Method("onebit_adam", onebit_adam),
+    Method("marina", marina, one_batch=True),
+    Method("onebit_adam", onebit_adam, one_batch=True),
     Method("private_sketching", private_sketching, unit="example"),
-    Method("qsgd", qsgd),
+    Method("qsgd", qsgd, one_batch=True),
     Method("safl", safl, before_sketch=True, theorem="safl"),
     Method("scaffold", scaffold),
-    Method("sign_sgd", sign_sgd),
-    Method("sketched_sgd", sketched_sgd),
+    Method("sign_sgd", sign_sgd, one_batch=True),
+    Method("sketched_sgd", sketched_sgd, one_batch=True),
 )
 _METHODS = {method.name: method for method in _OWN}
 

@@ -151,6 +151,8 @@ ARGUMENTS: dict[str, Argument] = {
     "noise_multiplier": Argument((), lambda parts: parts.noise_multiplier),
 }
 
+RATES = ("client.rate", "server.rate")
+
 # Keys, and with which values of another key they are read.
 ASKED_FOR = {
     "data.alpha": ("data.partition", ("dirichlet",)),
@@ -196,16 +198,37 @@ def unread(config: ConfigDict, default: ConfigDict) -> Iterator[str]:
     """
     before, now = flat(default), flat(config)
     method = catalog.method(config.algorithm)
-    read = {key for name in _known(method) for key in ARGUMENTS[name].keys}
+    read = _read(method)
     if config.privacy.bound != "none":
         read.add("privacy.threshold")
     carried = {key for argument in ARGUMENTS.values() for key in argument.keys}
+    if not method.one_batch:
+        read.add("client.steps")
+    carried.add("client.steps")
     for key in (key for key in now if key in carried and key not in read):
         if now[key] != before[key]:
             yield f"{key}={now[key]}"
     for key, (other, values) in ASKED_FOR.items():
         if now[key] != before[key] and now[other] not in values:
             yield f"{key}={now[key]}"
+
+
+def advice(config: ConfigDict) -> str:
+    """Returns what may help a run that diverges, of the keys that its algorithm reads.
+
+    Args:
+      config: a config, checked.
+    """
+    read = _read(catalog.method(config.algorithm))
+    rates = [f"a smaller {key}" for key in RATES if key in read]
+    if "sketch.forget" in read and config.sketch.forget != "zero":
+        rates.append("sketch.forget=zero")
+    return f"{' or '.join(rates)} may help" if rates else "another method may help"
+
+
+def _read(method: catalog.Method) -> set[str]:
+    """Returns the keys that an algorithm's arguments are made of."""
+    return {key for name in _known(method) for key in ARGUMENTS[name].keys}
 
 
 def _known(method: catalog.Method) -> list[str]:

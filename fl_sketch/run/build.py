@@ -10,7 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, trees
-from fl_sketch.config import choices, protection
+from fl_sketch.config import arguments, choices, protection
 from fl_sketch.config.choices import Numbers
 from fl_sketch.config.guarantee import Guarantee
 from fl_sketch.engine import host_data, traffic
@@ -32,6 +32,7 @@ class Experiment(NamedTuple):
       population: the number of clients.
       rounds: the round with which a run ends: the config's last, or the budget's.
       facts: what is known before anything runs, for the summary.
+      advice: what may help if it diverges.
       guarantee: what may be said of its privacy; None: nothing is private.
     """
 
@@ -43,6 +44,7 @@ class Experiment(NamedTuple):
     population: int
     rounds: int
     facts: dict[str, Any]
+    advice: str
     guarantee: Guarantee | None = None
 
     @property
@@ -109,6 +111,7 @@ def build(
             rounds=program.last_round(config),
             facts=_facts(config, program, algorithm, params, talk, prices)
             | (program.guarantee.facts if program.guarantee else {}),
+            advice=arguments.advice(config),
             guarantee=program.guarantee,
         )
 

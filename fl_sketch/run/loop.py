@@ -156,7 +156,7 @@ def _note(experiment: Experiment, progress: Progress, call: Call) -> None:
         ledger.record(progress.ledger, experiment.prices, number, seen)
         progress.losses[place] = _loss(seen)
         if not experiment.private:
-            _require_finite(seen, number)
+            _require_finite(experiment, seen, number)
         for name, kept in progress.noised.items():
             kept[place] = report.released[name]
 
@@ -166,13 +166,10 @@ def _loss(seen: engine.SimulatorOnly) -> jax.typing.ArrayLike:
     return seen.diagnostics["loss"] if seen.answered.any() else np.nan
 
 
-def _require_finite(seen: engine.SimulatorOnly, number: int) -> None:
+def _require_finite(experiment: Experiment, seen, number: int) -> None:
     loss = seen.diagnostics["loss"]
     if seen.answered.any() and not np.isfinite(loss):
-        msg = (
-            f"The training loss is {loss} in round {number + 1}: "
-            "a smaller client.rate or server.rate may help."
-        )
+        msg = f"The training loss is {loss} in round {number + 1}: {experiment.advice}."
         raise NotFinite(msg)
 
 
@@ -180,7 +177,7 @@ def _row(experiment: Experiment, done: int, now: Progress, found) -> Row:
     if not np.isfinite(found["test_loss"]):
         msg = (
             f"The test loss is {found['test_loss']} after round {done}: "
-            "a smaller server.rate may help."
+            f"{experiment.advice}."
         )
         raise NotFinite(msg)
     guarantee, book = experiment.guarantee, now.ledger

@@ -53,17 +53,17 @@ class TopKDesketchState(NamedTuple):
 
 
 def top_k_desketch(
-    op: Sketch, k: int, forget: str = "subtract"
+    op: Sketch, k: int, forget: str = "zero"
 ) -> optax.GradientTransformationExtraArgs:
     """Applies the k heaviest coordinates of error + message; the rest stays.
 
     Args:
       op: the operator that makes the messages, made by `sketch.fixed_key`.
       k: the number of coordinates that an update changes.
-      forget: the way in which what was applied leaves the error. With "subtract" its
-        sketch is subtracted (the paper, FetchSGD Algorithm 1 line 13). With "zero"
-        every number of the error that its sketch touches becomes zero (the code
-        released with the paper).
+      forget: the way in which what was applied leaves the error. With "zero" every
+        number of the error that its sketch touches becomes zero (the code released
+        with the paper). With "subtract" its sketch is subtracted (the paper, FetchSGD
+        Algorithm 1 line 13): errors then grow without end for many k.
     """
     _require_fixed_key(op)
     keep_top = compressors.top_k(k)
@@ -104,7 +104,7 @@ def fetchsgd(
     learning_rate: optax.ScalarOrSchedule,
     *,
     momentum: jax.typing.ArrayLike = 0.9,
-    forget: str = "subtract",
+    forget: str = "zero",
     masking: bool = False,
     window: int = 0,
 ) -> optax.GradientTransformationExtraArgs:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch import algorithms, engine, sketch, transforms
+from fl_sketch import algorithms, compressors, engine, sketch, transforms
 from fl_sketch.protocols import Sketch
 from tests.channels.rounds import quickly
 from tests.meshes import mesh_of
@@ -53,7 +53,8 @@ def matrix(rows):
 #   e = -0.0425 + 0.085 = 0.0425. Residuals -0.8725, -1.7025; g = (-2.99, -4.2775);
 #   S = -7.2675; u = -14.9175; e = 0.0425 - 0.0745875 = -0.0320875;
 #   w = (0.0745875, 0.0745875).
-# The same, forgetting to zero: e = 0 - 0.0745875; w = (0.1170875, 0.1170875).
+# All of these subtract. The same, forgetting to zero: e = 0 - 0.0745875;
+#   w = (0.1170875, 0.1170875).
 # Apart, k = 1, momentum masked. After the first round u = (-3.5, 0); then
 #   u = (-6.475, -4.75), e = (-0.049875, -0.02375), w = (0.049875, 0.025) as before; u
 #   keeps (0, -4.75), then u = (-3.075625, -8.675875),
@@ -80,6 +81,7 @@ BY_HAND = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:forget='subtract'")
 @pytest.mark.parametrize(
     ("name", "workers"), [("apart, k=1", 1), *((name, 2) for name in BY_HAND)]
 )
@@ -99,7 +101,11 @@ def test_fetchsgd_goes_where_it_goes_by_hand(name, workers):
         )
 
     algorithm = algorithms.fetchsgd(
-        squares, sketch=matrix(rows), server_rate=0.005, momentum=0.9, **options
+        squares,
+        sketch=matrix(rows),
+        server_rate=0.005,
+        momentum=0.9,
+        **{"forget": "subtract"} | options,
     )
     one_round = quickly(engine.make_round(algorithm, own, mesh_of(1, "clients")))
     state = engine.initial_state(algorithm, jnp.zeros(2), workers)
@@ -124,3 +130,42 @@ def test_a_window_forgets_what_is_older():
     for _ in range(4):
         _, state = tx.update(jnp.array([1.0, 5.0]), state, jnp.zeros(2))
     assert float(state.errors[0, 0]) == 4.0
+
+
+def squares(params, batch):
+    return jnp.mean((params - batch) ** 2)
+
+
+def growth(columns, k, forget, steps=50):
+    """Returns how much longer the errors are after steps of their own, by `k`."""
+    op, d = sketch.fixed_key(sketch.count_sketch(columns, 5), KEY), 50 * columns
+    tx, params = transforms.top_k_desketch(op, k, forget), jnp.zeros(d)
+    nothing = jnp.zeros((5, columns))
+
+    @quickly
+    def run(message):
+        state = tx.update(message, tx.init(params), params)[1]
+        last = jax.lax.fori_loop(
+            0, steps, lambda _, state: tx.update(nothing, state, params)[1], state
+        )
+        return jnp.linalg.norm(last.error) / jnp.linalg.norm(message)
+
+    return float(run(op.apply(KEY, jax.random.normal(KEY, (d,)))))
+
+
+def test_errors_that_are_subtracted_grow_and_those_set_to_zero_shrink():
+    columns = 200
+    assert growth(columns, columns // 2, "subtract") > 1e6
+    assert growth(columns, columns // 50, "subtract") < 1
+    assert growth(columns, columns, "zero") < 0.1
+
+
+def test_the_printed_form_is_warned_of_and_takes_few_coordinates():
+    op = sketch.count_sketch(100, 5)
+    with pytest.warns(UserWarning, match=r"fiftieth of the columns \(here k=2\)"):
+        algorithm = algorithms.fetchsgd(
+            squares, sketch=op, server_rate=0.1, forget="subtract"
+        )
+    assert algorithm.downlink.bits(1000) == compressors.top_k(2).bits(1000)
+    plain = algorithms.fetchsgd(squares, sketch=op, server_rate=0.1)
+    assert plain.downlink.bits(1000) == compressors.top_k(100).bits(1000)

@@ -1,11 +1,23 @@
 """What changes nothing is said to change nothing."""
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from configs import default
 from fl_sketch.algorithms import catalog
 from fl_sketch.config import choices
-from fl_sketch.config.arguments import ARGUMENTS, ASKED_FOR, Parts, taken, unread
+from fl_sketch.config.arguments import (
+    ARGUMENTS,
+    ASKED_FOR,
+    Parts,
+    advice,
+    taken,
+    unread,
+)
+from fl_sketch.engine import initial_server
+from fl_sketch.keys import round_keys
 
 pytestmark = pytest.mark.fast
 
@@ -24,16 +36,36 @@ pytestmark = pytest.mark.fast
         ({"algorithm": "dp_fedavg", "privacy.threshold": 5.0}, []),
         ({"algorithm": "fetchsgd", "client.rate": 0.5, "server.eps": 0.1},
          ["client.rate=0.5", "server.eps=0.1"]),
+        ({"algorithm": "fetchsgd", "client.steps": 9}, ["client.steps=9"]),
+        ({"client.steps": 9}, []),
         ({"data.alpha": 0.1, "server.floor": 0.1},
          ["data.alpha=0.1", "server.floor=0.1"]),
         ({"data.alpha": 0.1, "data.partition": "dirichlet"}, []),
     ],
-    ids=range(10),
+    ids=range(12),
 )  # fmt: skip
 def test_keys_that_an_algorithm_does_not_read_are_found(changes, found):
     config = default.get_config()
     config.update_from_flattened_dict(changes)
     assert list(unread(config, default.get_config())) == found
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, "a smaller client.rate or a smaller server.rate may help"),
+        ({"algorithm": "fetchsgd"}, "a smaller server.rate may help"),
+        (
+            {"algorithm": "fetchsgd", "sketch.forget": "subtract"},
+            "a smaller server.rate or sketch.forget=zero may help",
+        ),
+    ],
+    ids=str,
+)
+def test_a_run_that_diverges_is_told_what_its_method_reads(changes, found):
+    config = default.get_config()
+    config.update_from_flattened_dict(changes)
+    assert advice(config) == found
 
 
 def test_every_key_is_one_and_goes_somewhere():
@@ -57,6 +89,30 @@ def test_an_algorithm_gets_what_it_requires_and_nothing_else_is_made(name, monke
     for other in {*ARGUMENTS} - {*method.takes}:
         monkeypatch.setitem(ARGUMENTS, other, ARGUMENTS[other]._replace(make=fail))
     assert {*method.requires} <= {*taken(method, parts)} <= {*method.takes}
+
+
+@pytest.mark.parametrize("name", catalog.methods())
+def test_steps_are_read_unless_the_catalogue_says_that_they_are_not(name):
+    config, method = default.get_config(), catalog.method(name)
+    if name == "marina":
+        config.compressor.name = "random_k"
+    parts = Parts(config, 1000, choices.numbers_of(config))
+    algorithm = method.make(squares, **taken(method, parts))
+    same = jnp.zeros((config.client.steps, 2, 1000))
+
+    @jax.jit
+    def update(batches):
+        server, client = initial_server(algorithm, jnp.ones(1000))
+        keys = round_keys(jax.random.key(0), 0, 0)
+        return algorithm.local.run(server, client.local, batches, keys).update
+
+    sent = map(update, (same, same.at[1:].set(9.0)))
+    pairs = zip(*map(jax.tree.leaves, sent), strict=True)
+    assert all(np.array_equal(*pair) for pair in pairs) == method.one_batch
+
+
+def squares(params, batch):
+    return jnp.mean((params - batch) ** 2)
 
 
 def test_an_argument_that_no_config_has_is_refused_in_one_line():
