@@ -25,8 +25,8 @@ def get_config() -> ConfigDict:
     # digits, mnist, fashion_mnist, cifar10, sst2, shakespeare; synthetic/N of N made-up
     # examples, npz/FILE of arrays; or any set that TFDS has prepared
     config.data.name = "digits"
-    config.data.clients = 20  # the population
-    # iid, dirichlet, label_shards, classes, power_law, or natural: a client a speaker
+    config.data.clients = 20  # the population; 0, for natural: all owners
+    # iid, dirichlet, label_shards, classes, power_law, or natural: a client an owner
     config.data.partition = "iid"
     config.data.alpha = 0.5  # of dirichlet: smaller is more uneven
     config.data.per_client = 2  # shards of label_shards, classes of classes

@@ -31,13 +31,12 @@ flags.mark_flag_as_required("config")
 
 def main():
     """Prints the plan of --config, for the constants that are given as flags."""
-    config = CONFIG.value
     constants = {name: flag.value for name, flag in CONSTANTS.items()}
     plan.check(constants)
-    graph = None
+    built, graph = build(CONFIG.value, DATA_DIR.value), None
+    config = built.config
     if GRAPH.value:
         graph = plan.graph_of(GRAPH.value, config.data.clients, config.seed)
-    built = build(config, DATA_DIR.value)
     for line in plan.lines(config, built, constants, graph=graph):
         print(line)
 

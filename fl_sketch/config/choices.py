@@ -128,9 +128,9 @@ def check_counts(config: ConfigDict) -> None:
         raise ValueError(msg)
     check_seed(config.seed)
     with section("data"):
-        validate.at_least_one(
-            clients=config.data.clients, per_client=config.data.per_client
-        )
+        validate.at_least_one(per_client=config.data.per_client)
+        if config.data.clients or config.data.partition != "natural":
+            validate.at_least_one(clients=config.data.clients)
         validate.in_range(0, datasets.MOST_CLASSES, classes=config.data.classes)
     with section("client"):
         validate.at_least_one(steps=config.client.steps, batch=config.client.batch)
@@ -249,6 +249,24 @@ def splits_of(config: ConfigDict, data_dir: str | None) -> datasets.Splits:
         return datasets.with_classes(encoded, data.classes)
 
 
+def with_clients(config: ConfigDict, splits: datasets.Splits) -> ConfigDict:
+    """Returns `config` with a client for each owner of the data, where it says 0.
+
+    Args:
+      config: the config; its `data.clients` is 0 only with partition="natural".
+      splits: the data set.
+
+    Raises:
+      ValueError: in one line, for data that do not say whose they are.
+    """
+    if config.data.clients:
+        return config
+    own = config.copy_and_resolve_references()
+    with section("data"):
+        own.data.clients = partition.natural(_required(splits.owners)).clients
+    return own
+
+
 def partition_of(
     config: ConfigDict,
     labels: np.ndarray,
@@ -294,17 +312,25 @@ def partition_of(
 
 
 def _natural(owners: np.ndarray | None, clients: int) -> partition.Partition:
-    if owners is None:
-        msg = "Expected data with owners for partition='natural', such as shakespeare."
-        raise ValueError(msg)
-    shares = partition.natural(owners)
+    shares = partition.natural(_required(owners))
     if shares.clients != clients:
         msg = (
-            f"Expected clients={shares.clients}, the owners of the data, "
-            f"got clients={clients}."
+            f"Expected clients={shares.clients}, the owners of the data, or 0, which "
+            f"is as many as there are, got clients={clients}."
         )
         raise ValueError(msg)
     return shares
+
+
+def _required(owners: np.ndarray | None) -> np.ndarray:
+    """Returns the owners of the examples; raises unless the data say them."""
+    if owners is None:
+        msg = (
+            "Expected data with owners for partition='natural', such as shakespeare, "
+            "or an npz file with an array of owners."
+        )
+        raise ValueError(msg)
+    return owners
 
 
 def fetch_of(config: ConfigDict):

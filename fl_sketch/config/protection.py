@@ -68,8 +68,8 @@ def require_one_unit(configs: Iterable[ConfigDict]) -> None:
 def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
     """Raises for data that decide what a private run's model looks like.
 
-    A vocabulary or a number of classes that is found in private data is released
-    without noise: one new word of one client changes the model's shape.
+    A vocabulary, or a number of classes or clients, that is found in private data is
+    released without noise: one new word of one client changes the model's shape.
 
     Args:
       config: the config; without noise or with public data anything may be found.
@@ -78,9 +78,10 @@ def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
     Raises:
       ValueError: naming the key that has to be fixed.
     """
-    if not asked_for(config) or config.data.public or not splits.learnt:
+    learnt = splits.learnt if config.data.clients else ("clients", 0)
+    if not asked_for(config) or config.data.public or not learnt:
         return
-    key, value = splits.learnt
+    key, value = learnt
     msg = (
         f"config.data: Expected {key} to be fixed beforehand, since privacy is asked "
         f"for, got {key}={value!r}: it would be found in private data."

@@ -1,10 +1,17 @@
-"""Any data as one npz file: features that a network made of images, say.
+"""Any data as one npz file: a table, say, or features that a network made of images.
 
-The file holds `train_inputs` and `test_inputs`, float32 or uint8 [n, ...], and
-`train_targets` and `test_targets`, integers [n].
+Of every part, "train" and "test", the file holds `{part}_inputs`, numbers or strings
+[n, ...], and `{part}_targets`, whole numbers from 0 on [n], or [n, length] where every
+place of a text has one. It may hold `owners`, which client has each row of training:
+integers or strings [n], for `data.partition=natural`.
+
+What a model would train on and never complain of is refused here, by the name of the
+array and the first row that is wrong.
 """
 
 import os
+import pathlib
+import warnings
 import zipfile
 
 import numpy as np
@@ -14,11 +21,17 @@ from fl_sketch.data import raw
 from fl_sketch.data.examples import Examples, Splits
 
 NAME = "npz"
-ARRAYS = ("train_inputs", "train_targets", "test_inputs", "test_targets")
+PARTS = ("train", "test")
+ARRAYS = tuple(f"{part}_{kind}" for part in PARTS for kind in ("inputs", "targets"))
+OWNERS = "owners"
+LARGEST = np.iinfo(np.int32).max
 
 
 def load(name: str, data_dir: str | os.PathLike | None) -> Splits:
     """Returns the data set "npz/FILE" that the file FILE.npz of a folder holds.
+
+    Floats become float32, integers int32, which are tokens; bytes stay bytes, which are
+    pixels; strings are texts. Arrays that nothing reads are warned of.
 
     Args:
       name: the name: "npz/" and that of the file without its ending.
@@ -36,42 +49,130 @@ def load(name: str, data_dir: str | os.PathLike | None) -> Splits:
     if not path.is_file():
         msg = f"Expected {path} for data.name={name}, and it is not there."
         raise FileNotFoundError(msg)
-    try:
-        # Opened here, since numpy leaves a damaged file open.
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
-            arrays = {key: found[key] for key in ARRAYS}
-    except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
-        msg = f"Expected {path} to hold {', '.join(ARRAYS)}, got {error}."
-        raise ValueError(msg) from None
-    splits = [
-        Examples(arrays[f"{part}_inputs"], arrays[f"{part}_targets"].astype(np.int32))
-        for part in ("train", "test")
-    ]
-    for part, (inputs, targets) in zip(("train", "test"), splits, strict=True):
-        if str(inputs.dtype) not in ("float32", "uint8") or targets.ndim != 1:
-            msg = (
-                f"Expected {part} inputs of float32 or uint8 and a target for each in "
-                f"{path}, got {inputs.dtype} and targets of shape {targets.shape}."
-            )
-            raise ValueError(msg)
-        if len(inputs) != len(targets) or not len(targets) or targets.min() < 0:
-            msg = (
-                f"Expected as many {part} targets >= 0 as inputs, at least one, in "
-                f"{path}, got {len(targets)} for {len(inputs)}."
-            )
-            raise ValueError(msg)
-    classes = 1 + int(max(targets.max() for _, targets in splits))
-    return Splits(name, splits[0], splits[1], classes, learnt=("classes", 0))
+    arrays = _read(path)
+    train, test = (_examples(path, part, arrays) for part in PARTS)
+    kinds = [f"{part.dtype} {part.shape[1:]}" for part in (train.inputs, test.inputs)]
+    if kinds[0] != kinds[1]:
+        _refuse(path, "inputs of one kind and shape", f"{kinds[0]} and {kinds[1]}")
+    owners = arrays.get(OWNERS)
+    if owners is not None:
+        owners = _owners(path, owners, len(train.targets))
+    classes = 1 + int(max(part.targets.max() for part in (train, test)))
+    return Splits(name, train, test, classes, owners, learnt=("classes", 0))
 
 
-def save(path: str | os.PathLike, train: Examples, test: Examples) -> None:
+def save(
+    path: str | os.PathLike,
+    train: Examples,
+    test: Examples,
+    owners: np.ndarray | None = None,
+) -> None:
     """Writes a file that `load` reads; a reader never sees half of it.
 
     Args:
       path: path of the file, which should end in ".npz".
       train: the examples to train on.
       test: the examples to test on.
+      owners: the owner of each row of `train`, integers or strings; None: not said.
     """
     with files.replacing(path) as partial, open(partial, "wb") as file:
         arrays = (train.inputs, train.targets, test.inputs, test.targets)
-        np.savez(file, **dict(zip(ARRAYS, arrays, strict=True)))
+        own = {} if owners is None else {OWNERS: np.asarray(owners)}
+        np.savez(file, **dict(zip(ARRAYS, arrays, strict=True)), **own)
+
+
+def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Returns the arrays of a file that are read; warns of the others."""
+    try:
+        # Opened here, since numpy leaves a damaged file open.
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
+            arrays = {key: found[key] for key in ARRAYS}
+            if OWNERS in found:
+                arrays[OWNERS] = found[OWNERS]
+            others = [key for key in found if key not in arrays]
+    except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        msg = f"Expected {path} to hold {', '.join(ARRAYS)}, got {error}."
+        raise ValueError(" ".join(msg.split())) from None
+    if others:
+        msg = f"nothing reads {', '.join(others)} of {path}"
+        warnings.warn(msg, stacklevel=4)
+    return arrays
+
+
+def _examples(path: pathlib.Path, part: str, arrays) -> Examples:
+    inputs = _inputs(path, f"{part}_inputs", arrays[f"{part}_inputs"])
+    targets = _targets(path, f"{part}_targets", arrays[f"{part}_targets"])
+    if len(inputs) != len(targets):
+        _refuse(
+            path,
+            f"as many {part} targets as inputs",
+            f"{len(targets)} for {len(inputs)}",
+        )
+    return Examples(inputs, targets)
+
+
+def _inputs(path: pathlib.Path, name: str, inputs: np.ndarray) -> np.ndarray:
+    kind = inputs.dtype.kind
+    if kind not in "fiuUb" or not inputs.ndim or not len(inputs):
+        _refuse(path, f"{name} of numbers or strings, one at least", _said(inputs))
+    if kind == "U":
+        if inputs.ndim != 1:
+            _refuse(path, f"{name} of one text for each example", _said(inputs))
+        return inputs.astype(object)
+    if inputs.dtype == np.uint8:
+        return inputs
+    if kind == "f":
+        with np.errstate(over="ignore"):
+            inputs = inputs.astype(np.float32)
+        _require(path, f"finite numbers in {name}", inputs, np.isfinite)
+        return inputs
+    _require(path, f"integers of 32 bits in {name}", inputs, _fits)
+    return inputs.astype(np.int32)
+
+
+def _targets(path: pathlib.Path, name: str, targets: np.ndarray) -> np.ndarray:
+    if (
+        targets.dtype.kind not in "fiub"
+        or targets.ndim not in (1, 2)
+        or not len(targets)
+    ):
+        _refuse(path, f"{name} of whole numbers, one at least", _said(targets))
+
+    def whole(values):
+        # Compared before they are cut: 0.7 would be a 0, and NaN anything.
+        return (values >= 0) & (values <= LARGEST) & (values == np.floor(values))
+
+    _require(path, f"whole numbers from 0 on in {name}", targets, whole)
+    return targets.astype(np.int32)
+
+
+def _owners(path: pathlib.Path, owners: np.ndarray, count: int) -> np.ndarray:
+    """Returns the number of the owner of each row, in the order of their names."""
+    if owners.dtype.kind not in "iuUS" or owners.shape != (count,):
+        _refuse(
+            path,
+            f"{OWNERS} to be {count} integers or strings, one for each row of training",
+            _said(owners),
+        )
+    return np.unique(owners, return_inverse=True)[1].astype(np.int32)
+
+
+def _fits(values: np.ndarray) -> np.ndarray:
+    return (values >= -LARGEST) & (values <= LARGEST)
+
+
+def _require(path: pathlib.Path, what: str, values: np.ndarray, right) -> None:
+    """Raises for the first of some values that is not right, naming its row."""
+    wrong = ~right(values)
+    if wrong.any():
+        place = tuple(int(axis) for axis in np.argwhere(wrong)[0])
+        _refuse(path, what, f"{values[place]} in row {place[0]}")
+
+
+def _said(array: np.ndarray) -> str:
+    return f"{array.dtype} of shape {array.shape}"
+
+
+def _refuse(path: pathlib.Path, expected: str, found: str) -> None:
+    msg = f"Expected {expected} in {path}, got {found}."
+    raise ValueError(msg)

@@ -45,6 +45,8 @@ def encoded(
       FileNotFoundError, ValueError: in one line, for a vocabulary that is not there,
         has a word twice, or does not fit.
     """
+    if splits.train.inputs.dtype == np.int32:
+        _require_tokens(splits, most)
     if splits.train.inputs.dtype != object:
         return splits
     validate.at_least_one(length=length, vocabulary=most)
@@ -59,6 +61,18 @@ def encoded(
         found = _sentences(splits, length, most, units, known)
     learnt = None if vocabulary_file else ("vocabulary_file", "")
     return found._replace(learnt=learnt)
+
+
+def _require_tokens(splits: Splits, most: int) -> None:
+    """Raises for tokens that no embedding has, which would become NaN or others."""
+    parts = [part.inputs for part in (splits.train, splits.test)]
+    low, high = min(p.min() for p in parts), max(p.max() for p in parts)
+    if low < 0 or high >= most:
+        msg = (
+            f"Expected integer inputs to be tokens below vocabulary={most}, and other "
+            f"numbers to be floats, got {low} to {high}."
+        )
+        raise ValueError(msg)
 
 
 def _given(path: str | os.PathLike, most: int) -> tuple[str, ...]:

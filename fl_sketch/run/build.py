@@ -24,6 +24,7 @@ class Experiment(NamedTuple):
     """What `train` runs.
 
     Attributes:
+      config: the config, with the number of clients that the data have.
       start: `() -> State` before the first round.
       compile: `() -> Compiled`, the slow part of setting up.
       secret: the secret from which a private run draws what protects; None: nothing.
@@ -36,6 +37,7 @@ class Experiment(NamedTuple):
       guarantee: what may be said of its privacy; None: nothing is private.
     """
 
+    config: ConfigDict
     start: Callable[[], engine.State]
     compile: Callable[[], "Compiled"]
     secret: secrets.Secret | None
@@ -82,6 +84,7 @@ def build(
     """
     numbers = choices.numbers_of(config)
     program = prepare(config, data_dir, noise_multiplier=noise_multiplier)
+    config = program.config
     data = (program.streamed or program).data(config.seed)
     start = jax.jit(
         functools.partial(program.start, numbers), out_shardings=program.same
@@ -102,6 +105,7 @@ def build(
             return fresh
 
         return Experiment(
+            config=config,
             start=start_,
             compile=lambda: _compile(program, numbers, state, data, roots()),
             secret=own,

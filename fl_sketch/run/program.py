@@ -47,6 +47,7 @@ class Program(NamedTuple):
     """A config as pure functions of its continuous keys and its seed.
 
     Attributes:
+      config: the config, with the number of clients that the data have.
       start: `(numbers, roots) -> State` before the first round.
       rounds: `(numbers, state, roots, data, count) -> (State, Report)`, for up to
         `most` rounds.
@@ -67,6 +68,7 @@ class Program(NamedTuple):
       guarantee: what may be said of its privacy; None: nothing is private.
     """
 
+    config: ConfigDict
     start: Callable[[Numbers, Key | Roots], engine.State]
     rounds: Callable[..., tuple[engine.State, engine.Report]]
     evaluate: Callable[[Numbers, Tree, Any], dict[str, jax.Array]]
@@ -125,7 +127,8 @@ class _Problem(NamedTuple):
 def check(config: ConfigDict) -> None:
     """Raises in one line for what can be told of `config` before data are read."""
     choices.check_counts(config)
-    protection.check(config)
+    if config.data.clients:  # else the data say how many, and it is checked then
+        protection.check(config)
 
 
 def prepare(
@@ -144,6 +147,7 @@ def prepare(
     """
     check(config)
     mesh, problem = choices.mesh_of(config), _problem(config, data_dir)
+    config = problem.config
     algorithm_of, guarantee = _algorithm(problem, noise_multiplier)
     algorithm = algorithm_of(choices.numbers_of(config))  # says what is wrong with it
     size = host_states.row_bytes(algorithm, problem.params)
@@ -159,6 +163,7 @@ def prepare(
     form = choices.data_form_of(config, problem.splits.train, mesh)
     evaluate, test = make_evaluation(problem.loss_of, problem.splits.test, mesh)
     return Program(
+        config=config,
         start=work.start,
         rounds=work.rounds,
         evaluate=evaluate,
@@ -238,6 +243,8 @@ class _Work:
 def _problem(config: ConfigDict, data_dir: str | None) -> _Problem:
     splits = choices.splits_of(config, data_dir)
     protection.check_data(config, splits)
+    config = choices.with_clients(config, splits)
+    check(config)
     loss_of = functools.partial(methods.loss_of, config, splits.classes)
     first = jax.ShapeDtypeStruct(
         (1, *splits.train.inputs.shape[1:]), splits.train.inputs.dtype

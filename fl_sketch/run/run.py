@@ -50,6 +50,7 @@ def run(
     if tensorboard:
         require_installed()
     experiment = build(config, data_dir)
+    config = experiment.config
     first = processes.is_first()
     say = say if first else _say_nothing
     opened = Workdir(workdir, config.to_dict()) if first else contextlib.nullcontext()

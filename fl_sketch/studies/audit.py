@@ -108,6 +108,7 @@ def run(
     """
     check(audit)
     program = prepare(config, data_dir)
+    config = program.config
     claimed(config, program.guarantee)
     yield _timed(lambda: play(config, program, audit))
     if not audit.canaries:

@@ -116,6 +116,7 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
       ValueError, TypeError, FileNotFoundError: as `build` does, for `data_dir` too.
     """
     experiment = build(group.config, data_dir)
+    group = group._replace(config=experiment.config)
     leaves = jax.tree.leaves(jax.eval_shape(experiment.start))
     state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     size, free = state_bytes * len(group.points), free_memory.free(jax.local_devices())

@@ -52,6 +52,12 @@ def config(tmp_path_factory):
     return path
 
 
+@pytest.fixture(autouse=True)
+def _own_catalogue(monkeypatch):
+    """Leaves the catalogue to other tests as it was."""
+    monkeypatch.setattr(catalog, "_METHODS", catalog.methods())
+
+
 def started(command, config, folder, *more):
     """Returns what a command printed that was given the file of the method."""
     done = launch(

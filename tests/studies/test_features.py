@@ -52,40 +52,6 @@ def test_what_was_saved_is_what_is_read(folder):
     assert splits.classes == 2 and splits.test.targets.dtype == np.int32
 
 
-@pytest.mark.parametrize(
-    ("arrays", "words"),
-    [
-        ({}, "to hold train_inputs"),
-        ({"train_inputs": np.zeros((3, 2))}, "float32 or uint8.*float64"),
-        ({"test_targets": np.zeros(3, int)}, "as many test targets.*3 for 2"),
-        ({"train_targets": np.full(2, -1)}, "targets >= 0"),
-        (None, "to hold train_inputs.*got"),
-    ],
-)
-def test_a_wrong_file_is_refused_in_one_line(tmp_path, arrays, words):
-    good = {
-        "train_inputs": np.zeros((2, 2), np.float32),
-        "train_targets": np.zeros(2, int),
-        "test_inputs": np.zeros((2, 2), np.float32),
-        "test_targets": np.zeros(2, int),
-    }
-    if arrays is None:
-        (tmp_path / "one.npz").write_bytes(b"PK\x03\x04 torn")
-    else:
-        np.savez(tmp_path / "one.npz", **(good | arrays if arrays else {}))
-    with pytest.raises(ValueError, match=words) as caught:
-        datasets.load("npz/one", tmp_path)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_is_named(tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match=r"one\.npz for data\.name=npz/one"):
-        datasets.load("npz/one", tmp_path)
-    monkeypatch.delenv("FL_SKETCH_DATA", raising=False)
-    with pytest.raises(FileNotFoundError, match="--data_dir"):
-        datasets.load("npz/one")
-
-
 def test_private_arrays_must_not_decide_how_many_classes_a_model_has(folder):
     private = {
         "data__name": "npz/squares",
