@@ -77,8 +77,10 @@ def save(
     """
     with files.replacing(path) as partial, open(partial, "wb") as file:
         arrays = (train.inputs, train.targets, test.inputs, test.targets)
-        own = {} if owners is None else {OWNERS: np.asarray(owners)}
-        np.savez(file, **dict(zip(ARRAYS, arrays, strict=True)), **own)
+        named = dict(zip(ARRAYS, arrays, strict=True))
+        if owners is not None:
+            named[OWNERS] = np.asarray(owners)
+        np.savez(file, allow_pickle=False, **named)
 
 
 def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
