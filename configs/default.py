@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     """Returns the defaults, locked: keys may change their values and no more."""
     config = ConfigDict()
-    config.algorithm = "safl"  # a name of fl_sketch/algorithms/catalog.py
+    config.algorithm = "safl"  # a name of fl_sketch/algorithms/catalog.py; FILE.py:NAME
     config.rounds = 100  # in all
     config.eval_every = 10  # rounds between rows of metrics.csv
     config.checkpoint_every = 50  # rounds between saves; the last one is saved too
@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
 
     config.data = ConfigDict()
     # digits, mnist, fashion_mnist, cifar10, sst2, shakespeare; synthetic/N of N made-up
-    # examples, npz/FILE of arrays; or any set that TFDS has prepared
+    # examples, npz/FILE of arrays, FILE.py:NAME; or any set that TFDS has prepared
     config.data.name = "digits"
     config.data.clients = 20  # the population; 0, for natural: all owners
     # iid, dirichlet, label_shards, classes, power_law, or natural: a client an owner
@@ -40,6 +40,7 @@ def get_config() -> ConfigDict:
 
     config.model = ConfigDict()
     # logistic, mlp, lenet, sigmoid_lenet, cnn, resnet, vit; transformer, language_model
+    # for texts; FILE.py:NAME
     config.model.name = "mlp"
     config.model.size = "small"  # or paper: resnet, vit, transformer; or tiny: resnet
     config.model.label_smoothing = 0.0  # the share of all classes alike
@@ -84,7 +85,8 @@ def get_config() -> ConfigDict:
     config.sketch.masking = False  # momentum forgets too, for fetchsgd
     config.sketch.window = 0  # rounds that fetchsgd keeps errors for; 0: all
     config.sketch.query = "privix"  # or heaprix: heavy values apart; for fedsketch*
-    config.sketch.heavy = 0  # m of heaprix; 0: as many as a row has columns
+    # heavy values: m of heaprix, k of fetchsgd, sketched_sgd; 0: a row's columns
+    config.sketch.heavy = 0
     # exact; fresh: unbiased; estimated: in one exchange
     config.sketch.heavy_values = "exact"
 

@@ -65,6 +65,9 @@ def _one_line(parse: Callable[[], Sequence[str]]) -> Sequence[str]:
     try:
         return parse()
     except flags.IllegalFlagValueError as error:  # it may hold a whole traceback
+        missing = re.match(r"flag --(\w+)=None: ", str(error))
+        if missing:
+            refuse(f"Expected --{missing[1]}, got none: see --help.")
         refuse(re.split(r"\n\w*Error: ", str(error).strip())[-1])
     except (flags.Error, SyntaxError, ImportError, NameError, *ERRORS) as error:
         refuse(error)

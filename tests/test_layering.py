@@ -17,7 +17,7 @@ PACKAGE = ROOT / "fl_sketch"
 LAYERS = [
     ["protocols"],
     ["validate", "keys", "trees", "wire", "files", "free_memory"],
-    ["sketch", "theory", "chacha", "talks", "compile_cache"],
+    ["sketch", "theory", "chacha", "talks", "compile_cache", "plugins"],
     ["compressors"],
     ["channels", "transforms", "local", "data", "models"],
     ["privacy"],

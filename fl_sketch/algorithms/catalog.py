@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import optax
 
-from fl_sketch import compressors, sketch, transforms, validate
+from fl_sketch import compressors, plugins, sketch, transforms, validate
 from fl_sketch.algorithms.cd_adam import cd_adam
 from fl_sketch.algorithms.cocktail_sgd import cocktail_sgd
 from fl_sketch.algorithms.dp_fedavg import dp_fedavg
@@ -111,11 +111,18 @@ def methods() -> dict[str, Method]:
 
 
 def method(name: str) -> Method:
-    """Returns the algorithm of that `name`.
+    """Returns the algorithm of that `name`, or of FILE.py:NAME, a function or a Method.
 
     Raises:
-      ValueError: for a name that there is not, with the nearest that there is.
+      ValueError, TypeError: for a name that there is not, with the nearest that there
+        is, or for what is no algorithm.
+      FileNotFoundError: for a file that is not there.
     """
+    if plugins.named(name):
+        own = plugins.load(name)
+        own = own if isinstance(own, Method) else Method(name, own)
+        _require_callable(own)
+        return own._replace(name=name)
     validate.one_of(tuple(_METHODS), algorithm=name)
     return _METHODS[name]
 
@@ -134,14 +141,6 @@ def register(own: Method) -> None:
       ValueError: for a name that this project's own algorithms have.
     """
     _require_callable(own)
-    validate.one_of(("none", "clip", "normalise"), bound=own.bound)
-    validate.one_of(("client", "example"), unit=own.unit)
-    if own.unit == "example" and "noise_multiplier" not in own.takes:
-        msg = (
-            "Expected a method with unit='example' to take noise_multiplier, the noise "
-            f"that it is to add, got {', '.join(own.takes)}."
-        )
-        raise ValueError(msg)
     if own.name in {method.name for method in _OWN}:
         msg = f"Expected a name that is not taken, got name={own.name!r}."
         raise ValueError(msg)
@@ -149,11 +148,13 @@ def register(own: Method) -> None:
 
 
 def _require_callable(own: Method) -> None:
-    """Raises unless this is a method whose arguments all have names."""
+    """Raises unless this is a method that a config could call."""
     kind = inspect.Parameter
     if not (isinstance(own, Method) and callable(own.make)):
         msg = f"Expected catalog.Method(name, make) with a function, got {own!r}."
         raise TypeError(msg)
+    validate.one_of(("none", "clip", "normalise"), bound=own.bound)
+    validate.one_of(("client", "example"), unit=own.unit)
     try:
         named = list(inspect.signature(own.make).parameters.values())
     except ValueError:  # of a type that is built in
@@ -170,6 +171,12 @@ def _require_callable(own: Method) -> None:
             f"{own.name}: {own.make!r}."
         )
         raise TypeError(msg)
+    if own.unit == "example" and "noise_multiplier" not in own.takes:
+        msg = (
+            "Expected a method with unit='example' to take noise_multiplier, the noise "
+            f"that it is to add, got {', '.join(own.takes)}."
+        )
+        raise ValueError(msg)
 
 
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {

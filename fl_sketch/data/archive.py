@@ -13,6 +13,7 @@ import os
 import pathlib
 import warnings
 import zipfile
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -49,14 +50,33 @@ def load(name: str, data_dir: str | os.PathLike | None) -> Splits:
     if not path.is_file():
         msg = f"Expected {path} for data.name={name}, and it is not there."
         raise FileNotFoundError(msg)
-    arrays = _read(path)
-    train, test = (_examples(path, part, arrays) for part in PARTS)
+    return checked(name, _read(path), where=str(path))
+
+
+def checked(name: str, arrays: Mapping[str, np.ndarray], *, where: str) -> Splits:
+    """Returns the data set of some arrays, each as a device would hold it.
+
+    Args:
+      name: the name of the data set.
+      arrays: the arrays by their names, as a file has them.
+      where: the place that they are from, for complaints.
+
+    Raises:
+      ValueError: in one line, for what is missing or wrong.
+    """
+    missing = [key for key in ARRAYS if key not in arrays]
+    if missing:
+        _refuse(where, f"{', '.join(ARRAYS)}", f"no {missing[0]}")
+    others = [key for key in arrays if key not in (*ARRAYS, OWNERS)]
+    if others:
+        warnings.warn(f"nothing reads {', '.join(others)} of {where}", stacklevel=4)
+    train, test = (_examples(where, part, arrays) for part in PARTS)
     kinds = [f"{part.dtype} {part.shape[1:]}" for part in (train.inputs, test.inputs)]
     if kinds[0] != kinds[1]:
-        _refuse(path, "inputs of one kind and shape", f"{kinds[0]} and {kinds[1]}")
+        _refuse(where, "inputs of one kind and shape", f"{kinds[0]} and {kinds[1]}")
     owners = arrays.get(OWNERS)
     if owners is not None:
-        owners = _owners(path, owners, len(train.targets))
+        owners = _owners(where, owners, len(train.targets))
     classes = 1 + int(max(part.targets.max() for part in (train, test)))
     return Splits(name, train, test, classes, owners, learnt=("classes", 0))
 
@@ -84,75 +104,68 @@ def save(
 
 
 def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Returns the arrays of a file that are read; warns of the others."""
+    """Returns the arrays of a file."""
     try:
         # Opened here, since numpy leaves a damaged file open.
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
-            arrays = {key: found[key] for key in ARRAYS}
-            if OWNERS in found:
-                arrays[OWNERS] = found[OWNERS]
-            others = [key for key in found if key not in arrays]
-    except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            return {key: found[key] for key in found}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         msg = f"Expected {path} to hold {', '.join(ARRAYS)}, got {error}."
         raise ValueError(" ".join(msg.split())) from None
-    if others:
-        msg = f"nothing reads {', '.join(others)} of {path}"
-        warnings.warn(msg, stacklevel=4)
-    return arrays
 
 
-def _examples(path: pathlib.Path, part: str, arrays) -> Examples:
-    inputs = _inputs(path, f"{part}_inputs", arrays[f"{part}_inputs"])
-    targets = _targets(path, f"{part}_targets", arrays[f"{part}_targets"])
+def _examples(where: str, part: str, arrays) -> Examples:
+    inputs = _inputs(where, f"{part}_inputs", arrays[f"{part}_inputs"])
+    targets = _targets(where, f"{part}_targets", arrays[f"{part}_targets"])
     if len(inputs) != len(targets):
         _refuse(
-            path,
+            where,
             f"as many {part} targets as inputs",
             f"{len(targets)} for {len(inputs)}",
         )
     return Examples(inputs, targets)
 
 
-def _inputs(path: pathlib.Path, name: str, inputs: np.ndarray) -> np.ndarray:
+def _inputs(where: str, name: str, inputs: np.ndarray) -> np.ndarray:
     kind = inputs.dtype.kind
     if kind not in "fiuUb" or not inputs.ndim or not len(inputs):
-        _refuse(path, f"{name} of numbers or strings, one at least", _said(inputs))
+        _refuse(where, f"{name} of numbers or strings, one at least", _said(inputs))
     if kind == "U":
         if inputs.ndim != 1:
-            _refuse(path, f"{name} of one text for each example", _said(inputs))
+            _refuse(where, f"{name} of one text for each example", _said(inputs))
         return inputs.astype(object)
     if inputs.dtype == np.uint8:
         return inputs
     if kind == "f":
         with np.errstate(over="ignore"):
             inputs = inputs.astype(np.float32)
-        _require(path, f"finite numbers in {name}", inputs, np.isfinite)
+        _require(where, f"finite numbers in {name}", inputs, np.isfinite)
         return inputs
-    _require(path, f"integers of 32 bits in {name}", inputs, _fits)
+    _require(where, f"integers of 32 bits in {name}", inputs, _fits)
     return inputs.astype(np.int32)
 
 
-def _targets(path: pathlib.Path, name: str, targets: np.ndarray) -> np.ndarray:
+def _targets(where: str, name: str, targets: np.ndarray) -> np.ndarray:
     if (
         targets.dtype.kind not in "fiub"
         or targets.ndim not in (1, 2)
         or not len(targets)
     ):
-        _refuse(path, f"{name} of whole numbers, one at least", _said(targets))
+        _refuse(where, f"{name} of whole numbers, one at least", _said(targets))
 
     def whole(values):
         # Compared before they are cut: 0.7 would be a 0, and NaN anything.
         return (values >= 0) & (values <= LARGEST) & (values == np.floor(values))
 
-    _require(path, f"whole numbers from 0 on in {name}", targets, whole)
+    _require(where, f"whole numbers from 0 on in {name}", targets, whole)
     return targets.astype(np.int32)
 
 
-def _owners(path: pathlib.Path, owners: np.ndarray, count: int) -> np.ndarray:
+def _owners(where: str, owners: np.ndarray, count: int) -> np.ndarray:
     """Returns the number of the owner of each row, in the order of their names."""
     if owners.dtype.kind not in "iuUS" or owners.shape != (count,):
         _refuse(
-            path,
+            where,
             f"{OWNERS} to be {count} integers or strings, one for each row of training",
             _said(owners),
         )
@@ -163,18 +176,18 @@ def _fits(values: np.ndarray) -> np.ndarray:
     return (values >= -LARGEST) & (values <= LARGEST)
 
 
-def _require(path: pathlib.Path, what: str, values: np.ndarray, right) -> None:
+def _require(where: str, what: str, values: np.ndarray, right) -> None:
     """Raises for the first of some values that is not right, naming its row."""
     wrong = ~right(values)
     if wrong.any():
         place = tuple(int(axis) for axis in np.argwhere(wrong)[0])
-        _refuse(path, what, f"{values[place]} in row {place[0]}")
+        _refuse(where, what, f"{values[place]} in row {place[0]}")
 
 
 def _said(array: np.ndarray) -> str:
     return f"{array.dtype} of shape {array.shape}"
 
 
-def _refuse(path: pathlib.Path, expected: str, found: str) -> None:
-    msg = f"Expected {expected} in {path}, got {found}."
+def _refuse(where: str, expected: str, found: str) -> None:
+    msg = f"Expected {expected} in {where}, got {found}."
     raise ValueError(msg)

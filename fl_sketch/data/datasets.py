@@ -17,6 +17,7 @@ synthetic/N           uint8 [N + 10000, 4, 4, 1]            10       made up, fo
                                                                      populations
 npz/FILE              arrays of any shape                   any      `archive`: FILE.npz
                                                                      in `data_dir`
+FILE.py:NAME          the same, by a function of one's own  any      any Python file
 ====================  ====================================  =======  ==================
 
 All but the first and the last two are prepared once, from raw files in `data_dir`, as
@@ -25,9 +26,11 @@ which is already prepared, such as "emnist/letters" or "mnist:3.0.1".
 """
 
 import os
+from collections.abc import Mapping
 
 import numpy as np
 
+from fl_sketch import plugins
 from fl_sketch.data import archive, raw, synthetic
 from fl_sketch.data.examples import Examples as Examples
 from fl_sketch.data.examples import Splits as Splits
@@ -49,7 +52,8 @@ def load(
 
     Args:
       name: one of `NAMES`, "synthetic/<number of training examples>", "npz/<file>",
-        or the name of a prepared TFDS data set.
+        FILE.py:NAME, a function without arguments that returns the arrays of an npz
+        file by their names, or the name of a prepared TFDS data set.
       data_dir: the folder of raw files; by default that of FL_SKETCH_DATA. Where
         there is one, its files are verified each time. Without one, what was
         prepared before is read.
@@ -62,6 +66,8 @@ def load(
     """
     if name == "digits":
         return _digits()
+    if plugins.named(name):
+        return archive.checked(name, _made(name), where=name)
     if name.split("/")[0] == synthetic.NAME:
         return synthetic.load(name)
     if name.split("/")[0] == archive.NAME:
@@ -69,6 +75,16 @@ def load(
     from fl_sketch.data import prepared  # for digits there is no need of TFDS
 
     return prepared.read(name, data_dir, tfds_dir)
+
+
+def _made(name: str) -> Mapping[str, np.ndarray]:
+    """Returns what a function in a file returns, which must be arrays by name."""
+    make = plugins.load(name)
+    found = make() if callable(make) else make
+    if not isinstance(found, Mapping):
+        msg = f"Expected {name} to return arrays by name, got {type(found).__name__}."
+        raise TypeError(msg)
+    return {key: np.asarray(array) for key, array in found.items()}
 
 
 def _digits() -> Splits:

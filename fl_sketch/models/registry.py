@@ -19,7 +19,7 @@ from typing import Any
 
 import flax.linen as nn
 
-from fl_sketch import validate
+from fl_sketch import plugins, validate
 from fl_sketch.models import bottleneck, classifiers, transformers
 
 MODELS = {
@@ -51,7 +51,8 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
     """Returns the model of that name; options are those of its function.
 
     Args:
-      name: the name, one of `MODELS`.
+      name: the name, one of `MODELS`, or FILE.py:NAME, a function of the number of
+        classes that returns a flax module.
       classes: the number of classes of the data.
       size: the size: "small", which trains on two cores, or for those in `OTHERS`
         "tiny", the ResNet of 8 layers, or "paper".
@@ -62,6 +63,8 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
         that does, or for a value that is not allowed.
       TypeError: for a value of another type.
     """
+    if plugins.named(name):
+        return _own(name, classes, size, options)
     validate.one_of(tuple(MODELS), model=name)
     legal = options_of(name)
     for option in options:
@@ -76,6 +79,22 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
         msg = f"Expected size='small' for model {name!r}, got size={size!r}."
         raise ValueError(msg)
     return OTHERS[size][name](classes, **options)
+
+
+def _own(name: str, classes: int, size: str, options: dict[str, Any]) -> nn.Module:
+    """Returns the model that a function in a file makes, which has one size."""
+    if size != "small":
+        msg = f"Expected size='small' for model {name!r}, got size={size!r}."
+        raise ValueError(msg)
+    make = plugins.load(name)
+    if not callable(make):
+        msg = f"Expected {name} to be a function of the number of classes, got {make!r}"
+        raise TypeError(msg)
+    model = make(classes, **options)
+    if not isinstance(model, nn.Module):
+        msg = f"Expected {name} to return a flax module, got {type(model).__name__}."
+        raise TypeError(msg)
+    return model
 
 
 def options_of(name: str) -> tuple[str, ...]:

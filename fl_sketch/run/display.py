@@ -41,12 +41,10 @@ def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
     facts, prices = experiment.facts, experiment.prices
     up = facts["bytes_up_planned"]
     sent = f"{up / 1e3:.4g} kB up" if up is not None else "up: depends on the round"
-    exchanges = "" if facts["exchanges"] == 1 else f", {facts['exchanges']} exchanges"
     return [
         f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
         f"{facts['dataset']}, {facts['clients']} clients, {facts['devices']} devices",
-        f"  a message: {_message(facts)}"
-        f"{exchanges}; a client's round: {sent}, {_down(prices)}",
+        f"  a message: {message(facts)}; a client's round: {sent}, {_down(prices)}",
         f"  {config.rounds} rounds, cohorts: {_cohorts(config)}; held in memory: "
         f"updates of {facts['kept_updates']}; privacy: {_kept(experiment.guarantee)}",
         *_bank(facts),
@@ -54,14 +52,20 @@ def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
     ]
 
 
-def _message(facts: Mapping[str, Any]) -> str:
-    """Says how short a message is: in numbers, or in bytes if it is compressed."""
+def message(facts: Mapping[str, Any]) -> str:
+    """Says how short a message is: in numbers, or in bytes if it is compressed.
+
+    Args:
+      facts: the facts of an experiment.
+    """
     sent, up, d = facts["sketch_size"], facts["bytes_up_planned"], facts["d"]
+    short = f"{sent} numbers, {facts['compression']:.4g} times fewer than the model has"
     if up is not None and up < FLOAT_BYTES * sent:
-        return f"{up} bytes, {FLOAT_BYTES * d / up:.4g} times fewer than the model's"
-    if sent == d:
-        return f"{d} numbers, as many as the model has"
-    return f"{sent} numbers, {facts['compression']:.4g} times fewer than the model has"
+        short = f"{up} bytes, {FLOAT_BYTES * d / up:.4g} times fewer than the model's"
+    elif sent == d:
+        short = f"{d} numbers, as many as the model has"
+    several = facts["exchanges"] > 1
+    return short + f", {facts['exchanges']} exchanges" * several
 
 
 def _bank(facts: Mapping[str, Any]) -> list[str]:

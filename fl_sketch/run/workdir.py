@@ -16,12 +16,14 @@ import resource
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fl_sketch import plugins
 from fl_sketch.config import choices
 from fl_sketch.files import writable_folder, write_text
 from fl_sketch.run import curves
 
 Row = dict[str, Any]
 FORMAT = 2  # of a folder: what another one began, this version does not go on with
+PLUGINS = "plugins"  # of files of one's own that a config names, their digests
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 TIMES = ("rounds_per_second", "seconds")  # what two equal runs may differ in
 
@@ -137,12 +139,14 @@ class Workdir:
         return json.loads(path.read_text()) if path.exists() else None
 
     def _require_same(self, config: Mapping[str, Any]) -> None:
-        path = self.folder / "config.json"
+        path, ours = self.folder / "config.json", choices.flat(config)
+        own = {PLUGINS: plugins.digests(ours.values())}
         if not path.exists():
-            named = {"format": FORMAT, **config}
+            named = {"format": FORMAT, **config, **(own if own[PLUGINS] else {})}
             write_text(path, json.dumps(named, indent=2) + "\n")
             return
-        theirs, ours = choices.flat(read_config(path)), choices.flat(config)
+        theirs = choices.flat(read_config(path))
+        _require_same_files(self.folder, _read(path).get(PLUGINS, {}), own[PLUGINS])
         unlike = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
         if unlike:
             there = _listed(unlike, theirs)
@@ -160,6 +164,7 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
       ValueError: for a file that was damaged, or that another version wrote.
     """
     config = _read(path)
+    config.pop(PLUGINS, None)
     kind = config.pop("format", 1)
     if kind != FORMAT:
         msg = (
@@ -169,6 +174,17 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
         )
         raise ValueError(msg)
     return config
+
+
+def _require_same_files(folder, theirs: Mapping[str, str], ours) -> None:
+    """Raises if a file of one's own is not the one with which the run began."""
+    for name, digest in ours.items():
+        if theirs.get(name, digest) != digest:
+            msg = (
+                f"Expected the file of {name} as it was when the run in workdir="
+                f"{folder} began, and it has changed: take another workdir."
+            )
+            raise ValueError(msg)
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from fl_sketch import theory, validate
 from fl_sketch.algorithms import catalog
 from fl_sketch.gossip import graph as graphs
 from fl_sketch.gossip.graph import Graph
-from fl_sketch.run import rows
+from fl_sketch.run import display, rows
 from fl_sketch.run.build import Experiment
 from fl_sketch.theory import Bound
 
@@ -205,8 +205,7 @@ def _costs(config: ConfigDict, experiment: Experiment) -> list[str]:
     said = [
         f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
         f"{facts['dataset']}, {clients} of {config.data.clients} clients a round",
-        f"sketch: {facts['sketch_size']} numbers, 1/{facts['compression']:.4g} of the "
-        f"model, {facts['exchanges']} exchanges a round",
+        f"a message: {display.message(facts)}",
     ]
     if up is None:
         return [*said, "bytes up: they depend on the round"]

@@ -28,7 +28,7 @@ def saved(folder, **arrays):
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ({"test_targets": None}, "to hold train_inputs"),
+        ({"test_targets": None}, "Expected train_inputs.*got no test_targets"),
         ({"train_inputs": np.full((6, 2), 1j)}, "train_inputs of numbers.*complex128"),
         ({"train_inputs": np.zeros((0, 2))}, "one at least.*shape \\(0, 2\\)"),
         ({"test_inputs": np.ones((2, 3))}, "one kind and shape.*\\(2,\\) and .*\\(3,"),

@@ -42,6 +42,15 @@ def test_the_bytes_planned_are_the_bytes_sent():
     assert f"a round: {up // 3} bytes up and {down // 3} down" in line
 
 
+def test_a_compressors_message_is_as_short_as_its_bytes():
+    (line,) = (
+        text
+        for text in lines(algorithm="ef21", compressor__compression=20.0)
+        if text.startswith("a message")
+    )
+    assert "bytes, 20" in line and "times fewer than the model's" in line
+
+
 @pytest.mark.parametrize(
     ("changes", "constants", "words"),
     [

@@ -13,6 +13,7 @@ WRONG = [
     (("launch.train", *RUN, "--config.seed=2147483648"), "seed < 2147483648"),
     (("launch.train", *RUN, "--config.sketch.query=zzz"), "one of 'privix', 'heaprix'"),
     (("launch.train", *RUN, "--config.sketch.compression=inf"), "a finite"),
+    (("launch.train", "--config=configs/default.py"), "Expected --workdir, got none"),
     (("launch.train", "--config=README.md", "--workdir=NEW"), "a Python file"),
     (("launch.train", "--config=configs/default", "--workdir=NEW"),
      "Did you mean 'configs/default.py'?"),

@@ -1,0 +1,137 @@
+"""Parts of one's own by the file that they stand in: a method, a model, data."""
+
+import pytest
+
+from fl_sketch import plugins
+from fl_sketch.run import build
+from tests.run.configs import config_with
+from tests.run.test_run import numbers, ran, stop_at
+
+OWN = """
+import flax.linen as nn
+import numpy as np
+import optax
+from fl_sketch import channels, compressors, local
+from fl_sketch.algorithms import catalog
+from fl_sketch.protocols import Algorithm
+
+
+def quantised(loss, *, client_rate, server, levels=3):
+    work = local.sgd_steps(loss, optax.sgd(client_rate))
+    return Algorithm(work, channels.compressed(compressors.qsgd(levels)), server)
+
+
+clipped = catalog.Method("clipped", quantised, bound="clip")
+
+
+class Wide(nn.Module):
+    classes: int
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(self.classes)(nn.relu(nn.Dense(7)(x.reshape(len(x), -1))))
+
+
+def wide(classes):
+    return Wide(classes)
+
+
+def table():
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(90, 5))
+    y = (x[:, 0] > 0).astype(int)
+    return {
+        "train_inputs": x[:60], "train_targets": y[:60], "owners": np.arange(60) % 6,
+        "test_inputs": x[60:], "test_targets": y[60:],
+    }
+
+
+def bad():
+    return table() | {"test_targets": np.full(30, 0.7)}
+
+
+number = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    return str(path)
+
+
+def keys(own, **more):
+    return {
+        "algorithm": f"{own}:quantised",
+        "model__name": f"{own}:wide",
+        "data__name": f"{own}:table",
+        "data__partition": "natural",
+        "data__clients": 0,
+        "cohort__size": 3,
+        "compute__devices": 1,
+        **more,
+    }
+
+
+def test_a_config_may_name_all_three_and_prices_are_those_of_the_bytes(own, tmp_path):
+    summary, _ = ran(tmp_path / "run", **keys(own, rounds=4, eval_every=2))
+    d = 5 * 7 + 7 + 7 * 2 + 2
+    assert summary["d"] == d and summary["clients"] == 6
+    each = -(-(32 + 4 * d) // 8)  # a norm; a sign, and seven levels as the config has
+    assert summary["bytes_up_per_client_round"] == each
+    assert summary["algorithm"] == f"{own}:quantised"
+
+
+def test_a_run_goes_on_to_the_bit_with_the_same_file_only(own, tmp_path, monkeypatch):
+    more = keys(own)
+    ran(tmp_path / "whole", **more)
+    stop_at(tmp_path / "stopped", 5, monkeypatch, **more)
+    ran(tmp_path / "stopped", **more)
+    (rows, files), (ours, last) = (numbers(tmp_path / f) for f in ("whole", "stopped"))
+    assert rows == ours and files[-1] == last[-1]
+    with open(own, "a") as file:
+        file.write("# other words\n")
+    with pytest.raises(ValueError, match="the file of .*:quantised as it was"):
+        ran(tmp_path / "stopped", **more)
+
+
+def test_what_makes_it_private_is_asked_and_counted(own):
+    private = {
+        "data__public": True, "cohort__sampling": "poisson",
+        "privacy__noise_multiplier": 2.0,
+    }  # fmt: skip
+    clipped = build(config_with(**keys(own, **private, algorithm=f"{own}:clipped")))
+    assert clipped.private and clipped.guarantee.epsilon(3) > 0
+    with pytest.raises(ValueError, match="bound='none'|bound"):
+        build(config_with(**keys(own, **private)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"algorithm": "{}:quantized"},
+            "to have a quantized. Did you mean 'quantised'",
+        ),
+        ({"algorithm": "{}x.py:mine"}, "and there is no .*own.pyx.py"),
+        ({"algorithm": "{}:number"}, "with a function, got"),
+        ({"model__name": "{}:number"}, "a function of the number of classes, got 3"),
+        ({"model__name": "{}:table"}, "table"),
+        ({"model__name": "{}:wide", "model__size": "paper"}, "size='small' for model"),
+        ({"data__name": "{}:number"}, "to return arrays by name, got int"),
+        ({"data__name": "{}:bad"}, "whole numbers .*own.py:bad, got 0.7 in row 0"),
+    ],
+    ids=range(8),
+)
+def test_what_is_no_part_is_refused_in_one_line(own, changes, words):
+    changes = {key: value.format(own) for key, value in changes.items()}
+    with pytest.raises((ValueError, TypeError, OSError), match=words) as caught:
+        build(config_with(**keys(own, **changes)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_fails_is_said_to(tmp_path):
+    (tmp_path / "broken.py").write_text("import nothing_of_it")
+    with pytest.raises(ValueError, match="broken.py to run, got ModuleNotFound"):
+        plugins.load(f"{tmp_path}/broken.py:x")
