@@ -22,7 +22,7 @@ FORM = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
 
 def named(value: Any) -> bool:
-    """Returns whether a config's value is FILE.py:NAME."""
+    """Returns whether the `value` of a config's key is FILE.py:NAME."""
     return isinstance(value, str) and FORM.fullmatch(value) is not None
 
 
