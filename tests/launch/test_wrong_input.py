@@ -1,8 +1,12 @@
 """What is wrong with a command is said in one line, before anything runs."""
 
+import subprocess
+import sys
+
 import pytest
 
-from tests.launching import launch
+from launch import parsing
+from tests.launching import ENVIRONMENT, ROOT, launch
 
 pytestmark = pytest.mark.slow
 
@@ -90,3 +94,26 @@ def test_files_that_are_something_else_are_said_to_be(
     done = launch(module, *words)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_command_runs_in_any_folder(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "launch.plan", "--config=configs/default.py"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("safl: mlp of 55210 parameters on digits")
+
+
+@pytest.mark.parametrize("form", ["--config={}", "--config {}", "-config={}"])
+def test_a_config_of_the_clone_is_found_from_any_folder(tmp_path, monkeypatch, form):
+    monkeypatch.chdir(tmp_path)
+    argv = ["train", *form.format("configs/compare_das.py:few").split(), "--x=configs"]
+    *_, found, last = parsing._with_own_configs(argv)
+    assert found.endswith(str(ROOT / "configs/compare_das.py:few")) and last == argv[-1]
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/compare_das.py").touch()  # one's own comes first
+    assert parsing._with_own_configs(argv) == argv
