@@ -14,9 +14,9 @@ from fl_sketch import validate
 from fl_sketch.config import choices
 from fl_sketch.run import NotFinite
 from fl_sketch.run.checkpoint import Unreadable
+from launch import clone
 
 flags.disclaim_key_flags()  # --config is a flag of the command that asks for it here
-ROOT = pathlib.Path(__file__).parent.parent  # of the clone
 WRONG = 2  # the exit code
 ERRORS = (ValueError, TypeError, OSError, ArithmeticError, NotFinite, Unreadable)
 CONFIG_HELP = (
@@ -34,7 +34,7 @@ def config_flag(preset: str | None = None) -> flags.FlagHolder:
     """
     if preset:
         _one_line(lambda: _require_known_keys(sys.argv))
-        preset = str(ROOT / preset)
+        preset = str(clone.ROOT / preset)
     return config_flags.DEFINE_config_file("config", preset, CONFIG_HELP)
 
 
@@ -43,22 +43,7 @@ def parse(argv: Sequence[str]) -> Sequence[str]:
 
     That is the program's name alone, since commands take flags only.
     """
-    return _one_line(lambda: _checked(_with_own_configs(argv)))
-
-
-def _with_own_configs(argv: Sequence[str]) -> list[str]:
-    """Returns the arguments with the clone's configs found from any folder."""
-    found, flag = [], re.compile(r"--?config(=|$)")
-    for previous, argument in zip(["", *argv], argv, strict=False):
-        head = flag.match(argument)
-        name = argument[head.end() :] if head else argument
-        file = name.partition(":")[0]
-        asked = head if argument.count("=") else flag.fullmatch(previous)
-        ours = asked and file and not pathlib.Path(file).exists()
-        if ours and (ROOT / file).is_file():
-            argument = argument.replace(name, str(ROOT / name))
-        found.append(argument)
-    return found
+    return _one_line(lambda: _checked(clone.with_configs(argv)))
 
 
 def _checked(argv: Sequence[str]) -> Sequence[str]:
@@ -101,7 +86,9 @@ def _require_config_file(argv: Sequence[str]) -> None:
             continue
         file = pathlib.Path(found[1])
         if not file.is_file() or file.suffix != ".py":
-            ours = (path.relative_to(ROOT) for path in ROOT.glob("configs/*.py"))
+            ours = (
+                path.relative_to(clone.ROOT) for path in clone.ROOT.glob("configs/*.py")
+            )
             near = validate.nearest(found[1], [*map(str, ours)])
             msg = f"Expected config to name a Python file, got config={found[1]}.{near}"
             raise ValueError(msg)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from launch import parsing
+from launch import clone
 from tests.launching import ENVIRONMENT, ROOT, launch
 
 pytestmark = pytest.mark.slow
@@ -112,8 +112,8 @@ def test_a_command_runs_in_any_folder(tmp_path):
 def test_a_config_of_the_clone_is_found_from_any_folder(tmp_path, monkeypatch, form):
     monkeypatch.chdir(tmp_path)
     argv = ["train", *form.format("configs/compare_das.py:few").split(), "--x=configs"]
-    *_, found, last = parsing._with_own_configs(argv)
+    *_, found, last = clone.with_configs(argv)
     assert found.endswith(str(ROOT / "configs/compare_das.py:few")) and last == argv[-1]
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/compare_das.py").touch()  # one's own comes first
-    assert parsing._with_own_configs(argv) == argv
+    assert clone.with_configs(argv) == argv
