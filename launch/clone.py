@@ -10,19 +10,18 @@ ROOT = pathlib.Path(__file__).parent.parent
 def with_configs(argv: Sequence[str]) -> list[str]:
     """Returns arguments in which configs of the clone are found from any folder.
 
-    A file of the current folder with the same name comes first.
+    A file of the current folder with the same name comes first. What stands in two
+    words stands in one afterwards, as --config=FILE.
 
     Args:
       argv: the words of a command.
     """
-    found, flag = [], re.compile(r"--?config(=|$)")
-    for previous, argument in zip(["", *argv], argv, strict=False):
-        head = flag.match(argument)
-        name = argument[head.end() :] if head else argument
-        file = name.partition(":")[0]
-        asked = head if argument.count("=") else flag.fullmatch(previous)
-        ours = asked and file and not pathlib.Path(file).exists()
-        if ours and (ROOT / file).is_file():
-            argument = argument.replace(name, str(ROOT / name))
-        found.append(argument)
+    words, found = iter(argv), []
+    for word in words:
+        if word in ("-config", "--config"):
+            word = f"--config={next(words, '')}"
+        name = re.match(r"--?config=(([^:]+).*)", word)
+        if name and not pathlib.Path(name[2]).exists() and (ROOT / name[2]).is_file():
+            word = f"--config={ROOT / name[1]}"
+        found.append(word)
     return found

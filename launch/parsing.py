@@ -78,9 +78,7 @@ def _one_line(parse: Callable[[], Sequence[str]]) -> Sequence[str]:
 
 
 def _require_config_file(argv: Sequence[str]) -> None:
-    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
-        if argument in ("--config", "-config"):
-            argument = f"--config={following}"
+    for argument in argv:
         found = re.match(r"--?config=([^:]*)", argument)
         if not found:
             continue

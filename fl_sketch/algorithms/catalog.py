@@ -121,7 +121,7 @@ def method(name: str) -> Method:
     if plugins.named(name):
         own = plugins.load(name)
         own = own if isinstance(own, Method) else Method(name, own)
-        _require_callable(own)
+        _require_usable(own)
         return own._replace(name=name)
     validate.one_of(tuple(_METHODS), algorithm=name)
     return _METHODS[name]
@@ -140,14 +140,14 @@ def register(own: Method) -> None:
       TypeError: for what is not a method that a config could call.
       ValueError: for a name that this project's own algorithms have.
     """
-    _require_callable(own)
+    _require_usable(own)
     if own.name in {method.name for method in _OWN}:
         msg = f"Expected a name that is not taken, got name={own.name!r}."
         raise ValueError(msg)
     _METHODS[own.name] = own
 
 
-def _require_callable(own: Method) -> None:
+def _require_usable(own: Method) -> None:
     """Raises unless this is a method that a config could call."""
     kind = inspect.Parameter
     if not (isinstance(own, Method) and callable(own.make)):

@@ -26,14 +26,15 @@ def fetchsgd(
 ) -> Algorithm:
     """Returns FetchSGD: clients send sketches of one gradient and keep nothing.
 
-    Lines 4 to 6: a client sketches its gradient. Lines 9 to 14: the server averages
-    the sketches, adds momentum and errors up in sketch space, takes the k heaviest
-    coordinates as the step of the model, and their sketch out of the errors.
+    A client sketches its gradient. The server averages the sketches, adds momentum and
+    errors up in sketch space, takes the k heaviest coordinates as the step of the
+    model, and their sketch out of the errors.
 
-    As it is printed, line 14 takes the sketch of the step off the errors. What a step
-    takes too much of one coordinate, because of collisions, is then an error of others,
-    and with as many coordinates as columns errors grow without end, whatever the rate.
-    The code released with the paper sets to zero what the step touches, which shrinks.
+    As it is printed ("error accumulation"), the sketch of the step is taken off the
+    errors. What a step takes too much of one coordinate, because of collisions, is then
+    an error of others, and with as many coordinates as columns errors grow without end,
+    whatever the rate. The code released with the paper sets to zero what the step
+    touches, which shrinks.
 
     Args:
       loss: the loss of one batch.

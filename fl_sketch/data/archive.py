@@ -67,9 +67,6 @@ def checked(name: str, arrays: Mapping[str, np.ndarray], *, where: str) -> Split
     missing = [key for key in ARRAYS if key not in arrays]
     if missing:
         _refuse(where, f"{', '.join(ARRAYS)}", f"no {missing[0]}")
-    others = [key for key in arrays if key not in (*ARRAYS, OWNERS)]
-    if others:
-        warnings.warn(f"nothing reads {', '.join(others)} of {where}", stacklevel=4)
     train, test = (_examples(where, part, arrays) for part in PARTS)
     kinds = [f"{part.dtype} {part.shape[1:]}" for part in (train.inputs, test.inputs)]
     if kinds[0] != kinds[1]:
@@ -108,7 +105,11 @@ def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
         # Opened here, since numpy leaves a damaged file open.
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
-            return {key: found[key] for key in found}
+            unread = [key for key in found if key not in (*ARRAYS, OWNERS)]
+            if unread:
+                text = f"nothing reads {', '.join(unread)} of {path}"
+                warnings.warn(text, stacklevel=4)
+            return {key: found[key] for key in found if key not in unread}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         msg = f"Expected {path} to hold {', '.join(ARRAYS)}, got {error}."
         raise ValueError(" ".join(msg.split())) from None

@@ -243,8 +243,9 @@ class _Work:
 def _problem(config: ConfigDict, data_dir: str | None) -> _Problem:
     splits = choices.splits_of(config, data_dir)
     protection.check_data(config, splits)
-    config = choices.with_clients(config, splits)
-    check(config)
+    if not config.data.clients:  # the data say how many, and what follows from it
+        config = choices.with_clients(config, splits)
+        check(config)
     loss_of = functools.partial(methods.loss_of, config, splits.classes)
     first = jax.ShapeDtypeStruct(
         (1, *splits.train.inputs.shape[1:]), splits.train.inputs.dtype

@@ -140,13 +140,14 @@ class Workdir:
 
     def _require_same(self, config: Mapping[str, Any]) -> None:
         path, ours = self.folder / "config.json", choices.flat(config)
-        own = {PLUGINS: plugins.digests(ours.values())}
+        files = plugins.digests(ours.values())
         if not path.exists():
-            named = {"format": FORMAT, **config, **(own if own[PLUGINS] else {})}
+            named = {"format": FORMAT, **config, **({PLUGINS: files} if files else {})}
             write_text(path, json.dumps(named, indent=2) + "\n")
             return
-        theirs = choices.flat(read_config(path))
-        _require_same_files(self.folder, _read(path).get(PLUGINS, {}), own[PLUGINS])
+        theirs, before = _read(path)
+        _require_same_files(self.folder, before, files)
+        theirs = choices.flat(theirs)
         unlike = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
         if unlike:
             there = _listed(unlike, theirs)
@@ -163,17 +164,7 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     Raises:
       ValueError: for a file that was damaged, or that another version wrote.
     """
-    config = _read(path)
-    config.pop(PLUGINS, None)
-    kind = config.pop("format", 1)
-    if kind != FORMAT:
-        msg = (
-            f"Expected a workdir of format {FORMAT}, got workdir={path.parent} of "
-            f"format {kind}: only the version of fl_sketch that began it can read it. "
-            "Take another workdir."
-        )
-        raise ValueError(msg)
-    return config
+    return _read(path)[0]
 
 
 def _require_same_files(folder, theirs: Mapping[str, str], ours) -> None:
@@ -187,7 +178,8 @@ def _require_same_files(folder, theirs: Mapping[str, str], ours) -> None:
             raise ValueError(msg)
 
 
-def _read(path: pathlib.Path) -> dict[str, Any]:
+def _read(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns the config that a file holds, and the digests of one's own files."""
     try:
         config = json.loads(path.read_text())
     except ValueError as error:
@@ -196,7 +188,16 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         msg = f"Expected {path} to be a config, got a {type(config).__name__}."
         raise ValueError(msg)
-    return config
+    kind = config.pop("format", 1)
+    if kind != FORMAT:
+        msg = (
+            f"Expected a workdir of format {FORMAT}, got workdir={path.parent} of "
+            f"format {kind}: only the version of fl_sketch that began it can read it. "
+            "Take another workdir."
+        )
+        raise ValueError(msg)
+    files = config.pop(PLUGINS, {})
+    return config, files
 
 
 def _listed(keys: Sequence[str], flat: Mapping[str, Any]) -> str:

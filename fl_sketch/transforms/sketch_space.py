@@ -63,7 +63,7 @@ def top_k_desketch(
       forget: the way in which what was applied leaves the error. With "zero" every
         number of the error that its sketch touches becomes zero (the code released
         with the paper). With "subtract" its sketch is subtracted (the paper, FetchSGD
-        Algorithm 1 line 13): errors then grow without end for many k.
+        Algorithm 1, "error accumulation"): errors then grow without end for many k.
     """
     _require_fixed_key(op)
     keep_top = compressors.top_k(k)
@@ -110,9 +110,8 @@ def fetchsgd(
 ) -> optax.GradientTransformationExtraArgs:
     """FetchSGD's server: from mean sketches to the step of the model.
 
-    Algorithm 1: momentum u = rho u + S (line 10) and error e += eta u (line 11) in
-    sketch space. The k heaviest coordinates of e are the step (line 12), and leave e
-    (line 13).
+    Algorithm 1: momentum u = rho u + S and error e += eta u in sketch space. The k
+    heaviest coordinates of e are the step, and leave e ("error accumulation").
 
     Args:
       op: the operator that makes the messages, made by `sketch.fixed_key`.
