@@ -36,6 +36,9 @@ def get_config() -> ConfigDict:
     # a file with a word a line, or characters: fixed; empty: made of the training texts
     config.data.vocabulary_file = ""
     config.data.classes = 0  # of the targets; 0: as many as the data show
+    # each channel by numbers, as 0.13/0.31: mean/deviation; train: those of the set
+    config.data.standardise = "none"
+    config.data.augment = "none"  # crop, flip, crop_flip, in training; FILE.py:NAME
     config.data.public = False  # or True: nobody is owed anything for these data
 
     config.model = ConfigDict()
@@ -43,6 +46,13 @@ def get_config() -> ConfigDict:
     # for texts; FILE.py:NAME
     config.model.name = "mlp"
     config.model.size = "small"  # or paper: resnet, vit, transformer; or tiny: resnet
+    config.model.dropout = 0.0  # of cnn, vit, transformer, language_model, in training
+    config.model.norm = "group"  # of resnet; or batch, which keeps statistics
+    # cross_entropy; binary: several labels; of numbers: squared, absolute, huber
+    config.model.loss = "cross_entropy"
+    # what is measured, the first decides: accuracy, top5, f1, auc, perplexity; mae,
+    # rmse, r2 of numbers; as f1,auc; empty: what the loss has
+    config.model.metrics = ""
     config.model.label_smoothing = 0.0  # the share of all classes alike
     config.model.weight_decay = 0.0  # w: w |params|^2 / 2 is added to the loss
 
@@ -53,7 +63,11 @@ def get_config() -> ConfigDict:
     config.cohort.weighting = "equal"  # or examples: by how many a client has
 
     config.client = ConfigDict()
-    config.client.rate = 0.1  # eta of the local SGD steps
+    config.client.rate = 0.1  # eta of the local steps
+    # any optimizer of optax by its name there, with numbers of its own, as
+    # sgd(momentum=0.9) or adamw; FILE.py:NAME, a function of the rate
+    config.client.optimizer = "sgd"
+    config.client.weight_decay = 0.0  # w: a step takes rate w x off x, whatever else
     config.client.steps = 5  # K
     config.client.batch = 20  # examples of a step
     # fresh draws; subsets: no example twice in one; whole: all that a client has

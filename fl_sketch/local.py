@@ -2,24 +2,26 @@
 
 Batches have a leading axis of steps; a loss is a function of parameters, one batch and,
 if it wants one, a key (for dropout, or augmentation). Updates are pseudo-gradients,
-x_0 - x_K, whatever the client's optimizer.
+x_0 - x_K, whatever the client's optimizer. The loss of a `Stateful` model returns also
+what becomes of its statistics, whose update is the same difference.
 """
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import validate
+from fl_sketch import trees, validate
 from fl_sketch.keys import Purpose, apart
 from fl_sketch.protocols import Keys, Local, Server, Tree, Work
+from fl_sketch.trees import Stateful, like_model
 
-Loss = Callable[..., jax.Array]  # (params, batch) or (params, batch, key) -> scalar
-Stepwise = Callable[
-    [Tree, Tree, jax.typing.ArrayLike], jax.Array
-]  # (..., step's number)
+Loss = Callable[..., Any]  # (params, batch) or (params, batch, key) -> scalar
+Stepwise = Callable[[Tree, Tree, jax.typing.ArrayLike], Any]  # (..., step's number)
+Optimizer = Callable[[Any], optax.GradientTransformation]  # of a rate
 
 
 def stepwise(loss: Loss, keys: Keys) -> Stepwise:
@@ -37,16 +39,36 @@ def stepwise(loss: Loss, keys: Keys) -> Stepwise:
     keyed, own = _takes_key(loss), apart(keys.own, Purpose.LOSS)
 
     def value(params, batch, step):
-        found = loss(params, batch, *([jax.random.fold_in(own, step)] if keyed else []))
+        given = [jax.random.fold_in(own, step)] if keyed else []
+        found, rest = loss(params, batch, *given), ()
+        if isinstance(params, Stateful):
+            found, *rest = found
         dtype, shape = getattr(found, "dtype", type(found)), getattr(found, "shape", ())
         one = isinstance(found, float) or hasattr(found, "dtype")
         if not one or shape or not jnp.issubdtype(dtype, jnp.floating):
             name = getattr(dtype, "name", getattr(dtype, "__name__", dtype))
             msg = f"Expected loss to return one float, got {name} of shape {shape}."
             raise TypeError(msg)
-        return found
+        return (found, *rest) if rest else found
 
     return value
+
+
+def _gradient(value: Stepwise):
+    """Returns `(model, ...) -> (value, gradient, statistics after it)`."""
+
+    def differentiated(model, *rest):
+        if not isinstance(model, Stateful):
+            return *jax.value_and_grad(value)(model, *rest), ()
+
+        def of_params(params):
+            return value(Stateful(params, model.state), *rest)
+
+        both = jax.value_and_grad(of_params, has_aux=True)
+        (found, state), grads = both(model.params)
+        return found, grads, state
+
+    return differentiated
 
 
 def _takes_key(loss: Loss) -> bool:
@@ -85,7 +107,8 @@ def sgd_steps(
         start = server.params
         step = _step(stepwise(loss, keys), tx, start, proximal)
         slices = batches, jnp.arange(_steps(batches))
-        (params, _), values = jax.lax.scan(step, (start, tx.init(start)), slices)
+        first = start, tx.init(trees.trained(start))
+        (params, _), values = jax.lax.scan(step, first, slices)
         return _work(start, params, state, values[0])
 
     return Local(run)
@@ -110,7 +133,7 @@ def full_gradient_steps(
         step = _step(stepwise(loss, keys), tx, start)
         (params, _), values = jax.lax.scan(
             lambda carry, number: step(carry, (batch, number)),
-            (start, tx.init(start)),
+            (start, tx.init(trees.trained(start))),
             jnp.arange(steps),
         )
         return _work(start, params, state, values[0])
@@ -122,9 +145,10 @@ def one_gradient(loss: Loss) -> Local:
     """The gradient of `loss` on the first batch as it is, no difference of models."""
 
     def run(server, state, batches, keys):
-        batch = jax.tree.map(lambda b: b[0], batches)
-        value, grads = jax.value_and_grad(stepwise(loss, keys))(server.params, batch, 0)
-        return Work(grads, state, {"loss": value})
+        batch, model = jax.tree.map(lambda b: b[0], batches), server.params
+        value, grads, after = _gradient(stepwise(loss, keys))(model, batch, 0)
+        moved = _moved(model, after)
+        return Work(like_model(model, grads, moved), state, {"loss": value})
 
     return Local(run)
 
@@ -179,8 +203,8 @@ def tracked_steps(
         return jax.tree.map(
             lambda c, mean, own: c - gain * (mean - own),
             variate,
-            delivery.estimate,
-            delivery.own,
+            trees.trained(delivery.estimate),
+            trees.trained(delivery.own),
         )
 
     return Local(run, _zeros, finish)
@@ -206,7 +230,9 @@ def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike, steps: int) -> L
 
     def finish(own, delivery):
         return jax.tree.map(
-            lambda c, moved: c + moved / (steps * rate), own, delivery.own
+            lambda c, moved: c + moved / (steps * rate),
+            own,
+            trees.trained(delivery.own),
         )
 
     return Local(run, _zeros, finish)
@@ -233,12 +259,12 @@ def measuring(
 def _corrected(loss: Stepwise, rate, correction):
     """Returns steps along gradient - correction, with the first loss."""
 
-    def step(params, batch_and_number):
-        value, grads = jax.value_and_grad(loss)(params, *batch_and_number)
+    def step(model, batch_and_number):
+        value, grads, state = _gradient(loss)(model, *batch_and_number)
         params = jax.tree.map(
-            lambda x, g, c: x - rate * (g - c), params, grads, correction
+            lambda x, g, c: x - rate * (g - c), trees.trained(model), grads, correction
         )
-        return params, value
+        return like_model(model, params, state), value
 
     def steps(start, batches):
         slices = batches, jnp.arange(_steps(batches))
@@ -263,21 +289,33 @@ def _step(loss: Stepwise, tx, start, proximal=0.0):
     """Returns one optimizer step on a batch, for a scan over (params, opt)."""
 
     def step(carry, batch_and_number):
-        params, opt = carry
-        value, grads = jax.value_and_grad(loss)(params, *batch_and_number)
+        model, opt = carry
+        value, grads, state = _gradient(loss)(model, *batch_and_number)
+        params = trees.trained(model)
         if not validate.is_off(proximal):
             grads = jax.tree.map(
-                lambda g, x, x0: g + proximal * (x - x0), grads, params, start
+                lambda g, x, x0: g + proximal * (x - x0),
+                grads,
+                params,
+                trees.trained(start),
             )
         updates, opt = tx.update(grads, opt, params)
-        return (optax.apply_updates(params, updates), opt), value
+        params = optax.apply_updates(params, updates)
+        return (like_model(model, params, state), opt), value
 
     return step
+
+
+def _moved(model, after):
+    """Returns what a model's statistics lost, as an update has it; () without any."""
+    if not isinstance(model, Stateful):
+        return ()
+    return jax.tree.map(jnp.subtract, model.state, after)
 
 
 def _work(start, params, state, value) -> Work:
     return Work(jax.tree.map(jnp.subtract, start, params), state, {"loss": value})
 
 
-def _zeros(params):
-    return jax.tree.map(jnp.zeros_like, params)
+def _zeros(model):
+    return jax.tree.map(jnp.zeros_like, trees.trained(model))

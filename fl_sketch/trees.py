@@ -4,6 +4,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,28 @@ from fl_sketch.protocols import Like, Tree
 
 FLOATS = ("float32", "bfloat16", "float16")
 LARGEST = 2**31 - 1  # coordinates are numbered by int32
+
+
+class Stateful(NamedTuple):
+    """A model that keeps statistics beside its parameters, as batch normalisation does.
+
+    Attributes:
+      params: what is trained.
+      state: what its own runs over batches change, floats.
+    """
+
+    params: Tree
+    state: Tree
+
+
+def trained(model: Tree) -> Tree:
+    """Returns what of a `model` is trained: all, unless it keeps statistics beside."""
+    return model.params if isinstance(model, Stateful) else model
+
+
+def like_model(model: Tree, params: Tree, state: Tree) -> Tree:
+    """Returns `params`, with a `state` beside them where the `model` keeps one."""
+    return Stateful(params, state) if isinstance(model, Stateful) else params
 
 
 def require_floats(tree: Tree) -> None:

@@ -36,6 +36,22 @@ def at_least_one(**named: int) -> None:
             raise ValueError(text)
 
 
+def below_one(**named: float) -> None:
+    """Raises a ValueError unless every named argument is at least 0 and below 1.
+
+    >>> below_one(dropout=1.0)
+    Traceback (most recent call last):
+    ValueError: Expected 0 <= dropout < 1, got dropout=1.0.
+
+    Args:
+      **named: the values, under the names that the complaint is to use.
+    """
+    for name, value in named.items():
+        if not 0 <= value < 1:
+            msg = f"Expected 0 <= {name} < 1, got {name}={value}."
+            raise ValueError(msg)
+
+
 def at_most(limit: int, reason: str, **named: int) -> None:
     """Raises a ValueError unless every named argument is at most `limit`.
 

@@ -53,6 +53,7 @@ class Method(NamedTuple):
       theorem: the name of what `launch.plan` knows of it.
       one_batch: whether a client takes one gradient, of its first batch, and
         `client.steps` is not read.
+      parameters_only: whether its models may keep no statistics beside parameters.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Method(NamedTuple):
     before_sketch: bool = False
     theorem: str = ""
     one_batch: bool = False
+    parameters_only: bool = False
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -93,8 +95,8 @@ _OWN = (
     Method("fedsketchgate", fedsketchgate, theorem="fedsketchgate"),
     Method("fetchsgd", fetchsgd, one_key=True, one_batch=True),
     Method("iterative_sketching", iterative_sketching, theorem="song"),
-    Method("marina", marina, one_batch=True),
-    Method("onebit_adam", onebit_adam, one_batch=True),
+    Method("marina", marina, one_batch=True, parameters_only=True),
+    Method("onebit_adam", onebit_adam, one_batch=True, parameters_only=True),
     Method("private_sketching", private_sketching, unit="example"),
     Method("qsgd", qsgd, one_batch=True),
     Method("safl", safl, before_sketch=True, theorem="safl"),

@@ -12,6 +12,7 @@ def cocktail_sgd(
     cocktail: Compressor,
     client_rate: float,
     server_rate: optax.ScalarOrSchedule,
+    client_optimizer: local.Optimizer = optax.sgd,
 ) -> Algorithm:
     """Returns CocktailSGD: error feedback around a chain of three compressors.
 
@@ -23,6 +24,7 @@ def cocktail_sgd(
       cocktail: a contraction, `compressors.then(random_k(.., unbiased=False),
         top_k(..), nearest(..))`.
       client_rate: the step size eta of the local steps.
+      client_optimizer: the clients' optimizer, a function of that rate.
       server_rate: the server's rate gamma, or a schedule of it.
 
     Raises:
@@ -32,7 +34,7 @@ def cocktail_sgd(
     """
     compressors.require_contraction("cocktail_sgd", cocktail)
     return Algorithm(
-        local=local.sgd_steps(loss, optax.sgd(client_rate)),
+        local=local.sgd_steps(loss, client_optimizer(client_rate)),
         uplink=channels.error_feedback(channels.compressed(cocktail)),
         server=optax.sgd(server_rate),
         downlink=Downlink(

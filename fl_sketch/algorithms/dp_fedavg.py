@@ -23,6 +23,7 @@ def dp_fedavg(
     server: optax.GradientTransformation | None = None,
     keep_random_iterate: bool = False,
     bound=bounding.clip,
+    client_optimizer: local.Optimizer = optax.sgd,
 ) -> Algorithm:
     """Returns DP-FedAvg: local steps, clipped sums of gradients, noise, a server step.
 
@@ -45,6 +46,8 @@ def dp_fedavg(
       keep_random_iterate: whether to keep a uniformly random one of w_0, ..., w_(K-1)
         for `random_iterate` (line 13). It costs no privacy, and a copy of the model.
       bound: the kind of bound: `bounding.clip` or `bounding.normalise`.
+      client_optimizer: the clients' optimizer, a function of the rate eta_k; what is
+        bounded and noised is (x_0 - x_K) / eta_k whatever it is.
 
     Reference: Das et al., Algorithm 1.
     """
@@ -56,7 +59,7 @@ def dp_fedavg(
         server or optax.sgd(1.0), optax.scale_by_schedule(lambda count: rate(count))
     )
     return Algorithm(
-        local=_gradient_sums(loss, rate),
+        local=_gradient_sums(loss, rate, client_optimizer),
         uplink=channels.exact(),
         server=_remembering(server) if keep_random_iterate else server,
         mechanism=mechanism.central(
@@ -77,12 +80,12 @@ def dp_normfedavg(loss: local.Loss, **options) -> Algorithm:
     return dp_fedavg(loss, bound=bounding.normalise, **options)
 
 
-def _gradient_sums(loss: local.Loss, rate) -> Local:
+def _gradient_sums(loss: local.Loss, rate, optimizer: local.Optimizer) -> Local:
     """Local SGD whose update is (x_0 - x_K) / eta_k, the sum of its gradients."""
 
     def run(server, state, batches, keys):
         eta = rate(server.round)
-        inner = local.sgd_steps(loss, optax.sgd(eta))
+        inner = local.sgd_steps(loss, optimizer(eta))
         work = inner.run(server, state, batches, keys)
         return work._replace(update=jax.tree.map(lambda u: u / eta, work.update))
 

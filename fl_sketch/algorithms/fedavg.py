@@ -13,6 +13,7 @@ def fedavg(
     server_rate: optax.ScalarOrSchedule = 1.0,
     server_momentum: float = 0.0,
     proximal: float = 0.0,
+    client_optimizer: local.Optimizer = optax.sgd,
 ) -> Algorithm:
     """Returns FedAvg: local SGD, the mean of what moved, and a server step along it.
 
@@ -22,6 +23,7 @@ def fedavg(
     Args:
       loss: the loss of one batch.
       client_rate: the step size eta of the local steps.
+      client_optimizer: the clients' optimizer, a function of that rate.
       server_rate: the server's rate gamma, or a schedule of it.
       server_momentum: heavy-ball momentum at the server (FedAvgM); 0 for none.
       proximal: the weight mu of FedProx's pull to the server's model; 0 for none.
@@ -30,7 +32,7 @@ def fedavg(
     (2020), Algorithm 2.
     """
     return Algorithm(
-        local=local.sgd_steps(loss, optax.sgd(client_rate), proximal=proximal),
+        local=local.sgd_steps(loss, client_optimizer(client_rate), proximal=proximal),
         uplink=channels.exact(),
         server=optax.sgd(server_rate, momentum=server_momentum or None),
     )

@@ -7,7 +7,11 @@ from fl_sketch.protocols import Algorithm
 
 
 def fedopt(
-    loss: local.Loss, *, client_rate: float, server: optax.GradientTransformation
+    loss: local.Loss,
+    *,
+    client_rate: float,
+    server: optax.GradientTransformation,
+    client_optimizer: local.Optimizer = optax.sgd,
 ) -> Algorithm:
     """Returns FedOpt: local SGD, and any optax optimizer on the mean update.
 
@@ -18,12 +22,13 @@ def fedopt(
     Args:
       loss: the loss of one batch.
       client_rate: the step size eta of the local steps.
+      client_optimizer: the clients' optimizer, a function of that rate.
       server: the server's optimizer, any of optax.
 
     Reference: Reddi et al. (2021), Algorithm 2.
     """
     return Algorithm(
-        local=local.sgd_steps(loss, optax.sgd(client_rate)),
+        local=local.sgd_steps(loss, client_optimizer(client_rate)),
         uplink=channels.exact(),
         server=server,
     )

@@ -18,6 +18,7 @@ def fedsketch(
     query: str = "privix",
     heavy: int = 0,
     values: str = "exact",
+    client_optimizer: local.Optimizer = optax.sgd,
 ) -> Algorithm:
     """Returns FedSKETCH, for clients whose data are alike.
 
@@ -31,6 +32,7 @@ def fedsketch(
       loss: the loss of one batch.
       sketch: a count sketch of t rows.
       client_rate: the step size eta of the local steps.
+      client_optimizer: the clients' optimizer, a function of that rate.
       server_rate: the server's rate gamma, or a schedule of it.
       query: the way to read the mean sketch, "privix" or "heaprix".
       heavy: the number m of HEAVYMIX, for HEAPRIX; 0 for as many as the sketch has
@@ -41,7 +43,7 @@ def fedsketch(
     Reference: Haddadpour et al., Algorithm 5.
     """
     return Algorithm(
-        local=local.sgd_steps(loss, optax.sgd(client_rate)),
+        local=local.sgd_steps(loss, client_optimizer(client_rate)),
         uplink=_uplink(sketch, query, heavy, values),
         server=optax.sgd(server_rate),
     )

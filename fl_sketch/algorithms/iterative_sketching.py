@@ -12,6 +12,7 @@ def iterative_sketching(
     sketch: Sketch,
     client_rate: float,
     server_rate: optax.ScalarOrSchedule = 1.0,
+    client_optimizer: local.Optimizer = optax.sgd,
 ) -> Algorithm:
     """Returns the iterative sketching algorithm of Song et al.
 
@@ -30,13 +31,14 @@ def iterative_sketching(
         paper's gradient steps, a part of it the stochastic ones of Algorithm 2.
       sketch: the operator R; its key is fresh in every round.
       client_rate: the step size eta_local.
+      client_optimizer: the clients' optimizer, a function of that rate.
       server_rate: the server's rate eta_global, or a schedule of it; the theorems for K
         steps have 1.
 
     Reference: Song et al., Algorithm 1.
     """
     return Algorithm(
-        local=local.sgd_steps(loss, optax.sgd(client_rate)),
+        local=local.sgd_steps(loss, client_optimizer(client_rate)),
         uplink=channels.sketched(sketch),
         server=optax.sgd(server_rate),
     )

@@ -14,6 +14,7 @@ def safl(
     client_rate: float,
     server: optax.GradientTransformation,
     client_clip: float | jax.Array = 0.0,
+    client_optimizer: local.Optimizer = optax.sgd,
 ) -> Algorithm:
     """Returns SAFL: clients send sketches of their local progress, the server adapts.
 
@@ -31,6 +32,7 @@ def safl(
       sketch: the operator R; its key is fresh in every round. Of the whole update, or
         with `leaf_by_leaf` of each array of parameters, which the paper leaves open.
       client_rate: the step size eta of the local steps.
+      client_optimizer: the clients' optimizer, a function of that rate.
       server: the server's optimizer: `transforms.paper_amsgrad` as printed, or any of
         optax.
       client_clip: the norm tau of the clipped form; 0 for none.
@@ -38,7 +40,7 @@ def safl(
     Reference: Chen et al., Algorithms 1 and 2.
     """
     return Algorithm(
-        local=local.sgd_steps(loss, optax.sgd(client_rate)),
+        local=local.sgd_steps(loss, client_optimizer(client_rate)),
         uplink=channels.clipped(channels.sketched(sketch), client_clip),
         server=server,
     )

@@ -35,13 +35,18 @@ def sign_sgd(loss: local.Loss, *, server_rate: optax.ScalarOrSchedule) -> Algori
 
 
 def ef_sign_sgd(
-    loss: local.Loss, *, client_rate: float, server_rate: optax.ScalarOrSchedule
+    loss: local.Loss,
+    *,
+    client_rate: float,
+    server_rate: optax.ScalarOrSchedule,
+    client_optimizer: local.Optimizer = optax.sgd,
 ) -> Algorithm:
     """Returns EF-signSGD: signs and their mean size, errors kept by both sides.
 
     Args:
       loss: the loss of one batch.
       client_rate: the step size eta of the local steps; the paper has one step.
+      client_optimizer: the clients' optimizer, a function of that rate.
       server_rate: the server's rate gamma, or a schedule of it.
 
     Reference: Karimireddy et al. (2019), Algorithm 1; in both directions, Zheng et al.
@@ -49,7 +54,7 @@ def ef_sign_sgd(
     """
     sign = compressors.scaled_sign()
     return Algorithm(
-        local=local.sgd_steps(loss, optax.sgd(client_rate)),
+        local=local.sgd_steps(loss, client_optimizer(client_rate)),
         uplink=channels.error_feedback(channels.compressed(sign)),
         server=optax.sgd(server_rate),
         downlink=Downlink(

@@ -14,6 +14,7 @@ from fl_sketch import validate
 from fl_sketch.algorithms import catalog
 from fl_sketch.config.choices import Numbers, flat, section
 from fl_sketch.protocols import Compressor, Sketch
+from fl_sketch.transforms import by_name
 
 
 class Parts(NamedTuple):
@@ -90,6 +91,12 @@ def _server(parts: Parts) -> optax.GradientTransformation:
         return catalog.build_optimizer(optimizer, rate, **numbers)
 
 
+def _client_optimizer(parts: Parts) -> by_name.Optimizer:
+    with section("client"):
+        make = by_name.optimizer(parts.config.client.optimizer)
+        return by_name.decoupled(make, parts.numbers["client.weight_decay"])
+
+
 def _compressor(parts: Parts, name: str) -> Compressor:
     compressor = parts.config.compressor
     with section("compressor"):
@@ -117,6 +124,9 @@ _SKETCH = ("operator", "compression", "numbers", "rows", "layout", "stored")
 
 ARGUMENTS: dict[str, Argument] = {
     "client_rate": _number("client.rate"),
+    "client_optimizer": Argument(
+        ("client.optimizer", "client.weight_decay"), _client_optimizer
+    ),
     "client_clip": _number("client.clip"),
     "proximal": _number("client.proximal"),
     "decay": _number("client.decay"),

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from fl_sketch import engine, validate
 from fl_sketch.algorithms import catalog
 from fl_sketch.algorithms.fedsketch import QUERIES
-from fl_sketch.data import datasets, draws, forms, partition, text
+from fl_sketch.data import datasets, draws, forms, partition
 from fl_sketch.engine.cohort import Sampler
 
 Numbers = Mapping[str, float | jax.Array]
@@ -29,6 +29,7 @@ CONTINUOUS: dict[str, tuple[float | None, float]] = {
     "client.proximal": (0, math.inf),
     "client.clip": (0, math.inf),
     "client.gain": (0, math.inf),
+    "client.weight_decay": (0, math.inf),
     "server.rate": (None, math.inf),
     "server.floor": (0, math.inf),
     "server.b1": (0, 1),
@@ -223,30 +224,6 @@ def weighted_sampler_of(config: ConfigDict, sampler, starts: jax.Array):
         lambda ids: (starts[ids + 1] - starts[ids]).astype(jnp.float32),
         average=(starts[-1] - starts[0]) / config.data.clients if fixed else None,
     )
-
-
-def splits_of(config: ConfigDict, data_dir: str | None) -> datasets.Splits:
-    """Returns the data set of a config, its texts as tokens.
-
-    Args:
-      config: the config; its section `data` names the set, and a vocabulary and the
-        length of texts.
-      data_dir: the folder of raw data sets; None: that of FL_SKETCH_DATA.
-
-    Raises:
-      ValueError: for data of another kind, or of more classes than the config says.
-      FileNotFoundError: for data that are not there.
-    """
-    data = config.data
-    splits = datasets.load(data.name, data_dir)
-    with section("data"):
-        encoded = text.encoded(
-            splits,
-            length=data.length,
-            most=data.vocabulary,
-            vocabulary_file=data.vocabulary_file,
-        )
-        return datasets.with_classes(encoded, data.classes)
 
 
 def with_clients(config: ConfigDict, splits: datasets.Splits) -> ConfigDict:

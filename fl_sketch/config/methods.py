@@ -7,39 +7,96 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from fl_sketch import models
+from fl_sketch import models, trees, validate
 from fl_sketch.algorithms import catalog
+from fl_sketch.algorithms.with_statistics import with_statistics
 from fl_sketch.config import arguments
 from fl_sketch.config.arguments import Parts
 from fl_sketch.config.choices import Numbers, section
-from fl_sketch.data import datasets, text
+from fl_sketch.config.inputs import Seen
+from fl_sketch.data import inputs as seeing
+from fl_sketch.data import text
 from fl_sketch.local import measuring
+from fl_sketch.models.losses import KINDS
 from fl_sketch.protocols import Algorithm, Tree
 
 WATCHED = ("train_loss", "train_accuracy")  # what clients measure, where asked to
+PLAIN = {"dropout": 0.0, "norm": "group"}  # options that every model bears, unchanged
+NUMBERS = ("model.label_smoothing", "model.weight_decay")
 
 
-def loss_of(config: ConfigDict, classes: int, numbers: Numbers) -> models.Loss:
+def check(config: ConfigDict) -> None:
+    """Raises in one line for what `config` says of a loss, before data are read."""
+    _bare_loss(config, 2, dict.fromkeys(NUMBERS, 0.0))
+
+
+def loss_of(config: ConfigDict, seen: Seen, numbers: Numbers) -> models.Loss:
     """Returns the loss of a config's model: its start, its value and its metrics.
+
+    Inputs are given as the data set has them. With a key, as in training, they are
+    varied as the config asks for it.
 
     Args:
       config: the config; its section `model` names the model, and its size.
-      classes: the number of classes of the data.
+      seen: the way in which the model sees the data.
       numbers: the continuous keys, which may be traced.
 
     Raises:
-      ValueError: in one line, for a model that there is not.
+      ValueError: in one line, for a model or a loss that there is not.
     """
+    bare = _bare_loss(config, seen.classes, numbers)
+
+    def init(key, inputs):
+        scaled = functools.partial(seeing.scaled, scaling=seen.scaling)
+        return bare.init(key, jax.eval_shape(scaled, inputs))
+
+    def value(params, inputs, targets, weights=None, key=None):
+        if key is None:
+            inputs = seeing.scaled(inputs, seen.scaling)
+        else:
+            key, other = jax.random.split(key)
+            inputs = seeing.varied(other, inputs, seen.scaling, seen.augmentation)
+        given = {"key": key} if bare.random else {}
+        return bare.value(params, inputs, targets, weights, **given)
+
+    def metrics(params, inputs, targets, weights=None):
+        inputs = seeing.scaled(inputs, seen.scaling)
+        return bare.metrics(params, inputs, targets, weights)
+
+    random = bare.random or seen.augmentation is not None
+    return models.Loss(init, value, metrics, bare.measured, random)
+
+
+def _bare_loss(config: ConfigDict, classes: int, numbers: Numbers) -> models.Loss:
+    """Returns the loss of inputs as the model sees them."""
     with section("model"):
-        name, options = config.model.name, {"size": config.model.size}
-        if name == "transformer":
+        model, options = config.model, {"size": config.model.size}
+        options |= {key: model[key] for key in PLAIN if model[key] != PLAIN[key]}
+        if model.name == "transformer":
             options["vocabulary"] = config.data.vocabulary
-        return models.classification(
-            models.build(name, classes, **options),
+        return models.supervised(
+            models.build(model.name, classes, **options),
+            model.loss,
+            metrics=metrics_of(config),
             label_smoothing=numbers["model.label_smoothing"],
             weight_decay=numbers["model.weight_decay"],
-            padding=text.PAD if name == "language_model" else None,
+            padding=text.PAD if model.name == "language_model" else None,
         )
+
+
+def metrics_of(config: ConfigDict) -> tuple[str, ...]:
+    """Returns the names of what `config` measures; its loss is one of `KINDS`."""
+    with section("model"):
+        validate.one_of(tuple(KINDS), loss=config.model.loss)
+    asked = tuple(name for name in config.model.metrics.split(",") if name)
+    return asked or KINDS[config.model.loss].metrics
+
+
+def targets_of(config: ConfigDict) -> str:
+    """Returns what the targets of `config` are: classes, labels or numbers."""
+    with section("model"):
+        validate.one_of(tuple(KINDS), loss=config.model.loss)
+    return KINDS[config.model.loss].targets
 
 
 def measured(loss: models.Loss, params: Tree, batch) -> dict[str, jax.Array]:
@@ -48,29 +105,27 @@ def measured(loss: models.Loss, params: Tree, batch) -> dict[str, jax.Array]:
     Args:
       loss: the loss that `loss_of` made.
       params: the model that the client was given.
-      batch: `Examples`, whose pixels are still bytes.
+      batch: `Examples`, as the data set has them.
     """
     ones = jnp.ones(batch.targets.shape[0])
-    inputs = datasets.normalise(batch.inputs)
-    sums = loss.metrics(params, inputs, batch.targets, ones)
-    found = (sums["loss"] / sums["count"], sums["correct"] / sums["count"])
-    return dict(zip(WATCHED, found, strict=True))
+    found = loss.report(loss.metrics(params, batch.inputs, batch.targets, ones))
+    return {f"train_{name}": found[name] for name in ("loss", "accuracy")}
 
 
 def bare_of(
-    config: ConfigDict, classes: int, d: int
+    config: ConfigDict, seen: Seen, model: Tree
 ) -> Callable[[Numbers, float], Algorithm]:
     """Returns `(numbers, noise_multiplier) -> Algorithm`, without a mechanism.
 
     Args:
       config: the config, checked.
-      classes: the number of classes of the data.
-      d: the number of the model's parameters.
+      seen: the way in which the model sees the data.
+      model: shapes of the model.
     """
 
     def bare(numbers, noise_multiplier):
-        loss = loss_of(config, classes, numbers)
-        return algorithm_of(config, loss, d, numbers, noise_multiplier)
+        loss = loss_of(config, seen, numbers)
+        return algorithm_of(config, loss, model, numbers, noise_multiplier)
 
     return bare
 
@@ -78,7 +133,7 @@ def bare_of(
 def algorithm_of(
     config: ConfigDict,
     loss: models.Loss,
-    d: int,
+    model: Tree,
     numbers: Numbers,
     noise_multiplier: float = 0.0,
 ) -> Algorithm:
@@ -87,17 +142,29 @@ def algorithm_of(
     Args:
       config: the config, checked.
       loss: the loss that `loss_of` made; clients get the gradient of its value.
-      d: the number of the model's parameters.
+      model: shapes of the model, or the number of its parameters.
       numbers: the continuous keys, which may be traced.
       noise_multiplier: z, for algorithms that add noise by themselves.
     """
 
     def value(params, batch):
-        return loss.value(params, datasets.normalise(batch.inputs), batch.targets)
+        return loss.value(params, batch.inputs, batch.targets)
 
-    method = catalog.method(config.algorithm)
+    def random_value(params, batch, key):
+        return loss.value(params, batch.inputs, batch.targets, key=key)
+
+    d, method = trees.size(trees.trained(model)), catalog.method(config.algorithm)
+    stateful = isinstance(model, trees.Stateful)
+    if stateful and method.parameters_only:
+        msg = (
+            f"config.model: Expected a model of parameters alone with algorithm="
+            f"{method.name}, got one that keeps statistics: a resnet has norm=group."
+        )
+        raise ValueError(msg)
     given = arguments.taken(method, Parts(config, d, numbers, noise_multiplier))
-    algorithm = method.make(value, **given)
+    algorithm = method.make(random_value if loss.random else value, **given)
+    if stateful:
+        algorithm = with_statistics(algorithm, model)
     if not config.privacy.watch:
         return algorithm
     measure = functools.partial(measured, loss)

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch import channels, trees, validate
 from fl_sketch.algorithms import catalog
-from fl_sketch.config import arguments, methods
+from fl_sketch.config import arguments, inputs, methods
 from fl_sketch.config.choices import Numbers, section
 from fl_sketch.data import datasets
 from fl_sketch.privacy import accounting, bounding, mechanism, watching
@@ -68,8 +68,9 @@ def require_one_unit(configs: Iterable[ConfigDict]) -> None:
 def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
     """Raises for data that decide what a private run's model looks like.
 
-    A vocabulary, or a number of classes or clients, that is found in private data is
-    released without noise: one new word of one client changes the model's shape.
+    A vocabulary, a number of classes or clients, or means of pixels that are found in
+    private data are released without noise: one new word of one client changes the
+    model's shape.
 
     Args:
       config: the config; without noise or with public data anything may be found.
@@ -78,10 +79,12 @@ def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
     Raises:
       ValueError: naming the key that has to be fixed.
     """
-    learnt = splits.learnt if config.data.clients else ("clients", 0)
+    learnt = [splits.learnt] if splits.learnt else []
+    for key, unsaid in (("clients", 0), ("standardise", inputs.MEASURED)):
+        learnt += [(key, unsaid)] if config.data[key] == unsaid else []
     if not asked_for(config) or config.data.public or not learnt:
         return
-    key, value = learnt
+    key, value = learnt[-1]
     msg = (
         f"config.data: Expected {key} to be fixed beforehand, since privacy is asked "
         f"for, got {key}={value!r}: it would be found in private data."
@@ -178,6 +181,12 @@ def _check_watching(config: ConfigDict, local: bool) -> None:
         _only(("message",), "watch=True", privacy, "form")
         _only(("central",), "watch=True", privacy, "noise")
         validate.in_range(LEAST, 1 / LEAST, watch_loss=privacy.watch_loss)
+        if "accuracy" not in methods.metrics_of(config):
+            msg = (
+                "Expected accuracy among the metrics with watch=True, got "
+                f"model.metrics={','.join(methods.metrics_of(config))}."
+            )
+            raise ValueError(msg)
 
 
 def guarded(
@@ -197,6 +206,15 @@ def guarded(
       params: shapes of the model.
     """
     algorithm = bare(numbers, noise_multiplier)
+    if kind(config) == "none" and not local_noise(config):
+        return algorithm
+    if isinstance(params, trees.Stateful):
+        msg = (
+            "config.model: Expected a model of parameters alone where messages are "
+            "bounded, got one that keeps statistics of batches, which no bound covers: "
+            "a resnet has norm=group."
+        )
+        raise ValueError(msg)
     if kind(config) == "none":
         return algorithm
     with section("privacy"):

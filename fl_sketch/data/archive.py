@@ -1,9 +1,11 @@
 """Any data as one npz file: a table, say, or features that a network made of images.
 
 Of every part, "train" and "test", the file holds `{part}_inputs`, numbers or strings
-[n, ...], and `{part}_targets`, whole numbers from 0 on [n], or [n, length] where every
-place of a text has one. It may hold `owners`, which client has each row of training:
-integers or strings [n], for `data.partition=natural`.
+[n, ...], and `{part}_targets`: classes are whole numbers from 0 on [n], or [n, length]
+where every place of a text has one; labels are zeros and ones [n, labels]; numbers are
+floats [n] or [n, numbers]. Which of these they are `model.loss` says. The file may hold
+a third part, "validation", by which searches choose, and `owners`, which client has
+each row of training: integers or strings [n], for `data.partition=natural`.
 
 What a model would train on and never complain of is refused here, by the name of the
 array and the first row that is wrong.
@@ -23,12 +25,18 @@ from fl_sketch.data.examples import Examples, Splits
 
 NAME = "npz"
 PARTS = ("train", "test")
-ARRAYS = tuple(f"{part}_{kind}" for part in PARTS for kind in ("inputs", "targets"))
+KINDS = ("inputs", "targets")
+ARRAYS = tuple(f"{part}_{kind}" for part in PARTS for kind in KINDS)
+VALIDATION = tuple(f"validation_{kind}" for kind in KINDS)
 OWNERS = "owners"
+CLASSES, LABELS, NUMBERS = "classes", "labels", "numbers"  # what targets may be
+READ = (*ARRAYS, *VALIDATION, OWNERS)
 LARGEST = np.iinfo(np.int32).max
 
 
-def load(name: str, data_dir: str | os.PathLike | None) -> Splits:
+def load(
+    name: str, data_dir: str | os.PathLike | None, targets: str = CLASSES
+) -> Splits:
     """Returns the data set "npz/FILE" that the file FILE.npz of a folder holds.
 
     Floats become float32, integers int32, which are tokens; bytes stay bytes, which are
@@ -37,6 +45,7 @@ def load(name: str, data_dir: str | os.PathLike | None) -> Splits:
     Args:
       name: the name: "npz/" and that of the file without its ending.
       data_dir: path of the folder; None: that of FL_SKETCH_DATA.
+      targets: the kind of the targets.
 
     Raises:
       FileNotFoundError: for a missing folder or file.
@@ -50,32 +59,45 @@ def load(name: str, data_dir: str | os.PathLike | None) -> Splits:
     if not path.is_file():
         msg = f"Expected {path} for data.name={name}, and it is not there."
         raise FileNotFoundError(msg)
-    return checked(name, _read(path), where=str(path))
+    return checked(name, _read(path), where=str(path), targets=targets)
 
 
-def checked(name: str, arrays: Mapping[str, np.ndarray], *, where: str) -> Splits:
+def checked(
+    name: str,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    where: str,
+    targets: str = CLASSES,
+) -> Splits:
     """Returns the data set of some arrays, each as a device would hold it.
 
     Args:
       name: the name of the data set.
       arrays: the arrays by their names, as a file has them.
       where: the place that they are from, for complaints.
+      targets: the kind of the targets: `CLASSES`, `LABELS` or `NUMBERS`.
 
     Raises:
       ValueError: in one line, for what is missing or wrong.
     """
-    missing = [key for key in ARRAYS if key not in arrays]
+    third = any(key in arrays for key in VALIDATION)
+    wanted = (*ARRAYS, *VALIDATION) if third else ARRAYS
+    missing = [key for key in wanted if key not in arrays]
     if missing:
-        _refuse(where, f"{', '.join(ARRAYS)}", f"no {missing[0]}")
-    train, test = (_examples(where, part, arrays) for part in PARTS)
-    kinds = [f"{part.dtype} {part.shape[1:]}" for part in (train.inputs, test.inputs)]
-    if kinds[0] != kinds[1]:
-        _refuse(where, "inputs of one kind and shape", f"{kinds[0]} and {kinds[1]}")
+        _refuse(where, ", ".join(wanted), f"no {missing[0]}")
+    parts = (*PARTS, "validation") if third else PARTS
+    read = {part: _examples(where, part, arrays, targets) for part in parts}
+    for kind in KINDS:
+        _require_alike(where, kind, [getattr(part, kind) for part in read.values()])
     owners = arrays.get(OWNERS)
     if owners is not None:
-        owners = _owners(where, owners, len(train.targets))
-    classes = 1 + int(max(part.targets.max() for part in (train, test)))
-    return Splits(name, train, test, classes, owners, learnt=("classes", 0))
+        owners = _owners(where, owners, len(read["train"].targets))
+    if targets == CLASSES:
+        classes = 1 + int(max(part.targets.max() for part in read.values()))
+    else:
+        classes = read["train"].targets.shape[1]
+    learnt = ("classes", 0) if targets == CLASSES else None
+    return Splits(name, classes=classes, owners=owners, learnt=learnt, **read)
 
 
 def save(
@@ -83,6 +105,7 @@ def save(
     train: Examples,
     test: Examples,
     owners: np.ndarray | None = None,
+    validation: Examples | None = None,
 ) -> None:
     """Writes a file that `load` reads; a reader never sees half of it.
 
@@ -91,10 +114,11 @@ def save(
       train: the examples to train on.
       test: the examples to test on.
       owners: the owner of each row of `train`, integers or strings; None: not said.
+      validation: the examples to choose by; None: none.
     """
     with files.replacing(path) as partial, open(partial, "wb") as file:
-        arrays = (train.inputs, train.targets, test.inputs, test.targets)
-        named = dict(zip(ARRAYS, arrays, strict=True))
+        parts = (*train, *test, *(validation or ()))
+        named = dict(zip((*ARRAYS, *VALIDATION), parts, strict=False))
         if owners is not None:
             named[OWNERS] = np.asarray(owners)
         np.savez(file, allow_pickle=False, **named)
@@ -105,7 +129,7 @@ def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
         # Opened here, since numpy leaves a damaged file open.
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
-            unread = [key for key in found if key not in (*ARRAYS, OWNERS)]
+            unread = [key for key in found if key not in READ]
             if unread:
                 text = f"nothing reads {', '.join(unread)} of {path}"
                 warnings.warn(text, stacklevel=4)
@@ -115,9 +139,10 @@ def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
         raise ValueError(" ".join(msg.split())) from None
 
 
-def _examples(where: str, part: str, arrays) -> Examples:
+def _examples(where: str, part: str, arrays, kind: str) -> Examples:
     inputs = _inputs(where, f"{part}_inputs", arrays[f"{part}_inputs"])
-    targets = _targets(where, f"{part}_targets", arrays[f"{part}_targets"])
+    read = {CLASSES: _classes, LABELS: _labels, NUMBERS: _numbers}[kind]
+    targets = read(where, f"{part}_targets", arrays[f"{part}_targets"])
     if len(inputs) != len(targets):
         _refuse(
             where,
@@ -146,7 +171,34 @@ def _inputs(where: str, name: str, inputs: np.ndarray) -> np.ndarray:
     return inputs.astype(np.int32)
 
 
-def _targets(where: str, name: str, targets: np.ndarray) -> np.ndarray:
+def _require_alike(where: str, kind: str, arrays: list[np.ndarray]) -> None:
+    """Raises unless the arrays of all parts have one type and shape of an example."""
+    found = dict.fromkeys(f"{array.dtype} {array.shape[1:]}" for array in arrays)
+    if len(found) > 1:
+        _refuse(where, f"{kind} of one kind and shape", " and ".join(found))
+
+
+def _numbers(where: str, name: str, targets: np.ndarray) -> np.ndarray:
+    if (
+        targets.dtype.kind not in "fiu"
+        or targets.ndim not in (1, 2)
+        or not targets.size
+    ):
+        _refuse(where, f"{name} of numbers, one at least", _said(targets))
+    with np.errstate(over="ignore"):
+        targets = targets.astype(np.float32)
+    _require(where, f"finite numbers in {name}", targets, np.isfinite)
+    return targets.reshape(len(targets), -1)
+
+
+def _labels(where: str, name: str, targets: np.ndarray) -> np.ndarray:
+    if targets.dtype.kind not in "fiub" or targets.ndim > 2 or not targets.size:
+        _refuse(where, f"{name} of zeros and ones, a column a label", _said(targets))
+    _require(where, f"zeros and ones in {name}", targets, lambda x: (x == 0) | (x == 1))
+    return targets.astype(np.float32).reshape(len(targets), -1)
+
+
+def _classes(where: str, name: str, targets: np.ndarray) -> np.ndarray:
     if (
         targets.dtype.kind not in "fiub"
         or targets.ndim not in (1, 2)
@@ -158,7 +210,8 @@ def _targets(where: str, name: str, targets: np.ndarray) -> np.ndarray:
         # Compared before they are cut: 0.7 would be a 0, and NaN anything.
         return (values >= 0) & (values <= LARGEST) & (values == np.floor(values))
 
-    _require(where, f"whole numbers from 0 on in {name}", targets, whole)
+    said = f"whole numbers from 0 on in {name}, which are classes by model.loss"
+    _require(where, said, targets, whole)
     return targets.astype(np.int32)
 
 

@@ -47,6 +47,7 @@ def load(
     data_dir: str | os.PathLike | None = None,
     *,
     tfds_dir: str | os.PathLike | None = None,
+    targets: str = archive.CLASSES,
 ) -> Splits:
     """Returns a data set by name, preparing it first if it is one of `NAMES`.
 
@@ -58,20 +59,25 @@ def load(
         there is one, its files are verified each time. Without one, what was
         prepared before is read.
       tfds_dir: the folder of prepared data; by default ~/.cache/fl_sketch/tfds.
+      targets: the kind of the targets, "classes", "labels" or "numbers"; sets that are
+        not one's own have classes.
 
     Raises:
       FileNotFoundError: for a missing folder or file, or an unknown name.
       ValueError: for a file with another checksum than is listed beside it, for
         prepared data that were made from other files, or for data of another kind.
     """
+    if plugins.named(name):
+        return archive.checked(name, _made(name), where=name, targets=targets)
+    if name.split("/")[0] == archive.NAME:
+        return archive.load(name, data_dir, targets)
+    if targets != archive.CLASSES:
+        msg = f"Expected a loss of classes, which {name} has, got one of {targets}."
+        raise ValueError(msg)
     if name == "digits":
         return _digits()
-    if plugins.named(name):
-        return archive.checked(name, _made(name), where=name)
     if name.split("/")[0] == synthetic.NAME:
         return synthetic.load(name)
-    if name.split("/")[0] == archive.NAME:
-        return archive.load(name, data_dir)
     from fl_sketch.data import prepared  # for digits there is no need of TFDS
 
     return prepared.read(name, data_dir, tfds_dir)

@@ -19,7 +19,8 @@ class Examples(NamedTuple):
       inputs: uint8 or float32 images [n, height, width, channels], or n strings in
         an array of objects, or int32 tokens [n, length]. Arrays from files are mapped
         into memory: not writable.
-      targets: int32 [n], or [n, length] where every token has one.
+      targets: int32 [n], or [n, length] where every token has one; float32 [n, numbers]
+        where they are no classes.
     """
 
     inputs: np.ndarray
@@ -33,10 +34,12 @@ class Splits(NamedTuple):
       name: the name by which it was loaded.
       train: the examples to train on.
       test: the examples to test on.
-      classes: the number of classes of the targets.
+      classes: the number of classes of the targets, or of labels or numbers of each.
       owners: the client of each training example, int32 [n], where the data say it.
       learnt: the key of a config, with its value, by which something that decides a
         model's shape was found in the training data; None: nothing was.
+      validation: the examples to choose by, so that those to test on decide nothing;
+        None: there are none.
     """
 
     name: str
@@ -45,6 +48,13 @@ class Splits(NamedTuple):
     classes: int
     owners: np.ndarray | None = None
     learnt: tuple[str, str | int] | None = None
+    validation: Examples | None = None
+
+    @property
+    def measured(self) -> dict[str, Examples]:
+        """The parts that models are measured on, by name."""
+        found = {"test": self.test, "validation": self.validation}
+        return {name: part for name, part in found.items() if part is not None}
 
 
 def with_classes(splits: Splits, classes: int) -> Splits:

@@ -65,7 +65,7 @@ def encoded(
 
 def _require_tokens(splits: Splits, most: int) -> None:
     """Raises for tokens that no embedding has, which would become NaN or others."""
-    parts = [part.inputs for part in (splits.train, splits.test)]
+    parts = [part.inputs for part in (splits.train, *splits.measured.values())]
     low, high = min(p.min() for p in parts), max(p.max() for p in parts)
     if low < 0 or high >= most:
         msg = (
@@ -165,11 +165,14 @@ def _sentences(
     known: Sequence[str],
 ) -> Splits:
     """Each text is an example, and keeps its label."""
-    train, test = ([units(text) for text in s.inputs] for s in splits[1:3])
-    known = known or vocabulary(train, max(most - SPECIAL, 1))
+    parts = {"train": splits.train, **splits.measured}
+    texts = {name: [units(text) for text in own.inputs] for name, own in parts.items()}
+    known = known or vocabulary(texts["train"], max(most - SPECIAL, 1))
     return splits._replace(
-        train=Examples(tokens(train, known, length=length), splits.train.targets),
-        test=Examples(tokens(test, known, length=length), splits.test.targets),
+        **{
+            name: Examples(tokens(texts[name], known, length=length), own.targets)
+            for name, own in parts.items()
+        }
     )
 
 

@@ -19,6 +19,7 @@ from fl_sketch.models.convolution import convolve as convolve
 from fl_sketch.models.convolution import max_pool as max_pool
 from fl_sketch.models.losses import Loss as Loss
 from fl_sketch.models.losses import classification as classification
+from fl_sketch.models.losses import supervised as supervised
 from fl_sketch.models.registry import build as build
 from fl_sketch.models.transformers import language_model as language_model
 from fl_sketch.models.transformers import transformer as transformer

@@ -4,27 +4,32 @@
 (3, 4, 23, 3)
 """
 
+from typing import ClassVar
+
 import flax.linen as nn
 import jax
 
 from fl_sketch import validate
 from fl_sketch.models.convolution import Conv
+from fl_sketch.models.normalisation import NORMS
 
 GROUPS = 32  # of group normalisation
 WIDENING = 4  # of a block's output over its inner layers
 
 
-def resnet101(classes: int) -> nn.Module:
+def resnet101(classes: int, *, norm: str = "group") -> nn.Module:
     """A ResNet of bottleneck blocks: 42,512,970 parameters for 10 classes.
 
     Args:
       classes: the number of logits of an image, of 32x32x3 as a rule.
+      norm: the kind of normalisation: "group", or "batch", which keeps statistics.
 
     References: He et al. (2016), Table 1, with a first layer for small images as in
     their section 4.2; Wu and He (2018) on group normalisation.
     """
     validate.at_least_one(classes=classes)
-    return Bottlenecks(classes, (3, 4, 23, 3))
+    validate.one_of(tuple(NORMS), norm=norm)
+    return Bottlenecks(classes, (3, 4, 23, 3), norm)
 
 
 class Bottlenecks(nn.Module):
@@ -34,21 +39,26 @@ class Bottlenecks(nn.Module):
       classes: the number of logits of an image.
       stages: the number of blocks of each stage; its channels are twice those of the
         one before, and its images half as high and wide.
+      norm: the kind of normalisation.
+      dropout: none, as the paper has it.
     """
 
     classes: int
     stages: tuple[int, ...]
+    norm: str
+    dropout: ClassVar[float] = 0.0
 
     @nn.compact
-    def __call__(self, inputs: jax.Array) -> jax.Array:
+    def __call__(self, inputs: jax.Array, train: bool = False) -> jax.Array:
         """Returns logits [batch, classes] of float images in NHWC order."""
         x = Conv(64, (3, 3), use_bias=False, name="conv")(inputs)
-        x = nn.relu(nn.GroupNorm(GROUPS, name="norm")(x))
+        x = nn.relu(NORMS[self.norm](train, x, "norm", groups=GROUPS))
         for stage, blocks in enumerate(self.stages):
             for number in range(blocks):
                 strides = 2 if stage > 0 and number == 0 else 1
                 name = f"stage{stage + 1}_block{number + 1}"
-                x = Bottleneck(64 * 2**stage, strides, name=name)(x)
+                block = Bottleneck(64 * 2**stage, strides, self.norm, name=name)
+                x = block(x, train)
         return nn.Dense(self.classes, name="dense")(x.mean((1, 2)))
 
 
@@ -59,19 +69,21 @@ class Bottleneck(nn.Module):
       features: channels of the inner layers; the block's output has `WIDENING` times as
         many.
       strides: strides of the 3x3 convolution, and of a shortcut that has to follow it.
+      norm: the kind of normalisation.
     """
 
     features: int
     strides: int
+    norm: str
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
         """Returns the block's output of `x`, both in NHWC order."""
 
         def layer(x, number, features, size, strides=1):
             kernel = {"strides": strides, "use_bias": False, "name": f"conv{number}"}
             y = Conv(features, (size, size), **kernel)(x)
-            return nn.GroupNorm(GROUPS, name=f"norm{number}")(y)
+            return NORMS[self.norm](train, y, f"norm{number}", groups=GROUPS)
 
         wide = WIDENING * self.features
         y = nn.relu(layer(x, 1, self.features, 1))

@@ -8,13 +8,15 @@
 >>> loss.value(params, images, labels).round(4)  # log 3: nothing is learnt yet
 Array(1.0986, dtype=float32)
 >>> sums = loss.metrics(params, images, labels, weights=jnp.array([1, 1, 1, 0]))
->>> int(sums["correct"]), int(sums["count"])  # the fourth is padding
-(1, 3)
+>>> {name: f"{value:.4f}" for name, value in loss.report(sums).items()}
+{'loss': '1.0986', 'accuracy': '0.3333'}
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -23,7 +25,10 @@ import optax
 
 from fl_sketch import validate
 from fl_sketch.keys import require_key
+from fl_sketch.models import metrics as measures
+from fl_sketch.models.metrics import CLASSES, LABELS, NUMBERS, Metric
 from fl_sketch.protocols import Key, Tree
+from fl_sketch.trees import Stateful, trained
 
 
 class Loss(NamedTuple):
@@ -31,105 +36,239 @@ class Loss(NamedTuple):
 
     Attributes:
       init: `(key, example_inputs) -> params`; of the inputs only shape and dtype
-        are read, so a `jax.ShapeDtypeStruct` will do.
-      value: `(params, inputs, targets, weights=None) -> scalar`, the mean over
-        examples, to be differentiated. Weights say how much an example counts: a
-        padded one counts 0. If none counts the value and its gradient are zero.
+        are read, so a `jax.ShapeDtypeStruct` will do. A model with statistics beside
+        its parameters gives `Stateful`.
+      value: `(params, inputs, targets, weights=None, key=None) -> scalar`, the mean
+        over examples, to be differentiated. Weights say how much an example counts: a
+        padded one counts 0. If none counts the value and its gradient are zero. With a
+        key the model is trained as it likes to be, with dropout; without, there is
+        none. Of `Stateful` it gives (scalar, the statistics after the batch).
       metrics: `(params, inputs, targets, weights=None) -> dict` of sums over the
-        examples: "loss", "correct" and "count". Sums of batches may be added up,
-        so an evaluation over padded batches is exact.
+        examples: "loss", "count", and those of each metric. Sums of batches may be
+        added up, so an evaluation over padded batches is exact.
+      measured: the metrics by name; the first is what models are chosen by.
+      random: whether `value` wants a key.
     """
 
     init: Callable[[Key, jax.Array | jax.ShapeDtypeStruct], Tree]
-    value: Callable[..., jax.Array]
-    metrics: Callable[..., dict[str, jax.Array]]
+    value: Callable[..., Any]
+    metrics: Callable[..., dict[str, Any]]
+    measured: Mapping[str, Metric] = {}
+    random: bool = False
+
+    def report(self, sums: Mapping[str, Any]) -> dict[str, jax.Array]:
+        """Returns the mean loss, and each metric by its name, of the `sums` of all."""
+        found = {name: one.value(sums[name]) for name, one in self.measured.items()}
+        return {"loss": sums["loss"] / sums["count"], **found}
+
+
+class Kind(NamedTuple):
+    """A kind of loss.
+
+    Attributes:
+      each: `(outputs, targets) -> losses`, one for each target.
+      targets: the kind of the targets: `CLASSES`, `LABELS` or `NUMBERS`.
+      metrics: the names of what is measured, unless something else is asked for.
+    """
+
+    each: Callable[[jax.Array, jax.Array], jax.Array]
+    targets: str
+    metrics: tuple[str, ...]
+
+
+def _entropies(logits, targets):
+    legal = (targets >= 0) & (targets < logits.shape[-1])
+    each = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+    return each * jnp.where(legal, 1, jnp.nan)  # -1 would count from the end
+
+
+def _over_outputs(each):
+    """Returns a loss of an example: the mean over its outputs."""
+    return lambda outputs, targets: each(outputs, targets).mean(-1)
+
+
+KINDS: dict[str, Kind] = {
+    "cross_entropy": Kind(_entropies, CLASSES, ("accuracy",)),
+    "binary": Kind(
+        _over_outputs(optax.sigmoid_binary_cross_entropy), LABELS, ("f1", "auc")
+    ),
+    "squared": Kind(_over_outputs(optax.squared_error), NUMBERS, ("rmse", "r2")),
+    "absolute": Kind(
+        _over_outputs(lambda outputs, targets: jnp.abs(outputs - targets)),
+        NUMBERS,
+        ("mae",),
+    ),
+    "huber": Kind(_over_outputs(optax.huber_loss), NUMBERS, ("mae", "r2")),
+}
+
+
+def classification(model: nn.Module, **options: Any) -> Loss:
+    """Returns the cross-entropy of a model's logits with integer labels.
+
+    With smoothing a and C classes the target of label y is (1 - a) e_y + a/C. Labels
+    may have any shape whose predictions the model gives (an example, or each place of
+    a text); weights may leave out trailing axes of it. A label outside of the classes
+    makes the loss NaN.
+
+    Args:
+      model: a flax module from inputs to logits.
+      **options: the options of `supervised`.
+    """
+    return supervised(model, "cross_entropy", **options)
+
+
+def supervised(
+    model: nn.Module,
+    kind: str,
+    *,
+    metrics: Sequence[str] = (),
+    label_smoothing: jax.typing.ArrayLike = 0.0,
+    weight_decay: jax.typing.ArrayLike = 0.0,
+    padding: int | None = None,
+) -> Loss:
+    """Returns a loss of a model's outputs and their targets, of one of `KINDS`.
+
+    "cross_entropy" has classes as targets, "binary" a zero or one for each of several
+    labels, the others numbers, one or several for an example. The decay adds
+    `weight_decay/2 |params|^2`, so that its gradient is weight_decay times the
+    parameters. It and smoothing belong to what is trained and not to what is reported:
+    `metrics` gives the plain loss, comparable between settings.
+
+    Args:
+      model: a flax module, which may keep statistics beside its parameters. If its
+        `__call__` has an argument `train`, that is true while it is trained.
+      kind: the name of the loss.
+      metrics: the names of what is measured; by default the kind's own.
+      label_smoothing: the smoothing a, in [0, 1], of "cross_entropy". May be traced.
+      weight_decay: the factor of the decay, at least 0. May be traced, for a sweep.
+      padding: a label that does not count, after the end of a text; or None.
+
+    Raises:
+      ValueError: in one line, for a name or a number that cannot be.
+    """
+    validate.one_of(tuple(KINDS), loss=kind)
+    validate.in_range(0, 1, label_smoothing=label_smoothing)
+    validate.in_range(0, float("inf"), weight_decay=weight_decay)
+    own = KINDS[kind]
+    if own.targets != CLASSES and not validate.is_off(label_smoothing):
+        msg = f"Expected label_smoothing=0 with loss={kind}, got {label_smoothing}."
+        raise ValueError(msg)
+    measured = measures.named(metrics or own.metrics, own.targets)
+    made = _Supervised(model, own, measured, label_smoothing, weight_decay, padding)
+    random = made.modes and bool(getattr(model, "dropout", True))
+    init = functools.partial(_initial, model)
+    return Loss(init, made.value, made.sums, measured, random)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Supervised:
+    """The functions of `supervised`, of whose arguments it is made."""
+
+    model: nn.Module
+    kind: Kind
+    measured: Mapping[str, Metric]
+    label_smoothing: jax.typing.ArrayLike
+    weight_decay: jax.typing.ArrayLike
+    padding: int | None
+
+    @property
+    def modes(self) -> bool:
+        """Whether the model does something else while it is trained."""
+        return "train" in inspect.signature(type(self.model).__call__).parameters
+
+    def value(self, params, inputs, targets, weights=None, key=None):
+        train = self.modes and (key is not None or isinstance(params, Stateful))
+        outputs, state = _applied(self.model, params, inputs, key, train=train)
+        outputs, targets, weights = self._matched(outputs, targets, weights)
+        each = _smoothed(self.kind.each, outputs, targets, self.label_smoothing)
+        total = weights.sum()
+        found = (each * weights).sum() / jnp.where(total > 0, total, 1)
+        if not validate.is_off(self.weight_decay):
+            norm = optax.tree.norm(trained(params), squared=True)
+            found = found + jnp.where(total > 0, self.weight_decay / 2 * norm, 0)
+        return (found, state) if isinstance(params, Stateful) else found
+
+    def sums(self, params, inputs, targets, weights=None):
+        outputs, _ = _applied(self.model, params, inputs, None, train=False)
+        matched = self._matched(outputs, targets, weights)
+        losses = self.kind.each(*matched[:2]) * matched[2]
+        found = {name: one.sums(*matched) for name, one in self.measured.items()}
+        return {"loss": losses.sum(), "count": matched[2].sum(), **found}
+
+    def _matched(self, outputs, targets, weights):
+        """Returns outputs, targets and one weight for each of these."""
+        kind = self.kind.targets
+        outputs, targets = _matched(outputs, targets, kind)
+        shape = targets.shape if kind == CLASSES else targets.shape[:1]
+        weights = _weights(weights, shape)
+        if self.padding is not None:
+            weights = weights * (targets != self.padding)
+        return outputs, targets, weights
 
 
 def _initial(
     model: nn.Module, key: Key, example_inputs: jax.Array | jax.ShapeDtypeStruct
 ) -> Tree:
-    """Returns a model's first parameters, which must be all that it keeps."""
+    """Returns a model's first parameters, and statistics if it has any."""
     require_key(key)
     inputs = jnp.zeros(example_inputs.shape, example_inputs.dtype)
     # Under jit the model's output is not needed, and so not computed.
-    variables = jax.jit(model.init)(key, inputs)
-    if set(variables) != {"params"}:
-        msg = f"Expected a model of params only, got {sorted(variables)}."
+    variables = dict(jax.jit(model.init)(key, inputs))
+    params = variables.pop("params", None)
+    kinds = [leaf.dtype for leaf in jax.tree.leaves(variables)]
+    if params is None or not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
+        msg = (
+            "Expected a model of params, with floats beside them at most, got "
+            f"{sorted(variables)} of {sorted({kind.name for kind in kinds})}."
+        )
         raise ValueError(msg)
-    return variables["params"]
+    return Stateful(params, variables) if variables else params
 
 
-def classification(
-    model: nn.Module,
-    *,
-    label_smoothing: jax.typing.ArrayLike = 0.0,
-    weight_decay: jax.typing.ArrayLike = 0.0,
-    padding: int | None = None,
-) -> Loss:
-    """Returns the cross-entropy of a model's logits with integer labels.
-
-    With smoothing a and C classes the target of label y is (1 - a) e_y + a/C; the
-    decay adds `weight_decay/2 |params|^2`, so that its gradient is weight_decay times
-    the parameters. Both belong to what is trained and not to what is reported:
-    `metrics` gives the plain cross-entropy, comparable between settings. Labels may
-    have any shape whose predictions the model gives (an example, or each place of a
-    text); weights may leave out trailing axes of it. A label outside of the classes
-    makes the loss NaN.
-
-    Args:
-      model: a flax module from inputs to logits, its parameters its only state.
-      label_smoothing: the smoothing a, in [0, 1]. May be traced, for a sweep.
-      weight_decay: the factor of the decay, at least 0. May be traced, for a sweep.
-      padding: a label that does not count, after the end of a text; or None.
-    """
-    validate.in_range(0, 1, label_smoothing=label_smoothing)
-    validate.in_range(0, float("inf"), weight_decay=weight_decay)
-
-    def predict(params, inputs, targets, weights):
-        """Returns (logits, labels, one weight for each label)."""
-        logits = model.apply({"params": params}, inputs).astype(jnp.float32)  # pyright: ignore[reportAttributeAccessIssue]
-        targets = _labels(targets, logits.shape[:-1])
-        weights = _weights(weights, targets.shape)
-        if padding is not None:
-            weights = weights * (targets != padding)
-        return logits, targets, weights
-
-    def value(params, inputs, targets, weights=None):
-        logits, targets, weights = predict(params, inputs, targets, weights)
-        each = _smoothed(logits, targets, label_smoothing)
-        total = weights.sum()
-        mean = (each * weights).sum() / jnp.where(total > 0, total, 1)
-        if validate.is_off(weight_decay):
-            return mean
-        decay = weight_decay / 2 * optax.tree.norm(params, squared=True)
-        return mean + jnp.where(total > 0, decay, 0)
-
-    def metrics(params, inputs, targets, weights=None):
-        logits, targets, weights = predict(params, inputs, targets, weights)
-        each = _smoothed(logits, targets, 0.0)
-        correct = logits.argmax(-1) == targets
-        return {
-            "loss": (each * weights).sum(),
-            "correct": (correct * weights).sum(),
-            "count": weights.sum(),
-        }
-
-    return Loss(functools.partial(_initial, model), value, metrics)
+def _applied(model: nn.Module, params: Tree, inputs, key, *, train: bool):
+    """Returns (outputs as float32, the statistics after them)."""
+    options: dict[str, Any] = {"train": True} if train else {}
+    if train and key is not None:
+        options["rngs"] = {"dropout": key}
+    if not isinstance(params, Stateful):
+        outputs = model.apply({"params": params}, inputs, **options)
+        return outputs.astype(jnp.float32), ()  # pyright: ignore[reportAttributeAccessIssue]
+    variables, moved = {"params": params.params, **params.state}, params.state
+    if train:
+        outputs, moved = model.apply(
+            variables, inputs, mutable=list(params.state), **options
+        )
+    else:
+        outputs = model.apply(variables, inputs)
+    return outputs.astype(jnp.float32), dict(moved)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _smoothed(logits, targets, smoothing) -> jax.Array:
-    legal = (targets >= 0) & (targets < logits.shape[-1])
-    each = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-    each = each * jnp.where(legal, 1, jnp.nan)  # -1 would count from the end
+def _smoothed(each, outputs, targets, smoothing) -> jax.Array:
+    found = each(outputs, targets)
     if validate.is_off(smoothing):
-        return each
+        return found
     # The mean over classes of -log p is the cross-entropy with a uniform target.
-    uniform = jax.nn.logsumexp(logits, -1) - logits.mean(-1)
-    return (1 - smoothing) * each + smoothing * uniform
+    uniform = jax.nn.logsumexp(outputs, -1) - outputs.mean(-1)
+    return (1 - smoothing) * found + smoothing * uniform
 
 
-def _labels(targets, shape: tuple[int, ...]) -> jax.Array:
+def _matched(outputs, targets, kind: str) -> tuple[jax.Array, jax.Array]:
+    """Returns outputs and targets of shapes that go together."""
     targets = jnp.asarray(targets)
+    if kind == CLASSES:
+        return outputs, _labels(targets, outputs.shape[:-1])
+    outputs = outputs.reshape(len(outputs), -1)
+    targets = targets.astype(jnp.float32).reshape(len(targets), -1)
+    if outputs.shape != targets.shape:
+        msg = (
+            f"Expected {kind} of shape {outputs.shape}, the model's outputs, "
+            f"got {targets.shape}."
+        )
+        raise ValueError(msg)
+    return outputs, targets
+
+
+def _labels(targets: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     if not jnp.issubdtype(targets.dtype, jnp.integer) or targets.shape != shape:
         msg = (
             f"Expected integer labels of shape {shape}, the model's, "

@@ -101,6 +101,6 @@ def options_of(name: str) -> tuple[str, ...]:
     """Returns the options of the model of that `name`, one of `MODELS`.
 
     >>> options_of("resnet")
-    ('width', 'blocks')
+    ('width', 'blocks', 'norm')
     """
     return tuple(inspect.signature(MODELS[name]).parameters)[1:]

@@ -1,8 +1,8 @@
 """Transformers: of image patches, of sentences, and of the characters of a text.
 
 All are made of the same blocks, normalised before each part, so that they train from
-scratch without a warm-up. There is no dropout: a client's few steps need none, and a
-model stays a function of its parameters.
+scratch without a warm-up. Dropout stands where the first transformer has it, after the
+embeddings and after each part of a block, in training, and not unless it is asked for.
 
 >>> import jax, jax.numpy as jnp
 >>> model = transformer(2, vocabulary=50, width=8, depth=1, heads=2)
@@ -24,7 +24,13 @@ SPREAD = nn.initializers.normal(0.02)  # of embeddings
 
 
 def vit(
-    classes: int, *, patch: int = 4, width: int = 64, depth: int = 4, heads: int = 4
+    classes: int,
+    *,
+    patch: int = 4,
+    width: int = 64,
+    depth: int = 4,
+    heads: int = 4,
+    dropout: float = 0.0,
 ) -> nn.Module:
     """A transformer of image patches: 207,946 parameters on 32x32x3 and 10 classes.
 
@@ -34,13 +40,14 @@ def vit(
       width: the width of a token.
       depth: the number of blocks.
       heads: the number of heads of attention, dividing the width.
+      dropout: the share that is left out in training; the papers have 0.1.
 
     Reference: Dosovitskiy et al. (2021), with the mean of all tokens for a class
     token. Width 768, depth 12 and 12 heads are ViT-B.
     """
     validate.at_least_one(classes=classes, patch=patch)
-    _check(width, depth, heads)
-    return Vit(classes, patch, width, depth, heads)
+    _check(width, depth, heads, dropout)
+    return Vit(classes, patch, width, depth, heads, dropout)
 
 
 def transformer(
@@ -50,6 +57,7 @@ def transformer(
     width: int = 64,
     depth: int = 2,
     heads: int = 4,
+    dropout: float = 0.0,
 ) -> nn.Module:
     """A transformer over the tokens of a sentence, both ways, as BERT is.
 
@@ -59,17 +67,23 @@ def transformer(
       width: the width of a token.
       depth: the number of blocks.
       heads: the number of heads of attention, dividing the width.
+      dropout: the share that is left out in training; the papers have 0.1.
 
     Reference: Devlin et al. (2019), normalised before each part and without
     pre-training. Width 768, depth 12 and 12 heads are BERT-base.
     """
     validate.at_least_one(classes=classes, vocabulary=vocabulary)
-    _check(width, depth, heads)
-    return Transformer(classes, vocabulary, width, depth, heads)
+    _check(width, depth, heads, dropout)
+    return Transformer(classes, vocabulary, width, depth, heads, dropout)
 
 
 def language_model(
-    classes: int, *, width: int = 64, depth: int = 2, heads: int = 4
+    classes: int,
+    *,
+    width: int = 64,
+    depth: int = 2,
+    heads: int = 4,
+    dropout: float = 0.0,
 ) -> nn.Module:
     """Logits of the next token at every place, from the tokens up to it.
 
@@ -78,10 +92,11 @@ def language_model(
       width: the width of a token.
       depth: the number of blocks.
       heads: the number of heads of attention, dividing the width.
+      dropout: the share that is left out in training; the papers have 0.1.
     """
     validate.at_least_one(classes=classes)
-    _check(width, depth, heads)
-    return LanguageModel(classes, width, depth, heads)
+    _check(width, depth, heads, dropout)
+    return LanguageModel(classes, width, depth, heads, dropout)
 
 
 class Vit(nn.Module):
@@ -93,6 +108,7 @@ class Vit(nn.Module):
       width: the width of a token.
       depth: the number of blocks.
       heads: the number of heads of attention.
+      dropout: the share that is left out in training.
     """
 
     classes: int
@@ -100,12 +116,13 @@ class Vit(nn.Module):
     width: int
     depth: int
     heads: int
+    dropout: float
 
     @nn.compact
-    def __call__(self, images: jax.Array) -> jax.Array:
+    def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
         """Returns logits [batch, classes] of float `images` in NHWC order."""
         x = nn.Dense(self.width, name="patches")(_patches(images, self.patch))
-        x = _blocks(self, x, mask=None)
+        x = _blocks(self, x, train, mask=None)
         return nn.Dense(self.classes, name="dense")(x.mean(1))
 
 
@@ -118,6 +135,7 @@ class Transformer(nn.Module):
       width: the width of a token.
       depth: the number of blocks.
       heads: the number of heads of attention.
+      dropout: the share that is left out in training.
     """
 
     classes: int
@@ -125,12 +143,13 @@ class Transformer(nn.Module):
     width: int
     depth: int
     heads: int
+    dropout: float
 
     @nn.compact
-    def __call__(self, tokens: jax.Array) -> jax.Array:
+    def __call__(self, tokens: jax.Array, train: bool = False) -> jax.Array:
         """Returns logits [batch, classes] of `tokens`, integers [batch, length]."""
         x, there = _embedded(tokens, self.vocabulary, self.width), _there(tokens)
-        x = _blocks(self, x, mask=there[:, None, None, :])
+        x = _blocks(self, x, train, mask=there[:, None, None, :])
         weights = there / jnp.maximum(there.sum(1, keepdims=True), 1)
         return nn.Dense(self.classes, name="dense")((x * weights[..., None]).sum(1))
 
@@ -143,18 +162,20 @@ class LanguageModel(nn.Module):
       width: the width of a token.
       depth: the number of blocks.
       heads: the number of heads of attention.
+      dropout: the share that is left out in training.
     """
 
     classes: int
     width: int
     depth: int
     heads: int
+    dropout: float
 
     @nn.compact
-    def __call__(self, tokens: jax.Array) -> jax.Array:
+    def __call__(self, tokens: jax.Array, train: bool = False) -> jax.Array:
         """Returns logits [batch, length, classes] of what follows each of `tokens`."""
         x = _embedded(tokens, self.classes, self.width)
-        x = _blocks(self, x, mask=nn.make_causal_mask(tokens))
+        x = _blocks(self, x, train, mask=nn.make_causal_mask(tokens))
         return nn.Dense(self.classes, name="dense")(x)
 
 
@@ -163,30 +184,41 @@ class Block(nn.Module):
 
     Attributes:
       heads: the number of heads of attention.
+      dropout: the share that is left out in training.
     """
 
     heads: int
+    dropout: float
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, mask: jax.Array | None, train: bool = False
+    ) -> jax.Array:
         """Returns the block's output of tokens `x`, of the same shape.
 
         Args:
           x: tokens [batch, length, width].
           mask: bool, which places a place may look at; None: all.
+          train: whether it is trained, with dropout.
         """
+
+        def dropped(y):
+            return nn.Dropout(self.dropout, deterministic=not train)(y)
+
         attend = nn.MultiHeadDotProductAttention(self.heads, name="attention")
-        x = x + attend(nn.LayerNorm(name="norm1")(x), mask=mask)
+        x = x + dropped(attend(nn.LayerNorm(name="norm1")(x), mask=mask))
         y = nn.LayerNorm(name="norm2")(x)
         y = nn.gelu(nn.Dense(WIDENING * x.shape[-1], name="dense1")(y))
-        return x + nn.Dense(x.shape[-1], name="dense2")(y)
+        return x + dropped(nn.Dense(x.shape[-1], name="dense2")(y))
 
 
-def _blocks(model, x: jax.Array, mask) -> jax.Array:
+def _blocks(model, x: jax.Array, train: bool, mask) -> jax.Array:
     """Returns tokens after positions are added, all blocks and a normalisation."""
     x = x + model.param("positions", SPREAD, x.shape[1:])
+    x = nn.Dropout(model.dropout, deterministic=not train)(x)
     for number in range(model.depth):
-        x = Block(model.heads, name=f"block{number + 1}")(x, mask)
+        block = Block(model.heads, model.dropout, name=f"block{number + 1}")
+        x = block(x, mask, train)
     return nn.LayerNorm(name="norm")(x)
 
 
@@ -221,8 +253,9 @@ def _patches(images: jax.Array, patch: int) -> jax.Array:
     return tiles.swapaxes(2, 3).reshape(batch, rows * cols, patch * patch * channels)
 
 
-def _check(width: int, depth: int, heads: int) -> None:
+def _check(width: int, depth: int, heads: int, dropout: float) -> None:
     validate.at_least_one(width=width, depth=depth, heads=heads)
+    validate.below_one(dropout=dropout)
     if width % heads:
         msg = f"Expected heads to divide width={width}, got heads={heads}."
         raise ValueError(msg)

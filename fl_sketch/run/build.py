@@ -17,6 +17,7 @@ from fl_sketch.engine import host_data, traffic
 from fl_sketch.engine.rounds import compile_rounds
 from fl_sketch.protocols import Algorithm, Roots, Tree
 from fl_sketch.run import host_states, secrets
+from fl_sketch.run.evaluate import in_order
 from fl_sketch.run.program import Program, prepare
 
 
@@ -167,6 +168,7 @@ def _compile(program: Program, numbers: Numbers, state, data, roots: Roots) -> C
 
     def measured(state):
         found = jax.device_get(evaluate(state.server.params, program.test))
+        found = in_order(found, program.metrics)
         return {name: float(value) for name, value in found.items()}
 
     return Compiled(advance, measured, time.perf_counter() - begin)
@@ -180,7 +182,7 @@ def _facts(
     talk: traffic.Traffic,
     prices: traffic.Prices,
 ) -> dict[str, Any]:
-    sent, d = sum(talk.sent), trees.size(params)
+    sent, d = sum(talk.sent), trees.size(trees.trained(params))
     kept = host_states.row_bytes(algorithm, params) * config.data.clients
     return {
         "algorithm": config.algorithm,
@@ -202,6 +204,7 @@ def _facts(
         "kept_updates": _kept(config, talk),
         "seed": config.seed,
         "noised": list(_noised(algorithm)),
+        "metrics": list(program.metrics),
     }
 
 

@@ -1,11 +1,11 @@
-"""curves.png: loss and accuracy against rounds, and against what they cost."""
+"""curves.png: loss and score against rounds, and against what they cost."""
 
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fl_sketch import files
-from fl_sketch.run.rows import all_plain
+from fl_sketch.run.rows import all_plain, score_of
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike) -> None:
@@ -19,16 +19,17 @@ def draw(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike) -> None:
         return [float(row[name]) for row in rows]
 
     figure = Figure(figsize=(10, 3.2), layout="constrained")
-    loss, accuracy, traffic = figure.subplots(1, 3)
+    by = score_of(rows[0])
+    loss, score, traffic = figure.subplots(1, 3)
     loss.plot(
         column("round"), column("train_loss"), label=f"train, before the round{mark}"
     )
     loss.plot(column("round"), column("test_loss"), label="test")
     loss.set(xlabel="round", ylabel="loss")
     loss.legend()
-    accuracy.plot(column("round"), column("test_accuracy"))
-    accuracy.set(xlabel="round", ylabel="test accuracy")
+    score.plot(column("round"), column(by.column))
+    score.set(xlabel="round", ylabel=by.title)
     megabytes = [value / 1e6 for value in column("bytes_up_total")]
-    traffic.plot(megabytes, column("test_accuracy"))
-    traffic.set(xlabel=f"MB sent by all clients{mark}", ylabel="test accuracy")
+    traffic.plot(megabytes, column(by.column))
+    traffic.set(xlabel=f"MB sent by all clients{mark}", ylabel=by.title)
     files.write_figure(path, figure)

@@ -16,7 +16,9 @@ COLUMNS = {
     "round": (7, "{}"),
     "train loss": (11, "{:.4f}"),
     "test loss": (10, "{:.4f}"),
-    "test accuracy": (13, "{:.4f}"),
+}
+SCORE = (13, "{:.4f}")
+COSTS = {
     "MB up": (9, "{}"),
     "MB down": (9, "{}"),
     "rounds/s": (9, "{:.1f}"),
@@ -118,7 +120,8 @@ def _cohorts(config: ConfigDict) -> str:
 
 def head(experiment: Experiment) -> str:
     """Returns the head of the table of `experiment`, with epsilon if it is private."""
-    columns = dict(COLUMNS)
+    scores = {f"test {name}": SCORE for name in experiment.facts["metrics"]}
+    columns = COLUMNS | scores | COSTS
     if experiment.private:
         columns["epsilon"] = EPSILON
     columns |= {name.replace("_train_", " "): NOISED for name in experiment.noised}
@@ -128,16 +131,18 @@ def head(experiment: Experiment) -> str:
 def row(values: Mapping[str, Any]) -> str:
     """Returns one evaluation, `values` by their names, as a line of the table."""
     values = rows.plain(values)
+    own = (name for name in rows.measured(values) if name.startswith("test_"))
+    scores = [float(values[name]) for name in own if name != "test_loss"]
     cells = (
         values["round"],
         values["train_loss"],
         values["test_loss"],
-        values["test_accuracy"],
+        *scores,
         rows.megabytes(values["bytes_up_total"]),
         rows.megabytes(values["bytes_down_total"]),
         values["rounds_per_second"],
     )
-    columns = list(COLUMNS.values())
+    columns = [*COLUMNS.values(), *[SCORE] * len(scores), *COSTS.values()]
     if values.get("epsilon") not in (None, ""):
         cells, columns = (*cells, values["epsilon"]), [*columns, EPSILON]
     noised = [values[name] for name in values if name.startswith("noised_")]
@@ -151,10 +156,11 @@ def row(values: Mapping[str, Any]) -> str:
 def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
     """Returns the lines that end a run: what its `summary` holds, and its `workdir`."""
     summary = rows.plain(summary)
+    by = rows.score_of(summary)
     up = summary["bytes_up_per_client_round"] / 1e3
     down = summary["bytes_down_per_client_round"] / 1e3
     return [
-        f"test accuracy {summary['test_accuracy']:.4f} after {summary['rounds']} "
+        f"{by.title} {by.of(summary):.4f} after {summary['rounds']} "
         f"rounds; {up:.4g} kB up and {down:.4g} kB down a client and round; compiled "
         f"in {summary['compile_seconds']:.1f} s",
         *_given_away(summary),

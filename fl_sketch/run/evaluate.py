@@ -1,16 +1,15 @@
-"""The exact loss and accuracy on a test set, shared out to all devices."""
+"""The exact loss and metrics on data to test on, shared out to all devices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import models
-from fl_sketch.data import datasets
+from fl_sketch.data.examples import Examples
 from fl_sketch.engine import AXIS
 
 BATCH = 500
@@ -18,48 +17,87 @@ BATCH = 500
 
 def make_evaluation(
     loss_of: Callable[[Any], models.Loss],
-    test: datasets.Examples,
+    parts: Mapping[str, Examples],
     mesh: jax.sharding.Mesh,
 ) -> tuple[Callable, Any]:
     """Returns `(evaluate(numbers, params, data), data)`, the former not jitted.
 
     Args:
       loss_of: `(numbers) -> Loss`.
-      test: all examples count once; what fills up the last batches counts zero.
+      parts: the examples by the names that results begin with, as in "test_loss". All
+        count once; what fills up the last batches counts zero.
       mesh: devices along the axis of clients.
     """
-    count = len(test.targets)
+
+    def evaluate(numbers, params, data):
+        loss = loss_of(numbers)
+
+        def of_part(batches):
+            return jax.shard_map(
+                lambda params, batches: _sums(loss, params, batches),
+                mesh=mesh,
+                in_specs=(P(), P(AXIS)),
+                out_specs=P(),
+            )(params, batches)
+
+        return {
+            f"{part}_{name}": value
+            for part, batches in data.items()
+            for name, value in loss.report(of_part(batches)).items()
+        }
+
+    return evaluate, {name: _batches(part, mesh) for name, part in parts.items()}
+
+
+def in_order(found: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, Any]:
+    """Returns what was `found` with the metric first by which models are chosen.
+
+    A compiled program knows names in the order of the alphabet alone.
+
+    Args:
+      found: what `evaluate` returned, of all parts.
+      metrics: the names of metrics, in their order.
+    """
+    parts = dict.fromkeys(name.partition("_")[0] for name in sorted(found))
+    names = [f"{part}_{name}" for part in parts for name in (*metrics, "loss")]
+    return {name: found[name] for name in names}
+
+
+def _batches(examples: Examples, mesh: jax.sharding.Mesh) -> Any:
+    """Returns (inputs, targets, weights) in batches, spread over the devices."""
+    count = len(examples.targets)
     batch = min(BATCH, -(-count // mesh.size))
     extra = -count % (batch * mesh.size)
     weights = np.pad(np.ones(count, np.float32), (0, extra))
-    whole = jax.tree.map(lambda leaf: np.pad(leaf, _last(leaf, extra), "edge"), test)
-    data = jax.device_put(
+    whole = jax.tree.map(
+        lambda leaf: np.pad(leaf, _last(leaf, extra), "edge"), examples
+    )
+    return jax.device_put(
         jax.tree.map(
             lambda leaf: leaf.reshape(-1, batch, *leaf.shape[1:]), (*whole, weights)
         ),
         NamedSharding(mesh, P(AXIS)),
     )
 
-    def evaluate(numbers, params, data):
-        loss = loss_of(numbers)
 
-        def of_batch(params, batch):
-            inputs, targets, weights = batch
-            return loss.metrics(params, datasets.normalise(inputs), targets, weights)
+def _sums(loss: models.Loss, params, batches) -> dict[str, Any]:
+    """Returns sums over all devices' batches, or all that a metric keeps of them."""
 
-        def on_device(params, batches):
-            sums = jax.lax.map(lambda batch: of_batch(params, batch), batches)
-            return jax.lax.psum(jax.tree.map(jnp.sum, sums), AXIS)
+    def total(name, found):
+        if name in loss.measured and loss.measured[name].whole:
+            flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
+            return jax.tree.map(_gathered, flat)
+        return jax.lax.psum(jax.tree.map(lambda x: x.sum(0), found), AXIS)
 
-        total = jax.shard_map(
-            on_device, mesh=mesh, in_specs=(P(), P(AXIS)), out_specs=P()
-        )(params, data)
-        return {
-            "test_loss": total["loss"] / total["count"],
-            "test_accuracy": total["correct"] / total["count"],
-        }
+    sums = jax.lax.map(lambda batch: loss.metrics(params, *batch), batches)
+    return {name: total(name, found) for name, found in sums.items()}
 
-    return evaluate, data
+
+def _gathered(own: jax.Array) -> jax.Array:
+    """Returns what all devices have, the same on each: a sum, as jax sees that."""
+    size, place = jax.lax.axis_size(AXIS), jax.lax.axis_index(AXIS)
+    whole = jax.numpy.zeros((size, *own.shape), own.dtype).at[place].set(own)
+    return jax.lax.psum(whole, AXIS).reshape(-1, *own.shape[1:])
 
 
 def _last(leaf: np.ndarray, extra: int):

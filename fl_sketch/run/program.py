@@ -10,15 +10,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from fl_sketch import engine, models, trees
-from fl_sketch.config import choices, methods, protection
+from fl_sketch import engine, models
+from fl_sketch.config import choices, inputs, methods, protection
 from fl_sketch.config.choices import Numbers
 from fl_sketch.config.guarantee import Guarantee, guarantee_of, require_sizes
+from fl_sketch.config.inputs import Seen
 from fl_sketch.data import datasets, draws, partition, streamed
 from fl_sketch.engine import host_data
 from fl_sketch.engine.cohort import Sampler
@@ -51,11 +51,14 @@ class Program(NamedTuple):
       start: `(numbers, roots) -> State` before the first round.
       rounds: `(numbers, state, roots, data, count) -> (State, Report)`, for up to
         `most` rounds.
-      evaluate: `(numbers, params, test) -> {"test_loss": ..., "test_accuracy": ...}`.
+      evaluate: `(numbers, params, test) -> {"test_loss": ..., "test_accuracy": ...}`,
+        or whatever the config measures.
       splits: the data on the host.
+      seen: the way in which the model sees them.
       data: `(seed) -> Resident`, the training data as this seed shares them out; the
         examples are one copy for all seeds.
-      test: the test data, spread over the devices.
+      test: the data to test on, spread over the devices.
+      metrics: names of what is measured on them beside the loss, the first decides.
       algorithm: `(numbers, noisy=True) -> Algorithm`; or without its noise.
       batches: shapes of what a client trains on in a round.
       mesh: the devices.
@@ -73,8 +76,10 @@ class Program(NamedTuple):
     rounds: Callable[..., tuple[engine.State, engine.Report]]
     evaluate: Callable[[Numbers, Tree, Any], dict[str, jax.Array]]
     splits: datasets.Splits
+    seen: Seen
     data: Callable[[int], draws.Resident]
     test: Any
+    metrics: tuple[str, ...]
     algorithm: Callable[..., Algorithm]
     batches: Any
     mesh: jax.sharding.Mesh
@@ -105,14 +110,16 @@ class _Problem(NamedTuple):
     Attributes:
       config: the config itself.
       splits: the data.
+      seen: the way in which the model sees them.
       loss_of: `(numbers) -> Loss`.
-      inputs: shape of the first example, as the model sees it.
+      inputs: shape of the first example, as the data set has it.
       params: shapes of the model's parameters.
       batches: shapes of what a client trains on in a round.
     """
 
     config: ConfigDict
     splits: datasets.Splits
+    seen: Seen
     loss_of: Callable[[Numbers], models.Loss]
     inputs: jax.ShapeDtypeStruct
     params: Tree
@@ -127,6 +134,8 @@ class _Problem(NamedTuple):
 def check(config: ConfigDict) -> None:
     """Raises in one line for what can be told of `config` before data are read."""
     choices.check_counts(config)
+    inputs.check(config)
+    methods.check(config)
     if config.data.clients:  # else the data say how many, and it is checked then
         protection.check(config)
 
@@ -161,15 +170,17 @@ def prepare(
     )
     on_host, resident = _dealt(problem, guarantee, NamedSharding(mesh, P()))
     form = choices.data_form_of(config, problem.splits.train, mesh)
-    evaluate, test = make_evaluation(problem.loss_of, problem.splits.test, mesh)
+    evaluate, test = make_evaluation(problem.loss_of, problem.splits.measured, mesh)
     return Program(
         config=config,
         start=work.start,
         rounds=work.rounds,
         evaluate=evaluate,
         splits=problem.splits,
+        seen=problem.seen,
         data=resident,
         test=test,
+        metrics=tuple(problem.loss_of(choices.numbers_of(config)).measured),
         algorithm=algorithm_of,
         batches=problem.batches,
         mesh=mesh,
@@ -196,9 +207,8 @@ class _Work:
         return self.sampler(cohort_key(key, number)).ids
 
     def start(self, numbers, key):
-        inputs = jnp.zeros(self.problem.inputs.shape, self.problem.inputs.dtype)
         own = apart(roots_of(key).public, Purpose.INITIAL)
-        params = self.problem.loss_of(numbers).init(own, inputs)
+        params = self.problem.loss_of(numbers).init(own, self.problem.inputs)
         rows = self.problem.config.data.clients
         if self.bank == "host":
             rows = jax.eval_shape(self.ids, key, 0).size
@@ -241,28 +251,28 @@ class _Work:
 
 
 def _problem(config: ConfigDict, data_dir: str | None) -> _Problem:
-    splits = choices.splits_of(config, data_dir)
+    splits = inputs.splits_of(config, data_dir, methods.targets_of(config))
     protection.check_data(config, splits)
     if not config.data.clients:  # the data say how many, and what follows from it
         config = choices.with_clients(config, splits)
         check(config)
-    loss_of = functools.partial(methods.loss_of, config, splits.classes)
+    seen = inputs.seen_of(config, splits)
+    loss_of = functools.partial(methods.loss_of, config, seen)
     first = jax.ShapeDtypeStruct(
         (1, *splits.train.inputs.shape[1:]), splits.train.inputs.dtype
     )
-    inputs = jax.eval_shape(datasets.normalise, first)
     loss = loss_of(choices.numbers_of(config))
-    params = jax.eval_shape(loss.init, jax.random.key(0), inputs)
+    params = jax.eval_shape(lambda key: loss.init(key, first), jax.random.key(0))
     batches = _batches(config, splits.train)
-    return _Problem(config, splits, loss_of, inputs, params, batches)
+    return _Problem(config, splits, seen, loss_of, first, params, batches)
 
 
 def _algorithm(
     problem: _Problem, noise_multiplier: float
 ) -> tuple[Callable[..., Algorithm], Guarantee | None]:
     """Returns `Program.algorithm`, its link guarded, and what that promises."""
-    config, d = problem.config, trees.size(problem.params)
-    bare = methods.bare_of(config, problem.splits.classes, d)
+    config = problem.config
+    bare = methods.bare_of(config, problem.seen, problem.params)
     guarantee = guarantee_of(
         config,
         bare,

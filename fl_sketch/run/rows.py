@@ -6,9 +6,10 @@ them knowingly. Everything else follows from what was released, and from test da
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from fl_sketch.engine.round import MARK
+from fl_sketch.models.metrics import METRICS
 
 HIDDEN = (
     "train_loss",
@@ -19,6 +20,73 @@ HIDDEN = (
     "bytes_up",
     "bytes_down",
 )
+
+
+class Score(NamedTuple):
+    """The number of a row by which a model is chosen, or reported.
+
+    Attributes:
+      part: the part of the data that it was measured on: "test" or "validation".
+      name: the name of the metric.
+    """
+
+    part: str
+    name: str
+
+    @property
+    def column(self) -> str:
+        """Its name in a row."""
+        return f"{self.part}_{self.name}"
+
+    @property
+    def title(self) -> str:
+        """Its name in a table."""
+        return f"{self.part} {self.name}"
+
+    @property
+    def factor(self) -> int:
+        """What tables multiply it by: 100 for a share."""
+        return 100 if METRICS[self.name].percent else 1
+
+    def of(self, row: Mapping[str, Any]) -> float:
+        """Returns the number of a `row`."""
+        return float(row[self.column])
+
+    def worth(self, value: float) -> float:
+        """Returns a `value` so that more is better."""
+        return value if METRICS[self.name].higher else -value
+
+
+REPORTED = ("test",)
+CHOSEN = ("validation", "test")  # by the first of these parts that the data have
+
+
+def score_of(row: Iterable[str], parts: Iterable[str] = REPORTED) -> Score:
+    """Returns what a model is reported by, the first metric of a row.
+
+    >>> score_of(["round", "test_loss", "test_mae", "test_r2"]).title
+    'test mae'
+
+    Args:
+      row: a row, or its names.
+      parts: the parts of the data, of which the first that was measured counts.
+
+    Raises:
+      ValueError: if nothing was.
+    """
+    for part in parts:
+        for name in row:
+            head, _, metric = name.partition("_")
+            if head == part and metric in METRICS:
+                return Score(part, metric)
+    msg = f"Expected rows with a metric of {' or '.join(parts)}, got {', '.join(row)}."
+    raise ValueError(msg)
+
+
+def measured(row: Mapping[str, Any]) -> dict[str, float]:
+    """Returns what a `row` says of the model on data that are no client's."""
+    parts = tuple(f"{part}_" for part in CHOSEN)
+    return {name: float(row[name]) for name in row if name.startswith(parts)}
 
 
 def marked(row: Mapping[str, Any], private: bool) -> dict[str, Any]:

@@ -203,8 +203,7 @@ def summary_of(
     whole = {
         **experiment.facts,
         "rounds": int(progress.state.server.round),
-        "test_accuracy": float(last["test_accuracy"]),
-        "test_loss": float(last["test_loss"]),
+        **names.measured(last),
         "train_loss": float(last["train_loss"]),
         **{name: float(last[name]) for name in experiment.noised},
         "bytes_up_per_client_round": up / max(1, int(progress.ledger.answered.sum())),

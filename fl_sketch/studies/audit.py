@@ -19,7 +19,7 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from fl_sketch import engine, models, trees, validate
+from fl_sketch import engine, models, validate
 from fl_sketch.audit import canaries, game, one_run
 from fl_sketch.config import arguments, choices, methods, protection
 from fl_sketch.config.guarantee import Guarantee, claimed
@@ -354,7 +354,7 @@ def _talk(config: ConfigDict, program: Program) -> one_run.Talk:
 
 def _algorithm(config: ConfigDict, program: Program, params: Tree) -> Algorithm:
     """Returns the algorithm of a config, with the noise of the program's promise."""
-    bare = methods.bare_of(config, program.splits.classes, trees.size(params))
+    bare = methods.bare_of(config, program.seen, params)
     z = claimed(config, program.guarantee).noise_multiplier
     numbers = choices.numbers_of(config)
     return protection.guarded(config, bare, z, numbers, params)

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch import files, validate
 from fl_sketch.audit import spectrum
-from fl_sketch.config import choices, methods, protection
+from fl_sketch.config import choices, inputs, methods, protection
 from fl_sketch.data import datasets
 from fl_sketch.engine.round import MARK
 from fl_sketch.protocols import Tree
@@ -19,6 +19,7 @@ from fl_sketch.run import checkpoint
 from fl_sketch.run.build import build
 from fl_sketch.run.loop import begin
 from fl_sketch.run.workdir import read_config
+from fl_sketch.trees import Stateful
 
 ROW = "{:7} {:10.4g} {:10.4g} {:7.4f} {:15.4g} {:10.4f}"
 HEAD = "  round    largest   smallest  spread  intrinsic dim.  near zero"
@@ -55,14 +56,14 @@ def of_run(
         are not there, or more examples than the training set has.
     """
     config = config_of(workdir, defaults)
-    splits = choices.splits_of(config, data_dir)
+    splits = inputs.splits_of(config, data_dir, methods.targets_of(config))
     validate.at_most(len(splits.train.targets), "the training set", examples=examples)
     batches = drawn(splits.train, examples, config.seed)
     numbers = {**choices.numbers_of(config), "model.weight_decay": 0.0}
-    loss = methods.loss_of(config, splits.classes, numbers)
+    loss = methods.loss_of(config, inputs.seen_of(config, splits), numbers)
 
     def value(params, batch):
-        return loss.value(params, datasets.normalise(batch.inputs), batch.targets)
+        return loss.value(params, batch.inputs, batch.targets)
 
     find = jax.jit(
         lambda params, key: spectrum.of_loss(
@@ -72,6 +73,9 @@ def of_run(
     say(HEAD)
     rows, found = [], {}
     for number, params in models_of(workdir, config, data_dir):
+        if isinstance(params, Stateful):
+            msg = "Expected a model of parameters alone, got one that keeps statistics."
+            raise ValueError(msg)
         seen = find(params, jax.random.key(config.seed))
         d = sum(leaf.size for leaf in jax.tree.leaves(params))
         found[number] = jax.device_get(seen)._replace(d=d)

@@ -19,8 +19,10 @@ from tqdm import tqdm
 
 from fl_sketch import files, validate
 from fl_sketch.config import protection
+from fl_sketch.models.metrics import METRICS
 from fl_sketch.privacy.composition import Trials
 from fl_sketch.run import odometer
+from fl_sketch.run.rows import CHOSEN, Score, score_of
 from fl_sketch.sweep import grid, selection, standings
 from fl_sketch.sweep.selection import select
 from fl_sketch.sweep.standings import Row
@@ -253,7 +255,7 @@ def config_of(
 
 
 def _searched(comparison, method, config, folder, data_dir) -> list[Row]:
-    """Returns every point of a method's grid, and its score as `accuracy`."""
+    """Returns every point of a method's grid, and its score by the metric's name."""
     if not method.tune:
         return []
     config = config.copy_and_resolve_references()
@@ -269,7 +271,9 @@ def _searched(comparison, method, config, folder, data_dir) -> list[Row]:
     return [
         {
             **{key: type(v[0])(rows[0][key]) for key, v in method.tune.items()},
-            "accuracy": standings.score(rows, comparison.last),
+            score_of(rows[0], CHOSEN).name: standings.score(
+                rows, comparison.last, CHOSEN
+            ),
             **standings.given_away([rows[-1]]),
         }
         for rows in points.values()
@@ -280,13 +284,14 @@ def _best(points: Sequence[Row], tune: Iterable[str], say) -> dict[str, Any]:
     """Returns the keys of the best point, the first where all diverged."""
     if not points:
         return {}
-    found = [point for point in points if math.isfinite(point["accuracy"])]
+    by = Score("", next(name for name in points[0] if name in METRICS))
+    found = [point for point in points if math.isfinite(point[by.name])]
     if not found:
         say(f"  all {len(points)} points of its grid diverged")
-    best = max(found or points[:1], key=lambda point: point["accuracy"])
+    best = max(found or points[:1], key=lambda point: by.worth(point[by.name]))
     chosen = {key: best[key] for key in tune}
     said = ", ".join(f"{key}={value:g}" for key, value in chosen.items())
-    say(f"  best of {len(points)}: {said}, {best['accuracy']:.4f}")
+    say(f"  best of {len(points)}: {said}, {best[by.name]:.4f}")
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""heatmap.png: the last test accuracy over the two axes of a sweep, or over one."""
+"""heatmap.png: the last score over the two axes of a sweep, or over one."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fl_sketch import files
+from fl_sketch.run.rows import score_of
 from fl_sketch.sweep.grid import Axis
 from fl_sketch.sweep.ranking import ranked, shown
 
@@ -31,22 +32,23 @@ def draw(
 
     drawn = [axis for axis in axes if len(axis.values) > 1 and axis.key != "seed"]
     drawn = (drawn or list(axes))[:2]
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    plot = figure.subplots()
-    (_line if len(drawn) == 1 else _map)(plot, drawn, _cells(drawn, axes, rows))
+    figure, said = Figure(figsize=(6, 4), layout="constrained"), score_of(rows[0])
+    plot, cells = figure.subplots(), _cells(drawn, axes, rows)
+    (_line if len(drawn) == 1 else _map)(plot, drawn, cells, said.title)
     files.write_figure(path, figure)
 
 
 def _cells(drawn: Sequence[Axis], axes, rows) -> dict[tuple[int, ...], list[float]]:
-    """Returns the accuracies of all points that share the places of a cell."""
+    """Returns the scores of all points that share the places of a cell."""
     cells: dict[tuple[int, ...], list[float]] = {}
+    said = score_of(rows[0])
     for row in ranked(rows, axes):
         place = tuple(axis.values.index(row[axis.key]) for axis in drawn)
-        cells.setdefault(place, []).append(row["test_accuracy"])
+        cells.setdefault(place, []).append(said.of(row))
     return cells
 
 
-def _line(plot, drawn: Sequence[Axis], cells) -> None:
+def _line(plot, drawn: Sequence[Axis], cells, title: str) -> None:
     (axis,) = drawn
     each = [np.asarray(cells[place,]) for place in range(len(axis.values))]
     places = range(len(each))
@@ -54,17 +56,17 @@ def _line(plot, drawn: Sequence[Axis], cells) -> None:
     plot.plot(places, middle, marker="o")
     plot.fill_between(places, low, high, alpha=0.2)
     plot.set_xticks(places, [shown(value) for value in axis.values])
-    plot.set(xlabel=axis.key, ylabel="test accuracy")
+    plot.set(xlabel=axis.key, ylabel=title)
 
 
-def _map(plot, drawn: Sequence[Axis], cells) -> None:
+def _map(plot, drawn: Sequence[Axis], cells, title: str) -> None:
     down, across = drawn
     means = np.full([len(axis.values) for axis in drawn], np.nan)
     for place, own in cells.items():
         means[place] = np.mean(own)
     plot.set_facecolor("lightgrey")
     image = plot.imshow(means, aspect="auto", origin="lower")
-    plot.figure.colorbar(image, label="test accuracy")
+    plot.figure.colorbar(image, label=title)
     plot.set_xticks(range(len(across.values)), [shown(v) for v in across.values])
     plot.set_yticks(range(len(down.values)), [shown(v) for v in down.values])
     plot.set(xlabel=across.key, ylabel=down.key)

@@ -21,6 +21,7 @@ from fl_sketch.config import choices
 from fl_sketch.data import draws
 from fl_sketch.protocols import Key, Roots
 from fl_sketch.run import secrets
+from fl_sketch.run.evaluate import in_order
 from fl_sketch.run.program import Program
 from fl_sketch.sweep.grid import Group
 
@@ -104,7 +105,8 @@ def compile_points(program: Program, group: Group, how: str) -> Mapped:
 
     def measure(states):
         params = states.server.params
-        return _points_first(evaluate(table, seeded, params, program.test))
+        found = _points_first(evaluate(table, seeded, params, program.test))
+        return in_order(found, program.metrics)
 
     seconds = time.perf_counter() - begin
     return Mapped(states, advance, measure, seconds, math.prod(at_once))

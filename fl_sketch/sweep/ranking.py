@@ -5,13 +5,12 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fl_sketch.run.rows import all_plain, megabytes
+from fl_sketch.run.rows import CHOSEN, Score, all_plain, measured, megabytes, score_of
 from fl_sketch.sweep.grid import Axis
 from fl_sketch.sweep.standings import half_width
 
 Row = dict[str, Any]
 WHOLE = ("point", "round", "bytes_up_total", "bytes_down_total")
-REAL = ("train_loss", "test_loss", "test_accuracy")
 
 
 def ranked(rows: Iterable[Mapping[str, Any]], axes: Sequence[Axis]) -> list[Row]:
@@ -23,11 +22,12 @@ def ranked(rows: Iterable[Mapping[str, Any]], axes: Sequence[Axis]) -> list[Row]
     """
     last = {int(row["point"]): row for row in all_plain(rows)}
     typed = [_typed(row, axes) for row in last.values()]
-    return sorted(typed, key=lambda row: (*_order(row["test_accuracy"]), _loss(row)))
+    by = score_of(typed[0], CHOSEN)
+    return sorted(typed, key=lambda row: (*_order(by, by.of(row)), _loss(row)))
 
 
 def over_seeds(last: Sequence[Row], axes: Sequence[Axis]) -> list[Row]:
-    """Returns mean, deviation and interval of the accuracy over seeds, best first.
+    """Returns mean, deviation and interval of the score over seeds, best first.
 
     A setting that diverged with any seed has no mean.
 
@@ -36,22 +36,31 @@ def over_seeds(last: Sequence[Row], axes: Sequence[Axis]) -> list[Row]:
       axes: the axes of the grid.
     """
     keys = [axis.key for axis in axes if axis.key != "seed"]
-    settings: dict[tuple, list[float]] = {}
+    by, said = score_of(last[0], CHOSEN), score_of(last[0])
+    settings: dict[tuple, list[Row]] = {}
     for row in sorted(last, key=lambda row: row["point"]):
-        own = settings.setdefault(tuple(row[key] for key in keys), [])
-        own.append(row["test_accuracy"])
-    found = [
-        {
-            **dict(zip(keys, values, strict=True)),
-            "mean": sum(own) / len(own),
-            "deviation": statistics.stdev(own) if _finite(own) else math.nan,
-            "half_width": half_width(own),
-            "seeds": len(own),
-            "diverged": sum(not math.isfinite(one) for one in own),
-        }
-        for values, own in settings.items()
+        settings.setdefault(tuple(row[key] for key in keys), []).append(row)
+
+    def worth(values: tuple) -> tuple[bool, float]:
+        return _order(by, statistics.fmean(map(by.of, settings[values])))
+
+    return [
+        _over(dict(zip(keys, values, strict=True)), settings[values], said)
+        for values in sorted(settings, key=worth)
     ]
-    return sorted(found, key=lambda row: _order(row["mean"]))
+
+
+def _over(setting: Row, rows: Sequence[Row], said: Score) -> Row:
+    """Returns a setting's row over seeds."""
+    own = [said.of(row) for row in rows]
+    return {
+        **setting,
+        "mean": sum(own) / len(own),
+        "deviation": statistics.stdev(own) if _finite(own) else math.nan,
+        "half_width": half_width(own),
+        "seeds": len(own),
+        "diverged": sum(not math.isfinite(one) for one in own),
+    }
 
 
 def table(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
@@ -63,12 +72,13 @@ def table(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
       last: the rows that `ranked` returns.
       axes: the axes of the grid.
     """
-    keys = [axis.key for axis in axes]
-    lines = [_line(keys, keys, f"{'test accuracy':>13} {'test loss':>10} {'MB up':>9}")]
-    lines += [_line(keys, _shown(row, keys), _result(row)) for row in last]
+    keys, said = [axis.key for axis in axes], score_of(last[0])
+    head = f"{said.title:>13} {'test loss':>10} {'MB up':>9}"
+    lines = [_line(keys, keys, head)]
+    lines += [_line(keys, _shown(row, keys), _result(row, said)) for row in last]
     if seeds_swept(axes):
         keys = [key for key in keys if key != "seed"]
-        lines.append(_line(keys, keys, "test accuracy, +- deviation over seeds"))
+        lines.append(_line(keys, keys, f"{said.title}, +- deviation over seeds"))
         lines += [
             _line(keys, _shown(row, keys), _mean(row)) for row in over_seeds(last, axes)
         ]
@@ -84,17 +94,17 @@ def markdown(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
       last: the rows that `ranked` returns.
       axes: the axes of the grid.
     """
-    swept = seeds_swept(axes)
+    swept, by = seeds_swept(axes), score_of(last[0])
     keys = [axis.key for axis in axes if not (swept and axis.key == "seed")]
     rows = over_seeds(last, axes) if swept else last
-    head = "test accuracy" + swept * ", +- deviation over seeds"
+    head = by.title + swept * ", +- deviation over seeds"
     cells = [[*keys, head], ["---"] * (len(keys) + 1)]
     for row in rows:
-        said = f"{100 * row['mean' if swept else 'test_accuracy']:.2f}"
+        said = f"{by.factor * row['mean' if swept else by.column]:.2f}"
         if row["diverged"]:
             said = "diverged"
         elif swept:
-            said += f" +- {100 * row['deviation']:.2f}"
+            said += f" +- {by.factor * row['deviation']:.2f}"
         cells.append([*_shown(row, keys), said])
     return ["| " + " | ".join(line) + " |" for line in cells]
 
@@ -120,8 +130,8 @@ def shown(value: Any) -> str:
 
 def _typed(row: Mapping[str, Any], axes: Sequence[Axis]) -> Row:
     kinds = {axis.key: type(axis.values[0]) for axis in axes}
-    kinds |= dict.fromkeys(WHOLE, int) | dict.fromkeys(REAL, float)
-    typed = {key: kind(row[key]) for key, kind in kinds.items()}
+    kinds |= dict.fromkeys(WHOLE, int) | {"train_loss": float}
+    typed = {key: kind(row[key]) for key, kind in kinds.items()} | measured(row)
     if row.get("epsilon"):
         typed |= {"epsilon": float(row["epsilon"]), "delta": float(row["delta"])}
         typed["randomness"] = row["randomness"]
@@ -132,9 +142,9 @@ def _loss(row: Row) -> float:
     return math.inf if row["diverged"] else row["test_loss"]
 
 
-def _order(accuracy: float) -> tuple[bool, float]:
-    missing = math.isnan(accuracy)
-    return missing, 0.0 if missing else -accuracy
+def _order(by: Score, value: float) -> tuple[bool, float]:
+    missing = math.isnan(value)
+    return missing, 0.0 if missing else -by.worth(value)
 
 
 def _finite(values: Sequence[float]) -> bool:
@@ -151,11 +161,11 @@ def _line(keys: Sequence[str], cells: Sequence[str], rest: str) -> str:
     return " ".join(["  ", *cells, rest])
 
 
-def _result(row: Row) -> str:
+def _result(row: Row, by: Score) -> str:
     if row["diverged"]:
         return f"diverged in round {row['diverged']}"
     sent = megabytes(row["bytes_up_total"])
-    return f"{row['test_accuracy']:>13.4f} {row['test_loss']:>10.4f} {sent:>9}"
+    return f"{by.of(row):>13.4f} {row['test_loss']:>10.4f} {sent:>9}"
 
 
 def _mean(row: Row) -> str:

@@ -24,6 +24,7 @@ from fl_sketch.privacy import composition
 from fl_sketch.privacy.composition import Trials, require
 from fl_sketch.run import odometer, secrets
 from fl_sketch.run.program import prepare
+from fl_sketch.run.rows import CHOSEN, score_of
 from fl_sketch.sweep import standings
 from fl_sketch.sweep.sweep import sweep
 
@@ -64,12 +65,14 @@ def select(
         sweep(config, over, own, data_dir, say=lambda line: None)
         rows = files.read_rows(own / "sweep.csv")
         (evaluations,) = standings.by_point(rows).values()
-        found.append((standings.score(evaluations, last), point, evaluations))
+        by = score_of(evaluations[0], CHOSEN)
+        score = by.worth(standings.score(evaluations, last, CHOSEN))
+        found.append((score, point, evaluations))
     odometer.note(folder, [entry])
     going = [one for one in found if math.isfinite(one[0])]
     score, point, evaluations = max(going or found[:1], key=lambda one: one[0])
     said = ", ".join(f"{key}={value:g}" for key, value in point.items())
-    say(f"  best of a random number of runs: {said}, {score:.4f}")
+    say(f"  best of a random number of runs: {said}, {by.worth(score):.4f}")
     if entry.public:
         return point, evaluations
     epsilon = odometer.selected(entry, entry.delta)

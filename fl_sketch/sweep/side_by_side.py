@@ -8,12 +8,12 @@ from typing import Any
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.run.rows import megabytes, plain
+from fl_sketch.run.rows import megabytes, plain, score_of
 from fl_sketch.run.run import run
 
 Summary = dict[str, Any]
 ROW = "{:<24} {:>13} {:>10} {:>10} {:>12} {:>9}"
-HEAD = ("", "test accuracy", "kB up", "kB down", "MB up in all", "rounds/s")
+HEAD = ("kB up", "kB down", "MB up in all", "rounds/s")
 
 
 def side_by_side(
@@ -51,25 +51,26 @@ def table(summaries: Mapping[str, Summary]) -> list[str]:
       summaries: what summary.json holds of each run, by the run's name.
     """
     summaries = {name: plain(summary) for name, summary in summaries.items()}
-    lines = [ROW.format(*HEAD)]
+    first, *others = summaries
+    by = score_of(summaries[first])
+    lines = [ROW.format("", by.title, *HEAD)]
     for name, summary in summaries.items():
         lines.append(
             ROW.format(
                 name,
-                f"{summary['test_accuracy']:.4f}",
+                f"{by.of(summary):.4f}",
                 f"{summary['bytes_up_per_client_round'] / 1e3:.2f}",
                 f"{summary['bytes_down_per_client_round'] / 1e3:.2f}",
                 megabytes(summary["bytes_up_total"]),
                 f"{summary['rounds_per_second']:.0f}",
             )
         )
-    first, *others = summaries
     for other in others:
         ratio = _up(summaries[other]) / _up(summaries[first])
-        lost = summaries[other]["test_accuracy"] - summaries[first]["test_accuracy"]
+        lost = by.of(summaries[other]) - by.of(summaries[first])
         lines.append(
             f"{first} sent {ratio:.1f} times fewer bytes up than {other}, at "
-            f"{abs(lost):.4f} {'less' if lost > 0 else 'more'} test accuracy."
+            f"{abs(lost):.4f} {'less' if lost > 0 else 'more'} {by.title}."
         )
     return lines
 

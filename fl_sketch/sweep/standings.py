@@ -9,14 +9,15 @@ from typing import Any
 
 from fl_sketch import files
 from fl_sketch.config.guarantee import mark
-from fl_sketch.run.rows import all_plain, marked, sized
+from fl_sketch.models.metrics import METRICS
+from fl_sketch.run.rows import REPORTED, Score, all_plain, marked, score_of, sized
 
 Row = dict[str, Any]
 CONFIDENCE = 0.95
-HEAD = ("method", "test accuracy, 95 %", "at equal MB up", "MB up", "MB down")
+HEAD = ("at equal MB up", "MB up", "MB down")
 PRIVATE = ("epsilon of a run",)
 LAST = ("chosen",)
-DRAWN = ("round", "test_accuracy", "bytes_up_total", "bytes_down_total")
+DRAWN = ("round", "bytes_up_total", "bytes_down_total")
 
 
 def by_point(rows: Iterable[Mapping[str, str]]) -> dict[int, list[Mapping[str, str]]]:
@@ -31,12 +32,20 @@ def by_point(rows: Iterable[Mapping[str, str]]) -> dict[int, list[Mapping[str, s
     return points
 
 
-def score(rows: Sequence[Mapping[str, str]], last: int) -> float:
-    """Returns the mean test accuracy of the `last` of the `rows`; NaN if it diverged.
+def score(
+    rows: Sequence[Mapping[str, str]], last: int, parts: Sequence[str] = REPORTED
+) -> float:
+    """Returns the mean score of the `last` of the `rows`; NaN if it diverged.
 
     Of fewer rows it is the mean of all.
+
+    Args:
+      rows: evaluations of one run, in order.
+      last: the number of these that count.
+      parts: the parts of the data, of which the first that was measured counts.
     """
-    return statistics.fmean(float(row["test_accuracy"]) for row in rows[-last:])
+    by = score_of(rows[0], parts)
+    return statistics.fmean(by.of(row) for row in rows[-last:])
 
 
 def row(
@@ -55,7 +64,7 @@ def row(
     ends = [own[-1] for own in seeds]
     return {
         "method": name,
-        "accuracy": statistics.fmean(scores),
+        score_of(ends[0]).name: statistics.fmean(scores),
         "half_width": half_width(scores),
         "train_loss": statistics.fmean(float(end["train_loss"]) for end in ends),
         "seeds": len(seeds),
@@ -128,7 +137,7 @@ def said(row: Row) -> str:
     """Returns a row, made by `row`, as a sentence."""
     lost = f", {row['diverged']} of them diverged" if row["diverged"] else ""
     return (
-        f"test accuracy {_accuracy(row)} over {row['seeds']} seeds{lost}; "
+        f"test {_metric(row)} {_mean(row)} over {row['seeds']} seeds{lost}; "
         f"{sized(row['bytes_up'])} up, {sized(row['bytes_down'])} down"
     )
 
@@ -137,21 +146,22 @@ def table(rows: Sequence[Row]) -> list[str]:
     """Returns a table in markdown: its head, and a line for each method.
 
     Args:
-      rows: a row for each method, made by `row`. The accuracy at equal bytes up is
+      rows: a row for each method, made by `row`. The score at equal bytes up is
         there where `write` has added it, and epsilon where a method is private.
     """
     private = PRIVATE if any(row["epsilon"] for row in rows) else ()
     mark = " (simulator only)" * bool(private)  # exact bytes say who took part
     own = (f"{name}{mark}" if "MB" in name else name for name in HEAD)
-    head = (*own, *private, *LAST)
+    metric = _metric(rows[0])
+    head = ("method", f"test {metric}, 95 %", *own, *private, *LAST)
     cells = [head, ["---"] * len(head)]
     for row in rows:
-        equal = row.get("accuracy_at_budget", math.nan)
+        equal = row.get(f"{metric}_at_budget", math.nan)
         cells.append(
             [
                 row["method"],
-                _accuracy(row),
-                "-" if math.isnan(equal) else f"{100 * equal:.2f}",
+                _mean(row),
+                "-" if math.isnan(equal) else f"{_factor(metric) * equal:.2f}",
                 sized(row["bytes_up"]).removesuffix(" MB"),
                 sized(row["bytes_down"]).removesuffix(" MB"),
                 *[_private(row)] * len(private),
@@ -192,7 +202,8 @@ def write(
         sent.setdefault(one["method"], []).append(float(one["bytes_up_total"]))
     budget = min(map(max, sent.values()))
     for row in rows:
-        row["accuracy_at_budget"] = at_budget(evaluations, row["method"], budget, last)
+        at_equal = at_budget(evaluations, row["method"], budget, last)
+        row[f"{_metric(row)}_at_budget"] = at_equal
     hidden = any(row["epsilon"] for row in rows)
     for name, table_ in (("comparison.csv", evaluations), ("standings.csv", rows)):
         files.write_rows(folder / name, [marked(row, hidden) for row in table_])
@@ -202,7 +213,7 @@ def write(
 
 
 def draw(evaluations: Sequence[Mapping[str, str]], path: str | os.PathLike) -> None:
-    """Draws accuracy against rounds and bytes: the mean and the range of seeds.
+    """Draws the score against rounds and bytes: the mean and the range of seeds.
 
     Args:
       evaluations: all rows of all runs, each with a method, a point and plain names.
@@ -230,7 +241,7 @@ def draw(evaluations: Sequence[Mapping[str, str]], path: str | os.PathLike) -> N
             panel.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 3.0)))
             panel.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
             panel.xaxis.set_minor_formatter(ticker.NullFormatter())
-    panels[0].set(ylabel="test accuracy")
+    panels[0].set(ylabel=score_of(evaluations[0]).title)
     lines = panels[0].get_lines()
     figure.legend(handles=lines, loc="outside right upper", fontsize="small")
     files.write_figure(path, figure)
@@ -238,15 +249,16 @@ def draw(evaluations: Sequence[Mapping[str, str]], path: str | os.PathLike) -> N
 
 def _draw_method(panels, places, style: str, name: str) -> None:
     """Draws the mean and the range of a method's seeds, evaluation by evaluation."""
-    accuracy = [[float(r["test_accuracy"]) for r in place] for place in places]
-    means = [statistics.fmean(values) for values in accuracy]
+    by = score_of(places[0][0])
+    scores = [[by.of(row) for row in place] for place in places]
+    means = [statistics.fmean(values) for values in scores]
     both = ("bytes_up_total", "bytes_down_total")
     axes = (
         [float(place[0]["round"]) for place in places],
         [_megabytes(place, both[:1]) for place in places],
         [_megabytes(place, both) for place in places],
     )
-    low, high = [min(values) for values in accuracy], [max(v) for v in accuracy]
+    low, high = [min(values) for values in scores], [max(v) for v in scores]
     for panel, x in zip(panels, axes, strict=True):
         (line,) = panel.plot(x, means, style, label=name)
         colour = line.get_color()
@@ -259,11 +271,22 @@ def _megabytes(rows: Iterable[Mapping[str, str]], names: Sequence[str]) -> float
     )
 
 
-def _accuracy(row: Row) -> str:
-    """Returns the mean in percent, with its interval unless that says nothing."""
-    if math.isnan(row["accuracy"]):
+def _metric(row: Row) -> str:
+    """Returns the name of the metric that a row reports."""
+    return next(name for name in row if name in METRICS)
+
+
+def _factor(metric: str) -> int:
+    return Score("test", metric).factor
+
+
+def _mean(row: Row) -> str:
+    """Returns the mean, shares in percent, with its interval if that says anything."""
+    metric = _metric(row)
+    mean, half, factor = row[metric], row["half_width"], _factor(metric)
+    if math.isnan(mean):
         return "diverged"
-    inside = row["half_width"] <= min(row["accuracy"], 1 - row["accuracy"])
+    inside = half <= (min(mean, 1 - mean) if METRICS[metric].percent else math.inf)
     if not inside:  # or there is none
-        return f"{100 * row['accuracy']:.2f}"
-    return f"{100 * row['accuracy']:.2f} +- {100 * row['half_width']:.2f}"
+        return f"{factor * mean:.2f}"
+    return f"{factor * mean:.2f} +- {factor * half:.2f}"

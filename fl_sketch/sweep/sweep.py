@@ -10,26 +10,25 @@ import math
 import pathlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch import engine, free_memory
-from fl_sketch.config.guarantee import Guarantee, mark
-from fl_sketch.engine import ledger, traffic
+from fl_sketch import engine
+from fl_sketch.engine import ledger
 from fl_sketch.engine.calls import in_calls
 from fl_sketch.files import write_text
 from fl_sketch.run import odometer
 from fl_sketch.run import rows as names
-from fl_sketch.run.build import build
 from fl_sketch.run.loop import Row, Stopped, mean_of_finite
 from fl_sketch.run.program import prepare
 from fl_sketch.run.signals import stopping_on_signals
 from fl_sketch.run.workdir import Files, Workdir
 from fl_sketch.sweep import grid, heatmap, programs, ranking
+from fl_sketch.sweep.outline import Outline, outline, plan, require_one_table
 
 
 def sweep(
@@ -58,6 +57,7 @@ def sweep(
     axes = grid.read_axes(config, over)
     how = how or programs.default_map()
     outlines = [outline(g, data_dir) for g in grid.programs(config, axes)]
+    require_one_table(outlines)
     about = config.to_dict() | {"over": grid.listed(axes)}
     draw = functools.partial(heatmap.draw, axes)
     files = Files("sweep.csv", "sweep.json", "heatmap.png", draw)
@@ -82,92 +82,6 @@ def sweep(
         say(line)
     say(f"results in {workdir}")
     return found
-
-
-class Outline(NamedTuple):
-    """What is known of the program of a `group` before it is compiled.
-
-    `facts` and `prices` are those of a run, `guarantee` is to every point. One point's
-    state has `state_bytes`, and `last` is the round with which all of them end.
-    """
-
-    group: grid.Group
-    facts: dict[str, Any]
-    prices: traffic.Prices
-    state_bytes: int
-    last: int
-    guarantee: Guarantee | None
-
-    @property
-    def rows(self) -> int:
-        """How many rows it will leave in sweep.csv."""
-        return len(self.group.points) * -(-self.last // self.group.config.eval_every)
-
-    @property
-    def private(self) -> bool:
-        """Whether somebody is protected."""
-        return bool(self.guarantee and self.guarantee.private)
-
-
-def outline(group: grid.Group, data_dir: str | None) -> Outline:
-    """Returns the outline of `group`, checked as a run is, and that all points fit.
-
-    Raises:
-      ValueError, TypeError, FileNotFoundError: as `build` does, for `data_dir` too.
-    """
-    experiment = build(group.config, data_dir)
-    group = group._replace(config=experiment.config)
-    leaves = jax.tree.leaves(jax.eval_shape(experiment.start))
-    state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    size, free = state_bytes * len(group.points), free_memory.free(jax.local_devices())
-    if size > free:
-        msg = (
-            f"Expected the states of a program's {len(group.points)} points to take at "
-            f"most {free / 1e9:.3g} GB, the memory there is, got {size / 1e9:.3g} GB: "
-            "sweep over fewer values at a time."
-        )
-        raise ValueError(msg)
-    return Outline(
-        group,
-        experiment.facts,
-        experiment.prices,
-        state_bytes,
-        experiment.rounds,
-        experiment.guarantee,
-    )
-
-
-def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> list[str]:
-    """Returns lines on the `axes` and `outlines` of a grid, mapped as `how` says."""
-    facts = outlines[0].facts
-    points = sum(len(o.group.points) for o in outlines)
-    sizes = " x ".join(f"{len(axis.values)} {axis.key}" for axis in axes)
-    in_turn = (
-        "one after the other" if how == "loop" else "at once, as many as memory allows,"
-    )
-    lines = [
-        f"points: {points} = {sizes}; programs: {len(outlines)}, the points of each "
-        f"{in_turn} on {facts['devices']} devices"
-    ]
-    for number, one in enumerate(outlines, 1):
-        group, facts = one.group, one.facts
-        own = {k: v for k, v in group.points[0].items() if not grid.shares_program(k)}
-        lines.append(
-            f"  program {number}{': ' if own else ''}{ranking.named(own)}: "
-            f"{facts['algorithm']}, {facts['model']} of {facts['d']} parameters on "
-            f"{facts['dataset']}, {facts['sketch_size']} numbers a message; "
-            f"{len(group.points)} points of {one.state_bytes / 1e6:.3g} MB, "
-            f"{one.last} rounds{_promised(one)}"
-        )
-    return lines
-
-
-def _promised(one: Outline) -> str:
-    """Says what each point gives away, if that is anything but all."""
-    if not ((promise := one.guarantee) and promise.private):
-        return ""
-    how, spent = mark(promise.randomness), promise.epsilon(one.last)
-    return f"; each gives away epsilon {spent:.4g} at delta {promise.delta:g}{how}"
 
 
 def summary_of(
@@ -270,9 +184,10 @@ def _tell(
 ) -> None:
     rows = [row | {name: row.get(name, "") for name in watched} for row in rows]
     folder.add(*(names.marked(row, hidden) for row in rows))
-    going = [row["test_accuracy"] for row in rows if not row["diverged"]]
+    by = names.score_of(rows[0])
+    going = [by.of(row) for row in rows if not row["diverged"]]
     lost = len(rows) - len(going)
-    reach = [f"test accuracy {min(going):.4f} to {max(going):.4f}"] if going else []
+    reach = [f"{by.title} {min(going):.4f} to {max(going):.4f}"] if going else []
     reach += [f"{lost} of {len(rows)} diverged"] if lost else []
     say(f"  program {program}, round {rows[0]['round']}: {'; '.join(reach)}")
 
@@ -374,8 +289,7 @@ def _rows(outline: Outline, done: int, notes: Notes, found) -> list[Row]:
     for place, (point, book) in enumerate(zip(group.points, notes.books, strict=True)):
         numbers = {
             "train_loss": mean_of_finite(notes.losses[place]),
-            "test_loss": float(found["test_loss"][place]),
-            "test_accuracy": float(found["test_accuracy"][place]),
+            **{name: float(values[place]) for name, values in found.items()},
         }
         if notes.diverged[place]:
             numbers = dict.fromkeys(numbers, math.nan)

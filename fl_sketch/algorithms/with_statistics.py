@@ -1,0 +1,62 @@
+"""Any algorithm for models that keep statistics beside their parameters."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fl_sketch import trees
+from fl_sketch.protocols import Algorithm, Channel, Delivery, Downlink
+from fl_sketch.trees import Stateful, trained
+from fl_sketch.wire import FLOAT_BITS
+
+
+def with_statistics(algorithm: Algorithm, model: Stateful) -> Algorithm:
+    """Returns the algorithm for `Stateful` models, as batch normalisation makes them.
+
+    What is trained goes the algorithm's way. How the statistics moved is sent as it is,
+    32 bits a number, in an exchange of its own, and the server's become their mean over
+    the clients of the round, as FedAvg has it: a sketch may make a variance negative,
+    and an adaptive step means nothing to it.
+
+    Args:
+      algorithm: the algorithm, of a loss that returns (value, statistics). A mechanism
+        it must not have, since it bounds no statistics.
+      model: shapes of the model.
+    """
+    down = algorithm.downlink
+    if down is not None:
+        bits = down.bits(trees.size(model.params))
+        bits += FLOAT_BITS * trees.size(model.state)
+        transform = _beside(down.transform, jnp.positive)
+        down = Downlink(transform, lambda d: bits, down.warmup)
+    return algorithm._replace(
+        uplink=_sent_beside(algorithm.uplink),
+        server=_beside(algorithm.server, jnp.negative),
+        downlink=down,
+    )
+
+
+def _sent_beside(channel: Channel) -> Channel:
+    """Sends the statistics of an update in an exchange before the channel's own."""
+
+    def talk(update, memory, keys, round):
+        state = yield update.state
+        delivery, memory = yield from channel.talk(update.params, memory, keys, round)
+        estimate = Stateful(delivery.estimate, state)
+        return Delivery(estimate, Stateful(delivery.own, update.state)), memory
+
+    return Channel(talk, lambda model: channel.init(trained(model)))
+
+
+def _beside(tx: optax.GradientTransformation, sign):
+    """Applies an optimizer to what is trained, and a sign to the statistics' move."""
+    tx = optax.with_extra_args_support(tx)
+
+    def init(params):
+        return tx.init(trained(params))
+
+    def update(updates, state, params=None, **extra):
+        moved, state = tx.update(updates.params, state, trained(params), **extra)
+        return Stateful(moved, jax.tree.map(sign, updates.state)), state
+
+    return optax.GradientTransformationExtraArgs(init, update)

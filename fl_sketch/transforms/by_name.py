@@ -1,0 +1,115 @@
+"""Optimizers of optax by the names that they have there, for a client's local steps.
+
+>>> import jax.numpy as jnp
+>>> tx = optimizer("sgd(momentum=0.5)")(0.1)
+>>> state = tx.init(jnp.zeros(()))
+>>> first, state = tx.update(jnp.float32(1), state)
+>>> second, state = tx.update(jnp.float32(1), state)
+>>> f"{first:.2f}", f"{second:.2f}"
+('-0.10', '-0.15')
+"""
+
+import ast
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+from fl_sketch import plugins, validate
+
+Optimizer = Callable[[Any], optax.GradientTransformation]
+RATE = "learning_rate"
+FIRST = 0.1  # a rate to try an optimizer with
+
+
+def _known() -> tuple[str, ...]:
+    """Returns the names of optax's functions from a rate to an optimizer."""
+
+    def first(function: Any) -> str:
+        return next(iter(inspect.signature(function).parameters), "")
+
+    public = [name for name in dir(optax) if not name.startswith(("_", "scale_by"))]
+    functions = {name: getattr(optax, name) for name in public}
+    return tuple(
+        name
+        for name, one in functions.items()
+        if inspect.isfunction(one) and first(one) == RATE
+    )
+
+
+NAMES = _known()
+
+
+def optimizer(text: str) -> Optimizer:
+    """Returns a function from a rate to an optimizer.
+
+    Args:
+      text: a name of optax, with options as in "adamw(b1=0.8, weight_decay=0.01)", or
+        FILE.py:NAME, a function of the rate.
+
+    Raises:
+      ValueError, TypeError, FileNotFoundError: in one line, for anything else.
+    """
+    if plugins.named(text):
+        make = plugins.load(text)
+    else:
+        name, options = _parsed(text)
+        validate.one_of(NAMES, optimizer=name)
+        make = _with_options(getattr(optax, name), text, options)
+    try:
+        jax.eval_shape(lambda x: _tried(make, x), jax.ShapeDtypeStruct((2,), "float32"))
+    except Exception as error:  # whatever a function of one's own does
+        said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        msg = f"Expected {text} to make an optimizer of a rate, got {said}"
+        raise TypeError(msg) from None
+    return make
+
+
+def decoupled(make: Optimizer, decay: float | jax.Array) -> Optimizer:
+    """Returns an optimizer of a rate whose steps also take rate * decay * x off x.
+
+    Args:
+      make: what makes the optimizer.
+      decay: the weight decay; 0: none.
+    """
+    if validate.is_off(decay):
+        return make
+    return lambda rate: optax.chain(
+        make(rate), optax.add_decayed_weights(-rate * decay)
+    )
+
+
+def _tried(make: Optimizer, x: jax.Array) -> optax.Updates:
+    """Returns a step of an optimizer on a gradient, which only some need more for."""
+    tx = make(FIRST)
+    return tx.update(x, tx.init(x), x)[0]
+
+
+def _parsed(text: str) -> tuple[str, dict[str, Any]]:
+    """Returns the name and the options of "name" or "name(option=value, ...)"."""
+    try:
+        node = ast.parse(text, mode="eval").body
+        if isinstance(node, ast.Name):
+            return node.id, {}
+        if isinstance(node, ast.Call) and not node.args:
+            options = {str(w.arg): ast.literal_eval(w.value) for w in node.keywords}
+            return ast.unparse(node.func), options
+    except (SyntaxError, ValueError):
+        pass
+    msg = (
+        "Expected optimizer to be a name of optax, as sgd or adamw(b1=0.8), got "
+        f"optimizer={text!r}."
+    )
+    raise ValueError(msg)
+
+
+def _with_options(function, text: str, options: dict[str, Any]) -> Optimizer:
+    legal = tuple(name for name in inspect.signature(function).parameters)[1:]
+    for option in options:
+        if option not in legal:
+            msg = f"Expected optimizer={text!r} to have no option but "
+            msg += f"{', '.join(legal)}.{validate.nearest(option, legal)}"
+            raise ValueError(msg)
+    return lambda rate: function(rate, **options)

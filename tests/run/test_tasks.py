@@ -1,0 +1,144 @@
+"""More than classes: regression, labels, validation; chosen, printed, swept, drawn."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from sklearn import metrics as sklearn
+
+from fl_sketch.data import archive
+from fl_sketch.data.examples import Examples
+from fl_sketch.run import begin, build, run
+from fl_sketch.run.rows import CHOSEN, score_of
+from fl_sketch.sweep.sweep import sweep
+from tests.run.configs import config_with
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(160, 4)).astype(np.float32)
+WEIGHTS = RANDOM.normal(size=(4, 3))
+NUMBERS = (X @ WEIGHTS + 1).astype(np.float32)
+LABELS = (X @ WEIGHTS > 0).astype(np.int8)
+KEYS = {
+    "data__partition": "iid",
+    "data__clients": 4,
+    "cohort__size": 4,
+    "algorithm": "fedavg",
+    "server__rate": 1.0,
+    "client__batch": 10,
+    "rounds": 6,
+    "eval_every": 3,
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, targets in (("numbers", NUMBERS), ("labels", LABELS)):
+        parts = [Examples(X[a:b], targets[a:b]) for a, b in ((0, 80), (80, 120))]
+        third = Examples(X[120:], targets[120:])
+        archive.save(tmp_path / f"{name}.npz", *parts)
+        archive.save(tmp_path / f"{name}3.npz", *parts, validation=third)
+    return tmp_path
+
+
+def config_of(name, loss, **changes):
+    return config_with(data__name=f"npz/{name}", model__loss=loss, **KEYS | changes)
+
+
+def outputs_of(config, folder):
+    """Returns what the last model of a run says of the test data, and its report."""
+    built = build(config, folder)
+    compiled = built.compile()
+    state, _ = compiled.advance(begin(built, 3).state, 3)
+    found = compiled.evaluate(state)
+    dense = state.server.params["dense"]
+    return X[80:120] @ np.asarray(dense["kernel"]).T + np.asarray(dense["bias"]), found
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_regression_is_measured_as_scikit_learn_does(folder, devices):
+    asked = {"model__metrics": "mae,r2,rmse", "compute__devices": devices}
+    said, found = outputs_of(config_of("numbers", "squared", **asked), folder)
+    true = NUMBERS[80:120]
+    expected = {
+        "test_mae": sklearn.mean_absolute_error(true, said),
+        "test_r2": sklearn.r2_score(true, said, multioutput="variance_weighted"),
+        "test_rmse": sklearn.mean_squared_error(true, said) ** 0.5,
+        "test_loss": sklearn.mean_squared_error(true, said),
+    }
+    assert list(found) == list(expected)  # the first asked for comes first
+    np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_labels_are_measured_as_scikit_learn_does(folder, devices):
+    config = config_of("labels", "binary", compute__devices=devices)
+    said, found = outputs_of(config, folder)
+    true = LABELS[80:120]
+    each = np.logaddexp(0, said) - true * said  # of a sigmoid
+    expected = {
+        "test_f1": sklearn.f1_score(true, said > 0, average="macro"),
+        "test_auc": sklearn.roc_auc_score(true, said, average="macro"),
+        "test_loss": each.mean(),
+    }
+    assert list(found) == list(expected)
+    np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=1e-5)
+
+
+def test_a_run_prints_writes_and_draws_its_own_metrics(folder, tmp_path):
+    lines = []
+    summary = run(
+        config_of("numbers", "huber"), tmp_path / "run", folder, say=lines.append
+    )
+    assert any("test mae       test r2" in line for line in lines)
+    assert summary["metrics"] == ["mae", "r2"]
+    assert lines[-2].startswith(f"test mae {summary['test_mae']:.4f} after 6 rounds")
+    text = (tmp_path / "run" / "metrics.csv").read_text()
+    rows = list(csv.DictReader(text.splitlines()))
+    assert {"test_mae", "test_r2", "test_loss"} <= set(rows[0])
+    assert (tmp_path / "run" / "curves.png").exists()
+
+
+def test_a_sweep_chooses_by_validation_and_less_error_is_better(folder, tmp_path):
+    config, over = config_of("numbers3", "squared"), ["client.rate=0.001,0.05,0.2"]
+    found = sweep(config, over, tmp_path / "sweep", folder, say=lambda line: None)
+    text = (tmp_path / "sweep" / "sweep.csv").read_text()
+    rows = [row for row in csv.DictReader(text.splitlines()) if row["round"] == "6"]
+    assert score_of(rows[0], CHOSEN).column == "validation_rmse"
+    errors = {float(row["client.rate"]): float(row["validation_rmse"]) for row in rows}
+    assert found["best"]["client.rate"] == min(errors, key=errors.get)
+    assert found["best"]["client.rate"] != max(errors, key=errors.get)
+    again = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert again["best"]["test_rmse"] == found["best"]["test_rmse"]
+    head, _, first, *_ = (tmp_path / "sweep" / "sweep.md").read_text().splitlines()
+    assert "test rmse" in head
+    assert f"{found['best']['test_rmse']:.2f}" in first  # no percents
+
+
+def test_points_that_measure_unlike_things_have_no_table(folder, tmp_path):
+    with pytest.raises(ValueError, match="metrics that all points have, got mae"):
+        sweep(config_of("numbers", "squared"), ["model.loss=squared,absolute"],
+              tmp_path / "one", folder)  # fmt: skip
+    config = config_of("numbers", "squared", model__metrics="mae", rounds=1)
+    found = sweep(config, ["model.loss=squared,absolute"], tmp_path / "two", folder,
+                  say=lambda line: None)  # fmt: skip
+    assert found["points"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "loss", "words"),
+    [
+        ("numbers", "cross_entropy", "whole numbers from 0 on in train_targets, which"),
+        ("numbers", "binary", "zeros and ones in train_targets"),
+    ],
+)
+def test_targets_of_another_kind_get_one_line(folder, name, loss, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        build(config_of(name, loss), folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_partition_by_labels_needs_classes(folder):
+    with pytest.raises(ValueError, match="labels") as caught:
+        build(config_of("numbers", "squared", data__partition="dirichlet"), folder)
+    assert "\n" not in str(caught.value)
