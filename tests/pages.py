@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shlex
 
 from tests.launching import ROOT, launch_python
 
@@ -33,7 +34,7 @@ def shown_with(text: str, page: str) -> list[str]:
 def commands(page: str) -> list[list[str]]:
     """Returns the words of every command of a page."""
     lines = (line for block in blocks("bash", page) for line in block.splitlines())
-    return [line.split("#")[0].split() for line in lines if line.split("#")[0].strip()]
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 def command_of(text: str, page: str) -> list[str]:

@@ -133,7 +133,7 @@ def varied(
 
 
 def flip(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Returns `images`, each its own mirror image with a chance of one half, by `key`."""
+    """Returns `images`, half of them, chosen by `key`, mirrored from left to right."""
     mirrored = jax.random.bernoulli(key, shape=(len(images), 1, 1, 1))
     return jnp.where(mirrored, images[:, :, ::-1], images)
 
