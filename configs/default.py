@@ -53,6 +53,9 @@ def get_config() -> ConfigDict:
     # what is measured, the first decides: accuracy, top5, f1, auc, perplexity; mae,
     # rmse, r2 of numbers; as f1,auc; empty: what the loss has
     config.model.metrics = ""
+    # what training begins with: a run's folder, or FILE.npz, FILE.safetensors
+    config.model.init_from = ""
+    config.model.fresh = ""  # what of it begins anew all the same, as dense3,conv1/bias
     config.model.label_smoothing = 0.0  # the share of all classes alike
     config.model.weight_decay = 0.0  # w: w |params|^2 / 2 is added to the loss
 

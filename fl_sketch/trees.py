@@ -38,6 +38,15 @@ def like_model(model: Tree, params: Tree, state: Tree) -> Tree:
     return Stateful(params, state) if isinstance(model, Stateful) else params
 
 
+def named_leaves(tree: Tree) -> list[tuple[str, jax.Array]]:
+    """Returns (path, leaf) of every leaf of `tree`, as files name them."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [
+        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+        for path, leaf in leaves
+    ]
+
+
 def require_floats(tree: Tree) -> None:
     """Raises unless `tree` is a non-empty pytree of arrays that sketches can carry.
 

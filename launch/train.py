@@ -4,7 +4,8 @@ python -m launch.train --config=configs/default.py --workdir=/tmp/run --config.r
 python -m launch.train --config=configs/safl_mnist.py --workdir=/tmp/mnist \
     --data_dir=DATA
 
-The same command again goes on where the last one stopped, however that was. On
+The same command again goes on where the last one stopped, however that was; with
+--extend=ROUNDS and no --config, the run in the folder becomes one of more rounds. On
 several machines it is the same command on each, with --distributed where jax finds
 the others by itself (SLURM, GKE, Open MPI, TPU pods), or else with all three of
 --coordinator=HOST:PORT --num_processes=N --process_id=0 ... N - 1.
@@ -17,6 +18,7 @@ from absl import flags
 from configs import default
 from fl_sketch.config.arguments import unread
 from fl_sketch.run import processes, run
+from fl_sketch.run.workdir import config_of
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()
@@ -24,27 +26,43 @@ WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
 DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
 )
+EXTEND = flags.DEFINE_integer(
+    "extend", None, "More rounds, in all, for the run in --workdir: no --config."
+)
+INIT_FROM = flags.DEFINE_string(
+    "init_from", None, "What to begin with: a run's folder, FILE.npz, FILE.safetensors."
+)
 TENSORBOARD = flags.DEFINE_bool("tensorboard", False, "Also write TensorBoard events.")
 DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the others, found by jax.")
 COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0.")
 NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many in all.")
 PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is.")
-flags.mark_flags_as_required(["config", "workdir"])
+flags.mark_flag_as_required("workdir")
 
 
 def main():
     """Runs --config, alone or with other processes; says which keys it never reads."""
     joined = COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value
     several = DISTRIBUTED.value or any(value is not None for value in joined)
+    config, extend = CONFIG.value, EXTEND.value is not None
+    if extend == (config is not None):
+        msg = "Expected --config to begin or go on with a run, or --extend, got "
+        raise ValueError(msg + ("both." if extend else "none."))
+    if extend:
+        config = config_of(WORKDIR.value, default.get_config())
+        config.rounds = EXTEND.value
+    if INIT_FROM.value is not None:
+        config.model.init_from = INIT_FROM.value
     with processes.connected(*joined) if several else contextlib.nullcontext():
-        notes = unread(CONFIG.value, default.get_config())
+        notes = unread(config, default.get_config())
         for key in notes if processes.is_first() else ():
-            print(f"note: {CONFIG.value.algorithm} as configured does not read {key}")
+            print(f"note: {config.algorithm} as configured does not read {key}")
         run(
-            CONFIG.value,
+            config,
             WORKDIR.value,
             DATA_DIR.value,
             tensorboard=TENSORBOARD.value,
+            extend=extend,
         )
 
 

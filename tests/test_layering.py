@@ -25,7 +25,7 @@ LAYERS = [
     ["engine"],
     ["gossip"],
     ["audit"],
-    ["config"],
+    ["config", "report"],
     ["run"],
     ["sweep", "publish"],
     ["studies"],

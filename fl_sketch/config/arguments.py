@@ -223,6 +223,15 @@ def unread(config: ConfigDict, default: ConfigDict) -> Iterator[str]:
             yield f"{key}={now[key]}"
 
 
+def by_length(config: ConfigDict) -> Iterator[str]:
+    """Yields `key=value` of what `config` reads that depends on how long it runs."""
+    read, server = _read(catalog.method(config.algorithm)), config.server
+    if "server.schedule" in read and server.schedule != "constant":
+        yield f"server.schedule={server.schedule}"
+    if "server.warmup" in read:
+        yield f"server.warmup={server.warmup}"
+
+
 def advice(config: ConfigDict) -> str:
     """Returns what may help a run that diverges, of the keys that its algorithm reads.
 

@@ -14,21 +14,21 @@ import pathlib
 import re
 from typing import Any, NamedTuple
 
-import numpy as np
 from ml_collections import ConfigDict
 
 import fl_sketch
 from fl_sketch import files, validate
 from fl_sketch.config import protection
 from fl_sketch.config.guarantee import UNPROTECTED, spent
+from fl_sketch.models import arrays
+from fl_sketch.models.arrays import FORMS, Arrays
 from fl_sketch.publish import model_page
 from fl_sketch.publish.model_page import PAGE, PROMISE
-from fl_sketch.run import checkpoint, odometer, secrets
+from fl_sketch.run import checkpoint, odometer, secrets, weights
 from fl_sketch.run.run import RUN
 from fl_sketch.run.workdir import read_config
 
-FORMS = ("safetensors", "npz")
-ROUND, PARAMS = "state/server/round", "state/server/params/"  # in a checkpoint
+ROUND = "state/server/round"  # in a checkpoint
 PACKAGES = ("jax", "numpy", "dp-accounting")
 TEXTS = ("transformer", "language_model")  # models whose inputs are tokens
 ROUNDING = 1e-6  # of an epsilon that is counted again
@@ -36,7 +36,6 @@ OTHERS = {  # files by which a folder is known to be that of something else
     "a sweep": ("sweep.csv", "sweep.json"),
     "a comparison": ("search.csv", "comparison.csv", "standings.md"),
 }
-Params = dict[str, np.ndarray]
 
 
 class Release(NamedTuple):
@@ -48,7 +47,7 @@ class Release(NamedTuple):
       model: what the page says of the model.
     """
 
-    params: Params
+    params: Arrays
     promise: dict[str, Any]
     model: dict[str, Any]
 
@@ -124,12 +123,11 @@ def _write(found: Release, folder: pathlib.Path, form: str) -> None:
     texts = {folder / PROMISE: promise, folder / PAGE: page}
     params = folder / f"params.{form}"
     try:
-        with files.replacing(params) as partial, open(partial, "wb") as file:
-            _save(file, found.params, form)
+        arrays.save(params, found.params)
         for path, text in texts.items():
             files.write_text(path, text)
         right = {path: path.read_text() == text for path, text in texts.items()}
-        right[params] = _bits(_load(params, form)) == _bits(found.params)
+        right[params] = _bits(arrays.load(params)) == _bits(found.params)
         if not all(right.values()):
             wrong = min(right, key=right.__getitem__)
             msg = f"{wrong} reads otherwise than it was written: nothing is published."
@@ -229,32 +227,27 @@ def _of_all(entries: list[odometer.Entry]) -> dict[str, Any]:
     return {"all_runs": {"runs": both.runs, "epsilon": epsilon, "delta": both.delta}}
 
 
-def _params(folder: pathlib.Path, summary) -> Params:
+def _params(folder: pathlib.Path, summary) -> Arrays:
     """Returns the parameters of the last checkpoint; its other leaves are not read."""
     last, rounds = summary["rounds"], checkpoint.rounds(folder / "checkpoints")
     expected = f"round {last} to have the newest checkpoint"
     got = f"{f'round {rounds[-1]}' if rounds else 'none'} in workdir={folder}"
     _require(rounds[-1:] == [last], expected, got)
-    path = folder / "checkpoints" / f"round_{last:08d}.npz"
+    path = checkpoint.path_of(folder / "checkpoints", last)
     try:
-        # Opened here, since numpy leaves a damaged file open.
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            number = int(arrays[ROUND])
-            names = sorted(name for name in arrays if name.startswith(PARAMS))
-            # Safetensors writes the bytes of an array as they lie.
-            leaves = [np.array(arrays[name], order="C") for name in names]
+        number = int(checkpoint.array_of(path, ROUND))
+        found = weights.in_checkpoint(path)
     except Exception as error:  # zipfile and numpy raise a dozen kinds
         msg = f"Expected {path} to be a checkpoint as it was written, got: {error}."
         raise ValueError(msg) from None
-    size = sum(leaf.size for leaf in leaves)
+    size = sum(leaf.size for leaf in found.values())
     expected = f"{summary['d']} parameters after round {last} in {path}"
     right = (size, number) == (summary["d"], last)
     _require(right, expected, f"{size} after round {number}")
-    paths = (name.removeprefix(PARAMS) for name in names)
-    return dict(zip(paths, leaves, strict=True))
+    return found
 
 
-def _model(config: ConfigDict, params: Params) -> dict[str, Any]:
+def _model(config: ConfigDict, params: Arrays) -> dict[str, Any]:
     """Returns what the page says of the model."""
     model, data = config.model, config.data
     last = max(name for name in params if re.fullmatch(r"dense\d*/bias", name))
@@ -279,23 +272,5 @@ def _model(config: ConfigDict, params: Params) -> dict[str, Any]:
     }
 
 
-def _save(file, params: Params, form: str) -> None:
-    if form == "npz":
-        np.savez(file, allow_pickle=False, **params)
-    else:
-        from safetensors.numpy import save
-
-        file.write(save(params))
-
-
-def _load(path: pathlib.Path, form: str) -> Params:
-    if form == "npz":
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return dict(arrays)
-    from safetensors.numpy import load_file
-
-    return load_file(path)
-
-
-def _bits(params: Params) -> dict[str, tuple]:
+def _bits(params: Arrays) -> dict[str, tuple]:
     return {name: (x.dtype, x.shape, x.tobytes()) for name, x in params.items()}

@@ -34,6 +34,7 @@ class Experiment(NamedTuple):
       population: the number of clients.
       rounds: the round with which a run ends: the config's last, or the budget's.
       facts: what is known before anything runs, for the summary.
+      model: what one must know to use its model elsewhere.
       advice: what may help if it diverges.
       guarantee: what may be said of its privacy; None: nothing is private.
     """
@@ -47,6 +48,7 @@ class Experiment(NamedTuple):
     population: int
     rounds: int
     facts: dict[str, Any]
+    model: dict[str, Any]
     advice: str
     guarantee: Guarantee | None = None
 
@@ -116,6 +118,7 @@ def build(
             rounds=program.last_round(config),
             facts=_facts(config, program, algorithm, params, talk, prices)
             | (program.guarantee.facts if program.guarantee else {}),
+            model=_model(config, program),
             advice=arguments.advice(config),
             guarantee=program.guarantee,
         )
@@ -205,6 +208,28 @@ def _facts(
         "seed": config.seed,
         "noised": list(_noised(algorithm)),
         "metrics": list(program.metrics),
+    }
+
+
+def _model(config: ConfigDict, program: Program) -> dict[str, Any]:
+    own, inputs, seen = config.model, program.splits.train.inputs, program.seen
+    scaling = seen.scaling._asdict() if seen.scaling else {}
+    texts = {"length": config.data.length, "vocabulary": config.data.vocabulary}
+    return {
+        "algorithm": config.algorithm,
+        "dataset": config.data.name,
+        "model": own.name,
+        "size": own.size,
+        "options": {"dropout": own.dropout, "norm": own.norm},
+        "loss": own.loss,
+        "outputs": seen.classes,
+        "inputs": {
+            "shape": list(inputs.shape[1:]),
+            "dtype": str(inputs.dtype),
+            "divided_by": 255 if inputs.dtype == np.uint8 else 1,
+            **scaling,
+            **(texts if inputs.dtype == np.int32 else {}),
+        },
     }
 
 

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from fl_sketch import files
+from fl_sketch.trees import named_leaves
 
 KEEP = 2  # the newest, and the one before in case the newest is damaged; 0: all
 NAME = re.compile(r"round_(\d{8})\.npz")
@@ -34,14 +35,19 @@ def save(folder: pathlib.Path, number: int, tree: Any, *, keep: int = KEEP) -> N
       OSError: if it cannot be written; the earlier ones are as they were.
     """
     folder.mkdir(mode=0o700, exist_ok=True)  # it has what clients keep
-    path = folder / f"round_{number:08d}.npz"
+    path = path_of(folder, number)
     with files.replacing(path) as partial, open(partial, "wb") as file:
         write(file, tree)
         file.flush()
         os.fsync(file.fileno())
     _flush_folder(folder)
     for old in rounds(folder)[:-keep] if keep else ():
-        (folder / f"round_{old:08d}.npz").unlink()
+        path_of(folder, old).unlink()
+
+
+def path_of(folder: pathlib.Path, number: int) -> pathlib.Path:
+    """Returns the path of the checkpoint of round `number` in `folder`."""
+    return folder / f"round_{number:08d}.npz"
 
 
 def rounds(folder: pathlib.Path) -> list[int]:
@@ -68,7 +74,7 @@ def newest(
             (folder / name).unlink()
     numbers = rounds(folder)
     for number in reversed(numbers):
-        path = folder / f"round_{number:08d}.npz"
+        path = path_of(folder, number)
         try:
             # Opened here, since numpy leaves a damaged file open.
             with open(path, "rb") as file:
@@ -85,10 +91,14 @@ def peek(folder: pathlib.Path, name: str) -> Any | None:
     """Returns array `name` of the newest checkpoint in `folder` with it, or None."""
     for number in reversed(rounds(folder)):
         with contextlib.suppress(Exception):  # `newest` will say what is wrong
-            path = folder / f"round_{number:08d}.npz"
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                return arrays[name]
+            return array_of(path_of(folder, number), name)
     return None
+
+
+def array_of(path: pathlib.Path, name: str) -> np.ndarray:
+    """Returns array `name` of the checkpoint at `path`."""
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+        return arrays[name]
 
 
 def write(file: BinaryIO, tree: Any) -> None:
@@ -99,7 +109,7 @@ def write(file: BinaryIO, tree: Any) -> None:
 def read(file: BinaryIO, like: Any) -> Any:
     """Returns the tree in an open `file`; raises unless it is shaped as `like` is."""
     with np.load(file, allow_pickle=False) as arrays:
-        leaves = [_leaf(name, arrays[name], leaf) for name, leaf in _named_leaves(like)]
+        leaves = [_leaf(name, arrays[name], leaf) for name, leaf in named_leaves(like)]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
@@ -120,20 +130,12 @@ def _leaf(name: str, found: Any, like: Any) -> Any:
 def _named(tree: Any) -> dict[str, np.ndarray]:
     return {
         name: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
-        for name, leaf in _named_leaves(tree)
+        for name, leaf in named_leaves(tree)
     }
 
 
 def _is_key(leaf: Any) -> bool:
     return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return [
-        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
-        for path, leaf in leaves
-    ]
 
 
 def _names(folder: pathlib.Path) -> list[str]:

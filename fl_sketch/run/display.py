@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from fl_sketch.config.guarantee import mark
 from fl_sketch.engine.traffic import FLOAT_BYTES
-from fl_sketch.run import rows
+from fl_sketch.report import rows
 from fl_sketch.run.build import Experiment
 
 COLUMNS = {

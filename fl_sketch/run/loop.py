@@ -18,7 +18,7 @@ import numpy as np
 from fl_sketch import engine
 from fl_sketch.engine import ledger
 from fl_sketch.engine.calls import Call, in_calls
-from fl_sketch.run import rows
+from fl_sketch.report import rows
 from fl_sketch.run.build import Compiled, Experiment
 
 Row = dict[str, Any]
@@ -139,7 +139,8 @@ def train(
             row = _row(experiment, done, now, compiled.evaluate(state))
             watch.row(row | {"rounds_per_second": (done - since) / spent})
             spent, since = 0.0, done
-            for kept in (losses, *noised.values()):
+            # The last row may be between two of a longer run, which then needs these.
+            for kept in (losses, *noised.values()) if done % eval_every == 0 else ():
                 kept[:] = np.nan
         if call.stopping or done % checkpoint_every == 0 or done == last:
             watch.save(done, now)

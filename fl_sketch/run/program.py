@@ -23,8 +23,9 @@ from fl_sketch.data import datasets, draws, partition, streamed
 from fl_sketch.engine import host_data
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.keys import Purpose, apart, cohort_key, roots_of
+from fl_sketch.models.arrays import Arrays, placed
 from fl_sketch.protocols import Algorithm, Key, Roots, Tree
-from fl_sketch.run import host_states
+from fl_sketch.run import host_states, weights
 from fl_sketch.run.evaluate import make_evaluation
 
 
@@ -114,6 +115,7 @@ class _Problem(NamedTuple):
       loss_of: `(numbers) -> Loss`.
       inputs: shape of the first example, as the data set has it.
       params: shapes of the model's parameters.
+      initial: arrays that it begins with, by name, in place of random ones.
       batches: shapes of what a client trains on in a round.
     """
 
@@ -123,6 +125,7 @@ class _Problem(NamedTuple):
     loss_of: Callable[[Numbers], models.Loss]
     inputs: jax.ShapeDtypeStruct
     params: Tree
+    initial: Arrays
     batches: Any
 
     def shares(self, seed: int) -> partition.Partition:
@@ -209,6 +212,7 @@ class _Work:
     def start(self, numbers, key):
         own = apart(roots_of(key).public, Purpose.INITIAL)
         params = self.problem.loss_of(numbers).init(own, self.problem.inputs)
+        params = placed(params, self.problem.initial)
         rows = self.problem.config.data.clients
         if self.bank == "host":
             rows = jax.eval_shape(self.ids, key, 0).size
@@ -263,8 +267,9 @@ def _problem(config: ConfigDict, data_dir: str | None) -> _Problem:
     )
     loss = loss_of(choices.numbers_of(config))
     params = jax.eval_shape(lambda key: loss.init(key, first), jax.random.key(0))
+    initial = weights.initial_of(config, params)
     batches = _batches(config, splits.train)
-    return _Problem(config, splits, seen, loss_of, first, params, batches)
+    return _Problem(config, splits, seen, loss_of, first, params, initial, batches)
 
 
 def _algorithm(

@@ -10,13 +10,21 @@ import jax
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.run import checkpoint, display, odometer, processes, secrets
-from fl_sketch.run import rows as names
+from fl_sketch.report import rows as names
+from fl_sketch.report.tensorboard import open_board, require_installed
+from fl_sketch.run import (
+    checkpoint,
+    display,
+    extension,
+    odometer,
+    processes,
+    secrets,
+    weights,
+)
 from fl_sketch.run.build import Experiment, build
 from fl_sketch.run.loop import NotFinite, Progress, Watch, begin, train
 from fl_sketch.run.signals import stopping_on_signals
-from fl_sketch.run.tensorboard import open_board, require_installed
-from fl_sketch.run.workdir import Workdir
+from fl_sketch.run.workdir import Workdir, config_of
 
 RUN = "run"  # what the odometer calls it
 
@@ -27,6 +35,7 @@ def run(
     data_dir: str | None = None,
     *,
     tensorboard: bool = False,
+    extend: bool = False,
     say: Callable[[str], None] = tqdm.write,
 ) -> dict[str, Any]:
     """Runs a config to its end, from where an earlier run in the folder came to.
@@ -36,6 +45,7 @@ def run(
       workdir: the folder of the run.
       data_dir: the folder of raw data sets.
       tensorboard: whether to write events for TensorBoard too.
+      extend: whether a run of fewer rounds in the folder becomes this one.
       say: what prints a line.
 
     Returns:
@@ -53,7 +63,14 @@ def run(
     config = experiment.config
     first = processes.is_first()
     say = say if first else _say_nothing
-    opened = Workdir(workdir, config.to_dict()) if first else contextlib.nullcontext()
+    if extend and first:
+        before = config_of(workdir, config)
+        extension.require(before, experiment, data_dir)
+    opened = (
+        Workdir(workdir, config.to_dict(), longer=extend)
+        if first
+        else contextlib.nullcontext()
+    )
     with opened as folder:
         for line in display.plan(config, experiment):
             say(line)
@@ -166,6 +183,8 @@ def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
         if folder:
             keep, ends = config.checkpoint_keep, done == experiment.rounds
             _save(folder, done, progress, keep, say, ends=ends)
+            if ends:
+                weights.take_away(folder.folder, done, experiment.model)
 
     shown = display.bar(experiment.rounds, done, hidden=folder is None)
 

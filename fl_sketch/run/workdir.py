@@ -16,14 +16,18 @@ import resource
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ml_collections import ConfigDict
+
 from fl_sketch import plugins
 from fl_sketch.config import choices
 from fl_sketch.files import writable_folder, write_text
-from fl_sketch.run import curves
+from fl_sketch.models import arrays
+from fl_sketch.report import curves
+from fl_sketch.run import weights
 
 Row = dict[str, Any]
 FORMAT = 2  # of a folder: what another one began, this version does not go on with
-PLUGINS = "plugins"  # of files of one's own that a config names, their digests
+PLUGINS = "plugins"  # of files that a config names, their digests
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 TIMES = ("rounds_per_second", "seconds")  # what two equal runs may differ in
 
@@ -51,7 +55,12 @@ class Workdir:
     """The `folder` of a run and its `rows`, locked until closed or the process ends."""
 
     def __init__(
-        self, path: str | os.PathLike, config: Mapping[str, Any], files: Files = RUN
+        self,
+        path: str | os.PathLike,
+        config: Mapping[str, Any],
+        files: Files = RUN,
+        *,
+        longer: bool = False,
     ):
         """Opens a folder for a run, or to go on with one.
 
@@ -59,6 +68,7 @@ class Workdir:
           path: the folder.
           config: the config of the run.
           files: the names of its files, and what draws its picture.
+          longer: whether the run in the folder becomes one of more rounds.
 
         Raises:
           ValueError: if it cannot be written, is in use, or holds the run of another
@@ -71,7 +81,7 @@ class Workdir:
             with contextlib.ExitStack() as stack:
                 lock = stack.enter_context(open(self.folder / ".lock", "w"))
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._require_same(json.loads(json.dumps(config)))
+                self._require_same(json.loads(json.dumps(config)), longer)
                 self._held = stack.pop_all()
         except BlockingIOError:
             msg = f"Expected a workdir of no other process, got workdir={path} in use."
@@ -138,24 +148,36 @@ class Workdir:
         path = self.folder / self._files.summary
         return json.loads(path.read_text()) if path.exists() else None
 
-    def _require_same(self, config: Mapping[str, Any]) -> None:
+    def _require_same(self, config: Mapping[str, Any], longer: bool) -> None:
         path, ours = self.folder / "config.json", choices.flat(config)
-        files = plugins.digests(ours.values())
+        files = plugins.digests(ours.values()) | _digest_of(ours.get("model.init_from"))
+        named = {"format": FORMAT, **config, **({PLUGINS: files} if files else {})}
         if not path.exists():
-            named = {"format": FORMAT, **config, **({PLUGINS: files} if files else {})}
             write_text(path, json.dumps(named, indent=2) + "\n")
             return
         theirs, before = _read(path)
         _require_same_files(self.folder, before, files)
         theirs = choices.flat(theirs)
+        if longer and theirs | {"rounds": ours["rounds"]} == ours != theirs:
+            self._begin_again(named)
+            return
         unlike = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
         if unlike:
             there = _listed(unlike, theirs)
             msg = (
                 f"Expected the config of the run in workdir={self.folder} ({there}), "
-                f"got {_listed(unlike, ours)}: take another workdir."
+                f"got {_listed(unlike, ours)}: take another workdir"
             )
+            msg += ", or extend the run." if unlike == ["rounds"] else "."
             raise ValueError(msg)
+
+    def _begin_again(self, named: Mapping[str, Any]) -> None:
+        """Makes the run one that has not ended, of another length."""
+        every = int(named["eval_every"])
+        # A last row between two evaluations a longer run would not have.
+        self.keep_rows(lambda rows: sum(int(r["round"]) % every == 0 for r in rows))
+        (self.folder / self._files.summary).unlink(missing_ok=True)
+        write_text(self.folder / "config.json", json.dumps(named, indent=2) + "\n")
 
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:
@@ -165,6 +187,38 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
       ValueError: for a file that was damaged, or that another version wrote.
     """
     return _read(path)[0]
+
+
+def config_of(workdir: str | os.PathLike, defaults: ConfigDict) -> ConfigDict:
+    """Returns the config of the run in a folder.
+
+    Args:
+      workdir: the folder.
+      defaults: a config with every key that one may have, and their values where the
+        run's does not say them.
+
+    Raises:
+      ValueError: for a folder without a run, or with one of other keys.
+    """
+    path = pathlib.Path(workdir) / "config.json"
+    if not path.is_file():
+        msg = f"Expected workdir to be the folder of a run, got workdir={workdir}."
+        raise ValueError(msg)
+    config = defaults.copy_and_resolve_references()
+    try:
+        config.update(read_config(path))
+    except (KeyError, AttributeError):
+        msg = (
+            "Expected workdir to be the folder of a run with the keys of "
+            f"configs/default.py, got workdir={workdir}."
+        )
+        raise ValueError(msg) from None
+    return config
+
+
+def _digest_of(source: str | None) -> dict[str, str]:
+    """Returns the digest of the arrays that a run begins with, by where they are."""
+    return {source: arrays.digest(weights.read(source))} if source else {}
 
 
 def _require_same_files(folder, theirs: Mapping[str, str], ours) -> None:

@@ -18,7 +18,7 @@ from fl_sketch.protocols import Tree
 from fl_sketch.run import checkpoint
 from fl_sketch.run.build import build
 from fl_sketch.run.loop import begin
-from fl_sketch.run.workdir import read_config
+from fl_sketch.run.workdir import config_of
 from fl_sketch.trees import Stateful
 
 ROW = "{:7} {:10.4g} {:10.4g} {:7.4f} {:15.4g} {:10.4f}"
@@ -88,33 +88,6 @@ def of_run(
     return rows
 
 
-def config_of(workdir: str, defaults: ConfigDict) -> ConfigDict:
-    """Returns the config of the run in a folder.
-
-    Args:
-      workdir: the folder.
-      defaults: a config with every key that one may have, and their values where the
-        run's does not say them.
-
-    Raises:
-      ValueError: for a folder without a run, or with one of other keys.
-    """
-    path = pathlib.Path(workdir) / "config.json"
-    if not path.is_file():
-        msg = f"Expected workdir to be the folder of a run, got workdir={workdir}."
-        raise ValueError(msg)
-    config = defaults.copy_and_resolve_references()
-    try:
-        config.update(read_config(path))
-    except (KeyError, AttributeError):
-        msg = (
-            "Expected workdir to be the folder of a run with the keys of "
-            f"configs/default.py, got workdir={workdir}."
-        )
-        raise ValueError(msg) from None
-    return config
-
-
 def models_of(
     workdir: str, config: ConfigDict, data_dir: str | None
 ) -> Iterator[tuple[int, Tree]]:
@@ -129,7 +102,7 @@ def models_of(
     yield 0, fresh.state.server.params
     folder = pathlib.Path(workdir) / "checkpoints"
     for number in checkpoint.rounds(folder):
-        with open(folder / f"round_{number:08d}.npz", "rb") as file:
+        with open(checkpoint.path_of(folder, number), "rb") as file:
             yield number, checkpoint.read(file, fresh).state.server.params
 
 

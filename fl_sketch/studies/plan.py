@@ -12,7 +12,8 @@ from fl_sketch import theory, validate
 from fl_sketch.algorithms import catalog
 from fl_sketch.gossip import graph as graphs
 from fl_sketch.gossip.graph import Graph
-from fl_sketch.run import display, rows
+from fl_sketch.report import rows
+from fl_sketch.run import display
 from fl_sketch.run.build import Experiment
 from fl_sketch.theory import Bound
 

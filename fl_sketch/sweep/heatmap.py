@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fl_sketch import files
-from fl_sketch.run.rows import score_of
+from fl_sketch.report.rows import score_of
 from fl_sketch.sweep.grid import Axis
 from fl_sketch.sweep.ranking import ranked, shown
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fl_sketch import files
-from fl_sketch.run.rows import all_plain
+from fl_sketch.report.rows import all_plain
 from fl_sketch.sweep import standings
 
 FILES = ("comparison.csv", "sweep.csv", "metrics.csv")

@@ -5,7 +5,14 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fl_sketch.run.rows import CHOSEN, Score, all_plain, measured, megabytes, score_of
+from fl_sketch.report.rows import (
+    CHOSEN,
+    Score,
+    all_plain,
+    measured,
+    megabytes,
+    score_of,
+)
 from fl_sketch.sweep.grid import Axis
 from fl_sketch.sweep.standings import half_width
 

@@ -8,7 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.run.rows import megabytes, plain, score_of
+from fl_sketch.report.rows import megabytes, plain, score_of
 from fl_sketch.run.run import run
 
 Summary = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Any
 from fl_sketch import files
 from fl_sketch.config.guarantee import mark
 from fl_sketch.models.metrics import METRICS
-from fl_sketch.run.rows import REPORTED, Score, all_plain, marked, score_of, sized
+from fl_sketch.report.rows import REPORTED, Score, all_plain, marked, score_of, sized
 
 Row = dict[str, Any]
 CONFIDENCE = 0.95

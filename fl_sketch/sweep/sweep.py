@@ -10,7 +10,6 @@ import math
 import pathlib
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -21,13 +20,14 @@ from fl_sketch import engine
 from fl_sketch.engine import ledger
 from fl_sketch.engine.calls import in_calls
 from fl_sketch.files import write_text
+from fl_sketch.report import rows as names
 from fl_sketch.run import odometer
-from fl_sketch.run import rows as names
 from fl_sketch.run.loop import Row, Stopped, mean_of_finite
 from fl_sketch.run.program import prepare
 from fl_sketch.run.signals import stopping_on_signals
 from fl_sketch.run.workdir import Files, Workdir
-from fl_sketch.sweep import grid, heatmap, programs, ranking
+from fl_sketch.sweep import best, grid, heatmap, programs, ranking
+from fl_sketch.sweep.best import Notes
 from fl_sketch.sweep.outline import Outline, outline, plan, require_one_table
 
 
@@ -70,7 +70,7 @@ def sweep(
         if found:
             say(f"{workdir} holds this sweep already, done:")
         else:
-            times = _run_rest(outlines, folder, data_dir, how, say)
+            times = _run_rest(outlines, axes, folder, data_dir, how, say)
             results = summary_of(config, axes, outlines, folder.rows)
             given = odometer.facts(odometer.total(odometer.read(folder.folder)))
             found = folder.finish({**results, "map": how, **times, **given})
@@ -80,6 +80,11 @@ def sweep(
         write_text(folder.folder / "sweep.md", "\n".join(lines) + "\n")
     for line in (*ranking.table(last, axes), *given):
         say(line)
+    if (folder.folder / best.FOLDER).is_dir():
+        say(
+            "its best point goes on by: python -m launch.train "
+            f"--workdir={folder.folder / best.FOLDER} --extend=ROUNDS"
+        )
     say(f"results in {workdir}")
     return found
 
@@ -93,13 +98,13 @@ def summary_of(
     """Returns the sweep.json of `config`, `axes`, `outlines` and the best `rows`."""
     last = ranking.ranked(rows, axes)
     means = ranking.over_seeds(last, axes) if ranking.seeds_swept(axes) else []
-    best = next((row for row in last if not row["diverged"]), None)
+    found = next((row for row in last if not row["diverged"]), None)
     return {
         "config": config.to_dict(),
         "over": grid.listed(axes),
         "points": len(last),
         "programs": [o.facts | {"first_point": o.group.first} for o in outlines],
-        "best": best and names.marked(best, any(o.private for o in outlines)),
+        "best": found and names.marked(found, any(o.private for o in outlines)),
         "best_over_seeds": next((row for row in means if not row["diverged"]), None),
         "diverged": sum(bool(row["diverged"]) for row in last),
     }
@@ -127,7 +132,7 @@ def _rows_of(outlines: Sequence[Outline]) -> int:
     return sum(o.rows for o in outlines)
 
 
-def _run_rest(outlines, folder: Workdir, data_dir, how: str, say) -> Row:
+def _run_rest(outlines, axes, folder: Workdir, data_dir, how: str, say) -> Row:
     """Runs the programs that have no rows yet; returns what that took."""
     kept, begin, compiling = _finished(outlines, folder.rows), time.perf_counter(), 0.0
     hidden = any(one.private for one in outlines)  # one table has one head
@@ -146,6 +151,7 @@ def _run_rest(outlines, folder: Workdir, data_dir, how: str, say) -> Row:
                 one,
                 data_dir,
                 how,
+                functools.partial(_keep_best, folder, axes, one),
                 rows=told,
                 rounds=bar.update,
                 stop=stop,
@@ -155,12 +161,21 @@ def _run_rest(outlines, folder: Workdir, data_dir, how: str, say) -> Row:
     return {"seconds": seconds, "compile_seconds": compiling, "programs_kept": kept}
 
 
-def _run_one(one: Outline, data_dir, how: str, **told) -> float:
+def _run_one(one: Outline, data_dir, how: str, ended, **told) -> float:
     """Runs a program, of which nothing stays on the devices; returns compile time."""
     program = prepare(one.group.config, data_dir)
     points = programs.compile_points(program, one.group, how)
-    run(one, points, **told)
+    ended(*run(one, points, **told))
     return points.seconds
+
+
+def _keep_best(folder: Workdir, axes, one: Outline, states, notes: Notes) -> None:
+    """Keeps the best point so far to go on from, but for one that is private.
+
+    The secrets of private points are gone, and nobody's rounds come again.
+    """
+    if not one.private:
+        best.keep(folder.folder, folder.rows, axes, one.group, states, notes)
 
 
 def _counting(folder: Workdir, one: Outline) -> Callable[[int], None]:
@@ -192,20 +207,6 @@ def _tell(
     say(f"  program {program}, round {rows[0]['round']}: {'; '.join(reach)}")
 
 
-class Notes(NamedTuple):
-    """What is noted of the points of a program, each at its place.
-
-    `books` have the bytes. `losses` are of the rounds since the last row, NaN if nobody
-    took part, `noised` of what was released beside the models in these. `diverged` is
-    the round in which a point did, from one; 0: it did not.
-    """
-
-    books: list[ledger.Ledger]
-    losses: np.ndarray
-    noised: dict[str, np.ndarray]
-    diverged: np.ndarray
-
-
 def run(
     outline: Outline,
     points: programs.Mapped,
@@ -214,8 +215,8 @@ def run(
     rounds: Callable[[int], None],
     stop: Callable[[], bool],
     ahead: Callable[[int], None] = lambda number: None,
-) -> engine.State:
-    """Runs all points of a program; returns the last states, over seeds and numbers.
+) -> tuple[engine.State, Notes]:
+    """Runs all points of a program; returns their last states and what was noted.
 
     Args:
       outline: the outline of the program.
@@ -226,15 +227,8 @@ def run(
       ahead: what is told before every call up to which round it will play.
     """
     config, count = outline.group.config, len(outline.group.points)
-    notes = Notes(
-        [ledger.empty(config.data.clients) for _ in range(count)],
-        np.full((count, config.eval_every), np.nan, np.float32),
-        {
-            name: np.full((count, config.eval_every), np.nan, np.float32)
-            for name in outline.facts["noised"]
-        },
-        np.zeros(count, np.int64),
-    )
+    clients, noised = config.data.clients, outline.facts["noised"]
+    notes = Notes.empty(count, clients, config.eval_every, noised)
     states = points.states
     for call in in_calls(
         points.advance,
@@ -251,11 +245,12 @@ def run(
         rounds((done - call.first) * count)
         if done % config.eval_every == 0 or done == outline.last:
             rows(_rows(outline, done, notes, points.evaluate(states)))
-            for kept in (notes.losses, *notes.noised.values()):
+            between = done % config.eval_every != 0  # as `loop.train` has it
+            for kept in () if between else (notes.losses, *notes.noised.values()):
                 kept[:] = np.nan
         if stop() and done < outline.last:
             raise Stopped(done)
-    return states
+    return states, notes
 
 
 def _note(notes: Notes, prices, number: int, report, *, private: bool) -> None:

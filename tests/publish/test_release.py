@@ -20,7 +20,8 @@ from fl_sketch.data import archive
 from fl_sketch.data.examples import Examples
 from fl_sketch.engine import ledger
 from fl_sketch.publish import release
-from fl_sketch.run import begin, build, checkpoint, rows, run, secrets
+from fl_sketch.report import rows
+from fl_sketch.run import begin, build, checkpoint, run, secrets, weights
 from tests.run.configs import config_with
 
 pytestmark = pytest.mark.slow
@@ -354,7 +355,7 @@ def test_the_page_builds_every_model_that_a_config_names(one, tmp_path, name, si
 
     leaves = shapes(models.build(name, 7, size=size, **options))
     folder = shutil.copytree(one.folder, tmp_path / "run")
-    saved = {release.PARAMS + k: np.zeros(v, np.float32) for k, v in leaves.items()}
+    saved = {weights.PARAMS + k: np.zeros(v, np.float32) for k, v in leaves.items()}
     np.savez(newest(folder), **saved, **{release.ROUND: np.int32(6)})
     (folder / "config.json").write_text(json.dumps(config))
     summary = json.loads((folder / "summary.json").read_text())

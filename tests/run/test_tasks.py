@@ -9,8 +9,8 @@ from sklearn import metrics as sklearn
 
 from fl_sketch.data import archive
 from fl_sketch.data.examples import Examples
+from fl_sketch.report.rows import CHOSEN, score_of
 from fl_sketch.run import begin, build, run
-from fl_sketch.run.rows import CHOSEN, score_of
 from fl_sketch.sweep.sweep import sweep
 from tests.run.configs import config_with
 

@@ -46,7 +46,7 @@ def swept(group, how):
     """Returns the last states and all rows of a program's points."""
     points = programs.compile_points(prepare(group.config), group, how)
     rows = []
-    states = run(
+    states, _ = run(
         outline(group, None),
         points,
         rows=rows.extend,

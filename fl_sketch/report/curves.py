@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fl_sketch import files
-from fl_sketch.run.rows import all_plain, score_of
+from fl_sketch.report.rows import all_plain, score_of
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike) -> None:

@@ -1,0 +1,1 @@
+"""What is said of runs: rows and their names, pictures, and what watches them."""

@@ -1,0 +1,118 @@
+"""The model of a run: taken away from it, and what it begins with."""
+
+import contextlib
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from fl_sketch import files, validate
+from fl_sketch.config.choices import section
+from fl_sketch.models.arrays import FORMS, Arrays, chosen, load, save, tree_of
+from fl_sketch.protocols import Tree
+from fl_sketch.run import checkpoint
+
+PARAMS = "state/server/params/"  # what their names begin with in a checkpoint
+FILE, SIDECAR = "params.safetensors", "params.json"  # at the end of a run
+
+
+def load_params(workdir: str | os.PathLike) -> Tree:
+    """Returns the model after the last checkpoint of a run, as flax takes it.
+
+    Args:
+      workdir: the folder of the run, finished or not.
+
+    Returns:
+      Nested dictionaries of numpy arrays; `Stateful` of two, if the model keeps
+      statistics.
+
+    Raises:
+      ValueError: in one line, for a folder without a checkpoint that can be read.
+    """
+    return tree_of(in_run(pathlib.Path(workdir)))
+
+
+def in_run(folder: pathlib.Path) -> Arrays:
+    """Returns the arrays of the newest checkpoint in the `folder` of a run.
+
+    Raises:
+      ValueError: in one line, if there is none that can be read.
+    """
+    kept = folder / "checkpoints"
+    for number in reversed(checkpoint.rounds(kept)):
+        with contextlib.suppress(Exception):  # zipfile and numpy raise a dozen kinds
+            return in_checkpoint(checkpoint.path_of(kept, number))
+    msg = f"Expected the folder of a run with a checkpoint, got workdir={folder}."
+    raise ValueError(msg)
+
+
+def in_checkpoint(path: pathlib.Path) -> Arrays:
+    """Returns the arrays of the model in the checkpoint at `path`."""
+    # Opened here, since numpy leaves a damaged file open.
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+        names = sorted(name for name in arrays if name.startswith(PARAMS))
+        # Safetensors writes the bytes of an array as they lie.
+        leaves = [np.array(arrays[name], order="C") for name in names]
+    short = (name.removeprefix(PARAMS) for name in names)
+    return dict(zip(short, leaves, strict=True))
+
+
+def read(source: str) -> Arrays:
+    """Returns the arrays that a run or a file holds.
+
+    Args:
+      source: the folder of a run, or a file that ends in .npz or .safetensors.
+
+    Raises:
+      FileNotFoundError, ValueError: in one line, for anything else.
+    """
+    path = pathlib.Path(source).expanduser()
+    if path.is_dir():
+        return in_run(path)
+    if not path.is_file():
+        msg = f"Expected init_from to be a run's folder or a file, got {source!r}."
+        raise FileNotFoundError(msg)
+    validate.one_of(FORMS, **{"the ending of init_from": path.suffix.removeprefix(".")})
+    try:
+        return load(path)
+    except Exception as error:  # zipfile, numpy and safetensors raise a dozen kinds
+        msg = f"Expected {source} to hold arrays by name, got {error}."
+        raise ValueError(" ".join(msg.split())) from None
+
+
+def initial_of(config: ConfigDict, model: Tree) -> Arrays:
+    """Returns the arrays that a config's model begins with; none: all are random.
+
+    Args:
+      config: the config; its `model.init_from` says where they are, and `model.fresh`
+        which of them are not wanted.
+      model: shapes of the model.
+
+    Raises:
+      FileNotFoundError, ValueError: in one line, for an array that is missing or has
+        another shape, or for a name that there is not.
+    """
+    source, fresh = config.model.init_from, config.model.fresh.split(",")
+    with section("model"):
+        if not source:
+            return {}
+        return chosen(model, read(source), [name for name in fresh if name])
+
+
+def take_away(folder: pathlib.Path, number: int, about: Mapping[str, Any]) -> None:
+    """Writes the model of a run's last round, and what one must know to use it.
+
+    Args:
+      folder: the folder of the run.
+      number: the number of the round, which has a checkpoint.
+      about: what is to be known of the model, in json.
+    """
+    arrays = in_checkpoint(checkpoint.path_of(folder / "checkpoints", number))
+    save(folder / FILE, arrays)
+    shapes = {name: list(array.shape) for name, array in arrays.items()}
+    told = {**about, "round": number, "arrays": shapes}
+    files.write_text(folder / SIDECAR, json.dumps(told, indent=2) + "\n")
