@@ -18,6 +18,8 @@ from fl_sketch.trees import Stateful
 from tests.models import own
 from tests.run.configs import config_with
 
+pytestmark = pytest.mark.slow
+
 KEYS = {"eval_every": 5, "checkpoint_every": 3, "compute__devices": 1}
 
 

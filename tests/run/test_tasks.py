@@ -14,6 +14,8 @@ from fl_sketch.run import begin, build, run
 from fl_sketch.sweep.sweep import sweep
 from tests.run.configs import config_with
 
+pytestmark = pytest.mark.slow
+
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(160, 4)).astype(np.float32)
 WEIGHTS = RANDOM.normal(size=(4, 3))

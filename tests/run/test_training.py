@@ -59,6 +59,7 @@ def test_a_run_that_varies_is_the_same_again_and_another_without(changes):
     assert rows[0] == rows[1] != rows[2]
 
 
+@pytest.mark.slow
 def test_a_scaled_run_trains_on_scaled_inputs_and_says_what_it_found():
     config = config_with(data__standardise="train")
     splits = inputs.splits_of(config, None)
@@ -73,6 +74,7 @@ def test_a_scaled_run_trains_on_scaled_inputs_and_says_what_it_found():
     assert losses[0] == losses[1] != losses[2]
 
 
+@pytest.mark.slow
 def test_clients_take_steps_of_another_optimizer():
     plain, again, momentum, decayed = (
         rows_of(**SHORT, **changes)[-1]["train_loss"]
@@ -86,6 +88,7 @@ def test_clients_take_steps_of_another_optimizer():
     assert plain == again and len({plain, momentum, decayed}) == 3
 
 
+@pytest.mark.slow
 def test_an_augmentation_of_ones_own_is_named_by_its_file(tmp_path):
     path = tmp_path / "vary.py"
     path.write_text(AUGMENT)
