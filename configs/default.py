@@ -16,6 +16,9 @@ def get_config() -> ConfigDict:
     config.algorithm = "safl"  # a name of fl_sketch/algorithms/catalog.py; FILE.py:NAME
     config.rounds = 100  # in all
     config.eval_every = 10  # rounds between rows of metrics.csv
+    # rounds between looks at each client, at rows; needs data.held_out; 0: none
+    config.clients_every = 0
+    config.personal_steps = 0  # of each client, from the last model, to be looked at
     config.checkpoint_every = 50  # rounds between saves; the last one is saved too
     config.checkpoint_keep = 2  # how many stay; 0: all, as launch.spectrum likes
     config.download = "cheapest"  # or model; or messages, that a client missed
@@ -31,6 +34,7 @@ def get_config() -> ConfigDict:
     config.data.alpha = 0.5  # of dirichlet: smaller is more uneven
     config.data.per_client = 2  # shards of label_shards, classes of classes
     config.data.exponent = 1.5  # of power_law
+    config.data.held_out = 0.0  # the share of its own that a client does not train on
     config.data.length = 64  # tokens of a text
     config.data.vocabulary = 8192  # tokens that sentences are made of
     # a file with a word a line, or characters: fixed; empty: made of the training texts

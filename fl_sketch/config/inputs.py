@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 from ml_collections import ConfigDict
 
+from fl_sketch import validate
 from fl_sketch.config.choices import section
 from fl_sketch.data import datasets, inputs, text
 from fl_sketch.data.examples import Splits
@@ -32,6 +33,15 @@ def check(config: ConfigDict) -> None:
     with section("data"):
         _fixed(config)
         inputs.augmentation(config.data.augment)
+        validate.below_one(held_out=config.data.held_out)
+    asked = {key: config[key] for key in ("clients_every", "personal_steps")}
+    for key, value in asked.items():
+        if value < 0 or (value and not config.data.held_out):
+            msg = f"Expected data.held_out > 0 with {key} > 0, or {key}=0, got {value}."
+            raise ValueError(msg)
+    if asked["clients_every"] % config.eval_every:
+        msg = f"Expected clients_every to be a multiple of {config.eval_every}, which "
+        raise ValueError(msg + f"is eval_every, got {asked['clients_every']}.")
 
 
 def splits_of(

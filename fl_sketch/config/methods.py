@@ -16,9 +16,10 @@ from fl_sketch.config.choices import Numbers, section
 from fl_sketch.config.inputs import Seen
 from fl_sketch.data import inputs as seeing
 from fl_sketch.data import text
-from fl_sketch.local import measuring
+from fl_sketch.local import Loss, measuring, sgd_steps
 from fl_sketch.models.losses import KINDS
-from fl_sketch.protocols import Algorithm, Tree
+from fl_sketch.protocols import Algorithm, Local, Tree
+from fl_sketch.transforms import by_name
 
 WATCHED = ("train_loss", "train_accuracy")  # what clients measure, where asked to
 PLAIN = {"dropout": 0.0, "norm": "group"}  # options that every model bears, unchanged
@@ -112,6 +113,31 @@ def measured(loss: models.Loss, params: Tree, batch) -> dict[str, jax.Array]:
     return {f"train_{name}": found[name] for name in ("loss", "accuracy")}
 
 
+def value_of(loss: models.Loss) -> Loss:
+    """Returns what clients take the gradient of, with a key if `loss` wants one."""
+
+    def value(params, batch):
+        return loss.value(params, batch.inputs, batch.targets)
+
+    def random_value(params, batch, key):
+        return loss.value(params, batch.inputs, batch.targets, key=key)
+
+    return random_value if loss.random else value
+
+
+def personal_of(config: ConfigDict, loss: models.Loss, numbers: Numbers) -> Local:
+    """Returns the steps by which a client makes the last model its own.
+
+    Args:
+      config: the config; the section `client` says of which optimizer they are.
+      loss: the loss that `loss_of` made.
+      numbers: the continuous keys.
+    """
+    make = by_name.optimizer(config.client.optimizer)
+    make = by_name.decoupled(make, numbers["client.weight_decay"])
+    return sgd_steps(value_of(loss), make(numbers["client.rate"]))
+
+
 def bare_of(
     config: ConfigDict, seen: Seen, model: Tree
 ) -> Callable[[Numbers, float], Algorithm]:
@@ -146,13 +172,7 @@ def algorithm_of(
       numbers: the continuous keys, which may be traced.
       noise_multiplier: z, for algorithms that add noise by themselves.
     """
-
-    def value(params, batch):
-        return loss.value(params, batch.inputs, batch.targets)
-
-    def random_value(params, batch, key):
-        return loss.value(params, batch.inputs, batch.targets, key=key)
-
+    value = value_of(loss)
     d, method = trees.size(trees.trained(model)), catalog.method(config.algorithm)
     stateful = isinstance(model, trees.Stateful)
     if stateful and method.parameters_only:
@@ -162,7 +182,7 @@ def algorithm_of(
         )
         raise ValueError(msg)
     given = arguments.taken(method, Parts(config, d, numbers, noise_multiplier))
-    algorithm = method.make(random_value if loss.random else value, **given)
+    algorithm = method.make(value, **given)
     if stateful:
         algorithm = with_statistics(algorithm, model)
     if not config.privacy.watch:

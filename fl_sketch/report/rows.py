@@ -20,6 +20,10 @@ HIDDEN = (
     "bytes_up",
     "bytes_down",
 )
+OF_CLIENTS = (
+    "clients_",
+    "personal_",
+)  # of what clients measured
 
 
 class Score(NamedTuple):
@@ -91,8 +95,12 @@ def measured(row: Mapping[str, Any]) -> dict[str, float]:
 
 def marked(row: Mapping[str, Any], private: bool) -> dict[str, Any]:
     """Returns `row` by its names in a file; if `private`, `HIDDEN` ones get `MARK`."""
+
+    def hidden(name):
+        return name in HIDDEN or name.startswith(OF_CLIENTS)
+
     return {
-        MARK + name if private and name in HIDDEN else name: value
+        MARK + name if private and hidden(name) else name: value
         for name, value in row.items()
     }
 

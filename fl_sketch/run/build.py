@@ -16,6 +16,7 @@ from fl_sketch.config.guarantee import Guarantee
 from fl_sketch.engine import host_data, traffic
 from fl_sketch.engine.rounds import compile_rounds
 from fl_sketch.protocols import Algorithm, Roots, Tree
+from fl_sketch.report.clients import Clients
 from fl_sketch.run import host_states, secrets
 from fl_sketch.run.evaluate import in_order
 from fl_sketch.run.program import Program, prepare
@@ -35,6 +36,7 @@ class Experiment(NamedTuple):
       rounds: the round with which a run ends: the config's last, or the budget's.
       facts: what is known before anything runs, for the summary.
       model: what one must know to use its model elsewhere.
+      clients: `() -> Clients`, to be looked at one by one.
       advice: what may help if it diverges.
       guarantee: what may be said of its privacy; None: nothing is private.
     """
@@ -49,6 +51,7 @@ class Experiment(NamedTuple):
     rounds: int
     facts: dict[str, Any]
     model: dict[str, Any]
+    clients: Callable[[], Clients]
     advice: str
     guarantee: Guarantee | None = None
 
@@ -119,6 +122,7 @@ def build(
             facts=_facts(config, program, algorithm, params, talk, prices)
             | (program.guarantee.facts if program.guarantee else {}),
             model=_model(config, program),
+            clients=lambda: program.clients(numbers, config.seed),
             advice=arguments.advice(config),
             guarantee=program.guarantee,
         )

@@ -163,9 +163,24 @@ def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
         f"{by.title} {by.of(summary):.4f} after {summary['rounds']} "
         f"rounds; {up:.4g} kB up and {down:.4g} kB down a client and round; compiled "
         f"in {summary['compile_seconds']:.1f} s",
+        *_of_clients(summary),
         *_given_away(summary),
         f"results in {workdir}",
     ]
+
+
+def _of_clients(summary: Mapping[str, Any]) -> list[str]:
+    """Returns lines on single clients, where they were looked at."""
+    lines = []
+    for whose, words in (("clients", "each"), ("personal", "each, with its own model")):
+        name = rows.score_of(summary).name
+        if f"{whose}_{name}" in summary:
+            mean, worst = (summary[f"{whose}_{name}{x}"] for x in ("", "_worst_tenth"))
+            lines.append(
+                f"clients, {words}, on what they held out: {name} {mean:.4f} on "
+                f"average, {worst:.4f} for the worst tenth"
+            )
+    return lines
 
 
 def _given_away(summary: Mapping[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ import numpy as np
 from fl_sketch import engine
 from fl_sketch.engine import ledger
 from fl_sketch.engine.calls import Call, in_calls
+from fl_sketch.protocols import Tree
 from fl_sketch.report import rows
 from fl_sketch.run.build import Compiled, Experiment
 
@@ -59,6 +60,7 @@ class Watch(NamedTuple):
       row: what is told of every evaluation.
       ahead: what is told, before they are played, with which round the next will end.
       rounds: what is told how many rounds are done, and the last training loss.
+      look: what is given the model after every evaluation.
       save: what is given all that must be kept.
       stop: what is asked after every call whether to save and stop.
       agree: what makes `(pace, stop)` the same in all processes of a run.
@@ -67,6 +69,7 @@ class Watch(NamedTuple):
     row: Callable[[Row], None] = lambda row: None
     ahead: Callable[[int], None] = lambda last: None
     rounds: Callable[[int, float], None] = lambda done, loss: None
+    look: Callable[[int, Tree], None] = lambda done, params: None
     save: Callable[[int, Progress], None] = lambda done, progress: None
     stop: Callable[[], bool] = lambda: False
     agree: Callable[[int, bool], tuple[int, bool]] = lambda pace, stop: (pace, stop)
@@ -138,6 +141,7 @@ def train(
         if done % eval_every == 0 or done == last:
             row = _row(experiment, done, now, compiled.evaluate(state))
             watch.row(row | {"rounds_per_second": (done - since) / spent})
+            watch.look(done, state.server.params)
             spent, since = 0.0, done
             # The last row may be between two of a longer run, which then needs these.
             for kept in (losses, *noised.values()) if done % eval_every == 0 else ():

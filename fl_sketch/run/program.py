@@ -20,11 +20,13 @@ from fl_sketch.config.choices import Numbers
 from fl_sketch.config.guarantee import Guarantee, guarantee_of, require_sizes
 from fl_sketch.config.inputs import Seen
 from fl_sketch.data import datasets, draws, partition, streamed
+from fl_sketch.data.holding import held_out
 from fl_sketch.engine import host_data
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.keys import Purpose, apart, cohort_key, roots_of
 from fl_sketch.models.arrays import Arrays, placed
 from fl_sketch.protocols import Algorithm, Key, Roots, Tree
+from fl_sketch.report.clients import Clients
 from fl_sketch.run import host_states, weights
 from fl_sketch.run.evaluate import make_evaluation
 
@@ -64,6 +66,7 @@ class Program(NamedTuple):
       batches: shapes of what a client trains on in a round.
       mesh: the devices.
       most: the largest number of rounds of a call.
+      clients: `(numbers, seed) -> Clients`, to be looked at one by one.
       ids: `(roots, number) -> ids` of a round's cohort.
       bank: the place of clients' states, one of `choices.BANKS`; on the host, states
         here have a row for each place of a cohort.
@@ -85,6 +88,7 @@ class Program(NamedTuple):
     batches: Any
     mesh: jax.sharding.Mesh
     most: int
+    clients: Callable[[Numbers, int], Clients]
     ids: Callable[[Key | Roots, jax.typing.ArrayLike], jax.Array]
     bank: str
     streamed: Streamed | None = None
@@ -128,10 +132,22 @@ class _Problem(NamedTuple):
     initial: Arrays
     batches: Any
 
-    def shares(self, seed: int) -> partition.Partition:
-        """Returns which client has which examples."""
+    def dealt(self, seed: int) -> tuple[partition.Partition, partition.Partition]:
+        """Returns which client trains on which examples, and holds which ones back."""
         targets, owners = self.splits.train.targets, self.splits.owners
-        return choices.partition_of(self.config, targets, seed, owners)
+        shares = choices.partition_of(self.config, targets, seed, owners)
+        return held_out(shares, self.config.data.held_out, seed=seed)
+
+    def clients(self, numbers: Numbers, seed: int) -> Clients:
+        """Returns the clients as they are looked at one by one."""
+        loss, examples = self.loss_of(numbers), self.splits.train
+        own = methods.personal_of(self.config, loss, numbers)
+        batch = self.config.client.batch
+        return Clients(loss, examples, *self.dealt(seed), own, batch, seed)
+
+    def shares(self, seed: int) -> partition.Partition:
+        """Returns which client trains on which examples."""
+        return self.dealt(seed)[0]
 
 
 def check(config: ConfigDict) -> None:
@@ -188,6 +204,7 @@ def prepare(
         batches=problem.batches,
         mesh=mesh,
         most=config.eval_every,
+        clients=problem.clients,
         ids=work.ids,
         bank=work.bank,
         streamed=work.from_host(on_host) if form == "streamed" else None,

@@ -24,6 +24,7 @@ from fl_sketch.run import (
 from fl_sketch.run.build import Experiment, build
 from fl_sketch.run.loop import NotFinite, Progress, Watch, begin, train
 from fl_sketch.run.signals import stopping_on_signals
+from fl_sketch.run.views import Looks
 from fl_sketch.run.workdir import Workdir, config_of
 
 RUN = "run"  # what the odometer calls it
@@ -169,40 +170,50 @@ def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
     compiled = experiment.compile()
     say(display.head(experiment))
     last = dict(folder.rows[-1]) if folder and folder.rows else {}
-    listeners = [last.update, lambda row: say(display.row(row))]
-    if folder:
-        listeners.append(folder.add)
-        if tensorboard:
-            listeners.append(open_board(folder.folder / "tensorboard", done))
-
-    def on_row(row):
-        for listener in listeners:
-            listener(row)
-
-    def on_save(done, progress):
-        if folder:
-            keep, ends = config.checkpoint_keep, done == experiment.rounds
-            _save(folder, done, progress, keep, say, ends=ends)
-            if ends:
-                weights.take_away(folder.folder, done, experiment.model)
-
+    looks = Looks(experiment, folder, done)
     shown = display.bar(experiment.rounds, done, hidden=folder is None)
-
-    def count(last):
-        if folder and experiment.private:
-            own = odometer.entry(RUN, experiment.guarantee, last)
-            odometer.note(folder.folder, [own])
-
     with stopping_on_signals() as stop, shown as move:
-        watch = Watch(on_row, count, move, on_save, stop, processes.agree)
+        watch = Watch(last.update, rounds=move, stop=stop, agree=processes.agree)
+        if folder:
+            path = folder.folder / "tensorboard"
+            board = open_board(path, done) if tensorboard else None
+            watch = _leaving(watch, experiment, folder, board, say)
         progress = train(
             experiment,
             compiled,
             progress,
             checkpoint_every=config.checkpoint_every,
-            watch=watch,
+            watch=watch._replace(look=looks.at),
         )
-    return summary_of(experiment, progress, last, compiled.seconds)
+    seen = looks.at_end(experiment.rounds, progress.state.server.params)
+    return summary_of(experiment, progress, last, compiled.seconds, seen)
+
+
+def _leaving(
+    watch: Watch, experiment: Experiment, folder: Workdir, board, say
+) -> Watch:
+    """Returns a watch that also prints rows and leaves everything in a folder."""
+    first = watch.row
+
+    def on_row(row):
+        first(row)
+        say(display.row(row))
+        folder.add(row)
+        if board:
+            board(row)
+
+    def on_save(done, progress):
+        keep, ends = experiment.config.checkpoint_keep, done == experiment.rounds
+        _save(folder, done, progress, keep, say, ends=ends)
+        if ends:
+            weights.take_away(folder.folder, done, experiment.model)
+
+    def count(last):
+        if experiment.private and experiment.guarantee:
+            own = odometer.entry(RUN, experiment.guarantee, last)
+            odometer.note(folder.folder, [own])
+
+    return watch._replace(row=on_row, save=on_save, ahead=count)
 
 
 def summary_of(
@@ -210,11 +221,12 @@ def summary_of(
     progress: Progress,
     last: dict[str, Any],
     compile_seconds: float,
+    seen: dict[str, float],
 ) -> dict[str, Any]:
     """Returns the facts of `experiment` and what it came to, by their names in a file.
 
     Its `progress` at the end has the bytes, its `last` row the losses and epsilon;
-    `compile_seconds` are handed on.
+    `compile_seconds` and what was `seen` of clients are handed on.
     """
     up, down = int(progress.ledger.up.sum()), int(progress.ledger.down.sum())
     promise = experiment.guarantee if experiment.private else None
@@ -223,6 +235,7 @@ def summary_of(
         **experiment.facts,
         "rounds": int(progress.state.server.round),
         **names.measured(last),
+        **seen,
         "train_loss": float(last["train_loss"]),
         **{name: float(last[name]) for name in experiment.noised},
         "bytes_up_per_client_round": up / max(1, int(progress.ledger.answered.sum())),

@@ -1,0 +1,83 @@
+"""What a run says of single clients: clients.csv as it goes, and at its end the rest.
+
+In a private run these files are for the simulator alone, and their names say so.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from fl_sketch import files
+from fl_sketch.engine.round import MARK
+from fl_sketch.protocols import Tree
+from fl_sketch.report import clients
+from fl_sketch.run.build import Experiment
+from fl_sketch.run.workdir import Workdir
+
+ROWS, EACH, PICTURE = "clients.csv", "clients_last.csv", "clients.png"
+
+
+class Looks:
+    """Looks at clients in the folder of a run; without one, or unasked, none."""
+
+    def __init__(self, experiment: Experiment, folder: Workdir | None, done: int):
+        """Forgets what was seen after a round, which will be seen again.
+
+        Args:
+          experiment: the experiment; its config says when to look.
+          folder: the folder of the run; None: that is another process's.
+          done: the number of rounds done.
+        """
+        config = experiment.config
+        self._every, self._steps = config.clients_every, config.personal_steps
+        self._folder = folder if self._every or self._steps else None
+        self._mark = MARK if experiment.private else ""
+        if self._folder is None:
+            return
+        self._clients = experiment.clients()
+        path = self._path(ROWS)
+        rows = files.read_rows(path) if path.exists() else []
+        self._rows: list[Mapping[str, Any]] = [
+            row for row in rows if int(row["round"]) <= done
+        ]
+
+    def at(self, done: int, params: Tree) -> None:
+        """Looks at all clients, if a round `done` is one to look after, at `params`."""
+        if self._folder is not None and self._every and done % self._every == 0:
+            self._note(done, self._clients.look(jax.device_get(params)))
+
+    def at_end(self, done: int, params: Tree) -> dict[str, float]:
+        """Writes how the last model does for each client, and its own one.
+
+        Args:
+          done: the number of the last round.
+          params: the model after it.
+
+        Returns:
+          What the summary is to have of it.
+        """
+        if self._folder is None:
+            return {}
+        params = jax.device_get(params)
+        found, own = self._clients.look(params), None
+        shown = {"the model": found}
+        if self._steps:
+            own = self._clients.look(params, self._steps)
+            shown[f"after {self._steps} steps of its own"] = own
+        self._note(done, found)
+        clients.write_each(self._path(EACH), self._clients, found, own)
+        name = next(iter(self._clients.loss.measured))
+        clients.draw(self._path(PICTURE), name, shown)
+        personal = clients.summed_up(own, "personal") if own else {}
+        return {**clients.summed_up(found), **personal}
+
+    def _note(self, done: int, found: clients.Found) -> None:
+        row = {"round": done, **clients.summed_up(found)}
+        before = [one for one in self._rows if int(one["round"]) < done]
+        self._rows = [*before, row]
+        files.write_rows(self._path(ROWS), self._rows)
+
+    def _path(self, name: str):
+        assert self._folder
+        return self._folder.folder / f"{self._mark}{name}"

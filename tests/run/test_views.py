@@ -1,0 +1,186 @@
+"""Single clients: what they hold back, a model's worth to each, and their own ones."""
+
+import csv
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from fl_sketch.data import datasets, partition
+from fl_sketch.data.holding import held_out
+from fl_sketch.report.clients import summed_up
+from fl_sketch.run import build, load_params, prepare, run
+from tests.models import own
+from tests.run.configs import config_with
+from tests.run.test_run import stop_at
+
+KEYS = {
+    "rounds": 6,
+    "eval_every": 2,
+    "checkpoint_every": 2,
+    "clients_every": 4,
+    "personal_steps": 3,
+    "data__held_out": 0.25,
+    "data__partition": "dirichlet",
+    "data__clients": 12,
+    "compute__devices": 1,
+}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.95])
+def test_what_is_held_back_is_the_clients_own_and_the_rest_is_trained_on(share):
+    targets = np.arange(400) % 10
+    shares = partition.dirichlet(targets, 30, 0.3, seed=3)
+    kept, held = held_out(shares, share, seed=1)
+    for client in range(30):
+        both = np.concatenate([kept.of(client), held.of(client)])
+        assert sorted(both) == sorted(shares.of(client))
+    sizes = shares.sizes
+    if share:
+        expected = np.maximum(np.floor(share * sizes), 1)
+        expected = np.minimum(expected, sizes - 1)
+        np.testing.assert_array_equal(held.sizes, expected)
+        other = held_out(shares, share, seed=2)[1]
+        assert (held.indices != other.indices).any()
+    else:
+        assert not held.indices.size and (kept.indices == shares.indices).all()
+
+
+def test_every_example_of_a_client_is_held_back_as_often():
+    shares = partition.iid(40, 4, seed=0)
+    counts = np.zeros(40)
+    for seed in range(300):
+        counts[held_out(shares, 0.3, seed=seed)[1].indices] += 1
+    assert counts.sum() == 300 * 12
+    assert np.abs(counts / 300 - 0.3).max() < 0.12  # four deviations
+
+
+def test_the_worst_tenth_is_that_of_most_loss_and_least_accuracy():
+    values = np.arange(20.0)
+    found = summed_up({"loss": values, "accuracy": values, "mae": values})
+    assert found["clients_loss_worst_tenth"] == 18.5
+    assert found["clients_accuracy_worst_tenth"] == 0.5
+    assert found["clients_mae_worst_tenth"] == 18.5
+    assert found["clients_loss"] == found["clients_loss_median"] == 9.5
+
+
+def by_hand(params, program, client, steps):
+    """Returns accuracy and loss of a client, and of its own model, in plain numpy."""
+    train, (kept, held) = program.splits.train, dealt(program)
+    kernel, bias = (np.array(params["dense"][name]) for name in ("kernel", "bias"))
+    x = train.inputs.reshape(len(train.inputs), -1)
+    y = np.asarray(train.targets)
+
+    def measured(kernel, bias):
+        rows = held.of(client)
+        logits = x[rows] @ kernel.T + bias
+        log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        right = (logits.argmax(-1) == y[rows]).mean()
+        return right, -log_p[np.arange(len(rows)), y[rows]].mean()
+
+    before = measured(kernel, bias)
+    random = np.random.default_rng([0x9E25, 0, client])
+    drawn = random.choice(kept.of(client), (steps, 20))
+    for rows in drawn:
+        logits = x[rows] @ kernel.T + bias
+        p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+        error = (p - np.eye(10)[y[rows]]) / len(rows)
+        kernel, bias = kernel - 0.1 * error.T @ x[rows], bias - 0.1 * error.sum(0)
+    return before, measured(kernel, bias)
+
+
+def dealt(program):
+    clients = program.clients({"client.rate": 0.1, **ZERO}, 0)
+    return clients.kept, clients.held
+
+
+ZERO = {"client.weight_decay": 0.0, "model.weight_decay": 0.0,
+        "model.label_smoothing": 0.0}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_views_are_what_one_computes_by_hand(tmp_path):
+    config = config_with(**KEYS)
+    summary = run(config, tmp_path, say=lambda line: None)
+    rows = list(csv.DictReader((tmp_path / "clients.csv").read_text().splitlines()))
+    assert [row["round"] for row in rows] == ["4", "6"]
+    text = (tmp_path / "clients_last.csv").read_text()
+    each = list(csv.DictReader(text.splitlines()))
+    params, program = load_params(tmp_path), prepare(config)
+    assert len(each) == 12 and (tmp_path / "clients.png").exists()
+    for client, row in enumerate(each):
+        before, after = by_hand(params, program, client, 3)
+        found = [float(row[name]) for name in ("accuracy", "loss")]
+        np.testing.assert_allclose(found, before, rtol=1e-4)
+        found = [float(row[f"personal_{name}"]) for name in ("accuracy", "loss")]
+        np.testing.assert_allclose(found, after, rtol=1e-4)
+    accuracy = [float(row["accuracy"]) for row in each]
+    assert summary["clients_accuracy"] == pytest.approx(np.mean(accuracy))
+    assert summary["clients_accuracy_worst_tenth"] == pytest.approx(min(accuracy))
+    assert float(rows[-1]["clients_accuracy"]) == pytest.approx(np.mean(accuracy))
+    personal = [float(row["personal_accuracy"]) for row in each]
+    assert summary["personal_accuracy"] == pytest.approx(np.mean(personal))
+    assert np.mean(personal) > np.mean(accuracy)  # clients with few labels each
+
+
+@pytest.mark.slow
+def test_a_stopped_run_sees_the_same_clients(tmp_path, monkeypatch):
+    run(config_with(**KEYS), tmp_path / "whole", say=lambda line: None)
+    keys = {**KEYS, "checkpoint_every": 5}
+    stop_at(tmp_path / "cut", 3, monkeypatch, **keys, cohort__sampling="fixed")
+    run(config_with(**keys), tmp_path / "cut", say=lambda line: None)
+    for name in ("clients.csv", "clients_last.csv", "clients.png"):
+        one, other = ((tmp_path / at / name).read_bytes() for at in ("whole", "cut"))
+        assert one == other, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["normed", "dropped"])
+def test_models_with_modes_and_statistics_are_made_ones_own(tmp_path, model):
+    name = f"{own.__file__}:{model}"
+    config = config_with(**KEYS, model__name=name)
+    summary = run(config, tmp_path, say=lambda line: None)
+    assert np.isfinite(summary["personal_loss"])
+    assert summary["personal_loss"] != summary["clients_loss"]
+
+
+@pytest.mark.slow
+def test_a_private_run_marks_what_its_clients_measured(tmp_path):
+    private = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
+    private |= {"data__classes": 10, "cohort__sampling": "poisson"}
+    run(config_with(**KEYS | private), tmp_path, say=lambda line: None)
+    names = {path.name for path in tmp_path.iterdir()}
+    marked = ("clients.csv", "clients_last.csv", "clients.png")
+    assert {f"simulator_only_{name}" for name in marked} <= names
+    assert not names & set(marked)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert "simulator_only_clients_accuracy" in summary
+    assert not any(name.startswith(("clients_", "personal_")) for name in summary)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"clients_every": 10}, "data.held_out > 0 with clients_every > 0"),
+        ({"personal_steps": 2}, "data.held_out > 0 with personal_steps > 0"),
+        ({"data__held_out": 1.0}, "0 <= held_out < 1"),
+        ({"clients_every": 15, "data__held_out": 0.2}, "a multiple of 10, which is"),
+        ({"personal_steps": -1, "data__held_out": 0.2}, "personal_steps=0, got -1"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_said_in_one_line(changes, words):
+    with pytest.raises(ValueError, match=words):
+        build(config_with(**changes))
+
+
+def test_training_is_on_what_is_left():
+    config = config_with(data__held_out=0.25)
+    program = prepare(config)
+    resident = program.data(0)
+    kept, held = dealt(program)
+    np.testing.assert_array_equal(np.asarray(resident.indices), kept.indices)
+    total = len(datasets.load("digits").train.targets)
+    assert len(kept.indices) + len(held.indices) == total
+    assert not set(kept.indices.tolist()) & set(held.indices.tolist())
+    assert jax.tree.leaves(resident.examples)[0].shape[0] == total
