@@ -67,6 +67,14 @@ def get_config() -> ConfigDict:
     config.cohort.sampling = "fixed"  # or poisson, replacement, everyone
     config.cohort.size = 10  # clients a round; for poisson, on average
     config.cohort.dropout = 0.0  # the share of them that does not answer
+    # a csv file of client, first, last: rounds from 1 on in which it is there
+    config.cohort.available = ""
+    config.cohort.period = 0  # rounds after which that repeats; 0: all rounds
+    # seconds of a client's round: lognormal(MEDIAN, SIGMA), or a csv of client, seconds
+    config.cohort.times = ""
+    config.cohort.jitter = 0.0  # sigma of the logarithm of a time, from round to round
+    config.cohort.sending = 0.0  # seconds a MB that a client sends, beside
+    config.cohort.deadline = 0.0  # seconds after which a round closes; 0: waits for all
     config.cohort.weighting = "equal"  # or examples: by how many a client has
 
     config.client = ConfigDict()

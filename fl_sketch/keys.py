@@ -27,6 +27,7 @@ class Purpose(enum.IntEnum):
     NOISE = 5
     ITERATE = 6
     LOSS = 7  # dropout and augmentation, of a client's steps
+    TIMES = 8  # of clients, in a round
     THRESHOLD = 1 << 16  # noise on an adaptive threshold's count, beside exchanges'
     WATCHED = 1 << 17  # noise on numbers to look at, beside exchanges'
     STORED = 0x570  # a seed: of operators that are one matrix for all rounds

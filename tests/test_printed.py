@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 COMMANDS = {
     name: pages.command_of(text, page)
     for name, (text, page) in {
-        "train": ("launch.train", "docs/running.md"),
+        "train": ("safl_digits", "docs/running.md"),
         "sweep": ("launch.sweep", "docs/sweeps.md"),
         "plot": ("launch.plot", "docs/sweeps.md"),
         "plan": ("launch.plan", "docs/theory.md"),

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -18,7 +17,6 @@ from fl_sketch import engine, validate
 from fl_sketch.algorithms import catalog
 from fl_sketch.algorithms.fedsketch import QUERIES
 from fl_sketch.data import datasets, draws, forms, partition
-from fl_sketch.engine.cohort import Sampler
 
 Numbers = Mapping[str, float | jax.Array]
 
@@ -162,68 +160,6 @@ def _check_messages(config: ConfigDict) -> None:
         validate.in_range(0, math.inf, heavy=config.sketch.heavy)
     with section("compressor"):
         validate.at_least_one(levels=config.compressor.levels)
-
-
-def sampler_of(config: ConfigDict) -> Sampler:
-    """Returns the sampler of cohorts that a config names, all clients counting alike.
-
-    Args:
-      config: the config; its sections `cohort` and `data` say who comes, of how many.
-
-    Raises:
-      ValueError: in one line, for what is no way to sample.
-    """
-    population, size = config.data.clients, config.cohort.size
-    samplers = {
-        "everyone": lambda: engine.everyone(population),
-        "fixed": lambda: engine.fixed_size(population, size),
-        "poisson": lambda: engine.poisson(population, size),
-        "replacement": lambda: engine.with_replacement(population, size),
-    }
-    with section("cohort"):
-        validate.one_of(tuple(samplers), sampling=config.cohort.sampling)
-        validate.one_of(("equal", "examples"), weighting=config.cohort.weighting)
-        sampler = samplers[config.cohort.sampling]()
-        if config.cohort.dropout:
-            return engine.with_dropout(sampler, config.cohort.dropout)
-        return sampler
-
-
-def check_weighting(config: ConfigDict, counts: bool) -> None:
-    """Raises for weights where a server keeps a mean over all clients, absent too.
-
-    Args:
-      config: the config.
-      counts: whether it does, as `engine.traffic` finds it.
-
-    Raises:
-      ValueError: in one line.
-    """
-    if counts and config.cohort.weighting != "equal":
-        msg = (
-            "config.cohort: Expected weighting='equal' with "
-            f"algorithm={config.algorithm}, got weighting={config.cohort.weighting!r}."
-        )
-        raise ValueError(msg)
-
-
-def weighted_sampler_of(config: ConfigDict, sampler, starts: jax.Array):
-    """Returns the sampler with the weights that the config asks for.
-
-    Args:
-      config: the config; its `cohort.weighting` is "equal" or "examples".
-      sampler: the sampler of cohorts, all clients counting alike.
-      starts: int32 [clients + 1]. Client i has the examples from starts[i] to
-        starts[i + 1]; in a sweep over seeds the first of them is not zero.
-    """
-    if config.cohort.weighting == "equal":
-        return sampler
-    fixed = config.cohort.sampling == "poisson"
-    return engine.weighted(
-        sampler,
-        lambda ids: (starts[ids + 1] - starts[ids]).astype(jnp.float32),
-        average=(starts[-1] - starts[0]) / config.data.clients if fixed else None,
-    )
 
 
 def with_clients(config: ConfigDict, splits: datasets.Splits) -> ConfigDict:

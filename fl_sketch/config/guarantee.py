@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, trees, validate
-from fl_sketch.config import choices, protection
+from fl_sketch.config import cohorts, protection
 from fl_sketch.config.choices import Numbers, section
 from fl_sketch.engine import traffic
 from fl_sketch.privacy import accounting
@@ -146,7 +146,7 @@ def guarantee_of(
         else:
             plan = engine.plan_of(
                 silent.mechanism,
-                choices.sampler_of(config),
+                cohorts.sampler_of(config),
                 talk,
                 rounds=privacy.planned_rounds or config.rounds,
                 relation=privacy.relation,

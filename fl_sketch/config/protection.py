@@ -111,6 +111,8 @@ def check(config: ConfigDict) -> None:
     with section("cohort"):
         _only(("equal",), "a bound on every client", config.cohort, "weighting")
         _only(accounting.SAMPLINGS, "an accountant", config.cohort, "sampling")
+        for key in ("available", "times"):
+            _only(("",), "an accountant, who knows no such cohorts", config.cohort, key)
     _check_forms(config)
     with section("client"):
         if local:
@@ -278,6 +280,6 @@ def expected(config: ConfigDict) -> int:
 
 def _only(allowed: Sequence[str], why: str, place: ConfigDict, key: str) -> None:
     if place[key] not in allowed:
-        choice = " or ".join(allowed)
+        choice = " or ".join(allowed) or "''"
         msg = f"Expected {key}={choice} with {why}, got {key}={place[key]!r}."
         raise ValueError(msg)

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import validate
-from fl_sketch.protocols import Key
+from fl_sketch.keys import cohort_key
+from fl_sketch.protocols import Key, Roots
 from fl_sketch.sketch.hashing import sample_without_replacement
 
 CUT = 1e-14  # how often a Poisson cohort is larger than its places
@@ -50,24 +51,41 @@ class Sampler:
     """A way to draw cohorts, and what an accountant must know of it.
 
     Attributes:
-      draw: `(key) -> Cohort`.
+      draw: `(key) -> Cohort`; if it is timed, `(key, number of the round) -> Cohort`.
       sampling: the name in `privacy.accounting`; empty: no accountant knows it.
       population: the number of clients.
       size: the number of them that is expected in a round.
       weight: the weight of all clients together, which is their number where all count
         alike; None: nobody knows it.
+      timed: whether it matters which round it is.
     """
 
-    draw: Callable[[Key], Cohort]
+    draw: Callable[..., Cohort]
     sampling: str
     population: int
     size: float
     weight: jax.typing.ArrayLike | None = None
+    timed: bool = False
 
-    def __call__(self, key: Key) -> Cohort:
-        """Returns the cohort of a round, whose key this is."""
+    def __call__(self, key: Key, number: jax.typing.ArrayLike = 0) -> Cohort:
+        """Returns the cohort of the round of this `number`, whose `key` this is."""
         known = None if self.weight is None else jnp.float32(self.weight)
-        return self.draw(key)._replace(population=known)
+        drawn = self.draw(key, number) if self.timed else self.draw(key)
+        return drawn._replace(population=known)
+
+
+def of_round(
+    sampler: Callable[..., Cohort], key: Key | Roots, number: jax.typing.ArrayLike
+) -> Cohort:
+    """Returns the cohort of a round.
+
+    Args:
+      sampler: the sampler, or a function of the round's key.
+      key: the key of the whole run, or its roots.
+      number: the number of the round, from zero.
+    """
+    own = cohort_key(key, number)
+    return sampler(own, number) if isinstance(sampler, Sampler) else sampler(own)
 
 
 def _alike(draw, sampling: str, population: int, size: float) -> Sampler:
@@ -189,15 +207,15 @@ def with_dropout(sampler: Sampler, dropout: float) -> Sampler:
         msg = f"Expected 0 <= dropout < 1, got dropout={dropout}."
         raise ValueError(msg)
 
-    def draw(key):
+    def draw(key, number):
         key_cohort, key_drop = jax.random.split(key)
-        cohort = sampler(key_cohort)
+        cohort = sampler(key_cohort, number)
         stays = jax.random.bernoulli(key_drop, 1 - dropout, cohort.weights.shape)
         weights = cohort.weights * stays
         total = jnp.maximum(jnp.sum(weights), 1e-9)
         return Cohort(cohort.ids, weights, total, cohort.asked)
 
-    return dataclasses.replace(sampler, draw=draw)
+    return dataclasses.replace(sampler, draw=draw, timed=True)
 
 
 def weighted(
@@ -217,8 +235,8 @@ def weighted(
         who answer.
     """
 
-    def draw(key):
-        cohort = sampler(key)
+    def draw(key, number):
+        cohort = sampler(key, number)
         own = cohort.weights * weight_of(cohort.ids)
         if average is None:
             total = jnp.maximum(jnp.sum(own), 1e-9)
@@ -227,7 +245,9 @@ def weighted(
         return Cohort(cohort.ids, own, total, cohort.asked)
 
     weight = None if average is None else sampler.population * average
-    return dataclasses.replace(sampler, draw=draw, sampling="", weight=weight)
+    return dataclasses.replace(
+        sampler, draw=draw, sampling="", weight=weight, timed=True
+    )
 
 
 def _equal_weights(ids: jax.Array) -> Cohort:

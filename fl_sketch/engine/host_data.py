@@ -16,11 +16,11 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch.data import streamed
-from fl_sketch.engine.cohort import Cohort, padded
+from fl_sketch.engine.cohort import Cohort, of_round, padded
 from fl_sketch.engine.mesh import AXIS
 from fl_sketch.engine.round import Report, State
 from fl_sketch.engine.rounds import Advance, run_rounds
-from fl_sketch.keys import batch_key, cohort_key
+from fl_sketch.keys import batch_key
 from fl_sketch.protocols import Key, Roots
 
 
@@ -37,7 +37,7 @@ def drawing(
     """
 
     def places(key, starts, number):
-        cohort = sampler(cohort_key(key, number))
+        cohort = of_round(sampler, key, number)
         ids = padded(cohort, multiple).ids
         keys = jax.vmap(lambda client: batch_key(key, number, client))(ids)
         return streamed.places(starts, keys, ids, steps=steps, batch=batch)

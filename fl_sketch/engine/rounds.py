@@ -8,11 +8,10 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch.engine.cohort import Cohort, everyone
+from fl_sketch.engine.cohort import Cohort, everyone, of_round
 from fl_sketch.engine.mesh import mesh_over
 from fl_sketch.engine.round import Report, State, make_round
 from fl_sketch.engine.visit import Fetch, traced
-from fl_sketch.keys import cohort_key
 from fl_sketch.protocols import Algorithm, Key, Roots
 
 Advance = Callable[[State, int], tuple[State, Report]]
@@ -91,7 +90,7 @@ def run_rounds(
     """
 
     def step(state):
-        cohort = sampler(cohort_key(key, state.server.round))
+        cohort = of_round(sampler, key, state.server.round)
         return one_round(state, key, cohort, data)
 
     play, (_, shapes) = traced(step, state)

@@ -24,7 +24,8 @@ from fl_sketch.models import arrays
 from fl_sketch.models.arrays import FORMS, Arrays
 from fl_sketch.publish import model_page
 from fl_sketch.publish.model_page import PAGE, PROMISE
-from fl_sketch.run import checkpoint, odometer, secrets, weights
+from fl_sketch.report import odometer
+from fl_sketch.run import checkpoint, secrets, weights
 from fl_sketch.run.run import RUN
 from fl_sketch.run.workdir import read_config
 

@@ -19,6 +19,8 @@ HIDDEN = (
     "bytes_down_per_client_round",
     "bytes_up",
     "bytes_down",
+    "asked",
+    "answered",
 )
 OF_CLIENTS = (
     "clients_",

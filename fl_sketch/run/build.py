@@ -1,6 +1,7 @@
 """From a config to everything that one run needs."""
 
 import functools
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,16 +11,18 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, trees
-from fl_sketch.config import arguments, choices, protection
+from fl_sketch.config import arguments, choices, cohorts, protection
 from fl_sketch.config.choices import Numbers
 from fl_sketch.config.guarantee import Guarantee
 from fl_sketch.engine import host_data, traffic
 from fl_sketch.engine.rounds import compile_rounds
-from fl_sketch.protocols import Algorithm, Roots, Tree
+from fl_sketch.protocols import Algorithm, Key, Roots, Tree
 from fl_sketch.report.clients import Clients
+from fl_sketch.report.evaluate import in_order
 from fl_sketch.run import host_states, secrets
-from fl_sketch.run.evaluate import in_order
 from fl_sketch.run.program import Program, prepare
+
+TIMED = 100  # rounds that are timed together
 
 
 class Experiment(NamedTuple):
@@ -36,6 +39,7 @@ class Experiment(NamedTuple):
       rounds: the round with which a run ends: the config's last, or the budget's.
       facts: what is known before anything runs, for the summary.
       model: what one must know to use its model elsewhere.
+      clock: `(done) -> seconds` that so many rounds take; None: nobody asked for time.
       clients: `() -> Clients`, to be looked at one by one.
       advice: what may help if it diverges.
       guarantee: what may be said of its privacy; None: nothing is private.
@@ -51,6 +55,7 @@ class Experiment(NamedTuple):
     rounds: int
     facts: dict[str, Any]
     model: dict[str, Any]
+    clock: Callable[[int], float] | None
     clients: Callable[[], Clients]
     advice: str
     guarantee: Guarantee | None = None
@@ -119,9 +124,9 @@ def build(
             prices=prices,
             population=config.data.clients,
             rounds=program.last_round(config),
-            facts=_facts(config, program, algorithm, params, talk, prices)
-            | (program.guarantee.facts if program.guarantee else {}),
+            facts=_facts(config, program, algorithm, params, talk, prices),
             model=_model(config, program),
+            clock=clock_of(program, roots),
             clients=lambda: program.clients(numbers, config.seed),
             advice=arguments.advice(config),
             guarantee=program.guarantee,
@@ -130,12 +135,35 @@ def build(
     return keyed(secrets.made_for(config) if program.private else None)
 
 
+def clock_of(
+    program: Program, roots: Callable[[], Key | Roots]
+) -> Callable[[int], float] | None:
+    """Returns `(done) -> seconds`, simulated, that the first rounds take.
+
+    Args:
+      program: the program of the rounds; without times there is no clock.
+      roots: what gives the roots of the run.
+    """
+    if program.clock is None:
+        return None
+    of_rounds = jax.jit(jax.vmap(program.clock, in_axes=(None, 0)))
+    known: list[float] = []
+
+    def clock(done: int) -> float:
+        while len(known) < done:
+            numbers = len(known) + np.arange(TIMED)
+            known.extend(np.asarray(of_rounds(roots(), numbers), np.float64).tolist())
+        return math.fsum(known[:done])
+
+    return clock
+
+
 def _priced(
     config: ConfigDict, program: Program, algorithm: Algorithm, params: Tree
 ) -> tuple[traffic.Traffic, traffic.Prices]:
     """Returns what is said in a round, and what a client fetches before it."""
     talk = traffic.measure_traffic(algorithm, params, program.batches)
-    choices.check_weighting(config, talk.counts)
+    cohorts.check_weighting(config, talk.counts)
     prices = traffic.prices(
         algorithm,
         params,
@@ -212,6 +240,7 @@ def _facts(
         "seed": config.seed,
         "noised": list(_noised(algorithm)),
         "metrics": list(program.metrics),
+        **(program.guarantee.facts if program.guarantee else {}),
     }
 
 

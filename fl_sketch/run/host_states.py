@@ -83,11 +83,11 @@ def place_of(config: ConfigDict, row_bytes: int, mesh: jax.sharding.Mesh) -> str
 def at_places(sampler: Sampler) -> Sampler:
     """Returns `sampler` with the rows of its cohorts place by place."""
 
-    def draw(key):
-        cohort = sampler(key)
+    def draw(key, number):
+        cohort = sampler(key, number)
         return cohort._replace(rows=jnp.arange(cohort.ids.size, dtype=jnp.int32))
 
-    return dataclasses.replace(sampler, draw=draw)
+    return dataclasses.replace(sampler, draw=draw, timed=True)
 
 
 def start(state: engine.State, population: int) -> engine.State:

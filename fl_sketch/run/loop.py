@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from fl_sketch import engine
+from fl_sketch.config import cohorts
 from fl_sketch.engine import ledger
 from fl_sketch.engine.calls import Call, in_calls
 from fl_sketch.protocols import Tree
@@ -23,6 +25,12 @@ from fl_sketch.report import rows
 from fl_sketch.run.build import Compiled, Experiment
 
 Row = dict[str, Any]
+MESSY = (
+    "asked",
+    "answered",
+    "simulated_seconds",
+)  # where clients are absent
+Clock = Callable[[int], float]
 
 
 class NotFinite(RuntimeError):
@@ -194,11 +202,29 @@ def _row(experiment: Experiment, done: int, now: Progress, found) -> Row:
         **{name: mean_of_finite(now.noised[name]) for name in experiment.noised},
         "bytes_up_total": int(book.up.sum()),
         "bytes_down_total": int(book.down.sum()),
+        **messy(experiment.config, done, book, experiment.clock),
         "epsilon": guarantee and guarantee.epsilon(done),
     }
     if guarantee and experiment.private:
         row |= {"delta": guarantee.delta, "randomness": guarantee.randomness}
     return rows.marked(row, experiment.private)
+
+
+def messy(
+    config: ConfigDict, done: int, book: ledger.Ledger, clock: Clock | None
+) -> Row:
+    """Returns who was asked and answered, and how long it took, where that matters.
+
+    Args:
+      config: the config of the run.
+      done: the number of rounds done.
+      book: what was noted of clients in these.
+      clock: the simulated seconds after so many rounds; None: nobody asked for time.
+    """
+    if not cohorts.messy(config):
+        return {}
+    row: Row = {"asked": int(book.asked.sum()), "answered": int(book.answered.sum())}
+    return row | ({"simulated_seconds": clock(done)} if clock else {})
 
 
 def mean_of_finite(values: np.ndarray) -> float:

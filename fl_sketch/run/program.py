@@ -15,20 +15,21 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, models
-from fl_sketch.config import choices, inputs, methods, protection
+from fl_sketch.config import choices, cohorts, inputs, methods, protection
 from fl_sketch.config.choices import Numbers
 from fl_sketch.config.guarantee import Guarantee, guarantee_of, require_sizes
 from fl_sketch.config.inputs import Seen
 from fl_sketch.data import datasets, draws, partition, streamed
 from fl_sketch.data.holding import held_out
 from fl_sketch.engine import host_data
-from fl_sketch.engine.cohort import Sampler
-from fl_sketch.keys import Purpose, apart, cohort_key, roots_of
+from fl_sketch.engine.cohort import Sampler, of_round
+from fl_sketch.engine.traffic import measure_traffic
+from fl_sketch.keys import Purpose, apart, roots_of
 from fl_sketch.models.arrays import Arrays, placed
 from fl_sketch.protocols import Algorithm, Key, Roots, Tree
 from fl_sketch.report.clients import Clients
+from fl_sketch.report.evaluate import make_evaluation
 from fl_sketch.run import host_states, weights
-from fl_sketch.run.evaluate import make_evaluation
 
 
 class Streamed(NamedTuple):
@@ -67,6 +68,7 @@ class Program(NamedTuple):
       mesh: the devices.
       most: the largest number of rounds of a call.
       clients: `(numbers, seed) -> Clients`, to be looked at one by one.
+      clock: `(roots, number) -> seconds` of a round; None: nobody asked for time.
       ids: `(roots, number) -> ids` of a round's cohort.
       bank: the place of clients' states, one of `choices.BANKS`; on the host, states
         here have a row for each place of a cohort.
@@ -89,6 +91,7 @@ class Program(NamedTuple):
     mesh: jax.sharding.Mesh
     most: int
     clients: Callable[[Numbers, int], Clients]
+    clock: Callable[[Key | Roots, Any], jax.Array] | None
     ids: Callable[[Key | Roots, jax.typing.ArrayLike], jax.Array]
     bank: str
     streamed: Streamed | None = None
@@ -179,10 +182,11 @@ def prepare(
     algorithm_of, guarantee = _algorithm(problem, noise_multiplier)
     algorithm = algorithm_of(choices.numbers_of(config))  # says what is wrong with it
     size = host_states.row_bytes(algorithm, problem.params)
+    sent = _sent(problem, algorithm) if config.cohort.sending else 0.0
     work = _Work(
         problem,
         algorithm_of,
-        choices.sampler_of(config),
+        cohorts.sampler_of(config, sent),
         mesh,
         choices.chunk_of(config),
         host_states.place_of(config, size, mesh),
@@ -205,6 +209,7 @@ def prepare(
         mesh=mesh,
         most=config.eval_every,
         clients=problem.clients,
+        clock=cohorts.clock_of(config, sent),
         ids=work.ids,
         bank=work.bank,
         streamed=work.from_host(on_host) if form == "streamed" else None,
@@ -224,7 +229,7 @@ class _Work:
     bank: str
 
     def ids(self, key, number):
-        return self.sampler(cohort_key(key, number)).ids
+        return of_round(self.sampler, key, number).ids
 
     def start(self, numbers, key):
         own = apart(roots_of(key).public, Purpose.INITIAL)
@@ -247,7 +252,7 @@ class _Work:
 
     def people_of(self, starts):
         config = self.problem.config
-        people = choices.weighted_sampler_of(config, self.sampler, starts)
+        people = cohorts.weighted_sampler_of(config, self.sampler, starts)
         return host_states.at_places(people) if self.bank == "host" else people
 
     def rounds(self, numbers, state, key, data, count):
@@ -310,6 +315,18 @@ def _algorithm(
         return protection.guarded(config, bare, z, numbers, problem.params)
 
     return algorithm_of, guarantee
+
+
+def _sent(problem: _Problem, algorithm: Algorithm) -> float:
+    """Returns the bytes that a client sends in a round, which must be known."""
+    bits = measure_traffic(algorithm, problem.params, problem.batches).bits_up
+    if bits is None:
+        msg = (
+            "config.cohort: Expected messages of one length with sending > 0, got "
+            f"those of algorithm={problem.config.algorithm}."
+        )
+        raise ValueError(msg)
+    return bits / 8
 
 
 def _dealt(

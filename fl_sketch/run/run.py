@@ -10,19 +10,20 @@ import jax
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from fl_sketch.report import odometer
 from fl_sketch.report import rows as names
 from fl_sketch.report.tensorboard import open_board, require_installed
 from fl_sketch.run import (
     checkpoint,
     display,
     extension,
-    odometer,
     processes,
     secrets,
+    views,
     weights,
 )
 from fl_sketch.run.build import Experiment, build
-from fl_sketch.run.loop import NotFinite, Progress, Watch, begin, train
+from fl_sketch.run.loop import MESSY, NotFinite, Progress, Watch, begin, train
 from fl_sketch.run.signals import stopping_on_signals
 from fl_sketch.run.views import Looks
 from fl_sketch.run.workdir import Workdir, config_of
@@ -186,6 +187,10 @@ def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
             watch=watch._replace(look=looks.at),
         )
     seen = looks.at_end(experiment.rounds, progress.state.server.params)
+    plain = names.plain(last)
+    seen |= {name: float(plain[name]) for name in MESSY if name in plain}
+    if folder and MESSY[0] in plain:
+        views.write_participation(folder.folder, progress.ledger, experiment.private)
     return summary_of(experiment, progress, last, compiled.seconds, seen)
 
 
@@ -221,7 +226,7 @@ def summary_of(
     progress: Progress,
     last: dict[str, Any],
     compile_seconds: float,
-    seen: dict[str, float],
+    seen: dict[str, Any],
 ) -> dict[str, Any]:
     """Returns the facts of `experiment` and what it came to, by their names in a file.
 

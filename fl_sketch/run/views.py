@@ -3,12 +3,14 @@
 In a private run these files are for the simulator alone, and their names say so.
 """
 
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 
 from fl_sketch import files
+from fl_sketch.engine.ledger import Ledger
 from fl_sketch.engine.round import MARK
 from fl_sketch.protocols import Tree
 from fl_sketch.report import clients
@@ -16,6 +18,25 @@ from fl_sketch.run.build import Experiment
 from fl_sketch.run.workdir import Workdir
 
 ROWS, EACH, PICTURE = "clients.csv", "clients_last.csv", "clients.png"
+
+
+def write_participation(folder: pathlib.Path, book: Ledger, private: bool) -> None:
+    """Writes a row for each client: how often it was asked and answered, and bytes.
+
+    Args:
+      folder: the folder of the run.
+      book: what was noted of clients.
+      private: whether they are protected, so that nobody else may see it.
+    """
+    names = {"asked": book.asked, "answered": book.answered}
+    names |= {"bytes_up": book.up, "bytes_down": book.down}
+    rows = zip(*names.values(), strict=True)
+    path = folder / f"{MARK if private else ''}participation.csv"
+    table = [
+        {"client": client, **dict(zip(names, row, strict=True))}
+        for client, row in enumerate(rows)
+    ]
+    files.write_rows(path, table)
 
 
 class Looks:

@@ -122,7 +122,8 @@ class Workdir:
     def add(self, *rows: Row) -> None:
         """Adds `rows` to the file of evaluations."""
         with open(self.folder / self._files.rows, "a", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            columns = list((self.rows or rows)[0])  # as they stand in the head
+            writer = csv.DictWriter(file, columns, lineterminator="\n")
             if not self.rows:
                 writer.writeheader()
             writer.writerows(rows)

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch import engine, models, validate
 from fl_sketch.audit import canaries, game, one_run
-from fl_sketch.config import arguments, choices, methods, protection
+from fl_sketch.config import arguments, choices, cohorts, methods, protection
 from fl_sketch.config.guarantee import Guarantee, claimed
 from fl_sketch.engine import cohort
 from fl_sketch.keys import Purpose, apart
@@ -309,7 +309,7 @@ def _crowded(config: ConfigDict, program: Program, count: int):
     run = one_run.program(
         _algorithm(more, program, params),
         choices.fetch_of(config),
-        choices.sampler_of(more),
+        cohorts.sampler_of(more),
         program.mesh,
         first=config.data.clients,
         count=count,

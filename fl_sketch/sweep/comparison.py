@@ -21,8 +21,8 @@ from fl_sketch import files, validate
 from fl_sketch.config import protection
 from fl_sketch.models.metrics import METRICS
 from fl_sketch.privacy.composition import Trials
+from fl_sketch.report import odometer
 from fl_sketch.report.rows import CHOSEN, Score, score_of
-from fl_sketch.run import odometer
 from fl_sketch.sweep import grid, selection, standings
 from fl_sketch.sweep.selection import select
 from fl_sketch.sweep.standings import Row

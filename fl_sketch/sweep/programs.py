@@ -20,8 +20,8 @@ from fl_sketch import chacha, engine, free_memory, validate
 from fl_sketch.config import choices
 from fl_sketch.data import draws
 from fl_sketch.protocols import Key, Roots
+from fl_sketch.report.evaluate import in_order
 from fl_sketch.run import secrets
-from fl_sketch.run.evaluate import in_order
 from fl_sketch.run.program import Program
 from fl_sketch.sweep.grid import Group
 

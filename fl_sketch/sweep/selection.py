@@ -22,8 +22,9 @@ from fl_sketch import files
 from fl_sketch.config import choices
 from fl_sketch.privacy import composition
 from fl_sketch.privacy.composition import Trials, require
+from fl_sketch.report import odometer
 from fl_sketch.report.rows import CHOSEN, score_of
-from fl_sketch.run import odometer, secrets
+from fl_sketch.run import secrets
 from fl_sketch.run.program import prepare
 from fl_sketch.sweep import standings
 from fl_sketch.sweep.sweep import sweep

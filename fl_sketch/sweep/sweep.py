@@ -9,7 +9,7 @@ import functools
 import math
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -17,13 +17,16 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from fl_sketch import engine
+from fl_sketch.config import cohorts
 from fl_sketch.engine import ledger
 from fl_sketch.engine.calls import in_calls
 from fl_sketch.files import write_text
+from fl_sketch.report import odometer
 from fl_sketch.report import rows as names
-from fl_sketch.run import odometer
+from fl_sketch.run import loop
+from fl_sketch.run.build import clock_of
 from fl_sketch.run.loop import Row, Stopped, mean_of_finite
-from fl_sketch.run.program import prepare
+from fl_sketch.run.program import Program, prepare
 from fl_sketch.run.signals import stopping_on_signals
 from fl_sketch.run.workdir import Files, Workdir
 from fl_sketch.sweep import best, grid, heatmap, programs, ranking
@@ -137,6 +140,8 @@ def _run_rest(outlines, axes, folder: Workdir, data_dir, how: str, say) -> Row:
     kept, begin, compiling = _finished(outlines, folder.rows), time.perf_counter(), 0.0
     hidden = any(one.private for one in outlines)  # one table has one head
     watched = list(dict.fromkeys(n for one in outlines for n in one.facts["noised"]))
+    if any(cohorts.messy(one.group.config) for one in outlines):
+        watched += loop.MESSY
     if kept:
         say(f"keeping the rows of {kept} of {len(outlines)} programs")
     total = sum(len(o.group.points) * o.last for o in outlines[kept:])
@@ -165,8 +170,14 @@ def _run_one(one: Outline, data_dir, how: str, ended, **told) -> float:
     """Runs a program, of which nothing stays on the devices; returns compile time."""
     program = prepare(one.group.config, data_dir)
     points = programs.compile_points(program, one.group, how)
-    ended(*run(one, points, **told))
+    ended(*run(one, points, clocks=_clocks(program, one.group), **told))
     return points.seconds
+
+
+def _clocks(program: Program, group: grid.Group) -> dict[int, loop.Clock | None]:
+    """Returns the clock of each seed: points of one seed have the same cohorts."""
+    keys = {seed: functools.partial(jax.random.key, seed) for seed in group.seeds}
+    return {seed: clock_of(program, key) for seed, key in keys.items()}
 
 
 def _keep_best(folder: Workdir, axes, one: Outline, states, notes: Notes) -> None:
@@ -215,6 +226,7 @@ def run(
     rounds: Callable[[int], None],
     stop: Callable[[], bool],
     ahead: Callable[[int], None] = lambda number: None,
+    clocks: Mapping[int, loop.Clock | None] = {},  # noqa: B006 - nobody writes to it
 ) -> tuple[engine.State, Notes]:
     """Runs all points of a program; returns their last states and what was noted.
 
@@ -225,6 +237,7 @@ def run(
       rounds: what is told how many more rounds are done, of all points together.
       stop: what is asked after every call whether to raise `Stopped`.
       ahead: what is told before every call up to which round it will play.
+      clocks: the clock of each seed, if there are any.
     """
     config, count = outline.group.config, len(outline.group.points)
     clients, noised = config.data.clients, outline.facts["noised"]
@@ -244,7 +257,7 @@ def run(
             _note(notes, outline.prices, number, report, private=private)
         rounds((done - call.first) * count)
         if done % config.eval_every == 0 or done == outline.last:
-            rows(_rows(outline, done, notes, points.evaluate(states)))
+            rows(_rows(outline, done, notes, points.evaluate(states), clocks))
             between = done % config.eval_every != 0  # as `loop.train` has it
             for kept in () if between else (notes.losses, *notes.noised.values()):
                 kept[:] = np.nan
@@ -270,7 +283,7 @@ def _note(notes: Notes, prices, number: int, report, *, private: bool) -> None:
         notes.diverged[fresh] = number + 1
 
 
-def _rows(outline: Outline, done: int, notes: Notes, found) -> list[Row]:
+def _rows(outline: Outline, done: int, notes: Notes, found, clocks) -> list[Row]:
     group, guarantee = outline.group, outline.guarantee
     fresh = ~np.isfinite(found["test_loss"]) & (notes.diverged == 0)
     notes.diverged[fresh] = done
@@ -295,6 +308,7 @@ def _rows(outline: Outline, done: int, notes: Notes, found) -> list[Row]:
             **numbers,
             "bytes_up_total": int(book.up.sum()),
             "bytes_down_total": int(book.down.sum()),
+            **loop.messy(group.config, done, book, clocks.get(_seed(group, place))),
             **given,
             "diverged": int(notes.diverged[place]) or "",
             **{
@@ -303,3 +317,8 @@ def _rows(outline: Outline, done: int, notes: Notes, found) -> list[Row]:
         }
         found_rows.append(row)
     return found_rows
+
+
+def _seed(group: grid.Group, place: int) -> int:
+    """Returns the seed of a point."""
+    return group.seeds[place // len(group.numbers)]

@@ -8,7 +8,8 @@ import pytest
 
 from configs import private_safl
 from fl_sketch.publish import release
-from fl_sketch.run import build, odometer, secrets
+from fl_sketch.report import odometer
+from fl_sketch.run import build, secrets
 from fl_sketch.run.workdir import FORMAT
 from tests.launching import launch
 

@@ -13,7 +13,8 @@ import pytest
 
 from fl_sketch import trees
 from fl_sketch.keys import roots_of, round_keys, sketch_keys
-from fl_sketch.run import Stopped, build, odometer, run, secrets
+from fl_sketch.report import odometer
+from fl_sketch.run import Stopped, build, run, secrets
 from fl_sketch.run.program import prepare
 from fl_sketch.sweep import grid, programs
 from tests.run.configs import config_with

@@ -1,0 +1,201 @@
+"""From the cohort section of a config to who takes part in which round, and when."""
+
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from fl_sketch import engine, files, validate
+from fl_sketch.config.choices import section
+from fl_sketch.engine import presence
+from fl_sketch.engine.cohort import Sampler
+from fl_sketch.keys import cohort_key
+from fl_sketch.protocols import Key, Roots
+
+TIMES = 0x7135  # a seed: of what clients' times are drawn by
+
+
+def sampler_of(config: ConfigDict, sent: float = 0.0) -> Sampler:
+    """Returns the sampler of cohorts that a config names, all clients counting alike.
+
+    Args:
+      config: the config; its sections `cohort` and `data` say who comes, of how many.
+      sent: the bytes that a client sends in a round.
+
+    Raises:
+      FileNotFoundError, ValueError: in one line, for what is no way to sample.
+    """
+    with section("cohort"):
+        return presence.in_time(_asked(config), _clock(config, sent))
+
+
+def clock_of(
+    config: ConfigDict, sent: float = 0.0
+) -> Callable[[Key | Roots, Any], jax.Array] | None:
+    """Returns `(roots, number) -> seconds` of a round; None: nobody asked for time.
+
+    Args:
+      config: the config, checked.
+      sent: the bytes that a client sends in a round.
+    """
+    if not config.cohort.times:
+        return None
+    with section("cohort"):
+        sampler, clock = _asked(config), _clock(config, sent)
+    lasting = presence.lasting(sampler, clock)
+    return lambda roots, number: lasting(cohort_key(roots, number), number)
+
+
+def messy(config: ConfigDict) -> bool:
+    """Returns whether clients of `config` may be away, be late or not answer."""
+    own = config.cohort
+    return bool(own.available or own.times or own.dropout)
+
+
+def _asked(config: ConfigDict) -> Sampler:
+    """Returns the sampler of those who are asked, and may answer in time or not."""
+    population, size = config.data.clients, config.cohort.size
+    samplers = {
+        "everyone": lambda: engine.everyone(population),
+        "fixed": lambda: engine.fixed_size(population, size),
+        "poisson": lambda: engine.poisson(population, size),
+        "replacement": lambda: engine.with_replacement(population, size),
+    }
+    validate.one_of(tuple(samplers), sampling=config.cohort.sampling)
+    validate.one_of(("equal", "examples"), weighting=config.cohort.weighting)
+    sampler = samplers[config.cohort.sampling]()
+    if config.cohort.available:
+        sampler = _present(config, population)
+    if config.cohort.dropout:
+        return engine.with_dropout(sampler, config.cohort.dropout)
+    return sampler
+
+
+def _present(config: ConfigDict, population: int) -> Sampler:
+    own = config.cohort
+    if own.sampling not in ("fixed", "everyone"):
+        msg = "Expected sampling=fixed or everyone with available, got "
+        raise ValueError(msg + f"sampling={own.sampling!r}.")
+    table = _table(own.available, ("client", "first", "last"), "available")
+    size = population if own.sampling == "everyone" else own.size
+    whole = [(int(a), int(b), int(c)) for a, b, c in table]
+    if whole != table or not whole:
+        msg = f"Expected rows of whole numbers in available={own.available}."
+        raise ValueError(msg)
+    rounds = own.period or max(last for _, _, last in whole)
+    if not own.period and rounds < config.rounds:
+        msg = (
+            f"Expected available={own.available} to say who is there in all "
+            f"{config.rounds} rounds, or period > 0, after which it repeats, got "
+            f"{rounds} rounds."
+        )
+        raise ValueError(msg)
+    return presence.present(population, size, first_and_last=whole, rounds=rounds)
+
+
+def _clock(config: ConfigDict, sent: float) -> presence.Clock:
+    own = config.cohort
+    names = ("jitter", "sending", "deadline", "period")
+    validate.in_range(0, math.inf, **{name: own[name] for name in names})
+    if not own.times:
+        for name in ("jitter", "sending", "deadline"):
+            if own[name]:
+                msg = f"Expected times of clients with {name} > 0, got times=''."
+                raise ValueError(msg)
+        return presence.Clock(np.zeros(1, np.float32))
+    seconds = _times(own.times, config.data.clients)
+    return presence.Clock(seconds, own.jitter, own.sending * sent / 1e6, own.deadline)
+
+
+def _times(text: str, population: int) -> np.ndarray:
+    """Returns the median seconds of each client: drawn, or given by a file.
+
+    What is drawn is the same for all seeds, since it describes the clients.
+    """
+    drawn = re.fullmatch(r"lognormal\(([^,]+),([^,]+)\)", text.replace(" ", ""))
+    if drawn:
+        try:
+            median, spread = map(float, drawn.groups())
+        except ValueError:
+            median = spread = -1.0
+        if median > 0 and 0 <= spread < math.inf and median < math.inf:
+            random = np.random.default_rng(TIMES)
+            normal = random.standard_normal(population)
+            return (median * np.exp(spread * normal)).astype(np.float32)
+    if not text.endswith(".csv"):
+        msg = (
+            "Expected times to be lognormal(MEDIAN, SIGMA) with seconds > 0, or a csv "
+            f"file, got times={text!r}."
+        )
+        raise ValueError(msg)
+    table = _table(text, ("client", "seconds"), "times")
+    seconds = np.full(population, np.nan, np.float32)
+    for number, (client, value) in enumerate(table, 1):
+        if client not in range(population) or not 0 < value < math.inf:
+            msg = (
+                f"Expected clients from 0 to {population - 1} and seconds > 0 in "
+                f"{text}, got {client:g}, {value:g} in row {number}."
+            )
+            raise ValueError(msg)
+        seconds[int(client)] = value
+    if np.isnan(seconds).any():
+        lacks = int(np.flatnonzero(np.isnan(seconds))[0])
+        msg = f"Expected the seconds of every client in {text}, got none of {lacks}."
+        raise ValueError(msg)
+    return seconds
+
+
+def _table(path: str, columns: Sequence[str], name: str) -> list[tuple[float, ...]]:
+    """Returns the rows of numbers of a csv file with these columns."""
+    if not os.path.isfile(path):
+        msg = f"Expected {name} to name a csv file, got {name}={path!r}."
+        raise FileNotFoundError(msg)
+    rows = files.read_rows(path)
+    try:
+        return [tuple(float(row[column]) for column in columns) for row in rows]
+    except (KeyError, TypeError, ValueError):
+        msg = f"Expected columns {', '.join(columns)} of numbers in {path}."
+        raise ValueError(msg) from None
+
+
+def check_weighting(config: ConfigDict, counts: bool) -> None:
+    """Raises for weights where a server keeps a mean over all clients, absent too.
+
+    Args:
+      config: the config.
+      counts: whether it does, as `engine.traffic` finds it.
+
+    Raises:
+      ValueError: in one line.
+    """
+    if counts and config.cohort.weighting != "equal":
+        msg = (
+            "config.cohort: Expected weighting='equal' with "
+            f"algorithm={config.algorithm}, got weighting={config.cohort.weighting!r}."
+        )
+        raise ValueError(msg)
+
+
+def weighted_sampler_of(config: ConfigDict, sampler, starts: jax.Array):
+    """Returns the sampler with the weights that the config asks for.
+
+    Args:
+      config: the config; its `cohort.weighting` is "equal" or "examples".
+      sampler: the sampler of cohorts, all clients counting alike.
+      starts: int32 [clients + 1]. Client i has the examples from starts[i] to
+        starts[i + 1]; in a sweep over seeds the first of them is not zero.
+    """
+    if config.cohort.weighting == "equal":
+        return sampler
+    fixed = config.cohort.sampling == "poisson"
+    return engine.weighted(
+        sampler,
+        lambda ids: (starts[ids + 1] - starts[ids]).astype(jnp.float32),
+        average=(starts[-1] - starts[0]) / config.data.clients if fixed else None,
+    )
