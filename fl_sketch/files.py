@@ -8,6 +8,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+# Forms of pictures, and what in their files says when and by what they were made.
+PICTURES = {"png": ("Software",), "pdf": ("CreationDate",), "svg": ("Date",)}
+
 
 def user_cache() -> pathlib.Path:
     """Returns fl_sketch in XDG_CACHE_HOME, or in ~/.cache; it need not exist."""
@@ -96,11 +99,15 @@ def write_rows(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> No
 
 
 def write_figure(path: str | os.PathLike, figure: Any) -> None:
-    """Writes a figure of matplotlib as a png, the same bytes for the same picture.
+    """Writes a figure of matplotlib, the same bytes for the same picture.
 
     Args:
-      path: path of the png file.
+      path: path of the file, which ends in one of `PICTURES`.
       figure: a `matplotlib.figure.Figure`.
     """
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=110, format="png", metadata={"Software": None})
+    from matplotlib import rc_context
+
+    form = pathlib.Path(path).suffix.removeprefix(".")
+    dated = {name: None for name in PICTURES[form]}
+    with replacing(path) as partial, rc_context({"svg.hashsalt": "fl_sketch"}):
+        figure.savefig(partial, dpi=110, format=form, metadata=dated)

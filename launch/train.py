@@ -17,6 +17,7 @@ from absl import flags
 
 from configs import default
 from fl_sketch.config.arguments import unread
+from fl_sketch.report import trackers
 from fl_sketch.run import processes, run
 from fl_sketch.run.workdir import config_of
 from launch import command, parsing
@@ -33,6 +34,9 @@ INIT_FROM = flags.DEFINE_string(
     "init_from", None, "What to begin with: a run's folder, FILE.npz, FILE.safetensors."
 )
 TENSORBOARD = flags.DEFINE_bool("tensorboard", False, "Also write TensorBoard events.")
+TRACKER = flags.DEFINE_enum(
+    "tracker", None, trackers.NAMES, "Also send every row to this service."
+)
 DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the others, found by jax.")
 COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0.")
 NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many in all.")
@@ -63,6 +67,7 @@ def main():
             DATA_DIR.value,
             tensorboard=TENSORBOARD.value,
             extend=extend,
+            tracker=TRACKER.value or "",
         )
 
 

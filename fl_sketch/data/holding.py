@@ -26,8 +26,10 @@ def held_out(
       seed: the seed of the choice.
     """
     sizes, total = shares.sizes, len(shares.indices)
+    if not share:
+        return shares, _part(shares.indices[:0], np.zeros_like(sizes))
     count = np.clip(np.floor(share * sizes + 1e-9).astype(np.int64), 1, None)
-    count = np.where(share > 0, np.minimum(count, np.maximum(sizes - 1, 0)), 0)
+    count = np.minimum(count, np.maximum(sizes - 1, 0))
     owners = np.repeat(np.arange(len(sizes)), sizes)
     random = np.random.default_rng([PURPOSE, seed]).random(total)
     places = np.arange(total) - np.repeat(shares.starts[:-1], sizes)

@@ -12,19 +12,18 @@ def draw(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike) -> None:
     """Draws `rows` of metrics.csv as a png at `path`; numbers may be strings."""
     from matplotlib.figure import Figure  # takes a second to import
 
-    mark = " (simulator only)" * any(row.get("epsilon") for row in rows)
+    private = any(row.get("epsilon") for row in rows)
+    mark = " (simulator only)" * private
     rows = all_plain(rows)
 
     def column(name):
         return [float(row[name]) for row in rows]
 
-    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    figure = Figure(figsize=(13.3 if private else 10, 3.2), layout="constrained")
     by = score_of(rows[0])
-    loss, score, traffic = figure.subplots(1, 3)
-    loss.plot(
-        column("round"), column("train_loss"), label=f"train, before the round{mark}"
-    )
-    loss.plot(column("round"), column("test_loss"), label="test")
+    loss, score, traffic, *rest = figure.subplots(1, 4 if private else 3)
+    loss.plot(column("round"), column("train_loss"), label=f"of clients{mark}")
+    loss.plot(column("round"), column("test_loss"), label="on the test set")
     loss.set(xlabel="round", ylabel="loss")
     loss.legend()
     score.plot(column("round"), column(by.column))
@@ -32,4 +31,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike) -> None:
     megabytes = [value / 1e6 for value in column("bytes_up_total")]
     traffic.plot(megabytes, column(by.column))
     traffic.set(xlabel=f"MB sent by all clients{mark}", ylabel=by.title)
+    for spent in rest:
+        spent.plot(column("epsilon"), column(by.column))
+        spent.set(xlabel="epsilon given away", ylabel=by.title)
     files.write_figure(path, figure)

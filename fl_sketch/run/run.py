@@ -10,7 +10,8 @@ import jax
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.report import odometer
+from fl_sketch.config import choices
+from fl_sketch.report import odometer, trackers
 from fl_sketch.report import rows as names
 from fl_sketch.report.tensorboard import open_board, require_installed
 from fl_sketch.run import (
@@ -38,6 +39,8 @@ def run(
     *,
     tensorboard: bool = False,
     extend: bool = False,
+    tracker: str = "",
+    on_row: Callable[[dict[str, Any]], None] | None = None,
     say: Callable[[str], None] = tqdm.write,
 ) -> dict[str, Any]:
     """Runs a config to its end, from where an earlier run in the folder came to.
@@ -48,6 +51,8 @@ def run(
       data_dir: the folder of raw data sets.
       tensorboard: whether to write events for TensorBoard too.
       extend: whether a run of fewer rounds in the folder becomes this one.
+      tracker: the service that rows are sent to, one of `trackers.NAMES`; empty: none.
+      on_row: what is called with every row; None: nothing.
       say: what prints a line.
 
     Returns:
@@ -61,18 +66,15 @@ def run(
     """
     if tensorboard:
         require_installed()
+    if tracker:
+        trackers.require_installed(tracker)
     experiment = build(config, data_dir)
     config = experiment.config
     first = processes.is_first()
     say = say if first else _say_nothing
     if extend and first:
-        before = config_of(workdir, config)
-        extension.require(before, experiment, data_dir)
-    opened = (
-        Workdir(workdir, config.to_dict(), longer=extend)
-        if first
-        else contextlib.nullcontext()
-    )
+        extension.require(config_of(workdir, config), experiment, data_dir)
+    opened = _opened(workdir, config, extend) if first else contextlib.nullcontext()
     with opened as folder:
         for line in display.plan(config, experiment):
             say(line)
@@ -87,7 +89,8 @@ def run(
             return ended
         experiment = _with_secret(config, data_dir, experiment, folder)
         try:
-            summary = _train(config, experiment, folder, tensorboard, say)
+            with _told(tracker, folder, config, on_row) as told:
+                summary = _train(config, experiment, folder, tensorboard, told, say)
         except NotFinite:  # it would come to the same again
             if folder:
                 secrets.forget(folder.folder)
@@ -98,6 +101,10 @@ def run(
     for line in display.result(summary, workdir):
         say(line)
     return summary
+
+
+def _opened(workdir: str, config: ConfigDict, extend: bool) -> Workdir:
+    return Workdir(workdir, config.to_dict(), longer=extend)
 
 
 def _with_secret(config, data_dir, experiment: Experiment, folder: Workdir | None):
@@ -164,7 +171,19 @@ def _require_same_plan(entries, own: odometer.Entry, folder: Workdir) -> None:
             raise ValueError(msg)
 
 
-def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
+@contextlib.contextmanager
+def _told(tracker: str, folder: Workdir | None, config: ConfigDict, on_row):
+    """Yields what is told of every row, in the process that has the folder."""
+    own = [on_row] if on_row and folder else []
+    with contextlib.ExitStack() as stack:
+        if tracker and folder:
+            keys = choices.flat(config.to_dict())
+            opened = trackers.tracking(tracker, folder.folder, keys)
+            own.append(stack.enter_context(opened))
+        yield own
+
+
+def _train(config, experiment, folder: Workdir | None, tensorboard: bool, told, say):
     """Trains from where the folder stands; returns what is to be summed up."""
     progress = _resume(folder, begin(experiment, config.eval_every), say)
     done = int(progress.state.server.round)
@@ -177,8 +196,8 @@ def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
         watch = Watch(last.update, rounds=move, stop=stop, agree=processes.agree)
         if folder:
             path = folder.folder / "tensorboard"
-            board = open_board(path, done) if tensorboard else None
-            watch = _leaving(watch, experiment, folder, board, say)
+            told = [*told, open_board(path, done)] if tensorboard else told
+            watch = _leaving(watch, experiment, folder, told, say)
         progress = train(
             experiment,
             compiled,
@@ -194,9 +213,7 @@ def _train(config, experiment, folder: Workdir | None, tensorboard: bool, say):
     return summary_of(experiment, progress, last, compiled.seconds, seen)
 
 
-def _leaving(
-    watch: Watch, experiment: Experiment, folder: Workdir, board, say
-) -> Watch:
+def _leaving(watch: Watch, experiment: Experiment, folder: Workdir, told, say) -> Watch:
     """Returns a watch that also prints rows and leaves everything in a folder."""
     first = watch.row
 
@@ -204,8 +221,8 @@ def _leaving(
         first(row)
         say(display.row(row))
         folder.add(row)
-        if board:
-            board(row)
+        for tell in told:
+            tell(row)
 
     def on_save(done, progress):
         keep, ends = experiment.config.checkpoint_keep, done == experiment.rounds

@@ -23,7 +23,7 @@ from fl_sketch.models.metrics import METRICS
 from fl_sketch.privacy.composition import Trials
 from fl_sketch.report import odometer
 from fl_sketch.report.rows import CHOSEN, Score, score_of
-from fl_sketch.sweep import grid, selection, standings
+from fl_sketch.sweep import grid, pictures, selection, standings
 from fl_sketch.sweep.selection import select
 from fl_sketch.sweep.standings import Row
 from fl_sketch.sweep.sweep import sweep
@@ -267,7 +267,7 @@ def _searched(comparison, method, config, folder, data_dir) -> list[Row]:
     over = [f"{key}={','.join(map(str, v))}" for key, v in method.tune.items()]
     over.append(f"seed={comparison.tuning_seed}")
     sweep(config, over, folder, data_dir, say=_nothing)
-    points = standings.by_point(files.read_rows(folder / "sweep.csv"))
+    points = pictures.by_point(files.read_rows(folder / "sweep.csv"))
     return [
         {
             **{key: type(v[0])(rows[0][key]) for key, v in method.tune.items()},

@@ -34,7 +34,9 @@ def draw(
     drawn = (drawn or list(axes))[:2]
     figure, said = Figure(figsize=(6, 4), layout="constrained"), score_of(rows[0])
     plot, cells = figure.subplots(), _cells(drawn, axes, rows)
-    (_line if len(drawn) == 1 else _map)(plot, drawn, cells, said.title)
+    most = max(map(len, cells.values()))
+    title = said.title if most == 1 else f"{said.title}, mean of {most} points"
+    (_line if len(drawn) == 1 else _map)(plot, drawn, cells, title)
     files.write_figure(path, figure)
 
 
@@ -54,7 +56,9 @@ def _line(plot, drawn: Sequence[Axis], cells, title: str) -> None:
     places = range(len(each))
     low, middle, high = ([f(own) for own in each] for f in (np.min, np.mean, np.max))
     plot.plot(places, middle, marker="o")
-    plot.fill_between(places, low, high, alpha=0.2)
+    band = plot.fill_between(places, low, high, alpha=0.2)
+    if max(map(len, each)) > 1:
+        plot.legend([band], ["from the least to the most"])
     plot.set_xticks(places, [shown(value) for value in axis.values])
     plot.set(xlabel=axis.key, ylabel=title)
 
@@ -72,6 +76,9 @@ def _map(plot, drawn: Sequence[Axis], cells, title: str) -> None:
     plot.set(xlabel=across.key, ylabel=down.key)
     if max(means.shape) <= WRITTEN_UP_TO:
         for (row, column), mean in np.ndenumerate(means):
+            own = cells[row, column]
             text = "diverged" if np.isnan(mean) else f"{mean:.3f}"
+            if len(own) > 1 and not np.isnan(mean):
+                text += f"\n+- {np.std(own, ddof=1):.3f}"
             style = {"boxstyle": "round", "facecolor": "white", "alpha": 0.6, "lw": 0}
             plot.text(column, row, text, ha="center", va="center", bbox=style)

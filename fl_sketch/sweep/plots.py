@@ -1,31 +1,60 @@
 """One picture of several runs, sweeps and comparisons that are done."""
 
+import math
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from fl_sketch import files
+from fl_sketch import files, validate
 from fl_sketch.report.rows import all_plain
-from fl_sketch.sweep import standings
+from fl_sketch.sweep import pictures
+from fl_sketch.sweep.pictures import Asked
 
+DRAWN = ("round", "bytes_up_total", "bytes_down_total")
 FILES = ("comparison.csv", "sweep.csv", "metrics.csv")
 
 
-def plot(workdirs: Sequence[str], path: str, only: Sequence[str] = ()) -> list[str]:
-    """Draws accuracy against rounds and bytes; returns the names of the lines.
+def plot(
+    workdirs: Sequence[str],
+    path: str,
+    only: Sequence[str] = (),
+    asked: Asked = Asked(),  # noqa: B008 - immutable
+) -> list[str]:
+    """Draws a score against rounds, bytes and more; returns the names of the lines.
 
     A run has a line, a sweep one for each point and a comparison one for each method;
     those that differ by their seeds alone share one.
 
     Args:
       workdirs: the folders; those of one name are told apart by their paths.
-      path: the picture, a png file.
+      path: the picture, which ends in .png, .pdf or .svg.
       only: texts, of which a line's name must have one; empty: all lines are drawn.
+      asked: what the picture is to show.
 
     Raises:
       ValueError: for a folder that has none of these, or where no line is left.
     """
     files.writable_file(path)
+    endings = tuple(f".{form}" for form in files.PICTURES)
+    validate.one_of(endings, **{"the ending of out": pathlib.Path(path).suffix})
+    kept = chosen(workdirs, only)
+    names = list(dict.fromkeys(row["method"] for row in kept))
+    for name in asked.labels:
+        validate.one_of(tuple(names), label=name)
+    pictures.draw(kept, path, asked)
+    return names
+
+
+def chosen(workdirs: Sequence[str], only: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Returns the evaluations of folders, each with the name of its line.
+
+    Args:
+      workdirs: the folders; those of one name are told apart by their paths.
+      only: texts, of which a line's name must have one; empty: all lines are chosen.
+
+    Raises:
+      ValueError: for a folder that has none, or where no line is left.
+    """
     short = [pathlib.Path(workdir).name for workdir in workdirs]
     evaluations = []
     for workdir, name in zip(workdirs, short, strict=True):
@@ -36,8 +65,23 @@ def plot(workdirs: Sequence[str], path: str, only: Sequence[str] = ()) -> list[s
     if not kept:
         msg = f"Expected only to be part of one of {', '.join(names)}, got {only}."
         raise ValueError(msg)
-    standings.draw([row for row in evaluations if row["method"] in kept], path)
-    return kept
+    return [row for row in evaluations if row["method"] in kept]
+
+
+def reached(rows: Sequence[dict[str, Any]], value: float, asked: Asked) -> list[str]:
+    """Returns a table in markdown of what each line took to reach a score.
+
+    Args:
+      rows: the evaluations.
+      value: the score.
+      asked: what counts as score.
+    """
+    lines = ["| | seeds | rounds | MB up | MB up and down |", "|" + " --- |" * 5]
+    for took in pictures.reached(rows, value, asked):
+        numbers = (took["rounds"], took["up"] / 1e6, took["both"] / 1e6)
+        cells = ["-" if math.isnan(one) else f"{one:.4g}" for one in numbers]
+        lines.append(f"| {' | '.join((took['method'], took['seeds'], *cells))} |")
+    return lines
 
 
 def evaluations_of(workdir: str, name: str) -> Iterator[dict[str, Any]]:
@@ -57,8 +101,8 @@ def evaluations_of(workdir: str, name: str) -> Iterator[dict[str, Any]]:
         msg = f"Expected a folder with one of {', '.join(FILES)}, got {workdir}."
         raise ValueError(msg)
     rows = all_plain(files.read_rows(folder / found))
-    if not rows or not {*standings.DRAWN} <= {*rows[0]}:
-        msg = f"Expected rows with {', '.join(standings.DRAWN)} in {folder / found}."
+    if not rows or not {*DRAWN} <= {*rows[0]}:
+        msg = f"Expected rows with {', '.join(DRAWN)} in {folder / found}."
         raise ValueError(msg)
     for row in rows:
         if found == "comparison.csv":

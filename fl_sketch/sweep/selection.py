@@ -26,7 +26,7 @@ from fl_sketch.report import odometer
 from fl_sketch.report.rows import CHOSEN, score_of
 from fl_sketch.run import secrets
 from fl_sketch.run.program import prepare
-from fl_sketch.sweep import standings
+from fl_sketch.sweep import pictures, standings
 from fl_sketch.sweep.sweep import sweep
 
 Row = dict[str, Any]
@@ -65,7 +65,7 @@ def select(
         own = folder / FOLDER / str(number)
         sweep(config, over, own, data_dir, say=lambda line: None)
         rows = files.read_rows(own / "sweep.csv")
-        (evaluations,) = standings.by_point(rows).values()
+        (evaluations,) = pictures.by_point(rows).values()
         by = score_of(evaluations[0], CHOSEN)
         score = by.worth(standings.score(evaluations, last, CHOSEN))
         found.append((score, point, evaluations))

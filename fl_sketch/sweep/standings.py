@@ -1,7 +1,6 @@
-"""What came of a comparison: a row for each method, as table, csv and picture."""
+"""What came of a comparison: a row for each method, as tables, csv and picture."""
 
 import math
-import os
 import pathlib
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,26 +9,15 @@ from typing import Any
 from fl_sketch import files
 from fl_sketch.config.guarantee import mark
 from fl_sketch.models.metrics import METRICS
+from fl_sketch.report.latex import tabular
 from fl_sketch.report.rows import REPORTED, Score, all_plain, marked, score_of, sized
+from fl_sketch.sweep import pictures
 
 Row = dict[str, Any]
 CONFIDENCE = 0.95
 HEAD = ("at equal MB up", "MB up", "MB down")
 PRIVATE = ("epsilon of a run",)
 LAST = ("chosen",)
-DRAWN = ("round", "bytes_up_total", "bytes_down_total")
-
-
-def by_point(rows: Iterable[Mapping[str, str]]) -> dict[int, list[Mapping[str, str]]]:
-    """Returns the evaluations of each point of a sweep, in order, by plain names.
-
-    Args:
-      rows: the rows of sweep.csv, of which each has the number of a point.
-    """
-    points: dict[int, list] = {}
-    for row in all_plain(rows):
-        points.setdefault(int(row["point"]), []).append(row)
-    return points
 
 
 def score(
@@ -59,7 +47,7 @@ def row(
       rows: all evaluations of all seeds.
       last: the number of evaluations that the mean counts, the last ones.
     """
-    seeds = list(by_point(rows).values())
+    seeds = list(pictures.by_point(rows).values())
     scores = [score(own, last) for own in seeds]
     ends = [own[-1] for own in seeds]
     return {
@@ -127,7 +115,7 @@ def at_budget(
     """
     own = (row for row in rows if row["method"] == name)
     found = []
-    for evaluations in by_point(own).values():
+    for evaluations in pictures.by_point(own).values():
         within = [r for r in evaluations if float(r["bytes_up_total"]) <= budget]
         found.append(score(within, last) if within else math.nan)
     return statistics.fmean(found)
@@ -153,7 +141,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     mark = " (simulator only)" * bool(private)  # exact bytes say who took part
     own = (f"{name}{mark}" if "MB" in name else name for name in HEAD)
     metric = _metric(rows[0])
-    head = ("method", f"test {metric}, 95 %", *own, *private, *LAST)
+    head = ("method", f"test {metric}, +- 95 % interval", *own, *private, *LAST)
     cells = [head, ["---"] * len(head)]
     for row in rows:
         equal = row.get(f"{metric}_at_budget", math.nan)
@@ -209,66 +197,9 @@ def write(
         files.write_rows(folder / name, [marked(row, hidden) for row in table_])
     lines = [*table(rows), *(f"\n{line}." for line in given)]
     files.write_text(folder / "standings.md", "\n".join(lines) + "\n")
-    draw(evaluations, folder / "comparison.png")
-
-
-def draw(evaluations: Sequence[Mapping[str, str]], path: str | os.PathLike) -> None:
-    """Draws the score against rounds and bytes: the mean and the range of seeds.
-
-    Args:
-      evaluations: all rows of all runs, each with a method, a point and plain names.
-      path: the path of the picture.
-    """
-    from matplotlib import ticker  # takes a second to import
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(14, 4.2), layout="constrained")
-    panels = figure.subplots(1, 3, sharey=True)
-    names = dict.fromkeys(row["method"] for row in evaluations)
-    for number, name in enumerate(names):
-        style = ("-", "--", ":")[number // 10 % 3]  # there are ten colours
-        own = (row for row in evaluations if row["method"] == name)
-        seeds = list(by_point(own).values())
-        places = list(zip(*seeds, strict=True))  # the seeds' evaluations side by side
-        _draw_method(panels, places, style, name)
-    labels = ("round", "MB sent by all clients", "MB sent and received by all clients")
-    for panel, label in zip(panels, labels, strict=True):
-        panel.set(xlabel=label)
-        # A log scale of nothing, where all has diverged, is an error.
-        if label != "round" and math.isfinite(panel.dataLim.minposx):
-            panel.set_xscale("log")
-            # Within a decade matplotlib names all ticks, over one another.
-            panel.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 3.0)))
-            panel.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
-            panel.xaxis.set_minor_formatter(ticker.NullFormatter())
-    panels[0].set(ylabel=score_of(evaluations[0]).title)
-    lines = panels[0].get_lines()
-    figure.legend(handles=lines, loc="outside right upper", fontsize="small")
-    files.write_figure(path, figure)
-
-
-def _draw_method(panels, places, style: str, name: str) -> None:
-    """Draws the mean and the range of a method's seeds, evaluation by evaluation."""
-    by = score_of(places[0][0])
-    scores = [[by.of(row) for row in place] for place in places]
-    means = [statistics.fmean(values) for values in scores]
-    both = ("bytes_up_total", "bytes_down_total")
-    axes = (
-        [float(place[0]["round"]) for place in places],
-        [_megabytes(place, both[:1]) for place in places],
-        [_megabytes(place, both) for place in places],
-    )
-    low, high = [min(values) for values in scores], [max(v) for v in scores]
-    for panel, x in zip(panels, axes, strict=True):
-        (line,) = panel.plot(x, means, style, label=name)
-        colour = line.get_color()
-        panel.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-
-
-def _megabytes(rows: Iterable[Mapping[str, str]], names: Sequence[str]) -> float:
-    return (
-        statistics.fmean(sum(float(row[name]) for name in names) for row in rows) / 1e6
-    )
+    tex = "\n".join(tabular(table(rows))) + "\n"
+    files.write_text(folder / "standings.tex", tex)
+    pictures.draw(evaluations, folder / "comparison.png")
 
 
 def _metric(row: Row) -> str:

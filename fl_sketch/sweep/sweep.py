@@ -20,9 +20,10 @@ from fl_sketch import engine
 from fl_sketch.config import cohorts
 from fl_sketch.engine import ledger
 from fl_sketch.engine.calls import in_calls
-from fl_sketch.files import write_text
+from fl_sketch.files import write_rows, write_text
 from fl_sketch.report import odometer
 from fl_sketch.report import rows as names
+from fl_sketch.report.latex import tabular
 from fl_sketch.run import loop
 from fl_sketch.run.build import clock_of
 from fl_sketch.run.loop import Row, Stopped, mean_of_finite
@@ -81,6 +82,9 @@ def sweep(
         given = odometer.said(odometer.total(odometer.read(folder.folder)))
         lines = [*ranking.markdown(last, axes), *(f"\n{line}." for line in given)]
         write_text(folder.folder / "sweep.md", "\n".join(lines) + "\n")
+        tex = "\n".join(tabular(ranking.markdown(last, axes))) + "\n"
+        write_text(folder.folder / "sweep.tex", tex)
+        write_rows(folder.folder / "ranking.csv", _ranking(last, axes))
     for line in (*ranking.table(last, axes), *given):
         say(line)
     if (folder.folder / best.FOLDER).is_dir():
@@ -111,6 +115,13 @@ def summary_of(
         "best_over_seeds": next((row for row in means if not row["diverged"]), None),
         "diverged": sum(bool(row["diverged"]) for row in last),
     }
+
+
+def _ranking(last: Sequence[Row], axes: Sequence[grid.Axis]) -> Sequence[Row]:
+    """Returns what sweep.md has as rows: settings over seeds, or every point."""
+    if ranking.seeds_swept(axes):
+        return ranking.over_seeds(last, axes)
+    return [names.marked(row, bool(row.get("epsilon"))) for row in last]
 
 
 def _finished(outlines: Sequence[Outline], rows: Sequence[Row]) -> int:

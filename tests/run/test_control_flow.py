@@ -96,7 +96,7 @@ def flow(change, **options):
     changed = splits._replace(train=change(copy, owned()))
     config = config_with(**PRIVATE | options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(datasets, "load", lambda name, data_dir=None: changed)
+        patch.setattr(datasets, "load", lambda name, data_dir=None, **_: changed)
         built, events = build(config), []
     progress = train(
         built,

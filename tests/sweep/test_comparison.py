@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fl_sketch import files
-from fl_sketch.sweep import comparison, standings, sweep
+from fl_sketch.sweep import comparison, pictures, standings, sweep
 from fl_sketch.sweep.comparison import Comparison, Method
 from tests.run.configs import config_with
 
@@ -95,7 +95,7 @@ def test_a_picture_of_nothing_but_divergence_is_drawn(done, tmp_path):
     folder, _, _ = done
     lost = [r for r in read(folder / "comparison.csv") if r["method"] == "too far"]
     assert lost
-    standings.draw(lost, tmp_path / "lost.png")
+    pictures.draw(lost, tmp_path / "lost.png")
     assert (tmp_path / "lost.png").read_bytes().startswith(b"\x89PNG")
 
 

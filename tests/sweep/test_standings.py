@@ -26,7 +26,7 @@ ROW = {
 def test_no_interval_leaves_what_an_accuracy_can_be(accuracy, half_width, cell):
     row = ROW | {"accuracy": accuracy, "half_width": half_width}
     head, _, line = standings.table([row])
-    assert "test accuracy, 95 %" in head
+    assert "test accuracy, +- 95 % interval" in head
     assert line == f"| safl | {cell} | - | 22.08 | 12.35 GB |  |"
     said = f"test accuracy {cell} over 2 seeds; 22.08 MB up, 12.35 GB down"
     assert standings.said(row) == said

@@ -118,7 +118,7 @@ def test_points_are_the_runs_of_their_configs(name):
             assert row["epsilon"] is single["epsilon"] is None
             shared = {key: single[key] for key in single.keys() & row.keys()}
             del shared["epsilon"]
-            assert len(shared) == 6
+            assert len(shared) >= 6
             assert {key: row[key] for key in shared} == pytest.approx(shared, rel=1e-5)
 
 
@@ -175,7 +175,7 @@ def test_a_point_that_diverges_does_not_stop_the_others(tmp_path):
     assert {bad[1][k] for k in ("train_loss", "test_loss", "test_accuracy")} == {"nan"}
     assert not good[1]["diverged"]
     number = bad[1]["diverged"]
-    assert f"diverged in round {number}" in said[-2]
+    assert f"diverged in round {number}" in said[-3]
     assert summary["best"]["point"] == 0 and summary["diverged"] == 1
     json.loads((tmp_path / "sweep.json").read_text(), parse_constant=pytest.fail)
     with pytest.raises(NotFinite, match=f"round {number}[: ]"):
