@@ -4,7 +4,7 @@ import ast
 import pathlib
 
 GROUPS = {
-    "begin": ("quickstart", "prepare_data"),
+    "begin": ("quickstart", "prepare_data", "import_data"),
     "train": ("train", "sweep", "compare", "plot"),
     "promise privacy": ("calibrate", "audit", "release"),
     "plan and reproduce": ("plan", "reproduce"),

@@ -35,7 +35,10 @@ def draw(
     figure, said = Figure(figsize=(6, 4), layout="constrained"), score_of(rows[0])
     plot, cells = figure.subplots(), _cells(drawn, axes, rows)
     most = max(map(len, cells.values()))
-    title = said.title if most == 1 else f"{said.title}, mean of {most} points"
+    rest = [axis.key for axis in axes if len(axis.values) > 1 and axis not in drawn]
+    what = "seeds" if rest == ["seed"] else "points"
+    title = said.title if most == 1 else f"{said.title}, mean +- deviation of {most} "
+    title += what * (most > 1)
     (_line if len(drawn) == 1 else _map)(plot, drawn, cells, title)
     files.write_figure(path, figure)
 

@@ -96,11 +96,11 @@ def draw(
     count = len(axes)
     figure = Figure(figsize=(2.5 + 3.8 * count, 4.2), layout="constrained")
     panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
-    most = 1
+    counts = set()
     for number, name in enumerate(dict.fromkeys(row["method"] for row in evaluations)):
         own = (row for row in evaluations if row["method"] == name)
         seeds = list(by_point(own).values())
-        most = max(most, len(seeds))
+        counts.add(len(seeds))
         places = list(zip(*seeds, strict=True))  # the seeds' evaluations side by side
         style = STYLES[number // 10 % len(STYLES)]
         said = {"linestyle": style, "label": asked.labels.get(name, name)}
@@ -114,10 +114,18 @@ def draw(
         handles=panels[0].get_lines(),
         loc="outside right upper",
         fontsize="small",
-        title=f"line: mean of {most} seeds\nband: their range" if most > 1 else None,
+        title=_band(counts),
         title_fontsize="small",
     )
     files.write_figure(path, figure)
+
+
+def _band(counts: set[int]) -> str | None:
+    """Says what a line and its band are, of methods with so many seeds."""
+    if max(counts) == 1:
+        return None
+    many = f"{'up to ' * (len(counts) > 1)}{max(counts)}"
+    return f"line: mean of {many} seeds\nband: their range"
 
 
 def reached(

@@ -59,7 +59,10 @@ def test_words_are_those_that_are_asked_for(drawn):
     (panel,), (legend,) = figure.axes, figure.legends
     assert panel.get_ylabel() == "test mae" and figure.get_suptitle() == "Digits"
     assert [text.get_text() for text in legend.get_texts()] == ["SAFL, 1/100", "FedAvg"]
-    assert legend.get_title().get_text() == "line: mean of 2 seeds\nband: their range"
+    assert (
+        legend.get_title().get_text()
+        == "line: mean of up to 2 seeds\nband: their range"
+    )
 
 
 def test_bytes_have_few_ticks_that_one_can_read(drawn):
