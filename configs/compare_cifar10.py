@@ -43,6 +43,15 @@ RATES = {
         "onebit_adam": (0.0001, 0.0003, 0.001, 0.003),
     },
 }
+NAMES = {  # in tables and pictures
+    "fedadam": "FedAdam",
+    "momentum": "momentum SGD",
+    "fetchsgd": "FetchSGD",
+    "marina": "MARINA",
+    "cocktail": "CocktailSGD",
+    "cd_adam": "CD-Adam",
+    "onebit_adam": "1-bit Adam",
+}
 WARMUP = 0.1  # the share of 1-bit Adam's rounds that are Adam's
 
 
@@ -75,8 +84,8 @@ def of_task(task: str, which: str) -> Comparison:
     batch = base.client.steps * base.client.batch
     gradient = {"client.steps": 1, "client.batch": batch}
     safl = {
-        f"{which}x": {"sketch.compression": compression},
-        "32x": {"sketch.compression": 32.0},
+        f"SAFL, 1/{which}": {"sketch.compression": compression},
+        "SAFL, 1/32": {"sketch.compression": 32.0},
     }
     keys = {
         "fedadam": {"algorithm": "fedopt"},
@@ -116,5 +125,6 @@ def of_task(task: str, which: str) -> Comparison:
     for name, own in keys.items():
         family = "safl" if name in safl else name
         rates = {"server.rate": RATES[task][family]}
-        methods[name] = Method(own, rates, whole=family not in ("fedadam", "safl"))
+        whole = family not in ("fedadam", "safl")
+        methods[NAMES.get(name, name)] = Method(own, rates, whole=whole)
     return Comparison(base, methods, tuning_rounds=safl_claims.TUNING_ROUNDS[task])

@@ -24,10 +24,11 @@ def get_comparison():
     for epsilon in EPSILONS:
         private = {"privacy.target_epsilon": epsilon, "privacy.bound": "normalise"}
         own = _plain(epsilon) | private
-        methods[f"epsilon {epsilon:g}, 1x"] = Method(own, RATES)
+        methods[f"FedAdam, epsilon {epsilon:g}"] = Method(own, RATES)
         for compression in COMPRESSIONS:
             keys = private | {"sketch.compression": compression}
-            methods[f"epsilon {epsilon:g}, {compression:g}x"] = Method(keys, RATES)
+            name = f"SAFL, 1/{compression:g}, epsilon {epsilon:g}"
+            methods[name] = Method(keys, RATES)
     return Comparison(base(), methods)
 
 

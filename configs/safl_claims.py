@@ -64,6 +64,23 @@ CLAIMS = {
 }
 
 
+def name_of(task: str, claim: str) -> str:
+    """Returns what tables and pictures call a claim on a task.
+
+    >>> name_of("cifar10", "100x"), name_of("sst2", "tiny")
+    ('SAFL, 1/100', 'SAFL, 100 numbers')
+    """
+    names = {
+        "tiny": f"SAFL, {TINY[task]} numbers",
+        "fedadam": "FedAdam",
+        "sgd": "SAFL, 1/100, SGD at the server",
+        "srht": "SAFL, 1/1000, SRHT",
+        "gaussian": "SAFL, 1/1000, Gaussian",
+        "leaves": "SAFL, 1/100, each array by itself",
+    }
+    return names.get(claim, f"SAFL, 1/{claim.removesuffix('x')}")
+
+
 def get_config(which: str = "cifar10,100x"):
     """Returns the config of a task and a claim.
 
@@ -113,5 +130,7 @@ def get_comparison(which: str = "cifar10"):
             continue
         numbers = {"sketch.numbers": TINY[which]} if claim == "tiny" else {}
         rates = (SGD_RATES if claim == "sgd" else RATES)[which]
-        methods[claim] = Method({**keys, **numbers}, {"server.rate": rates})
+        methods[name_of(which, claim)] = Method(
+            {**keys, **numbers}, {"server.rate": rates}
+        )
     return Comparison(base, methods, tuning_rounds=TUNING_ROUNDS[which])
