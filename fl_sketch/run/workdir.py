@@ -8,6 +8,7 @@ same under other names.
 import contextlib
 import csv
 import fcntl
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -151,7 +152,7 @@ class Workdir:
 
     def _require_same(self, config: Mapping[str, Any], longer: bool) -> None:
         path, ours = self.folder / "config.json", choices.flat(config)
-        files = plugins.digests(ours.values()) | _digest_of(ours.get("model.init_from"))
+        files = plugins.digests(ours.values()) | _digests(ours)
         named = {"format": FORMAT, **config, **({PLUGINS: files} if files else {})}
         if not path.exists():
             write_text(path, json.dumps(named, indent=2) + "\n")
@@ -217,9 +218,15 @@ def config_of(workdir: str | os.PathLike, defaults: ConfigDict) -> ConfigDict:
     return config
 
 
-def _digest_of(source: str | None) -> dict[str, str]:
-    """Returns the digest of the arrays that a run begins with, by where they are."""
-    return {source: arrays.digest(weights.read(source))} if source else {}
+def _digests(keys: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the digests of the arrays and tables that keys name, by where they are."""
+    source = keys.get("model.init_from")
+    found = {source: arrays.digest(weights.read(source))} if source else {}
+    for key in ("cohort.available", "cohort.times"):
+        if str(path := keys.get(key, "")).endswith(".csv"):
+            raw = pathlib.Path(path).read_bytes()
+            found[path] = hashlib.sha256(raw).hexdigest()
+    return found
 
 
 def _require_same_files(folder, theirs: Mapping[str, str], ours) -> None:

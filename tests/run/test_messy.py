@@ -78,6 +78,15 @@ def test_a_message_takes_its_time(tmp_path):
     assert both[0] - both[1] == pytest.approx(saved, rel=1e-4)
 
 
+def test_a_table_that_changed_is_not_gone_on_with(tmp_path):
+    config = config_of(tmp_path, cohort__times="{}/times.csv")
+    run(config, tmp_path / "run", say=lambda line: None)
+    with open(tmp_path / "times.csv", "a") as file:
+        file.write("0,9\n")
+    with pytest.raises(ValueError, match="as it was when the run in"):
+        run(config, tmp_path / "run", say=lambda line: None)
+
+
 PRIVATE = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0,
            "data__classes": 10}  # fmt: skip
 
