@@ -219,7 +219,7 @@ def config_of(workdir: str | os.PathLike, defaults: ConfigDict) -> ConfigDict:
 
 
 def _digests(keys: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the digests of the arrays and tables that keys name, by where they are."""
+    """Returns the digests of arrays and tables that `keys` name, by where they are."""
     source = keys.get("model.init_from")
     found = {source: arrays.digest(weights.read(source))} if source else {}
     for key in ("cohort.available", "cohort.times"):
