@@ -9,7 +9,7 @@ import pytest
 from configs import private_safl
 from fl_sketch.publish import release
 from fl_sketch.report import odometer
-from fl_sketch.run import build, secrets
+from fl_sketch.run import build, secrets, weights
 from fl_sketch.run.workdir import FORMAT
 from tests.launching import launch
 
@@ -140,7 +140,7 @@ def of_the_config(run):
 def with_a_bit_flipped(run):
     path = newest(run)
     with np.load(path) as arrays:
-        wanted = arrays[release.PARAMS + "dense/kernel"].tobytes()
+        wanted = arrays[weights.PARAMS + "dense/kernel"].tobytes()
     content = bytearray(path.read_bytes())
     content[content.index(wanted) + 100] ^= 1
     path.write_bytes(content)

@@ -39,7 +39,9 @@ def test_a_sweep_prints_its_plan_and_its_table_and_leaves_its_files(tmp_path):
     accuracies = [float(point[2]) for point in points]
     assert accuracies == sorted(accuracies, reverse=True)
     assert lines[9].endswith("server.rate test accuracy, +- deviation over seeds")
-    assert lines[12] == f"results in {tmp_path / 'new'}"
+    best = tmp_path / "new/best"
+    assert lines[12].endswith(f"launch.train --workdir={best} --extend=ROUNDS")
+    assert lines[13] == f"results in {tmp_path / 'new'}"
 
     folder = tmp_path / "new"
     rows = list(csv.DictReader((folder / "sweep.csv").read_text().splitlines()))

@@ -73,8 +73,8 @@ def test_it_is_one_line_and_exit_code_2(tmp_path, words, said):
         ("launch.compare", "broken.py", "import nothing_of_it", "nothing_of_it"),
         ("launch.spectrum", "config.json", "{", "config.json to be a config"),
         ("launch.spectrum", "config.json", '{"over": ["x"]}', "got workdir="),
-        ("launch.plot", "metrics.csv", "a,b\n1,2\n", "round, test_accuracy"),
-        ("launch.plot", "metrics.csv", "", "round, test_accuracy"),
+        ("launch.plot", "metrics.csv", "a,b\n1,2\n", "rows with round, bytes_up_total"),
+        ("launch.plot", "metrics.csv", "", "rows with round, bytes_up_total"),
     ],
     ids=range(6),
 )  # fmt: skip
@@ -116,4 +116,5 @@ def test_a_config_of_the_clone_is_found_from_any_folder(tmp_path, monkeypatch, f
     assert found.endswith(str(ROOT / "configs/compare_das.py:few")) and last == argv[-1]
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/compare_das.py").touch()  # one's own comes first
-    assert clone.with_configs(argv) == argv
+    own = form.replace(" ", "=").format("configs/compare_das.py:few")
+    assert clone.with_configs(argv) == ["train", own, "--x=configs"]
