@@ -46,7 +46,7 @@ def test_a_sweep(tmp_path):
     shown = [line.split() for line in lines if line != "..."]
     assert shown[0][:-2] == printed[0][:-2]  # devices are those of the machine
     at = printed.index(shown[1])
-    means = {tuple(line[:2]): float(line[2]) for line in printed[at + 1 : -1]}
+    means = {tuple(line[:2]): float(line[2]) for line in printed[at + 1 : -2]}
     assert len(means) == len(shown[2:])
     for *setting, mean, _, _ in shown[2:]:
         assert abs(means[tuple(setting)] - float(mean)) < 0.02
