@@ -99,7 +99,7 @@ def _digits() -> Splits:
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(DIGITS_SEED).permutation(len(labels))
     inputs = (images / 16).astype(np.float32).reshape(-1, 8, 8, 1)[order]
-    targets = labels.astype(np.int32)[order]
+    targets = np.asarray(labels, np.int32)[order]
     end = len(labels) * 4 // 5
     train = Examples(inputs[:end], targets[:end])
     return Splits("digits", train, Examples(inputs[end:], targets[end:]), 10)
