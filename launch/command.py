@@ -9,8 +9,10 @@ from typing import Any
 
 import jax
 from absl import app, flags, logging
+from ml_collections import ConfigDict
 
 from fl_sketch import compile_cache, files
+from fl_sketch.config import arguments
 from fl_sketch.run import Stopped
 from launch import parsing
 
@@ -34,6 +36,22 @@ def run(main: Callable[[], None], *, devices: int = 0, keep: bool = True) -> Non
     """
     jax.config.update("jax_num_cpu_devices", devices or len(os.sched_getaffinity(0)))
     app.run(lambda argv: _guarded(main, keep), flags_parser=parsing.parse)
+
+
+def print_notes(config: ConfigDict, before: ConfigDict, name: str = "") -> None:
+    """Prints what of a config changes nothing, or hardly anything.
+
+    Args:
+      config: the config of a run.
+      before: the config that it was changed from.
+      name: what the run is called, if it is one of several.
+    """
+    who = name or f"{config.algorithm} as configured"
+    for key in arguments.unread(config, before):
+        print(f"note: {who} does not read {key}")
+    hint = arguments.small_step(config, before)
+    if hint and not name:
+        print(f"note: {hint}")
 
 
 def print_rows(measures: ModuleType, rows: Iterable[Any], out: str | None) -> None:

@@ -38,8 +38,13 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 def main():
     """Runs the comparison of --config, or what an earlier command left of it."""
-    arguments = comparison.load(CONFIG.value), WORKDIR.value, DATA_DIR.value
+    compared = comparison.load(CONFIG.value)
     trials = Trials(TRIALS.value, SHAPE.value) if TRIALS.value else None
+    for name, method in compared.methods.items() if not ONLY.value else ():
+        command.print_notes(
+            comparison.config_of(compared, method, []), compared.base, name
+        )
+    arguments = compared, WORKDIR.value, DATA_DIR.value
     comparison.run(*arguments, settings=SET.value, only=ONLY.value, trials=trials)
 
 

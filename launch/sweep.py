@@ -8,6 +8,7 @@ The same command again keeps the programs that are done, and runs the others.
 
 from absl import flags
 
+from configs import default
 from fl_sketch.sweep import sweep
 from launch import command, parsing
 
@@ -27,6 +28,7 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 def main():
     """Runs the sweep of --config, or what an earlier command left of it."""
+    command.print_notes(CONFIG.value, default.get_config())
     arguments = CONFIG.value, OVER.value, WORKDIR.value, DATA_DIR.value
     sweep(*arguments, how=MAP.value)
 

@@ -16,7 +16,6 @@ import contextlib
 from absl import flags
 
 from configs import default
-from fl_sketch.config.arguments import unread
 from fl_sketch.report import trackers
 from fl_sketch.run import processes, run
 from fl_sketch.run.workdir import config_of
@@ -58,9 +57,8 @@ def main():
     if INIT_FROM.value is not None:
         config.model.init_from = INIT_FROM.value
     with processes.connected(*joined) if several else contextlib.nullcontext():
-        notes = unread(config, default.get_config())
-        for key in notes if processes.is_first() else ():
-            print(f"note: {config.algorithm} as configured does not read {key}")
+        if processes.is_first():
+            command.print_notes(config, default.get_config())
         run(
             config,
             WORKDIR.value,

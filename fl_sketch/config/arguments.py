@@ -163,11 +163,13 @@ ARGUMENTS: dict[str, Argument] = {
 
 RATES = ("client.rate", "server.rate")
 
-# Keys, and with which values of another key they are read.
+# Keys, and with which values of another key they are read; None: with any but none.
 ASKED_FOR = {
     "data.alpha": ("data.partition", ("dirichlet",)),
     "data.per_client": ("data.partition", ("label_shards", "classes")),
     "data.exponent": ("data.partition", ("power_law",)),
+    "cohort.period": ("cohort.available", None),
+    "model.fresh": ("model.init_from", None),
     "server.floor": ("server.schedule", ("cosine",)),
     "privacy.smallest_cohort": ("privacy.noise", ("distributed",)),
     "privacy.quantile": ("privacy.bound", ("adaptive",)),
@@ -219,8 +221,26 @@ def unread(config: ConfigDict, default: ConfigDict) -> Iterator[str]:
         if now[key] != before[key]:
             yield f"{key}={now[key]}"
     for key, (other, values) in ASKED_FOR.items():
-        if now[key] != before[key] and now[other] not in values:
+        asked = bool(now[other]) if values is None else now[other] in values
+        if now[key] != before[key] and not asked:
             yield f"{key}={now[key]}"
+
+
+def small_step(config: ConfigDict, default: ConfigDict) -> str:
+    """Returns a line on a server that hardly moves, as adaptive ones do; or none.
+
+    Args:
+      config: a config as a run would have it.
+      default: the config that it was changed from, whose step suits adaptive servers.
+    """
+    method, rate = catalog.method(config.algorithm), config.server.rate
+    averages = {"client_rate", "server_rate"} <= {*method.takes}
+    if method.one_batch or not averages or rate != default.server.rate:
+        return ""
+    return (
+        f"server.rate={rate:g} of {config.algorithm} is the share of the way to the "
+        "clients' mean that the model goes; 1.0 goes all of it"
+    )
 
 
 def by_length(config: ConfigDict) -> Iterator[str]:

@@ -66,7 +66,8 @@ def section(name: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError) as error:
         msg = f"config.{name}: {error}"
-        raise type(error)(msg) from None
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(msg) from None
 
 
 def numbers_of(config: ConfigDict) -> Numbers:
@@ -178,6 +179,9 @@ def with_clients(config: ConfigDict, splits: datasets.Splits) -> ConfigDict:
     return own
 
 
+BY_LABEL = ("dirichlet", "label_shards", "classes")  # partitions that read targets
+
+
 def partition_of(
     config: ConfigDict,
     labels: np.ndarray,
@@ -219,6 +223,13 @@ def partition_of(
     }
     with section("data"):
         validate.one_of(tuple(partitions), partition=data.partition)
+        if data.partition in BY_LABEL and (labels.ndim, labels.dtype.kind) != (1, "i"):
+            msg = (
+                "Expected one class for each example to deal them by, got "
+                f"partition={data.partition!r} and targets of {labels.dtype}"
+                f"{list(labels.shape[1:]) or ''}: take iid, power_law or natural."
+            )
+            raise ValueError(msg)
         return partitions[data.partition]()
 
 

@@ -1,5 +1,6 @@
 """From the cohort section of a config to who takes part in which round, and when."""
 
+import csv
 import math
 import os
 import re
@@ -18,6 +19,8 @@ from fl_sketch.engine.cohort import Sampler
 from fl_sketch.keys import cohort_key
 from fl_sketch.protocols import Key, Roots
 
+FASTEST, SLOWEST = 1e-6, 1e9  # seconds of a client
+WIDEST = 10.0  # deviation of a logarithm of seconds
 TIMES = 0x7135  # a seed: of what clients' times are drawn by
 
 
@@ -84,10 +87,17 @@ def _present(config: ConfigDict, population: int) -> Sampler:
         raise ValueError(msg + f"sampling={own.sampling!r}.")
     table = _table(own.available, ("client", "first", "last"), "available")
     size = population if own.sampling == "everyone" else own.size
-    whole = [(int(a), int(b), int(c)) for a, b, c in table]
-    if whole != table or not whole:
-        msg = f"Expected rows of whole numbers in available={own.available}."
+    for number, row in enumerate(table, 1):
+        if not all(abs(value) < 2**31 and value == int(value) for value in row):
+            found = ", ".join(f"{value:g}" for value in row)
+            msg = (
+                f"Expected whole numbers of 31 bits in available={own.available}, got "
+            )
+            raise ValueError(msg + f"{found} in row {number}.")
+    if not table:
+        msg = f"Expected somebody to be there, got available={own.available} of no row."
         raise ValueError(msg)
+    whole = [(int(a), int(b), int(c)) for a, b, c in table]
     rounds = own.period or max(last for _, _, last in whole)
     if not own.period and rounds < config.rounds:
         msg = (
@@ -103,14 +113,22 @@ def _clock(config: ConfigDict, sent: float) -> presence.Clock:
     own = config.cohort
     names = ("jitter", "sending", "deadline", "period")
     validate.in_range(0, math.inf, **{name: own[name] for name in names})
+    validate.in_range(0, WIDEST, jitter=own.jitter)
     if not own.times:
         for name in ("jitter", "sending", "deadline"):
             if own[name]:
                 msg = f"Expected times of clients with {name} > 0, got times=''."
                 raise ValueError(msg)
         return presence.Clock(np.zeros(1, np.float32))
-    seconds = _times(own.times, config.data.clients)
-    return presence.Clock(seconds, own.jitter, own.sending * sent / 1e6, own.deadline)
+    seconds, sending = _times(own.times, config.data.clients), own.sending * sent / 1e6
+    first = float(seconds.min()) + sending
+    if not own.jitter and 0 < own.deadline < first:
+        msg = (
+            f"Expected deadline >= {first:g}, the seconds of the fastest client, or "
+            f"nobody ever answers, got deadline={own.deadline}."
+        )
+        raise ValueError(msg)
+    return presence.Clock(seconds, own.jitter, sending, own.deadline)
 
 
 def _times(text: str, population: int) -> np.ndarray:
@@ -124,25 +142,30 @@ def _times(text: str, population: int) -> np.ndarray:
             median, spread = map(float, drawn.groups())
         except ValueError:
             median = spread = -1.0
-        if median > 0 and 0 <= spread < math.inf and median < math.inf:
+        if FASTEST <= median <= SLOWEST and 0 <= spread <= WIDEST:
             random = np.random.default_rng(TIMES)
             normal = random.standard_normal(population)
             return (median * np.exp(spread * normal)).astype(np.float32)
     if not text.endswith(".csv"):
         msg = (
-            "Expected times to be lognormal(MEDIAN, SIGMA) with seconds > 0, or a csv "
-            f"file, got times={text!r}."
+            "Expected times to be lognormal(MEDIAN, SIGMA) with seconds from "
+            f"{FASTEST:g} to {SLOWEST:g} and SIGMA up to {WIDEST:g}, or a csv file, "
+            f"got times={text!r}."
         )
         raise ValueError(msg)
     table = _table(text, ("client", "seconds"), "times")
     seconds = np.full(population, np.nan, np.float32)
     for number, (client, value) in enumerate(table, 1):
-        if client not in range(population) or not 0 < value < math.inf:
+        if client not in range(population) or not FASTEST <= value <= SLOWEST:
             msg = (
-                f"Expected clients from 0 to {population - 1} and seconds > 0 in "
-                f"{text}, got {client:g}, {value:g} in row {number}."
+                f"Expected clients from 0 to {population - 1} and seconds from "
+                f"{FASTEST:g} to {SLOWEST:g} in {text}, got {client:g}, {value:g} in "
+                f"row {number}."
             )
             raise ValueError(msg)
+        if not np.isnan(seconds[int(client)]):
+            msg = f"Expected every client once in {text}, got {client:g} again in row "
+            raise ValueError(msg + f"{number}.")
         seconds[int(client)] = value
     if np.isnan(seconds).any():
         lacks = int(np.flatnonzero(np.isnan(seconds))[0])
@@ -156,10 +179,10 @@ def _table(path: str, columns: Sequence[str], name: str) -> list[tuple[float, ..
     if not os.path.isfile(path):
         msg = f"Expected {name} to name a csv file, got {name}={path!r}."
         raise FileNotFoundError(msg)
-    rows = files.read_rows(path)
     try:
+        rows = files.read_rows(path)
         return [tuple(float(row[column]) for column in columns) for row in rows]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, csv.Error):  # text of another coding too
         msg = f"Expected columns {', '.join(columns)} of numbers in {path}."
         raise ValueError(msg) from None
 

@@ -2,12 +2,14 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax.errors import FlaxError
 from ml_collections import ConfigDict
 
-from fl_sketch import models, trees, validate
+from fl_sketch import models, plugins, trees, validate
 from fl_sketch.algorithms import catalog
 from fl_sketch.algorithms.with_statistics import with_statistics
 from fl_sketch.config import arguments
@@ -16,6 +18,7 @@ from fl_sketch.config.choices import Numbers, section
 from fl_sketch.config.inputs import Seen
 from fl_sketch.data import inputs as seeing
 from fl_sketch.data import text
+from fl_sketch.data.examples import Examples
 from fl_sketch.local import Loss, measuring, sgd_steps
 from fl_sketch.models.losses import KINDS
 from fl_sketch.protocols import Algorithm, Local, Tree
@@ -29,6 +32,8 @@ NUMBERS = ("model.label_smoothing", "model.weight_decay")
 def check(config: ConfigDict) -> None:
     """Raises in one line for what `config` says of a loss, before data are read."""
     _bare_loss(config, 2, dict.fromkeys(NUMBERS, 0.0))
+    with section("client"):
+        by_name.optimizer(config.client.optimizer)
 
 
 def loss_of(config: ConfigDict, seen: Seen, numbers: Numbers) -> models.Loss:
@@ -82,7 +87,58 @@ def _bare_loss(config: ConfigDict, classes: int, numbers: Numbers) -> models.Los
             label_smoothing=numbers["model.label_smoothing"],
             weight_decay=numbers["model.weight_decay"],
             padding=text.PAD if model.name == "language_model" else None,
+            classes=classes,
         )
+
+
+def require_runs(config: ConfigDict, loss: models.Loss, first: Examples) -> Tree:
+    """Returns the shapes of a model's parameters, if it can be trained and tested.
+
+    Args:
+      config: the config, whose section `model` names the model.
+      loss: the loss that `loss_of` made.
+      first: the shapes of one example.
+
+    Raises:
+      ValueError: in one line, for a model that does not run on such an example.
+    """
+    key = jax.ShapeDtypeStruct((), jax.random.key(0).dtype)
+    with section("model"):
+        try:
+            params = jax.eval_shape(loss.init, key, first.inputs)
+            jax.eval_shape(value_of(loss), params, first, *[key] * loss.random)
+            jax.eval_shape(loss.metrics, params, *first)
+        except (ValueError, TypeError) as error:
+            raise ValueError(_said(config, first, error)) from None
+        except Exception as error:  # whatever a module of one's own does
+            raise ValueError(_said(config, first, error)) from error
+    return params
+
+
+def _said(config: ConfigDict, first: Examples, error: Exception) -> str:
+    """Says that a model does not run, and of what it complains."""
+    text = " ".join(str(error).split()).partition(" (https:")[0].rstrip(".") + "."
+    if not plugins.named(config.model.name):
+        return text
+    kind, given = (
+        type(error).__name__,
+        f"{first.inputs.dtype}{list(first.inputs.shape)}",
+    )
+    hint = ""
+    if isinstance(error, FlaxError):
+        hint = " A module with dropout or BatchNorm takes `train`: docs/training.md."
+    return f"Expected {config.model.name} to run on {given}, got {kind}: {text}{hint}"
+
+
+def options_of(config: ConfigDict) -> dict[str, Any]:
+    """Returns what `config` says of options that its model has."""
+    name = config.model.name
+    own = plugins.named(name)  # whose function is given only what it must know
+    return {
+        key: config.model[key]
+        for key in PLAIN
+        if (config.model[key] != PLAIN[key] if own else key in models.options_of(name))
+    }
 
 
 def metrics_of(config: ConfigDict) -> tuple[str, ...]:
@@ -183,6 +239,9 @@ def algorithm_of(
         raise ValueError(msg)
     given = arguments.taken(method, Parts(config, d, numbers, noise_multiplier))
     algorithm = method.make(value, **given)
+    if not isinstance(algorithm, Algorithm):
+        msg = f"Expected algorithm={method.name} to return a protocols.Algorithm, got "
+        raise TypeError(msg + f"{algorithm!r}.")
     if stateful:
         algorithm = with_statistics(algorithm, model)
     if not config.privacy.watch:

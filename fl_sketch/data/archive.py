@@ -32,6 +32,7 @@ OWNERS = "owners"
 CLASSES, LABELS, NUMBERS = "classes", "labels", "numbers"  # what targets may be
 READ = (*ARRAYS, *VALIDATION, OWNERS)
 LARGEST = np.iinfo(np.int32).max
+MOST = 10_000_000  # classes, each of which is an output of the model
 
 
 def load(
@@ -126,17 +127,30 @@ def save(
 
 def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
     """Returns the arrays of a file."""
+    if not zipfile.is_zipfile(path):
+        _refuse(str(path), "an npz file, as numpy.savez writes it,", "another one")
     try:
         # Opened here, since numpy leaves a damaged file open.
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
-            unread = [key for key in found if key not in READ]
+            unread = [key for key in found.files if key not in READ]
             if unread:
                 text = f"nothing reads {', '.join(unread)} of {path}"
                 warnings.warn(text, stacklevel=4)
-            return {key: found[key] for key in found if key not in unread}
+            return {key: _one(found, key) for key in found.files if key in READ}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         msg = f"Expected {path} to hold {', '.join(ARRAYS)}, got {error}."
         raise ValueError(" ".join(msg.split())) from None
+
+
+def _one(found: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+    """Returns the array of a file with this name."""
+    try:
+        return found[key]
+    except ValueError as error:
+        if "pickle" not in str(error):
+            raise
+        msg = f"{key} of Python objects: .astype(str) or .astype(float) makes an array"
+        raise ValueError(msg) from None
 
 
 def _examples(where: str, part: str, arrays, kind: str) -> Examples:
@@ -154,7 +168,7 @@ def _examples(where: str, part: str, arrays, kind: str) -> Examples:
 
 def _inputs(where: str, name: str, inputs: np.ndarray) -> np.ndarray:
     kind = inputs.dtype.kind
-    if kind not in "fiuUb" or not inputs.ndim or not len(inputs):
+    if kind not in "fiuUb" or not inputs.ndim or not inputs.size:
         _refuse(where, f"{name} of numbers or strings, one at least", _said(inputs))
     if kind == "U":
         if inputs.ndim != 1:
@@ -212,6 +226,8 @@ def _classes(where: str, name: str, targets: np.ndarray) -> np.ndarray:
 
     said = f"whole numbers from 0 on in {name}, which are classes by model.loss"
     _require(where, said, targets, whole)
+    said = f"classes below {MOST:,} in {name}"
+    _require(where, said, targets, lambda values: values < MOST)
     return targets.astype(np.int32)
 
 

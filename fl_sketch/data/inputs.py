@@ -22,6 +22,7 @@ from fl_sketch import plugins, validate
 from fl_sketch.data.examples import normalise
 
 MARGIN = 4  # pixels that a crop may be off, as for CIFAR-10
+LEAST = 1e-30  # that inputs are divided by, which float32 knows from zero
 BLOCK = 4096  # examples that are looked at together
 
 Augmentation = Callable[[jax.Array, jax.Array], jax.Array]  # (key, batch) -> batch
@@ -80,14 +81,15 @@ def given(text: str) -> Scaling:
         mean, deviation = (
             tuple(map(float, part.split(","))) for part in text.split("/")
         )
-        right = len(mean) == len(deviation) and min(deviation) > 0
+        right = len(mean) == len(deviation) and min(deviation) >= LEAST
+        right = right and max(map(abs, (*mean, *deviation))) <= 1 / LEAST
     except ValueError:
         mean, deviation, right = (), (), False
-    if not right or not np.isfinite((*mean, *deviation)).all():
+    if not right:
         msg = (
             "Expected standardise to be none, train, or means and deviations of the "
-            "channels, as 0.49,0.48,0.45/0.25,0.24,0.26, got "
-            f"standardise={text!r}."
+            f"channels, from {LEAST:g} to {1 / LEAST:g}, as "
+            f"0.49,0.48,0.45/0.25,0.24,0.26, got standardise={text!r}."
         )
         raise ValueError(msg)
     return Scaling(mean, deviation)

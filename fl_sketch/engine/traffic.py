@@ -20,6 +20,7 @@ from fl_sketch.protocols import Algorithm, Channel, Memory, Round, Server, Tree
 from fl_sketch.wire import FLOAT_BITS
 
 FLOAT_BYTES = FLOAT_BITS // 8
+COUNTED = ("denominator", "present", "population")  # what a round knows of weights
 COUNTS_BYTES = 2 * FLOAT_BYTES  # the mean's denominator, and what those present weigh
 DOWNLOADS = ("cheapest", "model", "messages")
 
@@ -36,8 +37,8 @@ class Traffic(NamedTuple):
       heard: bytes of the means that a client must hear within the round.
       read: the leaves that clients read of the server beside the parameters; each a
         bool.
-      counts: whether the server remembers all clients, and so asks in every round what
-        they weigh, and those who took part.
+      counts: whether the server's step depends on what all clients weigh, or those who
+        took part.
       alone: whether the server's step depends on the key that it alone has.
     """
 
@@ -165,9 +166,9 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
     means, told = jax.eval_shape(echoed, *start, batches)
     read, heard, *_ = _used(part, server, means, told, client, batches)
     served = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0).server)
-    population = jax.ShapeDtypeStruct((), np.float32)
+    weights = dict.fromkeys(COUNTED, jax.ShapeDtypeStruct((), np.float32))
     after = functools.partial(_after, algorithm)
-    alone, counts, *_ = _used(after, served, population, start, batches, (means, told))
+    alone, counts, *_ = _used(after, served, weights, start, batches, (means, told))
     up, down = bits[-1]
     more = algorithm.mechanism.bits if algorithm.mechanism else 0
     return Traffic(
@@ -177,7 +178,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         stateful=bool(jax.tree.leaves(client)),
         heard=FLOAT_BYTES * _numbers(means, heard),
         read=read,
-        counts=counts,
+        counts=any(counts.values()),
         alone=alone,
     )
 
@@ -241,7 +242,7 @@ def prices(
     return ways[download]
 
 
-def _after(algorithm: Algorithm, own, population, start, batches, heard):
+def _after(algorithm: Algorithm, own, weights, start, batches, heard):
     """Returns the server after a round, with this key that it alone has.
 
     What a downlink's server draws before it sends something nobody has to draw again.
@@ -249,7 +250,7 @@ def _after(algorithm: Algorithm, own, population, start, batches, heard):
     (server, client), (means, told) = start, heard
     _, (update, memory, keys, round) = _work(algorithm, server, client, batches)
     mine, down = keys._replace(server=own), algorithm.downlink
-    known = round._replace(population=population)
+    known = round._replace(**weights)
     arguments = update, memory, keys if down else mine, known
     turn = talks.play(algorithm.uplink, arguments, means, told=_again(told))
     end = talks.ended(algorithm.uplink, turn)

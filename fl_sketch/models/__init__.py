@@ -21,6 +21,7 @@ from fl_sketch.models.losses import Loss as Loss
 from fl_sketch.models.losses import classification as classification
 from fl_sketch.models.losses import supervised as supervised
 from fl_sketch.models.registry import build as build
+from fl_sketch.models.registry import options_of as options_of
 from fl_sketch.models.transformers import language_model as language_model
 from fl_sketch.models.transformers import transformer as transformer
 from fl_sketch.models.transformers import vit as vit

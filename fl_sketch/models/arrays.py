@@ -19,6 +19,7 @@ from fl_sketch.trees import Stateful, named_leaves
 
 Arrays = dict[str, np.ndarray]
 FORMS = ("safetensors", "npz")
+TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 
 
 def tree_of(arrays: Mapping[str, np.ndarray]) -> Tree:
@@ -53,9 +54,15 @@ def load(path: pathlib.Path) -> Arrays:
     if path.suffix == ".npz":
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)
-    from safetensors.numpy import load_file
+    from safetensors import deserialize
 
-    return load_file(path)
+    found = deserialize(path.read_bytes())
+    return {name: _of_bytes(**view) for name, view in found}
+
+
+def _of_bytes(dtype: str, shape: Sequence[int], data: bytes) -> np.ndarray:
+    """Returns one array of a safetensors file, whose own reader lacks bfloat16."""
+    return np.frombuffer(data, jnp.dtype(TYPES[dtype])).reshape(shape)
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
@@ -83,7 +90,8 @@ def chosen(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
     ours = dict(named_leaves(model))
     for start in fresh:
         if not any(_begins(name, start) for name in ours):
-            msg = f"Expected fresh to begin the name of an array, got {start!r}."
+            said = ", ".join(dict.fromkeys(name.rpartition("/")[0] for name in ours))
+            msg = f"Expected fresh to begin a name of arrays in {said}, got {start!r}."
             raise ValueError(msg + validate.nearest(start, tuple(ours)))
     wanted = {
         name: leaf

@@ -125,6 +125,7 @@ def supervised(
     label_smoothing: jax.typing.ArrayLike = 0.0,
     weight_decay: jax.typing.ArrayLike = 0.0,
     padding: int | None = None,
+    classes: int = 0,
 ) -> Loss:
     """Returns a loss of a model's outputs and their targets, of one of `KINDS`.
 
@@ -142,6 +143,8 @@ def supervised(
       label_smoothing: the smoothing a, in [0, 1], of "cross_entropy". May be traced.
       weight_decay: the factor of the decay, at least 0. May be traced, for a sweep.
       padding: a label that does not count, after the end of a text; or None.
+      classes: the number of classes of the targets, for which a model must have as many
+        outputs at least; 0: whatever it has.
 
     Raises:
       ValueError: in one line, for a name or a number that cannot be.
@@ -154,7 +157,15 @@ def supervised(
         msg = f"Expected label_smoothing=0 with loss={kind}, got {label_smoothing}."
         raise ValueError(msg)
     measured = measures.named(metrics or own.metrics, own.targets)
-    made = _Supervised(model, own, measured, label_smoothing, weight_decay, padding)
+    made = _Supervised(
+        model,
+        own,
+        measured,
+        label_smoothing,
+        weight_decay,
+        padding,
+        classes if own.targets == CLASSES else 0,
+    )
     random = made.modes and bool(getattr(model, "dropout", True))
     init = functools.partial(_initial, model)
     return Loss(init, made.value, made.sums, measured, random)
@@ -170,6 +181,7 @@ class _Supervised:
     label_smoothing: jax.typing.ArrayLike
     weight_decay: jax.typing.ArrayLike
     padding: int | None
+    classes: int
 
     @property
     def modes(self) -> bool:
@@ -198,6 +210,9 @@ class _Supervised:
     def _matched(self, outputs, targets, weights):
         """Returns outputs, targets and one weight for each of these."""
         kind = self.kind.targets
+        if outputs.ndim < 1 or outputs.shape[-1] < self.classes:
+            msg = f"Expected a model with {self.classes} outputs, one for each class, "
+            raise ValueError(msg + f"got outputs of shape {outputs.shape}.")
         outputs, targets = _matched(outputs, targets, kind)
         shape = targets.shape if kind == CLASSES else targets.shape[:1]
         weights = _weights(weights, shape)
@@ -272,7 +287,8 @@ def _labels(targets: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     if not jnp.issubdtype(targets.dtype, jnp.integer) or targets.shape != shape:
         msg = (
             f"Expected integer labels of shape {shape}, the model's, "
-            f"got {targets.dtype} of shape {targets.shape}."
+            f"got {targets.dtype} of shape {targets.shape}: loss=binary is for several "
+            "labels of an example, and others for numbers."
         )
         raise ValueError(msg)
     return targets

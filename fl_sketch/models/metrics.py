@@ -83,8 +83,15 @@ def _right(outputs, targets):
 
 
 def _among_five(outputs, targets):
+    """Returns whether less than five logits come before the label's.
+
+    Of equal logits the first comes first, as in `_right`; one that is no number is
+    behind no other, so that nothing is right where the label's is none.
+    """
     own = jnp.take_along_axis(outputs, targets[..., None], -1)
-    return (outputs > own).sum(-1) < 5
+    first = jnp.arange(outputs.shape[-1]) < targets[..., None]
+    before = ~(outputs <= own) | (first & (outputs == own))
+    return before.sum(-1) < 5
 
 
 def _f1_sums(outputs, targets, weights):
@@ -109,7 +116,7 @@ def _f1(sums):
     hits, both = sums
     there = both > 0
     each = jnp.where(there, 2 * hits / jnp.where(there, both, 1), 0)
-    return each.sum() / there.sum()
+    return each.sum() / jnp.maximum(there.sum(), 1)
 
 
 def _scores(outputs, targets, weights):
@@ -117,9 +124,22 @@ def _scores(outputs, targets, weights):
     if outputs.shape == targets.shape:
         return outputs, (targets > 0).astype(jnp.float32), weights
     classes = outputs.shape[-1]
-    scores = jax.nn.log_softmax(outputs).reshape(-1, classes)
     true = jax.nn.one_hot(targets.reshape(-1), classes)
-    return scores, true, weights.reshape(-1)
+    return _odds(outputs.reshape(-1, classes)), true, weights.reshape(-1)
+
+
+def _odds(logits):
+    """Returns log(p / (1 - p)) of the probability p of each class.
+
+    Probabilities themselves are 1 in many places as soon as a model is sure, and then
+    say nothing of the order.
+    """
+    largest = logits.max(-1, keepdims=True)
+    parts = jnp.exp(logits - largest)
+    first = jax.nn.one_hot(logits.argmax(-1), logits.shape[-1], dtype=bool)
+    rest = jax.nn.logsumexp(jnp.where(first, -jnp.inf, logits), -1, keepdims=True)
+    others = largest + jnp.log(parts.sum(-1, keepdims=True) - parts)
+    return logits - jnp.where(first, rest, others)
 
 
 def _auc(kept):
@@ -146,12 +166,20 @@ def _auc(kept):
 
 
 def _r2(kept):
-    """Returns one minus the share of the targets' variance that is left."""
+    """Returns one minus the share of the targets' variance that is left.
+
+    Where the targets have none it is 1 for a model that is right, and else 0.
+    """
     outputs, targets, weights = kept
     each = weights[:, None]
+    # Around one of them: a mean of large numbers would lose what they differ in.
+    near = targets[weights.argmax()]
+    outputs, targets = outputs - near, targets - near
     center = (each * targets).sum(0) / each.sum()
     left = (each * (outputs - targets) ** 2).sum()
-    return 1 - left / (each * (targets - center) ** 2).sum()
+    whole = (each * (targets - center) ** 2).sum()
+    alike = jnp.where(left > 0, 0.0, 1.0)
+    return jnp.where(whole > 0, 1 - left / jnp.where(whole > 0, whole, 1), alike)
 
 
 def _cross_entropy(outputs, targets):

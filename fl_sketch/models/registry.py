@@ -18,6 +18,7 @@ import inspect
 from typing import Any
 
 import flax.linen as nn
+from flax import nnx
 
 from fl_sketch import plugins, validate
 from fl_sketch.models import bottleneck, classifiers, transformers
@@ -52,7 +53,7 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
 
     Args:
       name: the name, one of `MODELS`, or FILE.py:NAME, a function of the number of
-        classes that returns a flax module.
+        classes that returns a module of flax.linen.
       classes: the number of classes of the data.
       size: the size: "small", which trains on two cores, or for those in `OTHERS`
         "tiny", the ResNet of 8 layers, or "paper".
@@ -90,11 +91,26 @@ def _own(name: str, classes: int, size: str, options: dict[str, Any]) -> nn.Modu
     if not callable(make):
         msg = f"Expected {name} to be a function of the number of classes, got {make!r}"
         raise TypeError(msg)
+    _require_takes(name, make, options)
     model = make(classes, **options)
     if not isinstance(model, nn.Module):
-        msg = f"Expected {name} to return a flax module, got {type(model).__name__}."
-        raise TypeError(msg)
+        kind = f"{type(model).__module__}.{type(model).__name__}"
+        msg = f"Expected {name} to return a module of flax.linen, got {kind}"
+        if isinstance(model, nnx.Module):
+            msg += " of flax.nnx, which trains from Python: see docs/models/nnx.md"
+        raise TypeError(msg + ".")
     return model
+
+
+def _require_takes(name: str, make: Any, options: dict[str, Any]) -> None:
+    """Raises for an option that a function of one's own has no argument for."""
+    takes = inspect.signature(make).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in takes.values()):
+        return
+    for option, value in options.items():
+        if option not in takes:
+            msg = f"Expected {name} to take {option}, got {option}={value!r} and a "
+            raise ValueError(msg + f"function of {', '.join(takes) or 'nothing'}.")
 
 
 def options_of(name: str) -> tuple[str, ...]:

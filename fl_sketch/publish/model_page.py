@@ -99,10 +99,11 @@ def _others(promise: Mapping[str, Any]) -> str:
 def _how(promise: Mapping[str, Any]) -> str:
     what = "example's gradient" if promise["unit"] == "example" else "client's message"
     sums = promise["rounds"] * promise["releases_a_round"]
+    beside = " and numbers beside" * bool(promise["released_beside"])
     return (
         f"It was kept by bounding every {what} ({promise['bound']}, "
-        f"{promise['threshold']:g}), adding Gaussian noise to sums of them"
-        f"{promise['released_beside'] and ' and numbers beside'}, which is worth "
+        f"{promise['threshold']:g}), adding Gaussian noise to sums of them{beside}, "
+        "which is worth "
         f"{promise['noise_multiplier']:.4g} times that bound on one sum, and "
         f"counting {sums} such sums (accountant `{promise['accountant']}`), all with "
         f"randomness of the operating system. {TRUST[promise['noise']]}"

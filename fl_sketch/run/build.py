@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, trees
-from fl_sketch.config import arguments, choices, cohorts, protection
+from fl_sketch.config import arguments, choices, cohorts, methods, protection
 from fl_sketch.config.choices import Numbers
 from fl_sketch.config.guarantee import Guarantee
 from fl_sketch.engine import host_data, traffic
@@ -125,7 +125,7 @@ def build(
             population=config.data.clients,
             rounds=program.last_round(config),
             facts=_facts(config, program, algorithm, params, talk, prices),
-            model=_model(config, program),
+            model=model_of(config, program),
             clock=clock_of(program, roots),
             clients=lambda: program.clients(numbers, config.seed),
             advice=arguments.advice(config),
@@ -244,16 +244,21 @@ def _facts(
     }
 
 
-def _model(config: ConfigDict, program: Program) -> dict[str, Any]:
+def model_of(config: ConfigDict, program: Program) -> dict[str, Any]:
+    """Returns what one must know of the model of a `program` to use it elsewhere.
+
+    Its algorithm and its options are those of `config`.
+    """
     own, inputs, seen = config.model, program.splits.train.inputs, program.seen
     scaling = seen.scaling._asdict() if seen.scaling else {}
     texts = {"length": config.data.length, "vocabulary": config.data.vocabulary}
     return {
         "algorithm": config.algorithm,
         "dataset": config.data.name,
+        "public": config.data.public,
         "model": own.name,
         "size": own.size,
-        "options": {"dropout": own.dropout, "norm": own.norm},
+        "options": methods.options_of(config),
         "loss": own.loss,
         "outputs": seen.classes,
         "inputs": {

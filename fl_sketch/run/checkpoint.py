@@ -19,6 +19,7 @@ from fl_sketch import files
 from fl_sketch.trees import named_leaves
 
 KEEP = 2  # the newest, and the one before in case the newest is damaged; 0: all
+TYPE = "::"  # before a type in the name of an array
 NAME = re.compile(r"round_(\d{8})\.npz")
 
 
@@ -101,6 +102,20 @@ def array_of(path: pathlib.Path, name: str) -> np.ndarray:
         return arrays[name]
 
 
+def arrays_below(path: pathlib.Path, start: str) -> dict[str, np.ndarray]:
+    """Returns the arrays of the checkpoint at `path` whose names begin with `start`.
+
+    They are called by the rest of their names, which are sorted.
+    """
+    # Opened here, since numpy leaves a damaged file open.
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+        names = sorted(name for name in arrays if name.startswith(start))
+        return {
+            name.removeprefix(start).partition(TYPE)[0]: _typed(name, arrays[name])
+            for name in names
+        }
+
+
 def write(file: BinaryIO, tree: Any) -> None:
     """Writes `tree` to an open `file`."""
     np.savez(file, allow_pickle=False, **_named(tree))
@@ -109,15 +124,17 @@ def write(file: BinaryIO, tree: Any) -> None:
 def read(file: BinaryIO, like: Any) -> Any:
     """Returns the tree in an open `file`; raises unless it is shaped as `like` is."""
     with np.load(file, allow_pickle=False) as arrays:
-        leaves = [_leaf(name, arrays[name], leaf) for name, leaf in named_leaves(like)]
+        leaves = [
+            _leaf(name, arrays[_name(name, leaf)], leaf)
+            for name, leaf in named_leaves(like)
+        ]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
 def _leaf(name: str, found: Any, like: Any) -> Any:
     if _is_key(like):
         return jax.random.wrap_key_data(found, impl=str(jax.random.key_impl(like)))
-    if found.dtype.kind == "V" and found.itemsize == like.dtype.itemsize:
-        found = found.view(like.dtype)  # bfloat16 and its like, which npz cannot name
+    found = _typed(_name(name, like), found)
     if found.shape != like.shape or found.dtype != like.dtype:
         msg = (
             f"expected {name} of {like.dtype}{list(like.shape)}, "
@@ -128,10 +145,31 @@ def _leaf(name: str, found: Any, like: Any) -> Any:
 
 
 def _named(tree: Any) -> dict[str, np.ndarray]:
-    return {
-        name: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    named = {
+        _name(name, leaf): np.asarray(
+            jax.random.key_data(leaf) if _is_key(leaf) else leaf
+        )
         for name, leaf in named_leaves(tree)
     }
+    return {
+        name: one.view(f"u{one.itemsize}") if TYPE in name else one
+        for name, one in named.items()
+    }
+
+
+def _name(name: str, leaf: Any) -> str:
+    """Returns the name of a leaf in a file: with its type, if npz has no word for it.
+
+    Such are bfloat16 and its like, whose bits are kept as integers.
+    """
+    strange = not _is_key(leaf) and np.dtype(leaf.dtype).kind == "V"
+    return f"{name}{TYPE}{leaf.dtype}" if strange else name
+
+
+def _typed(name: str, found: np.ndarray) -> np.ndarray:
+    """Returns an array of a file in the type that its name says."""
+    kind = name.partition(TYPE)[2]
+    return found.view(jax.numpy.dtype(kind)) if kind else found
 
 
 def _is_key(leaf: Any) -> bool:

@@ -66,6 +66,8 @@ def message(facts: Mapping[str, Any]) -> str:
         short = f"{up} bytes, {FLOAT_BYTES * d / up:.4g} times fewer than the model's"
     elif sent == d:
         short = f"{d} numbers, as many as the model has"
+    elif sent > d:
+        short = f"{sent} numbers, {sent / d:.4g} times as many as the model has"
     several = facts["exchanges"] > 1
     return short + f", {facts['exchanges']} exchanges" * several
 

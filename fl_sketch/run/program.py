@@ -284,14 +284,17 @@ def _problem(config: ConfigDict, data_dir: str | None) -> _Problem:
         check(config)
     seen = inputs.seen_of(config, splits)
     loss_of = functools.partial(methods.loss_of, config, seen)
-    first = jax.ShapeDtypeStruct(
-        (1, *splits.train.inputs.shape[1:]), splits.train.inputs.dtype
+    first = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype),
+        splits.train,
     )
     loss = loss_of(choices.numbers_of(config))
-    params = jax.eval_shape(lambda key: loss.init(key, first), jax.random.key(0))
+    params = methods.require_runs(config, loss, first)
     initial = weights.initial_of(config, params)
     batches = _batches(config, splits.train)
-    return _Problem(config, splits, seen, loss_of, first, params, initial, batches)
+    return _Problem(
+        config, splits, seen, loss_of, first.inputs, params, initial, batches
+    )
 
 
 def _algorithm(

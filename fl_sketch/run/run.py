@@ -88,6 +88,8 @@ def run(
                 secrets.forget(folder.folder)
             return ended
         experiment = _with_secret(config, data_dir, experiment, folder)
+        if folder:
+            folder.become_longer()
         try:
             with _told(tracker, folder, config, on_row) as told:
                 summary = _train(config, experiment, folder, tensorboard, told, say)
@@ -96,6 +98,7 @@ def run(
                 secrets.forget(folder.folder)
             raise
         if folder:
+            weights.take_away(folder.folder, summary["rounds"], experiment.model)
             summary = folder.finish(summary)
             secrets.forget(folder.folder)
     for line in display.result(summary, workdir):
@@ -227,8 +230,6 @@ def _leaving(watch: Watch, experiment: Experiment, folder: Workdir, told, say) -
     def on_save(done, progress):
         keep, ends = experiment.config.checkpoint_keep, done == experiment.rounds
         _save(folder, done, progress, keep, say, ends=ends)
-        if ends:
-            weights.take_away(folder.folder, done, experiment.model)
 
     def count(last):
         if experiment.private and experiment.guarantee:

@@ -43,7 +43,7 @@ class Looks:
     """Looks at clients in the folder of a run; without one, or unasked, none."""
 
     def __init__(self, experiment: Experiment, folder: Workdir | None, done: int):
-        """Forgets what was seen after a round, which will be seen again.
+        """Forgets what will be seen again: after a round, and at the end of a run.
 
         Args:
           experiment: the experiment; its config says when to look.
@@ -60,12 +60,12 @@ class Looks:
         path = self._path(ROWS)
         rows = files.read_rows(path) if path.exists() else []
         self._rows: list[Mapping[str, Any]] = [
-            row for row in rows if int(row["round"]) <= done
+            row for row in rows if int(row["round"]) <= done and self._due(row["round"])
         ]
 
     def at(self, done: int, params: Tree) -> None:
         """Looks at all clients, if a round `done` is one to look after, at `params`."""
-        if self._folder is not None and self._every and done % self._every == 0:
+        if self._folder is not None and self._due(done):
             self._note(done, self._clients.look(jax.device_get(params)))
 
     def at_end(self, done: int, params: Tree) -> dict[str, float]:
@@ -92,6 +92,9 @@ class Looks:
         clients.draw(self._path(PICTURE), name, shown)
         personal = clients.summed_up(own, "personal") if own else {}
         return {**clients.summed_up(found), **personal}
+
+    def _due(self, done: int | str) -> bool:
+        return self._every > 0 and int(done) % self._every == 0
 
     def _note(self, done: int, found: clients.Found) -> None:
         row = {"round": done, **clients.summed_up(found)}

@@ -11,12 +11,14 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch import files, validate
+from fl_sketch.config import protection
 from fl_sketch.config.choices import section
 from fl_sketch.models.arrays import FORMS, Arrays, chosen, load, save, tree_of
 from fl_sketch.protocols import Tree
 from fl_sketch.run import checkpoint
 
 PARAMS = "state/server/params/"  # what their names begin with in a checkpoint
+BEST = "best"  # the folder in that of a sweep
 FILE, SIDECAR = "params.safetensors", "params.json"  # at the end of a run
 
 
@@ -46,19 +48,17 @@ def in_run(folder: pathlib.Path) -> Arrays:
     for number in reversed(checkpoint.rounds(kept)):
         with contextlib.suppress(Exception):  # zipfile and numpy raise a dozen kinds
             return in_checkpoint(checkpoint.path_of(kept, number))
-    msg = f"Expected the folder of a run with a checkpoint, got workdir={folder}."
-    raise ValueError(msg)
+    msg = f"Expected the folder of a run with a checkpoint, got {folder}"
+    if (folder / BEST / "checkpoints").is_dir():
+        msg += f" of a sweep: {folder / BEST} is its best run"
+    raise ValueError(msg + ".")
 
 
 def in_checkpoint(path: pathlib.Path) -> Arrays:
     """Returns the arrays of the model in the checkpoint at `path`."""
-    # Opened here, since numpy leaves a damaged file open.
-    with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-        names = sorted(name for name in arrays if name.startswith(PARAMS))
-        # Safetensors writes the bytes of an array as they lie.
-        leaves = [np.array(arrays[name], order="C") for name in names]
-    short = (name.removeprefix(PARAMS) for name in names)
-    return dict(zip(short, leaves, strict=True))
+    found = checkpoint.arrays_below(path, PARAMS)
+    # Safetensors writes the bytes of an array as they lie.
+    return {name: np.array(array, order="C") for name, array in found.items()}
 
 
 def read(source: str) -> Arrays:
@@ -100,7 +100,38 @@ def initial_of(config: ConfigDict, model: Tree) -> Arrays:
     with section("model"):
         if not source:
             return {}
+        if protection.asked_for(config) and not config.data.public:
+            _require_of_others(source, config.data.name)
         return chosen(model, read(source), [name for name in fresh if name])
+
+
+def _require_of_others(source: str, data: str) -> None:
+    """Raises for weights that were trained on the data that a run is to protect.
+
+    What they give away, no noise of this run counts. A file without a run's json beside
+    it says nothing, and is taken for public.
+    """
+    path = pathlib.Path(source).expanduser()
+    name, public = _trained_on(path)
+    if name == data and not public:
+        msg = (
+            "Expected weights of public data in a private run, which counts them as "
+            f"known to all, got init_from={source}, trained on data.name={data} "
+            "without data.public=True."
+        )
+        raise ValueError(msg)
+
+
+def _trained_on(path: pathlib.Path) -> tuple[str | None, bool]:
+    """Returns the data set of a run, or of a file that it left, and if it is public."""
+    try:
+        if path.is_dir():
+            data = json.loads((path / "config.json").read_text())["data"]
+            return data["name"], data["public"]
+        about = json.loads((path.parent / SIDECAR).read_text())
+        return about["dataset"], about["public"]
+    except (OSError, ValueError, KeyError):
+        return None, False
 
 
 def take_away(folder: pathlib.Path, number: int, about: Mapping[str, Any]) -> None:

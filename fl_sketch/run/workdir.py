@@ -29,6 +29,7 @@ from fl_sketch.run import weights
 Row = dict[str, Any]
 FORMAT = 2  # of a folder: what another one began, this version does not go on with
 PLUGINS = "plugins"  # of files that a config names, their digests
+LENGTHS = "extended_from"  # of a run that became longer, how long it was
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 TIMES = ("rounds_per_second", "seconds")  # what two equal runs may differ in
 
@@ -78,6 +79,9 @@ class Workdir:
         self.folder = writable_folder(path)
         self.rows: list[Row] = []
         self._files = files
+        self._lengths: list[int] = []
+        self._longer: dict[str, Any] | None = None
+        self._ends_at = config.get("rounds", 0), config.get("eval_every", 1)
         try:
             with contextlib.ExitStack() as stack:
                 lock = stack.enter_context(open(self.folder / ".lock", "w"))
@@ -103,8 +107,17 @@ class Workdir:
         return self.folder / "checkpoints"
 
     def keep_rows_up_to(self, number: int) -> None:
-        """Forgets the rows after round `number`: they will be made again, the same."""
-        self.keep_rows(lambda rows: sum(int(row["round"]) <= number for row in rows))
+        """Forgets the rows after round `number`: they will be made again, the same.
+
+        Forgotten is also the last one of a run that became longer, if it was between
+        two evaluations.
+        """
+        last, every = self._ends_at
+
+        def counts(done: int) -> bool:
+            return done <= number and (done % every == 0 or done == last)
+
+        self.keep_rows(lambda rows: sum(counts(int(row["round"])) for row in rows))
 
     def keep_rows(self, how_many: Callable[[list[Row]], int]) -> None:
         """Forgets all rows but the first ones, as many as `how_many` says of them."""
@@ -139,6 +152,7 @@ class Workdir:
             **summary,
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+            **({LENGTHS: self._lengths} if self._lengths else {}),
         }
         write_text(
             self.folder / self._files.summary, json.dumps(whole, indent=2) + "\n"
@@ -146,9 +160,25 @@ class Workdir:
         return whole
 
     def summary(self) -> Row | None:
-        """Returns the summary, if the run has ended."""
+        """Returns the summary, if the run has ended, and is not to become longer."""
         path = self.folder / self._files.summary
-        return json.loads(path.read_text()) if path.exists() else None
+        if self._longer is not None or not path.exists():
+            return None
+        found = json.loads(path.read_text())
+        return found if found.get(LENGTHS, []) == self._lengths else None
+
+    def become_longer(self) -> None:
+        """Makes the run the longer one that it was opened as, if it was.
+
+        Until then nothing in the folder has changed, so that a run which is refused has
+        ended as before. Then one file changes, by which all others are understood.
+        """
+        if self._longer is None:
+            return
+        text = json.dumps(self._longer, indent=2) + "\n"
+        write_text(self.folder / "config.json", text)
+        (self.folder / self._files.summary).unlink(missing_ok=True)
+        self._lengths, self._longer = self._longer[LENGTHS], None
 
     def _require_same(self, config: Mapping[str, Any], longer: bool) -> None:
         path, ours = self.folder / "config.json", choices.flat(config)
@@ -157,11 +187,11 @@ class Workdir:
         if not path.exists():
             write_text(path, json.dumps(named, indent=2) + "\n")
             return
-        theirs, before = _read(path)
-        _require_same_files(self.folder, before, files)
-        theirs = choices.flat(theirs)
+        kept = _read(path)
+        _require_same_files(self.folder, kept.files, files)
+        theirs, self._lengths = choices.flat(kept.config), kept.lengths
         if longer and theirs | {"rounds": ours["rounds"]} == ours != theirs:
-            self._begin_again(named)
+            self._longer = {**named, LENGTHS: [*kept.lengths, theirs["rounds"]]}
             return
         unlike = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
         if unlike:
@@ -173,14 +203,6 @@ class Workdir:
             msg += ", or extend the run." if unlike == ["rounds"] else "."
             raise ValueError(msg)
 
-    def _begin_again(self, named: Mapping[str, Any]) -> None:
-        """Makes the run one that has not ended, of another length."""
-        every = int(named["eval_every"])
-        # A last row between two evaluations a longer run would not have.
-        self.keep_rows(lambda rows: sum(int(r["round"]) % every == 0 for r in rows))
-        (self.folder / self._files.summary).unlink(missing_ok=True)
-        write_text(self.folder / "config.json", json.dumps(named, indent=2) + "\n")
-
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:
     """Returns the sections and keys of the config.json at `path`.
@@ -188,7 +210,7 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     Raises:
       ValueError: for a file that was damaged, or that another version wrote.
     """
-    return _read(path)[0]
+    return _read(path).config
 
 
 def config_of(workdir: str | os.PathLike, defaults: ConfigDict) -> ConfigDict:
@@ -240,8 +262,22 @@ def _require_same_files(folder, theirs: Mapping[str, str], ours) -> None:
             raise ValueError(msg)
 
 
-def _read(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the config that a file holds, and the digests of one's own files."""
+class _Kept(NamedTuple):
+    """What a config.json holds.
+
+    Attributes:
+      config: the config.
+      files: the digests of one's own files, by where they are.
+      lengths: the numbers of rounds that the run had before it became longer.
+    """
+
+    config: dict[str, Any]
+    files: dict[str, str]
+    lengths: list[int]
+
+
+def _read(path: pathlib.Path) -> _Kept:
+    """Returns what a config.json holds."""
     try:
         config = json.loads(path.read_text())
     except ValueError as error:
@@ -258,8 +294,8 @@ def _read(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, str]]:
             "Take another workdir."
         )
         raise ValueError(msg)
-    files = config.pop(PLUGINS, {})
-    return config, files
+    files, lengths = config.pop(PLUGINS, {}), config.pop(LENGTHS, [])
+    return _Kept(config, files, lengths)
 
 
 def _listed(keys: Sequence[str], flat: Mapping[str, Any]) -> str:

@@ -10,13 +10,13 @@ import numpy as np
 
 from fl_sketch import engine
 from fl_sketch.engine import ledger
-from fl_sketch.run import checkpoint
+from fl_sketch.run import checkpoint, weights
 from fl_sketch.run.loop import Progress
 from fl_sketch.run.workdir import Workdir
 from fl_sketch.sweep.grid import Axis, Group
 from fl_sketch.sweep.ranking import ranked
 
-FOLDER = "best"
+FOLDER = weights.BEST
 OWN = ("point", "delta", "randomness", "diverged")  # columns of sweep.csv alone
 Row = dict[str, Any]
 
@@ -61,6 +61,7 @@ def keep(
     group: Group,
     states: engine.State,
     notes: Notes,
+    about: Mapping[str, Any],
 ) -> None:
     """Leaves the best point so far in a folder of its own, if it is of this program.
 
@@ -73,6 +74,7 @@ def keep(
       group: the points of the program that has ended.
       states: their last states, over seeds and numbers.
       notes: what was noted of them.
+      about: what one must know to use their models elsewhere.
     """
     first = ranked(rows, axes)[0]
     place = first["point"] - group.first
@@ -93,6 +95,7 @@ def keep(
             np.float64(0),
         )
         checkpoint.save(run.checkpoints, first["round"], progress)
+        weights.take_away(partial, first["round"], about)
     shutil.rmtree(kept, ignore_errors=True)
     partial.rename(kept)
 

@@ -37,8 +37,10 @@ def draw(
     most = max(map(len, cells.values()))
     rest = [axis.key for axis in axes if len(axis.values) > 1 and axis not in drawn]
     what = "seeds" if rest == ["seed"] else "points"
-    title = said.title if most == 1 else f"{said.title}, mean +- deviation of {most} "
-    title += what * (most > 1)
+    spread = "range" if len(drawn) == 1 else "deviation"
+    title = said.title
+    if most > 1:
+        title += f", mean and {spread} of {most} {what}"
     (_line if len(drawn) == 1 else _map)(plot, drawn, cells, title)
     files.write_figure(path, figure)
 
@@ -58,10 +60,12 @@ def _line(plot, drawn: Sequence[Axis], cells, title: str) -> None:
     each = [np.asarray(cells[place,]) for place in range(len(axis.values))]
     places = range(len(each))
     low, middle, high = ([f(own) for own in each] for f in (np.min, np.mean, np.max))
-    plot.plot(places, middle, marker="o")
-    band = plot.fill_between(places, low, high, alpha=0.2)
-    if max(map(len, each)) > 1:
-        plot.legend([band], ["from the least to the most"])
+    if isinstance(axis.values[0], int | float) and not isinstance(axis.values[0], bool):
+        plot.plot(places, middle, marker="o")
+        plot.fill_between(places, low, high, alpha=0.2)
+    else:  # between two names there is nothing
+        plot.vlines(places, low, high, alpha=0.4, linewidth=6)
+        plot.plot(places, middle, marker="o", linestyle="none")
     plot.set_xticks(places, [shown(value) for value in axis.values])
     plot.set(xlabel=axis.key, ylabel=title)
 

@@ -8,6 +8,7 @@ import jax
 from fl_sketch import free_memory
 from fl_sketch.config.guarantee import Guarantee, mark
 from fl_sketch.engine import traffic
+from fl_sketch.run import display
 from fl_sketch.run.build import build
 from fl_sketch.sweep import grid, ranking
 
@@ -83,7 +84,7 @@ def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> li
         lines.append(
             f"  program {number}{': ' if own else ''}{ranking.named(own)}: "
             f"{facts['algorithm']}, {facts['model']} of {facts['d']} parameters on "
-            f"{facts['dataset']}, {facts['sketch_size']} numbers a message; "
+            f"{facts['dataset']}; a message: {display.message(facts)}; "
             f"{len(group.points)} points of {one.state_bytes / 1e6:.3g} MB, "
             f"{one.last} rounds{_promised(one)}"
         )

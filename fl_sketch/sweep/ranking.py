@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fl_sketch.report.rows import (
@@ -30,7 +30,7 @@ def ranked(rows: Iterable[Mapping[str, Any]], axes: Sequence[Axis]) -> list[Row]
     last = {int(row["point"]): row for row in all_plain(rows)}
     typed = [_typed(row, axes) for row in last.values()]
     by = score_of(typed[0], CHOSEN)
-    return sorted(typed, key=lambda row: (*_order(by, by.of(row)), _loss(row)))
+    return sorted(typed, key=lambda row: (*_order(by, by.of(row)), _loss(by, row)))
 
 
 def over_seeds(last: Sequence[Row], axes: Sequence[Axis]) -> list[Row]:
@@ -81,14 +81,11 @@ def table(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
     """
     keys, said = [axis.key for axis in axes], score_of(last[0])
     head = f"{said.title:>13} {'test loss':>10} {'MB up':>9}"
-    lines = [_line(keys, keys, head)]
-    lines += [_line(keys, _shown(row, keys), _result(row, said)) for row in last]
+    lines = _aligned(keys, last, head, lambda row: _result(row, said))
     if seeds_swept(axes):
         keys = [key for key in keys if key != "seed"]
-        lines.append(_line(keys, keys, f"{said.title}, +- deviation over seeds"))
-        lines += [
-            _line(keys, _shown(row, keys), _mean(row)) for row in over_seeds(last, axes)
-        ]
+        head = f"{said.title}, +- deviation over seeds"
+        lines += _aligned(keys, over_seeds(last, axes), head, _mean)
     return lines
 
 
@@ -145,8 +142,9 @@ def _typed(row: Mapping[str, Any], axes: Sequence[Axis]) -> Row:
     return typed | {"diverged": int(row["diverged"]) if row["diverged"] else None}
 
 
-def _loss(row: Row) -> float:
-    return math.inf if row["diverged"] else row["test_loss"]
+def _loss(by: Score, row: Row) -> float:
+    """Returns the loss on the data that the score is of."""
+    return math.inf if row["diverged"] else row[f"{by.part}_loss"]
 
 
 def _order(by: Score, value: float) -> tuple[bool, float]:
@@ -162,10 +160,20 @@ def _shown(row: Row, keys: Sequence[str]) -> list[str]:
     return [shown(row[key]) for key in keys]
 
 
-def _line(keys: Sequence[str], cells: Sequence[str], rest: str) -> str:
-    widths = [max(len(key), 8) for key in keys]
-    cells = [f"{cell:>{w}}" for cell, w in zip(cells, widths, strict=True)]
-    return " ".join(["  ", *cells, rest])
+def _aligned(
+    keys: Sequence[str],
+    rows: Sequence[Row],
+    head: str,
+    rest: Callable[[Row], str],
+) -> list[str]:
+    """Returns a head and a line for each row, in columns as wide as they must be."""
+    cells = [list(keys), *(_shown(row, keys) for row in rows)]
+    widths = [max(8, *map(len, column)) for column in zip(*cells, strict=True)]
+    ends = [head, *map(rest, rows)]
+    return [
+        " ".join(["  ", *(f"{x:>{w}}" for x, w in zip(own, widths, strict=True)), end])
+        for own, end in zip(cells, ends, strict=True)
+    ]
 
 
 def _result(row: Row, by: Score) -> str:

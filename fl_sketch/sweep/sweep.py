@@ -25,7 +25,7 @@ from fl_sketch.report import odometer
 from fl_sketch.report import rows as names
 from fl_sketch.report.latex import tabular
 from fl_sketch.run import loop
-from fl_sketch.run.build import clock_of
+from fl_sketch.run.build import clock_of, model_of
 from fl_sketch.run.loop import Row, Stopped, mean_of_finite
 from fl_sketch.run.program import Program, prepare
 from fl_sketch.run.signals import stopping_on_signals
@@ -181,7 +181,8 @@ def _run_one(one: Outline, data_dir, how: str, ended, **told) -> float:
     """Runs a program, of which nothing stays on the devices; returns compile time."""
     program = prepare(one.group.config, data_dir)
     points = programs.compile_points(program, one.group, how)
-    ended(*run(one, points, clocks=_clocks(program, one.group), **told))
+    states, notes = run(one, points, clocks=_clocks(program, one.group), **told)
+    ended(states, notes, model_of(one.group.config, program))
     return points.seconds
 
 
@@ -191,13 +192,13 @@ def _clocks(program: Program, group: grid.Group) -> dict[int, loop.Clock | None]
     return {seed: clock_of(program, key) for seed, key in keys.items()}
 
 
-def _keep_best(folder: Workdir, axes, one: Outline, states, notes: Notes) -> None:
+def _keep_best(folder: Workdir, axes, one: Outline, *found) -> None:
     """Keeps the best point so far to go on from, but for one that is private.
 
     The secrets of private points are gone, and nobody's rounds come again.
     """
     if not one.private:
-        best.keep(folder.folder, folder.rows, axes, one.group, states, notes)
+        best.keep(folder.folder, folder.rows, axes, one.group, *found)
 
 
 def _counting(folder: Workdir, one: Outline) -> Callable[[int], None]:

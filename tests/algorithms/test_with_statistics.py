@@ -53,7 +53,7 @@ def played(algorithm, owners, **options):
         algorithm,
         start(),
         data.clients((X, Y), owners=owners),
-        key=KEY,
+        key=options.pop("key", KEY),
         rounds=1,
         steps=STEPS,
         batch=8,
@@ -148,3 +148,20 @@ def test_every_kind_of_algorithm_carries_statistics(name):
 def test_where_nothing_covers_them_it_is_said(changes, words):
     with pytest.raises(ValueError, match=words):
         build(config(cohort__sampling="poisson", data__classes=10, **changes))
+
+
+def test_statistics_are_the_mean_of_those_who_came_whatever_was_expected():
+    owners = np.arange(24) // 8
+    fedavg = algorithms.fedavg(value, client_rate=RATE)
+    everyone = played(fedavg, owners).params.state
+    for seed in range(60):
+        some = played(
+            fedavg, owners, cohort=engine.poisson(3, 1), key=jax.random.key(seed)
+        )
+        if some.history[-1]["bytes_up"] == 3 * 4 * (D + KEPT):  # all three
+            break
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        some.params.state,
+        everyone,
+    )

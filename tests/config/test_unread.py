@@ -13,6 +13,7 @@ from fl_sketch.config.arguments import (
     ASKED_FOR,
     Parts,
     advice,
+    small_step,
     taken,
     unread,
 )
@@ -41,8 +42,11 @@ pytestmark = pytest.mark.fast
         ({"data.alpha": 0.1, "server.floor": 0.1},
          ["data.alpha=0.1", "server.floor=0.1"]),
         ({"data.alpha": 0.1, "data.partition": "dirichlet"}, []),
+        ({"cohort.period": 3, "model.fresh": "x"},
+         ["cohort.period=3", "model.fresh=x"]),
+        ({"cohort.period": 3, "cohort.available": "there.csv"}, []),
     ],
-    ids=range(12),
+    ids=range(14),
 )  # fmt: skip
 def test_keys_that_an_algorithm_does_not_read_are_found(changes, found):
     config = default.get_config()
@@ -123,3 +127,12 @@ def test_an_argument_that_no_config_has_is_refused_in_one_line():
     with pytest.raises(ValueError, match="got 'client_rat'. Did you mean") as raised:
         taken(catalog.Method("strange", strange), parts)
     assert "\n" not in str(raised.value)
+
+
+def test_a_server_that_should_average_is_told_of_a_small_step():
+    config = default.get_config()
+    assert not small_step(config, default.get_config())  # adaptive
+    config.algorithm = "fedavg"
+    assert "1.0 goes all of it" in small_step(config, default.get_config())
+    config.server.rate = 0.5  # somebody's choice
+    assert not small_step(config, default.get_config())

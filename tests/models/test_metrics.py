@@ -18,8 +18,7 @@ MANY = RANDOM.integers(0, 2, (N, CLASSES))
 SAID = (LOGITS > 0).astype(int)
 NUMBERS = (5 + 3 * LOGITS[:, :2] + RANDOM.normal(size=(N, 2))).astype(np.float32)
 GUESSED = (5 + 3 * LOGITS[:, :2]).astype(np.float32)
-WIDE = np.tile(LOGITS, 3)
-OWN = np.take_along_axis(WIDE, LABELS[:, None], 1)
+WIDE = RANDOM.normal(size=(N, 3 * CLASSES)).astype(np.float32)
 SHARES = np.asarray(jax.nn.softmax(LOGITS))
 
 
@@ -31,7 +30,11 @@ def auc(labels, scores):
 CASES = {
     "accuracy": (LOGITS, LABELS, sklearn.accuracy_score(LABELS, LOGITS.argmax(1))),
     "accuracy of labels": (LOGITS, MANY, (SAID == MANY).mean()),
-    "top5": (WIDE, LABELS, ((WIDE > OWN).sum(1) < 5).mean()),
+    "top5": (
+        WIDE,
+        LABELS,
+        sklearn.top_k_accuracy_score(LABELS, WIDE, k=5, labels=range(3 * CLASSES)),
+    ),
     "f1": (LOGITS, LABELS, sklearn.f1_score(LABELS, LOGITS.argmax(1), average="macro")),
     "f1 of labels": (LOGITS, MANY, sklearn.f1_score(MANY, SAID, average="macro")),
     "auc": (LOGITS, LABELS, auc(LABELS, SHARES)),
@@ -87,6 +90,53 @@ def test_a_perfect_ranking_is_worth_one_and_its_reverse_nothing():
 
     assert value(scores) == 1 and value(-scores) == 0
     assert value(0 * scores) == 0.5  # all alike
+
+
+def value_of(name, outputs, targets):
+    outputs, targets = jnp.asarray(outputs), jnp.asarray(targets)
+    metric = METRICS[name]
+    return float(metric.value(metric.sums(outputs, targets, jnp.ones(len(outputs)))))
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_a_model_that_is_sure_keeps_its_order(classes):
+    random = np.random.default_rng(1)
+    labels = random.integers(0, classes, 300)
+    logits = random.normal(size=(300, classes)).astype(np.float32)
+    logits[np.arange(300), labels] += 1
+    logits[:, 0] += 60  # probabilities of one, as far as 32 bits can say
+    shares = np.exp(logits - logits.max(1, keepdims=True), dtype=np.float64)
+    shares /= shares.sum(1, keepdims=True)
+    each = [
+        sklearn.roc_auc_score(labels == c, logits[:, c] - _rest(logits, c))
+        for c in range(classes)
+    ]
+    assert value_of("auc", logits, labels) == pytest.approx(np.mean(each), abs=1e-5)
+
+
+def _rest(logits, c):
+    others = np.delete(logits.astype(np.float64), c, 1)
+    return np.log(np.exp(others - others.max()).sum(1)) + others.max()
+
+
+def test_equal_logits_are_no_five_best_and_neither_are_those_that_are_none():
+    labels = np.arange(10)
+    assert value_of("top5", np.zeros((10, 10)), labels) == 0.5  # as `top_k` has it
+    assert value_of("top5", np.full((10, 10), np.nan), labels) == 0
+
+
+def test_targets_that_are_alike_or_far_from_zero_have_their_share_of_variance():
+    same = np.full((1000, 1), 0.1, np.float32)
+    assert value_of("r2", same, same) == 1 and value_of("r2", same + 1, same) == 0
+    random = np.random.default_rng(2)
+    targets = (1e6 + random.normal(size=(20_000, 1))).astype(np.float32)
+    guessed = (targets + random.normal(size=(20_000, 1)) / 2).astype(np.float32)
+    expected = sklearn.r2_score(targets.astype(float), guessed.astype(float))
+    assert value_of("r2", guessed, targets) == pytest.approx(expected, abs=1e-4)
+
+
+def test_labels_that_nobody_has_or_gets_are_worth_nothing():
+    assert value_of("f1", -np.ones((4, 2)), np.zeros((4, 2), np.float32)) == 0
 
 
 def test_a_class_that_nobody_has_does_not_count():

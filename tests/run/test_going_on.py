@@ -2,8 +2,10 @@
 
 import csv
 import json
+import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -11,7 +13,7 @@ from safetensors.numpy import load_file
 from fl_sketch import files, models
 from fl_sketch.data import datasets
 from fl_sketch.models import arrays
-from fl_sketch.run import build, load_params, run, weights
+from fl_sketch.run import build, load_params, run, weights, workdir
 from fl_sketch.run.workdir import TIMES
 from fl_sketch.sweep.sweep import sweep
 from fl_sketch.trees import Stateful
@@ -45,8 +47,12 @@ def test_an_extended_run_is_the_longer_one_bit_for_bit(longer, tmp_path, first):
     ran(tmp_path, rounds=first)
     found = ran(tmp_path, rounds=14, extend=True)
     assert rows_of(tmp_path) == rows_of(folder)
-    for name in ("checkpoints/round_00000014.npz", "params.safetensors", "config.json"):
+    for name in ("checkpoints/round_00000014.npz", "params.safetensors"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
+    kept, theirs = (
+        json.loads((f / "config.json").read_text()) for f in (tmp_path, folder)
+    )
+    assert kept == theirs | {"extended_from": [first]}
     again = {k: v for k, v in found.items() if k in summary and "second" not in k}
     assert all(summary[k] == v for k, v in again.items() if k != "peak_rss_mb")
     assert ran(tmp_path, rounds=14) == found  # done, whichever way one asks
@@ -199,3 +205,108 @@ def test_the_best_point_of_a_sweep_goes_on_as_its_own_run(tmp_path):
         for name in ("sweep/best", "alone")
     )
     assert one.read_bytes() == other.read_bytes()
+
+
+def test_the_best_point_of_a_sweep_is_taken_away(tmp_path):
+    config = config_with(**KEYS, rounds=4)
+    sweep(config, ["client.rate=0.01,0.1"], tmp_path, say=lambda line: None)
+    about = json.loads((tmp_path / "best/params.json").read_text())
+    assert about["round"] == 4 and about["outputs"] == 10
+    params = arrays.tree_of(arrays.load(tmp_path / "best/params.safetensors"))
+    jax.tree.map(np.testing.assert_array_equal, params, load_params(tmp_path / "best"))
+    with pytest.raises(ValueError, match="of a sweep: .*best is its best run"):
+        load_params(tmp_path)
+
+
+def contents(folder):
+    return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_run_that_is_refused_more_rounds_is_as_it_was(tmp_path):
+    private = {"privacy__bound": "clip", "data__classes": 10, "rounds": 4}
+    private |= {"privacy__target_epsilon": 20.0, "privacy__planned_rounds": 8}
+    summary = ran(tmp_path, **private)
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="the secret of the run.*is gone"):
+        ran(tmp_path, extend=True, **private | {"rounds": 8})
+    assert contents(tmp_path) == before and ran(tmp_path, **private) == summary
+
+
+@pytest.mark.parametrize("at", ["config.json", "summary.json"])
+def test_a_kill_between_two_files_of_a_longer_run_loses_nothing(
+    longer, tmp_path, monkeypatch, at
+):
+    short = ran(tmp_path, rounds=7)
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        if at == "config.json":
+            patched.setattr(workdir, "write_text", killed)
+        else:
+            patched.setattr(type(tmp_path), "unlink", killed)
+        ran(tmp_path, rounds=14, extend=True)
+    if at == "config.json":
+        assert ran(tmp_path, rounds=7) == short
+    ran(tmp_path, rounds=14, extend=True)
+    assert rows_of(tmp_path) == rows_of(longer[0])
+
+
+def test_a_longer_run_looked_at_its_clients_as_often(tmp_path):
+    looked = {"data__held_out": 0.2, "clients_every": 10}
+    ran(tmp_path / "one", rounds=15, **looked)
+    ran(tmp_path / "one", rounds=20, extend=True, **looked)
+    ran(tmp_path / "two", rounds=20, **looked)
+    found = [(tmp_path / name / "clients.csv").read_bytes() for name in ("one", "two")]
+    assert found[0] == found[1]
+
+
+HALF = """
+import flax.linen as nn
+import jax.numpy as jnp
+
+
+class Half(nn.Module):
+    classes: int
+
+    @nn.compact
+    def __call__(self, x):
+        x = x.reshape(len(x), -1)
+        return nn.Dense(self.classes, param_dtype=jnp.bfloat16, name="last")(x)
+
+
+def half(classes):
+    return Half(classes)
+"""
+
+
+def test_parameters_of_16_bits_are_kept_and_taken_away_as_such(tmp_path):
+    (tmp_path / "half.py").write_text(HALF)
+    ran(tmp_path / "run", rounds=2, model__name=f"{tmp_path}/half.py:half")
+    params = load_params(tmp_path / "run")["last"]
+    again = arrays.load(tmp_path / "run" / "params.safetensors")
+    assert params["kernel"].dtype == again["last/kernel"].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(params["kernel"], again["last/kernel"])
+
+
+def test_a_run_that_was_killed_at_its_end_leaves_its_parameters(longer, tmp_path):
+    shutil.copytree(longer[0], tmp_path / "run")
+    for name in ("params.safetensors", "params.json", "summary.json"):
+        (tmp_path / "run" / name).unlink()
+    ran(tmp_path / "run", rounds=14)
+    for name in ("params.safetensors", "params.json"):
+        ours, theirs = (at / name for at in (tmp_path / "run", longer[0]))
+        assert ours.read_bytes() == theirs.read_bytes()
+
+
+def test_weights_of_the_same_people_are_not_public(longer, tmp_path):
+    private = {"privacy__bound": "clip", "data__classes": 10, "rounds": 4,
+               "cohort__sampling": "poisson"}  # fmt: skip
+    private |= {"privacy__target_epsilon": 20.0}
+    for source in (longer[0], longer[0] / "params.safetensors"):
+        with pytest.raises(ValueError, match="weights of public data in a private run"):
+            build(config_with(**private, model__init_from=str(source)))
+    shutil.copy(longer[0] / "params.safetensors", tmp_path / "known.safetensors")
+    named = str(tmp_path / "known.safetensors")
+    assert build(config_with(**private, model__init_from=named)).private

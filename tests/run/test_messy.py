@@ -81,8 +81,8 @@ def test_a_message_takes_its_time(tmp_path):
 def test_a_table_that_changed_is_not_gone_on_with(tmp_path):
     config = config_of(tmp_path, cohort__times="{}/times.csv")
     run(config, tmp_path / "run", say=lambda line: None)
-    with open(tmp_path / "times.csv", "a") as file:
-        file.write("0,9\n")
+    table = (tmp_path / "times.csv").read_text()
+    (tmp_path / "times.csv").write_text(table.replace("5,6", "5,7"))
     with pytest.raises(ValueError, match="as it was when the run in"):
         run(config, tmp_path / "run", say=lambda line: None)
 
@@ -102,7 +102,16 @@ PRIVATE = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0,
             "sampling=fixed or everyone with available",
         ),
         ({"cohort__times": "normal(1, 2)"}, "times to be lognormal"),
-        ({"cohort__times": "lognormal(-1, 2)"}, "with seconds > 0"),
+        ({"cohort__times": "lognormal(-1, 2)"}, "with seconds from 1e-06 to 1e"),
+        ({"cohort__times": "lognormal(1, 1e30)"}, "SIGMA up to 10"),
+        (
+            {"cohort__times": "lognormal(1, 1)", "cohort__jitter": 1e30},
+            "jitter to be a number in .0, 10.0.",
+        ),
+        (
+            {"cohort__times": "{}/times.csv", "cohort__deadline": 0.5},
+            "deadline >= 1, the seconds of the fastest",
+        ),
         ({"cohort__times": "{}/there.csv"}, "columns client, seconds of numbers"),
         ({"cohort__deadline": 3.0}, "times of clients with deadline > 0"),
         ({"cohort__times": "lognormal(1, 1)", "cohort__jitter": -1.0}, "jitter"),
@@ -121,4 +130,30 @@ PRIVATE = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0,
 def test_what_cannot_be_is_said_in_one_line(tmp_path, changes, words):
     with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:
         build(config_of(tmp_path, **changes))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "words"),
+    [
+        (
+            "available",
+            "client,first,last\n0,1,nan\n",
+            "whole numbers.*0, 1, nan in row 1",
+        ),
+        ("available", "client,first,last\n0,1,inf\n", "whole numbers"),
+        ("available", "client,first,last\n0,1,1e300\n", "of 31 bits"),
+        ("available", "client,first,last\n", "somebody to be there"),
+        ("available", b"client,first,last\n\xff,1,2\n", "columns client, first, last"),
+        ("times", "client,seconds\n0,1\n0,2\n", "every client once.*0 again in row 2"),
+        ("times", "client,seconds\n0,1e300\n", "seconds from 1e-06 to 1e"),
+        ("times", "client,seconds\n0,1e-60\n", "seconds from 1e-06 to 1e"),
+    ],
+    ids=range(8),
+)
+def test_a_table_of_something_else_is_refused_by_its_row(tmp_path, key, text, words):
+    path = tmp_path / "table.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=f"config.cohort: .*{words}") as caught:
+        build(config_with(**KEYS | {f"cohort__{key}": str(path)}))
     assert "\n" not in str(caught.value)

@@ -51,6 +51,31 @@ def bad():
 
 
 number = 3
+
+
+def nothing(loss):
+    return number
+
+
+class Still(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.BatchNorm(use_running_average=False)(x.reshape(len(x), -1))
+        return nn.Dense(2)(x)
+
+
+def still(classes):
+    return Still()
+
+
+def narrow(classes):
+    return nn.Dense(1)
+
+
+def nnx_one(classes):
+    from flax import nnx
+
+    return nnx.Linear(5, classes, rngs=nnx.Rngs(0))
 """
 
 
@@ -121,11 +146,20 @@ def test_what_makes_it_private_is_asked_and_counted(own):
         ({"model__name": "{}:wide", "model__size": "paper"}, "size='small' for model"),
         ({"data__name": "{}:number"}, "to return arrays by name, got int"),
         ({"data__name": "{}:bad"}, "whole numbers .*own.py:bad, got 0.7 in row 0"),
+        ({"algorithm": "{}:nothing"}, "to return a protocols.Algorithm, got 3"),
+        ({"model__name": "{}:still"}, r"config.model.*run on float32\[1, 5\].*`train`"),
+        ({"model__name": "{}:narrow"}, "a model with 2 outputs, one for each class"),
+        ({"model__name": "{}:nnx_one"}, "of flax.nnx, which trains from Python"),
+        ({"model__name": "{}:wide", "model__dropout": 0.5}, "to take dropout, got"),
+        ({"client__optimizer": "adamm"}, "config.client: .*adamm"),
     ],
-    ids=range(8),
+    ids=range(14),
 )
 def test_what_is_no_part_is_refused_in_one_line(own, changes, words):
-    changes = {key: value.format(own) for key, value in changes.items()}
+    changes = {
+        key: value.format(own) if isinstance(value, str) else value
+        for key, value in changes.items()
+    }
     with pytest.raises((ValueError, TypeError, OSError), match=words) as caught:
         build(config_with(**keys(own, **changes)))
     assert "\n" not in str(caught.value)
