@@ -79,10 +79,15 @@ def write_text(path: str | os.PathLike, text: str) -> None:
         partial.write_text(text)
 
 
-def read_rows(path: str | os.PathLike) -> list[dict[str, str]]:
-    """Returns the rows of the csv file `path`: dictionaries of strings by column."""
+def read_rows(path: str | os.PathLike, *, whole: bool = False) -> list[dict[str, str]]:
+    """Returns the rows of the csv file `path`: dictionaries of strings by column.
+
+    If only `whole` ones are wanted, a last line without an end is left out, which
+    somebody is writing, or was when he was stopped.
+    """
     with open(path, newline="") as file:
-        return list(csv.DictReader(file))
+        lines = (line for line in file if not whole or line.endswith("\n"))
+        return list(csv.DictReader(lines))
 
 
 def write_rows(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> None:

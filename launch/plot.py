@@ -34,16 +34,12 @@ flags.mark_flags_as_required(["workdir", "out"])
 
 def main():
     """Draws the folders into one picture, and prints the names of its lines."""
-    for label in LABEL.value:
-        if "=" not in label:
-            msg = f"Expected --label=NAME=text, got --label={label}."
-            raise ValueError(msg)
-    labels = dict(label.rsplit("=", 1) for label in LABEL.value)
+    rows = plots.chosen(WORKDIR.value, ONLY.value)
+    labels = plots.labels_of(LABEL.value, plots.names_of(rows))
     asked = pictures.Asked(tuple(X.value), METRIC.value, labels, TITLE.value)
     for name in plots.plot(WORKDIR.value, OUT.value, ONLY.value, asked):
         print(name)
     if REACH.value is not None:
-        rows = plots.chosen(WORKDIR.value, ONLY.value)
         print(*plots.reached(rows, REACH.value, asked), sep="\n")
     print(f"picture in {OUT.value}")
 

@@ -91,7 +91,8 @@ def _among_five(outputs, targets):
     own = jnp.take_along_axis(outputs, targets[..., None], -1)
     first = jnp.arange(outputs.shape[-1]) < targets[..., None]
     before = ~(outputs <= own) | (first & (outputs == own))
-    return before.sum(-1) < 5
+    legal = (targets >= 0) & (targets < outputs.shape[-1])
+    return legal & (before.sum(-1) < 5)
 
 
 def _f1_sums(outputs, targets, weights):
@@ -218,5 +219,5 @@ METRICS: dict[str, Metric] = {
         higher=False,
         percent=False,
     ),
-    "r2": Metric(_kept, _r2, (NUMBERS,), whole=True),
+    "r2": Metric(_kept, _r2, (NUMBERS,), whole=True, percent=False),
 }

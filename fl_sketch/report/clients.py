@@ -120,25 +120,33 @@ def _measuring(loss: models.Loss, local: Local, seed: int):
     return jax.jit(measured)
 
 
-def summed_up(found: Found, whose: str = "clients") -> dict[str, float]:
+def summed_up(
+    found: Found, seen: np.ndarray, whose: str = "clients"
+) -> dict[str, float]:
     """Returns mean, worst tenth and median over clients of everything that was found.
 
-    >>> summed_up({"accuracy": np.array([0.5, 1.0, np.nan, 0.0])})["clients_accuracy"]
+    Where a metric says nothing of a client, as an area under a curve of one class, it
+    does not count; a loss counts whatever it is.
+
+    >>> found, seen = {"accuracy": np.array([0.5, 1.0, np.nan, 0.0])}, np.ones(4, bool)
+    >>> summed_up(found, seen)["clients_accuracy"]
     0.5
 
     Args:
       found: what `Clients.look` returned.
+      seen: the clients that were looked at, bool [clients].
       whose: the beginning of names.
     """
     row = {}
     for name, values in found.items():
-        seen = values[np.isfinite(values)]
+        counts = seen if name == "loss" else seen & ~np.isnan(values)
+        own = np.nan_to_num(values[counts], nan=np.inf, posinf=np.inf, neginf=-np.inf)
         higher = name in METRICS and METRICS[name].higher
-        ranked = np.sort(seen) if higher else -np.sort(-seen)
+        ranked = np.sort(own) if higher else -np.sort(-own)
         worst = ranked[: max(1, round(TENTH * len(ranked)))]
-        for which, some in (("", seen), ("_worst_tenth", worst)):
+        for which, some in (("", own), ("_worst_tenth", worst)):
             row[f"{whose}_{name}{which}"] = float(some.mean()) if some.size else np.nan
-        row[f"{whose}_{name}_median"] = float(np.median(seen)) if seen.size else np.nan
+        row[f"{whose}_{name}_median"] = float(np.median(own)) if own.size else np.nan
     return row
 
 

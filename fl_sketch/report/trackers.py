@@ -67,6 +67,7 @@ def _wandb(folder: pathlib.Path, config: Mapping[str, Any]):
         dir=str(folder),
         config=dict(config),
         resume="allow",
+        settings={"console": "off"},  # the screen shows what only the simulator may see
     )
     try:
         yield lambda values, step: run.log(values, step=step)

@@ -157,6 +157,7 @@ def row(values: Mapping[str, Any]) -> str:
 
 def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
     """Returns the lines that end a run: what its `summary` holds, and its `workdir`."""
+    hidden = any(name.startswith(rows.MARK) for name in summary)
     summary = rows.plain(summary)
     by = rows.score_of(summary)
     up = summary["bytes_up_per_client_round"] / 1e3
@@ -165,13 +166,13 @@ def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
         f"{by.title} {by.of(summary):.4f} after {summary['rounds']} "
         f"rounds; {up:.4g} kB up and {down:.4g} kB down a client and round; compiled "
         f"in {summary['compile_seconds']:.1f} s",
-        *_of_clients(summary),
+        *_of_clients(summary, " (the simulator's own)" * hidden),
         *_given_away(summary),
         f"results in {workdir}",
     ]
 
 
-def _of_clients(summary: Mapping[str, Any]) -> list[str]:
+def _of_clients(summary: Mapping[str, Any], mark: str) -> list[str]:
     """Returns lines on single clients, where they were looked at."""
     lines = []
     for whose, words in (("clients", "each"), ("personal", "each, with its own model")):
@@ -180,7 +181,7 @@ def _of_clients(summary: Mapping[str, Any]) -> list[str]:
             mean, worst = (summary[f"{whose}_{name}{x}"] for x in ("", "_worst_tenth"))
             lines.append(
                 f"clients, {words}, on what they held out: {name} {mean:.4f} on "
-                f"average, {worst:.4f} for the worst tenth"
+                f"average, {worst:.4f} for the worst tenth{mark}"
             )
     return lines
 

@@ -36,9 +36,10 @@ def require(
             f"rounds={after.rounds} from its beginning differs."
         )
         raise ValueError(msg)
+    shorter = build(before, data_dir)
     if protection.asked_for(after):
-        _require_same_noise(after, experiment, build(before, data_dir))
-    elif experiment.facts["download"] != build(before, data_dir).facts["download"]:
+        _require_same_noise(after, experiment, shorter)
+    if experiment.facts["download"] != shorter.facts["download"]:
         msg = (
             "Expected clients to fetch the same way in both lengths, got "
             f"download={after.download}, which chooses another one for "

@@ -90,14 +90,16 @@ class Looks:
         clients.write_each(self._path(EACH), self._clients, found, own)
         name = next(iter(self._clients.loss.measured))
         clients.draw(self._path(PICTURE), name, shown)
-        personal = clients.summed_up(own, "personal") if own else {}
-        return {**clients.summed_up(found), **personal}
+        seen = self._clients.held.sizes > 0
+        personal = clients.summed_up(own, seen, "personal") if own else {}
+        return {**clients.summed_up(found, seen), **personal}
 
     def _due(self, done: int | str) -> bool:
         return self._every > 0 and int(done) % self._every == 0
 
     def _note(self, done: int, found: clients.Found) -> None:
-        row = {"round": done, **clients.summed_up(found)}
+        seen = self._clients.held.sizes > 0
+        row = {"round": done, **clients.summed_up(found, seen)}
         before = [one for one in self._rows if int(one["round"]) < done]
         self._rows = [*before, row]
         files.write_rows(self._path(ROWS), self._rows)

@@ -1,9 +1,9 @@
 """The model of a run: taken away from it, and what it begins with."""
 
-import contextlib
 import json
 import os
 import pathlib
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,13 +41,19 @@ def load_params(workdir: str | os.PathLike) -> Tree:
 def in_run(folder: pathlib.Path) -> Arrays:
     """Returns the arrays of the newest checkpoint in the `folder` of a run.
 
+    A damaged one is warned of, and passed over.
+
     Raises:
       ValueError: in one line, if there is none that can be read.
     """
     kept = folder / "checkpoints"
     for number in reversed(checkpoint.rounds(kept)):
-        with contextlib.suppress(Exception):  # zipfile and numpy raise a dozen kinds
-            return in_checkpoint(checkpoint.path_of(kept, number))
+        path = checkpoint.path_of(kept, number)
+        try:
+            return in_checkpoint(path)
+        except Exception as error:  # zipfile and numpy raise a dozen kinds
+            text = f"{path} is damaged ({error}): the model is that of an earlier round"
+            warnings.warn(" ".join(text.split()), stacklevel=2)
     msg = f"Expected the folder of a run with a checkpoint, got {folder}"
     if (folder / BEST / "checkpoints").is_dir():
         msg += f" of a sweep: {folder / BEST} is its best run"

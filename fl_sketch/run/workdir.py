@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import pathlib
 import resource
@@ -154,9 +155,8 @@ class Workdir:
             "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
             **({LENGTHS: self._lengths} if self._lengths else {}),
         }
-        write_text(
-            self.folder / self._files.summary, json.dumps(whole, indent=2) + "\n"
-        )
+        path = self.folder / self._files.summary
+        write_text(path, json.dumps(_in_json(whole), indent=2) + "\n")
         return whole
 
     def summary(self) -> Row | None:
@@ -296,6 +296,15 @@ def _read(path: pathlib.Path) -> _Kept:
         raise ValueError(msg)
     files, lengths = config.pop(PLUGINS, {}), config.pop(LENGTHS, [])
     return _Kept(config, files, lengths)
+
+
+def _in_json(value: Any) -> Any:
+    """Returns what JSON has words for: of what is no number or infinite, null."""
+    if isinstance(value, Mapping):
+        return {key: _in_json(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_in_json(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _listed(keys: Sequence[str], flat: Mapping[str, Any]) -> str:

@@ -91,7 +91,7 @@ def draw(
     """
     from matplotlib.figure import Figure  # takes a second to import
 
-    column, title = _column(evaluations[0], asked.metric)
+    column, title = _column(evaluations, asked.metric)
     axes = [_axis(name, evaluations) for name in asked.xs]
     count = len(axes)
     figure = Figure(figsize=(2.5 + 3.8 * count, 4.2), layout="constrained")
@@ -101,7 +101,8 @@ def draw(
         own = (row for row in evaluations if row["method"] == name)
         seeds = list(by_point(own).values())
         counts.add(len(seeds))
-        places = list(zip(*seeds, strict=True))  # the seeds' evaluations side by side
+        # The seeds' evaluations side by side, as far as all of them have come.
+        places = list(zip(*seeds, strict=False))
         style = STYLES[number // 10 % len(STYLES)]
         said = {"linestyle": style, "label": asked.labels.get(name, name)}
         _draw_method(panels, axes, places, column, said)
@@ -143,7 +144,7 @@ def reached(
       value: the score.
       asked: what counts as score.
     """
-    column, _ = _column(evaluations[0], asked.metric)
+    column, _ = _column(evaluations, asked.metric)
     metric = METRICS.get(column.partition("_")[2])
     higher = bool(metric and metric.higher)
     found = []
@@ -168,8 +169,20 @@ def _good(score: float, value: float, higher: bool) -> bool:
     return score >= value if higher else score <= value
 
 
-def _column(row: Row, metric: str) -> tuple[str, str]:
-    """Returns the column of a metric, and its name in words."""
+def _column(rows: Sequence[Row], metric: str) -> tuple[str, str]:
+    """Returns the column of a metric, which all rows have, and its name in words."""
+    column, title = _named(rows[0], metric)
+    for row in rows:
+        if row.get(column, "") == "":
+            msg = (
+                f"Expected {column} in all rows, got none in those of {row['method']}: "
+                "choose a metric that all have."
+            )
+            raise ValueError(msg)
+    return column, title
+
+
+def _named(row: Row, metric: str) -> tuple[str, str]:
     if not metric:
         by = score_of(row)
         return by.column, by.title

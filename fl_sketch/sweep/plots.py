@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fl_sketch import files, validate
+from fl_sketch.report import tables
 from fl_sketch.report.rows import all_plain
 from fl_sketch.sweep import pictures
 from fl_sketch.sweep.pictures import Asked
@@ -38,11 +39,8 @@ def plot(
     endings = tuple(f".{form}" for form in files.PICTURES)
     validate.one_of(endings, **{"the ending of out": pathlib.Path(path).suffix})
     kept = chosen(workdirs, only)
-    names = list(dict.fromkeys(row["method"] for row in kept))
-    for name in asked.labels:
-        validate.one_of(tuple(names), label=name)
     pictures.draw(kept, path, asked)
-    return names
+    return names_of(kept)
 
 
 def chosen(workdirs: Sequence[str], only: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -56,16 +54,26 @@ def chosen(workdirs: Sequence[str], only: Sequence[str] = ()) -> list[dict[str, 
       ValueError: for a folder that has none, or where no line is left.
     """
     short = [pathlib.Path(workdir).name for workdir in workdirs]
-    evaluations = []
+    evaluations: list[dict[str, Any]] = []
+    taken: set[str] = set()
     for workdir, name in zip(workdirs, short, strict=True):
         name = name if short.count(name) == 1 else str(workdir)
-        evaluations += evaluations_of(workdir, name)
-    names = list(dict.fromkeys(row["method"] for row in evaluations))
+        found = list(evaluations_of(workdir, name))
+        if {row["method"] for row in found} & taken:  # of another comparison
+            found = [row | {"method": f"{name}: {row['method']}"} for row in found]
+        taken |= {row["method"] for row in found}
+        evaluations += found
+    names = names_of(evaluations)
     kept = [name for name in names if not only or any(text in name for text in only)]
     if not kept:
         msg = f"Expected only to be part of one of {', '.join(names)}, got {only}."
         raise ValueError(msg)
     return [row for row in evaluations if row["method"] in kept]
+
+
+def names_of(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns the names of the lines of some evaluations, the `rows`."""
+    return list(dict.fromkeys(row["method"] for row in rows))
 
 
 def reached(rows: Sequence[dict[str, Any]], value: float, asked: Asked) -> list[str]:
@@ -76,12 +84,34 @@ def reached(rows: Sequence[dict[str, Any]], value: float, asked: Asked) -> list[
       value: the score.
       asked: what counts as score.
     """
-    lines = ["| | seeds | rounds | MB up | MB up and down |", "|" + " --- |" * 5]
+    table = [["", "seeds", "rounds", "MB up", "MB up and down"]]
     for took in pictures.reached(rows, value, asked):
         numbers = (took["rounds"], took["up"] / 1e6, took["both"] / 1e6)
         cells = ["-" if math.isnan(one) else f"{one:.4g}" for one in numbers]
-        lines.append(f"| {' | '.join((took['method'], took['seeds'], *cells))} |")
-    return lines
+        table.append([took["method"], took["seeds"], *cells])
+    return tables.markdown(table)
+
+
+def labels_of(texts: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Returns the words for lines, by their names.
+
+    Args:
+      texts: texts "NAME=words", where both may have an = in them.
+      names: the names of all lines.
+
+    Raises:
+      ValueError: for a text without =, or of a name that there is not.
+    """
+    labels = {}
+    for text in texts:
+        starts = [text[:place] for place, one in enumerate(text) if one == "="]
+        if not starts:
+            msg = f"Expected --label=NAME=text, got --label={text}."
+            raise ValueError(msg)
+        name = next((one for one in reversed(starts) if one in names), starts[0])
+        validate.one_of(tuple(names), label=name)
+        labels[name] = text[len(name) + 1 :]
+    return labels
 
 
 def evaluations_of(workdir: str, name: str) -> Iterator[dict[str, Any]]:
@@ -100,7 +130,7 @@ def evaluations_of(workdir: str, name: str) -> Iterator[dict[str, Any]]:
     if found is None:
         msg = f"Expected a folder with one of {', '.join(FILES)}, got {workdir}."
         raise ValueError(msg)
-    rows = all_plain(files.read_rows(folder / found))
+    rows = all_plain(files.read_rows(folder / found, whole=True))
     if not rows or not {*DRAWN} <= {*rows[0]}:
         msg = f"Expected rows with {', '.join(DRAWN)} in {folder / found}."
         raise ValueError(msg)

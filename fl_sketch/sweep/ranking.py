@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from fl_sketch.report import tables
 from fl_sketch.report.rows import (
     CHOSEN,
     Score,
@@ -102,7 +103,7 @@ def markdown(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
     keys = [axis.key for axis in axes if not (swept and axis.key == "seed")]
     rows = over_seeds(last, axes) if swept else last
     head = by.title + swept * ", +- deviation over seeds"
-    cells = [[*keys, head], ["---"] * (len(keys) + 1)]
+    cells = [[*keys, head]]
     for row in rows:
         said = f"{by.factor * row['mean' if swept else by.column]:.2f}"
         if row["diverged"]:
@@ -110,7 +111,7 @@ def markdown(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
         elif swept:
             said += f" +- {by.factor * row['deviation']:.2f}"
         cells.append([*_shown(row, keys), said])
-    return ["| " + " | ".join(line) + " |" for line in cells]
+    return tables.markdown(cells)
 
 
 def seeds_swept(axes: Sequence[Axis]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from fl_sketch import files
 from fl_sketch.config.guarantee import mark
 from fl_sketch.models.metrics import METRICS
-from fl_sketch.report.latex import tabular
+from fl_sketch.report import tables
 from fl_sketch.report.rows import REPORTED, Score, all_plain, marked, score_of, sized
 from fl_sketch.sweep import pictures
 
@@ -142,7 +142,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     own = (f"{name}{mark}" if "MB" in name else name for name in HEAD)
     metric = _metric(rows[0])
     head = ("method", f"test {metric}, +- 95 % interval", *own, *private, *LAST)
-    cells = [head, ["---"] * len(head)]
+    cells: list[Sequence[str]] = [head]
     for row in rows:
         equal = row.get(f"{metric}_at_budget", math.nan)
         cells.append(
@@ -156,7 +156,7 @@ def table(rows: Sequence[Row]) -> list[str]:
                 row["chosen"],
             ]
         )
-    return ["| " + " | ".join(line) + " |" for line in cells]
+    return tables.markdown(cells)
 
 
 def _private(row: Row) -> str:
@@ -197,7 +197,7 @@ def write(
         files.write_rows(folder / name, [marked(row, hidden) for row in table_])
     lines = [*table(rows), *(f"\n{line}." for line in given)]
     files.write_text(folder / "standings.md", "\n".join(lines) + "\n")
-    tex = "\n".join(tabular(table(rows))) + "\n"
+    tex = "\n".join(tables.tabular(table(rows))) + "\n"
     files.write_text(folder / "standings.tex", tex)
     pictures.draw(evaluations, folder / "comparison.png")
 

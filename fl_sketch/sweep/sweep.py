@@ -23,7 +23,7 @@ from fl_sketch.engine.calls import in_calls
 from fl_sketch.files import write_rows, write_text
 from fl_sketch.report import odometer
 from fl_sketch.report import rows as names
-from fl_sketch.report.latex import tabular
+from fl_sketch.report.tables import tabular
 from fl_sketch.run import loop
 from fl_sketch.run.build import clock_of, model_of
 from fl_sketch.run.loop import Row, Stopped, mean_of_finite
@@ -162,13 +162,13 @@ def _run_rest(outlines, axes, folder: Workdir, data_dir, how: str, say) -> Row:
     ):
         for number, one in enumerate(outlines[kept:], kept + 1):
             which = f"{number} of {len(outlines)}"
-            told = functools.partial(_tell, folder, say, which, hidden, watched)
             compiling += _run_one(
                 one,
-                data_dir,
+                prepare(one.group.config, data_dir),
                 how,
                 functools.partial(_keep_best, folder, axes, one),
-                rows=told,
+                lambda rows: [_dressed(row, hidden, watched) for row in rows],
+                functools.partial(_tell, folder, say, which),
                 rounds=bar.update,
                 stop=stop,
                 ahead=_counting(folder, one),
@@ -177,12 +177,25 @@ def _run_rest(outlines, axes, folder: Workdir, data_dir, how: str, say) -> Row:
     return {"seconds": seconds, "compile_seconds": compiling, "programs_kept": kept}
 
 
-def _run_one(one: Outline, data_dir, how: str, ended, **told) -> float:
-    """Runs a program, of which nothing stays on the devices; returns compile time."""
-    program = prepare(one.group.config, data_dir)
-    points = programs.compile_points(program, one.group, how)
-    states, notes = run(one, points, clocks=_clocks(program, one.group), **told)
-    ended(states, notes, model_of(one.group.config, program))
+def _run_one(
+    one: Outline, program: Program, how: str, keep, dressed, tell, **told
+) -> float:
+    """Runs a program, of which nothing stays on the devices; returns compile time.
+
+    Its last rows are written when the best point is kept: who finds them finds it.
+    """
+    points, last = programs.compile_points(program, one.group, how), []
+
+    def rows(found: list[Row]) -> None:
+        if found[0]["round"] == one.last:
+            last.extend(dressed(found))
+        else:
+            tell(dressed(found))
+
+    clocks = _clocks(program, one.group)
+    states, notes = run(one, points, rows=rows, clocks=clocks, **told)
+    keep(last, states, notes, model_of(one.group.config, program))
+    tell(last)
     return points.seconds
 
 
@@ -192,13 +205,14 @@ def _clocks(program: Program, group: grid.Group) -> dict[int, loop.Clock | None]
     return {seed: clock_of(program, key) for seed, key in keys.items()}
 
 
-def _keep_best(folder: Workdir, axes, one: Outline, *found) -> None:
+def _keep_best(folder: Workdir, axes, one: Outline, last: list[Row], *found) -> None:
     """Keeps the best point so far to go on from, but for one that is private.
 
     The secrets of private points are gone, and nobody's rounds come again.
     """
     if not one.private:
-        best.keep(folder.folder, folder.rows, axes, one.group, *found)
+        rows = [*folder.rows, *last]
+        best.keep(folder.folder, rows, axes, one.group, *found)
 
 
 def _counting(folder: Workdir, one: Outline) -> Callable[[int], None]:
@@ -217,11 +231,13 @@ def _counting(folder: Workdir, one: Outline) -> Callable[[int], None]:
     return count
 
 
-def _tell(
-    folder: Workdir, say, program: str, hidden: bool, watched, rows: list[Row]
-) -> None:
-    rows = [row | {name: row.get(name, "") for name in watched} for row in rows]
-    folder.add(*(names.marked(row, hidden) for row in rows))
+def _dressed(row: Row, hidden: bool, watched) -> Row:
+    """Returns a row as the file has it, with all columns that any program has."""
+    return names.marked(row | {name: row.get(name, "") for name in watched}, hidden)
+
+
+def _tell(folder: Workdir, say, program: str, rows: list[Row]) -> None:
+    folder.add(*rows)
     by = names.score_of(rows[0])
     going = [by.of(row) for row in rows if not row["diverged"]]
     lost = len(rows) - len(going)

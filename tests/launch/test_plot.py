@@ -72,3 +72,44 @@ def test_a_folder_without_results_is_refused_in_a_line(tmp_path):
     done = launch("launch.plot", f"--workdir={tmp_path}", f"--out={tmp_path}/p.png")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "comparison.csv, sweep.csv, metrics.csv" in done.stderr
+
+
+def test_methods_of_one_name_in_two_comparisons_are_two_lines(tmp_path):
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        rows = [row(method="SAFL", point=p) for p in range(1 + (place == "two"))]
+        files.write_rows(tmp_path / place / "comparison.csv", rows)
+    folders = [str(tmp_path / place) for place in ("one", "two")]
+    assert plots.plot(folders, tmp_path / "p.png") == ["SAFL", "two: SAFL"]
+
+
+def test_a_row_that_is_being_written_does_not_count(tmp_path):
+    files.write_rows(tmp_path / "metrics.csv", [row(round=1), row(round=2)])
+    with open(tmp_path / "metrics.csv", "a") as file:
+        file.write("3,1,1")
+    assert len(plots.chosen([str(tmp_path)])) == 2
+
+
+def test_folders_of_unlike_metrics_are_refused_by_name(tmp_path):
+    for place, more in (("one", {}), ("two", {"test_mae": 1})):
+        (tmp_path / place).mkdir()
+        own = row(**more)
+        if more:
+            del own["test_accuracy"]
+        files.write_rows(tmp_path / place / "metrics.csv", [own])
+    folders = [str(tmp_path / place) for place in ("one", "two")]
+    with pytest.raises(
+        ValueError, match="test_accuracy in all rows, .* of two: choose"
+    ):
+        plots.plot(folders, tmp_path / "p.png")
+
+
+def test_labels_may_have_an_equals_sign_on_both_sides():
+    names = ["swept client.rate=0.1", "run"]
+    texts = ["swept client.rate=0.1=rate = 0.1", "run=SAFL=1/100"]
+    assert plots.labels_of(texts, names) == {
+        "swept client.rate=0.1": "rate = 0.1",
+        "run": "SAFL=1/100",
+    }
+    with pytest.raises(ValueError, match="Did you mean 'run'"):
+        plots.labels_of(["rum=x"], names)

@@ -53,6 +53,7 @@ def test_wandb_is_told_of_the_config_and_every_row(said, tmp_path):
     first, *logs, last = said
     assert first[0] == "init" and last[0] == "finish"
     assert first[2]["config"]["client.rate"] == 0.1 and first[2]["name"] == "one"
+    assert first[2]["settings"] == {"console": "off"}
     assert [named["step"] for _, _, named in logs] == [2, 4]
     for row, (name, (values,), _) in zip(rows, logs, strict=True):
         assert name == "log"

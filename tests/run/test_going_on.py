@@ -218,6 +218,23 @@ def test_the_best_point_of_a_sweep_is_taken_away(tmp_path):
         load_params(tmp_path)
 
 
+def test_a_longer_private_run_may_not_be_fetched_in_another_way(tmp_path):
+    private = {"privacy__bound": "clip", "privacy__noise_multiplier": 2.0,
+               "privacy__planned_rounds": 8, "privacy__relation": "replace_one",
+               "data__classes": 10, "data__clients": 20, "cohort__size": 10,
+               "server__optimizer": "sgd", "checkpoint_every": 1}  # fmt: skip
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    config = config_with(**private, rounds=3, eval_every=1)
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path, on_row=stop, say=lambda line: None)
+    longer = config_with(**private, rounds=8, eval_every=1)
+    with pytest.raises(ValueError, match="fetch the same way in both lengths"):
+        run(longer, tmp_path, extend=True, say=lambda line: None)
+
+
 def contents(folder):
     return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
