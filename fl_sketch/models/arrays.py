@@ -99,7 +99,20 @@ def chosen(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
         if not any(_begins(name, start) for start in fresh)
     }
     _require_arrays(wanted, arrays, ours)
-    return {name: arrays[name].astype(wanted[name].dtype) for name in wanted}
+    return {name: _cast(name, arrays[name], wanted[name].dtype) for name in wanted}
+
+
+def _cast(name: str, array: np.ndarray, kind: Any) -> np.ndarray:
+    """Returns an array of numbers as a model has them, which must be finite there."""
+    if array.dtype.kind not in "fiubV":  # V: bfloat16 and its like
+        msg = f"Expected init_from to have {name} of numbers, got {array.dtype}."
+        raise ValueError(msg)
+    with np.errstate(over="ignore"):
+        found = array.astype(kind)
+    if not np.isfinite(found.astype(np.float32)).all():
+        msg = f"Expected finite numbers of {kind} in {name} of init_from, got others."
+        raise ValueError(msg)
+    return found
 
 
 def placed(model: Tree, arrays: Mapping[str, Any]) -> Tree:

@@ -32,7 +32,7 @@ def written(promise: Mapping[str, Any], model: Mapping[str, Any], form: str) -> 
     return f"""# {model["name"]}, trained privately on {model["data"]}
 
 A model `{model["name"]}` ({model["size"]}) of {model["d"]} parameters and \
-{model["classes"]} classes, trained on the data set `{model["data"]}` by the \
+{model["outputs"]}, trained on the data set `{model["data"]}` by the \
 federated algorithm `{model["algorithm"]}` in {promise["rounds"]} rounds.
 
 Inputs: {model["inputs"]}.

@@ -17,11 +17,13 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 import fl_sketch
-from fl_sketch import files, validate
+from fl_sketch import files, plugins, validate
 from fl_sketch.config import protection
 from fl_sketch.config.guarantee import UNPROTECTED, spent
+from fl_sketch.config.inputs import MEASURED
 from fl_sketch.models import arrays
 from fl_sketch.models.arrays import FORMS, Arrays
+from fl_sketch.models.losses import KINDS
 from fl_sketch.publish import model_page
 from fl_sketch.publish.model_page import PAGE, PROMISE
 from fl_sketch.report import odometer
@@ -32,6 +34,7 @@ from fl_sketch.run.workdir import read_config
 ROUND = "state/server/round"  # in a checkpoint
 PACKAGES = ("jax", "numpy", "dp-accounting")
 TEXTS = ("transformer", "language_model")  # models whose inputs are tokens
+ONE = {"classes": "class", "labels": "label", "numbers": "number"}
 ROUNDING = 1e-6  # of an epsilon that is counted again
 OTHERS = {  # files by which a folder is known to be that of something else
     "a sweep": ("sweep.csv", "sweep.json"),
@@ -107,7 +110,7 @@ def read(workdir: str | os.PathLike) -> Release:
         own = _counted(summary, entries)
         promise = _promise(config, summary, own) | _of_all(entries)
         params = _params(folder, summary)
-        return Release(params, promise, _model(config, params))
+        return Release(params, promise, _model(config, params, folder))
     except json.JSONDecodeError as error:
         msg = f"Expected {path} to be a summary as it was written, got: {error}."
         raise ValueError(msg) from None
@@ -190,6 +193,11 @@ def _promise(config: ConfigDict, summary, own: odometer.Entry) -> dict[str, Any]
     # The sampling rate of a client's examples says how many there are.
     sizes = ("how many examples a client has",) * (own.unit == "example")
     threshold = ("threshold",) * (protection.kind(config) == "adaptive")
+    shown = any(name.startswith("validation_") for name in summary)
+    begun = pathlib.Path(config.model.init_from).name
+    more = ("the validation data",) * shown + (
+        f"what the first model, {begun}, was trained on, which counts as public",
+    ) * bool(begun)
     now = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {
         "unit": own.unit,
@@ -208,7 +216,7 @@ def _promise(config: ConfigDict, summary, own: odometer.Entry) -> dict[str, Any]
         "accountant": summary["accountant"],
         "randomness": own.randomness,
         "public_data": own.public,
-        "not_protected": [*UNPROTECTED, *sizes],
+        "not_protected": [*UNPROTECTED, *sizes, *more],
         "versions": {
             "of_the_run": {name: summary["versions"][name] for name in PACKAGES[:2]},
             "of_the_release": {"fl_sketch": fl_sketch.__version__, **now},
@@ -248,29 +256,49 @@ def _params(folder: pathlib.Path, summary) -> Arrays:
     return found
 
 
-def _model(config: ConfigDict, params: Arrays) -> dict[str, Any]:
+def _model(config: ConfigDict, params: Arrays, folder) -> dict[str, Any]:
     """Returns what the page says of the model."""
     model, data = config.model, config.data
-    last = max(name for name in params if re.fullmatch(r"dense\d*/bias", name))
-    build = f'"{model.name}", {params[last].size}'
+    outputs, what = _outputs(params, folder), KINDS[model.loss].targets
+    name = pathlib.Path(model.name).name
+    build = f'"{name}", {outputs}'
     build += f', size="{model.size}"' * (model.size != "small")
     build += f", vocabulary={data.vocabulary}" * (model.name == "transformer")
     inputs = "float32: bytes of pixels divided by 255, floats as the data set has them"
     inputs += ", here levels of grey divided by 16" * (data.name == "digits")
+    if data.standardise != "none":
+        inputs += f", and then {_scaled(data.standardise, folder)}"
     if model.name in TEXTS:
         words = pathlib.Path(data.vocabulary_file).name or "made of the training texts"
         inputs = f"{data.length} tokens a text, int32 numbers of a vocabulary that is "
         inputs += f"not part of this release: {words}"
     return {
-        "name": model.name,
+        "name": name + ", of a file beside this release" * plugins.named(model.name),
         "size": model.size,
         "d": sum(leaf.size for leaf in params.values()),
-        "classes": params[last].size,
+        "outputs": f"{outputs} {what if outputs > 1 else ONE[what]}",
         "build": build,
         "data": data.name,
         "algorithm": config.algorithm,
         "inputs": inputs,
     }
+
+
+def _outputs(params: Arrays, folder: pathlib.Path) -> int:
+    """Returns how many numbers the model foretells."""
+    last = [name for name in params if re.fullmatch(r"dense\d*/bias", name)]
+    if last:
+        return params[max(last)].size
+    return json.loads((folder / weights.SIDECAR).read_text())["outputs"]
+
+
+def _scaled(text: str, folder: pathlib.Path) -> str:
+    """Returns how inputs were standardised, of which a text of a config tells."""
+    if text == MEASURED:
+        own = json.loads((folder / weights.SIDECAR).read_text())["inputs"]
+        text = "/".join(",".join(map(str, own[key])) for key in ("mean", "deviation"))
+    mean, deviation = text.split("/")
+    return f"less {mean} and divided by {deviation}, for each channel"
 
 
 def _bits(params: Arrays) -> dict[str, tuple]:

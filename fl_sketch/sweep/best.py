@@ -11,7 +11,7 @@ import numpy as np
 from fl_sketch import engine
 from fl_sketch.engine import ledger
 from fl_sketch.run import checkpoint, weights
-from fl_sketch.run.loop import Progress
+from fl_sketch.run.loop import MESSY, Progress
 from fl_sketch.run.workdir import Workdir
 from fl_sketch.sweep.grid import Axis, Group
 from fl_sketch.sweep.ranking import ranked
@@ -107,7 +107,10 @@ def _of_point(states: engine.State, place: int, numbers: int) -> engine.State:
 
 def _as_of_a_run(row: Mapping[str, Any], point: Mapping[str, Any]) -> Row:
     """Returns a row of sweep.csv as metrics.csv has it; nobody timed it alone."""
-    swept = (*OWN, *point)
-    return {name: row[name] for name in row if name not in swept} | {
-        "rounds_per_second": float("nan")
-    }
+
+    def own(name: str) -> bool:
+        # Of who was absent a sweep's rows say nothing where its point has no such.
+        return name not in (*OWN, *point) and (name not in MESSY or row[name] != "")
+
+    kept = {name: value for name, value in row.items() if own(name)}
+    return kept | {"rounds_per_second": float("nan")}

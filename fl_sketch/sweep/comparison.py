@@ -19,11 +19,13 @@ from tqdm import tqdm
 
 from fl_sketch import files, validate
 from fl_sketch.config import protection
+from fl_sketch.config.methods import metrics_of
 from fl_sketch.models.metrics import METRICS
 from fl_sketch.privacy.composition import Trials
 from fl_sketch.report import odometer
 from fl_sketch.report.rows import CHOSEN, Score, score_of
 from fl_sketch.sweep import grid, pictures, selection, standings
+from fl_sketch.sweep.grid import shown
 from fl_sketch.sweep.selection import select
 from fl_sketch.sweep.standings import Row
 from fl_sketch.sweep.sweep import sweep
@@ -140,6 +142,7 @@ def run(
         for name in chosen
     }
     _require_own(folder)
+    _require_one_metric(configs)
     protection.require_one_unit(configs.values())
     planned = _planned(comparison, configs, trials, data_dir)
     searched, evaluations, rows = [], [], []
@@ -208,6 +211,15 @@ def _require_own(folder: pathlib.Path) -> None:
         raise ValueError(msg)
 
 
+def _require_one_metric(configs: Mapping[str, ConfigDict]) -> None:
+    """Raises for methods that are measured by unlike things, which no table ranks."""
+    first = {name: metrics_of(config)[0] for name, config in configs.items()}
+    if len({*first.values()}) > 1:
+        found = ", ".join(f"{metric} of {name}" for name, metric in first.items())
+        msg = f"Expected one metric that comes first in all methods, got {found}: say "
+        raise ValueError(msg + "model.metrics=NAME.")
+
+
 def _planned(
     comparison, configs, trials: Trials | None, data_dir
 ) -> dict[str, odometer.Entry]:
@@ -242,14 +254,11 @@ def config_of(
       settings: lines "key=value", which come last.
 
     Raises:
-      ValueError: for a line that is none, or has several values.
+      ValueError: for a line that is none.
     """
     config = comparison.base.copy_and_resolve_references()
     config.update_from_flattened_dict(dict(method.keys))
     for axis in grid.read_axes(config, settings, flag="set") if settings else ():
-        if len(axis.values) != 1:
-            msg = f"Expected --set={axis.key}=value with one value, got {axis.values}."
-            raise ValueError(msg)
         config.update_from_flattened_dict({axis.key: axis.values[0]})
     return config
 
@@ -270,7 +279,7 @@ def _searched(comparison, method, config, folder, data_dir) -> list[Row]:
     points = pictures.by_point(files.read_rows(folder / "sweep.csv"))
     return [
         {
-            **{key: type(v[0])(rows[0][key]) for key, v in method.tune.items()},
+            **{k: grid.typed(rows[0][k], v[0]) for k, v in method.tune.items()},
             score_of(rows[0], CHOSEN).name: standings.score(
                 rows, comparison.last, CHOSEN
             ),
@@ -290,7 +299,7 @@ def _best(points: Sequence[Row], tune: Iterable[str], say) -> dict[str, Any]:
         say(f"  all {len(points)} points of its grid diverged")
     best = max(found or points[:1], key=lambda point: by.worth(point[by.name]))
     chosen = {key: best[key] for key in tune}
-    said = ", ".join(f"{key}={value:g}" for key, value in chosen.items())
+    said = ", ".join(f"{key}={shown(value)}" for key, value in chosen.items())
     say(f"  best of {len(points)}: {said}, {best[by.name]:.4f}")
     return chosen
 

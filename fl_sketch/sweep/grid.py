@@ -16,6 +16,7 @@ ValueError: Expected --over=key=value,value with a key of the config, got \
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from ml_collections import ConfigDict
 from fl_sketch import validate
 from fl_sketch.config import choices
 
+BETWEEN = re.compile(r",(?![^()]*\))")  # values, whose options have commas too
 MOST = 10_000  # points, of which a table can still be read
 
 READ: dict[type, Callable[[str], Any]] = {
@@ -69,7 +71,8 @@ def read_axes(
 
     Args:
       config: the config whose keys they may name, and whose types values must have.
-      over: the lines.
+      over: the lines; a comma within brackets belongs to a value, as in "adam(b1=0.8,
+        b2=0.9)", and with another flag than "over" every comma does.
       flag: the flag that they were given with.
 
     Raises:
@@ -132,6 +135,20 @@ def listed(axes: Sequence[Axis]) -> dict[str, list[Any]]:
     return {axis.key: list(axis.values) for axis in axes}
 
 
+def typed(value: Any, like: Any) -> Any:
+    """Returns a `value`, of which a file may have a text, with the type of another.
+
+    >>> typed("False", True), typed("3", 0.5), typed(7, 0)
+    (False, 3.0, 7)
+    """
+    return READ[type(like)](value) if isinstance(value, str) else type(like)(value)
+
+
+def shown(value: Any) -> str:
+    """Returns `value` as short as it can be without becoming another."""
+    return f"{value:.8g}" if isinstance(value, float) else str(value)
+
+
 def _axis(legal: Mapping[str, Any], line: str, flag: str) -> Axis:
     key, equals, listed = line.partition("=")
     if not equals or key not in legal:
@@ -139,8 +156,9 @@ def _axis(legal: Mapping[str, Any], line: str, flag: str) -> Axis:
         msg = f"Expected --{flag}=key=value,value with a key of the config, got "
         raise ValueError(msg + f"--{flag}={line}.{near}")
     kind = type(legal[key])
+    texts = BETWEEN.split(listed) if flag == "over" else [listed]
     try:
-        values = tuple(READ[kind](text.strip()) for text in listed.split(","))
+        values = tuple(READ[kind](text.strip()) for text in texts)
     except (ValueError, KeyError):
         values = ()
     if not values or "" in values:

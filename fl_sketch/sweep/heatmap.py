@@ -8,8 +8,8 @@ import numpy as np
 
 from fl_sketch import files
 from fl_sketch.report.rows import score_of
-from fl_sketch.sweep.grid import Axis
-from fl_sketch.sweep.ranking import ranked, shown
+from fl_sketch.sweep.grid import Axis, shown
+from fl_sketch.sweep.ranking import ranked
 
 WRITTEN_UP_TO = 12  # values of an axis, that the cells still have room for numbers
 

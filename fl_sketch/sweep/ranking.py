@@ -14,7 +14,8 @@ from fl_sketch.report.rows import (
     megabytes,
     score_of,
 )
-from fl_sketch.sweep.grid import Axis
+from fl_sketch.sweep import grid
+from fl_sketch.sweep.grid import Axis, shown
 from fl_sketch.sweep.standings import half_width
 
 Row = dict[str, Any]
@@ -128,15 +129,11 @@ def named(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={shown(value)}" for key, value in values.items())
 
 
-def shown(value: Any) -> str:
-    """Returns `value` as short as it can be without becoming another."""
-    return f"{value:.8g}" if isinstance(value, float) else str(value)
-
-
 def _typed(row: Mapping[str, Any], axes: Sequence[Axis]) -> Row:
-    kinds = {axis.key: type(axis.values[0]) for axis in axes}
-    kinds |= dict.fromkeys(WHOLE, int) | {"train_loss": float}
-    typed = {key: kind(row[key]) for key, kind in kinds.items()} | measured(row)
+    likes = {axis.key: axis.values[0] for axis in axes}
+    likes |= dict.fromkeys(WHOLE, 0) | {"train_loss": 0.0}
+    typed = {key: grid.typed(row[key], like) for key, like in likes.items()}
+    typed |= measured(row)
     if row.get("epsilon"):
         typed |= {"epsilon": float(row["epsilon"]), "delta": float(row["delta"])}
         typed["randomness"] = row["randomness"]

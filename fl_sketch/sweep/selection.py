@@ -27,6 +27,7 @@ from fl_sketch.report.rows import CHOSEN, score_of
 from fl_sketch.run import secrets
 from fl_sketch.run.program import prepare
 from fl_sketch.sweep import pictures, standings
+from fl_sketch.sweep.grid import shown
 from fl_sketch.sweep.sweep import sweep
 
 Row = dict[str, Any]
@@ -72,7 +73,7 @@ def select(
     odometer.note(folder, [entry])
     going = [one for one in found if math.isfinite(one[0])]
     score, point, evaluations = max(going or found[:1], key=lambda one: one[0])
-    said = ", ".join(f"{key}={value:g}" for key, value in point.items())
+    said = ", ".join(f"{key}={shown(value)}" for key, value in point.items())
     say(f"  best of a random number of runs: {said}, {by.worth(score):.4f}")
     if entry.public:
         return point, evaluations

@@ -12,6 +12,7 @@ from fl_sketch.models.metrics import METRICS
 from fl_sketch.report import tables
 from fl_sketch.report.rows import REPORTED, Score, all_plain, marked, score_of, sized
 from fl_sketch.sweep import pictures
+from fl_sketch.sweep.grid import shown
 
 Row = dict[str, Any]
 CONFIDENCE = 0.95
@@ -61,7 +62,7 @@ def row(
         "bytes_down": statistics.fmean(float(end["bytes_down_total"]) for end in ends),
         "rounds": int(ends[0]["round"]),
         **given_away(ends),
-        "chosen": " ".join(f"{key}={value:g}" for key, value in chosen.items()),
+        "chosen": " ".join(f"{key}={shown(value)}" for key, value in chosen.items()),
     }
 
 

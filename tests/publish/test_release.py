@@ -363,8 +363,28 @@ def test_the_page_builds_every_model_that_a_config_names(one, tmp_path, name, si
     (folder / "summary.json").write_text(json.dumps(summary))
     found = release.read(folder)
     rebuilt = eval(f"build({found.model['build']})", {"build": models.build})
-    assert shapes(rebuilt) == leaves and found.model["classes"] == 7
+    assert shapes(rebuilt) == leaves and found.model["outputs"] == "7 classes"
     assert flatten_dict(unflatten_dict(found.params, sep="/"), sep="/").keys() == (
         leaves.keys()
     )
     assert ("not part of this release: words.txt" in found.model["inputs"]) == texts
+
+
+def test_the_page_says_what_the_model_foretells_and_was_given(tmp_path):
+    known = tmp_path / "known.npz"
+    np.savez(known, **{"dense/bias": np.zeros(1), "dense/kernel": np.zeros((1, 5))})
+    x = np.random.default_rng(0).normal(size=(90, 5)).astype(np.float32)
+    table = {f"{part}_inputs": x for part in ("train", "test", "validation")}
+    table |= {f"{part}_targets": x[:, 0] for part in ("train", "test", "validation")}
+    np.savez(tmp_path / "table.npz", **table)
+    keys = {"model__loss": "squared", "data__standardise": "0.3/0.25"}
+    keys |= {"data__name": "npz/table", "model__init_from": str(known)}
+    keys |= {"data__classes": 0, "data__clients": 30, "cohort__size": 15}
+    run(config_with(**CONFIG | keys), tmp_path / "run", str(tmp_path), say=print)
+    release.release(tmp_path / "run", tmp_path / "out")
+    page = (tmp_path / "out/MODEL.md").read_text()
+    for words in (
+        "6 parameters and 1 number,", "less 0.3 and divided by 0.25", "validation data",
+        "what the first model, known.npz, was trained on", "sums of them, which is",
+    ):  # fmt: skip
+        assert words in page, words

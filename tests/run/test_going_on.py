@@ -161,6 +161,14 @@ def test_weights_that_do_not_fit_get_one_line(longer, tmp_path):
         **{"dense/bias": np.zeros(9), "dense/kernel": np.zeros((10, 64))},
     )
     np.savez(tmp_path / "more.npz", **weights.in_run(longer[0]), other=np.zeros(3))
+    whole = weights.in_run(longer[0])
+    for name, cast in {
+        "nan": lambda x: x * np.nan,
+        "large": lambda x: x.astype(float) + 1e300,
+        "complex": lambda x: x.astype(complex),
+        "words": lambda x: x.astype(str),
+    }.items():
+        np.savez(tmp_path / f"{name}.npz", **{k: cast(v) for k, v in whole.items()})
     (tmp_path / "bad.npz").write_bytes(b"PK nothing")
     (tmp_path / "w.txt").write_text("")
     wrong = {
@@ -170,6 +178,10 @@ def test_weights_that_do_not_fit_get_one_line(longer, tmp_path):
         "bad.npz": "to hold arrays by name",
         "w.txt": "ending of init_from to be one of 'safetensors', 'npz'",
         "none.npz": "a run's folder or a file",
+        "nan.npz": "finite numbers of float32 in dense/",
+        "large.npz": "finite numbers of float32 in dense/",
+        "complex.npz": "of numbers, got complex128",
+        "words.npz": "of numbers, got <U",
     }
     for name, words in wrong.items():
         with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:

@@ -114,10 +114,30 @@ def test_settings_go_to_every_method_and_wrong_ones_are_refused(tmp_path):
     assert config.rounds == 3 and config.algorithm == "fedavg"
     with pytest.raises(ValueError, match="--set=round=3. Did you mean 'rounds'"):
         comparison.config_of(one, one.methods["FedAvg"], ["round=3"])
-    with pytest.raises(ValueError, match="with one value"):
+    one_set = ["client.optimizer=sgd(momentum=0.9, nesterov=True)"]
+    found = comparison.config_of(one, one.methods["FedAvg"], one_set)
+    assert found.client.optimizer == "sgd(momentum=0.9, nesterov=True)"
+    with pytest.raises(ValueError, match="and int values, got --set=rounds=3,4"):
         comparison.config_of(one, one.methods["FedAvg"], ["rounds=3,4"])
     with pytest.raises(ValueError, match="Did you mean 'FedAvg'"):
         comparison.run(one, tmp_path, only=["FedAvgg"])
+
+
+def test_a_method_is_tuned_over_words_too(tmp_path):
+    words = {"client.optimizer": ("sgd", "adam(b1=0.8, b2=0.9)")}
+    base = small().base
+    base.client.rate = 0.01
+    one = Comparison(base, {"SAFL": Method({}, words)}, seeds=(0,), tuning_rounds=2)
+    (row,) = comparison.run(one, tmp_path, say=lambda line: None)
+    assert row["chosen"] in [f"client.optimizer={v}" for v in words["client.optimizer"]]
+
+
+def test_methods_of_unlike_metrics_are_refused_before_anything_runs(tmp_path):
+    one = small()
+    one.methods["FedAvg"].keys["model.metrics"] = "f1"
+    with pytest.raises(ValueError, match="accuracy of SAFL, 20x, f1 of FedAvg"):
+        comparison.run(one, tmp_path, say=lambda line: None)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_method_may_be_tuned_in_all_rounds(done):
