@@ -66,7 +66,8 @@ def with_classes(splits: Splits, classes: int) -> Splits:
         as were found.
 
     Raises:
-      ValueError: if there are targets of more classes.
+      ValueError: if there are targets of more classes, or of numbers or labels which
+        are not as many.
     """
     if not classes:
         return splits
@@ -74,6 +75,12 @@ def with_classes(splits: Splits, classes: int) -> Splits:
         msg = (
             f"Expected classes >= {splits.classes}, as the targets of "
             f"{splits.name} show, got classes={classes}."
+        )
+        raise ValueError(msg)
+    if splits.train.targets.dtype.kind == "f" and classes != splits.classes:
+        msg = (
+            f"Expected classes={splits.classes}, the numbers that the targets of "
+            f"{splits.name} have for each example, or 0, got classes={classes}."
         )
         raise ValueError(msg)
     return splits._replace(classes=classes, learnt=None)

@@ -321,6 +321,9 @@ def _images(inputs: jax.Array) -> jax.Array:
 def _floats(inputs: jax.Array) -> jax.Array:
     """Returns the inputs; raw bytes in [0, 255] would train, and badly."""
     if not jnp.issubdtype(inputs.dtype, jnp.floating):
-        msg = f"Expected inputs of a float type, got {inputs.dtype}."
+        msg = (
+            f"Expected inputs of a float type, got {inputs.dtype}: whole numbers are "
+            "tokens of a text, and those of a table are saved as float32."
+        )
         raise TypeError(msg)
     return inputs

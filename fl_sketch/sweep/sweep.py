@@ -68,6 +68,8 @@ def sweep(
     with Workdir(workdir, about, files) as folder:
         for line in plan(axes, outlines, how):
             say(line)
+        if config.clients_every or config.personal_steps:
+            say("  no point looks at single clients: clients_every, personal_steps")
         folder.keep_rows(lambda rows: _rows_of(outlines[: _finished(outlines, rows)]))
         _require_counted(outlines[: _finished(outlines, folder.rows)], folder.folder)
         found = folder.summary()
