@@ -122,7 +122,7 @@ def _owned(folder: str | os.PathLike) -> pathlib.Path:
 @contextlib.contextmanager
 def _held(own: pathlib.Path) -> Iterator[None]:
     """Holds a process's folder; raises a BlockingIOError if its process lives."""
-    with open(own / LOCK, "w") as lock:
+    with open(own / LOCK, "a", opener=files.unlinked) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
 

@@ -62,15 +62,41 @@ def writable_file(path: str | os.PathLike, name: str = "out") -> pathlib.Path:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Yields where to write what takes the place of `path` when all went well."""
+    """Yields where to write what takes the place of `path` when all went well.
+
+    It gets that name when it is on the disk, also if the power fails then.
+    """
     path = pathlib.Path(path)
     partial = path.with_name(f".{path.name}.partial")
     try:
+        partial.unlink(missing_ok=True)  # of somebody who was killed, or a planted link
+        os.close(unlinked(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         yield partial
+        flush(partial)
         os.replace(partial, path)
+        flush(path.parent)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def unlinked(path: str | os.PathLike, flags: int) -> int:
+    """Opens a file that is no symbolic link, to be the `opener` of `open`.
+
+    Args:
+      path: path of the file.
+      flags: the flags of `os.open`.
+    """
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def flush(path: str | os.PathLike) -> None:
+    """Waits until a file or a folder, `path`, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:

@@ -3,6 +3,8 @@
 import ast
 import pathlib
 
+from launch import streams
+
 GROUPS = {
     "begin": ("quickstart", "prepare_data", "import_data"),
     "train": ("train", "sweep", "compare", "plot"),
@@ -30,4 +32,5 @@ def _first(name: str) -> str:
 
 
 if __name__ == "__main__":
+    streams.made_patient()
     print(*listed(), sep="\n")

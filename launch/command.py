@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from fl_sketch import compile_cache, files
 from fl_sketch.config import arguments
 from fl_sketch.run import Stopped
-from launch import parsing
+from launch import parsing, streams
 
 COMPILE_CACHE = flags.DEFINE_string(
     "compile_cache",
@@ -34,6 +34,7 @@ def run(main: Callable[[], None], *, devices: int = 0, keep: bool = True) -> Non
         every core visits its share of the clients.
       keep: whether compiled programs are kept for the next start.
     """
+    streams.made_patient()
     jax.config.update("jax_num_cpu_devices", devices or len(os.sched_getaffinity(0)))
     app.run(lambda argv: _guarded(main, keep), flags_parser=parsing.parse)
 

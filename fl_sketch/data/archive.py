@@ -128,7 +128,8 @@ def save(
 def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
     """Returns the arrays of a file."""
     if not zipfile.is_zipfile(path):
-        _refuse(str(path), "an npz file, as numpy.savez writes it,", "another one")
+        msg = f"Expected {path} to hold {', '.join(ARRAYS)}, got no npz file at all."
+        raise ValueError(msg)
     try:
         # Opened here, since numpy leaves a damaged file open.
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:

@@ -189,7 +189,8 @@ def _alone(root: pathlib.Path, name: str) -> Iterator[None]:
     """Lets one process at a time in; the system frees the lock when it is killed."""
     locks = root / "locks"
     locks.mkdir(parents=True, exist_ok=True)
-    with open(locks / name.replace("/", "-"), "w") as file:
+    path = locks / name.replace("/", "-")
+    with open(path, "a", opener=files.unlinked) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -210,14 +211,15 @@ def _write_arrays(
                 _save(finished / f"{split}_ends.npy", ends)
             _save(finished / f"{split}_inputs.npy", inputs)
             _save(finished / f"{split}_targets.npy", targets)
+        files.flush(finished)
         finished.rename(folder)
+    files.flush(folder.parent)
 
 
 def _save(file: pathlib.Path, array: np.ndarray) -> None:
     with open(file, "wb") as stream:
         np.save(stream, array, allow_pickle=False)
-        stream.flush()
-        os.fsync(stream.fileno())  # before the renaming, also if the power fails
+    files.flush(file)  # before the renaming, also if the power fails
 
 
 def _open_arrays(folder: pathlib.Path, split: str) -> Examples:

@@ -4,6 +4,7 @@ Between two calls somebody looks at signals and moves a bar; how a run is cut in
 calls cannot change a bit of it.
 """
 
+import enum
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -11,6 +12,14 @@ from typing import Any, NamedTuple
 import jax
 
 SECONDS = 1.0  # about how long a call takes
+
+
+class Ask(enum.IntEnum):
+    """What somebody asks for between two calls; of several the largest counts."""
+
+    NOTHING = 0
+    SAVE = 1
+    STOP = 2
 
 
 class Call(NamedTuple):
@@ -22,7 +31,7 @@ class Call(NamedTuple):
       done: the number of rounds after them.
       reports: the reports of these rounds, on the host.
       seconds: the time that they took.
-      stopping: whether somebody asked for an end.
+      asked: what somebody asked for meanwhile.
     """
 
     state: Any
@@ -30,7 +39,7 @@ class Call(NamedTuple):
     done: int
     reports: Any
     seconds: float
-    stopping: bool = False
+    asked: Ask = Ask.NOTHING
 
 
 def in_calls(
@@ -40,7 +49,10 @@ def in_calls(
     *,
     every: Sequence[int],
     ahead: Callable[[int], None] = lambda done: None,
-    agree: Callable[[Call, int], tuple[int, bool]] = lambda call, pace: (pace, False),
+    agree: Callable[[Call, int], tuple[int, Ask]] = lambda call, pace: (
+        pace,
+        Ask.NOTHING,
+    ),
 ) -> Iterator[Call]:
     """Plays rounds; what is done between two calls is up to the caller.
 
@@ -50,7 +62,7 @@ def in_calls(
       rounds: the number that are done already, and the last one.
       every: numbers of rounds, at whose multiples a call ends.
       ahead: `(done)`, called before a call with the round it will end with.
-      agree: `(call, pace) -> (pace, whether to stop)`, the same in all processes of a
+      agree: `(call, pace) -> (pace, what is asked for)`, the same in all processes of a
         run; told of a call that has ended before it is yielded.
 
     Yields:
@@ -66,6 +78,6 @@ def in_calls(
         reports = jax.device_get(reports)
         seconds = time.perf_counter() - begin
         call = Call(state, done, done + count, reports, seconds)
-        pace, stopping = agree(call, max(1, int(SECONDS * count / seconds)))
+        pace, asked = agree(call, max(1, int(SECONDS * count / seconds)))
         done += count
-        yield call._replace(stopping=stopping)
+        yield call._replace(asked=asked)

@@ -6,7 +6,6 @@ file gets its name only when it is complete and on the disk.
 """
 
 import contextlib
-import os
 import pathlib
 import re
 from collections.abc import Callable
@@ -39,9 +38,6 @@ def save(folder: pathlib.Path, number: int, tree: Any, *, keep: int = KEEP) -> N
     path = path_of(folder, number)
     with files.replacing(path) as partial, open(partial, "wb") as file:
         write(file, tree)
-        file.flush()
-        os.fsync(file.fileno())
-    _flush_folder(folder)
     for old in rounds(folder)[:-keep] if keep else ():
         path_of(folder, old).unlink()
 
@@ -178,11 +174,3 @@ def _is_key(leaf: Any) -> bool:
 
 def _names(folder: pathlib.Path) -> list[str]:
     return [path.name for path in folder.iterdir()] if folder.is_dir() else []
-
-
-def _flush_folder(folder: pathlib.Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from fl_sketch import engine
 from fl_sketch.config import cohorts
 from fl_sketch.engine import ledger
-from fl_sketch.engine.calls import Call, in_calls
+from fl_sketch.engine.calls import Ask, Call, in_calls
 from fl_sketch.protocols import Tree
 from fl_sketch.report import rows
 from fl_sketch.run.build import Compiled, Experiment
@@ -70,8 +70,8 @@ class Watch(NamedTuple):
       rounds: what is told how many rounds are done, and the last training loss.
       look: what is given the model after every evaluation.
       save: what is given all that must be kept.
-      stop: what is asked after every call whether to save and stop.
-      agree: what makes `(pace, stop)` the same in all processes of a run.
+      asked: what is asked after every call whether to save, or to save and stop.
+      agree: what makes `(pace, asked)` the same in all processes of a run.
     """
 
     row: Callable[[Row], None] = lambda row: None
@@ -79,8 +79,8 @@ class Watch(NamedTuple):
     rounds: Callable[[int, float], None] = lambda done, loss: None
     look: Callable[[int, Tree], None] = lambda done, params: None
     save: Callable[[int, Progress], None] = lambda done, progress: None
-    stop: Callable[[], bool] = lambda: False
-    agree: Callable[[int, bool], tuple[int, bool]] = lambda pace, stop: (pace, stop)
+    asked: Callable[[], Ask] = lambda: Ask.NOTHING
+    agree: Callable[[int, Ask], tuple[int, Ask]] = lambda pace, asked: (pace, asked)
 
 
 def begin(experiment: Experiment, eval_every: int) -> Progress:
@@ -131,10 +131,10 @@ def train(
     eval_every, begun = losses.size, int(state.server.round)
     spent, since = 0.0, begun
 
-    def agree(call: Call, pace: int) -> tuple[int, bool]:
+    def agree(call: Call, pace: int) -> tuple[int, Ask]:
         _note(experiment, progress, call)
         watch.rounds(call.done, float(losses[(call.done - 1) % eval_every]))
-        return watch.agree(pace, watch.stop())
+        return watch.agree(pace, watch.asked())
 
     for call in in_calls(
         lambda state, done, count: compiled.advance(state, count),
@@ -154,9 +154,9 @@ def train(
             # The last row may be between two of a longer run, which then needs these.
             for kept in (losses, *noised.values()) if done % eval_every == 0 else ():
                 kept[:] = np.nan
-        if call.stopping or done % checkpoint_every == 0 or done == last:
+        if call.asked or done % checkpoint_every == 0 or done == last:
             watch.save(done, now)
-        if call.stopping and done < last:
+        if call.asked == Ask.STOP and done < last:
             raise Stopped(done)
     return Progress(state, book, losses, noised, z)
 

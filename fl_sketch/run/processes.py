@@ -17,6 +17,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from fl_sketch import validate
+from fl_sketch.engine.calls import Ask
 
 LOST_A_PEER = 3  # exit code
 SILENCE_SECONDS = 15  # after which a process that says nothing is taken for dead
@@ -103,12 +104,12 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def agree(pace: int, stop: bool) -> tuple[int, bool]:
-    """Returns the smallest `pace` of all processes, and whether any wants to `stop`."""
+def agree(pace: int, asked: Ask) -> tuple[int, Ask]:
+    """Returns the smallest `pace` of all processes, and the most that was `asked`."""
     if jax.process_count() == 1:
-        return pace, stop
-    both = multihost_utils.process_allgather(np.array([pace, stop], np.int32))
-    return int(both[:, 0].min()), bool(both[:, 1].any())
+        return pace, asked
+    both = multihost_utils.process_allgather(np.array([pace, asked], np.int32))
+    return int(both[:, 0].min()), Ask(int(both[:, 1].max()))
 
 
 def from_first(data: bytes) -> bytes:

@@ -25,7 +25,7 @@ from fl_sketch.run import (
 )
 from fl_sketch.run.build import Experiment, build
 from fl_sketch.run.loop import MESSY, NotFinite, Progress, Watch, begin, train
-from fl_sketch.run.signals import stopping_on_signals
+from fl_sketch.run.signals import asking
 from fl_sketch.run.views import Looks
 from fl_sketch.run.workdir import Workdir, config_of
 
@@ -61,7 +61,7 @@ def run(
     Raises:
       ValueError, TypeError, FileNotFoundError: in one line, before anything runs.
       NotFinite: if the training diverges.
-      Stopped: on SIGINT or SIGTERM, after the progress is saved.
+      Stopped: on SIGINT, SIGTERM or SIGHUP, after the progress is saved.
       checkpoint.Unreadable: if the folder's checkpoints are all damaged.
     """
     if tensorboard:
@@ -195,8 +195,8 @@ def _train(config, experiment, folder: Workdir | None, tensorboard: bool, told, 
     last = dict(folder.rows[-1]) if folder and folder.rows else {}
     looks = Looks(experiment, folder, done)
     shown = display.bar(experiment.rounds, done, hidden=folder is None)
-    with stopping_on_signals() as stop, shown as move:
-        watch = Watch(last.update, rounds=move, stop=stop, agree=processes.agree)
+    with asking() as asked, shown as move:
+        watch = Watch(last.update, rounds=move, asked=asked, agree=processes.agree)
         if folder:
             path = folder.folder / "tensorboard"
             told = [*told, open_board(path, done)] if tensorboard else told
@@ -222,8 +222,8 @@ def _leaving(watch: Watch, experiment: Experiment, folder: Workdir, told, say) -
 
     def on_row(row):
         first(row)
+        folder.add(row)  # before it is said, which may fail
         say(display.row(row))
-        folder.add(row)
         for tell in told:
             tell(row)
 

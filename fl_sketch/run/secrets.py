@@ -15,7 +15,7 @@ import stat
 import jax
 from ml_collections import ConfigDict
 
-from fl_sketch import chacha
+from fl_sketch import chacha, files
 from fl_sketch.config import choices
 from fl_sketch.protocols import Roots
 
@@ -117,6 +117,7 @@ def keep(folder: pathlib.Path, secret: Secret) -> None:
     finally:
         os.close(handle)
     os.rename(partial, folder / FILE)
+    files.flush(folder)
 
 
 def forget(folder: pathlib.Path) -> None:

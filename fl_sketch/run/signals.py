@@ -1,33 +1,51 @@
-"""Signals that ask a run to stop, turned into a question the loop can ask."""
+"""Signals that ask something of a run, turned into a question the loop can ask."""
 
 import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from fl_sketch.engine.calls import Ask
+
+SIGNALS = {
+    signal.SIGINT: Ask.STOP,
+    signal.SIGTERM: Ask.STOP,
+    signal.SIGHUP: Ask.STOP,  # the terminal is gone
+    signal.SIGUSR1: Ask.SAVE,  # as SLURM may send it some time before the end
+}
 
 
 @contextlib.contextmanager
-def stopping_on_signals() -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether SIGINT or SIGTERM has come.
+def asking() -> Iterator[Callable[[], Ask]]:
+    """Gives a function that says what signals have asked for since it was asked last.
 
-    A second SIGINT interrupts at once, as it would without this.
+    To be stopped stays asked. A second SIGINT interrupts at once, as it would without
+    this. What was ignored before, as SIGHUP is under nohup, still is.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # only the main thread may handle signals
+        yield lambda: Ask.NOTHING  # only the main thread may handle signals
         return
-    came = []
+    came: list[signal.Signals] = []
+    wish = Ask.NOTHING
 
     def note(number, frame):
         del frame
-        if came and number == signal.SIGINT:
+        if number == signal.SIGINT and number in came:
             raise KeyboardInterrupt
+        nonlocal wish
         came.append(number)
+        wish = max(wish, SIGNALS[number])
 
-    before = {number: signal.signal(number, note) for number in SIGNALS}
+    def asked() -> Ask:
+        nonlocal wish
+        found = wish
+        wish = Ask.STOP if found == Ask.STOP else Ask.NOTHING
+        return found
+
+    heard = [one for one in SIGNALS if signal.getsignal(one) != signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in heard}
     try:
-        yield lambda: bool(came)
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch import plugins
 from fl_sketch.config import choices
-from fl_sketch.files import writable_folder, write_text
+from fl_sketch.files import unlinked, writable_folder, write_text
 from fl_sketch.models import arrays
 from fl_sketch.report import curves
 from fl_sketch.run import weights
@@ -85,7 +85,8 @@ class Workdir:
         self._ends_at = config.get("rounds", 0), config.get("eval_every", 1)
         try:
             with contextlib.ExitStack() as stack:
-                lock = stack.enter_context(open(self.folder / ".lock", "w"))
+                name = self.folder / ".lock"
+                lock = stack.enter_context(open(name, "a", opener=unlinked))
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._require_same(json.loads(json.dumps(config)), longer)
                 self._held = stack.pop_all()
@@ -136,7 +137,8 @@ class Workdir:
 
     def add(self, *rows: Row) -> None:
         """Adds `rows` to the file of evaluations."""
-        with open(self.folder / self._files.rows, "a", newline="") as file:
+        path = self.folder / self._files.rows
+        with open(path, "a", newline="", opener=unlinked) as file:
             columns = list((self.rows or rows)[0])  # as they stand in the head
             writer = csv.DictWriter(file, columns, lineterminator="\n")
             if not self.rows:

@@ -131,7 +131,7 @@ def run(
 
     Raises:
       ValueError, TypeError, FileNotFoundError: in one line.
-      Stopped: on SIGINT or SIGTERM.
+      Stopped: on SIGINT, SIGTERM or SIGHUP.
     """
     folder = files.writable_folder(workdir)
     for name in only:

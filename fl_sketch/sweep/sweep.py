@@ -19,7 +19,7 @@ from tqdm import tqdm
 from fl_sketch import engine
 from fl_sketch.config import cohorts
 from fl_sketch.engine import ledger
-from fl_sketch.engine.calls import in_calls
+from fl_sketch.engine.calls import Ask, in_calls
 from fl_sketch.files import write_rows, write_text
 from fl_sketch.report import odometer
 from fl_sketch.report import rows as names
@@ -28,7 +28,7 @@ from fl_sketch.run import loop
 from fl_sketch.run.build import clock_of, model_of
 from fl_sketch.run.loop import Row, Stopped, mean_of_finite
 from fl_sketch.run.program import Program, prepare
-from fl_sketch.run.signals import stopping_on_signals
+from fl_sketch.run.signals import asking
 from fl_sketch.run.workdir import Files, Workdir
 from fl_sketch.sweep import best, grid, heatmap, programs, ranking
 from fl_sketch.sweep.best import Notes
@@ -56,7 +56,7 @@ def sweep(
 
     Raises:
       ValueError, TypeError, FileNotFoundError: in one line, before anything runs.
-      Stopped: on SIGINT or SIGTERM.
+      Stopped: on SIGINT, SIGTERM or SIGHUP.
     """
     axes = grid.read_axes(config, over)
     how = how or programs.default_map()
@@ -159,7 +159,7 @@ def _run_rest(outlines, axes, folder: Workdir, data_dir, how: str, say) -> Row:
         say(f"keeping the rows of {kept} of {len(outlines)} programs")
     total = sum(len(o.group.points) * o.last for o in outlines[kept:])
     with (
-        stopping_on_signals() as stop,
+        asking() as asked,
         tqdm(total=total, unit="round", disable=None) as bar,
     ):
         for number, one in enumerate(outlines[kept:], kept + 1):
@@ -172,7 +172,7 @@ def _run_rest(outlines, axes, folder: Workdir, data_dir, how: str, say) -> Row:
                 lambda rows: [_dressed(row, hidden, watched) for row in rows],
                 functools.partial(_tell, folder, say, which),
                 rounds=bar.update,
-                stop=stop,
+                stop=lambda: asked() == Ask.STOP,
                 ahead=_counting(folder, one),
             )
     seconds = time.perf_counter() - begin

@@ -54,8 +54,8 @@ def test_the_same_seed_makes_the_same_bytes(whole, tmp_path):
     assert numbers(tmp_path) == numbers(whole)
 
 
-def stop_at(folder, number, monkeypatch, **changes):
-    """Runs until the first call that ends at or after a round, then SIGTERM."""
+def signalled(number, monkeypatch, sent):
+    """Sends a signal in the first call that ends at or after a round."""
     came = []
 
     @contextlib.contextmanager
@@ -66,22 +66,36 @@ def stop_at(folder, number, monkeypatch, **changes):
             del loss
             if now >= number and not came:
                 came.append(now)
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), sent)
 
         yield move
 
+    monkeypatch.setattr(display, "bar", bar)
+    return came
+
+
+def stop_at(folder, number, monkeypatch, sent=signal.SIGTERM, **changes):
+    """Runs until the first call that ends at or after a round, then a signal."""
     with monkeypatch.context() as patch:
-        patch.setattr(display, "bar", bar)
+        came = signalled(number, patch, sent)
         with pytest.raises(Stopped, match="stopped after round"):
             ran(folder, **changes)
     return came[0]
 
 
-@pytest.mark.parametrize("number", [1, 4, 5, 8])
+@pytest.mark.parametrize(
+    ("number", "sent"),
+    [
+        (1, signal.SIGTERM),
+        (4, signal.SIGHUP),
+        (5, signal.SIGTERM),
+        (8, signal.SIGINT),
+    ],
+)
 def test_a_run_stopped_by_a_signal_goes_on_exactly(
-    whole, tmp_path, number, monkeypatch
+    whole, tmp_path, number, sent, monkeypatch
 ):
-    stopped = stop_at(tmp_path, number, monkeypatch)
+    stopped = stop_at(tmp_path, number, monkeypatch, sent)
     assert not (tmp_path / "summary.json").exists()
     assert checkpoint.rounds(tmp_path / "checkpoints")[-1] == stopped
     _, lines = ran(tmp_path)
@@ -89,6 +103,24 @@ def test_a_run_stopped_by_a_signal_goes_on_exactly(
     rows, files = numbers(tmp_path)
     expected_rows, expected_files = numbers(whole)
     assert rows == expected_rows and files[-1] == expected_files[-1]
+
+
+def test_a_run_that_is_asked_to_save_does_so_and_goes_on(whole, tmp_path, monkeypatch):
+    came = signalled(4, monkeypatch, signal.SIGUSR1)
+    summary, _ = ran(tmp_path, checkpoint_keep=0)
+    assert came[0] in checkpoint.rounds(tmp_path / "checkpoints")
+    assert summary["rounds"] == 12
+    assert numbers(tmp_path)[1][-1] == numbers(whole)[1][-1]
+
+
+def test_what_was_ignored_before_still_is(whole, tmp_path, monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        signalled(4, monkeypatch, signal.SIGHUP)
+        ran(tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert numbers(tmp_path)[0] == numbers(whole)[0]
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(
