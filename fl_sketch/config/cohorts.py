@@ -169,7 +169,10 @@ def _times(text: str, population: int) -> np.ndarray:
         seconds[int(client)] = value
     if np.isnan(seconds).any():
         lacks = int(np.flatnonzero(np.isnan(seconds))[0])
-        msg = f"Expected the seconds of every client in {text}, got none of {lacks}."
+        msg = (
+            f"Expected seconds of all {population} clients in times={text}, got none "
+            f"of client {lacks}."
+        )
         raise ValueError(msg)
     return seconds
 
@@ -179,12 +182,25 @@ def _table(path: str, columns: Sequence[str], name: str) -> list[tuple[float, ..
     if not os.path.isfile(path):
         msg = f"Expected {name} to name a csv file, got {name}={path!r}."
         raise FileNotFoundError(msg)
+    expected = f"Expected columns {', '.join(columns)} of numbers in {name}={path}, got"
     try:
         rows = files.read_rows(path)
-        return [tuple(float(row[column]) for column in columns) for row in rows]
-    except (KeyError, TypeError, ValueError, csv.Error):  # text of another coding too
-        msg = f"Expected columns {', '.join(columns)} of numbers in {path}."
+    except (ValueError, csv.Error) as error:  # of text in another coding, too
+        msg = f"{expected} no csv file of UTF-8: {error}."
         raise ValueError(msg) from None
+    lacks = [column for column in columns if rows and column not in rows[0]]
+    if lacks:
+        msg = f"{expected} no {lacks[0]} but {', '.join(map(str, rows[0]))}."
+        raise ValueError(msg)
+    table = []
+    for number, row in enumerate(rows, 1):
+        try:
+            table.append(tuple(float(row[column]) for column in columns))
+        except (TypeError, ValueError):
+            cells = ", ".join(str(row[column]) for column in columns)
+            msg = f"{expected} {cells} in row {number}."
+            raise ValueError(msg) from None
+    return table
 
 
 def check_weighting(config: ConfigDict, counts: bool) -> None:

@@ -115,9 +115,14 @@ def _down(prices) -> str:
 
 
 def _cohorts(config: ConfigDict) -> str:
-    if config.cohort.sampling == "everyone":
-        return "everyone"
-    return f"{config.cohort.sampling}, {config.cohort.size}"
+    own = config.cohort
+    who = own.sampling
+    if own.sampling != "everyone":
+        who += f", {own.size}"
+    who += f" of those in {own.available}" * bool(own.available)
+    who += f", {own.dropout:g} of whom never answer" * bool(own.dropout)
+    who += f", times {own.times}" * bool(own.times)
+    return who + f", late after {own.deadline:g} s" * bool(own.deadline)
 
 
 def head(experiment: Experiment) -> str:
@@ -166,10 +171,22 @@ def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
         f"{by.title} {by.of(summary):.4f} after {summary['rounds']} "
         f"rounds; {up:.4g} kB up and {down:.4g} kB down a client and round; compiled "
         f"in {summary['compile_seconds']:.1f} s",
+        *_absent(summary, " (the simulator's own)" * hidden),
         *_of_clients(summary, " (the simulator's own)" * hidden),
         *_given_away(summary),
         f"results in {workdir}",
     ]
+
+
+def _absent(summary: Mapping[str, Any], mark: str) -> list[str]:
+    """Returns a line on how many clients answered, where some may not have."""
+    if "answered" not in summary:
+        return []
+    asked, answered = (int(summary[name]) for name in ("asked", "answered"))
+    line = f"clients: {answered} of {asked} that were asked answered{mark}"
+    if "simulated_seconds" in summary:
+        line += f", in {summary['simulated_seconds']:.4g} simulated seconds"
+    return [line]
 
 
 def _of_clients(summary: Mapping[str, Any], mark: str) -> list[str]:

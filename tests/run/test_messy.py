@@ -36,7 +36,10 @@ def config_of(tmp_path, **changes):
 def test_rows_say_who_was_asked_who_answered_and_how_long_it_took(tmp_path):
     config = config_of(tmp_path, cohort__times="{}/times.csv", cohort__deadline=3.5,
                        cohort__sampling="everyone")  # fmt: skip
-    summary = run(config, tmp_path / "run", say=lambda line: None)
+    said = []
+    summary = run(config, tmp_path / "run", say=said.append)
+    assert "everyone, times" in said[2] and "late after 3.5 s" in said[2]
+    assert "clients: 24 of 48 that were asked answered, in 28 simulated" in said[-2]
     for row, rounds in zip(rows_of(tmp_path / "run"), (4, 8), strict=True):
         assert int(row["asked"]) == 6 * rounds
         assert int(row["answered"]) == 3 * rounds  # those of 1, 2 and 3 seconds
@@ -115,7 +118,10 @@ PRIVATE = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0,
         ({"cohort__times": "{}/there.csv"}, "columns client, seconds of numbers"),
         ({"cohort__deadline": 3.0}, "times of clients with deadline > 0"),
         ({"cohort__times": "lognormal(1, 1)", "cohort__jitter": -1.0}, "jitter"),
-        ({"cohort__times": "{}/times.csv", "data__clients": 7}, "got none of 6"),
+        (
+            {"cohort__times": "{}/times.csv", "data__clients": 7},
+            "of all 7 clients.*none of client 6",
+        ),
         ({"cohort__times": "{}/times.csv", "data__clients": 5}, "5, 6 in row 6"),
         (
             PRIVATE | {"cohort__times": "lognormal(1, 1)"},
@@ -145,11 +151,17 @@ def test_what_cannot_be_is_said_in_one_line(tmp_path, changes, words):
         ("available", "client,first,last\n0,1,1e300\n", "of 31 bits"),
         ("available", "client,first,last\n", "somebody to be there"),
         ("available", b"client,first,last\n\xff,1,2\n", "columns client, first, last"),
+        (
+            "times",
+            "client,seconds\n0,soon\n",
+            "times=.*table.csv, got 0, soon in row 1",
+        ),
+        ("times", "client,time\n0,1\n", "got no seconds but client, time"),
         ("times", "client,seconds\n0,1\n0,2\n", "every client once.*0 again in row 2"),
         ("times", "client,seconds\n0,1e300\n", "seconds from 1e-06 to 1e"),
         ("times", "client,seconds\n0,1e-60\n", "seconds from 1e-06 to 1e"),
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_a_table_of_something_else_is_refused_by_its_row(tmp_path, key, text, words):
     path = tmp_path / "table.csv"
