@@ -13,7 +13,7 @@ from configs import default
 from fl_sketch import validate
 from fl_sketch.config import choices
 from fl_sketch.run import NotFinite
-from fl_sketch.run.checkpoint import Unreadable
+from fl_sketch.workdir.checkpoint import Unreadable
 from launch import clone
 
 flags.disclaim_key_flags()  # --config is a flag of the command that asks for it here

@@ -18,7 +18,7 @@ from absl import flags
 from configs import default
 from fl_sketch.report import trackers
 from fl_sketch.run import processes, run
-from fl_sketch.run.workdir import config_of
+from fl_sketch.workdir.folder import config_of
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()
@@ -31,6 +31,12 @@ EXTEND = flags.DEFINE_integer(
 )
 INIT_FROM = flags.DEFINE_string(
     "init_from", None, "What to begin with: a run's folder, FILE.npz, FILE.safetensors."
+)
+ACCEPT = flags.DEFINE_list(
+    "accept",
+    [],
+    "What may differ from a run's beginning: versions, devices. What follows is then "
+    "rounded in another way: it is not equal to the last bit.",
 )
 TENSORBOARD = flags.DEFINE_bool("tensorboard", False, "Also write TensorBoard events.")
 TRACKER = flags.DEFINE_enum(
@@ -65,6 +71,7 @@ def main():
             DATA_DIR.value,
             tensorboard=TENSORBOARD.value,
             extend=extend,
+            accept=ACCEPT.value,
             tracker=TRACKER.value or "",
         )
 

@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from fl_sketch import files
-from fl_sketch.run.workdir import Workdir
+from fl_sketch.workdir.folder import Workdir
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ LAYERS = [
     ["audit"],
     ["config"],
     ["report"],
+    ["workdir"],
     ["run"],
     ["sweep", "publish"],
     ["studies"],

@@ -32,7 +32,7 @@ OWNERS = "owners"
 CLASSES, LABELS, NUMBERS = "classes", "labels", "numbers"  # what targets may be
 READ = (*ARRAYS, *VALIDATION, OWNERS)
 LARGEST = np.iinfo(np.int32).max
-MOST = 10_000_000  # classes, each of which is an output of the model
+MOST = 2**24  # classes, above which a model's last layer has no place
 
 
 def load(

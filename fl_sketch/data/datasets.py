@@ -39,7 +39,7 @@ from fl_sketch.data.examples import with_classes as with_classes
 
 DIGITS_SEED = 0  # of the one shuffle that decides which digits are for testing
 NAMES = ("digits", *raw.SOURCES)
-MOST_CLASSES = 2**24  # above which a model's last layer has no place
+MOST_CLASSES = archive.MOST
 
 
 def load(

@@ -5,6 +5,7 @@ times smaller, and so is every transfer and every gather. A jitted step makes a 
 into floats as its first operation, with `normalise`.
 """
 
+import hashlib
 from typing import NamedTuple
 
 import jax
@@ -55,6 +56,31 @@ class Splits(NamedTuple):
         """The parts that models are measured on, by name."""
         found = {"test": self.test, "validation": self.validation}
         return {name: part for name, part in found.items() if part is not None}
+
+
+def digests(splits: Splits) -> dict[str, str]:
+    """Returns a SHA-256 of every array of a data set, by its name.
+
+    Args:
+      splits: the data set, its texts as tokens.
+    """
+    parts = {"train": splits.train} | splits.measured
+    arrays = {f"{n}_{kind}": a for n, p in parts.items() for kind, a in _pairs(p)}
+    if splits.owners is not None:
+        arrays["owners"] = splits.owners
+    return {name: _digest(array) for name, array in arrays.items()}
+
+
+def _pairs(part: Examples) -> list[tuple[str, np.ndarray]]:
+    return list(part._asdict().items())
+
+
+def _digest(array: np.ndarray) -> str:
+    """Returns a SHA-256 of the type, the shape and the bytes of an array."""
+    whole = np.ascontiguousarray(array)
+    found = hashlib.sha256(f"{whole.dtype.str} {whole.shape} ".encode())
+    found.update(whole.reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
 
 
 def with_classes(splits: Splits, classes: int) -> Splits:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 SECONDS = 1.0  # about how long a call takes
+MOST = 4096  # rounds of a call, for whose reports there is room
 
 
 class Ask(enum.IntEnum):
@@ -71,7 +72,7 @@ def in_calls(
     (done, last), pace = rounds, 1
     while done < last:
         stop = min(last, *((done // few + 1) * few for few in every))
-        count = min(pace, stop - done)
+        count = min(pace, stop - done, MOST)
         ahead(done + count)
         begin = time.perf_counter()
         state, reports = advance(state, done, count)

@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch import chacha, validate
 from fl_sketch.data import Clients, draws, forms, streamed
 from fl_sketch.engine import fitting, host_data, ledger
-from fl_sketch.engine.calls import in_calls
+from fl_sketch.engine.calls import MOST, in_calls
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.mesh import default_chunk, mesh_over
 from fl_sketch.engine.plan import plan_of
@@ -228,8 +228,9 @@ class _Work(NamedTuple):
             )
 
         def rounds(state, key, data, count):
+            most = min(self.every, MOST)
             return run_rounds(
-                one_round, self.sampler, state, key, data, count, most=self.every
+                one_round, self.sampler, state, key, data, count, most=most
             )
 
         resident = draws.resident(*self.clients, device=NamedSharding(mesh, P()))

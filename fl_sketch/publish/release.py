@@ -27,9 +27,9 @@ from fl_sketch.models.losses import KINDS
 from fl_sketch.publish import model_page
 from fl_sketch.publish.model_page import PAGE, PROMISE
 from fl_sketch.report import odometer
-from fl_sketch.run import checkpoint, secrets, weights
 from fl_sketch.run.run import RUN
-from fl_sketch.run.workdir import read_config
+from fl_sketch.workdir import checkpoint, secrets, weights
+from fl_sketch.workdir.folder import read_config
 
 ROUND = "state/server/round"  # in a checkpoint
 PACKAGES = ("jax", "numpy", "dp-accounting")

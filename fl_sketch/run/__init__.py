@@ -8,4 +8,4 @@ from fl_sketch.run.loop import begin as begin
 from fl_sketch.run.loop import train as train
 from fl_sketch.run.program import prepare as prepare
 from fl_sketch.run.run import run as run
-from fl_sketch.run.weights import load_params as load_params
+from fl_sketch.workdir.weights import load_params as load_params

@@ -19,8 +19,10 @@ from fl_sketch.engine.rounds import compile_rounds
 from fl_sketch.protocols import Algorithm, Key, Roots, Tree
 from fl_sketch.report.clients import Clients
 from fl_sketch.report.evaluate import in_order
-from fl_sketch.run import host_states, secrets
+from fl_sketch.run import host_states
 from fl_sketch.run.program import Program, prepare
+from fl_sketch.workdir import secrets
+from fl_sketch.workdir.identity import Identity
 
 TIMED = 100  # rounds that are timed together
 
@@ -43,6 +45,7 @@ class Experiment(NamedTuple):
       clients: `() -> Clients`, to be looked at one by one.
       advice: what may help if it diverges.
       guarantee: what may be said of its privacy; None: nothing is private.
+      identity: what it is made of beside the config.
     """
 
     config: ConfigDict
@@ -59,6 +62,7 @@ class Experiment(NamedTuple):
     clients: Callable[[], Clients]
     advice: str
     guarantee: Guarantee | None = None
+    identity: Identity = Identity()
 
     @property
     def private(self) -> bool:
@@ -110,10 +114,8 @@ def build(
             return secrets.roots(config.seed, own, program.same)
 
         def start_():
-            fresh = start(roots())
-            if program.bank == "host":
-                return host_states.start(fresh, config.data.clients)
-            return fresh
+            fresh, on_host = start(roots()), program.bank == "host"
+            return host_states.start(fresh, config.data.clients) if on_host else fresh
 
         return Experiment(
             config=config,
@@ -130,6 +132,7 @@ def build(
             clients=lambda: program.clients(numbers, config.seed),
             advice=arguments.advice(config),
             guarantee=program.guarantee,
+            identity=program.identity,
         )
 
     return keyed(secrets.made_for(config) if program.private else None)

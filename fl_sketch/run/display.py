@@ -1,6 +1,7 @@
 """What a run says on the screen."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -155,7 +156,7 @@ def row(values: Mapping[str, Any]) -> str:
     noised = [values[name] for name in values if name.startswith("noised_")]
     cells, columns = (*cells, *noised), [*columns, *[NOISED] * len(noised)]
     return " ".join(
-        f"{form.format(cell):>{width}}"
+        f"{form.format(math.nan if cell is None else cell):>{width}}"
         for (width, form), cell in zip(columns, cells, strict=True)
     )
 

@@ -8,9 +8,12 @@ the same at the same time, so whatever depends on clocks or signals is agreed up
 import contextlib
 import os
 import re
+import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 import jax
 import numpy as np
@@ -18,8 +21,11 @@ from jax.experimental import multihost_utils
 
 from fl_sketch import validate
 from fl_sketch.engine.calls import Ask
+from fl_sketch.run import agreement
+from fl_sketch.run.loop import Stopped
 
-LOST_A_PEER = 3  # exit code
+WRONG, LOST_A_PEER = 2, 3  # exit codes
+LINES = (ValueError, TypeError, OSError, ArithmeticError, RuntimeError)
 SILENCE_SECONDS = 15  # after which a process that says nothing is taken for dead
 RESUME = (
     "A process of this run has died. Start the same command again on all machines: "
@@ -34,7 +40,8 @@ def connected(
     """Joins the processes of one run; must begin before anything touches a device.
 
     If this process ends otherwise than by leaving the context, even by a signal that
-    cannot be caught, a line says how to go on.
+    cannot be caught, a line says how to go on. An error within it is said in a line by
+    all processes, which end with `WRONG`.
 
     Args:
       coordinator: host:port of the first process. With None for all three, jax finds
@@ -46,6 +53,9 @@ def connected(
       ValueError: in one line, for arguments that no run of several can have.
     """
     _require_all_or_none(coordinator, num_processes, process_id)
+    own = coordinator if process_id == 0 else None
+    if own:
+        _require_free(own)
     goodbye = _witness()
     # Its service swallows SIGTERM, which has to stop the run.
     jax.config.update("jax_enable_preemption_service", False)
@@ -54,6 +64,7 @@ def connected(
             coordinator,
             num_processes,
             process_id,
+            coordinator_bind_address=own,  # and not every address of the machine
             heartbeat_timeout_seconds=SILENCE_SECONDS,
             shutdown_timeout_seconds=SILENCE_SECONDS,
         )
@@ -62,17 +73,47 @@ def connected(
         msg = "Expected machines that jax finds by itself, or coordinator, "
         msg += f"num_processes and process_id, got neither: {error}"
         raise ValueError(msg) from None
-    try:
+    with _ending_together(goodbye):
         yield
         jax.distributed.shutdown()
-    except jax.errors.JaxRuntimeError as error:
-        # A collective has failed; leaving politely would mean to wait for the dead.
-        print(f"error: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
-        os._exit(LOST_A_PEER)
-    except BaseException:
+
+
+@contextlib.contextmanager
+def _ending_together(goodbye: Callable[[], None]) -> Iterator[None]:
+    """Tells all processes of an error in one, and ends them with its line."""
+
+    def heard(line: str) -> None:
         goodbye()
-        raise
+        watch.part()
+        _end(line, WRONG)
+
+    watch = agreement.Watch(heard)
+    try:
+        yield
+        watch.close()
+    except BaseException as error:
+        watch.close()
+        if isinstance(error, jax.errors.JaxRuntimeError):  # somebody is gone
+            line = watch.last_words()
+            if line:
+                heard(line)
+            _end(str(error).splitlines()[0], LOST_A_PEER)
+        goodbye()
+        if isinstance(error, Stopped) or not isinstance(error, Exception):
+            raise  # all have agreed on it, or nobody else is concerned
+        if not isinstance(error, LINES):
+            traceback.print_exc()
+        line = " ".join(str(error).split()) or type(error).__name__
+        watch.tell(line)
+        _end(line, WRONG)
     goodbye()
+
+
+def _end(line: str, code: int) -> NoReturn:
+    """Ends this process at once; to leave politely is to wait for the others."""
+    print(f"error: {line}", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def _require_all_or_none(coordinator, num_processes, process_id) -> None:
@@ -97,6 +138,24 @@ def _require_all_or_none(coordinator, num_processes, process_id) -> None:
             f"got process_id={process_id}."
         )
         raise ValueError(msg)
+
+
+def _require_free(coordinator: str) -> None:
+    """Raises unless this machine can listen there, of which jax would die."""
+    host, _, port = coordinator.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, address in found:
+            with socket.socket(family, kind, protocol) as probe:
+                # A port that a run has just left may be taken again.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+    except (OSError, OverflowError) as error:
+        msg = (
+            "Expected coordinator to name an address and a free port of the machine "
+            f"of process 0, got coordinator={coordinator} ({error})."
+        )
+        raise ValueError(msg) from None
 
 
 def is_first() -> bool:

@@ -21,7 +21,7 @@ from fl_sketch.config.guarantee import Guarantee, guarantee_of, require_sizes
 from fl_sketch.config.inputs import Seen
 from fl_sketch.data import datasets, draws, partition, streamed
 from fl_sketch.data.holding import held_out
-from fl_sketch.engine import host_data
+from fl_sketch.engine import calls, host_data
 from fl_sketch.engine.cohort import Sampler, of_round
 from fl_sketch.engine.traffic import measure_traffic
 from fl_sketch.keys import Purpose, apart, roots_of
@@ -29,7 +29,9 @@ from fl_sketch.models.arrays import Arrays, placed
 from fl_sketch.protocols import Algorithm, Key, Roots, Tree
 from fl_sketch.report.clients import Clients
 from fl_sketch.report.evaluate import make_evaluation
-from fl_sketch.run import host_states, weights
+from fl_sketch.run import agreement, host_states
+from fl_sketch.workdir import weights
+from fl_sketch.workdir.identity import Identity, identity_of, named
 
 
 class Streamed(NamedTuple):
@@ -75,6 +77,7 @@ class Program(NamedTuple):
       streamed: what to use instead of `data` and `rounds`, which would do as well
         where there is room, if the config's data are streamed; or None.
       guarantee: what may be said of its privacy; None: nothing is private.
+      identity: what it is made of beside the config.
     """
 
     config: ConfigDict
@@ -96,6 +99,7 @@ class Program(NamedTuple):
     bank: str
     streamed: Streamed | None = None
     guarantee: Guarantee | None = None
+    identity: Identity = Identity()
 
     @property
     def same(self) -> NamedSharding:
@@ -178,10 +182,9 @@ def prepare(
     """
     check(config)
     mesh, problem = choices.mesh_of(config), _problem(config, data_dir)
-    config = problem.config
+    config, identity = problem.config, _agreed(problem, mesh)
     algorithm_of, guarantee = _algorithm(problem, noise_multiplier)
     algorithm = algorithm_of(choices.numbers_of(config))  # says what is wrong with it
-    size = host_states.row_bytes(algorithm, problem.params)
     sent = _sent(problem, algorithm) if config.cohort.sending else 0.0
     work = _Work(
         problem,
@@ -189,7 +192,7 @@ def prepare(
         cohorts.sampler_of(config, sent),
         mesh,
         choices.chunk_of(config),
-        host_states.place_of(config, size, mesh),
+        _bank(problem, algorithm, mesh),
     )
     on_host, resident = _dealt(problem, guarantee, NamedSharding(mesh, P()))
     form = choices.data_form_of(config, problem.splits.train, mesh)
@@ -207,13 +210,14 @@ def prepare(
         algorithm=algorithm_of,
         batches=problem.batches,
         mesh=mesh,
-        most=config.eval_every,
+        most=most_of(config),
         clients=problem.clients,
         clock=cohorts.clock_of(config, sent),
         ids=work.ids,
         bank=work.bank,
         streamed=work.from_host(on_host) if form == "streamed" else None,
         guarantee=guarantee,
+        identity=identity,
     )
 
 
@@ -257,7 +261,7 @@ class _Work:
 
     def rounds(self, numbers, state, key, data, count):
         one_round, people = self.round_of(numbers), self.people_of(data.starts)
-        most = self.problem.config.eval_every
+        most = most_of(self.problem.config)
         return engine.run_rounds(one_round, people, state, key, data, count, most=most)
 
     def from_host(self, data: Callable[[int], Any]) -> "Streamed":
@@ -274,6 +278,24 @@ class _Work:
             batch=config.client.batch,
         )
         return Streamed(data=data, places=places, round=one_round)
+
+
+def _agreed(problem: _Problem, mesh: jax.sharding.Mesh) -> Identity:
+    """Returns what all processes have read, before anything is placed on devices."""
+    own = identity_of(problem.splits, mesh)
+    agreement.require_same(named(problem.config, own))
+    return own
+
+
+def _bank(problem: _Problem, algorithm: Algorithm, mesh: jax.sharding.Mesh) -> str:
+    """Returns where clients' states are."""
+    size = host_states.row_bytes(algorithm, problem.params)
+    return host_states.place_of(problem.config, size, mesh)
+
+
+def most_of(config: ConfigDict) -> int:
+    """Returns the most rounds of one call of `config`, for whose reports is room."""
+    return min(config.eval_every, config.rounds, calls.MOST)
 
 
 def _problem(config: ConfigDict, data_dir: str | None) -> _Problem:

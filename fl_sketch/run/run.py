@@ -3,31 +3,25 @@
 import contextlib
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from fl_sketch import validate
 from fl_sketch.config import choices
 from fl_sketch.report import odometer, trackers
 from fl_sketch.report import rows as names
 from fl_sketch.report.tensorboard import open_board, require_installed
-from fl_sketch.run import (
-    checkpoint,
-    display,
-    extension,
-    processes,
-    secrets,
-    views,
-    weights,
-)
+from fl_sketch.run import display, extension, processes, views
 from fl_sketch.run.build import Experiment, build
 from fl_sketch.run.loop import MESSY, NotFinite, Progress, Watch, begin, train
 from fl_sketch.run.signals import asking
 from fl_sketch.run.views import Looks
-from fl_sketch.run.workdir import Workdir, config_of
+from fl_sketch.workdir import checkpoint, identity, secrets, weights
+from fl_sketch.workdir.folder import Workdir, config_of
 
 RUN = "run"  # what the odometer calls it
 
@@ -39,6 +33,7 @@ def run(
     *,
     tensorboard: bool = False,
     extend: bool = False,
+    accept: Collection[str] = (),
     tracker: str = "",
     on_row: Callable[[dict[str, Any]], None] | None = None,
     say: Callable[[str], None] = tqdm.write,
@@ -51,6 +46,8 @@ def run(
       data_dir: the folder of raw data sets.
       tensorboard: whether to write events for TensorBoard too.
       extend: whether a run of fewer rounds in the folder becomes this one.
+      accept: names of what may differ from the run's beginning, of "versions" and
+        "devices".
       tracker: the service that rows are sent to, one of `trackers.NAMES`; empty: none.
       on_row: what is called with every row; None: nothing.
       say: what prints a line.
@@ -68,14 +65,14 @@ def run(
         require_installed()
     if tracker:
         trackers.require_installed(tracker)
+    for name in accept:
+        validate.one_of(tuple(identity.ACCEPTED), accept=name)
     experiment = build(config, data_dir)
     config = experiment.config
-    first = processes.is_first()
-    say = say if first else _say_nothing
-    if extend and first:
-        extension.require(config_of(workdir, config), experiment, data_dir)
-    opened = _opened(workdir, config, extend) if first else contextlib.nullcontext()
-    with opened as folder:
+    say = say if processes.is_first() else _say_nothing
+    if extend:
+        extension.require(_before(workdir, config), experiment, data_dir)
+    with _opened(workdir, experiment, longer=extend, accept=accept) as folder:
         for line in display.plan(config, experiment):
             say(line)
         said = _from_first(folder, lambda own: json.dumps(own.summary()).encode())
@@ -90,24 +87,42 @@ def run(
         experiment = _with_secret(config, data_dir, experiment, folder)
         if folder:
             folder.become_longer()
-        try:
-            with _told(tracker, folder, config, on_row) as told:
-                summary = _train(config, experiment, folder, tensorboard, told, say)
-        except NotFinite:  # it would come to the same again
-            if folder:
-                secrets.forget(folder.folder)
-            raise
-        if folder:
-            weights.take_away(folder.folder, summary["rounds"], experiment.model)
-            summary = folder.finish(summary)
-            secrets.forget(folder.folder)
+        with _told(tracker, folder, config, on_row) as told:
+            summary = _played(config, experiment, folder, tensorboard, told, say)
     for line in display.result(summary, workdir):
         say(line)
     return summary
 
 
-def _opened(workdir: str, config: ConfigDict, extend: bool) -> Workdir:
-    return Workdir(workdir, config.to_dict(), longer=extend)
+def _opened(workdir: str, experiment: Experiment, **options) -> Any:
+    """Returns the folder of the run, as a context; None in all processes but one."""
+    if not processes.is_first():
+        return contextlib.nullcontext()
+    keys = experiment.config.to_dict()
+    return Workdir(workdir, keys, identity=experiment.identity, **options)
+
+
+def _played(config, experiment, folder: Workdir | None, tensorboard, told, say):
+    """Plays a run to its end, and leaves what it came to; returns its summary."""
+    try:
+        summary = _train(config, experiment, folder, tensorboard, told, say)
+    except NotFinite:  # it would come to the same again
+        if folder:
+            secrets.forget(folder.folder)
+        raise
+    if folder:
+        weights.take_away(folder.folder, summary["rounds"], experiment.model)
+        summary = folder.finish(summary)
+        secrets.forget(folder.folder)
+    return summary
+
+
+def _before(workdir: str, config: ConfigDict) -> ConfigDict:
+    """Returns the config of the run in a folder, in all processes."""
+    own = config_of(workdir, config).to_json() if processes.is_first() else ""
+    before = config.copy_and_resolve_references()
+    before.update(json.loads(processes.from_first(own.encode())))
+    return before
 
 
 def _with_secret(config, data_dir, experiment: Experiment, folder: Workdir | None):
@@ -278,12 +293,15 @@ def _resume(folder: Workdir | None, fresh: Progress, say) -> Progress:
 
     def found(folder: Workdir) -> bytes:
         saved = checkpoint.newest(folder.checkpoints, fresh, say)
-        number, progress = saved or (0, fresh)
-        folder.keep_rows_up_to(number)
-        packed = io.BytesIO()
+        packed, beside = io.BytesIO(), saved.beside if saved else {}
         if saved:
-            say(f"going on after round {number}")
-            checkpoint.write(packed, progress)
+            path = checkpoint.path_of(folder.checkpoints, saved.number)
+            folder.require_own(path, beside)
+        if not folder.restore(beside):
+            say(f"rows in {folder.folder} were changed: they are as the run left them")
+        if saved:
+            say(f"going on after round {saved.number}")
+            checkpoint.write(packed, saved.tree)
         return packed.getvalue()
 
     packed = _from_first(folder, found)
@@ -314,7 +332,8 @@ def _save(
 ) -> None:
     """Saves progress; where it cannot be, only the last one is an error."""
     try:
-        checkpoint.save(folder.checkpoints, done, progress, keep=keep)
+        beside = folder.beside()
+        checkpoint.save(folder.checkpoints, done, progress, keep=keep, beside=beside)
     except OSError as error:
         if ends:
             msg = (

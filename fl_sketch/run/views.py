@@ -15,7 +15,7 @@ from fl_sketch.engine.round import MARK
 from fl_sketch.protocols import Tree
 from fl_sketch.report import clients
 from fl_sketch.run.build import Experiment
-from fl_sketch.run.workdir import Workdir
+from fl_sketch.workdir.folder import Workdir
 
 ROWS, EACH, PICTURE = "clients.csv", "clients_last.csv", "clients.png"
 

@@ -27,8 +27,8 @@ from fl_sketch.engine import cohort
 from fl_sketch.keys import Purpose, apart
 from fl_sketch.privacy import accounting
 from fl_sketch.protocols import Algorithm, Roots, Tree
-from fl_sketch.run import secrets
 from fl_sketch.run.program import Program, prepare
+from fl_sketch.workdir import secrets
 
 UPDATE, SKETCHED = 8, 2.0  # numbers of an update that is bounded before its sketch
 GUESSES = 10  # of so many canaries one is guessed to be in, and one to be out

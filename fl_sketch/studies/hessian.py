@@ -15,11 +15,11 @@ from fl_sketch.config import choices, inputs, methods, protection
 from fl_sketch.data import datasets
 from fl_sketch.engine.round import MARK
 from fl_sketch.protocols import Tree
-from fl_sketch.run import checkpoint
 from fl_sketch.run.build import build
 from fl_sketch.run.loop import begin
-from fl_sketch.run.workdir import config_of
 from fl_sketch.trees import Stateful
+from fl_sketch.workdir import checkpoint
+from fl_sketch.workdir.folder import config_of
 
 ROW = "{:7} {:10.4g} {:10.4g} {:7.4f} {:15.4g} {:10.4f}"
 HEAD = "  round    largest   smallest  spread  intrinsic dim.  near zero"

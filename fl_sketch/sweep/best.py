@@ -10,11 +10,12 @@ import numpy as np
 
 from fl_sketch import engine
 from fl_sketch.engine import ledger
-from fl_sketch.run import checkpoint, weights
 from fl_sketch.run.loop import MESSY, Progress
-from fl_sketch.run.workdir import Workdir
 from fl_sketch.sweep.grid import Axis, Group
 from fl_sketch.sweep.ranking import ranked
+from fl_sketch.workdir import checkpoint, weights
+from fl_sketch.workdir.folder import Workdir
+from fl_sketch.workdir.identity import Identity
 
 FOLDER = weights.BEST
 OWN = ("point", "delta", "randomness", "diverged")  # columns of sweep.csv alone
@@ -62,6 +63,7 @@ def keep(
     states: engine.State,
     notes: Notes,
     about: Mapping[str, Any],
+    identity: Identity,
 ) -> None:
     """Leaves the best point so far in a folder of its own, if it is of this program.
 
@@ -75,6 +77,7 @@ def keep(
       states: their last states, over seeds and numbers.
       notes: what was noted of them.
       about: what one must know to use their models elsewhere.
+      identity: what they are made of beside their configs.
     """
     first = ranked(rows, axes)[0]
     place = first["point"] - group.first
@@ -84,7 +87,7 @@ def keep(
     config.update_from_flattened_dict(group.points[place])
     partial, kept = folder / f".{FOLDER}.partial", folder / FOLDER
     shutil.rmtree(partial, ignore_errors=True)  # of a sweep that was killed
-    with Workdir(partial, config.to_dict()) as run:
+    with Workdir(partial, config.to_dict(), identity=identity) as run:
         own = [row for row in rows if int(row["point"]) == first["point"]]
         run.add(*(_as_of_a_run(row, group.points[place]) for row in own))
         progress = Progress(
@@ -94,7 +97,8 @@ def keep(
             {name: values[place] for name, values in notes.noised.items()},
             np.float64(0),
         )
-        checkpoint.save(run.checkpoints, first["round"], progress)
+        beside = run.beside()
+        checkpoint.save(run.checkpoints, first["round"], progress, beside=beside)
         weights.take_away(partial, first["round"], about)
     shutil.rmtree(kept, ignore_errors=True)
     partial.rename(kept)

@@ -136,7 +136,7 @@ def listed(axes: Sequence[Axis]) -> dict[str, list[Any]]:
 
 
 def typed(value: Any, like: Any) -> Any:
-    """Returns a `value`, of which a file may have a text, with the type of another.
+    """Returns a `value`, of which a file may have a text, with the type of `like`.
 
     >>> typed("False", True), typed("3", 0.5), typed(7, 0)
     (False, 3.0, 7)

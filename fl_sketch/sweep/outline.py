@@ -11,13 +11,15 @@ from fl_sketch.engine import traffic
 from fl_sketch.run import display
 from fl_sketch.run.build import build
 from fl_sketch.sweep import grid, ranking
+from fl_sketch.workdir.identity import Identity
 
 
 class Outline(NamedTuple):
     """What is known of the program of a `group` before it is compiled.
 
     `facts` and `prices` are those of a run, `guarantee` is to every point. One point's
-    state has `state_bytes`, and `last` is the round with which all of them end.
+    state has `state_bytes`, `last` is the round with which all of them end, and they
+    are made of what `identity` says.
     """
 
     group: grid.Group
@@ -26,6 +28,7 @@ class Outline(NamedTuple):
     state_bytes: int
     last: int
     guarantee: Guarantee | None
+    identity: Identity = Identity()
 
     @property
     def rows(self) -> int:
@@ -63,6 +66,7 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
         state_bytes,
         experiment.rounds,
         experiment.guarantee,
+        experiment.identity,
     )
 
 

@@ -21,9 +21,9 @@ from fl_sketch.config import choices
 from fl_sketch.data import draws
 from fl_sketch.protocols import Key, Roots
 from fl_sketch.report.evaluate import in_order
-from fl_sketch.run import secrets
 from fl_sketch.run.program import Program
 from fl_sketch.sweep.grid import Group
+from fl_sketch.workdir import secrets
 
 MAPS = ("loop", "vmap")
 

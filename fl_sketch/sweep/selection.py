@@ -24,11 +24,11 @@ from fl_sketch.privacy import composition
 from fl_sketch.privacy.composition import Trials, require
 from fl_sketch.report import odometer
 from fl_sketch.report.rows import CHOSEN, score_of
-from fl_sketch.run import secrets
 from fl_sketch.run.program import prepare
 from fl_sketch.sweep import pictures, standings
 from fl_sketch.sweep.grid import shown
 from fl_sketch.sweep.sweep import sweep
+from fl_sketch.workdir import secrets
 
 Row = dict[str, Any]
 FOLDER = "simulator_only_trials"

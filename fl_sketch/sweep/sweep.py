@@ -29,10 +29,11 @@ from fl_sketch.run.build import clock_of, model_of
 from fl_sketch.run.loop import Row, Stopped, mean_of_finite
 from fl_sketch.run.program import Program, prepare
 from fl_sketch.run.signals import asking
-from fl_sketch.run.workdir import Files, Workdir
 from fl_sketch.sweep import best, grid, heatmap, programs, ranking
 from fl_sketch.sweep.best import Notes
 from fl_sketch.sweep.outline import Outline, outline, plan, require_one_table
+from fl_sketch.workdir.folder import Files, Workdir
+from fl_sketch.workdir.identity import Identity
 
 
 def sweep(
@@ -65,7 +66,7 @@ def sweep(
     about = config.to_dict() | {"over": grid.listed(axes)}
     draw = functools.partial(heatmap.draw, axes)
     files = Files("sweep.csv", "sweep.json", "heatmap.png", draw)
-    with Workdir(workdir, about, files) as folder:
+    with Workdir(workdir, about, files, _identity(outlines)) as folder:
         for line in plan(axes, outlines, how):
             say(line)
         if config.clients_every or config.personal_steps:
@@ -96,6 +97,16 @@ def sweep(
         )
     say(f"results in {workdir}")
     return found
+
+
+def _identity(outlines: Sequence[Outline]) -> Identity:
+    """Returns what all programs are made of, the data of each by its number."""
+    data = {
+        f"{name} of program {number}": own
+        for number, one in enumerate(outlines, 1)
+        for name, own in one.identity.data.items()
+    }
+    return outlines[0].identity._replace(data=data)
 
 
 def summary_of(
@@ -196,7 +207,8 @@ def _run_one(
 
     clocks = _clocks(program, one.group)
     states, notes = run(one, points, rows=rows, clocks=clocks, **told)
-    keep(last, states, notes, model_of(one.group.config, program))
+    about = model_of(one.group.config, program)
+    keep(last, states, notes, about, program.identity)
     tell(last)
     return points.seconds
 

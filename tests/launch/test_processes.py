@@ -2,14 +2,19 @@
 
 import contextlib
 import os
+import pathlib
+import re
 import signal
 import socket
+import time
 
 import numpy as np
 import pytest
 
+from fl_sketch.workdir.folder import Workdir
 from tests.launch.test_train import arguments, saved, wait_for_rounds
 from tests.launching import Started, launch
+from tests.run.test_identity import table
 
 pytestmark = pytest.mark.slow
 
@@ -22,21 +27,26 @@ KEYS = (
 )
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
 @pytest.fixture
 def start():
     """Starts both processes of a run in a folder; whoever is left is killed."""
     with contextlib.ExitStack() as left:
 
-        def both(folder):
-            with socket.socket() as probe:
-                probe.bind(("localhost", 0))
-                port = probe.getsockname()[1]
+        def both(folder, flags=((), ()), port=0, keys=KEYS):
+            port = port or free_port()
             cores = sorted(os.sched_getaffinity(0))
             return [
                 left.enter_context(
                     Started(
                         "-m",
-                        *arguments(folder, *KEYS),
+                        *arguments(folder, *keys),
+                        *flags[number],
                         f"--coordinator=localhost:{port}",
                         "--num_processes=2",
                         f"--process_id={number}",
@@ -115,3 +125,92 @@ def test_half_an_address_is_refused(tmp_path, flags, words):
     done = launch(*arguments(tmp_path, *KEYS, *flags))
     assert done.returncode == 2
     assert words in done.stderr and done.stderr.count("\n") == 1
+
+
+def both_end(processes, words):
+    """Waits for both, of which each must end soon, with code 2 and such a line."""
+    first, second = processes
+    while first.runs() and second.runs():
+        time.sleep(0.1)
+    for process in processes:
+        code, _, errors = ends(process, 15)
+        lines = [line for line in errors.splitlines() if line.startswith("error: ")]
+        assert code == 2 and len(lines) == 1, errors
+        assert re.search(words, lines[0]) and "Traceback" not in errors, errors
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "client.rate=0.2",
+            "one client.rate in all processes, got 0.1 in process 0 an",
+        ),
+        (
+            "checkpoint_every=7",
+            "one checkpoint_every .* got 5 in process 0 and 7 in pr",
+        ),
+        (
+            "rounds=20",
+            "one rounds in all processes, got 200 in process 0 and 20 in proc",
+        ),
+    ],
+)
+def test_processes_that_were_started_unlike_end_with_one_line(
+    start, tmp_path, name, words
+):
+    both_end(start(tmp_path, ((), (f"--config.{name}",))), words)
+    assert not (tmp_path / "metrics.csv").exists()
+
+
+@pytest.mark.parametrize("form", ["resident", "streamed"])
+def test_other_data_in_one_process_are_noticed(start, tmp_path, form):
+    for seed, place in enumerate(("one", "two")):
+        (tmp_path / place).mkdir()
+        table(tmp_path / place / "own.npz", seed)
+    keys = (*KEYS, "--config.data.name=npz/own", "--config.data.clients=6",
+            "--config.cohort.size=4", f"--config.compute.data={form}")  # fmt: skip
+    flags = [(f"--data_dir={tmp_path / place}",) for place in ("one", "two")]
+    both_end(
+        start(tmp_path / "run", flags, keys=keys), "one data in train_inputs in all"
+    )
+
+
+def test_an_error_of_one_process_ends_all_with_its_line(start, tmp_path):
+    keys = (*KEYS, "--config.data.name=npz/own", "--config.data.clients=6",
+            "--config.cohort.size=4")  # fmt: skip
+    (tmp_path / "one").mkdir()
+    (tmp_path / "none").mkdir()
+    table(tmp_path / "one" / "own.npz", 0)
+    flags = [(f"--data_dir={tmp_path / place}",) for place in ("one", "none")]
+    both_end(start(tmp_path / "run", flags, keys=keys), "none/own.npz for data.name")
+
+    with Workdir(tmp_path / "used", {"rounds": 1}):
+        both_end(start(tmp_path / "used"), "a workdir of no other process")
+
+
+def test_a_port_in_use_is_said_before_anything_else(tmp_path):
+    with socket.socket() as other:
+        other.bind(("localhost", 0))
+        other.listen()
+        flags = (f"--coordinator=localhost:{other.getsockname()[1]}",
+                 "--num_processes=2", "--process_id=0")  # fmt: skip
+        done = launch(*arguments(tmp_path, *KEYS, *flags))
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "a free port of the machine of process 0" in done.stderr
+
+
+def test_the_coordinator_listens_where_it_was_told_to(start, tmp_path):
+    port = free_port()
+    processes = start(tmp_path, port=port)
+    wait_for_rounds(tmp_path, processes[0])
+    hosts = set()
+    for name in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            _, local, _, kind, *_ = line.split()
+            host, _, own = local.rpartition(":")
+            if kind == "0A" and int(own, 16) == port:
+                hosts.add(host)
+    # 127.0.0.1, as such and in IPv6, and ::1: of this machine alone.
+    own = {"0100007F", "0" * 16 + "FFFF00000100007F", "0" * 24 + "01000000"}
+    assert hosts and hosts <= own

@@ -9,8 +9,9 @@ import pytest
 from configs import private_safl
 from fl_sketch.publish import release
 from fl_sketch.report import odometer
-from fl_sketch.run import build, secrets, weights
-from fl_sketch.run.workdir import FORMAT
+from fl_sketch.run import build
+from fl_sketch.workdir import secrets, weights
+from fl_sketch.workdir.folder import FORMAT
 from tests.launching import launch
 
 pytestmark = pytest.mark.slow

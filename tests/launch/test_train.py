@@ -12,7 +12,7 @@ import pytest
 
 from fl_sketch import engine
 from fl_sketch.keys import cohort_key
-from fl_sketch.run.workdir import TIMES
+from fl_sketch.workdir.folder import TIMES
 from tests.launch.test_release import refused
 from tests.launching import Started, launch, launch_anew
 

@@ -21,7 +21,8 @@ from fl_sketch.data.examples import Examples
 from fl_sketch.engine import ledger
 from fl_sketch.publish import release
 from fl_sketch.report import rows
-from fl_sketch.run import begin, build, checkpoint, run, secrets, weights
+from fl_sketch.run import begin, build, run
+from fl_sketch.workdir import checkpoint, secrets, weights
 from tests.run.configs import config_with
 
 pytestmark = pytest.mark.slow
@@ -229,7 +230,7 @@ def test_parameters_are_those_of_the_last_checkpoint_to_the_bit(one, tmp_path, f
         ours = load_file(out / "params.safetensors")
     built = build(one.config, str(one.data))
     progress = begin(built, one.config.eval_every)
-    _, saved = checkpoint.newest(one.folder / "checkpoints", progress, print)
+    _, saved, _ = checkpoint.newest(one.folder / "checkpoints", progress, print)
     theirs = flatten_dict(saved.state.server.params, sep="/")
     assert ours.keys() == theirs.keys()
     for name, leaf in theirs.items():

@@ -13,10 +13,11 @@ from safetensors.numpy import load_file
 from fl_sketch import files, models
 from fl_sketch.data import datasets
 from fl_sketch.models import arrays
-from fl_sketch.run import build, load_params, run, weights, workdir
-from fl_sketch.run.workdir import TIMES
+from fl_sketch.run import build, load_params, run
 from fl_sketch.sweep.sweep import sweep
 from fl_sketch.trees import Stateful
+from fl_sketch.workdir import folder, weights
+from fl_sketch.workdir.folder import TIMES
 from tests.models import own
 from tests.run.configs import config_with
 
@@ -272,7 +273,7 @@ def test_a_kill_between_two_files_of_a_longer_run_loses_nothing(
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         if at == "config.json":
-            patched.setattr(workdir, "write_text", killed)
+            patched.setattr(folder, "write_text", killed)
         else:
             patched.setattr(type(tmp_path), "unlink", killed)
         ran(tmp_path, rounds=14, extend=True)

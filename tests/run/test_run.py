@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from fl_sketch.engine import calls
-from fl_sketch.run import Stopped, begin, build, checkpoint, display, run, train
+from fl_sketch.run import Stopped, begin, build, display, run, train
 from fl_sketch.run.loop import Watch
-from fl_sketch.run.workdir import TIMES
+from fl_sketch.workdir import checkpoint
+from fl_sketch.workdir.folder import TIMES
 from tests.run.configs import config_with
 
 pytestmark = pytest.mark.slow
@@ -106,11 +107,16 @@ def test_a_run_stopped_by_a_signal_goes_on_exactly(
 
 
 def test_a_run_that_is_asked_to_save_does_so_and_goes_on(whole, tmp_path, monkeypatch):
-    came = signalled(4, monkeypatch, signal.SIGUSR1)
-    summary, _ = ran(tmp_path, checkpoint_keep=0)
-    assert came[0] in checkpoint.rounds(tmp_path / "checkpoints")
-    assert summary["rounds"] == 12
-    assert numbers(tmp_path)[1][-1] == numbers(whole)[1][-1]
+    came, saved, save = signalled(4, monkeypatch, signal.SIGUSR1), [], checkpoint.save
+
+    def noted(folder, number, *rest, **more):
+        saved.append(number)
+        save(folder, number, *rest, **more)
+
+    monkeypatch.setattr(checkpoint, "save", noted)
+    ran(tmp_path)
+    assert sorted({*saved}) == sorted({came[0], 3, 6, 9, 12})
+    assert numbers(tmp_path) == numbers(whole)
 
 
 def test_what_was_ignored_before_still_is(whole, tmp_path, monkeypatch):
@@ -141,10 +147,10 @@ def test_a_full_disk_at_a_checkpoint_is_said_and_the_run_goes_on(
 ):
     save, full = checkpoint.save, [6, 9]
 
-    def failing(folder, number, tree, keep):
+    def failing(folder, number, tree, **more):
         if number in full:
             raise OSError(28, os.strerror(28))
-        save(folder, number, tree, keep=keep)
+        save(folder, number, tree, **more)
 
     monkeypatch.setattr(checkpoint, "save", failing)
     _, lines = ran(tmp_path)
@@ -161,10 +167,10 @@ def test_a_run_whose_last_checkpoint_cannot_be_written_is_not_done(
 ):
     save = checkpoint.save
 
-    def failing(folder, number, tree, keep):
+    def failing(folder, number, tree, **more):
         if number == 12:
             raise OSError(28, os.strerror(28))
-        save(folder, number, tree, keep=keep)
+        save(folder, number, tree, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint, "save", failing)
@@ -203,7 +209,7 @@ def test_clients_state_is_part_of_a_checkpoint(tmp_path):
     bank = np.arange(20.0)
     progress = progress._replace(state=progress.state._replace(clients=bank))
     checkpoint.save(tmp_path, 1, progress)
-    _, loaded = checkpoint.newest(tmp_path, progress, print)
+    _, loaded, _ = checkpoint.newest(tmp_path, progress, print)
     np.testing.assert_array_equal(loaded.state.clients, bank)
 
 

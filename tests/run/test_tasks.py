@@ -141,6 +141,6 @@ def test_targets_of_another_kind_get_one_line(folder, name, loss, words):
 
 
 def test_a_partition_by_labels_needs_classes(folder):
-    with pytest.raises(ValueError, match="labels") as caught:
+    with pytest.raises(ValueError, match="config.data: .*one class for") as caught:
         build(config_of("numbers", "squared", data__partition="dirichlet"), folder)
     assert "\n" not in str(caught.value)

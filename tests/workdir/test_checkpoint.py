@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch.run import checkpoint
+from fl_sketch.workdir import checkpoint
 
 pytestmark = pytest.mark.fast
 
@@ -36,7 +36,7 @@ def same(a, b):
 def test_what_is_saved_comes_back_to_the_bit(tmp_path):
     checkpoint.save(tmp_path / "c", 7, TREE)
     lines, say = listen()
-    number, tree = checkpoint.newest(tmp_path / "c", TREE, say)
+    number, tree, _ = checkpoint.newest(tmp_path / "c", TREE, say)
     assert number == 7 and not lines
     assert jax.tree.structure(tree) == jax.tree.structure(TREE)
     same(tree, TREE)
@@ -70,7 +70,7 @@ def test_every_damage_is_seen_or_harmless(tmp_path):
         damaged[place] ^= 0xFF
         path.write_bytes(damaged)
         lines, say = listen()
-        number, tree = checkpoint.newest(tmp_path, TREE, say)
+        number, tree, _ = checkpoint.newest(tmp_path, TREE, say)
         same(tree, TREE)
         passed_over += number == 1
         assert (number == 1) == (len(lines) == 1)

@@ -8,8 +8,8 @@ file gets its name only when it is complete and on the disk.
 import contextlib
 import pathlib
 import re
-from collections.abc import Callable
-from typing import Any, BinaryIO
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO, NamedTuple
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from fl_sketch import files
 from fl_sketch.trees import named_leaves
 
 KEEP = 2  # the newest, and the one before in case the newest is damaged; 0: all
+BESIDE, ROUND = "beside/", "round"  # names of texts
 TYPE = "::"  # before a type in the name of an array
 NAME = re.compile(r"round_(\d{8})\.npz")
 
@@ -26,10 +27,32 @@ class Unreadable(RuntimeError):
     """There are checkpoints, and none of them can be read."""
 
 
-def save(folder: pathlib.Path, number: int, tree: Any, *, keep: int = KEEP) -> None:
+class Saved(NamedTuple):
+    """What a checkpoint holds.
+
+    Attributes:
+      number: the number of its round.
+      tree: the tree that was saved.
+      beside: texts that were saved with it, by name.
+    """
+
+    number: int
+    tree: Any
+    beside: dict[str, bytes]
+
+
+def save(
+    folder: pathlib.Path,
+    number: int,
+    tree: Any,
+    *,
+    keep: int = KEEP,
+    beside: Mapping[str, bytes] = {},  # noqa: B006 - nobody writes to it
+) -> None:
     """Writes `tree` to `folder` as the checkpoint of round `number`.
 
-    Of all that are there the newest `keep` stay; with 0 all of them do.
+    What is `beside` it goes into the same file. Of all that are there the newest
+    `keep` stay; with 0 all of them do.
 
     Raises:
       OSError: if it cannot be written; the earlier ones are as they were.
@@ -37,7 +60,7 @@ def save(folder: pathlib.Path, number: int, tree: Any, *, keep: int = KEEP) -> N
     folder.mkdir(mode=0o700, exist_ok=True)  # it has what clients keep
     path = path_of(folder, number)
     with files.replacing(path) as partial, open(partial, "wb") as file:
-        write(file, tree)
+        write(file, tree, {**beside, ROUND: str(number).encode()})
     for old in rounds(folder)[:-keep] if keep else ():
         path_of(folder, old).unlink()
 
@@ -53,10 +76,8 @@ def rounds(folder: pathlib.Path) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
-def newest(
-    folder: pathlib.Path, like: Any, say: Callable[[str], None]
-) -> tuple[int, Any] | None:
-    """Returns (round, tree) of the newest checkpoint that can be read, or None.
+def newest(folder: pathlib.Path, like: Any, say: Callable[[str], None]) -> Saved | None:
+    """Returns the newest checkpoint that can be read, or None.
 
     Args:
       folder: the folder of the checkpoints; need not exist.
@@ -65,6 +86,7 @@ def newest(
 
     Raises:
       Unreadable: if there are checkpoints and none can be read.
+      ValueError: for one that was saved as that of another round.
     """
     for name in _names(folder):  # of a run that was killed while writing
         if name.endswith(".partial"):
@@ -75,9 +97,18 @@ def newest(
         try:
             # Opened here, since numpy leaves a damaged file open.
             with open(path, "rb") as file:
-                return number, read(file, like)
+                tree, beside = read_all(file, like)
+                own = beside[ROUND].decode()
         except Exception as error:  # zipfile and numpy raise a dozen kinds
             say(f"{path} is damaged ({error}): trying the one before.")
+            continue
+        if own != str(number):
+            msg = (
+                f"Expected {path} to be the checkpoint of its round, got that of round "
+                f"{own}: put it away, or take another workdir."
+            )
+            raise ValueError(msg)
+        return Saved(number, tree, beside)
     if numbers:
         msg = f"None of the {len(numbers)} checkpoints in {folder} can be read."
         raise Unreadable(msg)
@@ -112,19 +143,31 @@ def arrays_below(path: pathlib.Path, start: str) -> dict[str, np.ndarray]:
         }
 
 
-def write(file: BinaryIO, tree: Any) -> None:
-    """Writes `tree` to an open `file`."""
-    np.savez(file, allow_pickle=False, **_named(tree))
+def write(
+    file: BinaryIO,
+    tree: Any,
+    beside: Mapping[str, bytes] = {},  # noqa: B006 - nobody writes to it
+) -> None:
+    """Writes `tree`, and the texts `beside` it, to an open `file`."""
+    texts = {BESIDE + name: np.frombuffer(t, np.uint8) for name, t in beside.items()}
+    np.savez(file, allow_pickle=False, **_named(tree), **texts)
 
 
 def read(file: BinaryIO, like: Any) -> Any:
     """Returns the tree in an open `file`; raises unless it is shaped as `like` is."""
+    return read_all(file, like)[0]
+
+
+def read_all(file: BinaryIO, like: Any) -> tuple[Any, dict[str, bytes]]:
+    """Returns the tree in an open `file`, shaped as `like` is, and all beside it."""
     with np.load(file, allow_pickle=False) as arrays:
         leaves = [
             _leaf(name, arrays[_name(name, leaf)], leaf)
             for name, leaf in named_leaves(like)
         ]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+        names = [name for name in arrays.files if name.startswith(BESIDE)]
+        beside = {name.removeprefix(BESIDE): arrays[name].tobytes() for name in names}
+    return jax.tree.unflatten(jax.tree.structure(like), leaves), beside
 
 
 def _leaf(name: str, found: Any, like: Any) -> Any:

@@ -6,32 +6,29 @@ same under other names.
 """
 
 import contextlib
-import csv
 import fcntl
-import hashlib
-import importlib.metadata
 import json
 import math
 import os
 import pathlib
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from fl_sketch import plugins
 from fl_sketch.config import choices
+from fl_sketch.engine.round import MARK
 from fl_sketch.files import unlinked, writable_folder, write_text
-from fl_sketch.models import arrays
 from fl_sketch.report import curves
-from fl_sketch.run import weights
+from fl_sketch.workdir.identity import Identity, difference, files_of, stamp, versions
+from fl_sketch.workdir.table import Row, Table
 
-Row = dict[str, Any]
-FORMAT = 2  # of a folder: what another one began, this version does not go on with
-PLUGINS = "plugins"  # of files that a config names, their digests
+FORMAT = 3  # of a folder: what another one began, this version does not go on with
+FILES = "files"  # that a config names, their digests
 LENGTHS = "extended_from"  # of a run that became longer, how long it was
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
+IDENTITY = "identity"  # what the run is made of beside its config
+BESIDE_ROWS = ("clients.csv", MARK + "clients.csv")  # what a run adds to as well
 TIMES = ("rounds_per_second", "seconds")  # what two equal runs may differ in
 
 
@@ -43,15 +40,17 @@ class Files(NamedTuple):
       summary: the json file that stands for a finished run.
       picture: the png file.
       draw: `(rows, path)`, writes the picture.
+      kept: whether checkpoints hold the rows; else a sum stands for them.
     """
 
     rows: str
     summary: str
     picture: str
     draw: Callable[[Sequence[Row], os.PathLike], None]
+    kept: bool = False
 
 
-RUN = Files("metrics.csv", "summary.json", "curves.png", curves.draw)
+RUN = Files("metrics.csv", "summary.json", "curves.png", curves.draw, kept=True)
 
 
 class Workdir:
@@ -62,8 +61,10 @@ class Workdir:
         path: str | os.PathLike,
         config: Mapping[str, Any],
         files: Files = RUN,
+        identity: Identity = Identity(),  # noqa: B008 - immutable
         *,
         longer: bool = False,
+        accept: Collection[str] = (),
     ):
         """Opens a folder for a run, or to go on with one.
 
@@ -71,18 +72,22 @@ class Workdir:
           path: the folder.
           config: the config of the run.
           files: the names of its files, and what draws its picture.
+          identity: what the run is made of beside its config.
           longer: whether the run in the folder becomes one of more rounds.
+          accept: names of what may differ from the run's beginning, as
+            `identity.ACCEPTED` has them.
 
         Raises:
           ValueError: if it cannot be written, is in use, or holds the run of another
             config.
         """
         self.folder = writable_folder(path)
-        self.rows: list[Row] = []
-        self._files = files
+        self._table = Table(self.folder / files.rows, TIMES, summed=not files.kept)
+        self._files, self._identity, self._accept = files, identity, accept
+        self._keys = choices.flat(json.loads(json.dumps(config)))
+        self._named = files_of(self._keys)
         self._lengths: list[int] = []
         self._longer: dict[str, Any] | None = None
-        self._ends_at = config.get("rounds", 0), config.get("eval_every", 1)
         try:
             with contextlib.ExitStack() as stack:
                 name = self.folder / ".lock"
@@ -108,45 +113,79 @@ class Workdir:
         """The folder of checkpoints."""
         return self.folder / "checkpoints"
 
-    def keep_rows_up_to(self, number: int) -> None:
-        """Forgets the rows after round `number`: they will be made again, the same.
+    def beside(self) -> dict[str, bytes]:
+        """Returns what a checkpoint is to say of its run: whose it is, and all rows."""
+        own = stamp(self._keys, self._named, self._identity)
+        found = {
+            IDENTITY: json.dumps(own).encode(),
+            self._files.rows: self._table.text.encode(),
+        }
+        for name in BESIDE_ROWS:
+            path = self.folder / name
+            found |= {name: path.read_bytes()} if path.exists() else {}
+        return found
 
-        Forgotten is also the last one of a run that became longer, if it was between
-        two evaluations.
+    def require_own(self, path: pathlib.Path, beside: Mapping[str, bytes]) -> None:
+        """Raises unless a checkpoint is of this run.
+
+        Args:
+          path: path of the checkpoint.
+          beside: what it says of its run, by the names of `beside`.
+
+        Raises:
+          ValueError: in one line, with what differs and how to go on.
         """
-        last, every = self._ends_at
+        theirs, own = json.loads(beside.get(IDENTITY, b"{}")), self._keys
+        lengths = (own.get("rounds"), *self._lengths)
+        longer = [own | {"rounds": rounds} for rounds in lengths]
+        known = [stamp(keys, self._named, self._identity) for keys in longer]
+        ours = next((o for o in known if o["config"] == theirs["config"]), known[0])
+        found = difference(ours, theirs, self._accept)
+        if found:
+            msg = f"Expected {path} to be a checkpoint of this run, got {found}."
+            raise ValueError(msg)
 
-        def counts(done: int) -> bool:
-            return done <= number and (done % every == 0 or done == last)
+    def restore(self, beside: Mapping[str, bytes]) -> bool:
+        """Puts rows back to what a checkpoint says; without one there are none.
 
-        self.keep_rows(lambda rows: sum(counts(int(row["round"])) for row in rows))
+        Those that came later will be made again, the same. Not put back is the last one
+        of a run that became longer, if it was between two evaluations.
+
+        Args:
+          beside: what the checkpoint says.
+
+        Returns:
+          Whether the file had all these rows before.
+        """
+        last, every = (self._keys.get(name, 1) for name in ("rounds", "eval_every"))
+
+        def due(row: Row) -> bool:
+            return int(row["round"]) % every == 0 or row["round"] == str(last)
+
+        for name in BESIDE_ROWS:
+            if name in beside:
+                write_text(self.folder / name, beside[name].decode())
+            else:
+                (self.folder / name).unlink(missing_ok=True)
+        text = beside.get(self._files.rows, b"").decode()
+        return self._table.restore(text, due)
 
     def keep_rows(self, how_many: Callable[[list[Row]], int]) -> None:
-        """Forgets all rows but the first ones, as many as `how_many` says of them."""
-        path = self.folder / self._files.rows
-        if not path.exists():
-            return
-        # A line without its end is torn, and "12" may have been meant to be "120".
-        lines = [x for x in path.read_text().splitlines(True) if x.endswith("\n")]
-        rows = list(csv.DictReader(lines))
-        self.rows = rows[: how_many(rows)]
-        if self.rows:
-            write_text(path, "".join(lines[: len(self.rows) + 1]))
-        else:
-            path.unlink()
+        """Forgets all rows but the first ones, as many as `how_many` says of them.
+
+        Raises:
+          ValueError: in one line, for rows that were not written here.
+        """
+        self._table.keep(how_many)
 
     def add(self, *rows: Row) -> None:
         """Adds `rows` to the file of evaluations."""
-        path = self.folder / self._files.rows
-        with open(path, "a", newline="", opener=unlinked) as file:
-            columns = list((self.rows or rows)[0])  # as they stand in the head
-            writer = csv.DictWriter(file, columns, lineterminator="\n")
-            if not self.rows:
-                writer.writeheader()
-            writer.writerows(rows)
-            file.flush()
-            os.fsync(file.fileno())
-        self.rows.extend(rows)
+        self._table.add(*rows)
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows of the file of evaluations."""
+        return self._table.rows
 
     def finish(self, summary: Mapping[str, Any]) -> Row:
         """Writes the picture and the `summary`; returns the latter."""
@@ -154,7 +193,7 @@ class Workdir:
         whole = {
             **summary,
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+            "versions": versions(),
             **({LENGTHS: self._lengths} if self._lengths else {}),
         }
         path = self.folder / self._files.summary
@@ -183,18 +222,17 @@ class Workdir:
         self._lengths, self._longer = self._longer[LENGTHS], None
 
     def _require_same(self, config: Mapping[str, Any], longer: bool) -> None:
-        path, ours = self.folder / "config.json", choices.flat(config)
-        files = plugins.digests(ours.values()) | _digests(ours)
-        named = {"format": FORMAT, **config, **({PLUGINS: files} if files else {})}
+        path, ours, files = self.folder / "config.json", self._keys, self._named
+        named = {"format": FORMAT, **config, IDENTITY: self._identity._asdict()}
+        named |= {FILES: files} if files else {}
         if not path.exists():
             write_text(path, json.dumps(named, indent=2) + "\n")
             return
         kept = _read(path)
-        _require_same_files(self.folder, kept.files, files)
         theirs, self._lengths = choices.flat(kept.config), kept.lengths
         if longer and theirs | {"rounds": ours["rounds"]} == ours != theirs:
             self._longer = {**named, LENGTHS: [*kept.lengths, theirs["rounds"]]}
-            return
+            theirs = ours
         unlike = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
         if unlike:
             there = _listed(unlike, theirs)
@@ -204,6 +242,13 @@ class Workdir:
             )
             msg += ", or extend the run." if unlike == ["rounds"] else "."
             raise ValueError(msg)
+        before, now = (
+            {f"the file of {name}": own for name, own in one.items()}
+            for one in (kept.files, files)
+        )
+        before |= {f"the data's {name}": own for name, own in kept.data.items()}
+        now |= {f"the data's {name}": own for name, own in self._identity.data.items()}
+        _require_as_before(self.folder, before, now)
 
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:
@@ -242,24 +287,13 @@ def config_of(workdir: str | os.PathLike, defaults: ConfigDict) -> ConfigDict:
     return config
 
 
-def _digests(keys: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the digests of arrays and tables that `keys` name, by where they are."""
-    source = keys.get("model.init_from")
-    found = {source: arrays.digest(weights.read(source))} if source else {}
-    for key in ("cohort.available", "cohort.times"):
-        if str(path := keys.get(key, "")).endswith(".csv"):
-            raw = pathlib.Path(path).read_bytes()
-            found[path] = hashlib.sha256(raw).hexdigest()
-    return found
-
-
-def _require_same_files(folder, theirs: Mapping[str, str], ours) -> None:
-    """Raises if a file of one's own is not the one with which the run began."""
-    for name, digest in ours.items():
-        if theirs.get(name, digest) != digest:
+def _require_as_before(folder, theirs: Mapping[str, str], ours) -> None:
+    """Raises if a file or an array is not the one with which the run began."""
+    for name in {**ours, **theirs}:
+        if theirs.get(name) != ours.get(name):
             msg = (
-                f"Expected the file of {name} as it was when the run in workdir="
-                f"{folder} began, and it has changed: take another workdir."
+                f"Expected {name} as it was when the run in workdir={folder} began, "
+                "and it has changed: take another workdir."
             )
             raise ValueError(msg)
 
@@ -270,11 +304,13 @@ class _Kept(NamedTuple):
     Attributes:
       config: the config.
       files: the digests of one's own files, by where they are.
+      data: the digests of the arrays of the data.
       lengths: the numbers of rounds that the run had before it became longer.
     """
 
     config: dict[str, Any]
     files: dict[str, str]
+    data: dict[str, str]
     lengths: list[int]
 
 
@@ -296,8 +332,9 @@ def _read(path: pathlib.Path) -> _Kept:
             "Take another workdir."
         )
         raise ValueError(msg)
-    files, lengths = config.pop(PLUGINS, {}), config.pop(LENGTHS, [])
-    return _Kept(config, files, lengths)
+    files, lengths = config.pop(FILES, {}), config.pop(LENGTHS, [])
+    data = config.pop(IDENTITY, {}).get("data", {})
+    return _Kept(config, files, data, lengths)
 
 
 def _in_json(value: Any) -> Any:

@@ -15,7 +15,7 @@ from fl_sketch.config import protection
 from fl_sketch.config.choices import section
 from fl_sketch.models.arrays import FORMS, Arrays, chosen, load, save, tree_of
 from fl_sketch.protocols import Tree
-from fl_sketch.run import checkpoint
+from fl_sketch.workdir import checkpoint
 
 PARAMS = "state/server/params/"  # what their names begin with in a checkpoint
 BEST = "best"  # the folder in that of a sweep
