@@ -18,6 +18,7 @@ from typing import Any
 
 from fl_sketch import validate
 
+SHAPE = "FILE.py:NAME"  # as users are told
 FORM = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
 

@@ -36,6 +36,8 @@ def run(main: Callable[[], None], *, devices: int = 0, keep: bool = True) -> Non
     """
     streams.made_patient()
     jax.config.update("jax_num_cpu_devices", devices or len(os.sched_getaffinity(0)))
+    # Else it stands in --helpfull alone.
+    flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS["compile_cache"])
     app.run(lambda argv: _guarded(main, keep), flags_parser=parsing.parse)
 
 

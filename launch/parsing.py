@@ -1,7 +1,6 @@
 """The command line: the flag for config files, and one line for what is wrong."""
 
 import math
-import pathlib
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from fl_sketch import validate
 from fl_sketch.config import choices
 from fl_sketch.run import NotFinite
 from fl_sketch.workdir.checkpoint import Unreadable
-from launch import clone
+from launch import clone, config_file
 
 flags.disclaim_key_flags()  # --config is a flag of the command that asks for it here
 WRONG = 2  # the exit code
@@ -49,8 +48,11 @@ def parse(argv: Sequence[str]) -> Sequence[str]:
 def _checked(argv: Sequence[str]) -> Sequence[str]:
     _require_known_keys(argv)
     if "config" in flags.FLAGS and type(flags.FLAGS["config"]) is not flags.Flag:
-        _require_config_file(argv)  # a plain one is a comparison's
+        config_file.require(argv)  # a plain one is a comparison's
     rest = flags.FLAGS(argv)
+    config_file.require_config(
+        flags.FLAGS["config"].value if "config" in flags.FLAGS else None
+    )
     if rest[1:]:
         msg = f"Expected flags only, got {' '.join(rest[1:])}."
         raise ValueError(msg)
@@ -71,28 +73,15 @@ def _one_line(parse: Callable[[], Sequence[str]]) -> Sequence[str]:
         if missing:
             refuse(f"Expected --{missing[1]}, got none: see --help.")
         refuse(re.split(r"\n\w*Error: ", str(error).strip())[-1])
-    except (flags.Error, SyntaxError, ImportError, NameError, *ERRORS) as error:
+    except flags.Error as error:
         refuse(error)
-    except (AttributeError, KeyError) as error:  # a key that a config file invents
-        refuse(str(error.args[0]).strip("'").splitlines()[-1])
-
-
-def _require_config_file(argv: Sequence[str]) -> None:
-    for argument in argv:
-        found = re.match(r"--?config=([^:]*)", argument)
-        if not found:
-            continue
-        file = pathlib.Path(found[1])
-        if not file.is_file() or file.suffix != ".py":
-            ours = (
-                path.relative_to(clone.ROOT) for path in clone.ROOT.glob("configs/*.py")
-            )
-            near = validate.nearest(found[1], [*map(str, ours)])
-            msg = f"Expected config to name a Python file, got config={found[1]}.{near}"
-            raise ValueError(msg)
-        if "def get_config(" not in file.read_text():
-            msg = f"Expected a file with get_config, got config={file}"
-            raise ValueError(msg + ": see launch.compare.")
+    except Exception as error:  # whatever a config file does
+        text = str(error.args[0] if error.args else type(error).__name__)
+        # Of a key that it invents: what the key is, and which may have been meant.
+        if isinstance(error, KeyError) and text.isidentifier():
+            text = f"Expected a config with a key {text}, got another one."
+        text = re.sub(r" Other fields present: .*?(Did you mean|$)", r" \1", text)
+        refuse(config_file.placed(error) + text)
 
 
 def _require_known_keys(argv: Sequence[str]) -> None:

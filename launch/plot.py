@@ -34,6 +34,7 @@ flags.mark_flags_as_required(["workdir", "out"])
 
 def main():
     """Draws the folders into one picture, and prints the names of its lines."""
+    plots.require_picture(OUT.value)
     rows = plots.chosen(WORKDIR.value, ONLY.value)
     labels = plots.labels_of(LABEL.value, plots.names_of(rows))
     asked = pictures.Asked(tuple(X.value), METRIC.value, labels, TITLE.value)

@@ -125,7 +125,7 @@ def method(name: str) -> Method:
         own = own if isinstance(own, Method) else Method(name, own)
         _require_usable(own)
         return own._replace(name=name)
-    validate.one_of(tuple(_METHODS), algorithm=name)
+    validate.one_of((*_METHODS, plugins.SHAPE), algorithm=name)
     return _METHODS[name]
 
 

@@ -65,7 +65,8 @@ def section(name: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError) as error:
-        msg = f"config.{name}: {error}"
+        start = "" if str(error).startswith("config.") else f"config.{name}: "
+        msg = f"{start}{error}"
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(msg) from None
 

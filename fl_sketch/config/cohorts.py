@@ -99,6 +99,7 @@ def _present(config: ConfigDict, population: int) -> Sampler:
         raise ValueError(msg)
     whole = [(int(a), int(b), int(c)) for a, b, c in table]
     rounds = own.period or max(last for _, _, last in whole)
+    found = presence.present(population, size, first_and_last=whole, rounds=rounds)
     if not own.period and rounds < config.rounds:
         msg = (
             f"Expected available={own.available} to say who is there in all "
@@ -106,7 +107,7 @@ def _present(config: ConfigDict, population: int) -> Sampler:
             f"{rounds} rounds."
         )
         raise ValueError(msg)
-    return presence.present(population, size, first_and_last=whole, rounds=rounds)
+    return found
 
 
 def _clock(config: ConfigDict, sent: float) -> presence.Clock:

@@ -97,9 +97,12 @@ def seen_of(config: ConfigDict, splits: Splits) -> Seen:
             scaling = inputs.measured(found)
         seen = Seen(splits.classes, scaling, augment)
         if scaling and len(scaling.mean) not in (1, found.shape[-1]):
+            many = f" or {found.shape[-1]}, one for each channel" * (
+                found.shape[-1] > 1
+            )
             msg = (
-                f"Expected standardise to have 1 or {found.shape[-1]} means, one for "
-                f"each channel, got standardise={config.data.standardise!r}."
+                f"Expected standardise to have 1 mean{many}, got "
+                f"standardise={config.data.standardise!r}."
             )
             raise ValueError(msg)
         _require_same_shape(config, seen, found.shape[1:], found.dtype)

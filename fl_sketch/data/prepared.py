@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import read_only_builder
 
-from fl_sketch import files, validate
+from fl_sketch import files, plugins, validate
 from fl_sketch.data import decoding, raw
 from fl_sketch.data.builders import FlSketch
 from fl_sketch.data.examples import Examples, Splits
@@ -164,7 +164,7 @@ def _already_prepared(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
     try:
         return read_only_builder.builder_from_files(name, data_dir=root)
     except (tfds.core.DatasetNotFoundError, ValueError):  # no data, or no name
-        known = ("digits", *raw.SOURCES)
+        known = ("digits", *raw.SOURCES, "npz/FILE", "synthetic/N", plugins.SHAPE)
         msg = (
             f"Expected a data set of {', '.join(known)}, or a TFDS data set that is "
             f"prepared in {root}, got {name!r}.{validate.nearest(name, known)}"

@@ -9,8 +9,8 @@ Mlp(
 >>> build("lenett", 10)
 Traceback (most recent call last):
 ValueError: Expected model to be one of 'logistic', 'mlp', 'lenet', 'sigmoid_lenet', \
-'cnn', 'resnet', 'vit', 'transformer', 'language_model', got model='lenett'. Did you \
-mean 'lenet'?
+'cnn', 'resnet', 'vit', 'transformer', 'language_model', 'FILE.py:NAME', got \
+model='lenett'. Did you mean 'lenet'?
 """
 
 import functools
@@ -66,11 +66,11 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
     """
     if plugins.named(name):
         return _own(name, classes, size, options)
-    validate.one_of(tuple(MODELS), model=name)
+    validate.one_of((*MODELS, plugins.SHAPE), model=name)
     legal = options_of(name)
     for option in options:
         if option not in legal:
-            has = f"only {', '.join(legal)}" if legal else "none"
+            has = f"only {', '.join(legal)}" if legal else "and no other"
             msg = f"Model {name!r} has no option {option!r}, {has}."
             raise ValueError(msg + validate.nearest(option, legal))
     validate.one_of(SIZES, size=size)

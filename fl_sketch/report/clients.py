@@ -180,7 +180,8 @@ def draw(path: str | os.PathLike, name: str, found: Mapping[str, Found]) -> None
       name: the name of what is drawn.
       found: what was found, by the words of the legend.
     """
-    from matplotlib.figure import Figure  # takes a second to import
+    from matplotlib import ticker  # takes a second to import
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     plot = figure.subplots()
@@ -191,6 +192,7 @@ def draw(path: str | os.PathLike, name: str, found: Mapping[str, Found]) -> None
         for label, own in values.items():
             label = f"{label}: mean {own.mean():.3f}"
             plot.hist(own, bins=bins, histtype="step", label=label)
-        plot.legend(loc="best")
+        figure.legend(loc="outside upper center", fontsize="small")
+        plot.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     plot.set(xlabel=f"{name} of a client, on what it held out", ylabel="clients")
     files.write_figure(path, figure)

@@ -25,7 +25,10 @@ def require_installed(name: str) -> None:
     """Raises a ValueError in one line unless tracker `name` is known and installed."""
     validate.one_of(NAMES, tracker=name)
     if importlib.util.find_spec(name) is None:
-        msg = f"Expected {name} to be installed, got tracker={name} without it."
+        msg = (
+            f"Expected {name} to be installed, got tracker={name} without it: "
+            f"pip install {name}."
+        )
         raise ValueError(msg)
 
 

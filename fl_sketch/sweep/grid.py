@@ -151,7 +151,10 @@ def shown(value: Any) -> str:
 
 def _axis(legal: Mapping[str, Any], line: str, flag: str) -> Axis:
     key, equals, listed = line.partition("=")
-    if not equals or key not in legal:
+    if key in legal and not equals:
+        msg = f"Expected --{flag}={key}=value,value, got no values in --{flag}={line}."
+        raise ValueError(msg)
+    if key not in legal:
         near = validate.nearest(key, tuple(legal))
         msg = f"Expected --{flag}=key=value,value with a key of the config, got "
         raise ValueError(msg + f"--{flag}={line}.{near}")

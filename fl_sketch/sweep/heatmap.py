@@ -36,7 +36,7 @@ def draw(
     plot, cells = figure.subplots(), _cells(drawn, axes, rows)
     most = max(map(len, cells.values()))
     rest = [axis.key for axis in axes if len(axis.values) > 1 and axis not in drawn]
-    what = "seeds" if rest == ["seed"] else "points"
+    what = "seeds" if rest == ["seed"] else f"points over {', '.join(rest)}"
     spread = "range" if len(drawn) == 1 else "deviation"
     title = said.title
     if most > 1:
@@ -88,4 +88,8 @@ def _map(plot, drawn: Sequence[Axis], cells, title: str) -> None:
             if len(own) > 1 and not np.isnan(mean):
                 text += f"\n+- {np.std(own, ddof=1):.3f}"
             style = {"boxstyle": "round", "facecolor": "white", "alpha": 0.6, "lw": 0}
-            plot.text(column, row, text, ha="center", va="center", bbox=style)
+            # Two lines of ten letters have their place in a picture of five columns.
+            size = min(10.0, 50 / max(means.shape))
+            plot.text(
+                column, row, text, ha="center", va="center", bbox=style, fontsize=size
+            )

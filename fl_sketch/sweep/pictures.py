@@ -3,6 +3,7 @@
 import math
 import os
 import statistics
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from fl_sketch.models.metrics import METRICS
 from fl_sketch.report.rows import all_plain, score_of
 
 Row = Mapping[str, str]
+TITLED = 9  # letters of a title on an inch
 STYLES = ("-", "--", ":")  # there are ten colours
 LOSSES = ("train_loss", "test_loss", "validation_loss")
 
@@ -110,7 +112,8 @@ def draw(
         _scale(panel, axis)
     panels[0].set(ylabel=title)
     if asked.title:
-        figure.suptitle(asked.title)
+        wide = int(TITLED * (2.5 + 3.8 * count))
+        figure.suptitle("\n".join(textwrap.wrap(asked.title, wide)))
     figure.legend(
         handles=panels[0].get_lines(),
         loc="outside right upper",
@@ -119,6 +122,22 @@ def draw(
         title_fontsize="small",
     )
     files.write_figure(path, figure)
+
+
+def require_numbers(evaluations: Sequence[Row], asked: Asked) -> None:
+    """Raises for evaluations of which nothing would be seen.
+
+    Args:
+      evaluations: all rows of all runs, as `draw` has them.
+      asked: what is to be shown.
+
+    Raises:
+      ValueError: in one line, if no number is finite.
+    """
+    column, _ = _column(evaluations, asked.metric)
+    if not any(math.isfinite(float(row[column])) for row in evaluations):
+        msg = f"Expected numbers in {column}, got nothing that is finite."
+        raise ValueError(msg)
 
 
 def _band(counts: set[int]) -> str | None:
@@ -199,7 +218,8 @@ def _axis(name: str, evaluations: Sequence[Row]) -> Axis:
     for row in evaluations:
         lacks = [column for column in axis.columns if row.get(column, "") == ""]
         if lacks:
-            msg = f"Expected rows with {lacks[0]} for x={name}, got none in some."
+            msg = f"Expected rows with {lacks[0]} for x={name}, got none of "
+            msg += f"{row['method']}."
             raise ValueError(msg)
     return axis
 
@@ -211,7 +231,8 @@ def _draw_method(panels, axes: Sequence[Axis], places, column: str, said) -> Non
     low, high = [min(values) for values in scores], [max(v) for v in scores]
     for panel, axis in zip(panels, axes, strict=True):
         x = [axis.of(place) for place in places]
-        (line,) = panel.plot(x, means, **said)
+        # A single evaluation is a point, which no line shows.
+        (line,) = panel.plot(x, means, marker="o" if len(x) == 1 else "", **said)
         colour = line.get_color()
         panel.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
 
@@ -221,6 +242,8 @@ def _scale(panel, axis: Axis) -> None:
     from matplotlib import ticker
 
     panel.set(xlabel=axis.label)
+    if axis.columns == ("round",):
+        panel.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     # A log scale of nothing, where all has diverged, is an error.
     if axis.log and math.isfinite(panel.dataLim.minposx):
         panel.set_xscale("log")

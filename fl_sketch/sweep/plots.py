@@ -35,12 +35,18 @@ def plot(
     Raises:
       ValueError: for a folder that has none of these, or where no line is left.
     """
+    require_picture(path)
+    kept = chosen(workdirs, only)
+    pictures.require_numbers(kept, asked)
+    pictures.draw(kept, path, asked)
+    return names_of(kept)
+
+
+def require_picture(path: str) -> None:
+    """Raises unless a picture can be written to the file `path`, by its ending."""
     files.writable_file(path)
     endings = tuple(f".{form}" for form in files.PICTURES)
     validate.one_of(endings, **{"the ending of out": pathlib.Path(path).suffix})
-    kept = chosen(workdirs, only)
-    pictures.draw(kept, path, asked)
-    return names_of(kept)
 
 
 def chosen(workdirs: Sequence[str], only: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -53,7 +59,8 @@ def chosen(workdirs: Sequence[str], only: Sequence[str] = ()) -> list[dict[str, 
     Raises:
       ValueError: for a folder that has none, or where no line is left.
     """
-    short = [pathlib.Path(workdir).name for workdir in workdirs]
+    workdirs = list({pathlib.Path(one).resolve(): one for one in workdirs}.values())
+    short = [pathlib.Path(workdir).resolve().name for workdir in workdirs]
     evaluations: list[dict[str, Any]] = []
     taken: set[str] = set()
     for workdir, name in zip(workdirs, short, strict=True):

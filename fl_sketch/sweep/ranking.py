@@ -59,8 +59,15 @@ def over_seeds(last: Sequence[Row], axes: Sequence[Axis]) -> list[Row]:
     ]
 
 
+def _apart(last: Sequence[Row]) -> Score | None:
+    """Returns the score by which points are chosen, if others are reported."""
+    by = score_of(last[0], CHOSEN)
+    return by if by != score_of(last[0]) else None
+
+
 def _over(setting: Row, rows: Sequence[Row], said: Score) -> Row:
     """Returns a setting's row over seeds."""
+    chosen = _apart(rows)
     own = [said.of(row) for row in rows]
     return {
         **setting,
@@ -68,6 +75,7 @@ def _over(setting: Row, rows: Sequence[Row], said: Score) -> Row:
         "deviation": statistics.stdev(own) if _finite(own) else math.nan,
         "half_width": half_width(own),
         "seeds": len(own),
+        **({chosen.column: statistics.fmean(map(chosen.of, rows))} if chosen else {}),
         "diverged": sum(not math.isfinite(one) for one in own),
     }
 
@@ -82,12 +90,20 @@ def table(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
       axes: the axes of the grid.
     """
     keys, said = [axis.key for axis in axes], score_of(last[0])
-    head = f"{said.title:>13} {'test loss':>10} {'MB up':>9}"
-    lines = _aligned(keys, last, head, lambda row: _result(row, said))
+    chosen = _apart(last)
+    first = f"{chosen.title:>20} " if chosen else ""
+
+    def led(row: Row, rest: str) -> str:
+        """Returns a line that begins with the score by which it was ranked."""
+        return f"{chosen.of(row):>20.4f} {rest}" if chosen else rest
+
+    head = f"{first}{said.title:>13} {'test loss':>10} {'MB up':>9}"
+    lines = _aligned(keys, last, head, lambda row: led(row, _result(row, said)))
     if seeds_swept(axes):
         keys = [key for key in keys if key != "seed"]
-        head = f"{said.title}, +- deviation over seeds"
-        lines += _aligned(keys, over_seeds(last, axes), head, _mean)
+        head = f"{first}{said.title}, +- deviation over seeds"
+        means = over_seeds(last, axes)
+        lines += _aligned(keys, means, head, lambda row: led(row, _mean(row)))
     return lines
 
 
@@ -104,14 +120,16 @@ def markdown(last: Sequence[Row], axes: Sequence[Axis]) -> list[str]:
     keys = [axis.key for axis in axes if not (swept and axis.key == "seed")]
     rows = over_seeds(last, axes) if swept else last
     head = by.title + swept * ", +- deviation over seeds"
-    cells = [[*keys, head]]
+    chosen, digits = _apart(last), 2 if by.factor > 1 else 4
+    cells = [[*keys, *([chosen.title] if chosen else []), head]]
     for row in rows:
-        said = f"{by.factor * row['mean' if swept else by.column]:.2f}"
+        said = f"{by.factor * row['mean' if swept else by.column]:.{digits}f}"
         if row["diverged"]:
             said = "diverged"
         elif swept:
-            said += f" +- {by.factor * row['deviation']:.2f}"
-        cells.append([*_shown(row, keys), said])
+            said += f" +- {by.factor * row['deviation']:.{digits}f}"
+        first = [f"{chosen.factor * chosen.of(row):.{digits}f}"] if chosen else []
+        cells.append([*_shown(row, keys), *first, said])
     return tables.markdown(cells)
 
 

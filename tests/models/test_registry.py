@@ -30,7 +30,7 @@ def test_options_arrive():
         (
             lambda: models.build("lenet", 10, width=3),
             ValueError,
-            "'lenet' has no option 'width', none",
+            "'lenet' has no option 'width', and no other",
         ),
         (lambda: models.build("cnn", 0), ValueError, "classes=0"),
         (lambda: models.build("cnn", 2.0), TypeError, "classes=2.0"),

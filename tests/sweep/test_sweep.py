@@ -222,7 +222,7 @@ def test_programs_that_are_done_are_kept(tmp_path, monkeypatch):
         ([], "at least one --over"),
         (["client.rat=1"], "Did you mean 'client.rate'"),
         (["client=1"], "Did you mean 'client.rate'"),
-        (["client.rate"], "key=value"),
+        (["client.rate"], "client.rate=value,value, got no values"),
         (["client.rate="], "float values"),
         (["client.rate=0.1,,0.2"], "float values"),
         (["client.rate=fast"], "float values.*client.rate=fast"),

@@ -1,0 +1,76 @@
+"""Config files: whether one is named, and where it fails."""
+
+import ast
+import pathlib
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from fl_sketch import validate
+from launch import clone
+
+
+def require(argv: Sequence[str]) -> None:
+    """Raises unless the --config among `argv` is a Python file with get_config."""
+    for argument in argv:
+        found = re.match(r"--?config=([^:]*)", argument)
+        if not found:
+            continue
+        file = pathlib.Path(found[1])
+        if not file.is_file() or file.suffix != ".py":
+            ours = (
+                path.relative_to(clone.ROOT) for path in clone.ROOT.glob("configs/*.py")
+            )
+            near = validate.nearest(found[1], [*map(str, ours)])
+            msg = f"Expected config to name a Python file, got config={found[1]}.{near}"
+            raise ValueError(msg)
+        if "get_config" not in _names(file.read_text()):
+            msg = f"Expected a file with get_config, got config={file}"
+            raise ValueError(msg + ": see launch.compare.")
+
+
+def _names(text: str) -> set[str]:
+    """Returns the names that a Python file gives to something at its outer level."""
+    try:
+        nodes = ast.parse(text).body
+    except SyntaxError:  # of which the file's own error says more
+        return {"get_config"}
+    found = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            found |= {one.id for one in node.targets if isinstance(one, ast.Name)}
+    return found
+
+
+def require_config(value: Any) -> None:
+    """Raises for a `value` that a get_config returned, if that is no config."""
+    if value is not None and not isinstance(value, ConfigDict | str):
+        kind = type(value).__name__
+        msg = f"Expected get_config to return a ConfigDict, got {kind}: see configs/."
+        raise ValueError(msg)
+
+
+def placed(error: Exception) -> str:
+    """Returns the line of somebody's own file in which an `error` arose, or nothing.
+
+    >>> placed(ValueError("of nobody"))
+    ''
+    """
+    ours = (str(clone.ROOT / "launch"), str(clone.ROOT / "fl_sketch"), "<", sys.prefix)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith((*ours, sys.base_prefix))
+        and "site-packages" not in frame.filename
+    ]
+    if not own or own[-1].filename.startswith(str(clone.ROOT / "configs")):
+        return ""
+    kind = type(error).__name__
+    return f"{own[-1].filename}, line {own[-1].lineno}: {kind}: "
