@@ -2,7 +2,7 @@
 
 Command: python -m launch.compare --config=configs/compare_norms.py \
 --workdir=/tmp/norms --data_dir=DATA
-Expect: a table of eight methods, in two hours on two cores.
+Expect: a table of eight methods, in 90 minutes on two cores.
 
 FedAvg and SAFL on Fashion-MNIST, with clients that are alike and clients that differ.
 Each model has its own grid of rates.

@@ -113,3 +113,20 @@ def test_labels_may_have_an_equals_sign_on_both_sides():
     }
     with pytest.raises(ValueError, match="Did you mean 'run'"):
         plots.labels_of(["rum=x"], names)
+
+
+def test_a_folder_that_is_given_twice_or_as_a_dot_is_one_line_by_its_name(
+    tmp_path, monkeypatch
+):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    files.write_rows(folder / "metrics.csv", [row(round=1), row(round=2)])
+    monkeypatch.chdir(folder)
+    assert plots.plot([".", str(folder)], "p.png") == ["mine"]
+    assert len(plots.chosen([".", str(folder)])) == 2
+
+
+def test_nothing_finite_is_no_picture(tmp_path):
+    files.write_rows(tmp_path / "metrics.csv", [row(test_accuracy="nan")])
+    with pytest.raises(ValueError, match="numbers in test_accuracy, got nothing that"):
+        plots.plot([str(tmp_path)], tmp_path / "p.png")

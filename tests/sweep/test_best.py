@@ -71,3 +71,21 @@ def test_the_best_point_of_clients_who_may_not_answer_is_a_run(tmp_path):
     assert list(one[0]) == list(other[0])
     for mine, theirs in zip(one, other, strict=True):
         assert mine["test_loss"] == theirs["test_loss"]
+
+
+def test_tables_say_by_what_points_were_chosen():
+    axes = grid.read_axes(config_of(), ["client.rate=0.1,0.2", "seed=0,1"])
+    rows = [
+        {"point": n, "client.rate": rate, "seed": seed, "round": 2, "train_loss": 1.0,
+         "validation_rmse": own, "validation_loss": 1.0, "test_rmse": 0.25630,
+         "test_loss": 1.0, "diverged": "", "bytes_up_total": 1, "bytes_down_total": 1}
+        for n, (rate, seed, own) in enumerate(
+            [(0.1, 0, 0.5), (0.1, 1, 0.5), (0.2, 0, 0.2), (0.2, 1, 0.3)])
+    ]  # fmt: skip
+    last = ranking.ranked(rows, axes)
+    head, *_, means, best_, other = ranking.table(last, axes)
+    assert "validation rmse" in head and "validation rmse" in means
+    assert best_.split()[:2] == ["0.2", "0.2500"] and other.split()[1] == "0.5000"
+    pasted = ranking.markdown(last, axes)
+    assert pasted[0].startswith("| client.rate | validation rmse | test rmse")
+    assert pasted[2] == "| 0.2 | 0.2500 | 0.2563 +- 0.0000 |"
