@@ -220,11 +220,12 @@ class Coded(NamedTuple):
 
     Attributes:
       value: the message as its receiver has it, of which the mean is taken.
-      bits: the length on the wire, exactly; may be traced.
+      bits: the length on the wire, exactly. One that depends on the round is traced: a
+        number below 2^32, or `lengths.Wide`.
     """
 
     value: Message
-    bits: int | jax.Array
+    bits: Any
 
 
 class Told(NamedTuple):

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fl_sketch.lengths import Wide, wide
 from fl_sketch.protocols import (
     Algorithm,
     Channel,
@@ -53,7 +54,7 @@ class Turn(NamedTuple):
     sent: Any = None
     delivery: Delivery | None = None
     memory: Memory | None = None
-    bits_up: int | jax.Array = 0
+    bits_up: int | Wide = 0
     bits_told: int = 0
 
 
@@ -69,7 +70,7 @@ class Ended(NamedTuple):
 
     delivery: Delivery
     memory: Memory
-    bits_up: int | jax.Array
+    bits_up: int | Wide
     bits_told: int
 
 
@@ -214,7 +215,7 @@ def message(said: Any) -> Message:
     return linear(value)
 
 
-def bits_of(said: Any, like: Message) -> int | jax.Array:
+def bits_of(said: Any, like: Message) -> int | Wide:
     """Returns the exact length of a message on the wire.
 
     Args:
@@ -222,7 +223,7 @@ def bits_of(said: Any, like: Message) -> int | jax.Array:
       like: a message of the same shape.
     """
     if isinstance(said, Coded):
-        return said.bits
+        return said.bits if isinstance(said.bits, int) else wide(said.bits)
     return FLOAT_BITS * sum(jnp.size(leaf) for leaf in jax.tree.leaves(like))
 
 

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "fl_sketch"
 # From the ground up; a name is a file or a folder of fl_sketch.
 LAYERS = [
     ["protocols"],
-    ["validate", "keys", "trees", "wire", "files", "free_memory"],
+    ["validate", "keys", "trees", "wire", "files", "free_memory", "lengths"],
     ["sketch", "theory", "chacha", "talks", "compile_cache", "plugins"],
     ["compressors"],
     ["channels", "transforms", "local", "data", "models"],

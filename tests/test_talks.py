@@ -12,6 +12,7 @@ import pytest
 
 from fl_sketch import channels, engine, local, sketch, talks
 from fl_sketch.engine import traffic
+from fl_sketch.lengths import number
 from fl_sketch.privacy import bounding, mechanism
 from fl_sketch.protocols import Algorithm, Channel, Delivery, Linear, Memory
 from tests.channels.rounds import quickly
@@ -181,7 +182,7 @@ def test_a_number_is_a_message():
     def after(channel):
         algorithm = Algorithm(local.one_gradient(loss), channel, optax.sgd(1.0))
         state, report = round_of(algorithm)
-        return state.server.params, int(report.simulator_only.bytes_up)
+        return state.server.params, int(number(report.simulator_only.bytes_up))
 
     (one, up), (other, more) = after(channels.exact()), after(Channel(counted))
     chex.assert_trees_all_close(one, other)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import compressors, local, transforms, trees, validate
+from fl_sketch import compressors, lengths, local, transforms, trees, validate
 from fl_sketch.protocols import (
     Algorithm,
     Channel,
@@ -96,7 +96,7 @@ def _either(warmup: int) -> Channel:
         owed = jax.tree.map(jnp.add, momentum, error)
         seen = trees.unraveler(owed)(sign.apply(keys.own, trees.ravel(owed)))
         d = trees.size(gradient)
-        bits = jnp.where(warm, *map(jnp.uint32, (FLOAT_BITS * d, sign.bits(d))))
+        bits = lengths.either(warm, FLOAT_BITS * d, sign.bits(d))
         heard = yield Coded(either(gradient, seen), bits)
         seen = round.counted(seen)
         left = either(error, jax.tree.map(jnp.subtract, owed, seen))

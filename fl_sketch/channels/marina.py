@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from fl_sketch import trees, validate
+from fl_sketch import lengths, trees, validate
 from fl_sketch.keys import Purpose, apart
 from fl_sketch.protocols import Channel, Coded, Compressor, Delivery, Memory
 from fl_sketch.wire import FLOAT_BITS
@@ -35,7 +35,7 @@ def marina(compressor: Compressor, probability: float) -> Channel:
         short = trees.unraveler(change)(compressor.apply(keys.own, vector))
         sent = jax.tree.map(lambda a, b: jnp.where(whole, a, b), now, short)
         d = vector.size
-        bits = jnp.where(whole, *map(jnp.uint32, (FLOAT_BITS * d, compressor.bits(d))))
+        bits = lengths.either(whole, FLOAT_BITS * d, compressor.bits(d))
         heard = yield Coded(sent, bits)
         average = jax.tree.map(
             lambda new, old: jnp.where(whole, new, old + new), heard, before

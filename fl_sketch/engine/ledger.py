@@ -20,6 +20,7 @@ import numpy as np
 from fl_sketch import validate
 from fl_sketch.engine.round import SimulatorOnly
 from fl_sketch.engine.traffic import Prices
+from fl_sketch.lengths import number as number_of
 
 
 class Ledger(NamedTuple):
@@ -70,8 +71,8 @@ def record(ledger: Ledger, prices: Prices, number: int, report: SimulatorOnly) -
     """
     places = report.clients >= 0
     asked, answered = report.clients[places], report.answered[places]
-    up = np.where(answered, np.int64(report.bytes_up), 0)
-    heard = np.where(answered, np.int64(prices.heard or report.bytes_told), 0)
+    up = np.where(answered, number_of(report.bytes_up), 0)
+    heard = np.where(answered, prices.heard or number_of(report.bytes_told), 0)
     down = heard + prices.fetched(ledger.last[asked], ledger.heard[asked], number)
     np.add.at(ledger.up, asked, up)
     np.add.at(ledger.down, asked, down)

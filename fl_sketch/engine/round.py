@@ -22,6 +22,7 @@ from fl_sketch.engine.mesh import AXIS
 from fl_sketch.engine.serve import finish, serve
 from fl_sketch.engine.visit import Client, Fetch, Seat, Visitor
 from fl_sketch.keys import of_round
+from fl_sketch.lengths import Wide
 from fl_sketch.protocols import Algorithm, Key, Roots, Server, Tree
 
 MARK = "simulator_only_"  # before names of what a private run must not give away
@@ -46,15 +47,15 @@ class SimulatorOnly(NamedTuple):
     Attributes:
       clients: the clients that were asked, int32 [places]; -1: nobody.
       answered: the places whose clients answered, bool [places].
-      bytes_up: bytes that each of those sent, uint32 [].
-      bytes_told: bytes that the server said between exchanges, uint32 [].
+      bytes_up: bytes that each of those sent.
+      bytes_told: bytes that the server said between exchanges.
       diagnostics: means over them; under a mechanism also its facts.
     """
 
     clients: jax.Array
     answered: jax.Array
-    bytes_up: jax.Array
-    bytes_told: jax.Array
+    bytes_up: int | Wide
+    bytes_told: int | Wide
     diagnostics: dict[str, jax.Array]
 
 

@@ -3,12 +3,12 @@
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from fl_sketch import talks
 from fl_sketch.engine.exchange import Exchanged
 from fl_sketch.engine.guard import Guard
 from fl_sketch.engine.visit import Client, Seat, Visitor
+from fl_sketch.lengths import Wide, whole_bytes
 from fl_sketch.protocols import Round, Server
 from fl_sketch.trees import varying_like
 
@@ -19,14 +19,14 @@ class Served(NamedTuple):
     Attributes:
       server: the server after its step.
       estimate: the estimate of the mean update.
-      bytes_up: bytes that each client sent, uint32.
-      bytes_told: bytes that the server said to each between exchanges, uint32.
+      bytes_up: bytes that each client sent.
+      bytes_told: bytes that the server said to each between exchanges.
     """
 
     server: Server
     estimate: Any
-    bytes_up: jax.Array
-    bytes_told: jax.Array
+    bytes_up: Wide
+    bytes_told: Wide
 
 
 def serve(
@@ -98,9 +98,3 @@ def finish(
         return (), Client(state, end.memory.client)
 
     return visitor.each(one, seats, heard.works)[1]
-
-
-def whole_bytes(bits: int | jax.Array) -> jax.Array:
-    """Returns how many bytes a message of so many `bits` takes, uint32."""
-    whole = bits // 8 + (bits % 8 > 0)  # -(-bits // 8) wraps around in uint32
-    return jnp.asarray(whole, jnp.uint32)

@@ -173,7 +173,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
     more = algorithm.mechanism.bits if algorithm.mechanism else 0
     return Traffic(
         sent=tuple(_numbers(mean) for mean in means),
-        bits_up=None if isinstance(up, jax.Array) else int(up) + more,
+        bits_up=int(up) + more if isinstance(up, int) else None,
         bits_told=down,
         stateful=bool(jax.tree.leaves(client)),
         heard=FLOAT_BYTES * _numbers(means, heard),

@@ -16,7 +16,7 @@ from fl_sketch import validate
 from fl_sketch.protocols import Sketch
 from fl_sketch.sketch.hashing import flip, mixer_signs, sample_without_replacement
 from fl_sketch.sketch.on_trees import on_trees
-from fl_sketch.trees import varying_like
+from fl_sketch.trees import LARGEST, varying_like
 
 CPU_FACTOR = 64  # H_64 is one matmul, then four butterflies at a time
 MATMUL_FACTOR = 256  # on accelerators every factor is a matmul
@@ -63,15 +63,26 @@ def srht(b: int) -> Sketch:
     def apply(key, x):
         n, rows, mask, scale = draw(key, x.size)
         mixed = walsh_hadamard(jnp.pad(flip(x, mask), (0, n - x.size)))
-        return mixed[rows] * scale
+        shape, index = _places(n, rows)
+        return mixed.reshape(shape)[index] * scale
 
     def transpose(key, s, d):
         n, rows, mask, scale = draw(key, d)
-        spread = varying_like(jnp.zeros(n), s, key)
-        spread = spread.at[rows].set(s * scale, unique_indices=True)
-        return flip(walsh_hadamard(spread)[:d], mask)
+        shape, index = _places(n, rows)
+        spread = varying_like(jnp.zeros(shape), s, key)
+        spread = spread.at[index].set(s * scale, unique_indices=True)
+        return flip(walsh_hadamard(spread.reshape(n))[:d], mask)
 
     return on_trees(shape=shape, apply=apply, transpose=transpose, resize=srht)
+
+
+def _places(n: int, rows: jax.Array) -> tuple[tuple[int, ...], tuple[jax.Array, ...]]:
+    """Returns a shape of n numbers, and where in it the rows are, all of 31 bits."""
+    if n <= LARGEST:
+        return (n,), (rows,)
+    half = n // 2  # of 2^31, whose last row has a number but whose length has none
+    whole = rows.astype(jnp.uint32)
+    return (2, half), tuple(x.astype(jnp.int32) for x in jnp.divmod(whole, half))
 
 
 def walsh_hadamard(x: jax.Array) -> jax.Array:

@@ -149,7 +149,7 @@ def sample_without_replacement(key: Key, count: int, d: int) -> jax.Array:
     """
     if d <= SHUFFLED_UP_TO:
         return jax.random.permutation(key, d)[:count].astype(jnp.int32)
-    side = math.isqrt(d - 1) + 1
+    side, end = math.isqrt(d - 1) + 1, np.uint32(d)  # which 2^31 is, and no int32
     seeds = jax.random.bits(key, (FEISTEL_ROUNDS,), jnp.uint32)
 
     def network(value):
@@ -159,10 +159,10 @@ def sample_without_replacement(key: Key, count: int, d: int) -> jax.Array:
         return left * side + right
 
     def walk(values):
-        return jnp.where(values >= d, network(values), values)
+        return jnp.where(values >= end, network(values), values)
 
     start = network(jnp.arange(count, dtype=jnp.uint32))
-    inside = lax.while_loop(lambda values: jnp.any(values >= d), walk, start)
+    inside = lax.while_loop(lambda values: jnp.any(values >= end), walk, start)
     return inside.astype(jnp.int32)
 
 

@@ -12,6 +12,7 @@ import pytest
 from fl_sketch import algorithms, channels, engine, sketch, talks
 from fl_sketch.engine import traffic
 from fl_sketch.keys import Purpose, for_purpose
+from fl_sketch.lengths import number
 from fl_sketch.protocols import Keys
 from tests.channels.rounds import quickly
 from tests.oracles import fedsketch as oracle
@@ -90,7 +91,7 @@ def test_scaffold_follows_its_algorithm_with_half_of_what_it_sends():
     state, report = run(algorithm)
     expected = oracle.scaffold(np.asarray(optima(CLIENTS)), cohorts(), gamma=0.7)
     np.testing.assert_allclose(flat(state.server.params), expected, rtol=1e-5)
-    assert (np.asarray(report.simulator_only.bytes_up) == 4 * D).all()
+    assert (number(report.simulator_only.bytes_up) == 4 * D).all()
     prices = traffic.prices(
         algorithm,
         PARAMS,

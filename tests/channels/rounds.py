@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fl_sketch import talks, trees
+from fl_sketch import lengths, talks, trees
 from fl_sketch.keys import round_keys
 from fl_sketch.protocols import Delivery, Keys, Linear, Memory, Round
 from tests.channels.cases import CHANNELS, COMPRESSORS, D
@@ -163,7 +163,7 @@ def program(name):
                 return said.value
 
             turn = talks.ended(talk, talks.play(talk, here, means, told=note))
-            bits = turn.bits_up, turn.bits_told
+            bits = lengths.wide(turn.bits_up), turn.bits_told
             again = [talks.said_after(talk, here, means[:n]) for n in range(len(means))]
             again = tuple(map(talks.message, again))
             found = Heard((), again, turn.delivery, turn.memory, *bits, tuple(told))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch import channels, talks, wire
+from fl_sketch import channels, lengths, talks, wire
 from fl_sketch.protocols import Channel, Keys, Memory, Round, Told
 from tests.channels.cases import CHANNELS, COMPRESSORS, Claim, D
 from tests.channels.rounds import (
@@ -190,7 +190,10 @@ def test_bits_are_the_length_of_bytes_from_which_the_message_can_be_had(name):
     seen = set()
     for past in history(name):
         for client in range(CLIENTS):
-            bits, message = int(past.heard.bits[client]), flat(past.heard.messages)
+            bits, message = (
+                int(lengths.number(past.heard.bits)[client]),
+                flat(past.heard.messages),
+            )
             assert any(
                 sum(map(len, data)) == math.ceil(bits / 8)
                 and near(numbers(received), message[client])
@@ -374,7 +377,9 @@ def test_what_marina_sends_first_is_whole_whatever_the_coin():
     rarely, memory = channels.marina(row.at(D), 1e-9), Memory(server=update)
     own = keys(0)._replace(own=keys(0).own[0])
     bits = [
-        int(talks.alone(rarely, (update, update), own, memory, Round(number)).bits_up)
+        lengths.number(
+            talks.alone(rarely, (update, update), own, memory, Round(number)).bits_up
+        )
         for number in range(3)
     ]
     assert bits == [D * 32, row.bits, row.bits]

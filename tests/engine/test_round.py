@@ -12,6 +12,7 @@ import pytest
 from fl_sketch import channels, engine, local, sketch
 from fl_sketch.engine.cohort import padded
 from fl_sketch.keys import Purpose, for_purpose, round_keys
+from fl_sketch.lengths import number
 from fl_sketch.protocols import Algorithm, Channel, Delivery
 from tests.meshes import mesh_of
 from tests.oracles import rounds as oracle
@@ -133,7 +134,7 @@ def test_fedavg_is_the_arithmetic_of_its_steps():
     expected = (1 - 0.9**STEPS) * optima(4).mean(0)
     np.testing.assert_allclose(flat(state.server.params), expected, rtol=1e-5)
     assert int(state.server.round) == 1
-    assert int(report.simulator_only.bytes_up[0]) == 4 * 16
+    assert number(report.simulator_only.bytes_up)[0] == 4 * 16
     first_losses = jnp.sum(optima(4) ** 2, axis=1) / 2
     assert float(report.simulator_only.diagnostics["loss"][0]) == pytest.approx(
         float(first_losses.mean()), rel=1e-5
@@ -323,6 +324,6 @@ def test_the_first_state_may_be_donated(name):
 
 def test_two_exchanges_and_their_bits_are_counted():
     _, report = alone("heaprix")[1]
-    assert int(report.simulator_only.bytes_up[0]) == 4 * (COUNT.size() + 4)
+    assert number(report.simulator_only.bytes_up)[0] == 4 * (COUNT.size() + 4)
     # Indices of 4 bits each.
-    assert int(report.simulator_only.bytes_told[0]) == 4 * 4 / 8
+    assert number(report.simulator_only.bytes_told)[0] == 4 * 4 / 8

@@ -108,7 +108,7 @@ NOISY = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
     ("changes", "words"),
     [
         ({"data__standardise": "half"}, "config.data: Expected standardise to be none"),
-        ({"data__standardise": "1,2/3,4"}, "1 or 1 means"),
+        ({"data__standardise": "1,2/3,4"}, "standardise to have 1 mean, got"),
         ({"data__augment": "flop"}, "config.data: .*Did you mean 'flip'"),
         ({"client__optimizer": "adm"}, "config.client: .*Did you mean 'adam'"),
         ({"client__weight_decay": -1.0}, "client.weight_decay >= 0"),

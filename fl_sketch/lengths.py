@@ -1,0 +1,70 @@
+"""Lengths of messages in bits and bytes, exact beyond what 32 bits can count.
+
+A length that is known beforehand is a Python integer. One that depends on the round is
+two words of 32 bits, since devices have no integers of 64: a model of 2^31 - 1 numbers
+takes 2^36 bits.
+
+>>> whole = either(jnp.array(True), 32 * (2**31 - 1), 100)
+>>> number(whole_bytes(whole + 5))
+8589934589
+"""
+
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+WORD = 32  # bits of a half
+
+
+class Wide(NamedTuple):
+    """A length of up to 64 bits, as two words: `low`, and what is above, `high`."""
+
+    low: jax.Array
+    high: jax.Array
+
+    def __add__(self, other: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Returns the sum with an `other` length."""
+        other = wide(other)
+        low = self.low + other.low
+        carry = (low < other.low).astype(jnp.uint32)
+        return type(self)(low, self.high + other.high + carry)
+
+    __radd__ = __add__
+
+
+Length = int | jax.Array | Wide
+
+
+def wide(length: Length) -> Wide:
+    """Returns a `length`, which may be a Python integer of any size, as two words."""
+    if isinstance(length, Wide):
+        return length
+    if isinstance(length, int | np.integer):
+        low, high = int(length) % 2**WORD, int(length) >> WORD
+        return Wide(jnp.uint32(low), jnp.uint32(high))
+    low = jnp.asarray(length).astype(jnp.uint32)
+    return Wide(low, jnp.zeros_like(low))
+
+
+def either(first: jax.Array, one: Length, other: Length) -> Wide:
+    """Returns the length `one` where `first` is true, and else the `other`."""
+    pairs = zip(wide(one), wide(other), strict=True)
+    return Wide(*(jnp.where(first, a, b) for a, b in pairs))
+
+
+def whole_bytes(bits: Length) -> Wide:
+    """Returns how many bytes a message of so many `bits` takes."""
+    if isinstance(bits, int):
+        return wide(-(-bits // 8))
+    low, high = wide(bits) + 7
+    return Wide((low >> 3) | (high << (WORD - 3)), high >> 3)
+
+
+def number(length: int | Wide) -> Any:
+    """Returns a `length`, or an array of them, as numpy's integers of 64 bits."""
+    if isinstance(length, int | np.integer):
+        return np.int64(length)
+    low, high = (np.asarray(word).astype(np.int64) for word in length)
+    return (high << WORD) + low

@@ -1,0 +1,85 @@
+"""Models of up to 2^31 - 1 numbers have messages and prices: by shapes, for nothing.
+
+A language model of 110 million parameters is beyond 2^26, and its bits beyond 2^31.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fl_sketch import lengths, sketch, talks, trees
+from fl_sketch.keys import round_keys
+from tests.channels import cases
+
+SIZES = (2**26, 2**30, 2**31 - 1)
+KEY = jax.random.key(0)
+OPERATORS = {
+    "count_sketch": sketch.count_sketch(1000),
+    "count_sketch, rows": sketch.count_sketch(1000, rows=5),
+    "count_sketch, stored": sketch.count_sketch(1000, hash="independent"),
+    "ams": sketch.ams(1000),
+    "srht": sketch.srht(1000),
+    "sparse_embedding": sketch.sparse_embedding(1000, 4),
+    "uniform_sampling": sketch.uniform_sampling(1000),
+    "identity": sketch.identity(),
+}
+
+
+def like(d):
+    return {"w": jax.ShapeDtypeStruct((d,), jnp.float32)}
+
+
+@pytest.mark.parametrize("d", SIZES)
+@pytest.mark.parametrize("name", cases.COMPRESSORS)
+def test_a_compressor_has_a_message_of_the_length_that_it_says(name, d):
+    one = cases.COMPRESSORS[name].at(d)
+    vector = jax.ShapeDtypeStruct((d,), jnp.float32)
+    arrays = jax.eval_shape(one.compress, KEY, vector)
+    fields = one.fields(d)
+    assert [array.size for array in arrays] == [field.count for field in fields]
+    assert jax.eval_shape(lambda a: one.expand(a, d), arrays).shape == (d,)
+    bits = one.bits(d)
+    assert isinstance(bits, int) and bits == sum(f.count * f.bits for f in fields)
+
+
+@pytest.mark.parametrize("d", SIZES)
+@pytest.mark.parametrize("name", cases.CHANNELS)
+def test_a_channel_has_a_round_and_a_price(name, d):
+    row = cases.CHANNELS[name]
+    channel, update = row.make(d), like(d)
+    asked = (update, update) if row.pairs else update
+    told = []
+
+    def ended(params, asked):
+        memory, keys = channel.init(params), round_keys(KEY, 0, 0)
+        end = talks.alone(channel, asked, keys, memory)
+        told.append(end.bits_up)
+        return lengths.whole_bytes(end.bits_up), end.delivery.estimate
+
+    sent, estimate = jax.eval_shape(ended, update, asked)
+    assert isinstance(sent, lengths.Wide)
+    if name != "sketched_message":  # whose estimate is the message
+        assert estimate["w"].shape == (d,)
+    if isinstance(told[0], int):
+        assert lengths.number(lengths.whole_bytes(told[0])) == -(-told[0] // 8)
+
+
+@pytest.mark.parametrize("d", SIZES)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_operator_sketches_and_reads(name, d):
+    op = OPERATORS[name]
+    sketched = functools.partial(op.apply, KEY)
+    message = jax.eval_shape(sketched, like(d))
+    for read in (op.transpose, op.estimate):
+        back = jax.eval_shape(functools.partial(read, KEY), message, like(d))
+        assert back["w"].shape == (d,)
+    assert sum(leaf.size for leaf in jax.tree.leaves(message)) == op.size(like(d))
+
+
+def test_one_number_more_is_refused_by_its_count():
+    with pytest.raises(ValueError, match=r"2147483648|2\^31|2147483647"):
+        trees.require_floats(like(2**31))
+    with pytest.raises(ValueError, match="2147483647"):
+        trees.size(2**31)
