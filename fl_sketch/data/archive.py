@@ -20,7 +20,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fl_sketch import files
-from fl_sketch.data import raw
+from fl_sketch.data import raw, sound
 from fl_sketch.data.examples import Examples, Splits
 
 NAME = "npz"
@@ -130,7 +130,9 @@ def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
     if not zipfile.is_zipfile(path):
         msg = f"Expected {path} to hold {', '.join(ARRAYS)}, got no npz file at all."
         raise ValueError(msg)
-    try:
+    what = f"to hold {', '.join(ARRAYS)}"
+    with sound.reading(path, what):
+        sound.require_arrays_fit(path)
         # Opened here, since numpy leaves a damaged file open.
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
             unread = [key for key in found.files if key not in READ]
@@ -138,9 +140,6 @@ def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
                 text = f"nothing reads {', '.join(unread)} of {path}"
                 warnings.warn(text, stacklevel=4)
             return {key: _one(found, key) for key in found.files if key in READ}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        msg = f"Expected {path} to hold {', '.join(ARRAYS)}, got {error}."
-        raise ValueError(" ".join(msg.split())) from None
 
 
 def _one(found: np.lib.npyio.NpzFile, key: str) -> np.ndarray:

@@ -57,7 +57,7 @@ class FlSketch(tfds.core.GeneratorBasedBuilder):
         self, folder: pathlib.Path, split: str
     ) -> Iterator[tuple[int, dict]]:
         source = raw.SOURCES[str(self.builder_config_name)]
-        inputs, targets = source.read(folder, split)
+        inputs, targets = source.examples(folder, split)
         pairs = zip(inputs, targets, strict=True)
         for number, (given, label) in enumerate(pairs):
             if source.shape:

@@ -3,16 +3,16 @@
 Works for any data set with one image or one text and one integer label.
 """
 
-import io
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-from PIL import Image
 
+from fl_sketch.data import sound
 from fl_sketch.data.examples import Examples
 
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")  # that start no other program
 CHUNK = 1024  # records read at once
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's names for numbers of channels
 
@@ -126,8 +126,7 @@ def _reader(feature: Any) -> Callable:
         raise ValueError(msg)
 
     def image(content: bytes) -> np.ndarray:
-        with Image.open(io.BytesIO(content)) as opened:
-            pixels = np.asarray(opened if opened.mode == mode else opened.convert(mode))
+        pixels = sound.picture(content, mode, FORMATS)
         return pixels if pixels.ndim == 3 else pixels[..., None]
 
     return image

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fl_sketch import validate
-from fl_sketch.data import text
+from fl_sketch.data import sound, text
 
 SIDE = 28  # pixels of an image of EMNIST
 SEPARATOR = "|"  # of the tags of a question
@@ -115,6 +115,10 @@ def _read(path: str, name: str, own: Mapping[str, Any], read):
     except KeyError as error:
         msg = f"Expected {path} to have {error.args[0]!r} of user {name}, got none."
         raise ValueError(msg) from None
+    except Exception as error:  # of numbers that are none, or of another shape
+        text = " ".join(str(error).split())
+        msg = f"Expected examples of user {name} in {path}, got {text}."
+        raise ValueError(msg) from None
     if len(x) != len(y):
         msg = f"Expected as many targets as inputs of user {name} in {path}, got "
         raise ValueError(msg + f"{len(y)} for {len(x)}.")
@@ -159,10 +163,13 @@ def _of_hdf5(file: pathlib.Path, most: int) -> Users:
     try:
         with h5py.File(file, "r") as opened:
             examples: Any = opened["examples"]
-            for name in sorted(examples)[: most or None]:
+            names = sorted(examples)[: most or None]
+            for name in names:
                 group: Any = examples[name]
-                yield name, {key: group[key][()] for key in group}
-    except (OSError, KeyError) as error:
+                sound.require_room(file, sum(group[key].nbytes for key in group))
+                found = {key: group[key][()] for key in group}
+                yield name, found
+    except (OSError, KeyError, AttributeError, RuntimeError, TypeError) as error:
         msg = f"Expected {file} to be an HDF5 file with examples, got {error}."
         raise ValueError(" ".join(msg.split())) from None
 

@@ -15,8 +15,10 @@ import contextlib
 import fcntl
 import hashlib
 import io
+import json
 import os
 import pathlib
+import re
 import shutil
 import sys
 import tempfile
@@ -27,10 +29,12 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core import read_only_builder
 
 from fl_sketch import files, plugins, validate
-from fl_sketch.data import decoding, raw
+from fl_sketch.data import decoding, raw, sound
 from fl_sketch.data.builders import FlSketch
 from fl_sketch.data.examples import Examples, Splits
 
+SUMS = "sums.json"  # SHA-256 of the files of arrays
+OWN = "tensorflow_datasets.core.features."  # modules of TFDS's own features
 TEST_SPLITS = ("test", "validation")  # the first that a data set has
 
 
@@ -99,18 +103,21 @@ def read(
     The arguments `name`, `data_dir` and `tfds_dir`, and what it raises, are those of
     `datasets.load`, for data sets that come by way of TFDS.
     """
-    if name in raw.SOURCES:
-        builder = prepare(name, data_dir, tfds_dir)
-    else:
-        builder = _already_prepared(name, cache_folder(tfds_dir))
-    splits = _train_and_test(builder)
-    folder = arrays_folder(builder, cache_folder(tfds_dir))
-    if not folder.is_dir():
-        with _alone(cache_folder(tfds_dir), name):
-            if not folder.is_dir():
-                _write_arrays(folder, builder, splits)
+    root = cache_folder(tfds_dir)
+    with sound.reading(f"{name} in {root}", "to be prepared as TFDS leaves it"):
+        if name in raw.SOURCES:
+            builder = prepare(name, data_dir, tfds_dir)
+        else:
+            builder = _already_prepared(name, root)
+        splits = _train_and_test(builder)
+        folder = arrays_folder(builder, root)
+        if not (folder / SUMS).is_file():
+            with _alone(root, name):
+                if not (folder / SUMS).is_file():
+                    _write_arrays(folder, builder, splits)
+        said = decoding.classes(builder)
+    _require_unchanged(folder)
     train, test = (_open_arrays(folder, split) for split in splits)
-    said = decoding.classes(builder)
     shown = 1 + max(int(part.targets.max()) for part in (train, test))
     learnt = None if said else ("classes", 0)
     return Splits(name, train, test, said or shown, learnt=learnt)
@@ -160,7 +167,13 @@ def _written(root: pathlib.Path, name: str, folder: pathlib.Path) -> FlSketch:
 
 
 def _already_prepared(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder:
-    """Returns the builder of a TFDS data set from its files alone, without network."""
+    """Returns the builder of a TFDS data set from its files alone, without network.
+
+    Nothing but TFDS's own code is imported for it.
+    """
+    for file in (root / re.split(r"[/:]", name)[0]).rglob("features.json"):
+        with sound.reading(file):
+            sound.require_only(json.loads(file.read_text()), OWN, file)
     try:
         return read_only_builder.builder_from_files(name, data_dir=root)
     except (tfds.core.DatasetNotFoundError, ValueError):  # no data, or no name
@@ -211,9 +224,28 @@ def _write_arrays(
                 _save(finished / f"{split}_ends.npy", ends)
             _save(finished / f"{split}_inputs.npy", inputs)
             _save(finished / f"{split}_targets.npy", targets)
-        files.flush(finished)
+        sums = {file.name: _sum_of(file) for file in sorted(finished.iterdir())}
+        files.write_text(finished / SUMS, json.dumps(sums, indent=2) + "\n")
         finished.rename(folder)
     files.flush(folder.parent)
+
+
+def _require_unchanged(folder: pathlib.Path) -> None:
+    """Raises unless all arrays are those that were written."""
+    with sound.reading(folder / SUMS):
+        sums = json.loads((folder / SUMS).read_text())
+    for name, own in sums.items():
+        if _sum_of(folder / name) != own:
+            msg = (
+                f"Expected {folder / name} as it was prepared, got other bytes: remove "
+                "its folder, it is a copy."
+            )
+            raise ValueError(msg)
+
+
+def _sum_of(file: pathlib.Path) -> str:
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _save(file: pathlib.Path, array: np.ndarray) -> None:

@@ -5,18 +5,18 @@ The files lie in one folder with a list of checksums, `SHA256SUMS`, in the form 
 and the targets of one split, in the order of the file.
 """
 
-import gzip
 import hashlib
-import io
 import itertools
+import math
 import os
 import pathlib
-import tarfile
 import zipfile
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+from fl_sketch.data import sound
 
 SUMS = "SHA256SUMS"
 VARIABLE = "FL_SKETCH_DATA"
@@ -41,6 +41,33 @@ class Source(NamedTuple):
     shape: tuple[int, int, int] | None
     classes: int | None
     instead: tuple[str, ...] = ()
+
+    def examples(
+        self, path: pathlib.Path, split: str
+    ) -> tuple[Sequence | np.ndarray, np.ndarray]:
+        """Returns what `read` returns, if inputs and targets are what they should be.
+
+        Args:
+          path: path of the folder.
+          split: the name of the split.
+
+        Raises:
+          ValueError: in one line, naming the first file of the data set.
+        """
+        where = path / self.found(path)[0]
+        with sound.reading(where):
+            inputs, targets = self.read(path, split)
+        said = ""
+        if len(inputs) != len(targets) or not len(inputs):
+            said = f"as many inputs as targets, got {len(inputs)} and {len(targets)}"
+        elif self.classes and not 0 <= targets.min() <= targets.max() < self.classes:
+            said = f"targets from 0 to {self.classes - 1}, got up to {targets.max()}"
+        elif self.shape and np.shape(inputs)[1:] != self.shape:
+            said = f"images of shape {self.shape}, got {np.shape(inputs)[1:]}"
+        if said:
+            msg = f"Expected {where} and what is beside it to have {said} in {split}."
+            raise ValueError(msg)
+        return inputs, targets
 
     def found(self, path: pathlib.Path) -> tuple[str, ...]:
         """Returns the files to read in the folder `path`: `files`, or `instead`.
@@ -97,7 +124,9 @@ def _listed(path: pathlib.Path) -> dict[pathlib.Path, str]:
             f"{SUMS}), or pass another folder with --data_dir."
         )
         raise FileNotFoundError(msg)
-    pairs = [line.split(maxsplit=1) for line in file.read_text().splitlines() if line]
+    with sound.reading(file):
+        lines = file.read_text(encoding="utf-8").splitlines()
+    pairs = [line.split(maxsplit=1) for line in lines if line]
     if any(len(pair) != 2 for pair in pairs):
         msg = f"Expected lines of a checksum and a path in {file}: make it again."
         raise ValueError(msg)
@@ -122,13 +151,15 @@ def _checked(file: pathlib.Path, expected: dict[pathlib.Path, str]) -> str:
 
 def _idx(file: pathlib.Path) -> np.ndarray:
     """Returns the bytes of an idx file: two zeros, 8, the rank, the shape, bytes."""
-    content = gzip.decompress(file.read_bytes())
-    zeros, kind, rank = content[:2], content[2], content[3]
-    shape = np.frombuffer(content, ">i4", rank, offset=4)
-    if zeros != b"\0\0" or kind != 8 or len(content) != 4 + 4 * rank + shape.prod():
-        msg = f"Expected {file} to be an idx file of bytes, as MNIST's are."
-        raise ValueError(msg)
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
+    with sound.reading(file, "to be an idx file of bytes, as MNIST's are"):
+        content = sound.unzipped(file, sound.MOST)
+        zeros, kind, rank = content[:2], content[2], content[3]
+        shape = np.frombuffer(content, ">i4", rank, offset=4).tolist()
+        size = math.prod(shape) if min(shape) >= 0 else -1
+        if zeros != b"\0\0" or kind != 8 or len(content) != 4 + 4 * rank + size:
+            msg = f"{len(content)} bytes for a shape of {shape}"
+            raise ValueError(msg)
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
 
 
 def _read_idx(path: pathlib.Path, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -164,14 +195,8 @@ def _read_cifar10_binary(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reads records of a label and 3 planes of 32 x 32, of data_batch_1.bin and on."""
     part = {"train": "data_batch_", "test": "test_batch"}[split]
-    with tarfile.open(path / CIFAR_BINARY) as archive:
-        members = sorted(
-            (member for member in archive.getmembers() if part in member.name),
-            key=lambda member: member.name,
-        )
-        opened = map(archive.extractfile, members)
-        content = b"".join(file.read() for file in opened if file)
-    records = np.frombuffer(content, np.uint8)
+    with sound.reading(path / CIFAR_BINARY):
+        records = np.frombuffer(sound.members(path / CIFAR_BINARY, part), np.uint8)
     if not records.size or records.size % (1 + 3 * 32 * 32):
         msg = f"Expected {path / CIFAR_BINARY} to have records of 3073 bytes in {part}."
         raise ValueError(msg)
@@ -184,16 +209,15 @@ def _read_cifar10_strips(
     path: pathlib.Path, split: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reads lossless WebP strips: images below one another, 32 pixels wide."""
-    from PIL import Image  # only preparing needs it
-
-    with zipfile.ZipFile(path / CIFAR) as archive:
+    file = path / CIFAR
+    with sound.reading(file), zipfile.ZipFile(file) as archive:
         strips = [
-            np.asarray(Image.open(io.BytesIO(archive.read(name))).convert("RGB"))
+            sound.picture(sound.member(archive, name), "RGB", ("WEBP",))
             for name in sorted(archive.namelist())
             if name.startswith(f"{split}_") and name.endswith(".webp")
         ]
-        targets = np.frombuffer(archive.read(f"{split}_labels.u8"), np.uint8)
-    return _tiles(strips, (32, 32, 3)), targets
+        targets = np.frombuffer(sound.member(archive, f"{split}_labels.u8"), np.uint8)
+        return _tiles(strips, (32, 32, 3)), targets
 
 
 def _tiles(strips: list[np.ndarray], shape: tuple[int, int, int]) -> np.ndarray:
@@ -214,7 +238,8 @@ def _tiles(strips: list[np.ndarray], shape: tuple[int, int, int]) -> np.ndarray:
 def _read_sst2(path: pathlib.Path, split: str) -> tuple[list[str], np.ndarray]:
     """Reads lines of `label<TAB>sentence` below a header, or as GLUE the other way."""
     file = path / "sst2" / f"{split}.tsv"
-    head, *lines = file.read_text(encoding="utf-8").split("\n")
+    with sound.reading(file):
+        head, *lines = file.read_text(encoding="utf-8").split("\n")
     order = -1 if head.split("\t") == ["sentence", "label"] else 1
     pairs = [line.split("\t")[::order] for line in lines if line]
     for number, pair in enumerate(pairs, 2):
@@ -232,7 +257,8 @@ def _read_shakespeare(path: pathlib.Path, split: str) -> tuple[list[str], np.nda
     text is tested that stands before the text trained on (as in LEAF).
     """
     file = path / "shakespeare" / "input.txt"
-    blocks = file.read_text(encoding="utf-8").strip("\n").split("\n\n")
+    with sound.reading(file):
+        blocks = file.read_text(encoding="utf-8").strip("\n").split("\n\n")
     pairs = [block.partition(":\n") for block in blocks]
     pairs = [(speaker.strip(), speech) for speaker, _, speech in pairs if speech]
     names, ids = np.unique([speaker for speaker, _ in pairs], return_inverse=True)
