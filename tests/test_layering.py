@@ -17,7 +17,7 @@ PACKAGE = ROOT / "fl_sketch"
 LAYERS = [
     ["protocols"],
     ["validate", "keys", "trees", "wire", "files", "free_memory", "lengths"],
-    ["sketch", "theory", "chacha", "talks", "compile_cache", "plugins"],
+    ["sketch", "theory", "chacha", "talks", "compile_cache", "plugins", "sound"],
     ["compressors"],
     ["channels", "transforms", "local", "data", "models"],
     ["privacy"],

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fl_sketch import files
-from fl_sketch.data import raw, sound
+from fl_sketch import files, sound
+from fl_sketch.data import raw
 from fl_sketch.data.examples import Examples, Splits
 
 NAME = "npz"

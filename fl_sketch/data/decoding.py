@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from fl_sketch.data import sound
+from fl_sketch import sound
 from fl_sketch.data.examples import Examples
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")  # that start no other program

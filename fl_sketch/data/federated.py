@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_sketch import validate
-from fl_sketch.data import sound, text
+from fl_sketch import sound, validate
+from fl_sketch.data import text
 
 SIDE = 28  # pixels of an image of EMNIST
 SEPARATOR = "|"  # of the tags of a question

@@ -28,8 +28,8 @@ import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import read_only_builder
 
-from fl_sketch import files, plugins, validate
-from fl_sketch.data import decoding, raw, sound
+from fl_sketch import files, plugins, sound, validate
+from fl_sketch.data import decoding, raw
 from fl_sketch.data.builders import FlSketch
 from fl_sketch.data.examples import Examples, Splits
 

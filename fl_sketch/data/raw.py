@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_sketch.data import sound
+from fl_sketch import sound
 
 SUMS = "SHA256SUMS"
 VARIABLE = "FL_SKETCH_DATA"
