@@ -7,6 +7,7 @@ unpacked before it is known to fit: a megabyte of zeros may claim to be a teraby
 import contextlib
 import gzip
 import io
+import math
 import os
 import tarfile
 import zipfile
@@ -18,6 +19,7 @@ import numpy as np
 from fl_sketch import free_memory
 
 MOST = 2**30  # bytes of one file as it is unpacked, where nothing else bounds it
+BLOCK = 2**20  # bytes that are unpacked at a time
 PIXELS = 2**26  # of one picture
 
 
@@ -65,12 +67,16 @@ def require_room(where: str | os.PathLike, size: int) -> None:
 
 def unzipped(file: str | os.PathLike, most: int) -> bytes:
     """Returns the content of a gzip file, which is `most` bytes long at most."""
+    content = bytearray()
     with gzip.open(file) as stream:
-        content = stream.read(most + 1)
-    if len(content) > most:
-        msg = f"Expected {file} to have at most {most} bytes unpacked, got more."
-        raise ValueError(msg)
-    return content
+        while part := stream.read(BLOCK):
+            content += part
+            if len(content) > most:
+                msg = (
+                    f"Expected {file} to have at most {most} bytes, got more, unpacked."
+                )
+                raise ValueError(msg)
+    return bytes(content)
 
 
 def member(archive: zipfile.ZipFile, name: str) -> bytes:
@@ -124,7 +130,24 @@ def picture(content: bytes, mode: str, formats: Sequence[str]) -> np.ndarray:
 def require_arrays_fit(file: str | os.PathLike) -> None:
     """Raises unless this host has memory for all arrays of an npz `file`."""
     with zipfile.ZipFile(file) as archive:
-        require_room(file, sum(one.file_size for one in archive.infolist()))
+        entries = archive.infolist()
+        require_room(file, sum(one.file_size for one in entries))
+        for one in entries:
+            with archive.open(one) as stream:
+                size = _claimed(stream)
+            if size > one.file_size:
+                msg = f"Expected {one.filename} in {file} to be whole, got a head that "
+                raise ValueError(msg + f"claims {size} bytes, of {one.file_size}.")
+
+
+def _claimed(stream: Any) -> int:
+    """Returns how many bytes an npy file says that its array has."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_2_0
+    if version == (1, 0):
+        read = np.lib.format.read_array_header_1_0
+    shape, _, kind = read(stream)
+    return math.prod(shape) * kind.itemsize
 
 
 def require_only(found: Any, start: str, where: str | os.PathLike) -> None:

@@ -246,6 +246,9 @@ def _read_sst2(path: pathlib.Path, split: str) -> tuple[list[str], np.ndarray]:
         if len(pair) != 2 or pair[0] not in ("0", "1"):
             msg = f"Expected 0 or 1, a tab and a sentence in line {number} of {file}."
             raise ValueError(msg)
+    if not pairs:
+        msg = f"Expected labels and sentences in {file}, got none."
+        raise ValueError(msg)
     labels, sentences = zip(*pairs, strict=True)
     return list(sentences), np.array(labels, np.int32)
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch import files
+from fl_sketch import files, sound
 from fl_sketch.config import choices
 from fl_sketch.privacy import composition
 from fl_sketch.privacy.composition import Trials, require
@@ -134,7 +134,8 @@ def _drawn(config, tune, trials: Trials, folder: pathlib.Path) -> list[dict[str,
     """
     path = folder / "points.json"
     if path.exists():
-        kept = json.loads(path.read_text())
+        with sound.reading(path, "to hold points as they were drawn"):
+            kept = dict(json.loads(path.read_text()))
         if kept["trials"] != list(trials):
             mean, shape = kept["trials"]
             msg = (

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from fl_sketch import sound
 from fl_sketch.config import choices
 from fl_sketch.engine.round import MARK
 from fl_sketch.files import unlinked, writable_folder, write_text
@@ -205,7 +206,8 @@ class Workdir:
         path = self.folder / self._files.summary
         if self._longer is not None or not path.exists():
             return None
-        found = json.loads(path.read_text())
+        with sound.reading(path, "to be a summary as it was written"):
+            found = dict(json.loads(path.read_text()))
         return found if found.get(LENGTHS, []) == self._lengths else None
 
     def become_longer(self) -> None:

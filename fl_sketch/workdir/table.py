@@ -14,6 +14,7 @@ import pathlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from fl_sketch import sound
 from fl_sketch.files import unlinked, write_text
 
 Row = dict[str, Any]
@@ -82,7 +83,8 @@ class Table:
         assert self._sum
         counted, own = 0, ""
         if self._sum.exists():
-            counted, own = json.loads(self._sum.read_text())
+            with sound.reading(self._sum, "to be a sum of rows as it was written"):
+                counted, own = json.loads(self._sum.read_text())
         # What was written after the last sum may be torn.
         text = self.path.read_text() if self.path.exists() else ""
         lines = text.splitlines(True)[: counted + 1]

@@ -136,7 +136,7 @@ def _trained_on(path: pathlib.Path) -> tuple[str | None, bool]:
             return data["name"], data["public"]
         about = json.loads((path.parent / SIDECAR).read_text())
         return about["dataset"], about["public"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None, False
 
 

@@ -317,3 +317,41 @@ def test_real_images_go_through_tfds_and_back(tmp_path):
     begin = time.perf_counter()
     datasets.load("mnist", folder, tfds_dir=tfds_dir)
     assert time.perf_counter() - begin < first / 5
+
+
+def test_a_folder_of_somebody_else_runs_none_of_his_code(tmp_path, monkeypatch):
+    example = {"words": "to be", "stars": 4}
+    features = {"words": tfds.features.Text(), "stars": np.int32}
+    load = other(tmp_path, features, lambda: [example], keys=("words", "stars"))
+    (file,) = tmp_path.rglob("features.json")
+    text = file.read_text()
+    assert "tensorflow_datasets.core.features." in text
+    own = "tensorflow_datasets.core.features.text_feature.Text"
+    file.write_text(text.replace(own, "evilmod.Feature"))
+    (tmp_path / "evilmod.py").write_text("raise SystemExit('it was run')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        ValueError, match="features.json to name .* got evilmod.Feature"
+    ):
+        load()
+    file.write_text("{")
+    with pytest.raises(ValueError, match="features.json to be whole"):
+        load()
+
+
+def test_a_byte_of_a_prepared_array_that_changed_is_noticed(tmp_path):
+    example = {"words": "to be", "stars": 4}
+    features = {"words": tfds.features.Text(), "stars": np.int32}
+    load = other(tmp_path, features, lambda: [example], keys=("words", "stars"))
+    load()
+    (file,) = tmp_path.rglob("train_targets.npy")
+    whole = bytearray(file.read_bytes())
+    whole[-2] ^= 1
+    file.write_bytes(whole)
+    with pytest.raises(
+        ValueError, match="train_targets.npy as it was prepared"
+    ) as found:
+        load()
+    assert "remove its folder, it is a copy" in str(found.value)
+    shutil.rmtree(file.parent)
+    assert load().train.targets.tolist() == [4]

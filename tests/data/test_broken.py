@@ -1,0 +1,289 @@
+"""Sixty broken files, made by what stands here: each is refused by its name.
+
+None of them ends in a traceback, and none is unpacked that would fill the memory.
+"""
+
+import gzip
+import io
+import json
+import shutil
+import tarfile
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fl_sketch.data import archive, datasets, federated, raw, text
+from fl_sketch.models import arrays
+from fl_sketch.run import build, run
+from fl_sketch.workdir import weights
+from tests.data import fake_raw
+from tests.run.configs import config_with
+
+ROOM = 200e6  # bytes that a file which is refused may take
+
+
+def npz(**changes):
+    """Returns the bytes of an npz file, with some arrays changed; None: left out."""
+    whole = {
+        "train_inputs": np.ones((6, 2)), "train_targets": np.arange(6) % 3,
+        "test_inputs": np.ones((3, 2)), "test_targets": np.arange(3),
+    } | changes  # fmt: skip
+    file = io.BytesIO()
+    np.savez(file, **{k: v for k, v in whole.items() if v is not None})
+    return file.getvalue()
+
+
+def zipped(**members):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive_:
+        for name, content in members.items():
+            archive_.writestr(name.replace("__", "."), content)
+    return file.getvalue()
+
+
+def npy(shape, kind="<f4", content=b""):
+    """Returns an npy file that claims a shape."""
+    head = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}"
+    head = head.ljust(117) + "\n"
+    return (
+        b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + content
+    )
+
+
+class Zeros(io.RawIOBase):
+    """So many zeros, of which none is in memory."""
+
+    def __init__(self, size):
+        self.left = size
+
+    def readable(self):
+        return True
+
+    def readinto(self, place):
+        count = min(len(place), self.left)
+        place[:count] = bytes(count)
+        self.left -= count
+        return count
+
+
+def bomb(path, size):
+    """Writes a gzip file of zeros."""
+    with gzip.open(path, "wb", compresslevel=9) as file:
+        shutil.copyfileobj(Zeros(size), file, 2**20)
+
+
+def picture(form, size=(32, 64)):
+    file = io.BytesIO()
+    Image.new("RGB", size).save(file, form)
+    return file.getvalue()
+
+
+def tarred(**members):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as archive_:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive_.addfile(entry, io.BytesIO(content))
+    return file.getvalue()
+
+
+IDX, STRIPS = "mnist/t10k-labels-idx1-ubyte.gz", "cifar10_webp.zip"
+GOOD = {"test_labels__u8": b"\0\1", "test_000__webp": picture("webp")}
+
+
+def strips(changes):
+    """Returns an archive of strips in which something is changed."""
+    return STRIPS, zipped(**GOOD | changes), "cifar10"
+
+
+RAW = {  # file: what it holds, of which data set
+    "idx, empty": (IDX, b"", "mnist"),
+    "idx, no gzip": (IDX, b"\0\0\x08\1\0\0\0\2\0\1", "mnist"),
+    "idx, torn": (IDX, fake_raw.idx(np.zeros(9, np.uint8))[:-4], "mnist"),
+    "idx, of nothing": (IDX, gzip.compress(b""), "mnist"),
+    "idx, too short": (IDX, gzip.compress(b"\0\0\x08\1\0\0\0\7abc"), "mnist"),
+    "idx, negative": (IDX, gzip.compress(b"\0\0\x08\1\xff\xff\xff\xff"), "mnist"),
+    "idx, of floats": (IDX, gzip.compress(b"\0\0\x0d\1\0\0\0\1abcd"), "mnist"),
+    "idx, fewer labels": (IDX, fake_raw.idx(np.zeros(3, np.uint8)), "mnist"),
+    "idx, labels of 77": (IDX, fake_raw.idx(np.full(10, 77, np.uint8)), "mnist"),
+    "strips, no zip": (STRIPS, b"PK nothing", "cifar10"),
+    "strips, empty zip": (STRIPS, zipped(), "cifar10"),
+    "strips, EPS": strips({"test_000__webp": picture("eps")}),
+    "strips, PNG": strips({"test_000__webp": picture("png")}),
+    "strips, noise": strips({"test_000__webp": b"RIFF" * 9}),
+    "strips, odd size": strips({"test_000__webp": picture("webp", (31, 63))}),
+    "strips, few labels": strips({"test_labels__u8": b"\0"}),
+    "tar, noise": (raw.CIFAR_BINARY, b"\x1f\x8b noise", "cifar10"),
+    "tar, no records": (raw.CIFAR_BINARY, tarred(test_batch__bin=b"12"), "cifar10"),
+    "tar, half a record": (raw.CIFAR_BINARY, tarred(test_batch=b"1" * 3072), "cifar10"),
+    "tsv, no UTF-8": ("sst2/test.tsv", b"label\tcontent\n1\t\xff\xfe\n", "sst2"),
+    "tsv, no tab": ("sst2/test.tsv", b"label\tcontent\n1 fine\n", "sst2"),
+    "tsv, label 2": ("sst2/test.tsv", b"label\tcontent\n2\tfine\n", "sst2"),
+    "tsv, empty": ("sst2/test.tsv", b"", "sst2"),
+    "speeches, no UTF-8": ("shakespeare/input.txt", b"A:\n\xff\xfe", "shakespeare"),
+    "speeches, none": ("shakespeare/input.txt", b"nobody speaks", "shakespeare"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    fake_raw.write(folder)
+    return folder
+
+
+def refused(call, *names):
+    """Requires one line with these names, and little memory."""
+    tracemalloc.start()
+    try:
+        with pytest.raises((ValueError, FileNotFoundError)) as caught:
+            call()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    line = str(caught.value)
+    assert "\n" not in line and line.startswith(("Expected", "config.")), line
+    assert all(name in line for name in names), line
+    assert peak < ROOM, f"{peak:.3g} bytes"
+
+
+@pytest.mark.parametrize("case", RAW)
+def test_a_raw_file_is_refused_by_its_name(whole, tmp_path, case):
+    file, content, name = RAW[case]
+    folder = shutil.copytree(whole, tmp_path / "raw")
+    if file == raw.CIFAR_BINARY:
+        (folder / STRIPS).unlink()
+    (folder / file).write_bytes(content)
+    source = raw.SOURCES[name]
+    # Of two files that do not fit together the first is named.
+    said = source.files[0] if "fewer" in case or "77" in case else file
+    refused(lambda: source.examples(folder, "test"), said.split("/")[-1])
+
+
+def test_a_gzip_bomb_is_not_unpacked(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "raw")
+    bomb(folder / IDX, 2**28)
+    read = raw.sound.unzipped
+    refused(lambda: read(folder / IDX, 2**20), "labels-idx1")
+
+
+NPZ = {
+    "empty": b"",
+    "noise": b"\x00\xff" * 99,
+    "text": b"train_inputs,1,2,3\n",
+    "torn zip": npz()[:-40],
+    "torn array": zipped(train_inputs__npy=npy((9, 9), content=b"123")),
+    "head of code": zipped(train_inputs__npy=npy("__import__('os').getcwd()")),
+    "no array": zipped(train_inputs__npy=b"not one"),
+    "no test": npz(test_inputs=None),
+    "objects": npz(train_inputs=np.array([{}, 1, 2, 3, 4, 5], object)),
+    "label 2^32 + 1": npz(train_targets=np.array([2**32 + 1, 0, 1, 2, 0, 1])),
+    "label 1.7": npz(train_targets=np.array([1.7, 0, 1, 2, 0, 1])),
+    "complex label": npz(train_targets=np.arange(6) * 1j),
+    "label of text": npz(train_targets=np.array(list("301201"))),
+    "negative label": npz(train_targets=np.array([-1, 0, 1, 2, 0, 1])),
+    "complex inputs": npz(train_inputs=np.ones((6, 2)) * 1j),
+    "a billion classes": npz(train_targets=np.array([10**9, 0, 1, 2, 0, 1])),
+    "other widths": npz(test_inputs=np.ones((3, 5))),
+    "dates": npz(train_inputs=np.zeros((6, 2), "datetime64[s]")),
+    "claims 400 TB": zipped(train_inputs__npy=npy((10**7, 10**7), content=b"12")),
+}
+
+
+@pytest.mark.parametrize("case", NPZ)
+def test_an_npz_file_is_refused_by_its_name(tmp_path, case):
+    (tmp_path / "own.npz").write_bytes(NPZ[case])
+    refused(lambda: datasets.load("npz/own", tmp_path), "own.npz")
+
+
+def test_an_npz_bomb_is_not_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive.sound.free_memory, "of_host", lambda: 1e8)
+    with (
+        zipfile.ZipFile(tmp_path / "own.npz", "w", zipfile.ZIP_DEFLATED) as file,
+        file.open("train_inputs.npy", "w", force_zip64=True) as place,
+    ):
+        place.write(npy((2**26, 1)))
+        shutil.copyfileobj(Zeros(2**28), place, 2**20)
+    refused(lambda: datasets.load("npz/own", tmp_path), "own.npz", "fit into memory")
+
+
+TEXTS = {"empty": b"", "twice": b"to\nbe\nto\n", "blank": b"to\n\nbe\n",
+         "no UTF-8": b"to\n\xff\xfe\n"}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_a_vocabulary_is_refused_by_its_name(tmp_path, case):
+    path = tmp_path / "words.txt"
+    path.write_bytes(TEXTS[case])
+    refused(lambda: text._given(str(path), 100), "words.txt")
+
+
+WEIGHTS = {
+    "noise.safetensors": b"\x99" * 50,
+    "torn.safetensors": b'\x10\0\0\0\0\0\0\0{"a":',
+    "huge.safetensors": b"\xff" * 7 + b"\x7f{}",
+    "empty.safetensors": b"",
+    "noise.npz": b"\x99" * 50,
+    "torn.npz": npz()[:-40],
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_weights_are_refused_by_their_name(tmp_path, name):
+    (tmp_path / name).write_bytes(WEIGHTS[name])
+    refused(lambda: weights.read(str(tmp_path / name)), name)
+
+
+LEAF = {
+    "torn": "{",
+    "a list": "[1, 2]",
+    "no users": '{"users": []}',
+    "users of numbers": json.dumps({"user_data": {"a": 3}}),
+    "no labels": json.dumps({"user_data": {"a": {"x": [[0.0] * 784]}}}),
+    "few pixels": json.dumps({"user_data": {"a": {"x": [[0.0] * 7], "y": [1]}}}),
+    "words for pixels": json.dumps(
+        {"user_data": {"a": {"x": [["b"] * 784], "y": [1]}}}
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEAF)
+def test_json_of_leaf_is_refused_by_its_name(tmp_path, case):
+    (tmp_path / "all.json").write_text(LEAF[case])
+    refused(lambda: federated.femnist(str(tmp_path), str(tmp_path)), str(tmp_path))
+
+
+HDF5 = {"noise": b"\x89HDF\r\n\x1a\n" + b"\x99" * 99, "empty": b"", "text": b"examples"}
+
+
+@pytest.mark.parametrize("case", HDF5)
+def test_hdf5_is_refused_by_its_name(tmp_path, case):
+    path = tmp_path / "all.h5"
+    path.write_bytes(HDF5[case])
+    refused(lambda: federated.femnist(str(path), str(path)), "all.h5")
+
+
+OWN = {
+    "config.json": (b"{", b"[]", b"\xff\xfe", b"3"),
+    "summary.json": (b"{", b"[1]", b"\xff\xfe"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OWN)
+def test_files_of_a_run_are_refused_by_their_name(tmp_path, name):
+    config = config_with(rounds=1, eval_every=1)
+    run(config, tmp_path, say=lambda line: None)
+    for content in OWN[name]:
+        (tmp_path / name).write_bytes(content)
+        refused(lambda: run(config, tmp_path, say=lambda line: None), name)
+
+
+def test_there_are_sixty_of_them():
+    groups = (RAW, NPZ, TEXTS, WEIGHTS, LEAF, HDF5, sum(OWN.values(), ()))
+    assert sum(map(len, groups)) + 2 >= 60
+    assert arrays.FORMS and build  # what reads them
