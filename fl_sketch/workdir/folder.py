@@ -140,7 +140,7 @@ class Workdir:
         lengths = (own.get("rounds"), *self._lengths)
         longer = [own | {"rounds": rounds} for rounds in lengths]
         known = [stamp(keys, self._named, self._identity) for keys in longer]
-        ours = next((o for o in known if o["config"] == theirs["config"]), known[0])
+        ours = next((o for o in known if o["config"] == theirs.get("config")), known[0])
         found = difference(ours, theirs, self._accept)
         if found:
             msg = f"Expected {path} to be a checkpoint of this run, got {found}."
