@@ -5,7 +5,7 @@ two words of 32 bits, since devices have no integers of 64: a model of 2^31 - 1 
 takes 2^36 bits.
 
 >>> whole = either(jnp.array(True), 32 * (2**31 - 1), 100)
->>> number(whole_bytes(whole + 5))
+>>> int(number(whole_bytes(whole + 5)))
 8589934589
 """
 

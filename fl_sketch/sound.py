@@ -66,7 +66,7 @@ def require_room(where: str | os.PathLike, size: int) -> None:
 
 
 def unzipped(file: str | os.PathLike, most: int) -> bytes:
-    """Returns the content of a gzip file, which is `most` bytes long at most."""
+    """Returns the content of a gzip `file`, which is `most` bytes long at most."""
     content = bytearray()
     with gzip.open(file) as stream:
         while part := stream.read(BLOCK):

@@ -20,6 +20,9 @@ class Patient:
         """Writes a `text`; returns its length."""
         try:
             self._stream.write(text)
+        except UnicodeEncodeError as error:  # of a stream that knows no such letter
+            known = text.encode(error.encoding, "backslashreplace")
+            self.write(known.decode(error.encoding))
         except (OSError, ValueError):  # the latter of a closed stream
             self._go_silent()
         return len(text)

@@ -18,7 +18,7 @@ from absl import flags
 from configs import default
 from fl_sketch.report import trackers
 from fl_sketch.run import processes, run
-from fl_sketch.workdir.folder import config_of
+from fl_sketch.workdir.kept_config import config_of
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()

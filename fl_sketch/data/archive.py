@@ -216,7 +216,7 @@ def _classes(where: str, name: str, targets: np.ndarray) -> np.ndarray:
     if (
         targets.dtype.kind not in "fiub"
         or targets.ndim not in (1, 2)
-        or not len(targets)
+        or not targets.size
     ):
         _refuse(where, f"{name} of whole numbers, one at least", _said(targets))
 

@@ -15,6 +15,7 @@ import numpy as np
 from fl_sketch import sound, validate
 from fl_sketch.data import text
 
+LABELS = 62  # of EMNIST: digits, capitals and small letters
 SIDE = 28  # pixels of an image of EMNIST
 SEPARATOR = "|"  # of the tags of a question
 Arrays = dict[str, np.ndarray]
@@ -144,7 +145,7 @@ def _of_json(folder: pathlib.Path, most: int) -> Users:
     for file in files:
         try:
             found |= json.loads(file.read_text())["user_data"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             msg = f"Expected {file} to hold user_data, as LEAF's json files do."
             raise ValueError(msg) from None
     if not found:
@@ -178,8 +179,15 @@ def _images(own: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Returns images as bytes, 255 where there is ink, and labels."""
     key, label = ("pixels", "label") if "pixels" in own else ("x", "y")
     white = np.asarray(own[key], np.float64).reshape(-1, SIDE, SIDE, 1)
+    if not np.isfinite(white).all():
+        msg = "pixels that are not finite"
+        raise ValueError(msg)
+    labels = np.asarray(own[label], np.float64).reshape(-1)
+    if not ((labels >= 0) & (labels < LABELS) & (labels == np.floor(labels))).all():
+        msg = f"labels that are no whole numbers below {LABELS}"
+        raise ValueError(msg)
     ink = np.clip(np.rint(255 * (1 - white)), 0, 255).astype(np.uint8)
-    return ink, np.asarray(own[label]).astype(np.int32).reshape(-1)
+    return ink, labels.astype(np.int32)
 
 
 def _strings(own: Mapping[str, Any], key: str) -> list[str]:

@@ -29,7 +29,7 @@ from fl_sketch.publish.model_page import PAGE, PROMISE
 from fl_sketch.report import odometer
 from fl_sketch.run.run import RUN
 from fl_sketch.workdir import checkpoint, secrets, weights
-from fl_sketch.workdir.folder import read_config
+from fl_sketch.workdir.kept_config import read_config
 
 ROUND = "state/server/round"  # in a checkpoint
 PACKAGES = ("jax", "numpy", "dp-accounting")

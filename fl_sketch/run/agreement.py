@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax._src import distributed  # the store has no public name
 
-ERROR, END = "fl_sketch/error", "fl_sketch/end"
+ERROR, END, DONE = "fl_sketch/error", "fl_sketch/end", "fl_sketch/done"
 PATIENCE = 600_000  # milliseconds; one of them may be preparing a data set
 LAST_WORDS = 5_000  # milliseconds in which others hear of an error
 EVERY = 0.5  # seconds from one look for an error to the next
@@ -72,6 +72,11 @@ class Watch:
         with contextlib.suppress(Exception):  # somebody was faster, or nobody is left
             self._client.key_value_set(ERROR, said)
         self.part()
+
+    def finish(self) -> None:
+        """Waits until all are done; the first one may write for a long time."""
+        self._client.wait_at_barrier(DONE, PATIENCE)
+        self.close()
 
     def part(self) -> None:
         """Waits until all know that the run is over, who hear it from process 0."""

@@ -26,6 +26,7 @@ from fl_sketch.run.loop import Stopped
 
 WRONG, LOST_A_PEER = 2, 3  # exit codes
 LINES = (ValueError, TypeError, OSError, ArithmeticError, RuntimeError)
+PART = 2**28  # bytes that are told at once
 SILENCE_SECONDS = 15  # after which a process that says nothing is taken for dead
 RESUME = (
     "A process of this run has died. Start the same command again on all machines: "
@@ -75,7 +76,8 @@ def connected(
         raise ValueError(msg) from None
     with _ending_together(goodbye):
         yield
-        jax.distributed.shutdown()
+    jax.distributed.shutdown()
+    goodbye()
 
 
 @contextlib.contextmanager
@@ -90,7 +92,7 @@ def _ending_together(goodbye: Callable[[], None]) -> Iterator[None]:
     watch = agreement.Watch(heard)
     try:
         yield
-        watch.close()
+        watch.finish()
     except BaseException as error:
         watch.close()
         if isinstance(error, jax.errors.JaxRuntimeError):  # somebody is gone
@@ -106,7 +108,6 @@ def _ending_together(goodbye: Callable[[], None]) -> Iterator[None]:
         line = " ".join(str(error).split()) or type(error).__name__
         watch.tell(line)
         _end(line, WRONG)
-    goodbye()
 
 
 def _end(line: str, code: int) -> NoReturn:
@@ -175,6 +176,14 @@ def from_first(data: bytes) -> bytes:
     """Returns the `data` of the first process, in every process."""
     if jax.process_count() == 1:
         return data
+    many = -(-len(data) // PART)
+    return b"".join(
+        _part_from_first(data[number * PART : (number + 1) * PART])
+        for number in range(int(multihost_utils.broadcast_one_to_all(np.int32(many))))
+    )
+
+
+def _part_from_first(data: bytes) -> bytes:
     length = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
     mine = np.frombuffer(data if is_first() else bytes(length), np.uint8)
     return multihost_utils.broadcast_one_to_all(mine).tobytes()

@@ -15,13 +15,14 @@ from fl_sketch.config import choices
 from fl_sketch.report import odometer, trackers
 from fl_sketch.report import rows as names
 from fl_sketch.report.tensorboard import open_board, require_installed
-from fl_sketch.run import display, extension, processes, views
+from fl_sketch.run import agreement, display, extension, processes, views
 from fl_sketch.run.build import Experiment, build
 from fl_sketch.run.loop import MESSY, NotFinite, Progress, Watch, begin, train
 from fl_sketch.run.signals import asking
 from fl_sketch.run.views import Looks
 from fl_sketch.workdir import checkpoint, identity, secrets, weights
-from fl_sketch.workdir.folder import Workdir, config_of
+from fl_sketch.workdir.folder import Workdir
+from fl_sketch.workdir.kept_config import config_of
 
 RUN = "run"  # what the odometer calls it
 
@@ -67,6 +68,7 @@ def run(
         trackers.require_installed(tracker)
     for name in accept:
         validate.one_of(tuple(identity.ACCEPTED), accept=name)
+    agreement.require_same({"flag --extend": str(extend), "accept": str([*accept])})
     experiment = build(config, data_dir)
     config = experiment.config
     say = say if processes.is_first() else _say_nothing
@@ -83,6 +85,9 @@ def run(
             say(display.row(ended | {"round": ended["rounds"]}))
             if folder:  # a run that was killed in its last moment
                 secrets.forget(folder.folder)
+                if not (folder.folder / weights.FILE).exists():
+                    last = ended["rounds"]
+                    weights.take_away(folder.folder, last, experiment.model)
             return ended
         experiment = _with_secret(config, data_dir, experiment, folder)
         if folder:
@@ -162,7 +167,14 @@ def _secret_in(folder: Workdir, config, fresh: secrets.Secret) -> secrets.Secret
     if config.privacy.randomness == "seed":
         return fresh
     # One that no run here has used yet is nobody's: of a killed start, or of others.
-    begun = odometer.read(folder.folder) or checkpoint.rounds(folder.checkpoints)
+    counted = odometer.read(folder.folder)
+    begun = counted or checkpoint.rounds(folder.checkpoints)
+    if folder.has_rows and not counted:  # rounds are counted before they are played
+        msg = (
+            f"Expected {odometer.FILE} in workdir={folder.folder}, which counts what "
+            "its rows gave away, got none: take another workdir."
+        )
+        raise ValueError(msg)
     kept = secrets.kept(folder.folder) if begun else None
     if kept is None:
         if begun:
@@ -203,6 +215,12 @@ def _told(tracker: str, folder: Workdir | None, config: ConfigDict, on_row):
 
 def _train(config, experiment, folder: Workdir | None, tensorboard: bool, told, say):
     """Trains from where the folder stands; returns what is to be summed up."""
+    with asking() as asked:  # from here on, so that compiling is not cut short
+        return _trained(config, experiment, folder, tensorboard, told, say, asked)
+
+
+def _trained(config, experiment, folder, tensorboard, told, say, asked):
+    """Trains as `_train` does, and listens to what is `asked`."""
     progress = _resume(folder, begin(experiment, config.eval_every), say)
     done = int(progress.state.server.round)
     compiled = experiment.compile()
@@ -210,7 +228,7 @@ def _train(config, experiment, folder: Workdir | None, tensorboard: bool, told, 
     last = dict(folder.rows[-1]) if folder and folder.rows else {}
     looks = Looks(experiment, folder, done)
     shown = display.bar(experiment.rounds, done, hidden=folder is None)
-    with asking() as asked, shown as move:
+    with shown as move:
         watch = Watch(last.update, rounds=move, asked=asked, agree=processes.agree)
         if folder:
             path = folder.folder / "tensorboard"

@@ -19,7 +19,7 @@ from fl_sketch.run.build import build
 from fl_sketch.run.loop import begin
 from fl_sketch.trees import Stateful
 from fl_sketch.workdir import checkpoint
-from fl_sketch.workdir.folder import config_of
+from fl_sketch.workdir.kept_config import config_of
 
 ROW = "{:7} {:10.4g} {:10.4g} {:7.4f} {:15.4g} {:10.4f}"
 HEAD = "  round    largest   smallest  spread  intrinsic dim.  near zero"

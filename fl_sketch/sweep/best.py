@@ -86,6 +86,9 @@ def keep(
     config = group.config.copy_and_resolve_references()
     config.update_from_flattened_dict(group.points[place])
     partial, kept = folder / f".{FOLDER}.partial", folder / FOLDER
+    for own in (partial, kept):
+        if own.is_symlink():  # planted, to be written through
+            own.unlink()
     shutil.rmtree(partial, ignore_errors=True)  # of a sweep that was killed
     with Workdir(partial, config.to_dict(), identity=identity) as run:
         own = [row for row in rows if int(row["point"]) == first["point"]]

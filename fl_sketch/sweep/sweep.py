@@ -74,6 +74,7 @@ def sweep(
         folder.keep_rows(lambda rows: _rows_of(outlines[: _finished(outlines, rows)]))
         _require_counted(outlines[: _finished(outlines, folder.rows)], folder.folder)
         found = folder.summary()
+        _require_all_rows(found, outlines, folder)
         if found:
             say(f"{workdir} holds this sweep already, done:")
         else:
@@ -81,13 +82,7 @@ def sweep(
             results = summary_of(config, axes, outlines, folder.rows)
             given = odometer.facts(odometer.total(odometer.read(folder.folder)))
             found = folder.finish({**results, "map": how, **times, **given})
-        last = ranking.ranked(folder.rows, axes)
-        given = odometer.said(odometer.total(odometer.read(folder.folder)))
-        lines = [*ranking.markdown(last, axes), *(f"\n{line}." for line in given)]
-        write_text(folder.folder / "sweep.md", "\n".join(lines) + "\n")
-        tex = "\n".join(tabular(ranking.markdown(last, axes))) + "\n"
-        write_text(folder.folder / "sweep.tex", tex)
-        write_rows(folder.folder / "ranking.csv", _ranking(last, axes))
+        last, given = _written(folder, axes)
     for line in (*ranking.table(last, axes), *given):
         say(line)
     if (folder.folder / best.FOLDER).is_dir():
@@ -97,6 +92,29 @@ def sweep(
         )
     say(f"results in {workdir}")
     return found
+
+
+def _require_all_rows(found: Row | None, outlines, folder: Workdir) -> None:
+    """Raises for a sweep that is done, and whose rows are not all there."""
+    there, whole = len(folder.rows), _rows_of(outlines)
+    if found and there < whole:
+        msg = (
+            f"Expected all rows of the sweep in workdir={folder.folder}, which is "
+            f"done, got {there} of {whole}: put them back, or take another workdir."
+        )
+        raise ValueError(msg)
+
+
+def _written(folder: Workdir, axes) -> tuple[list[Row], list[str]]:
+    """Writes the tables of a sweep; returns its points, and what they gave away."""
+    last = ranking.ranked(folder.rows, axes)
+    given = odometer.said(odometer.total(odometer.read(folder.folder)))
+    table = ranking.markdown(last, axes)
+    lines = [*table, *(f"\n{line}." for line in given)]
+    write_text(folder.folder / "sweep.md", "\n".join(lines) + "\n")
+    write_text(folder.folder / "sweep.tex", "\n".join(tabular(table)) + "\n")
+    write_rows(folder.folder / "ranking.csv", _ranking(last, axes))
+    return last, given
 
 
 def _identity(outlines: Sequence[Outline]) -> Identity:

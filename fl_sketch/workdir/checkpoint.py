@@ -21,6 +21,7 @@ KEEP = 2  # the newest, and the one before in case the newest is damaged; 0: all
 BESIDE, ROUND = "beside/", "round"  # names of texts
 TYPE = "::"  # before a type in the name of an array
 NAME = re.compile(r"round_(\d{8})\.npz")
+PARTIAL = re.compile(r"\.round_\d{8}\.npz\.partial")
 
 
 class Unreadable(RuntimeError):
@@ -89,7 +90,7 @@ def newest(folder: pathlib.Path, like: Any, say: Callable[[str], None]) -> Saved
       ValueError: for one that was saved as that of another round.
     """
     for name in _names(folder):  # of a run that was killed while writing
-        if name.endswith(".partial"):
+        if PARTIAL.fullmatch(name):
             (folder / name).unlink()
     numbers = rounds(folder)
     for number in reversed(numbers):

@@ -15,21 +15,26 @@ import resource
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ml_collections import ConfigDict
-
 from fl_sketch import sound
 from fl_sketch.config import choices
 from fl_sketch.engine.round import MARK
 from fl_sketch.files import unlinked, writable_folder, write_text
 from fl_sketch.report import curves
-from fl_sketch.workdir.identity import Identity, difference, files_of, stamp, versions
+from fl_sketch.workdir import checkpoint, kept_config
+from fl_sketch.workdir.identity import (
+    ACCEPTED,
+    Identity,
+    difference,
+    files_of,
+    stamp,
+    versions,
+)
+from fl_sketch.workdir.kept_config import FILES, FORMAT, IDENTITY, LENGTHS
 from fl_sketch.workdir.table import Row, Table
 
-FORMAT = 3  # of a folder: what another one began, this version does not go on with
-FILES = "files"  # that a config names, their digests
-LENGTHS = "extended_from"  # of a run that became longer, how long it was
-IDENTITY = "identity"  # what the run is made of beside its config
 BESIDE_ROWS = ("clients.csv", MARK + "clients.csv")  # what a run adds to as well
+LINKED = ("checkpoints", "tensorboard", "mlflow")  # folders that would be followed
+SUMMARY = "to be a summary as it was written"
 TIMES = ("rounds_per_second", "seconds")  # what two equal runs may differ in
 
 
@@ -83,6 +88,10 @@ class Workdir:
             config.
         """
         self.folder = writable_folder(path)
+        for name in LINKED:
+            if (self.folder / name).is_symlink():
+                msg = f"Expected no link in workdir={path}, got {name}, which is one."
+                raise ValueError(msg)
         self._table = Table(self.folder / files.rows, TIMES, summed=not files.kept)
         self._files, self._identity, self._accept = files, identity, accept
         self._keys = choices.flat(json.loads(json.dumps(config)))
@@ -116,9 +125,8 @@ class Workdir:
 
     def beside(self) -> dict[str, bytes]:
         """Returns what a checkpoint is to say of its run: whose it is, and all rows."""
-        own = stamp(self._keys, self._named, self._identity)
         found = {
-            IDENTITY: json.dumps(own).encode(),
+            IDENTITY: json.dumps(self._stamp).encode(),
             self._files.rows: self._table.text.encode(),
         }
         for name in BESIDE_ROWS:
@@ -136,14 +144,23 @@ class Workdir:
         Raises:
           ValueError: in one line, with what differs and how to go on.
         """
-        theirs, own = json.loads(beside.get(IDENTITY, b"{}")), self._keys
+        with sound.reading(path, "to say whose checkpoint it is"):
+            self._require_own(path, json.loads(beside[IDENTITY]), self._accept)
+
+    @property
+    def _stamp(self) -> dict[str, Any]:
+        return stamp(self._keys, self._named, self._identity)
+
+    def _require_own(self, path: pathlib.Path, theirs, accept: Collection[str]) -> None:
+        """Raises unless a file that says of which run it is is of this one."""
+        own = self._keys
         lengths = (own.get("rounds"), *self._lengths)
         longer = [own | {"rounds": rounds} for rounds in lengths]
         known = [stamp(keys, self._named, self._identity) for keys in longer]
         ours = next((o for o in known if o["config"] == theirs.get("config")), known[0])
-        found = difference(ours, theirs, self._accept)
+        found = difference(ours, theirs, accept)
         if found:
-            msg = f"Expected {path} to be a checkpoint of this run, got {found}."
+            msg = f"Expected {path} to be of this run, got {found}."
             raise ValueError(msg)
 
     def restore(self, beside: Mapping[str, bytes]) -> bool:
@@ -184,6 +201,11 @@ class Workdir:
         self._table.add(*rows)
 
     @property
+    def has_rows(self) -> bool:
+        """Whether there is a file of rows, of this run or of one that was killed."""
+        return self._table.path.exists()
+
+    @property
     def rows(self) -> list[Row]:
         """All rows of the file of evaluations."""
         return self._table.rows
@@ -195,6 +217,7 @@ class Workdir:
             **summary,
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "versions": versions(),
+            IDENTITY: self._stamp,
             **({LENGTHS: self._lengths} if self._lengths else {}),
         }
         path = self.folder / self._files.summary
@@ -206,8 +229,11 @@ class Workdir:
         path = self.folder / self._files.summary
         if self._longer is not None or not path.exists():
             return None
-        with sound.reading(path, "to be a summary as it was written"):
-            found = dict(json.loads(path.read_text()))
+        with sound.reading(path, SUMMARY):
+            found = json.loads(path.read_text())
+            theirs = found[IDENTITY]
+            if self._lengths == found.get(LENGTHS, []):
+                self._require_own(path, theirs, tuple(ACCEPTED))
         return found if found.get(LENGTHS, []) == self._lengths else None
 
     def become_longer(self) -> None:
@@ -228,9 +254,10 @@ class Workdir:
         named = {"format": FORMAT, **config, IDENTITY: self._identity._asdict()}
         named |= {FILES: files} if files else {}
         if not path.exists():
+            self._require_nobody_else()
             write_text(path, json.dumps(named, indent=2) + "\n")
             return
-        kept = _read(path)
+        kept = kept_config.read(path)
         theirs, self._lengths = choices.flat(kept.config), kept.lengths
         if longer and theirs | {"rounds": ours["rounds"]} == ours != theirs:
             self._longer = {**named, LENGTHS: [*kept.lengths, theirs["rounds"]]}
@@ -252,41 +279,23 @@ class Workdir:
         now |= {f"the data's {name}": own for name, own in self._identity.data.items()}
         _require_as_before(self.folder, before, now)
 
+    def _require_nobody_else(self) -> None:
+        """Raises for a folder whose config is lost, if what is left is not this run's.
 
-def read_config(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the sections and keys of the config.json at `path`.
-
-    Raises:
-      ValueError: for a file that was damaged, or that another version wrote.
-    """
-    return _read(path).config
-
-
-def config_of(workdir: str | os.PathLike, defaults: ConfigDict) -> ConfigDict:
-    """Returns the config of the run in a folder.
-
-    Args:
-      workdir: the folder.
-      defaults: a config with every key that one may have, and their values where the
-        run's does not say them.
-
-    Raises:
-      ValueError: for a folder without a run, or with one of other keys.
-    """
-    path = pathlib.Path(workdir) / "config.json"
-    if not path.is_file():
-        msg = f"Expected workdir to be the folder of a run, got workdir={workdir}."
-        raise ValueError(msg)
-    config = defaults.copy_and_resolve_references()
-    try:
-        config.update(read_config(path))
-    except (KeyError, AttributeError):
-        msg = (
-            "Expected workdir to be the folder of a run with the keys of "
-            f"configs/default.py, got workdir={workdir}."
-        )
-        raise ValueError(msg) from None
-    return config
+        Versions and devices are looked at when the run goes on.
+        """
+        for number in reversed(checkpoint.rounds(self.checkpoints)[-1:]):
+            path = checkpoint.path_of(self.checkpoints, number)
+            with contextlib.suppress(Exception):  # who reads it will say what is wrong
+                theirs = checkpoint.array_of(path, f"{checkpoint.BESIDE}{IDENTITY}")
+                found = json.loads(theirs.tobytes())
+                break
+        else:
+            found, path = None, self.folder / self._files.summary
+            with contextlib.suppress(Exception):
+                found = json.loads(path.read_text())[IDENTITY]
+        if found is not None:
+            self._require_own(path, found, tuple(ACCEPTED))
 
 
 def _require_as_before(folder, theirs: Mapping[str, str], ours) -> None:
@@ -298,45 +307,6 @@ def _require_as_before(folder, theirs: Mapping[str, str], ours) -> None:
                 "and it has changed: take another workdir."
             )
             raise ValueError(msg)
-
-
-class _Kept(NamedTuple):
-    """What a config.json holds.
-
-    Attributes:
-      config: the config.
-      files: the digests of one's own files, by where they are.
-      data: the digests of the arrays of the data.
-      lengths: the numbers of rounds that the run had before it became longer.
-    """
-
-    config: dict[str, Any]
-    files: dict[str, str]
-    data: dict[str, str]
-    lengths: list[int]
-
-
-def _read(path: pathlib.Path) -> _Kept:
-    """Returns what a config.json holds."""
-    try:
-        config = json.loads(path.read_text())
-    except ValueError as error:
-        msg = f"Expected {path} to be a config as it was written, got: {error}."
-        raise ValueError(msg) from None
-    if not isinstance(config, dict):
-        msg = f"Expected {path} to be a config, got a {type(config).__name__}."
-        raise ValueError(msg)
-    kind = config.pop("format", 1)
-    if kind != FORMAT:
-        msg = (
-            f"Expected a workdir of format {FORMAT}, got workdir={path.parent} of "
-            f"format {kind}: only the version of fl_sketch that began it can read it. "
-            "Take another workdir."
-        )
-        raise ValueError(msg)
-    files, lengths = config.pop(FILES, {}), config.pop(LENGTHS, [])
-    data = config.pop(IDENTITY, {}).get("data", {})
-    return _Kept(config, files, data, lengths)
 
 
 def _in_json(value: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
+import fl_sketch
 from fl_sketch import plugins
 from fl_sketch.config import choices
 from fl_sketch.data.examples import Splits, digests
@@ -23,6 +24,12 @@ from fl_sketch.models import arrays
 from fl_sketch.workdir import weights
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "fl_sketch")
+SETTINGS = (
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+)
 TABLES = ("cohort.available", "cohort.times", "data.vocabulary_file")  # keys of files
 ACCEPTED = {  # what may differ from a run's beginning if somebody says so
     "versions": "programs of other versions may round last bits in another way",
@@ -56,8 +63,21 @@ def identity_of(splits: Splits, mesh: jax.sharding.Mesh) -> Identity:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of the packages that decide what a run computes."""
-    return {name: importlib.metadata.version(name) for name in PACKAGES}
+    """Returns the versions of the packages that decide what a run computes.
+
+    With them stand the settings of jax by which the same program gives other numbers.
+    """
+    found = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return found | {name: str(getattr(jax.config, name)) for name in SETTINGS}
+
+
+def source() -> str:
+    """Returns a SHA-256 of the code of this package, which a version may stand for."""
+    found = hashlib.sha256()
+    folder = pathlib.Path(fl_sketch.__file__).parent
+    for file in sorted(folder.rglob("*.py")):
+        found.update(f"{file.relative_to(folder)} ".encode() + file.read_bytes())
+    return found.hexdigest()
 
 
 def named(config: ConfigDict, identity: Identity) -> dict[str, str]:
@@ -72,7 +92,7 @@ def named(config: ConfigDict, identity: Identity) -> dict[str, str]:
     found |= {f"file of {name}": own[:12] for name, own in files_of(keys).items()}
     found |= {f"data in {name}": own[:12] for name, own in identity.data.items()}
     found |= {f"version of {name}": own for name, own in identity.versions.items()}
-    return found | {"set of devices": identity.devices}
+    return found | {"set of devices": identity.devices, "source code": source()[:12]}
 
 
 def files_of(keys: Mapping[str, Any]) -> dict[str, str]:

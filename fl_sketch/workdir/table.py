@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from fl_sketch import sound
-from fl_sketch.files import unlinked, write_text
+from fl_sketch.files import read_rows, unlinked, write_text
 
 Row = dict[str, Any]
 
@@ -46,10 +46,17 @@ class Table:
         """Adds `rows` to the file, and to the disk."""
         columns = list((self.rows or rows)[0])  # as they stand in the head
         text = _written(rows, columns, head=not self.rows)
-        with open(self.path, "a", newline="", opener=unlinked) as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(self.path, "a", newline="", opener=unlinked) as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            msg = (
+                f"Expected room for a row in {self.path}, got {error.strerror}: the "
+                "same command goes on from the last checkpoint."
+            )
+            raise ValueError(msg) from None
         self.rows.extend(rows)
         self._lines += text.splitlines(True)
         self._count()
@@ -63,10 +70,11 @@ class Table:
           Whether it began with this text before.
         """
         rows = list(csv.DictReader(text.splitlines()))
-        whole = self.path.read_text() if self.path.exists() else ""
-        lines = [line for line in whole.splitlines(True) if line.endswith("\n")]
-        there = list(csv.DictReader(lines))[: len(rows)]
-        same = [self._untimed(row) for row in there] == rows
+        try:
+            there = read_rows(self.path, whole=True)[: len(rows)]
+            same = [self._untimed(row) for row in there] == rows
+        except (OSError, ValueError, csv.Error):  # whatever somebody made of it
+            there, same = [], not rows
         self.rows = [row for row in (there if same else rows) if due(row)]
         self._write(_written(self.rows).splitlines(True))
         return same
@@ -82,11 +90,18 @@ class Table:
         """
         assert self._sum
         counted, own = 0, ""
+        if self.path.exists() and not self._sum.exists():
+            msg = (
+                f"Expected {self._sum} beside {self.path}, by which its rows are known "
+                "again, got none: put it back, or take another workdir."
+            )
+            raise ValueError(msg)
         if self._sum.exists():
             with sound.reading(self._sum, "to be a sum of rows as it was written"):
                 counted, own = json.loads(self._sum.read_text())
         # What was written after the last sum may be torn.
-        text = self.path.read_text() if self.path.exists() else ""
+        with sound.reading(self.path, "to be rows as they were written"):
+            text = self.path.read_text() if self.path.exists() else ""
         lines = text.splitlines(True)[: counted + 1]
         if counted and (len(lines) <= counted or _sum_of(lines) != own):
             msg = (
@@ -108,11 +123,9 @@ class Table:
         self._count()
 
     def _count(self) -> None:
-        if self._sum and self._lines:
-            own = [len(self._lines) - 1, _sum_of(self._lines)]
+        if self._sum:  # also of no rows: a file without it is somebody else's
+            own = [max(0, len(self._lines) - 1), _sum_of(self._lines)]
             write_text(self._sum, json.dumps(own) + "\n")
-        elif self._sum:
-            self._sum.unlink(missing_ok=True)
 
 
 def _written(

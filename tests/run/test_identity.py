@@ -69,9 +69,8 @@ def test_other_data_of_the_same_shape_are_refused(tmp_path):
 def test_a_config_that_is_lost_is_no_way_to_another_seed(tmp_path):
     stopped(tmp_path)
     (tmp_path / "config.json").unlink()
-    words = "round_00000002.npz to be a checkpoint of this run, got one of another c"
+    words = "round_00000002.npz to be of this run, got one of another config"
     refused(words, tmp_path, seed=5)
-    (tmp_path / "config.json").unlink()
     assert "going on after round 2" in ran(tmp_path)
 
 
@@ -131,3 +130,55 @@ def test_there_is_room_for_the_reports_of_the_rounds_there_are():
     config = config_with(rounds=3, eval_every=10**7)
     assert most_of(config) == prepare(config).most == 3
     assert most_of(config_with(rounds=10**6, eval_every=10**6)) == 4096
+
+
+def test_what_is_left_of_a_run_is_nobody_else_s(tmp_path):
+    ran(tmp_path / "one")
+    whole = (tmp_path / "one/config.json").read_text()
+    (tmp_path / "one/config.json").unlink()
+    refused("to be of this run, got one of another config", tmp_path / "one", seed=9)
+    assert not (tmp_path / "one/config.json").exists()
+    ran(tmp_path / "one")  # its own one is written again
+    assert (tmp_path / "one/config.json").read_text() == whole
+    (tmp_path / "two").mkdir()
+    shutil.copy(tmp_path / "one/summary.json", tmp_path / "two")
+    refused("summary.json to be of this run, got", tmp_path / "two", seed=9)
+
+
+def test_a_run_that_is_done_has_its_parameters_again(tmp_path):
+    ran(tmp_path)
+    file = tmp_path / "params.safetensors"
+    before = file.read_bytes()
+    file.unlink()
+    ran(tmp_path)
+    assert file.read_bytes() == before
+
+
+def test_links_in_a_folder_are_refused(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/checkpoints").symlink_to(tmp_path / "elsewhere")
+    refused("no link in workdir=.*got checkpoints", tmp_path / "run")
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("summary.json", '{"a": 1}'),
+        ("config.json", '{"format": 3, "identity": null}'),
+        ("config.json", '{"format": 3, "files": [1]}'),
+    ],
+)
+def test_a_file_of_something_else_is_refused_by_its_name(tmp_path, name, content):
+    ran(tmp_path)
+    (tmp_path / name).write_text(content)
+    refused(name, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["x" * 200_000, "\x00\x01,\n", "round\n1,2,3\n"])
+def test_rows_of_anything_else_are_put_back(tmp_path, text):
+    stopped(tmp_path)
+    (tmp_path / "metrics.csv").write_bytes(text.encode() + b"\xff\n")
+    ran(tmp_path)
+    assert [row["round"] for row in numbers(tmp_path)[0]] == ["2", "4", "6", "8"]

@@ -100,7 +100,7 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path):
 
 def test_a_half_written_file_is_removed(tmp_path):
     checkpoint.save(tmp_path, 1, TREE)
-    (tmp_path / ".round_00000002.partial").write_bytes(b"PK")
+    (tmp_path / ".round_00000002.npz.partial").write_bytes(b"PK")
     assert checkpoint.newest(tmp_path, TREE, print)[0] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["round_00000001.npz"]
 

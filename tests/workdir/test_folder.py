@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from fl_sketch.workdir.folder import Files, Workdir, read_config
+from fl_sketch.workdir.folder import Files, Workdir
+from fl_sketch.workdir.kept_config import read_config
 
 pytestmark = pytest.mark.fast
 
@@ -145,7 +146,7 @@ def test_another_config_is_refused_and_the_difference_named(tmp_path):
 
 def test_a_folder_in_use_is_refused(tmp_path):
     code = (
-        "import sys; from fl_sketch.workdir.folder import Files, Workdir, read_config\n"
+        "import sys; from fl_sketch.workdir.folder import Workdir\n"
         f"w = Workdir({str(tmp_path)!r}, {CONFIG!r}); print('open', flush=True)\n"
         "sys.stdin.read()"
     )
@@ -180,3 +181,17 @@ def test_a_full_disk_does_not_leave_half_a_config(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="No space left"):
         Workdir(tmp_path, CONFIG)
     assert not (tmp_path / "config.json").exists()
+
+
+def test_rows_of_a_sweep_without_their_sum_are_refused_and_stay(tmp_path):
+    with Workdir(tmp_path, CONFIG, SWEEP) as folder:
+        folder.keep_rows(len)
+        folder.add(row(10))
+    text = (tmp_path / "sweep.csv").read_text()
+    (tmp_path / ".sweep.csv.sum").unlink()
+    with (
+        Workdir(tmp_path, CONFIG, SWEEP) as again,
+        pytest.raises(ValueError, match="sweep.csv.sum beside .* got none"),
+    ):
+        again.keep_rows(len)
+    assert (tmp_path / "sweep.csv").read_text() == text

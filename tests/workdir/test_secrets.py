@@ -242,7 +242,7 @@ def test_a_run_that_was_counted_goes_on_as_it_was_counted(tmp_path, left):
     folder = shutil.copytree(left, tmp_path / "run")
     (folder / "config.json").unlink()
     other = config_with(**PRIVATE | {"cohort__sampling": "poisson", "cohort__size": 5})
-    with pytest.raises(ValueError, match="counted as this one is, got another in"):
+    with pytest.raises(ValueError, match="of this run, got one of another config"):
         run(other, folder, say=quiet)
 
 
