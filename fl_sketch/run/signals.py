@@ -20,7 +20,7 @@ def asking() -> Iterator[Callable[[], Ask]]:
     """Gives a function that says what signals have asked for since it was asked last.
 
     To be stopped stays asked. A second SIGINT interrupts at once, as it would without
-    this. What was ignored before, as SIGHUP is under nohup, still is.
+    this. SIGHUP is ignored if it was before, as under nohup.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: Ask.NOTHING  # only the main thread may handle signals
@@ -42,8 +42,9 @@ def asking() -> Iterator[Callable[[], Ask]]:
         wish = Ask.STOP if found == Ask.STOP else Ask.NOTHING
         return found
 
-    heard = [one for one in SIGNALS if signal.getsignal(one) != signal.SIG_IGN]
-    before = {number: signal.signal(number, note) for number in heard}
+    before = {number: signal.signal(number, note) for number in SIGNALS}
+    if before[signal.SIGHUP] == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         yield asked
     finally:
