@@ -2,6 +2,7 @@
 
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
@@ -182,3 +183,14 @@ def test_rows_of_anything_else_are_put_back(tmp_path, text):
     (tmp_path / "metrics.csv").write_bytes(text.encode() + b"\xff\n")
     ran(tmp_path)
     assert [row["round"] for row in numbers(tmp_path)[0]] == ["2", "4", "6", "8"]
+
+
+def test_other_settings_of_jax_are_refused(tmp_path):
+    stopped(tmp_path)
+    before = jax.config.jax_threefry_partitionable
+    jax.config.update("jax_threefry_partitionable", not before)
+    try:
+        refused(f"one of jax_threefry_partitionable {before}, and here are", tmp_path)
+    finally:
+        jax.config.update("jax_threefry_partitionable", before)
+    assert len(identity.source()) == 64

@@ -345,3 +345,14 @@ def test_a_simulated_secret_follows_from_what_decides_the_run():
 
     assert made() == made(eval_every=6, compute__devices=1)
     assert len({made(), made(seed=1), made(rounds=7), made(client__rate=0.2)}) == 4
+
+
+def test_a_count_that_is_gone_does_not_begin_anew(tmp_path, left):
+    folder = shutil.copytree(left, tmp_path / "run")
+    (folder / "odometer.json").unlink()
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "metrics.csv").write_text("round\n2\n")
+    before = (folder / secrets.FILE).read_bytes()
+    with pytest.raises(ValueError, match="odometer.json .* counts what its rows gave"):
+        run(config_with(**PRIVATE), folder, say=quiet)
+    assert (folder / secrets.FILE).read_bytes() == before
