@@ -266,10 +266,23 @@ def build_sketch(
     require_compression(compression)
     b = numbers or max(1, int(d / compression))
     validate.at_most(b, "the numbers of the sketch", rows=rows)
-    op = OPERATORS[operator](b, rows)
-    if stored:
-        op = sketch.stored(op, jax.random.key(int(Purpose.STORED)))
-    return LAYOUTS[layout](op)
+    made = _stored if stored else OPERATORS[operator]
+    arguments = (operator, b, rows, d) if stored else (b, rows)
+    return LAYOUTS[layout](made(*arguments))
+
+
+@functools.lru_cache(maxsize=4)
+def _stored(operator: str, b: int, rows: int, d: int) -> Sketch:
+    """Returns an operator with its matrix, one for all programs that are traced.
+
+    The matrix is made here, where nothing is traced: within a program of several
+    devices it would become a part of that program alone.
+    """
+    key = jax.random.key(int(Purpose.STORED))
+    op = sketch.stored(OPERATORS[operator](b, rows), key)
+    with jax.ensure_compile_time_eval():
+        op.apply(key, jax.numpy.zeros(d))
+    return op
 
 
 def build_compressor(

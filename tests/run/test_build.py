@@ -10,7 +10,7 @@ import pytest
 
 from configs import default
 from fl_sketch.config import choices, protection
-from fl_sketch.run import NotFinite, begin, build, train
+from fl_sketch.run import NotFinite, begin, build, run, train
 from fl_sketch.sweep import comparison, grid
 from tests.run.configs import config_with, rows_of
 
@@ -220,3 +220,9 @@ def test_the_facts_say_what_is_held_in_memory():
     facts = build(config_with()).facts
     assert facts["kept_updates"] == "a chunk" and facts["exchanges"] == 1
     assert facts["sketch_size"] == 32 and facts["bytes_up_planned"] == 4 * 32
+
+
+def test_an_operator_that_is_a_matrix_trains_on_two_devices(tmp_path):
+    config = config_with(rounds=2, eval_every=2, sketch__stored=True)
+    summary = run(config, tmp_path, say=lambda line: None)
+    assert summary["sketch_size"] == 32 and summary["rounds"] == 2
