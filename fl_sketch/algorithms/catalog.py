@@ -266,9 +266,8 @@ def build_sketch(
     require_compression(compression)
     b = numbers or max(1, int(d / compression))
     validate.at_most(b, "the numbers of the sketch", rows=rows)
-    made = _stored if stored else OPERATORS[operator]
-    arguments = (operator, b, rows, d) if stored else (b, rows)
-    return LAYOUTS[layout](made(*arguments))
+    op = _stored(operator, b, rows, d) if stored else OPERATORS[operator](b, rows)
+    return LAYOUTS[layout](op)
 
 
 @functools.lru_cache(maxsize=4)

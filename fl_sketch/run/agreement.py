@@ -23,13 +23,14 @@ EVERY = 0.5  # seconds from one look for an error to the next
 _turns = itertools.count()
 
 
-def require_same(named: Mapping[str, str]) -> None:
+def require_same(given: Callable[[], Mapping[str, str]]) -> None:
     """Raises unless all processes of this run have the same values by the same names.
 
     All of them must call it, as often and in the same order.
 
     Args:
-      named: short texts by the names of what they are.
+      given: `() -> texts`, short ones by the names of what they are; not called where
+        there is one process.
 
     Raises:
       ValueError: naming the first difference from process 0.
@@ -37,6 +38,7 @@ def require_same(named: Mapping[str, str]) -> None:
     client = distributed.global_state.client
     if client is None:
         return
+    named = given()
     place, own = f"fl_sketch/same/{next(_turns)}", jax.process_index()
     client.key_value_set(f"{place}/{own}", json.dumps(dict(named)))
     first = json.loads(client.blocking_key_value_get(f"{place}/0", PATIENCE))

@@ -283,7 +283,7 @@ class _Work:
 def _agreed(problem: _Problem, mesh: jax.sharding.Mesh) -> Identity:
     """Returns what all processes have read, before anything is placed on devices."""
     own = identity_of(problem.splits, mesh)
-    agreement.require_same(named(problem.config, own))
+    agreement.require_same(lambda: named(problem.config, own))
     return own
 
 

@@ -68,7 +68,8 @@ def run(
         trackers.require_installed(tracker)
     for name in accept:
         validate.one_of(tuple(identity.ACCEPTED), accept=name)
-    agreement.require_same({"flag --extend": str(extend), "accept": str([*accept])})
+    flags = {"flag --extend": str(extend), "accept": str([*accept])}
+    agreement.require_same(lambda: flags)
     experiment = build(config, data_dir)
     config = experiment.config
     say = say if processes.is_first() else _say_nothing
@@ -216,37 +217,34 @@ def _told(tracker: str, folder: Workdir | None, config: ConfigDict, on_row):
 def _train(config, experiment, folder: Workdir | None, tensorboard: bool, told, say):
     """Trains from where the folder stands; returns what is to be summed up."""
     with asking() as asked:  # from here on, so that compiling is not cut short
-        return _trained(config, experiment, folder, tensorboard, told, say, asked)
-
-
-def _trained(config, experiment, folder, tensorboard, told, say, asked):
-    """Trains as `_train` does, and listens to what is `asked`."""
-    progress = _resume(folder, begin(experiment, config.eval_every), say)
-    done = int(progress.state.server.round)
-    compiled = experiment.compile()
-    say(display.head(experiment))
-    last = dict(folder.rows[-1]) if folder and folder.rows else {}
-    looks = Looks(experiment, folder, done)
-    shown = display.bar(experiment.rounds, done, hidden=folder is None)
-    with shown as move:
-        watch = Watch(last.update, rounds=move, asked=asked, agree=processes.agree)
-        if folder:
-            path = folder.folder / "tensorboard"
-            told = [*told, open_board(path, done)] if tensorboard else told
-            watch = _leaving(watch, experiment, folder, told, say)
-        progress = train(
-            experiment,
-            compiled,
-            progress,
-            checkpoint_every=config.checkpoint_every,
-            watch=watch._replace(look=looks.at),
-        )
-    seen = looks.at_end(experiment.rounds, progress.state.server.params)
-    plain = names.plain(last)
-    seen |= {name: float(plain[name]) for name in MESSY if name in plain}
-    if folder and MESSY[0] in plain:
-        views.write_participation(folder.folder, progress.ledger, experiment.private)
-    return summary_of(experiment, progress, last, compiled.seconds, seen)
+        progress = _resume(folder, begin(experiment, config.eval_every), say)
+        done = int(progress.state.server.round)
+        compiled = experiment.compile()
+        say(display.head(experiment))
+        last = dict(folder.rows[-1]) if folder and folder.rows else {}
+        looks = Looks(experiment, folder, done)
+        shown = display.bar(experiment.rounds, done, hidden=folder is None)
+        with shown as move:
+            watch = Watch(last.update, rounds=move, asked=asked, agree=processes.agree)
+            if folder:
+                path = folder.folder / "tensorboard"
+                told = [*told, open_board(path, done)] if tensorboard else told
+                watch = _leaving(watch, experiment, folder, told, say)
+            progress = train(
+                experiment,
+                compiled,
+                progress,
+                checkpoint_every=config.checkpoint_every,
+                watch=watch._replace(look=looks.at),
+            )
+        seen = looks.at_end(experiment.rounds, progress.state.server.params)
+        plain = names.plain(last)
+        seen |= {name: float(plain[name]) for name in MESSY if name in plain}
+        if folder and MESSY[0] in plain:
+            views.write_participation(
+                folder.folder, progress.ledger, experiment.private
+            )
+        return summary_of(experiment, progress, last, compiled.seconds, seen)
 
 
 def _leaving(watch: Watch, experiment: Experiment, folder: Workdir, told, say) -> Watch:

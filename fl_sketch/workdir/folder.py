@@ -94,7 +94,8 @@ class Workdir:
                 raise ValueError(msg)
         self._table = Table(self.folder / files.rows, TIMES, summed=not files.kept)
         self._files, self._identity, self._accept = files, identity, accept
-        self._keys = choices.flat(json.loads(json.dumps(config)))
+        plain = json.loads(json.dumps(config))
+        self._keys = choices.flat(plain)
         self._named = files_of(self._keys)
         self._lengths: list[int] = []
         self._longer: dict[str, Any] | None = None
@@ -103,7 +104,7 @@ class Workdir:
                 name = self.folder / ".lock"
                 lock = stack.enter_context(open(name, "a", opener=unlinked))
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._require_same(json.loads(json.dumps(config)), longer)
+                self._require_same(plain, longer)
                 self._held = stack.pop_all()
         except BlockingIOError:
             msg = f"Expected a workdir of no other process, got workdir={path} in use."
@@ -232,9 +233,10 @@ class Workdir:
         with sound.reading(path, SUMMARY):
             found = json.loads(path.read_text())
             theirs = found[IDENTITY]
-            if self._lengths == found.get(LENGTHS, []):
-                self._require_own(path, theirs, tuple(ACCEPTED))
-        return found if found.get(LENGTHS, []) == self._lengths else None
+            if found.get(LENGTHS, []) != self._lengths:
+                return None
+            self._require_own(path, theirs, ACCEPTED)
+        return found
 
     def become_longer(self) -> None:
         """Makes the run the longer one that it was opened as, if it was.
@@ -295,7 +297,7 @@ class Workdir:
             with contextlib.suppress(Exception):
                 found = json.loads(path.read_text())[IDENTITY]
         if found is not None:
-            self._require_own(path, found, tuple(ACCEPTED))
+            self._require_own(path, found, ACCEPTED)
 
 
 def _require_as_before(folder, theirs: Mapping[str, str], ours) -> None:
@@ -310,7 +312,7 @@ def _require_as_before(folder, theirs: Mapping[str, str], ours) -> None:
 
 
 def _in_json(value: Any) -> Any:
-    """Returns what JSON has words for: of what is no number or infinite, null."""
+    """Returns a value in words that JSON has: null for a number that is none."""
     if isinstance(value, Mapping):
         return {key: _in_json(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
