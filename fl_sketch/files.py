@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import hashlib
 import os
 import pathlib
 import tempfile
@@ -97,6 +98,12 @@ def flush(path: str | os.PathLike) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def digest(path: str | os.PathLike) -> str:
+    """Returns a SHA-256 of the bytes of the file `path`, which need not fit memory."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:

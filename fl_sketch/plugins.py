@@ -9,14 +9,13 @@ run goes on only with the file that it began with.
 """
 
 import functools
-import hashlib
 import importlib.util
 import pathlib
 import re
 from collections.abc import Iterable
 from typing import Any
 
-from fl_sketch import validate
+from fl_sketch import files, validate
 
 SHAPE = "FILE.py:NAME"  # as users are told
 FORM = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
@@ -61,11 +60,7 @@ def digests(values: Iterable[Any]) -> dict[str, str]:
         for value in values
         for one in (value if isinstance(value, list | tuple) else [value])
     ]
-    return {
-        value: hashlib.sha256(_parted(value)[0].read_bytes()).hexdigest()
-        for value in single
-        if named(value)
-    }
+    return {value: files.digest(_parted(value)[0]) for value in single if named(value)}
 
 
 def _parted(value: str) -> tuple[pathlib.Path, str]:

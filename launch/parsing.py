@@ -12,11 +12,11 @@ from configs import default
 from fl_sketch import validate
 from fl_sketch.config import choices
 from fl_sketch.run import NotFinite
+from fl_sketch.run.processes import WRONG
 from fl_sketch.workdir.checkpoint import Unreadable
 from launch import clone, config_file
 
 flags.disclaim_key_flags()  # --config is a flag of the command that asks for it here
-WRONG = 2  # the exit code
 ERRORS = (ValueError, TypeError, OSError, ArithmeticError, NotFinite, Unreadable)
 CONFIG_HELP = (
     "A file such as configs/quickstart.py. --config.rounds=50 changes one of its keys; "
@@ -95,7 +95,7 @@ def _require_known_keys(argv: Sequence[str]) -> None:
 
 
 def refuse(error: Exception | str) -> None:
-    """Ends the program with an error in one line and the exit code `WRONG`."""
+    """Ends the program with an error in one line and the exit code of wrong input."""
     line = " ".join(str(error).split())
     print(f"error: {line}", file=sys.stderr)
     sys.exit(WRONG)

@@ -36,10 +36,11 @@ def main():
     """Draws the folders into one picture, and prints the names of its lines."""
     plots.require_picture(OUT.value)
     rows = plots.chosen(WORKDIR.value, ONLY.value)
-    labels = plots.labels_of(LABEL.value, plots.names_of(rows))
+    names = plots.names_of(rows)
+    labels = plots.labels_of(LABEL.value, names)
     asked = pictures.Asked(tuple(X.value), METRIC.value, labels, TITLE.value)
-    for name in plots.plot(WORKDIR.value, OUT.value, ONLY.value, asked):
-        print(name)
+    plots.draw(rows, OUT.value, asked)
+    print(*names, sep="\n")
     if REACH.value is not None:
         print(*plots.reached(rows, REACH.value, asked), sep="\n")
     print(f"picture in {OUT.value}")

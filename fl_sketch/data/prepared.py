@@ -224,7 +224,7 @@ def _write_arrays(
                 _save(finished / f"{split}_ends.npy", ends)
             _save(finished / f"{split}_inputs.npy", inputs)
             _save(finished / f"{split}_targets.npy", targets)
-        sums = {file.name: _sum_of(file) for file in sorted(finished.iterdir())}
+        sums = {file.name: files.digest(file) for file in sorted(finished.iterdir())}
         files.write_text(finished / SUMS, json.dumps(sums, indent=2) + "\n")
         finished.rename(folder)
     files.flush(folder.parent)
@@ -235,17 +235,12 @@ def _require_unchanged(folder: pathlib.Path) -> None:
     with sound.reading(folder / SUMS):
         sums = json.loads((folder / SUMS).read_text())
     for name, own in sums.items():
-        if _sum_of(folder / name) != own:
+        if files.digest(folder / name) != own:
             msg = (
                 f"Expected {folder / name} as it was prepared, got other bytes: remove "
                 "its folder, it is a copy."
             )
             raise ValueError(msg)
-
-
-def _sum_of(file: pathlib.Path) -> str:
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _save(file: pathlib.Path, array: np.ndarray) -> None:

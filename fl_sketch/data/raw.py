@@ -5,7 +5,6 @@ The files lie in one folder with a list of checksums, `SHA256SUMS`, in the form 
 and the targets of one split, in the order of the file.
 """
 
-import hashlib
 import itertools
 import math
 import os
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_sketch import sound
+from fl_sketch import files, sound
 
 SUMS = "SHA256SUMS"
 VARIABLE = "FL_SKETCH_DATA"
@@ -137,8 +136,7 @@ def _checked(file: pathlib.Path, expected: dict[pathlib.Path, str]) -> str:
     if not file.is_file():
         msg = f"Expected the file {file}, got none: pass its folder with --data_dir."
         raise FileNotFoundError(msg)
-    with open(file, "rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    found = files.digest(file)
     if found != expected.get(file):
         listed = expected.get(file, "(not listed)")
         msg = (

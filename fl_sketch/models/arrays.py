@@ -71,7 +71,7 @@ def digest(arrays: Mapping[str, np.ndarray]) -> str:
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         found.update(f"{name} {array.dtype} {array.shape}".encode())
-        found.update(array.tobytes())
+        found.update(array.reshape(-1).view(np.uint8).data)
     return found.hexdigest()
 
 

@@ -161,9 +161,27 @@ def row(values: Mapping[str, Any]) -> str:
     )
 
 
+def done_before(
+    summary: Mapping[str, Any], experiment: Experiment, workdir: str
+) -> list[str]:
+    """Returns the lines for a run that has ended before.
+
+    Args:
+      summary: what it came to.
+      experiment: the experiment.
+      workdir: the folder of the run.
+    """
+    return [
+        f"{workdir} holds this run already, done; its last row:",
+        head(experiment),
+        row({**summary, "round": summary["rounds"]}),
+    ]
+
+
 def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
     """Returns the lines that end a run: what its `summary` holds, and its `workdir`."""
     hidden = any(name.startswith(rows.MARK) for name in summary)
+    whose = " (the simulator's own)" * hidden
     summary = rows.plain(summary)
     by = rows.score_of(summary)
     up = summary["bytes_up_per_client_round"] / 1e3
@@ -172,8 +190,8 @@ def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
         f"{by.title} {by.of(summary):.4f} after {summary['rounds']} "
         f"rounds; {up:.4g} kB up and {down:.4g} kB down a client and round; compiled "
         f"in {summary['compile_seconds']:.1f} s",
-        *_absent(summary, " (the simulator's own)" * hidden),
-        *_of_clients(summary, " (the simulator's own)" * hidden),
+        *_absent(summary, whose),
+        *_of_clients(summary, whose),
         *_given_away(summary),
         f"results in {workdir}",
     ]

@@ -81,14 +81,10 @@ def run(
         said = _from_first(folder, lambda own: json.dumps(own.summary()).encode())
         ended = json.loads(said)
         if ended:
-            say(f"{workdir} holds this run already, done; its last row:")
-            say(display.head(experiment))
-            say(display.row(ended | {"round": ended["rounds"]}))
-            if folder:  # a run that was killed in its last moment
-                secrets.forget(folder.folder)
-                if not (folder.folder / weights.FILE).exists():
-                    last = ended["rounds"]
-                    weights.take_away(folder.folder, last, experiment.model)
+            for line in display.done_before(ended, experiment, workdir):
+                say(line)
+            if folder:
+                _leave(folder, ended["rounds"], experiment)
             return ended
         experiment = _with_secret(config, data_dir, experiment, folder)
         if folder:
@@ -121,6 +117,13 @@ def _played(config, experiment, folder: Workdir | None, tensorboard, told, say):
         summary = folder.finish(summary)
         secrets.forget(folder.folder)
     return summary
+
+
+def _leave(folder: Workdir, last: int, experiment: Experiment) -> None:
+    """Leaves what is lacking of a run that has ended, after a round, the `last`."""
+    secrets.forget(folder.folder)  # it may have been killed in its last moment
+    if not (folder.folder / weights.FILE).exists():
+        weights.take_away(folder.folder, last, experiment.model)
 
 
 def _before(workdir: str, config: ConfigDict) -> ConfigDict:

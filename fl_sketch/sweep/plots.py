@@ -37,9 +37,18 @@ def plot(
     """
     require_picture(path)
     kept = chosen(workdirs, only)
-    pictures.require_numbers(kept, asked)
-    pictures.draw(kept, path, asked)
+    draw(kept, path, asked)
     return names_of(kept)
+
+
+def draw(rows: Sequence[dict[str, Any]], path: str, asked: Asked) -> None:
+    """Draws evaluations, the `rows`, as they are `asked` for, to the file `path`.
+
+    Raises:
+      ValueError: for rows of which nothing would be seen.
+    """
+    pictures.require_numbers(rows, asked)
+    pictures.draw(rows, path, asked)
 
 
 def require_picture(path: str) -> None:

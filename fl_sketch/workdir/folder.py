@@ -286,16 +286,14 @@ class Workdir:
 
         Versions and devices are looked at when the run goes on.
         """
-        for number in reversed(checkpoint.rounds(self.checkpoints)[-1:]):
-            path = checkpoint.path_of(self.checkpoints, number)
-            with contextlib.suppress(Exception):  # who reads it will say what is wrong
-                theirs = checkpoint.array_of(path, f"{checkpoint.BESIDE}{IDENTITY}")
-                found = json.loads(theirs.tobytes())
-                break
-        else:
-            found, path = None, self.folder / self._files.summary
-            with contextlib.suppress(Exception):
-                found = json.loads(path.read_text())[IDENTITY]
+        found, path = None, self.folder / self._files.summary
+        with contextlib.suppress(Exception):  # who reads it will say what is wrong
+            found = json.loads(path.read_text())[IDENTITY]
+        with contextlib.suppress(Exception):
+            last = checkpoint.rounds(self.checkpoints)[-1]
+            newest = checkpoint.path_of(self.checkpoints, last)
+            own = checkpoint.array_of(newest, f"{checkpoint.BESIDE}{IDENTITY}")
+            found, path = json.loads(own.tobytes()), newest
         if found is not None:
             self._require_own(path, found, ACCEPTED)
 

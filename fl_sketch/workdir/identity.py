@@ -17,7 +17,7 @@ import jax
 from ml_collections import ConfigDict
 
 import fl_sketch
-from fl_sketch import plugins
+from fl_sketch import files, plugins
 from fl_sketch.config import choices
 from fl_sketch.data.examples import Splits, digests
 from fl_sketch.models import arrays
@@ -106,7 +106,7 @@ def files_of(keys: Mapping[str, Any]) -> dict[str, str]:
     for key in TABLES:
         path = pathlib.Path(str(keys.get(key, "")))
         if path.is_file():
-            found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+            found[str(path)] = files.digest(path)
     return found
 
 

@@ -35,7 +35,7 @@ class Table:
         """
         self.path, self.rows, self._timed = path, list[Row](), timed
         self._sum = path.with_name(f".{path.name}.sum") if summed else None
-        self._lines: list[str] = []
+        self._hashed, self._lines = hashlib.sha256(), 0  # of the file, head and rows
 
     @property
     def text(self) -> str:
@@ -58,8 +58,7 @@ class Table:
             )
             raise ValueError(msg) from None
         self.rows.extend(rows)
-        self._lines += text.splitlines(True)
-        self._count()
+        self._count(text.splitlines(True))
 
     def restore(self, text: str, due: Callable[[Row], bool]) -> bool:
         """Makes the file one of those rows of a `text` that are `due`.
@@ -103,7 +102,7 @@ class Table:
         with sound.reading(self.path, "to be rows as they were written"):
             text = self.path.read_text() if self.path.exists() else ""
         lines = text.splitlines(True)[: counted + 1]
-        if counted and (len(lines) <= counted or _sum_of(lines) != own):
+        if counted and (len(lines) <= counted or _sum_of("".join(lines)) != own):
             msg = (
                 f"Expected the first {counted} rows of {self.path} as they were "
                 "written, got other ones: put them back, or take another workdir."
@@ -115,17 +114,23 @@ class Table:
 
     def _write(self, lines: list[str]) -> None:
         """Writes a head and rows; without these there is no file."""
-        self._lines = lines if len(lines) > 1 else []
-        if self._lines:
-            write_text(self.path, "".join(self._lines))
+        lines = lines if len(lines) > 1 else []
+        if lines:
+            write_text(self.path, "".join(lines))
         else:
             self.path.unlink(missing_ok=True)
-        self._count()
+        self._hashed, self._lines = hashlib.sha256(), 0
+        self._count(lines)
 
-    def _count(self) -> None:
-        if self._sum:  # also of no rows: a file without it is somebody else's
-            own = [max(0, len(self._lines) - 1), _sum_of(self._lines)]
-            write_text(self._sum, json.dumps(own) + "\n")
+    def _count(self, added: list[str]) -> None:
+        """Writes the sum of all rows, of which these lines are the last."""
+        if not self._sum:
+            return
+        self._hashed.update("".join(added).encode())
+        self._lines += len(added)
+        # Also of no rows: a file without a sum is somebody else's.
+        own = [max(0, self._lines - 1), self._hashed.hexdigest()]
+        write_text(self._sum, json.dumps(own) + "\n")
 
 
 def _written(
