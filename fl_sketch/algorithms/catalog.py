@@ -266,22 +266,20 @@ def build_sketch(
     require_compression(compression)
     b = numbers or max(1, int(d / compression))
     validate.at_most(b, "the numbers of the sketch", rows=rows)
-    op = _stored(operator, b, rows, d) if stored else OPERATORS[operator](b, rows)
+    op = _stored(operator, b, rows) if stored else OPERATORS[operator](b, rows)
     return LAYOUTS[layout](op)
 
 
 @functools.lru_cache(maxsize=4)
-def _stored(operator: str, b: int, rows: int, d: int) -> Sketch:
+def _stored(operator: str, b: int, rows: int) -> Sketch:
     """Returns an operator with its matrix, one for all programs that are traced.
 
-    The matrix is made here, where nothing is traced: within a program of several
-    devices it would become a part of that program alone.
+    Its key is a value also where a program is traced: with a part of that program, the
+    matrix would be one too.
     """
-    key = jax.random.key(int(Purpose.STORED))
-    op = sketch.stored(OPERATORS[operator](b, rows), key)
     with jax.ensure_compile_time_eval():
-        op.apply(key, jax.numpy.zeros(d))
-    return op
+        key = jax.random.key(int(Purpose.STORED))
+    return sketch.stored(OPERATORS[operator](b, rows), key)
 
 
 def build_compressor(

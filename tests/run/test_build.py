@@ -222,7 +222,9 @@ def test_the_facts_say_what_is_held_in_memory():
     assert facts["sketch_size"] == 32 and facts["bytes_up_planned"] == 4 * 32
 
 
-def test_an_operator_that_is_a_matrix_trains_on_two_devices(tmp_path):
-    config = config_with(rounds=2, eval_every=2, sketch__stored=True)
+@pytest.mark.parametrize("layout", ["whole", "leaves"])
+def test_an_operator_that_is_a_matrix_trains_on_two_devices(tmp_path, layout):
+    own = {"sketch__stored": True, "sketch__layout": layout}
+    config = config_with(rounds=2, eval_every=2, **own)
     summary = run(config, tmp_path, say=lambda line: None)
     assert summary["sketch_size"] == 32 and summary["rounds"] == 2
