@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from fl_sketch import validate
+from fl_sketch import sound, validate
 from launch import clone
 
 
@@ -28,19 +28,17 @@ def require(argv: Sequence[str]) -> None:
             near = validate.nearest(found[1], [*map(str, ours)])
             msg = f"Expected config to name a Python file, got config={found[1]}.{near}"
             raise ValueError(msg)
-        if "get_config" not in _names(file.read_text()):
+        with sound.reading(file, "to be a Python file"):
+            names = _names(ast.parse(file.read_bytes(), file.name))
+        if "get_config" not in names:
             msg = f"Expected a file with get_config, got config={file}"
             raise ValueError(msg + ": see launch.compare.")
 
 
-def _names(text: str) -> set[str]:
+def _names(file: ast.Module) -> set[str]:
     """Returns the names that a Python file gives to something at its outer level."""
-    try:
-        nodes = ast.parse(text).body
-    except SyntaxError:  # of which the file's own error says more
-        return {"get_config"}
-    found = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    for node in nodes:
+    found = {node.name for node in file.body if isinstance(node, ast.FunctionDef)}
+    for node in file.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             found |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.Assign):
@@ -56,7 +54,7 @@ def require_config(value: Any) -> None:
         raise ValueError(msg)
 
 
-def placed(error: Exception) -> str:
+def placed(error: BaseException) -> str:
     """Returns the line of somebody's own file in which an `error` arose, or nothing.
 
     >>> placed(ValueError("of nobody"))

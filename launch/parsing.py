@@ -75,6 +75,11 @@ def _one_line(parse: Callable[[], Sequence[str]]) -> Sequence[str]:
         refuse(re.split(r"\n\w*Error: ", str(error).strip())[-1])
     except flags.Error as error:
         refuse(error)
+    except SystemExit as error:  # of --help, or of a config file
+        where = config_file.placed(error)
+        if not where:
+            raise
+        refuse(where + "a config file ends the program, which it must not.")
     except Exception as error:  # whatever a config file does
         text = str(error.args[0] if error.args else type(error).__name__)
         # Of a key that it invents: what the key is, and which may have been meant.

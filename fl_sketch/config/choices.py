@@ -51,7 +51,7 @@ NAMED = {  # keys that name something, by section
     "server": {"optimizer": catalog.OPTIMIZERS, "schedule": catalog.SCHEDULES},
     "compressor": {"name": catalog.COMPRESSORS},
 }
-SEEDS = 2**31  # they are int32 in programs
+SEEDS = 2**31  # as all whole numbers, they are int32 in programs
 
 
 @contextlib.contextmanager
@@ -116,6 +116,10 @@ def check_counts(config: ConfigDict) -> None:
       ValueError: in one line that names the section.
     """
     catalog.method(config.algorithm)
+    for name, value in flat(config.to_dict()).items():
+        if isinstance(value, int) and abs(value) > SEEDS:
+            msg = f"Expected {name} within +-{SEEDS}, got {name}={value}."
+            raise ValueError(msg)
     validate.at_least_one(
         rounds=config.rounds,
         eval_every=config.eval_every,

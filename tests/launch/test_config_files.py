@@ -28,7 +28,12 @@ FILES = {
         'key.py, line 6: AttributeError: \'Key "rat" does not exist and cannot be '
         'added since the config is locked. Did you mean "rate"',
     ),
-    "torn": ("def get_config(:\n", "invalid syntax"),
+    "torn": ("def get_config(:\n", "invalid syntax (torn.py, line 1)"),
+    "ends": (
+        "import sys\n\n\ndef get_config():\n    sys.exit(0)\n",
+        "ends.py, line 5: SystemExit: a config file ends the program",
+    ),
+    "bytes": ("\0", "bytes.py to be a Python file, got "),
 }
 
 
