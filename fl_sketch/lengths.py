@@ -38,14 +38,15 @@ Length = int | jax.Array | Wide
 
 
 def wide(length: Length) -> Wide:
-    """Returns a `length`, which may be a Python integer of any size, as two words."""
+    """Returns a `length` as two words; on the host it may have 63 bits."""
     if isinstance(length, Wide):
         return length
-    if isinstance(length, int | np.integer):
-        low, high = int(length) % 2**WORD, int(length) >> WORD
-        return Wide(jnp.uint32(low), jnp.uint32(high))
-    low = jnp.asarray(length).astype(jnp.uint32)
-    return Wide(low, jnp.zeros_like(low))
+    if isinstance(length, jax.Array):
+        low = length.astype(jnp.uint32)
+        return Wide(low, jnp.zeros_like(low))
+    whole = np.asarray(length, np.int64)
+    words = whole % 2**WORD, whole >> WORD
+    return Wide(*(jnp.asarray(word.astype(np.uint32)) for word in words))
 
 
 def either(first: jax.Array, one: Length, other: Length) -> Wide:

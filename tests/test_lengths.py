@@ -22,6 +22,10 @@ def test_bytes_of_a_length_that_is_traced_are_those_of_the_integer(bits):
         assert number(jax.jit(whole_bytes)(jnp.uint32(bits))) == expected
 
 
+def test_arrays_of_the_host_keep_their_64_bits():
+    np.testing.assert_array_equal(number(wide(np.array(LENGTHS))), LENGTHS)
+
+
 @pytest.mark.parametrize("one", LENGTHS)
 @pytest.mark.parametrize("other", LENGTHS)
 def test_sums_carry(one, other):
