@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from fl_sketch import compile_cache, files
 from fl_sketch.config import arguments
 from fl_sketch.run import Stopped
+from fl_sketch.run.processes import INTERRUPTED, STOPPED
 from launch import parsing, streams
 
 COMPILE_CACHE = flags.DEFINE_string(
@@ -22,7 +23,6 @@ COMPILE_CACHE = flags.DEFINE_string(
     "Where compiled programs are kept; by default ~/.cache/fl_sketch/compiled; empty: "
     "nowhere.",
 )
-STOPPED = 130  # the exit code that shells take for Ctrl-C
 
 
 def run(main: Callable[[], None], *, devices: int = 0, keep: bool = True) -> None:
@@ -97,5 +97,5 @@ def _guarded(main: Callable[[], None], keep: bool) -> None:
         print(f"{stopped}; the same command goes on", file=sys.stderr)
         sys.exit(STOPPED)
     except KeyboardInterrupt:
-        print("interrupted; what was saved before is as it was", file=sys.stderr)
+        print(INTERRUPTED, file=sys.stderr)
         sys.exit(STOPPED)

@@ -25,6 +25,8 @@ from fl_sketch.run import agreement
 from fl_sketch.run.loop import Stopped
 
 WRONG, LOST_A_PEER = 2, 3  # exit codes
+STOPPED = 130  # the one that shells take for Ctrl-C
+INTERRUPTED = "interrupted; what was saved before is as it was"
 LINES = (ValueError, TypeError, OSError, ArithmeticError, RuntimeError)
 PART = 2**28  # bytes that are told at once
 SILENCE_SECONDS = 15  # after which a process that says nothing is taken for dead
@@ -101,13 +103,15 @@ def _ending_together(goodbye: Callable[[], None]) -> Iterator[None]:
                 heard(line)
             _end(str(error).splitlines()[0], LOST_A_PEER)
         goodbye()
-        if isinstance(error, Stopped) or not isinstance(error, Exception):
+        if isinstance(error, Stopped | SystemExit):
             raise  # all have agreed on it, or nobody else is concerned
-        if not isinstance(error, LINES):
+        line, code = " ".join(str(error).split()) or type(error).__name__, WRONG
+        if isinstance(error, KeyboardInterrupt):  # before rounds could be stopped
+            line, code = INTERRUPTED, STOPPED
+        elif not isinstance(error, LINES):
             traceback.print_exc()
-        line = " ".join(str(error).split()) or type(error).__name__
         watch.tell(line)
-        _end(line, WRONG)
+        _end(line, code)
 
 
 def _end(line: str, code: int) -> NoReturn:

@@ -189,6 +189,29 @@ def test_an_error_of_one_process_ends_all_with_its_line(start, tmp_path):
         both_end(start(tmp_path / "used"), "a workdir of no other process")
 
 
+OWN = """
+import time
+
+import jax
+
+
+def data(*_):
+    if jax.process_index():
+        raise KeyboardInterrupt
+    time.sleep(60)
+"""
+
+
+def test_who_is_interrupted_ends_all(start, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    keys = (*KEYS, f"--config.data.name={tmp_path}/own.py:data")
+    first, second = map(ends, start(tmp_path / "run", keys=keys))
+    assert (first[0], second[0]) == (2, 130)
+    line = "interrupted; what was saved before is as it was\n"
+    assert first[2].endswith(f"error: process 1: {line}")
+    assert second[2].endswith(f"error: {line}")
+
+
 def test_a_port_in_use_is_said_before_anything_else(tmp_path):
     with socket.socket() as other:
         other.bind(("localhost", 0))
