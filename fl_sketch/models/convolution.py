@@ -29,20 +29,20 @@ Under vmap the kernels of clients differ, and XLA's grouped convolutions take tw
 time of a loop: on CPUs, loop.
 """
 
-import functools
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from fl_sketch import validate
+from fl_sketch.models import forms
+from fl_sketch.models.forms import Pads
+from fl_sketch.models.winograd import pooled_winograd
 
-Pads = tuple[tuple[int, int], tuple[int, int]]  # before and after, in both directions
 PADDINGS = ("SAME", "VALID")
-ORDER = ("NHWC", "HWIO", "NHWC")
-CANONICAL_CHANNELS = 16  # input channels from which `canonical` is faster, see above
-BANDED_OUTPUTS = 32  # about how wide a row of `banded`'s product is: best on LeNet's
+MANY_CHANNELS = 16  # input channels from which products of one place are wide enough
+WIDE_LAYER = 2048  # input times output channels from which fewer products pay
+MANY_EXAMPLES = 8  # from which they may be what is innermost
 
 
 class Conv(nn.Module):
@@ -69,12 +69,31 @@ class Conv(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns the layer's output for images in NHWC order."""
+        kernel, bias = self.parameters_for(x)
+        y = convolve(x, kernel, strides=self.strides, padding=self.padding)
+        return y + bias if self.use_bias else y
+
+    def parameters_for(self, x: jax.Array) -> tuple[jax.Array, jax.Array | float]:
+        """Returns the kernel for images like `x`, and the bias, or zero."""
         shape = (*self.kernel_size, x.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape)
-        y = convolve(x, kernel, strides=self.strides, padding=self.padding)
         if not self.use_bias:
-            return y
-        return y + self.param("bias", self.bias_init, (self.features,))
+            return kernel, 0.0
+        return kernel, self.param("bias", self.bias_init, (self.features,))
+
+
+class PooledConv(Conv):
+    """The relu of a `Conv`'s maxima in 2x2 windows, with the same parameters.
+
+    That is the pool of its relu, in which both come before anything is written. The
+    attributes are those of `Conv`, without strides.
+    """
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns the layer's output for images in NHWC order."""
+        kernel, bias = self.parameters_for(x)
+        return nn.relu(convolve_and_pool(x, kernel, padding=self.padding) + bias)
 
 
 def convolve(
@@ -96,26 +115,60 @@ def convolve(
       ValueError: for shapes that do not fit together.
     """
     validate.at_least_one(strides=strides)
+    pads = _checked(x, kernel, strides, padding)
+    if strides == 1 and x.shape[-1] >= MANY_CHANNELS:
+        return forms.canonical(x, kernel, pads)
+    return lax.platform_dependent(
+        x,
+        kernel,
+        cpu=lambda x, k: forms.banded(_padded(x, pads), k, strides),
+        default=lambda x, k: forms.plain(x, k, pads, strides),
+    )
+
+
+def convolve_and_pool(
+    x: jax.Array, kernel: jax.Array, *, padding: str = "SAME"
+) -> jax.Array:
+    """Returns the maxima of 2x2 windows of `convolve`, without an odd row or column.
+
+    A bias may be added to the maxima, and what never falls may be taken of them, as of
+    the outputs themselves.
+
+    Args:
+      x: the images.
+      kernel: the kernel, as `convolve` has it.
+      padding: the kind of padding, "SAME" or "VALID".
+
+    Raises:
+      ValueError: for shapes that do not fit together, or too few outputs to pool.
+    """
+    pads = _checked(x, kernel, 1, padding)
+    rows, cols = (n + sum(pad) for n, pad in zip(x.shape[1:3], pads, strict=True))
+    forms.require_windows(rows - kernel.shape[0] + 1, cols - kernel.shape[1] + 1)
+    height, width, channels, features = kernel.shape
+    if (height, width) == (3, 3) and channels * features >= WIDE_LAYER:
+        return pooled_winograd(_padded(x, pads), kernel)
+    if x.shape[-1] >= MANY_CHANNELS or len(x) < MANY_EXAMPLES:
+        return forms.max_pool(convolve(x, kernel, padding=padding))
+    return lax.platform_dependent(
+        x,
+        kernel,
+        cpu=lambda x, k: forms.batch_minor(x, k, pads),
+        default=lambda x, k: forms.max_pool(forms.plain(x, k, pads)),
+    )
+
+
+def _padded(x: jax.Array, pads: Pads) -> jax.Array:
+    return jnp.pad(x, ((0, 0), *pads, (0, 0)))
+
+
+def _checked(x, kernel, strides: int, padding: str) -> Pads:
+    """Returns the padding of a layer, if its shapes fit together."""
     validate.one_of(PADDINGS, padding=padding)
     if x.ndim != 4 or kernel.ndim != 4 or x.shape[-1] != kernel.shape[2]:
         msg = f"Expected NHWC images and an HWIO kernel, got {x.shape}, {kernel.shape}."
         raise ValueError(msg)
-    pads = _pads(x.shape[1:3], kernel.shape[:2], strides, padding)
-
-    if strides == 1 and x.shape[-1] >= CANONICAL_CHANNELS:
-        return canonical(x, kernel, pads)
-    return lax.platform_dependent(
-        x,
-        kernel,
-        cpu=lambda x, k: banded(jnp.pad(x, ((0, 0), *pads, (0, 0))), k, strides),
-        default=lambda x, k: _plain(x, k, pads, strides),
-    )
-
-
-def _plain(x, kernel, pads, strides=1) -> jax.Array:
-    return lax.conv_general_dilated(
-        x, kernel, (strides, strides), pads, dimension_numbers=ORDER
-    )
+    return _pads(x.shape[1:3], kernel.shape[:2], strides, padding)
 
 
 def _pads(image, kernel, strides, padding) -> Pads:
@@ -131,123 +184,3 @@ def _pads(image, kernel, strides, padding) -> Pads:
         for size, window in zip(image, kernel, strict=True)
     )
     return (high // 2, high - high // 2), (wide // 2, wide - wide // 2)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def canonical(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
-    """Convolves without strides, with backward passes written in NHWC and HWIO.
-
-    Only they depend on the platform, and so the choice is made in there: what chooses
-    between platforms cannot be differentiated around a custom gradient.
-
-    Args:
-      x: images in NHWC order.
-      kernel: a kernel in HWIO order.
-      pads: zeros (before, after) the height and the width.
-    """
-    return _plain(x, kernel, pads)
-
-
-def _canonical_forward(x, kernel, pads):
-    return _plain(x, kernel, pads), (x, kernel)
-
-
-def _canonical_backward(pads, residuals, dy):
-    def on_cpu(x, kernel, dy):
-        # Examples and channels change places: dk[i, j] = sum x[. + i, . + j] dy[., .].
-        # The barriers keep XLA from folding the transposes into the convolutions.
-        x_t, dy_t, kernel_t = lax.optimization_barrier(
-            (
-                x.transpose(3, 1, 2, 0),
-                dy.transpose(1, 2, 0, 3),
-                kernel[::-1, ::-1].transpose(0, 1, 3, 2),
-            )
-        )
-        rest = tuple(
-            (window - 1 - before, window - 1 - after)
-            for window, (before, after) in zip(kernel.shape[:2], pads, strict=True)
-        )
-        dkernel = lax.optimization_barrier(_plain(x_t, dy_t, pads))
-        return _plain(dy, kernel_t, rest), dkernel.transpose(1, 2, 0, 3)
-
-    def elsewhere(x, kernel, dy):
-        return jax.vjp(lambda x, k: _plain(x, k, pads), x, kernel)[1](dy)
-
-    return lax.platform_dependent(*residuals, dy, cpu=on_cpu, default=elsewhere)
-
-
-canonical.defvjp(_canonical_forward, _canonical_backward)
-
-
-def banded(x: jax.Array, kernel: jax.Array, strides: int = 1) -> jax.Array:
-    """Convolves without padding, by one matrix product for several outputs at a time.
-
-    Patches times kernel copies every input once for each place of the kernel, and
-    the product is narrow. Here a row of the left factor is the patch that several
-    neighbouring outputs share; the right factor holds the kernel once for each of
-    them, shifted, so that it is a band matrix. That multiplies by more zeros and
-    moves less memory, which is what a layer of few channels is short of.
-
-    Args:
-      x: images in NHWC order, already padded.
-      kernel: a kernel in HWIO order.
-      strides: steps of 1, 2, ... in both directions.
-    """
-    height, width, channels, features = kernel.shape
-    rows = (x.shape[1] - height) // strides + 1
-    cols = (x.shape[2] - width) // strides + 1
-    columns = _columns(cols, width, features)
-    tiles = -(-cols // columns)
-    step, patch = columns * strides, (columns - 1) * strides + width
-    beyond = max((tiles - 1) * step + patch - x.shape[2], 0)
-    x = jnp.pad(x, ((0, 0), (0, 0), (0, beyond), (0, 0)))
-
-    lines = [x[:, i : i + strides * (rows - 1) + 1 : strides] for i in range(height)]
-    patches = jnp.stack(
-        [
-            jnp.stack([line[:, :, t * step : t * step + patch] for line in lines], 2)
-            for t in range(tiles)
-        ],
-        2,
-    )  # examples, rows, tiles, height, patch, channels
-    band = jnp.stack(
-        [
-            jnp.pad(kernel, ((0, 0), (j, patch - width - j), (0, 0), (0, 0)))
-            for j in range(0, step, strides)
-        ],
-        3,
-    )  # height, patch, channels, columns, features
-    y = patches.reshape(-1, height * patch * channels) @ band.reshape(
-        -1, columns * features
-    )
-    return y.reshape(len(x), rows, tiles * columns, features)[:, :, :cols]
-
-
-def _columns(cols: int, width: int, features: int) -> int:
-    """Returns how many neighbouring outputs to compute at a time."""
-    most = min(cols, max(2, BANDED_OUTPUTS // features)) if width > 1 else 1
-    whole = [number for number in range(2, most + 1) if cols % number == 0]
-    return max(whole, default=most)
-
-
-def max_pool(x: jax.Array) -> jax.Array:
-    """Returns the maxima of 2x2 windows of `x` in NHWC order.
-
-    An odd last row or column is left out. Written with comparisons: the derivative of
-    `lax.reduce_window` is a scatter, with which the rows "chosen" above take 10.9 and
-    65.7 ms. The gradient goes to the first of equal numbers, as there, and NaN is
-    passed on.
-    """
-    examples, height, width, channels = x.shape
-    if min(height, width) < 2:
-        msg = f"Expected images of 2x2 at least to pool, got {height}x{width}."
-        raise ValueError(msg)
-    x = x[:, : height // 2 * 2, : width // 2 * 2]
-    x = x.reshape(examples, height // 2, 2, width // 2, 2, channels)
-    top = _first_larger(x[:, :, 0, :, 0], x[:, :, 0, :, 1])
-    bottom = _first_larger(x[:, :, 1, :, 0], x[:, :, 1, :, 1])
-    return _first_larger(top, bottom)
-
-
-def _first_larger(a: jax.Array, b: jax.Array) -> jax.Array:
-    return jnp.where((b > a) | jnp.isnan(b), b, a)

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from fl_sketch import models
-from fl_sketch.models.convolution import ORDER
+from fl_sketch.models.forms import ORDER
 
 # As users compile; what other tests run once is compiled with less effort.
 compiled = functools.partial(

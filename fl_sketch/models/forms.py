@@ -1,0 +1,284 @@
+"""Forms of a convolution, and of its maxima in 2x2 windows, that agree up to rounding.
+
+Which of them is fast, and where, is said in `convolution.py`.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Pads = tuple[tuple[int, int], tuple[int, int]]  # before and after, in both directions
+Four = tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]  # 2x2 places
+ORDER = ("NHWC", "HWIO", "NHWC")
+BANDED_OUTPUTS = 32  # about how wide a row of `banded`'s product is: best on LeNet's
+
+
+def plain(
+    x: jax.Array, kernel: jax.Array, pads: Pads = ((0, 0), (0, 0)), strides: int = 1
+) -> jax.Array:
+    """Convolves as jax has it.
+
+    Args:
+      x: images in NHWC order.
+      kernel: a kernel in HWIO order.
+      pads: zeros (before, after) the height and the width.
+      strides: steps of 1, 2, ... in both directions.
+    """
+    return lax.conv_general_dilated(
+        x, kernel, (strides, strides), pads, dimension_numbers=ORDER
+    )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def canonical(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
+    """Convolves without strides, with backward passes written in NHWC and HWIO.
+
+    Only they depend on the platform, and so the choice is made in there: what chooses
+    between platforms cannot be differentiated around a custom gradient.
+
+    Args:
+      x: images in NHWC order.
+      kernel: a kernel in HWIO order.
+      pads: zeros (before, after) the height and the width.
+    """
+    return plain(x, kernel, pads)
+
+
+def _canonical_forward(x, kernel, pads):
+    return plain(x, kernel, pads), (x, kernel)
+
+
+def _canonical_backward(pads, residuals, dy):
+    def on_cpu(x, kernel, dy):
+        # Examples and channels change places: dk[i, j] = sum x[. + i, . + j] dy[., .].
+        # The barriers keep XLA from folding the transposes into the convolutions.
+        x_t, dy_t, kernel_t = lax.optimization_barrier(
+            (
+                x.transpose(3, 1, 2, 0),
+                dy.transpose(1, 2, 0, 3),
+                kernel[::-1, ::-1].transpose(0, 1, 3, 2),
+            )
+        )
+        high, wide = (
+            (window - 1 - before, window - 1 - after)
+            for window, (before, after) in zip(kernel.shape[:2], pads, strict=True)
+        )
+        dkernel = lax.optimization_barrier(plain(x_t, dy_t, pads))
+        return plain(dy, kernel_t, (high, wide)), dkernel.transpose(1, 2, 0, 3)
+
+    def elsewhere(x, kernel, dy):
+        return jax.vjp(lambda x, k: plain(x, k, pads), x, kernel)[1](dy)
+
+    return lax.platform_dependent(*residuals, dy, cpu=on_cpu, default=elsewhere)
+
+
+canonical.defvjp(_canonical_forward, _canonical_backward)
+
+
+def banded(x: jax.Array, kernel: jax.Array, strides: int = 1) -> jax.Array:
+    """Convolves without padding, by one matrix product for several outputs at a time.
+
+    Patches times kernel copies every input once for each place of the kernel, and
+    the product is narrow. Here a row of the left factor is the patch that several
+    neighbouring outputs share; the right factor holds the kernel once for each of
+    them, shifted, so that it is a band matrix. That multiplies by more zeros and
+    moves less memory, which is what a layer of few channels is short of.
+
+    Args:
+      x: images in NHWC order, already padded.
+      kernel: a kernel in HWIO order.
+      strides: steps of 1, 2, ... in both directions.
+    """
+    height, width, channels, features = kernel.shape
+    rows = (x.shape[1] - height) // strides + 1
+    cols = (x.shape[2] - width) // strides + 1
+    columns = _columns(cols, width, features)
+    tiles = -(-cols // columns)
+    step, patch = columns * strides, (columns - 1) * strides + width
+    beyond = max((tiles - 1) * step + patch - x.shape[2], 0)
+    x = jnp.pad(x, ((0, 0), (0, 0), (0, beyond), (0, 0)))
+
+    lines = [x[:, i : i + strides * (rows - 1) + 1 : strides] for i in range(height)]
+    patches = jnp.stack(
+        [
+            jnp.stack([line[:, :, t * step : t * step + patch] for line in lines], 2)
+            for t in range(tiles)
+        ],
+        2,
+    )  # examples, rows, tiles, height, patch, channels
+    band = jnp.stack(
+        [
+            jnp.pad(kernel, ((0, 0), (j, patch - width - j), (0, 0), (0, 0)))
+            for j in range(0, step, strides)
+        ],
+        3,
+    )  # height, patch, channels, columns, features
+    y = patches.reshape(-1, height * patch * channels) @ band.reshape(
+        -1, columns * features
+    )
+    return y.reshape(len(x), rows, tiles * columns, features)[:, :, :cols]
+
+
+def _columns(cols: int, width: int, features: int) -> int:
+    """Returns how many neighbouring outputs to compute at a time."""
+    most = min(cols, max(2, BANDED_OUTPUTS // features)) if width > 1 else 1
+    whole = [number for number in range(2, most + 1) if cols % number == 0]
+    return max(whole, default=most)
+
+
+def batch_minor(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
+    """Returns maxima of 2x2 windows of a convolution, with examples innermost.
+
+    One matrix product has the four places of a window as four blocks of rows, so that
+    the pool compares whole blocks. Its right factor has, for each window, the patch
+    that its places share: what is cut out of images stays contiguous where there are
+    few channels and some examples. An odd last row or column is left out.
+
+    Args:
+      x: images in NHWC order.
+      kernel: a kernel in HWIO order.
+      pads: zeros (before, after) the height and the width.
+    """
+    height, width, channels, features = kernel.shape
+    inside = jnp.pad(x.transpose(3, 1, 2, 0), ((0, 0), *pads, (0, 0)))
+    patches = _patches(inside, (height + 1, width + 1))
+    places = [(i, j) for i in (0, 1) for j in (0, 1)]
+    blocks = jnp.stack(
+        [jnp.pad(kernel, ((i, 1 - i), (j, 1 - j), (0, 0), (0, 0))) for i, j in places]
+    ).transpose(0, 4, 1, 2, 3)  # places, features, height + 1, width + 1, channels
+    shared = (height + 1) * (width + 1) * channels
+    y = blocks.reshape(-1, shared) @ patches.reshape(shared, -1)
+    rows, cols = patches.shape[-3:-1]
+    a, b, c, d = y.reshape(4, features, -1)  # flat: XLA makes one loop of the pool
+    best = _first_larger(_first_larger(a, b), _first_larger(c, d))
+    return best.reshape(features, rows, cols, len(x)).transpose(3, 1, 2, 0)
+
+
+def _cut(x: jax.Array, sizes: tuple[int, int]) -> jax.Array:
+    """Returns what lies at each place of patches that are two apart.
+
+    Its adjoint is written with sums alone: that of so many slices is as many arrays
+    with zeros between their numbers, which XLA adds up number by number.
+
+    Args:
+      x: images [channels, height, width, examples].
+      sizes: height and width of a patch.
+    """
+    rows, cols = ((n - k) // 2 + 1 for n, k in zip(x.shape[1:3], sizes, strict=True))
+    return jnp.stack(
+        [
+            jnp.stack(
+                [
+                    x[:, i : i + 2 * rows - 1 : 2, j : j + 2 * cols - 1 : 2]
+                    for j in range(sizes[1])
+                ]
+            )
+            for i in range(sizes[0])
+        ]
+    )
+
+
+def _patches_forward(x, sizes):
+    return _cut(x, sizes), x
+
+
+def _patches_backward(sizes, x, dy):
+    del sizes
+    return (laid([laid(row, 2, x.shape[2]) for row in dy], 1, x.shape[1]),)
+
+
+_patches = jax.custom_vjp(_cut, nondiff_argnums=(1,))
+_patches.defvjp(_patches_forward, _patches_backward)
+
+
+def laid(lines: Sequence[jax.Array] | jax.Array, axis: int, size: int) -> jax.Array:
+    """Returns the sum of lines whose numbers lie two apart, each one after the last.
+
+    Args:
+      lines: arrays of one shape, of which number i begins at place i.
+      axis: the axis along which they are laid.
+      size: the length of the sum, cut or filled up with zeros.
+    """
+    most = -(-len(lines) // 2)
+
+    def padded(line: jax.Array, before: int, after: int) -> jax.Array:
+        pads = [(0, 0)] * line.ndim
+        pads[axis] = (before, after)
+        return jnp.pad(line, pads)
+
+    phases = [
+        sum(padded(line, place, most - 1 - place) for place, line in enumerate(own))
+        for own in (lines[0::2], lines[1::2])
+    ]
+    y = jnp.stack(phases, axis + 1)
+    y = y.reshape(*y.shape[:axis], -1, *y.shape[axis + 2 :])
+    y = padded(y, 0, max(0, size - y.shape[axis]))
+    return lax.slice_in_dim(y, 0, size, axis=axis)
+
+
+def max_pool(x: jax.Array) -> jax.Array:
+    """Returns the maxima of 2x2 windows of `x` in NHWC order.
+
+    An odd last row or column is left out. Written with comparisons: the derivative of
+    `lax.reduce_window` is a scatter, with which a step of LeNet takes 1.7 times as
+    long. The gradient goes to the first of equal numbers, as there, and NaN is passed
+    on.
+    """
+    require_windows(*x.shape[1:3])
+    (a, b), (c, d) = windows(x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2])
+    return _first_larger(_first_larger(a, b), _first_larger(c, d))
+
+
+def require_windows(height: int, width: int) -> None:
+    """Raises unless images of a `height` and a `width` have a window of 2x2."""
+    if min(height, width) < 2:
+        msg = f"Expected images of 2x2 at least to pool, got {height}x{width}."
+        raise ValueError(msg)
+
+
+def windows(x: jax.Array) -> Four:
+    """Returns the four places of 2x2 windows of images `x`, whose sizes are even."""
+    examples, height, width, channels = x.shape
+    x = x.reshape(examples, height // 2, 2, width // 2, 2, channels)
+    return (x[:, :, 0, :, 0], x[:, :, 0, :, 1]), (x[:, :, 1, :, 0], x[:, :, 1, :, 1])
+
+
+def spread(four: Four) -> jax.Array:
+    """Returns images of which these are the places: the inverse of `windows`.
+
+    Args:
+      four: arrays in NHWC order, by their place in a window.
+    """
+    y = jnp.stack([jnp.stack(row, 3) for row in four], 2)
+    examples, rows, _, cols, _, features = y.shape
+    return y.reshape(examples, 2 * rows, 2 * cols, features)
+
+
+def choice(four: Four) -> tuple[jax.Array, jax.Array]:
+    """Returns the maxima of windows, and which place of four each is from.
+
+    Args:
+      four: arrays by their place in a window.
+    """
+    (a, b), (c, d) = four
+    above, below = jnp.maximum(a, b), jnp.maximum(c, d)
+    place = jnp.where(below > above, jnp.where(d > c, 3, 2), jnp.where(b > a, 1, 0))
+    return jnp.maximum(above, below), place.astype(jnp.uint8)
+
+
+def given_to(places: jax.Array, dy: jax.Array) -> Four:
+    """Returns the gradients of windows, of which one place has all.
+
+    Args:
+      places: the places, as `choice` has them.
+      dy: the gradients by the maxima.
+    """
+    a, b, c, d = (jnp.where(places == number, dy, 0) for number in range(4))
+    return (a, b), (c, d)
+
+
+def _first_larger(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.where((b > a) | jnp.isnan(b), b, a)

@@ -1,0 +1,44 @@
+"""Dense layers are those of flax, in value and gradient."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fl_sketch.models.dense import FEW, Dense
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize("rows", [1, 2, FEW, FEW + 1])
+def test_a_layer_is_that_of_flax(rows):
+    x = jax.random.normal(KEY, (rows, 7))
+    layer, of_flax = Dense(5), nn.Dense(5)
+    params = of_flax.init(KEY, x)
+    jax.tree.map(np.testing.assert_array_equal, params, layer.init(KEY, x))
+
+    def found(layer):
+        def loss(params, x):
+            return jnp.sin(layer.apply(params, x)).sum()
+
+        gradient = jax.grad(loss, argnums=(0, 1))
+        curved = jax.jvp(lambda p: gradient(p, x)[0], (params,), (params,))[1]
+        return gradient(params, x), curved
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+        jax.jit(found, static_argnums=0)(layer),
+        jax.jit(found, static_argnums=0)(of_flax),
+    )
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_accelerators_get_a_product(platform):
+    x = jnp.ones((4, 7))
+    layer = Dense(5)
+    params = layer.init(KEY, x)
+    gradient = jax.jit(jax.grad(lambda p: layer.apply(p, x).sum())).trace(params)
+    text = gradient.lower(lowering_platforms=(platform,)).as_text()
+    assert text.count("dot_general") == 1
+    assert "dot_general" not in gradient.lower(lowering_platforms=("cpu",)).as_text()
