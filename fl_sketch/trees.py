@@ -100,7 +100,7 @@ def ravel(tree: Tree) -> jax.Array:
 
     A bare vector is not copied. Leaves are written one after the other into the vector.
     XLA for CPUs would fuse a concatenation with what made the leaves, and then ask for
-    every number which leaf it is in: on W1 of `bench/engine_suite.py` that is a tenth
+    every number which leaf it is in: on W1 of `bench/engine_forms.py` that is a tenth
     of a round.
     """
     require_floats(tree)

@@ -14,7 +14,9 @@ import jax
 from absl import flags
 
 from fl_sketch import files
-from fl_sketch.bench import engine_suite, error_suite, sketch_suite
+from fl_sketch.bench import engine_suite, error_suite, sketch_suite, timing
+from fl_sketch.bench.engine_forms import FORMS as ALL_FORMS
+from fl_sketch.bench.engine_forms import WORKLOADS as ALL_WORKLOADS
 from launch import command
 
 SUITE = flags.DEFINE_enum("suite", "sketch", ["sketch", "engine", "error"], "What.")
@@ -26,18 +28,14 @@ SIZES = flags.DEFINE_multi_integer(
 )
 COMPRESSIONS = flags.DEFINE_multi_integer("compressions", [10, 100, 1000], "d / b.", 1)
 CLIENTS = flags.DEFINE_multi_integer("clients", [1, 16], "Vectors at once.", 1)
-OPERATORS = flags.DEFINE_multi_enum(
-    "operators", list(sketch_suite.OPERATORS), list(sketch_suite.OPERATORS), "Which."
-)
+_ALL = list(sketch_suite.OPERATORS)
+OPERATORS = flags.DEFINE_multi_enum("operators", _ALL, _ALL, "Which.")
 TORCH = flags.DEFINE_bool("torch", False, "Also time PyTorch, which must be installed.")
 
 # Of the suite of the engine.
-WORKLOADS = flags.DEFINE_multi_enum(
-    "workloads", list(engine_suite.WORKLOADS), list(engine_suite.WORKLOADS), "Which."
-)
-FORMS = flags.DEFINE_multi_enum(
-    "forms", list(engine_suite.FORMS), list(engine_suite.FORMS), "Of each round."
-)
+_ALL = list(ALL_WORKLOADS)
+WORKLOADS = flags.DEFINE_multi_enum("workloads", _ALL, _ALL, "Which.")
+FORMS = flags.DEFINE_multi_enum("forms", ALL_FORMS, ALL_FORMS, "Of each round.")
 ROUNDS = flags.DEFINE_integer("rounds", 21, "Timed rounds of each.", lower_bound=3)
 CHUNK = flags.DEFINE_integer(
     "chunk", 0, "Clients at a time on a device; 0: by platform.", lower_bound=0
@@ -102,6 +100,7 @@ def main():
         "cores": os.cpu_count(),
         "jax": jax.__version__,
         "python": platform.python_version(),
+        "ready_seconds": round(timing.since_start(), 2),  # with imports and devices
     }
     print(json.dumps(machine))
     print(suite.HEAD)

@@ -1,16 +1,7 @@
 """Whole rounds of the engine, timed against the same round written by hand.
 
-Five workloads, each with every form of round in one process and in turn::
-
-  plain          FedAvg by hand, see plain_round: the unit
-  engine         the same by the engine
-  count_sketch   the engine with messages of one row: of d/20 numbers, for W5 d/100
-  heaprix        five rows, then exact values of heavy coordinates: two exchanges
-  client_state   count_sketch with a control variate of every client (FedSKETCHGATE)
-
-No data set is read. Images are bytes drawn from a seed, of the size and number that the
-named data sets have. The examples of a client are drawn as a partition would, and
-neither times nor memory depend on what the pictures show.
+Each workload's forms, see engine_forms, in one process and in turn; and with them
+products of large matrices, which say what the machine can do at that moment.
 """
 
 import itertools
@@ -18,62 +9,27 @@ import math
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import optax
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
-from fl_sketch import channels, engine, local, models, sketch, trees, validate
-from fl_sketch.bench.plain_round import make_plain_round
+from fl_sketch import trees, validate
+from fl_sketch.bench import arithmetic
+from fl_sketch.bench.engine_forms import (
+    BASE,
+    WORKLOADS,
+    Form,
+    Setting,
+    by_engine,
+    operations_of,
+    plain,
+    prepare,
+)
 from fl_sketch.bench.timing import Timed, interleaved, ratio
-from fl_sketch.data.examples import normalise
-from fl_sketch.protocols import Algorithm
 
-CLASSES = 10
-FORMS = ("plain", "engine", "count_sketch", "heaprix", "client_state")
-BASE = "engine"  # the form to which a channel adds its cost
-
-
-class Workload(NamedTuple):
-    """A model, its clients and their local work.
-
-    Attributes:
-      model: the name of the model.
-      image: height, width and channels.
-      population: the number of clients.
-      cohort: the number of clients of a round.
-      owned: the number of examples of each client.
-      steps: the number of local steps.
-      batch: the number of examples of a step.
-      rate: the rate of local steps.
-      full_batch: whether all steps are on one batch, the client's whole data.
-      compression: d over the numbers of a message, where there is a sketch.
-    """
-
-    model: str
-    image: tuple[int, int, int]
-    population: int
-    cohort: int
-    owned: int
-    steps: int
-    batch: int
-    rate: float
-    full_batch: bool = False
-    compression: int = 20
-
-
-WORKLOADS = {
-    "W1": Workload("cnn", (32, 32, 3), 1000, 50, 50, 5, 10, 0.1),
-    "W2": Workload("lenet", (28, 28, 1), 50, 25, 1200, 5, 32, 0.05),
-    "W3": Workload("logistic", (28, 28, 1), 3000, 600, 20, 20, 20, 0.01, True),
-    "W4": Workload("lenet", (28, 28, 1), 1000, 1000, 60, 5, 32, 0.05),
-    "W5": Workload("resnet", (32, 32, 3), 5, 5, 10000, 2, 32, 0.1, compression=100),
-}
+PRODUCTS = "products of matrices"  # their name among the forms that are timed
 
 
 class Row(NamedTuple):
@@ -87,7 +43,13 @@ class Row(NamedTuple):
       ratio: these to those of plain, the median of rounds timed in turn.
       share: the part of the round that the channel takes: 1 - engine / this.
       clients_per_second: the cohort over the seconds.
-      compile_seconds: the time that compiling took.
+      gigaflops: the billions of operations a second of the local work, as its layers
+        are defined, however they are computed.
+      of_peak: this as a part of what products of large matrices reach on the same
+        devices, the median of those timed in turn.
+      trace_seconds: the time that Python took to make the program.
+      compile_seconds: the time that compiling it took.
+      first_seconds: the time of the first call.
       program_megabytes: arguments and temporaries, of one device.
       peak_megabytes: the most of the process up to here, all forms together.
     """
@@ -102,50 +64,14 @@ class Row(NamedTuple):
     ratio: float | None
     share: float | None
     clients_per_second: float
+    gigaflops: float
+    of_peak: float
+    trace_seconds: float
     compile_seconds: float
+    first_seconds: float
     program_megabytes: float
     peak_megabytes: float
     note: str
-
-
-class Form(NamedTuple):
-    """A compiled round, and what it starts from.
-
-    Attributes:
-      compiled: the program, for what it says of its memory.
-      start: `() -> state`, to be donated and carried from call to call.
-      call: `(state) -> state`, one round, over when it returns.
-      compile_seconds: the time that compiling took.
-    """
-
-    compiled: Any
-    start: Callable[[], Any]
-    call: Callable[[Any], Any]
-    compile_seconds: float
-
-
-class Setting(NamedTuple):
-    """What all forms of one workload share.
-
-    Attributes:
-      work: the workload.
-      mesh: the devices.
-      chunk: the number of clients that a device works on at a time.
-      data: images and targets, on every device.
-      ids: the cohort, shape=(cohort,), where the engine keeps clients' states.
-      plan: rows of the data, shape=(cohort, batches, batch).
-      params: the first model.
-      value: the loss, `(params, (bytes, targets)) -> scalar`.
-    """
-
-    work: Workload
-    mesh: jax.sharding.Mesh
-    chunk: int
-    data: tuple[jax.Array, jax.Array]
-    ids: jax.Array
-    plan: jax.Array
-    params: Any
-    value: Callable
 
 
 def run(
@@ -182,139 +108,6 @@ def run(
     )
 
 
-def prepare(work: Workload, chunk: int = 0, devices: int = 0) -> Setting:
-    """Returns a workload on the devices, with data and initial model drawn.
-
-    Args:
-      work: the workload.
-      chunk: the clients at a time on a device; 0 leaves their number to the platform.
-      devices: the number of devices; 0: all.
-    """
-    some = jax.devices()[: devices or None]
-    mesh = engine.mesh_over(some)
-    # A CPU is best without vmap (see models/convolution.py); the other number is the
-    # default of experiments there and waits for a GPU to be measured on.
-    chunk = chunk or engine.default_chunk()
-    rng = np.random.default_rng(0)
-    count = work.population * work.owned
-    images = rng.integers(0, 256, (count, *work.image), np.uint8)
-    targets = rng.integers(0, CLASSES, count, np.int32)
-    ids = rng.permutation(work.cohort).astype(np.int32)
-    loss = models.classification(models.build(work.model, CLASSES))
-    shape = jax.ShapeDtypeStruct((1, *work.image), jnp.float32)
-
-    def value(params, batch):
-        inputs, targets = batch
-        return loss.value(params, normalise(inputs), targets)
-
-    put = lambda tree: jax.device_put(tree, NamedSharding(mesh, P()))  # noqa: E731
-    data, ids, plan = put((images, targets)), put(ids), put(_plan(work, rng))
-    params = put(loss.init(jax.random.key(0), shape))
-    return Setting(work, mesh, chunk, data, ids, plan, params, value)
-
-
-def _plan(work: Workload, rng: np.random.Generator) -> np.ndarray:
-    """Returns rows of examples, (cohort, batches, batch): whole passes, shuffled."""
-    count = work.population * work.owned
-    owned = rng.permutation(count).reshape(-1, work.owned)[: work.cohort]
-    batches = 1 if work.full_batch else work.steps
-    passes = -(-batches * work.batch // work.owned)
-    rows = [rng.permuted(owned, axis=1) for _ in range(passes)]
-    rows = np.concatenate(rows, axis=1)[:, : batches * work.batch]
-    return rows.reshape(work.cohort, batches, work.batch).astype(np.int32)
-
-
-def plain(setting: Setting) -> Form:
-    """Returns the round of `setting` that is written by hand."""
-    work = setting.work
-    one_round = make_plain_round(
-        setting.value,
-        setting.mesh,
-        rate=work.rate,
-        steps=work.steps,
-        full_batch=work.full_batch,
-        chunk=setting.chunk,
-    )
-    extra = -work.cohort % (setting.mesh.size * setting.chunk)
-    plan = jnp.pad(setting.plan, ((0, extra), (0, 0), (0, 0)), mode="edge")
-    weights = jnp.pad(jnp.ones(work.cohort), (0, extra))
-    rest = jax.device_put((setting.data, plan, weights), setting.plan.sharding)
-
-    def with_empty_report(params, *rest):
-        return one_round(params, *rest), ()
-
-    def start():
-        return jax.tree.map(jnp.copy, setting.params)
-
-    return _form(with_empty_report, start, *rest)
-
-
-def by_engine(setting: Setting, form: str) -> Form:
-    """Returns a round of `setting` by the engine: any `form` except the plain one."""
-    work, params = setting.work, setting.params
-    algorithm = _algorithm(form, work, setting.value, trees.size(params))
-
-    def fetch(data, client, plan, key):
-        del client, key
-        batches = jax.tree.map(lambda leaf: leaf[plan], data)
-        if work.full_batch and form == "client_state":  # its steps read one batch each
-            return jax.tree.map(lambda leaf: jnp.repeat(leaf, work.steps, 0), batches)
-        return batches
-
-    one_round = engine.make_round(algorithm, fetch, setting.mesh, chunk=setting.chunk)
-    same = NamedSharding(setting.mesh, P())
-    ones, size = jnp.ones(work.cohort), jnp.float32(work.cohort)
-    cohort = engine.Cohort(setting.ids, *jax.device_put((ones, size), same))
-    key = jax.device_put(jax.random.key(0), same)
-
-    def start():
-        # States are kept for the cohort only: for W1's population they would take
-        # 6.5 GB on every device.
-        state = engine.initial_state(algorithm, params, work.cohort)
-        return jax.device_put(state, same)
-
-    return _form(one_round, start, key, cohort, setting.data, setting.plan)
-
-
-def _algorithm(form: str, work: Workload, value: Callable, d: int) -> Algorithm:
-    """Returns the algorithm of a form.
-
-    A sketch of one twentieth has twenty times the energy of what it carries, so
-    where it is followed steps are twenty times shorter: numbers stay finite.
-    """
-    tx, shorter = optax.sgd(work.rate), 1 / work.compression
-    cols = max(1, d // work.compression)
-    steps = (
-        local.full_gradient_steps(value, tx, steps=work.steps)
-        if work.full_batch
-        else local.sgd_steps(value, tx)
-    )
-    sketched = channels.sketched(sketch.count_sketch(cols))
-    if form == "engine":
-        return Algorithm(steps, channels.exact(), optax.sgd(1.0))
-    if form == "count_sketch":
-        return Algorithm(steps, sketched, optax.sgd(shorter))
-    if form == "heaprix":
-        op = sketch.count_sketch(max(1, cols // 5), rows=5)
-        channel = channels.heaprix(op, max(1, cols // 10))
-        return Algorithm(steps, channel, optax.sgd(shorter))
-    gain = shorter / (work.rate * work.steps)
-    steps = local.tracked_steps(value, rate=work.rate, gain=gain)
-    return Algorithm(steps, sketched, optax.sgd(shorter))
-
-
-def _form(function: Callable, start: Callable, *rest: Any) -> Form:
-    """Returns `function(state, *rest) -> (state, report)`, compiled, state donated."""
-    begin = time.perf_counter()
-    compiled = jax.jit(function, donate_argnums=0).lower(start(), *rest).compile()
-    seconds = time.perf_counter() - begin
-
-    def call(state):
-        return jax.block_until_ready(compiled(state, *rest))[0]
-
-    return Form(compiled, start, call, seconds)
-
-
 def _compare(
     name: str, setting: Setting, forms: Sequence[str], rounds: int
 ) -> Iterator[Row]:
@@ -322,51 +115,59 @@ def _compare(
         form: plain(setting) if form == "plain" else by_engine(setting, form)
         for form in forms
     }
-    last = {}  # the newest state of every form
+    last, first = {}, {}  # the newest state of every form, and its first call's seconds
 
     def timed(form: str) -> Timed:
         def call(state):
+            begin = time.perf_counter()
             last[form] = made[form].call(state)
+            first.setdefault(form, time.perf_counter() - begin)
             return last[form]
 
         return Timed(made[form].start, call)
 
-    samples = interleaved(
-        {form: timed(form) for form in made}, rounds=rounds, budget_seconds=math.inf
-    )
+    products, count = arithmetic.products(setting.mesh)
+    all_timed = {form: timed(form) for form in made} | {PRODUCTS: products}
+    samples = interleaved(all_timed, rounds=rounds, budget_seconds=math.inf)
+    relative = operations_of(setting) / count  # to the operations of the products
     for form in made:
-        note = "" if _finite(last[form]) else "not finite"
-        yield _row(name, setting, form, made[form], samples, note)
+        taken, unit = samples[form], samples[PRODUCTS]
+        yield Row(
+            workload=name,
+            form=form,
+            d=trees.size(setting.params),
+            cohort=setting.work.cohort,
+            devices=setting.mesh.size,
+            chunk=setting.chunk,
+            ratio=ratio(taken, samples["plain"]) if "plain" in samples else None,
+            share=_share(form, samples),
+            gigaflops=relative * count / statistics.median(taken) / 1e9,
+            of_peak=relative * ratio(unit, taken),
+            first_seconds=first[form],
+            note="" if _finite(last[form]) else "not finite",
+            **_of_form(made[form], taken, setting.work.cohort),
+        )
 
 
-def _row(
-    name: str,
-    setting: Setting,
-    form: str,
-    made: Form,
-    samples: dict[str, list[float]],
-    note: str,
-) -> Row:
-    taken, cohort = samples[form], setting.work.cohort
-    adds = form not in ("plain", BASE) and BASE in samples
+def _of_form(made: Form, taken: Sequence[float], cohort: int) -> dict[str, float]:
+    """Returns the columns of a row that are of its form alone."""
     memory = made.compiled.memory_analysis()
-    return Row(
-        workload=name,
-        form=form,
-        d=trees.size(setting.params),
-        cohort=cohort,
-        devices=setting.mesh.size,
-        chunk=setting.chunk,
-        seconds=statistics.median(taken),
-        ratio=ratio(taken, samples["plain"]) if "plain" in samples else None,
-        share=1 - ratio(samples[BASE], taken) if adds else None,
-        clients_per_second=cohort / statistics.median(taken),
-        compile_seconds=made.compile_seconds,
-        program_megabytes=(memory.argument_size_in_bytes + memory.temp_size_in_bytes)
-        / 1e6,
-        peak_megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
-        note=note,
-    )
+    whole = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+    seconds = statistics.median(taken)
+    return {
+        "seconds": seconds,
+        "clients_per_second": cohort / seconds,
+        "trace_seconds": made.trace_seconds,
+        "compile_seconds": made.compile_seconds,
+        "program_megabytes": whole / 1e6,
+        "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+    }
+
+
+def _share(form: str, samples: dict[str, list[float]]) -> float | None:
+    """Returns the part of a round that a channel takes, if it adds one to the base."""
+    adds = form not in ("plain", BASE) and BASE in samples
+    return 1 - ratio(samples[BASE], samples[form]) if adds else None
 
 
 def _finite(state: Any) -> bool:
@@ -378,10 +179,12 @@ def _finite(state: Any) -> bool:
     return all(bool(jnp.isfinite(leaf).all()) for leaf in floats)
 
 
-COLUMNS = "{:8} {:13} {:>8} {:>8} {:>6} {:>10} {:>8} {:>10} {:>8}  {}"
+COLUMNS = (
+    "{:8} {:13} {:>8} {:>8} {:>6} {:>9} {:>8} {:>7} {:>6} {:>8} {:>6} {:>7} {:>7}  {}"
+)
 HEAD = COLUMNS.format(
-    "workload", "form", "s/round", "/ plain", "share", "clients/s", "compile",
-    "program MB", "peak MB", "",
+    "workload", "form", "s/round", "/ plain", "share", "clients/s", "GFLOP/s",
+    "of peak", "trace", "compile", "first", "MB", "peak MB", "",
 )  # fmt: skip
 
 
@@ -390,6 +193,8 @@ def line(row: Row) -> str:
     ratio, share = ("" if n is None else f"{n:.3f}" for n in (row.ratio, row.share))
     return COLUMNS.format(
         row.workload, row.form, f"{row.seconds:.4f}", ratio, share,
-        f"{row.clients_per_second:.0f}", f"{row.compile_seconds:.1f}",
-        f"{row.program_megabytes:.0f}", f"{row.peak_megabytes:.0f}", row.note,
+        f"{row.clients_per_second:.0f}", f"{row.gigaflops:.1f}", f"{row.of_peak:.2f}",
+        f"{row.trace_seconds:.2f}", f"{row.compile_seconds:.1f}",
+        f"{row.first_seconds:.2f}", f"{row.program_megabytes:.0f}",
+        f"{row.peak_megabytes:.0f}", row.note,
     )  # fmt: skip

@@ -1,5 +1,7 @@
 """Timing several computations in turn, so that a drifting machine hits all alike."""
 
+import math
+import os
 import random
 import statistics
 import time
@@ -57,6 +59,17 @@ def interleaved(
             runs = [_seconds(timed[name], values, name) for _ in range(calls[name])]
             samples[name].append(statistics.median(runs))
     return samples
+
+
+def since_start() -> float:
+    """Returns the seconds since this process began, or NaN where nobody says it."""
+    try:
+        with open("/proc/self/stat") as own, open("/proc/uptime") as system:
+            began = int(own.read().rpartition(")")[2].split()[19])
+            now = float(system.read().split()[0])
+    except OSError:
+        return math.nan
+    return now - began / os.sysconf("SC_CLK_TCK")
 
 
 def ratio(ours: list[float], unit: list[float]) -> float:

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from fl_sketch import validate
 from fl_sketch.config.choices import section
 from fl_sketch.data import datasets, inputs, text
-from fl_sketch.data.examples import Splits
+from fl_sketch.data.examples import Examples, Splits, aligned
 from fl_sketch.data.inputs import Augmentation, Scaling
 
 MEASURED = "train"  # the scaling that the training set decides
@@ -68,7 +68,8 @@ def splits_of(
             most=data.vocabulary,
             vocabulary_file=data.vocabulary_file,
         )
-        return datasets.with_classes(encoded, data.classes)
+        whole = datasets.with_classes(encoded, data.classes)
+    return whole._replace(train=Examples(*map(aligned, whole.train)))
 
 
 def seen_of(config: ConfigDict, splits: Splits) -> Seen:

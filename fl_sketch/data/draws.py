@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import keys, validate
+from fl_sketch.data.examples import aligned
 from fl_sketch.data.partition import Partition
 from fl_sketch.protocols import Key
 from fl_sketch.sketch import hashing
@@ -62,7 +63,12 @@ def resident(examples: Any, partition: Partition, *, device=None) -> Resident:
     """
     check(examples, partition)
     dealt = (part.astype(np.int32) for part in (partition.indices, partition.starts))
-    return Resident(*jax.device_put((examples, *dealt), device))
+    whole = jax.tree.map(_shareable, examples), *map(aligned, dealt)
+    return Resident(*jax.device_put(whole, device))
+
+
+def _shareable(leaf):
+    return leaf if isinstance(leaf, jax.Array) else aligned(np.asarray(leaf))
 
 
 def check(examples: Any, partition: Partition) -> None:

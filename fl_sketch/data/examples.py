@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+ALIGNED = 64  # bytes
+
 
 class Examples(NamedTuple):
     """Pairs of an input and its target, in an order that never changes.
@@ -110,6 +112,22 @@ def with_classes(splits: Splits, classes: int) -> Splits:
         )
         raise ValueError(msg)
     return splits._replace(classes=classes, learnt=None)
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """Returns an `array` that CPU devices share, in other memory if they could not.
+
+    jax takes over what begins at a multiple of `ALIGNED` bytes, and copies all else for
+    each device. Arrays that are mapped from a file begin so.
+    """
+    whole = np.ascontiguousarray(array)
+    if whole.ctypes.data % ALIGNED == 0 or not whole.nbytes:
+        return whole
+    room = np.empty(whole.nbytes + ALIGNED, np.uint8)
+    begin = -room.ctypes.data % ALIGNED
+    own = room[begin : begin + whole.nbytes].view(whole.dtype).reshape(whole.shape)
+    own[...] = whole
+    return own
 
 
 def normalise(images: jax.Array) -> jax.Array:

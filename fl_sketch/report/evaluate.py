@@ -12,7 +12,7 @@ from fl_sketch import models
 from fl_sketch.data.examples import Examples
 from fl_sketch.engine import AXIS
 
-BATCH = 500
+BATCH, CPU_BATCH = 500, 25  # of a few examples, all layers' outputs stay in the cache
 
 
 def make_evaluation(
@@ -66,7 +66,8 @@ def in_order(found: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, Any]
 def _batches(examples: Examples, mesh: jax.sharding.Mesh) -> Any:
     """Returns (inputs, targets, weights) in batches, spread over the devices."""
     count = len(examples.targets)
-    batch = min(BATCH, -(-count // mesh.size))
+    most = CPU_BATCH if mesh.devices.flat[0].platform == "cpu" else BATCH
+    batch = min(most, -(-count // mesh.size))
     extra = -count % (batch * mesh.size)
     weights = np.pad(np.ones(count, np.float32), (0, extra))
     whole = jax.tree.map(

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch import engine, trees
+from fl_sketch import engine, free_memory, trees
 from fl_sketch.config import arguments, choices, cohorts, methods, protection
 from fl_sketch.config.choices import Numbers
 from fl_sketch.config.guarantee import Guarantee
@@ -203,6 +203,7 @@ def _compile(program: Program, numbers: Numbers, state, data, roots: Roots) -> C
         )
     evaluate = jax.jit(functools.partial(program.evaluate, numbers))
     evaluate = evaluate.lower(placed.server.params, program.test).compile()
+    free_memory.give_back()
 
     def measured(state):
         found = jax.device_get(evaluate(state.server.params, program.test))

@@ -95,6 +95,7 @@ def compile_points(program: Program, group: Group, how: str) -> Mapped:
         evaluate = jax.jit(evaluate)
         evaluate = evaluate.lower(table, seeded, states.server.params, program.test)
         evaluate = evaluate.compile()
+        free_memory.give_back()
         needed = max(_scratch(rounds), _scratch(evaluate))
         if needed <= free_memory.free(program.mesh.local_devices):
             break

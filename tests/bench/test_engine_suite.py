@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from fl_sketch.bench import engine_suite
-from fl_sketch.bench.engine_suite import FORMS, WORKLOADS, by_engine, plain, prepare
+from fl_sketch.bench.engine_forms import FORMS, WORKLOADS, by_engine, plain, prepare
 
 pytestmark = pytest.mark.slow
 
@@ -50,6 +50,8 @@ def test_every_form_has_a_row_that_adds_up():
         assert row.workload == "W3" and row.cohort == 4 and row.d == 7850
         assert row.clients_per_second == pytest.approx(4 / row.seconds)
         assert row.compile_seconds > 0 and row.ratio > 0 and row.note == ""
+        assert row.trace_seconds > 0 and row.first_seconds > 0
+        assert row.gigaflops > 0 and 0 < row.of_peak < 2
         assert 0 < row.program_megabytes < row.peak_megabytes < math.inf
         assert (row.share is None) == (row.form in ("plain", "engine"))
         assert len(engine_suite.line(row)) >= len(engine_suite.HEAD.rstrip())

@@ -29,7 +29,15 @@ import optax  # noqa: E402
 from jax.sharding import AxisType, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
-from fl_sketch import channels, engine, local, models, sketch  # noqa: E402
+from fl_sketch import (  # noqa: E402
+    channels,
+    engine,
+    free_memory,
+    local,
+    models,
+    sketch,
+)
+from fl_sketch.data.examples import aligned  # noqa: E402
 from fl_sketch.protocols import Algorithm  # noqa: E402
 
 work = common.WORKLOADS[arguments.workload]
@@ -91,7 +99,8 @@ def main():
         donate_argnums=0,
     )
     same = NamedSharding(mesh, P())
-    data = jax.device_put((inputs, targets), same)
+    data = jax.device_put((aligned(inputs), targets), same)
+    del inputs, targets
     run = {"state": engine.initial_state(algorithm, params, work["population"])}
     run["state"] = jax.device_put(run["state"], same)
     ids = jnp.arange(work["cohort"], dtype=jnp.int32)
@@ -99,9 +108,11 @@ def main():
 
     def round_fn(number, index):
         del number
-        run["state"], report = one_round(
-            run["state"], jax.random.key(0), cohort, data, jnp.asarray(index)
-        )
+        given = jax.random.key(0), cohort, data, jnp.asarray(index)
+        if "round" not in run:
+            run["round"] = one_round.lower(run["state"], *given).compile()
+            free_memory.give_back()
+        run["state"], report = run["round"](run["state"], *given)
         jax.block_until_ready((run["state"], report))
 
     def params_fn():
