@@ -15,6 +15,9 @@ nothing depends on the number of clients. Batching over clients is the caller's 
 Examples(inputs=(3, 5, 4, 2), targets=(3, 5, 4))
 """
 
+import dataclasses
+import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -34,11 +37,30 @@ _NOWHERE = np.int32(2**31 - 1)  # the index of an example that is not there
 ROUNDS = 24  # of the shuffle; tests of uniformity fail up to 8 and pass from 10 on
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["numbers"], meta_fields=["shape"]
+)
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Examples of several axes as one row of numbers each.
+
+    A TPU fills up the last two axes of an array, to 8 and 128 numbers: of images of
+    three channels that is forty times what they have, and of rows next to nothing.
+
+    Attributes:
+      numbers: the rows, shape=(examples, numbers of each).
+      shape: the shape of an example.
+    """
+
+    numbers: Any
+    shape: tuple[int, ...]
+
+
 class Resident(NamedTuple):
     """A data set and its partition on the device: a pytree to hand to a jitted step.
 
     Attributes:
-      examples: arrays with a row for each example, `Examples` say.
+      examples: arrays with a row for each example, or `Rows`; `Examples` say.
       indices: int32 [total], the examples of every client one after the other.
       starts: int32 [clients + 1], the place of each client's first index, and their
         number.
@@ -62,9 +84,29 @@ def resident(examples: Any, partition: Partition, *, device=None) -> Resident:
       ValueError: for a partition of other examples, or of 2^31 indices or more.
     """
     check(examples, partition)
+    examples = in_rows(examples)
     dealt = (part.astype(np.int32) for part in (partition.indices, partition.starts))
     whole = jax.tree.map(_shareable, examples), *map(aligned, dealt)
     return Resident(*jax.device_put(whole, device))
+
+
+def in_rows(examples: Any) -> Any:
+    """Returns examples as devices are to have them, `Rows` where they have many axes.
+
+    Args:
+      examples: a tree of arrays with a row for each example, or of `Rows`.
+    """
+
+    def flat(leaf):
+        if isinstance(leaf, Rows) or leaf.ndim < 3:
+            return leaf
+        return Rows(leaf.reshape(len(leaf), math.prod(leaf.shape[1:])), leaf.shape[1:])
+
+    return jax.tree.map(flat, examples, is_leaf=_is_rows)
+
+
+def _is_rows(node: Any) -> bool:
+    return isinstance(node, Rows)
 
 
 def _shareable(leaf):
@@ -126,9 +168,13 @@ def taken(data: Resident, places: jax.Array) -> Any:
     Zeros stand where a place is negative. The leaves have the axes of `places` first.
     """
     chosen = jnp.where(places < 0, _NOWHERE, data.indices[places])
-    return jax.tree.map(
-        lambda leaf: leaf.at[chosen].get(mode="fill", fill_value=0), data.examples
-    )
+
+    def of(leaf):
+        if isinstance(leaf, Rows):
+            return of(leaf.numbers).reshape(*places.shape, *leaf.shape)
+        return leaf.at[chosen].get(mode="fill", fill_value=0)
+
+    return jax.tree.map(of, data.examples, is_leaf=_is_rows)
 
 
 def fetching(kind: str, *, steps: int, batch: int) -> Callable[..., Any]:

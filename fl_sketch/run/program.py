@@ -367,7 +367,7 @@ def _dealt(
 
     @functools.cache
     def examples():  # on the devices once, whatever the number of seeds
-        return jax.device_put(train, same)
+        return jax.device_put(draws.in_rows(train), same)
 
     def on_host(seed):
         return streamed.on_host(train, shares(seed))

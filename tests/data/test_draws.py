@@ -208,7 +208,7 @@ def test_bad_input_gets_one_line():
 def test_bytes_stay_bytes_on_the_device():
     examples = Examples(np.zeros((4, 2, 2, 1), np.uint8), np.zeros(4, np.int32))
     data = draws.resident(examples, partition.iid(4, 2, seed=0))
-    assert data.examples.inputs.dtype == jnp.uint8
+    assert data.examples.inputs.numbers.dtype == jnp.uint8
     batch = jax.eval_shape(lambda: draws.batches(data, KEY, 1, steps=1, batch=2))
     assert batch.inputs.dtype == jnp.uint8
     assert jax.eval_shape(datasets.normalise, batch.inputs).dtype == jnp.float32
