@@ -4,7 +4,6 @@ Which of them is fast, and where, is said in `convolution.py`.
 """
 
 import functools
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -148,7 +147,7 @@ def batch_minor(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
     places = [(i, j) for i in (0, 1) for j in (0, 1)]
     blocks = jnp.stack(
         [jnp.pad(kernel, ((i, 1 - i), (j, 1 - j), (0, 0), (0, 0))) for i, j in places]
-    ).transpose(0, 4, 1, 2, 3)  # places, features, height + 1, width + 1, channels
+    ).transpose(0, 4, 2, 1, 3)  # places, features, width + 1, height + 1, channels
     shared = (height + 1) * (width + 1) * channels
     y = blocks.reshape(-1, shared) @ patches.reshape(shared, -1)
     rows, cols = patches.shape[-3:-1]
@@ -157,66 +156,29 @@ def batch_minor(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
     return best.reshape(features, rows, cols, len(x)).transpose(3, 1, 2, 0)
 
 
-def _cut(x: jax.Array, sizes: tuple[int, int]) -> jax.Array:
-    """Returns what lies at each place of patches that are two apart.
+def _patches(x: jax.Array, sizes: tuple[int, int]) -> jax.Array:
+    """Returns what lies at each place of patches two apart, by column and row first.
 
-    Its adjoint is written with sums alone: that of so many slices is as many arrays
-    with zeros between their numbers, which XLA adds up number by number.
+    Rows come before columns, and even ones apart from odd ones, so that the adjoint is
+    made of sums of lines that lie side by side: of as many arrays with gaps, XLA makes
+    one loop with a question for each.
 
     Args:
       x: images [channels, height, width, examples].
       sizes: height and width of a patch.
     """
-    rows, cols = ((n - k) // 2 + 1 for n, k in zip(x.shape[1:3], sizes, strict=True))
-    return jnp.stack(
-        [
-            jnp.stack(
-                [
-                    x[:, i : i + 2 * rows - 1 : 2, j : j + 2 * cols - 1 : 2]
-                    for j in range(sizes[1])
-                ]
-            )
-            for i in range(sizes[0])
-        ]
-    )
 
+    def lines(x, axis, size):
+        count = (x.shape[axis] - size) // 2 + 1
+        halves = [lax.slice_in_dim(x, odd, None, 2, axis) for odd in (0, 1)]
+        return jnp.stack(
+            [
+                lax.slice_in_dim(halves[i % 2], i // 2, i // 2 + count, axis=axis)
+                for i in range(size)
+            ]
+        )
 
-def _patches_forward(x, sizes):
-    return _cut(x, sizes), x
-
-
-def _patches_backward(sizes, x, dy):
-    del sizes
-    return (laid([laid(row, 2, x.shape[2]) for row in dy], 1, x.shape[1]),)
-
-
-_patches = jax.custom_vjp(_cut, nondiff_argnums=(1,))
-_patches.defvjp(_patches_forward, _patches_backward)
-
-
-def laid(lines: Sequence[jax.Array] | jax.Array, axis: int, size: int) -> jax.Array:
-    """Returns the sum of lines whose numbers lie two apart, each one after the last.
-
-    Args:
-      lines: arrays of one shape, of which number i begins at place i.
-      axis: the axis along which they are laid.
-      size: the length of the sum, cut or filled up with zeros.
-    """
-    most = -(-len(lines) // 2)
-
-    def padded(line: jax.Array, before: int, after: int) -> jax.Array:
-        pads = [(0, 0)] * line.ndim
-        pads[axis] = (before, after)
-        return jnp.pad(line, pads)
-
-    phases = [
-        sum(padded(line, place, most - 1 - place) for place, line in enumerate(own))
-        for own in (lines[0::2], lines[1::2])
-    ]
-    y = jnp.stack(phases, axis + 1)
-    y = y.reshape(*y.shape[:axis], -1, *y.shape[axis + 2 :])
-    y = padded(y, 0, max(0, size - y.shape[axis]))
-    return lax.slice_in_dim(y, 0, size, axis=axis)
+    return lines(lines(x, 1, sizes[0]), 3, sizes[1])
 
 
 def max_pool(x: jax.Array) -> jax.Array:

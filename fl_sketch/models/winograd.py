@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fl_sketch.models.forms import Four, choice, given_to, laid, plain, spread, windows
+from fl_sketch.models.forms import Four, choice, given_to, plain, spread, windows
 
 TILES = 1280  # about how many are worked on at a time, so that they stay in the cache
 Grid = tuple[tuple[jax.Array, ...], ...]  # by row and column of a tile
@@ -65,29 +65,22 @@ def _pooled_backward(saved, dy):
 _pooled.defvjp(_pooled_forward, _pooled_backward)
 
 
-def _outputs(x: jax.Array, factors: Grid) -> Four:
-    """Returns the outputs of images, by their place in a tile."""
-    sums = _twice(_sums_of_products, jax.tree.map(jnp.matmul, _tiles(x), factors))
-    shape = len(x), x.shape[1] // 2 - 1, x.shape[2] // 2 - 1, -1
-    return jax.tree.map(lambda y: y.reshape(shape), sums)
-
-
 def _gradients(x, kernel, places, dy):
     """Returns the gradients by images and kernel, as `_pooled` has them."""
     factors = _factors(kernel)
 
     def of_block(block):
         x, *given = block
-        dy = jax.tree.map(lambda y: y.reshape(-1, y.shape[-1]), given_to(*given))
-        dy = _twice(_adjoint(_sums_of_products, 4), dy)
-        dfactors = jax.tree.map(lambda a, b: a.T @ b, _tiles(x), dy)
-        dx = _untiled(jax.tree.map(lambda a, b: a @ b.T, dy, factors), x.shape)
+        outputs = jax.tree.map(lambda y: y.reshape(-1, y.shape[-1]), given_to(*given))
+        (products,) = jax.linear_transpose(_sums, _sixteen(outputs[0][0]))(outputs)
+        dfactors = jax.tree.map(lambda a, b: a.T @ b, _tiles(x), products)
+        dtiles = jax.tree.map(lambda a, b: a @ b.T, products, factors)
+        (dx,) = jax.linear_transpose(_tiles, x)(dtiles)
         return dx, jax.tree.map(lambda leaf: leaf[None], dfactors)
 
     dx, dfactors = _by_blocks(of_block, (x, places, dy))
     dfactors = jax.tree.map(lambda leaf: leaf.sum(0), dfactors)
-    rows = _twice(_adjoint(_sums_of_kernel, 3), dfactors)
-    return dx, jnp.stack([jnp.stack(row) for row in rows])
+    return dx, jax.linear_transpose(_factors, kernel)(dfactors)[0]
 
 
 def _by_blocks(function: Callable[[Any], Any], given: Any) -> Any:
@@ -104,24 +97,29 @@ def _by_blocks(function: Callable[[Any], Any], given: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), made)
 
 
+def _outputs(x: jax.Array, factors: Grid) -> Four:
+    """Returns the outputs of images, by their place in a tile."""
+    sums = _sums(jax.tree.map(jnp.matmul, _tiles(x), factors))
+    shape = len(x), x.shape[1] // 2 - 1, x.shape[2] // 2 - 1, -1
+    return jax.tree.map(lambda y: y.reshape(shape), sums)
+
+
 def _tiles(x: jax.Array) -> Grid:
-    """Returns the transformed 4x4 inputs of all tiles, each (tiles, channels)."""
-    rows, cols = x.shape[1] - 2, x.shape[2] - 2
-    inputs = tuple(
-        tuple(x[:, i : i + rows : 2, j : j + cols : 2] for j in range(4))
-        for i in range(4)
-    )
-    sums = _twice(_sums_of_inputs, inputs)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, leaf.shape[-1]), sums)
+    """Returns the transformed 4x4 inputs of all tiles, each (tiles, channels).
 
+    Rows come before columns, and even ones apart from odd ones, so that the adjoint is
+    made of sums of lines that lie side by side.
+    """
 
-def _untiled(grid: Grid, shape: tuple[int, ...]) -> jax.Array:
-    """Returns images of a `shape` to which every tile adds: the adjoint of `_tiles`."""
-    rows, cols = shape[1] // 2 - 1, shape[2] // 2 - 1
-    grid = jax.tree.map(lambda leaf: leaf.reshape(-1, rows, cols, shape[-1]), grid)
-    adjoint = _adjoint(_sums_of_inputs, 4)
-    lines = adjoint(*(laid(adjoint(*row), 2, shape[2]) for row in grid))
-    return laid(lines, 1, shape[1])
+    def transformed(x, axis):
+        last = x.shape[axis] // 2 - 1
+        halves = [lax.slice_in_dim(x, begin, None, 2, axis) for begin in (0, 1)]
+        first = (lax.slice_in_dim(half, 0, last, axis=axis) for half in halves)
+        second = (lax.slice_in_dim(half, 1, None, axis=axis) for half in halves)
+        return _sums_of_inputs(*first, *second)
+
+    grid = tuple(transformed(row, 2) for row in transformed(x, 1))
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, leaf.shape[-1]), grid)
 
 
 def _factors(kernel: jax.Array) -> Grid:
@@ -129,19 +127,20 @@ def _factors(kernel: jax.Array) -> Grid:
     return _twice(_sums_of_kernel, tuple(tuple(row) for row in kernel))
 
 
+def _sums(products: Grid) -> Four:
+    """Returns the four outputs of tiles, from their sixteen products."""
+    (a, b), (c, d) = _twice(_sums_of_products, products)
+    return (a, b), (c, d)
+
+
+def _sixteen(array: jax.Array) -> Grid:
+    return ((array,) * 4,) * 4
+
+
 def _twice(linear: Callable, grid: Grid) -> Grid:
     """Returns what a `linear` map of lines makes of a grid, by rows and by columns."""
     columns = [linear(*column) for column in zip(*grid, strict=True)]
     return tuple(linear(*row) for row in zip(*columns, strict=True))
-
-
-def _adjoint(linear: Callable, arguments: int) -> Callable:
-    """Returns the adjoint of a `linear` map of so many `arguments` of one shape."""
-
-    def of(*outputs):
-        return jax.linear_transpose(linear, *outputs[:1] * arguments)(outputs)
-
-    return of
 
 
 def _sums_of_inputs(a, b, c, d):
