@@ -247,8 +247,9 @@ def _algorithm(form: str, work: Workload, value: Callable, d: int) -> Algorithm:
 
 def _form(function: Callable, start: Callable, *rest: Any) -> Form:
     """Returns `function(state, *rest) -> (state, report)`, compiled, state donated."""
+    state = start()
     begin = time.perf_counter()
-    lowered = jax.jit(function, donate_argnums=0).lower(start(), *rest)
+    lowered = jax.jit(function, donate_argnums=0).lower(state, *rest)
     traced = time.perf_counter()
     compiled = lowered.compile()
     done = time.perf_counter()

@@ -129,7 +129,7 @@ def _compare(
     products, count = arithmetic.products(setting.mesh)
     all_timed = {form: timed(form) for form in made} | {PRODUCTS: products}
     samples = interleaved(all_timed, rounds=rounds, budget_seconds=math.inf)
-    relative = operations_of(setting) / count  # to the operations of the products
+    operations = operations_of(setting)
     for form in made:
         taken, unit = samples[form], samples[PRODUCTS]
         yield Row(
@@ -141,8 +141,8 @@ def _compare(
             chunk=setting.chunk,
             ratio=ratio(taken, samples["plain"]) if "plain" in samples else None,
             share=_share(form, samples),
-            gigaflops=relative * count / statistics.median(taken) / 1e9,
-            of_peak=relative * ratio(unit, taken),
+            gigaflops=operations / statistics.median(taken) / 1e9,
+            of_peak=operations / count * ratio(unit, taken),
             first_seconds=first[form],
             note="" if _finite(last[form]) else "not finite",
             **_of_form(made[form], taken, setting.work.cohort),

@@ -74,6 +74,8 @@ class Resident(NamedTuple):
 def resident(examples: Any, partition: Partition, *, device=None) -> Resident:
     """Returns the data on a device, or laid out by a sharding.
 
+    On CPUs they may be the arrays themselves, which must not be changed afterwards.
+
     Args:
       examples: a tree of arrays with a row for each example.
       partition: the partition that says whose they are.

@@ -120,13 +120,13 @@ def aligned(array: np.ndarray) -> np.ndarray:
     jax takes over what begins at a multiple of `ALIGNED` bytes, and copies all else for
     each device. Arrays that are mapped from a file begin so.
     """
-    whole = np.ascontiguousarray(array)
-    if whole.ctypes.data % ALIGNED == 0 or not whole.nbytes:
-        return whole
-    room = np.empty(whole.nbytes + ALIGNED, np.uint8)
+    right = array.flags.c_contiguous and array.ctypes.data % ALIGNED == 0
+    if right or not array.nbytes or array.dtype == object:
+        return array
+    room = np.empty(array.nbytes + ALIGNED, np.uint8)
     begin = -room.ctypes.data % ALIGNED
-    own = room[begin : begin + whole.nbytes].view(whole.dtype).reshape(whole.shape)
-    own[...] = whole
+    own = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    own[...] = array
     return own
 
 

@@ -2,31 +2,27 @@
 
 XLA for CPUs brings convolutions into the order its kernels want only where a program
 begins, not inside `lax.scan` or `lax.map`. Federated learning is all loops: there a
-kernel's gradient, as JAX writes it, is tens of times slower. So on CPUs `convolve`
-writes its backward passes in that order (`canonical`) or makes one matrix product of
-the whole (`banded`); accelerators get the plain form. Nobody else needs to know: the
-three agree up to rounding, in values and in gradients.
+kernel's gradient, as JAX writes it, is tens of times slower. So on CPUs there are
+other forms; accelerators get the plain one. Nobody else needs to know: all agree up to
+rounding, in values and in gradients.
 
-Times are milliseconds for five steps of SGD of one client inside `lax.map` over
-clients, pool and dense layers included. They are medians of 7 to 9 interleaved runs on
-one core of an AMD EPYC with AVX-512, jax 0.10.2 (for ResNet-20 the best of 3)::
-
-                          plain   canonical   patches   banded   chosen   and vmapped
-    LeNet, batch 32          88        15.4      15.1      6.5      6.4      7.6
-    CNN, batch 10          1102        50.3      60.1     58.5     48.0    106
-    ResNet-20, batch 10    3116           -         -        -      134        -
-
-"Patches" is patches times kernel, with JAX's gradients; "chosen" takes `canonical`
-from 16 input channels on and `banded` below. One layer alone, both gradients, five
-steps, "SAME", batch 10 (the least of 5 interleaved runs)::
+A layer by itself is `canonical`, with backward passes in that order, from 16 input
+channels on, and below them `banded`, one matrix product of the whole. One layer alone,
+both gradients, five steps of SGD, "SAME", batch 10: milliseconds on one core of an AMD
+EPYC with AVX-512, jax 0.10.2, the least of 5 interleaved runs::
 
                          14x14, 5x5 to 16     32x32, 3x3    16x16, 3x3    30x30, 3x3
     channels             6     12     16   8 to 8  16 to 16   32 to 32     32 to 64
     canonical         2.87   3.90   4.26     5.06      8.61       3.79         30.3
     banded            1.53   3.10   4.65     4.54      19.7       8.55         62.3
 
-Under vmap the kernels of clients differ, and XLA's grouped convolutions take twice the
-time of a loop: on CPUs, loop.
+A layer with a pool is Winograd's where it is wide, and elsewhere `batch_minor`. A step
+of a whole model, as a part of what it takes with the forms above and `max_pool` (the
+medians of runs in turn, the same core): CNN with batch 10, 0.67; LeNet with batch 10,
+16, 32 and 128, 0.9, 0.7, 0.7 and 0.8.
+
+Under vmap the kernels of clients differ, and XLA's grouped convolutions take longer
+than a loop: on CPUs, loop.
 """
 
 import flax.linen as nn
@@ -37,7 +33,7 @@ from jax import lax
 from fl_sketch import validate
 from fl_sketch.models import forms
 from fl_sketch.models.forms import Pads
-from fl_sketch.models.winograd import pooled_winograd
+from fl_sketch.models.winograd import is_worth_it, pooled_winograd
 
 PADDINGS = ("SAME", "VALID")
 MANY_CHANNELS = 16  # input channels from which products of one place are wide enough
@@ -92,6 +88,9 @@ class PooledConv(Conv):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns the layer's output for images in NHWC order."""
+        if self.strides != 1:
+            msg = f"Expected strides=1 of a pooled layer, got strides={self.strides!r}."
+            raise ValueError(msg)
         kernel, bias = self.parameters_for(x)
         return nn.relu(convolve_and_pool(x, kernel, padding=self.padding) + bias)
 
@@ -146,7 +145,8 @@ def convolve_and_pool(
     rows, cols = (n + sum(pad) for n, pad in zip(x.shape[1:3], pads, strict=True))
     forms.require_windows(rows - kernel.shape[0] + 1, cols - kernel.shape[1] + 1)
     height, width, channels, features = kernel.shape
-    if (height, width) == (3, 3) and channels * features >= WIDE_LAYER:
+    wide = (height, width) == (3, 3) and channels * features >= WIDE_LAYER
+    if wide and is_worth_it((len(x), rows, cols, channels)):
         return pooled_winograd(_padded(x, pads), kernel)
     if x.shape[-1] >= MANY_CHANNELS or len(x) < MANY_EXAMPLES:
         return forms.max_pool(convolve(x, kernel, padding=padding))

@@ -118,11 +118,13 @@ PATHS = {
     "banded with strides": ((2, 9, 9), 2, (3, 3), 5, 2, "SAME"),
     "canonical": ((2, 6, 6), 16, (3, 3), 4, 1, "SAME"),
     "one by one": ((2, 5, 5), 4, (1, 1), 3, 2, "VALID"),
-    "winograd": ((4, 9, 8), 16, (3, 3), 128, 1, "VALID"),
+    "winograd": ((8, 13, 12), 16, (3, 3), 128, 1, "VALID"),
+    "few tiles": ((7, 6, 6), 16, (3, 3), 128, 1, "VALID"),
     "batch minor": ((8, 7, 8), 3, (5, 5), 4, 1, "SAME"),
     "pooled banded": ((2, 7, 8), 3, (3, 2), 4, 1, "VALID"),
 }
-POOLED = ("winograd", "batch minor", "pooled banded")
+ORDERED = ("canonical", "few tiles")
+POOLED = ("winograd", "few tiles", "batch minor", "pooled banded")
 
 
 def forms_of(path):
@@ -226,6 +228,17 @@ def test_hessian_vector_products_are_those_of_lax(path):
     assert_close([got.product], [expected.product], tolerance=1e-4)
 
 
+@pytest.mark.parametrize("path", ["banded", "batch minor", "pooled banded"])
+def test_what_has_no_gradient_of_its_own_goes_forwards_too(path):
+    x, kernel, *options = layer_of(path)
+
+    def pushed(form):
+        return jax.jvp(lambda k: form(x, k, *options), (kernel,), (kernel + 1,))
+
+    mine, theirs = forms_of(path)
+    assert_close(*quickly(lambda: (pushed(mine), pushed(theirs)))())
+
+
 @every_path
 def test_clients_on_several_devices_get_their_own_gradients(path):
     x, kernel, *options = layer_of(path)
@@ -256,7 +269,8 @@ def test_accelerators_get_the_plain_convolution(path, platform):
     traced = jax.jit(with_gradients(forms_of(path)[0], *options)).trace(x, kernel)
     for_cpu = traced.lower(lowering_platforms=("cpu",)).as_text()
     for_others = traced.lower(lowering_platforms=(platform,)).as_text()
-    assert ("optimization_barrier" if path == "canonical" else "dot_general") in for_cpu
+    mark = "optimization_barrier" if path in ORDERED else "dot_general"
+    assert mark in for_cpu
     assert for_others.count("stablehlo.convolution") == 3
     assert "dot_general" not in for_others
     assert "optimization_barrier" not in for_others
@@ -282,6 +296,11 @@ def test_the_pooled_layer_is_the_pool_of_relu_of_the_layer():
     params["params"]["bias"] += 0.1
     expected = max_pool(nn.relu(layer.apply(params, x)))
     assert_close([pooled.apply(params, x)], [expected])
+
+
+def test_a_pooled_layer_has_no_strides():
+    with pytest.raises(ValueError, match="strides=1 of a pooled layer, got strides=2"):
+        PooledConv(4, (3, 3), 2).init(KEY, draw((2, 9, 9, 3))[0])
 
 
 @pytest.mark.parametrize("shape", [(2, 6, 8, 3), (1, 7, 5, 2), (3, 2, 2, 1)])

@@ -11,7 +11,7 @@ from fl_sketch.models.dense import FEW, Dense
 KEY = jax.random.key(0)
 
 
-@pytest.mark.parametrize("rows", [1, 2, FEW, FEW + 1])
+@pytest.mark.parametrize("rows", [0, 1, 2, FEW, FEW + 1])
 def test_a_layer_is_that_of_flax(rows):
     x = jax.random.normal(KEY, (rows, 7))
     layer, of_flax = Dense(5), nn.Dense(5)
