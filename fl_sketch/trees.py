@@ -77,7 +77,7 @@ def is_length(like: Like) -> bool:
 
 
 def size(like: Like) -> int:
-    """Returns how many numbers the updates of `like` hold: of an int, itself.
+    """Returns the length of the updates of `like`, in numbers; an int says it itself.
 
     >>> size(7), size({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)})
     (7, 9)

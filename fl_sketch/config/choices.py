@@ -51,7 +51,7 @@ NAMED = {  # keys that name something, by section
     "server": {"optimizer": catalog.OPTIMIZERS, "schedule": catalog.SCHEDULES},
     "compressor": {"name": catalog.COMPRESSORS},
 }
-SEEDS = 2**31  # as all whole numbers, they are int32 in programs
+WHOLE = 2**31  # whole numbers are int32 in programs
 
 
 @contextlib.contextmanager
@@ -98,9 +98,9 @@ def check_number(name: str, value: float) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """Raises a ValueError for a `seed` below 0 or from `SEEDS` on."""
-    if not 0 <= seed < SEEDS:
-        msg = f"Expected 0 <= seed < {SEEDS}, got seed={seed}."
+    """Raises a ValueError for a `seed` below 0 or from `WHOLE` on."""
+    if not 0 <= seed < WHOLE:
+        msg = f"Expected 0 <= seed < {WHOLE}, got seed={seed}."
         raise ValueError(msg)
 
 
@@ -117,8 +117,8 @@ def check_counts(config: ConfigDict) -> None:
     """
     catalog.method(config.algorithm)
     for name, value in flat(config.to_dict()).items():
-        if isinstance(value, int) and abs(value) > SEEDS:
-            msg = f"Expected {name} within +-{SEEDS}, got {name}={value}."
+        if isinstance(value, int) and abs(value) > WHOLE:
+            msg = f"Expected {name} within +-{WHOLE}, got {name}={value}."
             raise ValueError(msg)
     validate.at_least_one(
         rounds=config.rounds,

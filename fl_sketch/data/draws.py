@@ -44,8 +44,8 @@ ROUNDS = 24  # of the shuffle; tests of uniformity fail up to 8 and pass from 10
 class Rows:
     """Examples of several axes as one row of numbers each.
 
-    A TPU fills up the last two axes of an array, to 8 and 128 numbers: of images of
-    three channels that is forty times what they have, and of rows next to nothing.
+    A TPU fills up an axis of an array to 128 numbers: of images 32 pixels wide that is
+    four times what they have, and of their rows nothing.
 
     Attributes:
       numbers: the rows, shape=(examples, numbers of each).

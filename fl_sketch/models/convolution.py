@@ -16,10 +16,9 @@ EPYC with AVX-512, jax 0.10.2, the least of 5 interleaved runs::
     canonical         2.87   3.90   4.26     5.06      8.61       3.79         30.3
     banded            1.53   3.10   4.65     4.54      19.7       8.55         62.3
 
-A layer with a pool is Winograd's where it is wide, and elsewhere `batch_minor`. A step
-of a whole model, as a part of what it takes with the forms above and `max_pool` (the
-medians of runs in turn, the same core): CNN with batch 10, 0.67; LeNet with batch 10,
-16, 32 and 128, 0.9, 0.7, 0.7 and 0.8.
+A layer with a pool is Winograd's where it is wide, and elsewhere `batch_minor`: what
+whole rounds of the CNN and of LeNet take is W1 and W2 of
+`python -m launch.benchmark --suite=engine`.
 
 Under vmap the kernels of clients differ, and XLA's grouped convolutions take longer
 than a loop: on CPUs, loop.

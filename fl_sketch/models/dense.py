@@ -11,9 +11,7 @@ class Dense(nn.Module):
     """A dense layer with the parameters of `flax.linen.Dense`, for large kernels.
 
     With few examples the gradient of a kernel is as cheap as it is large. As a sum of
-    outer products it is part of the loop that uses it, and need not be written: a step
-    of SGD on 12544x128 with 10 examples takes 2.4 ms that way and 3.2 ms by a product
-    (one core, medians of 7 in turn, jax 0.10.2).
+    outer products it is part of the loop that uses it, and need not be written.
 
     Attributes:
       features: the number of outputs.

@@ -152,16 +152,16 @@ def batch_minor(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
     y = blocks.reshape(-1, shared) @ patches.reshape(shared, -1)
     rows, cols = patches.shape[-3:-1]
     a, b, c, d = y.reshape(4, features, -1)  # flat: XLA makes one loop of the pool
-    best = _first_larger(_first_larger(a, b), _first_larger(c, d))
+    best = _largest(((a, b), (c, d)))
     return best.reshape(features, rows, cols, len(x)).transpose(3, 1, 2, 0)
 
 
 def _patches(x: jax.Array, sizes: tuple[int, int]) -> jax.Array:
     """Returns what lies at each place of patches two apart, by column and row first.
 
-    Rows come before columns, and even ones apart from odd ones, so that the adjoint is
-    made of sums of lines that lie side by side: of as many arrays with gaps, XLA makes
-    one loop with a question for each.
+    Rows come before columns, and even ones apart from odd ones. The adjoint then adds
+    up lines that lie side by side; with gaps between their numbers, XLA would make one
+    loop of all, with a question for each.
 
     Args:
       x: images [channels, height, width, examples].
@@ -190,8 +190,7 @@ def max_pool(x: jax.Array) -> jax.Array:
     on.
     """
     require_windows(*x.shape[1:3])
-    (a, b), (c, d) = windows(x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2])
-    return _first_larger(_first_larger(a, b), _first_larger(c, d))
+    return _largest(windows(x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]))
 
 
 def require_windows(height: int, width: int) -> None:
@@ -240,6 +239,12 @@ def given_to(places: jax.Array, dy: jax.Array) -> Four:
     """
     a, b, c, d = (jnp.where(places == number, dy, 0) for number in range(4))
     return (a, b), (c, d)
+
+
+def _largest(four: Four) -> jax.Array:
+    """Returns the maxima of windows, whose gradient goes to the first of equal ones."""
+    (a, b), (c, d) = four
+    return _first_larger(_first_larger(a, b), _first_larger(c, d))
 
 
 def _first_larger(a: jax.Array, b: jax.Array) -> jax.Array:

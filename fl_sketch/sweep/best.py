@@ -55,15 +55,29 @@ class Notes(NamedTuple):
         )
 
 
+class Ended(NamedTuple):
+    """What a program has come to.
+
+    Attributes:
+      group: its points.
+      states: their last states, over seeds and numbers.
+      notes: what was noted of them.
+      about: what one must know to use their models elsewhere.
+      identity: what they are made of beside their configs.
+    """
+
+    group: Group
+    states: engine.State
+    notes: Notes
+    about: Mapping[str, Any]
+    identity: Identity
+
+
 def keep(
     folder: pathlib.Path,
     rows: Sequence[Mapping[str, Any]],
     axes: Sequence[Axis],
-    group: Group,
-    states: engine.State,
-    notes: Notes,
-    about: Mapping[str, Any],
-    identity: Identity,
+    ended: Ended,
 ) -> None:
     """Leaves the best point so far in a folder of its own, if it is of this program.
 
@@ -73,12 +87,9 @@ def keep(
       folder: the folder of the sweep.
       rows: all rows of the sweep so far.
       axes: the axes of the grid.
-      group: the points of the program that has ended.
-      states: their last states, over seeds and numbers.
-      notes: what was noted of them.
-      about: what one must know to use their models elsewhere.
-      identity: what they are made of beside their configs.
+      ended: the program that has ended.
     """
+    group, states, notes, about, identity = ended
     first = ranked(rows, axes)[0]
     place = first["point"] - group.first
     if first["diverged"] or not 0 <= place < len(group.points):

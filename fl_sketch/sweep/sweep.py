@@ -226,7 +226,7 @@ def _run_one(
     clocks = _clocks(program, one.group)
     states, notes = run(one, points, rows=rows, clocks=clocks, **told)
     about = model_of(one.group.config, program)
-    keep(last, states, notes, about, program.identity)
+    keep(last, best.Ended(one.group, states, notes, about, program.identity))
     tell(last)
     return points.seconds
 
@@ -237,14 +237,16 @@ def _clocks(program: Program, group: grid.Group) -> dict[int, loop.Clock | None]
     return {seed: clock_of(program, key) for seed, key in keys.items()}
 
 
-def _keep_best(folder: Workdir, axes, one: Outline, last: list[Row], *found) -> None:
+def _keep_best(
+    folder: Workdir, axes, one: Outline, last: list[Row], ended: best.Ended
+) -> None:
     """Keeps the best point so far to go on from, but for one that is private.
 
     The secrets of private points are gone, and nobody's rounds come again.
     """
     if not one.private:
         rows = [*folder.rows, *last]
-        best.keep(folder.folder, rows, axes, one.group, *found)
+        best.keep(folder.folder, rows, axes, ended)
 
 
 def _counting(folder: Workdir, one: Outline) -> Callable[[int], None]:

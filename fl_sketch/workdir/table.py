@@ -102,7 +102,7 @@ class Table:
         with sound.reading(self.path, "to be rows as they were written"):
             text = self.path.read_text() if self.path.exists() else ""
         lines = text.splitlines(True)[: counted + 1]
-        if counted and (len(lines) <= counted or _sum_of("".join(lines)) != own):
+        if counted and (len(lines) <= counted or _sum_of(lines) != own):
             msg = (
                 f"Expected the first {counted} rows of {self.path} as they were "
                 "written, got other ones: put them back, or take another workdir."
