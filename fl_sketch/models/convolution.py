@@ -16,7 +16,8 @@ EPYC with AVX-512, jax 0.10.2, the least of 5 interleaved runs::
     canonical         2.87   3.90   4.26     5.06      8.61       3.79         30.3
     banded            1.53   3.10   4.65     4.54      19.7       8.55         62.3
 
-A layer with a pool is Winograd's where it is wide, and elsewhere `batch_minor`: what
+A layer with a pool is Winograd's where it is wide, and elsewhere Toom's and Cook's, or
+`batch_minor` where there are fewer than four channels: what
 whole rounds of the CNN and of LeNet take is W1 and W2 of
 `python -m launch.benchmark --suite=engine`.
 
@@ -30,13 +31,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from fl_sketch import validate
-from fl_sketch.models import forms
+from fl_sketch.models import forms, toom_cook
 from fl_sketch.models.forms import Pads
 from fl_sketch.models.winograd import is_worth_it, pooled_winograd
 
 PADDINGS = ("SAME", "VALID")
 MANY_CHANNELS = 16  # input channels from which products of one place are wide enough
 WIDE_LAYER = 2048  # input times output channels from which fewer products pay
+SOME_CHANNELS = 4  # input channels from which fewer products of few channels pay
 MANY_EXAMPLES = 8  # from which they may be what is innermost
 
 
@@ -149,10 +151,12 @@ def convolve_and_pool(
         return pooled_winograd(_padded(x, pads), kernel)
     if x.shape[-1] >= MANY_CHANNELS or len(x) < MANY_EXAMPLES:
         return forms.max_pool(convolve(x, kernel, padding=padding))
+    few = channels < SOME_CHANNELS or not 2 <= height <= len(toom_cook.POINTS)
+    pooled = forms.batch_minor if few else toom_cook.pooled_toom_cook
     return lax.platform_dependent(
         x,
         kernel,
-        cpu=lambda x, k: forms.batch_minor(x, k, pads),
+        cpu=lambda x, k: pooled(x, k, pads),
         default=lambda x, k: forms.max_pool(forms.plain(x, k, pads)),
     )
 

@@ -152,33 +152,38 @@ def batch_minor(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
     y = blocks.reshape(-1, shared) @ patches.reshape(shared, -1)
     rows, cols = patches.shape[-3:-1]
     a, b, c, d = y.reshape(4, features, -1)  # flat: XLA makes one loop of the pool
-    best = _largest(((a, b), (c, d)))
+    best = largest(((a, b), (c, d)))
     return best.reshape(features, rows, cols, len(x)).transpose(3, 1, 2, 0)
 
 
 def _patches(x: jax.Array, sizes: tuple[int, int]) -> jax.Array:
     """Returns what lies at each place of patches two apart, by column and row first.
 
-    Rows come before columns, and even ones apart from odd ones. The adjoint then adds
-    up lines that lie side by side; with gaps between their numbers, XLA would make one
-    loop of all, with a question for each.
-
     Args:
       x: images [channels, height, width, examples].
       sizes: height and width of a patch.
     """
+    return jnp.stack(lines(jnp.stack(lines(x, 1, sizes[0])), 3, sizes[1]))
 
-    def lines(x, axis, size):
-        count = (x.shape[axis] - size) // 2 + 1
-        halves = [lax.slice_in_dim(x, odd, None, 2, axis) for odd in (0, 1)]
-        return jnp.stack(
-            [
-                lax.slice_in_dim(halves[i % 2], i // 2, i // 2 + count, axis=axis)
-                for i in range(size)
-            ]
-        )
 
-    return lines(lines(x, 1, sizes[0]), 3, sizes[1])
+def lines(x: jax.Array, axis: int, size: int) -> list[jax.Array]:
+    """Returns the first lines of windows two apart, the second ones, up to the last.
+
+    Even lines are cut apart from odd ones, and all of one axis at a time. The adjoint
+    then adds up what lies side by side; with gaps between their numbers, XLA would
+    make one loop of all, with a question for each.
+
+    Args:
+      x: any array.
+      axis: the axis of the lines.
+      size: how many lines a window has.
+    """
+    count = (x.shape[axis] - size) // 2 + 1
+    halves = [lax.slice_in_dim(x, odd, None, 2, axis) for odd in (0, 1)]
+    return [
+        lax.slice_in_dim(halves[i % 2], i // 2, i // 2 + count, axis=axis)
+        for i in range(size)
+    ]
 
 
 def max_pool(x: jax.Array) -> jax.Array:
@@ -190,7 +195,7 @@ def max_pool(x: jax.Array) -> jax.Array:
     on.
     """
     require_windows(*x.shape[1:3])
-    return _largest(windows(x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]))
+    return largest(windows(x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]))
 
 
 def require_windows(height: int, width: int) -> None:
@@ -241,8 +246,12 @@ def given_to(places: jax.Array, dy: jax.Array) -> Four:
     return (a, b), (c, d)
 
 
-def _largest(four: Four) -> jax.Array:
-    """Returns the maxima of windows, whose gradient goes to the first of equal ones."""
+def largest(four: Four) -> jax.Array:
+    """Returns the maxima of windows, whose gradient goes to the first of equal ones.
+
+    Args:
+      four: arrays by their place in a window.
+    """
     (a, b), (c, d) = four
     return _first_larger(_first_larger(a, b), _first_larger(c, d))
 

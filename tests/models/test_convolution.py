@@ -121,10 +121,19 @@ PATHS = {
     "winograd": ((8, 13, 12), 16, (3, 3), 128, 1, "VALID"),
     "few tiles": ((7, 6, 6), 16, (3, 3), 128, 1, "VALID"),
     "batch minor": ((8, 7, 8), 3, (5, 5), 4, 1, "SAME"),
+    "toom cook": ((9, 9, 8), 4, (5, 4), 3, 1, "VALID"),
+    "toom cook of three": ((8, 6, 7), 5, (3, 3), 3, 1, "SAME"),
     "pooled banded": ((2, 7, 8), 3, (3, 2), 4, 1, "VALID"),
 }
 ORDERED = ("canonical", "few tiles")
-POOLED = ("winograd", "few tiles", "batch minor", "pooled banded")
+POOLED = (
+    "winograd",
+    "few tiles",
+    "batch minor",
+    "toom cook",
+    "toom cook of three",
+    "pooled banded",
+)
 
 
 def forms_of(path):
@@ -228,7 +237,7 @@ def test_hessian_vector_products_are_those_of_lax(path):
     assert_close([got.product], [expected.product], tolerance=1e-4)
 
 
-@pytest.mark.parametrize("path", ["banded", "batch minor", "pooled banded"])
+@pytest.mark.parametrize("path", ["banded", "batch minor", "toom cook"])
 def test_what_has_no_gradient_of_its_own_goes_forwards_too(path):
     x, kernel, *options = layer_of(path)
 
