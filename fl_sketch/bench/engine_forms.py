@@ -188,7 +188,7 @@ def plain(setting: Setting) -> Form:
     def start():
         return jax.tree.map(jnp.copy, setting.params)
 
-    return _form(with_empty_report, start, *rest)
+    return _form(setting.mesh, with_empty_report, start, *rest)
 
 
 def by_engine(setting: Setting, form: str) -> Form:
@@ -215,7 +215,8 @@ def by_engine(setting: Setting, form: str) -> Form:
         state = engine.initial_state(algorithm, params, work.cohort)
         return jax.device_put(state, same)
 
-    return _form(one_round, start, key, cohort, setting.data, setting.plan)
+    rest = key, cohort, setting.data, setting.plan
+    return _form(setting.mesh, one_round, start, *rest)
 
 
 def _algorithm(form: str, work: Workload, value: Callable, d: int) -> Algorithm:
@@ -245,13 +246,13 @@ def _algorithm(form: str, work: Workload, value: Callable, d: int) -> Algorithm:
     return Algorithm(steps, sketched, optax.sgd(shorter))
 
 
-def _form(function: Callable, start: Callable, *rest: Any) -> Form:
+def _form(mesh, function: Callable, start: Callable, *rest: Any) -> Form:
     """Returns `function(state, *rest) -> (state, report)`, compiled, state donated."""
     state = start()
     begin = time.perf_counter()
     lowered = jax.jit(function, donate_argnums=0).lower(state, *rest)
     traced = time.perf_counter()
-    compiled = lowered.compile()
+    compiled = lowered.compile(engine.compiler_options(mesh))
     done = time.perf_counter()
     free_memory.give_back()
 

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from fl_sketch.data import streamed
 from fl_sketch.engine.cohort import Cohort, of_round, padded
-from fl_sketch.engine.mesh import AXIS
+from fl_sketch.engine.mesh import AXIS, compiler_options
 from fl_sketch.engine.round import Report, State
 from fl_sketch.engine.rounds import Advance, run_rounds
 from fl_sketch.keys import batch_key
@@ -102,7 +102,8 @@ def compile_rounds(
     )
 
     one_round = jax.jit(one_round, donate_argnums=0, out_shardings=same)
-    one_round = one_round.lower(state, key, (sent, starts), 1).compile()
+    one_round = one_round.lower(state, key, (sent, starts), 1)
+    one_round = one_round.compile(compiler_options(mesh))
     return advancing(
         lambda number: draw(own_key, own_starts, number),
         lambda places: streamed.gather(data, np.asarray(places), spread),

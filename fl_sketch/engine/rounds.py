@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch.engine.cohort import Cohort, everyone, of_round
-from fl_sketch.engine.mesh import mesh_over
+from fl_sketch.engine.mesh import compiler_options, mesh_over
 from fl_sketch.engine.round import Report, State, make_round
 from fl_sketch.engine.visit import Fetch, traced
 from fl_sketch.protocols import Algorithm, Key, Roots
@@ -56,7 +56,7 @@ def compile_rounds(
     """
     same = NamedSharding(mesh, P())
     rounds = jax.jit(rounds, donate_argnums=0, out_shardings=same)
-    rounds = rounds.lower(state, key, data, 0).compile()
+    rounds = rounds.lower(state, key, data, 0).compile(compiler_options(mesh))
     return lambda state, count: rounds(state, key, data, count)
 
 

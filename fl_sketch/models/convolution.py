@@ -151,7 +151,7 @@ def convolve_and_pool(
         return pooled_winograd(_padded(x, pads), kernel)
     if x.shape[-1] >= MANY_CHANNELS or len(x) < MANY_EXAMPLES:
         return forms.max_pool(convolve(x, kernel, padding=padding))
-    few = channels < SOME_CHANNELS or not 2 <= height <= len(toom_cook.POINTS)
+    few = channels < SOME_CHANNELS or not 2 <= width <= len(toom_cook.POINTS)
     pooled = forms.batch_minor if few else toom_cook.pooled_toom_cook
     return lax.platform_dependent(
         x,

@@ -152,7 +152,7 @@ def batch_minor(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
     y = blocks.reshape(-1, shared) @ patches.reshape(shared, -1)
     rows, cols = patches.shape[-3:-1]
     a, b, c, d = y.reshape(4, features, -1)  # flat: XLA makes one loop of the pool
-    best = largest(((a, b), (c, d)))
+    best = _largest(((a, b), (c, d)))
     return best.reshape(features, rows, cols, len(x)).transpose(3, 1, 2, 0)
 
 
@@ -195,7 +195,7 @@ def max_pool(x: jax.Array) -> jax.Array:
     on.
     """
     require_windows(*x.shape[1:3])
-    return largest(windows(x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]))
+    return _largest(windows(x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]))
 
 
 def require_windows(height: int, width: int) -> None:
@@ -246,15 +246,21 @@ def given_to(places: jax.Array, dy: jax.Array) -> Four:
     return (a, b), (c, d)
 
 
-def largest(four: Four) -> jax.Array:
+def _largest(four: Four) -> jax.Array:
     """Returns the maxima of windows, whose gradient goes to the first of equal ones.
 
     Args:
       four: arrays by their place in a window.
     """
     (a, b), (c, d) = four
-    return _first_larger(_first_larger(a, b), _first_larger(c, d))
+    return first_larger(first_larger(a, b), first_larger(c, d))
 
 
-def _first_larger(a: jax.Array, b: jax.Array) -> jax.Array:
+def first_larger(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Returns maxima, whose gradient goes to `a` where both are equal.
+
+    Args:
+      a: any array.
+      b: an array of its shape.
+    """
     return jnp.where((b > a) | jnp.isnan(b), b, a)

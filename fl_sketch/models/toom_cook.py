@@ -1,11 +1,11 @@
 """Pooled convolutions of few channels with fewer multiplications, for CPUs.
 
-Two outputs below each other are 2k products with a column of k numbers of a kernel;
-k + 1 do where the inputs and the kernel are first added up among themselves: sums of
-products are values of a polynomial, which k + 1 points determine (Toom and Cook). The
-two lie in one window of a 2x2 pool. Across the columns nothing is saved: there a
-product has what two outputs share as one row, as `forms.batch_minor` has, so that its
-rows are long enough where an image has four channels or more.
+Two outputs side by side are 2k products with a row of k numbers of a kernel; k + 1 do
+where the inputs and the kernel are first added up among themselves: sums of products
+are values of a polynomial, which k + 1 points determine (Toom and Cook). The two lie
+in one window of a 2x2 pool. Over the rows nothing is saved: there a product has what
+two outputs share as one row, as `forms.batch_minor` has, so that its rows are long
+enough where an image has four channels or more.
 
 In float32, values and gradients agree with those of a plain convolution to six digits.
 An infinite input makes NaN of its windows.
@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch.models.forms import Pads, largest, lines
+from fl_sketch.models.forms import Pads, first_larger, lines
 
 POINTS = (0.0, 1.0, -1.0, 2.0, -0.5)  # where polynomials are taken, besides infinity
 
@@ -30,27 +30,44 @@ def pooled_toom_cook(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
 
     Args:
       x: images in NHWC order.
-      kernel: a kernel in HWIO order, of two to five rows.
+      kernel: a kernel in HWIO order, of two to five columns.
       pads: zeros (before, after) the height and the width.
     """
     height, width, channels, features = kernel.shape
-    of_inputs, of_kernel, of_products = sums(height)
+    of_inputs, of_kernel, of_products = sums(width)
     inside = jnp.pad(x.transpose(3, 1, 2, 0), ((0, 0), *pads, (0, 0)))
-    rows = combined(of_inputs, lines(inside, 1, height + 1))
-    patches = jnp.stack(lines(jnp.stack(rows), 3, width + 1), 1)
+    columns = combined(of_inputs, lines(inside, 2, width + 1))
+    patches = jnp.stack(lines(jnp.stack(columns), 2, height + 1), 1)
     tall, wide, examples = patches.shape[-3:]
 
-    factors = jnp.stack(combined(of_kernel, list(kernel)))
-    blocks = jnp.stack(  # one for each column of a window
-        [jnp.pad(factors, ((0, 0), (j, 1 - j), (0, 0), (0, 0))) for j in (0, 1)], 1
-    ).transpose(0, 1, 4, 2, 3)  # points, columns, features, width + 1, channels
-    shared = (width + 1) * channels
-    products = blocks.reshape(height + 1, -1, shared) @ patches.reshape(
-        height + 1, shared, -1
+    factors = jnp.stack(combined(of_kernel, list(kernel.transpose(1, 0, 2, 3))))
+    blocks = jnp.stack(  # one for each row of a window
+        [jnp.pad(factors, ((0, 0), (i, 1 - i), (0, 0), (0, 0))) for i in (0, 1)], 1
+    ).transpose(0, 1, 4, 2, 3)  # points, rows, features, height + 1, channels
+    shared = (height + 1) * channels
+    products = blocks.reshape(width + 1, -1, shared) @ patches.reshape(
+        width + 1, shared, -1
     )
-    four = combined(of_products, list(products.reshape(height + 1, 2, features, -1)))
-    best = largest(tuple((left, right) for left, right in four))
+    left, right = combined(of_products, list(products))
+    best = _larger_row(first_larger(left, right).reshape(2, features, -1))
     return best.reshape(features, tall, wide, examples).transpose(3, 1, 2, 0)
+
+
+@jax.custom_jvp
+def _larger_row(rows):
+    """Returns the `first_larger` of two rows, as a reduction.
+
+    XLA for CPUs writes what a reduction has found before others read it. Else it would
+    be found again number by number, in the order of the dense layer that reads it.
+    """
+    return jnp.max(rows, 0)
+
+
+@_larger_row.defjvp
+def _tangent(primals, tangents):
+    (above, below), (of_above, of_below) = primals[0], tangents[0]
+    second = (below > above) | jnp.isnan(below)
+    return _larger_row(*primals), jnp.where(second, of_below, of_above)
 
 
 @functools.cache

@@ -202,7 +202,8 @@ def _compile(program: Program, numbers: Numbers, state, data, roots: Roots) -> C
             advance, lambda t: np.asarray(draw(roots, t)), put
         )
     evaluate = jax.jit(functools.partial(program.evaluate, numbers))
-    evaluate = evaluate.lower(placed.server.params, program.test).compile()
+    evaluate = evaluate.lower(placed.server.params, program.test)
+    evaluate = evaluate.compile(engine.compiler_options(program.mesh))
     free_memory.give_back()
 
     def measured(state):

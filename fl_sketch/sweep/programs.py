@@ -87,14 +87,16 @@ def compile_points(program: Program, group: Group, how: str) -> Mapped:
     start, *_ = _over_points(program, group, (1, 1))
     states = jax.jit(start, out_shardings=program.same)(table, seeded)
 
+    options = engine.compiler_options(program.mesh)
     most = (len(group.seeds), len(table)) if how == "vmap" else (1, 1)
     for at_once in _fewer_and_fewer(most):
         _, rounds, evaluate = _over_points(program, group, at_once)
         rounds = jax.jit(rounds, donate_argnums=2, out_shardings=program.same)
-        rounds = rounds.lower(table, seeded, states, own, data, 0, 0).compile()
+        rounds = rounds.lower(table, seeded, states, own, data, 0, 0)
+        rounds = rounds.compile(options)
         evaluate = jax.jit(evaluate)
         evaluate = evaluate.lower(table, seeded, states.server.params, program.test)
-        evaluate = evaluate.compile()
+        evaluate = evaluate.compile(options)
         free_memory.give_back()
         needed = max(_scratch(rounds), _scratch(evaluate))
         if needed <= free_memory.free(program.mesh.local_devices):

@@ -121,7 +121,7 @@ PATHS = {
     "winograd": ((8, 13, 12), 16, (3, 3), 128, 1, "VALID"),
     "few tiles": ((7, 6, 6), 16, (3, 3), 128, 1, "VALID"),
     "batch minor": ((8, 7, 8), 3, (5, 5), 4, 1, "SAME"),
-    "toom cook": ((9, 9, 8), 4, (5, 4), 3, 1, "VALID"),
+    "toom cook": ((9, 9, 8), 4, (4, 5), 3, 1, "VALID"),
     "toom cook of three": ((8, 6, 7), 5, (3, 3), 3, 1, "SAME"),
     "pooled banded": ((2, 7, 8), 3, (3, 2), 4, 1, "VALID"),
 }

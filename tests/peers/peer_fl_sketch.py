@@ -110,7 +110,8 @@ def main():
         del number
         given = jax.random.key(0), cohort, data, jnp.asarray(index)
         if "round" not in run:
-            run["round"] = one_round.lower(run["state"], *given).compile()
+            lowered = one_round.lower(run["state"], *given)
+            run["round"] = lowered.compile(engine.compiler_options(mesh))
             free_memory.give_back()
         run["state"], report = run["round"](run["state"], *given)
         jax.block_until_ready((run["state"], report))

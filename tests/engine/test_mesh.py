@@ -1,0 +1,27 @@
+"""Laws of the mesh: a core that is a device keeps its loops to itself."""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fl_sketch import engine
+
+CORES = len(os.sched_getaffinity(0))
+
+
+def parts(options):
+    """Returns how often a long loop says into how many parts it is split."""
+    lowered = jax.jit(jnp.sin).lower(jax.ShapeDtypeStruct((1000, 1000), jnp.float32))
+    return lowered.compile(options).as_text().count("outer_dimension_partitions")
+
+
+@pytest.mark.skipif(
+    not 1 < CORES <= jax.device_count(), reason="needs cores, each of them a device"
+)
+def test_loops_are_split_only_where_a_core_is_free():
+    some = engine.mesh_over(jax.devices()[:1])
+    assert parts(engine.compiler_options(some)) == 1
+    every = engine.mesh_over(jax.devices()[:CORES])
+    assert parts(engine.compiler_options(every)) == 0
