@@ -4,7 +4,9 @@
 
 The folder of those scripts is given by FL_SKETCH_PEERS: its `common.py` has the
 workloads, the plan of examples and the clock. One round is one call of the engine's
-jitted round, with the plan's indices in place of drawn batches.
+jitted round, with the plan's indices in place of drawn batches. Images are bytes on
+the devices, as those of a run are, and become the numbers of the others when they are
+fetched.
 """
 
 import os
@@ -37,10 +39,11 @@ from fl_sketch import (  # noqa: E402
     models,
     sketch,
 )
-from fl_sketch.data.examples import aligned  # noqa: E402
+from fl_sketch.data.examples import aligned, normalise  # noqa: E402
 from fl_sketch.protocols import Algorithm  # noqa: E402
 
 work = common.WORKLOADS[arguments.workload]
+MEAN, SCALE = {"cifar10": (0.473, 0.251)}.get(work["data"], (0.0, 1.0))
 NAMES = {"cnn": "cnn", "lenet": "lenet", "logreg": "logistic"}
 
 
@@ -66,6 +69,7 @@ def _layer_order(name):
 def main():
     """Builds the round and hands it to the clock."""
     inputs, targets = common.load(work["data"])
+    inputs = np.rint((inputs * SCALE + MEAN) * 255).astype(np.uint8)
     if work["model"] == "logreg":
         inputs = inputs.reshape(-1, 28, 28, 1)
     loss = models.classification(models.build(NAMES[work["model"]], 10))
@@ -83,9 +87,10 @@ def main():
 
     def fetch(data, client, plan, key):
         del client, key
-        return jax.tree.map(lambda leaf: leaf[plan[:1] if full else plan], data)
+        images, labels = (leaf[plan[:1] if full else plan] for leaf in data)
+        return (normalise(images) - MEAN) / SCALE, labels
 
-    params = initial_params(loss, jnp.asarray(inputs[:1]))
+    params = initial_params(loss, normalise(inputs[:1]))
     d = sum(leaf.size for leaf in jax.tree.leaves(params))
     channel = channels.exact()
     if arguments.compression:
