@@ -1,5 +1,6 @@
 """What all commands share: devices, flags, and one line for what is wrong."""
 
+import gc
 import os
 import sys
 import warnings
@@ -17,6 +18,7 @@ from fl_sketch.run import Stopped
 from fl_sketch.run.processes import INTERRUPTED, STOPPED
 from launch import parsing, streams
 
+SELDOM = (50_000, 20, 100)  # when the garbage collector comes by
 COMPILE_CACHE = flags.DEFINE_string(
     "compile_cache",
     None,
@@ -35,6 +37,8 @@ def run(main: Callable[[], None], *, devices: int = 0, keep: bool = True) -> Non
       keep: whether compiled programs are kept for the next start.
     """
     streams.made_patient()
+    gc.freeze()  # what was imported stays, and tracing makes much that is soon gone
+    gc.set_threshold(*SELDOM)
     jax.config.update("jax_num_cpu_devices", devices or len(os.sched_getaffinity(0)))
     # Else it stands in --helpfull alone.
     flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS["compile_cache"])

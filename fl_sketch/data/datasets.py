@@ -25,7 +25,10 @@ TFDS data sets on array_record. Any other name is that of a TFDS image or text s
 which is already prepared, such as "emnist/letters" or "mnist:3.0.1".
 """
 
+import gzip
+import importlib.util
 import os
+import pathlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -38,6 +41,7 @@ from fl_sketch.data.examples import normalise as normalise
 from fl_sketch.data.examples import with_classes as with_classes
 
 DIGITS_SEED = 0  # of the one shuffle that decides which digits are for testing
+DIGITS = "datasets/data/digits.csv.gz"  # in scikit-learn's folder
 NAMES = ("digits", *raw.SOURCES)
 MOST_CLASSES = archive.MOST
 
@@ -94,9 +98,15 @@ def _made(name: str) -> Mapping[str, np.ndarray]:
 
 
 def _digits() -> Splits:
-    from sklearn.datasets import load_digits  # nor, for the others, of scikit-learn
-
-    images, labels = load_digits(return_X_y=True)
+    # The file alone: to import scikit-learn takes longer than to compile a round.
+    package = importlib.util.find_spec("sklearn")
+    if package is None or package.origin is None:
+        msg = "Expected scikit-learn to be installed, whose digits these are."
+        raise ModuleNotFoundError(msg)
+    file = pathlib.Path(package.origin).parent / DIGITS
+    with gzip.open(file) as rows:
+        table = np.loadtxt(rows, np.uint8, delimiter=",")
+    images, labels = table[:, :-1], table[:, -1]
     order = np.random.default_rng(DIGITS_SEED).permutation(len(labels))
     inputs = (images / 16).astype(np.float32).reshape(-1, 8, 8, 1)[order]
     targets = np.asarray(labels, np.int32)[order]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fl_sketch import talks
 from fl_sketch.engine.guard import Guard
 from fl_sketch.engine.mesh import AXIS
-from fl_sketch.engine.visit import Seat, Visitor, first, zeros
+from fl_sketch.engine.visit import Seat, Visitor, first, traced, zeros
 from fl_sketch.protocols import Message, Round, Server
 
 
@@ -45,7 +45,8 @@ def exchange(
       recompute: whether clients work again in every pass.
     """
     one = first(seats)
-    blank = zeros(jax.eval_shape(visitor.work, one))
+    play, shapes = traced(visitor.work, one)
+    blank = zeros(shapes)
     shapes = jax.eval_shape(lambda: talks.messages(*visitor.talk(one, blank, Round())))
     count = len(shapes)
     state, keep = (
@@ -56,7 +57,7 @@ def exchange(
     for number in range(count):
 
         def said(seat, work, number=number, means=means):
-            had, work = work, work or visitor.work(seat)
+            had, work = work, work or play(seat)
             sent = talks.said_after(*visitor.talk(seat, work, guard.round), means)
             sent = talks.parts(sent)[0] if guard.adds_first else talks.message(sent)
             keys = visitor.keys(seat.id)

@@ -102,12 +102,12 @@ def compile_rounds(
     )
 
     one_round = jax.jit(one_round, donate_argnums=0, out_shardings=same)
-    one_round = one_round.lower(state, key, (sent, starts), 1)
-    one_round = one_round.compile(compiler_options(mesh))
+    lowered = one_round.lower(state, key, (sent, starts), 1)
+    compiled = lowered.compile(compiler_options(mesh))
     return advancing(
         lambda number: draw(own_key, own_starts, number),
         lambda places: streamed.gather(data, np.asarray(places), spread),
-        lambda state, batches: one_round(state, key, (batches, starts), 1),
+        lambda state, batches: compiled(state, key, (batches, starts), 1),
     )
 
 

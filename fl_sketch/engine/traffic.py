@@ -15,6 +15,7 @@ from jax.interpreters import partial_eval
 
 from fl_sketch import talks, trees, validate
 from fl_sketch.engine.round import initial_server
+from fl_sketch.engine.visit import traced
 from fl_sketch.keys import round_keys
 from fl_sketch.protocols import Algorithm, Channel, Memory, Round, Server, Tree
 from fl_sketch.wire import FLOAT_BITS
@@ -162,9 +163,9 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         return _part(algorithm, server, client, batches, means, told)
 
     start = jax.eval_shape(lambda p: initial_server(algorithm, p), params)
-    server, client = start
+    algorithm = _with_work_traced(algorithm, start, batches)
     means, told = jax.eval_shape(echoed, *start, batches)
-    read, heard, *_ = _used(part, server, means, told, client, batches)
+    read, heard, *_ = _used(part, start[0], means, told, start[1], batches)
     served = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0).server)
     weights = dict.fromkeys(COUNTED, jax.ShapeDtypeStruct((), np.float32))
     after = functools.partial(_after, algorithm)
@@ -175,7 +176,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         sent=tuple(_numbers(mean) for mean in means),
         bits_up=int(up) + more if isinstance(up, int) else None,
         bits_told=down,
-        stateful=bool(jax.tree.leaves(client)),
+        stateful=bool(jax.tree.leaves(start[1])),
         heard=FLOAT_BYTES * _numbers(means, heard),
         read=read,
         counts=any(counts.values()),
@@ -240,6 +241,14 @@ def prices(
         )
         raise ValueError(msg)
     return ways[download]
+
+
+def _with_work_traced(algorithm: Algorithm, start, batches) -> Algorithm:
+    """Returns the same algorithm, whose local work Python need not go through again."""
+    (server, client), local = start, algorithm.local
+    keys = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0))
+    run, _ = traced(local.run, server, client.local, batches, keys)
+    return algorithm._replace(local=local._replace(run=run))
 
 
 def _after(algorithm: Algorithm, own, weights, start, batches, heard):
