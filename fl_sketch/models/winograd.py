@@ -7,6 +7,11 @@ fused loop has just written. In float32 errors are no larger than those of a pla
 convolution, with which values and gradients agree to six digits; in bfloat16 and
 float16 they are two to three times as large. An infinite input makes NaN of its tiles.
 
+Inputs are added up along the rows of an image first. What is left to add lies a line
+of tiles apart then, and a line apart in memory, so that those loops have no indices to
+work out. They run on over the ends of images: one line of tiles between two of them is
+made of both, and left out at the end.
+
 A tile is also the window of a 2x2 pool, whose maxima are taken before outputs are
 written. Which of the four it was is kept in a byte, so that the backward pass has
 nothing to compare.
@@ -15,6 +20,7 @@ Reference: Lavin and Gray (2016), Fast Algorithms for Convolutional Neural Netwo
 section 4.1, with their B, G and A.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +28,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fl_sketch.models.forms import Four, choice, given_to, plain, spread, windows
+from fl_sketch.models.forms import (
+    Four,
+    choice,
+    given_to,
+    plain,
+    spread,
+    windows,
+)
 
 TILES = 1280  # about how many are worked on at a time, so that they stay in the cache
 FEWEST = 32  # tiles of a block, below which a plain product is faster
@@ -56,8 +69,14 @@ def _pooled(x, kernel):
 
 def _pooled_forward(x, kernel):
     def on_cpu(x, kernel):
-        factors = _factors(kernel)
-        return _by_blocks(lambda x: choice(_outputs(x, factors)), x)
+        factors, width = _factors(kernel), _width(x.shape)
+
+        def of_block(parts):
+            products = jax.tree.map(jnp.matmul, _tiles(parts, width), factors)
+            return choice(_sums(products))
+
+        made = lax.map(of_block, _parts(x))
+        return jax.tree.map(lambda leaf: _without_seams(leaf, x.shape), made)
 
     def elsewhere(x, kernel):
         return choice(windows(plain(x, kernel)))
@@ -78,64 +97,100 @@ _pooled.defvjp(_pooled_forward, _pooled_backward)
 
 def _gradients(x, kernel, places, dy):
     """Returns the gradients by images and kernel, as `_pooled` has them."""
-    factors = _factors(kernel)
+    factors, width = _factors(kernel), _width(x.shape)
 
     def of_block(block):
-        x, *given = block
-        outputs = jax.tree.map(lambda y: y.reshape(-1, y.shape[-1]), given_to(*given))
+        parts, *given = block
+        outputs = given_to(*given)
         (products,) = jax.linear_transpose(_sums, _sixteen(outputs[0][0]))(outputs)
-        dfactors = jax.tree.map(lambda a, b: a.T @ b, _tiles(x), products)
+        tiles = functools.partial(_tiles, width=width)
+        # The barrier keeps the turning out of the products, which are slow with it.
+        turned = lax.optimization_barrier(jax.tree.map(jnp.transpose, tiles(parts)))
+        dfactors = jax.tree.map(jnp.matmul, turned, products)
         dtiles = jax.tree.map(lambda a, b: a @ b.T, products, factors)
-        (dx,) = jax.linear_transpose(_tiles, x)(dtiles)
-        return dx, jax.tree.map(lambda leaf: leaf[None], dfactors)
+        (dparts,) = jax.linear_transpose(tiles, parts)(dtiles)
+        return dparts, dfactors
 
-    dx, dfactors = _by_blocks(of_block, (x, places, dy))
+    given = (_with_seams(leaf, x.shape) for leaf in (places, dy))
+    dparts, dfactors = lax.map(of_block, (_parts(x), *given))
+    (dx,) = jax.linear_transpose(_parts, x)(dparts)
     dfactors = jax.tree.map(lambda leaf: leaf.sum(0), dfactors)
     return dx, jax.linear_transpose(_factors, kernel)(dfactors)[0]
 
 
-def _by_blocks(function: Callable[[Any], Any], given: Any) -> Any:
-    """Returns what a function makes of some examples at a time.
+def _block(shape: tuple[int, ...]) -> int:
+    """Returns how many examples of images of a `shape` are worked on together.
 
     There are two blocks at least, if there are two examples: what a loop has written,
     XLA does not compute again for each of its sixteen readers.
     """
-    size = _block(jax.tree.leaves(given)[0].shape)
-    blocks = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), given)
-    made = lax.map(function, blocks)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), made)
-
-
-def _block(shape: tuple[int, ...]) -> int:
-    """Returns how many examples of images of a `shape` are worked on together."""
     examples, height, width, _ = shape
     most = max(1, min(TILES * 4 // (height * width), examples // 2))
     return next(number for number in range(most, 0, -1) if examples % number == 0)
 
 
-def _outputs(x: jax.Array, factors: Grid) -> Four:
-    """Returns the outputs of images, by their place in a tile."""
-    sums = _sums(jax.tree.map(jnp.matmul, _tiles(x), factors))
-    shape = len(x), x.shape[1] // 2 - 1, x.shape[2] // 2 - 1, -1
-    return jax.tree.map(lambda y: y.reshape(shape), sums)
+def _width(shape: tuple[int, ...]) -> int:
+    """Returns how many tiles there are in a line of images of a `shape`."""
+    return shape[2] // 2 - 1
 
 
-def _tiles(x: jax.Array) -> Grid:
-    """Returns the transformed 4x4 inputs of all tiles, each (tiles, channels).
+def _parts(x: jax.Array) -> tuple[tuple[jax.Array, ...], ...]:
+    """Returns the inputs' sums along rows: of even lines and odd ones, each four.
 
-    Rows come before columns, and even ones apart from odd ones, so that the adjoint is
-    made of sums of lines that lie side by side.
+    Each of these has the shape (blocks, lines of all images of a block, channels).
     """
 
-    def transformed(x, axis):
-        last = x.shape[axis] // 2 - 1
-        halves = [lax.slice_in_dim(x, begin, None, 2, axis) for begin in (0, 1)]
-        first = (lax.slice_in_dim(half, 0, last, axis=axis) for half in halves)
-        second = (lax.slice_in_dim(half, 1, None, axis=axis) for half in halves)
-        return _sums_of_inputs(*first, *second)
+    def halves(x, axis):
+        pairs = x.reshape(*x.shape[:axis], -1, 2, *x.shape[axis + 1 :])
+        return (jnp.take(pairs, odd, axis + 1) for odd in (0, 1))
 
-    grid = tuple(transformed(row, 2) for row in transformed(x, 1))
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, leaf.shape[-1]), grid)
+    even, odd = halves(x, 2)
+    sums = _sums_of_inputs(
+        even[:, :, :-1], odd[:, :, :-1], even[:, :, 1:], odd[:, :, 1:]
+    )
+    blocks = len(x) // _block(x.shape)
+    return tuple(
+        tuple(half.reshape(blocks, -1, x.shape[-1]) for half in row)
+        for row in zip(*(halves(leaf, 1) for leaf in sums), strict=True)
+    )
+
+
+def _tiles(parts: Any, width: int) -> Grid:
+    """Returns the transformed inputs of the tiles of a block, each (tiles, channels).
+
+    Args:
+      parts: the block's part of `_parts`.
+      width: how many tiles a line has.
+    """
+    columns = [
+        _sums_of_inputs(even[:-width], odd[:-width], even[width:], odd[width:])
+        for even, odd in zip(*parts, strict=True)
+    ]
+    return tuple(zip(*columns, strict=True))
+
+
+def _without_seams(flat: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Returns tiles by images, rows and columns: without those of two images.
+
+    Args:
+      flat: the tiles of every block, as they come of `_tiles`.
+      shape: the shape of the images.
+    """
+    width = _width(shape)
+    lined = jnp.pad(flat, ((0, 0), (0, width), (0, 0)))
+    return lined.reshape(shape[0], shape[1] // 2, width, -1)[:, :-1]
+
+
+def _with_seams(tiles: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Returns tiles of every block, with zeros for tiles of two images.
+
+    Args:
+      tiles: the tiles by images, rows and columns.
+      shape: the shape of the images.
+    """
+    lined = jnp.pad(tiles, ((0, 0), (0, 1), (0, 0), (0, 0)))
+    blocks = shape[0] // _block(shape)
+    return lined.reshape(blocks, -1, tiles.shape[-1])[:, : -_width(shape)]
 
 
 def _factors(kernel: jax.Array) -> Grid:
