@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 from jax import lax
 
-FEW = 16  # rows up to which a sum of outer products is faster than a product
+FEW = 24  # rows up to which a sum of outer products is faster than a product
 
 
 class Dense(nn.Module):
