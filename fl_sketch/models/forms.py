@@ -174,9 +174,9 @@ def lines(x: jax.Array, axis: int, size: int) -> list[jax.Array]:
     make one loop of all, with a question for each.
 
     Args:
-      x: any array.
+      x: an array of any shape.
       axis: the axis of the lines.
-      size: how many lines a window has.
+      size: the number of lines of a window.
     """
     count = (x.shape[axis] - size) // 2 + 1
     halves = [lax.slice_in_dim(x, odd, None, 2, axis) for odd in (0, 1)]
@@ -260,7 +260,7 @@ def first_larger(a: jax.Array, b: jax.Array) -> jax.Array:
     """Returns maxima, whose gradient goes to `a` where both are equal.
 
     Args:
-      a: any array.
+      a: an array of any shape.
       b: an array of its shape.
     """
     return jnp.where((b > a) | jnp.isnan(b), b, a)

@@ -160,7 +160,7 @@ def _tiles(parts: Any, width: int) -> Grid:
 
     Args:
       parts: the block's part of `_parts`.
-      width: how many tiles a line has.
+      width: the number of tiles of a line.
     """
     columns = [
         _sums_of_inputs(even[:-width], odd[:-width], even[width:], odd[width:])
