@@ -12,6 +12,7 @@ from jax import lax
 Pads = tuple[tuple[int, int], tuple[int, int]]  # before and after, in both directions
 Four = tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]  # 2x2 places
 ORDER = ("NHWC", "HWIO", "NHWC")
+FEW_CHANNELS = 16  # in and out, up to which XLA's convolutions are the slower ones
 BANDED_OUTPUTS = 32  # about how wide a row of `banded`'s product is: best on LeNet's
 
 
@@ -43,11 +44,16 @@ def canonical(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
       kernel: a kernel in HWIO order.
       pads: zeros (before, after) the height and the width.
     """
-    return plain(x, kernel, pads)
+    return _canonical_forward(x, kernel, pads)[0]
 
 
 def _canonical_forward(x, kernel, pads):
-    return plain(x, kernel, pads), (x, kernel)
+    def elsewhere(x, kernel):
+        return plain(x, kernel, pads)
+
+    on_cpu = functools.partial(_plain_on_cpu, pads=pads)
+    y = lax.platform_dependent(x, kernel, cpu=on_cpu, default=elsewhere)
+    return y, (x, kernel)
 
 
 def _canonical_backward(pads, residuals, dy):
@@ -66,7 +72,8 @@ def _canonical_backward(pads, residuals, dy):
             for window, (before, after) in zip(kernel.shape[:2], pads, strict=True)
         )
         dkernel = lax.optimization_barrier(plain(x_t, dy_t, pads))
-        return plain(dy, kernel_t, (high, wide)), dkernel.transpose(1, 2, 0, 3)
+        dx = _plain_on_cpu(dy, kernel_t, (high, wide))
+        return dx, dkernel.transpose(1, 2, 0, 3)
 
     def elsewhere(x, kernel, dy):
         return jax.vjp(lambda x, k: plain(x, k, pads), x, kernel)[1](dy)
@@ -75,6 +82,40 @@ def _canonical_backward(pads, residuals, dy):
 
 
 canonical.defvjp(_canonical_forward, _canonical_backward)
+
+
+def _plain_on_cpu(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
+    """Convolves as `plain` does, few channels as pairs of neighbours.
+
+    XLA for CPUs has one library for convolutions of up to `FEW_CHANNELS`, and one twice
+    as fast for others. Two columns side by side are one of twice the channels. A kernel
+    of three columns has two such, of whose numbers a quarter are zeros.
+
+    Args:
+      x: images in NHWC order.
+      kernel: a kernel in HWIO order.
+      pads: zeros (before, after) the height and the width.
+    """
+    height, width, channels, features = kernel.shape
+    if max(channels, features) > FEW_CHANNELS or width == 1:
+        return plain(x, kernel, pads)
+    before, after = pads[1]
+    cols = x.shape[2] + before + after - width + 1
+    pairs, span = -(-cols // 2), -(-(width + 1) // 2)  # of outputs, of a kernel
+    beyond = 2 * (pairs + span - 1) - x.shape[2] - before
+    # Not `jnp.pad`: in a fused loop that asks of every number where it lies.
+    ends = [jnp.zeros((*x.shape[:2], n, channels), x.dtype) for n in (before, beyond)]
+    x = jnp.concatenate([ends[0], x, ends[1]], 2)
+    shifted = [
+        jnp.pad(kernel, ((0, 0), (j, 2 * span - width - j), (0, 0), (0, 0)))
+        for j in (0, 1)
+    ]
+    y = plain(
+        x.reshape(*x.shape[:2], -1, 2 * channels),
+        jnp.stack(shifted, 3).reshape(height, span, 2 * channels, 2 * features),
+        (pads[0], (0, 0)),
+    )
+    return y.reshape(*y.shape[:2], 2 * pairs, features)[:, :, :cols]
 
 
 def banded(x: jax.Array, kernel: jax.Array, strides: int = 1) -> jax.Array:

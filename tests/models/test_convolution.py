@@ -116,7 +116,9 @@ def test_any_layer_equals_lax_in_value_and_gradients(layer):
 PATHS = {
     "banded": ((2, 8, 8), 3, (3, 3), 5, 1, "SAME"),
     "banded with strides": ((2, 9, 9), 2, (3, 3), 5, 2, "SAME"),
-    "canonical": ((2, 6, 6), 16, (3, 3), 4, 1, "SAME"),
+    "canonical": ((2, 6, 6), 16, (3, 3), 17, 1, "SAME"),
+    "pairs": ((2, 6, 6), 16, (3, 3), 4, 1, "SAME"),
+    "pairs of odd columns": ((2, 5, 8), 16, (3, 4), 3, 1, "VALID"),
     "one by one": ((2, 5, 5), 4, (1, 1), 3, 2, "VALID"),
     "winograd": ((8, 13, 12), 16, (3, 3), 128, 1, "VALID"),
     "few tiles": ((7, 6, 6), 16, (3, 3), 128, 1, "VALID"),
@@ -125,7 +127,7 @@ PATHS = {
     "toom cook of three": ((8, 6, 7), 5, (3, 3), 3, 1, "SAME"),
     "pooled banded": ((2, 7, 8), 3, (3, 2), 4, 1, "VALID"),
 }
-ORDERED = ("canonical", "few tiles")
+ORDERED = ("canonical", "pairs", "pairs of odd columns", "few tiles")
 POOLED = (
     "winograd",
     "few tiles",

@@ -11,10 +11,11 @@ from fl_sketch.models.dense import FEW, Dense
 KEY = jax.random.key(0)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2, FEW, FEW + 1])
-def test_a_layer_is_that_of_flax(rows):
-    x = jax.random.normal(KEY, (rows, 7))
-    layer, of_flax = Dense(5), nn.Dense(5)
+@pytest.mark.parametrize("rows", [0, 1, 2, FEW, FEW + 1, (3, FEW)])
+@pytest.mark.parametrize("features", [5, 9])
+def test_a_layer_is_that_of_flax(rows, features):
+    x = jax.random.normal(KEY, (*np.atleast_1d(rows), 7))
+    layer, of_flax = Dense(features), nn.Dense(features)
     params = of_flax.init(KEY, x)
     jax.tree.map(np.testing.assert_array_equal, params, layer.init(KEY, x))
 
