@@ -7,19 +7,12 @@ other forms; accelerators get the plain one. Nobody else needs to know: all agre
 rounding, in values and in gradients.
 
 A layer by itself is `canonical`, with backward passes in that order, from 16 input
-channels on, and below them `banded`, one matrix product of the whole. One layer alone,
-both gradients, five steps of SGD, "SAME", batch 10: milliseconds on one core of an AMD
-EPYC with AVX-512, jax 0.10.2, the least of 5 interleaved runs::
-
-                         14x14, 5x5 to 16     32x32, 3x3    16x16, 3x3    30x30, 3x3
-    channels             6     12     16   8 to 8  16 to 16   32 to 32     32 to 64
-    canonical         2.87   3.90   4.26     5.06      8.61       3.79         30.3
-    banded            1.53   3.10   4.65     4.54      19.7       8.55         62.3
+channels on, and below them `banded`, one matrix product of the whole: with few channels
+`canonical` has too little to multiply at a time, with many `banded` too many zeros.
 
 A layer with a pool is Winograd's where it is wide, and elsewhere Toom's and Cook's, or
-`batch_minor` where there are fewer than four channels: what
-whole rounds of the CNN and of LeNet take is W1 and W2 of
-`python -m launch.benchmark --suite=engine`.
+`batch_minor` where there are fewer than four channels. What whole rounds take is W1
+(the CNN), W2 (LeNet) and W5 (a ResNet) of `python -m launch.benchmark --suite=engine`.
 
 Under vmap the kernels of clients differ, and XLA's grouped convolutions take longer
 than a loop: on CPUs, loop.
