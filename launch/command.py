@@ -1,7 +1,6 @@
 """What all commands share: devices, flags, and one line for what is wrong."""
 
 import gc
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -12,7 +11,7 @@ import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict
 
-from fl_sketch import compile_cache, files
+from fl_sketch import compile_cache, engine, files
 from fl_sketch.config import arguments
 from fl_sketch.run import Stopped
 from fl_sketch.run.processes import INTERRUPTED, STOPPED
@@ -39,7 +38,7 @@ def run(main: Callable[[], None], *, devices: int = 0, keep: bool = True) -> Non
     streams.made_patient()
     gc.freeze()  # what was imported stays, and tracing makes much that is soon gone
     gc.set_threshold(*SELDOM)
-    jax.config.update("jax_num_cpu_devices", devices or len(os.sched_getaffinity(0)))
+    jax.config.update("jax_num_cpu_devices", devices or engine.cores())
     # Else it stands in --helpfull alone.
     flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS["compile_cache"])
     app.run(lambda argv: _guarded(main, keep), flags_parser=parsing.parse)

@@ -21,7 +21,6 @@ True
 """
 
 import math
-import os
 from collections.abc import Callable
 from concurrent import futures
 from typing import NamedTuple
@@ -30,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch import validate
+from fl_sketch import engine, validate
 from fl_sketch.protocols import Key, Roots
 
 # `(key, present) -> float32 [rounds, numbers]`: all that a run released. Whether the
@@ -113,7 +112,7 @@ def play(
         """Returns what is made of the runs of so many eighths, in each world."""
         numbers = range(first * blocks, (first + count) * blocks)
         asked = [(number, there) for number in numbers for there in (0.0, 1.0)]
-        with futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        with futures.ThreadPoolExecutor(engine.cores()) as pool:
             made = list(pool.map(lambda one: of(run(*one)), asked))
         return [np.concatenate(made[there::2]) for there in (0, 1)]
 

@@ -9,6 +9,7 @@ from fl_sketch.engine.cohort import with_dropout as with_dropout
 from fl_sketch.engine.cohort import with_replacement as with_replacement
 from fl_sketch.engine.mesh import AXIS as AXIS
 from fl_sketch.engine.mesh import compiler_options as compiler_options
+from fl_sketch.engine.mesh import cores as cores
 from fl_sketch.engine.mesh import default_chunk as default_chunk
 from fl_sketch.engine.mesh import mesh_over as mesh_over
 from fl_sketch.engine.plan import plan_of as plan_of

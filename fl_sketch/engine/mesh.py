@@ -12,6 +12,13 @@ UNSPLIT = {
 }
 
 
+def cores() -> int:
+    """Returns how many cores of the host this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not everywhere
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def default_chunk() -> int:
     """Returns how many clients a device works on at a time, where nobody says it.
 
@@ -38,5 +45,5 @@ def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, bool | str]:
       mesh: the devices.
     """
     devices = mesh.local_devices
-    alone = len(devices) < len(os.sched_getaffinity(0))
-    return {} if alone or devices[0].platform != "cpu" else dict(UNSPLIT)
+    apart = devices[0].platform == "cpu" and len(devices) >= cores()
+    return dict(UNSPLIT) if apart else {}

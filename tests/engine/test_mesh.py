@@ -8,13 +8,18 @@ import pytest
 
 from fl_sketch import engine
 
-CORES = len(os.sched_getaffinity(0))
+CORES = engine.cores()
 
 
 def parts(options):
     """Returns how often a long loop says into how many parts it is split."""
     lowered = jax.jit(jnp.sin).lower(jax.ShapeDtypeStruct((1000, 1000), jnp.float32))
     return lowered.compile(options).as_text().count("outer_dimension_partitions")
+
+
+def test_cores_are_counted_where_systems_do_not_say_which_are_ours(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert engine.cores() == os.cpu_count()
 
 
 @pytest.mark.skipif(
