@@ -77,10 +77,16 @@ def signalled(number, monkeypatch, sent):
 
 def stop_at(folder, number, monkeypatch, sent=signal.SIGTERM, **changes):
     """Runs until the first call that ends at or after a round, then a signal."""
-    with monkeypatch.context() as patch:
-        came = signalled(number, patch, sent)
-        with pytest.raises(Stopped, match="stopped after round"):
-            ran(folder, **changes)
+    before = signal.getsignal(sent)
+    if before == signal.SIG_IGN:  # tests under nohup: hang-ups are ignored
+        signal.signal(sent, signal.SIG_DFL)
+    try:
+        with monkeypatch.context() as patch:
+            came = signalled(number, patch, sent)
+            with pytest.raises(Stopped, match="stopped after round"):
+                ran(folder, **changes)
+    finally:
+        signal.signal(sent, before)
     return came[0]
 
 
