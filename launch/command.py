@@ -17,7 +17,7 @@ from fl_sketch.run import Stopped
 from fl_sketch.run.processes import INTERRUPTED, STOPPED
 from launch import parsing, streams
 
-SELDOM = (50_000, 20, 100)  # when the garbage collector comes by
+SELDOM = (50_000, 10, 10)  # when the garbage collector comes by
 COMPILE_CACHE = flags.DEFINE_string(
     "compile_cache",
     None,

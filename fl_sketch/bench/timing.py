@@ -1,6 +1,5 @@
 """Timing several computations in turn, so that a drifting machine hits all alike."""
 
-import math
 import os
 import random
 import statistics
@@ -61,15 +60,15 @@ def interleaved(
     return samples
 
 
-def since_start() -> float:
-    """Returns the seconds since this process began, or NaN where nobody says it."""
+def since_start() -> float | None:
+    """Returns the seconds since this process began, or None where nobody says it."""
     try:
         with open("/proc/self/stat") as own, open("/proc/uptime") as system:
             began = int(own.read().rpartition(")")[2].split()[19])
             now = float(system.read().split()[0])
     except OSError:
-        return math.nan
-    return now - began / os.sysconf("SC_CLK_TCK")
+        return None
+    return round(now - began / os.sysconf("SC_CLK_TCK"), 2)
 
 
 def ratio(ours: list[float], unit: list[float]) -> float:

@@ -116,9 +116,10 @@ def check_counts(config: ConfigDict) -> None:
       ValueError: in one line that names the section.
     """
     catalog.method(config.algorithm)
+    check_seed(config.seed)
     for name, value in flat(config.to_dict()).items():
-        if isinstance(value, int) and abs(value) > WHOLE:
-            msg = f"Expected {name} within +-{WHOLE}, got {name}={value}."
+        if isinstance(value, int) and not -WHOLE <= value < WHOLE:
+            msg = f"Expected {name} in [-{WHOLE}, {WHOLE}), got {name}={value}."
             raise ValueError(msg)
     validate.at_least_one(
         rounds=config.rounds,
@@ -131,7 +132,6 @@ def check_counts(config: ConfigDict) -> None:
             f"is damaged, got checkpoint_keep={config.checkpoint_keep}."
         )
         raise ValueError(msg)
-    check_seed(config.seed)
     with section("data"):
         validate.at_least_one(per_client=config.data.per_client)
         if config.data.clients or config.data.partition != "natural":

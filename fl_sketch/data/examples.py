@@ -115,10 +115,14 @@ def with_classes(splits: Splits, classes: int) -> Splits:
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
-    """Returns an `array` that CPU devices share, in other memory if they could not.
+    """Returns an array that CPU devices share, in other memory if they could not.
 
     jax takes over what begins at a multiple of `ALIGNED` bytes, and copies all else for
     each device. Arrays that are mapped from a file begin so.
+
+    Args:
+      array: an array, which is returned itself if devices can share it. Then it must
+        not be changed afterwards.
     """
     right = array.flags.c_contiguous and array.ctypes.data % ALIGNED == 0
     if right or not array.nbytes or array.dtype == object:

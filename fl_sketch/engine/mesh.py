@@ -39,11 +39,12 @@ def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, bool | str]:
     XLA for CPUs splits long loops between the cores of a host, even where each is a
     device that is busy with its own clients: halves of one loop then wait for the
     other, and find in its cache what they need. Where there are as many devices as
-    cores, loops stay whole.
+    cores, loops stay whole. What XLA_FLAGS says of an option is left as it is.
 
     Args:
       mesh: the devices.
     """
     devices = mesh.local_devices
     apart = devices[0].platform == "cpu" and len(devices) >= cores()
-    return dict(UNSPLIT) if apart else {}
+    said = os.environ.get("XLA_FLAGS", "")
+    return {name: UNSPLIT[name] for name in UNSPLIT if apart and name not in said}

@@ -4,11 +4,13 @@ XLA for CPUs brings convolutions into the order its kernels want only where a pr
 begins, not inside `lax.scan` or `lax.map`. Federated learning is all loops: there a
 kernel's gradient, as JAX writes it, is tens of times slower. So on CPUs there are
 other forms; accelerators get the plain one. Nobody else needs to know: all agree up to
-rounding, in values and in gradients.
+rounding, in values and in gradients, where numbers are finite. What is not may reach
+neighbours that a plain convolution spares, within its own image.
 
 A layer by itself is `canonical`, with backward passes in that order, from 16 input
-channels on, and below them `banded`, one matrix product of the whole: with few channels
-`canonical` has too little to multiply at a time, with many `banded` too many zeros.
+channels on, by pairs of columns if there are no more of them. Below them it is
+`banded`, one matrix product of the whole: with few channels `canonical` has too little
+to multiply at a time, with many `banded` too many zeros.
 
 A layer with a pool is Winograd's where it is wide, and elsewhere Toom's and Cook's, or
 `batch_minor` where there are fewer than four channels. What whole rounds take is W1

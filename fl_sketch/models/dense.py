@@ -12,7 +12,8 @@ class Dense(nn.Module):
 
     With few rows the gradient of a kernel is as cheap as it is large. As a sum of
     outer products it is part of the loop that uses it, and need not be written. With
-    many it is a product, of rows that are turned first.
+    many it is a product, of rows that are turned first. It is written by hand, so that
+    `jax.jvp` is there for gradients alone, and not for the layer itself.
 
     Attributes:
       features: the number of outputs.
@@ -48,11 +49,18 @@ class ByClass(nn.Module):
         zeros = nn.initializers.zeros
         kernel = self.param("kernel", zeros, (self.classes, x.shape[-1]))
         bias = self.param("bias", zeros, (self.classes,))
-        # By class first, and turned after: XLA for CPUs would take the turning into the
-        # product, whose gradient would then add up along the first axes of both
-        # factors, as its slower products do. The barrier keeps the two apart.
-        by_class = lax.dot_general(kernel, x, (((1,), (x.ndim - 1,)), ((), ())))
-        return lax.optimization_barrier(by_class).T + bias
+
+        def turned(x, kernel):
+            # By class first, and turned after: XLA for CPUs would take the turning into
+            # the product, whose gradient would then add up along the first axes of both
+            # factors, as its slower products do. The barrier keeps the two apart.
+            by_class = lax.dot_general(kernel, x, (((1,), (1,)), ((), ())))
+            return lax.optimization_barrier(by_class).T
+
+        def plain(x, kernel):
+            return x @ kernel.T
+
+        return lax.platform_dependent(x, kernel, cpu=turned, default=plain) + bias
 
 
 @jax.custom_vjp
@@ -71,7 +79,8 @@ def _backward(saved, dy):
         return x.T @ dy
 
     def outer(x, dy):
-        return sum(x[row, :, None] * dy[row] for row in range(len(x)))
+        first, *others = (x[row, :, None] * dy[row] for row in range(len(x)))
+        return sum(others, first)
 
     def turned(x, dy):
         # Barriers keep the turning out of the product: with first axes to add up along,
@@ -82,7 +91,7 @@ def _backward(saved, dy):
 
     on_cpu = outer if 0 < len(x) <= FEW else turned
     dkernel = lax.platform_dependent(x, dy, cpu=on_cpu, default=plain)
-    return dy @ kernel.T, dkernel
+    return (dy @ kernel.T).astype(x.dtype), dkernel.astype(kernel.dtype)
 
 
 _product.defvjp(_forward, _backward)

@@ -34,13 +34,18 @@ class GroupNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns images `x` in NHWC order, normalised, scaled and shifted."""
+        """Returns images `x` in NHWC order, normalised, scaled and shifted.
+
+        They are added up in float32 at least.
+        """
         channels = x.shape[-1]
         scale = self.param("scale", nn.initializers.ones, (channels,))
         bias = self.param("bias", nn.initializers.zeros, (channels,))
+        of_one, dtype = channels // self.groups, jnp.result_type(x, scale, bias)
+        x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
         def mean(values):
-            of_channels = values.mean((1, 2)).reshape(len(x), self.groups, -1)
+            of_channels = values.mean((1, 2)).reshape(len(x), self.groups, of_one)
             of_groups = of_channels.mean(-1, keepdims=True)
             return jnp.broadcast_to(of_groups, of_channels.shape).reshape(
                 len(x), 1, 1, channels
@@ -48,7 +53,8 @@ class GroupNorm(nn.Module):
 
         center = mean(x)
         variance = jnp.maximum(mean(x * x) - center * center, 0)
-        return (x - center) * (lax.rsqrt(variance + EPSILON) * scale) + bias
+        y = (x - center) * (lax.rsqrt(variance + EPSILON) * scale) + bias
+        return y.astype(dtype)
 
 
 # `(train, x, name, groups=GROUPS) -> x` normalised, a layer of that name.

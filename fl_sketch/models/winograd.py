@@ -5,7 +5,7 @@ the 4x4 inputs and the kernel are first added up among themselves. A layer then 
 products of matrices, of (tiles, channels) and (channels, features), each on what a
 fused loop has just written. In float32 errors are no larger than those of a plain
 convolution, with which values and gradients agree to six digits; in bfloat16 and
-float16 they are two to three times as large. An infinite input makes NaN of its tiles.
+float16 they are several times as large. An infinite input makes NaN of its tiles.
 
 Inputs are added up along the rows of an image first. What is left to add lies a line
 of tiles apart then, and a line apart in memory, so that those loops have no indices to

@@ -6,6 +6,7 @@ arguments. `build.build` fixes them for one run.
 
 import dataclasses
 import functools
+import gc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -181,6 +182,7 @@ def prepare(
       FileNotFoundError: for data that are not there.
     """
     check(config)
+    gc.collect()  # what an earlier run of this process left refers to itself
     mesh, problem = choices.mesh_of(config), _problem(config, data_dir)
     config, identity = problem.config, _agreed(problem, mesh)
     algorithm_of, guarantee = _algorithm(problem, noise_multiplier)

@@ -17,7 +17,7 @@ import jax
 from ml_collections import ConfigDict
 
 import fl_sketch
-from fl_sketch import files, plugins
+from fl_sketch import engine, files, plugins
 from fl_sketch.config import choices
 from fl_sketch.data.examples import Splits, digests
 from fl_sketch.models import arrays
@@ -43,7 +43,7 @@ class Identity(NamedTuple):
     Attributes:
       data: digests of the arrays that were read, by their names.
       versions: the versions of packages, by their names.
-      devices: the number and the kind of the devices.
+      devices: the number and the kind of the devices, and whether each has a core.
     """
 
     data: dict[str, str] = {}
@@ -59,7 +59,10 @@ def identity_of(splits: Splits, mesh: jax.sharding.Mesh) -> Identity:
       mesh: the devices.
     """
     first = mesh.devices.flat[0]
-    return Identity(digests(splits), versions(), f"{mesh.size} {first.device_kind}")
+    devices = f"{mesh.size} {first.device_kind}"
+    if engine.compiler_options(mesh):
+        devices += ", each with a core"
+    return Identity(digests(splits), versions(), devices)
 
 
 def versions() -> dict[str, str]:

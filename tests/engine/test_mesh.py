@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from fl_sketch import engine
+from fl_sketch.engine import mesh
 
 CORES = engine.cores()
 
@@ -20,6 +21,15 @@ def parts(options):
 def test_cores_are_counted_where_systems_do_not_say_which_are_ours(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity")
     assert engine.cores() == os.cpu_count()
+
+
+def test_what_a_user_says_of_an_option_stays(monkeypatch):
+    every = engine.mesh_over(jax.devices())
+    monkeypatch.setattr(mesh, "cores", lambda: every.size)
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    assert engine.compiler_options(every) == mesh.UNSPLIT
+    monkeypatch.setenv("XLA_FLAGS", "--xla_disable_hlo_passes=fusion")
+    assert set(engine.compiler_options(every)) == {"xla_cpu_multi_thread_eigen"}
 
 
 @pytest.mark.skipif(

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch.models.dense import FEW, Dense
+from fl_sketch.models.dense import FEW, ByClass, Dense
 
 KEY = jax.random.key(0)
 
@@ -34,6 +34,16 @@ def test_a_layer_is_that_of_flax(rows, features):
     )
 
 
+@pytest.mark.parametrize("rows", [2, FEW + 1])
+def test_gradients_have_the_types_of_what_they_are_of(rows):
+    x = jnp.ones((rows, 7), jnp.bfloat16)
+    layer = Dense(5)
+    params = layer.init(KEY, x)
+    found = jax.grad(lambda p, x: layer.apply(p, x).sum(), (0, 1))(params, x)
+    types = [jax.tree.map(lambda leaf: leaf.dtype, of) for of in (found, (params, x))]
+    assert types[0] == types[1]
+
+
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_accelerators_get_a_product(platform):
     x = jnp.ones((4, 7))
@@ -43,3 +53,14 @@ def test_accelerators_get_a_product(platform):
     text = gradient.lower(lowering_platforms=(platform,)).as_text()
     assert text.count("dot_general") == 1
     assert "dot_general" not in gradient.lower(lowering_platforms=("cpu",)).as_text()
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_accelerators_turn_no_logits(platform):
+    layer, x = ByClass(5), jnp.ones((4, 7))
+    params = layer.init(KEY, x)
+    traced = jax.jit(layer.apply).trace(params, x)
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert "optimization_barrier" not in text
+    text = traced.lower(lowering_platforms=("cpu",)).as_text()
+    assert "optimization_barrier" in text

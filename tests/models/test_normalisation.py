@@ -33,6 +33,22 @@ def test_a_layer_is_that_of_flax(groups):
     )
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("of_parameters", [jnp.float32, None])
+def test_short_numbers_are_added_up_as_flax_does(dtype, of_parameters):
+    x = (20 + jax.random.normal(KEY, (2, 8, 8, 8))).astype(dtype)
+    params = {"params": {"scale": jnp.full(8, 2.0), "bias": jnp.full(8, 0.5)}}
+    params = jax.tree.map(lambda leaf: leaf.astype(of_parameters or dtype), params)
+    ours, theirs = (g.apply(params, x) for g in (GroupNorm(2), nn.GroupNorm(2)))
+    assert ours.dtype == theirs.dtype
+    ours, theirs = (np.asarray(y, np.float32) for y in (ours, theirs))
+    np.testing.assert_allclose(ours, theirs, rtol=0.01, atol=0.02)
+
+
+def test_no_images_are_no_images():
+    assert GroupNorm(2).init_with_output(KEY, jnp.ones((0, 3, 3, 4)))[0].size == 0
+
+
 def test_equal_numbers_are_normalised_to_zero():
     x = jnp.full((2, 3, 3, 4), 1e3)
     np.testing.assert_array_equal(GroupNorm(2).init_with_output(KEY, x)[0], 0)

@@ -1,16 +1,19 @@
 """A config becomes a run, or one line saying why not, before anything is compiled."""
 
 import functools
+import gc
 import importlib
 import pathlib
+import weakref
 
 import chex
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from configs import default
 from fl_sketch.config import choices, protection
-from fl_sketch.run import NotFinite, begin, build, run, train
+from fl_sketch.run import NotFinite, begin, build, program, run, train
 from fl_sketch.sweep import comparison, grid
 from tests.run.configs import config_with, rows_of
 
@@ -28,6 +31,20 @@ SHORT = {"rounds": 6, "eval_every": 3}
 def short():
     """Returns rows of the defaults."""
     return rows_of(**SHORT)
+
+
+def test_arrays_of_an_earlier_run_are_let_go():
+    gc.disable()
+    try:
+        left = {"array": jnp.ones(3)}
+        left["itself"] = left
+        array = weakref.ref(left["array"])
+        del left
+        assert array() is not None
+        program.prepare(config_with(**SHORT))
+        assert array() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
