@@ -84,7 +84,7 @@ def _backward(saved, dy):
 
     def turned(x, dy):
         # Barriers keep the turning out of the product: with first axes to add up along,
-        # XLA for CPUs has one that takes three times as long.
+        # XLA for CPUs has a slower one. What is turned is what moves fewer numbers.
         if len(x) * x.shape[1] <= dy.shape[1] * (len(x) + x.shape[1]):
             return lax.optimization_barrier(x.T) @ dy
         return lax.optimization_barrier(lax.optimization_barrier(dy.T) @ x).T

@@ -87,8 +87,8 @@ canonical.defvjp(_canonical_forward, _canonical_backward)
 def _plain_on_cpu(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
     """Convolves as `plain` does, few channels as pairs of neighbours.
 
-    XLA for CPUs has one library for convolutions of up to `FEW_CHANNELS`, and one twice
-    as fast for others. Two columns side by side are one of twice the channels. A kernel
+    XLA for CPUs has one library for convolutions of up to `FEW_CHANNELS`, and a faster
+    one for others. Two columns side by side are one of twice the channels. A kernel
     of three columns has two such, of whose numbers a quarter are zeros.
 
     Args:

@@ -24,7 +24,7 @@ class GroupNorm(nn.Module):
     """Group normalisation with the parameters and numbers of `flax.linen.GroupNorm`.
 
     Places are added up before the channels of a group. A group is a few channels wide,
-    and sums over so few neighbours at a time take CPUs five times as long.
+    and CPUs are slow with sums over so few neighbours at a time.
 
     Attributes:
       groups: the number of groups of channels.

@@ -28,14 +28,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fl_sketch.models.forms import (
-    Four,
-    choice,
-    given_to,
-    plain,
-    spread,
-    windows,
-)
+from fl_sketch.models.forms import Four, choice, given_to, lines, plain, spread, windows
 
 TILES = 1280  # about how many are worked on at a time, so that they stay in the cache
 FEWEST = 32  # tiles of a block, below which a plain product is faster
@@ -135,23 +128,15 @@ def _width(shape: tuple[int, ...]) -> int:
 
 
 def _parts(x: jax.Array) -> tuple[tuple[jax.Array, ...], ...]:
-    """Returns the inputs' sums along rows: of even lines and odd ones, each four.
+    """Returns the inputs' four sums along rows, those of even lines and of odd ones.
 
-    Each of these has the shape (blocks, lines of all images of a block, channels).
+    Each array has the shape (blocks, lines of all images of a block, channels).
     """
-
-    def halves(x, axis):
-        pairs = x.reshape(*x.shape[:axis], -1, 2, *x.shape[axis + 1 :])
-        return (jnp.take(pairs, odd, axis + 1) for odd in (0, 1))
-
-    even, odd = halves(x, 2)
-    sums = _sums_of_inputs(
-        even[:, :, :-1], odd[:, :, :-1], even[:, :, 1:], odd[:, :, 1:]
-    )
+    sums = _sums_of_inputs(*lines(x, 2, 4))
     blocks = len(x) // _block(x.shape)
     return tuple(
         tuple(half.reshape(blocks, -1, x.shape[-1]) for half in row)
-        for row in zip(*(halves(leaf, 1) for leaf in sums), strict=True)
+        for row in zip(*(lines(leaf, 1, 2) for leaf in sums), strict=True)
     )
 
 

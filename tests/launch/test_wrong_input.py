@@ -15,7 +15,14 @@ TRADE, ATTACK = ("launch.trade",), ("launch.attack", *RUN)
 WRONG = [
     (("launch.quickstart", "--config.round=3"), "Did you mean 'rounds'?"),
     (("launch.train", *RUN, "--config.seed=2147483648"), "seed < 2147483648"),
-    (("launch.train", *RUN, f"--config.rounds={10**22}"), "2147483648)"),
+    (
+        ("launch.train", *RUN, f"--config.rounds={10**22}"),
+        "rounds in [-2147483648, 2147483648)",
+    ),
+    (
+        ("launch.train", *RUN, f"--config.eval_every={2**31}"),
+        "eval_every in [-2147483648, 2147483648)",
+    ),
     (("launch.train", *RUN, "--config.sketch.query=zzz"), "one of 'privix', 'heaprix'"),
     (("launch.train", *RUN, "--config.sketch.compression=inf"), "a finite"),
     (("launch.train", "--config=configs/default.py"), "Expected --workdir, got none"),
