@@ -101,7 +101,8 @@ def _ending_together(goodbye: Callable[[], None]) -> Iterator[None]:
             line = watch.last_words()
             if line:
                 heard(line)
-            _end(str(error).splitlines()[0], LOST_A_PEER)
+            goodbye()  # whoever waits for this process reads its last words
+            _end(f"{str(error).splitlines()[0]}\n{RESUME}", LOST_A_PEER)
         goodbye()
         if isinstance(error, Stopped | SystemExit):
             raise  # all have agreed on it, or nobody else is concerned
