@@ -29,9 +29,10 @@ def get_config() -> ConfigDict:
     # examples, npz/FILE of arrays, FILE.py:NAME; or any set that TFDS has prepared
     config.data.name = "digits"
     config.data.clients = 20  # the population; 0, for natural: all owners
-    # iid, dirichlet, label_shards, classes, power_law, or natural: a client an owner
+    # iid, dirichlet, mixtures (of classes, in equally many examples), label_shards,
+    # classes, power_law, or natural: a client an owner
     config.data.partition = "iid"
-    config.data.alpha = 0.5  # of dirichlet: smaller is more uneven
+    config.data.alpha = 0.5  # of dirichlet, mixtures: smaller is more uneven
     config.data.per_client = 2  # shards of label_shards, classes of classes
     config.data.exponent = 1.5  # of power_law
     config.data.held_out = 0.0  # the share of its own that a client does not train on
@@ -50,8 +51,11 @@ def get_config() -> ConfigDict:
     # for texts; FILE.py:NAME
     config.model.name = "mlp"
     config.model.size = "small"  # or paper: resnet, vit, transformer; or tiny: resnet
+    # of mlp's layers, of tokens, channels of cnn and resnet; 0: the usual
+    config.model.width = 0
     config.model.dropout = 0.0  # of cnn, vit, transformer, language_model, in training
     config.model.norm = "group"  # of resnet; or batch, which keeps statistics
+    config.model.kernels = "lecun_normal"  # cnn's begin so; or glorot_uniform
     # cross_entropy; binary: several labels; of numbers: squared, absolute, huber
     config.model.loss = "cross_entropy"
     # what is measured, the first decides: accuracy, top5, f1, auc, perplexity; mae,

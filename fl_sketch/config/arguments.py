@@ -165,7 +165,7 @@ RATES = ("client.rate", "server.rate")
 
 # Keys, and with which values of another key they are read; None: with any but none.
 ASKED_FOR = {
-    "data.alpha": ("data.partition", ("dirichlet",)),
+    "data.alpha": ("data.partition", ("dirichlet", "mixtures")),
     "data.per_client": ("data.partition", ("label_shards", "classes")),
     "data.exponent": ("data.partition", ("power_law",)),
     "cohort.period": ("cohort.available", None),

@@ -184,7 +184,12 @@ def with_clients(config: ConfigDict, splits: datasets.Splits) -> ConfigDict:
     return own
 
 
-BY_LABEL = ("dirichlet", "label_shards", "classes")  # partitions that read targets
+BY_LABEL = (
+    "dirichlet",
+    "mixtures",
+    "label_shards",
+    "classes",
+)  # partitions that read targets
 
 
 def partition_of(
@@ -210,6 +215,7 @@ def partition_of(
     partitions = {
         "iid": lambda: partition.iid(total, count, seed=seed),
         "dirichlet": lambda: partition.dirichlet(labels, count, data.alpha, seed=seed),
+        "mixtures": lambda: partition.mixtures(labels, count, data.alpha, seed=seed),
         "label_shards": lambda: partition.label_shards(
             labels, count, data.per_client, seed=seed
         ),

@@ -25,7 +25,8 @@ from fl_sketch.protocols import Algorithm, Local, Tree
 from fl_sketch.transforms import by_name
 
 WATCHED = ("train_loss", "train_accuracy")  # what clients measure, where asked to
-PLAIN = {"dropout": 0.0, "norm": "group"}  # options that every model bears, unchanged
+# Options of models, with the values that say nothing and that every model bears.
+PLAIN = {"dropout": 0.0, "norm": "group", "width": 0, "kernels": "lecun_normal"}
 NUMBERS = ("model.label_smoothing", "model.weight_decay")
 
 
@@ -133,11 +134,12 @@ def _said(config: ConfigDict, first: Examples, error: Exception) -> str:
 def options_of(config: ConfigDict) -> dict[str, Any]:
     """Returns what `config` says of options that its model has."""
     name = config.model.name
-    own = plugins.named(name)  # whose function is given only what it must know
+    # Of functions of one's own nobody knows more than what they are given.
+    known = () if plugins.named(name) else models.options_of(name)
     return {
         key: config.model[key]
         for key in PLAIN
-        if (config.model[key] != PLAIN[key] if own else key in models.options_of(name))
+        if config.model[key] != PLAIN[key] or (key in known and key != "width")
     }
 
 

@@ -15,5 +15,6 @@ from fl_sketch.data.partition import classes_per_client as classes_per_client
 from fl_sketch.data.partition import dirichlet as dirichlet
 from fl_sketch.data.partition import iid as iid
 from fl_sketch.data.partition import label_shards as label_shards
+from fl_sketch.data.partition import mixtures as mixtures
 from fl_sketch.data.partition import natural as natural
 from fl_sketch.data.partition import power_law_sizes as power_law_sizes

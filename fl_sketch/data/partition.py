@@ -16,46 +16,22 @@ rule                  who uses it
 `label_shards`        McMahan et al. 2017 with 2 shards, Das et al. 2022 with 5
 `classes_per_client`  FedSKETCH: 1 or 2 classes a device
 `dirichlet`           Yurochkin et al. 2019, Li et al. 2022
+`mixtures`            Hsu et al. 2019, Reddi et al. 2021, pfl-research's benchmarks
 `natural`             speakers, writers, users
 `power_law_sizes`     Li et al. 2020 (FedProx): few clients hold most examples
 ====================  ==========================================================
 """
 
 import numbers
-import operator
-from typing import NamedTuple
 
 import numpy as np
 
 from fl_sketch import validate
-
-
-class Partition(NamedTuple):
-    """The examples of every client, one after the other.
-
-    Client k holds `indices[starts[k] : starts[k + 1]]`.
-
-    Attributes:
-      indices: int32 [total], places in the data set.
-      starts: int64 [clients + 1], from 0 to total, never falling.
-    """
-
-    indices: np.ndarray
-    starts: np.ndarray
-
-    @property
-    def clients(self) -> int:
-        """Returns the number of clients."""
-        return len(self.starts) - 1
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Returns how many examples each client holds, int64 [clients]."""
-        return np.diff(self.starts)
-
-    def of(self, client: int) -> np.ndarray:
-        """Returns the examples of one `client`, int32 [sizes[client]]."""
-        return self.indices[self.starts[client] : self.starts[client + 1]]
+from fl_sketch.data import dealing
+from fl_sketch.data.dealing import PRECISION
+from fl_sketch.data.dealing import Partition as Partition
+from fl_sketch.data.proportions import dirichlet as dirichlet
+from fl_sketch.data.proportions import mixtures as mixtures
 
 
 def iid(examples: int, clients: int, *, sizes=None, seed: int) -> Partition:
@@ -71,18 +47,18 @@ def iid(examples: int, clients: int, *, sizes=None, seed: int) -> Partition:
       ValueError: for more clients than examples, or sizes below one, of another
         number than clients, or that add up to more than there are examples.
     """
-    _check_counts(examples, clients)
+    dealing.check_counts(examples, clients)
     if sizes is None:
-        sizes = np.diff(_even_cuts(examples, clients))
-    sizes = _whole_numbers("sizes", sizes)
+        sizes = np.diff(dealing.even_cuts(examples, clients))
+    sizes = dealing.whole_numbers("sizes", sizes)
     if len(sizes) != clients or sizes.min() < 1 or sizes.sum() > examples:
         msg = (
             f"Expected sizes to be {clients} numbers >= 1 of sum <= {examples}, "
             f"got {len(sizes)}, the least {sizes.min()}, of sum {sizes.sum()}."
         )
         raise ValueError(msg)
-    order = _generator(seed).permutation(examples)[: sizes.sum()]
-    return Partition(order.astype(np.int32), _starts(sizes))
+    order = dealing.generator(seed).permutation(examples)[: sizes.sum()]
+    return Partition(order.astype(np.int32), dealing.starts(sizes))
 
 
 def resampled(examples: int, sizes, *, seed: int) -> Partition:
@@ -97,12 +73,12 @@ def resampled(examples: int, sizes, *, seed: int) -> Partition:
       seed: the seed of the draws.
     """
     validate.at_least_one(examples=examples)
-    sizes = _whole_numbers("sizes", sizes)
+    sizes = dealing.whole_numbers("sizes", sizes)
     if sizes.min() < 1:
         msg = f"Expected sizes to be >= 1, got {sizes.min()}."
         raise ValueError(msg)
-    drawn = _generator(seed).integers(examples, size=sizes.sum(), dtype=np.int32)
-    return Partition(drawn, _starts(sizes))
+    drawn = dealing.generator(seed).integers(examples, size=sizes.sum(), dtype=np.int32)
+    return Partition(drawn, dealing.starts(sizes))
 
 
 def label_shards(
@@ -121,7 +97,7 @@ def label_shards(
     Raises:
       ValueError: for more shards than examples.
     """
-    labels = _check_labels(labels, clients)
+    labels = dealing.check_labels(labels, clients)
     validate.at_least_one(shards_per_client=shards_per_client)
     shards = clients * shards_per_client
     if shards > len(labels):
@@ -130,13 +106,13 @@ def label_shards(
             f"{clients} x {shards_per_client} = {shards}."
         )
         raise ValueError(msg)
-    random = _generator(seed)
-    by_label = _shuffled_by(labels, random)
-    cuts = _even_cuts(len(labels), shards)
+    random = dealing.generator(seed)
+    by_label = dealing.shuffled_by(labels, random)
+    cuts = dealing.even_cuts(len(labels), shards)
     owner = random.permutation(np.repeat(np.arange(clients), shards_per_client))
     owners = np.empty(len(labels), np.int64)
     owners[by_label] = np.repeat(owner, np.diff(cuts))
-    return _from_owners(owners, clients)
+    return dealing.from_owners(owners, clients)
 
 
 def classes_per_client(
@@ -157,11 +133,11 @@ def classes_per_client(
       ValueError: for more classes than there are, or fewer examples of a class than
         clients that hold it.
     """
-    labels = _check_labels(labels, clients)
+    labels = dealing.check_labels(labels, clients)
     names, labels = np.unique(labels, return_inverse=True)
     validate.at_least_one(classes=classes)
     validate.at_most(len(names), "the number of labels", classes=classes)
-    random = _generator(seed)
+    random = dealing.generator(seed)
     holds = _classes_of(clients, classes, len(names), random)
     holders = np.bincount(holds.ravel(), minlength=len(names))
     counts = np.bincount(labels)
@@ -173,46 +149,13 @@ def classes_per_client(
         )
         raise ValueError(msg)
     owners = np.full(len(labels), -1)
-    by_label = np.split(_shuffled_by(labels, random), np.cumsum(counts)[:-1])
+    by_label = np.split(dealing.shuffled_by(labels, random), np.cumsum(counts)[:-1])
     for label, members in enumerate(by_label):
         own = np.flatnonzero(np.any(holds == label, axis=1))
         if len(own):
-            cuts = _even_cuts(len(members), len(own))
+            cuts = dealing.even_cuts(len(members), len(own))
             owners[members] = np.repeat(random.permutation(own), np.diff(cuts))
-    return _from_owners(owners, clients)
-
-
-def dirichlet(
-    labels: np.ndarray, clients: int, alpha: float, *, seed: int
-) -> Partition:
-    """Divides each class among the clients in proportions drawn from Dirichlet(alpha).
-
-    Small alpha: each class belongs to few clients; large alpha: evenly spread. Any
-    positive alpha will do: proportions are drawn as logarithms, so none is NaN, and
-    nothing is drawn again until it pleases. A client left with nothing is given an
-    example of those who have most, so that all have one.
-
-    Args:
-      labels: integers [n], the label of each example.
-      clients: the number of clients.
-      alpha: the concentration, above zero.
-      seed: the seed of the proportions and of the shuffle.
-
-    Raises:
-      ValueError: for more clients than examples, or alpha that is not positive.
-    """
-    labels = _check_labels(labels, clients)
-    if not isinstance(alpha, numbers.Real) or not 0 < alpha < np.inf:
-        msg = f"Expected alpha to be a positive number, got alpha={alpha!r}."
-        raise ValueError(msg)
-    names, labels = np.unique(labels, return_inverse=True)
-    random = _generator(seed)
-    by_label = np.split(_shuffled_by(labels, random), np.cumsum(np.bincount(labels)))
-    owners = np.empty(len(labels), np.int64)
-    for members in by_label[: len(names)]:
-        counts = _divided(len(members), _proportions(clients, alpha, random))
-        owners[members] = np.repeat(np.arange(clients), counts)
-    return _from_owners(_none_empty(owners, clients, random), clients)
+    return dealing.from_owners(owners, clients)
 
 
 def natural(ids) -> Partition:
@@ -234,7 +177,7 @@ def natural(ids) -> Partition:
         )
         raise ValueError(msg)
     names, owners = np.unique(ids, return_inverse=True)
-    return _from_owners(owners, len(names))
+    return dealing.from_owners(owners, len(names))
 
 
 def power_law_sizes(
@@ -251,59 +194,14 @@ def power_law_sizes(
     Raises:
       ValueError: for more clients than examples, or a negative exponent.
     """
-    _check_counts(examples, clients)
+    dealing.check_counts(examples, clients)
     if not isinstance(exponent, numbers.Real) or not 0 <= exponent < np.inf:
         msg = f"Expected exponent to be a number >= 0, got exponent={exponent!r}."
         raise ValueError(msg)
     weights = np.arange(1, clients + 1, dtype=np.float64) ** -float(exponent)
     shares = np.rint(weights * 2.0**PRECISION).astype(np.int64)
-    sizes = 1 + _divided(examples - clients, shares)
-    return _generator(seed).permutation(sizes)
-
-
-PRECISION = 30  # bits of a proportion, so that the last digits of exp do not matter
-
-
-def _proportions(clients: int, alpha: float, random: np.random.Generator) -> np.ndarray:
-    """Returns int64 proportional to a draw from Dirichlet(alpha), the largest 2^30.
-
-    If G ~ Gamma(alpha + 1) and U is uniform, then G U^(1/alpha) ~ Gamma(alpha); its
-    logarithm is finite when the number itself would be zero for all clients.
-    """
-    alpha = max(float(alpha), 1e-100)  # 1 / alpha stays finite
-    log = np.log(random.standard_gamma(alpha + 1, clients))
-    log -= random.standard_exponential(clients) / alpha
-    return np.rint(np.exp(log - log.max()) * 2.0**PRECISION).astype(np.int64)
-
-
-def _divided(total: int, shares: np.ndarray) -> np.ndarray:
-    """Returns integers of sum `total` in proportion to the shares, rounded."""
-    ends = np.cumsum(shares)
-    cuts = (ends / ends[-1] * total).astype(np.int64)
-    return np.diff(cuts, prepend=0)
-
-
-def _none_empty(
-    owners: np.ndarray, clients: int, random: np.random.Generator
-) -> np.ndarray:
-    """Returns owners in which clients without examples got one of the richest's.
-
-    The richest give what they have above a level: the highest that is enough.
-    """
-    sizes = np.bincount(owners, minlength=clients)
-    poor = np.flatnonzero(sizes == 0)
-    low, high = 1, int(sizes.max())  # above `low` there is enough, as examples suffice
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = np.maximum(sizes - middle, 0).sum() >= len(poor)
-        low, high = (middle, high) if enough else (low, middle)
-    order = np.lexsort((random.permutation(len(owners)), owners))
-    rank = np.arange(len(owners)) - _starts(sizes)[owners[order]]
-    spare = order[rank >= low]
-    given = random.permutation(spare)[: len(poor)]
-    owners = owners.copy()
-    owners[given] = poor
-    return owners
+    sizes = 1 + dealing.divided(examples - clients, shares)
+    return dealing.generator(seed).permutation(sizes)
 
 
 def _classes_of(
@@ -321,56 +219,3 @@ def _classes_of(
     places = (np.arange(total)[None, :, None] + shifts[:, None, :]) % total
     held = np.take_along_axis(orders[:, None, :], places, axis=2)
     return held.reshape(-1, classes)[:clients]
-
-
-def _from_owners(owners: np.ndarray, clients: int) -> Partition:
-    """Returns the partition in which example i belongs to `owners[i]`, -1 to nobody."""
-    order = np.argsort(owners, kind="stable")
-    nobody = np.searchsorted(owners[order], 0)
-    sizes = np.bincount(owners[owners >= 0], minlength=clients)
-    return Partition(order[nobody:].astype(np.int32), _starts(sizes))
-
-
-def _starts(sizes: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-
-
-def _even_cuts(total: int, parts: int) -> np.ndarray:
-    return np.arange(parts + 1, dtype=np.int64) * total // parts
-
-
-def _shuffled_by(labels: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Returns the examples sorted by label, in random order within a label."""
-    order = random.permutation(len(labels))
-    return order[np.argsort(labels[order], kind="stable")]
-
-
-def _generator(seed: int) -> np.random.Generator:
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        number = -1
-    if number < 0 or isinstance(seed, bool):
-        msg = f"Expected seed to be an integer >= 0, got seed={seed!r}."
-        raise ValueError(msg)
-    return np.random.default_rng(number)
-
-
-def _check_counts(examples: int, clients: int) -> None:
-    validate.at_least_one(examples=examples, clients=clients)
-    validate.at_most(2**31 - 1, "indices are int32", examples=examples)
-    validate.at_most(examples, "the number of examples", clients=clients)
-
-
-def _check_labels(labels, clients: int) -> np.ndarray:
-    labels = _whole_numbers("labels", labels)
-    _check_counts(len(labels), clients)
-    return labels
-
-
-def _whole_numbers(name: str, values) -> np.ndarray:
-    array = np.asarray(values)
-    if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
-        msg = f"Expected {name} to be integers [n], got {array.dtype} {array.shape}."
-        raise ValueError(msg)
-    return array.astype(np.int64)

@@ -24,6 +24,11 @@ from fl_sketch.models.convolution import Conv, PooledConv
 from fl_sketch.models.dense import ByClass, Dense
 from fl_sketch.models.normalisation import NORMS
 
+KERNELS = {
+    "lecun_normal": nn.initializers.lecun_normal(),
+    "glorot_uniform": nn.initializers.glorot_uniform(),
+}
+
 
 def logistic(classes: int) -> nn.Module:
     """Multinomial logistic regression on flattened inputs, from zero.
@@ -35,14 +40,19 @@ def logistic(classes: int) -> nn.Module:
     return Logistic(classes)
 
 
-def mlp(classes: int, *, hidden: Sequence[int] = (200, 200)) -> nn.Module:
+def mlp(
+    classes: int, *, hidden: Sequence[int] | None = None, width: int = 200
+) -> nn.Module:
     """Dense layers on flattened inputs, each but the last followed by relu.
 
     Args:
       classes: the number of logits of an input.
-      hidden: the sizes of the layers before the last; may be empty.
+      hidden: the sizes of the layers before the last; may be empty. None: two layers of
+        `width`.
+      width: their size.
     """
-    validate.at_least_one(classes=classes)
+    validate.at_least_one(classes=classes, width=width)
+    hidden = (width, width) if hidden is None else hidden
     if not isinstance(hidden, Sequence):
         msg = f"Expected hidden to be a sequence of sizes, got hidden={hidden!r}."
         raise TypeError(msg)
@@ -77,20 +87,31 @@ def sigmoid_lenet(classes: int) -> nn.Module:
     return SigmoidLeNet(classes)
 
 
-def cnn(classes: int, *, hidden: int = 128, dropout: float = 0.0) -> nn.Module:
+def cnn(
+    classes: int,
+    *,
+    width: int = 32,
+    hidden: int | None = None,
+    dropout: float = 0.0,
+    kernels: str = "lecun_normal",
+) -> nn.Module:
     """Two 3x3 convolutions (32, 64), a pool, a dense layer: 1,626,442 on 32x32x3.
 
     Args:
       classes: the number of logits of an image.
-      hidden: the size of the dense layer before the last.
+      width: channels of the first convolution; the second has twice as many.
+      hidden: the size of the dense layer before the last; None: four times the width.
       dropout: the share that is left out before the last layer in training; after the
         pool it is half of that. The paper has 0.5.
+      kernels: the distribution that they begin with, one of `KERNELS`.
 
     Reference: Reddi et al. (2021), the model of their EMNIST task.
     """
-    validate.at_least_one(classes=classes, hidden=hidden)
+    hidden = 4 * width if hidden is None else hidden
+    validate.at_least_one(classes=classes, width=width, hidden=hidden)
     validate.below_one(dropout=dropout)
-    return Cnn(classes, hidden, dropout)
+    validate.one_of(tuple(KERNELS), kernels=kernels)
+    return Cnn(classes, width, hidden, dropout, kernels)
 
 
 def resnet(
@@ -198,23 +219,30 @@ class Cnn(nn.Module):
 
     Attributes:
       classes: the number of logits of an image.
+      width: channels of the first convolution.
       hidden: the size of the dense layer before the last.
       dropout: the share that is left out before the last layer in training.
+      kernels: the distribution that they begin with.
     """
 
     classes: int
+    width: int
     hidden: int
     dropout: float
+    kernels: str
 
     @nn.compact
     def __call__(self, inputs: jax.Array, train: bool = False) -> jax.Array:
         """Returns logits [batch, classes] of float images in NHWC order."""
-        x = nn.relu(Conv(32, (3, 3), padding="VALID", name="conv1")(_images(inputs)))
-        x = PooledConv(64, (3, 3), padding="VALID", name="conv2")(x)
+        begin: dict[str, Any] = {"kernel_init": KERNELS[self.kernels]}
+        valid: dict[str, Any] = {"padding": "VALID"}
+        x = Conv(self.width, (3, 3), name="conv1", **valid, **begin)(_images(inputs))
+        conv2 = PooledConv(2 * self.width, (3, 3), name="conv2", **valid, **begin)
+        x = conv2(nn.relu(x))
         x = nn.Dropout(self.dropout / 2, deterministic=not train)(x)
-        x = nn.relu(Dense(self.hidden, name="dense1")(_flat(x)))
+        x = nn.relu(Dense(self.hidden, name="dense1", **begin)(_flat(x)))
         x = nn.Dropout(self.dropout, deterministic=not train)(x)
-        return nn.Dense(self.classes, name="dense2")(x)
+        return nn.Dense(self.classes, name="dense2", **begin)(x)
 
 
 class ResNet(nn.Module):

@@ -17,15 +17,17 @@ class Dense(nn.Module):
 
     Attributes:
       features: the number of outputs.
+      kernel_init: an initializer of the kernel.
     """
 
     features: int
+    kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns the layer's output [..., features] of `x` [..., inputs]."""
         shape = x.shape[-1], self.features
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
+        kernel = self.param("kernel", self.kernel_init, shape)
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         y = _product(x.reshape(-1, x.shape[-1]), kernel)
         return y.reshape(*x.shape[:-1], self.features) + bias

@@ -1,10 +1,10 @@
 """Models by name, for configs.
 
->>> build("mlp", 10, hidden=(32,))
+>>> build("mlp", 10, width=32)
 Mlp(
     # attributes
     classes = 10
-    hidden = (32,)
+    hidden = (32, 32)
 )
 >>> build("lenett", 10)
 Traceback (most recent call last):
@@ -15,6 +15,7 @@ model='lenett'. Did you mean 'lenet'?
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -67,19 +68,20 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
     if plugins.named(name):
         return _own(name, classes, size, options)
     validate.one_of((*MODELS, plugins.SHAPE), model=name)
-    legal = options_of(name)
+    validate.one_of(SIZES, size=size)
+    sizes = {"small": MODELS, **OTHERS}
+    if name not in sizes[size]:
+        msg = f"Expected size='small' for model {name!r}, got size={size!r}."
+        raise ValueError(msg)
+    make = sizes[size][name]
+    legal = _options(make)
     for option in options:
         if option not in legal:
             has = f"only {', '.join(legal)}" if legal else "and no other"
-            msg = f"Model {name!r} has no option {option!r}, {has}."
+            whose = "" if size == "small" else f" of size {size!r}"
+            msg = f"Model {name!r}{whose} has no option {option!r}, {has}."
             raise ValueError(msg + validate.nearest(option, legal))
-    validate.one_of(SIZES, size=size)
-    if size == "small":
-        return MODELS[name](classes, **options)
-    if name not in OTHERS[size]:
-        msg = f"Expected size='small' for model {name!r}, got size={size!r}."
-        raise ValueError(msg)
-    return OTHERS[size][name](classes, **options)
+    return make(classes, **options)
 
 
 def _own(name: str, classes: int, size: str, options: dict[str, Any]) -> nn.Module:
@@ -119,4 +121,8 @@ def options_of(name: str) -> tuple[str, ...]:
     >>> options_of("resnet")
     ('width', 'blocks', 'norm')
     """
-    return tuple(inspect.signature(MODELS[name]).parameters)[1:]
+    return _options(MODELS[name])
+
+
+def _options(make: Callable[..., nn.Module]) -> tuple[str, ...]:
+    return tuple(inspect.signature(make).parameters)[1:]

@@ -59,6 +59,8 @@ class Comparison(NamedTuple):
       tuning_keys: keys of the config for the search alone: another data set, say,
         with data.public=True if nobody has to be protected there.
       last: the number of evaluations that the mean counts, the last ones.
+      apart: whether each seed has a sweep of its own: for runs of hours, which are kept
+        one by one, and to which seeds can be added later.
     """
 
     base: ConfigDict
@@ -68,6 +70,7 @@ class Comparison(NamedTuple):
     tuning_rounds: int = 0
     tuning_keys: Mapping[str, Any] = {}
     last: int = 1
+    apart: bool = False
 
 
 def load(config: str) -> Comparison:
@@ -195,10 +198,24 @@ class _Doing(NamedTuple):
         best = _best(points, tune, say)
         self.move(1)
         config.update_from_flattened_dict(best)
-        seeds = ",".join(map(str, self.comparison.seeds))
-        sweep(config, [f"seed={seeds}"], own / "seeds", self.data_dir, say=_nothing)
+        found, points_before = [], 0
+        for folder, seeds in _sweeps(self.comparison, own / "seeds"):
+            over = f"seed={','.join(map(str, seeds))}"
+            sweep(config, [over], folder, self.data_dir, say=_nothing)
+            for row in files.read_rows(folder / "sweep.csv"):
+                found.append(row | {"point": int(row["point"]) + points_before})
+            points_before += len(seeds)
         self.move(1)
-        return best, files.read_rows(own / "seeds" / "sweep.csv"), points
+        return best, found, points
+
+
+def _sweeps(
+    comparison: Comparison, folder: pathlib.Path
+) -> list[tuple[pathlib.Path, Sequence[int]]]:
+    """Returns the folders below `folder` that hold the seeds, and which ones."""
+    if not comparison.apart:
+        return [(folder, comparison.seeds)]
+    return [(folder / str(seed), (seed,)) for seed in comparison.seeds]
 
 
 def _require_own(folder: pathlib.Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_sketch.data import partition
+from fl_sketch.data import partition, proportions
 
 pytestmark = pytest.mark.fast
 
@@ -24,6 +24,9 @@ RULES = {
         seed=s,
     ),
     "shards": lambda y, n, s: partition.label_shards(y, n, 1, seed=s),
+    "mixtures 1e-6": lambda y, n, s: partition.mixtures(y, n, alpha=1e-6, seed=s),
+    "mixtures 0.1": lambda y, n, s: partition.mixtures(y, n, alpha=0.1, seed=s),
+    "mixtures 1e9": lambda y, n, s: partition.mixtures(y, n, alpha=1e9, seed=s),
     "dirichlet 1e-6": lambda y, n, s: partition.dirichlet(y, n, alpha=1e-6, seed=s),
     "dirichlet 0.5": lambda y, n, s: partition.dirichlet(y, n, alpha=0.5, seed=s),
     "dirichlet 1e9": lambda y, n, s: partition.dirichlet(y, n, alpha=1e9, seed=s),
@@ -86,11 +89,29 @@ def test_alpha_goes_from_one_owner_a_class_to_even_shares():
 def test_dirichlet_shares_have_the_variance_of_the_distribution():
     clients, alpha, draws = 5, 0.7, 4000
     random = np.random.default_rng(0)
-    shares = [partition._proportions(clients, alpha, random) for _ in range(draws)]
+    shares = [proportions._proportions(clients, alpha, random) for _ in range(draws)]
     shares = np.array(shares) / np.sum(shares, axis=1, keepdims=True)
     mean, variance = 1 / clients, (clients - 1) / clients**2 / (clients * alpha + 1)
     assert abs(shares.mean(axis=0) - mean).max() < 5 * np.sqrt(variance / draws)
     np.testing.assert_allclose(shares.var(axis=0), variance, rtol=0.15)
+
+
+def test_mixtures_are_of_one_size_and_of_few_classes_for_small_alpha():
+    labels = np.repeat(np.arange(10), 600)
+    dealt = {a: partition.mixtures(labels, 100, a, seed=0) for a in (1e-6, 0.1, 1e6)}
+    assert {size for one in dealt.values() for size in one.sizes} == {60}
+    few, some, all_ = (classes_held(one, labels) for one in dealt.values())
+    assert few < 1.5 < some < 6 < 9.5 < all_
+
+
+def test_classes_of_a_mixture_have_the_variance_of_the_distribution():
+    # The first tenth of the clients, before any class is used up.
+    labels, clients, alpha = np.repeat(np.arange(4), 25_000), 1000, 0.7
+    dealt = partition.mixtures(labels, clients, alpha, seed=0)
+    own = [np.bincount(labels[dealt.of(k)], minlength=4) / 100 for k in range(100)]
+    between = 3 / 16 / (4 * alpha + 1)  # of shares
+    within = (3 / 16 - between) / 100  # of a hundred draws
+    np.testing.assert_allclose(np.var(own, axis=0), between + within, rtol=0.35)
 
 
 @pytest.mark.parametrize("shards", [1, 2, 5])
@@ -193,6 +214,7 @@ def test_golden_values_are_those_of_every_platform():
             "alpha=0",
         ),
         (lambda: partition.dirichlet(LABELS, 9, alpha=-1, seed=0), ValueError, "=-1"),
+        (lambda: partition.mixtures(LABELS, 9, alpha=-1, seed=0), ValueError, "=-1"),
         (
             lambda: partition.dirichlet(LABELS, 9, alpha=np.nan, seed=0),
             ValueError,

@@ -25,13 +25,25 @@ def test_options_arrive():
         (
             lambda: models.build("mlp", 10, hiden=(3,)),
             ValueError,
-            "'mlp' has no option 'hiden', only hidden. Did you mean 'hidden'",
+            "'mlp' has no option 'hiden', only hidden, width. Did you mean 'hidden'",
         ),
         (
             lambda: models.build("lenet", 10, width=3),
             ValueError,
             "'lenet' has no option 'width', and no other",
         ),
+        (
+            lambda: models.build("resnet", 10, size="paper", width=3),
+            ValueError,
+            "'resnet' of size 'paper' has no option 'width', only norm",
+        ),
+        (
+            lambda: models.build("cnn", 10, kernels="glorot"),
+            ValueError,
+            "kernels='glorot'. Did you mean 'glorot_uniform'",
+        ),
+        (lambda: models.build("mlp", 10, width=0), ValueError, "width=0"),
+        (lambda: models.build("cnn", 10, width=-1), ValueError, "width=-1"),
         (lambda: models.build("cnn", 0), ValueError, "classes=0"),
         (lambda: models.build("cnn", 2.0), TypeError, "classes=2.0"),
         (lambda: models.build("logistic", True), TypeError, "classes=True"),

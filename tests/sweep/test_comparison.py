@@ -108,6 +108,18 @@ def test_the_same_again_runs_nothing_and_says_the_same(done, monkeypatch):
     assert (folder / "standings.csv").read_bytes() == before
 
 
+def test_seeds_apart_are_the_same_and_more_can_be_added(done, tmp_path):
+    _, rows, _ = done
+    apart = small()._replace(apart=True)
+    only, quiet = ["FedAvg"], lambda line: None
+    comparison.run(apart._replace(seeds=(0,)), tmp_path, only=only, say=quiet)
+    first = (tmp_path / "fedavg/seeds/0/sweep.json").read_text()  # how long it took
+    found = comparison.run(apart, tmp_path, only=only, say=quiet)
+    assert (tmp_path / "fedavg/seeds/0/sweep.json").read_text() == first
+    for name in ("accuracy", "half_width", "bytes_up", "seeds"):
+        assert found[0][name] == pytest.approx(rows[1][name], rel=1e-6)
+
+
 def test_settings_go_to_every_method_and_wrong_ones_are_refused(tmp_path):
     one = small()
     config = comparison.config_of(one, one.methods["FedAvg"], ["rounds=3"])
