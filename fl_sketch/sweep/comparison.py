@@ -24,11 +24,12 @@ from fl_sketch.models.metrics import METRICS
 from fl_sketch.privacy.composition import Trials
 from fl_sketch.report import odometer
 from fl_sketch.report.rows import CHOSEN, Score, score_of
-from fl_sketch.sweep import grid, pictures, selection, standings
+from fl_sketch.sweep import apart, grid, pictures, selection, standings
 from fl_sketch.sweep.grid import shown
 from fl_sketch.sweep.selection import select
 from fl_sketch.sweep.standings import Row
 from fl_sketch.sweep.sweep import sweep
+from fl_sketch.sweep.widening import beyond
 
 
 class Method(NamedTuple):
@@ -59,8 +60,11 @@ class Comparison(NamedTuple):
       tuning_keys: keys of the config for the search alone: another data set, say,
         with data.public=True if nobody has to be protected there.
       last: the number of evaluations that the mean counts, the last ones.
-      apart: whether each seed has a sweep of its own: for runs of hours, which are kept
-        one by one, and to which seeds can be added later.
+      apart: whether the seeds are runs in folders of their own rather than a sweep: for
+        runs of hours, which go on where they were stopped, keep their checkpoints, and
+        to which seeds can be added later. Not for private methods.
+      widen: the number of values that a grid may grow by, one by one, while its best
+        point is at an end of it.
     """
 
     base: ConfigDict
@@ -71,6 +75,7 @@ class Comparison(NamedTuple):
     tuning_keys: Mapping[str, Any] = {}
     last: int = 1
     apart: bool = False
+    widen: int = 0
 
 
 def load(config: str) -> Comparison:
@@ -147,6 +152,8 @@ def run(
     _require_own(folder)
     _require_one_metric(configs)
     protection.require_one_unit(configs.values())
+    if comparison.apart:
+        apart.require_public(configs)
     planned = _planned(comparison, configs, trials, data_dir)
     searched, evaluations, rows = [], [], []
     with tqdm(total=2 * len(configs), unit="sweep", disable=None) as bar:
@@ -192,30 +199,20 @@ class _Doing(NamedTuple):
             )
             self.move(2)
             return best, found, []
-        points = _searched(
-            self.comparison, method, config, own / "tuning", self.data_dir
+        best, points = _tuned(
+            self.comparison, method, config, own / "tuning", self.data_dir, say
         )
-        best = _best(points, tune, say)
         self.move(1)
         config.update_from_flattened_dict(best)
-        found, points_before = [], 0
-        for folder, seeds in _sweeps(self.comparison, own / "seeds"):
-            over = f"seed={','.join(map(str, seeds))}"
-            sweep(config, [over], folder, self.data_dir, say=_nothing)
-            for row in files.read_rows(folder / "sweep.csv"):
-                found.append(row | {"point": int(row["point"]) + points_before})
-            points_before += len(seeds)
+        seeds, folder = self.comparison.seeds, own / "seeds"
+        if self.comparison.apart:
+            found = apart.evaluations(config, seeds, folder, self.data_dir)
+        else:
+            over = [f"seed={','.join(map(str, seeds))}"]
+            sweep(config, over, folder, self.data_dir, say=_nothing)
+            found = files.read_rows(folder / "sweep.csv")
         self.move(1)
         return best, found, points
-
-
-def _sweeps(
-    comparison: Comparison, folder: pathlib.Path
-) -> list[tuple[pathlib.Path, Sequence[int]]]:
-    """Returns the folders below `folder` that hold the seeds, and which ones."""
-    if not comparison.apart:
-        return [(folder, comparison.seeds)]
-    return [(folder / str(seed), (seed,)) for seed in comparison.seeds]
 
 
 def _require_own(folder: pathlib.Path) -> None:
@@ -280,26 +277,45 @@ def config_of(
     return config
 
 
-def _searched(comparison, method, config, folder, data_dir) -> list[Row]:
-    """Returns every point of a method's grid, and its score by the metric's name."""
+def _tuned(
+    comparison, method, config, folder, data_dir, say
+) -> tuple[dict[str, Any], list[Row]]:
+    """Returns the keys of a method's best point, and all points with their scores."""
     if not method.tune:
-        return []
-    config = config.copy_and_resolve_references()
+        return {}, []
+    config, tune = config.copy_and_resolve_references(), dict(method.tune)
     config.update_from_flattened_dict(dict(comparison.tuning_keys))
     if comparison.tuning_rounds and not method.whole:
         # The noise of fewer rounds would be less, and so would what it costs.
         config.privacy.planned_rounds = config.privacy.planned_rounds or config.rounds
         config.rounds = min(config.rounds, comparison.tuning_rounds)
-    over = [f"{key}={','.join(map(str, v))}" for key, v in method.tune.items()]
-    over.append(f"seed={comparison.tuning_seed}")
+    config.seed = comparison.tuning_seed
+    points = _searched(config, tune, folder, data_dir, comparison.last)
+    for number in range(comparison.widen):
+        more = beyond(tune, _best(points, tune, _nothing))
+        if more is None:
+            break
+        key, value = more
+        tune[key] = (*tune[key], value)
+        own = {**tune, key: (value,)}
+        wider = folder.with_name(f"{folder.name}_{number + 1}")
+        points += _searched(config, own, wider, data_dir, comparison.last)
+    best = _best(points, tune, say)
+    if more := beyond(tune, best):
+        say(f"  which is at an end of its grid: {more[0]}={shown(more[1])} is next")
+    return best, points
+
+
+def _searched(config, tune, folder, data_dir, last: int) -> list[Row]:
+    """Returns every point of a grid, and its score by the metric's name."""
+    over = [f"{key}={','.join(map(str, v))}" for key, v in tune.items()]
+    over.append(f"seed={config.seed}")
     sweep(config, over, folder, data_dir, say=_nothing)
     points = pictures.by_point(files.read_rows(folder / "sweep.csv"))
     return [
         {
-            **{k: grid.typed(rows[0][k], v[0]) for k, v in method.tune.items()},
-            score_of(rows[0], CHOSEN).name: standings.score(
-                rows, comparison.last, CHOSEN
-            ),
+            **{k: grid.typed(rows[0][k], v[0]) for k, v in tune.items()},
+            score_of(rows[0], CHOSEN).name: standings.score(rows, last, CHOSEN),
             **standings.given_away([rows[-1]]),
         }
         for rows in points.values()
@@ -308,8 +324,6 @@ def _searched(comparison, method, config, folder, data_dir) -> list[Row]:
 
 def _best(points: Sequence[Row], tune: Iterable[str], say) -> dict[str, Any]:
     """Returns the keys of the best point, the first where all diverged."""
-    if not points:
-        return {}
     by = Score("", next(name for name in points[0] if name in METRICS))
     found = [point for point in points if math.isfinite(point[by.name])]
     if not found:

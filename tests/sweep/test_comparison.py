@@ -111,13 +111,32 @@ def test_the_same_again_runs_nothing_and_says_the_same(done, monkeypatch):
 def test_seeds_apart_are_the_same_and_more_can_be_added(done, tmp_path):
     _, rows, _ = done
     apart = small()._replace(apart=True)
-    only, quiet = ["FedAvg"], lambda line: None
+    only, quiet = ["FedAvg", "too far"], lambda line: None
     comparison.run(apart._replace(seeds=(0,)), tmp_path, only=only, say=quiet)
-    first = (tmp_path / "fedavg/seeds/0/sweep.json").read_text()  # how long it took
-    found = comparison.run(apart, tmp_path, only=only, say=quiet)
-    assert (tmp_path / "fedavg/seeds/0/sweep.json").read_text() == first
-    for name in ("accuracy", "half_width", "bytes_up", "seeds"):
-        assert found[0][name] == pytest.approx(rows[1][name], rel=1e-6)
+    first = (tmp_path / "fedavg/seeds/0/summary.json").read_text()  # and how long
+    found, lost = comparison.run(apart, tmp_path, only=only, say=quiet)
+    assert (tmp_path / "fedavg/seeds/0/summary.json").read_text() == first
+    for name in ("accuracy", "half_width", "bytes_up", "seeds", "rounds"):
+        assert found[name] == pytest.approx(rows[1][name], rel=1e-6)
+    assert lost["diverged"] == 2 and math.isnan(lost["accuracy"])
+
+
+def test_private_methods_are_not_run_apart(tmp_path):
+    private = small()._replace(apart=True)
+    private.base.privacy.bound, private.base.privacy.noise_multiplier = "clip", 1.0
+    with pytest.raises(ValueError, match="without privacy for apart=True, got 'SAFL"):
+        comparison.run(private, tmp_path)
+
+
+def test_a_grid_grows_until_its_best_point_is_inside(tmp_path):
+    rates, said = (0.1, 0.3), []
+    methods = {"FedAvg": Method({"algorithm": "fedavg"}, {"server.rate": rates})}
+    growing = Comparison(small().base, methods, seeds=(0,), widen=1)
+    comparison.run(growing, tmp_path, say=said.append)
+    searched = read(tmp_path / "search.csv")
+    tried = [float(row["server.rate"]) for row in searched]
+    assert tried == pytest.approx([0.1, 0.3, 0.9])
+    assert any("is at an end of its grid: server.rate=" in line for line in said)
 
 
 def test_settings_go_to_every_method_and_wrong_ones_are_refused(tmp_path):
