@@ -97,7 +97,8 @@ def get_config() -> ConfigDict:
     config.client.clip = 0.0  # tau: safl's updates are cut to this norm; 0: not
 
     config.server = ConfigDict()
-    config.server.optimizer = "adam"  # sgd, momentum, [paper_]amsgrad, yogi, adagrad
+    # sgd, momentum, [paper_]amsgrad, scalar_adam, yogi, adagrad
+    config.server.optimizer = "adam"
     config.server.rate = 0.01  # gamma; for fedavg 1.0 averages the models
     config.server.schedule = "constant"  # or cosine: from rate to floor, all rounds
     config.server.floor = 0.0  # of cosine

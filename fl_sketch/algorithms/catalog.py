@@ -189,6 +189,7 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "paper_amsgrad": lambda rate, b1, b2, eps: transforms.paper_amsgrad(
         rate, b1, b2, eps
     ),
+    "scalar_adam": lambda rate, b1, b2, eps: transforms.scalar_adam(rate, b1, b2, eps),
     "yogi": lambda rate, b1, b2, eps: optax.yogi(rate, b1, b2, eps),
     "adagrad": lambda rate, b1, b2, eps: optax.adagrad(rate, eps=eps),
 }

@@ -23,6 +23,7 @@ from fl_sketch.transforms.paper_optimizers import paper_amsgrad as paper_amsgrad
 from fl_sketch.transforms.pipeline import aggregate as aggregate
 from fl_sketch.transforms.pipeline import desketch as desketch
 from fl_sketch.transforms.pipeline import sketch as sketch
+from fl_sketch.transforms.scalar_adam import scalar_adam as scalar_adam
 from fl_sketch.transforms.sketch_space import fetchsgd as fetchsgd
 from fl_sketch.transforms.sketch_space import in_sketch_space as in_sketch_space
 from fl_sketch.transforms.sketch_space import top_k_desketch as top_k_desketch

@@ -36,7 +36,8 @@ WORDS = {
     "cohort.weighting": "equal examples",
     "client.optimizer": "sgd adam adamw(b1=0.8) sgd(momentum=0.9) lion noisy_sgd lbfgs",
     "client.batches": "fresh subsets whole",
-    "server.optimizer": "sgd momentum adam amsgrad paper_amsgrad yogi adagrad",
+    "server.optimizer": "sgd momentum adam amsgrad paper_amsgrad scalar_adam yogi "
+    "adagrad",
     "server.schedule": "constant cosine",
     "sketch.operator": "count_sketch sparse_embedding srht gaussian ams "
     "uniform_sampling identity",
