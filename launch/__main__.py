@@ -11,7 +11,7 @@ GROUPS = {
     "promise privacy": ("calibrate", "audit", "release"),
     "plan and reproduce": ("plan", "reproduce"),
     "attack": ("attack",),
-    "study": ("spectrum", "tracking", "trade", "quadratics", "features"),
+    "study": ("scaling", "spectrum", "tracking", "trade", "quadratics", "features"),
     "measure this machine": ("benchmark",),
 }
 

@@ -4,7 +4,8 @@ python -m launch.train --config=configs/quickstart.py --workdir=/tmp/run \
     --config.checkpoint_every=50 --config.checkpoint_keep=0
 python -m launch.spectrum --workdir=/tmp/run
 
-Writes spectrum.csv and spectrum.png beside them.
+Writes spectrum.csv and spectrum.png beside them. The interval of the intrinsic
+dimension is Student's, of 95 %, over probes.
 """
 
 from absl import flags
@@ -21,7 +22,7 @@ EXAMPLES = flags.DEFINE_integer(
     "examples", 1000, "Training examples that the loss is the mean of.", lower_bound=1
 )
 PROBES = flags.DEFINE_integer(
-    "probes", 4, "Random vectors that Lanczos begins from.", lower_bound=1
+    "probes", 10, "Random vectors that Lanczos begins from.", lower_bound=1
 )
 STEPS = flags.DEFINE_integer(
     "steps", 60, "Of Lanczos; more show a finer spectrum.", lower_bound=1

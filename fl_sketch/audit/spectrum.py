@@ -146,7 +146,15 @@ def spread(spectrum: Spectrum) -> jax.Array:
 
 def intrinsic_dimension(spectrum: Spectrum) -> jax.Array:
     """Returns `sum |lambda| / max |lambda|` of `spectrum`, SAFL's Definition 3.1."""
-    mean = (spectrum.weights * jnp.abs(spectrum.values)).sum(axis=1).mean()
+    return intrinsic_dimensions(spectrum).mean()
+
+
+def intrinsic_dimensions(spectrum: Spectrum) -> jax.Array:
+    """Returns the intrinsic dimension as each probe of `spectrum` has it, [probes].
+
+    Each has a sum of its own; the largest eigenvalue is that of all.
+    """
+    mean = (spectrum.weights * jnp.abs(spectrum.values)).sum(axis=1)
     return spectrum.d * mean / largest(spectrum)
 
 

@@ -17,12 +17,13 @@ from fl_sketch.engine.round import MARK
 from fl_sketch.protocols import Tree
 from fl_sketch.run.build import build
 from fl_sketch.run.loop import begin
+from fl_sketch.sweep.standings import half_width
 from fl_sketch.trees import Stateful
 from fl_sketch.workdir import checkpoint
 from fl_sketch.workdir.kept_config import config_of
 
-ROW = "{:7} {:10.4g} {:10.4g} {:7.4f} {:15.4g} {:10.4f}"
-HEAD = "  round    largest   smallest  spread  intrinsic dim.  near zero"
+ROW = "{:7} {:10.4g} {:10.4g} {:7.4f} {:15.4g} {:6.2g} {:10.4f}"
+HEAD = "  round    largest   smallest  spread  intrinsic dim.     +-  near zero"
 BATCH = 100  # examples of one product at a time
 
 
@@ -148,8 +149,9 @@ def draw(found: dict[int, spectrum.Spectrum], path: str | os.PathLike) -> None:
     densities.set(xlabel="eigenvalue", ylabel="density", ylim=(1e-9, None))
     densities.legend(fontsize="small")
     rounds = list(found)
-    sizes = [float(spectrum.intrinsic_dimension(seen)) for seen in found.values()]
-    dimension.plot(rounds, sizes, "o-")
+    sizes = [spectrum.intrinsic_dimensions(seen).tolist() for seen in found.values()]
+    means, around = np.mean(sizes, axis=1), np.nan_to_num([*map(half_width, sizes)])
+    dimension.errorbar(rounds, means, around, fmt="o-", capsize=3)
     d = next(iter(found.values())).d
     dimension.set(xlabel="round", ylabel=f"intrinsic dimension, of {d}")
     top.plot(rounds, [float(spectrum.largest(seen)) for seen in found.values()], "o-")
@@ -164,5 +166,6 @@ def _row(number: int, seen: spectrum.Spectrum) -> dict[str, Any]:
         "smallest": float(seen.values.min()),
         "spread": float(spectrum.spread(seen)),
         "intrinsic_dimension": float(spectrum.intrinsic_dimension(seen)),
+        "half_width": half_width(spectrum.intrinsic_dimensions(seen).tolist()),
         "share_near_zero": float(spectrum.share_near_zero(seen)),
     }

@@ -78,12 +78,13 @@ class Comparison(NamedTuple):
     widen: int = 0
 
 
-def load(config: str) -> Comparison:
-    """Returns the comparison of a file, or of what it calls by the name after a colon.
+def load(config: str, maker: str = "get_comparison") -> Any:
+    """Returns what a file makes, a comparison unless told, by the name after a colon.
 
     Args:
-      config: the path of a Python file with `get_comparison`, as in
-        "configs/compare_das.py"; after a colon, what that function is given.
+      config: the path of a Python file with `maker`, as in "configs/compare_das.py";
+        after a colon, what that function is given.
+      maker: the name of the function.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -97,12 +98,12 @@ def load(config: str) -> Comparison:
         msg = f"Expected --config to name a Python file, got {path}."
         raise ValueError(msg)
     try:
-        make = runpy.run_path(path).get("get_comparison")
+        make = runpy.run_path(path).get(maker)
     except (SyntaxError, ImportError, NameError) as error:
         msg = f"Expected {path} to run, got {type(error).__name__}: {error}."
         raise ValueError(msg) from None
     if make is None:
-        msg = f"Expected a file with get_comparison, got {path}: see launch.train."
+        msg = f"Expected a file with {maker}, got {path}: see launch.train."
         raise ValueError(msg)
     if which and not inspect.signature(make).parameters:
         msg = f"Expected {path} alone, got {config}."
@@ -190,7 +191,7 @@ class _Doing(NamedTuple):
 
     def tuned_and_run(self, name: str, config: ConfigDict):
         """Returns the best keys of a method, its evaluations, and what was searched."""
-        method, own = self.comparison.methods[name], self.folder / _slug(name)
+        method, own = self.comparison.methods[name], folder_of(self.folder, name)
         tune, last, say = method.tune, self.comparison.last, self.say
         if name in self.planned:
             plan = self.planned[name]
@@ -335,8 +336,14 @@ def _best(points: Sequence[Row], tune: Iterable[str], say) -> dict[str, Any]:
     return chosen
 
 
-def _slug(name: str) -> str:
-    return re.sub(r"\W+", "_", name).strip("_").lower()
+def folder_of(workdir: str | os.PathLike, name: str) -> pathlib.Path:
+    """Returns the folder of a method in that of a comparison.
+
+    Args:
+      workdir: the folder of the comparison.
+      name: the name of the method.
+    """
+    return pathlib.Path(workdir) / re.sub(r"\W+", "_", name).strip("_").lower()
 
 
 def _nothing(line: str) -> None:

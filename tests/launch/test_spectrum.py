@@ -27,7 +27,7 @@ def test_every_checkpoint_that_was_kept_is_a_row(folder):
         default.get_config(),
         None,
         examples=200,
-        probes=2,
+        probes=4,
         steps=20,
         say=lambda line: None,
     )
@@ -42,6 +42,7 @@ def test_every_checkpoint_that_was_kept_is_a_row(folder):
         assert row["smallest"] > -1e-4 * row["largest"]
         assert row["spread"] < 0.05
         assert 1 <= row["intrinsic_dimension"] < 60
+        assert 0 < row["half_width"] < row["intrinsic_dimension"]
     assert (folder / "spectrum.png").stat().st_size > 1000
 
 
