@@ -11,8 +11,11 @@ FS-HEAPRIX has 98.5, FS-PRIVIX 98.5, FedAvg 98.7.
 After the colon may stand what to keep: iid or classes (a device has two of the ten
 digits), tau, the local steps, and the sketch's rows x columns, which may also be others
 than the paper's, as in `:classes,5,1x800`. Rates are searched on a log grid in half of
-the rounds, those of SketchedSGD and FedGATE, whose memories diverge late, in all; the
-paper does not say which it took, nor its batches and rounds.
+the rounds, those of SketchedSGD and FedGATE, whose memories diverge late, in all, until
+worse ones are known on either side; the paper does not say which it took, nor its
+batches and rounds. SketchedSGD takes the coordinates with the largest estimates, as its
+authors' code does; `as printed`, it fills up the few heavy ones with random others.
+`FS-HEAPRIX, top` has these k instead of the printed ones.
 """
 
 import itertools
@@ -22,9 +25,9 @@ from configs import default
 from fl_sketch.sweep.comparison import Comparison, Method
 
 PARTITIONS, TAUS, SIZES = ("iid", "classes"), ("1", "2", "5"), ("20x40", "50x100")
-RATE = {"client.rate": (0.03, 0.1, 0.3)}
 GLOBAL = {"server.rate": (0.03, 0.1, 0.3, 1.0)}
 BOTH = {"client.rate": (0.1, 0.3), **GLOBAL}
+PLAIN = {"client.rate": (0.1, 0.3, 1.0), "server.rate": (0.3, 1.0, 3.0)}
 # A client's loss may not be more curved than 2/eta here, or its variate grows.
 TRACKED = {"client.rate": (0.01, 0.03, 0.1, 0.3), "server.rate": (1.0, 3.0)}
 # Nor may the noise of an own estimate, times the gain, be more than what it estimates.
@@ -52,7 +55,7 @@ def get_comparison(which: str = ""):
     for partition, tau, size in itertools.product(PARTITIONS, TAUS, sizes or SIZES):
         if {partition, tau, size} >= set(wanted):
             methods |= cell(partition, tau, size)
-    return Comparison(base(), methods, tuning_rounds=100)
+    return Comparison(base(), methods, tuning_rounds=100, widen=3)
 
 
 def base():
@@ -85,14 +88,18 @@ def cell(partition: str, tau: str, size: str):
     heaprix = sketch | {"sketch.query": "heaprix"}
     plain, compressed = f"{partition} tau={tau}", f"{partition} tau={tau} {size}"
     methods = {
-        f"{plain} FedAvg": Method(keys | {"algorithm": "fedavg"}, RATE),
+        f"{plain} FedAvg": Method(keys | {"algorithm": "fedavg"}, PLAIN),
         f"{compressed} FS-PRIVIX": Method(sketch | {"algorithm": "fedsketch"}, BOTH),
         f"{compressed} FS-HEAPRIX": Method(heaprix | {"algorithm": "fedsketch"}, BOTH),
+        f"{compressed} FS-HEAPRIX, top": Method(
+            heaprix | {"algorithm": "fedsketch", "sketch.heavy_fill": "top"}, BOTH
+        ),
     }
     if tau == "1":
-        methods[f"{compressed} SketchedSGD"] = Method(
-            sketch | {"algorithm": "sketched_sgd"}, GLOBAL, whole=True
-        )
+        for name, fill in {"": "top", ", as printed": "random"}.items():
+            own = sketch | {"algorithm": "sketched_sgd", "sketch.heavy_fill": fill}
+            name = f"{compressed} SketchedSGD{name}"
+            methods[name] = Method(own, GLOBAL, whole=True)
     if partition == "classes":
         gate = {"algorithm": "fedsketchgate"}
         grid = {

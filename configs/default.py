@@ -121,6 +121,9 @@ def get_config() -> ConfigDict:
     config.sketch.query = "privix"  # or heaprix: heavy values apart; for fedsketch*
     # heavy values: m of heaprix, k of fetchsgd, sketched_sgd; 0: a row's columns
     config.sketch.heavy = 0
+    # the others, where too few are heavy: random, as printed; top: of all estimates;
+    # empty: as the method's authors run it
+    config.sketch.heavy_fill = ""
     # exact; fresh: unbiased; estimated: in one exchange
     config.sketch.heavy_values = "exact"
 

@@ -18,6 +18,7 @@ def fedsketch(
     query: str = "privix",
     heavy: int = 0,
     values: str = "exact",
+    fill: str = "",
     client_optimizer: local.Optimizer = optax.sgd,
 ) -> Algorithm:
     """Returns FedSKETCH, for clients whose data are alike.
@@ -39,12 +40,14 @@ def fedsketch(
         columns.
       values: the second message of HEAPRIX: "exact", "fresh" or "estimated", see
         `channels.heaprix`.
+      fill: the choice of those of the m that are not heavy: "random", as printed, or
+        "top", the largest ones; empty: "random".
 
     Reference: Haddadpour et al., Algorithm 5.
     """
     return Algorithm(
         local=local.sgd_steps(loss, client_optimizer(client_rate)),
-        uplink=_uplink(sketch, query, heavy, values),
+        uplink=_uplink(sketch, query, heavy, values, fill or "random"),
         server=optax.sgd(server_rate),
     )
 
@@ -59,6 +62,7 @@ def fedsketchgate(
     query: str = "privix",
     heavy: int = 0,
     values: str = "exact",
+    fill: str = "",
 ) -> Algorithm:
     """Returns FedSKETCHGATE: FedSKETCH with gradient tracking, for unlike data.
 
@@ -81,19 +85,21 @@ def fedsketchgate(
         columns.
       values: the second message of HEAPRIX: "exact", "fresh" or "estimated", see
         `channels.heaprix`.
+      fill: the choice of those of the m that are not heavy: "random", as printed, or
+        "top", the largest ones; empty: "random".
 
     Reference: Haddadpour et al., Algorithm 6.
     """
     return Algorithm(
         local=local.tracked_steps(loss, rate=client_rate, gain=gain),
-        uplink=_uplink(sketch, query, heavy, values),
+        uplink=_uplink(sketch, query, heavy, values, fill or "random"),
         server=optax.sgd(server_rate),
     )
 
 
-def _uplink(sketch: Sketch, query: str, heavy: int, values: str) -> Channel:
+def _uplink(sketch: Sketch, query: str, heavy: int, values: str, fill: str) -> Channel:
     validate.one_of(QUERIES, query=query)
     if query == "privix":
         return channels.sketched(sketch, read="estimate")
     m = heavy or channels.columns(sketch)
-    return channels.heaprix(sketch, m, values=values)
+    return channels.heaprix(sketch, m, values=values, fill=fill)

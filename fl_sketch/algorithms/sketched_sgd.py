@@ -12,6 +12,7 @@ def sketched_sgd(
     sketch: Sketch,
     server_rate: optax.ScalarOrSchedule,
     heavy: int = 0,
+    fill: str = "",
 ) -> Algorithm:
     """Returns SketchedSGD: one gradient a round, of which heavy coordinates are used.
 
@@ -24,13 +25,18 @@ def sketched_sgd(
       sketch: a count sketch of several rows.
       server_rate: the rate of the server's step, or a schedule of it.
       heavy: the number k of coordinates; 0 for as many as the sketch has columns.
+      fill: the choice of coordinates: "top", those with the largest estimates, as its
+        authors' code has it; "random": heavy ones and random others, as printed;
+        empty: "top".
 
     Reference: Ivkin et al. (2019), Algorithm 2.
     """
     k = heavy or channels.columns(sketch)
     return Algorithm(
         local=local.one_gradient(loss),
-        uplink=channels.error_feedback(channels.heavy_values(sketch, k)),
+        uplink=channels.error_feedback(
+            channels.heavy_values(sketch, k, fill=fill or "top")
+        ),
         server=optax.sgd(server_rate),
         downlink=Downlink(
             optax.with_extra_args_support(optax.identity()), compressors.top_k(k).bits

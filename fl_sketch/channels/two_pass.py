@@ -23,12 +23,12 @@ from fl_sketch.protocols import (
     Sketch,
     Told,
 )
-from fl_sketch.sketch import heavy_coordinates
+from fl_sketch.sketch import FILLS, heavy_coordinates
 
 VALUES = ("exact", "fresh", "estimated")
 
 
-def heavy_values(op: Sketch, k: int) -> Channel:
+def heavy_values(op: Sketch, k: int, *, fill: str = "random") -> Channel:
     """Sends the exact values of k heavy coordinates; all else is as good as zero.
 
     Under `error_feedback`, SketchedSGD.
@@ -36,15 +36,17 @@ def heavy_values(op: Sketch, k: int) -> Channel:
     Args:
       op: a count sketch with rows.
       k: the number of values.
+      fill: the choice of those that are not heavy, see `sketch.heavy_coordinates`.
 
     Reference: Ivkin et al. (2019), Algorithm 2.
     """
     validate.at_least_one(k=k)
+    validate.one_of(FILLS, fill=fill)
 
     def talk(update, memory, keys, round):
         vector, key = trees.ravel(update).astype(jnp.float32), keys.shared
         average = yield Linear(lambda x: op.apply(key, x), vector)
-        index = heavy_coordinates(op, key, average, vector.size, k)
+        index = heavy_coordinates(op, key, average, vector.size, k, fill=fill)
         index = yield Told(index, _indices(k, vector.size))
         values = yield Linear(lambda x: x[index], vector)
         estimate = _placed(values, index, vector.size)
@@ -55,7 +57,9 @@ def heavy_values(op: Sketch, k: int) -> Channel:
     return Channel(talk)
 
 
-def heaprix(op: Sketch, k: int, *, values: str = "exact") -> Channel:
+def heaprix(
+    op: Sketch, k: int, *, values: str = "exact", fill: str = "random"
+) -> Channel:
     """HEAPRIX: k heavy coordinates by value, and everything else from a sketch.
 
     With shared hashes the sketch of the rest, S(x) - S(HEAVYMIX[S(x)]), is known to
@@ -70,19 +74,21 @@ def heaprix(op: Sketch, k: int, *, values: str = "exact") -> Channel:
       k: the number m of HEAVYMIX: of values.
       values: "exact"; "fresh": exact, and with them a sketch of the rest with hashes
         of its own; or "estimated": what the sketch says, without a second exchange.
+      fill: the choice of those that are not heavy, see `sketch.heavy_coordinates`.
 
     Reference: Haddadpour et al., Algorithms 3 and 4.
     """
     validate.at_least_one(k=k)
     validate.one_of(VALUES, values=values)
+    validate.one_of(FILLS, fill=fill)
+    find = functools.partial(heavy_coordinates, op, m=k, fill=fill)
 
     def talk(update, memory, keys, round):
         vector = trees.ravel(update).astype(jnp.float32)
         d, counted = vector.size, round.counted
         code = _Code(op, values, keys.shared, d)
         heard, own = (yield Linear(code.first, vector)), counted(code.first(vector))
-        index = heavy_coordinates(op, keys.shared, heard, d, k)
-        own_index = heavy_coordinates(op, keys.shared, own, d, k)
+        index, own_index = (find(keys.shared, one, d) for one in (heard, own))
         second = own_second = None
         if values != "estimated":
             index = yield Told(index, _indices(k, d))

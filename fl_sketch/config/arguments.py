@@ -147,6 +147,7 @@ ARGUMENTS: dict[str, Argument] = {
     "query": _value("sketch.query"),
     "heavy": _value("sketch.heavy"),
     "values": _value("sketch.heavy_values"),
+    "fill": _value("sketch.heavy_fill"),
     "forget": _value("sketch.forget"),
     "masking": _value("sketch.masking"),
     "window": _value("sketch.window"),

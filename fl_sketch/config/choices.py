@@ -17,6 +17,7 @@ from fl_sketch import engine, validate
 from fl_sketch.algorithms import catalog
 from fl_sketch.algorithms.fedsketch import QUERIES
 from fl_sketch.data import datasets, draws, forms, partition
+from fl_sketch.sketch import FILLS
 
 Numbers = Mapping[str, float | jax.Array]
 
@@ -47,6 +48,7 @@ NAMED = {  # keys that name something, by section
         "operator": catalog.OPERATORS,
         "layout": catalog.LAYOUTS,
         "query": QUERIES,
+        "heavy_fill": ("", *FILLS),
     },
     "server": {"optimizer": catalog.OPTIMIZERS, "schedule": catalog.SCHEDULES},
     "compressor": {"name": catalog.COMPRESSORS},

@@ -18,6 +18,7 @@ from fl_sketch.sketch.dense import gaussian as gaussian
 from fl_sketch.sketch.hadamard import srht as srht
 from fl_sketch.sketch.hashed import count_sketch as count_sketch
 from fl_sketch.sketch.hashed import sparse_embedding as sparse_embedding
+from fl_sketch.sketch.heavy import FILLS as FILLS
 from fl_sketch.sketch.heavy import heavy_coordinates as heavy_coordinates
 from fl_sketch.sketch.heavy import squared_norm as squared_norm
 from fl_sketch.sketch.leafwise import leaf_by_leaf as leaf_by_leaf

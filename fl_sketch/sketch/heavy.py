@@ -1,7 +1,8 @@
 """Heavy coordinates of a vector from its multi-row count sketch (HEAVYMIX).
 
 FedSKETCH, Algorithm 3: estimate `|x|^2` from the sketch, call a coordinate heavy when
-its estimate squared is at least `|x|^2 / m`, and fill up with others to exactly m.
+its estimate squared is at least `|x|^2 / m`, and fill up with others to exactly m, at
+random as printed, or by their estimates.
 """
 
 import jax
@@ -13,6 +14,8 @@ from fl_sketch.keys import Purpose, apart
 from fl_sketch.protocols import Key, Sketch
 from fl_sketch.sketch.hashing import mix
 from fl_sketch.sketch.order import median
+
+FILLS = ("random", "top")
 
 
 def squared_norm(message: jax.Array) -> jax.Array:
@@ -39,14 +42,16 @@ def squared_norm(message: jax.Array) -> jax.Array:
 
 
 def heavy_coordinates(
-    op: Sketch, key: Key, message: jax.Array, d: int, m: int
+    op: Sketch, key: Key, message: jax.Array, d: int, m: int, *, fill: str = "random"
 ) -> jax.Array:
-    """Returns m distinct coordinates, int32: the heavy ones and random others.
+    """Returns m distinct coordinates, int32: the heavy ones and others.
 
     Coordinates with `estimate^2 >= |x|^2 / m` are heavy (the paper prints the estimate
     itself; the source it cites compares squares). If more than m are, the m largest
-    are returned; if fewer, uniformly random others are added. All who know the
-    message and the key find the same set. Heaviest first.
+    are returned; if fewer, others are added. All who know the message and the key find
+    the same set. Heaviest first. Few coordinates of a gradient are heavy, so that most
+    are random if the others are; the code of SketchedSGD's authors takes those with
+    the largest estimates, heavy or not.
 
     Args:
       op: the multi-row count sketch that made the message.
@@ -54,8 +59,10 @@ def heavy_coordinates(
       message: a sketch of x, of shape (rows, cols).
       d: the length of x.
       m: the number of coordinates to return, at most d.
+      fill: the choice of the others: "random", all alike, or "top", the largest ones.
     """
     validate.at_least_one(m=m)
+    validate.one_of(FILLS, fill=fill)
     validate.at_most(d, "the length of the vector", m=m)
     norm2 = squared_norm(message)
     energy = jnp.square(op.estimate(key, message, d))
@@ -63,6 +70,8 @@ def heavy_coordinates(
     # heavy ones in the order of their energy. NaN ranks first, so it is not hidden.
     seed = jax.random.bits(apart(key, Purpose.FILLING), (), jnp.uint32)
     lot = (mix(lax.iota(jnp.uint32, d) ^ seed) >> 8).astype(jnp.float32) * 2**-24
+    if fill == "top":  # lots where all are zero, that nobody is always the first
+        return lax.top_k(jnp.where(norm2 == 0, lot, energy), m)[1]
     light = energy * m < norm2
     rank = jnp.where(light | (norm2 == 0), lot, 1 + energy * m / norm2)
     return lax.top_k(rank, m)[1]

@@ -331,6 +331,21 @@ CHANNELS = {
         told=PLACES,
         chosen=True,
     ),
+    "heavy_values_top": ChannelRow(
+        heavy(channels.heavy_values, fill="top"),
+        Claim.MEAN,
+        (SKETCH + HEAVY,),
+        messages=2,
+        told=PLACES,
+        chosen=True,
+    ),
+    "heaprix_top": ChannelRow(
+        heavy(channels.heaprix, fill="top"),
+        Claim.NOTHING,
+        (SKETCH + HEAVY,),
+        messages=2,
+        told=PLACES,
+    ),
     "heaprix": ChannelRow(
         heavy(channels.heaprix),
         Claim.NOTHING,

@@ -44,6 +44,7 @@ WORDS = {
     "sketch.layout": "whole leaves",
     "sketch.forget": "zero subtract",
     "sketch.query": "privix heaprix",
+    "sketch.heavy_fill": "random top",
     "sketch.heavy_values": "exact fresh estimated",
     "compressor.name": "top_k random_k scaled_sign qsgd nearest cocktail",
     "privacy.randomness": "system seed",

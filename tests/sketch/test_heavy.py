@@ -110,3 +110,22 @@ def test_bad_counts_are_refused(m):
         sketch.heavy_coordinates(op, jax.random.key(0), op.zeros(), 30, m)
     with pytest.raises(ValueError, match=r"shape \(rows, cols\)"):
         sketch.squared_norm(jnp.zeros(20))
+
+
+def test_filled_from_the_top_they_are_those_of_the_largest_estimates():
+    d, m, op = 500, 20, sketch.count_sketch(cols=60, rows=5)
+    x = np.random.default_rng(3).normal(size=d).astype(np.float32)
+    at_random = []
+    for key in KEYS[:5]:
+        message = op.apply(key, x)
+        largest = np.argsort(-np.abs(op.estimate(key, message, d)))[:m]
+        found = sketch.heavy_coordinates(op, key, message, d, m, fill="top")
+        np.testing.assert_array_equal(np.sort(found), np.sort(largest))
+        other = sketch.heavy_coordinates(op, key, message, d, m)
+        at_random.append(np.isin(other, largest).mean())
+    # Of a dense vector few coordinates are heavy; as printed, most are lots.
+    assert np.mean(at_random) < 0.7
+    zero = sketch.heavy_coordinates(op, KEYS[0], op.zeros(), d, m, fill="top")
+    assert len(np.unique(zero)) == m and np.max(zero) > m
+    with pytest.raises(ValueError, match="'random', 'top', got fill='most'"):
+        sketch.heavy_coordinates(op, KEYS[0], op.zeros(), d, m, fill="most")
