@@ -28,6 +28,8 @@ def get_config() -> ConfigDict:
     # digits, mnist, fashion_mnist, cifar10, sst2, shakespeare; synthetic/N of N made-up
     # examples, npz/FILE of arrays, FILE.py:NAME; or any set that TFDS has prepared
     config.data.name = "digits"
+    # or 1/2, 2/2: the first, the second half of its classes, or of its speakers
+    config.data.part = "all"
     config.data.clients = 20  # the population; 0, for natural: all owners
     # iid, dirichlet, mixtures (of classes, in equally many examples), label_shards,
     # classes, power_law, or natural: a client an owner

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch import validate
 from fl_sketch.config.choices import section
-from fl_sketch.data import datasets, inputs, text
+from fl_sketch.data import datasets, inputs, parts, text
 from fl_sketch.data.examples import Examples, Splits, aligned
 from fl_sketch.data.inputs import Augmentation, Scaling
 
@@ -32,6 +32,7 @@ def check(config: ConfigDict) -> None:
     """Raises in one line for what `config` says of inputs, before data are read."""
     with section("data"):
         _fixed(config)
+        parts.parsed(config.data.part)
         inputs.augmentation(config.data.augment)
         validate.below_one(held_out=config.data.held_out)
     asked = {key: config[key] for key in ("clients_every", "personal_steps")}
@@ -60,16 +61,17 @@ def splits_of(
       FileNotFoundError: for data that are not there.
     """
     data = config.data
-    splits = datasets.load(data.name, data_dir, targets=targets)
+    whole = datasets.load(data.name, data_dir, targets=targets)
     with section("data"):
+        splits = parts.part(whole, data.part)
         encoded = text.encoded(
             splits,
             length=data.length,
             most=data.vocabulary,
             vocabulary_file=data.vocabulary_file,
         )
-        whole = datasets.with_classes(encoded, data.classes)
-    return whole._replace(train=Examples(*map(aligned, whole.train)))
+        known = datasets.with_classes(encoded, data.classes)
+    return known._replace(train=Examples(*map(aligned, known.train)))
 
 
 def seen_of(config: ConfigDict, splits: Splits) -> Seen:

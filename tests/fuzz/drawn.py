@@ -20,6 +20,7 @@ WORDS = {
     "download": "cheapest model messages",
     "data.name": "digits digits synthetic/60",
     "data.partition": "iid dirichlet mixtures label_shards classes power_law natural",
+    "data.part": "all all 1/2 2/2 1/9 3/2",
     "data.vocabulary_file": "characters",
     "data.standardise": "none train 0.3/0.3 0.3/0 1,2/3,4",
     "data.augment": "none crop flip crop_flip",
