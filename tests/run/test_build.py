@@ -14,6 +14,7 @@ import pytest
 from configs import default
 from fl_sketch.config import choices, protection
 from fl_sketch.run import NotFinite, begin, build, program, run, train
+from fl_sketch.studies import scaling
 from fl_sketch.sweep import comparison, grid
 from tests.run.configs import config_with, rows_of
 
@@ -178,7 +179,7 @@ def test_config_files_keep_to_the_keys_of_the_defaults(name):
     module = importlib.import_module(f"configs.{name}")
     assert f"--config=configs/{name}.py" in module.__doc__ or name in PLAIN
     if not hasattr(module, "get_config"):
-        assert name.startswith("compare_")
+        assert name.startswith("compare_") or hasattr(module, "get_laboratory")
         return
     config, ours = module.get_config(), default.get_config()
     assert set(config) == set(ours) and config.is_locked
@@ -188,10 +189,13 @@ def test_config_files_keep_to_the_keys_of_the_defaults(name):
             assert set(config[group]) == set(value)
 
 
-@pytest.mark.parametrize("name", [*COMPARISONS, "safl_claims"])
+@pytest.mark.parametrize("name", [*COMPARISONS, "safl_claims", "finetune", "scaling"])
 def test_all_methods_of_a_comparison_are_legal_configs_with_legal_grids(name):
     module = importlib.import_module(f"configs.{name}")
-    found = module.get_comparison()
+    if name == "scaling":
+        found = scaling.comparison_of(module.get_laboratory(), 8)
+    else:
+        found = module.get_comparison()
     for method in found.methods.values():
         config = comparison.config_of(found, method, [])
         lines = [f"{key}={','.join(map(str, v))}" for key, v in method.tune.items()]
