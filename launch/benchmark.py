@@ -16,6 +16,7 @@ from absl import flags
 from fl_sketch import files
 from fl_sketch.bench import engine_suite, error_suite, sketch_suite, timing
 from fl_sketch.bench.engine_forms import FORMS as ALL_FORMS
+from fl_sketch.bench.engine_forms import USUAL
 from fl_sketch.bench.engine_forms import WORKLOADS as ALL_WORKLOADS
 from launch import command
 
@@ -33,8 +34,9 @@ OPERATORS = flags.DEFINE_multi_enum("operators", _ALL, _ALL, "Which.")
 TORCH = flags.DEFINE_bool("torch", False, "Also time PyTorch, which must be installed.")
 
 # Of the suite of the engine.
-_ALL = list(ALL_WORKLOADS)
-WORKLOADS = flags.DEFINE_multi_enum("workloads", _ALL, _ALL, "Which.")
+WORKLOADS = flags.DEFINE_multi_enum(
+    "workloads", list(USUAL), list(ALL_WORKLOADS), "Which."
+)
 FORMS = flags.DEFINE_multi_enum("forms", ALL_FORMS, ALL_FORMS, "Of each round.")
 ROUNDS = flags.DEFINE_integer("rounds", 21, "Timed rounds of each.", lower_bound=3)
 CHUNK = flags.DEFINE_integer(

@@ -28,6 +28,7 @@ def test_the_round_by_hand_and_the_engines_make_the_same_model(name, devices, ch
 
 def test_workloads_have_the_sizes_they_are_known_by():
     sizes = {"W1": 1_626_442, "W2": 61_706, "W3": 7_850, "W4": 61_706, "W5": 269_722}
+    sizes["W6"] = 5_423_122
     for name, size in sizes.items():
         work = WORKLOADS[name]._replace(population=20, cohort=3, owned=1000)
         setting = prepare(work, devices=1)
