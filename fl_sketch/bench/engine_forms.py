@@ -135,7 +135,7 @@ def prepare(work: Workload, chunk: int = 0, devices: int = 0) -> Setting:
     images = rng.integers(0, 256, (count, *work.image), np.uint8)
     targets = rng.integers(0, CLASSES, count, np.int32)
     ids = rng.permutation(work.cohort).astype(np.int32)
-    width = {"width": work.width} if work.width else {}
+    width: dict[str, Any] = {"width": work.width} if work.width else {}
     loss = models.classification(models.build(work.model, CLASSES, **width))
     shape = jax.ShapeDtypeStruct((1, *work.image), jnp.float32)
 

@@ -82,7 +82,8 @@ def channel(name):
 @functools.cache
 def keys(number):
     """Returns the keys of all clients in a round; only `own` has an axis of them."""
-    made = _keys(np.int32(number))
+    with jax.ensure_compile_time_eval():  # the first to ask may be traced
+        made = _keys(np.int32(number))
     return Keys(made.shared[0], made.own, made.server[0])
 
 
