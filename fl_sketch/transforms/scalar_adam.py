@@ -32,9 +32,9 @@ def scalar_adam(
 ) -> optax.GradientTransformation:
     """Returns Adam whose second moment is the mean over all coordinates of theirs.
 
-    m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) |g|^2 / d, both corrected for their
+    m = b1 m + (1 - b1) g;  `v = b2 v + (1 - b2) |g|^2 / d`, both corrected for their
     start at zero;  x -= learning_rate m / (sqrt(v) + eps). A control for experiments
-    with sketches: a de-sketched x has E v_i = x_i^2 + (|x|^2 - x_i^2) / b, which is
+    with sketches: a de-sketched x has `E v_i = x_i^2 + (|x|^2 - x_i^2) / b`, which is
     nearly the same for all i when b is small, and Adam then no more than this.
 
     Args:
