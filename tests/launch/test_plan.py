@@ -2,6 +2,7 @@
 
 import pytest
 
+from fl_sketch.gossip import graph as graphs
 from fl_sketch.run import begin, build, train
 from fl_sketch.run.loop import Watch
 from fl_sketch.studies import plan
@@ -19,7 +20,7 @@ CLIPPED = {
 def lines(graph=None, constants=(), **changes):
     config = config_with(**changes)
     built = build(config)
-    graph = graph and plan.graph_of(graph, config.data.clients, config.seed)
+    graph = graph and graphs.named(graph, config.data.clients)
     all_constants = CONSTANTS | dict(constants)
     return plan.lines(config, built, all_constants, graph=graph)
 
