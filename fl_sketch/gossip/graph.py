@@ -171,7 +171,7 @@ def random_regular(nodes: int, degree: int, *, seed: int) -> Graph:
 
 def distances(graph: Graph) -> np.ndarray:
     """Returns int [nodes, nodes], the hops between any two of `graph`."""
-    found = csgraph.shortest_path(_matrix(graph), directed=False, unweighted=True)
+    found = csgraph.shortest_path(_matrix(graph), unweighted=True)
     return found.astype(np.int64)
 
 
@@ -183,6 +183,8 @@ def diameter(graph: Graph) -> int:
 def links(graph: Graph, root: int) -> np.ndarray:
     """Returns a spanning tree of shortest ways to `root`, breadth first.
 
+    Of several neighbours on such a way a node takes the one that was met first.
+
     Args:
       graph: the graph.
       root: the node that the tree hangs from.
@@ -191,14 +193,15 @@ def links(graph: Graph, root: int) -> np.ndarray:
       Pairs of a node and the next one on its way, int32 [nodes - 1, 2], nearer nodes
       before farther ones; fewer pairs, if the graph is in parts.
     """
-    order, before = csgraph.breadth_first_order(_matrix(graph), root, directed=False)
+    order, before = csgraph.breadth_first_order(_matrix(graph), root)
     return np.stack([order, before[order]], axis=1)[1:].astype(np.int32)
 
 
 def _matrix(graph: Graph) -> sparse.csr_array:
-    """Returns which nodes are joined, each edge once."""
-    ones, shape = np.ones(len(graph.edges)), (graph.nodes, graph.nodes)
-    return sparse.csr_array((ones, graph.edges.T), shape=shape)
+    """Returns which nodes are joined, neighbours in the order of their numbers."""
+    both = np.concatenate([graph.edges, graph.edges[:, ::-1]])
+    shape = graph.nodes, graph.nodes
+    return sparse.csr_array((np.ones(len(both)), both.T), shape=shape)
 
 
 def _require_few(nodes: int) -> None:

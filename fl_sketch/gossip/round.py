@@ -17,7 +17,7 @@ from fl_sketch import talks, validate
 from fl_sketch.engine.exchange import as_heard
 from fl_sketch.engine.mesh import AXIS, mesh_over
 from fl_sketch.engine.round import Report, SimulatorOnly, State, initial_server
-from fl_sketch.engine.visit import Client, Fetch, first
+from fl_sketch.engine.visit import Client, Fetch, first, zeros
 from fl_sketch.gossip.graph import Graph
 from fl_sketch.gossip.relays import RELAYS, Relay
 from fl_sketch.keys import for_batches, roots_of, round_keys
@@ -157,11 +157,10 @@ class _Play(NamedTuple):
         return as_heard(own, server.round[0])
 
     def require_sums(self, sent: Any) -> None:
-        numbers = jax.tree.leaves(jax.eval_shape(lambda: talks.message(sent)))
-        said = talks.bits_of(sent, numbers)
-        self.relay.require_sums(
-            said if isinstance(said, int) else None, sum(leaf.size for leaf in numbers)
-        )
+        like = zeros(jax.eval_shape(lambda: talks.message(sent)))
+        bits = talks.bits_of(sent, like)
+        numbers = sum(leaf.size for leaf in jax.tree.leaves(like))
+        self.relay.require_sums(bits, numbers)
 
     def keys(self, row) -> Keys:
         server, _, node = row
