@@ -61,7 +61,8 @@ def times(length: Length, counts: np.ndarray) -> Wide:
     >>> number(times(2**33 + 1, np.array([0, 3]))).tolist()
     [0, 25769803779]
     """
-    total, doubled = wide(np.zeros_like(counts)), wide(length)
+    none = jnp.zeros(counts.shape, jnp.uint32)
+    total, doubled = Wide(none, none), wide(length)
     for bit in range(int(counts.max()).bit_length()):
         total = either(jnp.asarray(counts >> bit & 1 == 1), total + doubled, total)
         doubled = doubled + doubled

@@ -8,12 +8,12 @@ from ml_collections import ConfigDict
 
 from fl_sketch import validate
 from fl_sketch.config import protection
-from fl_sketch.config.choices import flat, section
+from fl_sketch.config.choices import NO_GRAPH, flat, section
 from fl_sketch.engine.traffic import Traffic
 from fl_sketch.gossip import RELAYS, Relay
 from fl_sketch.gossip import graph as graphs
 
-NONE, PLAIN = "none", "flood"  # with a server, and the relay that is then not read
+PLAIN = "flood"  # the relay of a config with a server, which does not read it
 ALLOWED = {  # what a round without a server can be, by key
     "cohort.sampling": ("everyone",),
     "cohort.weighting": ("equal",),
@@ -40,9 +40,9 @@ def relay_of(config: ConfigDict) -> Relay | None:
     own = config.network
     with section("network"):
         validate.one_of(tuple(RELAYS), relay=own.relay)
-        if own.graph == NONE:
+        if own.graph == NO_GRAPH:
             if own.relay != PLAIN:
-                msg = f"Expected a graph with relay={own.relay}, got graph={NONE}."
+                msg = f"Expected a graph with relay={own.relay}, got graph={NO_GRAPH}."
                 raise ValueError(msg)
             return None
         _require_plain(config)

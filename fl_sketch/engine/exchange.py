@@ -81,7 +81,7 @@ def exchange(
 
 
 def as_heard(mean: Message, number: jax.Array) -> Message:
-    """Returns the mean in a round of this `number` with its numbers rounded.
+    """Returns a `mean` with its numbers rounded, in the round of this `number`.
 
     What crosses a network is numbers. If XLA rounded the division by the denominator
     together with what comes after it (a multiply-add), whoever hears the mean would

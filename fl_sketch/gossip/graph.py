@@ -171,8 +171,20 @@ def random_regular(nodes: int, degree: int, *, seed: int) -> Graph:
 
 def distances(graph: Graph) -> np.ndarray:
     """Returns int [nodes, nodes], the hops between any two of `graph`."""
-    found = csgraph.shortest_path(_matrix(graph), unweighted=True)
-    return found.astype(np.int64)
+    return ways(graph)[0]
+
+
+def ways(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the shortest ways between any two nodes of `graph`.
+
+    Returns:
+      Hops, and the last node before the end: both int [nodes, nodes], of the way from
+      the node of a row to that of a column. Nobody stands before the beginning.
+    """
+    hops, before = csgraph.shortest_path(
+        _matrix(graph), unweighted=True, return_predecessors=True
+    )
+    return hops.astype(np.int64), before
 
 
 def diameter(graph: Graph) -> int:

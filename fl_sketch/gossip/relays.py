@@ -40,8 +40,8 @@ class Relay(NamedTuple):
       name: its name in `RELAYS`.
       graph: the graph.
       hops: the hops from the messages of an exchange to their sum at all nodes.
-      crossings: how many messages cross each edge in an exchange, there and back, int64
-        [edges, 2].
+      crossings: the number of messages over each edge in an exchange, there and back,
+        int64 [edges, 2].
       beside: bytes that travel with each of them.
       adds: whether messages are added up on their way.
       sums: `(messages) -> sums`, leaves [nodes, ...] of what each node has to say, and
@@ -68,8 +68,8 @@ class Relay(NamedTuple):
         """Returns the bytes that cross every edge, there and back, int64 [edges, 2].
 
         Args:
-          message: bytes of what one node has to say, in all exchanges.
-          exchanges: how many these are.
+          message: the bytes of what one node has to say, in all exchanges.
+          exchanges: the number of these.
         """
         return self.crossings * (message + exchanges * self.beside)
 
@@ -114,15 +114,14 @@ def flood(graph: Graph) -> Relay:
     Every node adds up what it has heard in the order of the nodes' numbers, as a server
     does, so that all of them have the same sum to the last bit.
     """
-    hops, last = graphs.distances(graph), graphs.diameter(graph)
-    a, b = graph.edges.T
-
-    def over(sender, receiver):
-        sends = (hops[receiver] >= hops[sender]) & (hops[sender] < last)
-        return sends.sum(axis=1)
-
-    nodes = np.arange(graph.nodes)
-    ways = np.stack([graphs.links(graph, origin) for origin in nodes])
+    hops, before = graphs.ways(graph)
+    order = np.argsort(hops, axis=1, kind="stable")[:, 1:]  # the near ones first
+    links = np.stack([order, np.take_along_axis(before, order, axis=1)], axis=2)
+    (a, b), last = graph.edges.T, int(hops.max())
+    crossings = np.zeros((len(graph.edges), 2), np.int64)
+    for far in hops:  # from one origin
+        crossings[:, 0] += (far[b] >= far[a]) & (far[a] < last)
+        crossings[:, 1] += (far[a] >= far[b]) & (far[b] < last)
 
     def sums(messages):
         def hear(totals, links):
@@ -130,9 +129,8 @@ def flood(graph: Graph) -> Relay:
             return jax.tree.map(jnp.add, totals, heard), None
 
         zeros = jax.tree.map(lambda m: varying_like(jnp.zeros_like(m), m), messages)
-        return jax.lax.scan(hear, zeros, jnp.asarray(ways))[0]
+        return jax.lax.scan(hear, zeros, jnp.asarray(links, jnp.int32))[0]
 
-    crossings = np.stack([over(a, b), over(b, a)], axis=1).astype(np.int64)
     return Relay("flood", graph, last, crossings, ORIGIN_BYTES, False, sums)
 
 

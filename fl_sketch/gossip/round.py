@@ -49,7 +49,7 @@ def initial_nodes(algorithm: Algorithm, params: Tree, nodes: int) -> State:
     _require_open(algorithm)
     server, client = initial_server(algorithm, params)
     return jax.tree.map(
-        lambda leaf: jnp.broadcast_to(leaf, (nodes, *jnp.shape(leaf))) + 0,
+        lambda leaf: jnp.copy(jnp.broadcast_to(leaf, (nodes, *jnp.shape(leaf)))),
         State(server, client),
     )
 

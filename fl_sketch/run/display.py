@@ -79,11 +79,11 @@ def _sent(experiment: Experiment) -> str:
         sent = f"{up / 1e3:.4g} kB up" if up is not None else "up: depends on the round"
         return f"a client's round: {sent}, {_down(prices)}"
     whole = facts["bytes_over_edges_planned"]
-    size = rows.sized(whole) if whole is not None else "of sizes that depend on it"
+    size = rows.sized(whole) if whole is not None else "as long as the round has them"
     return (
-        f"no server but {facts['edges']} edges, {facts['graph']}: {facts['messages']} "
-        f"messages a round by {facts['relay']}, {size}; {facts['hops']} hops an "
-        "exchange"
+        f"no server but the {facts['edges']} edges of {facts['graph']}: a round takes "
+        f"{facts['messages']} messages by {facts['relay']}, {size}, and an exchange "
+        f"{facts['hops']} hops"
     )
 
 

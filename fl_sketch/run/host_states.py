@@ -16,8 +16,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, free_memory
-from fl_sketch.config import networks
-from fl_sketch.config.choices import section
+from fl_sketch.config.choices import NO_GRAPH, section
 from fl_sketch.data.forms import room
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.rounds import Advance
@@ -86,7 +85,7 @@ def place_of(config: ConfigDict, row_bytes: int, mesh: jax.sharding.Mesh) -> str
     with section("compute"):
         size, wanted = row_bytes * config.data.clients, config.compute.clients
         # A round on a graph has all nodes on the devices.
-        alone = config.network.graph != networks.NONE
+        alone = config.network.graph != NO_GRAPH
         return place("devices" if alone else wanted, size, mesh)
 
 

@@ -96,8 +96,10 @@ def write_edges(folder: pathlib.Path, relay: Relay, total: int) -> None:
     """
     names = ("node", "neighbour", "bytes_there", "bytes_back")
     table = np.concatenate([relay.graph.edges, relay.shared_out(total)], axis=1)
-    rows = [dict(zip(names, row, strict=True)) for row in table.tolist()]
-    files.write_rows(folder / EDGES, rows)
+    files.write_rows(
+        folder / EDGES,
+        [dict(zip(names, row, strict=True)) for row in table.tolist()],
+    )
 
 
 @functools.partial(jax.jit, static_argnums=1)

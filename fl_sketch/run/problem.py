@@ -43,20 +43,28 @@ class Problem(NamedTuple):
     batches: Any
 
     def dealt(self, seed: int) -> tuple[partition.Partition, partition.Partition]:
-        """Returns which client trains on which examples, and holds which ones back."""
+        """Returns which client trains on which examples, and holds which ones back.
+
+        Both follow from the `seed`.
+        """
         targets, owners = self.splits.train.targets, self.splits.owners
         shares = choices.partition_of(self.config, targets, seed, owners)
         return held_out(shares, self.config.data.held_out, seed=seed)
 
     def clients(self, numbers: Numbers, seed: int) -> Clients:
-        """Returns the clients as they are looked at one by one."""
+        """Returns the clients as they are looked at one by one.
+
+        Args:
+          numbers: the continuous keys.
+          seed: the seed by which they have their examples.
+        """
         loss, examples = self.loss_of(numbers), self.splits.train
         own = methods.personal_of(self.config, loss, numbers)
         batch = self.config.client.batch
         return Clients(loss, examples, *self.dealt(seed), own, batch, seed)
 
     def shares(self, seed: int) -> partition.Partition:
-        """Returns which client trains on which examples."""
+        """Returns which client trains on which examples, with this `seed`."""
         return self.dealt(seed)[0]
 
 

@@ -122,19 +122,12 @@ def prepare(
     algorithm = algorithm_of(choices.numbers_of(config))  # says what is wrong with it
     sent = _sent(problem, algorithm) if config.cohort.sending else 0.0
     relay = networks.relay_of(config)
-    parts = (
-        problem,
-        algorithm_of,
-        cohorts.sampler_of(config, sent),
-        mesh,
-        choices.chunk_of(config),
-        _bank(problem, algorithm, mesh, node=relay is not None),
-    )
+    bank = _bank(problem, algorithm, mesh, node=relay is not None)
+    chunk = choices.chunk_of(config)
+    parts = problem, algorithm_of, cohorts.sampler_of(config, sent), mesh, chunk, bank
     work = Nodes(*parts, relay) if relay else Work(*parts)
     on_host, resident = _dealt(problem, guarantee, NamedSharding(mesh, P()))
-    form = "resident"  # where nodes play, as whoever asks for another is told
-    if relay is None:
-        form = choices.data_form_of(config, problem.splits.train, mesh)
+    form = choices.data_form_of(config, problem.splits.train, mesh)
     evaluate, test = make_evaluation(problem.loss_of, problem.splits.measured, mesh)
     return Program(
         config=config,

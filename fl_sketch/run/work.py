@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, gossip
@@ -61,11 +60,16 @@ class Work:
     bank: str
 
     def ids(self, key: Key | Roots, number: jax.typing.ArrayLike) -> jax.Array:
-        """Returns the clients of the cohort of a round."""
+        """Returns the clients of a round, of this `number` in the run of a `key`."""
         return of_round(self.sampler, key, number).ids
 
     def start(self, numbers: Numbers, key: Key | Roots) -> engine.State:
-        """Returns the state before the first round."""
+        """Returns the state before the first round.
+
+        Args:
+          numbers: the continuous keys.
+          key: the roots of the run.
+        """
         own = apart(roots_of(key).public, Purpose.INITIAL)
         params = self.problem.loss_of(numbers).init(own, self.problem.inputs)
         params = placed(params, self.problem.initial)
@@ -74,14 +78,20 @@ class Work:
     def begun(
         self, algorithm: Algorithm, params: Tree, key: Key | Roots
     ) -> engine.State:
-        """Returns the state that begins with these parameters."""
+        """Returns the state that begins with these parameters.
+
+        Args:
+          algorithm: the algorithm.
+          params: the parameters.
+          key: the roots of the run.
+        """
         rows = self.problem.config.data.clients
         if self.bank == "host":
             rows = jax.eval_shape(self.ids, key, 0).size
         return engine.initial_state(algorithm, params, rows)
 
     def round_of(self, numbers: Numbers) -> Callable:
-        """Returns a round, as `engine.make_round` does."""
+        """Returns a round for the continuous keys, `numbers`, as `make_round` does."""
         config = self.problem.config
         return engine.make_round(
             self.algorithm_of(numbers),
@@ -105,7 +115,15 @@ class Work:
         data: draws.Resident,
         count: jax.typing.ArrayLike,
     ) -> tuple[engine.State, engine.Report]:
-        """Returns the state after so many rounds, and their reports."""
+        """Returns the state after some rounds, and their reports.
+
+        Args:
+          numbers: the continuous keys.
+          state: the state before them.
+          key: the roots of the run.
+          data: the training data on the devices.
+          count: the number of rounds.
+        """
         one_round, people = self.round_of(numbers), self.people_of(data.starts)
         most = most_of(self.problem.config)
         return engine.run_rounds(one_round, people, state, key, data, count, most=most)
@@ -143,13 +161,22 @@ class Nodes(Work):
     def begun(
         self, algorithm: Algorithm, params: Tree, key: Key | Roots
     ) -> engine.State:
-        """Returns the state that begins with these parameters on all nodes."""
+        """Returns the state that begins with these parameters on all nodes.
+
+        Args:
+          algorithm: the algorithm.
+          params: the parameters.
+          key: the roots of the run, which nobody asks for.
+        """
         del key
         nodes = gossip.initial_nodes(algorithm, params, self.relay.graph.nodes)
-        return _seen(jax.tree.map(jnp.copy, nodes))
+        return _seen(nodes)
 
     def round_of(self, numbers: Numbers) -> Callable:
-        """Returns a round of all nodes, whatever the cohort."""
+        """Returns a round of all nodes for the continuous keys, `numbers`.
+
+        It is given a cohort, as others are, and does not look at it.
+        """
         one_round = gossip.make_gossip_round(
             self.algorithm_of(numbers),
             choices.fetch_of(self.problem.config),

@@ -169,8 +169,8 @@ def test_the_first_lines_say_what_crosses_the_graph(tmp_path):
                          sketch__query="heaprix", network__relay="tree")  # fmt: skip
     run(config, tmp_path, say=said.append)
     head = next(line for line in said if "a message:" in line)
-    assert "no server but 6 edges, ring: 20 messages a round by tree" in head
-    assert "6 hops an exchange" in head
+    assert "the 6 edges of ring: a round takes 20 messages by tree, " in head
+    assert head.endswith("an exchange 6 hops")
     assert any("updates of all nodes" in line for line in said)
     assert any("states of 6 clients" in line for line in said)
 
