@@ -24,6 +24,7 @@ GRAPHS = {
     "random_regular": graphs.random_regular(6, 3, seed=0),
     "edge list": graphs.from_edges([(0, 5), (5, 2), (2, 1), (1, 3), (3, 4)]),
 }
+QUICK = ("fedavg", "safl", "heaprix", "scaffold", "marina")  # the others are slow
 SHORT = {  # messages that are not as long as their sums
     "quantised", "ef21", "marina", "onebit_adam", "cocktail_sgd", "cd_adam",
     "sign_sgd", "ef_sign_sgd",
@@ -76,12 +77,17 @@ def of_node(state, node):
     return jax.tree.map(lambda leaf: leaf[node], state.server)
 
 
+def marked(names):
+    slow = pytest.mark.slow
+    return [n if n in QUICK else pytest.param(n, marks=slow) for n in names]
+
+
 def graph_for(name):
     """Returns the name of a graph: all of them come up."""
     return list(GRAPHS)[list(CATALOGUE).index(name) % len(GRAPHS)]
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("name", marked(CATALOGUE))
 def test_a_flood_gives_every_node_what_a_server_has_to_the_last_bit(name):
     nodes, reports = played(name, graph_for(name))
     server, others = served(name)
@@ -94,7 +100,7 @@ def test_a_flood_gives_every_node_what_a_server_has_to_the_last_bit(name):
             np.testing.assert_allclose(value, theirs, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in CATALOGUE if name not in SHORT])
+@pytest.mark.parametrize("name", marked(n for n in CATALOGUE if n not in SHORT))
 def test_a_tree_gives_all_nodes_the_same_within_rounding(name):
     nodes, _ = played(name, graph_for(name), relay="tree")
     for node in range(NODES):
