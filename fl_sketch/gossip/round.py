@@ -72,8 +72,9 @@ def make_gossip_round(
     Formal guarantees, tested:
 
     - all nodes have the same server at all times, to the last bit;
-    - by a flood it is the server that `make_round` with everyone in the cohort has, to
-      the last bit where messages are added up and not what they are sketches of;
+    - by a flood it is the server that `make_round` with everyone in the cohort has, if
+      that one adds up messages and not what they are sketches of: to the last bit,
+      where both are compiled alike;
     - by a tree, which adds up in another order, within the rounding of float32.
 
     Args:
@@ -105,7 +106,7 @@ def make_gossip_round(
     numbers = jnp.arange(nodes, dtype=jnp.int32)
 
     def run(state: State, key: Key | Roots, data) -> tuple[State, Report]:
-        # The last node is played twice where nodes do not share out evenly.
+        # The last node is played again where nodes do not share out evenly.
         there = jnp.minimum(jnp.arange(-(-nodes // mesh.size) * mesh.size), nodes - 1)
         rows = jax.tree.map(lambda leaf: leaf[there], (*state, numbers))
         played = sharded(rows, roots_of(key), data)
