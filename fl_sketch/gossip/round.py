@@ -106,9 +106,7 @@ def make_gossip_round(
     numbers = jnp.arange(nodes, dtype=jnp.int32)
 
     def run(state: State, key: Key | Roots, data) -> tuple[State, Report]:
-        # The last node is played again where nodes do not share out evenly.
-        there = jnp.minimum(jnp.arange(-(-nodes // mesh.size) * mesh.size), nodes - 1)
-        rows = jax.tree.map(lambda leaf: leaf[there], (*state, numbers))
+        rows = jax.tree.map(lambda leaf: _filled(leaf, mesh.size), (*state, numbers))
         played = sharded(rows, roots_of(key), data)
         state, sizes, found = jax.tree.map(lambda leaf: leaf[:nodes], played)
         seen = SimulatorOnly(
@@ -206,6 +204,14 @@ class _Play(NamedTuple):
         local = self.algorithm.local.finish(work.state, end.delivery)
         size = whole_bytes(end.bits_up) + len(means) * self.relay.beside
         return State(server, Client(local, end.memory.client)), size
+
+
+def _filled(leaf: jax.Array, devices: int) -> jax.Array:
+    """Returns rows that share out evenly: the last node is played again if need be."""
+    missing = -len(leaf) % devices
+    if not missing:
+        return leaf
+    return jnp.concatenate([leaf, jnp.repeat(leaf[-1:], missing, axis=0)])
 
 
 def _require_open(algorithm: Algorithm) -> None:
