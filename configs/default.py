@@ -83,6 +83,12 @@ def get_config() -> ConfigDict:
     config.cohort.deadline = 0.0  # seconds after which a round closes; 0: waits for all
     config.cohort.weighting = "equal"  # or examples: by how many a client has
 
+    config.network = ConfigDict()
+    # none: a server; ring, grid:4x5, regular:3, complete, or a file with the two nodes
+    # of an edge on each line: rounds without a server, with cohort.sampling=everyone
+    config.network.graph = "none"
+    config.network.relay = "flood"  # of all messages to all nodes; or tree: of sums
+
     config.client = ConfigDict()
     config.client.rate = 0.1  # eta of the local steps
     # any optimizer of optax by its name there, with numbers of its own, as

@@ -55,6 +55,20 @@ def either(first: jax.Array, one: Length, other: Length) -> Wide:
     return Wide(*(jnp.where(first, a, b) for a, b in pairs))
 
 
+def times(length: Length, counts: np.ndarray) -> Wide:
+    """Returns a `length` as often as each of these `counts` says, whole numbers >= 0.
+
+    >>> number(times(2**33 + 1, np.array([0, 3]))).tolist()
+    [0, 25769803779]
+    """
+    none = jnp.zeros(counts.shape, jnp.uint32)
+    total, doubled = Wide(none, none), wide(length)
+    for bit in range(int(counts.max()).bit_length()):
+        total = either(jnp.asarray(counts >> bit & 1 == 1), total + doubled, total)
+        doubled = doubled + doubled
+    return total
+
+
 def whole_bytes(bits: Length) -> Wide:
     """Returns how many bytes a message of so many `bits` takes."""
     if isinstance(bits, int):

@@ -5,12 +5,13 @@ python -m launch.plan --config=configs/default.py \
     --config.algorithm=iterative_sketching --convexity=0.1 --graph=ring
 
 The constants of a problem are flags; what is not given is one of the defaults below,
-which are no measurements. A graph, one of ring, grid:4x5, regular:3 or a file with an
-edge on each line, adds what flooding the messages costs where there is no server.
+which are no measurements. A graph, one of ring, grid:4x5, regular:3, complete or a file
+with an edge on each line, adds what the messages cost where there is no server.
 """
 
 from absl import flags
 
+from fl_sketch.gossip import graph as graphs
 from fl_sketch.run import build
 from fl_sketch.studies import plan
 from launch import command, parsing
@@ -20,7 +21,7 @@ DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
 )
 GRAPH = flags.DEFINE_string(
-    "graph", None, "ring, grid:4x5, regular:3 or a file of edges, without a server."
+    "graph", None, f"{graphs.WORDS}, without a server; by default the config's."
 )
 CONSTANTS = {
     name: flags.DEFINE_float(name, default, meaning)
@@ -36,7 +37,7 @@ def main():
     built, graph = build(CONFIG.value, DATA_DIR.value), None
     config = built.config
     if GRAPH.value:
-        graph = plan.graph_of(GRAPH.value, config.data.clients, config.seed)
+        graph = graphs.named(GRAPH.value, config.data.clients)
     for line in plan.lines(config, built, constants, graph=graph):
         print(line)
 

@@ -37,3 +37,10 @@ def test_one_of_two_lengths_is_chosen_and_rounds_have_theirs():
     flags = jnp.array([True, False])
     both = jax.vmap(lambda flag: lengths.either(flag, 2**36, 5))(flags)
     np.testing.assert_array_equal(number(both), [2**36, 5])
+
+
+@pytest.mark.parametrize("one", LENGTHS)
+def test_a_length_so_many_times_is_that_many_of_it(one):
+    counts = np.array([0, 1, 2, 3, 1000, 2**20 + 1])
+    found = jax.jit(lambda length: lengths.times(length, counts))(wide(one))
+    np.testing.assert_array_equal(number(found), [one * int(n) for n in counts])

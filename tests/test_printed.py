@@ -11,6 +11,7 @@ COMMANDS = {
     name: pages.command_of(text, page)
     for name, (text, page) in {
         "train": ("safl_digits", "docs/running.md"),
+        "alone": ("/tmp/alone", "docs/running.md"),
         "sweep": ("launch.sweep", "docs/sweeps.md"),
         "plot": ("launch.plot", "docs/sweeps.md"),
         "plan": ("launch.plan", "docs/theory.md"),
@@ -38,6 +39,13 @@ def test_training_and_its_picture(tmp_path):
     names = "point,client.rate,round,test_accuracy,bytes_up_total,bytes_down_total"
     (tmp_path / "sweep/sweep.csv").write_text(f"{names}\n0,0.1,1,0.5,10,10\n")
     printed_by("plot", tmp_path)
+
+
+def test_training_without_a_server(tmp_path):
+    printed = printed_by("alone", tmp_path)
+    shown = pages.shown_with("no server but", "docs/running.md")
+    assert shown[1:5] == printed[1:5]
+    pages.same_tables([line for line in shown[5:] if line != "..."], printed[5:])
 
 
 def test_a_sweep(tmp_path):

@@ -42,6 +42,7 @@ CONTINUOUS: dict[str, tuple[float | None, float]] = {
 
 
 BANKS = ("devices", "host")  # where clients' states may be kept
+NO_GRAPH = "none"  # the graph of a config with a server
 BELOW = ("server.b1", "server.b2")  # at 1 a moment never hears of a gradient
 NAMED = {  # keys that name something, by section
     "sketch": {
@@ -292,6 +293,8 @@ def data_form_of(config: ConfigDict, examples: Any, mesh: jax.sharding.Mesh) -> 
         the config's batches cannot.
     """
     wanted = config.compute.data
+    if config.network.graph != NO_GRAPH and wanted == "auto":
+        return "resident"  # nodes draw their batches themselves
     with section("compute"):
         return forms.form(wanted, examples, mesh, config.client.batches)
 

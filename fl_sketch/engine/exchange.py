@@ -75,13 +75,13 @@ def exchange(
         if not number:
             seen = guard.averaged(sums, total.rejected)
         mean, state, *more = guard.release(number, total, state)
-        means += (_as_heard(mean, server.round),)
+        means += (as_heard(mean, server.round),)
         facts, released = _added(facts, more[0]), _added(released, more[1])
     return Exchanged(means, blank, works, seen | facts, released, state)
 
 
-def _as_heard(mean: Message, number: jax.Array) -> Message:
-    """Returns the same numbers, rounded.
+def as_heard(mean: Message, number: jax.Array) -> Message:
+    """Returns a `mean` with its numbers rounded, in the round of this `number`.
 
     What crosses a network is numbers. If XLA rounded the division by the denominator
     together with what comes after it (a multiply-add), whoever hears the mean would

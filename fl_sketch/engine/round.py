@@ -34,11 +34,11 @@ class State(NamedTuple):
     Attributes:
       server: all that the server has.
       clients: the part that is kept of each client, along a leading axis of the
-        population.
+        population: a `Client`, or what a round of another kind keeps.
     """
 
     server: Server
-    clients: Client
+    clients: Any
 
 
 class SimulatorOnly(NamedTuple):
@@ -47,7 +47,7 @@ class SimulatorOnly(NamedTuple):
     Attributes:
       clients: the clients that were asked, int32 [places]; -1: nobody.
       answered: the places whose clients answered, bool [places].
-      bytes_up: bytes that each of those sent.
+      bytes_up: bytes that each of those sent: one number, or [places].
       bytes_told: bytes that the server said between exchanges.
       diagnostics: means over them; under a mechanism also its facts.
     """

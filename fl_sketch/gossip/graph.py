@@ -1,14 +1,8 @@
-"""Networks without a server: who talks to whom, and what flooding costs.
+"""Networks without a server: who talks to whom. Runs on the host.
 
-Every node's message is flooded: a node hands on what it heard for the first time in
-the last hop to all neighbours but those it came from. After as many hops as the
-graph's diameter all have everything. Runs on the host.
-
->>> line = from_edges([(0, 1), (1, 2)])
->>> diameter(line)
-2
->>> crossings(line).tolist()  # over 0 - 1 and back, over 1 - 2 and back
-[[1, 2], [2, 1]]
+>>> line = named("grid:1x3", 3)
+>>> line.edges.tolist(), diameter(line)
+([[0, 1], [1, 2]], 2)
 """
 
 import pathlib
@@ -16,11 +10,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from fl_sketch import validate
 
-ORIGIN_BYTES = 4  # with each message goes the number of the node that made it
+WORDS = "ring, grid:HEIGHTxWIDTH, regular:DEGREE, complete or a file of edges"
+MOST = 1024  # nodes: their distances are a table, and each plays its own part
 SWAPS = 10  # an edge, on average, when a random regular graph is made
+REGULAR = 0x6EA9  # a seed: of regular graphs that are asked for by name
 
 
 class Graph(NamedTuple):
@@ -39,18 +37,63 @@ def from_edges(edges: Sequence[tuple[int, ...]] | np.ndarray) -> Graph:
     """Returns the graph of `edges`, pairs of nodes in any order and direction.
 
     Raises:
-      ValueError: for no edge, a node joined to itself, or a graph in parts.
+      ValueError: for no edge, a node joined to itself, more than `MOST` nodes, or a
+        graph in parts.
     """
     pairs = np.sort(np.asarray(edges, np.int64).reshape(-1, 2), axis=1)
     if not len(pairs) or pairs.min() < 0 or (pairs[:, 0] == pairs[:, 1]).any():
         msg = f"Expected edges between two nodes >= 0 each, got edges={edges!r:.60}."
         raise ValueError(msg)
+    _require_few(int(pairs.max()) + 1)
     graph = Graph(int(pairs.max()) + 1, np.unique(pairs, axis=0).astype(np.int32))
-    missing = int((distances(graph)[0] < 0).sum())
+    missing = graph.nodes - len(links(graph, 0)) - 1
     if missing:
         msg = f"Expected a connected graph, got {missing} nodes out of reach of node 0."
         raise ValueError(msg)
     return graph
+
+
+def named(text: str, nodes: int) -> Graph:
+    """Returns the graph that a flag or a config names.
+
+    Args:
+      text: one of `WORDS`, as "ring", "grid:2x3", "regular:4", or where a file is. A
+        regular graph is drawn at random, the same one whenever it is asked for.
+      nodes: the number of its nodes.
+
+    Raises:
+      ValueError: in one line, for a text that names no graph of so many nodes.
+    """
+    kind, _, rest = text.partition(":")
+    try:
+        graph = _named(kind, rest, nodes)
+    except ValueError as error:
+        msg = f"Expected graph to be {WORDS}, got graph={text}: {error}"
+        raise ValueError(msg) from None
+    if graph is None:
+        if not pathlib.Path(text).is_file():
+            msg = f"Expected graph to be {WORDS}, got graph={text}."
+            raise ValueError(msg)
+        graph = read(text)
+    if graph.nodes != nodes:
+        msg = (
+            f"Expected a graph of {nodes} nodes, one for each client, got "
+            f"graph={text} of {graph.nodes}."
+        )
+        raise ValueError(msg)
+    return graph
+
+
+def _named(kind: str, rest: str, nodes: int) -> Graph | None:
+    """Returns the graph of a kind that has a name; None for any other."""
+    if kind in ("ring", "complete") and not rest:
+        return {"ring": ring, "complete": complete}[kind](nodes)
+    if kind == "grid":
+        height, width = map(int, rest.split("x"))
+        return grid(height, width)
+    if kind == "regular":
+        return random_regular(nodes, int(rest), seed=REGULAR)
+    return None
 
 
 def read(path: str) -> Graph:
@@ -59,11 +102,11 @@ def read(path: str) -> Graph:
     Raises:
       ValueError: for a line of anything else, and as `from_edges`.
     """
-    lines = pathlib.Path(path).read_text().splitlines()
     try:
+        lines = pathlib.Path(path).read_text().splitlines()
         pairs = [tuple(map(int, line.split())) for line in lines if line.strip()]
-        whole = all(len(pair) == 2 for pair in pairs)
-    except ValueError:
+        whole = all(len(pair) == 2 and max(pair) < 2**31 for pair in pairs)
+    except ValueError:  # of text in another coding, too
         pairs, whole = [], False
     if not whole:
         msg = f"Expected two whole numbers on each line of {path}."
@@ -74,12 +117,21 @@ def read(path: str) -> Graph:
 def ring(nodes: int) -> Graph:
     """The graph of `nodes` nodes with two neighbours each; of two nodes, with one."""
     validate.at_least_one(**{"nodes - 1": nodes - 1})
+    _require_few(nodes)
     return from_edges([(node, (node + 1) % nodes) for node in range(nodes)])
+
+
+def complete(nodes: int) -> Graph:
+    """The graph of `nodes` nodes, each joined to all others."""
+    validate.at_least_one(**{"nodes - 1": nodes - 1})
+    _require_few(nodes)
+    return from_edges(np.stack(np.triu_indices(nodes, 1), axis=1))
 
 
 def grid(height: int, width: int) -> Graph:
     """The graph of `height` x `width` nodes joined to those beside, above and below."""
     validate.at_least_one(height=height, width=width)
+    _require_few(height * width)
     number = np.arange(height * width).reshape(height, width)
     beside = np.stack([number[:, :-1].ravel(), number[:, 1:].ravel()], 1)
     below = np.stack([number[:-1].ravel(), number[1:].ravel()], 1)
@@ -103,6 +155,7 @@ def random_regular(nodes: int, degree: int, *, seed: int) -> Graph:
     if not 2 <= degree < nodes or nodes * degree % 2:
         msg = f"Expected 2 <= degree < nodes={nodes}, their product even, got {degree}."
         raise ValueError(msg)
+    _require_few(nodes)
     steps = range(1, degree // 2 + 1)
     edges = {_edge(a, (a + step) % nodes) for a in range(nodes) for step in steps}
     if degree % 2:
@@ -117,18 +170,21 @@ def random_regular(nodes: int, degree: int, *, seed: int) -> Graph:
 
 
 def distances(graph: Graph) -> np.ndarray:
-    """Returns int [nodes, nodes], the hops between any two of `graph`; -1: no way."""
-    found = np.full((graph.nodes, graph.nodes), -1)
-    np.fill_diagonal(found, 0)
-    near = neighbours(graph)
-    for hop in range(1, graph.nodes):
-        # Counts of ways, as floats: products of integer matrices are slow.
-        reached = (near.astype(np.float32) @ (found == hop - 1)) > 0
-        new = reached & (found < 0)
-        if not new.any():
-            break
-        found[new] = hop
-    return found
+    """Returns int [nodes, nodes], the hops between any two of `graph`."""
+    return ways(graph)[0]
+
+
+def ways(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the shortest ways between any two nodes of `graph`.
+
+    Returns:
+      Hops, and the last node before the end: both int [nodes, nodes], of the way from
+      the node of a row to that of a column. Nobody stands before the beginning.
+    """
+    hops, before = csgraph.shortest_path(
+        _matrix(graph), unweighted=True, return_predecessors=True
+    )
+    return hops.astype(np.int64), before
 
 
 def diameter(graph: Graph) -> int:
@@ -136,42 +192,32 @@ def diameter(graph: Graph) -> int:
     return int(distances(graph).max())
 
 
-def neighbours(graph: Graph) -> np.ndarray:
-    """Returns bool [nodes, nodes], which nodes of `graph` are joined."""
-    near = np.zeros((graph.nodes, graph.nodes), bool)
-    first, second = graph.edges.T
-    near[first, second] = near[second, first] = True
-    return near
+def links(graph: Graph, root: int) -> np.ndarray:
+    """Returns a spanning tree of shortest ways to `root`, breadth first.
 
-
-def crossings(graph: Graph) -> np.ndarray:
-    """Returns int [edges, 2]: how many messages cross an edge, there and back.
-
-    A node at distance h from an origin has its message after h hops. In the next hop,
-    if there is one, it passes the message on to the neighbours that are not nearer to
-    the origin. It cannot know that a neighbour as far as itself has it too.
+    Of several neighbours on such a way a node takes the one that was met first.
 
     Args:
-      graph: the graph, in which each node's message is flooded once.
+      graph: the graph.
+      root: the node that the tree hangs from.
+
+    Returns:
+      Pairs of a node and the next one on its way, int32 [nodes - 1, 2], nearer nodes
+      before farther ones; fewer pairs, if the graph is in parts.
     """
-    hops, last = distances(graph), diameter(graph)
-    a, b = graph.edges.T
-
-    def over(sender, receiver):
-        sends = (hops[receiver] >= hops[sender]) & (hops[sender] < last)
-        return sends.sum(axis=1)
-
-    return np.stack([over(a, b), over(b, a)], axis=1)
+    order, before = csgraph.breadth_first_order(_matrix(graph), root)
+    return np.stack([order, before[order]], axis=1)[1:].astype(np.int32)
 
 
-def bytes_over_edges(graph: Graph, message: int) -> np.ndarray:
-    """Returns int64 [edges, 2], the bytes that cross every edge in one flooding.
+def _matrix(graph: Graph) -> sparse.csr_array:
+    """Returns which nodes are joined, neighbours in the order of their numbers."""
+    both = np.concatenate([graph.edges, graph.edges[:, ::-1]])
+    shape = graph.nodes, graph.nodes
+    return sparse.csr_array((np.ones(len(both)), both.T), shape=shape)
 
-    Args:
-      graph: the graph of the network.
-      message: bytes of one node's message.
-    """
-    return crossings(graph).astype(np.int64) * (message + ORIGIN_BYTES)
+
+def _require_few(nodes: int) -> None:
+    validate.at_most(MOST, "what is played on one machine", nodes=nodes)
 
 
 def _edge(a: int, b: int) -> tuple[int, int]:

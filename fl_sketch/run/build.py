@@ -10,8 +10,15 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch import engine, free_memory, trees
-from fl_sketch.config import arguments, choices, cohorts, methods, protection
+from fl_sketch import engine, free_memory, gossip, trees
+from fl_sketch.config import (
+    arguments,
+    choices,
+    cohorts,
+    methods,
+    networks,
+    protection,
+)
 from fl_sketch.config.choices import Numbers
 from fl_sketch.config.guarantee import Guarantee
 from fl_sketch.engine import host_data, traffic
@@ -19,7 +26,7 @@ from fl_sketch.engine.rounds import compile_rounds
 from fl_sketch.protocols import Algorithm, Key, Roots, Tree
 from fl_sketch.report.clients import Clients
 from fl_sketch.report.evaluate import in_order
-from fl_sketch.run import host_states
+from fl_sketch.run import host_states, nodes
 from fl_sketch.run.program import Program, prepare
 from fl_sketch.workdir import secrets
 from fl_sketch.workdir.identity import Identity
@@ -45,6 +52,7 @@ class Experiment(NamedTuple):
       clients: `() -> Clients`, to be looked at one by one.
       advice: what may help if it diverges.
       guarantee: what may be said of its privacy; None: nothing is private.
+      relay: the way of messages over a graph; None: there is a server.
       identity: what it is made of beside the config.
     """
 
@@ -62,6 +70,7 @@ class Experiment(NamedTuple):
     clients: Callable[[], Clients]
     advice: str
     guarantee: Guarantee | None = None
+    relay: gossip.Relay | None = None
     identity: Identity = Identity()
 
     @property
@@ -132,6 +141,7 @@ def build(
             clients=lambda: program.clients(numbers, config.seed),
             advice=arguments.advice(config),
             guarantee=program.guarantee,
+            relay=program.relay,
             identity=program.identity,
         )
 
@@ -167,6 +177,9 @@ def _priced(
     """Returns what is said in a round, and what a client fetches before it."""
     talk = traffic.measure_traffic(algorithm, params, program.batches)
     cohorts.check_weighting(config, talk.counts)
+    if program.relay:
+        networks.require_sums(program.relay, talk)
+        return talk, traffic.Prices(0)  # nobody fetches anything
     prices = traffic.prices(
         algorithm,
         params,
@@ -207,6 +220,8 @@ def _compile(program: Program, numbers: Numbers, state, data, roots: Roots) -> C
     free_memory.give_back()
 
     def measured(state):
+        if program.relay:
+            nodes.require_alike(state)
         found = jax.device_get(evaluate(state.server.params, program.test))
         found = in_order(found, program.metrics)
         return {name: float(value) for name, value in found.items()}
@@ -246,6 +261,7 @@ def _facts(
         "noised": list(_noised(algorithm)),
         "metrics": list(program.metrics),
         **(program.guarantee.facts if program.guarantee else {}),
+        **(nodes.facts(program, algorithm, params, talk) if program.relay else {}),
     }
 
 

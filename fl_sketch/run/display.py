@@ -41,13 +41,11 @@ def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
       config: the config of the experiment.
       experiment: the experiment that `build` made of it.
     """
-    facts, prices = experiment.facts, experiment.prices
-    up = facts["bytes_up_planned"]
-    sent = f"{up / 1e3:.4g} kB up" if up is not None else "up: depends on the round"
+    facts = experiment.facts
     return [
         f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
         f"{facts['dataset']}, {facts['clients']} clients, {facts['devices']} devices",
-        f"  a message: {message(facts)}; a client's round: {sent}, {_down(prices)}",
+        f"  a message: {message(facts)}; {_sent(experiment)}",
         f"  {config.rounds} rounds, cohorts: {_cohorts(config)}; held in memory: "
         f"updates of {facts['kept_updates']}; privacy: {_kept(experiment.guarantee)}",
         *_bank(facts),
@@ -71,6 +69,22 @@ def message(facts: Mapping[str, Any]) -> str:
         short = f"{sent} numbers, {sent / d:.4g} times as many as the model has"
     several = facts["exchanges"] > 1
     return short + f", {facts['exchanges']} exchanges" * several
+
+
+def _sent(experiment: Experiment) -> str:
+    """Says what is sent in a round: by a client and to it, or over a graph."""
+    facts = experiment.facts
+    up, prices = facts["bytes_up_planned"], experiment.prices
+    if experiment.relay is None:
+        sent = f"{up / 1e3:.4g} kB up" if up is not None else "up: depends on the round"
+        return f"a client's round: {sent}, {_down(prices)}"
+    whole = facts["bytes_over_edges_planned"]
+    size = rows.sized(whole) if whole is not None else "as long as the round has them"
+    return (
+        f"no server but the {facts['edges']} edges of {facts['graph']}: a round takes "
+        f"{facts['messages']} messages by {facts['relay']}, {size}, and an exchange "
+        f"{facts['hops']} hops"
+    )
 
 
 def _bank(facts: Mapping[str, Any]) -> list[str]:

@@ -16,20 +16,27 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, free_memory
-from fl_sketch.config.choices import section
+from fl_sketch.config.choices import NO_GRAPH, section
 from fl_sketch.data.forms import room
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.rounds import Advance
 from fl_sketch.protocols import Algorithm, Tree
 
 
-def row_bytes(algorithm: Algorithm, params: Tree) -> int:
-    """Returns the bytes that `algorithm` keeps of one client, for such `params`."""
-    row = jax.eval_shape(
-        lambda: (algorithm.local.init(params), algorithm.uplink.init(params).client)
+def row_bytes(algorithm: Algorithm, params: Tree, *, node: bool = False) -> int:
+    """Returns the bytes that are kept of one client.
+
+    Args:
+      algorithm: the algorithm.
+      params: shapes of the parameters.
+      node: whether there is no server but that of each client, which is kept as well.
+    """
+    server, client = jax.eval_shape(
+        lambda params: engine.initial_server(algorithm, params), params
     )
     return sum(
-        math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(row)
+        math.prod(leaf.shape) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves((server, client) if node else client)
     )
 
 
@@ -76,8 +83,10 @@ def place_of(config: ConfigDict, row_bytes: int, mesh: jax.sharding.Mesh) -> str
         )
         raise ValueError(msg)
     with section("compute"):
-        size = row_bytes * config.data.clients
-        return place(config.compute.clients, size, mesh)
+        size, wanted = row_bytes * config.data.clients, config.compute.clients
+        # A round on a graph has all nodes on the devices.
+        alone = config.network.graph != NO_GRAPH
+        return place("devices" if alone else wanted, size, mesh)
 
 
 def at_places(sampler: Sampler) -> Sampler:

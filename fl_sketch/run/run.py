@@ -15,7 +15,7 @@ from fl_sketch.config import choices
 from fl_sketch.report import odometer, trackers
 from fl_sketch.report import rows as names
 from fl_sketch.report.tensorboard import open_board, require_installed
-from fl_sketch.run import agreement, display, extension, processes, views
+from fl_sketch.run import agreement, display, extension, nodes, processes, views
 from fl_sketch.run.build import Experiment, build
 from fl_sketch.run.loop import MESSY, NotFinite, Progress, Watch, begin, train
 from fl_sketch.run.signals import asking
@@ -257,6 +257,9 @@ def _leaving(watch: Watch, experiment: Experiment, folder: Workdir, told, say) -
     def on_row(row):
         first(row)
         folder.add(row)  # before it is said, which may fail
+        if experiment.relay:
+            total = int(row["bytes_up_total"])
+            nodes.write_edges(folder.folder, experiment.relay, total)
         say(display.row(row))
         for tell in told:
             tell(row)

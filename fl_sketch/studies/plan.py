@@ -2,16 +2,16 @@
 
 import functools
 import math
-import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch import theory, validate
 from fl_sketch.algorithms import catalog
-from fl_sketch.gossip import graph as graphs
-from fl_sketch.gossip.graph import Graph
+from fl_sketch.engine.traffic import FLOAT_BYTES
+from fl_sketch.gossip import Graph, relays
 from fl_sketch.report import rows
 from fl_sketch.run import display
 from fl_sketch.run.build import Experiment
@@ -49,14 +49,14 @@ def lines(
       config: the config of the run.
       experiment: what was built from it, not compiled.
       constants: a value for each of `CONSTANTS`.
-      graph: the graph of a network without a server, whose nodes are the clients.
-
-    Raises:
-      ValueError: for a graph of another number of nodes.
+      graph: the graph of a network without a server, whose nodes are the clients; None:
+        that of the config, if it names one.
     """
     said = _costs(config, experiment)
+    if graph is None and experiment.relay:
+        graph = experiment.relay.graph
     if graph:
-        said += _flooding(config, experiment, graph)
+        said += _over_edges(experiment.facts, graph)
     try:
         bound = promised(config, experiment, constants)
     except theory.Unreachable as error:
@@ -208,6 +208,8 @@ def _costs(config: ConfigDict, experiment: Experiment) -> list[str]:
         f"{facts['dataset']}, {clients} of {config.data.clients} clients a round",
         f"a message: {display.message(facts)}",
     ]
+    if experiment.relay:  # nobody is served
+        return said
     if up is None:
         return [*said, "bytes up: they depend on the round"]
     per_round = f"{clients * up} bytes up and {clients * down} down"
@@ -220,53 +222,29 @@ def _costs(config: ConfigDict, experiment: Experiment) -> list[str]:
     ]
 
 
-def _flooding(config, experiment, graph: Graph) -> list[str]:
-    """Returns what the same run costs without a server."""
-    if graph.nodes != config.data.clients:
-        msg = (
-            f"Expected a graph of {config.data.clients} nodes (data.clients), "
-            f"got one of {graph.nodes}."
-        )
-        raise ValueError(msg)
-    message = experiment.facts["bytes_up_planned"]
+def _over_edges(facts: Mapping[str, Any], graph: Graph) -> list[str]:
+    """Returns what the same run costs without a server, by every relay."""
+    message, exchanges = facts["bytes_up_planned"], facts["exchanges"]
     if message is None:
-        return ["flooding: the bytes depend on the round"]
-    bytes_ = graphs.bytes_over_edges(graph, message)
-    return [
+        return ["without a server: the bytes depend on the round"]
+    flood, tree = relays.flood(graph), relays.tree(graph)
+    lines = [
         f"without a server: {len(graph.edges)} edges, everything everywhere after "
-        f"{graphs.diameter(graph)} hops; a round: {bytes_.sum()} bytes in all, at most "
-        f"{bytes_.max()} over one edge in one direction"
+        f"{flood.hops} hops; a round: {_crossed(flood.over_edges(message, exchanges))}"
+    ]
+    if message != FLOAT_BYTES * facts["sketch_size"]:
+        return [*lines, "  not on a tree: sums of these messages are longer than they"]
+    return [
+        *lines,
+        f"  on a tree, sums alone: {tree.crossings.sum()} messages an exchange, "
+        f"{tree.hops} hops; a round: {_crossed(tree.over_edges(message, exchanges))}",
     ]
 
 
-def graph_of(text: str, nodes: int, seed: int) -> Graph:
-    """Returns the graph that a flag names.
-
-    Args:
-      text: "ring", "grid:2x3", "regular:4" or the name of a file of edges.
-      nodes: the number of nodes of a ring or a regular graph.
-      seed: the seed of a regular graph.
-
-    Raises:
-      ValueError: in one line, for a text that names no graph.
-    """
-    kind, _, rest = text.partition(":")
-    allowed = "ring, grid:HEIGHTxWIDTH, regular:DEGREE or a file of edges"
-    try:
-        if kind == "ring":
-            return graphs.ring(nodes)
-        if kind == "grid":
-            height, width = map(int, rest.split("x"))
-            return graphs.grid(height, width)
-        if kind == "regular":
-            return graphs.random_regular(nodes, int(rest), seed=seed)
-    except ValueError as error:
-        msg = f"Expected graph to be {allowed}, got graph={text}: {error}"
-        raise ValueError(msg) from None
-    if not pathlib.Path(text).is_file():
-        msg = f"Expected graph to be {allowed}, got graph={text}."
-        raise ValueError(msg)
-    return graphs.read(text)
+def _crossed(edges: np.ndarray) -> str:
+    """Says how many bytes crossed the edges, there and back."""
+    whole, most = edges.sum(), edges.max()
+    return f"{whole} bytes in all, at most {most} over one edge in one direction"
 
 
 def check(constants: Constants) -> None:

@@ -9,7 +9,9 @@ import jax
 import numpy as np
 
 from fl_sketch import engine
+from fl_sketch.config import networks
 from fl_sketch.engine import ledger
+from fl_sketch.run import nodes
 from fl_sketch.run.loop import MESSY, Progress
 from fl_sketch.sweep.grid import Axis, Group
 from fl_sketch.sweep.ranking import ranked
@@ -114,6 +116,8 @@ def keep(
         beside = run.beside()
         checkpoint.save(run.checkpoints, first["round"], progress, beside=beside)
         weights.take_away(partial, first["round"], about)
+        if relay := networks.relay_of(config):
+            nodes.write_edges(partial, relay, int(progress.ledger.up.sum()))
     shutil.rmtree(kept, ignore_errors=True)
     partial.rename(kept)
 

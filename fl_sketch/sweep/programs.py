@@ -21,6 +21,7 @@ from fl_sketch.config import choices
 from fl_sketch.data import draws
 from fl_sketch.protocols import Key, Roots
 from fl_sketch.report.evaluate import in_order
+from fl_sketch.run import nodes
 from fl_sketch.run.program import Program
 from fl_sketch.sweep.grid import Group
 from fl_sketch.workdir import secrets
@@ -107,6 +108,8 @@ def compile_points(program: Program, group: Group, how: str) -> Mapped:
         return states, _points_first(reports)
 
     def measure(states):
+        if program.relay:
+            nodes.require_alike(states, axis=2)
         params = states.server.params
         found = _points_first(evaluate(table, seeded, params, program.test))
         return in_order(found, program.metrics)

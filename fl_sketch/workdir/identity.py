@@ -30,7 +30,12 @@ SETTINGS = (
     "jax_enable_x64",
     "jax_default_matmul_precision",
 )
-TABLES = ("cohort.available", "cohort.times", "data.vocabulary_file")  # keys of files
+TABLES = (
+    "cohort.available",
+    "cohort.times",
+    "data.vocabulary_file",
+    "network.graph",
+)  # keys of files
 ACCEPTED = {  # what may differ from a run's beginning if somebody says so
     "versions": "programs of other versions may round last bits in another way",
     "devices": "other devices add up in another order, which changes last bits",

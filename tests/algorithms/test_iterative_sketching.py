@@ -1,4 +1,4 @@
-"""Song's Algorithm 1: nobody needs the model, with a server or without one."""
+"""Song's Algorithm 1: nobody needs the model."""
 
 import functools
 
@@ -9,10 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-from fl_sketch import algorithms, channels, engine, gossip, sketch
-from fl_sketch.gossip import graph as graphs
+from fl_sketch import algorithms, channels, engine, sketch
 from fl_sketch.keys import round_keys, sketch_keys
-from fl_sketch.privacy import bounding, mechanism
 from fl_sketch.protocols import Channel, Memory
 from tests import operators
 from tests.oracles.rounds import local_sgd, matrix
@@ -20,9 +18,7 @@ from tests.quadratics import (
     ALGORITHMS,
     PARAMS,
     RATE,
-    STEPS,
     D,
-    fetch,
     flat,
     loss,
     optima,
@@ -107,44 +103,6 @@ def test_the_replay_hears_means_of_several_devices():
     replay_is_the_model(sketch.srht(8), 0.7, devices=4)
 
 
-GRAPHS = {
-    "ring": graphs.ring(6),
-    "grid": graphs.grid(2, 3),
-    "random_regular": graphs.random_regular(6, 3, seed=0),
-    "edge list": graphs.from_edges([(0, 5), (5, 2), (2, 1), (1, 3), (3, 4)]),
-}
-
-
-def flood(graph, algorithm, rounds):
-    one_round = compiled(gossip.make_gossip_round(algorithm, fetch, graph))
-    state = gossip.initial_nodes(algorithm, PARAMS, graph.nodes)
-    for _ in range(rounds):
-        state = one_round(state, KEY, optima(graph.nodes))
-    return state
-
-
-@pytest.mark.parametrize(
-    ("graph", "name"),  # every graph, and every kind of algorithm
-    [
-        ("edge list", "iterative_sketching"),
-        ("ring", "safl"),
-        ("random_regular", "heaprix"),
-        ("grid", "gradient_tracking"),
-        ("grid", "scaffold"),
-    ],
-)
-def test_flooding_gives_every_node_what_a_server_would_have(graph, name):
-    scaffold = algorithms.scaffold(loss, client_rate=RATE, server_rate=1.0, steps=STEPS)
-    server = star(scaffold, 6) if name == "scaffold" else star_of(name, 6)
-    algorithm = {"scaffold": scaffold, **ALGORITHMS}[name]
-    nodes = flood(GRAPHS[graph], algorithm, 6)
-    for leaf in jax.tree.leaves(nodes.server):
-        assert (leaf == leaf[0]).all()  # to the bit, without ever sending a model
-    last = jax.tree.map(lambda leaf: leaf[3], nodes.server)
-    chex.assert_trees_all_close(last, server.server, rtol=1e-6, atol=1e-6)
-    chex.assert_trees_all_close(nodes.clients, server.clients, rtol=1e-6, atol=1e-6)
-
-
 def test_the_identity_is_fedavg():
     """To 1e-6 over 20 rounds."""
     with_sketch = algorithms.iterative_sketching(
@@ -178,14 +136,3 @@ def test_the_server_rate_may_be_a_schedule():
 def test_channels_that_do_not_clip_are_left_alone():
     channel = channels.exact()
     assert channels.clipped(channel, 0.0) is channel
-
-
-def test_a_mechanism_is_refused_where_every_node_sees_every_message():
-    guard = mechanism.central(
-        bounding.clip(1.0), noise_multiplier=1.0, denominator=CLIENTS
-    )
-    private = ALGORITHMS["iterative_sketching"]._replace(mechanism=guard)
-    with pytest.raises(ValueError, match="without a mechanism on a graph"):
-        gossip.make_gossip_round(private, fetch, graphs.ring(CLIENTS))
-    with pytest.raises(ValueError, match="without a mechanism on a graph"):
-        gossip.initial_nodes(private, PARAMS, CLIENTS)

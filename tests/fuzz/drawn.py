@@ -35,6 +35,8 @@ WORDS = {
     "cohort.sampling": "fixed poisson replacement everyone",
     "cohort.times": "lognormal(2,0.5) lognormal(0,1)",
     "cohort.weighting": "equal examples",
+    "network.graph": "none ring grid:2x3 regular:3 complete grid:2x2 regular:x",
+    "network.relay": "flood tree",
     "client.optimizer": "sgd adam adamw(b1=0.8) sgd(momentum=0.9) lion noisy_sgd lbfgs",
     "client.batches": "fresh subsets whole",
     "server.optimizer": "sgd momentum adam amsgrad paper_amsgrad scalar_adam yogi "

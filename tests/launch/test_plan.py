@@ -2,6 +2,7 @@
 
 import pytest
 
+from fl_sketch.gossip import graph as graphs
 from fl_sketch.run import begin, build, train
 from fl_sketch.run.loop import Watch
 from fl_sketch.studies import plan
@@ -19,7 +20,7 @@ CLIPPED = {
 def lines(graph=None, constants=(), **changes):
     config = config_with(**changes)
     built = build(config)
-    graph = graph and plan.graph_of(graph, config.data.clients, config.seed)
+    graph = graph and graphs.named(graph, config.data.clients)
     all_constants = CONSTANTS | dict(constants)
     return plan.lines(config, built, all_constants, graph=graph)
 
@@ -87,6 +88,29 @@ def test_a_graph_shows_what_flooding_costs():
     assert "20 edges, everything everywhere after 10 hops" in line
     message = 4 * 32 + 4
     assert f"{20 * 20 * message} bytes in all, at most {10 * message} over" in line
+
+
+def test_a_graph_shows_what_sums_on_a_tree_cost():
+    (line,) = (text for text in lines(graph="grid:4x5") if "on a tree" in text)
+    assert "38 messages an exchange, 8 hops" in line  # node 7 is 4 from the corners
+    assert f"{38 * 4 * 32} bytes in all, at most {4 * 32} over" in line
+    found = lines(graph="ring", algorithm="ef21")
+    assert any("not on a tree: sums of these" in text for text in found)
+
+
+def test_a_flood_sends_its_origin_with_both_exchanges():
+    own = {"algorithm": "fedsketch", "sketch__query": "heaprix", "sketch__heavy": 10}
+    (line,) = (t for t in lines(graph="ring", **own) if "without a server" in t)
+    assert f"{20 * 20 * (4 * 32 + 4 * 10 + 2 * 4)} bytes in all" in line
+
+
+def test_a_config_without_a_server_says_what_its_own_graph_costs():
+    own = {"network__graph": "complete", "cohort__sampling": "everyone"}
+    found = lines(**own)
+    assert any("without a server: 190 edges" in text for text in found)
+    assert not any(text.startswith("a round:") for text in found)
+    (line,) = (text for text in lines(graph="ring", **own) if "without" in text)
+    assert "20 edges" in line  # the flag's
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""From the network section of a config to a relay over a graph of clients.
+
+Without a server every client is a node, has a server of its own and plays in every
+round. What supposes a server that chooses, waits or hands out models is refused.
+"""
+
+from ml_collections import ConfigDict
+
+from fl_sketch import validate
+from fl_sketch.config import protection
+from fl_sketch.config.choices import NO_GRAPH, flat, section
+from fl_sketch.engine.traffic import Traffic
+from fl_sketch.gossip import RELAYS, Relay
+from fl_sketch.gossip import graph as graphs
+
+PLAIN = "flood"  # the relay of a config with a server, which does not read it
+ALLOWED = {  # what a round without a server can be, by key
+    "cohort.sampling": ("everyone",),
+    "cohort.weighting": ("equal",),
+    "cohort.dropout": (0.0,),
+    "cohort.available": ("",),
+    "cohort.times": ("",),
+    "download": ("cheapest",),
+    "compute.data": ("resident", "auto"),
+    "compute.clients": ("devices", "auto"),
+    "compute.updates": ("keep",),
+}
+
+
+def relay_of(config: ConfigDict) -> Relay | None:
+    """Returns the relay over the graph that a config names; None: it has a server.
+
+    Args:
+      config: the config; the graph has a node for each of its `data.clients`.
+
+    Raises:
+      ValueError: in one line, for a graph or a relay that there is not, or a config
+        that asks for what only a server has.
+    """
+    own = config.network
+    with section("network"):
+        validate.one_of(tuple(RELAYS), relay=own.relay)
+        if own.graph == NO_GRAPH:
+            if own.relay != PLAIN:
+                msg = f"Expected a graph with relay={own.relay}, got graph={NO_GRAPH}."
+                raise ValueError(msg)
+            return None
+        _require_plain(config)
+        return RELAYS[own.relay](graphs.named(own.graph, config.data.clients))
+
+
+def require_sums(relay: Relay, talk: Traffic) -> None:
+    """Raises for messages that a relay would add up and that are not their own sums.
+
+    Args:
+      relay: the relay of the config.
+      talk: the traffic of its algorithm.
+    """
+    with section("network"):
+        relay.require_sums(talk.bits_up, sum(talk.sent))
+
+
+def _require_plain(config: ConfigDict) -> None:
+    """Raises for what a round on a graph cannot be."""
+    graph, values = config.network.graph, flat(config)
+    if protection.kind(config) != "none" or protection.local_noise(config):
+        msg = (
+            f"Expected nobody to be protected with graph={graph}, where every node "
+            f"sees messages as they are, got algorithm={config.algorithm} with "
+            f"privacy.bound={config.privacy.bound}."
+        )
+        raise ValueError(msg)
+    for key, allowed in ALLOWED.items():
+        if values[key] not in allowed:
+            msg = (
+                f"Expected {key}={allowed[0]!r} with graph={graph}, where all clients "
+                "play in every round and nobody serves them, got "
+                f"{key}={values[key]!r}."
+            )
+            raise ValueError(msg)
