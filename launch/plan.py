@@ -22,6 +22,9 @@ DATA_DIR = flags.DEFINE_string(
 GRAPH = flags.DEFINE_string(
     "graph", None, "ring, grid:4x5, regular:3 or a file of edges, without a server."
 )
+CONVEX = flags.DEFINE_bool(
+    "convex", True, "Whether losses are convex; Song et al. have theorems for both."
+)
 CONSTANTS = {
     name: flags.DEFINE_float(name, default, meaning)
     for name, (default, meaning) in plan.CONSTANTS.items()
@@ -37,7 +40,8 @@ def main():
     config = built.config
     if GRAPH.value:
         graph = plan.graph_of(GRAPH.value, config.data.clients, config.seed)
-    for line in plan.lines(config, built, constants, graph=graph):
+    convex = CONVEX.value
+    for line in plan.lines(config, built, constants, convex=convex, graph=graph):
         print(line)
 
 
