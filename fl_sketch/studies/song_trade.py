@@ -50,7 +50,7 @@ class Row(NamedTuple):
       rounds: the rounds that were needed, the mean over seeds.
       half_width: half of Student's 95% interval of that mean.
       control: the rounds that the same step needs without a sketch; infinite: it does
-        not get there in `most` rounds.
+        not get there in several times as many.
       bits: the bits that all clients sent up in the rounds that were needed.
       promised: the bits that the theorem says are enough, with its step.
     """
