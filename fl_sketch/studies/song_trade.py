@@ -45,7 +45,7 @@ class Row(NamedTuple):
       b: the numbers of a message.
       local_steps: K, the local steps of a round.
       spread: sigma^2, the mean over clients of `|grad f_c(w*)|^2`.
-      chosen: where the step comes from, "theorem" or "tuned".
+      chosen: the origin of the step, "theorem" or "tuned".
       step: the step of the clients.
       rounds: the rounds that were needed, the mean over seeds.
       half_width: half of Student's 95% interval of that mean.
@@ -96,7 +96,7 @@ def measure(
     """Returns two rows for each size of a message, with the theorem's step and its own.
 
     Args:
-      count: how rounds are counted.
+      count: the problem, and the manner of counting.
       operator: a name of `catalog.OPERATORS`.
       sizes: the sizes of messages, from 1 to d.
       control: gradient descent on the same problem, as `Control` makes it.
@@ -128,7 +128,7 @@ class Control:
         """Measures its rows.
 
         Args:
-          count: how rounds are counted.
+          count: the problem, and the manner of counting.
         """
         self._runs = Runs(sketch.identity(), count)
         self._known: dict[float, float] = {}
@@ -179,7 +179,7 @@ def promised(count: Count, alpha: float, b: int) -> theory.Bound:
     """Returns what Song et al. promise: Theorem E.1 for one local step, or 5.1.
 
     Args:
-      count: how rounds are counted.
+      count: the problem, and the manner of counting.
       alpha: the number alpha of the operator; 0 without a sketch.
       b: the number of numbers in a message.
     """
@@ -211,7 +211,7 @@ def best_step(race: Callable[[Sequence[float]], np.ndarray], first: float) -> fl
       first: the step at which to begin.
 
     Raises:
-      ValueError: where steps get better and better, or none gets there.
+      ValueError: for steps that get better and better, or of which none gets there.
     """
     found: dict[int, float] = {}
 
@@ -237,7 +237,7 @@ class Runs:
 
     Attributes:
       op: the sketch.
-      count: how rounds are counted.
+      count: the problem, and the manner of counting.
       d: the number of parameters.
     """
 
@@ -246,7 +246,7 @@ class Runs:
 
         Args:
           op: the sketch.
-          count: how rounds are counted.
+          count: the problem, and the manner of counting.
         """
         self.op, self.count, self.d = op, count, count.task.optimum.size
         self._several = jax.jit(

@@ -98,7 +98,7 @@ def row(
 
 
 def line(found: Row) -> str:
-    """Returns a row as text, below `HEAD`; problem and constants are in the csv."""
+    """Returns the row `found` as text, below `HEAD`; the rest of it is in the csv."""
     text = "{:32} {:17} {:7d} {:7g} {:11.4g} {:11.4g} {:11.4g} {:8.3g}"
     return text.format(
         *(found.theorem, found.operator, found.rounds, found.needed, found.start),
@@ -125,11 +125,10 @@ def song(operator: str) -> Iterator[Row]:
 def _one_step(operator: str, task: Quadratics, each: dict[str, Any]) -> Iterator[Row]:
     """Yields the rows of Theorems E.1 and E.2."""
     smooth, distance, target = task.smoothness, task.distance, task.start / 4
-    given = {"smoothness": smooth, "convexity": task.convexity, "start": task.start}
+    given: dict[str, Any] = {"smoothness": smooth, "start": task.start}
+    given |= {"convexity": task.convexity}
     plan = theory.one_step_strongly_convex(target=target, **given, **each)
-    bound = theory.one_step_strongly_convex_error(
-        step=plan.step, rounds=plan.rounds, alpha=each["alpha"], **given
-    )
+    bound = theory.one_step_strongly_convex_error(**_at(plan, each), **given)
     walked = _walk(operator, task, plan.step, plan.rounds, 1)
     last = over_walks(task.excess, walked).mean(0)[1:]
     known = {"K": 1, "step": plan.step, **each, **given}
@@ -138,9 +137,7 @@ def _one_step(operator: str, task: Quadratics, each: dict[str, Any]) -> Iterator
 
     given = {"smoothness": smooth, "distance": distance}
     plan = theory.one_step_convex(target=target, **given, **each)
-    bound = theory.one_step_convex_error(
-        step=plan.step, rounds=plan.rounds, alpha=each["alpha"], **given
-    )
+    bound = theory.one_step_convex_error(**_at(plan, each), **given)
     walked = _walk(operator, task, plan.step, plan.rounds, 1)
     means = over_walks(task.excess, running_mean(walked)).mean(0)[1:]
     known = {"K": 1, "step": plan.step, **each, **given}
@@ -152,12 +149,16 @@ def _several_steps(
     operator: str, task: Quadratics, each: dict[str, Any]
 ) -> Iterator[Row]:
     """Yields the rows of Theorems 5.1 and 5.3."""
-    given = {"smoothness": task.smoothness, "distance": task.distance}
-    given |= {"spread": task.spread, "steps": STEPS}
-    strong = given | {"convexity": task.convexity}
+    given: dict[str, Any] = {"smoothness": task.smoothness, "steps": STEPS}
+    given |= {"distance": task.distance, "spread": task.spread}
+    strong: dict[str, Any] = given | {"convexity": task.convexity}
     target = task.start / 4
     plan = theory.strongly_convex(target=target, **strong, **each)
-    asked = {"step": plan.step, "rounds": plan.rounds, "alpha": each["alpha"]}
+    asked: dict[str, Any] = {
+        "step": plan.step,
+        "rounds": plan.rounds,
+        "alpha": each["alpha"],
+    }
     bound = theory.strongly_convex_error(**asked, **strong)
     walked = _walk(operator, task, plan.step, plan.rounds, STEPS)
     last = over_walks(task.excess, walked).mean(0)[1:]
@@ -166,7 +167,7 @@ def _several_steps(
     yield row("Song 5.1, 5.2", operator, *names, last, start=task.start, bound=bound)
 
     plan = theory.convex(target=target, **given, **each)
-    asked = {"step": plan.step, "rounds": plan.rounds, "alpha": each["alpha"]}
+    asked = _at(plan, each)
     bound = theory.convex_error(**asked, **given)
     walked = _walk(operator, task, plan.step, plan.rounds, STEPS)
     of_rounds = known_problems.averages_of_rounds(
@@ -181,12 +182,10 @@ def _several_steps(
 def _nonconvex(operator: str, each: dict[str, Any]) -> Iterator[Row]:
     """Yields the rows of Theorems E.3 and G.2."""
     task = known_problems.wells(d=D, clients=CLIENTS, decay=0.5, seed=0)
-    given = {"smoothness": task.smoothness, "start": task.start}
+    given: dict[str, Any] = {"smoothness": task.smoothness, "start": task.start}
     begin = float(squares(task, np.zeros((1, 1, D)))[0, 0])
     plan = theory.one_step_nonconvex(target=begin / 4, **given, **each)
-    bound = theory.one_step_nonconvex_error(
-        step=plan.step, rounds=plan.rounds, alpha=each["alpha"], **given
-    )
+    bound = theory.one_step_nonconvex_error(**_at(plan, each), **given)
     walked = _walk(operator, task, plan.step, plan.rounds, 1)
     means = running_mean(squares(task, walked).mean(0, keepdims=True))[0, 1:]
     known = {"K": 1, "step": plan.step, **each, **given}
@@ -195,13 +194,22 @@ def _nonconvex(operator: str, each: dict[str, Any]) -> Iterator[Row]:
 
     given |= {"gradient": task.gradient, "steps": STEPS}
     plan = theory.nonconvex(target=begin / 4, **given, **each)
-    asked = {"step": plan.step, "rounds": plan.rounds, "alpha": each["alpha"]}
+    asked: dict[str, Any] = {
+        "step": plan.step,
+        "rounds": plan.rounds,
+        "alpha": each["alpha"],
+    }
     bound = theory.nonconvex_error(**asked, **given)
     walked = _walk(operator, task, plan.step, plan.rounds, STEPS)
     means = running_mean(squares(task, walked).mean(0, keepdims=True))[0, 1:]
     known = {"step": plan.step, **each, **given}
     names = "wells", known, "mean E |grad f|^2"
     yield row("Song G.2, corrected", operator, *names, means, start=begin, bound=bound)
+
+
+def _at(plan: theory.Bound, each: dict[str, Any]) -> dict[str, Any]:
+    """Returns where a bound is to be worked out: at what was planned."""
+    return {"step": plan.step, "rounds": plan.rounds, "alpha": each["alpha"]}
 
 
 def sketch_of(operator: str, d: int, b: int, rows: int = 1) -> Sketch:

@@ -30,8 +30,8 @@ def das() -> Row:
     )
     off = np.asarray(task.optimum - task.optima, np.float64)
     own = np.einsum("ci,cij,cj->c", off, np.asarray(task.matrices), off) / 2
-    known = {"smoothness": task.smoothness, "distance": task.distance}
-    known |= {"gap": float(own.max()), "rho": RHO, "steps": LOCAL}
+    known: dict[str, Any] = {"smoothness": task.smoothness, "rho": RHO}
+    known |= {"distance": task.distance, "gap": float(own.max()), "steps": LOCAL}
     known["threshold"] = 4 * LOCAL * math.sqrt(task.smoothness * own.max())
     gamma = task.smoothness * math.sqrt(task.distance)
     target = 1.1 * theory.clipped_error(alpha=1e9, gamma=gamma, **known)
@@ -96,7 +96,7 @@ def haddadpour(variant: str, *, tracking: bool) -> Iterator[Row]:
             optima=jnp.broadcast_to(task.optima[:1], task.optima.shape),
             optimum=task.optima[0],
         )
-    known = {"smoothness": task.smoothness, "condition": CONDITION}
+    known: dict[str, Any] = {"smoothness": task.smoothness, "condition": CONDITION}
     known |= {"clients": CLIENTS, "d": D, "cols": COLS, "server_rate": float(CLIENTS)}
     for objective in ("pl", "nonconvex"):
         plan = theory.fedsketch(
