@@ -176,7 +176,7 @@ def property_3(operator: str) -> Row:
         bound = math.nan
     known = {"d": LENGTH, "b": NUMBERS, "delta": FAILURE, "draws": DRAWS}
     return row(
-        *("Chen Property 3", operator, "pairs of vectors", known, "|<R'Rv, h>|"),
+        *("Chen Property 3", operator, "pairs of vectors", known, "|<R'Rv - v, h>|"),
         np.array([worst]),
         start=math.nan,
         bound=bound,
