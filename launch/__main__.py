@@ -11,7 +11,10 @@ GROUPS = {
     "promise privacy": ("calibrate", "audit", "release"),
     "plan and reproduce": ("plan", "reproduce"),
     "attack": ("attack",),
-    "study": ("scaling", "spectrum", "tracking", "trade", "quadratics", "features"),
+    "study": (
+        *("scaling", "spectrum", "tracking", "trade", "theorems", "quadratics"),
+        "features",
+    ),
     "measure this machine": ("benchmark",),
 }
 

@@ -23,6 +23,9 @@ DATA_DIR = flags.DEFINE_string(
 GRAPH = flags.DEFINE_string(
     "graph", None, f"{graphs.WORDS}, without a server; by default the config's."
 )
+CONVEX = flags.DEFINE_bool(
+    "convex", True, "Whether losses are convex; Song et al. have theorems for both."
+)
 CONSTANTS = {
     name: flags.DEFINE_float(name, default, meaning)
     for name, (default, meaning) in plan.CONSTANTS.items()
@@ -38,7 +41,8 @@ def main():
     config = built.config
     if GRAPH.value:
         graph = graphs.named(GRAPH.value, config.data.clients)
-    for line in plan.lines(config, built, constants, graph=graph):
+    convex = CONVEX.value
+    for line in plan.lines(config, built, constants, convex=convex, graph=graph):
         print(line)
 
 

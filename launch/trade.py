@@ -1,52 +1,71 @@
 """Measures the bits that iterative sketching takes to an accuracy, against b.
 
 python -m launch.trade
-python -m launch.trade --operator=count_sketch --operator=gaussian --sizes=64 --seeds=5
+python -m launch.trade --operator=srht --sizes=64 --steps=1 --steps=4 --apart=0.5
 
-Prints a row for each operator and size of a message; --out keeps them as a csv file.
+Prints two rows for each operator and size of a message: with the step of Song et al.'s
+theorem, and with the step that is best for it. Beside both stand the rounds that the
+same step takes without a sketch, and at the top gradient descent with its own steps.
+With --apart each client has a minimum of its own; --out keeps the rows as a csv file.
 """
+
+from collections.abc import Iterator
 
 from absl import flags
 
+from fl_sketch import validate
 from fl_sketch.algorithms import catalog
-from fl_sketch.studies import song_trade
+from fl_sketch.studies import known_problems, song_trade
 from launch import command
 
 OPERATOR = flags.DEFINE_multi_enum(
     "operator", ["srht"], list(catalog.OPERATORS), "Which; may be repeated."
 )
 SIZES = flags.DEFINE_multi_integer(
-    "sizes", [128, 64, 32, 16, 8, 4], "b, numbers of a message.", lower_bound=1
+    "sizes", [64, 32, 16, 8, 4], "b, numbers of a message.", lower_bound=1
+)
+STEPS = flags.DEFINE_multi_integer(
+    "steps", [1], "K, local steps of a round; may be repeated.", lower_bound=1
+)
+APART = flags.DEFINE_multi_float(
+    "apart", [0.0], "How far clients' minima are apart; may be repeated.", 0.0
 )
 PARAMETERS = flags.DEFINE_integer("parameters", 128, "d, of the model.", lower_bound=2)
 CLIENTS = flags.DEFINE_integer("clients", 5, "How many.", lower_bound=1)
 CONDITION = flags.DEFINE_float("condition", 10.0, "L / mu.", lower_bound=1.0)
 ACCURACY = flags.DEFINE_float(
-    "accuracy", 0.01, "The part of f - f* that may be left.", 1e-12, 0.999
+    "accuracy", 1e-4, "The part of f - f* that may be left.", 1e-12, 0.999
 )
 SEEDS = flags.DEFINE_integer(
-    "seeds", 3, "Runs that a row is the mean of.", lower_bound=1
+    "seeds", 5, "Runs that a row is the mean of.", lower_bound=1
 )
 OUT = flags.DEFINE_string("out", None, "A csv file for the rows.")
 
 
-def main():
-    """Prints the table for the problem of the flags, and keeps it with --out."""
-    task = song_trade.problem(
-        d=PARAMETERS.value, clients=CLIENTS.value, condition=CONDITION.value, seed=0
-    )
-    measured = (
-        row
-        for operator in OPERATOR.value
-        for row in song_trade.measure(
-            task,
-            SIZES.value,
-            operator=operator,
-            accuracy=ACCURACY.value,
-            seeds=range(SEEDS.value),
+def rows() -> Iterator[song_trade.Row]:
+    """Yields the rows of all problems of the flags."""
+    for apart in APART.value:
+        task = known_problems.quadratics(
+            d=PARAMETERS.value,
+            clients=CLIENTS.value,
+            condition=CONDITION.value,
+            seed=0,
+            apart=apart,
         )
-    )
-    command.print_rows(song_trade, measured, OUT.value)
+        for steps in STEPS.value:
+            count = song_trade.Count(task, steps, ACCURACY.value, range(SEEDS.value))
+            control = song_trade.Control(count)
+            yield from control.rows
+            for operator in OPERATOR.value:
+                for b in SIZES.value:
+                    yield from song_trade.measure(count, operator, [b], control)
+
+
+def main():
+    """Prints the table for the problems of the flags, and keeps it with --out."""
+    for b in SIZES.value:
+        validate.at_most(PARAMETERS.value, "the parameters", b=b)
+    command.print_rows(song_trade, rows(), OUT.value)
 
 
 if __name__ == "__main__":

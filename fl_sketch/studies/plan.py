@@ -23,7 +23,7 @@ Constants = Mapping[str, float]
 CONSTANTS = {
     "target": (0.1, "The error to reach: f - f*, or the mean |grad|^2."),
     "smoothness": (1.0, "L: how fast clients' gradients change."),
-    "convexity": (0.0, "mu of strong convexity or PL; 0: convex or nonconvex."),
+    "convexity": (0.0, "mu of strong convexity or PL; 0: none."),
     "distance": (1.0, "|w0 - w*|^2."),
     "spread": (0.0, "sigma^2: the mean over clients of |grad f_c(w*)|^2."),
     "gap": (0.0, "Delta: f_c(w*) - min f_c, the largest of a client."),
@@ -41,6 +41,7 @@ def lines(
     experiment: Experiment,
     constants: Constants,
     *,
+    convex: bool = True,
     graph: Graph | None = None,
 ) -> list[str]:
     """Returns what to print of a plan.
@@ -49,6 +50,7 @@ def lines(
       config: the config of the run.
       experiment: what was built from it, not compiled.
       constants: a value for each of `CONSTANTS`.
+      convex: whether losses are convex, as far as a paper has a theorem for each kind.
       graph: the graph of a network without a server, whose nodes are the clients; None:
         that of the config, if it names one.
     """
@@ -58,7 +60,7 @@ def lines(
     if graph:
         said += _over_edges(experiment.facts, graph)
     try:
-        bound = promised(config, experiment, constants)
+        bound = promised(config, experiment, constants, convex=convex)
     except theory.Unreachable as error:
         return [*said, f"theory: {error}"]
     if bound is None:
@@ -91,7 +93,11 @@ def _warning(bound: Bound) -> list[str]:
 
 
 def promised(
-    config: ConfigDict, experiment: Experiment, constants: Constants
+    config: ConfigDict,
+    experiment: Experiment,
+    constants: Constants,
+    *,
+    convex: bool = True,
 ) -> Bound | None:
     """Returns what the theorem about a config's algorithm gives, or None.
 
@@ -99,40 +105,81 @@ def promised(
       config: the config of the run.
       experiment: what was built from it, for the sizes of model and message, and z.
       constants: a value for each of `CONSTANTS`.
+      convex: whether losses are convex.
 
     Raises:
       theory.Unreachable: where it gives nothing for these constants.
     """
-    theorem = THEOREMS.get(catalog.method(config.algorithm).theorem)
+    name = catalog.method(config.algorithm).theorem
+    theorem = THEOREMS.get(name if convex else NONCONVEX.get(name, name))
     return theorem(config, experiment, constants) if theorem else None
 
 
 def _song(config: ConfigDict, experiment: Experiment, constants: Constants) -> Bound:
+    """Returns Song et al.'s theorem for convex losses: of appendix E for one step."""
+    convexity, steps = constants["convexity"], config.client.steps
+    names = ("target", "smoothness", *(("convexity",) if convexity else ()))
+    song = _of_song(config, experiment, constants, names)
+    distance = {"distance": constants["distance"]}
+    if steps == 1 and convexity:
+        start = constants["smoothness"] * constants["distance"] / 2
+        return theory.one_step_strongly_convex(start=start, **song)
+    if steps == 1:
+        return theory.one_step_convex(**distance, **song)
+    song |= distance | {"spread": constants["spread"], "steps": steps}
+    return theory.strongly_convex(**song) if convexity else theory.convex(**song)
+
+
+def _song_nonconvex(
+    config: ConfigDict, experiment: Experiment, constants: Constants
+) -> Bound:
+    names = ("target", "smoothness")
+    song = _of_song(config, experiment, constants, names)
+    song |= {"start": constants["loss"]}
+    steps = config.client.steps
+    if steps == 1:
+        return theory.one_step_nonconvex(**song)
+    return theory.nonconvex(gradient=constants["gradient"], steps=steps, **song)
+
+
+def _of_song(config, experiment, constants, names) -> dict[str, Any]:
+    """Returns what all theorems of Song et al. ask for, and constants by `names`."""
+    if config.sketch.layout != "whole":
+        msg = (
+            "Song et al.'s Table 1 is of a sketch of the whole update (sketch.layout="
+            f"whole), got sketch.layout={config.sketch.layout}."
+        )
+        raise theory.Unreachable(msg)
     d, b = experiment.facts["d"], experiment.facts["sketch_size"]
-    names = ("smoothness", "distance", "spread")
-    song: dict[str, Any] = {name: constants[name] for name in names}
-    song |= {"clients": cohort_size(config), "b": b, "steps": config.client.steps}
-    song |= {"target": constants["target"]}
-    song["alpha"] = theory.alpha(config.sketch.operator, d, b)
-    if constants["convexity"]:
-        return theory.strongly_convex(convexity=constants["convexity"], **song)
-    return theory.convex(**song)
+    alpha = theory.alpha(config.sketch.operator, d, b)
+    known = {name: constants[name] for name in names}
+    return known | {"alpha": alpha, "clients": cohort_size(config), "b": b}
 
 
 def _safl(config: ConfigDict, experiment: Experiment, constants: Constants) -> Bound:
-    names = ("smoothness", "intrinsic", "gradient", "noise", "loss")
+    sketch, names = config.sketch, ("smoothness", "intrinsic", "gradient", "noise")
+    if sketch.rows > 1 or sketch.layout != "whole":
+        msg = (
+            "Chen et al. give the tail of a sketch of the whole update, with one row ("
+            f"sketch.layout=whole, sketch.rows=1), got sketch.layout={sketch.layout}, "
+            f"sketch.rows={sketch.rows}."
+        )
+        raise theory.Unreachable(msg)
     return theory.adaptive(
         theory.Adaptive(
-            **{name: constants[name] for name in names},
+            **{name: constants[name] for name in (*names, "loss")},
             rate=config.server.rate,
             b1=config.server.b1,
             eps=config.server.eps,
         ),
+        theory.Sizes(
+            sketch.operator,
+            d=experiment.facts["d"],
+            b=experiment.facts["sketch_size"],
+            clients=cohort_size(config),
+            steps=config.client.steps,
+        ),
         target=constants["target"],
-        steps=config.client.steps,
-        clients=cohort_size(config),
-        d=experiment.facts["d"],
-        b=experiment.facts["sketch_size"],
     )
 
 
@@ -184,11 +231,13 @@ def _das(
 # By the names that rows of the catalogue give them.
 THEOREMS: dict[str, Callable[..., Bound | None]] = {
     "song": _song,
+    "song_nonconvex": _song_nonconvex,
     "safl": _safl,
     "fedsketch": _fedsketch,
     "fedsketchgate": functools.partial(_fedsketch, tracking=True),
     "das": _das,
 }
+NONCONVEX = {"song": "song_nonconvex"}
 
 
 def cohort_size(config: ConfigDict) -> int:

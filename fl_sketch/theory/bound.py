@@ -3,6 +3,8 @@
 import math
 from typing import NamedTuple
 
+ROUNDING = 1e-9  # of a largest step that was computed in another order
+
 
 class Bound(NamedTuple):
     """What a theorem gives.
@@ -34,3 +36,37 @@ def positive(**named: float) -> None:
         if not 0 < value < math.inf:
             msg = f"Expected {name} > 0 and finite, got {name}={value}."
             raise ValueError(msg)
+
+
+def no_less(theorem: str, least: float, **named: float) -> None:
+    """Raises unless a theorem speaks of values as small as these.
+
+    Args:
+      theorem: the name of the theorem, for the complaint.
+      least: the smallest value that it speaks of.
+      **named: the values, under the names that the complaint is to use.
+
+    Raises:
+      Unreachable: for a value below `least`.
+    """
+    for name, value in named.items():
+        if value < least * (1 - ROUNDING):
+            msg = f"{theorem} asks for {name} >= {least:.6g}, got {name}={value:.6g}."
+            raise Unreachable(msg)
+
+
+def no_more(theorem: str, most: float, **named: float) -> None:
+    """Raises unless a theorem speaks of values as large as these.
+
+    Args:
+      theorem: the name of the theorem, for the complaint.
+      most: the largest value that it speaks of.
+      **named: the values, under the names that the complaint is to use.
+
+    Raises:
+      Unreachable: for a value above `most`.
+    """
+    for name, value in named.items():
+        if value > most * (1 + ROUNDING):
+            msg = f"{theorem} asks for {name} <= {most:.6g}, got {name}={value:.6g}."
+            raise Unreachable(msg)

@@ -2,7 +2,7 @@
 
 import math
 
-from fl_sketch.theory.bound import Bound, Unreachable, positive
+from fl_sketch.theory.bound import Bound, Unreachable, no_less, positive
 from fl_sketch.wire import FLOAT_BITS
 
 DAS = (
@@ -42,7 +42,14 @@ def clipped_error(
       threshold: the bound C on the norm of a client's sum of gradients.
       distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
       gap: the largest `f_i(w*) - min f_i` of a client, Delta.
+
+    Raises:
+      Unreachable: for an alpha or a threshold below those of the theorem.
     """
+    positive(rho=rho, gamma=gamma, smoothness=smoothness, steps=steps)
+    theorem = "Das et al.'s Theorem 2"
+    no_less(theorem, max(1, 2 * rho * steps), alpha=alpha)
+    no_less(theorem, 4 * steps * math.sqrt(smoothness * gap), threshold=threshold)
     start = threshold / steps * (smoothness * distance / gamma + gamma / smoothness)
     return rho * (start + 3 * steps * gap / (2 * alpha))
 
@@ -84,12 +91,7 @@ def clipped(
     positive(target=target, rho=rho, smoothness=smoothness, distance=distance)
     positive(threshold=threshold, steps=steps)
     least = 4 * steps * math.sqrt(smoothness * gap)
-    if threshold < least:
-        msg = (
-            f"Das et al.'s Theorem 2 asks for a threshold of {least:.4g} or more, "
-            f"got {threshold:g}."
-        )
-        raise Unreachable(msg)
+    no_less("Das et al.'s Theorem 2", least, threshold=threshold)
     gamma = smoothness * math.sqrt(distance)
     start = rho * threshold / steps * 2 * math.sqrt(distance)
     if start >= target:

@@ -3,7 +3,7 @@
 import math
 
 from fl_sketch import validate
-from fl_sketch.theory.bound import Bound, positive
+from fl_sketch.theory.bound import Bound, no_less, no_more, positive
 from fl_sketch.wire import FLOAT_BITS
 
 OBJECTIVES = ("nonconvex", "pl", "convex")
@@ -49,10 +49,19 @@ def fedsketch(
       server_rate: the server's rate gamma, at least the number of clients.
       delta: the chance that the sketch fails.
       tracking: whether it is FedSKETCHGATE (Theorem 3), for clients that differ.
+
+    Raises:
+      Unreachable: for a server's rate below the number of clients, more columns than
+        parameters, or a condition number below 1.
     """
     validate.one_of(OBJECTIVES, objective=objective)
     validate.one_of(VARIANTS, variant=variant)
     positive(target=target, smoothness=smoothness)
+    number = 3 if tracking else 2
+    theorem = f"Haddadpour et al.'s Theorem {number}"
+    no_less(theorem, clients, server_rate=server_rate)
+    no_less(theorem, 1, condition=condition)
+    no_more(theorem, d, cols=cols)
     omega = max(math.e * d / cols - (variant == "heaprix"), 0)
     k, logarithm = clients, max(math.log(1 / target), 1)
     # Clients' errors of compression average out in Theorem 2 and not in Theorem 3.
@@ -75,10 +84,10 @@ def fedsketch(
     same = () if tracking else ("all clients have the same distribution",)
     kind = ("f satisfies the PL condition",) if objective == "pl" else ()
     return Bound(
-        f"Haddadpour et al., Theorem {3 if tracking else 2}, {objective}, {variant}",
+        f"Haddadpour et al., Theorem {number}, {objective}, {variant}",
         step,
         rounds,
         steps,
         FLOAT_BITS * k * numbers * rounds,
-        (*FEDSKETCH, *same, *kind, f"gamma >= {k}, here {server_rate:g}"),
+        (*FEDSKETCH, *same, *kind, f"the server rate is {server_rate:g}"),
     )

@@ -1,9 +1,13 @@
-"""Song et al.: iterative sketching on convex losses, Theorems 5.1 to 5.4."""
+"""Song et al.: iterative sketching with K local steps, Theorems 5.1 to 5.4 and G.2.
+
+For one local step `one_step` has the paper's appendix E, whose steps are up to 8 times
+longer and whose bounds have no drift.
+"""
 
 import math
 
 from fl_sketch import validate
-from fl_sketch.theory.bound import Bound, positive
+from fl_sketch.theory.bound import Bound, no_more, positive
 from fl_sketch.wire import FLOAT_BITS
 
 # a of Song's Table 1: alpha = a d / b.
@@ -37,10 +41,17 @@ def alpha(operator: str, d: int, b: int) -> float:
     return EMBEDDING[operator] * d / b
 
 
+FRESH = "a fresh sketch every round, independent of all others (Theorem 4.2)"
 SONG = (
     "every client's loss is convex and L-smooth (Assumption 3.1)",
     "clients take full gradient steps, all in every round, and the server rate is 1",
-    "a fresh sketch every round, independent of all others (Theorem 4.2)",
+    FRESH,
+)
+NONCONVEX = (
+    "every client's loss is L-smooth, and its gradients are at most G long, anywhere",
+    "clients take full gradient steps, all in every round",
+    FRESH,
+    "the promise is for the mean of E |grad f|^2 over the parameters of all rounds",
 )
 
 
@@ -65,11 +76,12 @@ def strongly_convex_error(
     convexity: float,
     distance: float,
     spread: float,
+    alpha: float,
 ) -> float:
     """Returns the bound on E f(w) - f(w*) after some rounds, Song's Theorem 5.1.
 
-    `L/2 |w0 - w*|^2 e^(-mu eta T) + 4 eta^2 L^2 K^3 sigma^2 / mu`, for a step of at
-    most `largest_step`. The formal version is Theorem F.9.
+    `L/2 |w0 - w*|^2 e^(-mu eta T) + 4 eta^2 L^2 K^3 sigma^2 / mu`. The formal version
+    is Theorem F.9.
 
     Args:
       step: the step size eta of the clients.
@@ -80,8 +92,15 @@ def strongly_convex_error(
       distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
       spread: the mean over clients of `|grad f_c(w*)|^2`, sigma^2; 0 if all have their
         minimum in one place.
+      alpha: the number that `alpha` returns for the operator.
+
+    Raises:
+      Unreachable: for a step above `largest_step`, or mu above L.
     """
     positive(convexity=convexity)
+    no_more("Song et al.'s Theorem 5.1", smoothness, convexity=convexity)
+    longest = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)
+    no_more("Song et al.'s Theorem 5.1", longest, step=step)
     shrunk = distance * math.exp(-convexity * step * rounds)
     drift = 4 * step**2 * smoothness**2 * steps**3 * spread / convexity
     return smoothness / 2 * shrunk + drift
@@ -95,11 +114,13 @@ def convex_error(
     smoothness: float,
     distance: float,
     spread: float,
+    alpha: float,
 ) -> float:
     """Returns the bound on E f(average) - f(w*), Song's Theorem 5.3.
 
     `4 |w0 - w*|^2 / (eta K T) + 32 eta^2 L K^2 sigma^2`, of the average of all clients'
-    parameters over all steps.
+    parameters before each of their K T steps, which `studies.known_problems` can make
+    (`averages_of_rounds`). The formal version is Theorem F.7.
 
     Args:
       step: the step size eta of the clients.
@@ -108,7 +129,13 @@ def convex_error(
       smoothness: the smoothness L of every client's loss.
       distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
       spread: the mean over clients of `|grad f_c(w*)|^2`, sigma^2.
+      alpha: the number that `alpha` returns for the operator.
+
+    Raises:
+      Unreachable: for a step above `largest_step`.
     """
+    longest = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)
+    no_more("Song et al.'s Theorem 5.3", longest, step=step)
     first = 4 * distance / (step * steps * rounds)
     return first + 32 * step**2 * smoothness * steps**2 * spread
 
@@ -127,10 +154,11 @@ def strongly_convex(
 ) -> Bound:
     """Returns step, rounds and bits to E f(w) - f(w*) <= target, Song's Corollary 5.2.
 
-    The largest step for which the drift of Theorem 5.1 is at most half the target,
-    and the rounds after which the rest is (the proof of Theorem F.10). One local
-    step is best. For a target not too small the rounds grow like 1 + alpha ~ d/b and
-    the bits, rounds times b, do not grow as b shrinks.
+    The largest step for which the drift of Theorem 5.1 is at most half the target, and
+    the rounds after which the rest is (the proof of Theorem F.10). One local step is
+    best, and `one_step_strongly_convex` better still. For a target not too small the
+    rounds grow like 1 + alpha ~ d/b and the bits, rounds times b, do not grow as b
+    shrinks.
 
     Args:
       target: the error E f(w) - f(w*).
@@ -144,6 +172,7 @@ def strongly_convex(
       steps: the number K of local steps.
     """
     positive(target=target, convexity=convexity, distance=distance)
+    no_more("Song et al.'s Theorem 5.1", smoothness, convexity=convexity)
     step = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)
     if spread > 0:
         drift = math.sqrt(convexity * target / (2 * steps * spread))
@@ -198,4 +227,91 @@ def convex(
         steps,
         FLOAT_BITS * clients * b * rounds,
         (*SONG, "the promise is for the average of all parameters on the way"),
+    )
+
+
+def nonconvex_error(
+    *,
+    step: float,
+    rounds: int,
+    steps: int,
+    smoothness: float,
+    gradient: float,
+    start: float,
+    alpha: float,
+    server_rate: float = 1.0,
+) -> float:
+    """Returns the bound on the mean of E |grad f(w)|^2, Song's Theorem G.2, corrected.
+
+    With gamma for the server's rate it is
+    `start / ((T + 1) gamma eta K) + L K G^2 eta (1 + gamma (1 + alpha) / 2)`.
+
+    The paper prints gamma where gamma eta K stands in the first term, and eta K times
+    the second: in the bound on E[A] of Lemma G.1 the K gradients of eta each are drawn
+    together to one, so that the descent is gamma |grad f|^2 in place of
+    gamma eta K |grad f|^2. As printed it is false: at the start, T = 0, a quadratic has
+    |grad f|^2 = 2 L (f(w0) - f(w*)).
+
+    Args:
+      step: the step size eta of the clients.
+      rounds: the number T of rounds; the mean is over the T + 1 parameters w^0 to w^T.
+      steps: the number K of local steps.
+      smoothness: the smoothness L of every client's loss.
+      gradient: the length G that no gradient of a client exceeds.
+      start: f(w0) - f(w*), or no less.
+      alpha: the number that `alpha` returns for the operator.
+      server_rate: the server's rate gamma, eta_global.
+
+    Raises:
+      Unreachable: for a step above 1 / (2 L K), which Lemma G.1 asks for.
+    """
+    positive(step=step, smoothness=smoothness, server_rate=server_rate)
+    longest = 1 / (2 * smoothness * steps)
+    no_more("Song et al.'s Theorem G.2", longest, step=step)
+    first = start / ((rounds + 1) * server_rate * step * steps)
+    noise = 1 + server_rate * (1 + alpha) / 2
+    return first + smoothness * steps * gradient**2 * step * noise
+
+
+def nonconvex(
+    *,
+    target: float,
+    smoothness: float,
+    gradient: float,
+    start: float,
+    alpha: float,
+    clients: int,
+    b: int,
+    steps: int = 1,
+    server_rate: float = 1.0,
+) -> Bound:
+    """Returns step, rounds and bits to a mean E |grad f|^2 <= target, Theorem G.2.
+
+    Both terms of `nonconvex_error` are at most half the target.
+
+    Args:
+      target: the mean of E `|grad f(w)|^2` over the parameters of all rounds.
+      smoothness: the smoothness L of every client's loss.
+      gradient: the length G that no gradient of a client exceeds.
+      start: f(w0) - f(w*), or no less.
+      alpha: the number that `alpha` returns for the operator.
+      clients: the number of clients, all of which take part in every round.
+      b: the number of numbers in a message.
+      steps: the number K of local steps.
+      server_rate: the server's rate gamma, eta_global.
+    """
+    positive(target=target, smoothness=smoothness, gradient=gradient, start=start)
+    positive(server_rate=server_rate)
+    noise = 1 + server_rate * (1 + alpha) / 2
+    calm = target / (2 * smoothness * steps * gradient**2 * noise)
+    step = min(1 / (2 * smoothness * steps), calm)
+    terms = math.ceil(2 * start / (target * server_rate * step * steps))
+    rounds = max(1, terms - 1)
+    return Bound(
+        "Song et al., Theorem G.2, with the factor K eta that its print loses",
+        step,
+        rounds,
+        steps,
+        FLOAT_BITS * clients * b * rounds,
+        (*NONCONVEX, f"the server rate is {server_rate:g}"),
     )

@@ -17,12 +17,16 @@ CLIPPED = {
 }  # fmt: skip
 
 
-def lines(graph=None, constants=(), **changes):
+SAFL = {"algorithm": "safl", "server__eps": 0.1}
+ONE_STEP = {"algorithm": "iterative_sketching", "client__steps": 1}
+
+
+def lines(graph=None, constants=(), convex=True, **changes):
     config = config_with(**changes)
     built = build(config)
     graph = graph and graphs.named(graph, config.data.clients)
     all_constants = CONSTANTS | dict(constants)
-    return plan.lines(config, built, all_constants, graph=graph)
+    return plan.lines(config, built, all_constants, convex=convex, graph=graph)
 
 
 def test_the_bytes_planned_are_the_bytes_sent():
@@ -55,7 +59,7 @@ def test_a_compressors_message_is_as_short_as_its_bytes():
 @pytest.mark.parametrize(
     ("changes", "constants", "words"),
     [
-        ({"algorithm": "safl", "server__eps": 0.1}, {}, "Chen et al., Theorem 3.2"),
+        (SAFL, {}, "Chen et al., Theorem 3.2"),
         ({"algorithm": "iterative_sketching"}, {}, "Song et al., Theorem 5.3"),
         (
             {"algorithm": "iterative_sketching"},
@@ -72,7 +76,26 @@ def test_a_compressors_message_is_as_short_as_its_bytes():
         (
             CLIPPED | {"privacy__noise_multiplier": 0.01},
             {"gap": 1.0},
-            "asks for a threshold of 20 or more, got 10",
+            "asks for threshold >= 20, got threshold=10",
+        ),
+        (ONE_STEP, {}, "Song et al., Theorem E.2"),
+        (ONE_STEP, {"convexity": 0.1}, "Song et al., Theorem E.1"),
+        (ONE_STEP, {"convexity": 1.1}, "E.1 asks for convexity <= 1, got"),
+        (
+            ONE_STEP | {"sketch__layout": "leaves"},
+            {},
+            "sketch.layout=whole), got sketch.layout=leaves",
+        ),
+        (SAFL | {"sketch__rows": 3}, {}, "sketch.rows=3"),
+        (
+            SAFL | {"sketch__operator": "uniform_sampling"},
+            {},
+            "got operator=uniform_sampling",
+        ),
+        (
+            {"algorithm": "fedsketch", "server__rate": 1.0},
+            {},
+            "Theorem 2 asks for server_rate >= ",
         ),
         (CLIPPED, {}, "no theorem here is about dp_fedavg"),
         ({"algorithm": "fedavg"}, {}, "no theorem here is about fedavg"),
@@ -80,6 +103,15 @@ def test_a_compressors_message_is_as_short_as_its_bytes():
 )
 def test_the_theorem_is_the_one_about_the_algorithm(changes, constants, words):
     assert any(words in line for line in lines(constants=constants, **changes))
+
+
+def test_losses_that_are_not_convex_have_theorems_of_their_own():
+    for steps, words in ((1, "Song et al., Theorem E.3"), (3, "Theorem G.2")):
+        changes = {"algorithm": "iterative_sketching", "client__steps": steps}
+        printed = lines(convex=False, constants={"target": 0.5}, **changes)
+        assert any(words in line for line in printed)
+    # A paper with one theorem keeps it.
+    assert lines(**SAFL) == lines(convex=False, **SAFL)
 
 
 def test_a_graph_shows_what_flooding_costs():

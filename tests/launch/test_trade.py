@@ -1,38 +1,129 @@
-"""Song's trade: bits to an accuracy do not grow as the message shrinks."""
+"""Song's trade: bits to an accuracy, with tuned steps and beside gradient descent."""
+
+import math
 
 import numpy as np
 import pytest
 
-from fl_sketch.studies import song_trade
+from fl_sketch import files, sketch, theory
+from fl_sketch.studies import known_problems, song_trade
 from tests.launching import launch
 
-pytestmark = pytest.mark.slow
+
+def count(steps=1, apart=0.0, accuracy=0.01):
+    task = known_problems.quadratics(
+        d=32, clients=3, condition=5.0, seed=0, apart=apart
+    )
+    return song_trade.Count(task, steps, accuracy, range(3))
 
 
 @pytest.fixture(scope="module")
-def task():
-    return song_trade.problem(d=32, clients=3, condition=5.0, seed=0)
+def rows():
+    counted = count()
+    control = song_trade.Control(counted)
+    return [*control.rows, *song_trade.measure(counted, "srht", [16, 4], control)]
 
 
-def test_the_constants_are_those_of_the_problem(task):
-    for matrix in np.asarray(task.matrices):
-        values = np.linalg.eigvalsh(matrix)
-        assert values[0] == pytest.approx(task.convexity, rel=1e-4)
-        assert values[-1] == pytest.approx(task.smoothness, rel=1e-4)
-    assert float(task.excess(task.optimum)) == 0
+@pytest.mark.slow
+def test_each_size_has_the_step_of_the_theorem_and_a_better_one(rows):
+    assert [(row.operator, row.b, row.chosen) for row in rows] == [
+        (name, b, chosen)
+        for name, b in (("none", 32), ("srht", 16), ("srht", 4))
+        for chosen in ("theorem", "tuned")
+    ]
+    for own, tuned in zip(rows[::2], rows[1::2], strict=True):
+        assert tuned.rounds <= own.rounds and tuned.promised == own.promised
+        alpha = theory.alpha("srht", 32, own.b) if own.operator == "srht" else 0.0
+        assert own.step == theory.one_step_largest(smoothness=1.0, alpha=alpha)
+        for row in (own, tuned):
+            assert row.bits == 32 * 3 * row.b * row.rounds < row.promised
 
 
-def test_bits_do_not_grow_as_the_message_shrinks(task):
-    options = {"operator": "srht", "accuracy": 0.05, "seeds": [0, 1]}
-    rows = list(song_trade.measure(task, [32, 4], **options))
-    assert rows[0].rounds < rows[1].rounds
-    assert rows[1].bits < 1.2 * rows[0].bits
-    for row in rows:
-        assert row.bits < row.promised
-        assert row.bits == 32 * 3 * row.b * row.rounds
+@pytest.mark.slow
+def test_at_the_theorems_step_it_is_the_step_that_costs_rounds_and_not_the_sketch(rows):
+    """The tautology: without a sketch the same step needs nearly as many."""
+    own, tuned = rows[4], rows[5]
+    assert own.rounds < 1.25 * own.control
+    assert tuned.rounds > 1.25 * tuned.control
+    assert rows[0].control == rows[0].rounds  # gradient descent is its own control
 
 
+@pytest.mark.slow
+def test_clients_that_differ_hold_steps_down_where_they_take_several():
+    runs = {
+        apart: song_trade.Runs(sketch.identity(), count(4, apart, 1e-4))
+        for apart in (0.0, 2.0)
+    }
+    steps = [0.5, 0.01]
+    alike, apart = (runs[a](steps, (0,), 2000)[:, 0] for a in (0.0, 2.0))
+    assert alike[0] < alike[1] < 2000
+    assert apart[0] == math.inf and apart[1] < 2000
+    # With one step a round they are gradient descent, whatever the minima.
+    single = [
+        song_trade.Runs(sketch.identity(), count(1, apart))([0.5], (0,), 500)[0, 0]
+        for apart in (0.0, 2.0)
+    ]
+    assert all(np.isfinite(single))
+
+
+@pytest.mark.slow
+def test_rounds_are_those_after_which_the_error_stays_small():
+    counted = count()
+    task, step = counted.task, 0.3
+    eigenvalues, axes = np.linalg.eigh(np.asarray(task.matrices).mean(0))
+    start = (axes.T @ np.asarray(task.optimum)) ** 2 * eigenvalues / 2
+    errors = [start @ (1 - step * eigenvalues) ** (2 * t) for t in range(100)]
+    by_hand = np.argmax(np.array(errors) <= 0.01 * errors[0])
+    found = song_trade.Runs(sketch.identity(), counted)([step], (0, 1), 500)
+    assert found.tolist() == [[by_hand, by_hand]]
+
+
+@pytest.mark.parametrize(("best", "first"), [(0.1, 0.1), (7.0, 0.01), (1e-3, 5.0)])
+def test_the_best_step_has_slower_ones_on_both_sides(best, first):
+    tried = set()
+
+    def race(steps):
+        tried.update(steps)
+        return [(math.log(step / best)) ** 2 for step in steps]
+
+    found = song_trade.best_step(race, first)
+    assert abs(math.log2(found / best)) <= 1 / (2 * song_trade.OCTAVE) + 1e-9
+    assert min(tried) < found < max(tried)
+
+
+@pytest.mark.parametrize("race", [lambda steps: [1 / s for s in steps],
+                                  lambda steps: [math.inf for _ in steps]])  # fmt: skip
+def test_a_best_step_at_the_edge_is_refused(race):
+    with pytest.raises(ValueError, match="none with both neighbours"):
+        song_trade.best_step(race, 0.1)
+
+
+def test_one_step_is_promised_by_theorem_e_1_and_several_by_5_1():
+    for apart in (0.0, 1.0):
+        assert song_trade.promised(count(1, apart), 6.0, 4).theorem.endswith("E.1")
+        several = song_trade.promised(count(4, apart), 6.0, 4)
+        assert "Theorem 5.1" in several.theorem and several.local_steps == 4
+    alike = song_trade.promised(count(4, 0.0, 1e-4), 6.0, 4)
+    assert several.step <= alike.step
+
+
+@pytest.mark.slow
+def test_the_command_measures_all_its_problems(tmp_path):
+    out = tmp_path / "rows.csv"
+    sizes = ("--parameters=16", "--clients=2", "--sizes=8", "--seeds=2")
+    done = launch(
+        "launch.trade", *sizes, "--steps=1", "--steps=2", "--apart=0.5",
+        "--accuracy=0.05", f"--out={out}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = list(files.read_rows(out))
+    assert len(rows) == 2 * 4 == len(done.stdout.splitlines()) - 1
+    assert {row["local_steps"] for row in rows} == {"1", "2"}
+    assert all(float(row["spread"]) > 0 for row in rows)
+
+
+@pytest.mark.slow
 def test_a_message_larger_than_the_model_is_refused_in_a_line():
     done = launch("launch.trade", "--parameters=8", "--sizes=9")
-    assert done.returncode == 2 and "b=9" in done.stderr
+    assert done.returncode == 2 and "b=9" in done.stderr and not done.stdout
     assert done.stderr.count("\n") == 1

@@ -1,0 +1,57 @@
+"""Measures what each theorem bounds, beside its bound.
+
+python -m launch.theorems
+python -m launch.theorems --paper=song --operator=gaussian --out=/tmp/theorems.csv
+
+Every theorem of fl_sketch.theory is run as it says, with its own step and for its own
+number of rounds, on a small problem whose constants are known exactly. A row for each
+says the bound and what was measured; --out keeps the problem and the constants as well.
+"""
+
+from collections.abc import Iterator
+
+from absl import flags
+
+from fl_sketch import theory
+from fl_sketch.algorithms import catalog
+from fl_sketch.studies import theorems, theorems_of_chen, theorems_of_others
+from launch import command
+
+PAPERS = ("song", "chen", "das", "haddadpour")
+PAPER = flags.DEFINE_multi_enum("paper", PAPERS, PAPERS, "Which; may be repeated.")
+OPERATOR = flags.DEFINE_multi_enum(
+    "operator",
+    ["count_sketch", "srht"],
+    list(catalog.OPERATORS),
+    "Sketches of Song et al. and Chen et al.; may be repeated.",
+)
+OUT = flags.DEFINE_string("out", None, "A csv file for the rows.")
+
+
+def rows() -> Iterator[theorems.Row]:
+    """Yields the rows of the papers of the flags."""
+    if "song" in PAPER.value:
+        for operator in OPERATOR.value:
+            yield from theorems.song(operator)
+    if "chen" in PAPER.value:
+        yield from theorems_of_chen.tails()
+        yield theorems_of_chen.early()
+        for operator in dict.fromkeys(("identity", *OPERATOR.value)):
+            yield from theorems_of_chen.chen(operator)
+    if "das" in PAPER.value:
+        yield theorems_of_others.das()
+    if "haddadpour" in PAPER.value:
+        for tracking in (False, True):
+            for variant in ("privix", "heaprix"):
+                yield from theorems_of_others.haddadpour(variant, tracking=tracking)
+
+
+def main():
+    """Prints the table, and keeps it with --out."""
+    for operator in OPERATOR.value if "chen" in PAPER.value else ():
+        theory.tail(operator, d=1, b=1, failure=1.0)  # refuses those that have none
+    command.print_rows(theorems, rows(), OUT.value)
+
+
+if __name__ == "__main__":
+    command.run(main)
