@@ -1,13 +1,14 @@
 """The attacker knows what travels, and not the noise."""
 
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
 from configs import attack_mnist
 from fl_sketch import trees
 from fl_sketch.audit import gradient_inversion as inversion
-from fl_sketch.studies import attack, attack_theory
+from fl_sketch.studies import attack, attack_scene, attack_theory
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ def small(**changes):
 
 
 def scene(**changes):
-    return attack.scene_of(small(**changes), None, images=1)
+    return attack_scene.scene_of(small(**changes), None, images=1)
 
 
 EXAMPLES = {
@@ -62,7 +63,7 @@ def test_of_one_step_the_mean_of_clients_is_the_message_of_their_batch(steps):
 
     def message(batch, clients):
         config = small(**{"client.steps": steps})
-        own = attack.scene_of(config, None, images=4, batch=batch, clients=clients)
+        own = attack_scene.scene_of(config, None, images=4, batch=batch, clients=clients)
         view = own.view(own.keys(0), jnp.asarray(own.targets[0]))
         return trees.ravel(view(jnp.asarray(own.images[0]))) / clients
 
@@ -112,7 +113,7 @@ def test_all_labels_are_tried_also_with_one_image(monkeypatch):
 
     monkeypatch.setattr(inversion, "best_of", listen)
     options = attack.Attack(images=1, steps=1, labels="tried")
-    attack._attacked(scene(), options)
+    attack._attacked(scene(), options, np.zeros((2, 8, 8, 1)))
     assert tries == [(10,)]
 
 
