@@ -7,7 +7,6 @@ its sketch, compressor and mechanism. The attacker knows the round's key, or wit
 the message; with one, for the most probable images.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -239,7 +238,7 @@ def verdict(found: Mapping[str, Any]) -> str:
     )
     if found["recovered"] > 0:
         return f"LEAKS: {share} can be seen ({VISIBLE:g} dB or more). {numbers}"
-    gain, around = found["over_guess_mean"], found["over_guess_half_width"]
-    if gain > (1 if math.isnan(around) else around):  # of one attack: a decibel
+    above = found["psnr_median"] > found["guess_psnr"] + 1
+    if above or found["over_guess_mean"] > found["over_guess_half_width"]:
         return f"LEAKS SOMETHING: better than guessing. {numbers}"
     return f"this attack found no more than a guess would. {numbers}"
