@@ -37,7 +37,7 @@ class Found(NamedTuple):
       mismatch: the mismatch of their messages, `|m(z) - s|^2 / |s|^2`.
       value: the least value of what was minimised: the mismatch, and if there is a
         prior, what it says of the inputs as well.
-      curve: that value in every iteration, shape=(steps,).
+      curve: the values of all iterations, shape=(steps,).
     """
 
     inputs: jax.Array
