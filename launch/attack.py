@@ -6,8 +6,9 @@ python -m launch.attack --config=configs/quickstart.py --workdir=/tmp/mine --ima
 
 Prints a verdict for each setting. The folder gets attack.csv, and images.png: the true
 images, and what was found; where a swept key is a number, attack_curves.png has PSNR
-against it. With --theory: what Theorem 7.5 promises of gradient descent on the first
-images, and what is measured, in theory.csv.
+against it, also of attacks --beside. With --prior=gaussian the attacker shrinks to the
+mean image where noise is large. With --theory: what Theorem 7.5 promises of gradient
+descent on the first images, and what is measured, in theory.csv.
 """
 
 import os
@@ -17,7 +18,7 @@ from absl import flags
 from fl_sketch import files
 from fl_sketch.audit import gradient_inversion
 from fl_sketch.run.program import check
-from fl_sketch.studies import attack, attack_theory
+from fl_sketch.studies import attack, attack_pictures, attack_theory
 from fl_sketch.sweep import grid, ranking
 from launch import command, parsing
 
@@ -48,6 +49,12 @@ RESTARTS = flags.DEFINE_integer(
 SMOOTHNESS = flags.DEFINE_float(
     "smoothness", 0.0, "The weight of total variation; try 0.001.", lower_bound=0.0
 )
+PRIOR = flags.DEFINE_enum(
+    "prior",
+    "none",
+    attack.PRIORS,
+    "With gaussian, the attacker knows the noise's size and what images are like.",
+)
 LABELS = flags.DEFINE_enum(
     "labels",
     "given",
@@ -60,19 +67,10 @@ KNOWN_KEY = flags.DEFINE_bool(
 THEORY = flags.DEFINE_integer(
     "theory", 0, "For how many images Theorem 7.5 is worked out.", lower_bound=0
 )
+BESIDE = flags.DEFINE_multi_string(
+    "beside", [], "The folder of another attack, to be drawn beside; repeat it."
+)
 flags.mark_flags_as_required(["config", "workdir"])
-
-
-def settings():
-    """Yields (point, config) of the grid of --over; without it --config alone."""
-    if not OVER.value:
-        yield {}, CONFIG.value
-        return
-    for group in grid.programs(CONFIG.value, grid.read_axes(CONFIG.value, OVER.value)):
-        for point in group.points:
-            config = group.config.copy_and_resolve_references()
-            config.update_from_flattened_dict(point)
-            yield point, config
 
 
 def main():
@@ -86,18 +84,20 @@ def main():
         rate=RATE.value,
         restarts=RESTARTS.value,
         smoothness=SMOOTHNESS.value,
+        prior=PRIOR.value,
         labels=LABELS.value,
         known_key=KNOWN_KEY.value,
     )
     rows, results, promises = [], {}, []
-    chosen = list(settings())
+    chosen = list(grid.points_of(CONFIG.value, OVER.value))
     for _, config in chosen:
         check(config)
+    beside = attack_pictures.rows_of(BESIDE.value)
     files.writable_folder(WORKDIR.value)
     for point, config in chosen:
         name = ranking.named(point) or "as configured"
         results[name] = attack.run(config, options, DATA_DIR.value)
-        rows.append({**point, **attack.row(results[name])})
+        rows.append({**point, "prior": PRIOR.value, **attack.row(results[name])})
         print(f"{name}: {attack.verdict(rows[-1])}", flush=True)
         if THEORY.value:
             found = attack_theory.rows(config, DATA_DIR.value, images=THEORY.value)
@@ -106,8 +106,8 @@ def main():
     files.write_rows(at("attack.csv"), rows)
     if promises:
         files.write_rows(at("theory.csv"), promises)
-    attack.draw(results, at("images.png"))
-    attack.draw_curves(rows, at("attack_curves.png"))
+    attack_pictures.draw(results, at("images.png"))
+    attack_pictures.draw_curves(rows, at("attack_curves.png"), beside)
     print(f"results in {WORKDIR.value}")
 
 

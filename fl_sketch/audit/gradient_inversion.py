@@ -26,6 +26,7 @@ from fl_sketch.protocols import Algorithm, Keys, Message, Round, Server
 
 View = Callable[[jax.Array], Message]  # inputs -> the message of a client that has them
 OPTIMIZERS = ("gd", "adam", "lbfgs")
+PATIENCE = 3  # iterations without a gain, after which a search may be over
 
 
 class Found(NamedTuple):
@@ -34,12 +35,14 @@ class Found(NamedTuple):
     Attributes:
       inputs: the best inputs found.
       mismatch: the mismatch of their messages, `|m(z) - s|^2 / |s|^2`.
-      curve: what was minimised, in every iteration, shape=(steps,): the mismatch, and
-        if there is a prior, its weighted value.
+      value: the least value of what was minimised: the mismatch, and if there is a
+        prior, what it says of the inputs as well.
+      curve: the values of all iterations, shape=(steps,).
     """
 
     inputs: jax.Array
     mismatch: jax.Array
+    value: jax.Array
     curve: jax.Array
 
 
@@ -125,43 +128,89 @@ def invert(
     Raises:
       ValueError: for another optimizer, or no step.
     """
-    validate.one_of(OPTIMIZERS, optimizer=optimizer)
-    validate.at_least_one(steps=steps)
-    # Traced once, though line searches ask for it in many places; see `on_trees`.
-    view = jax.jit(view, inline=True)
-    target = trees.ravel(seen)
-    scale = jnp.maximum(jnp.sum(target**2), jnp.finfo(jnp.float32).tiny)
-
-    def mismatch(inputs):
-        return jnp.sum((trees.ravel(view(inputs)) - target) ** 2) / scale
+    view, off = compared(view, seen)
 
     def value(inputs):
         if smoothness == 0:
-            return mismatch(inputs)
-        return mismatch(inputs) + smoothness * total_variation(inputs)
+            return off(view(inputs))
+        return off(view(inputs)) + smoothness * total_variation(inputs)
 
+    best, least, curve = minimised(
+        value, start, optimizer=optimizer, steps=steps, rate=rate
+    )
+    return Found(best, off(view(best)), least, curve)
+
+
+def compared(view: View, seen: Message) -> tuple[View, Callable[[jax.Array], Any]]:
+    """Returns (inputs -> their message as one vector, that -> its mismatch).
+
+    The mismatch of a message m is `|m - s|^2 / |s|^2` beside the one that was `seen`.
+    The `view` is traced once, though line searches ask for it in many places.
+    """
+    traced_once = jax.jit(lambda inputs: trees.ravel(view(inputs)), inline=True)
+    target = trees.ravel(seen)
+    scale = jnp.maximum(jnp.sum(target**2), jnp.finfo(jnp.float32).tiny)
+    return traced_once, lambda message: jnp.sum((message - target) ** 2) / scale
+
+
+def minimised(
+    value: Callable[[jax.Array], jax.Array],
+    start: jax.Array,
+    *,
+    optimizer: str,
+    steps: int,
+    rate: float,
+    least_gain: float = 0.0,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns the best point of a search, its value, and the value in every iteration.
+
+    Args:
+      value: a point -> what is to be small.
+      start: the point to begin from.
+      optimizer: one of `OPTIMIZERS`.
+      steps: the number of iterations.
+      rate: the rate of gd and adam.
+      least_gain: the part of the least value by which it must fall; after `PATIENCE`
+        iterations of less the search is over, and the value stays. At the bottom a
+        line search takes longest, and finds nothing. 0: it goes on to the end.
+
+    Raises:
+      ValueError: for another optimizer, or no step.
+    """
+    validate.one_of(OPTIMIZERS, optimizer=optimizer)
+    validate.at_least_one(steps=steps)
     tx = _transformation(optimizer, rate)
 
     def step(carry, _) -> tuple[Any, Any]:
-        inputs, state, best, least = carry
+        point, state, best, least, calm = carry
         if optimizer == "lbfgs":
-            now, grads = optax.value_and_grad_from_state(value)(inputs, state=state)
+            now, grads = optax.value_and_grad_from_state(value)(point, state=state)
             more = {"value": now, "grad": grads, "value_fn": value}
         else:
-            (now, grads), more = jax.value_and_grad(value)(inputs), {}
-        updates, state = tx.update(grads, state, inputs, **more)
+            (now, grads), more = jax.value_and_grad(value)(point), {}
+        updates, state = tx.update(grads, state, point, **more)
+        gained = now < least - least_gain * jnp.abs(least)
+        calm = jnp.where(gained | jnp.isinf(least), 0, calm + 1)
         better = now < least
-        best = jnp.where(better, inputs, best)
+        best = jnp.where(better, point, best)
         least = jnp.where(better, now, least)
-        moved = optax.apply_updates(inputs, updates)
+        moved = optax.apply_updates(point, updates)
         # A line search that finds nothing leaves NaN: the attack ends there.
-        inputs = trees.if_finite(moved, inputs)
-        return (inputs, state, best, least), now
+        point = trees.if_finite(moved, point)
+        return (point, state, best, least, calm), now
 
-    carry = start, tx.init(start), start, jnp.float32(jnp.inf)
-    (last, _, best, least), curve = jax.lax.scan(step, carry, length=steps)
-    best = jnp.where(value(last) < least, last, best)
-    return Found(best, mismatch(best), curve)
+    def step_or_rest(carry, _):
+        *_, least, calm = carry
+        if not least_gain:
+            return step(carry, None)
+        over = calm >= PATIENCE
+        return jax.lax.cond(over, lambda c: (c, least), lambda c: step(c, None), carry)
+
+    carry = start, tx.init(start), start, jnp.float32(jnp.inf), jnp.int32(0)
+    (last, _, best, least, _), curve = jax.lax.scan(step_or_rest, carry, length=steps)
+    end = value(last)
+    best = jnp.where(end < least, last, best)
+    return best, jnp.fmin(end, least), curve
 
 
 def _transformation(optimizer: str, rate: float):
@@ -172,11 +221,11 @@ def _transformation(optimizer: str, rate: float):
 
 
 def best_of(found: Found) -> Found:
-    """Returns what came nearest of what was `found` from several starts.
+    """Returns the one of least value of what was `found` from several starts.
 
     These stand along a leading axis of all its arrays.
     """
-    return jax.tree.map(lambda leaf: leaf[jnp.argmin(found.mismatch)], found)
+    return jax.tree.map(lambda leaf: leaf[jnp.argmin(found.value)], found)
 
 
 def total_variation(images: jax.Array) -> jax.Array:

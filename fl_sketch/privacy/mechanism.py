@@ -259,9 +259,10 @@ def _released(total, noise, scale, denominator: float, state: Any) -> Release:
     """Returns the release of a sum; energies are squared norms after the division."""
     noisy = _on_grid(jax.tree.map(jnp.add, total, noise), scale)
     mean = jax.tree.map(lambda leaf: leaf / denominator, noisy)
+    square = float(denominator) ** 2  # of an int it may be none of 32 bits
     facts = {
-        "signal_energy": _energy(total) / denominator**2,
-        "noise_energy": _energy(noise) / denominator**2,
+        "signal_energy": _energy(total) / square,
+        "noise_energy": _energy(noise) / square,
     }
     return Release(mean, state, facts)
 

@@ -20,7 +20,7 @@ from fl_sketch.algorithms.fetchsgd import with_its_hashes
 from fl_sketch.audit import leakage_theory as theory
 from fl_sketch.audit.leakage_theory import Singular
 from fl_sketch.config import arguments
-from fl_sketch.studies import attack
+from fl_sketch.studies.attack_scene import Scene, scene_of
 
 SPREAD = 0.05  # of the start and of the points, around the true pixels
 POINTS = 4  # at which constants are taken
@@ -84,7 +84,7 @@ def rows(
     Raises:
       ValueError, TypeError, FileNotFoundError: in one line.
     """
-    scene = attack.scene_of(config, data_dir, images=images)
+    scene = scene_of(config, data_dir, images=images)
     programs = _programs(scene, steps)
     return [
         _row(scene, *programs, _of_sketch(config, scene, number), number)
@@ -92,7 +92,7 @@ def rows(
     ]
 
 
-def _of_sketch(config: ConfigDict, scene: attack.Scene, number: int) -> Singular:
+def _of_sketch(config: ConfigDict, scene: Scene, number: int) -> Singular:
     """Returns gamma_1 and gamma_2; 1 for algorithms that have no sketch."""
     method = catalog.method(config.algorithm)
     if "sketch" not in method.takes or config.sketch.operator == "identity":
@@ -106,7 +106,7 @@ def _of_sketch(config: ConfigDict, scene: attack.Scene, number: int) -> Singular
     return theory.of_sketch(op, scene.keys(number).shared, params)
 
 
-def _row(scene: attack.Scene, around, descended, sketch: Singular, number: int) -> Row:
+def _row(scene: Scene, around, descended, sketch: Singular, number: int) -> Row:
     true = jnp.asarray(scene.images[number])
     noise = jax.random.normal(
         jax.random.fold_in(scene.attacker, number), (POINTS, *true.shape)
@@ -134,12 +134,12 @@ def _row(scene: attack.Scene, around, descended, sketch: Singular, number: int) 
     )
 
 
-def _programs(scene: attack.Scene, steps: int):
+def _programs(scene: Scene, steps: int):
     """Returns what is computed for every image, one program for all of them."""
     whole = scene.silent._replace(uplink=channels.exact())
     unsketched = scene._replace(silent=whole)
 
-    def view_of(own: attack.Scene, number):
+    def view_of(own: Scene, number):
         view = own.view(own.keys(number), jnp.asarray(own.targets)[number])
         return lambda z: trees.ravel(view(z))
 

@@ -17,7 +17,7 @@ ValueError: Expected --over=key=value,value with a key of the config, got \
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -123,6 +123,25 @@ def programs(config: ConfigDict, axes: Sequence[Axis]) -> list[Group]:
         groups.append(Group(whole, tuple(seeds), numbers, points, first))
         first += len(points)
     return groups
+
+
+def points_of(
+    config: ConfigDict, over: Sequence[str]
+) -> Iterator[tuple[dict[str, Any], ConfigDict]]:
+    """Yields every point of a grid with its config; without axes `config` alone.
+
+    Args:
+      config: what the points have in common.
+      over: lines "key=value,value", as in `read_axes`.
+    """
+    if not over:
+        yield {}, config
+        return
+    for group in programs(config, read_axes(config, over)):
+        for point in group.points:
+            own = group.config.copy_and_resolve_references()
+            own.update_from_flattened_dict(point)
+            yield point, own
 
 
 def shares_program(key: str) -> bool:

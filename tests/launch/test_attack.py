@@ -36,6 +36,26 @@ def test_settings_are_attacked_and_judged(tmp_path):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
+def test_who_shrinks_is_drawn_beside(tmp_path):
+    for name, *flags in (
+        ("first",),
+        ("second", "--prior=gaussian", f"--beside={tmp_path}/first"),
+    ):
+        done = launch(
+            "launch.attack", "--config=configs/attack_mnist.py",
+            f"--workdir={tmp_path}/{name}", *SMALL, "--config.privacy.bound=clip",
+            "--over=privacy.noise_multiplier=0.1,10", *flags,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    with open(tmp_path / "second" / "attack.csv", newline="") as file:
+        little, much = csv.DictReader(file)
+    assert little["prior"] == "gaussian" and float(much["epsilon"]) < 1
+    assert float(little["psnr_mean"]) > float(much["psnr_mean"])
+    assert abs(float(much["over_guess_mean"])) < 0.1
+    picture = (tmp_path / "second" / "attack_curves.png").read_bytes()
+    assert len(picture) > len((tmp_path / "first" / "attack_curves.png").read_bytes())
+
+
 def test_what_cannot_be_attacked_is_refused_in_a_line(tmp_path):
     done = launch(
         "launch.attack", "--config=configs/attack_mnist.py", f"--workdir={tmp_path}",

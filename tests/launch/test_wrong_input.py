@@ -35,6 +35,8 @@ WRONG = [
     (("launch.compare", "--config=configs/compare_das.py", "--workdir="), "workdir=''"),
     ((*ATTACK, "--rate=nan", "--optimizer=adam"), "a finite rate"),
     ((*ATTACK, "--smoothness=-1"), "smoothness"),
+    ((*ATTACK, "--prior=laplace"), "prior"),
+    ((*ATTACK, "--beside=/nowhere"), "the folder of an attack, got /nowhere"),
     ((*ATTACK, "--over=sketch.compression=2,0"), "compression=0"),
     (("launch.attack", "--config=configs/default.py", "--workdir=/proc/x"),
      "Expected workdir to be writable, got workdir=/proc/x"),

@@ -234,6 +234,14 @@ def test_the_denominator_is_not_the_number_of_those_who_came():
     chex.assert_trees_all_equal(plain.server, odd.server)
 
 
+def test_a_cohort_may_be_larger_than_the_root_of_what_32_bits_hold():
+    guard = mechanism.central(
+        bounding.clip(C), noise_multiplier=0.0, denominator=60_000
+    )
+    facts = guard.release((), 0, {"w": jnp.full(4, 30_000.0)}, None).facts
+    assert float(facts["signal_energy"]) == pytest.approx(1.0)
+
+
 def test_a_nan_is_rejected_counted_and_kept_out_of_everything():
     data = DATA.copy()
     data[2] = np.nan

@@ -1,13 +1,15 @@
 """The attacker knows what travels, and not the noise."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
 from configs import attack_mnist
 from fl_sketch import trees
 from fl_sketch.audit import gradient_inversion as inversion
-from fl_sketch.studies import attack, attack_theory
+from fl_sketch.studies import attack, attack_scene, attack_theory
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +24,7 @@ def small(**changes):
 
 
 def scene(**changes):
-    return attack.scene_of(small(**changes), None, images=1)
+    return attack_scene.scene_of(small(**changes), None, images=1)
 
 
 EXAMPLES = {
@@ -62,13 +64,93 @@ def test_of_one_step_the_mean_of_clients_is_the_message_of_their_batch(steps):
 
     def message(batch, clients):
         config = small(**{"client.steps": steps})
-        own = attack.scene_of(config, None, images=4, batch=batch, clients=clients)
+        own = attack_scene.scene_of(
+            config, None, images=4, batch=batch, clients=clients
+        )
         view = own.view(own.keys(0), jnp.asarray(own.targets[0]))
         return trees.ravel(view(jnp.asarray(own.images[0]))) / clients
 
     of_one, of_four = message(4, 1), message(1, 4)
     gap = optax.tree.norm(of_four - of_one) / optax.tree.norm(of_one)
     assert (gap < 1e-5) == (steps == 1)
+
+
+NOISY = {"privacy.noise_multiplier": 0.5}
+CLIPPED = {"privacy.bound": "clip"} | NOISY
+STORED = {"sketch.stored": True, "sketch.compression": 4.0}
+WAYS = {
+    "plain": CLIPPED | {"algorithm": "fedavg"},
+    "after the sketch": CLIPPED,
+    "before the sketch": CLIPPED | {"privacy.form": "update"},
+    "local": EXAMPLES | NOISY,
+    "local, three rows": EXAMPLES | NOISY | {"sketch.rows": 3},
+    "local, a matrix": EXAMPLES | NOISY | STORED | {"sketch.operator": "gaussian"},
+    "local, short steps": EXAMPLES | NOISY | {"client.steps": 4, "client.rate": 1e-4},
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "batch", "clients"),
+    [*((way, 1, 1) for way in WAYS), ("local", 2, 2), ("after the sketch", 2, 2)],
+)
+def test_the_attacker_knows_the_noise_of_every_number(way, batch, clients):
+    few = {"sketch.compression": 4.0, "model.name": "logistic"}
+    images = batch * clients
+    config = small(**few | WAYS[way])
+    own = attack_scene.scene_of(
+        config, None, images=images, batch=batch, clients=clients
+    )
+    inputs, labels = jnp.asarray(own.images[0]), jnp.asarray(own.targets[0])
+
+    def standardised(number):
+        keys = own.keys(number)
+        clean = trees.ravel(own.view(keys, labels)(inputs))
+        noise = trees.ravel(own.seen(inputs, keys, labels)) - clean
+        return noise / own.deviations(keys), own.deviations(keys)
+
+    numbers = jnp.arange(100)
+    found, deviations = jax.jit(lambda: jax.lax.map(standardised, numbers))()
+    found, deviations = np.ravel(found), np.ravel(deviations)
+    assert found.std() == pytest.approx(1, abs=6 / np.sqrt(2 * found.size))
+    # Also of the numbers that vary least and most, where they are not all alike.
+    for part in np.array_split(np.argsort(deviations, kind="stable"), 4):
+        assert found[part].std() == pytest.approx(1, abs=6 / np.sqrt(2 * part.size))
+
+
+ALONE = {
+    "cohort.sampling": "everyone",
+    "data.clients": 1437,
+    "model.name": "logistic",
+    "sketch.compression": 2.0,
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"privacy.bound": "clip"},
+        {
+            "algorithm": "private_sketching",
+            "privacy.unit": "example",
+            "client.batches": "whole",
+        },
+    ],
+    ids=["after the sketch", "local"],
+)
+def test_with_more_noise_images_turn_into_the_mean_of_all(changes):
+    """Of a known image nothing is left, and never less than of an unknown one."""
+    options = attack.Attack(images=6, steps=100, prior="gaussian")
+    gains = []
+    for z in (0.001, 0.1, 10.0):
+        noise = {"privacy.noise_multiplier": z, "privacy.delta": 1e-4}
+        result = attack.run(small(**ALONE | changes | noise), options)
+        row = attack.row(result)
+        gains.append(row["over_guess_mean"])
+        assert row["guess_mean"] == pytest.approx(result.guess.mean())
+        assert (row["epsilon"] < 1) == (z == 10.0)
+    assert gains[0] > 10 and gains[0] > gains[1] > gains[2] > -0.1
+    assert abs(gains[2]) < 0.1
+    assert attack.verdict(row).startswith("this attack found no more than a guess")
 
 
 def test_every_attack_has_hashes_and_noise_of_its_own():
@@ -93,6 +175,8 @@ def test_every_attack_has_hashes_and_noise_of_its_own():
         ({}, {"images": 5, "batch": 2}, "batch=2 times clients=1, got images=5"),
         ({}, {"images": 6, "clients": 4}, "batch=1 times clients=4, got images=6"),
         ({}, {"labels": "tried", "clients": 2}, "got batch=1 and clients=2"),
+        ({}, {"prior": "gausian"}, "Did you mean 'gaussian'?"),
+        ({}, {"prior": "gaussian", "smoothness": 0.1}, "got smoothness=0.1, prior="),
     ],
 )
 def test_what_would_say_nothing_is_refused(changes, options, words):
@@ -112,7 +196,7 @@ def test_all_labels_are_tried_also_with_one_image(monkeypatch):
 
     monkeypatch.setattr(inversion, "best_of", listen)
     options = attack.Attack(images=1, steps=1, labels="tried")
-    attack._attacked(scene(), options)
+    attack._attacked(scene(), options, np.zeros((2, 8, 8, 1)))
     assert tries == [(10,)]
 
 

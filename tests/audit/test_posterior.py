@@ -1,0 +1,204 @@
+"""The most probable inputs: exact where they can be, and never worse than a guess."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fl_sketch import algorithms, sketch, trees
+from fl_sketch.audit import gradient_inversion as inversion
+from fl_sketch.audit import likeness, posterior
+from fl_sketch.keys import round_keys
+from fl_sketch.privacy import bounding, mechanism
+from fl_sketch.protocols import Server
+from tests.audit import test_gradient_inversion as small
+
+pytestmark = pytest.mark.slow
+
+SIDE, OUTPUTS = 6, 4
+SHAPE = (1, SIDE, SIDE, 1)
+KEYS = round_keys(jax.random.key(1), 0, 0)
+ROOM = 100.0  # a threshold that nothing reaches
+PIXELS = jax.random.uniform(jax.random.key(2), (500, *SHAPE[1:])) ** 2
+PRIOR = posterior.prior_of(np.asarray(PIXELS))
+
+
+def linear(params, images):
+    """Returns a loss whose gradient is linear in the images."""
+    return (images.reshape(len(images), -1) @ params).mean(0) @ jnp.arange(1.0, 5.0)
+
+
+def sketched(z):
+    guard = mechanism.central(bounding.clip(ROOM), noise_multiplier=z, denominator=50)
+    algorithm = algorithms.safl(
+        linear, sketch=OP, client_rate=1.0, server=optax.sgd(1.0)
+    )
+    return algorithm._replace(mechanism=guard)
+
+
+def defended(z):
+    return algorithms.private_sketching(
+        linear, sketch=OP, client_rate=1.0, threshold=ROOM, noise_multiplier=z
+    )
+
+
+OP = sketch.count_sketch(50)  # of 144 numbers
+PARAMS = jnp.zeros((SIDE * SIDE, OUTPUTS))
+NORMS = posterior.row_norms(functools.partial(OP.apply, KEYS.shared), PARAMS)
+WAYS = {"sketched": (sketched, jnp.ones(50)), "defended": (defended, NORMS)}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_of_a_linear_message_it_is_the_mean_of_the_posterior(way):
+    """Wherever the search begins: at the mean image, or at one that is drawn."""
+    make, norms = WAYS[way]
+    server = Server(PARAMS, (), (), jnp.int32(0))
+
+    def view_of(z):
+        def batches(images):
+            return images[None]
+
+        return inversion.client_view(make(z), server, KEYS, batches)
+
+    image, view = PIXELS[:1], view_of(0.0)
+    starts = posterior.starts(jax.random.key(3), SHAPE, 1)
+
+    @jax.jit
+    def found(seen, deviations):
+        def one(start):
+            return posterior.most_probable(view, seen, deviations, PRIOR, start).inputs
+
+        return jax.lax.map(one, starts).reshape(2, -1)
+
+    rows = jax.jacfwd(lambda x: trees.ravel(view(x)))(jnp.zeros(SHAPE))
+    rows = np.asarray(rows, np.float64).reshape(50, -1)
+    covariance = np.asarray(PRIOR.spread, np.float64)
+    covariance = covariance @ covariance.T
+    mean = np.asarray(PRIOR.mean, np.float64).ravel()
+    for z in (1e-4, 1e-2, 1.0):
+        seen = inversion.released(make(z), view_of(z)(image), KEYS)
+        deviations = z * ROOM * norms
+        noise = np.diag(np.asarray(deviations, np.float64) ** 2)
+        gap = np.asarray(trees.ravel(seen), np.float64) - rows @ mean
+        gain = covariance @ rows.T @ np.linalg.inv(rows @ covariance @ rows.T + noise)
+        closed = mean + gain @ gap
+        assert np.abs(found(seen, deviations) - closed).max() < 2e-3, z
+        # What is found is no other than the mean image where noise is large alone.
+        assert (np.abs(closed - mean).max() > 0.1) == (z < 1.0)
+
+
+IMAGES = jax.random.uniform(jax.random.key(5), (16, *SHAPE))
+LABELS = jnp.arange(16)[:, None] % 4
+FLAT = posterior.Prior(
+    jnp.full(SHAPE[1:], 0.5), jnp.eye(SIDE * SIDE) / jnp.sqrt(12.0)
+)  # the mean and the covariance of those
+LEVELS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+TOLERANCE = 0.1  # decibels
+
+
+@functools.cache
+def attackers():
+    """Returns (messages, labels, z) -> what is found, with a prior and without."""
+    start = jnp.zeros((1, SIDE * SIDE))
+
+    def most_probable(seen, labels, z):
+        _, view = small.client(small.SKETCH, 1, 0.0, labels, KEYS)
+        noise = jnp.full(500, z * 0.1)
+        return posterior.most_probable(view, seen, noise, FLAT, start).inputs
+
+    def nearest(seen, labels, z):
+        del z
+        _, view = small.client(small.SKETCH, 1, 0.0, labels, KEYS)
+        return inversion.invert(view, seen, FLAT.inputs(start), steps=150).inputs
+
+    def over(one):
+        return jax.jit(lambda s, y, z: jax.lax.map(lambda a: one(*a, z), (s, y)))
+
+    return over(most_probable), over(nearest)
+
+
+def decibels(found):
+    pairs = zip(IMAGES, np.asarray(found), strict=True)
+    return np.mean([likeness.psnr(true[0], one[0]) for true, one in pairs])
+
+
+def seen_with(z):
+    """Returns messages, each with noise of its own."""
+
+    def of(image, labels, number):
+        keys = KEYS._replace(server=jax.random.fold_in(KEYS.server, number))
+        algorithm, view = small.client(small.SKETCH, 1, z, labels, KEYS)
+        return inversion.released(algorithm, view(image), keys)
+
+    return jax.jit(jax.vmap(of))(IMAGES, LABELS, jnp.arange(16))
+
+
+def test_with_more_noise_it_shrinks_to_the_guess_and_never_below():
+    most_probable, nearest = attackers()
+    guess = decibels(jnp.broadcast_to(FLAT.mean, IMAGES.shape))
+    with_prior, without = [], []
+    for z in LEVELS:
+        seen = seen_with(z)
+        with_prior.append(decibels(most_probable(seen, LABELS, z)))
+        without.append(decibels(nearest(seen, LABELS, z)))
+    assert with_prior[0] > 30
+    assert all(np.diff(with_prior) < TOLERANCE), with_prior
+    assert min(with_prior) > guess - TOLERANCE
+    assert abs(with_prior[-1] - guess) < TOLERANCE
+    assert without[-1] < guess - 3  # the attacker who takes noise for a message
+    assert all(np.array(with_prior) > np.array(without) - TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["count_sketch", "srht", "gaussian"])
+def test_rows_have_the_norms_of_the_matrix(name):
+    op = getattr(sketch, name)(20)
+    apply = functools.partial(op.apply, KEYS.shared)
+    like = {"a": jnp.zeros((7, 3)), "b": jnp.zeros(29)}
+    units = jax.vmap(trees.unraveler(like))(jnp.eye(50))
+    matrix = np.asarray(jax.lax.map(lambda unit: apply(unit).ravel(), units)).T
+    norms = np.linalg.norm(matrix, axis=1)
+    np.testing.assert_allclose(posterior.row_norms(apply, like), norms, rtol=1e-5)
+    assert norms.std() > 0 or name == "srht"
+
+
+def test_the_prior_has_the_moments_of_examples_and_excludes_nothing():
+    examples = np.random.default_rng(0).normal(size=(4000, 2, 2, 1))
+    examples[:, 0, 0] = 0.25  # a pixel that never varies
+    examples[:, 1, 1] = examples[:, 0, 1] - 1
+    prior = posterior.prior_of(examples)
+    codes = jax.random.normal(jax.random.key(0), (100_000, 4))
+    drawn = np.asarray(prior.inputs(codes))
+    assert drawn.shape == (100_000, 2, 2, 1)
+    np.testing.assert_allclose(drawn.mean(0), examples.mean(0), atol=0.02)
+    flat, drawn = examples.reshape(-1, 4), drawn.reshape(-1, 4)
+    expected = np.cov(flat.T, bias=True) + posterior.FLOOR * np.eye(4)
+    np.testing.assert_allclose(np.cov(drawn.T), expected, atol=0.03)
+    assert drawn[:, 0].std() == pytest.approx(0.01, rel=0.02)
+
+
+def test_a_search_that_gains_nothing_rests_and_the_least_value_is_taken():
+    def value(x):
+        return jnp.sum((x - jnp.arange(3.0)) ** 2) + 5
+
+    def searched(least_gain):
+        """Descends by 0.4 % of what is left above 5, in every iteration."""
+        return inversion.minimised(
+            value,
+            jnp.full(3, 9.0),
+            optimizer="gd",
+            steps=4000,
+            rate=1e-3,
+            least_gain=least_gain,
+        )
+
+    (_, tireless, falling), (_, early, resting) = searched(0.0), searched(1e-4)
+    assert float(tireless) == pytest.approx(5, abs=1e-4)
+    assert 5.1 < float(early) < 5.2  # 0.4 % of 0.13 is 1e-4 of 5.13
+    assert falling[-500] > falling[-1] and (resting[2000:] == resting[-1]).all()
+    several = inversion.Found(
+        jnp.arange(3.0), jnp.array([0.0, 0.1, 0.2]), jnp.array([4.0, 3.0, 5.0]), None
+    )
+    assert float(inversion.best_of(several).inputs) == 1
