@@ -14,7 +14,7 @@ from absl import flags
 
 from fl_sketch import theory
 from fl_sketch.algorithms import catalog
-from fl_sketch.studies import theorems, theorems_of_chen, theorems_of_others
+from fl_sketch.theorems import chen, others, song, table
 from launch import command
 
 PAPERS = ("song", "chen", "das", "haddadpour")
@@ -28,29 +28,29 @@ OPERATOR = flags.DEFINE_multi_enum(
 OUT = flags.DEFINE_string("out", None, "A csv file for the rows.")
 
 
-def rows() -> Iterator[theorems.Row]:
+def rows() -> Iterator[table.Row]:
     """Yields the rows of the papers of the flags."""
     if "song" in PAPER.value:
         for operator in OPERATOR.value:
-            yield from theorems.song(operator)
+            yield from song.song(operator)
     if "chen" in PAPER.value:
-        yield from theorems_of_chen.tails()
-        yield theorems_of_chen.early()
+        yield from chen.tails()
+        yield chen.early()
         for operator in dict.fromkeys(("identity", *OPERATOR.value)):
-            yield from theorems_of_chen.chen(operator)
+            yield from chen.chen(operator)
     if "das" in PAPER.value:
-        yield theorems_of_others.das()
+        yield others.das()
     if "haddadpour" in PAPER.value:
         for tracking in (False, True):
             for variant in ("privix", "heaprix"):
-                yield from theorems_of_others.haddadpour(variant, tracking=tracking)
+                yield from others.haddadpour(variant, tracking=tracking)
 
 
 def main():
     """Prints the table, and keeps it with --out."""
     for operator in OPERATOR.value if "chen" in PAPER.value else ():
         theory.tail(operator, d=1, b=1, failure=1.0)  # refuses those that have none
-    command.print_rows(theorems, rows(), OUT.value)
+    command.print_rows(table, rows(), OUT.value)
 
 
 if __name__ == "__main__":

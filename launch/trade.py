@@ -15,7 +15,8 @@ from absl import flags
 
 from fl_sketch import validate
 from fl_sketch.algorithms import catalog
-from fl_sketch.studies import known_problems, song_trade
+from fl_sketch.studies import song_trade
+from fl_sketch.theorems import known_problems
 from launch import command
 
 OPERATOR = flags.DEFINE_multi_enum(

@@ -29,7 +29,7 @@ LAYERS = [
     ["report"],
     ["workdir"],
     ["run"],
-    ["sweep", "publish"],
+    ["sweep", "publish", "theorems"],
     ["studies"],
     ["bench"],
 ]

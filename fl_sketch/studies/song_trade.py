@@ -20,8 +20,8 @@ import numpy as np
 from fl_sketch import engine, sketch, theory, validate
 from fl_sketch.algorithms import catalog, iterative_sketching
 from fl_sketch.protocols import Sketch
-from fl_sketch.studies.known_problems import Quadratics
 from fl_sketch.sweep.standings import half_width
+from fl_sketch.theorems.known_problems import Quadratics
 from fl_sketch.wire import FLOAT_BITS
 
 ROUNDS = 64  # in a call, in all of which the error is to be small enough

@@ -119,7 +119,7 @@ def convex_error(
     """Returns the bound on E f(average) - f(w*), Song's Theorem 5.3.
 
     `4 |w0 - w*|^2 / (eta K T) + 32 eta^2 L K^2 sigma^2`, of the average of all clients'
-    parameters before each of their K T steps, which `studies.known_problems` can make
+    parameters before each of their K T steps, which `theorems.known_problems` can make
     (`averages_of_rounds`). The formal version is Theorem F.7.
 
     Args:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fl_sketch import files, sketch, theory
-from fl_sketch.studies import known_problems, song_trade
+from fl_sketch.studies import song_trade
+from fl_sketch.theorems import known_problems
 from tests.launching import launch
 
 

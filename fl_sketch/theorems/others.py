@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import algorithms, sketch, theory
-from fl_sketch.studies import known_problems
-from fl_sketch.studies.known_problems import Quadratics
-from fl_sketch.studies.theorems import Row, over_walks, row, running_mean
+from fl_sketch.theorems import known_problems
+from fl_sketch.theorems.known_problems import Quadratics
+from fl_sketch.theorems.table import Row, over_walks, row, running_mean
 
 SEEDS = range(4)
 PRIVATE, LOCAL, RHO = 20, 4, 0.05  # clients and local steps of Das et al., privacy

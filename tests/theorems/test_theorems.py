@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from fl_sketch import algorithms, files
-from fl_sketch.studies import known_problems as known
-from fl_sketch.studies import theorems, theorems_of_chen, theorems_of_others
+from fl_sketch.theorems import chen, others, song
+from fl_sketch.theorems import known_problems as known
 from launch.reproductions import RESULTS
 from tests.launching import launch
 
 
 @pytest.mark.slow
 def test_songs_bounds_are_above_what_is_measured():
-    rows = list(theorems.song("gaussian"))
+    rows = list(song.song("gaussian"))
     names = ["Song E.1", "Song E.2", "Song 5.1, 5.2", "Song 5.3, 5.4", "Song E.3"]
     assert [row.theorem for row in rows] == [*names, "Song G.2, corrected"]
     for row in rows:
@@ -28,7 +28,7 @@ def test_songs_bounds_are_above_what_is_measured():
 def _small(monkeypatch):
     sizes = {"D": 64, "B": 16, "ROUNDS": 400, "LONG": 1 << 12, "DRAWS": 2000}
     for name, value in sizes.items():
-        monkeypatch.setattr(theorems_of_chen, name, value)
+        monkeypatch.setattr(chen, name, value)
 
 
 @pytest.mark.slow
@@ -37,8 +37,8 @@ def _small(monkeypatch):
     ("operator", "b1"), [("identity", 0.9), ("count_sketch", 0.0), ("gaussian", 0.9)]
 )
 def test_chens_bounds_are_above_what_is_measured(monkeypatch, operator, b1):
-    monkeypatch.setattr(theorems_of_chen, "B1", b1)
-    rows = list(theorems_of_chen.chen(operator))
+    monkeypatch.setattr(chen, "B1", b1)
+    rows = list(chen.chen(operator))
     names = ["3.2", "Corollary 1", "B.3", "4.4, largest", "4.4, mean"]
     assert [row.theorem for row in rows] == [f"Chen {name}" for name in names]
     for row in rows:
@@ -47,15 +47,15 @@ def test_chens_bounds_are_above_what_is_measured(monkeypatch, operator, b1):
 
 @pytest.mark.slow
 def test_corollary_2_is_above_what_is_measured_where_it_speaks(monkeypatch):
-    monkeypatch.setattr(theorems_of_chen, "SEEDS", range(1))
-    row = theorems_of_chen.early()
+    monkeypatch.setattr(chen, "SEEDS", range(1))
+    row = chen.early()
     assert row.ratio >= 1 and row.rounds == 10 and row.measured < row.start
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_small")
 def test_property_3_has_a_row_for_each_operator():
-    rows = {row.operator: row for row in theorems_of_chen.tails()}
+    rows = {row.operator: row for row in chen.tails()}
     assert len(rows) == 6
     for row in rows.values():
         assert row.ratio >= 1 or math.isnan(row.bound)
@@ -68,7 +68,7 @@ def test_property_3_has_a_row_for_each_operator():
 
 @pytest.mark.slow
 def test_das_theorem_2_is_above_what_is_measured():
-    row = theorems_of_others.das()
+    row = others.das()
     assert row.ratio >= 1 and row.needed <= row.rounds and row.bound < row.start
 
 
@@ -78,8 +78,8 @@ def test_haddadpours_orders_hold_with_constants_of_about_one(monkeypatch, tracki
     """Here Theorem 2 needs a constant of 1.3 for losses that are not convex."""
     sizes = {"SEEDS": range(2), "D": 16, "COLS": 8, "CLIENTS": 3, "TARGET": 0.05}
     for name, value in sizes.items():
-        monkeypatch.setattr(theorems_of_others, name, value)
-    rows = list(theorems_of_others.haddadpour("privix", tracking=tracking))
+        monkeypatch.setattr(others, name, value)
+    rows = list(others.haddadpour("privix", tracking=tracking))
     assert [row.theorem for row in rows] == [
         f"Haddadpour {2 + tracking}, {kind}" for kind in ("pl", "nonconvex")
     ]

@@ -15,9 +15,9 @@ import numpy as np
 
 from fl_sketch import algorithms, theory, transforms
 from fl_sketch.algorithms import catalog
-from fl_sketch.studies import known_problems
-from fl_sketch.studies.known_problems import Wells
-from fl_sketch.studies.theorems import Row, row, running_mean, sketch_of, squares
+from fl_sketch.theorems import known_problems
+from fl_sketch.theorems.known_problems import Wells
+from fl_sketch.theorems.table import Row, row, running_mean, sketch_of, squares
 
 SEEDS = range(4)
 D, B, CLIENTS, STEPS, ROUNDS = 256, 64, 4, 2, 10_000

@@ -1,0 +1,1 @@
+"""Theorems beside measurements, on problems whose constants are known."""
