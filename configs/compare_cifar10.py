@@ -7,8 +7,8 @@ Expect: the table of results/peers_cifar10, in four hours.
 After a colon may stand how much smaller messages are than the model, 100 unless told
 (configs/compare_cifar10.py:1000). 1-bit Adam has one size, 32 times smaller after its
 first rounds, and SAFL at that size beside it. A round has the same examples for all:
-two local steps of 32, or one gradient of 64. Every method is tuned over four rates,
-SAFL and FedAdam in as many rounds as in configs/safl_claims.py, the others in all.
+two local steps of 32, or one gradient of 64. Every method is tuned over four rates in
+all rounds, and over more until worse ones are known on either side.
 MARINA's rate is constant, the others' a cosine. FetchSGD forgets as the code does that
 its paper released: subtracted, as printed, errors grow without end where the heaviest
 of many estimates share their buckets (on SST-2 within 22 rounds, at rates from 0.01 to
@@ -19,8 +19,7 @@ with it on whole gradients: what FetchSGD and MARINA would be uncompressed.
 from configs import safl_claims
 from fl_sketch.sweep.comparison import Comparison, Method
 
-# Moved until the best has a worse one on either side. MARINA's random numbers are a
-# hundred times what they were.
+# MARINA's random numbers are a hundred times what they were.
 RATES = {
     "cifar10": {
         "fedadam": (0.001, 0.003, 0.01, 0.03),
@@ -125,6 +124,5 @@ def of_task(task: str, which: str) -> Comparison:
     for name, own in keys.items():
         family = "safl" if name in safl else name
         rates = {"server.rate": RATES[task][family]}
-        whole = family not in ("fedadam", "safl")
-        methods[NAMES.get(name, name)] = Method(own, rates, whole=whole)
-    return Comparison(base, methods, tuning_rounds=safl_claims.TUNING_ROUNDS[task])
+        methods[NAMES.get(name, name)] = Method(own, rates)
+    return Comparison(base, methods, widen=3)
