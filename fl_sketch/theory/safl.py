@@ -17,9 +17,11 @@ import math
 from typing import NamedTuple
 
 from fl_sketch import validate
-from fl_sketch.theory.bound import Bound, no_less, no_more, positive
+from fl_sketch.theory.bound import Bound, Unreachable, no_less, no_more, positive
 from fl_sketch.theory.tails import tail
 from fl_sketch.wire import FLOAT_BITS
+
+MOST = 1e100  # rounds: their squares are floats, with whatever stands beside them
 
 
 class Adaptive(NamedTuple):
@@ -93,7 +95,9 @@ SAFL = (
 
 def require_sound(constants: Adaptive) -> None:
     """Raises a ValueError for `constants` that no theorem speaks of."""
-    positive(rate=constants.rate, eps=constants.eps)
+    chances = {"delta": constants.delta, "delta_g": constants.delta_g}
+    positive(rate=constants.rate, eps=constants.eps, **chances)
+    validate.in_range(0, 1, **chances)
     validate.below_one(b1=constants.b1)
 
 
@@ -126,6 +130,7 @@ def adaptive_error(
       rounds: the number T of rounds.
     """
     require_sound(constants)
+    positive(step=step, rounds=rounds)
     c, k, square = constants, sizes.steps, constants.gradient**2
     widest = sizes.tail(c.delta, rounds**2, coordinates=True)
     inverse_j1 = (1 + widest) * step * k * c.gradient + c.eps
@@ -194,6 +199,7 @@ def adaptive_early_error(
       Unreachable: for a message too short, a J_3 too small or too many rounds.
     """
     require_sound(constants)
+    positive(rounds=rounds)
     c, square, theorem = constants, constants.gradient**2, "Chen et al.'s Corollary 2"
     widest = sizes.tail(c.delta, rounds**2, coordinates=True)
     no_more(theorem, 1, tail=widest)
@@ -218,6 +224,9 @@ def adaptive(constants: Adaptive, sizes: Sizes, *, target: float) -> Bound:
       constants: the constants of the problem.
       sizes: the sizes of the run.
       target: the mean over rounds of `|grad L(x_t)|^2`.
+
+    Raises:
+      Unreachable: for a target that takes more than `MOST` rounds.
     """
     positive(target=target)
     require_sound(constants)
@@ -226,9 +235,16 @@ def adaptive(constants: Adaptive, sizes: Sizes, *, target: float) -> Bound:
         found = adaptive_long_run_error(constants, sizes, rounds=rounds)
         return found <= target
 
-    low = max(1, math.ceil((constants.gradient / constants.eps) ** 2)) - 1
+    first = min(constants.gradient / constants.eps, MOST) ** 2
+    low = max(1, math.ceil(first)) - 1
     high = low + 1
-    while not enough(high):
+    while high > MOST or not enough(high):
+        if high > MOST:
+            msg = (
+                f"Chen et al.'s Corollary 1 takes more than {MOST:g} rounds to "
+                f"target={target:g}."
+            )
+            raise Unreachable(msg)
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2

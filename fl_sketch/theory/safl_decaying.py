@@ -10,6 +10,7 @@ root; and the terms with a change of preconditioner are dropped.
 
 import math
 
+from fl_sketch.theory.bound import positive
 from fl_sketch.theory.safl import Adaptive, Sizes, luck, require_sound
 
 
@@ -41,6 +42,7 @@ def adaptive_decaying_error(constants: Adaptive, sizes: Sizes, *, rounds: int) -
       rounds: the number T of rounds.
     """
     require_sound(constants)
+    positive(rounds=rounds)
     c, delay, square = constants, _delay(constants.b1), constants.gradient**2
     energy = math.log1p(rounds / delay)  # of all steps, times K
     lag = (1 - c.b1) / (1 - c.b1 * math.sqrt((delay + 1) / delay))

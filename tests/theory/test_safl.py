@@ -208,6 +208,36 @@ CALLS = {
         FREE, WHOLE, rounds=100, first=1.0
     ),
     "failure=2.0": lambda: theory.tail("srht", d=10, b=5, failure=2.0),
+    "step > 0 and finite, got step=-0.1": lambda: theory.adaptive_error(
+        ADAPTIVE, SIZES, step=-0.1, rounds=9
+    ),
+    "rounds > 0 and finite, got rounds=0": lambda: theory.adaptive_error(
+        ADAPTIVE, SIZES, step=0.1, rounds=0
+    ),
+    "rounds > 0 and finite, got rounds=-1": lambda: theory.adaptive_early_error(
+        ADAPTIVE, WHOLE, rounds=-1, ceiling=3.0
+    ),
+    "rounds > 0 and finite, got rounds=-2": lambda: theory.adaptive_decaying_error(
+        ADAPTIVE, SIZES, rounds=-2
+    ),
+    "rounds > 0 and finite, got rounds=-3": lambda: theory.adaptive_confined_largest(
+        FREE, WHOLE, rounds=-3
+    ),
+    r"delta to be a number in \[0, 1\], got delta=2": lambda: theory.adaptive_error(
+        ADAPTIVE._replace(delta=2.0), SIZES, step=0.1, rounds=9
+    ),
+    "delta_g > 0 and finite, got delta_g=0": lambda: theory.adaptive_error(
+        ADAPTIVE._replace(delta_g=0.0), SIZES, step=0.1, rounds=9
+    ),
+    r"delta_c to be a number in \[0, 1\]": lambda: theory.adaptive_confined_largest(
+        FREE._replace(delta_c=1.5), WHOLE, rounds=9
+    ),
+    r"more than 1e\+100 rounds to target=1e-80": lambda: theory.adaptive(
+        ADAPTIVE, SIZES, target=1e-80
+    ),
+    r"more than 1e\+100 rounds to target=1.": lambda: theory.adaptive(
+        ADAPTIVE._replace(gradient=1e160), SIZES, target=1.0
+    ),
 }
 
 
