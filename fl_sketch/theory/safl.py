@@ -7,7 +7,9 @@ the factor is kept here. In Theorem 3.2:
 - `1 + tail` stands for sqrt(1 + tail) in 1 / J_1: Lemma 3.5 applies the tail to a
   number of the de-sketched mean, and then takes it for the square of that number;
 - `2 G K^2` for 2 G: the terms with a change of preconditioner sum K gradients twice;
-- `sigma G` for sigma: the noise of gradients is multiplied by a gradient.
+- `sigma G` for sigma: the noise of gradients is multiplied by a gradient;
+- the tail of all coordinates and eigenvectors together in the terms of second order, as
+  in Theorem 4.4: there is a product for each of them, and the print counts one.
 
 What stays as the paper has it: constants of one in the tails and in the martingale,
 and the tails of fixed vectors for some that depend on the sketch of the round.
@@ -138,7 +140,7 @@ def adaptive_error(
     drawn = luck(c, sizes.tail(c.delta, rounds), rounds)
     martingale = c.nu * c.rate * step * k * math.sqrt(rounds) * drawn / c.eps
     curved = (8 * c.rate * c.intrinsic * c.smoothness + 2 * c.gradient) * k**2
-    curved *= step**2 * c.rate * rounds * (1 + sizes.tail(c.delta, rounds**2)) ** 2
+    curved *= step**2 * c.rate * rounds * (1 + widest) ** 2
     curved *= square / ((1 - c.b1) ** 2 * c.eps**2)
     total = c.loss + smooth + martingale + curved
     return total * inverse_j1 / (c.rate * step * k * rounds)
@@ -163,15 +165,15 @@ def adaptive_long_run_error(constants: Adaptive, sizes: Sizes, *, rounds: int) -
     require_sound(constants)
     c, square = constants, constants.gradient**2
     no_less("Chen et al.'s Corollary 1", square / c.eps**2, rounds=rounds)
+    widest = sizes.tail(c.delta, rounds**2, coordinates=True)
     curved = 8 * c.rate * c.intrinsic * c.smoothness + 2 * c.gradient
-    curved *= (1 + sizes.tail(c.delta, rounds**2)) ** 2 * square
+    curved *= (1 + widest) ** 2 * square
     terms = (
         c.loss * c.eps / c.rate,
         c.smoothness * square,
         c.nu * luck(c, sizes.tail(c.delta, rounds), rounds),
         curved / ((1 - c.b1) ** 2 * c.eps),
     )
-    widest = sizes.tail(c.delta, rounds**2, coordinates=True)
     return (2 + widest) * sum(terms) / math.sqrt(rounds)
 
 

@@ -52,7 +52,7 @@ def adaptive_decaying_error(constants: Adaptive, sizes: Sizes, *, rounds: int) -
     drawn = luck(c, sizes.tail(c.delta, rounds), rounds)
     martingale = c.nu * c.rate * math.sqrt(energy) * drawn / c.eps
     curved = 8 * c.rate * lag**2 * c.intrinsic * c.smoothness + 2 * lag * c.gradient
-    curved *= c.rate * energy * (1 + sizes.tail(c.delta, rounds**2)) ** 2
+    curved *= c.rate * energy * (1 + widest) ** 2
     curved *= square / ((1 - c.b1) ** 2 * c.eps**2)
     total = c.loss + smooth + martingale + curved
     return total * inverse_j1 * math.sqrt(rounds + delay) / (c.rate * rounds)
