@@ -5,6 +5,7 @@
 ([[0, 1], [1, 2]], 2)
 """
 
+import functools
 import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -67,14 +68,14 @@ def named(text: str, nodes: int) -> Graph:
     kind, _, rest = text.partition(":")
     try:
         graph = _named(kind, rest, nodes)
+        if graph is None and pathlib.Path(text).is_file():
+            graph = read(text)
     except ValueError as error:
         msg = f"Expected graph to be {WORDS}, got graph={text}: {error}"
         raise ValueError(msg) from None
     if graph is None:
-        if not pathlib.Path(text).is_file():
-            msg = f"Expected graph to be {WORDS}, got graph={text}."
-            raise ValueError(msg)
-        graph = read(text)
+        msg = f"Expected graph to be {WORDS}, got graph={text}."
+        raise ValueError(msg)
     if graph.nodes != nodes:
         msg = (
             f"Expected a graph of {nodes} nodes, one for each client, got "
@@ -105,7 +106,7 @@ def read(path: str) -> Graph:
     try:
         lines = pathlib.Path(path).read_text().splitlines()
         pairs = [tuple(map(int, line.split())) for line in lines if line.strip()]
-        whole = all(len(pair) == 2 and max(pair) < 2**31 for pair in pairs)
+        whole = all(len(pair) == 2 and max(map(abs, pair)) < 2**31 for pair in pairs)
     except ValueError:  # of text in another coding, too
         pairs, whole = [], False
     if not whole:
@@ -138,6 +139,7 @@ def grid(height: int, width: int) -> Graph:
     return from_edges(np.concatenate([beside, below]))
 
 
+@functools.cache  # of every point of a sweep, it is asked for anew
 def random_regular(nodes: int, degree: int, *, seed: int) -> Graph:
     """A random graph in which each node has `degree` neighbours.
 
@@ -234,6 +236,7 @@ def _swapped(edges: list[tuple[int, int]], random) -> set[tuple[int, int]]:
             c, d = d, c
         new = {_edge(a, d), _edge(c, b)}
         if len({a, b, c, d}) == 4 and not new & present:
-            present = present - {edges[i], edges[j]} | new
+            present -= {edges[i], edges[j]}  # in place: a copy is as long as all edges
+            present |= new
             edges[i], edges[j] = new
     return present

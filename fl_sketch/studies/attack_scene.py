@@ -168,6 +168,9 @@ def scene_of(
     if images % (batch * clients):
         msg = f"Expected images to be a multiple of batch={batch} times "
         raise ValueError(msg + f"clients={clients}, got images={images}.")
+    if config.privacy.watch:
+        msg = "config.privacy: Expected watch=False to attack messages, got watch=True."
+        raise ValueError(msg)
     program = prepare(config, data_dir)
     test = program.splits.test
     if test.inputs.ndim != 4:

@@ -199,7 +199,9 @@ def promised(count: Count, alpha: float, b: int) -> theory.Bound:
 
 
 def best_step(race: Callable[[Sequence[float]], np.ndarray], first: float) -> float:
-    """Returns the step that needs the fewest rounds, with slower ones on both sides.
+    """Returns the step that needs the fewest rounds, with none faster beside it.
+
+    Of several that need as few it is the shortest.
 
     Steps are tried an octave apart, further and further in the direction that is
     better, until the best has neighbours on both sides, and then `OCTAVE` times as

@@ -24,6 +24,7 @@ from fl_sketch.models.metrics import METRICS
 from fl_sketch.privacy.composition import Trials
 from fl_sketch.report import odometer
 from fl_sketch.report.rows import CHOSEN, Score, score_of
+from fl_sketch.run.problem import check
 from fl_sketch.sweep import apart, grid, pictures, selection, standings
 from fl_sketch.sweep.grid import shown
 from fl_sketch.sweep.selection import select
@@ -155,6 +156,7 @@ def run(
     protection.require_one_unit(configs.values())
     if comparison.apart:
         apart.require_public(configs)
+    _require_sound(comparison, configs)
     planned = _planned(comparison, configs, trials, data_dir)
     searched, evaluations, rows = [], [], []
     with tqdm(total=2 * len(configs), unit="sweep", disable=None) as bar:
@@ -233,6 +235,20 @@ def _require_one_metric(configs: Mapping[str, ConfigDict]) -> None:
         found = ", ".join(f"{metric} of {name}" for name, metric in first.items())
         msg = f"Expected one metric that comes first in all methods, got {found}: say "
         raise ValueError(msg + "model.metrics=NAME.")
+
+
+def _require_sound(comparison: Comparison, configs: Mapping[str, ConfigDict]) -> None:
+    """Raises for what can be told of the last method before the first one trains."""
+    for name, config in configs.items():
+        tune = comparison.methods[name].tune
+        first = config.copy_and_resolve_references()
+        first.update_from_flattened_dict({key: tune[key][0] for key in tune})
+        try:
+            check(first)
+        except (ValueError, TypeError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            msg = f"{name}: {error}"
+            raise kind(msg) from None
 
 
 def _planned(

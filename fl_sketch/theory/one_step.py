@@ -7,6 +7,7 @@ The step is eta_global eta_local; with a server rate of 1 it is that of the clie
 
 import math
 
+from fl_sketch import validate
 from fl_sketch.theory.bound import Bound, no_more, positive
 from fl_sketch.theory.song import FRESH
 from fl_sketch.wire import FLOAT_BITS
@@ -55,7 +56,8 @@ def one_step_strongly_convex_error(
     Raises:
       Unreachable: for a step above `one_step_largest`, or mu above L.
     """
-    positive(convexity=convexity)
+    positive(convexity=convexity, step=step)
+    validate.in_range(0, math.inf, rounds=rounds)
     theorem = "Song et al.'s Theorem E.1"
     no_more(theorem, smoothness, convexity=convexity)
     longest = one_step_largest(smoothness=smoothness, alpha=alpha)
@@ -81,6 +83,7 @@ def one_step_convex_error(
       Unreachable: for a step above `one_step_largest`.
     """
     positive(step=step)
+    validate.in_range(0, math.inf, rounds=rounds)
     longest = one_step_largest(smoothness=smoothness, alpha=alpha, convex=True)
     no_more("Song et al.'s Theorem E.2", longest, step=step)
     return distance / (step * (rounds + 1))
@@ -105,6 +108,7 @@ def one_step_nonconvex_error(
       Unreachable: for a step above `one_step_largest`.
     """
     positive(step=step)
+    validate.in_range(0, math.inf, rounds=rounds)
     longest = one_step_largest(smoothness=smoothness, alpha=alpha)
     no_more("Song et al.'s Theorem E.3", longest, step=step)
     return 2 * start / (step * (rounds + 1))

@@ -7,7 +7,9 @@ the factor is kept here. In Theorem 3.2:
 - `1 + tail` stands for sqrt(1 + tail) in 1 / J_1: Lemma 3.5 applies the tail to a
   number of the de-sketched mean, and then takes it for the square of that number;
 - `2 G K^2` for 2 G: the terms with a change of preconditioner sum K gradients twice;
-- `sigma G` for sigma: the noise of gradients is multiplied by a gradient.
+- `sigma G` for sigma: the noise of gradients is multiplied by a gradient;
+- the tail of all coordinates and eigenvectors together in the terms of second order, as
+  in Theorem 4.4: there is a product for each of them, and the print counts one.
 
 What stays as the paper has it: constants of one in the tails and in the martingale,
 and the tails of fixed vectors for some that depend on the sketch of the round.
@@ -17,9 +19,11 @@ import math
 from typing import NamedTuple
 
 from fl_sketch import validate
-from fl_sketch.theory.bound import Bound, no_less, no_more, positive
+from fl_sketch.theory.bound import Bound, Unreachable, no_less, no_more, positive
 from fl_sketch.theory.tails import tail
 from fl_sketch.wire import FLOAT_BITS
+
+MOST = 1e100  # rounds: their squares are floats, with whatever stands beside them
 
 
 class Adaptive(NamedTuple):
@@ -93,7 +97,9 @@ SAFL = (
 
 def require_sound(constants: Adaptive) -> None:
     """Raises a ValueError for `constants` that no theorem speaks of."""
-    positive(rate=constants.rate, eps=constants.eps)
+    chances = {"delta": constants.delta, "delta_g": constants.delta_g}
+    positive(rate=constants.rate, eps=constants.eps, **chances)
+    validate.in_range(0, 1, **chances)
     validate.below_one(b1=constants.b1)
 
 
@@ -126,6 +132,7 @@ def adaptive_error(
       rounds: the number T of rounds.
     """
     require_sound(constants)
+    positive(step=step, rounds=rounds)
     c, k, square = constants, sizes.steps, constants.gradient**2
     widest = sizes.tail(c.delta, rounds**2, coordinates=True)
     inverse_j1 = (1 + widest) * step * k * c.gradient + c.eps
@@ -133,7 +140,7 @@ def adaptive_error(
     drawn = luck(c, sizes.tail(c.delta, rounds), rounds)
     martingale = c.nu * c.rate * step * k * math.sqrt(rounds) * drawn / c.eps
     curved = (8 * c.rate * c.intrinsic * c.smoothness + 2 * c.gradient) * k**2
-    curved *= step**2 * c.rate * rounds * (1 + sizes.tail(c.delta, rounds**2)) ** 2
+    curved *= step**2 * c.rate * rounds * (1 + widest) ** 2
     curved *= square / ((1 - c.b1) ** 2 * c.eps**2)
     total = c.loss + smooth + martingale + curved
     return total * inverse_j1 / (c.rate * step * k * rounds)
@@ -158,15 +165,15 @@ def adaptive_long_run_error(constants: Adaptive, sizes: Sizes, *, rounds: int) -
     require_sound(constants)
     c, square = constants, constants.gradient**2
     no_less("Chen et al.'s Corollary 1", square / c.eps**2, rounds=rounds)
+    widest = sizes.tail(c.delta, rounds**2, coordinates=True)
     curved = 8 * c.rate * c.intrinsic * c.smoothness + 2 * c.gradient
-    curved *= (1 + sizes.tail(c.delta, rounds**2)) ** 2 * square
+    curved *= (1 + widest) ** 2 * square
     terms = (
         c.loss * c.eps / c.rate,
         c.smoothness * square,
         c.nu * luck(c, sizes.tail(c.delta, rounds), rounds),
         curved / ((1 - c.b1) ** 2 * c.eps),
     )
-    widest = sizes.tail(c.delta, rounds**2, coordinates=True)
     return (2 + widest) * sum(terms) / math.sqrt(rounds)
 
 
@@ -194,6 +201,7 @@ def adaptive_early_error(
       Unreachable: for a message too short, a J_3 too small or too many rounds.
     """
     require_sound(constants)
+    positive(rounds=rounds)
     c, square, theorem = constants, constants.gradient**2, "Chen et al.'s Corollary 2"
     widest = sizes.tail(c.delta, rounds**2, coordinates=True)
     no_more(theorem, 1, tail=widest)
@@ -218,6 +226,9 @@ def adaptive(constants: Adaptive, sizes: Sizes, *, target: float) -> Bound:
       constants: the constants of the problem.
       sizes: the sizes of the run.
       target: the mean over rounds of `|grad L(x_t)|^2`.
+
+    Raises:
+      Unreachable: for a target that takes more than `MOST` rounds.
     """
     positive(target=target)
     require_sound(constants)
@@ -226,9 +237,16 @@ def adaptive(constants: Adaptive, sizes: Sizes, *, target: float) -> Bound:
         found = adaptive_long_run_error(constants, sizes, rounds=rounds)
         return found <= target
 
-    low = max(1, math.ceil((constants.gradient / constants.eps) ** 2)) - 1
+    first = min(constants.gradient / constants.eps, MOST) ** 2
+    low = max(1, math.ceil(first)) - 1
     high = low + 1
-    while not enough(high):
+    while high > MOST or not enough(high):
+        if high > MOST:
+            msg = (
+                f"Chen et al.'s Corollary 1 takes more than {MOST:g} rounds to "
+                f"target={target:g}."
+            )
+            raise Unreachable(msg)
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2

@@ -75,7 +75,9 @@ def adaptive_confined_largest(
       rounds: the number T of rounds.
     """
     c, k = constants, sizes.steps
-    positive(smoothness=c.smoothness, eps=c.eps)
+    chances = {"delta": c.delta, "delta_c": c.delta_c}
+    positive(smoothness=c.smoothness, eps=c.eps, rounds=rounds, **chances)
+    validate.in_range(0, 1, **chances)
     validate.below_one(b1=c.b1, b2=c.b2)
     root = math.sqrt(c.smoothness)
     grown = 1 + sizes.tail(c.delta, rounds, coordinates=True)

@@ -10,6 +10,7 @@ root; and the terms with a change of preconditioner are dropped.
 
 import math
 
+from fl_sketch.theory.bound import positive
 from fl_sketch.theory.safl import Adaptive, Sizes, luck, require_sound
 
 
@@ -41,6 +42,7 @@ def adaptive_decaying_error(constants: Adaptive, sizes: Sizes, *, rounds: int) -
       rounds: the number T of rounds.
     """
     require_sound(constants)
+    positive(rounds=rounds)
     c, delay, square = constants, _delay(constants.b1), constants.gradient**2
     energy = math.log1p(rounds / delay)  # of all steps, times K
     lag = (1 - c.b1) / (1 - c.b1 * math.sqrt((delay + 1) / delay))
@@ -50,7 +52,7 @@ def adaptive_decaying_error(constants: Adaptive, sizes: Sizes, *, rounds: int) -
     drawn = luck(c, sizes.tail(c.delta, rounds), rounds)
     martingale = c.nu * c.rate * math.sqrt(energy) * drawn / c.eps
     curved = 8 * c.rate * lag**2 * c.intrinsic * c.smoothness + 2 * lag * c.gradient
-    curved *= c.rate * energy * (1 + sizes.tail(c.delta, rounds**2)) ** 2
+    curved *= c.rate * energy * (1 + widest) ** 2
     curved *= square / ((1 - c.b1) ** 2 * c.eps**2)
     total = c.loss + smooth + martingale + curved
     return total * inverse_j1 * math.sqrt(rounds + delay) / (c.rate * rounds)

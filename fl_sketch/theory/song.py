@@ -97,7 +97,8 @@ def strongly_convex_error(
     Raises:
       Unreachable: for a step above `largest_step`, or mu above L.
     """
-    positive(convexity=convexity)
+    positive(convexity=convexity, step=step)
+    validate.in_range(0, math.inf, rounds=rounds)
     no_more("Song et al.'s Theorem 5.1", smoothness, convexity=convexity)
     longest = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)
     no_more("Song et al.'s Theorem 5.1", longest, step=step)
@@ -134,6 +135,7 @@ def convex_error(
     Raises:
       Unreachable: for a step above `largest_step`.
     """
+    positive(step=step, rounds=rounds)
     longest = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)
     no_more("Song et al.'s Theorem 5.3", longest, step=step)
     first = 4 * distance / (step * steps * rounds)
@@ -266,6 +268,7 @@ def nonconvex_error(
       Unreachable: for a step above 1 / (2 L K), which Lemma G.1 asks for.
     """
     positive(step=step, smoothness=smoothness, server_rate=server_rate)
+    validate.in_range(0, math.inf, rounds=rounds)
     longest = 1 / (2 * smoothness * steps)
     no_more("Song et al.'s Theorem G.2", longest, step=step)
     first = start / ((rounds + 1) * server_rate * step * steps)

@@ -1,5 +1,7 @@
 """Graphs are what they are called, and each name names one."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,21 @@ def test_a_regular_graph_is_regular_and_another_seed_is_another():
     assert (graph.edges != other.edges).any()
 
 
+def test_a_dense_regular_graph_is_drawn_while_one_waits():
+    begun = time.monotonic()
+    graph = graphs.random_regular(400, 100, seed=0)
+    assert (neighbours(graph).sum(axis=0) == 100).all()
+    assert time.monotonic() - begun < 60  # seconds; copies of all edges take 150
+
+
+@pytest.mark.parametrize("content", ["", "0 1\n-1 2\n", "0 1\n2 3\n", "1 1\n"])
+def test_a_file_that_is_no_graph_is_named(content, tmp_path):
+    path = tmp_path / "edges.txt"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=f"got graph={path}: Expected "):
+        graphs.named(str(path), 4)
+
+
 def test_a_file_of_edges_is_a_graph(tmp_path):
     path = tmp_path / "edges.txt"
     path.write_text("2 1\n0 1\n\n3 2\n")
@@ -99,7 +116,10 @@ def test_a_name_is_a_graph(text, graph):
         (lambda path: graphs.named(str(path.parent), 4), "or a file of edges, got"),
     ],
 )
-@pytest.mark.parametrize("content", [b"0 1\n2\n", b"\xff\xfe", b"0 99999999999999999"])
+@pytest.mark.parametrize(
+    "content",
+    [b"0 1\n2\n", b"\xff\xfe", b"0 99999999999999999", b"0 -99999999999999999999"],
+)
 def test_what_is_no_graph_is_refused_in_a_line(call, words, content, tmp_path):
     path = tmp_path / "edges.txt"
     path.write_bytes(content)

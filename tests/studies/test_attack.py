@@ -177,6 +177,7 @@ def test_every_attack_has_hashes_and_noise_of_its_own():
         ({}, {"labels": "tried", "clients": 2}, "got batch=1 and clients=2"),
         ({}, {"prior": "gausian"}, "Did you mean 'gaussian'?"),
         ({}, {"prior": "gaussian", "smoothness": 0.1}, "got smoothness=0.1, prior="),
+        ({"privacy.bound": "clip", "privacy.watch": True}, {}, "watch=False"),
     ],
 )
 def test_what_would_say_nothing_is_refused(changes, options, words):

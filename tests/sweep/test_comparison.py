@@ -171,6 +171,22 @@ def test_methods_of_unlike_metrics_are_refused_before_anything_runs(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("network.graph", "grid:5x5", "FedAvg: config.network: .* of 6 nodes.* of 25"),
+        ("sketch.operator", "shrt", "FedAvg: .*Did you mean 'srht'"),
+    ],
+)
+def test_a_wrong_key_of_the_second_method_stops_the_first(key, value, words, tmp_path):
+    one = small()
+    one.base.cohort.sampling = "everyone"
+    one.methods["FedAvg"].keys[key] = value
+    with pytest.raises(ValueError, match=words) as caught:
+        comparison.run(one, tmp_path, say=lambda line: None)
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
 def test_a_method_may_be_tuned_in_all_rounds(done):
     folder, _, _ = done
     short, whole = (

@@ -37,12 +37,12 @@ def test_the_adaptive_bound_at_values_of_one():
 
 
 def test_what_the_print_of_theorem_3_2_loses_is_kept():
-    """Beside the printed bound: 1 + tail for its root, G sigma, and 2 G K^2."""
+    """Beside the print: 1 + tail for its root, G sigma, 2 G K^2, and one d more."""
     constants = ADAPTIVE._replace(gradient=1.5, nu=2.0)
     c, sizes, rounds, step = constants, SIZES, 1000, 0.01
     tails = [
         math.log(5 * 2 * 10_000**p * 1000**q / c.delta) ** 1.5 / 100
-        for p, q in ((1, 1), (1, 2), (2, 2))
+        for p, q in ((1, 1), (2, 2))
     ]
     square = c.gradient**2
     smooth = c.rate * step**2 * c.smoothness * 4 * square * rounds / c.eps
@@ -50,7 +50,7 @@ def test_what_the_print_of_theorem_3_2_loses_is_kept():
     lucky = 2.0 * c.rate * step * 2 * rounds**0.5 * (tails[0] * square + noise) / c.eps
     curved = 8 * c.rate * c.intrinsic * c.smoothness * 4 + 2 * c.gradient * 4
     curved *= step**2 * c.rate * rounds * (1 + tails[1]) ** 2 / 0.1**2 * square / 0.25
-    inverse_j1 = (1 + tails[2]) * step * 2 * c.gradient + c.eps
+    inverse_j1 = (1 + tails[1]) * step * 2 * c.gradient + c.eps
     by_hand = (c.loss + smooth + lucky + curved) * inverse_j1
     found = theory.adaptive_error(c, sizes, step=step, rounds=rounds)
     assert found == pytest.approx(by_hand / (c.rate * step * 2 * rounds))
@@ -208,6 +208,36 @@ CALLS = {
         FREE, WHOLE, rounds=100, first=1.0
     ),
     "failure=2.0": lambda: theory.tail("srht", d=10, b=5, failure=2.0),
+    "step > 0 and finite, got step=-0.1": lambda: theory.adaptive_error(
+        ADAPTIVE, SIZES, step=-0.1, rounds=9
+    ),
+    "rounds > 0 and finite, got rounds=0": lambda: theory.adaptive_error(
+        ADAPTIVE, SIZES, step=0.1, rounds=0
+    ),
+    "rounds > 0 and finite, got rounds=-1": lambda: theory.adaptive_early_error(
+        ADAPTIVE, WHOLE, rounds=-1, ceiling=3.0
+    ),
+    "rounds > 0 and finite, got rounds=-2": lambda: theory.adaptive_decaying_error(
+        ADAPTIVE, SIZES, rounds=-2
+    ),
+    "rounds > 0 and finite, got rounds=-3": lambda: theory.adaptive_confined_largest(
+        FREE, WHOLE, rounds=-3
+    ),
+    r"delta to be a number in \[0, 1\], got delta=2": lambda: theory.adaptive_error(
+        ADAPTIVE._replace(delta=2.0), SIZES, step=0.1, rounds=9
+    ),
+    "delta_g > 0 and finite, got delta_g=0": lambda: theory.adaptive_error(
+        ADAPTIVE._replace(delta_g=0.0), SIZES, step=0.1, rounds=9
+    ),
+    r"delta_c to be a number in \[0, 1\]": lambda: theory.adaptive_confined_largest(
+        FREE._replace(delta_c=1.5), WHOLE, rounds=9
+    ),
+    r"more than 1e\+100 rounds to target=1e-80": lambda: theory.adaptive(
+        ADAPTIVE, SIZES, target=1e-80
+    ),
+    r"more than 1e\+100 rounds to target=1.": lambda: theory.adaptive(
+        ADAPTIVE._replace(gradient=1e160), SIZES, target=1.0
+    ),
 }
 
 

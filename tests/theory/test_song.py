@@ -188,6 +188,28 @@ STRONG = {"convexity": 0.2, "start": 1.0}
             "E.3 asks for step <= 0.25, got step=0.26",
         ),
         (lambda: error_g(step=0.07), "G.2 asks for step <= 0.0625, got step=0.07"),
+        (lambda: error_5_1(step=-1e-3), "step > 0 and finite, got step=-0.001"),
+        (lambda: error_5_1(rounds=-1), "rounds to be a number in .*got rounds=-1"),
+        (lambda: error_5_3(step=-1e-3), "step > 0 and finite, got step=-0.001"),
+        (lambda: error_5_3(step=math.nan), "step > 0 and finite, got step=nan"),
+        (lambda: error_5_3(rounds=0), "rounds > 0 and finite, got rounds=0"),
+        (
+            lambda: error_e("strongly_convex", step=0.0, **STRONG),
+            "step > 0 and finite, got step=0",
+        ),
+        (
+            lambda: error_e("strongly_convex", rounds=-1, **STRONG),
+            "rounds to be a number in .*got rounds=-1",
+        ),
+        (
+            lambda: error_e("convex", rounds=-1, distance=1.0),
+            "rounds to be a number in .*got rounds=-1",
+        ),
+        (
+            lambda: error_e("nonconvex", rounds=-1, start=1.0),
+            "rounds to be a number in .*got rounds=-1",
+        ),
+        (lambda: error_g(rounds=-1), "rounds to be a number in .*got rounds=-1"),
     ],
 )
 def test_what_a_theorem_does_not_speak_of_is_refused_in_a_line(call, words):
