@@ -112,6 +112,12 @@ def promised(
     """
     name = catalog.method(config.algorithm).theorem
     theorem = THEOREMS.get(name if convex else NONCONVEX.get(name, name))
+    if theorem and config.sketch.stored:
+        msg = (
+            "every theorem supposes a new sketch in each round (sketch.stored=False), "
+            "got sketch.stored=True."
+        )
+        raise theory.Unreachable(msg)
     return theorem(config, experiment, constants) if theorem else None
 
 

@@ -88,6 +88,11 @@ def test_a_compressors_message_is_as_short_as_its_bytes():
         ),
         (SAFL | {"sketch__rows": 3}, {}, "sketch.rows=3"),
         (
+            SAFL | {"sketch__operator": "gaussian", "sketch__stored": True},
+            {},
+            "got sketch.stored=True",
+        ),
+        (
             SAFL | {"sketch__operator": "uniform_sampling"},
             {},
             "got operator=uniform_sampling",
