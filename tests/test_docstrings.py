@@ -62,6 +62,16 @@ def test_every_entry_begins_with_a_noun(path):
             assert not found, f"{node.name}: {found[0].strip()}"
 
 
+@pytest.mark.parametrize("path", PACKAGE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_bar_of_a_formula_is_outside_of_backticks(path):
+    """The site reads such a pair as the name of something to put there."""
+    tree = ast.parse(path.read_text())
+    for node in (tree, *public(tree.body)):
+        words = ast.get_docstring(node).split("\n\n>>>")[0]
+        words = re.sub(r"::\n(\n| +.*)+|`[^`]*`", "", words)
+        assert not re.search(r"\|\w", words), words
+
+
 def test_a_word_in_a_sentence_describes_no_argument():
     source = """
 def f(rate, /, size, *parts, step, **names):

@@ -159,6 +159,7 @@ def tree(graph: Graph) -> Relay:
     return Relay("tree", graph, 2 * int(hops[root]), crossings, 0, True, sums)
 
 
+#: The ways of messages, each by its name.
 RELAYS = {"flood": flood, "tree": tree}
 
 

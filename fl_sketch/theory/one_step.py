@@ -92,7 +92,7 @@ def one_step_convex_error(
 def one_step_nonconvex_error(
     *, step: float, rounds: int, smoothness: float, start: float, alpha: float
 ) -> float:
-    """Returns the bound on the mean of E |grad f(w)|^2, Song's Theorem E.3.
+    """Returns the bound on the mean of `E |grad f(w)|^2`, Song's Theorem E.3.
 
     `2 (f(w0) - f(w*)) / (eta (T + 1))`, of the mean over w^0 to w^T, and so of the
     smallest, of which the paper states it.
@@ -189,7 +189,7 @@ def one_step_nonconvex(
     clients: int,
     b: int,
 ) -> Bound:
-    """Returns step, rounds and bits to a mean E |grad f|^2 <= target, Theorem E.3.
+    """Returns step, rounds and bits to a mean `E |grad f|^2` <= target, Theorem E.3.
 
     Args:
       target: the mean of E `|grad f(w)|^2` over the parameters of all rounds.

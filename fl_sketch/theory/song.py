@@ -243,16 +243,16 @@ def nonconvex_error(
     alpha: float,
     server_rate: float = 1.0,
 ) -> float:
-    """Returns the bound on the mean of E |grad f(w)|^2, Song's Theorem G.2, corrected.
+    """Returns the bound on the mean `E |grad f(w)|^2`, Song's Theorem G.2, corrected.
 
     With gamma for the server's rate it is
     `start / ((T + 1) gamma eta K) + L K G^2 eta (1 + gamma (1 + alpha) / 2)`.
 
     The paper prints gamma where gamma eta K stands in the first term, and eta K times
     the second: in the bound on E[A] of Lemma G.1 the K gradients of eta each are drawn
-    together to one, so that the descent is gamma |grad f|^2 in place of
-    gamma eta K |grad f|^2. As printed it is false: at the start, T = 0, a quadratic has
-    |grad f|^2 = 2 L (f(w0) - f(w*)).
+    together to one, so that the descent is `gamma |grad f|^2` in place of
+    `gamma eta K |grad f|^2`. As printed it is false: at the start, T = 0, a quadratic
+    has `|grad f|^2 = 2 L (f(w0) - f(w*))`.
 
     Args:
       step: the step size eta of the clients.
@@ -288,7 +288,7 @@ def nonconvex(
     steps: int = 1,
     server_rate: float = 1.0,
 ) -> Bound:
-    """Returns step, rounds and bits to a mean E |grad f|^2 <= target, Theorem G.2.
+    """Returns step, rounds and bits to a mean `E |grad f|^2` <= target, Theorem G.2.
 
     Both terms of `nonconvex_error` are at most half the target.
 

@@ -1,10 +1,10 @@
 """How far inner products of de-sketched vectors stray: Chen et al., Property 3.
 
 Their Lemmas A.1 to A.3 say it for the operators that they name: how likely it is that
-`|<R^T R v, h> - <v, h>|` exceeds so many times |v| |h|. Property 3, of which the text
+`|<R^T R v, h> - <v, h>|` exceeds so many times `|v| |h|`. Property 3, of which the text
 says that it holds for the count sketch too, is the tail of A.1 and A.2 alone: that of
 A.3 does not fall with b. Nor could it: where v = h is two coordinates in one bucket,
-which happens with probability 1/b, the inner product is off by all of |v| |h|.
+which happens with probability 1/b, the inner product is off by all of `|v| |h|`.
 """
 
 import math
@@ -23,7 +23,7 @@ WITHOUT = ("sparse_embedding", "uniform_sampling")
 
 
 def tail(operator: str, *, d: int, b: int, failure: float) -> float:
-    """Returns how many times |v| |h| an inner product is off at the most.
+    """Returns how many times `|v| |h|` an inner product is off at the most.
 
     `log^1.5(d / failure) / sqrt(b)` for SRHT, AMS and Gaussian matrices, and
     `log(1 / failure)` for the count sketch, whatever b. Their probabilities are orders,
