@@ -62,14 +62,17 @@ def exported(room: pathlib.Path) -> dict[str, str]:
     }
 
 
-def entry(package: str, name: str) -> list[str]:
-    """Returns the lines that document one name of a package under that package."""
+def entry(package: str, name: str, module: str) -> list[str]:
+    """Returns the lines that document one name of a package under that package.
+
+    What is neither a class nor a function has its words in the module that sets it.
+    """
     thing = getattr(importlib.import_module(package), name)
     if inspect.ismodule(thing):
         return []
     kind = "class" if inspect.isclass(thing) else "function"
     if not callable(thing):
-        kind = "data"
+        kind, package = "data", module
     options = ["   :members:"] if kind == "class" else []
     return [f".. auto{kind}:: {package}.{name}", *options, ""]
 
@@ -93,8 +96,8 @@ def page(room: pathlib.Path) -> str:
     """Returns the page of a package: what it exports, then its modules."""
     package, known = f"fl_sketch.{room.name}", exported(room)
     lines = [*heading(package, "="), f".. automodule:: {package}", ""]
-    for name in known:
-        lines += entry(package, name)
+    for name, module in known.items():
+        lines += entry(package, name, module)
     for path in sorted(room.glob("*.py")):
         if path.stem != "__init__":
             module = f"{package}.{path.stem}"
