@@ -24,10 +24,10 @@ from configs import default
 
 METHODS = {
     "fedavg": {"algorithm": "fedavg", "server.rate": 1.0},
-    "fedadam": {"algorithm": "fedopt", "server.rate": 0.001},
-    "10x": {"sketch.compression": 10.0, "server.rate": 0.001},
-    "100x": {"sketch.compression": 100.0, "server.rate": 0.001},
-    "1000x": {"sketch.compression": 1000.0, "server.rate": 0.001},
+    "fedadam": {"algorithm": "fedopt", "server.rate": 0.003},
+    "10x": {"sketch.compression": 10.0, "server.rate": 0.003},
+    "100x": {"sketch.compression": 100.0, "server.rate": 0.003},
+    "1000x": {"sketch.compression": 1000.0, "server.rate": 0.003},
 }
 UNLIKE = {"data.partition": "mixtures", "data.alpha": 0.1}
 
