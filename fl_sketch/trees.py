@@ -95,6 +95,27 @@ def size(like: Like) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(like))
 
 
+def cut(shape: tuple[int, ...], parts: int) -> int | None:
+    """Returns the axis along which an array is cut into equal parts; None: it is not.
+
+    It is the longest axis that can be, and the last of such. Of three axes it is the
+    shortest, since arrays of attention have one of heads, which are apart.
+
+    >>> cut((1000, 4096), 8), cut((1024, 16, 64), 8), cut((30,), 8)
+    (1, 1, None)
+
+    Args:
+      shape: the shape of the array.
+      parts: the number of parts.
+    """
+    fitting = [axis for axis, size in enumerate(shape) if size and size % parts == 0]
+    if parts == 1 or not fitting:
+        return None
+    if len(shape) == 3:
+        return min(fitting, key=lambda axis: (shape[axis], -axis))
+    return max(fitting, key=lambda axis: (shape[axis], axis))
+
+
 def ravel(tree: Tree) -> jax.Array:
     """Returns the numbers of `tree`, an update, as one vector.
 

@@ -239,6 +239,7 @@ def build_sketch(
     layout: str,
     numbers: int = 0,
     stored: bool = False,
+    parts: int = 1,
 ) -> Sketch:
     """Returns an operator that sends so many numbers, or else d / compression.
 
@@ -257,6 +258,8 @@ def build_sketch(
       numbers: the number of numbers in a message; 0: by `compression`.
       stored: whether the operator is one matrix for all rounds, which takes as many
         numbers as a message, times d.
+      parts: the number of devices that hold a model together, each of which sketches
+        its own part of it.
 
     Raises:
       ValueError: for a name that there is not, or a size that cannot be.
@@ -268,6 +271,11 @@ def build_sketch(
     b = numbers or max(1, int(d / compression))
     validate.at_most(b, "the numbers of the sketch", rows=rows)
     op = _stored(operator, b, rows) if stored else OPERATORS[operator](b, rows)
+    if parts > 1 and operator != "identity":
+        if stored:
+            msg = "Expected stored=False for models over several devices, got True."
+            raise ValueError(msg)
+        op = sketch.in_parts(op, parts)
     return LAYOUTS[layout](op)
 
 

@@ -129,7 +129,7 @@ def prepare(work: Workload, chunk: int = 0, devices: int = 0) -> Setting:
     mesh = engine.mesh_over(some)
     # A CPU is best without vmap (see models/convolution.py); the other number is the
     # default of experiments there and waits for a GPU to be measured on.
-    chunk = chunk or engine.default_chunk()
+    chunk = chunk or engine.default_chunk(mesh, work.cohort)
     rng = np.random.default_rng(0)
     count = work.population * work.owned
     images = rng.integers(0, 256, (count, *work.image), np.uint8)

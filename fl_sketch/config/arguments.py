@@ -61,6 +61,7 @@ def sketch_of(config: ConfigDict, d: int) -> Sketch:
             rows=sketch.rows,
             layout=sketch.layout,
             stored=sketch.stored,
+            parts=config.compute.model_devices,
         )
 
 

@@ -154,6 +154,7 @@ def check_counts(config: ConfigDict) -> None:
             if config.compute[name] < 0:
                 msg = f"Expected {name} >= 0, got {name}={config.compute[name]}."
                 raise ValueError(msg)
+        validate.at_least_one(model_devices=config.compute.model_devices)
 
 
 def _check_messages(config: ConfigDict) -> None:
@@ -300,27 +301,47 @@ def data_form_of(config: ConfigDict, examples: Any, mesh: jax.sharding.Mesh) -> 
 
 
 def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
-    """Returns the devices that share the clients of a round, in one axis.
+    """Returns the devices that share the clients of a round, a model on so many each.
 
     Args:
-      config: the config; its `compute.devices` says how many, the first ones; 0: all.
+      config: the config; its `compute.devices` says how many, the first ones; 0: all;
+        its `compute.model_devices` how many of them hold a model together.
 
     Raises:
-      ValueError: in one line, if there are fewer.
+      ValueError: in one line, if there are fewer, or some are left over.
     """
     devices, available = config.compute.devices, len(jax.devices())
     with section("compute"):
         validate.at_most(available, "the devices there are", devices=devices)
-    return engine.mesh_over(jax.devices()[: devices or available])
+    some, model = jax.devices()[: devices or available], config.compute.model_devices
+    require_rows(len(some), model)
+    return engine.mesh_over(some, model)
 
 
-def chunk_of(config: ConfigDict) -> int:
-    """Returns how many clients of a round a device works on at a time.
+def require_rows(devices: int, model: int) -> None:
+    """Raises a ValueError unless models over so many devices use all of them.
 
-    It is the `compute.chunk` of `config`; 0: by platform, since on a CPU `vmap` makes
-    convolutions slow.
+    Args:
+      devices: the number of devices.
+      model: the number of them that hold a client's model together.
     """
-    return config.compute.chunk or engine.default_chunk()
+    if devices % model:
+        msg = (
+            f"config.compute: Expected a divisor of {devices}, the number of devices, "
+            f"got model_devices={model}."
+        )
+        raise ValueError(msg)
+
+
+def chunk_of(config: ConfigDict, mesh: jax.sharding.Mesh, places: int) -> int:
+    """Returns how many clients of a round a device, or a row, works on at a time.
+
+    Args:
+      config: the config; its `compute.chunk` says it; 0: by platform.
+      mesh: the devices.
+      places: the number of places of a cohort.
+    """
+    return config.compute.chunk or engine.default_chunk(mesh, places)
 
 
 def flat(config: Mapping[str, Any] | ConfigDict) -> dict[str, Any]:

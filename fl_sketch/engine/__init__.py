@@ -8,10 +8,13 @@ from fl_sketch.engine.cohort import weighted as weighted
 from fl_sketch.engine.cohort import with_dropout as with_dropout
 from fl_sketch.engine.cohort import with_replacement as with_replacement
 from fl_sketch.engine.mesh import AXIS as AXIS
+from fl_sketch.engine.mesh import MODEL as MODEL
 from fl_sketch.engine.mesh import compiler_options as compiler_options
 from fl_sketch.engine.mesh import cores as cores
 from fl_sketch.engine.mesh import default_chunk as default_chunk
+from fl_sketch.engine.mesh import layout as layout
 from fl_sketch.engine.mesh import mesh_over as mesh_over
+from fl_sketch.engine.mesh import rows as rows
 from fl_sketch.engine.plan import plan_of as plan_of
 from fl_sketch.engine.round import Report as Report
 from fl_sketch.engine.round import SimulatorOnly as SimulatorOnly

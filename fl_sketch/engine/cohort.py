@@ -67,6 +67,11 @@ class Sampler:
     weight: jax.typing.ArrayLike | None = None
     timed: bool = False
 
+    @property
+    def places(self) -> int:
+        """The number of places of a cohort, the same in every round."""
+        return jax.eval_shape(lambda: self(jax.random.key(0))).ids.size
+
     def __call__(self, key: Key, number: jax.typing.ArrayLike = 0) -> Cohort:
         """Returns the cohort of the round of this `number`, whose `key` this is."""
         known = None if self.weight is None else jnp.float32(self.weight)

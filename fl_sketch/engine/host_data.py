@@ -101,7 +101,8 @@ def compile_rounds(
         data.examples,
     )
 
-    one_round = jax.jit(one_round, donate_argnums=0, out_shardings=same)
+    as_before = jax.tree.map(lambda leaf: leaf.sharding, state)
+    one_round = jax.jit(one_round, donate_argnums=0, out_shardings=(as_before, same))
     lowered = one_round.lower(state, key, (sent, starts), 1)
     compiled = lowered.compile(compiler_options(mesh))
     return advancing(

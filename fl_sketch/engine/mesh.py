@@ -1,11 +1,21 @@
-"""The mesh: devices in one row, which share the clients of a round."""
+"""The mesh: devices in rows, which share the clients of a round.
+
+A row is one device, or as many as it takes to hold a client's model.
+"""
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import jax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from fl_sketch import trees
 
 AXIS = "clients"
+MODEL = "model"
+AT_ONCE = 8  # clients of a row that an accelerator works on at a time
 UNSPLIT = {
     "xla_disable_hlo_passes": "cpu-parallel-task-assigner",
     "xla_cpu_multi_thread_eigen": False,
@@ -19,21 +29,73 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def default_chunk() -> int:
-    """Returns how many clients a device works on at a time, where nobody says it.
+def on_cpu(mesh: Mesh | AbstractMesh) -> bool:
+    """Returns whether the devices of a `mesh` are CPUs; none at all are not."""
+    if isinstance(mesh, AbstractMesh):
+        return False
+    return mesh.devices.flat[0].platform == "cpu"
+
+
+def default_chunk(mesh: Mesh, places: int) -> int:
+    """Returns how many clients a row works on at a time, where nobody says it.
 
     On a CPU one: `vmap` makes convolutions slow there.
+
+    Args:
+      mesh: the devices.
+      places: the number of places of a cohort.
     """
-    return 1 if jax.default_backend() == "cpu" else 8
+    if on_cpu(mesh):
+        return 1
+    return min(AT_ONCE, -(-places // rows(mesh)))
 
 
-def mesh_over(devices: Sequence[jax.Device]) -> jax.sharding.Mesh:
-    """Returns the mesh of `devices` in one row, along the axis `AXIS`."""
-    auto = jax.sharding.AxisType.Auto
-    return jax.make_mesh((len(devices),), (AXIS,), axis_types=(auto,), devices=devices)
+def mesh_over(devices: Sequence[jax.Device], model: int = 1) -> Mesh:
+    """Returns the mesh of devices along the axis `AXIS`.
+
+    Args:
+      devices: the devices.
+      model: how many of them, along the axis `MODEL`, hold a client's model together; a
+        divisor of their number. One: there is no such axis.
+    """
+    shape, names = ((len(devices),), (AXIS,))
+    if model > 1:
+        shape, names = (len(devices) // model, model), (AXIS, MODEL)
+    auto = (jax.sharding.AxisType.Auto,) * len(names)
+    return jax.make_mesh(shape, names, axis_types=auto, devices=devices)
 
 
-def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, bool | str]:
+def rows(mesh: Mesh) -> int:
+    """Returns between how many the clients of a round are shared out by a `mesh`."""
+    return mesh.shape[AXIS]
+
+
+def layout(mesh: Mesh, params: Any, tree: Any) -> Any:
+    """Returns the sharding of each leaf of what is shaped like a model, or holds such.
+
+    Arrays of the model's shapes, of clients' states too, are cut where `trees.cut` cuts
+    them, and lie on the devices of every row; all else lies on each device whole.
+
+    Args:
+      mesh: the devices.
+      params: the model, or its shapes.
+      tree: the arrays, or their shapes.
+    """
+    parts = mesh.shape.get(MODEL, 1)
+    shapes = {leaf.shape for leaf in jax.tree.leaves(params)}
+    axes = {shape: trees.cut(shape, parts) for shape in shapes}
+
+    def of(leaf):
+        for lead in (0, 1):  # one behind the axis of clients
+            axis = axes.get(leaf.shape[lead:])
+            if axis is not None:
+                return NamedSharding(mesh, P(*[None] * (lead + axis), MODEL))
+        return NamedSharding(mesh, P())
+
+    return jax.tree.map(of, tree)
+
+
+def compiler_options(mesh: Mesh) -> dict[str, bool | str]:
     """Returns how to compile a program in which each device has work of its own.
 
     XLA for CPUs splits long loops between the cores of a host, even where each is a
@@ -44,7 +106,6 @@ def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, bool | str]:
     Args:
       mesh: the devices.
     """
-    devices = mesh.local_devices
-    apart = devices[0].platform == "cpu" and len(devices) >= cores()
+    apart = on_cpu(mesh) and len(mesh.local_devices) >= cores()
     said = os.environ.get("XLA_FLAGS", "")
     return {name: UNSPLIT[name] for name in UNSPLIT if apart and name not in said}

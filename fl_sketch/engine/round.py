@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import validate
 from fl_sketch.engine.cohort import Cohort, padded
 from fl_sketch.engine.exchange import exchange
 from fl_sketch.engine.guard import Guard, guarded, open_mean
-from fl_sketch.engine.mesh import AXIS
+from fl_sketch.engine.mesh import AXIS, rows
 from fl_sketch.engine.serve import finish, serve
 from fl_sketch.engine.visit import Client, Fetch, Seat, Visitor
 from fl_sketch.keys import of_round
@@ -146,20 +147,24 @@ def make_round(
         mesh=mesh,
         in_specs=(same, own, own, same, same, same),
         out_specs=(same, own, same, same, same),
+        axis_names={AXIS},  # a model over several devices is for the compiler to cut
     )
+    everywhere = NamedSharding(mesh, P())
 
     def run(state: State, key: Key | Roots, cohort: Cohort, data, plan=None):
         places, bank = cohort.ids.size, state.clients
-        cohort = padded(cohort, mesh.size * chunk)
+        cohort = padded(cohort, rows(mesh) * chunk)
+        # Each device draws it for itself: its few numbers are not worth a message.
+        cohort = jax.lax.with_sharding_constraint(cohort, everywhere)
         weights, denominator = cohort.weights, cohort.denominator
         there = denominator if cohort.population is None else cohort.population
         seats, keys = _seats(bank, cohort, plan), of_round(key, state.server.round)
-        server, rows, traffic, diagnostics, released = sharded(
+        server, kept, traffic, diagnostics, released = sharded(
             state.server, seats, weights, (denominator, there), data, keys
         )
         asked = jnp.where(cohort.asked, cohort.ids, -1)[:places]
         seen = SimulatorOnly(asked, weights[:places] > 0, *traffic, diagnostics)
-        return State(server, _written(bank, rows, cohort)), Report(released, seen)
+        return State(server, _written(bank, kept, cohort)), Report(released, seen)
 
     return run
 

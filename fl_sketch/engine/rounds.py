@@ -54,8 +54,9 @@ def compile_rounds(
       key: the roots of the run, placed.
       data: the data on the devices.
     """
-    same = NamedSharding(mesh, P())
-    rounds = jax.jit(rounds, donate_argnums=0, out_shardings=same)
+    as_before = jax.tree.map(lambda leaf: leaf.sharding, state)
+    out = as_before, NamedSharding(mesh, P())
+    rounds = jax.jit(rounds, donate_argnums=0, out_shardings=out)
     rounds = rounds.lower(state, key, data, 0).compile(compiler_options(mesh))
     return lambda state, count: rounds(state, key, data, count)
 

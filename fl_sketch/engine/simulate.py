@@ -27,7 +27,7 @@ from fl_sketch.data import Clients, draws, forms, streamed
 from fl_sketch.engine import fitting, host_data, ledger
 from fl_sketch.engine.calls import MOST, in_calls
 from fl_sketch.engine.cohort import Sampler
-from fl_sketch.engine.mesh import default_chunk, mesh_over
+from fl_sketch.engine.mesh import default_chunk, mesh_over, rows
 from fl_sketch.engine.plan import plan_of
 from fl_sketch.engine.round import MARK, Report, State, make_round
 from fl_sketch.engine.rounds import Advance, compile_rounds, run_rounds
@@ -183,7 +183,7 @@ def simulate(
     public = np.asarray(jax.random.key_data(roots.public))
     if state is not None:
         _require_same_run(terms, public, state)
-    chunk = chunk or default_chunk()
+    chunk = chunk or default_chunk(mesh, sampler.places)
     advance = work.compiled(algorithm, mesh, now, roots, chunk=chunk, data=data)
     history, reached = [], now
     with _bar(rounds, bar) as shown:
@@ -220,7 +220,7 @@ class _Work(NamedTuple):
         form = forms.form(data, self.clients.examples, mesh, self.batches)
         if form == "streamed":
             return host_data.compile_rounds(
-                host_data.drawing(self.sampler, multiple=mesh.size * chunk, **sizes),
+                host_data.drawing(self.sampler, multiple=rows(mesh) * chunk, **sizes),
                 host_data.on_batches(one_round, lambda starts: self.sampler),
                 mesh,
                 data=streamed.on_host(*self.clients),

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch import talks, validate
 from fl_sketch.engine.exchange import as_heard
 from fl_sketch.engine.mesh import AXIS, mesh_over
+from fl_sketch.engine.mesh import rows as rows_of
 from fl_sketch.engine.round import Report, SimulatorOnly, State, initial_server
 from fl_sketch.engine.visit import Client, Fetch, first, zeros
 from fl_sketch.gossip.graph import Graph
@@ -101,12 +102,16 @@ def make_gossip_round(
 
     same, own = P(), P(AXIS)
     sharded = jax.shard_map(
-        on_device, mesh=mesh, in_specs=(own, same, same), out_specs=own
+        on_device,
+        mesh=mesh,
+        in_specs=(own, same, same),
+        out_specs=own,
+        axis_names={AXIS},
     )
-    numbers = jnp.arange(nodes, dtype=jnp.int32)
+    numbers, across = jnp.arange(nodes, dtype=jnp.int32), rows_of(mesh)
 
     def run(state: State, key: Key | Roots, data) -> tuple[State, Report]:
-        rows = jax.tree.map(lambda leaf: _filled(leaf, mesh.size), (*state, numbers))
+        rows = jax.tree.map(lambda leaf: _filled(leaf, across), (*state, numbers))
         played = sharded(rows, roots_of(key), data)
         state, sizes, found = jax.tree.map(lambda leaf: leaf[:nodes], played)
         seen = SimulatorOnly(

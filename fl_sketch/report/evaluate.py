@@ -10,7 +10,8 @@ from jax.sharding import PartitionSpec as P
 
 from fl_sketch import models
 from fl_sketch.data.examples import Examples
-from fl_sketch.engine import AXIS
+from fl_sketch.engine import AXIS, rows
+from fl_sketch.engine.mesh import on_cpu
 
 BATCH, CPU_BATCH = 500, 25  # of a few examples, all layers' outputs stay in the cache
 
@@ -38,6 +39,7 @@ def make_evaluation(
                 mesh=mesh,
                 in_specs=(P(), P(AXIS)),
                 out_specs=P(),
+                axis_names={AXIS},
             )(params, batches)
 
         return {
@@ -66,9 +68,10 @@ def in_order(found: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, Any]
 def _batches(examples: Examples, mesh: jax.sharding.Mesh) -> Any:
     """Returns (inputs, targets, weights) in batches, spread over the devices."""
     count = len(examples.targets)
-    most = CPU_BATCH if mesh.devices.flat[0].platform == "cpu" else BATCH
-    batch = min(most, -(-count // mesh.size))
-    extra = -count % (batch * mesh.size)
+    most = CPU_BATCH if on_cpu(mesh) else BATCH
+    across = rows(mesh)
+    batch = min(most, -(-count // across))
+    extra = -count % (batch * across)
     weights = np.pad(np.ones(count, np.float32), (0, extra))
     whole = jax.tree.map(
         lambda leaf: np.pad(leaf, _last(leaf, extra), "edge"), examples

@@ -110,10 +110,9 @@ def build(
     program = prepare(config, data_dir, noise_multiplier=noise_multiplier)
     config = program.config
     data = (program.streamed or program).data(config.seed)
-    start = jax.jit(
-        functools.partial(program.start, numbers), out_shardings=program.same
-    )
-    state = jax.eval_shape(start, jax.eval_shape(jax.random.key, 0))
+    start = functools.partial(program.start, numbers)
+    state = program.placed(jax.eval_shape(start, jax.eval_shape(jax.random.key, 0)))
+    start = jax.jit(start, out_shardings=jax.tree.map(lambda x: x.sharding, state))
     algorithm, params = program.algorithm(numbers), state.server.params
     talk, prices = _priced(config, program, algorithm, params)
 
@@ -194,13 +193,7 @@ def _priced(
 def _compile(program: Program, numbers: Numbers, state, data, roots: Roots) -> Compiled:
     """Returns the programs of a run with these roots."""
     begin = time.perf_counter()
-    placed = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, sharding=program.same
-        ),
-        state,
-    )
-    given = {"state": placed, "key": roots, "data": data}
+    given = {"state": state, "key": roots, "data": data}
     if program.streamed:
         places, round_ = program.streamed.places, program.streamed.round
         round_ = functools.partial(round_, numbers)
@@ -210,12 +203,13 @@ def _compile(program: Program, numbers: Numbers, state, data, roots: Roots) -> C
         advance = compile_rounds(rounds, program.mesh, **given)
     if program.bank == "host":
         draw = jax.jit(program.ids).lower(roots, 0).compile()
-        put = functools.partial(jax.device_put, device=program.same)
+        where = jax.tree.map(lambda leaf: leaf.sharding, state.clients)
+        put = functools.partial(jax.device_put, device=where)
         advance = host_states.advancing(
             advance, lambda t: np.asarray(draw(roots, t)), put
         )
     evaluate = jax.jit(functools.partial(program.evaluate, numbers))
-    evaluate = evaluate.lower(placed.server.params, program.test)
+    evaluate = evaluate.lower(state.server.params, program.test)
     evaluate = evaluate.compile(engine.compiler_options(program.mesh))
     free_memory.give_back()
 

@@ -9,6 +9,7 @@ back, so that devices hold one cohort's.
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -120,14 +121,14 @@ def start(state: engine.State, population: int) -> engine.State:
 def advancing(
     one_call: Advance,
     draw: Callable[[int], np.ndarray],
-    put: Callable[[np.ndarray], jax.Array],
+    put: Callable[[Any], Any],
 ) -> Advance:
     """Returns `advance(state, count)` for states whose bank is on the host.
 
     Args:
       one_call: `(state, 1) -> (state, report)` for a state with a row a place.
       draw: `(round's number) -> ids` of its cohort.
-      put: what brings rows onto the devices.
+      put: what brings the rows of a cohort onto the devices.
 
     The bank is written in place. Reports have a leading axis of `count`.
     """
@@ -136,7 +137,7 @@ def advancing(
         bank, reports = state.clients, []
         for number in range(int(state.server.round), int(state.server.round) + count):
             ids = draw(number)
-            rows = jax.tree.map(lambda leaf, ids=ids: put(leaf[ids]), bank)
+            rows = put(jax.tree.map(lambda leaf, ids=ids: leaf[ids], bank))
             state, report = one_call(state._replace(clients=rows), 1)
             report, rows = jax.device_get((report, state.clients))
             report = jax.tree.map(lambda leaf: leaf[:1], report)

@@ -90,6 +90,17 @@ class Program(NamedTuple):
         """How to place what all devices hold alike."""
         return NamedSharding(self.mesh, P())
 
+    def placed(self, state: engine.State) -> engine.State:
+        """Returns the shapes of a `state` with where each of its arrays is to lie."""
+        where = engine.layout(self.mesh, state.server.params, state)
+        return jax.tree.map(
+            lambda leaf, own: jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=own
+            ),
+            state,
+            where,
+        )
+
     @property
     def private(self) -> bool:
         """Whether somebody is protected, so that randomness must be secret."""
@@ -118,14 +129,7 @@ def prepare(
     gc.collect()  # what an earlier run of this process left refers to itself
     mesh, problem = choices.mesh_of(config), read(config, data_dir)
     config, identity = problem.config, _agreed(problem, mesh)
-    algorithm_of, guarantee = _algorithm(problem, noise_multiplier)
-    algorithm = algorithm_of(choices.numbers_of(config))  # says what is wrong with it
-    sent = _sent(problem, algorithm) if config.cohort.sending else 0.0
-    relay = networks.relay_of(config)
-    bank = _bank(problem, algorithm, mesh, node=relay is not None)
-    chunk = choices.chunk_of(config)
-    parts = problem, algorithm_of, cohorts.sampler_of(config, sent), mesh, chunk, bank
-    work = Nodes(*parts, relay) if relay else Work(*parts)
+    work, guarantee = work_of(problem, mesh, noise_multiplier=noise_multiplier)
     on_host, resident = _dealt(problem, guarantee, NamedSharding(mesh, P()))
     form = choices.data_form_of(config, problem.splits.train, mesh)
     evaluate, test = make_evaluation(problem.loss_of, problem.splits.measured, mesh)
@@ -139,19 +143,49 @@ def prepare(
         data=resident,
         test=test,
         metrics=tuple(problem.loss_of(choices.numbers_of(config)).measured),
-        algorithm=algorithm_of,
+        algorithm=work.algorithm_of,
         batches=problem.batches,
         mesh=mesh,
         most=most_of(config),
         clients=problem.clients,
-        clock=cohorts.clock_of(config, sent),
+        clock=cohorts.clock_of(config, work.sent),
         ids=work.ids,
         bank=work.bank,
         streamed=work.from_host(on_host) if form == "streamed" else None,
         guarantee=guarantee,
-        relay=relay,
+        relay=work.relay,
         identity=identity,
     )
+
+
+def work_of(
+    problem: Problem,
+    mesh: jax.sharding.Mesh,
+    *,
+    bank: str = "",
+    noise_multiplier: float = 0.0,
+) -> tuple[Work, Guarantee | None]:
+    """Returns the functions of a program, and what they promise.
+
+    Args:
+      problem: what is trained.
+      mesh: the devices, which need not be at hand.
+      bank: the place of clients' states, one of `choices.BANKS`; empty: where the
+        config says and there is room.
+      noise_multiplier: z of a run that has begun; 0: as the config asks for it.
+
+    Raises:
+      ValueError, TypeError: as `prepare` does.
+    """
+    config = problem.config
+    algorithm_of, guarantee = _algorithm(problem, noise_multiplier)
+    algorithm = algorithm_of(choices.numbers_of(config))  # says what is wrong with it
+    sent = _sent(problem, algorithm) if config.cohort.sending else 0.0
+    relay, sampler = networks.relay_of(config), cohorts.sampler_of(config, sent)
+    bank = bank or _bank(problem, algorithm, mesh, node=relay is not None)
+    chunk = choices.chunk_of(config, mesh, sampler.places)
+    parts = problem, algorithm_of, sampler, mesh, chunk, bank, sent
+    return (Nodes(*parts, relay) if relay else Work(*parts)), guarantee
 
 
 def _agreed(problem: Problem, mesh: jax.sharding.Mesh) -> Identity:

@@ -50,6 +50,8 @@ class Work:
       mesh: the devices.
       chunk: the number of clients that a device works on at a time.
       bank: the place of clients' states, one of `choices.BANKS`.
+      sent: the bytes that a client sends in a round; 0: the config does not ask.
+      relay: the way of messages over a graph; None: there is a server.
     """
 
     problem: Problem
@@ -58,6 +60,8 @@ class Work:
     mesh: jax.sharding.Mesh
     chunk: int
     bank: str
+    sent: float = 0.0
+    relay: gossip.Relay | None = None
 
     def ids(self, key: Key | Roots, number: jax.typing.ArrayLike) -> jax.Array:
         """Returns the clients of a round, of this `number` in the run of a `key`."""
@@ -138,7 +142,7 @@ class Work:
 
         places = host_data.drawing(
             self.sampler,
-            multiple=self.mesh.size * self.chunk,
+            multiple=engine.rows(self.mesh) * self.chunk,
             steps=config.client.steps,
             batch=config.client.batch,
         )
@@ -151,12 +155,7 @@ class Nodes(Work):
 
     What is kept of each client is all that its node has, a server of its own included.
     The server of a state is that of the first node, to be looked at.
-
-    Attributes:
-      relay: the way of messages over the graph.
     """
-
-    relay: gossip.Relay
 
     def begun(
         self, algorithm: Algorithm, params: Tree, key: Key | Roots

@@ -21,6 +21,7 @@ from fl_sketch.sketch.hashed import sparse_embedding as sparse_embedding
 from fl_sketch.sketch.heavy import FILLS as FILLS
 from fl_sketch.sketch.heavy import heavy_coordinates as heavy_coordinates
 from fl_sketch.sketch.heavy import squared_norm as squared_norm
+from fl_sketch.sketch.in_parts import in_parts as in_parts
 from fl_sketch.sketch.leafwise import leaf_by_leaf as leaf_by_leaf
 from fl_sketch.sketch.on_trees import fixed_key as fixed_key
 from fl_sketch.sketch.sampling import identity as identity
