@@ -26,6 +26,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker has them from who starte
         )
     )
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nobody is to look for a TPU
 gc.set_threshold(50_000, 20, 100)
 
 import jax  # noqa: E402

@@ -9,7 +9,7 @@ GROUPS = {
     "begin": ("quickstart", "prepare_data", "import_data"),
     "train": ("train", "sweep", "compare", "plot"),
     "promise privacy": ("calibrate", "audit", "release"),
-    "plan and reproduce": ("plan", "reproduce"),
+    "plan and reproduce": ("plan", "compile", "reproduce"),
     "attack": ("attack",),
     "study": (
         *("scaling", "spectrum", "tracking", "trade", "theorems", "quadratics"),

@@ -29,7 +29,7 @@ LAYERS = [
     ["report"],
     ["workdir"],
     ["run"],
-    ["sweep", "publish", "theorems"],
+    ["sweep", "publish", "theorems", "placement"],
     ["studies"],
     ["bench"],
 ]

@@ -319,12 +319,18 @@ def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
 
 
 def require_rows(devices: int, model: int) -> None:
-    """Raises a ValueError unless models over so many devices use all of them.
+    """Raises a ValueError unless models over so many devices can be, and use all.
 
     Args:
       devices: the number of devices.
       model: the number of them that hold a client's model together.
     """
+    if model > 1 and jax.process_count() > 1:
+        msg = (
+            "config.compute: Expected model_devices=1 in a run of several processes, "
+            f"got model_devices={model}."
+        )
+        raise ValueError(msg)
     if devices % model:
         msg = (
             f"config.compute: Expected a divisor of {devices}, the number of devices, "

@@ -23,6 +23,7 @@ ALLOWED = {  # what a round without a server can be, by key
     "download": ("cheapest",),
     "compute.data": ("resident", "auto"),
     "compute.clients": ("devices", "auto"),
+    "compute.model_devices": (1,),
     "compute.updates": ("keep",),
 }
 

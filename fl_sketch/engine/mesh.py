@@ -47,7 +47,8 @@ def default_chunk(mesh: Mesh, places: int) -> int:
     """
     if on_cpu(mesh):
         return 1
-    return min(AT_ONCE, -(-places // rows(mesh)))
+    each = -(-places // rows(mesh))  # no fuller than it must be in the last turn
+    return -(-each // -(-each // AT_ONCE))
 
 
 def mesh_over(devices: Sequence[jax.Device], model: int = 1) -> Mesh:
@@ -55,8 +56,8 @@ def mesh_over(devices: Sequence[jax.Device], model: int = 1) -> Mesh:
 
     Args:
       devices: the devices.
-      model: how many of them, along the axis `MODEL`, hold a client's model together; a
-        divisor of their number. One: there is no such axis.
+      model: the number of them, along the axis `MODEL`, that hold a client's model
+        together; a divisor of theirs. One: there is no such axis.
     """
     shape, names = ((len(devices),), (AXIS,))
     if model > 1:

@@ -153,7 +153,7 @@ def prepare(
         bank=work.bank,
         streamed=work.from_host(on_host) if form == "streamed" else None,
         guarantee=guarantee,
-        relay=work.relay,
+        relay=work.relay if isinstance(work, Nodes) else None,
         identity=identity,
     )
 

@@ -51,7 +51,6 @@ class Work:
       chunk: the number of clients that a device works on at a time.
       bank: the place of clients' states, one of `choices.BANKS`.
       sent: the bytes that a client sends in a round; 0: the config does not ask.
-      relay: the way of messages over a graph; None: there is a server.
     """
 
     problem: Problem
@@ -60,8 +59,7 @@ class Work:
     mesh: jax.sharding.Mesh
     chunk: int
     bank: str
-    sent: float = 0.0
-    relay: gossip.Relay | None = None
+    sent: float
 
     def ids(self, key: Key | Roots, number: jax.typing.ArrayLike) -> jax.Array:
         """Returns the clients of a round, of this `number` in the run of a `key`."""
@@ -87,11 +85,12 @@ class Work:
         Args:
           algorithm: the algorithm.
           params: the parameters.
-          key: the roots of the run.
+          key: the roots of the run, which nobody asks for.
         """
+        del key
         rows = self.problem.config.data.clients
         if self.bank == "host":
-            rows = jax.eval_shape(self.ids, key, 0).size
+            rows = self.sampler.places
         return engine.initial_state(algorithm, params, rows)
 
     def round_of(self, numbers: Numbers) -> Callable:
@@ -155,7 +154,12 @@ class Nodes(Work):
 
     What is kept of each client is all that its node has, a server of its own included.
     The server of a state is that of the first node, to be looked at.
+
+    Attributes:
+      relay: the way of messages over the graph.
     """
+
+    relay: gossip.Relay
 
     def begun(
         self, algorithm: Algorithm, params: Tree, key: Key | Roots

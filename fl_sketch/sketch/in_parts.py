@@ -44,51 +44,68 @@ def in_parts(op: Sketch, parts: int, axis: str = "model") -> Sketch:
       A Sketch of pytrees, whose messages are shaped as those of `op`.
     """
     validate.at_least_one(parts=parts)
-    fitting = functools.cache(lambda d: op.resize(min(op.size(), d)))
-    whole = op.zeros().shape
-
-    def said(key: Key, number, leaves: Leaves) -> Message:
-        own = fitting(trees.size(leaves))
-        message = own.apply(jax.random.fold_in(key, number), leaves)
-        sizes = zip(whole, message.shape, strict=True)
-        return jnp.pad(message, [(0, most - size) for most, size in sizes])
-
-    def apply(key: Key, tree: Tree) -> Message:
-        require_key(key)
-        cut = _Cut(tree, parts, axis)
-        return cut.added(said, key) + (said(key, parts, cut.rest) if cut.rest else 0)
-
-    def reading(read: Callable, *, adds: bool = False) -> Callable:
-        def read_like(key: Key, message: Message, like: Like, *scale) -> Tree:
-            require_key(key)
-            if jnp.shape(message) != whole:
-                got = jnp.shape(message)
-                msg = f"Expected a message of shape {whole}, got {got}."
-                raise ValueError(msg)
-
-            def heard(given: tuple[Key, Message], number, leaves: Leaves) -> Leaves:
-                key, message = given
-                own = fitting(trees.size(leaves))
-                message = message[tuple(slice(n) for n in own.zeros().shape)]
-                key = jax.random.fold_in(key, number)
-                return read(own)(key, message, leaves, *scale)
-
-            cut = _Cut(like, parts, axis)
-            rest = heard((key, message), parts, cut.rest) if cut.rest else []
-            return cut.joined(cut.each(heard, (key, message), read=adds), rest)
-
-        return read_like
-
+    own = _Parts(op, parts, axis)
     return Sketch(
-        apply=apply,
-        transpose=reading(lambda part: part.transpose),
-        add_transpose=reading(lambda part: part.add_transpose, adds=True),
-        estimate=reading(lambda part: part.estimate),
+        apply=own.apply,
+        transpose=own.reading(lambda part: part.transpose),
+        add_transpose=own.reading(lambda part: part.add_transpose, adds=True),
+        estimate=own.reading(lambda part: part.estimate),
         zeros=lambda like=None: op.zeros(),
         size=lambda like=None: op.size(),
         resize=lambda numbers: in_parts(op.resize(numbers), parts, axis),
         fixed_key=op.fixed_key,
     )
+
+
+class _Parts:
+    """How an operator is applied and read in parts; see `in_parts`."""
+
+    def __init__(self, op: Sketch, parts: int, axis: str):
+        """Keeps an operator for each length of a part."""
+        self._fitting = functools.cache(lambda d: op.resize(min(op.size(), d)))
+        self._whole, self._parts, self._axis = op.zeros().shape, parts, axis
+
+    def apply(self, key: Key, tree: Tree) -> Message:
+        """Returns the message of an update."""
+        require_key(key)
+        cut = _Cut(tree, self._parts, self._axis)
+        rest = self._said(key, self._parts, cut.rest) if cut.rest else 0
+        return cut.added(self._said, key) + rest
+
+    def _said(self, key: Key, number, leaves: Leaves) -> Message:
+        """Returns the message of the part of this number."""
+        own = self._fitting(trees.size(leaves))
+        message = own.apply(jax.random.fold_in(key, number), leaves)
+        sizes = zip(self._whole, message.shape, strict=True)
+        return jnp.pad(message, [(0, most - size) for most, size in sizes])
+
+    def reading(self, read: Callable, *, adds: bool = False) -> Callable:
+        """Returns what makes an update of a message.
+
+        Args:
+          read: `(operator) -> function` of a key, a message, leaves and what follows.
+          adds: whether that reads the leaves.
+        """
+
+        def read_like(key: Key, message: Message, like: Like, *scale) -> Tree:
+            require_key(key)
+            if jnp.shape(message) != self._whole:
+                got = jnp.shape(message)
+                msg = f"Expected a message of shape {self._whole}, got {got}."
+                raise ValueError(msg)
+
+            def heard(given: tuple[Key, Message], number, leaves: Leaves) -> Leaves:
+                key, message = given
+                own = self._fitting(trees.size(leaves))
+                message = message[tuple(slice(n) for n in own.zeros().shape)]
+                key = jax.random.fold_in(key, number)
+                return read(own)(key, message, leaves, *scale)
+
+            cut = _Cut(like, self._parts, self._axis)
+            rest = heard((key, message), self._parts, cut.rest) if cut.rest else []
+            return cut.joined(cut.each(heard, (key, message), read=adds), rest)
+
+        return read_like
 
 
 class _Cut:

@@ -306,16 +306,17 @@ def _crowded(config: ConfigDict, program: Program, count: int):
     size = max(1, round(guarantee.plan.rate * people))
     more, numbers = _scaled(config, people, size), choices.numbers_of(config)
     params = _params(config, program)
+    sampler = cohorts.sampler_of(more)
     run = one_run.program(
         _algorithm(more, program, params),
         choices.fetch_of(config),
-        cohorts.sampler_of(more),
+        sampler,
         program.mesh,
         first=config.data.clients,
         count=count,
         away=guarantee.plan.relation == "add_remove",
         rounds=rounds,
-        chunk=choices.chunk_of(config),
+        chunk=choices.chunk_of(config, program.mesh, sampler.places),
         recompute=config.compute.updates == "recompute",
     )
 

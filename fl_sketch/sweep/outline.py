@@ -47,6 +47,7 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
     Raises:
       ValueError, TypeError, FileNotFoundError: as `build` does, for `data_dir` too.
     """
+    _require_whole_models(group.config.compute.model_devices)
     experiment = build(group.config, data_dir)
     group = group._replace(config=experiment.config)
     leaves = jax.tree.leaves(jax.eval_shape(experiment.start))
@@ -68,6 +69,16 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
         experiment.guarantee,
         experiment.identity,
     )
+
+
+def _require_whole_models(devices: int) -> None:
+    """Raises where a model would lie on several `devices`, as no point of a grid is."""
+    if devices != 1:
+        msg = (
+            "config.compute: Expected model_devices=1 in a sweep, which shares out "
+            f"clients alone, got model_devices={devices}: launch.train takes it."
+        )
+        raise ValueError(msg)
 
 
 def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> list[str]:

@@ -1,0 +1,144 @@
+"""A config's round, lowered and compiled for devices that need not be here."""
+
+import dataclasses
+import re
+import time
+from typing import Any, NamedTuple, cast
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from fl_sketch import engine, trees
+from fl_sketch.config import choices
+from fl_sketch.data import draws
+from fl_sketch.engine.cohort import of_round
+from fl_sketch.engine.traffic import measure_traffic
+from fl_sketch.placement import topology
+from fl_sketch.run.problem import Problem
+from fl_sketch.run.program import work_of
+from fl_sketch.workdir import secrets
+
+NEEDED = re.compile(r"Used ([\d.]+)([KMG]) of [\d.]+[KMG] hbm")
+UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+
+class Lowered(NamedTuple):
+    """A round before it is compiled.
+
+    Attributes:
+      program: the round as jax hands it to a compiler.
+      mesh: the devices; of GPUs, which are of no kind, an abstract one.
+      d: the number of the model's parameters.
+      numbers: the numbers that a client sends, in all exchanges.
+      places: the number of places of a cohort.
+      chunk: the clients that a row of devices works on at a time.
+      seconds: the time that tracing and lowering took.
+    """
+
+    program: Any
+    mesh: Mesh
+    d: int
+    numbers: int
+    places: int
+    chunk: int
+    seconds: float
+
+
+class Placed(NamedTuple):
+    """A round that was compiled.
+
+    Attributes:
+      lowered: the round before that.
+      arguments: the bytes of each device that state, data and code take.
+      temporaries: the bytes beside, of each device, while the round is played.
+      room: the bytes that a device has.
+      text: the compiled program; empty: the compiler says that it does not fit.
+      seconds: the time that the compiler took.
+    """
+
+    lowered: Lowered
+    arguments: int
+    temporaries: int
+    room: float
+    text: str
+    seconds: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether a device has the memory that the round takes."""
+        return bool(self.text) and self.arguments + self.temporaries <= self.room
+
+
+def lower(problem: Problem, mesh: Mesh | AbstractMesh, *, chunk: int = 0) -> Lowered:
+    """Returns a config's round for a mesh, its data on every device.
+
+    Args:
+      problem: what is trained.
+      mesh: the devices, which need not be here.
+      chunk: the clients that a row of devices works on at a time; 0: as the config
+        says it.
+
+    Raises:
+      ValueError, TypeError: in one line, for what a config may not say.
+    """
+    begin, config = time.perf_counter(), problem.config
+    platform = "cuda" if isinstance(mesh, AbstractMesh) else "tpu"
+    mesh = cast(Mesh, mesh)
+    work, guarantee = work_of(problem, mesh, bank="devices")
+    work = dataclasses.replace(work, chunk=chunk) if chunk else work
+    numbers, same = choices.numbers_of(config), NamedSharding(mesh, P())
+    secret = secrets.made_for(config) if guarantee and guarantee.private else None
+    roots = jax.eval_shape(lambda: secrets.roots(config.seed, secret))
+    shares, train = problem.shares(config.seed), problem.splits.train
+    dealt = (part.astype(np.int32) for part in (shares.indices, shares.starts))
+    data: Any = (draws.in_rows(train), *dealt)
+    state = jax.eval_shape(lambda roots: work.start(numbers, roots), roots)
+    where = engine.layout(mesh, state.server.params, state)
+
+    def one_round(state, roots, data):
+        data = draws.Resident(*data)
+        cohort = of_round(work.people_of(data.starts), roots, state.server.round)
+        return work.round_of(numbers)(state, roots, cohort, data)
+
+    everywhere = jax.tree.map(lambda leaf: same, (roots, data))
+    given = jax.tree.map(_at, (state, roots, data), (where, *everywhere))
+    program = jax.jit(one_round, donate_argnums=0, out_shardings=(where, same))
+    algorithm = work.algorithm_of(numbers)
+    sent = measure_traffic(algorithm, problem.params, problem.batches).sent
+    d = trees.size(trees.trained(problem.params))
+    program = program.trace(*given).lower(lowering_platforms=(platform,))
+    seconds = time.perf_counter() - begin
+    return Lowered(
+        program, mesh, d, sum(sent), work.sampler.places, work.chunk, seconds
+    )
+
+
+def _at(leaf: Any, where: NamedSharding) -> jax.ShapeDtypeStruct:
+    """Returns the shape of an array that lies there."""
+    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
+    return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=where)
+
+
+def place(lowered: Lowered) -> Placed:
+    """Returns a round compiled for its TPUs, or what the compiler says of its memory.
+
+    Args:
+      lowered: the round, lowered for TPUs.
+    """
+    begin, room = time.perf_counter(), topology.memory(lowered.mesh)
+    try:
+        with topology.own_flags():
+            compiled = lowered.program.compile()
+    except jax.errors.JaxRuntimeError as error:
+        needed = NEEDED.search(str(error))
+        if not needed:
+            raise
+        taken = int(float(needed[1]) * UNITS[needed[2]])
+        return Placed(lowered, 0, taken, room, "", time.perf_counter() - begin)
+    seconds, found = time.perf_counter() - begin, compiled.memory_analysis()
+    arguments = found.argument_size_in_bytes + found.generated_code_size_in_bytes
+    fresh = found.output_size_in_bytes - found.alias_size_in_bytes
+    temporaries = found.temp_size_in_bytes + fresh
+    return Placed(lowered, arguments, temporaries, room, compiled.as_text(), seconds)

@@ -1,0 +1,108 @@
+"""Accelerators that are not at hand, as meshes that programs can be compiled for."""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from fl_sketch import engine, validate
+from fl_sketch.config.choices import require_rows
+
+GIB = 2**30
+# GiB of memory that a program may use of a chip, as the compiler itself says it when
+# one does not fit; it keeps a little for itself.
+CHIPS = {"v5e": 15.75, "v5p": 95.73, "v6e": 31.24}
+SHAPE = re.compile(rf"({'|'.join(CHIPS)}):[1-9]\d*x[1-9]\d*(x[1-9]\d*)?")
+# What the compiler's library would else ask a network for, or complain of.
+QUIET = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
+
+def of_tpus(name: str, model: int = 1) -> Mesh:
+    """Returns the mesh of a slice of TPUs, of which none need be here.
+
+    Args:
+      name: a chip of `CHIPS` and how many there are along each axis, as in v5e:4x4.
+      model: the number of them that hold a client's model together.
+
+    Raises:
+      ValueError: in one line, for a slice that there is not, or without the compiler's
+        library.
+    """
+    if not SHAPE.fullmatch(name):
+        known = "|".join(CHIPS)
+        msg = f"Expected topology={known}:NxM[xK], as v5e:4x4, got topology={name}."
+        raise ValueError(msg)
+    for variable, value in QUIET.items():
+        os.environ.setdefault(variable, value)
+    try:
+        with own_flags():
+            found = topologies.get_topology_desc(topology_name=name, platform="tpu")
+    except RuntimeError as error:  # also of jax
+        raise ValueError(_said(name, str(error))) from None
+    require_rows(len(found.devices), model)
+    return engine.mesh_over(found.devices, model)
+
+
+@contextlib.contextmanager
+def own_flags() -> Iterator[None]:
+    """Keeps XLA_FLAGS from the compiler for TPUs, to be entered before it is called.
+
+    They are for the devices of this machine, whose compiler has read them by then. What
+    the other one does not know of them would end the process; it has LIBTPU_INIT_ARGS.
+    """
+    jax.devices()
+    kept = os.environ.pop("XLA_FLAGS", None)
+    try:
+        yield
+    finally:
+        if kept is not None:
+            os.environ["XLA_FLAGS"] = kept
+
+
+def _said(name: str, error: str) -> str:
+    """Says in one line why there is no such slice."""
+    if "not installed" in error:
+        return (
+            "Expected libtpu, the compiler for TPUs, which pip install "
+            f"'fl_sketch[tpu]' has, for topology={name}, got none."
+        )
+    first = error.strip().partition("\n")[0].partition(": ")[2]
+    return f"Expected a topology that there is, got topology={name}: {first}."
+
+
+def of_gpus(count: int, model: int = 1) -> AbstractMesh:
+    """Returns a mesh of as many GPUs, of no kind, that programs are lowered for.
+
+    Args:
+      count: the number of GPUs.
+      model: the number of them that hold a client's model together.
+
+    Raises:
+      ValueError: in one line, for a number that cannot be.
+    """
+    validate.at_least_one(devices=count)
+    require_rows(count, model)
+    shape, names = (count,), (engine.AXIS,)
+    if model > 1:
+        shape, names = (count // model, model), (engine.AXIS, engine.MODEL)
+    return AbstractMesh(shape, names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def memory(mesh: Mesh) -> float:
+    """Returns the bytes of memory that a program may use of each chip of a `mesh`."""
+    kind = mesh.devices.flat[0].device_kind
+    return GIB * CHIPS[_names()[kind]]
+
+
+def _names() -> dict[str, str]:
+    """Returns the names of chips in topologies by what the chips call themselves."""
+    return {"TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e"}

@@ -1,0 +1,73 @@
+r"""Compiles a config's round for TPUs that need not be here: its memory, what crosses.
+
+python -m launch.compile --config=configs/default.py --topology=v5e:2x2
+python -m launch.compile --config=configs/default.py --platform=cuda --devices=8
+
+For TPUs it says the memory of a chip, whether the round fits, every collective with
+its type and size, and the bytes that a chip sends in a round; it needs libtpu, which
+`pip install 'fl_sketch[tpu]'` has, and no TPU. For GPUs it lowers the round and no
+more. With --most it also searches how many clients a chip can work on at a time, by
+compiling again.
+"""
+
+import pathlib
+
+import jax
+from absl import flags
+
+from configs import default
+from fl_sketch import files
+from fl_sketch.config import choices
+from fl_sketch.placement import placing, report, room, topology
+from fl_sketch.run import problem
+from launch import command, parsing
+
+CONFIG = parsing.config_flag()
+TOPOLOGY = flags.DEFINE_string("topology", None, "Chips, as v5e:4x4 or v5p:2x2x1.")
+PLATFORM = flags.DEFINE_enum("platform", "tpu", ["tpu", "cuda"], "What it is for.")
+DEVICES = flags.DEFINE_integer("devices", 1, "GPUs, for --platform=cuda.")
+MOST = flags.DEFINE_bool("most", False, "Search how many clients fit at a time.")
+OUT = flags.DEFINE_string("out", None, "A csv file that gets a row more.")
+NAME = flags.DEFINE_string("name", "", "What that row is called.")
+DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
+)
+flags.mark_flag_as_required("config")
+
+
+def main():
+    """Says what the round of --config is on --topology, or on --devices GPUs."""
+    config, gpus = CONFIG.value, PLATFORM.value == "cuda"
+    if gpus == (TOPOLOGY.value is not None):
+        msg = "Expected --topology for --platform=tpu alone, got "
+        raise ValueError(msg + ("it with cuda." if gpus else "none."))
+    jax.config.update("jax_platforms", "cpu")  # whatever else is here is not asked
+    if OUT.value:
+        files.writable_file(OUT.value)
+    choices.check_counts(config)
+    model = config.compute.model_devices
+    mesh = (
+        topology.of_gpus(DEVICES.value, model)
+        if gpus
+        else topology.of_tpus(TOPOLOGY.value, model)
+    )
+    command.print_notes(config, default.get_config())
+    given = problem.read(config, DATA_DIR.value)
+    lowered = placing.lower(given, mesh)
+    if gpus:
+        print(*report.lines_of_lowered(lowered), sep="\n")
+        return
+    placed = placing.place(lowered)
+    print(*report.lines(placed), sep="\n", flush=True)
+    most = room.most_clients(given, placed) if MOST.value else None
+    if most is not None:
+        print(f"clients that fit at a time: {most}")
+    if OUT.value:
+        own = {"name": NAME.value, "topology": TOPOLOGY.value}
+        kept = files.read_rows(OUT.value) if pathlib.Path(OUT.value).exists() else []
+        files.write_rows(OUT.value, [*kept, own | report.row(placed, most)])
+    room.require_fit(config, placed)
+
+
+if __name__ == "__main__":
+    command.run(main)

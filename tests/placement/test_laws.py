@@ -1,0 +1,125 @@
+"""Laws of compiled programs: what crosses between chips is the sketch, and no more."""
+
+import jax
+import pytest
+
+from fl_sketch.placement import placing, room, topology
+from fl_sketch.privacy import gaussian
+from tests.placement.problems import (
+    METHODS,
+    OF_METHODS,
+    OPERATORS,
+    PRIVATE,
+    SLICES,
+    D,
+    crossing,
+    placed,
+    problem_of,
+)
+
+SAFL_B = D // 10
+several = pytest.mark.parametrize("slice_of", [s for s in SLICES if SLICES[s] > 1])
+
+
+def sizes(one):
+    return [array.size for array in one.arrays]
+
+
+@several
+def test_a_round_of_safl_sends_one_sum_of_b_numbers_and_scalars(slice_of):
+    one = placed(slice_of)
+    assert one.fits and (one.lowered.d, one.lowered.numbers) == (D, SAFL_B)
+    (only,) = crossing(one)
+    assert (only.kind, only.group, only.times) == ("all-reduce", SLICES[slice_of], 1)
+    assert sorted(sizes(only))[-2:] == [1, SAFL_B]
+
+
+@several
+def test_a_round_without_a_sketch_sends_the_model(slice_of):
+    found = crossing(placed(slice_of, {"algorithm": "fedopt"}))
+    assert sum(sum(sizes(one)) for one in found) >= D
+
+
+def test_one_chip_talks_to_nobody():
+    assert not crossing(placed("v5e:1x1"))
+
+
+@several
+def test_noise_is_added_by_each_chip_and_never_sent(slice_of):
+    (with_noise,) = crossing(placed(slice_of, PRIVATE))
+    assert sorted(sizes(with_noise))[-2:] == [1, SAFL_B]
+
+
+@pytest.mark.parametrize(
+    ("noise", "differs"), [("central", False), ("distributed", True)]
+)
+def test_noise_is_drawn_once_for_all_unless_every_client_adds_its_own(
+    monkeypatch, noise, differs
+):
+    drawn, standard = [], gaussian.standard
+
+    def recorded(key, count):
+        drawn.append((count, "clients" in str(jax.typeof(key))))
+        return standard(key, count)
+
+    monkeypatch.setattr(gaussian, "standard", recorded)
+    given = problem_of(PRIVATE | {"privacy.noise": noise})
+    placing.lower(given, topology.of_tpus("v5e:2x2"))
+    assert {count for count, _ in drawn} == {SAFL_B}
+    own = [differing for _, differing in drawn]
+    assert True in own if differs else own == [False]
+
+
+def test_temporaries_do_not_grow_with_the_cohort():
+    mlp = {"model.name": "mlp", "compute.chunk": 2}
+    few, many = (placed("v5e:2x2", mlp | {"cohort.size": size}) for size in (8, 40))
+    assert many.temporaries - few.temporaries < 4 * few.lowered.d  # not one model more
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.slow
+def test_every_operator_compiles(operator):
+    one = placed("v5e:2x2", {"sketch.operator": operator})
+    (only,) = crossing(one)
+    b = D if operator == "identity" else SAFL_B
+    assert one.fits and sorted(sizes(only))[-2:] == [1, b]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
+def test_every_method_compiles(method):
+    one = placed("v5e:2x2", {"algorithm": method} | OF_METHODS.get(method, {}))
+    assert one.fits
+    assert crossing(one)
+
+
+@pytest.mark.slow
+def test_between_the_rows_of_a_mesh_go_sketches_alone():
+    """Within a row go activations; between rows, where clients meet, b numbers."""
+    one = placed("v5e:4x4", {"model.name": "mlp", "compute.model_devices": 2})
+    d, b = one.lowered.d, one.lowered.numbers
+    between = [c for c in crossing(one) if c.group == 8]
+    within = [c for c in crossing(one) if c.group == 2]
+    assert len(between) + len(within) == len(crossing(one))
+    assert [sorted(sizes(c))[-2:] for c in between] == [[1, b]]
+    assert b in [c.numbers for c in within]
+    assert all(c.numbers < d for c in within)
+
+
+@pytest.mark.slow
+def test_the_most_clients_at_a_time_are_found_and_one_too_large_is_refused(monkeypatch):
+    given, mesh = problem_of({"cohort.size": 20}), topology.of_tpus("v5e:1x1")
+    one = placing.place(placing.lower(given, mesh))
+    assert one.lowered.chunk == 7  # of 20 in three turns
+    assert room.most_clients(given, one) == 20
+    room.require_fit(given.config, one)
+    some = placing.place(placing.lower(given, mesh, chunk=3))
+    limit = some.arguments + some.temporaries
+    monkeypatch.setattr(topology, "memory", lambda mesh: limit)
+    most = room.most_clients(given, placing.place(placing.lower(given, mesh)))
+    fitting = [
+        placing.place(placing.lower(given, mesh, chunk=most + n)) for n in (0, 1)
+    ]
+    assert 3 <= most < 20 and [one.fits for one in fitting] == [True, False]
+    with pytest.raises(ValueError, match=r"got .* GiB: compute.chunk=\d+ takes less"):
+        room.require_fit(given.config, fitting[1])

@@ -1,0 +1,97 @@
+"""A client's model on several devices: the same rounds, with its arrays cut."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from fl_sketch import engine
+from fl_sketch.config import choices, networks
+from fl_sketch.data import draws
+from fl_sketch.keys import roots_of
+from fl_sketch.run import build, problem, run
+from fl_sketch.run.program import work_of
+from fl_sketch.sweep.grid import programs, read_axes
+from fl_sketch.sweep.outline import outline
+from tests.run.configs import config_with
+
+CUT = {
+    "model__name": "mlp",
+    "compute__model_devices": 4,
+    "compute__devices": 8,
+    "data__clients": 8,
+    "cohort__size": 4,
+    "client__steps": 2,
+    "rounds": 4,
+    "eval_every": 2,
+    "checkpoint_every": 2,
+}
+
+
+@functools.cache
+def after_two_rounds(algorithm, devices):
+    """Returns the state of a run of models in four parts, on so many devices."""
+    given = problem.read(config_with(**CUT, algorithm=algorithm), None)
+    mesh = engine.mesh_over(jax.devices()[:devices], min(4, devices))
+    work, _ = work_of(given, mesh, bank="devices")
+    numbers, roots = choices.numbers_of(given.config), roots_of(jax.random.key(0))
+    same = NamedSharding(mesh, P())
+    data = draws.resident(given.splits.train, given.shares(0), device=same)
+    state = jax.jit(functools.partial(work.start, numbers))(roots)
+    state = jax.device_put(state, engine.layout(mesh, state.server.params, state))
+    state, _ = jax.jit(functools.partial(work.rounds, numbers))(state, roots, data, 2)
+    return state
+
+
+@pytest.mark.parametrize("algorithm", ["safl", "scaffold"])
+def test_rounds_on_two_rows_of_four_are_those_of_one_device(algorithm):
+    """Up to rounding: sums within a layer are added up in another order."""
+    one, several = (after_two_rounds(algorithm, devices) for devices in (1, 8))
+    close = functools.partial(chex.assert_trees_all_close, rtol=1e-4, atol=1e-5)
+    close(jax.device_get(one), jax.device_get(several))
+
+
+def test_what_is_shaped_like_the_model_is_cut_and_all_else_is_everywhere():
+    begun = build(config_with(**CUT, algorithm="scaffold")).start()
+    kernel = begun.server.params["dense1"]["kernel"]
+    assert kernel.sharding.spec == P(None, engine.MODEL)
+    assert dict(kernel.sharding.mesh.shape) == {"clients": 2, "model": 4}
+    shapes = {leaf.shape for leaf in jax.tree.leaves(begun.server.params)}
+    leaves = jax.tree.leaves(begun)
+    cut = [leaf for leaf in leaves if engine.MODEL in leaf.sharding.spec]
+    assert {leaf.shape for leaf in cut} > {kernel.shape, (8, *kernel.shape)}
+    assert all(leaf.shape in shapes or leaf.shape[1:] in shapes for leaf in cut)
+    assert begun.server.round.sharding.spec == P()
+
+
+def test_a_run_goes_on_as_if_nothing_had_been(tmp_path):
+    short = CUT | {"download": "model"}
+    whole = run(config_with(**short), tmp_path / "whole")
+    run(config_with(**short | {"rounds": 2}), tmp_path / "parts")
+    parts = run(config_with(**short), tmp_path / "parts", extend=True)
+    for name in ("test_loss", "train_loss", "bytes_up_total"):
+        assert whole[name] == parts[name]
+
+
+def test_where_clients_alone_are_shared_out_it_is_refused():
+    with pytest.raises(ValueError, match="a divisor of 8, .*got model_devices=3"):
+        build(config_with(**CUT | {"compute__model_devices": 3}))
+    config = config_with(**CUT)
+    (group,) = programs(config, read_axes(config, ["server.rate=0.1,0.2"]))
+    with pytest.raises(ValueError, match="Expected model_devices=1 in a sweep"):
+        outline(group, None)
+    graph = {"network__graph": "ring", "cohort__sampling": "everyone"}
+    with pytest.raises(ValueError, match="Expected compute.model_devices=1 with graph"):
+        networks.relay_of(config_with(**CUT | graph))
+    with pytest.raises(ValueError, match="stored=False for models over several"):
+        build(config_with(**CUT | {"sketch__stored": True}))
+
+
+def test_a_model_that_cannot_be_cut_is_on_all_devices():
+    mesh = engine.mesh_over(jax.devices(), 4)
+    params = {"bias": jnp.zeros(7)}
+    assert engine.layout(mesh, params, params)["bias"].spec == P()
