@@ -167,6 +167,7 @@ def get_config() -> ConfigDict:
     config.compute = ConfigDict()
     config.compute.devices = 0  # 0: all
     config.compute.model_devices = 1  # how many of them hold a client's model together
+    config.compute.dtype = "float32"  # or bfloat16: of local work, for accelerators
     config.compute.chunk = 0  # clients a device works on at a time; 0: by platform
     config.compute.data = "auto"  # or resident, streamed: sent round by round
     config.compute.clients = "auto"  # their states: on all devices, or on the host

@@ -20,7 +20,7 @@ from fl_sketch.data import inputs as seeing
 from fl_sketch.data import text
 from fl_sketch.data.examples import Examples
 from fl_sketch.local import Loss, measuring, sgd_steps
-from fl_sketch.models.losses import KINDS
+from fl_sketch.models.losses import KINDS, TYPES
 from fl_sketch.protocols import Algorithm, Local, Tree
 from fl_sketch.transforms import by_name
 
@@ -76,6 +76,8 @@ def loss_of(config: ConfigDict, seen: Seen, numbers: Numbers) -> models.Loss:
 
 def _bare_loss(config: ConfigDict, classes: int, numbers: Numbers) -> models.Loss:
     """Returns the loss of inputs as the model sees them."""
+    with section("compute"):
+        validate.one_of(TYPES, dtype=config.compute.dtype)
     with section("model"):
         model, options = config.model, {"size": config.model.size}
         options |= {key: model[key] for key in PLAIN if model[key] != PLAIN[key]}
@@ -89,6 +91,7 @@ def _bare_loss(config: ConfigDict, classes: int, numbers: Numbers) -> models.Los
             weight_decay=numbers["model.weight_decay"],
             padding=text.PAD if model.name == "language_model" else None,
             classes=classes,
+            dtype=config.compute.dtype,
         )
 
 

@@ -19,6 +19,7 @@ from fl_sketch.models.convolution import PooledConv as PooledConv
 from fl_sketch.models.convolution import convolve as convolve
 from fl_sketch.models.convolution import convolve_and_pool as convolve_and_pool
 from fl_sketch.models.forms import max_pool as max_pool
+from fl_sketch.models.losses import TYPES as TYPES
 from fl_sketch.models.losses import Loss as Loss
 from fl_sketch.models.losses import classification as classification
 from fl_sketch.models.losses import supervised as supervised

@@ -111,6 +111,8 @@ def convolve(
     """
     validate.at_least_one(strides=strides)
     pads = _checked(x, kernel, strides, padding)
+    if x.dtype != jnp.float32:  # other forms are as exact in float32 alone
+        return forms.plain(x, kernel, pads, strides)
     if strides == 1 and x.shape[-1] >= MANY_CHANNELS:
         return forms.canonical(x, kernel, pads)
     return lax.platform_dependent(
@@ -140,6 +142,8 @@ def convolve_and_pool(
     pads = _checked(x, kernel, 1, padding)
     rows, cols = (n + sum(pad) for n, pad in zip(x.shape[1:3], pads, strict=True))
     forms.require_windows(rows - kernel.shape[0] + 1, cols - kernel.shape[1] + 1)
+    if x.dtype != jnp.float32:
+        return forms.max_pool(forms.plain(x, kernel, pads))
     height, width, channels, features = kernel.shape
     wide = (height, width) == (3, 3) and channels * features >= WIDE_LAYER
     if wide and is_worth_it((len(x), rows, cols, channels)):

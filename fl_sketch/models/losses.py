@@ -87,6 +87,7 @@ def _over_outputs(each):
     return lambda outputs, targets: each(outputs, targets).mean(-1)
 
 
+TYPES = ("float32", "bfloat16")
 KINDS: dict[str, Kind] = {
     "cross_entropy": Kind(_entropies, CLASSES, ("accuracy",)),
     "binary": Kind(
@@ -126,6 +127,7 @@ def supervised(
     weight_decay: jax.typing.ArrayLike = 0.0,
     padding: int | None = None,
     classes: int = 0,
+    dtype: str = "float32",
 ) -> Loss:
     """Returns a loss of a model's outputs and their targets, of one of `KINDS`.
 
@@ -145,6 +147,9 @@ def supervised(
       padding: a label that does not count, after the end of a text; or None.
       classes: the number of classes of the targets, for which a model must have as many
         outputs at least; 0: whatever it has.
+      dtype: the type in which the model is computed while it is trained, one of
+        `TYPES`. Parameters and their gradients, statistics, the loss and what is
+        measured of the model stay float32.
 
     Raises:
       ValueError: in one line, for a name or a number that cannot be.
@@ -152,6 +157,7 @@ def supervised(
     validate.one_of(tuple(KINDS), loss=kind)
     validate.in_range(0, 1, label_smoothing=label_smoothing)
     validate.in_range(0, float("inf"), weight_decay=weight_decay)
+    validate.one_of(TYPES, dtype=dtype)
     own = KINDS[kind]
     if own.targets != CLASSES and not validate.is_off(label_smoothing):
         msg = f"Expected label_smoothing=0 with loss={kind}, got {label_smoothing}."
@@ -165,6 +171,7 @@ def supervised(
         weight_decay,
         padding,
         classes if own.targets == CLASSES else 0,
+        jnp.dtype(dtype),
     )
     random = made.modes and bool(getattr(model, "dropout", True))
     init = functools.partial(_initial, model)
@@ -182,6 +189,7 @@ class _Supervised:
     weight_decay: jax.typing.ArrayLike
     padding: int | None
     classes: int
+    dtype: Any
 
     @property
     def modes(self) -> bool:
@@ -190,7 +198,8 @@ class _Supervised:
 
     def value(self, params, inputs, targets, weights=None, key=None):
         train = self.modes and (key is not None or isinstance(params, Stateful))
-        outputs, state = _applied(self.model, params, inputs, key, train=train)
+        model, seen = self._computed(params), self._computed(inputs)
+        outputs, state = _applied(self.model, model, seen, key, train=train)
         outputs, targets, weights = self._matched(outputs, targets, weights)
         each = _smoothed(self.kind.each, outputs, targets, self.label_smoothing)
         total = weights.sum()
@@ -199,6 +208,22 @@ class _Supervised:
             norm = optax.tree.norm(trained(params), squared=True)
             found = found + jnp.where(total > 0, self.weight_decay / 2 * norm, 0)
         return (found, state) if isinstance(params, Stateful) else found
+
+    def _computed(self, tree: Tree) -> Tree:
+        """Returns the floats of a tree in the type that is computed in.
+
+        Statistics beside parameters are left as they are.
+        """
+        if isinstance(tree, Stateful):
+            return tree._replace(params=self._computed(tree.params))
+        if self.dtype == jnp.float32:
+            return tree
+
+        def low(x):
+            floats = jnp.issubdtype(x.dtype, jnp.floating)
+            return x.astype(self.dtype) if floats else x
+
+        return jax.tree.map(low, tree)
 
     def sums(self, params, inputs, targets, weights=None):
         outputs, _ = _applied(self.model, params, inputs, None, train=False)

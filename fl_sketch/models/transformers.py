@@ -152,6 +152,7 @@ class Transformer(nn.Module):
         x, there = _embedded(tokens, self.vocabulary, self.width), _there(tokens)
         x = _blocks(self, x, train, mask=there[:, None, None, :])
         weights = there / jnp.maximum(there.sum(1, keepdims=True), 1)
+        weights = weights.astype(x.dtype)
         return Dense(self.classes, name="dense")((x * weights[..., None]).sum(1))
 
 

@@ -47,7 +47,7 @@ class Array(NamedTuple):
         return size
 
     @property
-    def bytes(self) -> float:
+    def nbytes(self) -> float:
         """The bytes of them."""
         bits = BITS.get(self.dtype) or int(re.findall(r"\d+", self.dtype)[0])
         return self.size * bits / 8
@@ -69,9 +69,9 @@ class Collective(NamedTuple):
     times: int
 
     @property
-    def bytes(self) -> float:
+    def nbytes(self) -> float:
         """The bytes of its arrays, once."""
-        return sum(array.bytes for array in self.arrays)
+        return sum(array.nbytes for array in self.arrays)
 
     @property
     def sent(self) -> float:
@@ -87,7 +87,7 @@ class Collective(NamedTuple):
             "all-to-all": others / self.group,
             "reduce-scatter": others,
         }.get(self.kind, 1.0)
-        return share * self.bytes * self.times
+        return share * self.nbytes * self.times
 
     @property
     def numbers(self) -> int:

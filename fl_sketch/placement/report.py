@@ -4,7 +4,7 @@ import collections
 import re
 
 from fl_sketch import engine
-from fl_sketch.placement import collectives
+from fl_sketch.placement import collectives, products
 from fl_sketch.placement.collectives import Collective
 from fl_sketch.placement.placing import Lowered, Placed
 from fl_sketch.placement.topology import GIB
@@ -30,6 +30,7 @@ def lines(placed: Placed) -> list[str]:
     ]
     if placed.text:
         told += [f"collectives: {len(found)}", *(f"  {line}" for line in said(found))]
+        told.append(f"products: {products.said(placed.text)}")
         told.append(f"over the interconnect: {_bytes(sent)} sent by a chip in a round")
     return [*told, f"compiled in {placed.seconds:.1f} s"]
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
@@ -49,6 +50,7 @@ def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
         f"  {config.rounds} rounds, cohorts: {_cohorts(config)}; held in memory: "
         f"updates of {facts['kept_updates']}; privacy: {_kept(experiment.guarantee)}",
         *_bank(facts),
+        *_slow(config.compute.dtype),
         *_how(experiment.guarantee, config.rounds),
     ]
 
@@ -94,6 +96,13 @@ def _bank(facts: Mapping[str, Any]) -> list[str]:
     size, people = facts["client_state_bytes"] / 1e6, facts["clients"]
     where = {"devices": "every device", "host": "the host"}[facts["client_state"]]
     return [f"  states of {people} clients: {size:.4g} MB in the memory of {where}"]
+
+
+def _slow(dtype: str) -> list[str]:
+    """Returns a line on a type that this platform computes slowly in, if it is one."""
+    if dtype == "float32" or jax.default_backend() != "cpu":
+        return []
+    return [f"  local work in {dtype}, which takes CPUs longer than float32"]
 
 
 def _kept(guarantee) -> str:

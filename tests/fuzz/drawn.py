@@ -58,6 +58,7 @@ WORDS = {
     "privacy.noise": "central distributed",
     "privacy.form": "message update",
     "compute.data": "auto resident streamed",
+    "compute.dtype": "float32 float32 bfloat16",
     "compute.updates": "keep recompute",
     "compute.clients": "auto devices host",
 }

@@ -21,7 +21,8 @@ def test_it_says_what_a_round_takes_and_sends_and_keeps_a_row(tmp_path):
     assert said[0].startswith("devices: 4 clients; 10 clients a round, 3 at a time")
     assert said[1] == "parameters: 650; numbers that a client sends: 32"
     assert "of 15.750 GiB: it fits" in said[3]
-    assert said[4:7] == [
+    assert said[6].startswith("products: ")
+    assert [*said[4:6], said[7]] == [
         "collectives: 1",
         "  all-reduce of f32[1,32], 2 f32[] between 4",
         "over the interconnect: 204 B sent by a chip in a round",

@@ -216,3 +216,47 @@ def test_bad_input_gets_one_line(call, error, words):
     with pytest.raises(error, match=words) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "vit"])
+def test_in_bfloat16_parameters_gradients_and_losses_stay_float32(name):
+    model = models.build(name, 10)
+    plain = models.classification(model, weight_decay=0.1)
+    low = models.classification(model, weight_decay=0.1, dtype="bfloat16")
+    images = jax.random.normal(KEY, (4, 16, 16, 1))
+    params = quickly(low.init)(KEY, images)
+
+    def made(loss):
+        def value(params):
+            return loss.value(params, images, jnp.arange(4))
+
+        return quickly(jax.value_and_grad(value))(params)
+
+    (value, grad), (low_value, low_grad) = made(plain), made(low)
+    assert float(value) == pytest.approx(float(low_value), rel=1e-2)
+    assert value != low_value
+    for one, other in zip(
+        jax.tree.leaves(grad), jax.tree.leaves(low_grad), strict=True
+    ):
+        assert one.dtype == other.dtype == jnp.float32
+        off = jnp.linalg.norm((one - other).ravel())
+        assert off <= 0.1 * jnp.linalg.norm(one.ravel()) + 1e-3
+    assert low_value.dtype == jnp.float32
+
+
+def test_what_is_measured_of_a_model_in_bfloat16_is_that_of_float32():
+    model = models.build("mlp", 10)
+    images, labels = jax.random.normal(KEY, (4, 6, 6, 1)), jnp.arange(4)
+    plain, low = (models.classification(model, dtype=d) for d in models.TYPES)
+    params = plain.init(KEY, images)
+    same = jax.tree.map(
+        lambda one, other: bool(one == other),
+        plain.metrics(params, images, labels),
+        low.metrics(params, images, labels),
+    )
+    assert all(jax.tree.leaves(same))
+
+
+def test_a_type_that_there_is_not_is_refused():
+    with pytest.raises(ValueError, match="Expected dtype to be .*float32.*bfloat16"):
+        models.classification(Logits(), dtype="float16")

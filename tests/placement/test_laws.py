@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from fl_sketch.placement import placing, room, topology
+from fl_sketch.placement import placing, products, room, topology
 from fl_sketch.privacy import gaussian
 from tests.placement.problems import (
     METHODS,
@@ -123,3 +123,17 @@ def test_the_most_clients_at_a_time_are_found_and_one_too_large_is_refused(monke
     assert 3 <= most < 20 and [one.fits for one in fitting] == [True, False]
     with pytest.raises(ValueError, match=r"got .* GiB: compute.chunk=\d+ takes less"):
         room.require_fit(given.config, fitting[1])
+
+
+@pytest.mark.slow
+def test_bfloat16_is_what_a_client_computes_in_and_nobody_sends():
+    """Products and what they leave behind are bfloat16; state and messages are not."""
+    own = {"model.name": "vit", "client.steps": 3, "client.batch": 64}
+    plain = placed("v5e:2x2", own)
+    low = placed("v5e:2x2", own | {"compute.dtype": "bfloat16"})
+    assert set(products.types(low.text)) == {("bf16", "bf16")}
+    assert set(products.types(plain.text)) != {("bf16", "bf16")}
+    (only,) = crossing(low)
+    assert {array.dtype for array in only.arrays} == {"f32"}
+    assert low.arguments == pytest.approx(plain.arguments, rel=0.2)
+    assert low.temporaries < plain.temporaries
