@@ -52,7 +52,8 @@ def get_config() -> ConfigDict:
     # logistic, mlp, lenet, sigmoid_lenet, cnn, resnet, vit; transformer, language_model
     # for texts; FILE.py:NAME
     config.model.name = "mlp"
-    config.model.size = "small"  # or paper: resnet, vit, transformer; or tiny: resnet
+    # or paper: resnet, vit, transformer; tiny: resnet; billion: language_model
+    config.model.size = "small"
     # of mlp's layers, of tokens, channels of cnn and resnet; 0: the usual
     config.model.width = 0
     config.model.dropout = 0.0  # of cnn, vit, transformer, language_model, in training

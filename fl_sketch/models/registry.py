@@ -45,6 +45,11 @@ OTHERS = {
         "vit": functools.partial(transformers.vit, **BASE),
         "transformer": functools.partial(transformers.transformer, **BASE),
     },
+    "billion": {  # 1.3 of them
+        "language_model": functools.partial(
+            transformers.language_model, width=2048, depth=26, heads=16
+        ),
+    },
 }
 SIZES = ("small", *OTHERS)
 
@@ -57,7 +62,7 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
         classes that returns a module of flax.linen.
       classes: the number of classes of the data.
       size: the size: "small", which trains on two cores, or for those in `OTHERS`
-        "tiny", the ResNet of 8 layers, or "paper".
+        "tiny", the ResNet of 8 layers, "paper", or "billion".
       **options: options of the model's function.
 
     Raises:
