@@ -8,7 +8,7 @@ Expect: the rows of results/accelerators. Nothing was trained: that takes accele
 
   resnet101   42.5 million parameters on CIFAR-10, messages of 400,000 numbers
   vit         ViT-B's shape on CIFAR-10, messages a hundred times smaller
-  bert        BERT-base's shape on SST-2, messages a hundred times smaller
+  bert        BERT-base's shape on the words of SST-2, messages a hundred times smaller
   billion     a language model of 1.3 billion parameters on eight devices each
 
 Clients compute in bfloat16. The first three have five clients, as Chen et al. do, with
@@ -26,7 +26,7 @@ SHAPES = {
     "vit": {"model.name": "vit", "model.size": "paper", "client.batch": 64},
     "bert": {
         "model.size": "paper",
-        "data.vocabulary": 30_522,
+        "data.vocabulary": 14_820,  # all words of SST-2
         "data.length": 128,
         "client.steps": 2,
     },
