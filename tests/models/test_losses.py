@@ -223,12 +223,13 @@ def test_in_bfloat16_parameters_gradients_and_losses_stay_float32(name):
     model = models.build(name, 10)
     plain = models.classification(model, weight_decay=0.1)
     low = models.classification(model, weight_decay=0.1, dtype="bfloat16")
-    images = jax.random.normal(KEY, (4, 16, 16, 1))
+    # Rounding moves the winners of some poolings: few examples show it in the gradient.
+    images = jax.random.normal(KEY, (64, 16, 16, 1))
     params = quickly(low.init)(KEY, images)
 
     def made(loss):
         def value(params):
-            return loss.value(params, images, jnp.arange(4))
+            return loss.value(params, images, jnp.arange(64) % 10)
 
         return quickly(jax.value_and_grad(value))(params)
 
