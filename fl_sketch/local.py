@@ -59,14 +59,15 @@ def _gradient(value: Stepwise):
 
     def differentiated(model, *rest):
         if not isinstance(model, Stateful):
-            return *jax.value_and_grad(value)(model, *rest), ()
+            found, grads = jax.value_and_grad(value)(model, *rest)
+            return found, trees.cut_here(grads), ()
 
         def of_params(params):
             return value(Stateful(params, model.state), *rest)
 
         both = jax.value_and_grad(of_params, has_aux=True)
         (found, state), grads = both(model.params)
-        return found, grads, state
+        return found, trees.cut_here(grads), state
 
     return differentiated
 

@@ -9,11 +9,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from fl_sketch.protocols import Like, Tree
 
 FLOATS = ("float32", "bfloat16", "float16")
 LARGEST = 2**31 - 1  # coordinates are numbered by int32
+MODEL = "model"  # the axis of a mesh whose devices hold a model together
 
 
 class Stateful(NamedTuple):
@@ -114,6 +117,27 @@ def cut(shape: tuple[int, ...], parts: int) -> int | None:
     if len(shape) == 3:
         return min(fitting, key=lambda axis: (shape[axis], -axis))
     return max(fitting, key=lambda axis: (shape[axis], axis))
+
+
+def cut_here(tree: Tree) -> Tree:
+    """Returns `tree`, a gradient, cut like the model where devices hold one together.
+
+    Left to itself the compiler may gather activations on every device to have whole
+    gradients of whole layers, and cut these again for the sketch.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    parts = mesh.shape.get(MODEL, 1)
+    if parts == 1 or MODEL in mesh.manual_axes:
+        return tree
+
+    def of(leaf):
+        axis = cut(leaf.shape, parts)
+        if axis is None:
+            return leaf
+        where = NamedSharding(mesh, P(*[None] * axis, MODEL))
+        return jax.lax.with_sharding_constraint(leaf, where)
+
+    return jax.tree.map(of, tree)
 
 
 def ravel(tree: Tree) -> jax.Array:

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch import trees
 
 AXIS = "clients"
-MODEL = "model"
+MODEL = trees.MODEL
 AT_ONCE = 8  # clients of a row that an accelerator works on at a time
 UNSPLIT = {
     "xla_disable_hlo_passes": "cpu-parallel-task-assigner",

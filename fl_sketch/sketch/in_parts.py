@@ -28,7 +28,7 @@ from fl_sketch.protocols import Key, Like, Message, Sketch, Tree
 Leaves = list[jax.Array]
 
 
-def in_parts(op: Sketch, parts: int, axis: str = "model") -> Sketch:
+def in_parts(op: Sketch, parts: int, axis: str = trees.MODEL) -> Sketch:
     """Sketches every part of an update by itself, and adds up what comes of them.
 
     Inside a mesh with such an axis, of `parts` devices, each device sketches the part

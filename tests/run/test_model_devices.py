@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch import engine
+from fl_sketch import engine, trees
 from fl_sketch.config import choices, networks
 from fl_sketch.data import draws
 from fl_sketch.keys import roots_of
@@ -95,3 +95,17 @@ def test_a_model_that_cannot_be_cut_is_on_all_devices():
     mesh = engine.mesh_over(jax.devices(), 4)
     params = {"bias": jnp.zeros(7)}
     assert engine.layout(mesh, params, params)["bias"].spec == P()
+
+
+def test_gradients_are_cut_where_devices_hold_a_model_together():
+    """Else what they are made of may be gathered by every device."""
+    mesh, tree = engine.mesh_over(jax.devices()[:8], 4), {"kernel": jnp.ones((6, 8))}
+
+    def of_client(tree):
+        return trees.cut_here(tree)
+
+    played = jax.shard_map(
+        of_client, mesh=mesh, in_specs=P(), out_specs=P(), axis_names={engine.AXIS}
+    )
+    assert jax.jit(played)(tree)["kernel"].sharding.spec == P(None, engine.MODEL)
+    assert trees.cut_here(tree)["kernel"] is tree["kernel"]
