@@ -107,8 +107,8 @@ def run(
 
     Args:
       lab: what is trained, and how it is looked at.
-      workdir: the folder that gets one for each width, runs.csv, gaps.csv,
-        spectra.csv, search.csv and three pictures.
+      workdir: the folder that gets one for each width, runs.csv, standings.csv,
+        gaps.csv, spectra.csv, search.csv and three pictures.
       data_dir: the folder of raw data sets.
       widths: some of the laboratory's; empty: all.
       settings: lines "key=value" for the config of every run.
@@ -121,11 +121,12 @@ def run(
     folder = files.writable_folder(workdir)
     for width in widths:
         validate.one_of(tuple(map(str, lab.widths)), width=str(width))
-    runs, spectra, searched = [], [], []
+    runs, means, spectra, searched = [], [], [], []
     for width in widths or lab.widths:
         own, compared = folder / f"width_{width}", comparison_of(lab, width)
         say(f"width {width}")
         standings = comparison.run(compared, own, data_dir, settings=settings, say=say)
+        means += [{"width": width, **row} for row in standings]
         chosen = {row["method"]: row["chosen"] for row in standings}
         for row in _runs(compared, own, data_dir, settings):
             runs.append({"width": width, **row, "chosen": chosen[row["method"]]})
@@ -133,6 +134,7 @@ def run(
         for point in files.read_rows(own / "search.csv"):
             searched.append({"width": width, **point})
     files.write_rows(folder / "runs.csv", runs)
+    files.write_rows(folder / "standings.csv", means)
     files.write_rows(folder / "spectra.csv", spectra)
     files.write_rows(folder / "search.csv", searched)
     lost = gaps(runs, spectra)
