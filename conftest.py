@@ -12,17 +12,14 @@ import contextlib
 import gc
 import os
 
-EFFORT = (  # a third less time to compile than by default; no other choice was quicker
-    "--xla_backend_optimization_level=1",
-    "--xla_cpu_use_fusion_emitters=false",
-    "--xla_cpu_parallel_codegen_split_count=1",
-)
+from tests import effort
+
 if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker has them from who started it
     os.environ["XLA_FLAGS"] = " ".join(
         (
             os.environ.get("XLA_FLAGS", ""),
             "--xla_force_host_platform_device_count=8",
-            *EFFORT,
+            effort.flags(),
         )
     )
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")

@@ -1,9 +1,10 @@
 """What a compiled program sends from device to device, read off its text."""
 
-import collections
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from fl_sketch.placement import computations
 
 KINDS = (
     "all-reduce",
@@ -15,16 +16,10 @@ KINDS = (
 )
 BITS = {"pred": 8, "bf16": 16, "f16": 16, "f32": 32, "f64": 64, "c64": 64}
 ARRAY = re.compile(r"\b(pred|bf16|f16|f32|f64|c64|[su]\d+|f8\w+)\[([\d,]*)\]")
-HEAD = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\) -> .* \{$")
-CALLED = re.compile(r"(body|condition|calls|to_apply)=%?([\w.-]+)")
-BRANCHES = re.compile(
-    r"(?:branch_computations=\{|true_computation=|false_computation=)"
-)
 PAIRS = re.compile(r"source_target_pairs=\{(\{[\d,{}]*\})\}")
 LISTED = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 COUNTED = re.compile(r"replica_groups=\[(\d+),(\d+)\]")
 OPERATION = re.compile(rf"^(?:ROOT )?%?[\w.-]+ = (.*?) ({'|'.join(KINDS)})(-start)?\(")
-LIMIT = re.compile(r"= [su]\d+\[\]\S* constant\((\d+)\)")
 
 
 class Array(NamedTuple):
@@ -104,56 +99,11 @@ def read(text: str, devices: int) -> list[Collective]:
       text: the program.
       devices: the number of devices that it is for.
     """
-    bodies, entry = _computations(text)
-    times = _times(bodies, entry)
     return [
-        found._replace(times=times[name])
-        for name, lines in bodies.items()
+        found._replace(times=times)
+        for lines, times in computations.read(text)
         for found in _within(lines, devices)
-        if times[name]
     ]
-
-
-def _computations(text: str) -> tuple[dict[str, list[str]], str]:
-    """Returns the lines of each computation by its name, and the name of the first."""
-    bodies: dict[str, list[str]] = {}
-    entry, lines = "", []
-    for line in text.splitlines():
-        head = HEAD.match(line)
-        if head:
-            lines = bodies.setdefault(head[2], [])
-            entry = head[2] if head[1] else entry
-        elif line.startswith(" "):
-            lines.append(line.strip())
-    return bodies, entry
-
-
-def _times(bodies: dict[str, list[str]], entry: str) -> collections.Counter[str]:
-    """Returns how often each computation is played in one call of the program."""
-    times: collections.Counter[str] = collections.Counter()
-
-    def visit(name: str, often: int):
-        times[name] += often
-        for line in bodies.get(name, ()):
-            called = dict(CALLED.findall(line))
-            turns = _turns(bodies.get(called.get("condition", ""), ()))
-            for how, other in called.items():
-                visit(other, often * (turns if how == "body" else 1))
-            if BRANCHES.search(line):
-                after = BRANCHES.split(line, maxsplit=1)[1]
-                for other in re.findall(r"%([\w.-]+)", after):
-                    if other in bodies:
-                        visit(other, often)
-
-    visit(entry, 1)
-    return times
-
-
-def _turns(condition: list[str] | tuple) -> int:
-    """Returns how often a loop with this condition turns, where it says it; else 1."""
-    limits = [int(found[1]) for line in condition if (found := LIMIT.search(line))]
-    below = any("direction=LT" in line for line in condition)
-    return limits[0] if below and len(limits) == 1 else 1
 
 
 def _within(lines: list[str], devices: int) -> Iterator[Collective]:

@@ -4,7 +4,7 @@ import collections
 import re
 
 from fl_sketch import engine
-from fl_sketch.placement import collectives, products
+from fl_sketch.placement import collectives, computations, products
 from fl_sketch.placement.collectives import Collective
 from fl_sketch.placement.placing import Lowered, Placed
 from fl_sketch.placement.topology import GIB
@@ -32,6 +32,8 @@ def lines(placed: Placed) -> list[str]:
         told += [f"collectives: {len(found)}", *(f"  {line}" for line in said(found))]
         told.append(f"products: {products.said(placed.text)}")
         told.append(f"over the interconnect: {_bytes(sent)} sent by a chip in a round")
+        expected = computations.cycles(placed.text) / 1e6
+        told.append(f"the compiler expects {expected:.4g} million cycles a round")
     return [*told, f"compiled in {placed.seconds:.1f} s"]
 
 
@@ -100,6 +102,7 @@ def row(placed: Placed, most: int | None = None) -> Row:
         "collectives": len(found),
         "largest_numbers": largest,
         "sent_bytes": round(sum(one.sent for one in found)),
+        "expected_megacycles": round(computations.cycles(placed.text) / 1e6, 3),
         "lower_seconds": round(lowered.seconds, 1),
         "compile_seconds": round(placed.seconds, 1),
     }

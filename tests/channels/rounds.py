@@ -11,18 +11,17 @@ import optax
 from fl_sketch import lengths, talks, trees
 from fl_sketch.keys import round_keys
 from fl_sketch.protocols import Delivery, Keys, Linear, Memory, Round
+from tests import effort
 from tests.channels.cases import CHANNELS, COMPRESSORS, D
 
 CLIENTS = 4
-# Compiling is all that these programs cost: nothing that makes them run faster, and no
-# emitter of fused loops, which takes twice as long as LLVM's of single ones.
+# Compiling is all that these programs cost: nothing that makes them run faster.
 quickly = functools.partial(
     jax.jit,
     compiler_options={
         "xla_backend_optimization_level": 0,
         "xla_llvm_disable_expensive_passes": True,
-        "xla_cpu_use_fusion_emitters": False,
-        "xla_cpu_parallel_codegen_split_count": 1,
+        **effort.OPTIONS,
     },
 )
 LIKE = {

@@ -27,12 +27,14 @@ def test_it_says_what_a_round_takes_and_sends_and_keeps_a_row(tmp_path):
         "  all-reduce of f32[1,32], 2 f32[] between 4",
         "over the interconnect: 204 B sent by a chip in a round",
     ]
+    assert said[8].startswith("the compiler expects ") and "cycles" in said[8]
     lines(launch(*BASE, "--topology=v5e:1x1", out, "--name=other", "--most"))
     with open(tmp_path / "placed.csv", newline="") as file:
         one, other = csv.DictReader(file)
     assert (one["name"], one["collectives"], one["sent_bytes"]) == ("one", "1", "204")
     assert (other["name"], other["topology"]) == ("other", "v5e:1x1")
     assert (other["sent_bytes"], other["most_clients"]) == ("0", "10")
+    assert float(other["expected_megacycles"]) > 0
 
 
 def test_for_gpus_it_lowers_the_round():

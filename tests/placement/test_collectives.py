@@ -2,7 +2,7 @@
 
 import pytest
 
-from fl_sketch.placement import collectives, report
+from fl_sketch.placement import collectives, computations, report
 from fl_sketch.placement.collectives import Array, Collective
 
 pytestmark = pytest.mark.fast
@@ -83,3 +83,15 @@ def test_equal_ones_are_told_in_one_line():
         "2 x all-reduce of f32[7], f32[] between 4",
         "all-gather of bf16[8,2] between 2, 3 times",
     ]
+
+
+def test_cycles_count_as_often_as_their_loop_turns():
+    guess = ', backend_config={"estimated_cycles":"%d"}'
+    text = PROGRAM.replace(
+        "f32[4] collective-permute-done(%start)", "f32[4] copy(%x)" + guess % 7
+    )
+    text = text.replace(
+        "f32[3] fusion(%p), kind=kLoop", "f32[3] fusion(%p)" + guess % 2
+    )
+    assert computations.cycles(PROGRAM) == 0
+    assert computations.cycles(text) == 5 * 7 + 2
