@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from conftest import EFFORT
+from tests import effort
 
 ROOT = pathlib.Path(__file__).parent.parent
 CACHE = {
@@ -23,7 +23,7 @@ CACHE = {
     "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
 }
 # Without the eight devices of the tests' own process.
-ENVIRONMENT = os.environ | CACHE | {"XLA_FLAGS": " ".join(EFFORT)}
+ENVIRONMENT = os.environ | CACHE | {"XLA_FLAGS": effort.flags()}
 
 COPIES = multiprocessing.get_context("forkserver")
 COPIES.set_forkserver_preload(["pytest", "tests.imported"])
