@@ -79,7 +79,7 @@ def polynomial_signs() -> Signs:
 def _fold(value: jax.Array) -> jax.Array:
     """Returns a uint32 modulo 2^31 - 1, using 2^31 = 1."""
     value = (value & MERSENNE) + (value >> 31)
-    return jnp.where(value >= MERSENNE, value - MERSENNE, value)
+    return jnp.minimum(value, value - MERSENNE)  # which wraps around below it
 
 
 def _times(a: jax.Array, b: jax.Array) -> jax.Array:
