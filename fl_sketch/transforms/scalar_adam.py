@@ -56,7 +56,9 @@ def scalar_adam(
         second = b2 * state.second + (1 - b2) * square
         mean = optax.tree.bias_correction(first, b1, count)
         root = jnp.sqrt(second / (1 - b2**count)) + eps
-        step = jax.tree.map(lambda m: m / root, mean)
+        # A product, since a compiler may or may not make one of a division by a number,
+        # and whoever follows a server must end with the same bits.
+        step = jax.tree.map(lambda m: m * (1 / root), mean)
         return step, ScalarAdamState(count, first, second)
 
     return optax.chain(
