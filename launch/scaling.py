@@ -8,8 +8,9 @@ python -m launch.scaling --config=configs/scaling.py:fashion_mnist \
 Every width is trained with and without sketches by several servers, each rate tuned
 until a worse one is known on either side. The folder gets runs.csv (accuracy, true
 training error, length of the model, flatness of the second moment), standings.csv
-(their means), gaps.csv, spectra.csv (intrinsic dimensions), search.csv and three
-pictures. The same command again goes on. A file for this command has `get_laboratory`.
+(their means), gaps.csv, fits.csv (the powers of b, d and the intrinsic dimension that
+gaps go by), spectra.csv (intrinsic dimensions), search.csv and three pictures. The same
+command again goes on. A file for this command has `get_laboratory`.
 """
 
 from absl import flags

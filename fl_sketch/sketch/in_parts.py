@@ -131,14 +131,16 @@ class _Cut:
             return jnp.zeros(())
         if self._here():
 
-            def mine(given, leaves):
-                number = lax.axis_index(self._axis)
-                return lax.psum(of_part(given, number, leaves), self._axis)
+            def mine(given, number, leaves):
+                return lax.psum(of_part(given, number[0], leaves), self._axis)
 
             spread = jax.shard_map(
-                mine, in_specs=(P(), self._specs()), out_specs=P(), **self._manual()
+                mine,
+                in_specs=(P(), P(self._axis), self._specs()),
+                out_specs=P(),
+                **self._manual(),
             )
-            return spread(given, self._leaves)
+            return spread(given, jnp.arange(self._parts), self._leaves)
 
         # Written down before they are added up: else XLA would round a product and the
         # sum together, and these numbers would not be those of several devices.
@@ -164,18 +166,17 @@ class _Cut:
         ]
         if self._here():
 
-            def mine(given, leaves):
-                number = lax.axis_index(self._axis)
-                return of_part(given, number, leaves if read else shapes)
+            def mine(given, number, leaves):
+                return of_part(given, number[0], leaves if read else shapes)
 
             leaves, specs = self._leaves if read else [], self._specs()
             spread = jax.shard_map(
                 mine,
-                in_specs=(P(), specs if read else []),
+                in_specs=(P(), P(self._axis), specs if read else []),
                 out_specs=specs,
                 **self._manual(),
             )
-            return spread(given, leaves)
+            return spread(given, jnp.arange(self._parts), leaves)
 
         def one(number):
             return of_part(given, number, self._slices(number) if read else shapes)

@@ -22,7 +22,7 @@ from fl_sketch import files, validate
 from fl_sketch.config import choices, methods
 from fl_sketch.report.evaluate import make_evaluation
 from fl_sketch.run.program import prepare
-from fl_sketch.studies import hessian, scaling_pictures
+from fl_sketch.studies import hessian, scaling_fits, scaling_pictures
 from fl_sketch.sweep import comparison
 from fl_sketch.sweep.comparison import Comparison, Method
 from fl_sketch.sweep.standings import half_width
@@ -108,7 +108,7 @@ def run(
     Args:
       lab: what is trained, and how it is looked at.
       workdir: the folder that gets one for each width, runs.csv, standings.csv,
-        gaps.csv, spectra.csv, search.csv and three pictures.
+        gaps.csv, fits.csv, spectra.csv, search.csv and three pictures.
       data_dir: the folder of raw data sets.
       widths: some of the laboratory's; empty: all.
       settings: lines "key=value" for the config of every run.
@@ -139,6 +139,7 @@ def run(
     files.write_rows(folder / "search.csv", searched)
     lost = gaps(runs, spectra)
     files.write_rows(folder / "gaps.csv", lost)
+    files.write_rows(folder / "fits.csv", scaling_fits.fits(lost))
     scaling_pictures.accuracy_against_d(runs, folder / "accuracy.png")
     scaling_pictures.gap_against_d(lost, folder / "gap.png")
     scaling_pictures.gap_against_dimension(lost, folder / "gap_against_dimension.png")
@@ -238,8 +239,9 @@ def gaps(runs: Sequence[Row], spectra: Sequence[Row]) -> list[Row]:
     """Returns what each sketch lost against the same server without one, by width.
 
     Gaps are means over seeds, in points of accuracy, each seed against itself, with
-    half of Student's 95 % interval. The intrinsic dimension is the mean over the
-    checkpoints of the first method that was looked at.
+    half of Student's 95 % interval, and so is the training error with a sketch. The
+    intrinsic dimension is the mean over the checkpoints of the first method that was
+    looked at.
 
     Args:
       runs: the rows of all runs.
@@ -256,6 +258,7 @@ def gaps(runs: Sequence[Row], spectra: Sequence[Row]) -> list[Row]:
         row, dimension = pairs[0][0], _dimension(spectra, width)
         lost = [_points(twin, own, "test_accuracy") for own, twin in pairs]
         more = [_points(own, twin, "train_error") for own, twin in pairs]
+        errors = [100 * float(own["train_error"]) for own, _ in pairs]
         table.append(
             {
                 "width": width,
@@ -267,6 +270,8 @@ def gaps(runs: Sequence[Row], spectra: Sequence[Row]) -> list[Row]:
                 "half_width": half_width(lost),
                 "train_gap": float(np.mean(more)),
                 "train_half_width": half_width(more),
+                "train_error": float(np.mean(errors)),
+                "train_error_half_width": half_width(errors),
                 "intrinsic_dimension": dimension,
                 "b_over_dimension": int(row["b"]) / dimension,
             }
