@@ -5,7 +5,7 @@ Command: python -m launch.compare --config=configs/compare_norms.py \
 Expect: a table of eight methods, in 90 minutes on two cores.
 
 FedAvg and SAFL on Fashion-MNIST, with clients that are alike and clients that differ.
-Each model has its own grid of rates.
+Each method has the best of the same three rates.
 """
 
 from configs import default

@@ -3,8 +3,10 @@
 Their Lemmas A.1 to A.3 say it for the operators that they name: how likely it is that
 `|<R^T R v, h> - <v, h>|` exceeds so many times `|v| |h|`. Property 3, of which the text
 says that it holds for the count sketch too, is the tail of A.1 and A.2 alone: that of
-A.3 does not fall with b. Nor could it: where v = h is two coordinates in one bucket,
-which happens with probability 1/b, the inner product is off by all of `|v| |h|`.
+A.3 does not fall with b. For probabilities below 1/b none could: where v = h is two
+coordinates, these meet in one bucket with probability 1/b, and then the inner product
+is off by all of `|v| |h|`. For larger ones it could: by Chebyshev's inequality it is
+off by more than sqrt(2 / (b delta)) of `|v| |h|` with a probability of delta at most.
 """
 
 import math

@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -39,8 +40,9 @@ def _small(monkeypatch):
 def test_chens_bounds_are_above_what_is_measured(monkeypatch, operator, b1):
     monkeypatch.setattr(chen, "B1", b1)
     rows = list(chen.chen(operator))
-    names = ["3.2", "Corollary 1", "B.3", "4.4, largest", "4.4, mean"]
-    assert [row.theorem for row in rows] == [f"Chen {name}" for name in names]
+    names = ["3.2", "Corollary 1", "B.3", "4.4", "4.4"]
+    told = [f"Chen {name}, corrected" for name in names]
+    assert [row.theorem.partition(":")[0] for row in rows] == told
     for row in rows:
         assert row.ratio >= 1 and 0 < row.measured <= row.start * (1 + 1e-5)
 
@@ -55,15 +57,19 @@ def test_corollary_2_is_above_what_is_measured_where_it_speaks(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("_small")
 def test_property_3_has_a_row_for_each_operator():
-    rows = {row.operator: row for row in chen.tails()}
-    assert len(rows) == 6
-    for row in rows.values():
+    tails = list(chen.tails())
+    rows = {row.operator: row for row in tails[:6]}
+    longer = {row.operator: row for row in tails[6:]}
+    assert len(rows) == len(longer) == 6
+    for row in tails:
         assert row.ratio >= 1 or math.isnan(row.bound)
     assert {name for name, row in rows.items() if math.isnan(row.bound)} == {
         "sparse_embedding",
         "uniform_sampling",
     }
-    assert rows["count_sketch"].measured == pytest.approx(1)  # of two that met
+    # Two that met, as 1 in 32 draws have it; of 128 numbers, fewer do than 1 in 100.
+    assert rows["count_sketch"].measured == pytest.approx(1)
+    assert longer["count_sketch"].measured < 0.5
 
 
 @pytest.mark.slow
@@ -129,6 +135,19 @@ def test_wells_have_the_slopes_and_curvatures_that_they_promise():
         for i in range(5)
     ]
     np.testing.assert_allclose(numeric, slopes[7], atol=1e-3)
+
+
+def test_the_wells_distance_to_their_least_is_what_descent_finds():
+    task = known.wells(d=6, clients=3, decay=1.0, seed=2)
+    slope = jax.jit(jax.grad(task.mean_loss))
+    at = task.optima.mean(0)
+    for _ in range(500):
+        at = at - slope(at)
+    gap = float(task.mean_loss(jnp.zeros(6)) - task.mean_loss(at))
+    assert task.start == pytest.approx(gap, rel=1e-4) and gap < task.start * (1 + 1e-6)
+    alone = known.wells(d=6, clients=1, decay=1.0, seed=2)  # its least is zero
+    whole = float(alone.mean_loss(jnp.zeros(6)))
+    assert alone.start == pytest.approx(whole, rel=1e-5)
 
 
 @pytest.mark.slow
