@@ -54,6 +54,7 @@ class Method(NamedTuple):
       one_batch: whether a client takes one gradient, of its first batch, and
         `client.steps` is not read.
       parameters_only: whether its models may keep no statistics beside parameters.
+      vectors: whether it sketches vectors of all parameters, which no devices share.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Method(NamedTuple):
     theorem: str = ""
     one_batch: bool = False
     parameters_only: bool = False
+    vectors: bool = False
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -102,7 +104,7 @@ _OWN = (
     Method("safl", safl, before_sketch=True, theorem="safl"),
     Method("scaffold", scaffold),
     Method("sign_sgd", sign_sgd, one_batch=True),
-    Method("sketched_sgd", sketched_sgd, one_batch=True),
+    Method("sketched_sgd", sketched_sgd, one_batch=True, vectors=True),
 )
 _METHODS = {method.name: method for method in _OWN}
 

@@ -35,6 +35,22 @@ def check(config: ConfigDict) -> None:
     _bare_loss(config, 2, dict.fromkeys(NUMBERS, 0.0))
     with section("client"):
         by_name.optimizer(config.client.optimizer)
+    if config.compute.model_devices > 1:
+        _require_trees(config)
+
+
+def _require_trees(config: ConfigDict) -> None:
+    """Raises for an algorithm that sketches vectors, which devices cannot share."""
+    own, name = catalog.method(config.algorithm), f"algorithm={config.algorithm}"
+    if "query" in own.takes and config.sketch.query == "heaprix":
+        name = "sketch.query=heaprix"
+    elif not own.vectors:
+        return
+    msg = (
+        f"config.compute: Expected model_devices=1 with {name}, which sketches vectors "
+        f"of all parameters, got model_devices={config.compute.model_devices}."
+    )
+    raise ValueError(msg)
 
 
 def loss_of(config: ConfigDict, seen: Seen, numbers: Numbers) -> models.Loss:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fl_sketch import talks
 from fl_sketch.engine.guard import Guard
-from fl_sketch.engine.mesh import AXIS
+from fl_sketch.engine.mesh import over_rows
 from fl_sketch.engine.visit import Seat, Visitor, first, traced, zeros
 from fl_sketch.protocols import Message, Round, Server
 
@@ -71,7 +71,7 @@ def exchange(
             sent = talks.said_after(*visitor.talk(one, blank, guard.round), means)
             linear = talks.parts(sent)[1]
             total = total._replace(summand=linear(total.summand))
-        total, sums = jax.lax.psum((total, sums), AXIS)
+        total, sums = over_rows((total, sums))
         if not number:
             seen = guard.averaged(sums, total.rejected)
         mean, state, *more = guard.release(number, total, state)

@@ -71,6 +71,24 @@ def rows(mesh: Mesh) -> int:
     return mesh.shape[AXIS]
 
 
+def is_one_row(mesh: Mesh | AbstractMesh) -> bool:
+    """Returns whether all devices of a `mesh` hold one model together.
+
+    Then nothing crosses between rows, and `over_rows` must not try: of arrays that are
+    cut, CPUs' partitioner refuses a sum over the one row that there is (jaxlib 0.10.2).
+    """
+    return MODEL in mesh.shape and rows(mesh) == 1
+
+
+def over_rows(tree: Any) -> Any:
+    """Returns the sum of a `tree` over rows, on a device in a `shard_map` over them.
+
+    Where `is_one_row`, the `shard_map` must not check what differs between rows.
+    """
+    alone = is_one_row(jax.sharding.get_abstract_mesh())
+    return tree if alone else jax.lax.psum(tree, AXIS)
+
+
 def layout(mesh: Mesh, params: Any, tree: Any) -> Any:
     """Returns the sharding of each leaf of what is shaped like a model, or holds such.
 

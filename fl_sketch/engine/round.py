@@ -19,7 +19,7 @@ from fl_sketch import validate
 from fl_sketch.engine.cohort import Cohort, padded
 from fl_sketch.engine.exchange import exchange
 from fl_sketch.engine.guard import Guard, guarded, open_mean
-from fl_sketch.engine.mesh import AXIS, rows
+from fl_sketch.engine.mesh import AXIS, is_one_row, rows
 from fl_sketch.engine.serve import finish, serve
 from fl_sketch.engine.visit import Client, Fetch, Seat, Visitor
 from fl_sketch.keys import of_round
@@ -148,6 +148,7 @@ def make_round(
         in_specs=(same, own, own, same, same, same),
         out_specs=(same, own, same, same, same),
         axis_names={AXIS},  # a model over several devices is for the compiler to cut
+        check_vma=not is_one_row(mesh),
     )
     everywhere = NamedSharding(mesh, P())
 

@@ -106,7 +106,9 @@ def early() -> Row:
     known = {"C": CLIENTS, "K": STEPS, "d": LONG, "b": LONG // 2}
     known |= {"step": step, "rate": RATE, "J3": ceiling, **_of(constants)}
     names = "srht", "wells", known, MEAN, found
-    return row("Chen Corollary 2, corrected", *names, start=float(found[0]), bound=bound)
+    return row(
+        "Chen Corollary 2, corrected", *names, start=float(found[0]), bound=bound
+    )
 
 
 def _constants(task: Wells) -> theory.Adaptive:

@@ -20,8 +20,9 @@ from fl_sketch.config import choices
 from fl_sketch.protocols import Roots
 
 FILE, PARTIAL = "secret", ".secret.partial"  # in the folder of a run
-# What changes neither a model nor its noise.
+# What changes neither a model nor its noise, but for what does of it if it is not this.
 APART = ("eval_every", "checkpoint_every", "checkpoint_keep", "download", "compute.")
+DECIDING = {"compute.dtype": "float32", "compute.model_devices": 1}
 
 
 class Secret:
@@ -71,7 +72,9 @@ def simulated(config: ConfigDict) -> Secret:
     what is wrong with sharing noise is not simulated either.
     """
     keys = choices.flat(config)
-    own = {key: keys[key] for key in sorted(keys) if not key.startswith(APART)}
+    unlike = {key for key, plain in DECIDING.items() if keys[key] != plain}
+    counted = {key for key in keys if not key.startswith(APART)} | unlike
+    own = {key: keys[key] for key in sorted(counted)}
     return Secret(hashlib.sha256(json.dumps(own).encode()).digest())
 
 

@@ -47,10 +47,11 @@ def after_two_rounds(algorithm, devices):
     return state
 
 
+@pytest.mark.parametrize("devices", [4, 8])  # one row, and two
 @pytest.mark.parametrize("algorithm", ["safl", "scaffold"])
-def test_rounds_on_two_rows_of_four_are_those_of_one_device(algorithm):
+def test_rounds_on_rows_of_four_are_those_of_one_device(algorithm, devices):
     """Up to rounding: sums within a layer are added up in another order."""
-    one, several = (after_two_rounds(algorithm, devices) for devices in (1, 8))
+    one, several = (after_two_rounds(algorithm, of) for of in (1, devices))
     close = functools.partial(chex.assert_trees_all_close, rtol=1e-4, atol=1e-5)
     close(jax.device_get(one), jax.device_get(several))
 
@@ -87,6 +88,10 @@ def test_where_clients_alone_are_shared_out_it_is_refused():
     graph = {"network__graph": "ring", "cohort__sampling": "everyone"}
     with pytest.raises(ValueError, match="Expected compute.model_devices=1 with graph"):
         networks.relay_of(config_with(**CUT | graph))
+    heaprix = {"algorithm": "fedsketch", "sketch__query": "heaprix"}
+    for own in ({"algorithm": "sketched_sgd"}, heaprix):
+        with pytest.raises(ValueError, match="model_devices=1 with .*sketches vectors"):
+            problem.check(config_with(**CUT | own))
     with pytest.raises(ValueError, match="stored=False for models over several"):
         build(config_with(**CUT | {"sketch__stored": True}))
 

@@ -69,6 +69,17 @@ def points_of(config):
     return prepare(config), group
 
 
+def test_what_changes_messages_changes_their_noise_and_what_does_not_does_not():
+    plain = config_with(algorithm="safl")
+    own = secrets.simulated(plain).reveal()
+    for key, value in (("dtype", "bfloat16"), ("model_devices", 2)):
+        other = config_with(algorithm="safl", **{f"compute__{key}": value})
+        assert secrets.simulated(other).reveal() != own
+    for key, value in (("chunk", 4), ("devices", 1), ("clients", "host")):
+        other = config_with(algorithm="safl", **{f"compute__{key}": value})
+        assert secrets.simulated(other).reveal() == own
+
+
 @pytest.mark.parametrize("randomness", ["system", "seed"])
 def test_points_of_a_sweep_have_secrets_of_their_own(randomness):
     config = config_with(**PRIVATE, privacy__randomness=randomness)
