@@ -14,10 +14,10 @@ import pathlib
 
 import jax
 from absl import flags
+from ml_collections import ConfigDict
 
 from configs import default
 from fl_sketch import files
-from fl_sketch.config import choices
 from fl_sketch.placement import placing, report, room, topology
 from fl_sketch.run import problem
 from launch import command, parsing
@@ -33,18 +33,18 @@ DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
 )
 flags.mark_flag_as_required("config")
+OFF_CHIPS = {"data": "streamed", "clients": "host"}  # which a run need not hold there
 
 
 def main():
     """Says what the round of --config is on --topology, or on --devices GPUs."""
     config, gpus = CONFIG.value, PLATFORM.value == "cuda"
-    if gpus == (TOPOLOGY.value is not None):
-        msg = "Expected --topology for --platform=tpu alone, got "
-        raise ValueError(msg + ("it with cuda." if gpus else "none."))
+    _require_flags(gpus)
     jax.config.update("jax_platforms", "cpu")  # whatever else is here is not asked
     if OUT.value:
         files.writable_file(OUT.value)
-    choices.check_counts(config)
+    problem.check(config)
+    _require_chips(config)
     model = config.compute.model_devices
     mesh = (
         topology.of_gpus(DEVICES.value, model)
@@ -52,6 +52,9 @@ def main():
         else topology.of_tpus(TOPOLOGY.value, model)
     )
     command.print_notes(config, default.get_config())
+    for key, value in OFF_CHIPS.items():
+        if config.compute[key] == value:
+            print(f"note: compute.{key}={value} is counted as if all were on the chips")
     given = problem.read(config, DATA_DIR.value)
     lowered = placing.lower(given, mesh)
     if gpus:
@@ -67,6 +70,29 @@ def main():
         kept = files.read_rows(OUT.value) if pathlib.Path(OUT.value).exists() else []
         files.write_rows(OUT.value, [*kept, own | report.row(placed, most)])
     room.require_fit(config, placed)
+
+
+def _require_flags(gpus: bool) -> None:
+    """Raises for flags that say nothing of the platform."""
+    if gpus == (TOPOLOGY.value is not None):
+        msg = "Expected --topology for --platform=tpu alone, got "
+        raise ValueError(msg + ("it with cuda." if gpus else "none."))
+    unread = ("most", "out", "name") if gpus else ("devices",)
+    for name in unread:
+        if flags.FLAGS[name].present:
+            kind = "tpu" if gpus else "cuda"
+            msg = f"Expected --{name} with --platform={kind} alone, got it."
+            raise ValueError(msg)
+
+
+def _require_chips(config: ConfigDict) -> None:
+    """Raises for a number of devices, of which the flags say how many there are."""
+    if config.compute.devices:
+        msg = (
+            "config.compute: Expected devices=0, since --topology or --devices says "
+            f"how many there are, got devices={config.compute.devices}."
+        )
+        raise ValueError(msg)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """A config's round, lowered and compiled for devices that need not be here."""
 
 import dataclasses
+import math
 import re
 import time
 from typing import Any, NamedTuple, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -20,7 +22,9 @@ from fl_sketch.run.problem import Problem
 from fl_sketch.run.program import work_of
 from fl_sketch.workdir import secrets
 
-NEEDED = re.compile(r"Used ([\d.]+)([KMG]) of [\d.]+[KMG] hbm")
+# How the compiler says that a round does not fit, and sizes in what it says.
+TOO_MUCH = re.compile(r"Ran out of memory (on|in memory space) hbm", re.IGNORECASE)
+SIZE = re.compile(r"\b(\d+(?:\.\d+)?)([KMG])\b")
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -34,6 +38,7 @@ class Lowered(NamedTuple):
       numbers: the numbers that a client sends, in all exchanges.
       places: the number of places of a cohort.
       chunk: the clients that a row of devices works on at a time.
+      given: the bytes of each device that state and data take.
       seconds: the time that tracing and lowering took.
     """
 
@@ -43,6 +48,7 @@ class Lowered(NamedTuple):
     numbers: int
     places: int
     chunk: int
+    given: int
     seconds: float
 
 
@@ -51,7 +57,8 @@ class Placed(NamedTuple):
 
     Attributes:
       lowered: the round before that.
-      arguments: the bytes of each device that state, data and code take.
+      arguments: the bytes of each device that state and data take, and code where the
+        round fits.
       temporaries: the bytes beside, of each device, while the round is played.
       room: the bytes that a device has.
       text: the compiled program; empty: the compiler says that it does not fit.
@@ -109,16 +116,23 @@ def lower(problem: Problem, mesh: Mesh | AbstractMesh, *, chunk: int = 0) -> Low
     sent = measure_traffic(algorithm, problem.params, problem.batches).sent
     d = trees.size(trees.trained(problem.params))
     program = program.trace(*given).lower(lowering_platforms=(platform,))
-    seconds = time.perf_counter() - begin
-    return Lowered(
-        program, mesh, d, sum(sent), work.sampler.places, work.chunk, seconds
-    )
+    sizes = work.sampler.places, work.chunk, sum(map(_bytes_of, jax.tree.leaves(given)))
+    return Lowered(program, mesh, d, sum(sent), *sizes, time.perf_counter() - begin)
 
 
 def _at(leaf: Any, where: NamedSharding) -> jax.ShapeDtypeStruct:
     """Returns the shape of an array that lies there."""
     dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
     return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=where)
+
+
+def _bytes_of(leaf: jax.ShapeDtypeStruct) -> int:
+    """Returns what each device holds of an array; of a key, its numbers."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.eval_shape(jax.random.key_data, leaf)
+        return leaf.size * leaf.dtype.itemsize
+    shape = cast(NamedSharding, leaf.sharding).shard_shape(leaf.shape)
+    return math.prod(shape) * leaf.dtype.itemsize
 
 
 def place(lowered: Lowered) -> Placed:
@@ -132,13 +146,23 @@ def place(lowered: Lowered) -> Placed:
         with topology.own_flags():
             compiled = lowered.program.compile()
     except jax.errors.JaxRuntimeError as error:
-        needed = NEEDED.search(str(error))
-        if not needed:
+        if not TOO_MUCH.search(str(error)):
             raise
-        taken = int(float(needed[1]) * UNITS[needed[2]])
-        return Placed(lowered, 0, taken, room, "", time.perf_counter() - begin)
+        taken = _taken(str(error))
+        seconds = time.perf_counter() - begin
+        return Placed(lowered, lowered.given, taken - lowered.given, room, "", seconds)
     seconds, found = time.perf_counter() - begin, compiled.memory_analysis()
     arguments = found.argument_size_in_bytes + found.generated_code_size_in_bytes
     fresh = found.output_size_in_bytes - found.alias_size_in_bytes
     temporaries = found.temp_size_in_bytes + fresh
     return Placed(lowered, arguments, temporaries, room, compiled.as_text(), seconds)
+
+
+def _taken(error: str) -> int:
+    """Returns the bytes that a round would take, by the compiler's own line.
+
+    That names them and the bytes that there are, which are fewer.
+    """
+    line = next(line for line in error.splitlines() if TOO_MUCH.search(line))
+    found = SIZE.findall(line)
+    return int(max(float(size) * UNITS[unit] for size, unit in found))

@@ -85,8 +85,7 @@ def row(placed: Placed, most: int | None = None) -> Row:
       placed: the round.
       most: the most clients that fit at a time; None: nobody asked.
     """
-    lowered, found = placed.lowered, crossing(placed)
-    largest = max((one.numbers for one in found), default=0)
+    lowered = placed.lowered
     return {
         "d": lowered.d,
         "b": lowered.numbers,
@@ -99,13 +98,22 @@ def row(placed: Placed, most: int | None = None) -> Row:
         "temporaries_gib": round(placed.temporaries / GIB, 4),
         "room_gib": placed.room / GIB,
         "fits": placed.fits,
-        "collectives": len(found),
-        "largest_numbers": largest,
-        "sent_bytes": round(sum(one.sent for one in found)),
-        "expected_megacycles": round(computations.cycles(placed.text) / 1e6, 3),
+        **_of_program(placed),
         "lower_seconds": round(lowered.seconds, 1),
         "compile_seconds": round(placed.seconds, 1),
     }
+
+
+def _of_program(placed: Placed) -> Row:
+    """Returns what only a compiled program says; empty: there is none."""
+    found = crossing(placed)
+    told: Row = {
+        "collectives": len(found),
+        "largest_numbers": max((one.numbers for one in found), default=0),
+        "sent_bytes": round(sum(one.sent for one in found)),
+        "expected_megacycles": round(computations.cycles(placed.text) / 1e6, 3),
+    }
+    return told if placed.text else dict.fromkeys(told, "")
 
 
 def _head(lowered: Lowered) -> list[str]:

@@ -1,9 +1,11 @@
 """Accelerators that are not at hand, as meshes that programs can be compiled for."""
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 from jax.experimental import topologies
@@ -13,10 +15,30 @@ from fl_sketch import engine, validate
 from fl_sketch.config.choices import require_rows
 
 GIB = 2**30
-# GiB of memory that a program may use of a chip, as the compiler itself says it when
-# one does not fit; it keeps a little for itself.
-CHIPS = {"v5e": 15.75, "v5p": 95.73, "v6e": 31.24}
-SHAPE = re.compile(rf"({'|'.join(CHIPS)}):[1-9]\d*x[1-9]\d*(x[1-9]\d*)?")
+
+
+class Chip(NamedTuple):
+    """A kind of TPU.
+
+    Attributes:
+      room: the GiB of memory that a program may use, as the compiler itself says it
+        when one does not fit; it keeps a little for itself.
+      axes: the number of axes along which chips of a slice stand.
+      most: the number of chips of the largest slice; of more, the compiler's library
+        ends the process.
+    """
+
+    room: float
+    axes: int
+    most: int
+
+
+CHIPS = {
+    "v5e": Chip(15.75, 2, 256),
+    "v5p": Chip(95.73, 3, 8960),
+    "v6e": Chip(31.24, 2, 256),
+}
+SHAPE = re.compile(rf"({'|'.join(CHIPS)}):([1-9]\d*(?:x[1-9]\d*)+)")
 # What the compiler's library would else ask a network for, or complain of.
 QUIET = {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -37,10 +59,7 @@ def of_tpus(name: str, model: int = 1) -> Mesh:
       ValueError: in one line, for a slice that there is not, or without the compiler's
         library.
     """
-    if not SHAPE.fullmatch(name):
-        known = "|".join(CHIPS)
-        msg = f"Expected topology={known}:NxM[xK], as v5e:4x4, got topology={name}."
-        raise ValueError(msg)
+    _require_shape(name)
     for variable, value in QUIET.items():
         os.environ.setdefault(variable, value)
     try:
@@ -50,6 +69,23 @@ def of_tpus(name: str, model: int = 1) -> Mesh:
         raise ValueError(_said(name, str(error))) from None
     require_rows(len(found.devices), model)
     return engine.mesh_over(found.devices, model)
+
+
+def _require_shape(name: str) -> None:
+    """Raises a ValueError for what no slice is called, or for too many chips."""
+    shape = SHAPE.fullmatch(name)
+    sizes = [int(size) for size in shape[2].split("x")] if shape else []
+    if not shape or len(sizes) != CHIPS[shape[1]].axes:
+        known = "|".join(of for of, chip in CHIPS.items() if chip.axes == 2)
+        msg = (
+            f"Expected topology={known}:NxM, as v5e:4x4, or v5p:NxMxK, got "
+            f"topology={name}."
+        )
+        raise ValueError(msg)
+    most = CHIPS[shape[1]].most
+    if math.prod(sizes) > most:
+        msg = f"Expected at most {most} chips of {shape[1]}, got topology={name}."
+        raise ValueError(msg)
 
 
 @contextlib.contextmanager
@@ -100,7 +136,7 @@ def of_gpus(count: int, model: int = 1) -> AbstractMesh:
 def memory(mesh: Mesh) -> float:
     """Returns the bytes of memory that a program may use of each chip of a `mesh`."""
     kind = mesh.devices.flat[0].device_kind
-    return GIB * CHIPS[_names()[kind]]
+    return GIB * CHIPS[_names()[kind]].room
 
 
 def _names() -> dict[str, str]:

@@ -48,7 +48,21 @@ def test_for_gpus_it_lowers_the_round():
     ("flags", "line"),
     [
         ([], "Expected --topology for --platform=tpu alone, got none."),
-        (["--topology=v9:2x2"], "Expected topology=v5e|v5p|v6e:NxM[xK], as v5e:4x4"),
+        (["--topology=v9:2x2"], "Expected topology=v5e|v6e:NxM, as v5e:4x4, or v5p:"),
+        (["--topology=v5e:2x2", "--devices=2"], "Expected --devices with --platform="),
+        (["--platform=cuda", "--most"], "Expected --most with --platform=tpu alone"),
+        (
+            ["--topology=v5e:2x2", "--config.compute.devices=2"],
+            "Expected devices=0, since --topology or --devices says how many",
+        ),
+        (
+            ["--topology=v5e:2x2", "--config.privacy.bound=foo"],
+            "Expected bound to be one of",
+        ),
+        (
+            ["--topology=v5e:2x2", "--config.privacy.noise_multiplier=1"],
+            "config.privacy: Expected",
+        ),
         (
             ["--platform=cuda", "--topology=v5e:1x1"],
             "Expected --topology for --platform=tpu alone, got it with cuda.",

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from fl_sketch.placement import placing, products, room, topology
+from fl_sketch.placement import placing, products, report, room, topology
 from fl_sketch.privacy import gaussian
 from tests.placement.problems import (
     METHODS,
@@ -76,21 +76,24 @@ def test_temporaries_do_not_grow_with_the_cohort():
     assert many.temporaries - few.temporaries < 4 * few.lowered.d  # not one model more
 
 
+@pytest.mark.parametrize("slice_of", SLICES)
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.slow
-def test_every_operator_compiles(operator):
-    one = placed("v5e:2x2", {"sketch.operator": operator})
-    (only,) = crossing(one)
+def test_every_operator_compiles(operator, slice_of):
+    one = placed(slice_of, {"sketch.operator": operator})
     b = D if operator == "identity" else SAFL_B
-    assert one.fits and sorted(sizes(only))[-2:] == [1, b]
+    assert one.fits
+    crossed = [sorted(sizes(only))[-2:] for only in crossing(one)]
+    assert crossed == ([[1, b]] if SLICES[slice_of] > 1 else [])
 
 
+@pytest.mark.parametrize("slice_of", SLICES)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.slow
-def test_every_method_compiles(method):
-    one = placed("v5e:2x2", {"algorithm": method} | OF_METHODS.get(method, {}))
+def test_every_method_compiles(method, slice_of):
+    one = placed(slice_of, {"algorithm": method} | OF_METHODS.get(method, {}))
     assert one.fits
-    assert crossing(one)
+    assert bool(crossing(one)) == (SLICES[slice_of] > 1)
 
 
 @pytest.mark.slow
@@ -123,6 +126,40 @@ def test_the_most_clients_at_a_time_are_found_and_one_too_large_is_refused(monke
     assert 3 <= most < 20 and [one.fits for one in fitting] == [True, False]
     with pytest.raises(ValueError, match=r"got .* GiB: compute.chunk=\d+ takes less"):
         room.require_fit(given.config, fitting[1])
+
+
+@pytest.mark.slow
+def test_a_round_that_does_not_fit_is_told_with_what_it_takes():
+    """The compiler itself says so; nothing of a program is known then."""
+    large = {"model.name": "mlp", "model.width": 25000, "compute.chunk": 1}
+    one = placed("v5e:1x1", large | {"client.batch": 2})
+    assert not one.fits and not one.text
+    assert (
+        one.arguments + one.temporaries > one.room > one.arguments > 4 * one.lowered.d
+    )
+    row = report.row(one)
+    assert row["fits"] is False and row["collectives"] == row["sent_bytes"] == ""
+    config = problem_of(large | {"client.batch": 2}).config
+    with pytest.raises(ValueError, match="GiB: client.batch=1 takes less"):
+        room.require_fit(config, one)
+    config.client.batch = 1
+    with pytest.raises(ValueError, match="are state and data; a smaller model or more"):
+        room.require_fit(config, one)
+
+
+def test_what_takes_less_is_a_key_that_may_be():
+    config = problem_of({"model.name": "mlp"}).config
+    mesh = topology.of_tpus("v5e:2x2")
+    lowered = placing.lower(problem_of({"model.name": "mlp"}), mesh, chunk=1)
+    one = placing.Placed(lowered, 2**30, 2**35, 2**34, "", 0.0)
+    with pytest.raises(ValueError, match="compute.model_devices=2 takes less"):
+        room.require_fit(config, one)
+    full = one._replace(lowered=lowered._replace(given=2**34, chunk=4))
+    with pytest.raises(ValueError, match="compute.model_devices=2 takes less"):
+        room.require_fit(config, full)  # fewer clients at a time would not help
+    config.algorithm = "sketched_sgd"  # of vectors, which devices do not share
+    with pytest.raises(ValueError, match=r"client.batch=\d+ takes less"):
+        room.require_fit(config, one)
 
 
 @pytest.mark.slow

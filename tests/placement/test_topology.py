@@ -33,9 +33,19 @@ def test_a_model_may_lie_on_several_chips():
     assert dict(topology.of_gpus(3).shape) == {"clients": 3}
 
 
-@pytest.mark.parametrize("name", ["", "v9:2x2", "v5e", "v5e:0x2", "v5e:2x2x2x2", "2x2"])
+@pytest.mark.parametrize(
+    "name", ["", "v9:2x2", "v5e", "v5e:0x2", "v5e:2x2x2", "v6e:1x1x1", "v5p:2x2", "2x2"]
+)
 def test_what_no_slice_is_called_is_refused(name):
-    with pytest.raises(ValueError, match=r"Expected topology=v5e\|v5p\|v6e:NxM\[xK\]"):
+    with pytest.raises(
+        ValueError, match=r"Expected topology=v5e\|v6e:NxM, .* v5p:NxMx"
+    ):
+        topology.of_tpus(name)
+
+
+@pytest.mark.parametrize("name", ["v5e:32x32", "v6e:2x256", "v5p:100x100x100"])
+def test_more_chips_than_a_slice_has_are_refused(name):
+    with pytest.raises(ValueError, match=f"Expected at most .*, got topology={name}"):
         topology.of_tpus(name)
 
 

@@ -10,6 +10,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import engine, trees
+from fl_sketch.algorithms.catalog import methods
 from fl_sketch.config import choices, networks
 from fl_sketch.data import draws
 from fl_sketch.keys import roots_of
@@ -33,9 +34,9 @@ CUT = {
 
 
 @functools.cache
-def after_two_rounds(algorithm, devices):
+def after_two_rounds(algorithm, devices, own=()):
     """Returns the state of a run of models in four parts, on so many devices."""
-    given = problem.read(config_with(**CUT, algorithm=algorithm), None)
+    given = problem.read(config_with(**CUT | dict(own), algorithm=algorithm), None)
     mesh = engine.mesh_over(jax.devices()[:devices], min(4, devices))
     work, _ = work_of(given, mesh, bank="devices")
     numbers, roots = choices.numbers_of(given.config), roots_of(jax.random.key(0))
@@ -54,6 +55,15 @@ def test_rounds_on_rows_of_four_are_those_of_one_device(algorithm, devices):
     one, several = (after_two_rounds(algorithm, of) for of in (1, devices))
     close = functools.partial(chex.assert_trees_all_close, rtol=1e-4, atol=1e-5)
     close(jax.device_get(one), jax.device_get(several))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [n for n in methods() if n != "sketched_sgd"])
+def test_every_method_but_of_vectors_plays_on_one_row_of_devices(algorithm):
+    own = (("compressor__name", "random_k"),) if algorithm == "marina" else ()
+    state = after_two_rounds(algorithm, 4, own)
+    assert state.server.round == 2
+    chex.assert_tree_all_finite(state.server.params)
 
 
 def test_what_is_shaped_like_the_model_is_cut_and_all_else_is_everywhere():
