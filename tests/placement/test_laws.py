@@ -3,8 +3,11 @@
 import jax
 import pytest
 
+from configs import accelerators
 from fl_sketch.placement import placing, products, report, room, topology
 from fl_sketch.privacy import gaussian
+from fl_sketch.run import problem
+from tests.data import fake_raw
 from tests.placement.problems import (
     METHODS,
     OF_METHODS,
@@ -160,6 +163,22 @@ def test_what_takes_less_is_a_key_that_may_be():
     config.algorithm = "sketched_sgd"  # of vectors, which devices do not share
     with pytest.raises(ValueError, match=r"client.batch=\d+ takes less"):
         room.require_fit(config, one)
+
+
+@pytest.mark.slow
+def test_eight_chips_hold_an_eighth_of_a_billion_parameters_each(tmp_path, monkeypatch):
+    """The shape of results/accelerators, lowered: compiling it takes minutes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "shakespeare").mkdir()
+    lines = [f"Speaker {n % 9}:\n" + "To be, or not. " * 99 for n in range(99)]
+    (tmp_path / "shakespeare" / "input.txt").write_text("\n\n".join(lines) + "\n")
+    fake_raw.sign(tmp_path)
+    given = problem.read(accelerators.get_config("billion"), str(tmp_path))
+    lowered = placing.lower(given, topology.of_tpus("v5e:4x4", 8))
+    assert dict(lowered.mesh.shape) == {"clients": 2, "model": 8}
+    assert (lowered.d, lowered.numbers) == (1_310_773_347, 1_310_773)
+    each = 3 * 4 * lowered.d / 8  # the model and two moments
+    assert each <= lowered.given < 1.03 * each
 
 
 @pytest.mark.slow
