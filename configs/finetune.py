@@ -13,8 +13,8 @@ Expect: the tables of results/finetune.
 
 The first command trains on the first half. The second compares FedAdam with SAFL at
 three sizes of a message on the second half, from that model; the third does without
-it. Chen et al. see hardly any loss at 99 % compression where they fine-tune ViT and
-BERT; here no model of others is at hand, so that this one's own past stands for it.
+it. Chen et al. fine-tune a ViT, and say that sketches are comparable with none; here
+no model of others is at hand, so that this one's own past stands for it.
 """
 
 from configs import default
