@@ -21,7 +21,6 @@ SCALES = (1, 100, 1e-3, 1e-6, 1e-9)  # as it is, percent, kilo, mega, giga
 QUOTED = "quoted.csv"
 # Pages of runs that did not keep all of their files, until these are run again.
 AWAITED = {
-    "das_table1",
     "hessian",
 }
 SMALL = 12  # whole numbers up to here are counted by the reader
