@@ -259,39 +259,6 @@ def input_of_dense(kernel_gradient: jax.Array, bias_gradient: jax.Array) -> jax.
     return kernel_gradient[:, row] / bias_gradient[row]
 
 
-def mapped(function: Callable, mesh: jax.sharding.Mesh, axis: str) -> Callable:
-    """Returns `function` over a leading axis of all arguments, on all devices.
-
-    On each device it goes through its share one by one: searches along lines take
-    different numbers of steps, and a CPU has nothing to gain from batches.
-
-    Args:
-      function: a function of one image and what belongs to it.
-      mesh: the devices.
-      axis: the axis of the mesh.
-    """
-    spec = jax.sharding.PartitionSpec(axis)
-
-    def over(*arguments):
-        share = jax.shard_map(
-            lambda *own: jax.lax.map(lambda one: function(*one), own),
-            mesh=mesh,
-            in_specs=spec,
-            out_specs=spec,
-            check_vma=False,  # optax's line search does not know of it
-        )
-        count = len(jax.tree.leaves(arguments)[0])
-        extra = -count % mesh.size
-
-        def padded(leaf):
-            return jnp.concatenate([leaf, jnp.repeat(leaf[-1:], extra, axis=0)])
-
-        found = share(*jax.tree.map(padded, arguments))
-        return jax.tree.map(lambda leaf: leaf[:count], found)
-
-    return over
-
-
 def starts(key: jax.Array, shape: Sequence[int], count: int) -> jax.Array:
     """Returns images of uniform noise in [0, 1] to begin from.
 

@@ -16,6 +16,7 @@ over vectors is the spectrum's density (stochastic Lanczos quadrature).
 (4.0, 1.25)
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from matfree import decomp
 
-from fl_sketch import trees, validate
+from fl_sketch import engine, trees, validate
 from fl_sketch.keys import require_key
 from fl_sketch.protocols import Key, Tree
 
@@ -55,6 +56,7 @@ def of_loss(
     *,
     probes: int = 4,
     steps: int = 60,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> Spectrum:
     """Returns the spectrum of the Hessian of the mean loss over batches.
 
@@ -68,6 +70,7 @@ def of_loss(
       key: the key of the probes.
       probes: the number of random vectors.
       steps: the number of steps of Lanczos, at most d.
+      mesh: the devices that share the probes out; None: one has all.
 
     Raises:
       ValueError: for more steps than d, or none.
@@ -86,7 +89,10 @@ def of_loss(
         values, vectors = jnp.linalg.eigh(small)
         return values, vectors[0] ** 2
 
-    values, weights = jax.lax.map(of_probe, jax.random.split(key, probes))
+    over = functools.partial(jax.lax.map, of_probe)
+    if mesh is not None:
+        over = engine.on_all(of_probe, mesh)
+    values, weights = over(jax.random.split(key, probes))
     return Spectrum(values, weights, d)
 
 
@@ -124,7 +130,7 @@ def hessian_product(
             gradient = jax.grad(lambda x: loss(unravel(x), batch))
             return total + jax.jvp(gradient, (vector,), (direction,))[1], None
 
-        total, _ = jax.lax.scan(of_batch, jnp.zeros_like(vector), batches)
+        total, _ = jax.lax.scan(of_batch, jnp.zeros(vector.shape), batches)
         return total / count
 
     return product

@@ -4,10 +4,11 @@ A row is one device, or as many as it takes to hold a client's model.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -112,6 +113,37 @@ def layout(mesh: Mesh, params: Any, tree: Any) -> Any:
         return NamedSharding(mesh, P())
 
     return jax.tree.map(of, tree)
+
+
+def on_all(function: Callable, mesh: Mesh) -> Callable:
+    """Returns `function` over a leading axis of all arguments, on all devices.
+
+    On each device it goes through its share one by one: what searches takes different
+    numbers of steps, and a CPU has nothing to gain from batches.
+
+    Args:
+      function: a function of one entry of each argument.
+      mesh: the devices.
+    """
+
+    def over(*arguments):
+        share = jax.shard_map(
+            lambda *own: jax.lax.map(lambda one: function(*one), own),
+            mesh=mesh,
+            in_specs=P(AXIS),
+            out_specs=P(AXIS),
+            check_vma=False,  # optax's line search does not know of it
+        )
+        count = len(jax.tree.leaves(arguments)[0])
+        extra = -count % rows(mesh)
+
+        def padded(leaf):
+            return jnp.concatenate([leaf, jnp.repeat(leaf[-1:], extra, axis=0)])
+
+        found = share(*jax.tree.map(padded, arguments))
+        return jax.tree.map(lambda leaf: leaf[:count], found)
+
+    return over
 
 
 def compiler_options(mesh: Mesh) -> dict[str, bool | str]:

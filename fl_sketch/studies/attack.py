@@ -168,7 +168,7 @@ def _attacked(scene: Scene, attack: Attack, train: np.ndarray) -> inversion.Foun
         tries = [jnp.repeat(begin, len(labels), 0), jnp.tile(labels, (len(begin), 1))]
         return inversion.best_of(jax.lax.map(lambda own: from_start(*own), tries))
 
-    mapped = inversion.mapped(one, scene.program.mesh, engine.AXIS)
+    mapped = engine.on_all(one, scene.program.mesh)
     numbers = jnp.arange(len(scene.images))
     return jax.jit(mapped)(scene.images, scene.targets, numbers)
 

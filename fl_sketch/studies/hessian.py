@@ -1,5 +1,6 @@
 """The Hessian of a run's training loss, at each of its checkpoints."""
 
+import functools
 import os
 import pathlib
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch import files, validate
+from fl_sketch import engine, files, trees, validate
 from fl_sketch.audit import spectrum
 from fl_sketch.config import choices, inputs, methods, protection
 from fl_sketch.data import datasets
@@ -24,7 +25,7 @@ from fl_sketch.workdir.kept_config import config_of
 
 ROW = "{:7} {:10.4g} {:10.4g} {:7.4f} {:15.4g} {:6.2g} {:10.4f}"
 HEAD = "  round    largest   smallest  spread  intrinsic dim.     +-  near zero"
-BATCH = 100  # examples of one product at a time
+BATCH, CPU_BATCH = 100, 20  # of a few examples, all products stay in the cache
 
 
 def of_run(
@@ -47,7 +48,7 @@ def of_run(
       workdir: the folder of a run.
       defaults: a config with every key that one may have.
       data_dir: the folder of raw data sets.
-      examples: the number of examples of the training set, in batches of `BATCH`.
+      examples: the number of examples of the training set.
       probes: the number of random vectors.
       steps: the number of steps of Lanczos.
       say: what prints a line.
@@ -59,27 +60,28 @@ def of_run(
     config = config_of(workdir, defaults)
     splits = inputs.splits_of(config, data_dir, methods.targets_of(config))
     validate.at_most(len(splits.train.targets), "the training set", examples=examples)
-    batches = drawn(splits.train, examples, config.seed)
+    mesh = choices.mesh_of(config)
+    batch = CPU_BATCH if engine.on_cpu(mesh) else BATCH
+    batches = drawn(splits.train, examples, batch, config.seed)
     numbers = {**choices.numbers_of(config), "model.weight_decay": 0.0}
     loss = methods.loss_of(config, inputs.seen_of(config, splits), numbers)
 
-    def value(params, batch):
-        return loss.value(params, batch.inputs, batch.targets)
+    @functools.partial(jax.jit, compiler_options=engine.compiler_options(mesh))
+    def find(params, batches, key):
+        def value(params, batch):
+            return loss.value(params, batch.inputs, batch.targets)
 
-    find = jax.jit(
-        lambda params, key: spectrum.of_loss(
-            value, params, batches, key, probes=probes, steps=steps
-        )._replace(d=())
-    )
+        options = {"probes": probes, "steps": steps, "mesh": mesh}
+        return spectrum.of_loss(value, params, batches, key, **options)[:2]
+
     say(HEAD)
     rows, found = [], {}
     for number, params in models_of(workdir, config, data_dir):
         if isinstance(params, Stateful):
             msg = "Expected a model of parameters alone, got one that keeps statistics."
             raise ValueError(msg)
-        seen = find(params, jax.random.key(config.seed))
-        d = sum(leaf.size for leaf in jax.tree.leaves(params))
-        found[number] = jax.device_get(seen)._replace(d=d)
+        seen = jax.device_get(find(params, batches, jax.random.key(config.seed)))
+        found[number] = spectrum.Spectrum(*seen, trees.size(params))
         rows.append(_row(number, found[number]))
         say(ROW.format(*rows[-1].values()))
     folder = pathlib.Path(workdir)
@@ -107,19 +109,22 @@ def models_of(
             yield number, checkpoint.read(file, fresh).state.server.params
 
 
-def drawn(train: datasets.Examples, count: int, seed: int) -> datasets.Examples:
+def drawn(
+    train: datasets.Examples, count: int, batch: int, seed: int
+) -> datasets.Examples:
     """Returns batches of different training examples, along a leading axis.
 
     Args:
       train: the training set.
-      count: the number of examples; what is over after batches of `BATCH` is left out.
+      count: the number of examples; what is over after whole batches is left out.
+      batch: the number of examples of a batch, or `count` if that is smaller.
       seed: the seed of the choice.
 
     Raises:
       ValueError: for a count of none.
     """
     validate.at_least_one(examples=count)
-    batch = min(BATCH, count)
+    batch = min(batch, count)
     order = np.random.default_rng(seed).permutation(len(train.targets))
     chosen = np.sort(order[: count // batch * batch])
     return jax.tree.map(

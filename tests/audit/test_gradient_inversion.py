@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from fl_sketch import algorithms, channels, local, models, sketch
+from fl_sketch import algorithms, channels, engine, local, models, sketch
 from fl_sketch.audit import gradient_inversion as inversion
 from fl_sketch.audit import likeness
 from fl_sketch.keys import round_keys
@@ -85,7 +85,7 @@ def attacker(op, steps, z, iterations, optimizer):
             view, message, start, steps=iterations, optimizer=optimizer, rate=0.1
         )
 
-    return jax.jit(inversion.mapped(one, mesh_of(2, "clients"), "clients"))
+    return jax.jit(engine.on_all(one, mesh_of(2, "clients")))
 
 
 @functools.cache

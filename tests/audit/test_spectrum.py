@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from fl_sketch import models
 from fl_sketch.audit import spectrum
+from tests.meshes import mesh_of
 
 pytestmark = pytest.mark.slow
 
@@ -112,6 +113,23 @@ def test_any_model_has_a_spectrum(name, shape, options):
     np.testing.assert_allclose(found.weights.sum(axis=1), 1, rtol=1e-4)
     assert spectrum.largest(found) == pytest.approx(abs(float(quotient)), rel=0.02)
     assert spectrum.spread(found) < 0.05
+
+
+def test_devices_share_the_probes_out():
+    """Three on two devices, each as it would be alone."""
+    loss, params, batches = task("logistic", (4, 4, 1))
+
+    def find(mesh):
+        found = functools.partial(spectrum.of_loss, loss, probes=3, steps=10, mesh=mesh)
+        return jax.jit(lambda *given: found(*given)[:2])(params, batches, KEY)
+
+    alone, shared = find(None), find(mesh_of(2, "clients"))
+    assert shared[0].shape == (3, 10)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5),
+        alone,
+        shared,
+    )
 
 
 def test_the_density_integrates_to_one():
