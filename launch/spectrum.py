@@ -5,7 +5,8 @@ python -m launch.train --config=configs/quickstart.py --workdir=/tmp/run \
 python -m launch.spectrum --workdir=/tmp/run
 
 Writes spectrum.csv and spectrum.png beside them. The interval of the intrinsic
-dimension is Student's, of 95 %, over probes.
+dimension is Student's, of 95 %, over probes; least and most are what it may be by the
+moments that the steps have seen, of which that interval knows nothing.
 """
 
 from absl import flags
@@ -25,7 +26,7 @@ PROBES = flags.DEFINE_integer(
     "probes", 10, "Random vectors that Lanczos begins from.", lower_bound=1
 )
 STEPS = flags.DEFINE_integer(
-    "steps", 60, "Of Lanczos; more show a finer spectrum.", lower_bound=1
+    "steps", 60, "Of Lanczos; more bring least and most nearer.", lower_bound=1
 )
 flags.mark_flag_as_required("workdir")
 

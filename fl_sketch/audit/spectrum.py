@@ -5,15 +5,19 @@ tridiagonal matrix. Its eigenvalues, weighted with the squared first components 
 eigenvectors, have the moments of the whole spectrum as that vector sees it. The mean
 over vectors is the spectrum's density (stochastic Lanczos quadrature).
 
+Sum |lambda| needs care. |x| has its kink where most eigenvalues are, and the rule's
+error there changes from one step to the next, as one of its places comes near zero. So
+an estimate is the median of the rules of all sizes from half the steps on, and `bounds`
+are the least and the most that any spectrum with the same moments has. The least has a
+place at zero (a rule of Gauss and Radau); with more steps both come nearer.
+
 >>> import jax, jax.numpy as jnp
->>> values = jnp.array([-1.0, 0.0, 0.0, 0.0, 4.0])
+>>> values = jnp.array([0.0, 0.0, 0.0, 4.0, 4.0])
 >>> loss = lambda params, batch: values @ params**2 / 2
 >>> found = of_loss(
-...     loss, jnp.ones(5), jnp.zeros((1, 1)), jax.random.key(0), probes=8, steps=3)
->>> found.values[0].round().astype(int).tolist()
-[-1, 0, 4]
->>> round(float(largest(found)), 3), round(float(intrinsic_dimension(found)), 3)
-(4.0, 1.25)
+...     loss, jnp.ones(5), jnp.zeros((1, 1)), jax.random.key(0), probes=8, steps=4)
+>>> round(largest(found), 3), round(intrinsic_dimension(found), 3)
+(4.0, 2.0)
 """
 
 import functools
@@ -31,20 +35,20 @@ from fl_sketch.keys import require_key
 from fl_sketch.protocols import Key, Tree
 
 ORTHOGONAL = 1e-2  # cosines of Lanczos' vectors, in float32 some 1e-6
+PLACES = 400  # tried for the most that sum |lambda| may be
+NEAR = 1e-8  # of the largest: places of a rule that are one
 
 
 class Spectrum(NamedTuple):
     """What each probe saw of the eigenvalues of a d-by-d matrix.
 
     Attributes:
-      values: the eigenvalues, shape=(probes, steps), ascending.
-      weights: the share of the spectrum near each, of the same shape; their sum is 1
-        for each probe.
+      tridiagonal: the matrix that Lanczos made, shape=(probes, steps, steps); with
+        zeros from the step on at which it had seen all.
       d: the number of eigenvalues.
     """
 
-    values: jax.Array
-    weights: jax.Array
+    tridiagonal: jax.Array | np.ndarray
     d: int
 
 
@@ -85,15 +89,12 @@ def of_loss(
     def of_probe(key):
         probe = jax.random.rademacher(key, (d,), jnp.float32)
         found = tridiagonal(product, probe)
-        small = _up_to_breakdown(found.Q_tall, found.J_small)  # pyright: ignore[reportArgumentType]
-        values, vectors = jnp.linalg.eigh(small)
-        return values, vectors[0] ** 2
+        return _up_to_breakdown(found.Q_tall, found.J_small)  # pyright: ignore[reportArgumentType]
 
     over = functools.partial(jax.lax.map, of_probe)
     if mesh is not None:
         over = engine.on_all(of_probe, mesh)
-    values, weights = over(jax.random.split(key, probes))
-    return Spectrum(values, weights, d)
+    return Spectrum(over(jax.random.split(key, probes)), d)
 
 
 def _up_to_breakdown(basis: jax.Array, tridiagonal: jax.Array) -> jax.Array:
@@ -136,46 +137,110 @@ def hessian_product(
     return product
 
 
-def largest(spectrum: Spectrum) -> jax.Array:
+def rule(spectrum: Spectrum, steps: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (values, weights) of each probe, shape=(probes, steps), ascending.
+
+    A weight is the share of the spectrum near a value; their sum is 1 for each probe.
+
+    Args:
+      spectrum: the spectrum.
+      steps: the number of steps that are looked at, from the first; 0: all.
+    """
+    whole = np.asarray(spectrum.tridiagonal, np.float64)
+    steps = steps or whole.shape[1]
+    values, vectors = np.linalg.eigh(whole[:, :steps, :steps])
+    return values, vectors[:, 0] ** 2
+
+
+def rules(spectrum: Spectrum) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns the rules of half the steps, of one more, and so on to all steps."""
+    steps = spectrum.tridiagonal.shape[1]
+    return [rule(spectrum, size) for size in range(max(1, steps // 2), steps + 1)]
+
+
+def largest(spectrum: Spectrum) -> float:
     """Returns the largest absolute eigenvalue that any probe of `spectrum` saw."""
-    return jnp.abs(spectrum.values).max()
+    return float(np.abs(rule(spectrum)[0]).max())
 
 
-def spread(spectrum: Spectrum) -> jax.Array:
+def spread(spectrum: Spectrum) -> float:
     """Returns how far the probes of `spectrum` are apart on the top eigenvalue.
 
     It is the range of what they saw, over the absolute value of its mean.
     """
-    tops = spectrum.values.max(axis=1)
-    return (tops.max() - tops.min()) / jnp.abs(tops.mean())
+    tops = rule(spectrum)[0].max(axis=1)
+    return float(np.ptp(tops) / abs(tops.mean()))
 
 
-def intrinsic_dimension(spectrum: Spectrum) -> jax.Array:
+def intrinsic_dimension(spectrum: Spectrum) -> float:
     """Returns `sum |lambda| / max |lambda|` of `spectrum`, SAFL's Definition 3.1."""
-    return intrinsic_dimensions(spectrum).mean()
+    return float(intrinsic_dimensions(spectrum).mean())
 
 
-def intrinsic_dimensions(spectrum: Spectrum) -> jax.Array:
-    """Returns the intrinsic dimension as each probe of `spectrum` has it, [probes].
+def intrinsic_dimensions(spectrum: Spectrum) -> np.ndarray:
+    """Returns the intrinsic dimension as each probe has it, the median of its rules.
 
     Each has a sum of its own; the largest eigenvalue is that of all.
     """
-    mean = (spectrum.weights * jnp.abs(spectrum.values)).sum(axis=1)
-    return spectrum.d * mean / largest(spectrum)
+    means = [_mean_of_sizes(*found) for found in rules(spectrum)]
+    return spectrum.d * np.median(means, axis=0) / largest(spectrum)
 
 
-def share_near_zero(spectrum: Spectrum, *, within: float = 0.01) -> jax.Array:
+def bounds(spectrum: Spectrum) -> tuple[float, float]:
+    """Returns the least and the most that the intrinsic dimension may be.
+
+    They hold for the mean over the probes of a `spectrum`: more steps bring them
+    nearer, more probes do not. Spectra with the moments that a probe has seen, and no
+    more places than needed, are known by one place between two neighbours of a rule;
+    the extremes of sum |lambda| are among them, the least at a place of zero.
+    """
+    found = [_extremes(np.asarray(one, float)) for one in spectrum.tridiagonal]
+    least, most = spectrum.d * np.mean(found, axis=0) / largest(spectrum)
+    return float(least), float(most)
+
+
+def _extremes(tridiagonal: np.ndarray) -> tuple[float, float]:
+    """Returns the least and the most mean |lambda| of one probe."""
+    values, vectors = np.linalg.eigh(tridiagonal)
+    exact = float(_mean_of_sizes(values, vectors[0] ** 2))
+    if len(tridiagonal) == 1 or not np.diag(tridiagonal, 1).all():
+        return exact, exact  # Lanczos has seen all; or nothing but a mean
+    inner, vectors = np.linalg.eigh(tridiagonal[:-1, :-1])
+    after = np.searchsorted(inner, 0)
+    edge = 2 * np.abs(values).max()
+    left, right = np.concatenate([[-edge], inner, [edge]])[after : after + 2]
+    turn = np.linspace(0, np.pi, PLACES + 2)[1:-1]
+    places = (left + right) / 2 - (right - left) / 2 * np.cos(turn)
+    places = np.append(places, 0.0)
+    apart = inner - places[:, None]
+    least = NEAR * edge  # else the corner is too large for what is near zero
+    apart = np.where(np.abs(apart) < least, np.copysign(least, apart), apart)
+    corners = places + tridiagonal[-1, -2] ** 2 * (vectors[-1] ** 2 / apart).sum(1)
+    filled = np.repeat(tridiagonal[None], len(places), axis=0)
+    filled[:, -1, -1] = corners
+    values, vectors = np.linalg.eigh(filled)
+    means = _mean_of_sizes(values, vectors[:, 0] ** 2)
+    return float(means[-1]), float(max(means.max(), exact))
+
+
+def _mean_of_sizes(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    return (np.abs(values) * weights).sum(axis=-1)
+
+
+def share_near_zero(spectrum: Spectrum, *, within: float = 0.01) -> float:
     """Returns which part of `spectrum` is below `within` of the largest eigenvalue.
 
     Both are absolute values.
     """
-    small = jnp.abs(spectrum.values) < within * largest(spectrum)
-    return (spectrum.weights * small).sum(axis=1).mean()
+    edge = within * largest(spectrum)
+    parts = [
+        (weights * (np.abs(values) < edge)).sum(axis=1)
+        for values, weights in rules(spectrum)
+    ]
+    return float(np.mean(parts))
 
 
-def density(
-    spectrum: Spectrum, at: jax.Array | np.ndarray, *, width: float
-) -> jax.Array:
+def density(spectrum: Spectrum, at: np.ndarray, *, width: float) -> np.ndarray:
     """Returns the density of eigenvalues at some places, of the shape of these.
 
     Args:
@@ -183,6 +248,6 @@ def density(
       at: the places, shape=(n,).
       width: the standard deviation of the Gaussians.
     """
-    off = (at[:, None, None] - spectrum.values) / width
-    bells = jnp.exp(-(off**2) / 2) / (width * (2 * jnp.pi) ** 0.5)
-    return (bells * spectrum.weights).sum(axis=2).mean(axis=1)
+    values, weights = rule(spectrum)
+    bells = np.exp(-(((at[:, None] - values.ravel()) / width) ** 2) / 2)
+    return bells @ weights.ravel() / (len(values) * width * (2 * np.pi) ** 0.5)

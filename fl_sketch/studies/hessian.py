@@ -23,8 +23,11 @@ from fl_sketch.trees import Stateful
 from fl_sketch.workdir import checkpoint
 from fl_sketch.workdir.kept_config import config_of
 
-ROW = "{:7} {:10.4g} {:10.4g} {:7.4f} {:15.4g} {:6.2g} {:10.4f}"
-HEAD = "  round    largest   smallest  spread  intrinsic dim.     +-  near zero"
+ROW = "{:7} {:10.4g} {:10.4g} {:8.4f} {:12.4g} {:6.2g} {:7.4g} {:7.4g} {:10.4f}"
+HEAD = (
+    "  round    largest   smallest   spread  intr. dim.     +-"
+    "   least    most  near zero"
+)
 BATCH, CPU_BATCH = 100, 20  # of a few examples, all products stay in the cache
 
 
@@ -72,21 +75,21 @@ def of_run(
             return loss.value(params, batch.inputs, batch.targets)
 
         options = {"probes": probes, "steps": steps, "mesh": mesh}
-        return spectrum.of_loss(value, params, batches, key, **options)[:2]
+        return spectrum.of_loss(value, params, batches, key, **options).tridiagonal
 
     say(HEAD)
+    folder = pathlib.Path(workdir)
+    mark = MARK if protection.asked_for(config) else ""  # it looks at clients' data
     rows, found = [], {}
     for number, params in models_of(workdir, config, data_dir):
         if isinstance(params, Stateful):
             msg = "Expected a model of parameters alone, got one that keeps statistics."
             raise ValueError(msg)
         seen = jax.device_get(find(params, batches, jax.random.key(config.seed)))
-        found[number] = spectrum.Spectrum(*seen, trees.size(params))
+        found[number] = spectrum.Spectrum(seen, trees.size(params))
         rows.append(_row(number, found[number]))
         say(ROW.format(*rows[-1].values()))
-    folder = pathlib.Path(workdir)
-    mark = MARK if protection.asked_for(config) else ""  # it looks at clients' data
-    files.write_rows(folder / f"{mark}spectrum.csv", rows)
+        files.write_rows(folder / f"{mark}spectrum.csv", rows)
     draw(found, folder / f"{mark}spectrum.png")
     return rows
 
@@ -144,8 +147,8 @@ def draw(found: dict[int, spectrum.Spectrum], path: str | os.PathLike) -> None:
 
     figure = Figure(figsize=(12, 3.4), layout="constrained")
     densities, dimension, top = figure.subplots(1, 3)
-    low = min(float(seen.values.min()) for seen in found.values())
-    high = max(float(seen.values.max()) for seen in found.values())
+    ends = [spectrum.rule(seen)[0] for seen in found.values()]
+    low, high = np.min(ends), np.max(ends)
     width = (high - low) / 100 or 1.0
     at = np.linspace(low - 4 * width, high + 4 * width, 600)
     for number, seen in found.items():
@@ -159,18 +162,25 @@ def draw(found: dict[int, spectrum.Spectrum], path: str | os.PathLike) -> None:
     dimension.errorbar(rounds, means, around, fmt="o-", capsize=3)
     d = next(iter(found.values())).d
     dimension.set(xlabel="round", ylabel=f"intrinsic dimension, of {d}")
-    top.plot(rounds, [float(spectrum.largest(seen)) for seen in found.values()], "o-")
+    bounds = np.transpose([spectrum.bounds(seen) for seen in found.values()])
+    dimension.fill_between(rounds, *bounds, alpha=0.2)
+    top.plot(rounds, [*map(spectrum.largest, found.values())], "o-")
     top.set(xlabel="round", ylabel="largest |eigenvalue|")
     files.write_figure(path, figure)
 
 
 def _row(number: int, seen: spectrum.Spectrum) -> dict[str, Any]:
+    values, _ = spectrum.rule(seen)
+    each = spectrum.intrinsic_dimensions(seen)
+    least, most = spectrum.bounds(seen)
     return {
         "round": number,
-        "largest": float(seen.values.max()),
-        "smallest": float(seen.values.min()),
-        "spread": float(spectrum.spread(seen)),
-        "intrinsic_dimension": float(spectrum.intrinsic_dimension(seen)),
-        "half_width": half_width(spectrum.intrinsic_dimensions(seen).tolist()),
-        "share_near_zero": float(spectrum.share_near_zero(seen)),
+        "largest": float(values.max()),
+        "smallest": float(values.min()),
+        "spread": spectrum.spread(seen),
+        "intrinsic_dimension": float(each.mean()),
+        "half_width": half_width(each.tolist()),
+        "least": least,
+        "most": most,
+        "share_near_zero": spectrum.share_near_zero(seen),
     }

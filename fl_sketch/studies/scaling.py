@@ -221,7 +221,7 @@ def _spectra(lab: Laboratory, folder, width: int, data_dir, say) -> Iterator[Row
     """Yields what the Hessian was at each checkpoint of some methods of one width."""
     for name in lab.spectra:
         own = comparison.folder_of(folder, name) / "seeds" / str(lab.seeds[0])
-        if not (own / "spectrum.csv").exists():
+        if not (own / "spectrum.png").exists():  # the last file that it writes
             hessian.of_run(
                 str(own),
                 lab.base,

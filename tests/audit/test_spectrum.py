@@ -55,26 +55,30 @@ def test_a_small_net_is_seen_as_densely():
     find = jax.jit(functools.partial(spectrum.of_loss, loss, probes=4, steps=100))
     found = find(params, batches, KEY)
     top = values[-1]
-    np.testing.assert_allclose(found.values.max(axis=1), top, rtol=1e-4)
-    np.testing.assert_allclose(found.values.min(axis=1), values[0], atol=1e-4 * top)
+    seen, weights = spectrum.rule(found)
+    np.testing.assert_allclose(seen.max(axis=1), top, rtol=1e-4)
+    np.testing.assert_allclose(seen.min(axis=1), values[0], atol=1e-4 * top)
     # The three largest, and the quadrature of functions, probe by probe.
     np.testing.assert_allclose(
-        np.sort(found.values, axis=1)[:, -3:],
-        np.tile(values[-3:], (4, 1)),
-        atol=1e-4 * top,
+        seen[:, -3:], np.tile(values[-3:], (4, 1)), atol=1e-4 * top
     )
     keys = jax.random.split(KEY, 4)
     probes = [np.asarray(jax.random.rademacher(k, (1234,), float)) for k in keys]
     exact = np.stack([(vectors.T @ probe) ** 2 / 1234 for probe in probes])
     for function in (np.abs, np.square, lambda x: np.exp(-((x / top) ** 2))):
-        ours = (np.asarray(found.weights) * function(np.asarray(found.values))).sum(1)
+        ours = (weights * function(seen)).sum(axis=1)
         scale = np.abs(function(values)).max()
         np.testing.assert_allclose(ours, exact @ function(values), atol=1e-4 * scale)
+    for steps in (10, 30, 100):
+        cut = found._replace(tridiagonal=found.tridiagonal[:, :steps, :steps])
+        least, most = spectrum.bounds(cut)
+        true = 1234 * (exact @ np.abs(values)).mean() / top
+        assert least - 1e-3 < true < most + 1e-3, (steps, least, true, most)
     assert spectrum.spread(found) < 0.05
     dimension = np.abs(values).sum() / np.abs(values).max()
-    assert float(spectrum.intrinsic_dimension(found)) == pytest.approx(dimension, 0.1)
+    assert spectrum.intrinsic_dimension(found) == pytest.approx(dimension, 0.1)
     near = np.mean(np.abs(values) < 0.01 * np.abs(values).max())
-    assert float(spectrum.share_near_zero(found)) == pytest.approx(near, abs=0.03)
+    assert spectrum.share_near_zero(found) == pytest.approx(near, abs=0.03)
 
 
 # A vision transformer has nothing that is not in one of the last two.
@@ -109,10 +113,41 @@ def test_any_model_has_a_spectrum(name, shape, options):
         return found, v @ product(v)
 
     found, quotient = find(params)
-    assert np.isfinite(found.values).all() and found.d == vector.size
-    np.testing.assert_allclose(found.weights.sum(axis=1), 1, rtol=1e-4)
+    assert np.isfinite(found.tridiagonal).all() and found.d == vector.size
+    np.testing.assert_allclose(spectrum.rule(found)[1].sum(axis=1), 1, rtol=1e-4)
     assert spectrum.largest(found) == pytest.approx(abs(float(quotient)), rel=0.02)
     assert spectrum.spread(found) < 0.05
+
+
+def test_steps_say_between_what_the_intrinsic_dimension_is():
+    """Two power laws and many zeros: single rules are off by half, and change at once.
+
+    What one probe sees of them is known, so all of this is exact.
+    """
+    law = np.arange(1, 401.0) ** -1
+    values = jnp.array(np.concatenate([law, -0.3 * law, np.zeros(20_000)]))
+    true = float(jnp.abs(values).sum())  # of a probe of signs too: H is diagonal
+
+    def loss(params, _):
+        return values @ params**2 / 2
+
+    batch, start = jnp.zeros((1, 1)), jnp.ones(len(values))
+    whole = spectrum.of_loss(loss, start, batch, KEY, probes=3, steps=60)
+    widths, single = [], []
+    for steps in (20, 40, 60):
+        seen = whole._replace(tridiagonal=whole.tridiagonal[:, :steps, :steps])
+        least, most = spectrum.bounds(seen)
+        assert least < true < most
+        assert least < spectrum.intrinsic_dimension(seen) < most
+        widths.append(most - least)
+        single += [
+            (np.abs(value) * weight).sum() * len(values)
+            for found in spectrum.rules(seen)
+            for value, weight in zip(*found, strict=True)
+        ]
+    assert widths == sorted(widths, reverse=True)
+    assert spectrum.intrinsic_dimension(seen) == pytest.approx(true, rel=0.15)
+    assert max(single) > 1.5 * true
 
 
 def test_devices_share_the_probes_out():
@@ -121,24 +156,20 @@ def test_devices_share_the_probes_out():
 
     def find(mesh):
         found = functools.partial(spectrum.of_loss, loss, probes=3, steps=10, mesh=mesh)
-        return jax.jit(lambda *given: found(*given)[:2])(params, batches, KEY)
+        return jax.jit(found)(params, batches, KEY).tridiagonal
 
     alone, shared = find(None), find(mesh_of(2, "clients"))
-    assert shared[0].shape == (3, 10)
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5),
-        alone,
-        shared,
-    )
+    assert shared.shape == (3, 10, 10)
+    np.testing.assert_allclose(alone, shared, rtol=1e-3, atol=1e-5)
 
 
 def test_the_density_integrates_to_one():
     loss, params, batches = task("logistic", (4, 4, 1))
     found = spectrum.of_loss(loss, params, batches, KEY, probes=2, steps=10)
-    edge = 1.5 * float(spectrum.largest(found))
-    at = jnp.linspace(-edge, edge, 2001)
+    edge = 1.5 * spectrum.largest(found)
+    at = np.linspace(-edge, edge, 2001)
     total = spectrum.density(found, at, width=edge / 100).sum() * (at[1] - at[0])
-    assert float(total) == pytest.approx(1, abs=1e-3)
+    assert total == pytest.approx(1, abs=1e-3)
 
 
 def test_a_hessian_of_rank_one_does_not_break_lanczos():
@@ -148,7 +179,9 @@ def test_a_hessian_of_rank_one_does_not_break_lanczos():
     found = spectrum.of_loss(
         loss, jnp.zeros(20), jnp.ones((1, 20)), KEY, probes=2, steps=8
     )
-    assert np.isfinite(found.values).all()
+    assert np.isfinite(found.tridiagonal).all()
+    exact = spectrum.intrinsic_dimension(found)  # since all was seen
+    assert spectrum.bounds(found) == pytest.approx((exact, exact))
     assert spectrum.largest(found) == pytest.approx(20, rel=1e-4)
 
 

@@ -42,6 +42,9 @@ def test_every_checkpoint_that_was_kept_is_a_row(folder):
         assert row["smallest"] > -1e-4 * row["largest"]
         assert row["spread"] < 0.05
         assert 1 <= row["intrinsic_dimension"] < 60
+        # No eigenvalue is negative, so that their sum is that of absolute values.
+        assert row["least"] == pytest.approx(row["intrinsic_dimension"], rel=1e-3)
+        assert row["least"] <= row["most"]
         assert 0 < row["half_width"] < row["intrinsic_dimension"]
     assert (folder / "spectrum.png").stat().st_size > 1000
 
