@@ -68,13 +68,14 @@ def test_a_plan(tmp_path):
 def test_the_spectra_of_a_run(tmp_path):
     printed_by("train and keep", tmp_path)
     printed = printed_by("spectrum", tmp_path)
-    shown = pages.shown_with("intrinsic dim.", "docs/attacks.md")
+    shown = pages.shown_with("intr. dim.", "docs/attacks.md")
     assert printed[0] == shown[0] and len(printed) == len(shown)
     for ours, theirs in zip(shown[1:3], printed[1:3], strict=True):
         ours, theirs = ([float(x) for x in line.split()] for line in (ours, theirs))
         assert theirs[0] == ours[0]
-        assert abs(theirs[1] / ours[1] - 1) < 0.2 and abs(theirs[6] - ours[6]) < 0.02
-        assert abs(theirs[4] / ours[4] - 1) < 0.2
+        assert abs(theirs[1] / ours[1] - 1) < 0.2 and abs(theirs[8] - ours[8]) < 0.02
+        for column in (4, 6, 7):  # what the intrinsic dimension is, at least, at most
+            assert abs(theirs[column] / ours[column] - 1) < 0.2
 
 
 def test_calibrating(tmp_path):

@@ -29,14 +29,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from matfree import decomp
+from scipy import linalg, optimize
 
 from fl_sketch import engine, trees, validate
 from fl_sketch.keys import require_key
 from fl_sketch.protocols import Key, Tree
 
 ORTHOGONAL = 1e-2  # cosines of Lanczos' vectors, in float32 some 1e-6
-PLACES = 400  # tried for the most that sum |lambda| may be
-NEAR = 1e-8  # of the largest: places of a rule that are one
+PLACES = 40  # tried for the most that sum |lambda| may be, before a finer search
+NEAR = 1e-8  # of the largest: closer places would make a corner too large
 
 
 class Spectrum(NamedTuple):
@@ -146,10 +147,12 @@ def rule(spectrum: Spectrum, steps: int = 0) -> tuple[np.ndarray, np.ndarray]:
       spectrum: the spectrum.
       steps: the number of steps that are looked at, from the first; 0: all.
     """
-    whole = np.asarray(spectrum.tridiagonal, np.float64)
-    steps = steps or whole.shape[1]
-    values, vectors = np.linalg.eigh(whole[:, :steps, :steps])
-    return values, vectors[:, 0] ** 2
+    steps = steps or spectrum.tridiagonal.shape[1]
+    found = [
+        _eigen(np.diag(one)[:steps], np.diag(one, 1)[: steps - 1])
+        for one in np.asarray(spectrum.tridiagonal, np.float64)
+    ]
+    return np.stack([v for v, _ in found]), np.stack([u[0] ** 2 for _, u in found])
 
 
 def rules(spectrum: Spectrum) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -201,26 +204,40 @@ def bounds(spectrum: Spectrum) -> tuple[float, float]:
 
 def _extremes(tridiagonal: np.ndarray) -> tuple[float, float]:
     """Returns the least and the most mean |lambda| of one probe."""
-    values, vectors = np.linalg.eigh(tridiagonal)
+    diagonal, beside = np.diag(tridiagonal), np.diag(tridiagonal, 1)
+    values, vectors = _eigen(diagonal, beside)
     exact = float(_mean_of_sizes(values, vectors[0] ** 2))
-    if len(tridiagonal) == 1 or not np.diag(tridiagonal, 1).all():
+    if not beside.size or not beside.all():
         return exact, exact  # Lanczos has seen all; or nothing but a mean
-    inner, vectors = np.linalg.eigh(tridiagonal[:-1, :-1])
+    inner, last = _eigen(diagonal[:-1], beside[:-1])
+    pull, edge = (beside[-1] * last[-1]) ** 2, 2 * np.abs(values).max()
+
+    def mean_with(place):
+        apart = inner - place
+        apart = np.where(np.abs(apart) < NEAR * edge, NEAR * edge, apart)
+        corner = place + (pull / apart).sum()
+        values, vectors = _eigen(np.append(diagonal[:-1], corner), beside)
+        return float(_mean_of_sizes(values, vectors[0] ** 2))
+
     after = np.searchsorted(inner, 0)
-    edge = 2 * np.abs(values).max()
     left, right = np.concatenate([[-edge], inner, [edge]])[after : after + 2]
-    turn = np.linspace(0, np.pi, PLACES + 2)[1:-1]
-    places = (left + right) / 2 - (right - left) / 2 * np.cos(turn)
-    places = np.append(places, 0.0)
-    apart = inner - places[:, None]
-    least = NEAR * edge  # else the corner is too large for what is near zero
-    apart = np.where(np.abs(apart) < least, np.copysign(least, apart), apart)
-    corners = places + tridiagonal[-1, -2] ** 2 * (vectors[-1] ** 2 / apart).sum(1)
-    filled = np.repeat(tridiagonal[None], len(places), axis=0)
-    filled[:, -1, -1] = corners
-    values, vectors = np.linalg.eigh(filled)
-    means = _mean_of_sizes(values, vectors[:, 0] ** 2)
-    return float(means[-1]), float(max(means.max(), exact))
+    turns = (1 - np.cos(np.linspace(0, np.pi, PLACES))) / 2
+    places = left + (right - left) * turns
+    means = [mean_with(place) for place in places]
+    top = int(np.clip(np.argmax(means), 1, PLACES - 2))
+    finer = optimize.minimize_scalar(
+        lambda place: -mean_with(place),
+        bounds=(places[top - 1], places[top + 1]),
+        method="bounded",
+    )
+    return mean_with(0.0), max(*means, exact, -float(finer.fun))  # pyright: ignore
+
+
+def _eigen(diagonal: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (values, vectors) of a symmetric tridiagonal matrix, values ascending."""
+    if not beside.size:
+        return diagonal, np.ones((1, 1))
+    return linalg.eigh_tridiagonal(diagonal, beside)
 
 
 def _mean_of_sizes(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
