@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from scipy import optimize
 
 from fl_sketch import models
 from fl_sketch.audit import spectrum
@@ -148,6 +149,37 @@ def test_steps_say_between_what_the_intrinsic_dimension_is():
     assert widths == sorted(widths, reverse=True)
     assert spectrum.intrinsic_dimension(seen) == pytest.approx(true, rel=0.15)
     assert max(single) > 1.5 * true
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bounds_are_those_of_a_linear_program(seed):
+    """Over all weights of a grid of places that have what four steps know of them.
+
+    The first seven moments, in Chebyshev's polynomials; more are beyond what a program
+    in float64 can tell apart.
+    """
+    random = np.random.default_rng(seed)
+    line = np.linspace(-8, 8, 8001)  # an extreme may have a place far out
+    bulk = random.choice(line[3750:4251], 60)
+    values = np.concatenate([bulk, [-1, 0.4, 1]])
+    probe = random.choice([-1.0, 1.0], len(values))
+    basis = [probe / np.linalg.norm(probe)]
+    for _ in range(4):
+        product = values * basis[-1]
+        product -= np.array(basis).T @ (np.array(basis) @ product)
+        basis.append(product / np.linalg.norm(product))
+    tall = np.array(basis[:4])
+    seen = spectrum.Spectrum((tall * values @ tall.T)[None], len(values))
+    moments = np.polynomial.chebyshev.chebvander
+    known, every = moments(values / 8, 6).mean(axis=0), moments(line / 8, 6).T
+    top = spectrum.largest(seen)
+    programs = [
+        optimize.linprog(sign * np.abs(line), A_eq=every, b_eq=known).fun * sign
+        for sign in (1, -1)
+    ]
+    expected = len(values) * np.array(programs) / top
+    np.testing.assert_allclose(spectrum.bounds(seen), expected, rtol=0.01)
+    assert expected[1] > 1.1 * expected[0]
 
 
 def test_devices_share_the_probes_out():
