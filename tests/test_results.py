@@ -19,10 +19,6 @@ ROOT = pathlib.Path(__file__).parents[1]
 FOLDERS = sorted(path.parent for path in (ROOT / "results").glob("*/README.md"))
 SCALES = (1, 100, 1e-3, 1e-6, 1e-9)  # as it is, percent, kilo, mega, giga
 QUOTED = "quoted.csv"
-# Pages of runs that did not keep all of their files, until these are run again.
-AWAITED = {
-    "hessian",
-}
 SMALL = 12  # whole numbers up to here are counted by the reader
 CODE = re.compile(r"```.*?```|`[^`]*`|!?\[[^\]]*\]\([^)]*\)|https?://\S+", re.DOTALL)
 NAMED = re.compile(  # by its number in a paper
@@ -98,14 +94,7 @@ def unknown(text, rows):
     return missing
 
 
-def pages():
-    """Yields the folders; a page that is awaited must not know all of its numbers."""
-    for folder in FOLDERS:
-        marks = pytest.mark.xfail(strict=True) if folder.name in AWAITED else ()
-        yield pytest.param(folder, marks=marks, id=folder.name)
-
-
-@pytest.mark.parametrize("folder", [*pages()])
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_every_number_of_a_page_is_in_a_file_beside_it(folder):
     assert not unknown((folder / "README.md").read_text(), rows_of(folder))
 
@@ -128,8 +117,6 @@ def test_every_number_of_the_tables_is_in_the_folder_that_they_name():
     told = list(lines_about())
     assert {folder for folder, _ in told} == set(FOLDERS)
     for folder, line in told:
-        if folder.name in AWAITED:
-            continue
         assert not unknown(line, rows_of(folder)), line
 
 
