@@ -230,14 +230,14 @@ def _extremes(tridiagonal: np.ndarray) -> tuple[float, float]:
         bounds=(places[top - 1], places[top + 1]),
         method="bounded",
     )
-    return mean_with(0.0), max(*means, exact, -float(finer.fun))  # pyright: ignore
+    return mean_with(0.0), max(*means, exact, -float(finer.fun))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _eigen(diagonal: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns (values, vectors) of a symmetric tridiagonal matrix, values ascending."""
     if not beside.size:
         return diagonal, np.ones((1, 1))
-    return linalg.eigh_tridiagonal(diagonal, beside)
+    return linalg.eigh_tridiagonal(diagonal, beside)  # pyright: ignore[reportReturnType]
 
 
 def _mean_of_sizes(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
