@@ -5,11 +5,12 @@ tridiagonal matrix. Its eigenvalues, weighted with the squared first components 
 eigenvectors, have the moments of the whole spectrum as that vector sees it. The mean
 over vectors is the spectrum's density (stochastic Lanczos quadrature).
 
-Sum |lambda| needs care. |x| has its kink where most eigenvalues are, and the rule's
-error there changes from one step to the next, as one of its places comes near zero. So
-an estimate is the median of the rules of all sizes from half the steps on, and `bounds`
-are the least and the most that any spectrum with the same moments has. The least has a
-place at zero (a rule of Gauss and Radau); with more steps both come nearer.
+The sum of absolute values needs care. Their kink is where most eigenvalues are, and
+the rule's error there changes from one step to the next, as one of its places comes
+near zero. So an estimate is the median of the rules of all sizes from half the steps
+on, and `bounds` are the least and the most that any spectrum with the same moments has.
+The least has a place at zero (a rule of Gauss and Radau); with more steps both come
+nearer.
 
 >>> import jax, jax.numpy as jnp
 >>> values = jnp.array([0.0, 0.0, 0.0, 4.0, 4.0])
@@ -156,7 +157,7 @@ def rule(spectrum: Spectrum, steps: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rules(spectrum: Spectrum) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns the rules of half the steps, of one more, and so on to all steps."""
+    """Returns the rules of a `spectrum`, of half the steps, one more, and so on to all."""
     steps = spectrum.tridiagonal.shape[1]
     return [rule(spectrum, size) for size in range(max(1, steps // 2), steps + 1)]
 
@@ -195,7 +196,7 @@ def bounds(spectrum: Spectrum) -> tuple[float, float]:
     They hold for the mean over the probes of a `spectrum`: more steps bring them
     nearer, more probes do not. Spectra with the moments that a probe has seen, and no
     more places than needed, are known by one place between two neighbours of a rule;
-    the extremes of sum |lambda| are among them, the least at a place of zero.
+    the extremes of `sum |lambda|` are among them, the least at a place of zero.
     """
     found = [_extremes(np.asarray(one, float)) for one in spectrum.tridiagonal]
     least, most = spectrum.d * np.mean(found, axis=0) / largest(spectrum)
@@ -203,7 +204,7 @@ def bounds(spectrum: Spectrum) -> tuple[float, float]:
 
 
 def _extremes(tridiagonal: np.ndarray) -> tuple[float, float]:
-    """Returns the least and the most mean |lambda| of one probe."""
+    """Returns the least and the most mean absolute eigenvalue of one probe."""
     diagonal, beside = np.diag(tridiagonal), np.diag(tridiagonal, 1)
     values, vectors = _eigen(diagonal, beside)
     exact = float(_mean_of_sizes(values, vectors[0] ** 2))
