@@ -157,7 +157,7 @@ def rule(spectrum: Spectrum, steps: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rules(spectrum: Spectrum) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns the rules of a `spectrum`, of half the steps, one more, and so on to all."""
+    """Returns the rules of a `spectrum`: of half the steps, one more, up to all."""
     steps = spectrum.tridiagonal.shape[1]
     return [rule(spectrum, size) for size in range(max(1, steps // 2), steps + 1)]
 
@@ -182,9 +182,9 @@ def intrinsic_dimension(spectrum: Spectrum) -> float:
 
 
 def intrinsic_dimensions(spectrum: Spectrum) -> np.ndarray:
-    """Returns the intrinsic dimension as each probe has it, the median of its rules.
+    """Returns the intrinsic dimension as each probe of a `spectrum` has it, [probes].
 
-    Each has a sum of its own; the largest eigenvalue is that of all.
+    It is the median of the probe's rules; the largest eigenvalue is that of all.
     """
     means = [_mean_of_sizes(*found) for found in rules(spectrum)]
     return spectrum.d * np.median(means, axis=0) / largest(spectrum)
