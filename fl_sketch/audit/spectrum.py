@@ -157,7 +157,7 @@ def rule(spectrum: Spectrum, steps: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rules(spectrum: Spectrum) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns the rules of a `spectrum`: of half the steps, one more, up to all."""
+    """Returns the rules of a `spectrum` with half its steps, with one more, to all."""
     steps = spectrum.tridiagonal.shape[1]
     return [rule(spectrum, size) for size in range(max(1, steps // 2), steps + 1)]
 
