@@ -90,7 +90,7 @@ def of_run(
         rows.append(_row(number, found[number]))
         say(ROW.format(*rows[-1].values()))
         files.write_rows(folder / f"{mark}spectrum.csv", rows)
-    draw(found, folder / f"{mark}spectrum.png")
+    draw(found, rows, folder / f"{mark}spectrum.png")
     return rows
 
 
@@ -136,11 +136,16 @@ def drawn(
     )
 
 
-def draw(found: dict[int, spectrum.Spectrum], path: str | os.PathLike) -> None:
+def draw(
+    found: dict[int, spectrum.Spectrum],
+    rows: list[dict[str, Any]],
+    path: str | os.PathLike,
+) -> None:
     """Draws densities, intrinsic dimension and top eigenvalue over training.
 
     Args:
       found: the spectrum after each round, by the round's number.
+      rows: what is said of each, as `of_run` returns it.
       path: the path of the picture.
     """
     from matplotlib.figure import Figure  # takes a second to import
@@ -156,15 +161,15 @@ def draw(found: dict[int, spectrum.Spectrum], path: str | os.PathLike) -> None:
         densities.semilogy(at, np.maximum(density, 1e-12), label=f"round {number}")
     densities.set(xlabel="eigenvalue", ylabel="density", ylim=(1e-9, None))
     densities.legend(fontsize="small")
-    rounds = list(found)
-    sizes = [spectrum.intrinsic_dimensions(seen).tolist() for seen in found.values()]
-    means, around = np.mean(sizes, axis=1), np.nan_to_num([*map(half_width, sizes)])
+    rounds = [row["round"] for row in rows]
+    means = [row["intrinsic_dimension"] for row in rows]
+    around = np.nan_to_num([row["half_width"] for row in rows])
     dimension.errorbar(rounds, means, around, fmt="o-", capsize=3)
+    least, most = ([row[name] for row in rows] for name in ("least", "most"))
+    dimension.fill_between(rounds, least, most, alpha=0.2)
     d = next(iter(found.values())).d
     dimension.set(xlabel="round", ylabel=f"intrinsic dimension, of {d}")
-    bounds = np.transpose([spectrum.bounds(seen) for seen in found.values()])
-    dimension.fill_between(rounds, *bounds, alpha=0.2)
-    top.plot(rounds, [*map(spectrum.largest, found.values())], "o-")
+    top.plot(rounds, [max(row["largest"], -row["smallest"]) for row in rows], "o-")
     top.set(xlabel="round", ylabel="largest |eigenvalue|")
     files.write_figure(path, figure)
 
