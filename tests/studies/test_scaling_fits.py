@@ -47,6 +47,20 @@ def test_what_goes_by_a_ratio_is_explained_by_it_alone():
     assert found["b / I"]["second_power"] == ""
 
 
+def test_a_law_that_holds_from_some_size_on_is_seen_there():
+    def law(d, b):
+        return b**-0.4 * (5 if d < 100 else 1)
+
+    rows = [gap(d, b, law(d, b)) for d in (64, 1e3, 4e4, 5e6) for b in (2, 30)]
+    found = {(row["of"], row["from_d"], row["against"]): row for row in fits(rows)}
+    assert len(found) == 20
+    for of in ("gap", "train_gap"):
+        assert found[of, 64, "b"]["explained"] < 0.9
+        assert found[of, 1000, "b"]["explained"] == pytest.approx(1)
+        assert found[of, 1000, "b"]["gaps"] == 6
+        assert found[of, 1000, "b"]["power"] == pytest.approx(-0.4)
+
+
 def test_only_the_first_servers_gaps_above_zero_count_and_each_size_once():
     rows = table(lambda d, b: b**-0.4)
     more = [gap(1e3, 77, -0.1), rows[0], gap(1e3, 50, 9.0, "SGD, x")]
