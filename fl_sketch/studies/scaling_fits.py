@@ -40,7 +40,9 @@ def fits(gaps: Sequence[Mapping[str, Any]]) -> list[Row]:
     for least in sizes[: max(1, len(sizes) - 2)]:
         counted = [row for row in once if int(row["d"]) >= least]
         for name in ("gap", "train_gap"):
-            table += [{"of": name, "from_d": least, **row} for row in _of(counted, name)]
+            table += [
+                {"of": name, "from_d": least, **row} for row in _of(counted, name)
+            ]
     return table
 
 
