@@ -75,8 +75,8 @@ def rows(mesh: Mesh) -> int:
 def is_one_row(mesh: Mesh | AbstractMesh) -> bool:
     """Returns whether all devices of a `mesh` hold one model together.
 
-    A sum over rows has one part then, and `over_rows` must not ask for it: of arrays
-    that are cut, CPUs' partitioner refuses such a sum (jaxlib 0.10.2).
+    A sum over rows has one part then, and `over_rows` leaves it out, because CPUs'
+    partitioner refuses it for arrays that are cut (jaxlib 0.10.2).
     """
     return MODEL in mesh.shape and mesh.shape[AXIS] == 1
 
