@@ -1,5 +1,7 @@
 """The first command that a newcomer runs: two runs and what one of them saves."""
 
+import re
+
 import pytest
 
 from tests import pages
@@ -19,6 +21,9 @@ def test_quickstart_compares_a_sketch_with_everything(tmp_path):
     assert (name, up, down) == ("1/20", "11.04", "24.07") and float(accuracy) > 0.95
     assert plain.split()[0] == "FedAdam" and plain.split()[2] == "220.84"
     assert verdict.startswith("SAFL, 1/20 sent 20.0 times fewer bytes up than FedAdam")
+    (difference,) = re.findall(r"[+-]\d\.\d{4}", pages.signed(verdict))
+    apart = float(accuracy) - float(plain.split()[1])
+    assert float(difference) == pytest.approx(apart, abs=1.01e-4)  # three roundings
     assert (tmp_path / "safl_1_20" / "summary.json").exists()
     assert (tmp_path / "fedadam" / "curves.png").exists()
 
