@@ -78,5 +78,5 @@ def same_tables(shown: list[str], printed: list[str]) -> None:
 
 def signed(line: str) -> str:
     """Returns a line with "0.0028 less" as -0.0028, and "0.0028 more" as +0.0028."""
-    line = re.sub(r"(\d\.\d{4}) less\b", r"-\1", line)
-    return re.sub(r"(\d\.\d{4}) more\b", r"+\1", line)
+    line = re.sub(r"\b(\d\.\d{4}) less\b", r"-\1", line)
+    return re.sub(r"\b(\d\.\d{4}) more\b", r"+\1", line)
