@@ -8,6 +8,13 @@ from tests import pages
 from tests.launching import launch
 
 pytestmark = pytest.mark.slow
+DIFFERENCE = re.compile(r"(\d\.\d{4}) (less|more)")
+
+
+def difference(verdict):
+    """Returns the difference of accuracies that a verdict ends with, signed."""
+    number, word = DIFFERENCE.search(verdict).groups()
+    return float(number) if word == "more" else -float(number)
 
 
 def test_quickstart_compares_a_sketch_with_everything(tmp_path):
@@ -21,15 +28,17 @@ def test_quickstart_compares_a_sketch_with_everything(tmp_path):
     assert (name, up, down) == ("1/20", "11.04", "24.07") and float(accuracy) > 0.95
     assert plain.split()[0] == "FedAdam" and plain.split()[2] == "220.84"
     assert verdict.startswith("SAFL, 1/20 sent 20.0 times fewer bytes up than FedAdam")
-    (difference,) = re.findall(r"[+-]\d\.\d{4}", pages.signed(verdict))
     apart = float(accuracy) - float(plain.split()[1])
-    assert float(difference) == pytest.approx(apart, abs=1.01e-4)  # three roundings
+    assert difference(verdict) == pytest.approx(apart, abs=1.01e-4)  # three roundings
     assert (tmp_path / "safl_1_20" / "summary.json").exists()
     assert (tmp_path / "fedadam" / "curves.png").exists()
 
     shown = pages.shown_with("FedAdam", "README.md")
     assert shown[0] == head
-    pages.same_tables(shown[1:], [sketched, plain, verdict])
+    pages.same_tables(shown[1:-1], [sketched, plain])
+    # Of another machine one accuracy may be lower, and then the sign is another.
+    assert DIFFERENCE.sub("", verdict) == DIFFERENCE.sub("", shown[-1])
+    assert abs(difference(verdict) - difference(shown[-1])) < 0.03
 
 
 @pytest.mark.parametrize(
