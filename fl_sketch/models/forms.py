@@ -10,16 +10,22 @@ import jax.numpy as jnp
 from jax import lax
 
 Pads = tuple[tuple[int, int], tuple[int, int]]  # before and after, in both directions
+NO_PADS: Pads = ((0, 0), (0, 0))
 Four = tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]  # 2x2 places
 ORDER = ("NHWC", "HWIO", "NHWC")
 FEW_CHANNELS = 16  # in and out, up to which XLA's convolutions are the slower ones
 BANDED_OUTPUTS = 32  # about how wide a row of `banded`'s product is: best on LeNet's
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def plain(
-    x: jax.Array, kernel: jax.Array, pads: Pads = ((0, 0), (0, 0)), strides: int = 1
+    x: jax.Array, kernel: jax.Array, pads: Pads = NO_PADS, strides: int = 1
 ) -> jax.Array:
     """Convolves as jax has it.
+
+    Its gradients are jax's too, but written here: those of jax name their sharding,
+    and with one jax does not batch a convolution of clients again, over the points of
+    a sweep, where these share the images.
 
     Args:
       x: images in NHWC order.
@@ -27,9 +33,71 @@ def plain(
       pads: zeros (before, after) the height and the width.
       strides: steps of 1, 2, ... in both directions.
     """
+    return of_jax(x, kernel, pads, strides)
+
+
+def of_jax(
+    x: jax.Array, kernel: jax.Array, pads: Pads = NO_PADS, strides: int = 1
+) -> jax.Array:
+    """Convolves as `plain` does, for what has a gradient of its own.
+
+    The arguments `x`, `kernel`, `pads` and `strides` are those of `plain`. It can be
+    differentiated forwards, as a product with a Hessian does it with a gradient.
+    """
     return lax.conv_general_dilated(
         x, kernel, (strides, strides), pads, dimension_numbers=ORDER
     )
+
+
+def _plain_forward(x, kernel, pads, strides):
+    return of_jax(x, kernel, pads, strides), (x, kernel)
+
+
+def gradients_of_jax(
+    x: jax.Array,
+    kernel: jax.Array,
+    dy: jax.Array,
+    pads: Pads = NO_PADS,
+    strides: int = 1,
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the gradients of `plain` by images and kernel.
+
+    The arguments `x`, `kernel`, `pads` and `strides` are those of `plain`, and `dy`
+    holds the gradients by its output.
+    """
+    of_x, of_kernel = [], []
+    for axis, (before, _) in enumerate(pads):
+        size, window = x.shape[axis + 1], kernel.shape[axis]
+        span = strides * (dy.shape[axis + 1] - 1) + 1  # of dy, with zeros between
+        of_x.append((window - 1 - before, size + before - span))
+        # What no window reached is left out: a padding may be negative.
+        of_kernel.append((before, window - 1 + span - size - before))
+    apart = (strides, strides)
+    dx = lax.conv_general_dilated(
+        dy,
+        lax.rev(kernel, (0, 1)),
+        (1, 1),
+        of_x,
+        lhs_dilation=apart,
+        dimension_numbers=("NHWC", "HWOI", "NHWC"),
+    )
+    dkernel = lax.conv_general_dilated(
+        x,
+        dy,
+        (1, 1),
+        of_kernel,
+        rhs_dilation=apart,
+        dimension_numbers=("CHWN", "IHWO", "HWNC"),
+    )
+    return dx, dkernel
+
+
+def _plain_backward(pads, strides, residuals, dy):
+    x, kernel = residuals
+    return gradients_of_jax(x, kernel, dy, pads, strides)
+
+
+plain.defvjp(_plain_forward, _plain_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -49,7 +117,7 @@ def canonical(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
 
 def _canonical_forward(x, kernel, pads):
     def elsewhere(x, kernel):
-        return plain(x, kernel, pads)
+        return of_jax(x, kernel, pads)
 
     on_cpu = functools.partial(_plain_on_cpu, pads=pads)
     y = lax.platform_dependent(x, kernel, cpu=on_cpu, default=elsewhere)
@@ -71,12 +139,12 @@ def _canonical_backward(pads, residuals, dy):
             (window - 1 - before, window - 1 - after)
             for window, (before, after) in zip(kernel.shape[:2], pads, strict=True)
         )
-        dkernel = lax.optimization_barrier(plain(x_t, dy_t, pads))
+        dkernel = lax.optimization_barrier(of_jax(x_t, dy_t, pads))
         dx = _plain_on_cpu(dy, kernel_t, (high, wide))
         return dx, dkernel.transpose(1, 2, 0, 3)
 
     def elsewhere(x, kernel, dy):
-        return jax.vjp(lambda x, k: plain(x, k, pads), x, kernel)[1](dy)
+        return gradients_of_jax(x, kernel, dy, pads)
 
     return lax.platform_dependent(*residuals, dy, cpu=on_cpu, default=elsewhere)
 
@@ -98,7 +166,7 @@ def _plain_on_cpu(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
     """
     height, width, channels, features = kernel.shape
     if max(channels, features) > FEW_CHANNELS or width == 1:
-        return plain(x, kernel, pads)
+        return of_jax(x, kernel, pads)
     before, after = pads[1]
     cols = x.shape[2] + before + after - width + 1
     pairs, span = -(-cols // 2), -(-(width + 1) // 2)  # of outputs, of a kernel
@@ -110,7 +178,7 @@ def _plain_on_cpu(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
         jnp.pad(kernel, ((0, 0), (j, 2 * span - width - j), (0, 0), (0, 0)))
         for j in (0, 1)
     ]
-    y = plain(
+    y = of_jax(
         x.reshape(*x.shape[:2], -1, 2 * channels),
         jnp.stack(shifted, 3).reshape(height, span, 2 * channels, 2 * features),
         (pads[0], (0, 0)),

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch.models import (
     Conv,
     PooledConv,
+    convolution,
     convolve,
     convolve_and_pool,
     forms,
@@ -285,6 +286,32 @@ def test_accelerators_get_the_plain_convolution(path, platform):
     assert for_others.count("stablehlo.convolution") == 3
     assert "dot_general" not in for_others
     assert "optimization_barrier" not in for_others
+
+
+@every_path
+def test_accelerators_make_hessian_vector_products(path):
+    x, kernel, *options = layer_of(path)
+    form = forms_of(path)[0]
+    gradient = jax.grad(lambda k: jnp.sin(form(x, k, *options)).sum())
+    product = jax.jit(lambda k: jax.jvp(gradient, (k,), (k,))[1])
+    for_gpus = product.trace(kernel).lower(lowering_platforms=("cuda",)).as_text()
+    assert "stablehlo.convolution" in for_gpus
+    assert "dot_general" not in for_gpus
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("strides", [1, 2, 3])
+@pytest.mark.parametrize("size", [(7, 8), (9, 5)])
+def test_the_plain_form_s_gradients_are_those_of_jax(size, strides, padding):
+    x, kernel = draw((2, *size, 3), (4, 3, 3, 5))
+    pads = convolution._checked(x, kernel, strides, padding)
+
+    def own(x, kernel, strides, padding):
+        del padding
+        return forms.plain(x, kernel, pads, strides)
+
+    found = (with_gradients(form, strides, padding) for form in (own, plain))
+    assert_close(*(quickly(form)(x, kernel) for form in found))
 
 
 @pytest.mark.parametrize("use_bias", [True, False])

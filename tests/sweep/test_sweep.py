@@ -90,6 +90,11 @@ GRIDS = {
         ["client.rate=0.05,0.2", "model.weight_decay=0.01", "server.eps=1e-8,1e-3"]
         + ["server.rate=0.1", "server.b1=0.5,0.9", "server.b2=0.9"],
     ),
+    # Points share the images of clients that work at once.
+    "convolutions": (
+        {"model__name": "cnn", "model__width": 4, "compute__chunk": 2},
+        ["client.rate=0.05,0.2"],
+    ),
 }
 
 
