@@ -1,0 +1,56 @@
+"""SAFL's own size: a ResNet of 42.5 million parameters, with sketches and without.
+
+Command: python -m launch.compare --config=configs/compare_resnet101.py:60 \
+--workdir=/tmp/resnet101 --data_dir=DATA
+Expect: a round a second on an H200. results/accelerators says what of it was run: two
+methods at the first rate, which is too large for them.
+
+After the colon stands the number of rounds. Five clients with batches of 128, as Chen
+et al. have them, two local steps or one gradient of 256, in bfloat16. Messages are of
+4000 to 4 million numbers, beside FedAdam, 1-bit Adam, and CD-Adam at 1/100. Every
+server rate of `RATES` is a row of its own, of one seed.
+"""
+
+from configs import accelerators
+from fl_sketch.sweep.comparison import Comparison, Method
+
+RATES = (0.001, 0.0003, 0.0001)
+GRADIENT = {"client.steps": 1, "client.batch": 256}
+METHODS = {
+    "FedAdam": {"algorithm": "fedopt"},
+    "SAFL, b=4e5": {"sketch.numbers": 400_000},
+    "SAFL, b=4e4": {"sketch.numbers": 40_000},
+    "SAFL, b=4e6": {"sketch.numbers": 4_000_000},
+    "SAFL, b=4e3": {"sketch.numbers": 4_000},
+    "CD-Adam, 1/100": {
+        "algorithm": "cd_adam",
+        "compressor.compression": 100.0,
+        **GRADIENT,
+    },
+    "1-bit Adam": {"algorithm": "onebit_adam", "server.warmup": 0.1, **GRADIENT},
+}
+
+
+def get_comparison(which: str = "60"):
+    """Returns each method at each rate, unsketched FedAdam first.
+
+    Args:
+      which: the number of rounds.
+
+    Raises:
+      ValueError: in one line, for anything but a whole number from 10 on.
+    """
+    if not which.isdigit() or int(which) < 10:
+        msg = f"Expected a number of rounds from 10 on, 60 say, got {which}."
+        raise ValueError(msg)
+    base = accelerators.get_config("resnet101")
+    base.rounds = int(which)
+    base.eval_every = max(1, base.rounds // 6)
+    base.checkpoint_every = base.rounds
+    base.compute.chunk = 1
+    methods = {
+        f"{name}, rate {rate}": Method({**keys, "server.rate": rate})
+        for rate in RATES
+        for name, keys in METHODS.items()
+    }
+    return Comparison(base, methods, seeds=(0,), apart=True)
