@@ -9,8 +9,8 @@ Expect: the tables of results/scaling.
 
 Five clients with equal shares take part in every round, with two local steps of 32
 examples. Messages are a part of the model or of one size for all, which is a hundredth
-of the middle model. The server's rate falls to nearly nothing, by a cosine. Hessians of CNNs
-are looked at with four probes rather than ten.
+of the middle model. The server's rate falls to nearly nothing, by a cosine. Of a CNN's
+Hessian there are four probes rather than ten.
 """
 
 from configs import default
