@@ -3,7 +3,7 @@
 Command: python -m launch.compare --config=configs/compare_resnet101.py:60 \
 --workdir=/tmp/resnet101 --data_dir=DATA
 Expect: a round a second on an H200. results/accelerators says what of it was run: two
-methods at the first rate, which is too large for them.
+methods at the first rate, for 32 rounds.
 
 After the colon stands the number of rounds. Five clients with batches of 128, as Chen
 et al. have them, two local steps or one gradient of 256, in bfloat16. Messages are of

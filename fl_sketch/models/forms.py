@@ -25,7 +25,8 @@ def plain(
 
     Its gradients are jax's too, but written here: those of jax name their sharding,
     and with one jax does not batch a convolution of clients again, over the points of
-    a sweep, where these share the images.
+    a sweep, where these share the images. So what goes forwards is the gradient alone,
+    and not the layer (`jax.jvp`).
 
     Args:
       x: images in NHWC order.

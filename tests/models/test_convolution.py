@@ -241,7 +241,7 @@ def test_hessian_vector_products_are_those_of_lax(path):
 
 
 @pytest.mark.parametrize("path", ["banded", "batch minor", "toom cook"])
-def test_what_has_no_gradient_of_its_own_goes_forwards_too(path):
+def test_what_has_no_gradient_of_its_own_goes_forwards_on_cpus(path):
     x, kernel, *options = layer_of(path)
 
     def pushed(form):
