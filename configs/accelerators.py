@@ -4,8 +4,8 @@ Command: python -m launch.compile --config=configs/accelerators.py:resnet101 \
 --topology=v5e:2x2 --data_dir=DATA
 Command: python -m launch.train --config=configs/accelerators.py:resnet101 \
 --workdir=/tmp/resnet101 --data_dir=DATA
-Expect: the rows of results/accelerators. Of the first, two runs began on a GPU; the rest
-was not trained.
+Expect: the rows of results/accelerators. Of the first, two runs began on a GPU; the
+rest was not trained.
 
   resnet101   42.5 million parameters on CIFAR-10, messages of 400,000 numbers
   vit         ViT-B's shape on CIFAR-10, messages a hundred times smaller
