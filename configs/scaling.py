@@ -29,8 +29,8 @@ TASKS = {
 WIDTHS = {
     # 33,450 to 4,985,430 parameters
     "fashion_mnist": (40, 90, 200, 400, 800, 1870),
-    # 102,106 to 5,157,142 parameters
-    "cifar10": (8, 16, 32, 57),
+    # 25,682 to 1,626,442 parameters
+    "cifar10": (4, 8, 16, 32),
 }
 FIXED = {"fashion_mnist": 1992, "cifar10": 4072}
 
