@@ -12,22 +12,20 @@ server rate of `RATES` is a row of its own, of one seed.
 """
 
 from configs import accelerators
+from configs.compare_cifar10 import WARMUP
 from fl_sketch.sweep.comparison import Comparison, Method
 
 RATES = (0.001, 0.0003, 0.0001)
-GRADIENT = {"client.steps": 1, "client.batch": 256}
 METHODS = {
     "FedAdam": {"algorithm": "fedopt"},
     "SAFL, b=4e5": {"sketch.numbers": 400_000},
     "SAFL, b=4e4": {"sketch.numbers": 40_000},
     "SAFL, b=4e6": {"sketch.numbers": 4_000_000},
     "SAFL, b=4e3": {"sketch.numbers": 4_000},
-    "CD-Adam, 1/100": {
-        "algorithm": "cd_adam",
-        "compressor.compression": 100.0,
-        **GRADIENT,
-    },
-    "1-bit Adam": {"algorithm": "onebit_adam", "server.warmup": 0.1, **GRADIENT},
+}
+OF_GRADIENTS = {
+    "CD-Adam, 1/100": {"algorithm": "cd_adam", "compressor.compression": 100.0},
+    "1-bit Adam": {"algorithm": "onebit_adam", "server.warmup": WARMUP},
 }
 
 
@@ -45,12 +43,16 @@ def get_comparison(which: str = "60"):
         raise ValueError(msg)
     base = accelerators.get_config("resnet101")
     base.rounds = int(which)
-    base.eval_every = max(1, base.rounds // 6)
+    base.eval_every = base.rounds // 6
     base.checkpoint_every = base.rounds
     base.compute.chunk = 1
+    # Of the same examples in a round, for methods without local steps.
+    batch = base.client.steps * base.client.batch
+    gradient = {"client.steps": 1, "client.batch": batch}
+    whole = {name: keys | gradient for name, keys in OF_GRADIENTS.items()}
     methods = {
         f"{name}, rate {rate}": Method({**keys, "server.rate": rate})
         for rate in RATES
-        for name, keys in METHODS.items()
+        for name, keys in (METHODS | whole).items()
     }
     return Comparison(base, methods, seeds=(0,), apart=True)

@@ -50,10 +50,6 @@ def of_jax(
     )
 
 
-def _plain_forward(x, kernel, pads, strides):
-    return of_jax(x, kernel, pads, strides), (x, kernel)
-
-
 def gradients_of_jax(
     x: jax.Array,
     kernel: jax.Array,
@@ -91,6 +87,10 @@ def gradients_of_jax(
         dimension_numbers=("CHWN", "IHWO", "HWNC"),
     )
     return dx, dkernel
+
+
+def _plain_forward(x, kernel, pads, strides):
+    return of_jax(x, kernel, pads, strides), (x, kernel)
 
 
 def _plain_backward(pads, strides, residuals, dy):

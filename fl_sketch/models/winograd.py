@@ -28,8 +28,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fl_sketch.models import forms
-from fl_sketch.models.forms import Four, choice, given_to, lines, spread, windows
+from fl_sketch.models.forms import (
+    Four,
+    choice,
+    given_to,
+    gradients_of_jax,
+    lines,
+    of_jax,
+    spread,
+    windows,
+)
 
 TILES = 1280  # about how many are worked on at a time, so that they stay in the cache
 FEWEST = 32  # tiles of a block, below which a plain product is faster
@@ -73,7 +81,7 @@ def _pooled_forward(x, kernel):
         return jax.tree.map(lambda leaf: _without_seams(leaf, x.shape), made)
 
     def elsewhere(x, kernel):
-        return choice(windows(forms.of_jax(x, kernel)))
+        return choice(windows(of_jax(x, kernel)))
 
     y, places = lax.platform_dependent(x, kernel, cpu=on_cpu, default=elsewhere)
     return y, (x, kernel, places)
@@ -81,7 +89,7 @@ def _pooled_forward(x, kernel):
 
 def _pooled_backward(saved, dy):
     def elsewhere(x, kernel, places, dy):
-        return forms.gradients_of_jax(x, kernel, spread(given_to(places, dy)))
+        return gradients_of_jax(x, kernel, spread(given_to(places, dy)))
 
     return lax.platform_dependent(*saved, dy, cpu=_gradients, default=elsewhere)
 
