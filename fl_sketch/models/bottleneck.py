@@ -25,7 +25,8 @@ def resnet101(classes: int, *, norm: str = "group") -> nn.Module:
       norm: the kind of normalisation: "group", or "batch", which keeps statistics.
 
     References: He et al. (2016), Table 1, with a first layer for small images as in
-    their section 4.2; Wu and He (2018) on group normalisation.
+    their section 4.2; Wu and He (2018), section 4.1, on group normalisation and on
+    scales that begin with zero.
     """
     validate.at_least_one(classes=classes)
     validate.one_of(tuple(NORMS), norm=norm)
@@ -65,6 +66,9 @@ class Bottlenecks(nn.Module):
 class Bottleneck(nn.Module):
     """A 3x3 convolution between two of 1x1, beside a shortcut.
 
+    The last normalisation before the sum begins with scales of zero, so that a block
+    begins as its shortcut: from ones, 33 blocks add up, and the loss begins above 8.
+
     Attributes:
       features: channels of the inner layers; the block's output has `WIDENING` times as
         many.
@@ -80,15 +84,15 @@ class Bottleneck(nn.Module):
     def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
         """Returns the block's output of `x`, both in NHWC order."""
 
-        def layer(x, number, features, size, strides=1):
+        def layer(x, number, features, size, strides=1, first=nn.initializers.ones):
             kernel = {"strides": strides, "use_bias": False, "name": f"conv{number}"}
-            y = Conv(features, (size, size), **kernel)(x)
-            return NORMS[self.norm](train, y, f"norm{number}", groups=GROUPS)
+            y, name = Conv(features, (size, size), **kernel)(x), f"norm{number}"
+            return NORMS[self.norm](train, y, name, groups=GROUPS, first=first)
 
         wide = WIDENING * self.features
         y = nn.relu(layer(x, 1, self.features, 1))
         y = nn.relu(layer(y, 2, self.features, 3, self.strides))
-        y = layer(y, 3, wide, 1)
+        y = layer(y, 3, wide, 1, first=nn.initializers.zeros)
         if x.shape != y.shape:
             x = layer(x, 4, wide, 1, self.strides)
         return nn.relu(x + y)
