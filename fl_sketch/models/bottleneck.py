@@ -67,7 +67,7 @@ class Bottleneck(nn.Module):
     """A 3x3 convolution between two of 1x1, beside a shortcut.
 
     The last normalisation before the sum begins with scales of zero, so that a block
-    begins as its shortcut: from ones, 33 blocks add up, and the loss begins above 8.
+    begins as its shortcut: from ones, the first gradient was eight times as long.
 
     Attributes:
       features: channels of the inner layers; the block's output has `WIDENING` times as
