@@ -84,15 +84,15 @@ class Bottleneck(nn.Module):
     def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
         """Returns the block's output of `x`, both in NHWC order."""
 
-        def layer(x, number, features, size, strides=1, first=nn.initializers.ones):
+        def layer(x, number, features, size, strides=1, **scales):
             kernel = {"strides": strides, "use_bias": False, "name": f"conv{number}"}
             y, name = Conv(features, (size, size), **kernel)(x), f"norm{number}"
-            return NORMS[self.norm](train, y, name, groups=GROUPS, first=first)
+            return NORMS[self.norm](train, y, name, groups=GROUPS, **scales)
 
         wide = WIDENING * self.features
         y = nn.relu(layer(x, 1, self.features, 1))
         y = nn.relu(layer(y, 2, self.features, 3, self.strides))
-        y = layer(y, 3, wide, 1, first=nn.initializers.zeros)
+        y = layer(y, 3, wide, 1, scale_init=nn.initializers.zeros)
         if x.shape != y.shape:
             x = layer(x, 4, wide, 1, self.strides)
         return nn.relu(x + y)

@@ -28,11 +28,11 @@ class GroupNorm(nn.Module):
 
     Attributes:
       groups: the number of groups of channels.
-      first: the initializer of the scales.
+      scale_init: the initializer of the scales.
     """
 
     groups: int
-    first: nn.initializers.Initializer = nn.initializers.ones
+    scale_init: nn.initializers.Initializer = nn.initializers.ones
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -41,7 +41,7 @@ class GroupNorm(nn.Module):
         They are added up in float32 at least.
         """
         channels = x.shape[-1]
-        scale = self.param("scale", self.first, (channels,))
+        scale = self.param("scale", self.scale_init, (channels,))
         bias = self.param("bias", nn.initializers.zeros, (channels,))
         of_one, dtype = channels // self.groups, jnp.result_type(x, scale, bias)
         x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -59,21 +59,33 @@ class GroupNorm(nn.Module):
         return y.astype(dtype)
 
 
-# `(train, x, name, groups=GROUPS, first=ones) -> x` normalised, a layer of that name,
-# whose scales `first` initialises.
+# `(train, x, name, groups=GROUPS, scale_init=ones) -> x` normalised, a layer of that
+# name, whose scales `scale_init` initialises.
 Norm = Callable[..., jax.Array]
 
 
-def _by_groups(train, x, name, groups=GROUPS, first=nn.initializers.ones):
+def _by_groups(
+    train: bool,
+    x: jax.Array,
+    name: str,
+    groups: int = GROUPS,
+    scale_init: nn.initializers.Initializer = nn.initializers.ones,
+) -> jax.Array:
     """Normalises over groups of channels, or as many below as divide these."""
     del train
-    return GroupNorm(math.gcd(groups, x.shape[-1]), first, name=name)(x)
+    return GroupNorm(math.gcd(groups, x.shape[-1]), scale_init, name=name)(x)
 
 
-def _by_batch(train, x, name, groups=GROUPS, first=nn.initializers.ones):
+def _by_batch(
+    train: bool,
+    x: jax.Array,
+    name: str,
+    groups: int = GROUPS,
+    scale_init: nn.initializers.Initializer = nn.initializers.ones,
+) -> jax.Array:
     """Normalises over the examples of a batch, or else by what was kept of batches."""
     del groups
-    given = {"momentum": KEPT, "use_fast_variance": False, "scale_init": first}
+    given = {"momentum": KEPT, "use_fast_variance": False, "scale_init": scale_init}
     return nn.BatchNorm(not train, name=name, **given)(x)
 
 
