@@ -9,6 +9,7 @@ Array([0., 0.], dtype=float32)
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -59,34 +60,26 @@ class GroupNorm(nn.Module):
         return y.astype(dtype)
 
 
-# `(train, x, name, groups=GROUPS, scale_init=ones) -> x` normalised, a layer of that
-# name, whose scales `scale_init` initialises.
+# `(train, x, name, groups=GROUPS, **of_layer) -> x` normalised, a layer of that name;
+# `scale_init` is what both kinds take.
 Norm = Callable[..., jax.Array]
 
 
 def _by_groups(
-    train: bool,
-    x: jax.Array,
-    name: str,
-    groups: int = GROUPS,
-    scale_init: nn.initializers.Initializer = nn.initializers.ones,
+    train: bool, x: jax.Array, name: str, groups: int = GROUPS, **of_layer: Any
 ) -> jax.Array:
     """Normalises over groups of channels, or as many below as divide these."""
     del train
-    return GroupNorm(math.gcd(groups, x.shape[-1]), scale_init, name=name)(x)
+    return GroupNorm(math.gcd(groups, x.shape[-1]), name=name, **of_layer)(x)
 
 
 def _by_batch(
-    train: bool,
-    x: jax.Array,
-    name: str,
-    groups: int = GROUPS,
-    scale_init: nn.initializers.Initializer = nn.initializers.ones,
+    train: bool, x: jax.Array, name: str, groups: int = GROUPS, **of_layer: Any
 ) -> jax.Array:
     """Normalises over the examples of a batch, or else by what was kept of batches."""
     del groups
-    given = {"momentum": KEPT, "use_fast_variance": False, "scale_init": scale_init}
-    return nn.BatchNorm(not train, name=name, **given)(x)
+    of_layer |= {"momentum": KEPT, "use_fast_variance": False, "name": name}
+    return nn.BatchNorm(not train, **of_layer)(x)
 
 
 NORMS: dict[str, Norm] = {"group": _by_groups, "batch": _by_batch}
