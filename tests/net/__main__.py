@@ -1,0 +1,167 @@
+"""Says whether the project still does what it did: to the bit, on this machine.
+
+    python -m tests.net             compares with the file of this machine
+    python -m tests.net --write     writes that file
+    python -m tests.net safl run    compares the cases whose names begin so
+
+What is kept of a case: a digest of its last model, its rows without times, its bytes
+both ways and its epsilon. A machine of another kind rounds in another way: there, run
+`--write` in a checkout of an earlier commit, and copy the file.
+"""
+
+import csv
+import hashlib
+import json
+import pathlib
+import signal
+import socket
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from safetensors.numpy import load_file
+
+from tests.data import fake_raw
+from tests.launching import Started
+from tests.net.cases import CASES, KILLED, TWO_PROCESSES
+from tests.net.machine import kind_of_machine
+
+EXPECTED = pathlib.Path(__file__).parent / "expected" / f"{kind_of_machine()}.json"
+TIMES = ("rounds_per_second", "seconds")
+TABLES = ("metrics.csv", "sweep.csv", "comparison.csv", "clients.csv", "edges.csv")
+TABLES += ("clients_last.csv", "participation.csv", "standings.csv", "search.csv")
+TOTALS = ("bytes_up_total", "bytes_down_total", "epsilon", "rounds")
+MARK = "simulator_only_"
+
+
+def main(arguments):
+    """Runs the cases that the arguments name; returns the exit code."""
+    write = "--write" in arguments
+    starts = tuple(name for name in arguments if name != "--write") or ("",)
+    with tempfile.TemporaryDirectory() as place:
+        found = _all_of(pathlib.Path(place), starts)
+    if write:
+        EXPECTED.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        return 0
+    if not EXPECTED.exists():
+        print(f"Expected {EXPECTED}: run --write in a checkout of an earlier commit.")
+        return 2
+    kept = json.loads(EXPECTED.read_text())
+    expected = {name: own for name, own in kept.items() if name.startswith(starts)}
+    unlike = [name for name in {**expected, **found} if not _same(name, expected, found)]
+    print(f"{len(found) - len(unlike)} of {len(found)} cases are as they were")
+    return 1 if unlike else 0
+
+
+def _all_of(place, starts):
+    raw = place / "raw"
+    raw.mkdir()
+    fake_raw.write(raw)
+    works = {name: _commands for name in CASES}
+    works |= {"killed": _killed, "two processes": _two_processes}
+    works["simulated"] = _simulated
+    names = [name for name in works if name.startswith(starts)]
+    with ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(works[name], name, place) for name in names]
+        return {n: one.result() for n, one in zip(names, done, strict=True)}
+
+
+def _run(command, place, folder, *, cores=()):
+    words = [word.format(folder=folder, raw=place / "raw") for word in command]
+    return Started("-m", *words, cores=cores, XDG_CACHE_HOME=str(place / "cache"))
+
+
+def _finished(command, place, folder):
+    with _run(command, place, folder) as started:
+        code = started.wait()
+        return started.said()[0] if code == 0 else _failed(command, started)
+
+
+def _failed(command, started):
+    print(f"{' '.join(command)} ended with {started.wait()}:")
+    print(started.said()[1][-2000:])
+    sys.exit(2)
+
+
+def _commands(name, place):
+    folder = place / name.replace(" ", "_")
+    for command in CASES[name]:
+        _finished(command, place, folder)
+    return _found(folder)
+
+
+def _killed(name, place):
+    folder = place / name
+    with _run(KILLED, place, folder) as started:
+        while len(list((folder / "checkpoints").glob("round_*.npz"))) < 2:
+            time.sleep(0.01)
+        started.send(signal.SIGKILL)
+        started.wait()
+    assert not (folder / "summary.json").exists()
+    _finished(KILLED, place, folder)
+    return _found(folder)
+
+
+def _two_processes(name, place):
+    folder = place / "two"
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    join = [f"--coordinator=localhost:{port}", "--num_processes=2"]
+    commands = [[*TWO_PROCESSES, *join, f"--process_id={n}"] for n in range(2)]
+    with (
+        _run(commands[0], place, folder, cores={0}) as one,
+        _run(commands[1], place, folder, cores={1}) as other,
+    ):
+        for command, started in zip(commands, (one, other), strict=True):
+            if started.wait():
+                _failed(command, started)
+    return _found(folder)
+
+
+def _simulated(name, place):
+    return json.loads(_finished(["tests.net.simulated"], place, place / name))
+
+
+def _found(folder):
+    """Returns what is kept of a folder of results."""
+    found = {}
+    for path in sorted(folder.rglob("params.safetensors")):
+        arrays = load_file(path)
+        digest = hashlib.sha256()
+        for key in sorted(arrays):
+            digest.update(f"{key} {arrays[key].dtype}{arrays[key].shape} ".encode())
+            digest.update(arrays[key].tobytes())
+        found[f"model {path.relative_to(folder).parent}"] = digest.hexdigest()
+    for path in sorted(folder.rglob("*.csv")):
+        if path.name.removeprefix(MARK) in TABLES:
+            found[str(path.relative_to(folder))] = _rows(path)
+    if (folder / "summary.json").exists():
+        summary = json.loads((folder / "summary.json").read_text())
+        plain = {key.removeprefix(MARK): value for key, value in summary.items()}
+        found["totals"] = {key: plain.get(key) for key in TOTALS}
+    return found
+
+
+def _rows(path):
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+
+
+def _same(name, expected, found):
+    """Says of a case what differs."""
+    one, other = expected.get(name), found.get(name)
+    if one == other:
+        return True
+    print(f"{name}:")
+    for key in sorted({**(one or {}), **(other or {})}):
+        was, now = ((side or {}).get(key) for side in (one, other))
+        if was != now:
+            print(f"  {key}\n    was {was}\n    is  {now}")
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
