@@ -28,7 +28,7 @@ gc.set_threshold(50_000, 20, 100)
 
 import jax  # noqa: E402
 
-from fl_sketch import compile_cache, files  # noqa: E402
+from fl_sketch.core import compile_cache, files  # noqa: E402
 
 OWN = files.user_cache() / "tests" / compile_cache.processor()
 CACHE = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(OWN))

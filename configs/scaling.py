@@ -14,7 +14,7 @@ Hessian there are four probes rather than ten.
 """
 
 from configs import default
-from fl_sketch.studies.scaling import Laboratory
+from fl_sketch.experiments.scaling import Laboratory
 
 ADAPTIVE = (0.003, 0.01, 0.03)
 RELATIVE = {

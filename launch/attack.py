@@ -15,10 +15,10 @@ import os
 
 from absl import flags
 
-from fl_sketch import files
 from fl_sketch.audit import gradient_inversion
+from fl_sketch.core import files
+from fl_sketch.experiments import attack, attack_pictures, attack_theory
 from fl_sketch.run.program import check
-from fl_sketch.studies import attack, attack_pictures, attack_theory
 from fl_sketch.sweep import grid, ranking
 from launch import command, parsing
 

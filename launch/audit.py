@@ -16,8 +16,8 @@ import sys
 
 from absl import flags
 
-from fl_sketch import files
-from fl_sketch.studies import audit
+from fl_sketch.core import files
+from fl_sketch.experiments import audit
 from launch import command, parsing
 
 BROKEN = 1  # the exit code

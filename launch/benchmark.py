@@ -13,11 +13,11 @@ import platform
 import jax
 from absl import flags
 
-from fl_sketch import files
-from fl_sketch.bench import engine_suite, error_suite, sketch_suite, timing
-from fl_sketch.bench.engine_forms import FORMS as ALL_FORMS
-from fl_sketch.bench.engine_forms import USUAL
-from fl_sketch.bench.engine_forms import WORKLOADS as ALL_WORKLOADS
+from fl_sketch.core import files
+from fl_sketch.experiments.bench import engine_suite, error_suite, sketch_suite, timing
+from fl_sketch.experiments.bench.engine_forms import FORMS as ALL_FORMS
+from fl_sketch.experiments.bench.engine_forms import USUAL
+from fl_sketch.experiments.bench.engine_forms import WORKLOADS as ALL_WORKLOADS
 from launch import command
 
 SUITE = flags.DEFINE_enum("suite", "sketch", ["sketch", "engine", "error"], "What.")

@@ -11,8 +11,9 @@ import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict
 
-from fl_sketch import compile_cache, engine, files
+from fl_sketch import engine
 from fl_sketch.config import arguments
+from fl_sketch.core import compile_cache, files
 from fl_sketch.run import Stopped
 from fl_sketch.run.processes import INTERRUPTED, STOPPED
 from launch import parsing, streams

@@ -17,9 +17,9 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from configs import default
-from fl_sketch import files
-from fl_sketch.placement import placing, report, room, topology
-from fl_sketch.run import problem
+from fl_sketch.core import files
+from fl_sketch.experiments.aot import placing, report, room, topology
+from fl_sketch.run import task as problem
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()

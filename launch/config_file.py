@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from fl_sketch import sound, validate
+from fl_sketch.core import untrusted_files, validate
 from launch import clone
 
 
@@ -28,7 +28,7 @@ def require(argv: Sequence[str]) -> None:
             near = validate.nearest(found[1], [*map(str, ours)])
             msg = f"Expected config to name a Python file, got config={found[1]}.{near}"
             raise ValueError(msg)
-        with sound.reading(file, "to be a Python file"):
+        with untrusted_files.reading(file, "to be a Python file"):
             names = _names(ast.parse(file.read_bytes(), file.name))
         if "get_config" not in names:
             msg = f"Expected a file with get_config, got config={file}"

@@ -11,9 +11,9 @@ import os
 
 from absl import flags
 
-from fl_sketch import files
-from fl_sketch.data import archive, datasets
-from fl_sketch.studies import features
+from fl_sketch.core import files
+from fl_sketch.data import datasets, npz
+from fl_sketch.experiments import features
 from launch import command
 
 DATASET = flags.DEFINE_string("dataset", "cifar10", "A data set of images.")
@@ -34,7 +34,7 @@ def main():
     splits = datasets.load(DATASET.value, DATA_DIR.value)
     path = os.path.join(OUT.value, f"{DATASET.value}_features.npz")
     made = features.extract(splits, width=WIDTH.value, epochs=EPOCHS.value)
-    archive.save(path, *made)
+    npz.save(path, *made)
     print(f"{len(made[0].targets)} and {len(made[1].targets)} examples in {path}")
 
 

@@ -13,7 +13,7 @@ Federated; next_words and tags read its stackoverflow_train.h5. The file is then
 import numpy as np
 from absl import flags
 
-from fl_sketch import files
+from fl_sketch.core import files
 from fl_sketch.data import federated
 from launch import command
 

@@ -9,8 +9,8 @@ from absl import flags
 from ml_collections import config_flags
 
 from configs import default
-from fl_sketch import validate
-from fl_sketch.config import choices
+from fl_sketch.core import validate
+from fl_sketch.core.mappings import flat
 from fl_sketch.run import NotFinite
 from fl_sketch.run.processes import WRONG
 from fl_sketch.workdir.checkpoint import Unreadable
@@ -90,7 +90,7 @@ def _one_line(parse: Callable[[], Sequence[str]]) -> Sequence[str]:
 
 
 def _require_known_keys(argv: Sequence[str]) -> None:
-    legal = tuple(choices.flat(default.get_config()))
+    legal = tuple(flat(default.get_config()))
     for argument in argv:
         found = re.match(r"--?config\.([^=]+)", argument)
         if found and found[1] not in legal:

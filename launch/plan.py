@@ -11,9 +11,9 @@ with an edge on each line, adds what the messages cost where there is no server.
 
 from absl import flags
 
-from fl_sketch.gossip import graph as graphs
+from fl_sketch.engine import graph as graphs
+from fl_sketch.experiments import plan
 from fl_sketch.run import build
-from fl_sketch.studies import plan
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()

@@ -11,8 +11,8 @@ import os
 
 from absl import flags
 
-from fl_sketch import files
-from fl_sketch.studies import quadratics
+from fl_sketch.core import files
+from fl_sketch.experiments import quadratics
 from launch import command
 
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")

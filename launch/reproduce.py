@@ -14,7 +14,7 @@ import sys
 
 from absl import flags
 
-from fl_sketch import validate
+from fl_sketch.core import validate
 from launch import command, reproductions
 
 LIST = flags.DEFINE_bool("list", False, "Print what there is, and run nothing.")

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-from fl_sketch import files
+from fl_sketch.core import files
 
 RESULTS = pathlib.Path(__file__).parent.parent / "results"
 

@@ -15,7 +15,7 @@ command again goes on. A file for this command has `get_laboratory`.
 
 from absl import flags
 
-from fl_sketch.studies import scaling
+from fl_sketch.experiments import scaling
 from fl_sketch.sweep import comparison
 from launch import command
 

@@ -12,7 +12,7 @@ moments that the steps have seen, of which that interval knows nothing.
 from absl import flags
 
 from configs import default
-from fl_sketch.studies import hessian
+from fl_sketch.experiments import hessian
 from launch import command
 
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder of a run.")

@@ -14,7 +14,7 @@ from absl import flags
 
 from fl_sketch import theory
 from fl_sketch.algorithms import catalog
-from fl_sketch.theorems import chen, others, song, table
+from fl_sketch.experiments.verify import chen, others, song, table
 from launch import command
 
 PAPERS = ("song", "chen", "das", "haddadpour")

@@ -10,7 +10,7 @@ the paper prints it and with the exact one, and the same without a sketch.
 
 from absl import flags
 
-from fl_sketch.studies import gradient_tracking
+from fl_sketch.experiments import gradient_tracking
 from launch import command
 
 PARAMETERS = flags.DEFINE_integer("parameters", 200, "d.", lower_bound=2)

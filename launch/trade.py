@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from fl_sketch import validate
 from fl_sketch.algorithms import catalog
-from fl_sketch.studies import song_trade
-from fl_sketch.theorems import known_problems
+from fl_sketch.core import validate
+from fl_sketch.experiments import rounds_vs_bits
+from fl_sketch.experiments.verify import known_problems
 from launch import command
 
 OPERATOR = flags.DEFINE_multi_enum(
@@ -43,7 +43,7 @@ SEEDS = flags.DEFINE_integer(
 OUT = flags.DEFINE_string("out", None, "A csv file for the rows.")
 
 
-def rows() -> Iterator[song_trade.Row]:
+def rows() -> Iterator[rounds_vs_bits.Row]:
     """Yields the rows of all problems of the flags."""
     for apart in APART.value:
         task = known_problems.quadratics(
@@ -54,19 +54,21 @@ def rows() -> Iterator[song_trade.Row]:
             apart=apart,
         )
         for steps in STEPS.value:
-            count = song_trade.Count(task, steps, ACCURACY.value, range(SEEDS.value))
-            control = song_trade.Control(count)
+            count = rounds_vs_bits.Count(
+                task, steps, ACCURACY.value, range(SEEDS.value)
+            )
+            control = rounds_vs_bits.Control(count)
             yield from control.rows
             for operator in OPERATOR.value:
                 for b in SIZES.value:
-                    yield from song_trade.measure(count, operator, [b], control)
+                    yield from rounds_vs_bits.measure(count, operator, [b], control)
 
 
 def main():
     """Prints the table for the problems of the flags, and keeps it with --out."""
     for b in SIZES.value:
         validate.at_most(PARAMETERS.value, "the parameters", b=b)
-    command.print_rows(song_trade, rows(), OUT.value)
+    command.print_rows(rounds_vs_bits, rows(), OUT.value)
 
 
 if __name__ == "__main__":

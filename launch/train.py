@@ -16,8 +16,8 @@ import contextlib
 from absl import flags
 
 from configs import default
-from fl_sketch.report import trackers
 from fl_sketch.run import processes, run
+from fl_sketch.workdir import trackers
 from fl_sketch.workdir.kept_config import config_of
 from launch import command, parsing
 

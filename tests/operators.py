@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fl_sketch import sketch
-from fl_sketch.protocols import Sketch
+from fl_sketch.core.protocols import Sketch
 from tests.oracles import closed_forms
 
 

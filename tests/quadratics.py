@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import algorithms, channels, compressors, local, sketch, transforms
-from fl_sketch.protocols import Algorithm
+from fl_sketch import algorithms, channels, sketch, transforms
+from fl_sketch.core.protocols import Algorithm
+from fl_sketch.sketch import compressors
+from fl_sketch.transforms import local
 
 PARAMS = {"w": jnp.zeros((4, 3)), "b": jnp.zeros(4)}
 D, STEPS, RATE = 16, 3, 0.1

@@ -2,7 +2,8 @@
 
 A loss goes in, and what `engine.simulate` runs comes out. Parts may be exchanged:
 
->>> from fl_sketch import algorithms, channels, compressors
+>>> from fl_sketch import algorithms, channels
+>>> from fl_sketch.sketch import compressors
 >>> loss = lambda params, batch: ((batch @ params) ** 2).mean()
 >>> known = algorithms.fedavg(loss, client_rate=0.1)
 >>> own = known._replace(uplink=channels.compressed(compressors.qsgd(7)))
@@ -38,4 +39,4 @@ from fl_sketch.algorithms.sign_sgd import ef_sign_sgd as ef_sign_sgd
 from fl_sketch.algorithms.sign_sgd import sign_sgd as sign_sgd
 from fl_sketch.algorithms.sketched_sgd import sketched_sgd as sketched_sgd
 from fl_sketch.algorithms.with_statistics import with_statistics as with_statistics
-from fl_sketch.talks import replay as replay
+from fl_sketch.channels.player import replay as replay

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import optax
 
-from fl_sketch import compressors, plugins, sketch, transforms, validate
+from fl_sketch import sketch, transforms
 from fl_sketch.algorithms.cd_adam import cd_adam
 from fl_sketch.algorithms.cocktail_sgd import cocktail_sgd
 from fl_sketch.algorithms.dp_fedavg import dp_fedavg
@@ -32,9 +32,11 @@ from fl_sketch.algorithms.safl import safl
 from fl_sketch.algorithms.scaffold import scaffold
 from fl_sketch.algorithms.sign_sgd import ef_sign_sgd, sign_sgd
 from fl_sketch.algorithms.sketched_sgd import sketched_sgd
-from fl_sketch.keys import Purpose
-from fl_sketch.privacy import bounding
-from fl_sketch.protocols import Algorithm, Compressor, Sketch
+from fl_sketch.core import plugins, validate
+from fl_sketch.core.keys import Purpose
+from fl_sketch.core.protocols import Algorithm, Compressor, Sketch
+from fl_sketch.privacy import clipping
+from fl_sketch.sketch import compressors
 
 
 class Method(NamedTuple):
@@ -81,7 +83,7 @@ class Method(NamedTuple):
         return tuple(p.name for p in plain if p.default is p.empty)
 
 
-_NORMALISED = functools.partial(dp_fedavg, bound=bounding.normalise)
+_NORMALISED = functools.partial(dp_fedavg, bound=clipping.normalise)
 _OWN = (
     Method("cd_adam", cd_adam, one_batch=True),
     Method("cocktail_sgd", cocktail_sgd),
@@ -277,7 +279,7 @@ def build_sketch(
         if stored:
             msg = "Expected stored=False for models over several devices, got True."
             raise ValueError(msg)
-        op = sketch.in_parts(op, parts)
+        op = sketch.sharded(op, parts)
     return LAYOUTS[layout](op)
 
 
@@ -290,7 +292,7 @@ def _stored(operator: str, b: int, rows: int) -> Sketch:
     """
     with jax.ensure_compile_time_eval():
         key = jax.random.key(int(Purpose.STORED))
-    return sketch.stored(OPERATORS[operator](b, rows), key)
+    return sketch.materialized(OPERATORS[operator](b, rows), key)
 
 
 def build_compressor(

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import channels, local
-from fl_sketch.keys import Purpose
-from fl_sketch.privacy import bounding, mechanism
-from fl_sketch.protocols import Algorithm, Local, Server, Tree
+from fl_sketch import channels
+from fl_sketch.core.keys import Purpose
+from fl_sketch.core.protocols import Algorithm, Local, Server, Tree
+from fl_sketch.privacy import clipping, mechanism
+from fl_sketch.transforms import local
 
 
 def dp_fedavg(
@@ -22,7 +23,7 @@ def dp_fedavg(
     decay: jax.typing.ArrayLike = 1.0,
     server: optax.GradientTransformation | None = None,
     keep_random_iterate: bool = False,
-    bound=bounding.clip,
+    bound=clipping.clip,
     client_optimizer: local.Optimizer = optax.sgd,
 ) -> Algorithm:
     """Returns DP-FedAvg: local steps, clipped sums of gradients, noise, a server step.
@@ -45,7 +46,7 @@ def dp_fedavg(
       server: an optimizer with rate gamma, before eta_k; by default sgd(1).
       keep_random_iterate: whether to keep a uniformly random one of w_0, ..., w_(K-1)
         for `random_iterate` (line 13). It costs no privacy, and a copy of the model.
-      bound: the kind of bound: `bounding.clip` or `bounding.normalise`.
+      bound: the kind of bound: `clipping.clip` or `clipping.normalise`.
       client_optimizer: the clients' optimizer, a function of the rate eta_k; what is
         bounded and noised is (x_0 - x_K) / eta_k whatever it is.
 
@@ -77,7 +78,7 @@ def dp_normfedavg(loss: local.Loss, **options) -> Algorithm:
 
     Reference: Das et al., Algorithm 2.
     """
-    return dp_fedavg(loss, bound=bounding.normalise, **options)
+    return dp_fedavg(loss, bound=clipping.normalise, **options)
 
 
 def _gradient_sums(loss: local.Loss, rate, optimizer: local.Optimizer) -> Local:

@@ -2,8 +2,10 @@
 
 import optax
 
-from fl_sketch import channels, compressors, local
-from fl_sketch.protocols import Algorithm, Compressor
+from fl_sketch import channels
+from fl_sketch.core.protocols import Algorithm, Compressor
+from fl_sketch.sketch import compressors
+from fl_sketch.transforms import local
 
 
 def ef21(

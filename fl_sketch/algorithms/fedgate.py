@@ -3,8 +3,10 @@
 import jax
 import optax
 
-from fl_sketch import channels, compressors, local
-from fl_sketch.protocols import Algorithm
+from fl_sketch import channels
+from fl_sketch.core.protocols import Algorithm
+from fl_sketch.sketch import compressors
+from fl_sketch.transforms import local
 
 
 def fedgate(

@@ -3,8 +3,10 @@
 import jax
 import optax
 
-from fl_sketch import channels, local, validate
-from fl_sketch.protocols import Algorithm, Channel, Sketch
+from fl_sketch import channels
+from fl_sketch.core import validate
+from fl_sketch.core.protocols import Algorithm, Channel, Sketch
+from fl_sketch.transforms import local
 
 QUERIES = ("privix", "heaprix")
 

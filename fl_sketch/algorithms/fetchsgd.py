@@ -5,10 +5,12 @@ import warnings
 import jax
 import optax
 
-from fl_sketch import channels, compressors, local, transforms
+from fl_sketch import channels, transforms
 from fl_sketch import sketch as sketches
-from fl_sketch.keys import Purpose
-from fl_sketch.protocols import Algorithm, Downlink, Sketch
+from fl_sketch.core.keys import Purpose
+from fl_sketch.core.protocols import Algorithm, Downlink, Sketch
+from fl_sketch.sketch import compressors
+from fl_sketch.transforms import local
 
 STABLE = 50  # columns for each coordinate of a step that "subtract" bears, of five rows
 

@@ -2,8 +2,9 @@
 
 import optax
 
-from fl_sketch import channels, local
-from fl_sketch.protocols import Algorithm, Sketch
+from fl_sketch import channels
+from fl_sketch.core.protocols import Algorithm, Sketch
+from fl_sketch.transforms import local
 
 
 def iterative_sketching(

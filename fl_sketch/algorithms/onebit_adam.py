@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import compressors, lengths, local, transforms, trees, validate
-from fl_sketch.protocols import (
+from fl_sketch import transforms
+from fl_sketch.core import lengths, trees, validate
+from fl_sketch.core.protocols import (
     Algorithm,
     Channel,
     Coded,
@@ -17,7 +18,9 @@ from fl_sketch.protocols import (
     Memory,
     Tree,
 )
-from fl_sketch.wire import FLOAT_BITS
+from fl_sketch.core.wire import FLOAT_BITS
+from fl_sketch.sketch import compressors
+from fl_sketch.transforms import local
 
 
 def onebit_adam(

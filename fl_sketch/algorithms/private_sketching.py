@@ -3,9 +3,10 @@
 import jax
 import optax
 
-from fl_sketch import channels, local
+from fl_sketch import channels
+from fl_sketch.core.protocols import Algorithm, Sketch
 from fl_sketch.privacy import local_noise
-from fl_sketch.protocols import Algorithm, Sketch
+from fl_sketch.transforms import local
 
 
 def private_sketching(

@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import channels, local
-from fl_sketch.protocols import Algorithm, Channel, Memory
+from fl_sketch import channels
+from fl_sketch.core.protocols import Algorithm, Channel, Memory
+from fl_sketch.transforms import local
 
 
 def scaffold(

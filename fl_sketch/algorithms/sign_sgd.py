@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import channels, compressors, local, transforms
-from fl_sketch.protocols import Algorithm, Downlink
+from fl_sketch import channels, transforms
+from fl_sketch.core.protocols import Algorithm, Downlink
+from fl_sketch.sketch import compressors
+from fl_sketch.transforms import local
 
 
 def sign_sgd(loss: local.Loss, *, server_rate: optax.ScalarOrSchedule) -> Algorithm:

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import trees
-from fl_sketch.protocols import Algorithm, Channel, Delivery, Downlink
-from fl_sketch.trees import Stateful, trained
-from fl_sketch.wire import FLOAT_BITS
+from fl_sketch.core import trees
+from fl_sketch.core.protocols import Algorithm, Channel, Delivery, Downlink
+from fl_sketch.core.trees import Stateful, trained
+from fl_sketch.core.wire import FLOAT_BITS
 
 
 def with_statistics(algorithm: Algorithm, model: Stateful) -> Algorithm:

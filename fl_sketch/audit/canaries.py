@@ -20,24 +20,25 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import engine, trees, validate
+from fl_sketch import engine
 from fl_sketch.audit.game import Observe
-from fl_sketch.data import draws
-from fl_sketch.data.examples import Examples
-from fl_sketch.engine import cohort
-from fl_sketch.engine.cohort import Sampler
-from fl_sketch.privacy.accounting import Plan
-from fl_sketch.protocols import (
+from fl_sketch.core import trees, validate
+from fl_sketch.core.protocols import (
     Algorithm,
     Channel,
     Delivery,
     Key,
     Local,
     Mechanism,
+    ServerReply,
     Sketch,
-    Told,
     Work,
 )
+from fl_sketch.data import batches as draws
+from fl_sketch.data.examples import Examples
+from fl_sketch.engine import cohort
+from fl_sketch.engine.cohort import Sampler
+from fl_sketch.privacy.accounting import Plan
 
 CANARY = 0  # its number among the clients, or among a client's examples
 LOUD, OTHERS = 1e6, 1e3  # what they push, over the bound
@@ -216,7 +217,7 @@ def tapped(
             said = next(inner)
             while True:
                 answer = yield said
-                if not isinstance(said, Told):
+                if not isinstance(said, ServerReply):
                     heard.append(read(keys, trees.ravel(answer)))
                 said = inner.send(answer)
         except StopIteration as end:

@@ -29,8 +29,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch import engine, validate
-from fl_sketch.protocols import Key, Roots
+from fl_sketch import engine
+from fl_sketch.core import validate
+from fl_sketch.core.protocols import Key, Roots
 
 # `(key, present) -> float32 [rounds, numbers]`: all that a run released. Whether the
 # canary is there, 0.0 or 1.0, is traced, so that one program plays both worlds.

@@ -21,8 +21,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import talks, trees, validate
-from fl_sketch.protocols import Algorithm, Keys, Message, Round, Server
+from fl_sketch.channels import player
+from fl_sketch.core import trees, validate
+from fl_sketch.core.protocols import Algorithm, Keys, Message, Round, Server
 
 View = Callable[[jax.Array], Message]  # inputs -> the message of a client that has them
 OPTIMIZERS = ("gd", "adam", "lbfgs")
@@ -67,7 +68,7 @@ def client_view(
         state = algorithm.local.init(params)
         work = algorithm.local.run(server, state, batches(inputs), keys)
         arguments = (work.update, memory, keys, Round(server.round))
-        message = talks.message(talks.play(algorithm.uplink, arguments).sent)
+        message = player.message(player.play(algorithm.uplink, arguments).sent)
         if algorithm.mechanism is None:
             return message
         guard = algorithm.mechanism.init()

@@ -31,8 +31,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from fl_sketch import trees, validate
-from fl_sketch.protocols import Key, Like, Sketch
+from fl_sketch.core import trees, validate
+from fl_sketch.core.protocols import Key, Like, Sketch
 
 
 class Singular(NamedTuple):

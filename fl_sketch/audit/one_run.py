@@ -31,10 +31,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fl_sketch import engine, talks, trees, validate
+from fl_sketch import engine
+from fl_sketch.channels import player
+from fl_sketch.core import trees, validate
+from fl_sketch.core.keys import round_keys
+from fl_sketch.core.protocols import Algorithm, Key, Local, Memory, Round, Tree
 from fl_sketch.engine.cohort import Cohort, Sampler
-from fl_sketch.keys import round_keys
-from fl_sketch.protocols import Algorithm, Key, Local, Memory, Round, Tree
 
 LOUD = 1e6  # the length of a canary's update, in every coordinate
 WORD = 32  # signs that a random word makes
@@ -111,9 +113,9 @@ def listen(algorithm: Algorithm, params: Tree, batches: Any) -> Talk:
         work = algorithm.local.run(server, client.local, batches, keys)
         memory = Memory(client.memory, server.memory)
         arguments = (work.update, memory, keys, Round(server.round))
-        means = talks.messages(algorithm.uplink, arguments)
-        turn = talks.play(algorithm.uplink, arguments, means)
-        end = talks.ended(algorithm.uplink, turn)
+        means = player.messages(algorithm.uplink, arguments)
+        turn = player.play(algorithm.uplink, arguments, means)
+        end = player.ended(algorithm.uplink, turn)
         return means, work.update, end.delivery.estimate
 
     means, *others = jax.eval_shape(one, params, batches)

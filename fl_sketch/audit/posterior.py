@@ -24,9 +24,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch import trees
 from fl_sketch.audit import gradient_inversion as inversion
-from fl_sketch.protocols import Message, Tree
+from fl_sketch.core import trees
+from fl_sketch.core.protocols import Message, Tree
 
 # Added to the variance of every pixel, so that no image is impossible: 0.01^2.
 FLOOR = 1e-4

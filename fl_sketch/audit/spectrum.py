@@ -32,9 +32,10 @@ from jax.flatten_util import ravel_pytree
 from matfree import decomp
 from scipy import linalg, optimize
 
-from fl_sketch import engine, trees, validate
-from fl_sketch.keys import require_key
-from fl_sketch.protocols import Key, Tree
+from fl_sketch import engine
+from fl_sketch.core import trees, validate
+from fl_sketch.core.keys import require_key
+from fl_sketch.core.protocols import Key, Tree
 
 ORTHOGONAL = 1e-2  # cosines of Lanczos' vectors, in float32 some 1e-6
 PLACES = 40  # tried for the most that sum |lambda| may be, before a finer search

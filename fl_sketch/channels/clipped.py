@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import validate
-from fl_sketch.protocols import Channel
+from fl_sketch.core import validate
+from fl_sketch.core.protocols import Channel
 
 
 def clipped(channel: Channel, limit: float | jax.Array) -> Channel:

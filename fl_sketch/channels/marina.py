@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 
-from fl_sketch import lengths, trees, validate
-from fl_sketch.keys import Purpose, apart
-from fl_sketch.protocols import Channel, Coded, Compressor, Delivery, Memory
-from fl_sketch.wire import FLOAT_BITS
+from fl_sketch.core import lengths, trees, validate
+from fl_sketch.core.keys import Purpose, apart
+from fl_sketch.core.protocols import Channel, Coded, Compressor, Delivery, Memory
+from fl_sketch.core.wire import FLOAT_BITS
 
 
 def marina(compressor: Compressor, probability: float) -> Channel:

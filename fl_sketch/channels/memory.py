@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from fl_sketch import trees
-from fl_sketch.protocols import Channel, Delivery, Memory
+from fl_sketch.core import trees
+from fl_sketch.core.protocols import Channel, Delivery, Memory
 
 
 def error_feedback(channel: Channel) -> Channel:

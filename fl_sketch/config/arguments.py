@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import optax
 from ml_collections import ConfigDict
 
-from fl_sketch import validate
 from fl_sketch.algorithms import catalog
-from fl_sketch.config.choices import Numbers, flat, section
-from fl_sketch.protocols import Compressor, Sketch
+from fl_sketch.config.parse import Numbers, section
+from fl_sketch.core import validate
+from fl_sketch.core.mappings import flat
+from fl_sketch.core.protocols import Compressor, Sketch
 from fl_sketch.transforms import by_name
 
 

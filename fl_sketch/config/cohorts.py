@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch import engine, files, validate
-from fl_sketch.config.choices import section
-from fl_sketch.engine import presence
+from fl_sketch import engine
+from fl_sketch.config.parse import section
+from fl_sketch.core import files, validate
+from fl_sketch.core.keys import cohort_key
+from fl_sketch.core.protocols import Key, Roots
+from fl_sketch.engine import availability
 from fl_sketch.engine.cohort import Sampler
-from fl_sketch.keys import cohort_key
-from fl_sketch.protocols import Key, Roots
 
 FASTEST, SLOWEST = 1e-6, 1e9  # seconds of a client
 WIDEST = 10.0  # deviation of a logarithm of seconds
@@ -35,7 +36,7 @@ def sampler_of(config: ConfigDict, sent: float = 0.0) -> Sampler:
       FileNotFoundError, ValueError: in one line, for what is no way to sample.
     """
     with section("cohort"):
-        return presence.in_time(_asked(config), _clock(config, sent))
+        return availability.in_time(_asked(config), _clock(config, sent))
 
 
 def clock_of(
@@ -51,7 +52,7 @@ def clock_of(
         return None
     with section("cohort"):
         sampler, clock = _asked(config), _clock(config, sent)
-    lasting = presence.lasting(sampler, clock)
+    lasting = availability.lasting(sampler, clock)
     return lambda roots, number: lasting(cohort_key(roots, number), number)
 
 
@@ -99,7 +100,7 @@ def _present(config: ConfigDict, population: int) -> Sampler:
         raise ValueError(msg)
     whole = [(int(a), int(b), int(c)) for a, b, c in table]
     rounds = own.period or max(last for _, _, last in whole)
-    found = presence.present(population, size, first_and_last=whole, rounds=rounds)
+    found = availability.present(population, size, first_and_last=whole, rounds=rounds)
     if not own.period and rounds < config.rounds:
         msg = (
             f"Expected available={own.available} to say who is there in all "
@@ -110,7 +111,7 @@ def _present(config: ConfigDict, population: int) -> Sampler:
     return found
 
 
-def _clock(config: ConfigDict, sent: float) -> presence.Clock:
+def _clock(config: ConfigDict, sent: float) -> availability.Clock:
     own = config.cohort
     names = ("jitter", "sending", "deadline", "period")
     validate.in_range(0, math.inf, **{name: own[name] for name in names})
@@ -120,7 +121,7 @@ def _clock(config: ConfigDict, sent: float) -> presence.Clock:
             if own[name]:
                 msg = f"Expected times of clients with {name} > 0, got times=''."
                 raise ValueError(msg)
-        return presence.Clock(np.zeros(1, np.float32))
+        return availability.Clock(np.zeros(1, np.float32))
     seconds, sending = _times(own.times, config.data.clients), own.sending * sent / 1e6
     first = float(seconds.min()) + sending
     if not own.jitter and 0 < own.deadline < first:
@@ -129,7 +130,7 @@ def _clock(config: ConfigDict, sent: float) -> presence.Clock:
             f"nobody ever answers, got deadline={own.deadline}."
         )
         raise ValueError(msg)
-    return presence.Clock(seconds, own.jitter, sending, own.deadline)
+    return availability.Clock(seconds, own.jitter, sending, own.deadline)
 
 
 def _times(text: str, population: int) -> np.ndarray:

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from fl_sketch import validate
-from fl_sketch.config.choices import section
-from fl_sketch.data import datasets, inputs, parts, text
+from fl_sketch.config.parse import section
+from fl_sketch.core import validate
+from fl_sketch.data import class_subset, datasets, inputs, text
 from fl_sketch.data.examples import Examples, Splits, aligned
 from fl_sketch.data.inputs import Augmentation, Scaling
 
@@ -32,7 +32,7 @@ def check(config: ConfigDict) -> None:
     """Raises in one line for what `config` says of inputs, before data are read."""
     with section("data"):
         _fixed(config)
-        parts.parsed(config.data.part)
+        class_subset.parsed(config.data.part)
         inputs.augmentation(config.data.augment)
         validate.below_one(held_out=config.data.held_out)
     asked = {key: config[key] for key in ("clients_every", "personal_steps")}
@@ -63,7 +63,7 @@ def splits_of(
     data = config.data
     whole = datasets.load(data.name, data_dir, targets=targets)
     with section("data"):
-        splits = parts.part(whole, data.part)
+        splits = class_subset.part(whole, data.part)
         encoded = text.encoded(
             splits,
             length=data.length,

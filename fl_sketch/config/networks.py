@@ -6,12 +6,13 @@ round. What supposes a server that chooses, waits or hands out models is refused
 
 from ml_collections import ConfigDict
 
-from fl_sketch import validate
-from fl_sketch.config import protection
-from fl_sketch.config.choices import NO_GRAPH, flat, section
-from fl_sketch.engine.traffic import Traffic
-from fl_sketch.gossip import RELAYS, Relay
-from fl_sketch.gossip import graph as graphs
+from fl_sketch.config import privacy as protection
+from fl_sketch.config.parse import NO_GRAPH, section
+from fl_sketch.core import validate
+from fl_sketch.core.mappings import flat
+from fl_sketch.engine import graph as graphs
+from fl_sketch.engine.costs import Traffic
+from fl_sketch.engine.gossip import RELAYS, Relay
 
 PLAIN = "flood"  # the relay of a config with a server, which does not read it
 ALLOWED = {  # what a round without a server can be, by key

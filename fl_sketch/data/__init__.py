@@ -8,8 +8,8 @@
 20
 """
 
-from fl_sketch.data.owned import Clients as Clients
-from fl_sketch.data.owned import clients as clients
+from fl_sketch.data.clients import Clients as Clients
+from fl_sketch.data.clients import clients as clients
 from fl_sketch.data.partition import Partition as Partition
 from fl_sketch.data.partition import classes_per_client as classes_per_client
 from fl_sketch.data.partition import dirichlet as dirichlet

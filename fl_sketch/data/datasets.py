@@ -33,8 +33,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fl_sketch import plugins
-from fl_sketch.data import archive, raw, synthetic
+from fl_sketch.core import plugins
+from fl_sketch.data import npz, raw, synthetic
 from fl_sketch.data.examples import Examples as Examples
 from fl_sketch.data.examples import Splits as Splits
 from fl_sketch.data.examples import normalise as normalise
@@ -43,7 +43,7 @@ from fl_sketch.data.examples import with_classes as with_classes
 DIGITS_SEED = 0  # of the one shuffle that decides which digits are for testing
 DIGITS = "datasets/data/digits.csv.gz"  # in scikit-learn's folder
 NAMES = ("digits", *raw.SOURCES)
-MOST_CLASSES = archive.MOST
+MOST_CLASSES = npz.MOST
 
 
 def load(
@@ -51,7 +51,7 @@ def load(
     data_dir: str | os.PathLike | None = None,
     *,
     tfds_dir: str | os.PathLike | None = None,
-    targets: str = archive.CLASSES,
+    targets: str = npz.CLASSES,
 ) -> Splits:
     """Returns a data set by name, preparing it first if it is one of `NAMES`.
 
@@ -72,10 +72,10 @@ def load(
         prepared data that were made from other files, or for data of another kind.
     """
     if plugins.named(name):
-        return archive.checked(name, _made(name), where=name, targets=targets)
-    if name.split("/")[0] == archive.NAME:
-        return archive.load(name, data_dir, targets)
-    if targets != archive.CLASSES:
+        return npz.checked(name, _made(name), where=name, targets=targets)
+    if name.split("/")[0] == npz.NAME:
+        return npz.load(name, data_dir, targets)
+    if targets != npz.CLASSES:
         msg = f"Expected a loss of classes, which {name} has, got one of {targets}."
         raise ValueError(msg)
     if name == "digits":

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_sketch import validate
+from fl_sketch.core import validate
 
 PRECISION = 30  # bits of a proportion, so that the last digits of exp do not matter
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from fl_sketch import sound
+from fl_sketch.core import untrusted_files
 from fl_sketch.data.examples import Examples
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")  # that start no other program
@@ -126,7 +126,7 @@ def _reader(feature: Any) -> Callable:
         raise ValueError(msg)
 
     def image(content: bytes) -> np.ndarray:
-        pixels = sound.picture(content, mode, FORMATS)
+        pixels = untrusted_files.picture(content, mode, FORMATS)
         return pixels if pixels.ndim == 3 else pixels[..., None]
 
     return image

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_sketch import sound, validate
+from fl_sketch.core import untrusted_files, validate
 from fl_sketch.data import text
 
 LABELS = 62  # of EMNIST: digits, capitals and small letters
@@ -167,7 +167,9 @@ def _of_hdf5(file: pathlib.Path, most: int) -> Users:
             names = sorted(examples)[: most or None]
             for name in names:
                 group: Any = examples[name]
-                sound.require_room(file, sum(group[key].nbytes for key in group))
+                untrusted_files.require_room(
+                    file, sum(group[key].nbytes for key in group)
+                )
                 found = {key: group[key][()] for key in group}
                 yield name, found
     except (OSError, KeyError, AttributeError, RuntimeError, TypeError) as error:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch import plugins, validate
+from fl_sketch.core import plugins, validate
 from fl_sketch.data.examples import normalise
 
 MARGIN = 4  # pixels that a crop may be off, as for CIFAR-10

@@ -26,7 +26,7 @@ import numbers
 
 import numpy as np
 
-from fl_sketch import validate
+from fl_sketch.core import validate
 from fl_sketch.data import dealing
 from fl_sketch.data.dealing import PRECISION
 from fl_sketch.data.dealing import Partition as Partition

@@ -28,7 +28,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import read_only_builder
 
-from fl_sketch import files, plugins, sound, validate
+from fl_sketch.core import files, plugins, untrusted_files, validate
 from fl_sketch.data import decoding, raw
 from fl_sketch.data.builders import FlSketch
 from fl_sketch.data.examples import Examples, Splits
@@ -104,7 +104,9 @@ def read(
     `datasets.load`, for data sets that come by way of TFDS.
     """
     root = cache_folder(tfds_dir)
-    with sound.reading(f"{name} in {root}", "to be prepared as TFDS leaves it"):
+    with untrusted_files.reading(
+        f"{name} in {root}", "to be prepared as TFDS leaves it"
+    ):
         if name in raw.SOURCES:
             builder = prepare(name, data_dir, tfds_dir)
         else:
@@ -172,8 +174,8 @@ def _already_prepared(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
     Nothing but TFDS's own code is imported for it.
     """
     for file in (root / re.split(r"[/:]", name)[0]).rglob("features.json"):
-        with sound.reading(file):
-            sound.require_only(json.loads(file.read_text()), OWN, file)
+        with untrusted_files.reading(file):
+            untrusted_files.require_only(json.loads(file.read_text()), OWN, file)
     try:
         return read_only_builder.builder_from_files(name, data_dir=root)
     except (tfds.core.DatasetNotFoundError, ValueError):  # no data, or no name
@@ -232,7 +234,7 @@ def _write_arrays(
 
 def _require_unchanged(folder: pathlib.Path) -> None:
     """Raises unless all arrays are those that were written."""
-    with sound.reading(folder / SUMS):
+    with untrusted_files.reading(folder / SUMS):
         sums = json.loads((folder / SUMS).read_text())
     for name, own in sums.items():
         if files.digest(folder / name) != own:

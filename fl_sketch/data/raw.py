@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_sketch import files, sound
+from fl_sketch.core import files, untrusted_files
 
 SUMS = "SHA256SUMS"
 VARIABLE = "FL_SKETCH_DATA"
@@ -54,7 +54,7 @@ class Source(NamedTuple):
           ValueError: in one line, naming the first file of the data set.
         """
         where = path / self.found(path)[0]
-        with sound.reading(where):
+        with untrusted_files.reading(where):
             inputs, targets = self.read(path, split)
         said = ""
         if len(inputs) != len(targets) or not len(inputs):
@@ -123,7 +123,7 @@ def _listed(path: pathlib.Path) -> dict[pathlib.Path, str]:
             f"{SUMS}), or pass another folder with --data_dir."
         )
         raise FileNotFoundError(msg)
-    with sound.reading(file):
+    with untrusted_files.reading(file):
         lines = file.read_text(encoding="utf-8").splitlines()
     pairs = [line.split(maxsplit=1) for line in lines if line]
     if any(len(pair) != 2 for pair in pairs):
@@ -149,8 +149,8 @@ def _checked(file: pathlib.Path, expected: dict[pathlib.Path, str]) -> str:
 
 def _idx(file: pathlib.Path) -> np.ndarray:
     """Returns the bytes of an idx file: two zeros, 8, the rank, the shape, bytes."""
-    with sound.reading(file, "to be an idx file of bytes, as MNIST's are"):
-        content = sound.unzipped(file, sound.MOST)
+    with untrusted_files.reading(file, "to be an idx file of bytes, as MNIST's are"):
+        content = untrusted_files.unzipped(file, untrusted_files.MOST)
         zeros, kind, rank = content[:2], content[2], content[3]
         shape = np.frombuffer(content, ">i4", rank, offset=4).tolist()
         size = math.prod(shape) if min(shape) >= 0 else -1
@@ -193,8 +193,10 @@ def _read_cifar10_binary(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reads records of a label and 3 planes of 32 x 32, of data_batch_1.bin and on."""
     part = {"train": "data_batch_", "test": "test_batch"}[split]
-    with sound.reading(path / CIFAR_BINARY):
-        records = np.frombuffer(sound.members(path / CIFAR_BINARY, part), np.uint8)
+    with untrusted_files.reading(path / CIFAR_BINARY):
+        records = np.frombuffer(
+            untrusted_files.members(path / CIFAR_BINARY, part), np.uint8
+        )
     if not records.size or records.size % (1 + 3 * 32 * 32):
         msg = f"Expected {path / CIFAR_BINARY} to have records of 3073 bytes in {part}."
         raise ValueError(msg)
@@ -208,13 +210,17 @@ def _read_cifar10_strips(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reads lossless WebP strips: images below one another, 32 pixels wide."""
     file = path / CIFAR
-    with sound.reading(file), zipfile.ZipFile(file) as archive:
+    with untrusted_files.reading(file), zipfile.ZipFile(file) as archive:
         strips = [
-            sound.picture(sound.member(archive, name), "RGB", ("WEBP",))
+            untrusted_files.picture(
+                untrusted_files.member(archive, name), "RGB", ("WEBP",)
+            )
             for name in sorted(archive.namelist())
             if name.startswith(f"{split}_") and name.endswith(".webp")
         ]
-        targets = np.frombuffer(sound.member(archive, f"{split}_labels.u8"), np.uint8)
+        targets = np.frombuffer(
+            untrusted_files.member(archive, f"{split}_labels.u8"), np.uint8
+        )
         return _tiles(strips, (32, 32, 3)), targets
 
 
@@ -236,7 +242,7 @@ def _tiles(strips: list[np.ndarray], shape: tuple[int, int, int]) -> np.ndarray:
 def _read_sst2(path: pathlib.Path, split: str) -> tuple[list[str], np.ndarray]:
     """Reads lines of `label<TAB>sentence` below a header, or as GLUE the other way."""
     file = path / "sst2" / f"{split}.tsv"
-    with sound.reading(file):
+    with untrusted_files.reading(file):
         head, *lines = file.read_text(encoding="utf-8").split("\n")
     order = -1 if head.split("\t") == ["sentence", "label"] else 1
     pairs = [line.split("\t")[::order] for line in lines if line]
@@ -258,7 +264,7 @@ def _read_shakespeare(path: pathlib.Path, split: str) -> tuple[list[str], np.nda
     text is tested that stands before the text trained on (as in LEAF).
     """
     file = path / "shakespeare" / "input.txt"
-    with sound.reading(file):
+    with untrusted_files.reading(file):
         blocks = file.read_text(encoding="utf-8").strip("\n").split("\n\n")
     pairs = [block.partition(":\n") for block in blocks]
     pairs = [(speaker.strip(), speech) for speaker, _, speech in pairs if speech]

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fl_sketch.data import draws
+from fl_sketch.core.protocols import Key
+from fl_sketch.data import batches as draws
 from fl_sketch.data.partition import Partition
-from fl_sketch.protocols import Key
 
 
 class OnHost(NamedTuple):

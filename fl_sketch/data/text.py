@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from fl_sketch import validate
+from fl_sketch.core import validate
 from fl_sketch.data.examples import Examples, Splits
 
 PAD, UNKNOWN, START = 0, 1, 2  # after the end, not in the vocabulary, the beginning

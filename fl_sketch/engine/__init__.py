@@ -14,6 +14,7 @@ from fl_sketch.engine.mesh import cores as cores
 from fl_sketch.engine.mesh import default_chunk as default_chunk
 from fl_sketch.engine.mesh import layout as layout
 from fl_sketch.engine.mesh import mesh_over as mesh_over
+from fl_sketch.engine.mesh import name_of as name_of
 from fl_sketch.engine.mesh import on_all as on_all
 from fl_sketch.engine.mesh import on_cpu as on_cpu
 from fl_sketch.engine.mesh import rows as rows

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch import validate
-from fl_sketch.keys import cohort_key
-from fl_sketch.protocols import Key, Roots
-from fl_sketch.sketch.hashing import sample_without_replacement
+from fl_sketch.core import validate
+from fl_sketch.core.hashing import sample_without_replacement
+from fl_sketch.core.keys import cohort_key
+from fl_sketch.core.protocols import Key, Roots
 
 CUT = 1e-14  # how often a Poisson cohort is larger than its places
 

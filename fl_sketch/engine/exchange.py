@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fl_sketch import talks
+from fl_sketch.channels import player
+from fl_sketch.core.protocols import Message, Round, Server
+from fl_sketch.engine.clients import Seat, Visitor, first, traced, zeros
 from fl_sketch.engine.guard import Guard
 from fl_sketch.engine.mesh import over_rows
-from fl_sketch.engine.visit import Seat, Visitor, first, traced, zeros
-from fl_sketch.protocols import Message, Round, Server
 
 
 class Exchanged(NamedTuple):
@@ -47,7 +47,7 @@ def exchange(
     one = first(seats)
     play, shapes = traced(visitor.work, one)
     blank = zeros(shapes)
-    shapes = jax.eval_shape(lambda: talks.messages(*visitor.talk(one, blank, Round())))
+    shapes = jax.eval_shape(lambda: player.messages(*visitor.talk(one, blank, Round())))
     count = len(shapes)
     state, keep = (
         server.guard,
@@ -58,8 +58,8 @@ def exchange(
 
         def said(seat, work, number=number, means=means):
             had, work = work, work or play(seat)
-            sent = talks.said_after(*visitor.talk(seat, work, guard.round), means)
-            sent = talks.parts(sent)[0] if guard.adds_first else talks.message(sent)
+            sent = player.next_message(*visitor.talk(seat, work, guard.round), means)
+            sent = player.parts(sent)[0] if guard.adds_first else player.message(sent)
             keys = visitor.keys(seat.id)
             bounded = guard.bound(number, sent, keys, work.diagnostics)
             seen = () if number else guard.seen(bounded, work.diagnostics)
@@ -68,8 +68,8 @@ def exchange(
         (total, sums), kept = visitor.each(said, seats, works)
         works = kept or works
         if guard.adds_first:
-            sent = talks.said_after(*visitor.talk(one, blank, guard.round), means)
-            linear = talks.parts(sent)[1]
+            sent = player.next_message(*visitor.talk(one, blank, guard.round), means)
+            linear = player.parts(sent)[1]
             total = total._replace(summand=linear(total.summand))
         total, sums = over_rows((total, sums))
         if not number:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fl_sketch.core.protocols import Bounded, Keys, Mechanism, Message, Release, Round
 from fl_sketch.engine.mesh import AXIS
-from fl_sketch.protocols import Bounded, Keys, Mechanism, Message, Release, Round
 
 
 class Guard(NamedTuple):

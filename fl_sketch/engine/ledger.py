@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_sketch import validate
+from fl_sketch.core import validate
+from fl_sketch.core.lengths import number as number_of
+from fl_sketch.engine.costs import Prices
 from fl_sketch.engine.round import SimulatorOnly
-from fl_sketch.engine.traffic import Prices
-from fl_sketch.lengths import number as number_of
 
 
 class Ledger(NamedTuple):

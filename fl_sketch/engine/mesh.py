@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch import trees
+from fl_sketch.core import trees
 
 AXIS = "clients"
 MODEL = trees.MODEL
@@ -160,3 +160,9 @@ def compiler_options(mesh: Mesh) -> dict[str, bool | str]:
     apart = on_cpu(mesh) and len(mesh.local_devices) >= cores()
     said = os.environ.get("XLA_FLAGS", "")
     return {name: UNSPLIT[name] for name in UNSPLIT if apart and name not in said}
+
+
+def name_of(mesh: Mesh) -> str:
+    """Returns the number and the kind of the devices, and whether each has a core."""
+    name = f"{mesh.size} {mesh.devices.flat[0].device_kind}"
+    return name + ", each with a core" * bool(compiler_options(mesh))

@@ -1,10 +1,10 @@
 """What the accountant is told of a run: counted in its program, not in its config."""
 
+from fl_sketch.core.protocols import Mechanism
+from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.engine.cohort import Sampler, cut_chance
-from fl_sketch.engine.traffic import Traffic
+from fl_sketch.engine.costs import Traffic
 from fl_sketch.privacy import accounting
-from fl_sketch.protocols import Mechanism
-from fl_sketch.wire import FLOAT_BITS
 
 
 def plan_of(

@@ -15,18 +15,16 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch import validate
+from fl_sketch.core import validate
+from fl_sketch.core.keys import of_round
+from fl_sketch.core.lengths import Wide
+from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
+from fl_sketch.engine.clients import Client, Fetch, Seat, Visitor
 from fl_sketch.engine.cohort import Cohort, padded
 from fl_sketch.engine.exchange import exchange
 from fl_sketch.engine.guard import Guard, guarded, open_mean
 from fl_sketch.engine.mesh import AXIS, is_one_row, rows
-from fl_sketch.engine.serve import finish, serve
-from fl_sketch.engine.visit import Client, Fetch, Seat, Visitor
-from fl_sketch.keys import of_round
-from fl_sketch.lengths import Wide
-from fl_sketch.protocols import Algorithm, Key, Roots, Server, Tree
-
-MARK = "simulator_only_"  # before names of what a private run must not give away
+from fl_sketch.engine.server import finish, serve
 
 
 class State(NamedTuple):

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from fl_sketch.core.protocols import Algorithm, Key, Roots
+from fl_sketch.engine.clients import Fetch, traced
 from fl_sketch.engine.cohort import Cohort, everyone, of_round
 from fl_sketch.engine.mesh import compiler_options, mesh_over
 from fl_sketch.engine.round import Report, State, make_round
-from fl_sketch.engine.visit import Fetch, traced
-from fl_sketch.protocols import Algorithm, Key, Roots
 
 Advance = Callable[[State, int], tuple[State, Report]]
 

@@ -22,20 +22,22 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch import chacha, validate
-from fl_sketch.data import Clients, draws, forms, streamed
-from fl_sketch.engine import fitting, host_data, ledger
-from fl_sketch.engine.calls import MOST, in_calls
+from fl_sketch.core import chacha, validate
+from fl_sketch.core.keys import require_key, roots_of
+from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
+from fl_sketch.data import Clients, residency, streamed
+from fl_sketch.data import batches as draws
+from fl_sketch.engine import checks, ledger, prefetch
+from fl_sketch.engine.chunks import MOST, in_calls
+from fl_sketch.engine.clients import Client
 from fl_sketch.engine.cohort import Sampler
+from fl_sketch.engine.costs import Prices, Traffic, prices
 from fl_sketch.engine.mesh import default_chunk, mesh_over, rows
 from fl_sketch.engine.plan import plan_of
-from fl_sketch.engine.round import MARK, Report, State, make_round
+from fl_sketch.engine.round import Report, State, make_round
 from fl_sketch.engine.rounds import Advance, compile_rounds, run_rounds
-from fl_sketch.engine.traffic import Prices, Traffic, prices
-from fl_sketch.engine.visit import Client
-from fl_sketch.keys import require_key, roots_of
 from fl_sketch.privacy import accounting
-from fl_sketch.protocols import Algorithm, Key, Roots, Server, Tree
+from fl_sketch.workdir.rows import MARK
 
 Row = dict[str, Any]
 
@@ -158,24 +160,24 @@ def simulate(
       TypeError, ValueError: in one line, for what does not fit together.
     """
     validate.at_least_one(rounds=rounds, every=every, steps=steps, batch=batch)
-    fitting.require_made_by(Algorithm, "fl_sketch.algorithms", algorithm=algorithm)
-    fitting.require_made_by(Clients, "data.clients", clients=clients)
+    checks.require_made_by(Algorithm, "fl_sketch.algorithms", algorithm=algorithm)
+    checks.require_made_by(Clients, "data.clients", clients=clients)
     if state is not None:
-        fitting.require_made_by(Standing, "engine.simulate", state=state)
-    fitting.require_batches(batches, batch, clients)
+        checks.require_made_by(Standing, "engine.simulate", state=state)
+    checks.require_batches(batches, batch, clients)
     for root in roots_of(key):
         require_key(root)
-    fitting.require_options(look, relation, delta)
-    params, sampler = fitting.floats(params), fitting.sampler_of(cohort, clients)
-    fitting.require_fitting(algorithm, sampler)
-    talk = fitting.traffic_of(algorithm, params, clients, steps=steps, batch=batch)
-    fitting.require_weights(talk, sampler)
+    checks.require_options(look, relation, delta)
+    params, sampler = checks.floats(params), checks.sampler_of(cohort, clients)
+    checks.require_fitting(algorithm, sampler)
+    talk = checks.traffic_of(algorithm, params, clients, steps=steps, batch=batch)
+    checks.require_weights(talk, sampler)
     gap = clients.population / sampler.size
-    now = fitting.begun(algorithm, params, clients.population, state)
+    now = checks.begun(algorithm, params, clients.population, state)
     last = int(now.server.round) + rounds
     price = prices(algorithm, params, talk, download=download, rounds=last, gap=gap)
-    book = fitting.book_to_go_on(price, state, clients.population)
-    mesh = mesh_over(fitting.devices_of(devices))
+    book = checks.book_to_go_on(price, state, clients.population)
+    mesh = mesh_over(checks.devices_of(devices))
     work = _Work(clients, sampler, steps, batch, batches, min(every, rounds))
     now, roots = jax.device_put((now, roots_of(key)), NamedSharding(mesh, P()))
     promise = {"relation": relation, "delta": delta}
@@ -217,11 +219,11 @@ class _Work(NamedTuple):
         fetch = draws.fetching(self.batches, **sizes)
         one_round = make_round(algorithm, fetch, mesh, chunk=chunk)
         given = {"state": state, "key": roots}
-        form = forms.form(data, self.clients.examples, mesh, self.batches)
+        form = residency.form(data, self.clients.examples, mesh, self.batches)
         if form == "streamed":
-            return host_data.compile_rounds(
-                host_data.drawing(self.sampler, multiple=rows(mesh) * chunk, **sizes),
-                host_data.on_batches(one_round, lambda starts: self.sampler),
+            return prefetch.compile_rounds(
+                prefetch.drawing(self.sampler, multiple=rows(mesh) * chunk, **sizes),
+                prefetch.on_batches(one_round, lambda starts: self.sampler),
                 mesh,
                 data=streamed.on_host(*self.clients),
                 **given,

@@ -9,7 +9,7 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 
-from fl_sketch import validate
+from fl_sketch.core import validate
 from fl_sketch.models.convolution import Conv
 from fl_sketch.models.normalisation import NORMS
 

@@ -19,7 +19,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fl_sketch import validate
+from fl_sketch.core import validate
 from fl_sketch.models.convolution import Conv, PooledConv
 from fl_sketch.models.dense import ByClass, Dense
 from fl_sketch.models.normalisation import NORMS

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fl_sketch import validate
+from fl_sketch.core import validate
 from fl_sketch.models import forms, toom_cook
 from fl_sketch.models.forms import Pads
 from fl_sketch.models.winograd import is_worth_it, pooled_winograd

@@ -23,12 +23,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import validate
-from fl_sketch.keys import require_key
+from fl_sketch.core import validate
+from fl_sketch.core.keys import require_key
+from fl_sketch.core.protocols import Key, Tree
+from fl_sketch.core.trees import Stateful, trained
 from fl_sketch.models import metrics as measures
 from fl_sketch.models.metrics import CLASSES, LABELS, NUMBERS, Metric
-from fl_sketch.protocols import Key, Tree
-from fl_sketch.trees import Stateful, trained
 
 
 class Loss(NamedTuple):

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import validate
+from fl_sketch.core import validate
 
 CLASSES, LABELS, NUMBERS = "classes", "labels", "numbers"  # what targets may be
 

@@ -21,7 +21,7 @@ from typing import Any
 import flax.linen as nn
 from flax import nnx
 
-from fl_sketch import plugins, validate
+from fl_sketch.core import plugins, validate
 from fl_sketch.models import bottleneck, classifiers, transformers
 
 MODELS = {

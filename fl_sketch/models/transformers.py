@@ -16,7 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fl_sketch import validate
+from fl_sketch.core import validate
 from fl_sketch.models.dense import Dense
 
 PAD = 0  # the token after the end of a text, as in `data.text`

@@ -43,7 +43,7 @@ from typing import NamedTuple
 
 from absl import logging
 
-from fl_sketch import validate
+from fl_sketch.core import validate
 from fl_sketch.privacy import tails
 
 SAMPLINGS = ("poisson", "fixed", "everyone")

@@ -28,8 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fl_sketch.core.protocols import Key, Message
 from fl_sketch.privacy import tails
-from fl_sketch.protocols import Key, Message
 
 # Sizes of x for u >= 1/2, over v = 1 - u, in powers of v^2; and for u < 1/2, over
 # s = sqrt(-log u), in powers of 1 / (1 + s) - MIDDLE: fits by Chebyshev points.

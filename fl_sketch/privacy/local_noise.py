@@ -9,11 +9,11 @@ import math
 import jax
 import jax.numpy as jnp
 
-from fl_sketch import validate
-from fl_sketch.keys import Purpose, apart
-from fl_sketch.local import Loss, stepwise
-from fl_sketch.privacy import bounding, gaussian
-from fl_sketch.protocols import Local, Work
+from fl_sketch.core import validate
+from fl_sketch.core.keys import Purpose, apart
+from fl_sketch.core.protocols import Local, Work
+from fl_sketch.privacy import clipping, gaussian
+from fl_sketch.transforms.local import Loss, stepwise
 
 
 def noisy_steps(
@@ -39,7 +39,7 @@ def noisy_steps(
     Reference: Song et al., Algorithms 2 and 3.
     """
     validate.in_range(0, math.inf, noise_multiplier=noise_multiplier)
-    bounding.clip(clip)  # says what is wrong with it
+    clipping.clip(clip)  # says what is wrong with it
 
     def run(server, state, batches, keys):
         count, size = jax.tree.leaves(batches)[0].shape[:2]
@@ -53,7 +53,7 @@ def noisy_steps(
         def step(params, batch_and_number):
             batch, number = batch_and_number
             examples = batch, number * size + jnp.arange(size)
-            total, value, dropped = bounding.clipped_gradient_sum(
+            total, value, dropped = clipping.clipped_gradient_sum(
                 alone, params, examples, clip
             )
             if noise_multiplier:

@@ -19,8 +19,8 @@ simulator's eyes. Noise has a tail (`tails`) and hides low bits; `gaussian` says
 float32 leaves open all the same.
 
 >>> import jax, jax.numpy as jnp
->>> from fl_sketch.privacy import bounding
->>> norm = central(bounding.clip(1.0), noise_multiplier=0.0, denominator=2)
+>>> from fl_sketch.privacy import clipping
+>>> norm = central(clipping.clip(1.0), noise_multiplier=0.0, denominator=2)
 >>> one = norm.bound((), 0, jnp.array([3.0, 4.0]), None)
 >>> norm.release((), 0, one.summand, None).mean
 Array([0.3, 0.4], dtype=float32)
@@ -33,11 +33,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fl_sketch import channels, trees, validate
-from fl_sketch.keys import Purpose
-from fl_sketch.privacy import bounding, gaussian
-from fl_sketch.privacy.bounding import Bound
-from fl_sketch.protocols import (
+from fl_sketch import channels
+from fl_sketch.core import trees, validate
+from fl_sketch.core.keys import Purpose
+from fl_sketch.core.protocols import (
     Bounded,
     Channel,
     Key,
@@ -47,6 +46,8 @@ from fl_sketch.protocols import (
     Release,
     Sketch,
 )
+from fl_sketch.privacy import clipping, gaussian
+from fl_sketch.privacy.clipping import Bound
 
 
 def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mechanism:
@@ -134,7 +135,7 @@ def adaptive(
     b_i = 1 if message i is no longer than C; the noisy share of these moves the
     threshold: `C *= exp(-rate (share - quantile))`. The count is a second thing given
     away, paid for by noise on the sum of z_delta C with z_delta > z, so that a round
-    costs what one release with z does (`bounding.split_noise`). For algorithms of
+    costs what one release with z does (`clipping.split_noise`). For algorithms of
     one exchange: the messages of a second have lengths of their own.
 
     Args:
@@ -148,17 +149,17 @@ def adaptive(
 
     Reference: Andrew et al. (2021), Algorithm 1.
     """
-    _check(bounding.clip(start), noise_multiplier, denominator)
+    _check(clipping.clip(start), noise_multiplier, denominator)
     validate.in_range(0, 1, quantile=quantile)
     validate.in_range(0, math.inf, rate=rate, count_noise=count_noise)
-    left = bounding.split_noise(noise_multiplier, count_noise)
+    left = clipping.split_noise(noise_multiplier, count_noise)
 
     def bound_one(state, exchange, message, keys):
         del keys
         _only_exchange(exchange, "bound=adaptive")
-        message, rejected = bounding.reject(message)
-        short = (bounding.norm(message) <= state).astype(jnp.float32)
-        return Bounded((bounding.clip(state).apply(message), short - 0.5), rejected)
+        message, rejected = clipping.reject(message)
+        short = (clipping.norm(message) <= state).astype(jnp.float32)
+        return Bounded((clipping.clip(state).apply(message), short - 0.5), rejected)
 
     def release(state, exchange, total, keys):
         total, count = total
@@ -172,7 +173,7 @@ def adaptive(
 
     return Mechanism(
         lambda: jnp.float32(start),
-        lambda state, message: _bounded(bounding.clip(state))(state, message),
+        lambda state, message: _bounded(clipping.clip(state))(state, message),
         bound_one,
         release,
         noise_multiplier,
@@ -220,7 +221,7 @@ def before_sketch(
 
     def bounded(state, message):
         del state  # what was bounded is the update
-        return Bounded(*bounding.reject(message))
+        return Bounded(*clipping.reject(message))
 
     def bound_one(state, exchange, message, keys):
         del keys
@@ -249,7 +250,7 @@ def _bounded(bound: Bound) -> Callable[[Any, Message], Bounded]:
 
     def bounded(state, message):
         del state
-        message, rejected = bounding.reject(message)
+        message, rejected = clipping.reject(message)
         return Bounded(bound.apply(message), rejected)
 
     return bounded
@@ -298,7 +299,7 @@ def _check(bound: Bound, noise_multiplier: float, denominator: float) -> None:
     if not denominator > 0:
         msg = f"Expected denominator > 0, got denominator={denominator}."
         raise ValueError(msg)
-    if noise_multiplier and bounding.infinite(bound.limit):
+    if noise_multiplier and clipping.infinite(bound.limit):
         msg = (
             "Expected a finite threshold with noise_multiplier > 0, got threshold=inf."
         )

@@ -10,22 +10,20 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch import engine, free_memory, gossip, trees
-from fl_sketch.config import (
-    arguments,
-    choices,
-    cohorts,
-    methods,
-    networks,
-    protection,
-)
-from fl_sketch.config.choices import Numbers
-from fl_sketch.config.guarantee import Guarantee
-from fl_sketch.engine import host_data, traffic
+from fl_sketch import engine
+from fl_sketch.config import arguments, cohorts, networks
+from fl_sketch.config import build as methods
+from fl_sketch.config import parse as choices
+from fl_sketch.config import privacy as protection
+from fl_sketch.config.parse import Numbers
+from fl_sketch.core import free_memory, trees
+from fl_sketch.core.protocols import Algorithm, Key, Roots, Tree
+from fl_sketch.engine import costs as traffic
+from fl_sketch.engine import gossip, prefetch
+from fl_sketch.engine.client_metrics import Clients
+from fl_sketch.engine.evaluate import in_order
 from fl_sketch.engine.rounds import compile_rounds
-from fl_sketch.protocols import Algorithm, Key, Roots, Tree
-from fl_sketch.report.clients import Clients
-from fl_sketch.report.evaluate import in_order
+from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.run import host_states, nodes
 from fl_sketch.run.program import Program, prepare
 from fl_sketch.workdir import secrets
@@ -197,7 +195,7 @@ def _compile(program: Program, numbers: Numbers, state, data, roots: Roots) -> C
     if program.streamed:
         places, round_ = program.streamed.places, program.streamed.round
         round_ = functools.partial(round_, numbers)
-        advance = host_data.compile_rounds(places, round_, program.mesh, **given)
+        advance = prefetch.compile_rounds(places, round_, program.mesh, **given)
     else:
         rounds = functools.partial(program.rounds, numbers)
         advance = compile_rounds(rounds, program.mesh, **given)

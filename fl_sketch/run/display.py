@@ -9,10 +9,10 @@ import jax
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.config.guarantee import mark
-from fl_sketch.engine.traffic import FLOAT_BYTES
-from fl_sketch.report import rows
+from fl_sketch.engine.costs import FLOAT_BYTES
+from fl_sketch.privacy.guarantee import mark
 from fl_sketch.run.build import Experiment
+from fl_sketch.workdir import rows
 
 COLUMNS = {
     "round": (7, "{}"),

@@ -6,7 +6,8 @@ that ends with the run, noise that was made for its length, prices that follow f
 
 from ml_collections import ConfigDict
 
-from fl_sketch.config import arguments, protection
+from fl_sketch.config import arguments
+from fl_sketch.config import privacy as protection
 from fl_sketch.run.build import Experiment, build
 
 

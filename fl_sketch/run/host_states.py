@@ -16,12 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch import engine, free_memory
-from fl_sketch.config.choices import NO_GRAPH, section
-from fl_sketch.data.forms import room
+from fl_sketch import engine
+from fl_sketch.config.parse import NO_GRAPH, section
+from fl_sketch.core import free_memory
+from fl_sketch.core.protocols import Algorithm, Tree
+from fl_sketch.data.residency import room
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.rounds import Advance
-from fl_sketch.protocols import Algorithm, Tree
 
 
 def row_bytes(algorithm: Algorithm, params: Tree, *, node: bool = False) -> int:

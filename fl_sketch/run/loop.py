@@ -18,11 +18,11 @@ from ml_collections import ConfigDict
 
 from fl_sketch import engine
 from fl_sketch.config import cohorts
+from fl_sketch.core.protocols import Tree
 from fl_sketch.engine import ledger
-from fl_sketch.engine.calls import Ask, Call, in_calls
-from fl_sketch.protocols import Tree
-from fl_sketch.report import rows
+from fl_sketch.engine.chunks import Ask, Call, in_calls
 from fl_sketch.run.build import Compiled, Experiment
+from fl_sketch.workdir import rows
 
 Row = dict[str, Any]
 MESSY = (

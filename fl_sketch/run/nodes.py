@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch import engine, files
-from fl_sketch.engine.traffic import Traffic
-from fl_sketch.gossip import Relay
-from fl_sketch.protocols import Algorithm, Tree
+from fl_sketch import engine
+from fl_sketch.core import files
+from fl_sketch.core.protocols import Algorithm, Tree
+from fl_sketch.engine.costs import Traffic
+from fl_sketch.engine.gossip import Relay
 from fl_sketch.run import host_states
 from fl_sketch.run.program import Program
 

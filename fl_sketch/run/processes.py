@@ -19,8 +19,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from fl_sketch import validate
-from fl_sketch.engine.calls import Ask
+from fl_sketch.core import validate
+from fl_sketch.engine.chunks import Ask
 from fl_sketch.run import agreement
 from fl_sketch.run.loop import Stopped
 

@@ -14,19 +14,25 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from fl_sketch import engine, gossip
-from fl_sketch.config import choices, cohorts, methods, networks, protection
-from fl_sketch.config.choices import Numbers
-from fl_sketch.config.guarantee import Guarantee, guarantee_of, require_sizes
+from fl_sketch import engine
+from fl_sketch.config import build as methods
+from fl_sketch.config import cohorts, networks
+from fl_sketch.config import parse as choices
+from fl_sketch.config import privacy as protection
+from fl_sketch.config.guarantee import guarantee_of, require_sizes
 from fl_sketch.config.inputs import Seen
-from fl_sketch.data import datasets, draws, streamed
-from fl_sketch.engine.traffic import measure_traffic
-from fl_sketch.protocols import Algorithm, Key, Roots, Tree
-from fl_sketch.report.clients import Clients
-from fl_sketch.report.evaluate import make_evaluation
+from fl_sketch.config.parse import Numbers
+from fl_sketch.core.protocols import Algorithm, Key, Roots, Tree
+from fl_sketch.data import batches as draws
+from fl_sketch.data import datasets, streamed
+from fl_sketch.engine import gossip
+from fl_sketch.engine.client_metrics import Clients
+from fl_sketch.engine.costs import measure_traffic
+from fl_sketch.engine.evaluate import make_evaluation
+from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.run import agreement, host_states
-from fl_sketch.run.problem import Problem, check, read
-from fl_sketch.run.work import Nodes, Streamed, Work, most_of
+from fl_sketch.run.round_fns import Nodes, Streamed, Work, most_of
+from fl_sketch.run.task import Problem, check, read
 from fl_sketch.workdir.identity import Identity, identity_of, named
 
 
@@ -190,7 +196,7 @@ def work_of(
 
 def _agreed(problem: Problem, mesh: jax.sharding.Mesh) -> Identity:
     """Returns what all processes have read, before anything is placed on devices."""
-    own = identity_of(problem.splits, mesh)
+    own = identity_of(problem.splits, engine.name_of(mesh))
     agreement.require_same(lambda: named(problem.config, own))
     return own
 

@@ -10,19 +10,18 @@ import jax
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch import validate
-from fl_sketch.config import choices
-from fl_sketch.report import odometer, trackers
-from fl_sketch.report import rows as names
-from fl_sketch.report.tensorboard import open_board, require_installed
+from fl_sketch.core import validate
+from fl_sketch.core.mappings import flat
 from fl_sketch.run import agreement, display, extension, nodes, processes, views
 from fl_sketch.run.build import Experiment, build
 from fl_sketch.run.loop import MESSY, NotFinite, Progress, Watch, begin, train
 from fl_sketch.run.signals import asking
 from fl_sketch.run.views import Looks
-from fl_sketch.workdir import checkpoint, identity, secrets, weights
+from fl_sketch.workdir import checkpoint, identity, odometer, secrets, trackers, weights
+from fl_sketch.workdir import rows as names
 from fl_sketch.workdir.folder import Workdir
 from fl_sketch.workdir.kept_config import config_of
+from fl_sketch.workdir.tensorboard import open_board, require_installed
 
 RUN = "run"  # what the odometer calls it
 
@@ -211,7 +210,7 @@ def _told(tracker: str, folder: Workdir | None, config: ConfigDict, on_row):
     own = [on_row] if on_row and folder else []
     with contextlib.ExitStack() as stack:
         if tracker and folder:
-            keys = choices.flat(config.to_dict())
+            keys = flat(config.to_dict())
             opened = trackers.tracking(tracker, folder.folder, keys)
             own.append(stack.enter_context(opened))
         yield own

@@ -9,13 +9,13 @@ from typing import Any
 
 import jax
 
-from fl_sketch import files
+from fl_sketch.core import files
+from fl_sketch.core.protocols import Tree
+from fl_sketch.engine import client_metrics as clients
 from fl_sketch.engine.ledger import Ledger
-from fl_sketch.engine.round import MARK
-from fl_sketch.protocols import Tree
-from fl_sketch.report import clients
 from fl_sketch.run.build import Experiment
 from fl_sketch.workdir.folder import Workdir
+from fl_sketch.workdir.rows import MARK
 
 ROWS, EACH, PICTURE = "clients.csv", "clients_last.csv", "clients.png"
 

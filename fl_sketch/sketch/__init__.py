@@ -12,18 +12,18 @@
 {'b': (10,), 'w': (20, 10)}
 """
 
-from fl_sketch.protocols import Sketch as Sketch
+from fl_sketch.core.protocols import Sketch as Sketch
 from fl_sketch.sketch.dense import ams as ams
 from fl_sketch.sketch.dense import gaussian as gaussian
+from fl_sketch.sketch.from_vector import fixed_key as fixed_key
 from fl_sketch.sketch.hadamard import srht as srht
 from fl_sketch.sketch.hashed import count_sketch as count_sketch
 from fl_sketch.sketch.hashed import sparse_embedding as sparse_embedding
 from fl_sketch.sketch.heavy import FILLS as FILLS
 from fl_sketch.sketch.heavy import heavy_coordinates as heavy_coordinates
 from fl_sketch.sketch.heavy import squared_norm as squared_norm
-from fl_sketch.sketch.in_parts import in_parts as in_parts
 from fl_sketch.sketch.leafwise import leaf_by_leaf as leaf_by_leaf
-from fl_sketch.sketch.on_trees import fixed_key as fixed_key
+from fl_sketch.sketch.materialized import materialized as materialized
 from fl_sketch.sketch.sampling import identity as identity
 from fl_sketch.sketch.sampling import uniform_sampling as uniform_sampling
-from fl_sketch.sketch.stored import stored as stored
+from fl_sketch.sketch.sharded import sharded as sharded

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fl_sketch.protocols import Key
-from fl_sketch.sketch.hashing import mix, offsets
+from fl_sketch.core.hashing import mix, offsets
+from fl_sketch.core.protocols import Key
 
 
 class Buckets(NamedTuple):

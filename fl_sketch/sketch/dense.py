@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fl_sketch import validate
-from fl_sketch.protocols import Sketch
-from fl_sketch.sketch.hashing import flip, mix
-from fl_sketch.sketch.on_trees import on_trees
-from fl_sketch.trees import varying_like
+from fl_sketch.core import validate
+from fl_sketch.core.hashing import flip, mix
+from fl_sketch.core.protocols import Sketch
+from fl_sketch.core.trees import varying_like
+from fl_sketch.sketch.from_vector import on_trees
 
 # Numbers of a tile: normals are made in several passes, bits in one.
 NORMAL_TILE, SIGN_TILE = 2**16, 2**18

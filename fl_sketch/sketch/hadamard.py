@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fl_sketch import validate
-from fl_sketch.protocols import Sketch
-from fl_sketch.sketch.hashing import flip, mixer_signs, sample_without_replacement
-from fl_sketch.sketch.on_trees import on_trees
-from fl_sketch.trees import LARGEST, varying_like
+from fl_sketch.core import validate
+from fl_sketch.core.hashing import flip, mixer_signs, sample_without_replacement
+from fl_sketch.core.protocols import Sketch
+from fl_sketch.core.trees import LARGEST, varying_like
+from fl_sketch.sketch.from_vector import on_trees
 
 CPU_FACTOR = 64  # H_64 is one matmul, then four butterflies at a time
 MATMUL_FACTOR = 256  # on accelerators every factor is a matmul

@@ -22,13 +22,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fl_sketch import validate
-from fl_sketch.protocols import Sketch
+from fl_sketch.core import validate
+from fl_sketch.core.hashing import SIGNS, Signs, flip, mixer_signs
+from fl_sketch.core.protocols import Sketch
+from fl_sketch.core.trees import varying_like
 from fl_sketch.sketch.buckets import BUCKETS, Buckets, blocked
-from fl_sketch.sketch.hashing import SIGNS, Signs, flip, mixer_signs
-from fl_sketch.sketch.on_trees import on_trees
-from fl_sketch.sketch.order import median
-from fl_sketch.trees import varying_like
+from fl_sketch.sketch.from_vector import on_trees
+from fl_sketch.sketch.median import median
 
 QUERIES = ("median", "mean")
 

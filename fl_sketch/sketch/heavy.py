@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fl_sketch import validate
-from fl_sketch.keys import Purpose, apart
-from fl_sketch.protocols import Key, Sketch
-from fl_sketch.sketch.hashing import mix
-from fl_sketch.sketch.order import median
+from fl_sketch.core import validate
+from fl_sketch.core.hashing import mix
+from fl_sketch.core.keys import Purpose, apart
+from fl_sketch.core.protocols import Key, Sketch
+from fl_sketch.sketch.median import median
 
 FILLS = ("random", "top")
 

@@ -17,10 +17,10 @@ from collections.abc import Callable
 
 import jax
 
-from fl_sketch import trees
-from fl_sketch.keys import require_key
-from fl_sketch.protocols import Key, Like, Message, Sketch, Tree
-from fl_sketch.sketch.on_trees import message_size
+from fl_sketch.core import trees
+from fl_sketch.core.keys import require_key
+from fl_sketch.core.protocols import Key, Like, Message, Sketch, Tree
+from fl_sketch.sketch.from_vector import message_size
 from fl_sketch.sketch.sampling import identity
 
 

@@ -5,11 +5,11 @@ import math
 import jax
 import jax.numpy as jnp
 
-from fl_sketch import validate
-from fl_sketch.protocols import Sketch
-from fl_sketch.sketch.hashing import flip, mixer_signs, sample_without_replacement
-from fl_sketch.sketch.on_trees import on_trees
-from fl_sketch.trees import varying_like
+from fl_sketch.core import validate
+from fl_sketch.core.hashing import flip, mixer_signs, sample_without_replacement
+from fl_sketch.core.protocols import Sketch
+from fl_sketch.core.trees import varying_like
+from fl_sketch.sketch.from_vector import on_trees
 
 
 def uniform_sampling(b: int) -> Sketch:

@@ -17,20 +17,20 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch import files, validate
-from fl_sketch.config import protection
-from fl_sketch.config.methods import metrics_of
+from fl_sketch.config import privacy as protection
+from fl_sketch.config.build import metrics_of
+from fl_sketch.core import files, validate
 from fl_sketch.models.metrics import METRICS
 from fl_sketch.privacy.composition import Trials
-from fl_sketch.report import odometer
-from fl_sketch.report.rows import CHOSEN, Score, score_of
-from fl_sketch.run.problem import check
-from fl_sketch.sweep import apart, grid, pictures, selection, standings
+from fl_sketch.run.task import check
+from fl_sketch.sweep import grid, pictures, selection, separate_runs, standings
+from fl_sketch.sweep.extend_grid import beyond
 from fl_sketch.sweep.grid import shown
 from fl_sketch.sweep.selection import select
 from fl_sketch.sweep.standings import Row
 from fl_sketch.sweep.sweep import sweep
-from fl_sketch.sweep.widening import beyond
+from fl_sketch.workdir import odometer
+from fl_sketch.workdir.rows import CHOSEN, Score, score_of
 
 
 class Method(NamedTuple):
@@ -155,7 +155,7 @@ def run(
     _require_one_metric(configs)
     protection.require_one_unit(configs.values())
     if comparison.apart:
-        apart.require_public(configs)
+        separate_runs.require_public(configs)
     _require_sound(comparison, configs)
     planned = _planned(comparison, configs, trials, data_dir)
     searched, evaluations, rows = [], [], []
@@ -209,7 +209,7 @@ class _Doing(NamedTuple):
         config.update_from_flattened_dict(best)
         seeds, folder = self.comparison.seeds, own / "seeds"
         if self.comparison.apart:
-            found = apart.evaluations(config, seeds, folder, self.data_dir)
+            found = separate_runs.evaluations(config, seeds, folder, self.data_dir)
         else:
             over = [f"seed={','.join(map(str, seeds))}"]
             sweep(config, over, folder, self.data_dir, say=_nothing)

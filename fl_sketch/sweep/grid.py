@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from fl_sketch import validate
-from fl_sketch.config import choices
+from fl_sketch.config import parse as choices
+from fl_sketch.core import validate
+from fl_sketch.core.mappings import flat
 
 BETWEEN = re.compile(r",(?![^()]*\))")  # values, whose options have commas too
 MOST = 10_000  # points, of which a table can still be read
@@ -83,7 +84,7 @@ def read_axes(
     if not over:
         msg = "Expected at least one --over=key=value,value, got none."
         raise ValueError(msg)
-    legal = choices.flat(config)
+    legal = flat(config)
     order = [*(key for key in legal if key != "seed"), "seed"]
     axes = sorted(
         (_axis(legal, line, flag) for line in over),

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from fl_sketch import files
-from fl_sketch.report.rows import score_of
+from fl_sketch.core import files
 from fl_sketch.sweep.grid import Axis, shown
 from fl_sketch.sweep.ranking import ranked
+from fl_sketch.workdir.rows import score_of
 
 WRITTEN_UP_TO = 12  # values of an axis, that the cells still have room for numbers
 

@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fl_sketch import files, validate
+from fl_sketch.core import files, validate
 from fl_sketch.models.metrics import METRICS
-from fl_sketch.report.rows import all_plain, score_of
+from fl_sketch.workdir.rows import all_plain, score_of
 
 Row = Mapping[str, str]
 TITLED = 9  # letters of a title on an inch

@@ -5,11 +5,11 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from fl_sketch import files, validate
-from fl_sketch.report import tables
-from fl_sketch.report.rows import all_plain
+from fl_sketch.core import files, validate
 from fl_sketch.sweep import pictures
 from fl_sketch.sweep.pictures import Asked
+from fl_sketch.workdir import tables
+from fl_sketch.workdir.rows import all_plain
 
 DRAWN = ("round", "bytes_up_total", "bytes_down_total")
 FILES = ("comparison.csv", "sweep.csv", "metrics.csv")

@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch import chacha, engine, free_memory, validate
-from fl_sketch.config import choices
-from fl_sketch.data import draws
-from fl_sketch.protocols import Key, Roots
-from fl_sketch.report.evaluate import in_order
+from fl_sketch import engine
+from fl_sketch.config import parse as choices
+from fl_sketch.core import chacha, free_memory, validate
+from fl_sketch.core.protocols import Key, Roots
+from fl_sketch.data import batches as draws
+from fl_sketch.engine.evaluate import in_order
 from fl_sketch.run import nodes
 from fl_sketch.run.program import Program
 from fl_sketch.sweep.grid import Group

@@ -5,8 +5,11 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from fl_sketch.report import tables
-from fl_sketch.report.rows import (
+from fl_sketch.sweep import grid
+from fl_sketch.sweep.grid import Axis, shown
+from fl_sketch.sweep.standings import half_width
+from fl_sketch.workdir import tables
+from fl_sketch.workdir.rows import (
     CHOSEN,
     Score,
     all_plain,
@@ -14,9 +17,6 @@ from fl_sketch.report.rows import (
     megabytes,
     score_of,
 )
-from fl_sketch.sweep import grid
-from fl_sketch.sweep.grid import Axis, shown
-from fl_sketch.sweep.standings import half_width
 
 Row = dict[str, Any]
 WHOLE = ("point", "round", "bytes_up_total", "bytes_down_total")

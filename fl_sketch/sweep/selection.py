@@ -18,17 +18,16 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch import files, sound
-from fl_sketch.config import choices
+from fl_sketch.config import parse as choices
+from fl_sketch.core import files, untrusted_files
 from fl_sketch.privacy import composition
 from fl_sketch.privacy.composition import Trials, require
-from fl_sketch.report import odometer
-from fl_sketch.report.rows import CHOSEN, score_of
 from fl_sketch.run.program import prepare
 from fl_sketch.sweep import pictures, standings
 from fl_sketch.sweep.grid import shown
 from fl_sketch.sweep.sweep import sweep
-from fl_sketch.workdir import secrets
+from fl_sketch.workdir import odometer, secrets
+from fl_sketch.workdir.rows import CHOSEN, score_of
 
 Row = dict[str, Any]
 FOLDER = "simulator_only_trials"
@@ -134,7 +133,7 @@ def _drawn(config, tune, trials: Trials, folder: pathlib.Path) -> list[dict[str,
     """
     path = folder / "points.json"
     if path.exists():
-        with sound.reading(path, "to hold points as they were drawn"):
+        with untrusted_files.reading(path, "to hold points as they were drawn"):
             kept = dict(json.loads(path.read_text()))
         if kept["trials"] != list(trials):
             mean, shape = kept["trials"]

@@ -8,8 +8,8 @@ from typing import Any
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.report.rows import megabytes, plain, score_of
 from fl_sketch.run.run import run
+from fl_sketch.workdir.rows import megabytes, plain, score_of
 
 Summary = dict[str, Any]
 ROW = "{:<24} {:>13} {:>10} {:>10} {:>12} {:>9}"

@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fl_sketch import files
-from fl_sketch.config.guarantee import mark
+from fl_sketch.core import files
 from fl_sketch.models.metrics import METRICS
-from fl_sketch.report import tables
-from fl_sketch.report.rows import REPORTED, Score, all_plain, marked, score_of, sized
+from fl_sketch.privacy.guarantee import mark
 from fl_sketch.sweep import pictures
 from fl_sketch.sweep.grid import shown
+from fl_sketch.workdir import tables
+from fl_sketch.workdir.rows import REPORTED, Score, all_plain, marked, score_of, sized
 
 Row = dict[str, Any]
 CONFIDENCE = 0.95

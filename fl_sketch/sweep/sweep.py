@@ -18,12 +18,9 @@ from tqdm import tqdm
 
 from fl_sketch import engine
 from fl_sketch.config import cohorts
+from fl_sketch.core.files import write_rows, write_text
 from fl_sketch.engine import ledger
-from fl_sketch.engine.calls import Ask, in_calls
-from fl_sketch.files import write_rows, write_text
-from fl_sketch.report import odometer
-from fl_sketch.report import rows as names
-from fl_sketch.report.tables import tabular
+from fl_sketch.engine.chunks import Ask, in_calls
 from fl_sketch.run import loop
 from fl_sketch.run.build import clock_of, model_of
 from fl_sketch.run.loop import Row, Stopped, mean_of_finite
@@ -31,9 +28,12 @@ from fl_sketch.run.program import Program, prepare
 from fl_sketch.run.signals import asking
 from fl_sketch.sweep import best, grid, heatmap, programs, ranking
 from fl_sketch.sweep.best import Notes
-from fl_sketch.sweep.outline import Outline, outline, plan, require_one_table
+from fl_sketch.sweep.dry_run import Outline, outline, plan, require_one_table
+from fl_sketch.workdir import odometer
+from fl_sketch.workdir import rows as names
 from fl_sketch.workdir.folder import Files, Workdir
 from fl_sketch.workdir.identity import Identity
+from fl_sketch.workdir.tables import tabular
 
 
 def sweep(

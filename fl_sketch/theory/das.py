@@ -2,8 +2,8 @@
 
 import math
 
+from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.theory.bound import Bound, Unreachable, no_less, positive
-from fl_sketch.wire import FLOAT_BITS
 
 DAS = (
     "every client's loss is convex and L-smooth",

@@ -2,9 +2,9 @@
 
 import math
 
-from fl_sketch import validate
+from fl_sketch.core import validate
+from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.theory.bound import Bound, no_less, no_more, positive
-from fl_sketch.wire import FLOAT_BITS
 
 OBJECTIVES = ("nonconvex", "pl", "convex")
 VARIANTS = ("privix", "heaprix")

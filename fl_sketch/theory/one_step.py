@@ -7,10 +7,10 @@ The step is eta_global eta_local; with a server rate of 1 it is that of the clie
 
 import math
 
-from fl_sketch import validate
+from fl_sketch.core import validate
+from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.theory.bound import Bound, no_more, positive
 from fl_sketch.theory.song import FRESH
-from fl_sketch.wire import FLOAT_BITS
 
 ONE_STEP = (
     "clients take one full gradient step, all in every round",

@@ -18,10 +18,10 @@ and the tails of fixed vectors for some that depend on the sketch of the round.
 import math
 from typing import NamedTuple
 
-from fl_sketch import validate
+from fl_sketch.core import validate
+from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.theory.bound import Bound, Unreachable, no_less, no_more, positive
 from fl_sketch.theory.tails import tail
-from fl_sketch.wire import FLOAT_BITS
 
 MOST = 1e100  # rounds: their squares are floats, with whatever stands beside them
 

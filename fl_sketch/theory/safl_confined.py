@@ -11,7 +11,7 @@ the smallest G that closes it: the root of a quadratic equation in sqrt(G).
 import math
 from typing import NamedTuple
 
-from fl_sketch import validate
+from fl_sketch.core import validate
 from fl_sketch.theory.bound import no_more, positive
 from fl_sketch.theory.safl import Sizes
 

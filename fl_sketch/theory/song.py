@@ -6,9 +6,9 @@ longer and whose bounds have no drift.
 
 import math
 
-from fl_sketch import validate
+from fl_sketch.core import validate
+from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.theory.bound import Bound, no_more, positive
-from fl_sketch.wire import FLOAT_BITS
 
 # a of Song's Table 1: alpha = a d / b.
 EMBEDDING = {

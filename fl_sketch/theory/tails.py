@@ -11,7 +11,7 @@ off by more than sqrt(2 / (b delta)) of `|v| |h|` with a probability of delta at
 
 import math
 
-from fl_sketch import validate
+from fl_sketch.core import validate
 from fl_sketch.theory.bound import Unreachable, positive
 
 LEMMAS = {

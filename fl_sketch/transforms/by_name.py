@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import optax
 
-from fl_sketch import plugins, validate
+from fl_sketch.core import plugins, validate
 
 Optimizer = Callable[[Any], optax.GradientTransformation]
 RATE = "learning_rate"

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import trees
-from fl_sketch.protocols import Compressor, Tree
+from fl_sketch.core import trees
+from fl_sketch.core.protocols import Compressor, Tree
 from fl_sketch.transforms.pipeline import NEED_KEY, require
 
 

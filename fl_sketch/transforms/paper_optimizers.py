@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch.protocols import Tree
+from fl_sketch.core.protocols import Tree
 
 
 class AmsgradState(NamedTuple):

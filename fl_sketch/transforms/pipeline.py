@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import optax
 from jax.custom_batching import custom_vmap
 
-from fl_sketch.protocols import Key, Sketch
+from fl_sketch.core.protocols import Key, Sketch
 
 NEED_KEY = "Expected the round's key: update(updates, state, params, key=key)."
 NEED_PARAMS = (

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import compressors, trees, validate
-from fl_sketch.protocols import Message, Sketch
+from fl_sketch.core import trees, validate
+from fl_sketch.core.protocols import Message, Sketch
+from fl_sketch.sketch import compressors
 from fl_sketch.transforms.pipeline import NEED_PARAMS, require
 
 FORGET = ("subtract", "zero")

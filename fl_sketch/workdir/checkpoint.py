@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, NamedTuple
 import jax
 import numpy as np
 
-from fl_sketch import files
-from fl_sketch.trees import named_leaves
+from fl_sketch.core import files
+from fl_sketch.core.trees import named_leaves
 
 KEEP = 2  # the newest, and the one before in case the newest is damaged; 0: all
 BESIDE, ROUND = "beside/", "round"  # names of texts

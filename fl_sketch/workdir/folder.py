@@ -15,12 +15,10 @@ import resource
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fl_sketch import sound
-from fl_sketch.config import choices
-from fl_sketch.engine.round import MARK
-from fl_sketch.files import unlinked, writable_folder, write_text
-from fl_sketch.report import curves
-from fl_sketch.workdir import checkpoint, kept_config
+from fl_sketch.core import untrusted_files
+from fl_sketch.core.files import unlinked, writable_folder, write_text
+from fl_sketch.core.mappings import flat
+from fl_sketch.workdir import checkpoint, curves, kept_config
 from fl_sketch.workdir.identity import (
     ACCEPTED,
     Identity,
@@ -30,6 +28,7 @@ from fl_sketch.workdir.identity import (
     versions,
 )
 from fl_sketch.workdir.kept_config import FILES, FORMAT, IDENTITY, LENGTHS
+from fl_sketch.workdir.rows import MARK
 from fl_sketch.workdir.table import Row, Table
 
 BESIDE_ROWS = ("clients.csv", MARK + "clients.csv")  # what a run adds to as well
@@ -95,7 +94,7 @@ class Workdir:
         self._table = Table(self.folder / files.rows, TIMES, summed=not files.kept)
         self._files, self._identity, self._accept = files, identity, accept
         plain = json.loads(json.dumps(config))
-        self._keys = choices.flat(plain)
+        self._keys = flat(plain)
         self._named = files_of(self._keys)
         self._lengths: list[int] = []
         self._longer: dict[str, Any] | None = None
@@ -145,7 +144,7 @@ class Workdir:
         Raises:
           ValueError: in one line, with what differs and how to go on.
         """
-        with sound.reading(path, "to say whose checkpoint it is"):
+        with untrusted_files.reading(path, "to say whose checkpoint it is"):
             self._require_own(path, json.loads(beside[IDENTITY]), self._accept)
 
     @property
@@ -230,7 +229,7 @@ class Workdir:
         path = self.folder / self._files.summary
         if self._longer is not None or not path.exists():
             return None
-        with sound.reading(path, SUMMARY):
+        with untrusted_files.reading(path, SUMMARY):
             found = json.loads(path.read_text())
             theirs = found[IDENTITY]
             if found.get(LENGTHS, []) != self._lengths:
@@ -260,7 +259,7 @@ class Workdir:
             write_text(path, json.dumps(named, indent=2) + "\n")
             return
         kept = kept_config.read(path)
-        theirs, self._lengths = choices.flat(kept.config), kept.lengths
+        theirs, self._lengths = flat(kept.config), kept.lengths
         if longer and theirs | {"rounds": ours["rounds"]} == ours != theirs:
             self._longer = {**named, LENGTHS: [*kept.lengths, theirs["rounds"]]}
             theirs = ours

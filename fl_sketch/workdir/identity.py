@@ -17,10 +17,10 @@ import jax
 from ml_collections import ConfigDict
 
 import fl_sketch
-from fl_sketch import engine, files, plugins
-from fl_sketch.config import choices
+from fl_sketch.core import files, plugins
+from fl_sketch.core.mappings import flat
 from fl_sketch.data.examples import Splits, digests
-from fl_sketch.models import arrays
+from fl_sketch.models import params_io
 from fl_sketch.workdir import weights
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "fl_sketch")
@@ -56,17 +56,8 @@ class Identity(NamedTuple):
     devices: str = ""
 
 
-def identity_of(splits: Splits, mesh: jax.sharding.Mesh) -> Identity:
-    """Returns what a run on these data and devices is made of.
-
-    Args:
-      splits: the data.
-      mesh: the devices.
-    """
-    first = mesh.devices.flat[0]
-    devices = f"{mesh.size} {first.device_kind}"
-    if engine.compiler_options(mesh):
-        devices += ", each with a core"
+def identity_of(splits: Splits, devices: str) -> Identity:
+    """Returns what a run on these data and devices is made of."""
     return Identity(digests(splits), versions(), devices)
 
 
@@ -95,7 +86,7 @@ def named(config: ConfigDict, identity: Identity) -> dict[str, str]:
       config: the config.
       identity: what the run is made of beside it.
     """
-    keys = choices.flat(config.to_dict())
+    keys = flat(config.to_dict())
     found = {key: repr(value) for key, value in keys.items()}
     found |= {f"file of {name}": own[:12] for name, own in files_of(keys).items()}
     found |= {f"data in {name}": own[:12] for name, own in identity.data.items()}
@@ -110,7 +101,7 @@ def files_of(keys: Mapping[str, Any]) -> dict[str, str]:
     """
     source = keys.get("model.init_from")
     found = plugins.digests(keys.values())
-    found |= {source: arrays.digest(weights.read(source))} if source else {}
+    found |= {source: params_io.digest(weights.read(source))} if source else {}
     for key in TABLES:
         path = pathlib.Path(str(keys.get(key, "")))
         if path.is_file():

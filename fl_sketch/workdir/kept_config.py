@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from fl_sketch import sound
+from fl_sketch.core import untrusted_files
 
 FORMAT = 3  # of a folder: what another one began, this version does not go on with
 FILES = "files"  # that a config names, their digests
@@ -37,7 +37,7 @@ def read(path: pathlib.Path) -> Kept:
     Raises:
       ValueError: for a file that was damaged, or that another version wrote.
     """
-    with sound.reading(path, "to be a config as it was written"):
+    with untrusted_files.reading(path, "to be a config as it was written"):
         config = json.loads(path.read_text())
     if not isinstance(config, dict):
         msg = f"Expected {path} to be a config, got a {type(config).__name__}."
@@ -50,7 +50,7 @@ def read(path: pathlib.Path) -> Kept:
             "Take another workdir."
         )
         raise ValueError(msg)
-    with sound.reading(path, "to be a config as it was written"):
+    with untrusted_files.reading(path, "to be a config as it was written"):
         files, lengths = dict(config.pop(FILES, {})), list(config.pop(LENGTHS, []))
         data = dict(config.pop(IDENTITY, {}).get("data", {}))
     return Kept(config, files, data, lengths)

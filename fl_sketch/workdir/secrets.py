@@ -15,9 +15,9 @@ import stat
 import jax
 from ml_collections import ConfigDict
 
-from fl_sketch import chacha, files
-from fl_sketch.config import choices
-from fl_sketch.protocols import Roots
+from fl_sketch.core import chacha, files
+from fl_sketch.core.mappings import flat
+from fl_sketch.core.protocols import Roots
 
 FILE, PARTIAL = "secret", ".secret.partial"  # in the folder of a run
 # What changes neither a model nor its noise, but for what does of it if it is not this.
@@ -71,7 +71,7 @@ def simulated(config: ConfigDict) -> Secret:
     Configs that differ in anything that decides the run have unlike noise, so that
     what is wrong with sharing noise is not simulated either.
     """
-    keys = choices.flat(config)
+    keys = flat(config)
     unlike = {key for key, plain in DECIDING.items() if keys[key] != plain}
     counted = {key for key in keys if not key.startswith(APART)} | unlike
     own = {key: keys[key] for key in sorted(counted)}

@@ -14,8 +14,8 @@ import pathlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from fl_sketch import sound
-from fl_sketch.files import read_rows, unlinked, write_text
+from fl_sketch.core import untrusted_files
+from fl_sketch.core.files import read_rows, unlinked, write_text
 
 Row = dict[str, Any]
 
@@ -96,10 +96,12 @@ class Table:
             )
             raise ValueError(msg)
         if self._sum.exists():
-            with sound.reading(self._sum, "to be a sum of rows as it was written"):
+            with untrusted_files.reading(
+                self._sum, "to be a sum of rows as it was written"
+            ):
                 counted, own = json.loads(self._sum.read_text())
         # What was written after the last sum may be torn.
-        with sound.reading(self.path, "to be rows as they were written"):
+        with untrusted_files.reading(self.path, "to be rows as they were written"):
             text = self.path.read_text() if self.path.exists() else ""
         lines = text.splitlines(True)[: counted + 1]
         if counted and (len(lines) <= counted or _sum_of(lines) != own):

@@ -8,13 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 
-from fl_sketch import files, validate
-from fl_sketch.config import protection
-from fl_sketch.config.choices import section
-from fl_sketch.models.arrays import FORMS, Arrays, chosen, load, save, tree_of
-from fl_sketch.protocols import Tree
+from fl_sketch.core import files, validate
+from fl_sketch.core.protocols import Tree
+from fl_sketch.models.params_io import FORMS, Arrays, load, save, tree_of
 from fl_sketch.workdir import checkpoint
 
 PARAMS = "state/server/params/"  # what their names begin with in a checkpoint
@@ -88,56 +85,6 @@ def read(source: str) -> Arrays:
     except Exception as error:  # zipfile, numpy and safetensors raise a dozen kinds
         msg = f"Expected {source} to hold arrays by name, got {error}."
         raise ValueError(" ".join(msg.split())) from None
-
-
-def initial_of(config: ConfigDict, model: Tree) -> Arrays:
-    """Returns the arrays that a config's model begins with; none: all are random.
-
-    Args:
-      config: the config; its `model.init_from` says where they are, and `model.fresh`
-        which of them are not wanted.
-      model: shapes of the model.
-
-    Raises:
-      FileNotFoundError, ValueError: in one line, for an array that is missing or has
-        another shape, or for a name that there is not.
-    """
-    source, fresh = config.model.init_from, config.model.fresh.split(",")
-    with section("model"):
-        if not source:
-            return {}
-        if protection.asked_for(config) and not config.data.public:
-            _require_of_others(source, config.data.name)
-        return chosen(model, read(source), [name for name in fresh if name])
-
-
-def _require_of_others(source: str, data: str) -> None:
-    """Raises for weights that were trained on the data that a run is to protect.
-
-    What they give away, no noise of this run counts. A file without a run's json beside
-    it says nothing, and is taken for public.
-    """
-    path = pathlib.Path(source).expanduser()
-    name, public = _trained_on(path)
-    if name == data and not public:
-        msg = (
-            "Expected weights of public data in a private run, which counts them as "
-            f"known to all, got init_from={source}, trained on data.name={data} "
-            "without data.public=True."
-        )
-        raise ValueError(msg)
-
-
-def _trained_on(path: pathlib.Path) -> tuple[str | None, bool]:
-    """Returns the data set of a run, or of a file that it left, and if it is public."""
-    try:
-        if path.is_dir():
-            data = json.loads((path / "config.json").read_text())["data"]
-            return data["name"], data["public"]
-        about = json.loads((path.parent / SIDECAR).read_text())
-        return about["dataset"], about["public"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None, False
 
 
 def take_away(folder: pathlib.Path, number: int, about: Mapping[str, Any]) -> None:

@@ -5,7 +5,8 @@ import jax
 import optax
 import pytest
 
-from fl_sketch import algorithms, compressors, engine
+from fl_sketch import algorithms, engine
+from fl_sketch.sketch import compressors
 from tests.quadratics import RATE, STEPS, loss
 from tests.simulation import simulate
 

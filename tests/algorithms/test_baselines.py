@@ -9,19 +9,14 @@ import numpy as np
 import optax
 import pytest
 
-from fl_sketch import (
-    algorithms,
-    channels,
-    compressors,
-    engine,
-    lengths,
-    local,
-    sketch,
-    transforms,
-)
+from fl_sketch import algorithms, channels, engine, sketch, transforms
 from fl_sketch.algorithms import catalog
-from fl_sketch.engine import ledger, traffic
-from fl_sketch.protocols import Algorithm
+from fl_sketch.core import lengths
+from fl_sketch.core.protocols import Algorithm
+from fl_sketch.engine import costs as traffic
+from fl_sketch.engine import ledger
+from fl_sketch.sketch import compressors
+from fl_sketch.transforms import local
 from tests.quadratics import PARAMS, STEPS, D, flat, loss, optima
 from tests.simulation import simulate
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from fl_sketch import algorithms, engine
-from fl_sketch.keys import Purpose, for_purpose, round_keys
+from fl_sketch.core.keys import Purpose, for_purpose, round_keys
 from fl_sketch.privacy import accounting, gaussian, literature
 from tests.oracles import das
 from tests.quadratics import PARAMS, STEPS, flat, loss, optima

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch import algorithms, channels, engine, sketch, talks
-from fl_sketch.engine import traffic
-from fl_sketch.keys import Purpose, for_purpose
-from fl_sketch.lengths import number
-from fl_sketch.protocols import Keys
+from fl_sketch import algorithms, channels, engine, sketch
+from fl_sketch.channels import player
+from fl_sketch.core.keys import Purpose, for_purpose
+from fl_sketch.core.lengths import number
+from fl_sketch.core.protocols import Keys
+from fl_sketch.engine import costs as traffic
 from tests.channels.rounds import quickly
 from tests.oracles import fedsketch as oracle
 from tests.quadratics import COUNT, PARAMS, RATE, STEPS, D, flat, loss, optima
@@ -173,7 +174,7 @@ def test_reading_one_row_is_linear():
 def alone(channel, x, key):
     """Returns what a vector becomes on its way through a channel."""
     keys = Keys(key, key, key)
-    return talks.alone(channel, x, keys).delivery.estimate
+    return player.single_client(channel, x, keys).delivery.estimate
 
 
 ROWS, DRAWS, LENGTH = 5, 1000, 300

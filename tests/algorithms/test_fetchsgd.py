@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch import algorithms, compressors, engine, sketch, transforms
-from fl_sketch.protocols import Sketch
+from fl_sketch import algorithms, engine, sketch, transforms
+from fl_sketch.core.protocols import Sketch
+from fl_sketch.sketch import compressors
 from tests.channels.rounds import quickly
 from tests.meshes import mesh_of
 

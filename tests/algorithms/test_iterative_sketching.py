@@ -10,8 +10,8 @@ import optax
 import pytest
 
 from fl_sketch import algorithms, channels, engine, sketch
-from fl_sketch.keys import round_keys, sketch_keys
-from fl_sketch.protocols import Channel, Memory
+from fl_sketch.core.keys import round_keys, sketch_keys
+from fl_sketch.core.protocols import Channel, Memory
 from tests import operators
 from tests.oracles.rounds import local_sgd, matrix
 from tests.quadratics import (

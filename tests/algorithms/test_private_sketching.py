@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import algorithms, engine, sketch
-from fl_sketch.keys import round_keys
+from fl_sketch.core.keys import round_keys
+from fl_sketch.core.protocols import Server
 from fl_sketch.privacy import local_noise
-from fl_sketch.protocols import Server
 from tests.channels.rounds import quickly
 from tests.meshes import mesh_of
 

@@ -7,8 +7,9 @@ import numpy as np
 import optax
 import pytest
 
-from fl_sketch import algorithms, channels, sketch, talks, transforms
+from fl_sketch import algorithms, channels, sketch, transforms
 from fl_sketch.algorithms import catalog
+from fl_sketch.channels import player
 from tests.algorithms.test_iterative_sketching import star
 from tests.quadratics import PARAMS, RATE, flat, loss
 
@@ -45,7 +46,7 @@ def through(channel, update):
     """Returns what one client alone makes the server believe."""
     keys = jax.random.key(0)
     shared = type("Keys", (), {"shared": keys, "own": keys, "server": keys})
-    return talks.alone(channel, update, shared)
+    return player.single_client(channel, update, shared)
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.5, jnp.float32(0.5), jnp.float32(0), 9.0])

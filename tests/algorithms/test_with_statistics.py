@@ -7,8 +7,8 @@ import optax
 import pytest
 
 from fl_sketch import algorithms, data, engine, models, sketch
+from fl_sketch.core.trees import Stateful
 from fl_sketch.run import begin, build
-from fl_sketch.trees import Stateful
 from tests.channels.rounds import quickly
 from tests.models import own
 from tests.run.configs import config_with

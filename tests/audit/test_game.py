@@ -12,15 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch import chacha, engine
+from fl_sketch import engine
 from fl_sketch.audit import canaries, game
-from fl_sketch.privacy import accounting, bounding, gaussian, mechanism, tails
-from fl_sketch.protocols import Bounded, Keys, Release, Roots
+from fl_sketch.core import chacha
+from fl_sketch.core.protocols import Bounded, Keys, Release, Roots
+from fl_sketch.privacy import accounting, clipping, gaussian, mechanism, tails
 
 CLIENTS, C, Z, DELTA = 4, 2.0, 1.0, 1e-3
 TRIALS = 2**17
 KEY = Roots(jax.random.key(5), chacha.key_of(bytes(32)))
-CLIP = bounding.clip(C)
+CLIP = clipping.clip(C)
 SAMPLERS = {
     "everyone": lambda rate: engine.everyone(CLIENTS),
     "fixed": lambda rate: engine.fixed_size(CLIENTS, round(rate * CLIENTS)),
@@ -245,7 +246,7 @@ def points(shared):
 
     Their models part, and so do the canary's messages: they point against each other.
     """
-    one, two = seen(central()), seen(central(bound=bounding.clip(2 * C)), limit=-2 * C)
+    one, two = seen(central()), seen(central(bound=clipping.clip(2 * C)), limit=-2 * C)
 
     def observe(key, present):
         own = key._replace(secret=jax.random.fold_in(key.secret, 1))
@@ -287,7 +288,7 @@ def test_noise_that_ends_too_soon_is_exposed(monkeypatch):
     plan = accounting.Plan(1, 1, 1, "everyone")
     assert accounting.spent(plan, z, delta=delta) == pytest.approx(claim, abs=1e-3)
     draw = one_number(
-        mechanism.central(bounding.clip(1.0), noise_multiplier=z, denominator=1)
+        mechanism.central(clipping.clip(1.0), noise_multiplier=z, denominator=1)
     )
 
     def beyond(draws):
@@ -303,7 +304,7 @@ def test_noise_that_ends_too_soon_is_exposed(monkeypatch):
 
     monkeypatch.setattr(gaussian, "noise", short)
     draw = one_number(
-        mechanism.central(bounding.clip(1.0), noise_multiplier=z, denominator=1)
+        mechanism.central(clipping.clip(1.0), noise_multiplier=z, denominator=1)
     )
     assert beyond(12 * 10**7).epsilon > claim
 

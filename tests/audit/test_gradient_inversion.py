@@ -8,12 +8,13 @@ import numpy as np
 import optax
 import pytest
 
-from fl_sketch import algorithms, channels, engine, local, models, sketch
+from fl_sketch import algorithms, channels, engine, models, sketch
 from fl_sketch.audit import gradient_inversion as inversion
 from fl_sketch.audit import likeness
-from fl_sketch.keys import round_keys
-from fl_sketch.privacy import bounding, mechanism
-from fl_sketch.protocols import Algorithm, Server
+from fl_sketch.core.keys import round_keys
+from fl_sketch.core.protocols import Algorithm, Server
+from fl_sketch.privacy import clipping, mechanism
+from fl_sketch.transforms import local
 from tests.meshes import mesh_of
 
 pytestmark = pytest.mark.slow
@@ -61,7 +62,7 @@ def clients(op, steps=1, guard=None):
 
 def clipped(threshold, z):
     return mechanism.central(
-        bounding.clip(threshold), noise_multiplier=z, denominator=50
+        clipping.clip(threshold), noise_multiplier=z, denominator=50
     )
 
 
@@ -188,7 +189,7 @@ def test_what_is_released_has_the_noise_of_the_whole_sum():
 
 def test_mechanisms_that_cannot_be_attacked_so_are_refused():
     guard = mechanism.distributed(
-        bounding.clip(1.0), noise_multiplier=1.0, denominator=5, smallest=5
+        clipping.clip(1.0), noise_multiplier=1.0, denominator=5, smallest=5
     )
     algorithm = Algorithm(
         local.one_gradient(loss), channels.exact(), optax.sgd(1.0), guard

@@ -7,10 +7,11 @@ import optax
 import pytest
 from scipy import stats
 
-from fl_sketch import channels, engine, local, sketch
+from fl_sketch import channels, engine, sketch
 from fl_sketch.audit import one_run
-from fl_sketch.privacy import accounting, bounding, mechanism
-from fl_sketch.protocols import Algorithm
+from fl_sketch.core.protocols import Algorithm
+from fl_sketch.privacy import accounting, clipping, mechanism
+from fl_sketch.transforms import local
 from tests.meshes import mesh_of
 
 D, CLIENTS, CANARIES, ROUNDS, Z, DELTA = 4000, 8, 200, 6, 8.0, 1e-5
@@ -81,7 +82,7 @@ def private(noise_multiplier, uplink, sample):
         uplink,
         optax.adam(0.1),
         mechanism.central(
-            bounding.clip(0.5), noise_multiplier=noise_multiplier, denominator=sample
+            clipping.clip(0.5), noise_multiplier=noise_multiplier, denominator=sample
         ),
     )
 

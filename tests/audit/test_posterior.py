@@ -8,12 +8,13 @@ import numpy as np
 import optax
 import pytest
 
-from fl_sketch import algorithms, sketch, trees
+from fl_sketch import algorithms, sketch
 from fl_sketch.audit import gradient_inversion as inversion
 from fl_sketch.audit import likeness, posterior
-from fl_sketch.keys import round_keys
-from fl_sketch.privacy import bounding, mechanism
-from fl_sketch.protocols import Server
+from fl_sketch.core import trees
+from fl_sketch.core.keys import round_keys
+from fl_sketch.core.protocols import Server
+from fl_sketch.privacy import clipping, mechanism
 from tests.audit import test_gradient_inversion as small
 
 pytestmark = pytest.mark.slow
@@ -32,7 +33,7 @@ def linear(params, images):
 
 
 def sketched(z):
-    guard = mechanism.central(bounding.clip(ROOM), noise_multiplier=z, denominator=50)
+    guard = mechanism.central(clipping.clip(ROOM), noise_multiplier=z, denominator=50)
     algorithm = algorithms.safl(
         linear, sketch=OP, client_rate=1.0, server=optax.sgd(1.0)
     )

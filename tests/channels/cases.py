@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fl_sketch import channels, compressors, sketch
-from fl_sketch.protocols import Channel, Compressor
+from fl_sketch import channels, sketch
+from fl_sketch.core.protocols import Channel, Compressor
+from fl_sketch.sketch import compressors
 from tests.oracles import compression
 
 D = 32  # a power of two: places have no bit to spare

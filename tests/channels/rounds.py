@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fl_sketch import lengths, talks, trees
-from fl_sketch.keys import round_keys
-from fl_sketch.protocols import Delivery, Keys, Linear, Memory, Round
+from fl_sketch.channels import player
+from fl_sketch.core import lengths, trees
+from fl_sketch.core.keys import round_keys
+from fl_sketch.core.protocols import Delivery, Keys, Linear, Memory, Round
 from tests import effort
 from tests.channels.cases import CHANNELS, COMPRESSORS, D
 
@@ -153,7 +154,7 @@ def program(name):
             return *given, keys._replace(own=own), known
 
         def sent(client):
-            return talks.message(talks.said_after(talk, arguments(*client), means))
+            return player.message(player.next_message(talk, arguments(*client), means))
 
         def heard(client):
             (given, memory, keys, _), told = (here := arguments(*client)), []
@@ -162,10 +163,12 @@ def program(name):
                 told.append(said.value)
                 return said.value
 
-            turn = talks.ended(talk, talks.play(talk, here, means, told=note))
+            turn = player.ended(talk, player.play(talk, here, means, told=note))
             bits = lengths.wide(turn.bits_up), turn.bits_told
-            again = [talks.said_after(talk, here, means[:n]) for n in range(len(means))]
-            again = tuple(map(talks.message, again))
+            again = [
+                player.next_message(talk, here, means[:n]) for n in range(len(means))
+            ]
+            again = tuple(map(player.message, again))
             found = Heard((), again, turn.delivery, turn.memory, *bits, tuple(told))
             if not row.compressor:
                 return found
@@ -176,10 +179,12 @@ def program(name):
 
         def added():
             """Returns the mean with the sum made first, where that may be done."""
-            one = talks.said_after(talk, arguments(*first(clients)), means)
+            one = player.next_message(talk, arguments(*first(clients)), means)
             if not isinstance(one, Linear):
                 return means_of(messages[-1])
-            parts = jax.vmap(lambda c: talks.said_after(talk, arguments(*c), means).of)
+            parts = jax.vmap(
+                lambda c: player.next_message(talk, arguments(*c), means).of
+            )
             return one.map(jax.tree.map(average, parts(clients)))
 
         def means_of(message):

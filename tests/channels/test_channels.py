@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch import channels, lengths, talks, wire
-from fl_sketch.protocols import Channel, Keys, Memory, Round, Told
+from fl_sketch import channels
+from fl_sketch.channels import player
+from fl_sketch.core import lengths, wire
+from fl_sketch.core.protocols import Channel, Keys, Memory, Round, ServerReply
 from tests.channels.cases import CHANNELS, COMPRESSORS, Claim, D
 from tests.channels.rounds import (
     CLIENTS,
@@ -67,7 +69,7 @@ def test_every_public_channel_has_a_row():
         for name, made in inspect.getmembers(channels, inspect.isfunction)
         if inspect.signature(made).return_annotation in (Channel, inspect._empty)
     }
-    found = {talks.name_of(channel(name)) for name in CHANNELS}
+    found = {player.name_of(channel(name)) for name in CHANNELS}
     assert public and public <= found
 
 
@@ -136,7 +138,9 @@ def test_over_keys_the_estimate_is_the_update_where_it_is_claimed(name):
     @jax.vmap
     def estimates(key):
         known = Round(np.int32(1))
-        turn = talks.alone(channel(name), asked, Keys(key, key, key), memory, known)
+        turn = player.single_client(
+            channel(name), asked, Keys(key, key, key), memory, known
+        )
         return turn.delivery.estimate
 
     draws = estimates(_keys())
@@ -209,13 +213,13 @@ def test_a_round_has_as_many_messages_and_answers_as_it_is_said_to(name):
     row, formats = CHANNELS[name], []
     here = arguments(name, jax.tree.map(jnp.asarray, LIKE))
 
-    def noted(said: Told):
+    def noted(said: ServerReply):
         formats.append(said.fields)
         return said.value
 
     def whole():
-        sent = talks.messages(channel(name), here)
-        end = talks.play(channel(name), here, sent, told=noted)
+        sent = player.messages(channel(name), here)
+        end = player.play(channel(name), here, sent, told=noted)
         assert len(sent) == row.messages
         assert end.bits_told == row.told
         return end.delivery
@@ -330,7 +334,7 @@ def test_trees_keep_their_structure_and_types(name, types):
 
     def end(update, memory):
         here = arguments(name, update)
-        turn = talks.alone(channel(name), here[0], here[2], memory, here[3])
+        turn = player.single_client(channel(name), here[0], here[2], memory, here[3])
         return turn.delivery, turn.memory
 
     delivery, memory = jax.eval_shape(end, like, before)
@@ -343,7 +347,9 @@ def test_trees_keep_their_structure_and_types(name, types):
 def test_one_number_arrives_as_it_is_without_jit_as_well(name):
     x = 1.0 if "sign" in name else 1.75
     given, memory, own, known = arguments(name, {"x": jnp.float32(-x)})
-    delivery = talks.alone(CHANNELS[name].make(1), given, own, memory, known).delivery
+    delivery = player.single_client(
+        CHANNELS[name].make(1), given, own, memory, known
+    ).delivery
     if "message" not in name:
         assert float(delivery.estimate["x"]) == pytest.approx(-x, rel=1e-6)
         assert float(delivery.own["x"]) == pytest.approx(-x, rel=1e-6)
@@ -356,7 +362,7 @@ def test_one_number_arrives_as_it_is_without_jit_as_well(name):
 def test_a_long_update_of_16_bits_is_shortened_and_not_lost(kind):
     update = np.full(D, 300).astype(kind)
     clipped = channels.clipped(channels.exact(), 6.0)
-    own = talks.alone(clipped, jnp.asarray(update), keys(0)).delivery.own
+    own = player.single_client(clipped, jnp.asarray(update), keys(0)).delivery.own
     assert np.linalg.norm(np.asarray(own, np.float64)) == pytest.approx(6, rel=0.01)
 
 
@@ -366,7 +372,7 @@ def test_a_limit_of_zero_is_none_also_as_a_point_of_a_sweep():
     @jax.jit
     def own(limit):
         clipped = channels.clipped(channels.exact(), limit)
-        return talks.alone(clipped, update, known).delivery.own
+        return player.single_client(clipped, update, known).delivery.own
 
     np.testing.assert_array_equal(own(0.0), update)
     assert np.linalg.norm(own(6.0)) == pytest.approx(6)
@@ -378,7 +384,9 @@ def test_what_marina_sends_first_is_whole_whatever_the_coin():
     own = keys(0)._replace(own=keys(0).own[0])
     bits = [
         lengths.number(
-            talks.alone(rarely, (update, update), own, memory, Round(number)).bits_up
+            player.single_client(
+                rarely, (update, update), own, memory, Round(number)
+            ).bits_up
         )
         for number in range(3)
     ]

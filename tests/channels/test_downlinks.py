@@ -7,9 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from fl_sketch import compressors, talks, trees, wire
-from fl_sketch.keys import round_keys
-from fl_sketch.protocols import Round
+from fl_sketch.channels import player
+from fl_sketch.core import trees, wire
+from fl_sketch.core.keys import round_keys
+from fl_sketch.core.protocols import Round
+from fl_sketch.sketch import compressors
 from tests.channels.rounds import quickly
 from tests.quadratics import CATALOGUE, COCKTAIL, PARAMS, TOP, D
 
@@ -39,7 +41,9 @@ def sent_down(name):
         update = jax.tree.map(lambda p: jax.random.normal(keys.own, p.shape), PARAMS)
         update = (update, update) if name == "onebit_adam" else update
         memory, known = channel.init(PARAMS), Round(number)
-        estimate = talks.alone(channel, update, keys, memory, known).delivery.estimate
+        estimate = player.single_client(
+            channel, update, keys, memory, known
+        ).delivery.estimate
         sent, after = transform.update(estimate, state, PARAMS, key=keys.server)
         given = trees.ravel(sent)
         if name == "cocktail_sgd":

@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from fl_sketch import lengths, sketch, talks, trees
-from fl_sketch.keys import round_keys
+from fl_sketch import sketch
+from fl_sketch.channels import player
+from fl_sketch.core import lengths, trees
+from fl_sketch.core.keys import round_keys
 from tests.channels import cases
 
 SIZES = (2**26, 2**30, 2**31 - 1)
@@ -54,7 +56,7 @@ def test_a_channel_has_a_round_and_a_price(name, d):
 
     def ended(params, asked):
         memory, keys = channel.init(params), round_keys(KEY, 0, 0)
-        end = talks.alone(channel, asked, keys, memory)
+        end = player.single_client(channel, asked, keys, memory)
         told.append(end.bits_up)
         return lengths.whole_bytes(end.bits_up), end.delivery.estimate
 

@@ -7,7 +7,7 @@ import pytest
 
 from configs import default
 from fl_sketch.algorithms import catalog
-from fl_sketch.config import choices
+from fl_sketch.config import parse as choices
 from fl_sketch.config.arguments import (
     ARGUMENTS,
     ASKED_FOR,
@@ -17,8 +17,9 @@ from fl_sketch.config.arguments import (
     taken,
     unread,
 )
+from fl_sketch.core.keys import round_keys
+from fl_sketch.core.mappings import flat
 from fl_sketch.engine import initial_server
-from fl_sketch.keys import round_keys
 
 pytestmark = pytest.mark.fast
 
@@ -74,7 +75,7 @@ def test_a_run_that_diverges_is_told_what_its_method_reads(changes, found):
 
 def test_every_key_is_one_and_goes_somewhere():
     takes = {name for method in catalog.methods().values() for name in method.takes}
-    legal = choices.flat(default.get_config())
+    legal = flat(default.get_config())
     assert {*ARGUMENTS} <= takes
     for name, argument in ARGUMENTS.items():
         assert {*argument.keys} <= {*legal}, name

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch.data import draws
+from fl_sketch.data import batches as draws
 from fl_sketch.data.examples import ALIGNED, Examples, aligned
 from fl_sketch.data.partition import iid
 from fl_sketch.engine import mesh_over

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fl_sketch.data import archive, datasets, federated, raw, text
-from fl_sketch.models import arrays
+from fl_sketch.data import datasets, federated, npz, raw, text
+from fl_sketch.models import params_io
 from fl_sketch.run import build, run
 from fl_sketch.workdir import weights
 from tests.data import fake_raw
@@ -25,7 +25,7 @@ from tests.run.configs import config_with
 ROOM = 200e6  # bytes that a file which is refused may take
 
 
-def npz(**changes):
+def npz_with(**changes):
     """Returns the bytes of an npz file, with some arrays changed; None: left out."""
     whole = {
         "train_inputs": np.ones((6, 2)), "train_targets": np.arange(6) % 3,
@@ -167,7 +167,7 @@ def test_a_raw_file_is_refused_by_its_name(whole, tmp_path, case):
 def test_a_gzip_bomb_is_not_unpacked(whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "raw")
     bomb(folder / IDX, 2**28)
-    read = raw.sound.unzipped
+    read = raw.untrusted_files.unzipped
     refused(lambda: read(folder / IDX, 2**20), "labels-idx1")
 
 
@@ -175,21 +175,21 @@ NPZ = {
     "empty": b"",
     "noise": b"\x00\xff" * 99,
     "text": b"train_inputs,1,2,3\n",
-    "torn zip": npz()[:-40],
+    "torn zip": npz_with()[:-40],
     "torn array": zipped(train_inputs__npy=npy((9, 9), content=b"123")),
     "head of code": zipped(train_inputs__npy=npy("__import__('os').getcwd()")),
     "no array": zipped(train_inputs__npy=b"not one"),
-    "no test": npz(test_inputs=None),
-    "objects": npz(train_inputs=np.array([{}, 1, 2, 3, 4, 5], object)),
-    "label 2^32 + 1": npz(train_targets=np.array([2**32 + 1, 0, 1, 2, 0, 1])),
-    "label 1.7": npz(train_targets=np.array([1.7, 0, 1, 2, 0, 1])),
-    "complex label": npz(train_targets=np.arange(6) * 1j),
-    "label of text": npz(train_targets=np.array(list("301201"))),
-    "negative label": npz(train_targets=np.array([-1, 0, 1, 2, 0, 1])),
-    "complex inputs": npz(train_inputs=np.ones((6, 2)) * 1j),
-    "a billion classes": npz(train_targets=np.array([10**9, 0, 1, 2, 0, 1])),
-    "other widths": npz(test_inputs=np.ones((3, 5))),
-    "dates": npz(train_inputs=np.zeros((6, 2), "datetime64[s]")),
+    "no test": npz_with(test_inputs=None),
+    "objects": npz_with(train_inputs=np.array([{}, 1, 2, 3, 4, 5], object)),
+    "label 2^32 + 1": npz_with(train_targets=np.array([2**32 + 1, 0, 1, 2, 0, 1])),
+    "label 1.7": npz_with(train_targets=np.array([1.7, 0, 1, 2, 0, 1])),
+    "complex label": npz_with(train_targets=np.arange(6) * 1j),
+    "label of text": npz_with(train_targets=np.array(list("301201"))),
+    "negative label": npz_with(train_targets=np.array([-1, 0, 1, 2, 0, 1])),
+    "complex inputs": npz_with(train_inputs=np.ones((6, 2)) * 1j),
+    "a billion classes": npz_with(train_targets=np.array([10**9, 0, 1, 2, 0, 1])),
+    "other widths": npz_with(test_inputs=np.ones((3, 5))),
+    "dates": npz_with(train_inputs=np.zeros((6, 2), "datetime64[s]")),
     "claims 400 TB": zipped(train_inputs__npy=npy((10**7, 10**7), content=b"12")),
 }
 
@@ -201,7 +201,7 @@ def test_an_npz_file_is_refused_by_its_name(tmp_path, case):
 
 
 def test_an_npz_bomb_is_not_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive.sound.free_memory, "of_host", lambda: 1e8)
+    monkeypatch.setattr(npz.untrusted_files.free_memory, "of_host", lambda: 1e8)
     with (
         zipfile.ZipFile(tmp_path / "own.npz", "w", zipfile.ZIP_DEFLATED) as file,
         file.open("train_inputs.npy", "w", force_zip64=True) as place,
@@ -228,7 +228,7 @@ WEIGHTS = {
     "huge.safetensors": b"\xff" * 7 + b"\x7f{}",
     "empty.safetensors": b"",
     "noise.npz": b"\x99" * 50,
-    "torn.npz": npz()[:-40],
+    "torn.npz": npz_with()[:-40],
 }
 
 
@@ -286,4 +286,4 @@ def test_files_of_a_run_are_refused_by_their_name(tmp_path, name):
 def test_there_are_sixty_of_them():
     groups = (RAW, NPZ, TEXTS, WEIGHTS, LEAF, HDF5, sum(OWN.values(), ()))
     assert sum(map(len, groups)) + 2 >= 60
-    assert arrays.FORMS and build  # what reads them
+    assert params_io.FORMS and build  # what reads them

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from fl_sketch.data import archive, federated
+from fl_sketch.data import federated, npz
 from launch import import_data
 from tests.launching import launch
 
@@ -67,7 +67,7 @@ def test_both_forms_of_femnist_are_the_same_images(folder):
     assert np.abs(one["train_inputs"][..., 0] / 255 - (1 - expected)).max() <= 0.5 / 255
     labels = [*drawn["f00"][1], *drawn["f01"][1]]
     assert one["train_targets"].tolist() == labels
-    splits = archive.checked("npz/x", one, where="x")
+    splits = npz.checked("npz/x", one, where="x")
     assert splits.owners.tolist() == [0, 0, 1, 1, 1]
     few = federated.femnist(str(where / "leaf_train"), str(where / "leaf_test"), most=1)
     assert set(few["owners"]) == {"f00"}
@@ -94,7 +94,7 @@ def test_tags_are_labels_and_words_are_shares(folder):
         [[1 / 2, 0, 1 / 2], [1 / 3, 1 / 3, 1 / 3], [1 / 2, 1 / 2, 0]],
     )
     assert found["train_targets"].tolist() == [[0, 0], [1, 1], [1, 0]]
-    splits = archive.checked("npz/x", found, where="x", targets="labels")
+    splits = npz.checked("npz/x", found, where="x", targets="labels")
     assert splits.classes == 2
 
 

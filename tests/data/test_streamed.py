@@ -8,7 +8,8 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch.data import draws, partition, streamed
+from fl_sketch.data import batches as draws
+from fl_sketch.data import partition, streamed
 from fl_sketch.data.examples import Examples
 from tests.meshes import mesh_of
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fl_sketch.engine import ledger
+from fl_sketch.engine.costs import Follow, Prices
 from fl_sketch.engine.round import SimulatorOnly
-from fl_sketch.engine.traffic import Follow, Prices
 
 pytestmark = pytest.mark.fast
 

@@ -9,8 +9,9 @@ import optax
 import pytest
 
 from fl_sketch import engine
-from fl_sketch.engine import ledger, traffic
-from fl_sketch.protocols import Channel, Delivery
+from fl_sketch.core.protocols import Channel, Delivery
+from fl_sketch.engine import costs as traffic
+from fl_sketch.engine import ledger
 from tests.quadratics import CATALOGUE, COCKTAIL, COUNT, PARAMS, STEPS, TOP
 from tests.quadratics import D as SIZE
 

@@ -9,11 +9,12 @@ import numpy as np
 import optax
 import pytest
 
-from fl_sketch import channels, engine, local, sketch
+from fl_sketch import channels, engine, sketch
+from fl_sketch.core.keys import Purpose, for_purpose, round_keys
+from fl_sketch.core.lengths import number
+from fl_sketch.core.protocols import Algorithm, Channel, Delivery
 from fl_sketch.engine.cohort import padded
-from fl_sketch.keys import Purpose, for_purpose, round_keys
-from fl_sketch.lengths import number
-from fl_sketch.protocols import Algorithm, Channel, Delivery
+from fl_sketch.transforms import local
 from tests.meshes import mesh_of
 from tests.oracles import rounds as oracle
 from tests.quadratics import (

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fl_sketch import algorithms, engine, models, sketch, transforms
-from fl_sketch.data import datasets, draws, partition
+from fl_sketch.data import batches as draws
+from fl_sketch.data import datasets, partition
 from fl_sketch.data.examples import Examples
 from tests.launching import ENVIRONMENT
 from tests.meshes import mesh_of

@@ -8,9 +8,11 @@ import numpy as np
 import optax
 import pytest
 
-from fl_sketch import algorithms, compressors, data, engine, sketch
-from fl_sketch.data import draws, forms
-from fl_sketch.privacy import accounting, bounding, mechanism
+from fl_sketch import algorithms, data, engine, sketch
+from fl_sketch.data import batches as draws
+from fl_sketch.data import residency
+from fl_sketch.privacy import accounting, clipping, mechanism
+from fl_sketch.sketch import compressors
 from tests.simulation import KEY
 
 COUNT, POPULATION = 90, 9
@@ -41,7 +43,7 @@ SAFL = algorithms.safl(
 EF21 = algorithms.sketched_sgd(
     loss, sketch=sketch.count_sketch(2, rows=3), server_rate=0.05, heavy=1
 )
-NOISY = mechanism.central(bounding.clip(1.0), noise_multiplier=2.0, denominator=4)
+NOISY = mechanism.central(clipping.clip(1.0), noise_multiplier=2.0, denominator=4)
 
 PRIVATE = SAFL._replace(mechanism=NOISY)
 POISSON = engine.poisson(POPULATION, 4)
@@ -156,7 +158,7 @@ def test_rounds_that_were_played_otherwise_are_not_counted_as_these():
 
 def test_distributed_noise_is_for_cohorts_whose_size_all_know():
     shares = mechanism.distributed(
-        bounding.clip(1.0), noise_multiplier=2.0, denominator=4, smallest=4
+        clipping.clip(1.0), noise_multiplier=2.0, denominator=4, smallest=4
     )
     private = SAFL._replace(mechanism=shares)
     work = WORK | {"cohort": POISSON}
@@ -334,7 +336,7 @@ def test_a_run_goes_on_with_the_hashes_and_the_prices_that_it_had():
 
 
 def test_data_too_large_for_the_devices_are_streamed_or_refused(monkeypatch):
-    monkeypatch.setattr(forms, "HOST_LIMIT", 10)
+    monkeypatch.setattr(residency, "HOST_LIMIT", 10)
     streamed = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=7, **WORK)
     with pytest.raises(
         ValueError, match="at most .* with subsets batches.*try data='resident'"

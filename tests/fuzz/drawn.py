@@ -4,7 +4,7 @@ import tempfile
 import traceback
 
 from configs import default
-from fl_sketch.config import choices
+from fl_sketch.core.mappings import flat
 from fl_sketch.run import NotFinite, run
 from fl_sketch.workdir.checkpoint import Unreadable
 
@@ -67,7 +67,7 @@ FLOATS = (0.0, 1e-6, 0.01, 0.1, 0.5, 0.9, 1.0, 2.0, 10.0, 100.0, -1.0, 1e30)
 GARBAGE = ("", "nonsense", "none", "../../etc/passwd", "a b", "1e3", "safl;", "\u00e9")
 PLAIN = ("Expected ", "config.", "The training loss is", "The test loss is", "Model ",
          "None of the")  # fmt: skip
-KEYS = choices.flat(default.get_config())
+KEYS = flat(default.get_config())
 OWN = (ValueError, TypeError, OSError, ArithmeticError, NotFinite, Unreadable)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_sketch import wire
-from fl_sketch.protocols import Field
+from fl_sketch.core import wire
+from fl_sketch.core.protocols import Field
 from fl_sketch.workdir import checkpoint
 
 FIELDS = st.lists(

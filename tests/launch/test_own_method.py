@@ -6,7 +6,7 @@ import json
 import pytest
 
 from fl_sketch.algorithms import catalog
-from fl_sketch.compressors import top_k
+from fl_sketch.sketch.compressors import top_k
 from tests.launching import launch
 from tests.run.test_run import numbers, ran, stop_at
 
@@ -15,10 +15,12 @@ pytestmark = pytest.mark.slow
 METHOD = """
 import optax
 from configs import default
-from fl_sketch import channels, compressors, local
+from fl_sketch import channels
+from fl_sketch.sketch import compressors
+from fl_sketch.transforms import local
 from fl_sketch.algorithms import catalog
 from fl_sketch.sweep.comparison import Comparison, Method
-from fl_sketch.protocols import Algorithm
+from fl_sketch.core.protocols import Algorithm
 
 
 def heavy_server(loss, *, client_rate, server, k=20):

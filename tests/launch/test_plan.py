@@ -2,10 +2,10 @@
 
 import pytest
 
-from fl_sketch.gossip import graph as graphs
+from fl_sketch.engine import graph as graphs
+from fl_sketch.experiments import plan
 from fl_sketch.run import begin, build, train
 from fl_sketch.run.loop import Watch
-from fl_sketch.studies import plan
 from tests.launching import launch
 from tests.run.configs import config_with
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fl_sketch import files
+from fl_sketch.core import files
 from fl_sketch.sweep import plots
 from tests.launching import launch
 

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from configs import private_safl
-from fl_sketch.publish import release
-from fl_sketch.report import odometer
 from fl_sketch.run import build
-from fl_sketch.workdir import secrets, weights
+from fl_sketch.workdir import odometer, release, secrets, weights
 from fl_sketch.workdir.folder import FORMAT
 from tests.launching import launch
 

@@ -5,8 +5,8 @@ import csv
 import pytest
 
 from configs import default
+from fl_sketch.experiments import hessian
 from fl_sketch.run import build, run
-from fl_sketch.studies import hessian
 from tests.launching import launch
 from tests.run.configs import config_with
 

@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from fl_sketch import files, sketch, theory
-from fl_sketch.studies import song_trade
-from fl_sketch.theorems import known_problems
+from fl_sketch import sketch, theory
+from fl_sketch.core import files
+from fl_sketch.experiments import rounds_vs_bits
+from fl_sketch.experiments.verify import known_problems
 from tests.launching import launch
 
 
@@ -15,14 +16,14 @@ def count(steps=1, apart=0.0, accuracy=0.01):
     task = known_problems.quadratics(
         d=32, clients=3, condition=5.0, seed=0, apart=apart
     )
-    return song_trade.Count(task, steps, accuracy, range(3))
+    return rounds_vs_bits.Count(task, steps, accuracy, range(3))
 
 
 @pytest.fixture(scope="module")
 def rows():
     counted = count()
-    control = song_trade.Control(counted)
-    return [*control.rows, *song_trade.measure(counted, "srht", [16, 4], control)]
+    control = rounds_vs_bits.Control(counted)
+    return [*control.rows, *rounds_vs_bits.measure(counted, "srht", [16, 4], control)]
 
 
 @pytest.mark.slow
@@ -52,7 +53,7 @@ def test_at_the_theorems_step_it_is_the_step_that_costs_rounds_and_not_the_sketc
 @pytest.mark.slow
 def test_clients_that_differ_hold_steps_down_where_they_take_several():
     runs = {
-        apart: song_trade.Runs(sketch.identity(), count(4, apart, 1e-4))
+        apart: rounds_vs_bits.Runs(sketch.identity(), count(4, apart, 1e-4))
         for apart in (0.0, 2.0)
     }
     steps = [0.5, 0.01]
@@ -61,7 +62,7 @@ def test_clients_that_differ_hold_steps_down_where_they_take_several():
     assert apart[0] == math.inf and apart[1] < 2000
     # With one step a round they are gradient descent, whatever the minima.
     single = [
-        song_trade.Runs(sketch.identity(), count(1, apart))([0.5], (0,), 500)[0, 0]
+        rounds_vs_bits.Runs(sketch.identity(), count(1, apart))([0.5], (0,), 500)[0, 0]
         for apart in (0.0, 2.0)
     ]
     assert all(np.isfinite(single))
@@ -75,7 +76,7 @@ def test_rounds_are_those_after_which_the_error_stays_small():
     start = (axes.T @ np.asarray(task.optimum)) ** 2 * eigenvalues / 2
     errors = [start @ (1 - step * eigenvalues) ** (2 * t) for t in range(100)]
     by_hand = np.argmax(np.array(errors) <= 0.01 * errors[0])
-    found = song_trade.Runs(sketch.identity(), counted)([step], (0, 1), 500)
+    found = rounds_vs_bits.Runs(sketch.identity(), counted)([step], (0, 1), 500)
     assert found.tolist() == [[by_hand, by_hand]]
 
 
@@ -87,8 +88,8 @@ def test_the_best_step_has_slower_ones_on_both_sides(best, first):
         tried.update(steps)
         return [(math.log(step / best)) ** 2 for step in steps]
 
-    found = song_trade.best_step(race, first)
-    assert abs(math.log2(found / best)) <= 1 / (2 * song_trade.OCTAVE) + 1e-9
+    found = rounds_vs_bits.best_step(race, first)
+    assert abs(math.log2(found / best)) <= 1 / (2 * rounds_vs_bits.OCTAVE) + 1e-9
     assert min(tried) < found < max(tried)
 
 
@@ -96,15 +97,15 @@ def test_the_best_step_has_slower_ones_on_both_sides(best, first):
                                   lambda steps: [math.inf for _ in steps]])  # fmt: skip
 def test_a_best_step_at_the_edge_is_refused(race):
     with pytest.raises(ValueError, match="none with both neighbours"):
-        song_trade.best_step(race, 0.1)
+        rounds_vs_bits.best_step(race, 0.1)
 
 
 def test_one_step_is_promised_by_theorem_e_1_and_several_by_5_1():
     for apart in (0.0, 1.0):
-        assert song_trade.promised(count(1, apart), 6.0, 4).theorem.endswith("E.1")
-        several = song_trade.promised(count(4, apart), 6.0, 4)
+        assert rounds_vs_bits.promised(count(1, apart), 6.0, 4).theorem.endswith("E.1")
+        several = rounds_vs_bits.promised(count(4, apart), 6.0, 4)
         assert "Theorem 5.1" in several.theorem and several.local_steps == 4
-    alike = song_trade.promised(count(4, 0.0, 1e-4), 6.0, 4)
+    alike = rounds_vs_bits.promised(count(4, 0.0, 1e-4), 6.0, 4)
     assert several.step <= alike.step
 
 

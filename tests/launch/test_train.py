@@ -11,7 +11,7 @@ import jax
 import pytest
 
 from fl_sketch import engine
-from fl_sketch.keys import cohort_key
+from fl_sketch.core.keys import cohort_key
 from fl_sketch.workdir.folder import TIMES
 from tests.launch.test_release import refused
 from tests.launching import Started, launch, launch_anew

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch import trees
+from fl_sketch.core import trees
 from tests.channels.rounds import quickly
 from tests.meshes import mesh_of
 from tests.operators import OPERATORS, build

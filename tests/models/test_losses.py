@@ -8,7 +8,8 @@ import optax
 import pytest
 from sklearn import datasets
 
-from fl_sketch import models, trees
+from fl_sketch import models
+from fl_sketch.core import trees
 from tests.channels.rounds import quickly
 
 KEY = jax.random.key(0)

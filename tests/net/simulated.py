@@ -10,7 +10,7 @@ jax.config.update("jax_num_cpu_devices", 2)  # before the first array
 import numpy as np  # noqa: E402
 
 from fl_sketch import data, engine  # noqa: E402
-from fl_sketch.privacy import bounding, mechanism  # noqa: E402
+from fl_sketch.privacy import clipping, mechanism  # noqa: E402
 from tests.quadratics import CATALOGUE, PARAMS  # noqa: E402
 
 WORK = {"key": jax.random.key(3), "rounds": 9, "every": 4, "steps": 3, "batch": 1}
@@ -49,7 +49,7 @@ def main():
         found[name] = facts(
             engine.simulate(algorithm, PARAMS, people, cohort=cohort, **WORK)
         )
-    bound = mechanism.central(bounding.clip(1.0), noise_multiplier=2.0, denominator=4)
+    bound = mechanism.central(clipping.clip(1.0), noise_multiplier=2.0, denominator=4)
     private = methods["fedavg"]._replace(mechanism=bound)
     whole = {**WORK, "cohort": engine.poisson(8, 4), "delta": 1e-2}
     first = engine.simulate(private, PARAMS, people, **whole | {"rounds": 4})

@@ -7,7 +7,7 @@ coordinates that fill up HEAVYMIX.
 
 import numpy as np
 
-from fl_sketch.keys import round_keys
+from fl_sketch.core.keys import round_keys
 from tests.oracles.rounds import heavy_coordinates, local_sgd, matrix
 from tests.quadratics import COUNT, RATE, STEPS, D
 

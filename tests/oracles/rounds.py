@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import sketch
-from fl_sketch.keys import round_keys
+from fl_sketch.core.keys import round_keys
 from tests.quadratics import COUNT, RATE, STEPS, D
 
 

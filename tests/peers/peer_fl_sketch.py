@@ -31,16 +31,11 @@ import optax  # noqa: E402
 from jax.sharding import AxisType, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
-from fl_sketch import (  # noqa: E402
-    channels,
-    engine,
-    free_memory,
-    local,
-    models,
-    sketch,
-)
+from fl_sketch import channels, engine, models, sketch  # noqa: E402
+from fl_sketch.core import free_memory  # noqa: E402
+from fl_sketch.core.protocols import Algorithm  # noqa: E402
 from fl_sketch.data.examples import aligned, normalise  # noqa: E402
-from fl_sketch.protocols import Algorithm  # noqa: E402
+from fl_sketch.transforms import local  # noqa: E402
 
 work = common.WORKLOADS[arguments.workload]
 MEAN, SCALE = {"cifar10": (0.473, 0.251)}.get(work["data"], (0.0, 1.0))

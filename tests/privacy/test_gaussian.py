@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from fl_sketch import chacha
+from fl_sketch.core import chacha
 from fl_sketch.privacy import accounting, gaussian, tails
 from fl_sketch.privacy.accounting import Plan
 

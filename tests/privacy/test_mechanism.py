@@ -10,11 +10,13 @@ import optax
 import pytest
 from scipy import stats
 
-from fl_sketch import channels, engine, local, sketch, trees
-from fl_sketch.engine import traffic
-from fl_sketch.keys import round_keys
-from fl_sketch.privacy import accounting, bounding, mechanism
-from fl_sketch.protocols import Algorithm
+from fl_sketch import channels, engine, sketch
+from fl_sketch.core import trees
+from fl_sketch.core.keys import round_keys
+from fl_sketch.core.protocols import Algorithm
+from fl_sketch.engine import costs as traffic
+from fl_sketch.privacy import accounting, clipping, mechanism
+from fl_sketch.transforms import local
 from tests.meshes import mesh_of
 from tests.quadratics import (
     ALGORITHMS,
@@ -31,7 +33,7 @@ from tests.quadratics import (
 from tests.simulation import KEY, cohort_of, compiled, simulate, with_cohort
 
 CLIENTS, Z, C = 6, 0.7, 0.5
-GAUSSIAN = mechanism.central(bounding.clip(C), noise_multiplier=Z, denominator=CLIENTS)
+GAUSSIAN = mechanism.central(clipping.clip(C), noise_multiplier=Z, denominator=CLIENTS)
 ALL = cohort_of(range(CLIENTS))
 NOBODY = cohort_of(range(CLIENTS), np.zeros(CLIENTS), 1.0)
 DATA = np.asarray(optima(CLIENTS))
@@ -46,7 +48,7 @@ def private(name, guard=GAUSSIAN):
 @pytest.mark.parametrize("name", WAYS)
 def test_no_bound_and_no_noise_is_no_mechanism(name):
     nothing = mechanism.central(
-        bounding.clip(float("inf")), noise_multiplier=0.0, denominator=CLIENTS
+        clipping.clip(float("inf")), noise_multiplier=0.0, denominator=CLIENTS
     )
     state, report = with_cohort(private(name, nothing), ALL)
     expected, plain = with_cohort(ALGORITHMS[name], ALL)
@@ -62,7 +64,7 @@ def test_no_bound_and_no_noise_is_no_mechanism(name):
 GUARDS = {
     "central": GAUSSIAN,
     "distributed": mechanism.distributed(
-        bounding.normalise(C), noise_multiplier=Z, denominator=CLIENTS, smallest=5
+        clipping.normalise(C), noise_multiplier=Z, denominator=CLIENTS, smallest=5
     ),
     "adaptive": mechanism.adaptive(
         1.0, noise_multiplier=Z, denominator=CLIENTS, count_noise=2.0
@@ -160,7 +162,7 @@ def test_an_empty_cohort_is_a_round_like_any_other(name, guard):
 
 def test_the_shares_of_clients_add_up_to_the_noise_on_the_smallest_cohort():
     guard = mechanism.distributed(
-        bounding.clip(C), noise_multiplier=Z, denominator=1.0, smallest=5
+        clipping.clip(C), noise_multiplier=Z, denominator=1.0, smallest=5
     )
 
     def totals(number):
@@ -198,7 +200,7 @@ BOUNDED = {
         optax.sgd(1.0),
         mechanism.central(bound(C), noise_multiplier=Z, denominator=CLIENTS),
     )
-    for bound in (bounding.clip, bounding.normalise)
+    for bound in (clipping.clip, clipping.normalise)
 }
 
 
@@ -236,7 +238,7 @@ def test_the_denominator_is_not_the_number_of_those_who_came():
 
 def test_a_cohort_may_be_larger_than_the_root_of_what_32_bits_hold():
     guard = mechanism.central(
-        bounding.clip(C), noise_multiplier=0.0, denominator=60_000
+        clipping.clip(C), noise_multiplier=0.0, denominator=60_000
     )
     facts = guard.release((), 0, {"w": jnp.full(4, 30_000.0)}, None).facts
     assert float(facts["signal_energy"]) == pytest.approx(1.0)
@@ -314,7 +316,7 @@ def test_a_second_exchange_has_no_adaptive_threshold():
         )
 
 
-def linear_form(z, bound=bounding.clip):
+def linear_form(z, bound=clipping.clip):
     channel, guard = mechanism.before_sketch(
         COUNT, PARAMS, bound(C), noise_multiplier=z, denominator=CLIENTS
     )
@@ -328,7 +330,7 @@ def test_bounded_before_the_sketch_is_the_sketch_of_the_private_sum():
 
     @compiled
     def expected_of(data):
-        bounded = jax.vmap(bounding.clip(C).apply)((1 - 0.9**STEPS) * -data)
+        bounded = jax.vmap(clipping.clip(C).apply)((1 - 0.9**STEPS) * -data)
         shared = round_keys(KEY, 0, 0).shared
         return -COUNT.transpose(shared, COUNT.apply(shared, bounded.mean(0)), D)
 
@@ -388,8 +390,8 @@ def test_a_sketch_can_make_an_update_longer_so_its_bound_is_not_the_update_s():
 def test_what_cannot_be_promised_is_refused(options, words):
     options = {"noise_multiplier": 1.0, "denominator": 2.0} | options
     with pytest.raises(ValueError, match=words):
-        mechanism.central(bounding.clip(1.0), **options)
+        mechanism.central(clipping.clip(1.0), **options)
     with pytest.raises(ValueError, match="threshold=inf"):
         mechanism.central(
-            bounding.clip(float("inf")), noise_multiplier=1.0, denominator=1.0
+            clipping.clip(float("inf")), noise_multiplier=1.0, denominator=1.0
         )

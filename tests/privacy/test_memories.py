@@ -6,8 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch import algorithms, compressors, trees
-from fl_sketch.privacy import bounding, mechanism
+from fl_sketch import algorithms
+from fl_sketch.core import trees
+from fl_sketch.privacy import clipping, mechanism
+from fl_sketch.sketch import compressors
 from tests.privacy.test_mechanism import CLIENTS
 from tests.quadratics import ALGORITHMS, PARAMS, STEPS, loss, optima
 from tests.simulation import simulate
@@ -36,11 +38,11 @@ def _server_has_the_variate(state):
     ("algorithm", "law", "bound"),
     [
         (algorithms.fedgate(loss, client_rate=0.1, server_rate=1.0, gain=3.3),
-         _variates_are_balanced, bounding.clip),
-        (ALGORITHMS["ef21"], _server_has_the_mean, bounding.normalise),
+         _variates_are_balanced, clipping.clip),
+        (ALGORITHMS["ef21"], _server_has_the_mean, clipping.normalise),
         (algorithms.scaffold(
             loss, client_rate=0.1, server_rate=1.0, steps=STEPS
-        ), _server_has_the_variate, bounding.clip),
+        ), _server_has_the_variate, clipping.clip),
     ],
     ids=["fedgate", "ef21", "scaffold"],
 )  # fmt: skip
@@ -84,7 +86,7 @@ FORGETFUL = {
 @pytest.mark.parametrize("name", FORGETFUL)
 def test_a_client_that_was_not_finite_once_is_heard_again(name):
     guard = mechanism.central(
-        bounding.clip(1.0), noise_multiplier=0.1, denominator=CLIENTS
+        clipping.clip(1.0), noise_multiplier=0.1, denominator=CLIENTS
     )
     algorithm = nan_once(FORGETFUL[name])._replace(mechanism=guard)
     state, report = simulate(algorithm, rounds=ROUNDS)

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from configs import default
-from fl_sketch.config import choices, protection
+from fl_sketch.config import parse as choices
+from fl_sketch.config import privacy as protection
+from fl_sketch.experiments import scaling
 from fl_sketch.run import NotFinite, begin, build, program, run, train
-from fl_sketch.studies import scaling
 from fl_sketch.sweep import comparison, grid
 from tests.run.configs import config_with, rows_of
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fl_sketch import files, models
+from fl_sketch import models
+from fl_sketch.core import files
+from fl_sketch.core.trees import Stateful
 from fl_sketch.data import datasets
-from fl_sketch.models import arrays
+from fl_sketch.models import params_io
 from fl_sketch.run import build, load_params, run
 from fl_sketch.sweep.sweep import sweep
-from fl_sketch.trees import Stateful
 from fl_sketch.workdir import folder, weights
 from fl_sketch.workdir.folder import TIMES
 from tests.models import own
@@ -131,7 +132,7 @@ def test_a_run_begins_with_the_weights_of_another(longer, tmp_path, form):
     source = longer[0]
     if form != "folder":
         source = tmp_path / f"weights.{form}"
-        arrays.save(source, weights.in_run(longer[0]))
+        params_io.save(source, weights.in_run(longer[0]))
     built = build(config_with(model__init_from=str(source), **KEYS))
     params = jax.device_get(built.start()).server.params
     jax.tree.map(np.testing.assert_array_equal, params, load_params(longer[0]))
@@ -194,10 +195,10 @@ def test_weights_that_do_not_fit_get_one_line(longer, tmp_path):
 
 def test_weights_that_changed_are_not_gone_on_with(longer, tmp_path):
     source, found = tmp_path / "w.npz", weights.in_run(longer[0])
-    arrays.save(source, found)
+    params_io.save(source, found)
     changes = {"model__init_from": str(source), "rounds": 2}
     ran(tmp_path / "run", **changes)
-    arrays.save(source, {name: array + 1 for name, array in found.items()})
+    params_io.save(source, {name: array + 1 for name, array in found.items()})
     with pytest.raises(ValueError, match="as it was when the run"):
         ran(tmp_path / "run", **changes)
 
@@ -225,7 +226,7 @@ def test_the_best_point_of_a_sweep_is_taken_away(tmp_path):
     sweep(config, ["client.rate=0.01,0.1"], tmp_path, say=lambda line: None)
     about = json.loads((tmp_path / "best/params.json").read_text())
     assert about["round"] == 4 and about["outputs"] == 10
-    params = arrays.tree_of(arrays.load(tmp_path / "best/params.safetensors"))
+    params = params_io.tree_of(params_io.load(tmp_path / "best/params.safetensors"))
     jax.tree.map(np.testing.assert_array_equal, params, load_params(tmp_path / "best"))
     with pytest.raises(ValueError, match="of a sweep: .*best is its best run"):
         load_params(tmp_path)
@@ -315,7 +316,7 @@ def test_parameters_of_16_bits_are_kept_and_taken_away_as_such(tmp_path):
     (tmp_path / "half.py").write_text(HALF)
     ran(tmp_path / "run", rounds=2, model__name=f"{tmp_path}/half.py:half")
     params = load_params(tmp_path / "run")["last"]
-    again = arrays.load(tmp_path / "run" / "params.safetensors")
+    again = params_io.load(tmp_path / "run" / "params.safetensors")
     assert params["kernel"].dtype == again["last/kernel"].dtype == jnp.bfloat16
     np.testing.assert_array_equal(params["kernel"], again["last/kernel"])
 

@@ -5,10 +5,10 @@ import jax
 import numpy as np
 import pytest
 
-from fl_sketch import free_memory
-from fl_sketch.config import choices
+from fl_sketch.config import parse as choices
+from fl_sketch.core import free_memory
 from fl_sketch.run import build, display, host_states
-from tests.engine.test_host_data import run as run_form
+from tests.engine.test_prefetch import run as run_form
 from tests.meshes import mesh_of
 from tests.run.configs import config_with
 

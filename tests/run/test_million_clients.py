@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from configs import million_clients
-from fl_sketch.config import choices
+from fl_sketch.config import parse as choices
 from fl_sketch.run import prepare
 
 pytestmark = pytest.mark.slow

@@ -9,15 +9,18 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch import engine, trees
+from fl_sketch import engine
 from fl_sketch.algorithms.catalog import methods
-from fl_sketch.config import choices, networks
-from fl_sketch.data import draws
-from fl_sketch.keys import roots_of
-from fl_sketch.run import build, problem, run
+from fl_sketch.config import networks
+from fl_sketch.config import parse as choices
+from fl_sketch.core import trees
+from fl_sketch.core.keys import roots_of
+from fl_sketch.data import batches as draws
+from fl_sketch.run import build, run
+from fl_sketch.run import task as problem
 from fl_sketch.run.program import work_of
+from fl_sketch.sweep.dry_run import outline
 from fl_sketch.sweep.grid import programs, read_axes
-from fl_sketch.sweep.outline import outline
 from tests.run.configs import config_with
 
 CUT = {

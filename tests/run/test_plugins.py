@@ -2,7 +2,7 @@
 
 import pytest
 
-from fl_sketch import plugins
+from fl_sketch.core import plugins
 from fl_sketch.run import build
 from tests.run.configs import config_with
 from tests.run.test_run import numbers, ran, stop_at
@@ -11,9 +11,11 @@ OWN = """
 import flax.linen as nn
 import numpy as np
 import optax
-from fl_sketch import channels, compressors, local
+from fl_sketch import channels
+from fl_sketch.sketch import compressors
+from fl_sketch.transforms import local
 from fl_sketch.algorithms import catalog
-from fl_sketch.protocols import Algorithm
+from fl_sketch.core.protocols import Algorithm
 
 
 def quantised(loss, *, client_rate, server, levels=3):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from sklearn import metrics as sklearn
 
-from fl_sketch.data import archive
+from fl_sketch.data import npz
 from fl_sketch.data.examples import Examples
-from fl_sketch.report.rows import CHOSEN, score_of
 from fl_sketch.run import begin, build, run
 from fl_sketch.sweep.sweep import sweep
+from fl_sketch.workdir.rows import CHOSEN, score_of
 from tests.run.configs import config_with
 
 pytestmark = pytest.mark.slow
@@ -38,8 +38,8 @@ def folder(tmp_path):
     for name, targets in (("numbers", NUMBERS), ("labels", LABELS)):
         parts = [Examples(X[a:b], targets[a:b]) for a, b in ((0, 80), (80, 120))]
         third = Examples(X[120:], targets[120:])
-        archive.save(tmp_path / f"{name}.npz", *parts)
-        archive.save(tmp_path / f"{name}3.npz", *parts, validation=third)
+        npz.save(tmp_path / f"{name}.npz", *parts)
+        npz.save(tmp_path / f"{name}3.npz", *parts, validation=third)
     return tmp_path
 
 

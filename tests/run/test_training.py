@@ -4,7 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from fl_sketch.config import choices, inputs, methods
+from fl_sketch.config import build as methods
+from fl_sketch.config import inputs
+from fl_sketch.config import parse as choices
 from fl_sketch.run import build
 from tests.models import own
 from tests.run.configs import config_with, rows_of

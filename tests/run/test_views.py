@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fl_sketch.data import datasets, partition
-from fl_sketch.data.holding import held_out
-from fl_sketch.report.clients import summed_up
+from fl_sketch.data.holdout import held_out
+from fl_sketch.engine.client_metrics import summed_up
 from fl_sketch.run import build, load_params, prepare, run
 from tests.models import own
 from tests.run.configs import config_with

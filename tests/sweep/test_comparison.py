@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fl_sketch import files
+from fl_sketch.core import files
 from fl_sketch.sweep import comparison, pictures, standings, sweep
 from fl_sketch.sweep.comparison import Comparison, Method
 from tests.run.configs import config_with

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fl_sketch import files
+from fl_sketch.core import files
 from fl_sketch.sweep import pictures, plots
 from fl_sketch.sweep.pictures import Asked
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from configs import default
-from fl_sketch import free_memory
+from fl_sketch.core import free_memory
 from fl_sketch.run import Stopped, begin, build, prepare, train
 from fl_sketch.run.loop import NotFinite, Watch
 from fl_sketch.sweep import grid, heatmap, programs, ranking

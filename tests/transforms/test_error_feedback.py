@@ -8,7 +8,8 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch import compressors, sketch, transforms
+from fl_sketch import sketch, transforms
+from fl_sketch.sketch import compressors
 from tests.meshes import mesh_of
 
 KEY = jax.random.key(0)

@@ -1,0 +1,272 @@
+"""From the values of a config to the algorithm that they name, and its parts."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.errors import FlaxError
+from ml_collections import ConfigDict
+
+from fl_sketch import models
+from fl_sketch.algorithms import catalog
+from fl_sketch.algorithms.with_statistics import with_statistics
+from fl_sketch.config import arguments
+from fl_sketch.config.arguments import Parts
+from fl_sketch.config.inputs import Seen
+from fl_sketch.config.parse import Numbers, section
+from fl_sketch.core import plugins, trees, validate
+from fl_sketch.core.protocols import Algorithm, Local, Tree
+from fl_sketch.data import inputs as seeing
+from fl_sketch.data import text
+from fl_sketch.data.examples import Examples
+from fl_sketch.models.losses import KINDS, TYPES
+from fl_sketch.transforms import by_name
+from fl_sketch.transforms.local import Loss, measuring, sgd_steps
+
+WATCHED = ("train_loss", "train_accuracy")  # what clients measure, where asked to
+# Options of models, with the values that say nothing and that every model bears.
+PLAIN = {"dropout": 0.0, "norm": "group", "width": 0, "kernels": "lecun_normal"}
+NUMBERS = ("model.label_smoothing", "model.weight_decay")
+
+
+def check(config: ConfigDict) -> None:
+    """Raises in one line for what `config` says of a loss, before data are read."""
+    _bare_loss(config, 2, dict.fromkeys(NUMBERS, 0.0))
+    with section("client"):
+        by_name.optimizer(config.client.optimizer)
+    if config.compute.model_devices > 1:
+        _require_trees(config)
+
+
+def _require_trees(config: ConfigDict) -> None:
+    """Raises for an algorithm that sketches vectors, which devices cannot share."""
+    own, name = catalog.method(config.algorithm), f"algorithm={config.algorithm}"
+    if "query" in own.takes and config.sketch.query == "heaprix":
+        name = "sketch.query=heaprix"
+    elif not own.vectors:
+        return
+    msg = (
+        f"config.compute: Expected model_devices=1 with {name}, which sketches vectors "
+        f"of all parameters, got model_devices={config.compute.model_devices}."
+    )
+    raise ValueError(msg)
+
+
+def loss_of(config: ConfigDict, seen: Seen, numbers: Numbers) -> models.Loss:
+    """Returns the loss of a config's model: its start, its value and its metrics.
+
+    Inputs are given as the data set has them. With a key, as in training, they are
+    varied as the config asks for it.
+
+    Args:
+      config: the config; its section `model` names the model, and its size.
+      seen: the way in which the model sees the data.
+      numbers: the continuous keys, which may be traced.
+
+    Raises:
+      ValueError: in one line, for a model or a loss that there is not.
+    """
+    bare = _bare_loss(config, seen.classes, numbers)
+
+    def init(key, inputs):
+        scaled = functools.partial(seeing.scaled, scaling=seen.scaling)
+        return bare.init(key, jax.eval_shape(scaled, inputs))
+
+    def value(params, inputs, targets, weights=None, key=None):
+        if key is None:
+            inputs = seeing.scaled(inputs, seen.scaling)
+        else:
+            key, other = jax.random.split(key)
+            inputs = seeing.varied(other, inputs, seen.scaling, seen.augmentation)
+        given = {"key": key} if bare.random else {}
+        return bare.value(params, inputs, targets, weights, **given)
+
+    def metrics(params, inputs, targets, weights=None):
+        inputs = seeing.scaled(inputs, seen.scaling)
+        return bare.metrics(params, inputs, targets, weights)
+
+    random = bare.random or seen.augmentation is not None
+    return models.Loss(init, value, metrics, bare.measured, random)
+
+
+def _bare_loss(config: ConfigDict, classes: int, numbers: Numbers) -> models.Loss:
+    """Returns the loss of inputs as the model sees them."""
+    with section("compute"):
+        validate.one_of(TYPES, dtype=config.compute.dtype)
+    with section("model"):
+        model, options = config.model, {"size": config.model.size}
+        options |= {key: model[key] for key in PLAIN if model[key] != PLAIN[key]}
+        if model.name == "transformer":
+            options["vocabulary"] = config.data.vocabulary
+        return models.supervised(
+            models.build(model.name, classes, **options),
+            model.loss,
+            metrics=metrics_of(config),
+            label_smoothing=numbers["model.label_smoothing"],
+            weight_decay=numbers["model.weight_decay"],
+            padding=text.PAD if model.name == "language_model" else None,
+            classes=classes,
+            dtype=config.compute.dtype,
+        )
+
+
+def require_runs(config: ConfigDict, loss: models.Loss, first: Examples) -> Tree:
+    """Returns the shapes of a model's parameters, if it can be trained and tested.
+
+    Args:
+      config: the config, whose section `model` names the model.
+      loss: the loss that `loss_of` made.
+      first: the shapes of one example.
+
+    Raises:
+      ValueError: in one line, for a model that does not run on such an example.
+    """
+    key = jax.ShapeDtypeStruct((), jax.random.key(0).dtype)
+    with section("model"):
+        try:
+            params = jax.eval_shape(loss.init, key, first.inputs)
+            jax.eval_shape(value_of(loss), params, first, *[key] * loss.random)
+            jax.eval_shape(loss.metrics, params, *first)
+        except (ValueError, TypeError) as error:
+            raise ValueError(_said(config, first, error)) from None
+        except Exception as error:  # whatever a module of one's own does
+            raise ValueError(_said(config, first, error)) from error
+    return params
+
+
+def _said(config: ConfigDict, first: Examples, error: Exception) -> str:
+    """Says that a model does not run, and of what it complains."""
+    text = " ".join(str(error).split()).partition(" (https:")[0].rstrip(".") + "."
+    if not plugins.named(config.model.name):
+        return text
+    kind, given = (
+        type(error).__name__,
+        f"{first.inputs.dtype}{list(first.inputs.shape)}",
+    )
+    hint = ""
+    if isinstance(error, FlaxError):
+        hint = " A module with dropout or BatchNorm takes `train`: docs/training.md."
+    return f"Expected {config.model.name} to run on {given}, got {kind}: {text}{hint}"
+
+
+def options_of(config: ConfigDict) -> dict[str, Any]:
+    """Returns what `config` says of options that its model has."""
+    name = config.model.name
+    # Of functions of one's own nobody knows more than what they are given.
+    known = () if plugins.named(name) else models.options_of(name)
+    return {
+        key: config.model[key]
+        for key in PLAIN
+        if config.model[key] != PLAIN[key] or (key in known and key != "width")
+    }
+
+
+def metrics_of(config: ConfigDict) -> tuple[str, ...]:
+    """Returns the names of what `config` measures; its loss is one of `KINDS`."""
+    with section("model"):
+        validate.one_of(tuple(KINDS), loss=config.model.loss)
+    asked = tuple(name for name in config.model.metrics.split(",") if name)
+    return asked or KINDS[config.model.loss].metrics
+
+
+def targets_of(config: ConfigDict) -> str:
+    """Returns what the targets of `config` are: classes, labels or numbers."""
+    with section("model"):
+        validate.one_of(tuple(KINDS), loss=config.model.loss)
+    return KINDS[config.model.loss].targets
+
+
+def measured(loss: models.Loss, params: Tree, batch) -> dict[str, jax.Array]:
+    """Returns a client's loss and accuracy on a batch, by the names of `WATCHED`.
+
+    Args:
+      loss: the loss that `loss_of` made.
+      params: the model that the client was given.
+      batch: `Examples`, as the data set has them.
+    """
+    ones = jnp.ones(batch.targets.shape[0])
+    found = loss.report(loss.metrics(params, batch.inputs, batch.targets, ones))
+    return {f"train_{name}": found[name] for name in ("loss", "accuracy")}
+
+
+def value_of(loss: models.Loss) -> Loss:
+    """Returns what clients take the gradient of, with a key if `loss` wants one."""
+
+    def value(params, batch):
+        return loss.value(params, batch.inputs, batch.targets)
+
+    def random_value(params, batch, key):
+        return loss.value(params, batch.inputs, batch.targets, key=key)
+
+    return random_value if loss.random else value
+
+
+def personal_of(config: ConfigDict, loss: models.Loss, numbers: Numbers) -> Local:
+    """Returns the steps by which a client makes the last model its own.
+
+    Args:
+      config: the config; the section `client` says of which optimizer they are.
+      loss: the loss that `loss_of` made.
+      numbers: the continuous keys.
+    """
+    make = by_name.optimizer(config.client.optimizer)
+    make = by_name.decoupled(make, numbers["client.weight_decay"])
+    return sgd_steps(value_of(loss), make(numbers["client.rate"]))
+
+
+def bare_of(
+    config: ConfigDict, seen: Seen, model: Tree
+) -> Callable[[Numbers, float], Algorithm]:
+    """Returns `(numbers, noise_multiplier) -> Algorithm`, without a mechanism.
+
+    Args:
+      config: the config, checked.
+      seen: the way in which the model sees the data.
+      model: shapes of the model.
+    """
+
+    def bare(numbers, noise_multiplier):
+        loss = loss_of(config, seen, numbers)
+        return algorithm_of(config, loss, model, numbers, noise_multiplier)
+
+    return bare
+
+
+def algorithm_of(
+    config: ConfigDict,
+    loss: models.Loss,
+    model: Tree,
+    numbers: Numbers,
+    noise_multiplier: float = 0.0,
+) -> Algorithm:
+    """Returns the algorithm that a config names, without a mechanism.
+
+    Args:
+      config: the config, checked.
+      loss: the loss that `loss_of` made; clients get the gradient of its value.
+      model: shapes of the model, or the number of its parameters.
+      numbers: the continuous keys, which may be traced.
+      noise_multiplier: z, for algorithms that add noise by themselves.
+    """
+    value = value_of(loss)
+    d, method = trees.size(trees.trained(model)), catalog.method(config.algorithm)
+    stateful = isinstance(model, trees.Stateful)
+    if stateful and method.parameters_only:
+        msg = (
+            f"config.model: Expected a model of parameters alone with algorithm="
+            f"{method.name}, got one that keeps statistics: a resnet has norm=group."
+        )
+        raise ValueError(msg)
+    given = arguments.taken(method, Parts(config, d, numbers, noise_multiplier))
+    algorithm = method.make(value, **given)
+    if not isinstance(algorithm, Algorithm):
+        msg = f"Expected algorithm={method.name} to return a protocols.Algorithm, got "
+        raise TypeError(msg + f"{algorithm!r}.")
+    if stateful:
+        algorithm = with_statistics(algorithm, model)
+    if not config.privacy.watch:
+        return algorithm
+    measure = functools.partial(measured, loss)
+    return algorithm._replace(local=measuring(algorithm.local, measure))

@@ -1,0 +1,1 @@
+"""What every other part builds on: types, keys, trees, files and checks of input."""

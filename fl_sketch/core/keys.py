@@ -1,0 +1,145 @@
+"""Random keys by purpose, and the one check that every function taking a key makes.
+
+One key a round is shared by all clients and the server, so sketching and
+de-sketching a round's message use the same key, and every round uses a fresh one. It
+comes from the public root; cohorts, batches and noise come from the secret one.
+"""
+
+import enum
+
+import jax
+import jax.numpy as jnp
+
+from fl_sketch.core.protocols import Key, Keys, Roots
+
+
+class Purpose(enum.IntEnum):
+    """What a key is for. A new purpose takes a new number; none is ever reused.
+
+    Two are whole seeds, of what is the same in all runs.
+    """
+
+    SHARED = 0
+    OWN = 1
+    SERVER = 2
+    COHORT = 3
+    BATCHES = 4
+    NOISE = 5
+    ITERATE = 6
+    LOSS = 7  # dropout and augmentation, of a client's steps
+    TIMES = 8  # of clients, in a round
+    THRESHOLD = 1 << 16  # noise on an adaptive threshold's count, beside exchanges'
+    WATCHED = 1 << 17  # noise on numbers to look at, beside exchanges'
+    STORED = 0x570  # a seed: of operators that are one matrix for all rounds
+    HASHES = 0xFE7C4  # a seed: of the hashes that all rounds of FetchSGD share
+    INITIAL = 0x1217  # the first weights; no round has this number, see `for_purpose`
+    REST = 0x4E57  # hashes of HEAPRIX's second sketch
+    ATTACK = 0xA77A  # an attacker's own starts
+    AUDIT = 0xA0D1  # an auditor's own coins
+    COIN = 0xC014  # MARINA's
+    FILLING = 0xF111  # random coordinates of HEAVYMIX
+
+
+def roots_of(key: Key | Roots) -> Roots:
+    """Returns the roots of a run; one `key` alone is both, and protects nobody."""
+    return key if isinstance(key, Roots) else Roots(key, key)
+
+
+def apart(key: Key, purpose: Purpose) -> Key:
+    """Returns a key made of `key` for a `purpose` of its own."""
+    return jax.random.fold_in(key, purpose)
+
+
+def for_purpose(key: Key, round_number, purpose: Purpose) -> Key:
+    """Returns the key of a round for a purpose.
+
+    Rounds are counted without the number that first weights have.
+
+    Args:
+      key: a root of the run.
+      round_number: the number of the round, from zero; may be traced.
+      purpose: the use of the key: two purposes have unrelated keys.
+    """
+    number = round_number + (round_number >= Purpose.INITIAL)
+    return apart(jax.random.fold_in(key, number), purpose)
+
+
+def of_round(key: Key | Roots, round_number) -> Keys:
+    """Returns the keys of a round; from its `own` those of clients are made.
+
+    Args:
+      key: the roots of the run, or the one key that is both.
+      round_number: the number of the round, from zero; may be traced.
+    """
+    public, secret = roots_of(key)
+    return Keys(
+        shared=for_purpose(public, round_number, Purpose.SHARED),
+        own=for_purpose(secret, round_number, Purpose.OWN),
+        server=for_purpose(secret, round_number, Purpose.SERVER),
+    )
+
+
+def of_client(keys: Keys, client) -> Keys:
+    """Returns the `keys` of a round as one client has them; only `own` depends on it.
+
+    The number of the `client` may be traced.
+    """
+    return keys._replace(own=jax.random.fold_in(keys.own, client))
+
+
+def round_keys(key: Key | Roots, round_number, client) -> Keys:
+    """Returns the keys of one client in one round.
+
+    The arguments `key`, `round_number` and `client` are those of the two above.
+    """
+    return of_client(of_round(key, round_number), client)
+
+
+def for_batches(keys: Keys) -> Key:
+    """Returns the key by which the client that has `keys` draws its batches."""
+    return apart(keys.own, Purpose.BATCHES)
+
+
+def batch_key(key: Key | Roots, round_number, client) -> Key:
+    """Returns the key by which a client's batches of a round are drawn.
+
+    The arguments `key`, `round_number` and `client` are those of `round_keys`.
+    """
+    return for_batches(round_keys(key, round_number, client))
+
+
+def cohort_key(key: Key | Roots, round_number) -> Key:
+    """Returns the key by which the clients of a round are drawn, of the secret root.
+
+    The arguments `key` and `round_number` are those of `round_keys`.
+    """
+    return for_purpose(roots_of(key).secret, round_number, Purpose.COHORT)
+
+
+def sketch_keys(key: Key | Roots, rounds: int) -> Key:
+    """Returns the shared key of each of the first `rounds`, an array of keys.
+
+    It is all that a client is told of the randomness of a run with this `key`: the
+    server sends it with the round's mean. No other key follows from it.
+    """
+    public = roots_of(key).public
+    return jax.vmap(lambda number: for_purpose(public, number, Purpose.SHARED))(
+        jnp.arange(rounds)
+    )
+
+
+def require_key(key: Key) -> None:
+    """Raises a TypeError unless `key` is a single typed key.
+
+    Raw `uint32[2]` keys are refused: an array of two numbers is too easily
+    mistaken for data, and jax keeps them for old programs only.
+    """
+    dtype = getattr(key, "dtype", None)
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        if key.shape == ():
+            return
+        got = f"an array of keys with shape {key.shape}"
+    else:
+        got = f"{type(key).__name__} of dtype {dtype}" if dtype else repr(key)
+    msg = f"Expected key to be one typed key from jax.random.key(seed), got {got}."
+    raise TypeError(msg)

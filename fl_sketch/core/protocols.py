@@ -1,0 +1,395 @@
+"""The types that every other file speaks: sketches, compressors, algorithms.
+
+An algorithm is written as one client sees it, in three parts: local work, a channel
+for its result, and what the server does with the mean. Everything here is for one
+client and one update; batching over clients is the engine's or the caller's `vmap`
+or `lax.map`. An update is a pytree of float arrays, a bare vector included. Where a
+function must know what to rebuild it takes `like`: an example of the update (its
+values are not read), or an int for a vector of that length.
+"""
+
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+import jax
+
+Key = jax.Array  # a typed key, from jax.random.key(seed)
+Tree = Any  # a pytree of float arrays
+Message = Any  # what crosses the network: an array, or a pytree of arrays
+Like = Any  # an update to imitate, or the length of a vector
+
+
+class Sketch(NamedTuple):
+    """A random linear map R from updates to messages with E[R^T R] = I.
+
+    Formal guarantees, tested for every operator in `tests/laws`:
+
+    - `apply` and `transpose` are linear and adjoint to each other for one key;
+    - `transpose(key, apply(key, x), x)` has mean `x` over keys;
+    - arithmetic is float32 whatever the float type of the update;
+    - a NaN in the update reaches the message, and from there the estimate.
+
+    Attributes:
+      apply: `(key, update) -> message`, that is R x.
+      transpose: `(key, message, like) -> update`, that is R^T s.
+      add_transpose: `(key, message, update, scale) -> update + scale * R^T s`. With
+        the update donated to jit, some operators do it in one pass over memory.
+      estimate: `(key, message, like) -> update`: the adjoint, or a median of rows.
+      zeros: `(like=None) -> message` of zeros. Only operators whose message
+        depends on the update (identity, leaf by leaf) read `like`.
+      size: `(like=None) -> int`, how many numbers a message holds.
+      resize: `(numbers) -> Sketch`, the same operator with another budget.
+      fixed_key: whether every round uses one key, so that messages of different
+        rounds may be added up (see `sketch.fixed_key`).
+    """
+
+    apply: Callable[[Key, Tree], Message]
+    transpose: Callable[[Key, Message, Like], Tree]
+    add_transpose: Callable[[Key, Message, Tree, jax.typing.ArrayLike], Tree]
+    estimate: Callable[[Key, Message, Like], Tree]
+    zeros: Callable[..., Message]
+    size: Callable[..., int]
+    resize: Callable[[int], "Sketch"]
+    fixed_key: bool = False
+
+
+class Field(NamedTuple):
+    """One array of a message as it travels, an entry of a wire format.
+
+    Attributes:
+      count: the number of numbers in the array.
+      bits: the bits of each number, 32 for a float.
+      kind: the way a number is stored: "float" is IEEE float32, "uint" an unsigned
+        integer below `2**bits`.
+    """
+
+    count: int
+    bits: int
+    kind: str
+
+
+class Compressor(NamedTuple):
+    """A map from one vector to a short message, linear or not.
+
+    Attributes:
+      apply: `(key, x) -> x_hat`, what the receiver will make of the message.
+      compress: `(key, x) -> arrays`, one array for each of `fields(x.size)`.
+      expand: `(arrays, d) -> x_hat`, by the receiver, without the key.
+      fields: `(d) -> tuple[Field, ...]`, the exact wire format. When the first
+        field is of kind "float", its numbers may be compressed further by `then`.
+      unbiased: whether E x_hat = x.
+      contraction: whether `E|x - x_hat|^2 < |x|^2` for all x, as memories of errors
+        need it.
+    """
+
+    apply: Callable[[Key, jax.Array], jax.Array]
+    compress: Callable[[Key, jax.Array], tuple[jax.Array, ...]]
+    expand: Callable[[tuple[jax.Array, ...], int], jax.Array]
+    fields: Callable[[int], tuple[Field, ...]]
+    unbiased: bool = False
+    contraction: bool = False
+
+    def bits(self, d: int) -> int:
+        """Returns the exact number of bits on the wire for a vector of length `d`."""
+        return sum(field.count * field.bits for field in self.fields(d))
+
+
+class Roots(NamedTuple):
+    """Where all randomness of a run comes from, by who may know it.
+
+    In a run that protects nobody both are the same key. Where somebody is protected
+    nothing that protects may follow from what clients are told.
+
+    Attributes:
+      public: the root of initial weights, and of what all share: hashes, coins.
+      secret: the root of cohorts, batches, dither and noise.
+    """
+
+    public: Key
+    secret: Key
+
+
+class Keys(NamedTuple):
+    """The randomness of one client in one round, by who knows it.
+
+    Attributes:
+      shared: the key that all clients and the server know: for hashes, coins.
+      own: the key of this client alone: for batches, dither, its share of noise.
+      server: the key of the server alone: for noise.
+    """
+
+    shared: Key
+    own: Key
+    server: Key
+
+
+class Server(NamedTuple):
+    """Everything the server knows, and what clients see of it.
+
+    Attributes:
+      params: the model.
+      opt: state of the server's optimizer.
+      memory: the channel's memory at the server.
+      round: the number of the round to come, from zero, int32 [].
+      guard: the mechanism's state, a threshold that adapts, say.
+      down: state of the downlink's transformation, which stays at the server.
+    """
+
+    params: Tree
+    opt: Any
+    memory: Any
+    round: jax.Array
+    guard: Any = ()
+    down: Any = ()
+
+
+class Work(NamedTuple):
+    """What one client's local steps made.
+
+    Attributes:
+      update: `x_0 - x_K`, a pseudo-gradient; or what the channel asks for.
+      state: the client's state, to be kept till it is drawn again.
+      diagnostics: scalars by name, for the simulator's eyes; never fed back.
+    """
+
+    update: Tree
+    state: Any
+    diagnostics: dict[str, jax.Array]
+
+
+class Delivery(NamedTuple):
+    """What came of one round's messages, as one client has it in the end.
+
+    Attributes:
+      estimate: the estimate of the mean update, the same everywhere.
+      own: what this client's own message stood for, as it was counted.
+    """
+
+    estimate: Any
+    own: Any
+
+
+def _nothing(params: Tree) -> Any:
+    """Returns the state of what has none."""
+    del params
+    return ()
+
+
+def _as_it_was(state: Any, delivery: Delivery) -> Any:
+    del delivery
+    return state
+
+
+class Local(NamedTuple):
+    """Local work of one client.
+
+    Attributes:
+      run: `(server, state, batches, keys) -> Work`.
+      init: `(params) -> state`, of a client that was never drawn.
+      finish: `(state, delivery) -> state`, after the round, by the clients drawn.
+    """
+
+    run: Callable[[Server, Any, Any, Keys], Work]
+    init: Callable[[Tree], Any] = _nothing
+    finish: Callable[[Any, Delivery], Any] = _as_it_was
+
+
+class Memory(NamedTuple):
+    """What a channel remembers from round to round, and where.
+
+    The engine keeps one `client` for each of them; `server` is the server's.
+    """
+
+    client: Any = ()
+    server: Any = ()
+
+
+class Linear(NamedTuple):
+    """A message that is a linear map of something, the same map for all clients.
+
+    The map of a sum is the sum of the messages, so a simulator may make it once: `map`
+    is applied to the sum over clients of what each has in `of`.
+    """
+
+    map: Callable[[Any], Message]
+    of: Any
+
+
+class Coded(NamedTuple):
+    """A message that is shorter on the wire than its numbers are as floats.
+
+    Attributes:
+      value: the message as its receiver has it, of which the mean is taken.
+      bits: the length on the wire, exactly. One that depends on the round is traced: a
+        number below 2^32, or `lengths.Wide`.
+    """
+
+    value: Message
+    bits: Any
+
+
+class ServerReply(NamedTuple):
+    """What the server says to all clients between two exchanges.
+
+    They hear `value`, whose wire format is `fields`.
+    """
+
+    value: Any
+    fields: tuple[Field, ...]
+
+
+class Round(NamedTuple):
+    """What a talk knows of its round beside what it hears.
+
+    Attributes:
+      number: the number of the round, from zero.
+      counted: a message -> what the mean counts of it: what a mechanism's bound leaves,
+        before noise. Memories must follow this, or they remember what never arrived.
+      denominator: the number by which the mean divides the sum, for memories of the
+        server that are sums over all clients.
+      present: the number of messages in the sum; with a mechanism, which hides it,
+        the number that is expected.
+      population: the weight of all clients, in this round or not: their number, where
+        all count alike.
+    """
+
+    number: jax.typing.ArrayLike = 0
+    counted: Callable[[Message], Message] = lambda message: message
+    denominator: jax.typing.ArrayLike = 1.0
+    present: jax.typing.ArrayLike = 1.0
+    population: jax.typing.ArrayLike = 1.0
+
+
+Talk = Generator[Any, Any, tuple[Delivery, Memory]]
+
+
+def _no_memory(params: Tree) -> Memory:
+    del params
+    return Memory()
+
+
+class Channel(NamedTuple):
+    """How updates become an estimate of their mean.
+
+    Attributes:
+      talk: `(update, memory, keys, round) -> Talk`, a client's part of a round. It
+        yields its message, an array or a tree of arrays, `Linear` or `Coded`, and is
+        sent the mean of all clients' messages. It yields what the server is to say
+        then, `ServerReply`, and is sent that. It returns `(Delivery, Memory)`. It must
+        yield from plain Python, not from inside a traced branch or loop.
+      init: `(params) -> Memory` before the first round.
+    """
+
+    talk: Callable[[Any, Memory, Keys, Round], Talk]
+    init: Callable[[Tree], Memory] = _no_memory
+
+
+class Downlink(NamedTuple):
+    """What a server sends to those who follow it, in place of the means.
+
+    Attributes:
+      transform: an optax transformation of the estimate at the server. What comes out
+        is what is sent, and what all take the server's step along.
+      bits: `(d) -> bits` of that on the wire, exactly.
+      warmup: rounds before it, in which the means are sent.
+    """
+
+    transform: Any
+    bits: Callable[[int], int]
+    warmup: int = 0
+
+
+class Bounded(NamedTuple):
+    """One client's share of a guarded sum.
+
+    Attributes:
+      summand: the message after its bound, and what else the mechanism adds up.
+      rejected: 1.0 if the message was not finite, else 0.0; float32 []. Without a
+        mechanism (), since nobody looks.
+    """
+
+    summand: Any
+    rejected: Any
+
+
+class Release(NamedTuple):
+    """What all may see of a guarded sum.
+
+    Attributes:
+      mean: the sum with its noise, over the mechanism's denominator.
+      state: the mechanism's state for the next round.
+      facts: scalars by name for the simulator's eyes; added up over exchanges.
+      released: scalars by name that go out beside the mean, paid for by the same noise.
+    """
+
+    mean: Message
+    state: Any
+    facts: dict[str, jax.Array]
+    released: dict[str, jax.Array] = {}
+
+
+class Mechanism(NamedTuple):
+    """What stands between the clients' messages and their mean.
+
+    The engine asks it in every exchange, numbered from zero within a round, and adds up
+    summands of those who take part, all alike. Weights and the cohort's own denominator
+    are not used, since a bound on what one client contributes allows neither.
+
+    Attributes:
+      init: `() -> state` before the first round.
+      bounded: `(state, message) -> Bounded`, what the bound leaves of it, before noise.
+      bound: `(state, exchange, message, keys) -> Bounded`, by one client.
+      release: `(state, exchange, total, keys) -> Release`, once, for all; of the keys
+        only `shared` and `server` are those of anyone.
+      noise_multiplier: the noise z on a sum over C, as `privacy.accounting` wants it.
+      denominator: the fixed number r by which sums are divided.
+      smallest: the least number of participants with which the promise holds; with
+        fewer nothing is released.
+      watched: names of the diagnostics that a client adds to its first message, which
+        `bound` then gets as (message, {name: number}), and `release` the sum of.
+      bits: the number of bits that a client sends in a round beside its messages.
+      beside: the number of numbers that get noise in a round beside those of the
+        messages.
+      drawn: the number of numbers of noise that an exchange draws; 0: as many as a
+        message has.
+    """
+
+    init: Callable[[], Any]
+    bounded: Callable[[Any, Message], Bounded]
+    bound: Callable[[Any, int, Message, Keys], Bounded]
+    release: Callable[[Any, int, Any, Keys], Release]
+    noise_multiplier: float
+    denominator: float
+    smallest: int = 0
+    watched: tuple[str, ...] = ()
+    bits: int = 0
+    beside: int = 0
+    drawn: int = 0
+
+    def told(self, exchange: int, message: Message, diagnostics: dict) -> Any:
+        """Returns a client's message with the numbers that it adds to the first.
+
+        In every `exchange` but the first, and where nothing is watched, that is the
+        `message` alone; else (message, the watched ones of its `diagnostics` by name).
+        """
+        if exchange or not self.watched:
+            return message
+        return message, {name: diagnostics[name] for name in self.watched}
+
+
+class Algorithm(NamedTuple):
+    """Local work > channel > server, which is an optax chain on the estimate.
+
+    Attributes:
+      local: the work of the clients.
+      uplink: the channel by which their updates become an estimate of the mean.
+      server: an optax.GradientTransformationExtraArgs; gets key=keys.server.
+      mechanism: a guard of the mean of every exchange; None: no privacy.
+      downlink: the way of the estimate before the server's step; None: as it is.
+    """
+
+    local: Local
+    uplink: Channel
+    server: Any
+    mechanism: Mechanism | None = None
+    downlink: Downlink | None = None

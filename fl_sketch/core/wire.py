@@ -1,0 +1,119 @@
+"""Messages as bytes: what a real network would carry, without one bit to spare.
+
+The byte ledger states sizes; this module is the proof that they can be had. It runs
+on the host, on numpy arrays, and is not part of any jitted program.
+
+>>> fields = Field(3, bits=5, kind="uint"), Field(1, bits=32, kind="float")
+>>> data = encode(fields, (np.array([1, 31, 4]), np.array([0.5])))
+>>> len(data), size_in_bits(fields)
+(6, 47)
+>>> decode(fields, data)
+(array([ 1, 31,  4], dtype=uint32), array([0.5], dtype=float32))
+"""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from fl_sketch.core.protocols import Field, Message
+
+FLOAT_BITS = 32  # of the one float type that travels
+
+
+def size_in_bits(fields: Sequence[Field]) -> int:
+    """Returns the length of a message with these `fields`, in bits.
+
+    >>> size_in_bits([Field(3, bits=5, kind="uint"), Field(1, bits=32, kind="float")])
+    47
+    """
+    return sum(field.count * field.bits for field in fields)
+
+
+def encode(fields: Sequence[Field], arrays: Sequence) -> bytes:
+    """Returns the arrays of a message as bytes: bits in order, least first.
+
+    Args:
+      fields: the wire format, a field for each array.
+      arrays: vectors of numbers, each as long as its field says.
+
+    Raises:
+      ValueError: for an array of another length than its field says, or an unsigned
+        integer that its bits cannot hold.
+    """
+    streams = [_bits(*pair) for pair in zip(fields, arrays, strict=True)]
+    return np.packbits(np.concatenate(streams), bitorder="little").tobytes()
+
+
+def decode(fields: Sequence[Field], data: bytes) -> tuple[np.ndarray, ...]:
+    """Returns the arrays that `encode` made `data` of.
+
+    Args:
+      fields: the wire format with which they were encoded.
+      data: the bytes of one message.
+
+    Returns:
+      A vector for each field, of uint32 or float32.
+
+    Raises:
+      ValueError: for more or fewer bytes than the fields take.
+    """
+    bits = size_in_bits(fields)
+    if len(data) != math.ceil(bits / 8):
+        msg = f"Expected a message of {math.ceil(bits / 8)} bytes, got {len(data)}."
+        raise ValueError(msg)
+    stream = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    arrays, start = [], 0
+    for field in fields:
+        stop = start + field.count * field.bits
+        arrays.append(_numbers(field, stream[start:stop]))
+        start = stop
+    return tuple(arrays)
+
+
+def float_fields(message: Message) -> tuple[Field, ...]:
+    """Returns the wire format of `message`, a tree of float32 arrays: a sketch, say."""
+    return tuple(
+        Field(math.prod(part.shape), FLOAT_BITS, "float")
+        for part in jax.tree.leaves(message)
+    )
+
+
+def encode_floats(message: Message) -> bytes:
+    """Returns the arrays of `message`, a pytree of float32, as bytes."""
+    leaves = [np.ravel(part) for part in jax.tree.leaves(message)]
+    return encode(float_fields(message), leaves)
+
+
+def decode_floats(data: bytes, like: Message) -> Message:
+    """Returns the pytree that `encode_floats` made `data` of; `like` has its shapes."""
+    leaves, treedef = jax.tree.flatten(like)
+    arrays = decode(float_fields(like), data)
+    shaped = [a.reshape(part.shape) for a, part in zip(arrays, leaves, strict=True)]
+    return jax.tree.unflatten(treedef, shaped)
+
+
+def _bits(field: Field, array) -> np.ndarray:
+    array = np.asarray(array)
+    if array.shape != (field.count,):
+        msg = f"Expected {field.count} numbers for {field}, got shape {array.shape}."
+        raise ValueError(msg)
+    if field.kind == "float":
+        words = array.astype(np.float32).view(np.uint32)
+    else:
+        words = array.astype(np.uint32)
+        if field.count and int(words.max()) >> field.bits:
+            msg = f"Expected numbers below 2**{field.bits}, got {words.max()}."
+            raise ValueError(msg)
+    octets = words.astype("<u4").view(np.uint8).reshape(field.count, 4)
+    return np.unpackbits(octets, axis=1, bitorder="little")[:, : field.bits].ravel()
+
+
+def _numbers(field: Field, stream: np.ndarray) -> np.ndarray:
+    bits = np.zeros((field.count, 32), np.uint8)
+    bits[:, : field.bits] = stream.reshape(field.count, field.bits)
+    words = np.packbits(bits, axis=1, bitorder="little").view("<u4").ravel()
+    return words.astype(np.uint32).view(
+        np.float32 if field.kind == "float" else np.uint32
+    )

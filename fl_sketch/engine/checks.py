@@ -1,0 +1,274 @@
+"""Whether model, loss, data and cohorts fit together, told in one line before a run."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fl_sketch.core import validate
+from fl_sketch.core.protocols import Algorithm, Tree
+from fl_sketch.data import Clients
+from fl_sketch.data import batches as draws
+from fl_sketch.engine import cohort as cohorts
+from fl_sketch.engine import ledger
+from fl_sketch.engine.cohort import Sampler
+from fl_sketch.engine.costs import Prices, Traffic, measure_traffic
+from fl_sketch.engine.round import State, initial_state
+from fl_sketch.privacy import accounting
+
+
+def require_made_by(kind: type, how: str, **named: Any) -> None:
+    """Raises a TypeError unless every named argument is of a kind.
+
+    Args:
+      kind: a type.
+      how: the name of what makes it, for the complaint.
+      **named: the arguments.
+    """
+    for name, value in named.items():
+        if not isinstance(value, kind):
+            got = type(value).__name__
+            msg = f"Expected {name} to be made by {how}, got {name} of type {got}."
+            raise TypeError(msg)
+
+
+def floats(params: Any) -> Tree:
+    """Returns `params` as arrays of jax.
+
+    Raises:
+      TypeError: for a leaf that is not an array of float32, naming it: messages are
+        priced as such, and optimizers keep their moments so.
+    """
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    if not leaves:
+        msg = f"Expected params to be a tree of float arrays, got {params!r}."
+        raise TypeError(msg)
+    for path, leaf in leaves:
+        dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+        if jax.dtypes.canonicalize_dtype(dtype, True) != jnp.float32:
+            where = jax.tree_util.keystr(path) or "the root"
+            msg = f"Expected params to be a tree of float32, got {dtype} at {where}."
+            if jnp.issubdtype(dtype, jnp.floating):
+                msg += " A loss may compute in other floats."
+            raise TypeError(msg)
+    return jax.tree.map(jnp.asarray, params)
+
+
+def sampler_of(cohort: int | Sampler | None, clients: Clients) -> Sampler:
+    """Returns the sampler of cohorts of these clients.
+
+    Args:
+      cohort: the number of clients, or a sampler; None: everyone.
+      clients: all clients.
+    """
+    population = clients.population
+    if cohort is None:
+        return cohorts.everyone(population)
+    if not isinstance(cohort, Sampler):
+        validate.at_least_one(cohort=cohort)
+        validate.at_most(population, "the clients there are", cohort=cohort)
+        return cohorts.fixed_size(population, cohort)
+    if cohort.population != population:
+        msg = (
+            f"Expected cohort to be a sampler of {population} clients, as there are, "
+            f"got one of {cohort.population}."
+        )
+        raise ValueError(msg)
+    return cohort
+
+
+def devices_of(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
+    """Returns the `devices` that somebody named, or if that is None all."""
+    if devices is None:
+        return jax.devices()
+    named = devices if isinstance(devices, Iterable) else ()
+    if not named or not all(isinstance(one, jax.Device) for one in named):
+        msg = f"Expected devices to be some of jax.devices(), got {devices!r}."
+        raise TypeError(msg)
+    return list(named)
+
+
+def require_options(
+    look: Callable[[Tree], Mapping[str, Any]], relation: str, delta: float
+) -> None:
+    """Raises for a `look`, `relation` or `delta` that would be read late or never."""
+    if not callable(look):
+        msg = f"Expected look to be a function of params, got look={look!r}."
+        raise TypeError(msg)
+    validate.one_of(accounting.RELATIONS, relation=relation)
+    validate.in_range(0, 1, delta=delta)
+
+
+def require_fitting(algorithm: Algorithm, sampler: Sampler) -> None:
+    """Raises for an algorithm whose server, or whose cohort, is another one.
+
+    Args:
+      algorithm: the work of clients and server.
+      sampler: the sampler of the cohorts, by whose size a mechanism must divide.
+
+    Raises:
+      TypeError: for a server that is no optax transformation.
+      ValueError: for a mechanism made for other cohorts.
+    """
+    if not hasattr(algorithm.server, "update"):
+        msg = (
+            "Expected the algorithm's server to be an optax transformation, as "
+            f"optax.adam(0.01) is, got {algorithm.server!r}."
+        )
+        raise TypeError(msg)
+    mechanism = algorithm.mechanism
+    if mechanism and not 0.999 < mechanism.denominator / sampler.size < 1.001:
+        msg = (
+            f"Expected the mechanism's denominator to be {sampler.size:g}, the clients "
+            f"expected in a round of cohort, got denominator={mechanism.denominator:g}."
+        )
+        raise ValueError(msg)
+    if mechanism and mechanism.smallest > sampler.size:
+        msg = (
+            f"Expected the mechanism's smallest <= {sampler.size:g}, the clients of a "
+            f"round, got smallest={mechanism.smallest}."
+        )
+        raise ValueError(msg)
+
+
+def require_weights(traffic: Traffic, sampler: Sampler) -> None:
+    """Raises where a server remembers all clients and nobody knows what they weigh.
+
+    Args:
+      traffic: the traffic of a round, by which it is seen whether a server does.
+      sampler: the sampler of the cohorts, which may know what all weigh.
+
+    Raises:
+      ValueError: in one line.
+    """
+    some = sampler.size < sampler.population
+    if traffic.counts and sampler.weight is None and some:
+        msg = (
+            "Expected cohort to be weighted(..., average=...) with an algorithm whose "
+            "server remembers all clients, got weights without their average."
+        )
+        raise ValueError(msg)
+
+
+def require_batches(kind: str, batch: int, clients: Clients) -> None:
+    """Raises where batches of a kind would not be what it says, for some client.
+
+    Args:
+      kind: one of `data.draws.KINDS`.
+      batch: the number of examples of a batch.
+      clients: all clients; only how many examples each has is read.
+
+    Raises:
+      ValueError: for "whole" unless all have `batch` examples, for "subsets" if one has
+        fewer, and for a kind that there is not.
+    """
+    validate.one_of(draws.KINDS, batches=kind)
+    least, most = int(clients.sizes.min()), int(clients.sizes.max())
+    if kind == "whole" and not least == most == batch:
+        msg = (
+            "Expected clients of `batch` examples each with batches='whole', got "
+            f"batch={batch} and clients of {least} to {most}."
+        )
+        raise ValueError(msg)
+    if kind == "subsets":
+        validate.at_most(least, "the smallest client, with subsets", batch=batch)
+
+
+def traffic_of(
+    algorithm: Algorithm, params: Tree, clients: Clients, *, steps: int, batch: int
+) -> Traffic:
+    """Returns what is said in a round of clients with such examples.
+
+    Args:
+      algorithm: the work of clients and server.
+      params: the model.
+      clients: all clients; of their examples only shapes and types are read.
+      steps: the number of batches of a client.
+      batch: the number of examples in each.
+
+    Raises:
+      TypeError, ValueError: if the loss and what it is given do not fit together,
+        caused by the error that says where.
+    """
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            (steps, batch, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(leaf.dtype)
+        ),
+        clients.examples,
+    )
+    try:
+        return measure_traffic(algorithm, params, shapes)
+    except Exception as error:  # whatever one's own loss raises
+        first = str(error).strip().partition("\n")[0]
+        if first.startswith("Expected"):
+            raise
+        msg = (
+            "Expected loss, params and clients to fit together, got "
+            f"{type(error).__name__}: {first}"
+        )
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(
+            msg
+        ) from error
+
+
+def book_to_go_on(price: Prices, standing: Any, population: int) -> ledger.Ledger:
+    """Returns the ledger with which a run goes on, or an empty one.
+
+    Who follows fetches what it missed, and so what rounds before this call cost; who
+    did not follow has no moments of the server, and is a newcomer if it now does.
+
+    Args:
+      price: the prices of the rounds to come.
+      standing: the end of an earlier run, from which this one goes on, or None.
+      population: the number of clients.
+
+    Raises:
+      ValueError: if clients would fetch what was not sent.
+    """
+    if standing is None:
+        return ledger.empty(population)
+    before, book = standing.prices, jax.tree.map(np.copy, standing.ledger)
+    if price.followed and not before.followed:
+        book.last[:], book.heard[:] = -1, 0
+    if price.followed and price.follow != before.follow:
+        msg = (
+            "Expected messages of as many bytes as in the rounds before, since who "
+            f"follows fetches what it missed, got {price.follow.missed} instead of "
+            f"{before.follow.missed} a round: download='model' needs none of them."
+        )
+        raise ValueError(msg)
+    return book
+
+
+def begun(algorithm: Algorithm, params: Tree, population: int, standing: Any) -> State:
+    """Returns the first state, or a copy of that of an earlier run.
+
+    Args:
+      algorithm: the algorithm.
+      params: the first model; of an earlier run only the shapes are read.
+      population: the number of clients.
+      standing: the end of an earlier run, with its server and clients, or None.
+
+    Raises:
+      ValueError: for the state of another algorithm, model or population.
+    """
+    if standing is None:
+        return initial_state(algorithm, params, population)
+    fresh = jax.eval_shape(lambda p: initial_state(algorithm, p, population), params)
+    found = State(standing.server, standing.clients)
+    one, other = (
+        [
+            (jax.tree_util.keystr(path), leaf.shape, leaf.dtype)
+            for path, leaf in jax.tree.leaves_with_path(tree)
+        ]
+        for tree in (fresh, found)
+    )
+    if one != other or len(standing.ledger.up) != population:
+        msg = (
+            "Expected state to be that of a run of this algorithm with parameters of "
+            f"these shapes and {population} clients, got another."
+        )
+        raise ValueError(msg)
+    return jax.tree.map(jnp.copy, found)

@@ -1,0 +1,1 @@
+"""Experiments: claims of papers, attacks and audits, each measured."""

@@ -1,0 +1,1 @@
+"""Rounds compiled ahead of time for accelerators that this machine lacks."""

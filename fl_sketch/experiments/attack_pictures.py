@@ -1,0 +1,128 @@
+"""Pictures of attacks: the images that were found, and PSNR against a key."""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fl_sketch.core import files
+from fl_sketch.experiments.attack import Result
+from fl_sketch.sweep.ranking import named
+
+FOLDER = "folder"  # of an attack, among the keys of its settings
+
+
+def draw(results: Mapping[str, Result], path, most: int = 8) -> None:
+    """Draws images, true ones first, and what was found with every setting.
+
+    Args:
+      results: what came of the attacks on each setting, by its name.
+      path: the path of the picture.
+      most: the number of images to draw, the first ones, if there are so many.
+    """
+    from matplotlib.figure import Figure  # takes a second to import
+
+    first = next(iter(results.values()))
+    columns = min(most, len(first.true))
+    rows: Sequence[tuple[str, np.ndarray]] = [("true", first.true)]
+    rows = [*rows, *((name, result.found) for name, result in results.items())]
+    figure = Figure(
+        figsize=(1.1 * columns + 1.5, 1.15 * len(rows)), layout="constrained"
+    )
+    panels = figure.subplots(len(rows), columns, squeeze=False)
+    for line, (name, images) in zip(panels, rows, strict=True):
+        for panel, image in zip(line, images, strict=False):
+            panel.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=1)
+            panel.set(xticks=[], yticks=[])
+        line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
+    files.write_figure(path, figure)
+
+
+def rows_of(folders: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the rows of the attacks in `folders`, each with its folder's name.
+
+    Raises:
+      ValueError: for a folder without an attack.
+    """
+    rows = []
+    for folder in folders:
+        path = pathlib.Path(folder).resolve() / "attack.csv"
+        if not path.is_file():
+            msg = f"Expected beside to be the folder of an attack, got {folder}."
+            raise ValueError(msg)
+        for row in files.read_rows(path):
+            numbers = {key: _number(text) for key, text in row.items()}
+            rows.append({FOLDER: path.parent.name, **numbers})
+    return rows
+
+
+def draw_curves(
+    rows: Sequence[Mapping[str, Any]],
+    path,
+    beside: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Draws PSNR against every key that takes several numbers, if any does.
+
+    A row of panels for each prior of the attackers, and in it a line for each attack
+    and each setting of all other keys; the range is the interval of the mean. Without
+    such a key there is no picture.
+
+    Args:
+      rows: the keys of a setting, and then its numbers as in `attack.row`, in each.
+      path: the path of the picture, whose folder is named as the attack.
+      beside: rows of other attacks, as `rows_of` returns them.
+    """
+    from matplotlib.figure import Figure  # takes a second to import
+
+    here = pathlib.Path(path).resolve().parent.name
+    rows = [*beside, *({FOLDER: here, **row} for row in rows)]
+    keys = dict.fromkeys(key for row in rows for key in _keys_of(row))
+    swept = [key for key in keys if len({row.get(key) for row in rows}) > 1]
+    drawn = [key for key in swept if all(_is_number(row.get(key)) for row in rows)]
+    if not drawn:
+        return
+    priors = list(dict.fromkeys(row["prior"] for row in rows))
+    figure = Figure(figsize=(5 * len(drawn), 4 * len(priors)), layout="constrained")
+    panels = figure.subplots(len(priors), len(drawn), squeeze=False, sharey=True)
+    for line, prior in zip(panels, priors, strict=True):
+        own = [row for row in rows if row["prior"] == prior]
+        for panel, key in zip(line, drawn, strict=True):
+            rest = [other for other in swept if other not in (key, "prior")]
+            _draw_against(panel, own, key, rest)
+            panel.set_title(f"prior={prior}" * (len(priors) > 1))
+    files.write_figure(path, figure)
+
+
+def _draw_against(panel, rows: Sequence[Mapping[str, Any]], key: str, rest) -> None:
+    """Draws a line for each setting of the `rest` of the keys, against `key`."""
+    lines: dict[str, list] = {}
+    for row in sorted(rows, key=lambda row: row[key]):
+        name = named({other: row[other] for other in rest if other in row})
+        lines.setdefault(name.removeprefix(f"{FOLDER}="), []).append(row)
+    for name, own in lines.items():
+        means = [row["psnr_mean"] for row in own]
+        around = [row["psnr_half_width"] for row in own]
+        panel.errorbar([row[key] for row in own], means, around, label=name or None)
+    panel.axhline(rows[0]["guess_mean"], ls="--", color="grey", label="a guess")
+    panel.set(xlabel=key, ylabel="PSNR")
+    if min(row[key] for row in rows) > 0:
+        panel.set_xscale("log")
+    panel.legend(fontsize="small")
+
+
+def _keys_of(row: Mapping[str, Any]) -> list[str]:
+    """Returns the keys of a setting, which stand before its numbers."""
+    names = list(row)
+    return names[: names.index("images")]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

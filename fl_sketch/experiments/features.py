@@ -1,0 +1,103 @@
+"""Features of images: what the last layer of a small network sees.
+
+The network is trained, as usual and not federated, on the first half of the training
+images. The features of the other half and of the test images are then a data set of
+their own, for which the network is public knowledge.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from tqdm import tqdm
+
+from fl_sketch import models
+from fl_sketch.core import validate
+from fl_sketch.data.examples import Examples, Splits, normalise
+
+LAYER = "dense1"  # whose output, after relu, is the features
+BLOCK = 500  # images at once
+
+
+def extract(
+    splits: Splits,
+    *,
+    width: int = 512,
+    epochs: int = 4,
+    batch: int = 100,
+    rate: float = 1e-3,
+    seed: int = 0,
+    say: Callable[[str], None] = tqdm.write,
+) -> tuple[Examples, Examples]:
+    """Returns features of the second half of the training images, and of the others.
+
+    Args:
+      splits: the images to train and to test on.
+      width: the number of features.
+      epochs: the number of passes of training on the first half.
+      batch: the number of images of a step.
+      rate: the rate of Adam.
+      seed: the seed of weights and batches.
+      say: what prints a line, one an epoch.
+
+    Returns:
+      Examples whose inputs are float32 [n, width], for training and for testing.
+
+    Raises:
+      ValueError: for data that are not images, or fewer than a batch has.
+    """
+    validate.at_least_one(width=width, epochs=epochs, batch=batch)
+    if splits.train.inputs.ndim != 4:
+        msg = "Expected a data set of images, got one of texts or vectors."
+        raise ValueError(msg)
+    model = models.build("cnn", splits.classes, hidden=width)
+    half = len(splits.train.targets) // 2
+    validate.at_most(half, "half of the training images", batch=batch)
+    public = Examples(*(leaf[:half] for leaf in splits.train))
+    params = _trained(model, public, epochs, batch, rate, seed, say)
+
+    @jax.jit
+    def features(inputs):
+        _, seen = model.apply(
+            {"params": params},
+            normalise(inputs),
+            capture_intermediates=lambda module, _: module.name == LAYER,
+        )
+        return jax.nn.relu(seen["intermediates"][LAYER]["__call__"][0])  # pyright: ignore[reportArgumentType]
+
+    def of(examples: Examples) -> Examples:
+        starts = range(0, len(examples.targets), BLOCK)
+        parts = [np.asarray(features(examples.inputs[s : s + BLOCK])) for s in starts]
+        return Examples(np.concatenate(parts), np.asarray(examples.targets))
+
+    private = Examples(*(leaf[half:] for leaf in splits.train))
+    return of(private), of(splits.test)
+
+
+def _trained(model, examples: Examples, epochs, batch, rate, seed, say):
+    loss, tx = models.classification(model), optax.adam(rate)
+    count = len(examples.targets) // batch
+    first = normalise(jnp.asarray(examples.inputs[:1]))
+    params = loss.init(jax.random.key(seed), first)
+
+    @jax.jit
+    def step(carry, inputs, targets):
+        params, opt = carry
+        value, grads = jax.value_and_grad(loss.value)(
+            params, normalise(inputs), targets
+        )
+        updates, opt = tx.update(grads, opt, params)
+        return (optax.apply_updates(params, updates), opt), value
+
+    carry, random = (params, tx.init(params)), np.random.default_rng(seed)
+    for epoch in range(1, epochs + 1):
+        order = random.permutation(len(examples.targets))[: count * batch]
+        values = []
+        for rows in order.reshape(count, batch):
+            carry, value = step(carry, examples.inputs[rows], examples.targets[rows])
+            values.append(value)
+        mean = float(jnp.mean(jnp.stack(values)))
+        say(f"epoch {epoch} of {epochs}: training loss {mean:.4f}")
+    return carry[0]

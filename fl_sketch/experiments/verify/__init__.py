@@ -1,0 +1,1 @@
+"""Theorems compared with measurements, on problems whose constants are known."""

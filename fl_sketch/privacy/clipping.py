@@ -1,0 +1,193 @@
+"""Bounds on what one client, or one example, can contribute: l2 norms of pytrees.
+
+The norm is that of all numbers of a message together. It is taken of the message
+divided by its largest magnitude, so that squares neither overflow nor vanish.
+
+==============  ==========================  ==========================
+message         `clip` to C                 `normalise` to C
+==============  ==========================  ==========================
+norm at most C  itself, to the bit          its direction, of norm C
+norm above C    its direction, of norm C    its direction, of norm C
+zero            zero                        zero
+not finite      not finite: `reject` first  the same
+                or after a linear map
+==============  ==========================  ==========================
+
+>>> import jax.numpy as jnp
+>>> message = {"w": jnp.array([3.0, 0.0]), "b": jnp.array(4.0)}
+>>> clip(1.0).apply(message)["b"], normalise(10.0).apply(message)["w"]
+(Array(0.8, dtype=float32), Array([6., 0.], dtype=float32))
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fl_sketch.core import trees, validate
+from fl_sketch.core.protocols import Message, Tree
+
+
+class Bound(NamedTuple):
+    """A map after which no message is longer than C, with the C that noise scales by.
+
+    Attributes:
+      apply: `(message) -> message` of norm at most C, up to float rounding.
+      limit: the largest norm C; may be traced.
+    """
+
+    apply: Callable[[Message], Message]
+    limit: jax.typing.ArrayLike
+
+
+def clip(limit: jax.typing.ArrayLike) -> Bound:
+    """Shortens a message to norm C where it is longer: `u min(1, C / |u|)`.
+
+    Args:
+      limit: the largest norm C, above zero; may be traced. Infinity is allowed, and
+        changes nothing; there is no noise to scale by it then.
+    """
+    _positive(limit)
+
+    def apply(message):
+        message = _in_float32(message)
+        unit, norm, scale = _direction(message)
+        short = scale * norm <= limit
+        return _choose(short, message, _times(unit, limit / norm))
+
+    return Bound(apply, limit)
+
+
+def normalise(limit: jax.typing.ArrayLike) -> Bound:
+    """Makes every message but zero one of norm C: `C u / |u|`.
+
+    Args:
+      limit: the norm C, above zero; may be traced.
+    """
+    _positive(limit)
+
+    def apply(message):
+        message = _in_float32(message)
+        unit, norm, scale = _direction(message)
+        return _choose(scale == 0, message, _times(unit, limit / norm))
+
+    return Bound(apply, limit)
+
+
+def reject(message: Message) -> tuple[Message, jax.Array]:
+    """Returns (`message`, 0.0), or if a number of it is not finite (zeros, 1.0)."""
+    good = trees.finite(message)
+    zeros = jax.tree.map(jnp.zeros_like, message)
+    return _choose(good, message, zeros), 1.0 - good.astype(jnp.float32)
+
+
+def norm(message: Message) -> jax.Array:
+    """Returns the l2 norm of all numbers of `message` together, float32 []."""
+    _, scaled, scale = _direction(_in_float32(message))
+    return jnp.where(scale == 0, 0.0, scale * scaled)
+
+
+def clipped_gradient_sum(
+    loss: Callable[[Tree, Tree], jax.Array],
+    params: Tree,
+    batch: Tree,
+    limit: jax.typing.ArrayLike,
+) -> tuple[Tree, jax.Array, jax.Array]:
+    """Returns the sum of per-example gradients, each clipped to norm l.
+
+    Args:
+      loss: `(params, batch) -> scalar`, the mean over a batch.
+      params: the parameters of the model.
+      batch: leaves with a leading axis of examples.
+      limit: the bound l that stands for the Lipschitz constant.
+
+    Returns:
+      The sum, the mean loss of the examples kept, and how many were rejected because
+      their gradient was not finite.
+    """
+    bound = clip(limit)
+
+    def one(example):
+        alone = jax.tree.map(lambda leaf: leaf[None], example)
+        value, gradient = jax.value_and_grad(loss)(params, alone)
+        gradient, rejected = reject(gradient)
+        return bound.apply(gradient), jnp.where(rejected > 0, 0, value), rejected
+
+    gradients, values, rejected = jax.vmap(one)(batch)
+    total = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), gradients)
+    dropped = jnp.sum(rejected)
+    kept = jnp.maximum(values.size - dropped, 1)
+    return total, jnp.sum(values) / kept, dropped
+
+
+def split_noise(noise_multiplier: float, count_noise: float) -> float:
+    """Returns the noise multiplier left for messages when a count shares z.
+
+    Adaptive clipping releases the sum of messages and, beside it, the sum of b_i - 1/2,
+    where b_i says whether client i was short enough. The latter changes by at most 1/2
+    and gets noise of standard deviation s_b. Together they give away what one sum with
+    multiplier z would if z_delta = (z^-2 - (2 s_b)^-2)^(-1/2).
+
+    >>> round(split_noise(1.0, 5.0), 7)
+    1.0050378
+
+    Args:
+      noise_multiplier: the multiplier z of both together; of 0 nothing is left.
+      count_noise: the standard deviation s_b of the noise on the count.
+
+    Raises:
+      ValueError: unless z < 2 s_b: the count alone would give away as much.
+
+    Reference: Andrew et al. (2021), Theorem 1.
+    """
+    if noise_multiplier == 0:
+        return 0.0
+    if not noise_multiplier < 2 * count_noise:
+        msg = (
+            f"Expected noise_multiplier < 2 count_noise = {2 * count_noise}, "
+            f"got noise_multiplier={noise_multiplier}."
+        )
+        raise ValueError(msg)
+    return (noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5
+
+
+def _direction(message: Message) -> tuple[Message, jax.Array, jax.Array]:
+    """Returns (message / scale, the norm of that, scale), scale the largest number."""
+    sizes = [jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(message)]
+    scale = functools.reduce(jnp.maximum, sizes)
+    # Denormals are zero to the arithmetic of most devices.
+    scale = jnp.where(scale < jnp.finfo(jnp.float32).tiny, 0, scale)
+    divisor = jnp.where(scale == 0, 1, scale)
+    unit = jax.tree.map(lambda leaf: leaf / divisor, message)
+    squares = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(unit))
+    return unit, jnp.sqrt(squares), scale
+
+
+def _in_float32(message: Message) -> Message:
+    """Returns the message in a type whose rounding cannot lift a norm above C."""
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), message)
+
+
+def _times(unit: Message, factor) -> Message:
+    return jax.tree.map(lambda leaf: leaf * factor, unit)
+
+
+def _choose(condition, one: Message, other: Message) -> Message:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
+
+
+def _positive(limit: jax.typing.ArrayLike) -> None:
+    if infinite(limit):
+        return
+    validate.in_range(0, math.inf, threshold=limit)
+    if validate.is_off(limit):
+        msg = f"Expected threshold > 0, got threshold={limit}."
+        raise ValueError(msg)
+
+
+def infinite(limit: jax.typing.ArrayLike) -> bool:
+    """Returns whether `limit` is known, not traced, to be no limit."""
+    return validate.is_known(limit) and limit == math.inf

@@ -1,1 +1,0 @@
-"""What may be published of a private run."""

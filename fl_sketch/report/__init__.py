@@ -1,1 +1,0 @@
-"""What is said of runs: rows and their names, pictures, and what watches them."""

@@ -1,1 +1,0 @@
-"""Studies: what papers claim, and what an attacker finds."""

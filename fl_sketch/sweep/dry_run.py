@@ -1,0 +1,125 @@
+"""What is known of the programs of a sweep before any of them is compiled."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from fl_sketch.core import free_memory
+from fl_sketch.engine import costs as traffic
+from fl_sketch.privacy.guarantee import Guarantee, mark
+from fl_sketch.run import display
+from fl_sketch.run.build import build
+from fl_sketch.sweep import grid, ranking
+from fl_sketch.workdir.identity import Identity
+
+
+class Outline(NamedTuple):
+    """What is known of the program of a `group` before it is compiled.
+
+    `facts` and `prices` are those of a run, `guarantee` is to every point. One point's
+    state has `state_bytes`, `last` is the round with which all of them end, and they
+    are made of what `identity` says.
+    """
+
+    group: grid.Group
+    facts: dict[str, Any]
+    prices: traffic.Prices
+    state_bytes: int
+    last: int
+    guarantee: Guarantee | None
+    identity: Identity = Identity()
+
+    @property
+    def rows(self) -> int:
+        """How many rows it will leave in sweep.csv."""
+        return len(self.group.points) * -(-self.last // self.group.config.eval_every)
+
+    @property
+    def private(self) -> bool:
+        """Whether somebody is protected."""
+        return bool(self.guarantee and self.guarantee.private)
+
+
+def outline(group: grid.Group, data_dir: str | None) -> Outline:
+    """Returns the outline of `group`, checked as a run is, and that all points fit.
+
+    Raises:
+      ValueError, TypeError, FileNotFoundError: as `build` does, for `data_dir` too.
+    """
+    _require_whole_models(group.config.compute.model_devices)
+    experiment = build(group.config, data_dir)
+    group = group._replace(config=experiment.config)
+    leaves = jax.tree.leaves(jax.eval_shape(experiment.start))
+    state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    size, free = state_bytes * len(group.points), free_memory.free(jax.local_devices())
+    if size > free:
+        msg = (
+            f"Expected the states of a program's {len(group.points)} points to take at "
+            f"most {free / 1e9:.3g} GB, the memory there is, got {size / 1e9:.3g} GB: "
+            "sweep over fewer values at a time."
+        )
+        raise ValueError(msg)
+    return Outline(
+        group,
+        experiment.facts,
+        experiment.prices,
+        state_bytes,
+        experiment.rounds,
+        experiment.guarantee,
+        experiment.identity,
+    )
+
+
+def _require_whole_models(devices: int) -> None:
+    """Raises where a model would lie on several `devices`, as no point of a grid is."""
+    if devices != 1:
+        msg = (
+            "config.compute: Expected model_devices=1 in a sweep, which shares out "
+            f"clients alone, got model_devices={devices}: launch.train takes it."
+        )
+        raise ValueError(msg)
+
+
+def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> list[str]:
+    """Returns lines on the `axes` and `outlines` of a grid, mapped as `how` says."""
+    facts = outlines[0].facts
+    points = sum(len(o.group.points) for o in outlines)
+    sizes = " x ".join(f"{len(axis.values)} {axis.key}" for axis in axes)
+    in_turn = (
+        "one after the other" if how == "loop" else "at once, as many as memory allows,"
+    )
+    lines = [
+        f"points: {points} = {sizes}; programs: {len(outlines)}, the points of each "
+        f"{in_turn} on {facts['devices']} devices"
+    ]
+    for number, one in enumerate(outlines, 1):
+        group, facts = one.group, one.facts
+        own = {k: v for k, v in group.points[0].items() if not grid.shares_program(k)}
+        lines.append(
+            f"  program {number}{': ' if own else ''}{ranking.named(own)}: "
+            f"{facts['algorithm']}, {facts['model']} of {facts['d']} parameters on "
+            f"{facts['dataset']}; a message: {display.message(facts)}; "
+            f"{len(group.points)} points of {one.state_bytes / 1e6:.3g} MB, "
+            f"{one.last} rounds{_promised(one)}"
+        )
+    return lines
+
+
+def _promised(one: Outline) -> str:
+    """Says what each point gives away, if that is anything but all."""
+    if not ((promise := one.guarantee) and promise.private):
+        return ""
+    how, spent = mark(promise.randomness), promise.epsilon(one.last)
+    return f"; each gives away epsilon {spent:.4g} at delta {promise.delta:g}{how}"
+
+
+def require_one_table(outlines: Sequence[Outline]) -> None:
+    """Raises for `outlines` that measure unlike things, which no table could rank."""
+    measured = {", ".join(one.facts["metrics"]) for one in outlines}
+    if len(measured) > 1:
+        msg = (
+            "config.model: Expected metrics that all points have, got "
+            f"{' and '.join(sorted(measured))}: say metrics=NAME."
+        )
+        raise ValueError(msg)

@@ -1,1 +1,0 @@
-"""Theorems beside measurements, on problems whose constants are known."""

@@ -1,0 +1,89 @@
+"""Rows for services that watch runs: wandb and mlflow, where they are installed.
+
+What in a private run only the simulator may see is not sent.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import numbers
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from fl_sketch.core import validate
+from fl_sketch.workdir.rows import MARK
+
+NAMES = ("wandb", "mlflow")
+PROJECT = "fl_sketch"
+Write = Callable[[Mapping[str, Any]], None]
+
+
+def require_installed(name: str) -> None:
+    """Raises a ValueError in one line unless tracker `name` is known and installed."""
+    validate.one_of(NAMES, tracker=name)
+    if importlib.util.find_spec(name) is None:
+        msg = (
+            f"Expected {name} to be installed, got tracker={name} without it: "
+            f"pip install {name}."
+        )
+        raise ValueError(msg)
+
+
+@contextlib.contextmanager
+def tracking(
+    name: str, folder: str | os.PathLike, config: Mapping[str, Any]
+) -> Iterator[Write]:
+    """Yields a function that sends a row.
+
+    A run is called as its folder is. wandb's own variables, and MLFLOW_TRACKING_URI,
+    say where rows go; without the latter mlflow keeps them in the folder.
+
+    Args:
+      name: one of `NAMES`.
+      folder: the folder of the run.
+      config: the keys of its config, dotted, with their values.
+    """
+    own = {"wandb": _wandb, "mlflow": _mlflow}[name]
+    with own(pathlib.Path(folder).absolute(), config) as send:
+
+        def write(row: Mapping[str, Any]) -> None:
+            values = {
+                key: float(value)
+                for key, value in row.items()
+                if isinstance(value, numbers.Real) and not key.startswith(MARK)
+            }
+            send(values, int(row["round"]))
+
+        yield write
+
+
+@contextlib.contextmanager
+def _wandb(folder: pathlib.Path, config: Mapping[str, Any]):
+    wandb: Any = importlib.import_module("wandb")
+    run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", PROJECT),
+        name=folder.name,
+        id=hashlib.sha256(str(folder).encode()).hexdigest()[:16],
+        dir=str(folder),
+        config=dict(config),
+        resume="allow",
+        settings={"console": "off"},  # the screen shows what only the simulator may see
+    )
+    try:
+        yield lambda values, step: run.log(values, step=step)
+    finally:
+        run.finish()
+
+
+@contextlib.contextmanager
+def _mlflow(folder: pathlib.Path, config: Mapping[str, Any]):
+    mlflow: Any = importlib.import_module("mlflow")
+    if not os.environ.get("MLFLOW_TRACKING_URI"):
+        mlflow.set_tracking_uri((folder / "mlflow").as_uri())
+    mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
+    with mlflow.start_run(run_name=folder.name):
+        mlflow.log_params({key: str(value)[:500] for key, value in config.items()})
+        yield lambda values, step: mlflow.log_metrics(values, step=step)

@@ -1,0 +1,191 @@
+"""Talks: what they may yield, how they are played, and what no network can hold."""
+
+import functools
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fl_sketch import channels, engine, sketch
+from fl_sketch.channels import player
+from fl_sketch.core.lengths import number
+from fl_sketch.core.protocols import Algorithm, Channel, Delivery, Linear, Memory
+from fl_sketch.engine import costs as traffic
+from fl_sketch.privacy import clipping, mechanism
+from fl_sketch.transforms import local
+from tests.channels.rounds import quickly
+from tests.meshes import mesh_of
+from tests.quadratics import PARAMS, SGD, fetch, flat, loss, optima
+
+CLIENTS = 12
+COUNT = sketch.count_sketch(12, rows=3)
+CHANNELS = {  # of two exchanges; the oracles of algorithms follow one
+    "heavy values": functools.partial(channels.heavy_values, k=4),
+    "fresh heaprix": functools.partial(channels.heaprix, k=4, values="fresh"),
+}
+CLIP = mechanism.central(
+    clipping.clip(1.0), noise_multiplier=0.0, denominator=float(CLIENTS)
+)
+
+
+def in_a_program(function, *arguments):
+    return quickly(function)(*arguments)
+
+
+def round_of(algorithm, devices=1, play=in_a_program):
+    """Returns the state after a round with everyone, and its report."""
+    one_round = engine.make_round(algorithm, fetch, mesh_of(devices, "clients"))
+    everyone = engine.everyone(CLIENTS)(jax.random.key(0))
+    state = engine.initial_state(algorithm, PARAMS, CLIENTS)
+    return play(one_round, state, jax.random.key(1), everyone, optima(CLIENTS))
+
+
+def after(channel, devices=2, guard=None):
+    """Returns the model after a round with everyone."""
+    algorithm = Algorithm(
+        local.sgd_steps(loss, SGD), channel, optax.sgd(1.0), mechanism=guard
+    )
+    return flat(round_of(algorithm, devices)[0].server.params)
+
+
+def one_by_one(channel):
+    """Returns a channel whose clients make their messages themselves."""
+
+    def talk(*arguments):
+        inner = channel.talk(*arguments)
+        try:
+            said = next(inner)
+            while True:
+                said = player.message(said) if isinstance(said, Linear) else said
+                said = inner.send((yield said))
+        except StopIteration as end:
+            return end.value
+
+    return channel._replace(talk=talk)
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_the_map_of_the_sum_is_the_sum_of_the_messages(name):
+    channel = CHANNELS[name](COUNT)
+    np.testing.assert_allclose(after(channel), after(one_by_one(channel)), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("guard", "each"), [(None, False), (CLIP, True)])
+def test_it_is_made_once_on_a_device_unless_messages_are_bounded(guard, each):
+    made = []
+
+    def apply(key, x):
+        jax.debug.callback(lambda _: made.append(1), flat(x)[0])
+        return COUNT.apply(key, x)
+
+    counted = COUNT._replace(apply=apply)
+    after(channels.sketched(counted), devices=1, guard=guard)
+    jax.effects_barrier()
+    assert (len(made) >= CLIENTS) == each and made
+
+
+def in_a_loop(update, memory, *_):
+    def body(total, _):
+        total = yield total
+        return total, None
+
+    average, _ = jax.lax.scan(body, update, None, length=3)
+    yield average
+    return Delivery(average, update), memory
+
+
+def without_messages(update, memory, *_):
+    return Delivery(update, update), memory
+
+
+def of_many_shapes():
+    sizes = itertools.count(1)
+
+    def of_many_shapes(update, memory, *_):
+        average = yield jnp.ones(next(sizes))
+        return Delivery(update * average[0], update), memory
+
+    return of_many_shapes
+
+
+def of_many_exchanges():
+    times = itertools.count(1)
+
+    def of_many_exchanges(update, memory, *_):
+        for _ in range(2 if next(times) < 4 else 1):
+            update = yield update
+        return Delivery(update, update), memory
+
+    return of_many_exchanges
+
+
+def in_some_rounds(update, memory, _, round):
+    if round.number % 2 == 0:
+        update = yield update
+    return Delivery(update, update), memory
+
+
+def a_leak(update, memory, *_):
+    yield update
+    return Delivery(update, update), memory
+
+
+def without_from(update, memory, *rest):
+    inner = channels.exact().talk(update, memory, *rest)
+    yield update
+    return Delivery(jax.tree.map(lambda leaf: leaf + inner, update), update), memory
+
+
+def only_an_estimate(update, *_):
+    average = yield update
+    return average
+
+
+@pytest.mark.parametrize(
+    ("talk", "words"),
+    [
+        (in_some_rounds, "in_some_rounds to make the same exchanges whatever"),
+        (a_leak, "a_leak to make the estimate .* of means alone"),
+        (without_from, "an inner talk without `yield from`"),
+        (only_an_estimate, r"only_an_estimate to return \(Delivery, Memory\), got "),
+        (in_a_loop, "in_a_loop to yield from plain Python"),
+        (without_messages, "talk of without_messages to yield its messages"),
+        (of_many_shapes(), "of_many_shapes to send messages of one shape"),
+        (of_many_exchanges(), "of_many_exchanges to make the same exchanges"),
+    ],
+)
+def test_what_no_network_can_hold_is_refused_by_name(talk, words):
+    algorithm = Algorithm(local.one_gradient(loss), Channel(talk), optax.sgd(1.0))
+    with pytest.raises((TypeError, ValueError), match=words):
+        round_of(algorithm, play=jax.eval_shape)
+
+
+def test_a_memory_that_nobody_keeps_is_refused_by_name():
+    def forgetful(update, *_):
+        average = yield update
+        return Delivery(average, update), Memory(client=average)
+
+    algorithm = Algorithm(local.one_gradient(loss), Channel(forgetful), optax.sgd(1.0))
+    batches = jax.eval_shape(lambda: jax.tree.map(lambda t: t[:1], optima(CLIENTS)))
+    with pytest.raises(ValueError, match="to return a Memory like that of its init"):
+        traffic.measure_traffic(algorithm, PARAMS, batches)
+
+
+def test_a_number_is_a_message():
+    def counted(update, memory, *_):
+        average = yield update
+        ones = yield 1.0
+        return Delivery(jax.tree.map(lambda leaf: leaf * ones, average), update), memory
+
+    def after(channel):
+        algorithm = Algorithm(local.one_gradient(loss), channel, optax.sgd(1.0))
+        state, report = round_of(algorithm)
+        return state.server.params, int(number(report.simulator_only.bytes_up))
+
+    (one, up), (other, more) = after(channels.exact()), after(Channel(counted))
+    chex.assert_trees_all_close(one, other)
+    assert more == up + 4

@@ -1,0 +1,218 @@
+"""A config's privacy: calibrated, accounted in every row, or refused in one line."""
+
+import csv
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fl_sketch.config import parse as choices
+from fl_sketch.privacy import accounting
+from fl_sketch.run import build, display, prepare, run
+from tests.run.configs import config_with
+
+PRIVATE = {
+    "data__clients": 200,
+    "cohort__sampling": "poisson",
+    "cohort__size": 50,
+    "client__batch": 7,
+    "client__batches": "whole",
+    "rounds": 6,
+    "eval_every": 3,
+}
+SAFL = PRIVATE | {"privacy__bound": "normalise", "privacy__target_epsilon": 4.0}
+
+
+def ran(tmp_path, **changes):
+    lines = []
+    config = config_with(**changes)
+    summary = run(config, str(tmp_path / "run"), say=lines.append)
+    with open(tmp_path / "run" / "metrics.csv") as file:
+        return summary, list(csv.DictReader(file)), lines
+
+
+def test_noise_is_calibrated_and_the_promise_is_said_before_the_run():
+    config = config_with(**SAFL)
+    built = build(config)
+    plan, z = accounting.Plan(6, 50, 200), built.guarantee.noise_multiplier
+    assert accounting.epsilon(plan, z, delta=1e-5) == pytest.approx(4.0, abs=1e-3)
+    assert accounting.epsilon(plan, 0.999 * z, delta=1e-5) > 4.0
+    assert built.guarantee.epsilon(6) == pytest.approx(4.0, abs=1e-3)
+    assert built.guarantee.delta == 1e-5
+    lines = display.plan(config, built)
+    assert "privacy: epsilon 4 at delta 1e-05" in lines[2]
+    assert "for every client after 6 rounds: add_remove, pld, " in lines[3]
+    assert "1 release a round" in lines[3]
+    assert "from the operating system" in lines[4]
+
+
+def test_a_run_ends_where_its_privacy_does_and_says_epsilon_in_every_row(tmp_path):
+    changes = SAFL | {"privacy__noise_multiplier": 1.2, "rounds": 60}
+    summary, rows, lines = ran(tmp_path, **changes)
+    plan = accounting.Plan(summary["rounds"], 50, 200)
+    for row in rows:
+        played = plan._replace(steps=int(row["round"]))
+        spent = accounting.epsilon(played, 1.2, delta=1e-5)
+        assert float(row["epsilon"]) == pytest.approx(spent)
+    after = plan._replace(steps=plan.steps + 1)
+    assert spent <= 4.0 < accounting.epsilon(after, 1.2, delta=1e-5)
+    assert summary["epsilon"] == pytest.approx(spent) and plan.steps < 60
+    assert summary["noise_multiplier"] == 1.2 and summary["delta"] == 1e-5
+    assert int(rows[-1]["round"]) == summary["rounds"]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
+    assert "not 60, which would pass target_epsilon" in lines[3]
+    assert lines[5].split()[-1] == "epsilon"
+    for row, line in zip(rows, lines[6:], strict=False):
+        assert line.split()[-1] == f"{float(row['epsilon']):.4f}"
+    again, _, _ = ran(tmp_path, **changes)
+    assert again == summary
+
+
+def test_the_threshold_and_the_rates_may_be_swept_in_one_program():
+    config = config_with(**SAFL | {"algorithm": "dp_fedavg", "privacy__bound": "clip"})
+    program = prepare(config)
+    numbers, key = choices.numbers_of(config), jax.random.key(0)
+
+    def point(threshold, rate):
+        swept = {
+            "privacy.threshold": threshold,
+            "client.rate": rate,
+            "client.decay": rate,
+        }
+        own = {**numbers, **swept}
+        return program.rounds(own, program.start(own, key), key, program.data(0), 2)
+
+    shapes = jax.eval_shape(jax.vmap(point), jnp.ones(3), jnp.ones(3))
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(shapes)} == {3}
+
+
+def test_without_a_mechanism_there_is_no_promise():
+    config = config_with(**PRIVATE)
+    built = build(config)
+    assert built.guarantee is None
+    lines = display.plan(config, built)
+    assert "privacy: none" in lines[2] and not any("epsilon" in line for line in lines)
+
+
+EXAMPLES = {
+    "algorithm": "private_sketching",
+    "privacy__unit": "example",
+    "privacy__relation": "replace_one",
+    "cohort__sampling": "everyone",
+}
+SUBSETS = {"client__batches": "subsets", "client__batch": 2}
+DISTRIBUTED = {
+    "cohort__sampling": "fixed",
+    "privacy__noise": "distributed",
+    "privacy__relation": "replace_one",
+    "privacy__smallest_cohort": 40,
+    "cohort__dropout": 0.1,
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm": "dp_fedavg", "server__rate": 1.0, "client__decay": 0.99},
+        {"algorithm": "dp_normfedavg", "server__rate": 0.1},
+        SAFL | {"privacy__bound": "adaptive"},
+        SAFL | {"privacy__form": "update", "privacy__bound": "clip"},
+        pytest.param(SAFL | DISTRIBUTED, marks=pytest.mark.slow),
+        pytest.param(EXAMPLES | SUBSETS, marks=pytest.mark.slow),
+        EXAMPLES | {"data__clients": 1, "client__batch": 1437},
+    ],
+    ids=lambda changes: ",".join(str(v) for v in changes.values()),
+)
+def test_what_a_config_can_ask_for_is_built(changes):
+    config = config_with(**{**PRIVATE, "privacy__target_epsilon": 3.0, **changes})
+    built = build(config)
+    target = config.privacy.target_epsilon
+    assert built.guarantee.epsilon(6) == pytest.approx(target, rel=0.01)
+    assert built.guarantee.rounds == 6
+    steps = 5 if config.algorithm == "private_sketching" else 1
+    assert built.facts["releases"] == steps
+
+
+def test_bounded_without_noise_promises_nothing(tmp_path):
+    summary, rows, lines = ran(tmp_path, **PRIVATE | {"privacy__bound": "clip"})
+    assert summary["epsilon"] is None and summary["delta"] is None
+    assert [row["epsilon"] for row in rows] == ["", ""]
+    assert "privacy: none (messages are bounded, without noise)" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"privacy__bound": "clipp"}, "privacy: .*bound='clipp'"),
+        ({"privacy__bound": "none"}, "bound='none'"),
+        ({"privacy__threshold": 0.0}, "privacy.threshold=0.0"),
+        ({"privacy__delta": 0.0}, "delta=0.0"),
+        ({"privacy__target_epsilon": -1.0}, "target_epsilon=-1.0"),
+        ({"privacy__noise_multiplier": float("nan")}, "noise_multiplier=nan"),
+        ({"privacy__noise_multiplier": 0.1}, "one round gives away"),
+        ({"privacy__unit": "example"}, "unit='example'"),
+        ({"privacy__relation": "swap"}, "relation='swap'"),
+        ({"privacy__accountant": "moments"}, "accountant='moments'"),
+        ({"privacy__accountant": "rdp", "privacy__relation": "replace_one"}, "pld"),
+        ({"cohort__sampling": "fixed"}, "relation=replace_one"),
+        (
+            {
+                "cohort__sampling": "fixed",
+                "privacy__relation": "replace_one",
+                "algorithm": "fedgate",
+            },
+            "clients keep a state, got sampling='fixed'",
+        ),
+        ({"cohort__sampling": "replacement"}, "cohort: .*sampling='replacement'"),
+        ({"cohort__weighting": "examples"}, "cohort: .*weighting='examples'"),
+        ({"privacy__noise": "distributed"}, "relation=replace_one"),
+        (
+            {"privacy__noise": "distributed", "privacy__relation": "replace_one"},
+            "cohort: .*sampling='poisson'",
+        ),
+        (
+            {
+                "privacy__noise": "distributed",
+                "privacy__relation": "replace_one",
+                "cohort__sampling": "fixed",
+                "privacy__smallest_cohort": 51,
+            },
+            "smallest_cohort=51",
+        ),
+        ({"privacy__form": "update", "algorithm": "fedopt"}, "algorithm='fedopt'"),
+        ({"privacy__form": "update", "privacy__bound": "adaptive"}, "bound='adaptive'"),
+        ({"algorithm": "dp_fedavg"}, "bound='normalise'"),
+        ({"algorithm": "private_sketching"}, "unit='client'"),
+        (EXAMPLES, "bound='normalise'"),
+        (EXAMPLES | {"privacy__bound": "none", "client__batch": 3}, "client.batch=3"),
+        (
+            EXAMPLES | {"privacy__bound": "none", "client__batches": "fresh"},
+            "client: .*batches='fresh'",
+        ),
+        (
+            EXAMPLES
+            | {
+                "privacy__bound": "none",
+                "client__batches": "subsets",
+                "client__batch": 8,
+            },
+            "batch=8",
+        ),
+        ({"client__batches": "all"}, "batches='all'"),
+        ({"client__decay": 0.0}, "client.decay=0.0"),
+        (
+            {
+                "privacy__bound": "adaptive",
+                "privacy__noise_multiplier": 5.0,
+                "privacy__target_epsilon": 0.0,
+            },
+            "noise_multiplier=5.0",
+        ),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_promised_is_refused_in_one_line(changes, words):
+    with pytest.raises(ValueError, match=words) as raised:
+        build(config_with(**{**SAFL, **changes}))
+    assert "\n" not in str(raised.value)

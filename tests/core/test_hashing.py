@@ -1,0 +1,132 @@
+"""Signs, offsets and samples are what their definitions ask for."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from fl_sketch.core import hashing
+
+DRAWS = 200_000
+KEYS = jax.random.key(11)
+families = pytest.mark.parametrize("family", hashing.SIGNS)
+
+
+def signs_of(family, coordinates, rows):
+    """Returns signs of shape (draws, rows, coordinates)."""
+    signs = hashing.SIGNS[family]()
+    index = jnp.asarray(coordinates, jnp.uint32)
+
+    @jax.jit
+    @jax.vmap
+    def draw(key):
+        seeds = signs.seeds(key, max(rows) + 1)
+        masks = [signs.mask(seeds, index, row) for row in rows]
+        return hashing.flip(jnp.ones(len(coordinates)), jnp.stack(masks))
+
+    return np.asarray(draw(jax.random.split(KEYS, DRAWS)))
+
+
+def largest_z(products):
+    """Returns the largest mean in standard errors; signs have variance one."""
+    return np.abs(products.mean(axis=0)).max() * DRAWS**0.5
+
+
+@families
+def test_signs_are_balanced_and_independent_in_pairs_and_fours(family):
+    # Neighbours, powers of two and their sums: where weak mixers show.
+    coordinates = [0, 1, 2, 3, 64, 65, 2**20, 2**20 + 64, 2**24 + 1, 7654321]
+    signs = signs_of(family, coordinates, rows=[0])[:, 0]
+    assert largest_z(signs) < 4.5
+    for size in (2, 4):
+        for chosen in itertools.combinations(range(len(coordinates)), size):
+            assert largest_z(np.prod(signs[:, chosen], axis=1)) < 4.5, chosen
+
+
+@families
+def test_rows_have_independent_signs(family):
+    rows = [0, 1, 4, 31, 32, 40]
+    signs = signs_of(family, [0, 5, 1000], rows)
+    assert largest_z(signs) < 4.5
+    for one, other in itertools.combinations(range(len(rows)), 2):
+        assert largest_z(signs[:, one] * signs[:, other]) < 4.5
+
+
+def test_polynomial_arithmetic_is_exact():
+    prime = hashing.MERSENNE
+    rng = np.random.default_rng(0)
+    edges = [0, 1, 2, 2**15, 2**16 - 1, 2**16, prime - 2, prime - 1]
+    a = np.array(edges + rng.integers(0, prime, 500).tolist(), np.uint64)
+    b = np.concatenate([a[::-1][: len(edges)], rng.permutation(a[len(edges) :])])
+    product = hashing._times(jnp.asarray(a, jnp.uint32), jnp.asarray(b, jnp.uint32))
+    np.testing.assert_array_equal(np.asarray(product, np.uint64), a * b % prime)
+
+
+def test_polynomial_signs_are_the_low_bit_of_the_cubic():
+    signs = hashing.polynomial_signs()
+    seeds = signs.seeds(jax.random.key(0), 2)
+    index = jnp.array([0, 1, 17, 2**30], jnp.uint32)
+    for row in range(2):
+        a, b, c, e = (int(word) for word in seeds[row])
+        cubic = [((a * i + b) * i + c) * i + e for i in index.tolist()]
+        expected = [value % hashing.MERSENNE % 2 << 31 for value in cubic]
+        assert signs.mask(seeds, index, row).tolist() == expected
+
+
+def test_mix_is_a_bijection_on_the_words_of_a_range():
+    words = np.asarray(hashing.mix(jnp.arange(2**16, dtype=jnp.uint32)))
+    assert np.unique(words).size == 2**16
+
+
+def uniformity(numbers, cells):
+    """Returns the p-value of a chi-square test that numbers below cells are uniform."""
+    return stats.chisquare(np.bincount(numbers, minlength=cells)).pvalue
+
+
+@pytest.mark.parametrize(("per_row", "modulus"), [(1, 10), (3, 7), (4, 4)])
+def test_offsets_are_uniform_and_distinct_within_a_row(per_row, modulus):
+    drawn = np.asarray(hashing.offsets(KEYS, (40_000, 2, per_row), modulus))
+    assert drawn.min() >= 0 and drawn.max() < modulus
+    ordered = np.sort(drawn, axis=-1)
+    assert np.all(ordered[..., 1:] != ordered[..., :-1])
+    counts = np.bincount(drawn.ravel(), minlength=modulus)
+    # Members of one draw exclude each other: counts vary by a factor less.
+    expected = drawn.size / modulus
+    spread = np.sqrt(expected * (1 - per_row / modulus)) if per_row < modulus else 1e-9
+    assert np.all(np.abs(counts - expected) <= 4 * spread)
+
+
+@pytest.mark.parametrize("d", [1, 2, 9, 4096, 4097, 10_000])
+def test_samples_are_without_replacement(d):
+    count = min(d, 5000)
+    sample = hashing.sample_without_replacement(jax.random.key(d), count, d)
+    assert np.unique(sample).size == count
+    assert int(sample.min()) >= 0 and int(sample.max()) < d
+    if d <= 5000:  # the whole of it is a permutation
+        np.testing.assert_array_equal(np.sort(sample), np.arange(d))
+
+
+@pytest.mark.parametrize("d", [8, 5000, 65_536])
+def test_samples_are_uniform_alone_and_in_pairs(d):
+    draw = jax.vmap(lambda key: hashing.sample_without_replacement(key, 2, d))
+    pairs = np.asarray(jax.jit(draw)(jax.random.split(KEYS, DRAWS)))
+    cells = 8
+    coarse = pairs.astype(np.int64) * cells // d
+    assert uniformity(coarse[:, 0], cells) > 1e-4
+    assert uniformity(coarse[:, 1], cells) > 1e-4
+    both = np.bincount(coarse @ [cells, 1], minlength=cells**2).reshape(cells, cells)
+    sizes = np.bincount(np.arange(d) * cells // d)
+    expected = np.outer(sizes, sizes) - np.diag(sizes)  # never the same one twice
+    expected = expected / expected.sum() * DRAWS
+    possible = expected > 0
+    assert both[~possible].sum() == 0
+    assert stats.chisquare(both[possible], expected[possible]).pvalue > 1e-4
+
+
+def test_three_feistel_rounds_would_not_do(monkeypatch):
+    monkeypatch.setattr(hashing, "FEISTEL_ROUNDS", 3)
+    with pytest.raises(AssertionError):
+        test_samples_are_uniform_alone_and_in_pairs(5000)

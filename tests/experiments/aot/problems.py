@@ -1,0 +1,66 @@
+"""Small rounds compiled for TPUs that nobody has, each once."""
+
+import functools
+
+from configs import default
+from fl_sketch.algorithms import catalog
+from fl_sketch.experiments.aot import collectives, placing, topology
+from fl_sketch.run import task as problem
+
+SMALL = {
+    "model.name": "logistic",
+    "data.clients": 40,
+    "cohort.size": 8,
+    "client.steps": 2,
+    "client.batch": 4,
+    "sketch.compression": 10.0,
+}
+D = 650  # parameters of a logistic regression on digits
+SLICES = {"v5e:1x1": 1, "v5e:2x2": 4, "v5e:4x4": 16}
+# What a method needs beside, to be what it is for.
+PRIVATE = {
+    "privacy.bound": "clip",
+    "privacy.noise_multiplier": 1.0,
+    "privacy.relation": "replace_one",
+}
+OF_METHODS = {
+    "dp_fedavg": PRIVATE,
+    "dp_normfedavg": PRIVATE | {"privacy.bound": "normalise"},
+    "private_sketching": {
+        "privacy.unit": "example",
+        "privacy.noise_multiplier": 1.0,
+        "privacy.relation": "replace_one",
+    },
+    "marina": {"compressor.name": "random_k"},
+}
+METHODS = tuple(catalog.methods())
+OPERATORS = tuple(catalog.OPERATORS)
+
+
+@functools.cache
+def _problem(settings):
+    config = default.get_config()
+    config.update_from_flattened_dict(SMALL | dict(settings))
+    return problem.read(config, None)
+
+
+def problem_of(settings):
+    """Returns what is trained with some settings."""
+    return _problem(tuple(settings.items()))
+
+
+@functools.cache
+def _placed(slice_of, settings):
+    given = _problem(settings)
+    mesh = topology.of_tpus(slice_of, given.config.compute.model_devices)
+    return placing.place(placing.lower(given, mesh))
+
+
+def placed(slice_of, settings=None):
+    """Returns the round of some settings, compiled for a slice."""
+    return _placed(slice_of, tuple((settings or {}).items()))
+
+
+def crossing(one):
+    """Returns the collectives of a placed round."""
+    return collectives.read(one.text, one.lowered.mesh.size)

@@ -1,0 +1,195 @@
+"""Laws of compiled programs: what crosses between chips is the sketch, and no more."""
+
+import jax
+import pytest
+
+from configs import accelerators
+from fl_sketch.experiments.aot import placing, products, report, room, topology
+from fl_sketch.privacy import gaussian
+from fl_sketch.run import task as problem
+from tests.data import fake_raw
+from tests.experiments.aot.problems import (
+    METHODS,
+    OF_METHODS,
+    OPERATORS,
+    PRIVATE,
+    SLICES,
+    D,
+    crossing,
+    placed,
+    problem_of,
+)
+
+SAFL_B = D // 10
+several = pytest.mark.parametrize("slice_of", [s for s in SLICES if SLICES[s] > 1])
+
+
+def sizes(one):
+    return [array.size for array in one.arrays]
+
+
+@several
+def test_a_round_of_safl_sends_one_sum_of_b_numbers_and_scalars(slice_of):
+    one = placed(slice_of)
+    assert one.fits and (one.lowered.d, one.lowered.numbers) == (D, SAFL_B)
+    (only,) = crossing(one)
+    assert (only.kind, only.group, only.times) == ("all-reduce", SLICES[slice_of], 1)
+    assert sorted(sizes(only))[-2:] == [1, SAFL_B]
+
+
+@several
+def test_a_round_without_a_sketch_sends_the_model(slice_of):
+    found = crossing(placed(slice_of, {"algorithm": "fedopt"}))
+    assert sum(sum(sizes(one)) for one in found) >= D
+
+
+def test_one_chip_talks_to_nobody():
+    assert not crossing(placed("v5e:1x1"))
+
+
+@several
+def test_noise_is_added_by_each_chip_and_never_sent(slice_of):
+    (with_noise,) = crossing(placed(slice_of, PRIVATE))
+    assert sorted(sizes(with_noise))[-2:] == [1, SAFL_B]
+
+
+@pytest.mark.parametrize(
+    ("noise", "differs"), [("central", False), ("distributed", True)]
+)
+def test_noise_is_drawn_once_for_all_unless_every_client_adds_its_own(
+    monkeypatch, noise, differs
+):
+    drawn, standard = [], gaussian.standard
+
+    def recorded(key, count):
+        drawn.append((count, "clients" in str(jax.typeof(key))))
+        return standard(key, count)
+
+    monkeypatch.setattr(gaussian, "standard", recorded)
+    given = problem_of(PRIVATE | {"privacy.noise": noise})
+    placing.lower(given, topology.of_tpus("v5e:2x2"))
+    assert {count for count, _ in drawn} == {SAFL_B}
+    own = [differing for _, differing in drawn]
+    assert True in own if differs else own == [False]
+
+
+def test_temporaries_do_not_grow_with_the_cohort():
+    mlp = {"model.name": "mlp", "compute.chunk": 2}
+    few, many = (placed("v5e:2x2", mlp | {"cohort.size": size}) for size in (8, 40))
+    assert many.temporaries - few.temporaries < 4 * few.lowered.d  # not one model more
+
+
+@pytest.mark.parametrize("slice_of", SLICES)
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.slow
+def test_every_operator_compiles(operator, slice_of):
+    one = placed(slice_of, {"sketch.operator": operator})
+    b = D if operator == "identity" else SAFL_B
+    assert one.fits
+    crossed = [sorted(sizes(only))[-2:] for only in crossing(one)]
+    assert crossed == ([[1, b]] if SLICES[slice_of] > 1 else [])
+
+
+@pytest.mark.parametrize("slice_of", SLICES)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
+def test_every_method_compiles(method, slice_of):
+    one = placed(slice_of, {"algorithm": method} | OF_METHODS.get(method, {}))
+    assert one.fits
+    assert bool(crossing(one)) == (SLICES[slice_of] > 1)
+
+
+@pytest.mark.slow
+def test_between_the_rows_of_a_mesh_go_sketches_alone():
+    """Within a row go activations; between rows, where clients meet, b numbers."""
+    one = placed("v5e:4x4", {"model.name": "mlp", "compute.model_devices": 2})
+    d, b = one.lowered.d, one.lowered.numbers
+    between = [c for c in crossing(one) if c.group == 8]
+    within = [c for c in crossing(one) if c.group == 2]
+    assert len(between) + len(within) == len(crossing(one))
+    assert [sorted(sizes(c))[-2:] for c in between] == [[1, b]]
+    assert b in [c.numbers for c in within]
+    assert all(c.numbers < d for c in within)
+
+
+@pytest.mark.slow
+def test_the_most_clients_at_a_time_are_found_and_one_too_large_is_refused(monkeypatch):
+    given, mesh = problem_of({"cohort.size": 20}), topology.of_tpus("v5e:1x1")
+    one = placing.place(placing.lower(given, mesh))
+    assert one.lowered.chunk == 7  # of 20 in three turns
+    assert room.most_clients(given, one) == 20
+    room.require_fit(given.config, one)
+    some = placing.place(placing.lower(given, mesh, chunk=3))
+    limit = some.arguments + some.temporaries
+    monkeypatch.setattr(topology, "memory", lambda mesh: limit)
+    most = room.most_clients(given, placing.place(placing.lower(given, mesh)))
+    fitting = [
+        placing.place(placing.lower(given, mesh, chunk=most + n)) for n in (0, 1)
+    ]
+    assert 3 <= most < 20 and [one.fits for one in fitting] == [True, False]
+    with pytest.raises(ValueError, match=r"got .* GiB: compute.chunk=\d+ takes less"):
+        room.require_fit(given.config, fitting[1])
+
+
+@pytest.mark.slow
+def test_a_round_that_does_not_fit_is_told_with_what_it_takes():
+    """The compiler itself says so; nothing of a program is known then."""
+    large = {"model.name": "mlp", "model.width": 25000, "compute.chunk": 1}
+    one = placed("v5e:1x1", large | {"client.batch": 2})
+    assert not one.fits and not one.text
+    assert (
+        one.arguments + one.temporaries > one.room > one.arguments > 4 * one.lowered.d
+    )
+    row = report.row(one)
+    assert row["fits"] is False and row["collectives"] == row["sent_bytes"] == ""
+    config = problem_of(large | {"client.batch": 2}).config
+    with pytest.raises(ValueError, match="GiB: client.batch=1 takes less"):
+        room.require_fit(config, one)
+    config.client.batch = 1
+    with pytest.raises(ValueError, match="are state and data; a smaller model or more"):
+        room.require_fit(config, one)
+
+
+def test_what_takes_less_is_a_key_that_may_be():
+    config = problem_of({"model.name": "mlp"}).config
+    mesh = topology.of_tpus("v5e:2x2")
+    lowered = placing.lower(problem_of({"model.name": "mlp"}), mesh, chunk=1)
+    one = placing.Placed(lowered, 2**30, 2**35, 2**34, "", 0.0)
+    with pytest.raises(ValueError, match="compute.model_devices=2 takes less"):
+        room.require_fit(config, one)
+    full = one._replace(lowered=lowered._replace(given=2**34, chunk=4))
+    with pytest.raises(ValueError, match="compute.model_devices=2 takes less"):
+        room.require_fit(config, full)  # fewer clients at a time would not help
+    config.algorithm = "sketched_sgd"  # of vectors, which devices do not share
+    with pytest.raises(ValueError, match=r"client.batch=\d+ takes less"):
+        room.require_fit(config, one)
+
+
+@pytest.mark.slow
+def test_eight_chips_hold_an_eighth_of_a_billion_parameters_each(tmp_path, monkeypatch):
+    """The shape of results/accelerators, lowered: compiling it takes minutes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "shakespeare").mkdir()
+    lines = [f"Speaker {n % 9}:\n" + "To be, or not. " * 99 for n in range(99)]
+    (tmp_path / "shakespeare" / "input.txt").write_text("\n\n".join(lines) + "\n")
+    fake_raw.sign(tmp_path)
+    given = problem.read(accelerators.get_config("billion"), str(tmp_path))
+    lowered = placing.lower(given, topology.of_tpus("v5e:4x4", 8))
+    assert dict(lowered.mesh.shape) == {"clients": 2, "model": 8}
+    assert (lowered.d, lowered.numbers) == (1_310_773_347, 1_310_773)
+    each = 3 * 4 * lowered.d / 8  # the model and two moments
+    assert each <= lowered.given < 1.03 * each
+
+
+@pytest.mark.slow
+def test_bfloat16_is_what_a_client_computes_in_and_nobody_sends():
+    """Products and what they leave behind are bfloat16; state and messages are not."""
+    own = {"model.name": "vit", "client.steps": 3, "client.batch": 64}
+    plain = placed("v5e:2x2", own)
+    low = placed("v5e:2x2", own | {"compute.dtype": "bfloat16"})
+    assert set(products.types(low.text)) == {("bf16", "bf16")}
+    assert set(products.types(plain.text)) != {("bf16", "bf16")}
+    (only,) = crossing(low)
+    assert {array.dtype for array in only.arrays} == {"f32"}
+    assert low.arguments == pytest.approx(plain.arguments, rel=0.2)
+    assert low.temporaries < plain.temporaries

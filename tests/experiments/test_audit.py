@@ -1,0 +1,197 @@
+"""An audit of a config finds less than it claims, unless the claim is wrong.
+
+A game is compiled for its config, noise included. A false claim is made here of a
+mechanism that is also played honestly, so that both are one program.
+"""
+
+import functools
+
+import pytest
+
+from fl_sketch.audit import canaries
+from fl_sketch.config import privacy as protection
+from fl_sketch.experiments import audit
+from fl_sketch.privacy import accounting
+from fl_sketch.run.program import prepare
+from tests.run.configs import config_with
+
+pytestmark = pytest.mark.slow
+
+FEW = audit.Audit(trials=2**16, rounds=2, canaries=40, repetitions=2)
+POISSON = {
+    "data__clients": 400,
+    "cohort__sampling": "poisson",
+    "cohort__size": 100,
+    "client__batch": 3,
+    "client__batches": "whole",
+    "rounds": 5,
+    "privacy__bound": "clip",
+    "privacy__noise_multiplier": 1.5,
+    "privacy__delta": 1e-3,
+}
+EVERYONE = {"cohort__sampling": "everyone", "data__clients": 100}
+REPLACED = {"privacy__relation": "replace_one", "privacy__noise_multiplier": 3.0}
+FETCHSGD = {"algorithm": "fetchsgd", "sketch__rows": 5, "server__optimizer": "sgd"}
+EXAMPLES = {
+    "algorithm": "private_sketching",
+    "privacy__bound": "none",
+    "privacy__unit": "example",
+    "data__clients": 3,
+}
+# Every sampling, relation, bound, form and kind of noise is in a row.
+CONFIGS = {
+    "fixed, replaced, normalised": POISSON
+    | REPLACED
+    | FETCHSGD
+    | {"cohort__sampling": "fixed", "privacy__bound": "normalise"},
+    "poisson, replaced, watched, adaptive": POISSON
+    | REPLACED
+    | {"privacy__bound": "adaptive", "privacy__watch": True},
+    "an update": POISSON | EVERYONE | {"privacy__form": "update"},
+    "distributed": POISSON
+    | EVERYONE
+    | REPLACED
+    | {"privacy__noise": "distributed", "privacy__smallest_cohort": 80},
+    "two exchanges": POISSON
+    | {"algorithm": "fedsketch", "sketch__query": "heaprix", "sketch__rows": 5},
+    "all examples": POISSON
+    | EXAMPLES
+    | {"cohort__sampling": "everyone", "client__batch": 479},
+    "some examples": POISSON
+    | EXAMPLES
+    | REPLACED
+    | {"cohort__sampling": "fixed", "cohort__size": 2}
+    | {"client__batches": "subsets", "client__batch": 240},
+}
+
+
+@functools.cache
+def played(name, **changes):
+    config = config_with(**CONFIGS[name] | changes)
+    return audit.play(config, prepare(config), FEW)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_game_stays_below_the_claim(name):
+    row = played(name)
+    assert 0 < row.found_epsilon <= row.claimed_epsilon < row.most_epsilon
+    assert not row.broken and row.trials >= FEW.trials
+
+
+def halved(config, bare, z, numbers, params):
+    return GUARDED(config, bare, z / 2, numbers, params)
+
+
+GUARDED = protection.guarded
+
+
+@pytest.mark.parametrize("name", ["two exchanges", "an update"])
+def test_a_config_with_half_the_noise_is_exposed(name, monkeypatch):
+    monkeypatch.setattr(protection, "guarded", halved)
+    twice = 2 * CONFIGS[name]["privacy__noise_multiplier"]  # its half is the row's
+    row = played(name, privacy__noise_multiplier=twice)
+    assert row.broken
+    assert f"epsilon is at least {row.found_epsilon:.4g}" in audit.verdict(row)
+
+
+def test_an_exchange_that_was_not_counted_is_exposed():
+    config = config_with(**CONFIGS["two exchanges"])
+    program = prepare(config)
+    plan = program.guarantee.plan
+    assert plan.releases == 2
+    forgotten = program.guarantee._replace(plan=plan._replace(releases=1))
+    assert audit.play(config, program._replace(guarantee=forgotten), FEW).broken
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """What every game finds here: that of a row, which is not played again."""
+    row = played("two exchanges")
+    monkeypatch.setattr(audit, "play", lambda config, program, few: row)
+    return row
+
+
+def test_both_audits_of_a_config_are_made(known):
+    rows = list(audit.run(config_with(**POISSON), FEW))
+    assert [row.what.split(":")[0] for row in rows] == ["game", "run"]
+    game, run = rows
+    assert game._replace(seconds=known.seconds) == known and game.seconds >= 0
+    assert 0 <= run.found_epsilon <= run.claimed_epsilon
+    assert "5 rounds, 40 of 440 clients are canaries" in run.what
+    assert run.trials == 80 and "of 16 right" in run.what
+    plan = accounting.Plan(5, 110, 440)
+    assert run.claimed_epsilon == pytest.approx(
+        accounting.spent(plan, 1.5, delta=1e-3), abs=1e-3
+    )
+
+
+REPLACED_RUN = (
+    POISSON | EVERYONE | REPLACED | {"algorithm": "fedopt", "compute__devices": 1}
+)
+
+
+def test_canaries_that_push_up_or_down_find_half_a_promise_out(monkeypatch):
+    monkeypatch.setattr(
+        protection, "guarded", lambda c, b, z, *rest: GUARDED(c, b, z / 50, *rest)
+    )
+    config = config_with(**REPLACED_RUN | {"privacy__noise_multiplier": 40.0})
+    few = FEW._replace(canaries=60, repetitions=2)
+    row = audit.with_canaries(config, prepare(config), few)
+    assert row.broken
+
+
+UNFIT = {
+    "unit=example": CONFIGS["all examples"],
+    "algorithm=fetchsgd": POISSON | FETCHSGD,
+}
+
+
+@pytest.mark.parametrize("why", UNFIT)
+def test_runs_without_a_place_for_canaries_are_left_out(why, known):
+    game, line = audit.run(config_with(**UNFIT[why]), FEW)
+    assert isinstance(game, audit.Row) and game.what == known.what
+    assert line.startswith("no run with canaries: ") and why in line
+
+
+def test_what_claims_nothing_is_refused():
+    with pytest.raises(ValueError, match="config.privacy: .*bound='none'"):
+        list(audit.run(config_with(), FEW))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"trials": 0}, "trials=0"),
+        ({"rounds": 0}, "rounds=0"),
+        ({"repetitions": 0}, "repetitions=0"),
+        ({"canaries": 5}, "canaries=5"),
+        ({"confidence": 1.0}, "confidence=1.0"),
+    ],
+    ids=str,
+)
+def test_audits_that_cannot_be_made_are_refused(changes, words):
+    with pytest.raises(ValueError, match=words):
+        audit.check(FEW._replace(**changes))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "sample", "population", "few"),
+    [
+        ("everyone", 400, 400, (4, 4)),
+        ("poisson", 37, 1000, (0.148, 4)),
+        ("fixed", 100, 400, (1, 4)),
+        ("fixed", 30, 60, (2, 4)),
+        ("fixed", 100, 1437, (3, 43)),  # nearly
+        ("fixed", 1, 1000, (1, 64)),  # by far not
+    ],
+)
+def test_few_units_have_the_rate_of_many(sampling, sample, population, few):
+    plan = accounting.Plan(1, sample, population, sampling)
+    found = canaries.few(plan)
+    assert (found.sample, found.population) == pytest.approx(few)
+
+
+def test_distributed_noise_is_that_of_several():
+    plan = accounting.Plan(1, 100, 400, "fixed", shares=100)
+    found = canaries.few(plan)
+    assert (found.sample, found.population) == (2, 8)

@@ -1,0 +1,391 @@
+"""A release has the model and its promise, and nothing of any client."""
+
+import functools
+import hashlib
+import json
+import math
+import re
+import shutil
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from fl_sketch import models
+from fl_sketch.config import guarantee
+from fl_sketch.config import parse as choices
+from fl_sketch.core import files
+from fl_sketch.data import npz
+from fl_sketch.data.examples import Examples
+from fl_sketch.engine import ledger
+from fl_sketch.run import begin, build, run
+from fl_sketch.workdir import checkpoint, release, rows, secrets, weights
+from tests.run.configs import config_with
+
+pytestmark = pytest.mark.slow
+
+SECRET = hashlib.sha256(b"planted").digest()
+CLIENTS = 40
+CONFIG = {
+    "compute__devices": 1,
+    "data__name": "npz/planted",
+    "data__classes": 10,
+    "data__clients": CLIENTS,
+    "cohort__sampling": "poisson",
+    "cohort__size": 20,
+    "rounds": 6,
+    "eval_every": 3,
+    "checkpoint_every": 2,  # in which some losses wait for their row
+    "checkpoint_keep": 0,
+    "server__optimizer": "sgd",
+    "server__rate": 0.1,
+    "privacy__randomness": "system",
+    "privacy__bound": "clip",
+    "privacy__target_epsilon": 8.0,
+    "privacy__delta": 1e-3,
+}
+KEEPING = {  # algorithms with something of every client in the checkpoint
+    "ef21": {"algorithm": "ef21", "compressor__compression": 2.0},
+    "sketched_sgd": {"algorithm": "sketched_sgd", "sketch__rows": 3},
+}
+
+
+class Planted(NamedTuple):
+    """A finished run, and what nobody may find in its release."""
+
+    folder: object  # of the run
+    before: object  # the folder as it was before the secret was forgotten
+    data: object
+    config: object
+    patterns: dict[str, list[bytes]]
+
+
+def examples(seed, count):
+    """Returns examples whose floats occur nowhere else, of classes to be learnt."""
+    rng = np.random.default_rng(seed)
+    targets = rng.integers(0, 10, count).astype(np.int32)
+    middles = np.random.default_rng(0).normal(size=(10, 8, 8, 1))
+    inputs = middles[targets] + rng.normal(size=(count, 8, 8, 1))
+    return Examples(inputs.astype(np.float32), targets)
+
+
+@pytest.fixture(scope="module")
+def planted_in(tmp_path_factory):
+    return functools.cache(lambda name: plant(tmp_path_factory.mktemp(name), name))
+
+
+@pytest.fixture(params=KEEPING)
+def planted(request, planted_in):
+    return planted_in(request.param)
+
+
+@pytest.fixture
+def one(planted_in):
+    return planted_in("ef21")
+
+
+def plant(folder, name):
+    data, own, before = folder / "data", folder / "run", folder / "before"
+    data.mkdir()
+    npz.save(data / "planted.npz", examples(1, 400), examples(2, 100))
+    config, reports = config_with(**CONFIG | KEEPING[name]), []
+    record, forget = ledger.record, secrets.forget
+
+    def recorded(book, prices, number, report):
+        reports.append(jax.tree.map(np.copy, report))
+        return record(book, prices, number, report)
+
+    def kept(run):
+        shutil.copytree(run, before)
+        forget(run)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "record", recorded)
+        patch.setattr(secrets, "forget", kept)
+        patch.setattr(secrets, "fresh", lambda: secrets.Secret(SECRET))
+        run(config, own, str(data), say=lambda line: None)
+    return Planted(own, before, data, config, patterns(config, own, reports))
+
+
+def patterns(config, folder, reports):
+    """Returns what to look for, by what it says of clients."""
+    train = examples(1, 400)
+    shares = choices.partition_of(config, train.targets, config.seed)
+    with np.load(newest(folder)) as arrays:
+        saved = dict(arrays)
+    books = (saved[f"ledger/{name}"] for name in ("up", "down", "last", "answered"))
+    banks = [leaf for name, leaf in saved.items() if name.startswith("state/clients/")]
+    losses = [report.diagnostics["loss"] for report in reports]
+    table = files.read_rows(folder / "metrics.csv")
+    table.append(json.loads((folder / "summary.json").read_text()))
+    hidden = [row[rows.MARK + name] for row in table for name in rows.HIDDEN
+              if rows.MARK + name in row]  # fmt: skip
+    measured = [pattern for number in hidden for pattern in as_text(number)]
+    return {
+        "the secret": [SECRET, SECRET.hex().encode(), SECRET[:8], SECRET[-8:]],
+        "the data of a client": pairs(train.inputs[shares.of(0)]),
+        "losses and bytes": [*measured, *(loss.tobytes() for loss in losses)],
+        "who took part": [
+            *(book.tobytes() for book in books),
+            *(report.clients.tobytes() for report in reports),
+            *(report.answered.tobytes() for report in reports),
+        ],
+        "memories of clients": [pair for bank in banks for pair in pairs(bank)],
+    }
+
+
+def as_text(number):
+    """Returns the forms of a number that is too long to be found by chance."""
+    digits, value = str(number), float(number)
+    if sum(map(str.isdigit, digits.rstrip("0."))) < 6:
+        return []
+    binary = [np.float32(value).tobytes(), np.float64(value).tobytes()]
+    if digits.isdigit():
+        binary = [np.int64(value).tobytes(), np.float64(value).tobytes()]
+    return [digits[:8].encode(), *binary]
+
+
+def pairs(array):
+    """Returns the bytes of any two neighbours, of which neither is zero."""
+    numbers = np.asarray(array, np.float32).reshape(len(array), -1)
+    both = np.stack([numbers[:, :-1], numbers[:, 1:]], -1).reshape(-1, 2)
+    return [pair.tobytes() for pair in both[(both != 0).all(1)]]
+
+
+def newest(folder):
+    return max((folder / "checkpoints").iterdir())
+
+
+def found(wanted, folder):
+    """Returns the patterns that occur in any file below a folder."""
+    contents = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    short = among([one for one in wanted if len(one) == 8], contents)
+    return [
+        one
+        for one in wanted
+        if one in short or len(one) != 8 and any(one in text for text in contents)
+    ]
+
+
+def among(eights, contents):
+    """Returns those of eight bytes that occur, at any place of any text.
+
+    There are many of them: all places are compared at once.
+    """
+    wanted, there = np.array(eights, "V8").view(np.uint64), set()
+    for text in contents:
+        letters = np.frombuffer(text, np.uint8)
+        if letters.size >= 8:
+            windows = np.lib.stride_tricks.sliding_window_view(letters, 8)
+            places = np.ascontiguousarray(windows).view(np.uint64)
+            there |= {one.tobytes() for one in wanted[np.isin(wanted, places)]}
+    return there
+
+
+@pytest.mark.parametrize("form", release.FORMS)
+def test_nothing_of_any_client_is_in_a_release(planted, tmp_path, form):
+    out = tmp_path / "out"
+    release.release(planted.folder, out, form)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "MODEL.md", f"params.{form}", "privacy.json"
+    ]  # fmt: skip
+    for said, wanted in planted.patterns.items():
+        assert len(wanted) >= 4, said
+        assert not found(wanted, out), said
+    assert not found([str(planted.folder).encode(), b"tmp"], out)
+    # What was not to be found would have been: it is where it comes from.
+    wanted = planted.patterns
+    assert SECRET in found(wanted["the secret"], planted.before)
+    for where, said in (
+        (planted.data, "the data of a client"),
+        (planted.folder, "memories of clients"),
+    ):
+        assert set(found(wanted[said], where)) == set(wanted[said])
+    measured = found(wanted["losses and bytes"], planted.folder)
+    texts = [one for one in wanted["losses and bytes"] if re.fullmatch(rb"[\d.]+", one)]
+    assert len(texts) > 4 and {*texts} <= {*measured}
+    assert len({*measured} - {*texts}) > 2  # losses that wait for a row
+    assert len(found(wanted["who took part"], planted.folder)) >= 4
+    # And every single pattern, in a file of the release.
+    name = out / f"params.{form}"
+    name.write_bytes(name.read_bytes() + b"".join(sum(wanted.values(), [])))
+    for said, every in wanted.items():
+        assert found(every, out) == every, said
+
+
+@pytest.mark.parametrize("form", release.FORMS)
+def test_parameters_are_those_of_the_last_checkpoint_to_the_bit(one, tmp_path, form):
+    out = tmp_path / "out"
+    (first, second) = release.release(one.folder, out, form)
+    assert "650 parameters" in first and "every client: epsilon 8 at" in second
+    if form == "npz":
+        with np.load(out / "params.npz") as arrays:
+            ours = dict(arrays)
+    else:
+        from safetensors.numpy import load_file
+
+        ours = load_file(out / "params.safetensors")
+    built = build(one.config, str(one.data))
+    progress = begin(built, one.config.eval_every)
+    _, saved, _ = checkpoint.newest(one.folder / "checkpoints", progress, print)
+    theirs = flatten_dict(saved.state.server.params, sep="/")
+    assert ours.keys() == theirs.keys()
+    for name, leaf in theirs.items():
+        leaf = np.asarray(leaf)
+        assert (ours[name].dtype, ours[name].shape) == (leaf.dtype, leaf.shape)
+        assert ours[name].tobytes() == leaf.tobytes()
+
+
+@pytest.mark.parametrize("form", release.FORMS)
+def test_five_lines_of_the_page_load_the_model(planted, tmp_path, form, monkeypatch):
+    out, test = tmp_path / "out", examples(2, 100)
+    release.release(planted.folder, out, form)
+    (block,) = (out / "MODEL.md").read_text().split("```python\n")[1:]
+    lines = block.split("\n```")[0]
+    assert len(lines.splitlines()) == 5
+    monkeypatch.chdir(out)
+    names = {"inputs": test.inputs}
+    exec(lines, names)
+    accuracy = (np.argmax(names["logits"], 1) == test.targets).mean()
+    summary = json.loads((planted.folder / "summary.json").read_text())
+    assert accuracy == pytest.approx(summary["test_accuracy"], abs=1e-6)
+
+
+def test_the_promise_stands_in_numbers_and_in_words(planted, tmp_path):
+    release.release(planted.folder, tmp_path / "out")
+    promise = json.loads((tmp_path / "out/privacy.json").read_text())
+    summary = json.loads((planted.folder / "summary.json").read_text())
+    expected = {
+        "unit": "client",
+        "relation": "add_remove",
+        "sampling": "poisson",
+        "sampling_rate": 0.5,
+        "rounds": 6,
+        "releases_a_round": summary["exchanges"],
+        "noise_multiplier": summary["noise_multiplier"],
+        "noise": "central",
+        "bound": "clip",
+        "threshold": 1.0,
+        "epsilon": summary["epsilon"],
+        "delta": 1e-3,
+        "accountant": "pld",
+        "randomness": "system",
+        "public_data": False,
+    }
+    assert promise.items() >= expected.items() and "all_runs" not in promise
+    assert promise["not_protected"] == list(guarantee.UNPROTECTED)
+    now = promise["versions"]["of_the_release"]
+    assert set(now) == {"fl_sketch", "jax", "numpy", "dp-accounting"}
+    assert promise["versions"]["of_the_run"]["jax"] == summary["versions"]["jax"]
+    page = (tmp_path / "out/MODEL.md").read_text()
+    assert len(page.splitlines()) < 50
+    for words in (
+        "`logistic`", "`npz/planted`", "divided by 255", "650 parameters",
+        "To every client: whatever anybody sees", "is at most e^8 (about 298",
+        "plus 0.001", "had never been there", "is trusted", *promise["not_protected"],
+    ):  # fmt: skip
+        assert words in page, words
+    assert "More than this model" not in page
+
+
+def test_files_that_cannot_be_written_or_read_back_leave_none(
+    one, tmp_path, monkeypatch
+):
+    def full(path, text):
+        if path.name == "MODEL.md":
+            raise OSError(28, "No space left on device")
+        path.write_text(text)
+
+    def forgetful(path, text):
+        path.write_text(text[:-2])
+
+    for number, broken in enumerate((full, forgetful)):
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "write_text", broken)
+            with pytest.raises(OSError, match="No space|reads otherwise"):
+                release.release(one.folder, tmp_path / str(number))
+        assert not list((tmp_path / str(number)).iterdir())
+
+
+def test_examples_are_promised_what_was_counted_for_them(tmp_path):
+    config = config_with(
+        compute__devices=1,
+        algorithm="private_sketching",
+        data__clients=200,
+        cohort__sampling="everyone",
+        client__batch=2,
+        client__batches="subsets",
+        rounds=2,
+        eval_every=2,
+        privacy__randomness="system",
+        privacy__unit="example",
+        privacy__relation="replace_one",
+        privacy__noise_multiplier=4.0,
+    )
+    run(config, tmp_path / "run", say=lambda line: None)
+    release.release(tmp_path / "run", tmp_path / "out")
+    promise = json.loads((tmp_path / "out/privacy.json").read_text())
+    assert promise["sampling_rate"] == 2 / 7 and promise["releases_a_round"] == 5
+    assert promise["noise"] == "local" and promise["bound"] == "clip"
+    assert promise["not_protected"][-1] == "how many examples a client has"
+    page = (tmp_path / "out/MODEL.md").read_text()
+    assert "To every example: " in page and "counting 10 such sums" in page
+    assert "times what it would be if this example of a client had been any" in page
+    assert "bounding every example's gradient" in page and "nobody else" in page
+    assert "levels of grey divided by 16" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [*((name, "small") for name in models.registry.MODELS),
+                       ("resnet", "tiny")],
+)  # fmt: skip
+def test_the_page_builds_every_model_that_a_config_names(one, tmp_path, name, size):
+    config = json.loads((one.folder / "config.json").read_text())
+    config["model"] |= {"name": name, "size": size}
+    config["data"] |= {"vocabulary": 50, "vocabulary_file": "/home/me/words.txt"}
+    options = {"vocabulary": 50} if name == "transformer" else {}
+    texts = name in release.TEXTS
+    inputs = jnp.ones((2, 9), jnp.int32) if texts else jnp.ones((2, 32, 32, 3))
+
+    def shapes(model):
+        tree = jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
+        return {k: v.shape for k, v in flatten_dict(tree, sep="/").items()}
+
+    leaves = shapes(models.build(name, 7, size=size, **options))
+    folder = shutil.copytree(one.folder, tmp_path / "run")
+    saved = {weights.PARAMS + k: np.zeros(v, np.float32) for k, v in leaves.items()}
+    np.savez(newest(folder), **saved, **{release.ROUND: np.int32(6)})
+    (folder / "config.json").write_text(json.dumps(config))
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["d"] = sum(map(math.prod, leaves.values()))
+    (folder / "summary.json").write_text(json.dumps(summary))
+    found = release.read(folder)
+    rebuilt = eval(f"build({found.model['build']})", {"build": models.build})
+    assert shapes(rebuilt) == leaves and found.model["outputs"] == "7 classes"
+    assert flatten_dict(unflatten_dict(found.params, sep="/"), sep="/").keys() == (
+        leaves.keys()
+    )
+    assert ("not part of this release: words.txt" in found.model["inputs"]) == texts
+
+
+def test_the_page_says_what_the_model_foretells_and_was_given(tmp_path):
+    known = tmp_path / "known.npz"
+    np.savez(known, **{"dense/bias": np.zeros(1), "dense/kernel": np.zeros((1, 5))})
+    x = np.random.default_rng(0).normal(size=(90, 5)).astype(np.float32)
+    table = {f"{part}_inputs": x for part in ("train", "test", "validation")}
+    table |= {f"{part}_targets": x[:, 0] for part in ("train", "test", "validation")}
+    np.savez(tmp_path / "table.npz", **table)
+    keys = {"model__loss": "squared", "data__standardise": "0.3/0.25"}
+    keys |= {"data__name": "npz/table", "model__init_from": str(known)}
+    keys |= {"data__classes": 0, "data__clients": 30, "cohort__size": 15}
+    run(config_with(**CONFIG | keys), tmp_path / "run", str(tmp_path), say=print)
+    release.release(tmp_path / "run", tmp_path / "out")
+    page = (tmp_path / "out/MODEL.md").read_text()
+    for words in (
+        "6 parameters and 1 number,", "less 0.3 and divided by 0.25", "validation data",
+        "what the first model, known.npz, was trained on", "sums of them, which is",
+    ):  # fmt: skip
+        assert words in page, words

@@ -1,0 +1,308 @@
+"""Compressors keep their promises, and their bytes are the bytes they state."""
+
+import functools
+import inspect
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from fl_sketch.core import wire
+from fl_sketch.core.protocols import Compressor
+from fl_sketch.sketch import compressors
+from tests.channels.cases import COMPRESSORS, D
+from tests.channels.rounds import quickly
+
+KEY = jax.random.key(0)
+STEPS, COPIES = 200, 20
+DRAWS = STEPS * COPIES
+
+_noise = np.random.default_rng(1).normal(size=D)
+_signs = np.where(np.arange(D) % 3 == 1, -1.0, 1.0)
+VECTORS = {
+    "uneven": _noise * (1 + np.arange(D) % 5),
+    "flat": 3 * _signs,
+    "steep": _signs / (1.0 + np.arange(D)) ** 1.5,
+    "tiny": _noise * 1e-3,
+    "huge": _noise * 1e6,
+    "one number": 2.0 * (np.arange(D) == 7),
+    "zero": np.zeros(D),
+    "all nan": np.full(D, np.nan),
+    "one nan": np.where(np.arange(D) == 3, np.nan, _noise),
+}
+X = np.array([*VECTORS.values()], np.float32)
+FINITE = np.isfinite(X).all(axis=1)
+MOVING = FINITE & X.any(axis=1)  # finite, and not zero
+
+every_compressor = pytest.mark.parametrize("name", COMPRESSORS)
+
+
+class Drawn(NamedTuple):
+    """What a compressor makes of all vectors, with DRAWS keys.
+
+    Attributes:
+      seen: what `apply` says, shape=(DRAWS, vectors, D).
+      code: the message of each, an array for every field.
+      received: what `expand` makes of it.
+      owed: the memory of errors of COPIES clients, each with one of the vectors as its
+        update in STEPS rounds, shape=(STEPS, COPIES, vectors, D).
+    """
+
+    seen: np.ndarray
+    code: Any
+    received: np.ndarray
+    owed: np.ndarray
+
+
+@functools.cache
+def drawn(name):
+    """Returns all that laws ask of a compressor, of one program."""
+    case = COMPRESSORS[name].at(D)
+
+    def both(key, x):
+        code = case.compress(key, x)
+        return case.apply(key, x), code, case.expand(code, D)
+
+    def one(owed, keys):
+        given = jnp.stack(jnp.broadcast_arrays(X, owed + X))
+        of_vectors = jax.vmap(both, in_axes=(None, 0))
+        of_copies = jax.vmap(of_vectors, in_axes=(0, 0))
+        seen, code, received = jax.vmap(of_copies, in_axes=(None, 0))(keys, given)
+        left = given[1] - seen[1]
+        code = jax.tree.map(lambda leaf: leaf[0], code)
+        return left, Drawn(seen[0], code, received[0], left)
+
+    def all_steps(keys):
+        return jax.lax.scan(one, jnp.zeros((COPIES, *X.shape)), keys)[1]
+
+    out = jax.tree.map(np.asarray, quickly(all_steps)(_keys()))
+    flat = jax.tree.map(lambda leaf: leaf.reshape(DRAWS, *leaf.shape[2:]), out)
+    return flat._replace(owed=out.owed)
+
+
+@functools.cache
+def _keys():
+    return jax.random.split(KEY, (STEPS, COPIES))
+
+
+def test_every_public_compressor_has_a_row():
+    public = {
+        name
+        for name, made in inspect.getmembers(compressors, inspect.isfunction)
+        if made.__module__ == compressors.__name__
+        and not name.startswith("_")
+        and inspect.signature(made).return_annotation in (Compressor, inspect._empty)
+    }
+    assert {row.make.__name__ for row in COMPRESSORS.values()} == public
+
+
+@every_compressor
+def test_bytes_are_the_stated_bits_rounded_up(name):
+    case, found = COMPRESSORS[name].at(D), drawn(name)
+    assert case.bits(D) == COMPRESSORS[name].bits
+    for vector in np.flatnonzero(FINITE):
+        code = [array[0, vector] for array in found.code]
+        data = wire.encode(case.fields(D), code)
+        assert len(data) == math.ceil(case.bits(D) / 8)
+        for sent, got in zip(code, wire.decode(case.fields(D), data), strict=True):
+            np.testing.assert_array_equal(got, sent)
+
+
+@every_compressor
+def test_the_receiver_makes_of_the_message_what_is_said_to_arrive(name):
+    found = drawn(name)
+    np.testing.assert_allclose(
+        found.received[:, FINITE], found.seen[:, FINITE], rtol=1e-6
+    )
+
+
+@every_compressor
+def test_the_error_is_that_of_its_formula_and_no_more_than_promised(name):
+    row, found = COMPRESSORS[name], drawn(name)
+    for vector in np.flatnonzero(FINITE):
+        x = X[vector].astype(np.float64)
+        errors = np.sum((found.seen[:, vector] - x) ** 2, axis=1)
+        doubt = 4 * errors.std() / DRAWS**0.5 + 1e-5 * (x @ x)
+        assert errors.mean() <= row.promised(x) + doubt
+        if row.error:
+            assert errors.mean() == pytest.approx(row.error(x), abs=doubt)
+
+
+@every_compressor
+def test_those_are_unbiased_that_say_so_and_no_others(name):
+    samples = drawn(name).seen[:, FINITE].astype(np.float64)
+    doubt = 4 * samples.std(axis=0) / DRAWS**0.5
+    error = np.abs(samples.mean(axis=0) - X[FINITE])
+    unbiased = np.all(error <= doubt + 1e-5 * np.abs(X[FINITE]))
+    assert unbiased == COMPRESSORS[name].at(D).unbiased
+
+
+@every_compressor
+def test_those_are_contractions_that_say_so_and_no_others(name):
+    """Whatever the vector: it is what keeps memories of errors short."""
+    found, x = drawn(name), X[MOVING].astype(np.float64)
+    left = np.sum((found.seen[:, MOVING] - x) ** 2, axis=2).mean(axis=0)
+    shrunk = np.all(left < np.sum(x**2, axis=1))
+    assert shrunk == COMPRESSORS[name].at(D).contraction
+
+
+@every_compressor
+def test_memories_of_errors_stay_short_with_contractions_alone(name):
+    """A constant update in every round; some of the others overflow."""
+    owed = drawn(name).owed[:, :, MOVING].astype(np.float64)
+    longest = np.linalg.norm(owed, axis=-1).mean(axis=1).max(axis=0)
+    kept = np.max(longest / np.linalg.norm(X[MOVING].astype(np.float64), axis=1))
+    if COMPRESSORS[name].at(D).contraction:
+        assert kept < 20  # five numbers of D, or a sign: as much as so many updates
+    else:
+        assert not kept < 100
+
+
+@every_compressor
+def test_zero_stays_zero_and_a_nan_is_not_hidden(name):
+    row, names = COMPRESSORS[name], [*VECTORS]
+    seen = drawn(name).seen
+    np.testing.assert_array_equal(seen[:, names.index("zero")], row.nothing)
+    assert np.isnan(seen[:, names.index("all nan")]).any(axis=1).all()
+    # What sends some of the numbers by lot may leave out the one that is none.
+    if not row.lot:
+        assert np.isnan(seen[:, names.index("one nan"), 3]).all()
+
+
+@every_compressor
+def test_the_plain_call_agrees_and_is_float32_whatever_it_is_given(name):
+    case, found = COMPRESSORS[name].at(D), drawn(name)
+    plain = case.apply(_keys()[0, 0], jnp.asarray(X[0]))
+    np.testing.assert_allclose(found.seen[0, 0], plain, rtol=1e-5)
+    for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
+        given = jax.ShapeDtypeStruct((D,), dtype)
+        said = jax.eval_shape(case.apply, KEY, given)
+        assert (said.shape, said.dtype) == ((D,), jnp.float32)
+
+
+@functools.cache
+def of_one_number():
+    """Returns the message of -1.75 by every compressor, and what it stands for."""
+
+    def message(row):
+        case = row.at(1)
+        code = case.compress(KEY, jnp.float32([-1.75]))
+        return code, case.expand(code, 1)
+
+    def messages():
+        return {name: message(row) for name, row in COMPRESSORS.items()}
+
+    return quickly(messages)()
+
+
+@every_compressor
+def test_one_number_arrives_as_it_is(name):
+    row, (code, received) = COMPRESSORS[name], of_one_number()[name]
+    case = row.at(1)
+    data = wire.encode(case.fields(1), code)
+    assert len(data) == math.ceil(case.bits(1) / 8)
+    expected = -row.nothing or -1.75
+    np.testing.assert_allclose(received, expected, rtol=1e-6)
+
+
+@every_compressor
+@pytest.mark.parametrize("d", [31, 32, 33, 1000])
+def test_messages_have_the_fields_of_their_length(name, d):
+    case = COMPRESSORS[name].at(d)
+    given = jax.ShapeDtypeStruct((d,), jnp.float32)
+    for field, array in zip(
+        case.fields(d), jax.eval_shape(case.compress, KEY, given), strict=True
+    ):
+        kind = {"f": "float", "u": "uint"}[array.dtype.kind]
+        assert (array.shape, kind) == ((field.count,), field.kind)
+
+
+@given(d=st.integers(1, 300), k=st.integers(1, 300), levels=st.integers(1, 300))
+@settings(max_examples=50, deadline=None, derandomize=True, phases=[Phase.generate])
+def test_sizes_hold_for_all_lengths(d, k, levels):
+    k = min(k, d)
+    index, level = math.ceil(math.log2(d)), math.ceil(math.log2(levels + 1))
+    assert compressors.top_k(k).bits(d) == k * (32 + index)
+    assert compressors.random_k(k).bits(d) == k * 32 + 64
+    assert compressors.qsgd(levels).bits(d) == d * (1 + level) + 32
+    assert compressors.nearest(levels).bits(d) == d * (1 + level) + 32
+
+
+def test_top_k_keeps_the_largest():
+    x = jnp.array([1.0, -5.0, 0.5, 3.0, -2.0])
+
+    @quickly
+    def kept():
+        some = compressors.top_k(2), compressors.top_k(5), compressors.random_k(5)
+        return [case.apply(KEY, x) for case in some]
+
+    two, whole, by_lot = kept()
+    np.testing.assert_array_equal(two, [0, -5, 0, 3, 0])
+    np.testing.assert_array_equal(whole, x)
+    np.testing.assert_allclose(by_lot, x)
+
+
+def test_a_nan_among_many_numbers_is_not_hidden():
+    many = np.where(np.arange(5000) == 3, np.nan, 1).astype(np.float32)
+    assert np.isnan(compressors.nearest(4).apply(KEY, many)).all()
+
+
+def test_then_is_associative_in_what_it_sends():
+    a, b, c = (
+        compressors.random_k(16, unbiased=False),
+        compressors.top_k(5),
+        compressors.qsgd(3),
+    )
+    left = compressors.then(compressors.then(a, b), c)
+    right = compressors.then(a, compressors.then(b, c))
+    assert left.fields(D) == right.fields(D)
+    both = quickly(lambda x: (left.apply(KEY, x), right.apply(KEY, x)))(X[0])
+    assert max(map(np.count_nonzero, both)) <= 5
+
+
+def test_a_chain_promises_what_all_its_stages_do():
+    cases = [row.at(D) for row in COMPRESSORS.values()]
+    senders = [case for case in cases if case.fields(D)[0].kind == "float"]
+    assert len(senders) > 2
+    for first, second in itertools.product(senders, cases):
+        chain = compressors.then(first, second)
+        assert chain.unbiased == (first.unbiased and second.unbiased)
+        assert chain.contraction == (first.contraction and second.contraction)
+
+
+def _sign_of(x):
+    return compressors.sign().apply(KEY, x)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: compressors.top_k(0), ValueError, "k=0"),
+        (lambda: compressors.top_k(1.5), TypeError, "k=1.5"),
+        (lambda: compressors.top_k(65).bits(64), ValueError, "<= 64.*k=65"),
+        (lambda: compressors.top_k(33).apply(KEY, X[0]), ValueError, "<= 32.*k=33"),
+        (lambda: compressors.random_k(65).bits(64), ValueError, "k=65"),
+        (lambda: compressors.qsgd(0), ValueError, "levels=0"),
+        (lambda: compressors.qsgd(2**31), ValueError, "<= 31"),
+        (lambda: compressors.then(), ValueError, "at least one"),
+        (
+            lambda: compressors.then(compressors.sign(), compressors.top_k(1)).bits(D),
+            ValueError,
+            "last stage",
+        ),
+        (lambda: compressors.sign().apply(3, X[0]), TypeError, "key"),
+        (lambda: _sign_of(np.arange(4, dtype=np.int32)), TypeError, "int32"),
+        (lambda: _sign_of(X[:, :8]), ValueError, "vector"),
+        (lambda: _sign_of(X[0, :0]), ValueError, "got 0"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(call, error, words):
+    with pytest.raises(error, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)

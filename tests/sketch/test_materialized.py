@@ -1,0 +1,59 @@
+"""A stored operator is the operator under its key, and nothing else."""
+
+import re
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fl_sketch import sketch
+from fl_sketch.algorithms import catalog
+from tests.channels.rounds import quickly
+
+KEY, OTHER = jax.random.key(1), jax.random.key(2)
+TREE = {"w": jax.random.normal(KEY, (7, 9)), "b": jnp.ones(5)}
+OPERATORS = {
+    "gaussian": sketch.gaussian(130),  # more rows than are made together
+    "ams": sketch.ams(8),
+    "srht": sketch.srht(8),
+    "count_sketch": sketch.count_sketch(cols=6, rows=2),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_it_is_the_operator_under_its_key_whatever_key_it_is_given(name):
+    op = OPERATORS[name]
+    stored = sketch.materialized(op, KEY)
+    assert stored.fixed_key and stored.size(TREE) == op.size(TREE)
+
+    @quickly
+    def both(key, other, tree):
+        message = op.apply(key, tree)
+        reads = [
+            read(other, message, tree) for read in (stored.transpose, stored.estimate)
+        ]
+        found = stored.apply(other, tree), *reads, stored.resize(4).apply(other, tree)
+        back = op.transpose(key, message, tree)
+        expected = message, *[back] * len(reads), op.resize(4).apply(key, tree)
+        return found, expected
+
+    chex.assert_trees_all_close(*both(KEY, OTHER, TREE), rtol=1e-5, atol=1e-5)
+
+
+def test_configs_may_ask_for_it():
+    options = {"compression": 4.0, "rows": 1, "layout": "whole", "stored": True}
+    op, x = catalog.build_sketch("gaussian", 40, **options), jnp.arange(40.0)
+    assert op.fixed_key and op.size(40) == 10
+    np.testing.assert_array_equal(op.apply(KEY, x), op.apply(OTHER, x))
+
+
+def test_a_program_holds_the_matrix_once():
+    op, x = sketch.materialized(sketch.gaussian(4), KEY), jnp.arange(9.0)
+
+    def energy(x):
+        return jnp.sum(op.estimate(KEY, op.apply(KEY, x), x) ** 2)
+
+    text = jax.jit(jax.value_and_grad(energy)).lower(x).compile().as_text()
+    assert len(re.findall(r"= f32\[4,9\]\S* constant\(", text)) == 1
