@@ -25,7 +25,11 @@ def public(body):
 def existing(node):
     """Returns the names of a function's arguments, or of a class's fields."""
     if isinstance(node, ast.ClassDef):
-        return {part.target.id for part in node.body if isinstance(part, ast.AnnAssign)}
+        fields = {
+            part.target.id for part in node.body if isinstance(part, ast.AnnAssign)
+        }
+        inits = [part for part in node.body if getattr(part, "name", "") == "__init__"]
+        return fields.union(*map(existing, inits))
     given = node.args
     arguments = given.posonlyargs + given.args + given.kwonlyargs
     return {a.arg for a in [*arguments, given.vararg, given.kwarg] if a}
