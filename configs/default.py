@@ -37,6 +37,9 @@ def get_config() -> ConfigDict:
     config.data.alpha = 0.5  # of dirichlet, mixtures: smaller is more uneven
     config.data.per_client = 2  # shards of label_shards, classes of classes
     config.data.exponent = 1.5  # of power_law
+    # the seed by which examples are dealt; -1: seed, but 0 in private runs, of which
+    # several then have the same clients and a common epsilon
+    config.data.partition_seed = -1
     config.data.held_out = 0.0  # the share of its own that a client does not train on
     config.data.length = 64  # tokens of a text
     config.data.vocabulary = 8192  # tokens that sentences are made of

@@ -16,9 +16,9 @@ import os
 from absl import flags
 
 from fl_sketch.audit import gradient_inversion
+from fl_sketch.config import parse
 from fl_sketch.core import files
 from fl_sketch.experiments import attack, attack_pictures, attack_theory
-from fl_sketch.run.program import check
 from fl_sketch.sweep import grid, ranking
 from launch import command, parsing
 
@@ -91,7 +91,7 @@ def main():
     rows, results, promises = [], {}, []
     chosen = list(grid.points_of(CONFIG.value, OVER.value))
     for _, config in chosen:
-        check(config)
+        parse.check(config)
     beside = attack_pictures.rows_of(BESIDE.value)
     files.writable_folder(WORKDIR.value)
     for point, config in chosen:

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from configs import default
 from fl_sketch.core import files
 from fl_sketch.experiments.aot import placing, report, room, topology
-from fl_sketch.run import task as problem
+from fl_sketch.run import prepare
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()
@@ -43,7 +43,6 @@ def main():
     jax.config.update("jax_platforms", "cpu")  # whatever else is here is not asked
     if OUT.value:
         files.writable_file(OUT.value)
-    problem.check(config)
     _require_chips(config)
     model = config.compute.model_devices
     mesh = (
@@ -55,14 +54,14 @@ def main():
     for key, value in OFF_CHIPS.items():
         if config.compute[key] == value:
             print(f"note: compute.{key}={value} is counted as if all were on the chips")
-    given = problem.read(config, DATA_DIR.value)
-    lowered = placing.lower(given, mesh)
+    setup = prepare(config, DATA_DIR.value, mesh=mesh)
+    lowered = placing.lower(setup)
     if gpus:
         print(*report.lines_of_lowered(lowered), sep="\n")
         return
     placed = placing.place(lowered)
     print(*report.lines(placed), sep="\n", flush=True)
-    most = room.most_clients(given, placed) if MOST.value else None
+    most = room.most_clients(setup, placed) if MOST.value else None
     if most is not None:
         print(f"clients that fit at a time: {most}")
     if OUT.value:

@@ -13,7 +13,8 @@ from absl import flags
 
 from fl_sketch.engine import graph as graphs
 from fl_sketch.experiments import plan
-from fl_sketch.run import build
+from fl_sketch.run import prepare
+from fl_sketch.run.task import of_setup
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()
@@ -37,12 +38,12 @@ def main():
     """Prints the plan of --config, for the constants that are given as flags."""
     constants = {name: flag.value for name, flag in CONSTANTS.items()}
     plan.check(constants)
-    built, graph = build(CONFIG.value, DATA_DIR.value), None
-    config = built.config
+    setup, graph = prepare(CONFIG.value, DATA_DIR.value), None
+    task, config = of_setup(setup), setup.config
     if GRAPH.value:
         graph = graphs.named(GRAPH.value, config.data.clients)
     convex = CONVEX.value
-    for line in plan.lines(config, built, constants, convex=convex, graph=graph):
+    for line in plan.lines(config, task, constants, convex=convex, graph=graph):
         print(line)
 
 

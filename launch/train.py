@@ -16,9 +16,10 @@ import contextlib
 from absl import flags
 
 from configs import default
+from fl_sketch.engine import multiprocess
 from fl_sketch.run import processes, run
 from fl_sketch.workdir import trackers
-from fl_sketch.workdir.kept_config import config_of
+from fl_sketch.workdir.config_file import config_of
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()
@@ -37,6 +38,11 @@ ACCEPT = flags.DEFINE_list(
     [],
     "What may differ from a run's beginning: versions, devices. What follows is then "
     "rounded in another way: it is not equal to the last bit.",
+)
+PLUGIN = flags.DEFINE_list(
+    "plugin",
+    [],
+    "With --extend: the values FILE.py:NAME in the folder's config whose code may run.",
 )
 TENSORBOARD = flags.DEFINE_bool("tensorboard", False, "Also write TensorBoard events.")
 TRACKER = flags.DEFINE_enum(
@@ -58,12 +64,12 @@ def main():
         msg = "Expected --config to begin or go on with a run, or --extend, got "
         raise ValueError(msg + ("both." if extend else "none."))
     if extend:
-        config = config_of(WORKDIR.value, default.get_config())
+        config = config_of(WORKDIR.value, default.get_config(), PLUGIN.value)
         config.rounds = EXTEND.value
     if INIT_FROM.value is not None:
         config.model.init_from = INIT_FROM.value
     with processes.connected(*joined) if several else contextlib.nullcontext():
-        if processes.is_first():
+        if multiprocess.is_first():
             command.print_notes(config, default.get_config())
         run(
             config,
@@ -72,6 +78,7 @@ def main():
             tensorboard=TENSORBOARD.value,
             extend=extend,
             accept=ACCEPT.value,
+            plugin=PLUGIN.value,
             tracker=TRACKER.value or "",
         )
 

@@ -28,20 +28,12 @@ from fl_sketch.transforms.local import Loss, measuring, sgd_steps
 WATCHED = ("train_loss", "train_accuracy")  # what clients measure, where asked to
 # Options of models, with the values that say nothing and that every model bears.
 PLAIN = {"dropout": 0.0, "norm": "group", "width": 0, "kernels": "lecun_normal"}
-NUMBERS = ("model.label_smoothing", "model.weight_decay")
 
 
-def check(config: ConfigDict) -> None:
-    """Raises in one line for what `config` says of a loss, before data are read."""
-    _bare_loss(config, 2, dict.fromkeys(NUMBERS, 0.0))
-    with section("client"):
-        by_name.optimizer(config.client.optimizer)
-    if config.compute.model_devices > 1:
-        _require_trees(config)
-
-
-def _require_trees(config: ConfigDict) -> None:
+def require_trees(config: ConfigDict) -> None:
     """Raises for an algorithm that sketches vectors, which devices cannot share."""
+    if config.compute.model_devices == 1:
+        return
     own, name = catalog.method(config.algorithm), f"algorithm={config.algorithm}"
     if "query" in own.takes and config.sketch.query == "heaprix":
         name = "sketch.query=heaprix"
@@ -60,13 +52,8 @@ def loss_of(config: ConfigDict, seen: Seen, numbers: Numbers) -> models.Loss:
     Inputs are given as the data set has them. With a key, as in training, they are
     varied as the config asks for it.
 
-    Args:
-      config: the config; its section `model` names the model, and its size.
-      seen: the way in which the model sees the data.
-      numbers: the continuous keys, which may be traced.
-
     Raises:
-      ValueError: in one line, for a model or a loss that there is not.
+      ValueError: in one line, for a model or a loss that does not exist.
     """
     bare = _bare_loss(config, seen.classes, numbers)
 
@@ -116,8 +103,6 @@ def require_runs(config: ConfigDict, loss: models.Loss, first: Examples) -> Tree
     """Returns the shapes of a model's parameters, if it can be trained and tested.
 
     Args:
-      config: the config, whose section `model` names the model.
-      loss: the loss that `loss_of` made.
       first: the shapes of one example.
 
     Raises:
@@ -130,14 +115,14 @@ def require_runs(config: ConfigDict, loss: models.Loss, first: Examples) -> Tree
             jax.eval_shape(value_of(loss), params, first, *[key] * loss.random)
             jax.eval_shape(loss.metrics, params, *first)
         except (ValueError, TypeError) as error:
-            raise ValueError(_said(config, first, error)) from None
+            raise ValueError(_complaint(config, first, error)) from None
         except Exception as error:  # whatever a module of one's own does
-            raise ValueError(_said(config, first, error)) from error
+            raise ValueError(_complaint(config, first, error)) from error
     return params
 
 
-def _said(config: ConfigDict, first: Examples, error: Exception) -> str:
-    """Says that a model does not run, and of what it complains."""
+def _complaint(config: ConfigDict, first: Examples, error: Exception) -> str:
+    """Returns a line on a model that does not run, with its error."""
     text = " ".join(str(error).split()).partition(" (https:")[0].rstrip(".") + "."
     if not plugins.named(config.model.name):
         return text
@@ -179,13 +164,7 @@ def targets_of(config: ConfigDict) -> str:
 
 
 def measured(loss: models.Loss, params: Tree, batch) -> dict[str, jax.Array]:
-    """Returns a client's loss and accuracy on a batch, by the names of `WATCHED`.
-
-    Args:
-      loss: the loss that `loss_of` made.
-      params: the model that the client was given.
-      batch: `Examples`, as the data set has them.
-    """
+    """Returns a client's loss and accuracy on a batch, by the names of `WATCHED`."""
     ones = jnp.ones(batch.targets.shape[0])
     found = loss.report(loss.metrics(params, batch.inputs, batch.targets, ones))
     return {f"train_{name}": found[name] for name in ("loss", "accuracy")}
@@ -204,13 +183,7 @@ def value_of(loss: models.Loss) -> Loss:
 
 
 def personal_of(config: ConfigDict, loss: models.Loss, numbers: Numbers) -> Local:
-    """Returns the steps by which a client makes the last model its own.
-
-    Args:
-      config: the config; the section `client` says of which optimizer they are.
-      loss: the loss that `loss_of` made.
-      numbers: the continuous keys.
-    """
+    """Returns the steps by which a client makes the last model its own."""
     make = by_name.optimizer(config.client.optimizer)
     make = by_name.decoupled(make, numbers["client.weight_decay"])
     return sgd_steps(value_of(loss), make(numbers["client.rate"]))
@@ -222,8 +195,6 @@ def bare_of(
     """Returns `(numbers, noise_multiplier) -> Algorithm`, without a mechanism.
 
     Args:
-      config: the config, checked.
-      seen: the way in which the model sees the data.
       model: shapes of the model.
     """
 
@@ -244,14 +215,12 @@ def algorithm_of(
     """Returns the algorithm that a config names, without a mechanism.
 
     Args:
-      config: the config, checked.
-      loss: the loss that `loss_of` made; clients get the gradient of its value.
       model: shapes of the model, or the number of its parameters.
-      numbers: the continuous keys, which may be traced.
       noise_multiplier: z, for algorithms that add noise by themselves.
     """
     value = value_of(loss)
     d, method = trees.size(trees.trained(model)), catalog.method(config.algorithm)
+    require_trees(config)
     stateful = isinstance(model, trees.Stateful)
     if stateful and method.parameters_only:
         msg = (

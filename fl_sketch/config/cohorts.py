@@ -56,8 +56,8 @@ def clock_of(
     return lambda roots, number: lasting(cohort_key(roots, number), number)
 
 
-def messy(config: ConfigDict) -> bool:
-    """Returns whether clients of `config` may be away, be late or not answer."""
+def may_be_absent(config: ConfigDict) -> bool:
+    """Returns whether clients may be away, be late or not answer."""
     own = config.cohort
     return bool(own.available or own.times or own.dropout)
 

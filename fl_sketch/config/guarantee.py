@@ -1,11 +1,7 @@
-"""What a run may say of its privacy: calibrated, counted, and asked everywhere.
+"""From a config to what it promises: counted in the program as traced.
 
-The accountant is told what the program does, and not what a config says of it. The
-releases of a round and their numbers are counted in the algorithm as traced. The
+The releases of a round and their numbers are those of the algorithm's traffic. The
 sampler's name is that of the sampler, and the noise multiplier is the mechanism's own.
-
-Clients that drop out, for reasons that do not depend on their data, only help, and get
-no credit.
 """
 
 from collections.abc import Callable, Collection
@@ -13,14 +9,13 @@ from collections.abc import Callable, Collection
 from ml_collections import ConfigDict
 
 from fl_sketch import engine
-from fl_sketch.config import cohorts
-from fl_sketch.config import privacy as protection
-from fl_sketch.config.parse import Numbers, section
+from fl_sketch.config import cohorts, privacy
+from fl_sketch.config.parse import section
 from fl_sketch.core import trees, validate
-from fl_sketch.core.protocols import Tree
-from fl_sketch.engine import costs as traffic
+from fl_sketch.core.protocols import Algorithm, Tree
+from fl_sketch.engine.costs import Traffic
 from fl_sketch.privacy import accounting
-from fl_sketch.privacy.guarantee import RANDOMNESS, Guarantee, spent
+from fl_sketch.privacy.guarantee import RANDOMNESS, Guarantee, promised
 
 
 def claimed(config: ConfigDict, guarantee: Guarantee | None) -> Guarantee:
@@ -32,7 +27,7 @@ def claimed(config: ConfigDict, guarantee: Guarantee | None) -> Guarantee:
     if guarantee is None or not guarantee.private:
         msg = (
             "config.privacy: Expected a bound and noise, whose claim could be audited, "
-            f"got bound={protection.kind(config)!r} without noise."
+            f"got bound={privacy.bound_of(config)!r} without noise."
         )
         raise ValueError(msg)
     return guarantee
@@ -40,96 +35,56 @@ def claimed(config: ConfigDict, guarantee: Guarantee | None) -> Guarantee:
 
 def guarantee_of(
     config: ConfigDict,
-    bare: "protection.Bare",
-    numbers: Numbers,
+    silent: Algorithm,
+    talk: Traffic,
     params: Tree,
-    batches: Tree,
     sizes: Callable[[], Collection[int]],
     *,
+    partition: Callable[[], str] = str,
     noise_multiplier: float = 0.0,
 ) -> Guarantee | None:
-    """Returns what a config promises, its noise calibrated; None: nothing is private.
+    """Returns what a config promises, its noise calibrated; None: nothing is bounded.
 
     Args:
-      config: the config, checked.
-      bare: what makes the algorithm.
-      numbers: the continuous keys.
+      silent: the algorithm without its noise, which depends on what is counted here.
+      talk: its traffic.
       params: shapes of the model.
-      batches: shapes of what a client trains on in a round.
       sizes: the numbers of the clients' examples, for unit=example.
+      partition: a digest of who has which example, for private data.
       noise_multiplier: z, with which the run began; 0: it has not begun.
 
     Raises:
       ValueError: in one line that names the section, for a promise that no accountant
         can count, or that no noise or not even one round keeps.
     """
-    local, privacy = protection.local_noise(config), config.privacy
-    if protection.kind(config) == "none" and not local:
+    local, own = privacy.local_noise(config), config.privacy
+    if privacy.bound_of(config) == "none" and not local:
         return None
-    # Without noise: how much there must be depends on what is counted here.
-    silent = protection.guarded(config, bare, 0.0, numbers, params)
-    talk = traffic.measure_traffic(silent, params, batches)
+    planned = own.planned_rounds or config.rounds
     with section("privacy"):
-        if silent.mechanism is None:  # the noise is local
-            plan = _example_plan(config, sizes(), trees.size(params))
+        if silent.mechanism is None:  # clients add the noise
+            plan = _example_plan(config, sizes(), planned, trees.size(params))
         else:
             plan = engine.plan_of(
                 silent.mechanism,
                 cohorts.sampler_of(config),
                 talk,
-                rounds=privacy.planned_rounds or config.rounds,
-                relation=privacy.relation,
+                rounds=planned,
+                relation=own.relation,
             )
-        name = privacy.accountant
-        name = accounting.accountant_for(plan) if name == "auto" else name
-        per_round = config.client.steps if local else 1
-        z, rounds = _noise(config, plan, name, noise_multiplier, per_round)
-    return Guarantee(
-        plan=plan,
-        noise_multiplier=z,
-        delta=privacy.delta,
-        accountant=name,
-        rounds=rounds,
-        per_round=per_round,
-        unit=privacy.unit,
-        randomness=RANDOMNESS[privacy.randomness],
-        public=config.data.public,
-    )
-
-
-def _noise(
-    config: ConfigDict, plan, name: str, begun: float, per_round: int
-) -> tuple[float, int]:
-    """Returns z, and for how many rounds it may be used."""
-    privacy, z = config.privacy, begun or config.privacy.noise_multiplier
-    asked = min(config.rounds, privacy.planned_rounds or config.rounds)
-    if privacy.target_epsilon or z:
-        accounting.require(plan, name)
-        accounting.require_delta(plan, privacy.delta)
-    if z or not privacy.target_epsilon:
-        return z, min(asked, _rounds_within(privacy, plan, z, name, per_round))
-    target = {"epsilon": privacy.target_epsilon, "delta": privacy.delta}
-    return accounting.calibrate(plan, accountant=name, **target), asked
-
-
-def _rounds_within(
-    privacy: ConfigDict, plan, z: float, accountant: str, per_round: int
-) -> int:
-    """Returns for how many rounds the given noise keeps the target, if there is one."""
-    target = privacy.target_epsilon
-    if not target:
-        return plan.steps // per_round
-    steps = accounting.steps_within(
-        plan, z, epsilon=target, delta=privacy.delta, accountant=accountant
-    )
-    if steps < per_round:
-        one = spent(plan._replace(steps=per_round), z, privacy.delta, accountant)
-        msg = (
-            f"Expected target_epsilon >= {one:.4g}, what one round gives away, "
-            f"got target_epsilon={target}."
+        return promised(
+            plan,
+            rounds=config.rounds,
+            delta=own.delta,
+            noise_multiplier=noise_multiplier or own.noise_multiplier,
+            target_epsilon=own.target_epsilon,
+            accountant=own.accountant,
+            per_round=config.client.steps if local else 1,
+            unit=own.unit,
+            randomness=RANDOMNESS[own.randomness],
+            public=config.data.public,
+            partition=partition() if privacy.protects(config) else "",
         )
-        raise ValueError(msg)
-    return steps // per_round
 
 
 def require_sizes(guarantee: Guarantee | None, sizes: Collection[int]) -> None:
@@ -138,9 +93,6 @@ def require_sizes(guarantee: Guarantee | None, sizes: Collection[int]) -> None:
     Args:
       guarantee: what is promised; None, or to clients: nothing is assumed.
       sizes: the numbers of the clients' examples.
-
-    Raises:
-      ValueError: naming the smallest client.
     """
     if guarantee and guarantee.unit == "example":
         if min(sizes) >= guarantee.plan.population:
@@ -153,7 +105,7 @@ def require_sizes(guarantee: Guarantee | None, sizes: Collection[int]) -> None:
 
 
 def _example_plan(
-    config: ConfigDict, sizes: Collection[int], d: int
+    config: ConfigDict, sizes: Collection[int], rounds: int, d: int
 ) -> accounting.Plan:
     """Returns the plan of a client that is drawn in every round, the smallest one."""
     client, smallest = config.client, int(min(sizes))
@@ -167,7 +119,7 @@ def _example_plan(
         raise ValueError(msg)
     validate.at_most(smallest, "the smallest client", batch=client.batch)
     return accounting.Plan(
-        steps=(config.privacy.planned_rounds or config.rounds) * client.steps,
+        steps=rounds * client.steps,
         sample=client.batch,
         population=smallest,
         sampling="everyone" if whole else "fixed",

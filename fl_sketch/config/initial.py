@@ -1,62 +1,69 @@
 """The weights that a config's model begins with, where they are not random."""
 
-import json
-import pathlib
+import os
 
 from ml_collections import ConfigDict
 
-from fl_sketch.config import privacy as protection
+from fl_sketch.config import privacy
 from fl_sketch.config.parse import section
 from fl_sketch.core.protocols import Tree
 from fl_sketch.models.params_io import Arrays, chosen
-from fl_sketch.workdir.weights import SIDECAR, read
+from fl_sketch.workdir import weights
+from fl_sketch.workdir.identity import keyed
 
 
-def initial_of(config: ConfigDict, model: Tree) -> Arrays:
+def initial_of(config: ConfigDict, model: Tree, digests: dict[str, str]) -> Arrays:
     """Returns the arrays that a config's model begins with; none: all are random.
 
     Args:
-      config: the config; its `model.init_from` says where they are, and `model.fresh`
-        which of them are not wanted.
       model: shapes of the model.
+      digests: those of the run's data, by the names of `examples.digests`.
 
     Raises:
       FileNotFoundError, ValueError: in one line, for an array that is missing or has
-        another shape, or for a name that there is not.
+        another shape, for a name that does not exist, or for weights that have seen the
+        data which this run protects.
     """
     source, fresh = config.model.init_from, config.model.fresh.split(",")
     with section("model"):
         if not source:
             return {}
-        if protection.asked_for(config) and not config.data.public:
-            _require_of_others(source, config.data.name)
-        return chosen(model, read(source), [name for name in fresh if name])
+        if privacy.protects(config):
+            _require_of_others(config, weights.trained_on(source), digests)
+        names = [name for name in fresh if name]
+        return chosen(model, weights.read(source), names)
 
 
-def _require_of_others(source: str, data: str) -> None:
+def _require_of_others(
+    config: ConfigDict, before: weights.TrainedOn | None, digests: dict[str, str]
+) -> None:
     """Raises for weights that were trained on the data that a run is to protect.
 
-    What they give away, no noise of this run counts. A file without a run's json beside
-    it says nothing, and is taken for public.
+    No noise of this run counts what they give away. Digests of the data are compared,
+    and the names of the data sets, for a part of one has another digest. Weights
+    without a record are taken for public.
     """
-    path = pathlib.Path(source).expanduser()
-    name, public = _trained_on(path)
-    if name == data and not public:
+    if before is None:
+        return
+    name = plain_name(config.data.name)
+    train = [one for key, one in digests.items() if key.startswith("train_")]
+    same_data = any(keyed(one, before.key) in before.digests for one in train)
+    if same_data or name in map(plain_name, before.names):
         msg = (
             "Expected weights of public data in a private run, which counts them as "
-            f"known to all, got init_from={source}, trained on data.name={data} "
-            "without data.public=True."
+            f"known to all, got init_from={config.model.init_from}, trained on the "
+            f"data of data.name={config.data.name} without data.public=True."
         )
         raise ValueError(msg)
 
 
-def _trained_on(path: pathlib.Path) -> tuple[str | None, bool]:
-    """Returns the data set of a run, or of a file that it left, and if it is public."""
-    try:
-        if path.is_dir():
-            data = json.loads((path / "config.json").read_text())["data"]
-            return data["name"], data["public"]
-        about = json.loads((path.parent / SIDECAR).read_text())
-        return about["dataset"], about["public"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None, False
+def plain_name(name: str) -> str:
+    """Returns the name of a data set, one for all spellings of a file's path.
+
+    >>> plain_name("mnist"), plain_name("npz//data/./d.npz")
+    ('mnist', 'npz//data/d.npz')
+    """
+    kind, slash, path = name.partition("/")
+    if kind != "npz" or not slash:
+        return name
+    return f"npz/{os.path.realpath(os.path.expanduser(path))}"

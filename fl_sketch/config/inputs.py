@@ -6,7 +6,6 @@ import jax
 from ml_collections import ConfigDict
 
 from fl_sketch.config.parse import section
-from fl_sketch.core import validate
 from fl_sketch.data import class_subset, datasets, inputs, text
 from fl_sketch.data.examples import Examples, Splits, aligned
 from fl_sketch.data.inputs import Augmentation, Scaling
@@ -28,31 +27,12 @@ class Seen(NamedTuple):
     augmentation: Augmentation | None = None
 
 
-def check(config: ConfigDict) -> None:
-    """Raises in one line for what `config` says of inputs, before data are read."""
-    with section("data"):
-        _fixed(config)
-        class_subset.parsed(config.data.part)
-        inputs.augmentation(config.data.augment)
-        validate.below_one(held_out=config.data.held_out)
-    asked = {key: config[key] for key in ("clients_every", "personal_steps")}
-    for key, value in asked.items():
-        if value < 0 or (value and not config.data.held_out):
-            msg = f"Expected data.held_out > 0 with {key} > 0, or {key}=0, got {value}."
-            raise ValueError(msg)
-    if asked["clients_every"] % config.eval_every:
-        msg = f"Expected clients_every to be a multiple of {config.eval_every}, which "
-        raise ValueError(msg + f"is eval_every, got {asked['clients_every']}.")
-
-
 def splits_of(
     config: ConfigDict, data_dir: str | None, targets: str = "classes"
 ) -> Splits:
     """Returns the data set of a config, its texts as tokens.
 
     Args:
-      config: the config; its section `data` names the set, and a vocabulary and the
-        length of texts.
       data_dir: the folder of raw data sets; None: that of FL_SKETCH_DATA.
       targets: the kind of the targets.
 
@@ -75,12 +55,7 @@ def splits_of(
 
 
 def seen_of(config: ConfigDict, splits: Splits) -> Seen:
-    """Returns how a config's model sees its data.
-
-    Args:
-      config: the config, checked; its section `data` says how inputs are scaled and
-        varied.
-      splits: the data set, its texts as tokens.
+    """Returns how a config's model sees its data, whose texts are tokens.
 
     Raises:
       ValueError: in one line, for inputs that cannot be scaled or varied so.

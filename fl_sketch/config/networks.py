@@ -1,18 +1,18 @@
 """From the network section of a config to a relay over a graph of clients.
 
-Without a server every client is a node, has a server of its own and plays in every
-round. What supposes a server that chooses, waits or hands out models is refused.
+Without a server every client is a node that takes part in every round and makes the
+server's step itself. Options of a server that chooses, waits or sends are refused.
 """
 
 from ml_collections import ConfigDict
 
-from fl_sketch.config import privacy as protection
+from fl_sketch.config import privacy
 from fl_sketch.config.parse import NO_GRAPH, section
 from fl_sketch.core import validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.engine import graph as graphs
 from fl_sketch.engine.costs import Traffic
-from fl_sketch.engine.gossip import RELAYS, Relay
+from fl_sketch.engine.relays import RELAYS, Relay
 
 PLAIN = "flood"  # the relay of a config with a server, which does not read it
 ALLOWED = {  # what a round without a server can be, by key
@@ -22,10 +22,6 @@ ALLOWED = {  # what a round without a server can be, by key
     "cohort.available": ("",),
     "cohort.times": ("",),
     "download": ("cheapest",),
-    "compute.data": ("resident", "auto"),
-    "compute.clients": ("devices", "auto"),
-    "compute.model_devices": (1,),
-    "compute.updates": ("keep",),
 }
 
 
@@ -65,7 +61,7 @@ def require_sums(relay: Relay, talk: Traffic) -> None:
 def _require_plain(config: ConfigDict) -> None:
     """Raises for what a round on a graph cannot be."""
     graph, values = config.network.graph, flat(config)
-    if protection.kind(config) != "none" or protection.local_noise(config):
+    if privacy.bound_of(config) != "none" or privacy.local_noise(config):
         msg = (
             f"Expected nobody to be protected with graph={graph}, where every node "
             f"sees messages as they are, got algorithm={config.algorithm} with "

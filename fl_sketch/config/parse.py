@@ -1,31 +1,35 @@
-"""From the values of a config to the parts that they name.
+"""What the keys of a config may say, and the parts that single keys name.
 
-What a config may hold is checked here or by the parts themselves; every error is
-one line that begins with the section of the config.
+A value that a constructor checks is checked there, under the name of its section. Here
+are the others. Every error is one line that begins with the section of the config.
 """
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch import engine
+from fl_sketch import data, engine
 from fl_sketch.algorithms import catalog
 from fl_sketch.algorithms.fedsketch import QUERIES
 from fl_sketch.core import validate
 from fl_sketch.core.mappings import flat
-from fl_sketch.data import batches as draws
+from fl_sketch.data import batches as client_batches
 from fl_sketch.data import datasets, partition, residency
+from fl_sketch.engine.host_states import PLACES
+from fl_sketch.privacy import accounting
 from fl_sketch.sketch import FILLS
 
 Numbers = Mapping[str, float | jax.Array]
+NO_GRAPH = "none"  # the graph of a config with a server
+WHOLE = 2**31  # whole numbers are int32 in programs
 
-# The continuous keys, which may also be traced, and what they may be. A lower end of
-# None means greater than zero.
+# The continuous keys, which may also be traced, and their ranges. A lower end of None
+# means greater than zero.
 CONTINUOUS: dict[str, tuple[float | None, float]] = {
     "client.rate": (None, math.inf),
     "client.proximal": (0, math.inf),
@@ -42,39 +46,114 @@ CONTINUOUS: dict[str, tuple[float | None, float]] = {
     "client.decay": (None, 1),
     "privacy.threshold": (None, math.inf),
 }
+BELOW = ("server.b1", "server.b2")  # at 1 a moment never changes
 
-
-BANKS = ("devices", "host")  # where clients' states may be kept
-NO_GRAPH = "none"  # the graph of a config with a server
-BELOW = ("server.b1", "server.b2")  # at 1 a moment never hears of a gradient
-NAMED = {  # keys that name something, by section
-    "sketch": {
-        "operator": catalog.OPERATORS,
-        "layout": catalog.LAYOUTS,
-        "query": QUERIES,
-        "heavy_fill": ("", *FILLS),
-    },
-    "server": {"optimizer": catalog.OPTIMIZERS, "schedule": catalog.SCHEDULES},
-    "compressor": {"name": catalog.COMPRESSORS},
+# Keys that name something, and what they may name.
+NAMED: dict[str, Any] = {
+    "client.batches": client_batches.KINDS,
+    "sketch.operator": catalog.OPERATORS,
+    "sketch.layout": catalog.LAYOUTS,
+    "sketch.query": QUERIES,
+    "sketch.heavy_fill": ("", *FILLS),
+    "server.optimizer": catalog.OPTIMIZERS,
+    "server.schedule": catalog.SCHEDULES,
+    "compressor.name": catalog.COMPRESSORS,
+    "compute.updates": ("keep", "recompute"),
+    "compute.data": ("auto", *residency.FORMS),
+    "compute.clients": ("auto", *PLACES),
+    "privacy.bound": ("none", "clip", "normalise", "adaptive"),
+    "privacy.noise": ("central", "distributed"),
+    "privacy.form": ("message", "update"),
+    "privacy.relation": accounting.RELATIONS,
+    "privacy.accountant": ("auto", *accounting.ACCOUNTANTS),
+    "privacy.randomness": ("system", "seed"),
 }
-WHOLE = 2**31  # whole numbers are int32 in programs
+# Keys of numbers, and the least and the largest that they may be.
+RANGES: dict[str, tuple[float, float]] = {
+    "data.classes": (0, datasets.MOST_CLASSES),
+    "server.warmup": (0, 1),
+    "sketch.window": (0, math.inf),
+    "sketch.heavy": (0, math.inf),
+    "compute.devices": (0, WHOLE),
+    "compute.chunk": (0, WHOLE),
+    "data.partition_seed": (-1, WHOLE - 1),
+    "privacy.planned_rounds": (0, math.inf),
+    "privacy.watch_noise": (0, math.inf),
+    "privacy.quantile_rate": (0, math.inf),
+    "privacy.smallest_cohort": (0, math.inf),
+    "privacy.noise_multiplier": (0, 1e6),
+    "privacy.target_epsilon": (0, 500),
+}
+COUNTS = (
+    "rounds",
+    "eval_every",
+    "checkpoint_every",
+    "data.per_client",
+    "client.steps",
+    "client.batch",
+    "sketch.rows",
+    "compressor.levels",
+    "compute.model_devices",
+)  # at least one each
+LEAST = 1e-3  # with less noise than this, or such a promise, numbers overflow
 
 
 @contextlib.contextmanager
 def section(name: str) -> Iterator[None]:
-    """Says of an error in which section of the config it lies.
+    """Begins the message of a ValueError or TypeError raised within with the section.
 
-    Args:
-      name: the section, as in "config.name: ...", with which the message of a
-        ValueError or TypeError that is raised within will begin.
+    An empty `name` stands for the keys without a section.
     """
     try:
         yield
     except (ValueError, TypeError) as error:
-        start = "" if str(error).startswith("config.") else f"config.{name}: "
-        msg = f"{start}{error}"
+        start = f"config.{name}: " if name else ""
+        start = "" if str(error).startswith("config.") else start
         kind = TypeError if isinstance(error, TypeError) else ValueError
+        msg = f"{start}{error}"
         raise kind(msg) from None
+
+
+def check(config: ConfigDict) -> None:
+    """Raises in one line for values that no constructor checks, before data are read."""
+    catalog.method(config.algorithm)
+    check_seed(config.seed)
+    numbers_of(config)
+    for key, value in flat(config).items():
+        place, _, name = key.rpartition(".")
+        if isinstance(value, int) and not -WHOLE <= value < WHOLE:
+            msg = f"Expected {key} in [-{WHOLE}, {WHOLE}), got {key}={value}."
+            raise ValueError(msg)
+        with section(place):
+            if key in COUNTS:
+                validate.at_least_one(**{name: value})
+            if key in NAMED:
+                validate.one_of(tuple(NAMED[key]), **{name: value})
+            if key in RANGES:
+                validate.in_range(*RANGES[key], **{name: value})
+    if config.checkpoint_keep not in (0, *range(2, 1000)):
+        msg = (
+            "Expected checkpoint_keep to be 0 (all) or at least 2, in case the newest "
+            f"is damaged, got checkpoint_keep={config.checkpoint_keep}."
+        )
+        raise ValueError(msg)
+    with section("data"):
+        if config.data.clients or config.data.partition != "natural":
+            validate.at_least_one(clients=config.data.clients)
+    with section("sketch"):
+        catalog.require_compression(config.sketch.compression)
+    _check_looks(config)
+
+
+def _check_looks(config: ConfigDict) -> None:
+    """Raises where single clients are to be measured on nothing, or between rows."""
+    for key in ("clients_every", "personal_steps"):
+        if config[key] < 0 or (config[key] and not config.data.held_out):
+            msg = f"Expected data.held_out > 0 with {key} > 0, or {key}=0, got "
+            raise ValueError(msg + f"{key}={config[key]}.")
+    if config.clients_every % config.eval_every:
+        msg = f"Expected clients_every to be a multiple of {config.eval_every}, which "
+        raise ValueError(msg + f"is eval_every, got {config.clients_every}.")
 
 
 def numbers_of(config: ConfigDict) -> Numbers:
@@ -110,93 +189,15 @@ def check_seed(seed: int) -> None:
         raise ValueError(msg)
 
 
-def check_counts(config: ConfigDict) -> None:
-    """Checks what no constructor would of a config, before data are read.
-
-    These are its whole numbers, and names that are looked up late.
-
-    Args:
-      config: any config, checked or not.
-
-    Raises:
-      ValueError: in one line that names the section.
-    """
-    catalog.method(config.algorithm)
-    check_seed(config.seed)
-    for name, value in flat(config.to_dict()).items():
-        if isinstance(value, int) and not -WHOLE <= value < WHOLE:
-            msg = f"Expected {name} in [-{WHOLE}, {WHOLE}), got {name}={value}."
-            raise ValueError(msg)
-    validate.at_least_one(
-        rounds=config.rounds,
-        eval_every=config.eval_every,
-        checkpoint_every=config.checkpoint_every,
-    )
-    if config.checkpoint_keep not in (0, *range(2, 1000)):
-        msg = (
-            "Expected checkpoint_keep to be 0 (all) or at least 2, in case the newest "
-            f"is damaged, got checkpoint_keep={config.checkpoint_keep}."
-        )
-        raise ValueError(msg)
-    with section("data"):
-        validate.at_least_one(per_client=config.data.per_client)
-        if config.data.clients or config.data.partition != "natural":
-            validate.at_least_one(clients=config.data.clients)
-        validate.in_range(0, datasets.MOST_CLASSES, classes=config.data.classes)
-    with section("client"):
-        validate.at_least_one(steps=config.client.steps, batch=config.client.batch)
-        validate.one_of(draws.KINDS, batches=config.client.batches)
-    with section("server"):
-        validate.in_range(0, 1, warmup=config.server.warmup)
-    _check_messages(config)
-    with section("compute"):
-        validate.one_of(("keep", "recompute"), updates=config.compute.updates)
-        validate.one_of(("auto", *residency.FORMS), data=config.compute.data)
-        validate.one_of(("auto", *BANKS), clients=config.compute.clients)
-        for name in ("devices", "chunk"):
-            if config.compute[name] < 0:
-                msg = f"Expected {name} >= 0, got {name}={config.compute[name]}."
-                raise ValueError(msg)
-        validate.at_least_one(model_devices=config.compute.model_devices)
-
-
-def _check_messages(config: ConfigDict) -> None:
-    """Checks what sketches and compressors would, also where an algorithm has none."""
-    for name, tables in NAMED.items():
-        with section(name):
-            for key, table in tables.items():
-                validate.one_of(tuple(table), **{key: config[name][key]})
-    with section("sketch"):
-        validate.at_least_one(rows=config.sketch.rows)
-        catalog.require_compression(config.sketch.compression)
-        validate.in_range(0, math.inf, window=config.sketch.window)
-        validate.in_range(0, math.inf, heavy=config.sketch.heavy)
-    with section("compressor"):
-        validate.at_least_one(levels=config.compressor.levels)
-
-
 def with_clients(config: ConfigDict, splits: datasets.Splits) -> ConfigDict:
-    """Returns `config` with a client for each owner of the data.
-
-    Args:
-      config: the config, with partition="natural" and without a number of clients.
-      splits: the data set.
-
-    Raises:
-      ValueError: in one line, for data that do not say whose they are.
-    """
-    own = config.copy_and_resolve_references()
+    """Returns `config` with a client for each owner of the data."""
+    copy = config.copy_and_resolve_references()
     with section("data"):
-        own.data.clients = len(np.unique(_required(splits.owners)))
-    return own
+        copy.data.clients = len(np.unique(_required(splits.owners)))
+    return copy
 
 
-BY_LABEL = (
-    "dirichlet",
-    "mixtures",
-    "label_shards",
-    "classes",
-)  # partitions that read targets
+BY_LABEL = ("dirichlet", "mixtures", "label_shards", "classes")  # read the targets
 
 
 def partition_of(
@@ -208,51 +209,40 @@ def partition_of(
     """Returns which client has which training examples.
 
     Args:
-      config: the config; its section `data` says how they are dealt, and to how many.
       labels: the targets of all training examples, in their order.
-      seed: the seed of what is dealt by chance.
-      owners: the owner of each example, int32 [examples], for partition="natural";
-        None: the data do not say it.
+      owners: the owner of each example; None: the data do not say it.
 
     Raises:
       ValueError: in one line, for what cannot be dealt in this way.
     """
-    data, total = config.data, len(labels)
-    count = data.clients
-    partitions = {
-        "iid": lambda: partition.iid(total, count, seed=seed),
-        "dirichlet": lambda: partition.dirichlet(labels, count, data.alpha, seed=seed),
-        "mixtures": lambda: partition.mixtures(labels, count, data.alpha, seed=seed),
-        "label_shards": lambda: partition.label_shards(
-            labels, count, data.per_client, seed=seed
-        ),
-        "classes": lambda: partition.classes_per_client(
-            labels, count, data.per_client, seed=seed
-        ),
-        "power_law": lambda: partition.iid(
-            total,
-            count,
-            sizes=partition.power_law_sizes(
-                total, count, exponent=data.exponent, seed=seed
-            ),
-            seed=seed,
+    own, total = config.data, len(labels)
+    count, rare = own.clients, own.per_client
+    sizes = {"exponent": own.exponent, "seed": seed}
+    ways = {
+        "iid": lambda: data.iid(total, count, seed=seed),
+        "dirichlet": lambda: data.dirichlet(labels, count, own.alpha, seed=seed),
+        "mixtures": lambda: data.mixtures(labels, count, own.alpha, seed=seed),
+        "label_shards": lambda: data.label_shards(labels, count, rare, seed=seed),
+        "classes": lambda: data.classes_per_client(labels, count, rare, seed=seed),
+        "power_law": lambda: data.iid(
+            total, count, sizes=data.power_law_sizes(total, count, **sizes), seed=seed
         ),
         "natural": lambda: _natural(owners, count),
     }
     with section("data"):
-        validate.one_of(tuple(partitions), partition=data.partition)
-        if data.partition in BY_LABEL and (labels.ndim, labels.dtype.kind) != (1, "i"):
+        validate.one_of(tuple(ways), partition=own.partition)
+        if own.partition in BY_LABEL and (labels.ndim, labels.dtype.kind) != (1, "i"):
             msg = (
                 "Expected one class for each example to deal them by, got "
-                f"partition={data.partition!r} and targets of {labels.dtype}"
+                f"partition={own.partition!r} and targets of {labels.dtype}"
                 f"{list(labels.shape[1:]) or ''}: take iid, power_law or natural."
             )
             raise ValueError(msg)
-        return partitions[data.partition]()
+        return ways[own.partition]()
 
 
 def _natural(owners: np.ndarray | None, clients: int) -> partition.Partition:
-    shares = partition.natural(_required(owners))
+    shares = data.natural(_required(owners))
     if shares.clients != clients:
         msg = (
             f"Expected clients={shares.clients}, the owners of the data, or 0, which "
@@ -263,7 +253,6 @@ def _natural(owners: np.ndarray | None, clients: int) -> partition.Partition:
 
 
 def _required(owners: np.ndarray | None) -> np.ndarray:
-    """Returns the owners of the examples; raises unless the data say them."""
     if owners is None:
         msg = (
             "Expected data with owners for partition='natural', such as shakespeare, "
@@ -273,45 +262,17 @@ def _required(owners: np.ndarray | None) -> np.ndarray:
     return owners
 
 
-def fetch_of(config: ConfigDict):
-    """Returns what gives a client its batches, as `engine.make_round` wants it.
-
-    Args:
-      config: the config; its section `client` says how many batches there are, of
-        how many examples each, and how they are drawn (`draws.fetching`).
-    """
+def fetch_of(config: ConfigDict) -> Callable[..., Any]:
+    """Returns what gives a client its batches, as `engine.make_round` takes it."""
     own = config.client
-    return draws.fetching(own.batches, steps=own.steps, batch=own.batch)
-
-
-def data_form_of(config: ConfigDict, examples: Any, mesh: jax.sharding.Mesh) -> str:
-    """Returns the form in which to keep the data, one of `residency.FORMS`.
-
-    Args:
-      config: the config; its `compute.data` is one of them, or "auto": by size.
-      examples: the training data, a tree of arrays.
-      mesh: the devices.
-
-    Raises:
-      ValueError: in one line, where the data are to be streamed, or can only be, and
-        the config's batches cannot.
-    """
-    wanted = config.compute.data
-    if config.network.graph != NO_GRAPH and wanted == "auto":
-        return "resident"  # nodes draw their batches themselves
-    with section("compute"):
-        return residency.form(wanted, examples, mesh, config.client.batches)
+    return client_batches.fetching(own.batches, steps=own.steps, batch=own.batch)
 
 
 def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
-    """Returns the devices that share the clients of a round, a model on so many each.
-
-    Args:
-      config: the config; its `compute.devices` says how many, the first ones; 0: all;
-        its `compute.model_devices` how many of them hold a model together.
+    """Returns the devices that share the clients of a round.
 
     Raises:
-      ValueError: in one line, if there are fewer, or some are left over.
+      ValueError: in one line, if there are fewer than asked for, or some are left over.
     """
     devices, available = config.compute.devices, len(jax.devices())
     with section("compute"):
@@ -322,12 +283,7 @@ def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
 
 
 def require_rows(devices: int, model: int) -> None:
-    """Raises a ValueError unless models over so many devices can be, and use all.
-
-    Args:
-      devices: the number of devices.
-      model: the number of them that hold a client's model together.
-    """
+    """Raises a ValueError unless so many `devices` can hold models over `model` each."""
     if model > 1 and jax.process_count() > 1:
         msg = (
             "config.compute: Expected model_devices=1 in a run of several processes, "
@@ -340,14 +296,3 @@ def require_rows(devices: int, model: int) -> None:
             f"got model_devices={model}."
         )
         raise ValueError(msg)
-
-
-def chunk_of(config: ConfigDict, mesh: jax.sharding.Mesh, places: int) -> int:
-    """Returns how many clients of a round a device, or a row, works on at a time.
-
-    Args:
-      config: the config; its `compute.chunk` says it; 0: by platform.
-      mesh: the devices.
-      places: the number of places of a cohort.
-    """
-    return config.compute.chunk or engine.default_chunk(mesh, places)

@@ -1,31 +1,25 @@
 """From the privacy section of a config to a mechanism; refused if it cannot be one."""
 
 import functools
-import math
 from collections.abc import Callable, Iterable, Sequence
 
 from ml_collections import ConfigDict
 
 from fl_sketch import channels
 from fl_sketch.algorithms import catalog
-from fl_sketch.config import arguments, inputs
-from fl_sketch.config import build as methods
-from fl_sketch.config.parse import Numbers, section
+from fl_sketch.config import arguments, build, inputs
+from fl_sketch.config.parse import LEAST, Numbers, section
 from fl_sketch.core import trees, validate
 from fl_sketch.core.protocols import Algorithm, Mechanism, Tree
 from fl_sketch.data import datasets
 from fl_sketch.privacy import accounting, clipping, mechanism, noised_metrics
 
-BOUNDS = ("none", "clip", "normalise", "adaptive")
-RANDOMNESS = ("system", "seed")
-LEAST = 1e-3  # with less noise than this, or such a promise, numbers overflow
-
-# `(numbers, z) -> Algorithm`, before a mechanism is put on it.
+# `(numbers, z) -> Algorithm`, without a mechanism.
 Bare = Callable[[Numbers, float], Algorithm]
 
 
-def kind(config: ConfigDict) -> str:
-    """Returns how the messages of `config` are bounded, one of `BOUNDS`.
+def bound_of(config: ConfigDict) -> str:
+    """Returns how messages are bounded, a value of `privacy.bound`.
 
     It is the bound that the algorithm brings, or else that of the privacy section.
     """
@@ -34,31 +28,25 @@ def kind(config: ConfigDict) -> str:
 
 
 def local_noise(config: ConfigDict) -> bool:
-    """Returns whether clients of `config` add noise by themselves, at every local step.
-
-    Then examples are protected, and not clients.
-    """
+    """Returns whether clients add noise at every local step, which protects examples."""
     return catalog.method(config.algorithm).unit == "example"
 
 
-def asked_for(config: ConfigDict) -> bool:
+def is_noisy(config: ConfigDict) -> bool:
     """Returns whether `config` adds noise, and so protects somebody."""
-    bounded = kind(config) != "none" or local_noise(config)
-    noisy = config.privacy.noise_multiplier or config.privacy.target_epsilon
-    return bool(bounded and noisy)
+    bounded = bound_of(config) != "none" or local_noise(config)
+    noise = config.privacy.noise_multiplier or config.privacy.target_epsilon
+    return bool(bounded and noise)
+
+
+def protects(config: ConfigDict) -> bool:
+    """Returns whether `config` protects data that are not public."""
+    return is_noisy(config) and not config.data.public
 
 
 def require_one_unit(configs: Iterable[ConfigDict]) -> None:
-    """Raises for configs of one table that protect unlike units: nothing is their sum.
-
-    Args:
-      configs: the configs; those without noise or with public data do not count.
-
-    Raises:
-      ValueError: naming the units.
-    """
-    asked = (one for one in configs if asked_for(one) and not one.data.public)
-    units = sorted({one.privacy.unit for one in asked})
+    """Raises for configs of one table that protect unlike units: they have no total."""
+    units = sorted({one.privacy.unit for one in configs if protects(one)})
     if len(units) > 1:
         msg = (
             "config.privacy: Expected one unit in all runs of a table, got "
@@ -68,23 +56,16 @@ def require_one_unit(configs: Iterable[ConfigDict]) -> None:
 
 
 def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
-    """Raises for data that decide what a private run's model looks like.
+    """Raises for private data that decide what a private run's model looks like.
 
     A vocabulary, a number of classes or clients, or means of pixels that are found in
     private data are released without noise: one new word of one client changes the
     model's shape.
-
-    Args:
-      config: the config; without noise or with public data anything may be found.
-      splits: its data, which say what was found in them.
-
-    Raises:
-      ValueError: naming the key that has to be fixed.
     """
     learnt = [splits.learnt] if splits.learnt else []
     for key, unsaid in (("clients", 0), ("standardise", inputs.MEASURED)):
         learnt += [(key, unsaid)] if config.data[key] == unsaid else []
-    if not asked_for(config) or config.data.public or not learnt:
+    if not protects(config) or not learnt:
         return
     key, value = learnt[-1]
     msg = (
@@ -95,19 +76,27 @@ def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
 
 
 def check(config: ConfigDict) -> None:
-    """Raises for a privacy section that cannot be kept, before data are read.
-
-    Args:
-      config: any config; the other sections are read where privacy depends on them.
-
-    Raises:
-      ValueError: in one line that names the section.
-    """
-    local = local_noise(config)
+    """Raises in one line for a privacy section that cannot be kept, before data are read."""
+    local, privacy = local_noise(config), config.privacy
+    why = f"algorithm={config.algorithm}"
     with section("privacy"):
-        _check_values(config.privacy)
-        _check_algorithm(config, local)
-    if kind(config) == "none" and not local:
+        for name in ("noise_multiplier", "target_epsilon"):
+            if 0 < privacy[name] < LEAST:
+                value = privacy[name]
+                msg = f"Expected {name} to be 0 or >= {LEAST}, got {name}={value}."
+                raise ValueError(msg)
+        accounting.between(0, 1, delta=privacy.delta)
+        _only(("example",) if local else ("client",), why, privacy, "unit")
+        bounds = ("none",) if local else ("none", bound_of(config))
+        _only(bounds, why, privacy, "bound")
+        noise = privacy.noise_multiplier or privacy.target_epsilon
+        if noise and bound_of(config) == "none" and not local:
+            msg = (
+                "Expected bound to be one of clip, normalise, adaptive with noise, "
+                f"got bound={privacy.bound!r}."
+            )
+            raise ValueError(msg)
+    if bound_of(config) == "none" and not local:
         return
     _check_watching(config, local)
     with section("cohort"):
@@ -119,42 +108,6 @@ def check(config: ConfigDict) -> None:
     with section("client"):
         if local:
             _only(("subsets", "whole"), "unit=example", config.client, "batches")
-
-
-def _check_values(privacy: ConfigDict) -> None:
-    validate.one_of(BOUNDS, bound=privacy.bound)
-    validate.one_of(("central", "distributed"), noise=privacy.noise)
-    validate.one_of(("message", "update"), form=privacy.form)
-    validate.one_of(accounting.RELATIONS, relation=privacy.relation)
-    validate.one_of(("auto", *accounting.ACCOUNTANTS), accountant=privacy.accountant)
-    validate.one_of(RANDOMNESS, randomness=privacy.randomness)
-    validate.in_range(0, math.inf, planned_rounds=privacy.planned_rounds)
-    validate.in_range(0, math.inf, watch_noise=privacy.watch_noise)
-    for name, most in (("noise_multiplier", 1e6), ("target_epsilon", 500)):
-        validate.in_range(0, most, **{name: privacy[name]})
-        if 0 < privacy[name] < LEAST:
-            msg = f"Expected {name} to be 0 or >= {LEAST}, got {name}={privacy[name]}."
-            raise ValueError(msg)
-    validate.in_range(0, math.inf, quantile_rate=privacy.quantile_rate)
-    validate.in_range(0, math.inf, smallest_cohort=privacy.smallest_cohort)
-    if not 0 < privacy.delta < 1:
-        msg = f"Expected 0 < delta < 1, got delta={privacy.delta}."
-        raise ValueError(msg)
-
-
-def _check_algorithm(config: ConfigDict, local: bool) -> None:
-    """Raises unless the algorithm is one for the bound and the unit asked for."""
-    privacy, why = config.privacy, f"algorithm={config.algorithm}"
-    _only(("example",) if local else ("client",), why, privacy, "unit")
-    bounds = ("none",) if local else ("none", kind(config))
-    _only(bounds, why, privacy, "bound")
-    noisy = privacy.noise_multiplier or privacy.target_epsilon
-    if noisy and kind(config) == "none" and not local:
-        msg = (
-            "Expected bound to be one of clip, normalise, adaptive with noise, "
-            f"got bound={privacy.bound!r}."
-        )
-        raise ValueError(msg)
 
 
 def _check_forms(config: ConfigDict) -> None:
@@ -185,10 +138,11 @@ def _check_watching(config: ConfigDict, local: bool) -> None:
         _only(("message",), "watch=True", privacy, "form")
         _only(("central",), "watch=True", privacy, "noise")
         validate.in_range(LEAST, 1 / LEAST, watch_loss=privacy.watch_loss)
-        if "accuracy" not in methods.metrics_of(config):
+        metrics = build.metrics_of(config)
+        if "accuracy" not in metrics:
             msg = (
                 "Expected accuracy among the metrics with watch=True, got "
-                f"model.metrics={','.join(methods.metrics_of(config))}."
+                f"model.metrics={','.join(metrics)}."
             )
             raise ValueError(msg)
 
@@ -203,14 +157,12 @@ def guarded(
     """Returns the algorithm with the config's mechanism; without a bound, as it is.
 
     Args:
-      config: the config, checked.
       bare: what makes the algorithm.
       noise_multiplier: z; 0 for the same without noise.
-      numbers: the continuous keys.
       params: shapes of the model.
     """
     algorithm = bare(numbers, noise_multiplier)
-    if kind(config) == "none" and not local_noise(config):
+    if bound_of(config) == "none" and not local_noise(config):
         return algorithm
     if isinstance(params, trees.Stateful):
         msg = (
@@ -219,7 +171,7 @@ def guarded(
             "a resnet has norm=group."
         )
         raise ValueError(msg)
-    if kind(config) == "none":
+    if bound_of(config) == "none":
         return algorithm
     with section("privacy"):
         if config.privacy.form == "update":
@@ -239,7 +191,7 @@ def guarded(
         return algorithm._replace(
             mechanism=noised_metrics.watching(
                 make,
-                dict(zip(methods.WATCHED, ranges, strict=True)),
+                dict(zip(build.WATCHED, ranges, strict=True)),
                 noise_multiplier=noise_multiplier,
                 noise=config.privacy.watch_noise or expected(config) / 20,
             )
@@ -255,7 +207,7 @@ def _mechanism(config: ConfigDict, numbers: Numbers, z: float) -> Mechanism:
         return mechanism.distributed(
             _bound(config, numbers), smallest=smallest, **common
         )
-    if kind(config) == "adaptive":
+    if bound_of(config) == "adaptive":
         return mechanism.adaptive(
             numbers["privacy.threshold"],
             quantile=privacy.quantile,
@@ -267,14 +219,14 @@ def _mechanism(config: ConfigDict, numbers: Numbers, z: float) -> Mechanism:
 
 
 def _bound(config: ConfigDict, numbers: Numbers) -> clipping.Bound:
-    make = {"clip": clipping.clip, "normalise": clipping.normalise}[kind(config)]
+    make = {"clip": clipping.clip, "normalise": clipping.normalise}[bound_of(config)]
     return make(numbers["privacy.threshold"])
 
 
 def expected(config: ConfigDict) -> int:
-    """Returns the denominator of sums: how many clients `config` expects in a round.
+    """Returns the denominator of sums: how many clients are expected in a round.
 
-    It is fixed, whoever comes: with poisson it is their mean number.
+    It is fixed, whoever takes part: with poisson it is their mean number.
     """
     everyone = config.cohort.sampling == "everyone"
     return config.data.clients if everyone else config.cohort.size

@@ -80,6 +80,15 @@ def roots_with(seed: jax.typing.ArrayLike, words: jax.Array) -> Roots:
     return Roots(jax.random.key(seed), from_words(words))
 
 
+def is_secret(key: jax.Array) -> bool:
+    """Returns whether a typed `key` has 256 bits of this generator, as secrets do.
+
+    >>> is_secret(jax.random.key(0)), is_secret(key_of(bytes(32)))
+    (False, True)
+    """
+    return str(jax.random.key_impl(key)) == str(IMPLEMENTATION)
+
+
 def blocks(
     key: jax.Array,
     counter: jax.Array,

@@ -91,6 +91,20 @@ def unlinked(path: str | os.PathLike, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
+def write_private(path: pathlib.Path, content: bytes, partial: pathlib.Path) -> None:
+    """Writes a file that its owner alone can read, by way of `partial`, to the disk."""
+    partial.unlink(missing_ok=True)  # of a process that was killed while writing
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    handle = os.open(partial, flags, 0o600)
+    try:
+        os.write(handle, content)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    os.rename(partial, path)
+    flush(path.parent)
+
+
 def flush(path: str | os.PathLike) -> None:
     """Waits until a file or a folder, `path`, is on the disk."""
     handle = os.open(path, os.O_RDONLY)

@@ -6,14 +6,14 @@ mean over clients, and that over the tenth of them that fares worst.
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch import models
+from fl_sketch import data, models
 from fl_sketch.core import files
 from fl_sketch.core.protocols import Keys, Local, Server, Tree
 from fl_sketch.data.examples import Examples
@@ -24,6 +24,7 @@ TOGETHER = 2048  # examples that are measured in one call
 TENTH = 0.1
 BATCHES = 0x9E25  # apart from the seed's other uses
 Found = dict[str, np.ndarray]  # what was measured, by name and then by client
+PerExample = Callable[[Tree, Any], Mapping[str, jax.Array]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,31 +57,13 @@ class Clients:
           steps: the number of steps that each client takes from there beforehand.
         """
         found: dict[str, np.ndarray] = {}
-        for clients, places, weights in self._blocks():
+        for clients, places, weights in blocks(self.held):
             batches = self._batches(clients, steps) if steps else None
             own = jnp.asarray(clients), self._taken(places), weights, batches
             for name, values in jax.device_get(self._measured(params, *own)).items():
                 all_ = found.setdefault(name, np.full(self.held.clients, np.nan))
                 all_[clients] = values
         return found
-
-    def _blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yields clients, places of what they held back, and which of these count.
-
-        Clients of one block hold back about as many, so that a few shapes do for all.
-        """
-        sizes = self.held.sizes
-        width = 1 << np.ceil(np.log2(np.maximum(sizes, 1))).astype(int)
-        for wide in np.unique(width[sizes > 0]):
-            alike = np.flatnonzero((width == wide) & (sizes > 0))
-            count = min(len(alike), max(1, TOGETHER // wide))
-            for start in range(0, len(alike), count):
-                # The last block repeats its first ones, which changes nothing.
-                clients = np.resize(alike[start : start + count], count)
-                offset = np.arange(wide)
-                there = offset < sizes[clients, None]
-                at = self.held.starts[clients, None] + np.where(there, offset, 0)
-                yield clients, self.held.indices[at], there.astype(np.float32)
 
     def _batches(self, clients: np.ndarray, steps: int) -> Examples:
         """Returns batches of the clients' own training examples, drawn by the seed."""
@@ -96,6 +79,64 @@ class Clients:
     @property
     def _measured(self):
         return _measuring(self.loss, self.local, self.seed)
+
+
+def blocks(
+    partition: Partition,
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yields clients, the places of their examples, and which of these places count.
+
+    Clients of one block have about as many examples, so that a few shapes do for all.
+    """
+    sizes = partition.sizes
+    widths = 1 << np.ceil(np.log2(np.maximum(sizes, 1))).astype(int)
+    for width in np.unique(widths[sizes > 0]):
+        alike = np.flatnonzero((widths == width) & (sizes > 0))
+        count = min(len(alike), max(1, TOGETHER // width))
+        for start in range(0, len(alike), count):
+            # The last block repeats its first clients, which changes nothing.
+            clients = np.resize(alike[start : start + count], count)
+            offset = np.arange(width)
+            there = offset < sizes[clients, None]
+            at = partition.starts[clients, None] + np.where(there, offset, 0)
+            yield clients, partition.indices[at], there.astype(np.float32)
+
+
+def columns_of(
+    per_client: PerExample, clients: data.Clients
+) -> Callable[[Tree], dict[str, float]]:
+    """Returns `(params) -> columns` of what single clients measure; see `summed_up`.
+
+    Args:
+      per_client: `(params, example) -> {name: number}`, of which a client has the mean
+        over its examples.
+    """
+
+    @jax.jit
+    def measured(params, examples, weights):
+        def of_client(examples, weights):
+            each = jax.vmap(lambda one: per_client(params, one))(examples)
+            total = weights.sum()
+            return {
+                name: jnp.sum(jnp.where(weights > 0, value, 0)) / total
+                for name, value in each.items()
+            }
+
+        return jax.vmap(of_client)(examples, weights)
+
+    def columns(params: Tree) -> dict[str, float]:
+        found: dict[str, np.ndarray] = {}
+        for ids, places, weights in blocks(clients.partition):
+            examples = jax.tree.map(
+                lambda leaf, at=places: np.asarray(leaf)[at], clients.examples
+            )
+            values = jax.device_get(measured(params, examples, weights))
+            for name, value in values.items():
+                column = found.setdefault(name, np.full(clients.population, np.nan))
+                column[ids] = value
+        return summed_up(found, clients.sizes > 0)
+
+    return columns
 
 
 def _measuring(loss: models.Loss, local: Local, seed: int):

@@ -19,6 +19,7 @@ from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Algorithm, Channel, Memory, Round, Server, Tree
 from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.engine.clients import traced
+from fl_sketch.engine.relays import Relay
 from fl_sketch.engine.round import initial_server
 
 FLOAT_BYTES = FLOAT_BITS // 8
@@ -82,6 +83,8 @@ class Prices(NamedTuple):
       heard: the means that it must hear within the round, instead of what is told.
       follow: the prices of following the server.
       followed: whether it follows.
+      relay: the relay by which messages reach all clients without a server.
+      exchanges: the messages of a client in a round, where there is a relay.
     """
 
     params: int
@@ -89,6 +92,19 @@ class Prices(NamedTuple):
     heard: int = 0
     follow: Follow = Follow(0, 0)
     followed: bool = False
+    relay: Relay | None = None
+    exchanges: int = 1
+
+    def sent(self, clients: np.ndarray, message: Any) -> Any:
+        """Returns the bytes that `clients` send who each have a `message` of so many."""
+        if self.relay is None:
+            return message
+        each = message + self.exchanges * self.relay.extra
+        return self.relay.sent[clients] * each
+
+    def told(self, reply: Any) -> Any:
+        """Returns the bytes that clients hear from a server between exchanges."""
+        return 0 if self.relay else self.heard or reply
 
     @property
     def model(self) -> int:

@@ -12,6 +12,9 @@ from fl_sketch.engine.guard import Guard
 from fl_sketch.engine.mesh import over_rows
 
 
+MECHANISM = "mechanism_"  # before the names of a mechanism's facts
+
+
 class Exchanged(NamedTuple):
     """What is known after the exchanges of a round.
 
@@ -77,6 +80,7 @@ def exchange(
         mean, state, *more = guard.release(number, total, state)
         means += (as_heard(mean, server.round),)
         facts, released = _added(facts, more[0]), _added(released, more[1])
+    facts = {f"{MECHANISM}{name}": value for name, value in facts.items()}
     return Exchanged(means, blank, works, seen | facts, released, state)
 
 

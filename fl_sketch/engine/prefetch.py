@@ -19,80 +19,50 @@ from fl_sketch.core.keys import batch_key
 from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.data import streamed
 from fl_sketch.engine.cohort import Cohort, of_round, padded
-from fl_sketch.engine.mesh import AXIS, compiler_options
+from fl_sketch.engine.mesh import AXIS
 from fl_sketch.engine.round import Report, State
-from fl_sketch.engine.rounds import Advance, run_rounds
 
 
 def drawing(
     sampler: Callable[[Key], Cohort], *, multiple: int, steps: int, batch: int
 ) -> Callable[[Key | Roots, jax.Array, jax.typing.ArrayLike], jax.Array]:
-    """Returns `(key, starts, number) -> places`, not jitted.
+    """Returns `(key, starts, number) -> places` of a round's batches, not jitted.
 
     Args:
       sampler: the sampler of the cohorts; weights do not matter.
       multiple: a divisor of the number of places, as the engine fills them up.
-      steps: the number of batches that a client needs.
-      batch: the number of examples in each.
     """
 
     def places(key, starts, number):
-        cohort = of_round(sampler, key, number)
-        ids = padded(cohort, multiple).ids
+        ids = padded(of_round(sampler, key, number), multiple).ids
         keys = jax.vmap(lambda client: batch_key(key, number, client))(ids)
         return streamed.places(starts, keys, ids, steps=steps, batch=batch)
 
     return places
 
 
-def on_batches(one_round: Callable, people_of: Callable) -> Callable:
-    """Returns `(state, key, (batches, starts), count) -> (State, Report)`, not jitted.
-
-    Args:
-      one_round: a round made by `make_round`, with a fetch that returns the plan.
-      people_of: `(starts) -> sampler` of the cohorts.
-    """
-
-    def on_these(state, key, cohort, batches):
-        return one_round(state, key, cohort, None, batches)
-
-    def rounds(state, key, sent, count):
-        people = people_of(sent[1])
-        return run_rounds(on_these, people, state, key, sent[0], count, most=1)
-
-    return rounds
-
-
-def compile_rounds(
+def batches_on_devices(
     places: Callable[[Key | Roots, jax.Array, jax.typing.ArrayLike], jax.Array],
-    one_round: Callable[..., tuple[State, Report]],
     mesh: jax.sharding.Mesh,
-    *,
-    state: State,
     key: Roots,
     data: streamed.OnHost,
-) -> Advance:
-    """Returns `advance` with its programs compiled.
+) -> tuple[Callable[[int], jax.Array], Callable[[jax.Array], Any], Any]:
+    """Returns what draws the places of a round, what gathers them, and the shapes.
 
     Args:
       places: a function as `drawing` makes it.
-      one_round: a function as `on_batches` makes it, for a count of one.
-      mesh: the devices.
-      state: the state, for its shapes and shardings.
       key: the roots of the run, placed.
-      data: the data on the host.
     """
     # Every process draws the cohorts for itself, on one device.
-    alone, same = SingleDeviceSharding(mesh.local_devices[0]), NamedSharding(mesh, P())
+    alone = SingleDeviceSharding(mesh.local_devices[0])
     own_key = jax.tree.map(
         lambda root: jax.device_put(root.addressable_data(0), alone), key
     )
     own_starts = jax.device_put(data.starts, alone)
     draw = jax.jit(places).lower(own_key, own_starts, 0).compile()
     spread = NamedSharding(mesh, P(AXIS))
-    starts = jax.device_put(data.starts, same)
     shape = jax.eval_shape(places, own_key, own_starts, 0).shape
-    sent = jax.tree.map(
+    shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
             (*shape, *leaf.shape[1:]),
             jax.dtypes.canonicalize_dtype(leaf.dtype),
@@ -100,15 +70,10 @@ def compile_rounds(
         ),
         data.examples,
     )
-
-    as_before = jax.tree.map(lambda leaf: leaf.sharding, state)
-    one_round = jax.jit(one_round, donate_argnums=0, out_shardings=(as_before, same))
-    lowered = one_round.lower(state, key, (sent, starts), 1)
-    compiled = lowered.compile(compiler_options(mesh))
-    return advancing(
+    return (
         lambda number: draw(own_key, own_starts, number),
-        lambda places: streamed.gather(data, np.asarray(places), spread),
-        lambda state, batches: compiled(state, key, (batches, starts), 1),
+        lambda drawn: streamed.gather(data, np.asarray(drawn), spread),
+        shapes,
     )
 
 
@@ -116,27 +81,27 @@ def advancing(
     draw: Callable[[int], jax.Array],
     gather: Callable[[jax.Array], Any],
     one_round: Callable[[State, Any], tuple[State, Report]],
-) -> Advance:
-    """Returns `advance(state, count)`, which runs `count` rounds.
-
-    Args:
-      draw: `(round's number) -> places`, on the device.
-      gather: `(places) -> batches`, in a thread of its own.
-      one_round: `(state, batches) -> (state, report)`, the state being used up.
+) -> Callable[[State, int, int], tuple[State, Report]]:
+    """Returns `advance(state, done, count)`, which gathers ahead in a thread.
 
     Reports come back as numpy arrays along a leading axis of `count`, at least one.
+
+    Args:
+      draw: `(number) -> places` of a round, on the device.
+      gather: `(places) -> batches`.
+      one_round: `(state, batches) -> (state, report)`, the state being used up.
     """
     thread = ThreadPoolExecutor(1, "gather")
     ahead: dict[int, Future] = {}  # of one round, also from one call to the next
 
     def batches_of(number: int) -> Future:
-        found = ahead.pop(number, None)
+        future = ahead.pop(number, None)
         ahead.clear()
-        return found or thread.submit(gather, draw(number))
+        return future or thread.submit(gather, draw(number))
 
-    def advance(state, count):
-        reports, first = [], int(state.server.round)
-        for number in range(first, first + count):
+    def advance(state, done, count):
+        reports = []
+        for number in range(done, done + count):
             batches = batches_of(number).result()
             # Before the round: a device takes programs in the order they come.
             ahead[number + 1] = thread.submit(gather, draw(number + 1))

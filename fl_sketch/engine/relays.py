@@ -1,4 +1,9 @@
-"""How the sum of all messages comes to every node of a graph, and over which edges.
+"""Relays: how the sum of all messages reaches every node of a graph, over which edges.
+
+Song et al., section 4: without a server, messages reach all nodes in as many hops as
+the graph's diameter. All nodes then have the same mean, take the same step, and keep
+equal models that are never sent. A round is thus the same as one with a server and
+everyone in the cohort; a relay counts the messages over each edge.
 
 A flood hands on every message as it is: a node passes what it heard for the first time
 in the last hop to all neighbours but those it came from. After as many hops as the
@@ -16,16 +21,10 @@ from which the tree is as low as it can be, so that both ways take the fewest ho
 [[1, 1], [1, 1]]
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch.core.lengths import Wide
-from fl_sketch.core.protocols import Message
-from fl_sketch.core.trees import varying_like
 from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.engine import graph as graphs
 from fl_sketch.engine.graph import Graph
@@ -42,19 +41,16 @@ class Relay(NamedTuple):
       hops: the hops from the messages of an exchange to their sum at all nodes.
       crossings: the number of messages over each edge in an exchange, there and back,
         int64 [edges, 2].
-      beside: bytes that travel with each of them.
+      extra: bytes that travel with each of them.
       adds: whether messages are added up on their way.
-      sums: `(messages) -> sums`, leaves [nodes, ...] of what each node has to say, and
-        of what each node then has.
     """
 
     name: str
     graph: Graph
     hops: int
     crossings: np.ndarray
-    beside: int
+    extra: int
     adds: bool
-    sums: Callable[[Message], Message]
 
     @property
     def sent(self) -> np.ndarray:
@@ -71,7 +67,7 @@ class Relay(NamedTuple):
           message: the bytes of what one node has to say, in all exchanges.
           exchanges: the number of these.
         """
-        return self.crossings * (message + exchanges * self.beside)
+        return self.crossings * (message + exchanges * self.extra)
 
     def shared_out(self, total: int) -> np.ndarray:
         """Returns the bytes over every edge where `total` crossed all of them.
@@ -81,7 +77,7 @@ class Relay(NamedTuple):
         """
         return self.crossings * (total // int(self.crossings.sum()))
 
-    def require_sums(self, bits: int | Wide | None, numbers: int) -> None:
+    def require_sums(self, bits: int | None, numbers: int) -> None:
         """Raises unless the messages may be sent over this relay at their own price.
 
         The sum of messages that are shorter than their numbers is not: of signs, say,
@@ -110,28 +106,14 @@ def flood(graph: Graph) -> Relay:
     A node at distance h from an origin has its message after h hops. In the next hop,
     if there is one, it passes the message on to the neighbours that are not nearer to
     the origin. It cannot know that a neighbour as far as itself has it too.
-
-    Every node adds up what it has heard in the order of the nodes' numbers, as a server
-    does, so that all of them have the same sum to the last bit.
     """
-    hops, before = graphs.ways(graph)
-    order = np.argsort(hops, axis=1, kind="stable")[:, 1:]  # the near ones first
-    links = np.stack([order, np.take_along_axis(before, order, axis=1)], axis=2)
+    hops, _ = graphs.ways(graph)
     (a, b), last = graph.edges.T, int(hops.max())
     crossings = np.zeros((len(graph.edges), 2), np.int64)
     for far in hops:  # from one origin
         crossings[:, 0] += (far[b] >= far[a]) & (far[a] < last)
         crossings[:, 1] += (far[a] >= far[b]) & (far[b] < last)
-
-    def sums(messages):
-        def hear(totals, links):
-            heard = _handed_on(messages, links)
-            return jax.tree.map(jnp.add, totals, heard), None
-
-        zeros = jax.tree.map(lambda m: varying_like(jnp.zeros_like(m), m), messages)
-        return jax.lax.scan(hear, zeros, jnp.asarray(links, jnp.int32))[0]
-
-    return Relay("flood", graph, last, crossings, ORIGIN_BYTES, False, sums)
+    return Relay("flood", graph, last, crossings, ORIGIN_BYTES, False)
 
 
 def tree(graph: Graph) -> Relay:
@@ -143,36 +125,8 @@ def tree(graph: Graph) -> Relay:
     at = np.searchsorted(graph.edges @ numbered, np.sort(links, axis=1) @ numbered)
     crossings = np.zeros((len(graph.edges), 2), np.int64)
     crossings[at] = 1
-
-    def sums(messages):
-        def add(table, link):
-            child, parent = link
-
-            def of_leaf(leaf):
-                return _put(leaf, leaf[parent] + leaf[child], parent)
-
-            return jax.tree.map(of_leaf, table), None
-
-        table, _ = jax.lax.scan(add, messages, jnp.asarray(links[::-1]))
-        return _handed_on(table, jnp.asarray(links))
-
-    return Relay("tree", graph, 2 * int(hops[root]), crossings, 0, True, sums)
+    return Relay("tree", graph, 2 * int(hops[root]), crossings, 0, True)
 
 
 #: The ways of messages, each by its name.
 RELAYS = {"flood": flood, "tree": tree}
-
-
-def _handed_on(table: Message, links: jax.Array) -> Message:
-    """Returns what every node has when each took over what its neighbour has."""
-
-    def hand(table, link):
-        node, source = link
-        return jax.tree.map(lambda leaf: _put(leaf, leaf[source], node), table), None
-
-    return jax.lax.scan(hand, table, links)[0]
-
-
-def _put(leaf: jax.Array, row: jax.Array, place: jax.typing.ArrayLike) -> jax.Array:
-    """Returns `leaf` with a row in place of another, where it lies."""
-    return jax.lax.dynamic_update_index_in_dim(leaf, row, place, 0)

@@ -1,20 +1,70 @@
 """Many rounds in one program: cohorts are drawn, rounds played, reports kept."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch.core.protocols import Algorithm, Key, Roots
+from fl_sketch.data import streamed
+from fl_sketch.engine import host_states, prefetch
 from fl_sketch.engine.clients import Fetch, traced
-from fl_sketch.engine.cohort import Cohort, everyone, of_round
-from fl_sketch.engine.mesh import compiler_options, mesh_over
+from fl_sketch.engine.cohort import Cohort, Sampler, everyone, of_round
+from fl_sketch.engine.mesh import compiler_options, mesh_over, rows
 from fl_sketch.engine.round import Report, State, make_round
 
-Advance = Callable[[State, int], tuple[State, Report]]
+Advance = Callable[[State, int, int], tuple[State, Report]]
+
+
+class Play(NamedTuple):
+    """How rounds are played, of which `compile_rounds` makes a program.
+
+    Attributes:
+      one_round: a round made by `make_round`.
+      sampler: the sampler of the cohorts.
+      weighted: `(starts) -> sampler` with the weights of clients whose examples begin
+        there; None: `sampler` has them.
+      chunk: the clients that a device works on at a time.
+      steps: the number of batches of a client.
+      batch: the number of examples of each.
+      most: the number of rounds for whose reports there is room.
+      bank: the one of `host_states.PLACES` where clients' states are.
+    """
+
+    one_round: Callable
+    sampler: Sampler
+    weighted: Callable[[jax.Array], Sampler] | None = None
+    chunk: int = 1
+    steps: int = 1
+    batch: int = 1
+    most: int = 1
+    bank: str = "devices"
+
+    def people(self, starts: jax.Array) -> Sampler:
+        """Returns the sampler for clients whose examples begin at `starts`."""
+        people = self.weighted(starts) if self.weighted else self.sampler
+        return host_states.at_places(people) if self.bank == "host" else people
+
+    def rounds(self, state: State, key: Key | Roots, data, count):
+        """Returns the state after `count` rounds on resident data, and their reports."""
+        people = self.people(data.starts)
+        return run_rounds(
+            self.one_round, people, state, key, data, count, most=self.most
+        )
+
+    def on_batches(self, state: State, key: Key | Roots, sent, count):
+        """Returns the same for one round, on `sent`: its batches, and the starts."""
+        batches, starts = sent
+
+        def on_these(state, key, cohort, batches):
+            return self.one_round(state, key, cohort, None, batches)
+
+        people = self.people(starts)
+        return run_rounds(on_these, people, state, key, batches, count, most=1)
 
 
 def with_everyone(
@@ -38,27 +88,54 @@ def with_everyone(
 
 
 def compile_rounds(
-    rounds: Callable[..., tuple[State, Report]],
-    mesh: jax.sharding.Mesh,
-    *,
-    state: State,
-    key: Roots,
-    data: Any,
+    play: Play, mesh: jax.sharding.Mesh, *, state: State, key: Roots, data: Any
 ) -> Advance:
-    """Returns `advance`, for rounds on data that lie on the devices.
+    """Returns `advance(state, done, count)`, compiled.
 
     Args:
-      rounds: `(state, key, data, count) -> (state, reports)`.
-      mesh: the devices.
-      state: the state, for its shapes and shardings.
+      state: the state, or its shapes with their shardings.
       key: the roots of the run, placed.
-      data: the data on the devices.
+      data: `Resident` data on the devices, or `OnHost`, to be streamed.
     """
-    as_before = jax.tree.map(lambda leaf: leaf.sharding, state)
-    out = as_before, NamedSharding(mesh, P())
-    rounds = jax.jit(rounds, donate_argnums=0, out_shardings=out)
-    rounds = rounds.lower(state, key, data, 0).compile(compiler_options(mesh))
-    return lambda state, count: rounds(state, key, data, count)
+    same, options = NamedSharding(mesh, P()), compiler_options(mesh)
+    out = jax.tree.map(lambda leaf: leaf.sharding, state), same
+    if isinstance(data, streamed.OnHost):
+        places = prefetch.drawing(
+            play.sampler,
+            multiple=rows(mesh) * play.chunk,
+            steps=play.steps,
+            batch=play.batch,
+        )
+        draw, gather, shapes = prefetch.batches_on_devices(places, mesh, key, data)
+        starts = jax.device_put(data.starts, same)
+        program = jax.jit(play.on_batches, donate_argnums=0, out_shardings=out)
+        program = program.lower(state, key, (shapes, starts), 1).compile(options)
+        advance = prefetch.advancing(
+            draw, gather, lambda state, sent: program(state, key, (sent, starts), 1)
+        )
+    else:
+        program = jax.jit(play.rounds, donate_argnums=0, out_shardings=out)
+        program = program.lower(state, key, data, 0).compile(options)
+
+        def advance(state, done, count):
+            del done
+            return program(state, key, data, count)
+
+    return _with_bank(play, advance, state, key)
+
+
+def _with_bank(play: Play, advance: Advance, state: State, key: Roots) -> Advance:
+    """Returns `advance` for states whose bank of clients may be on the host."""
+    if play.bank != "host":
+        return advance
+    ids = jax.jit(lambda key, number: of_round(play.sampler, key, number).ids)
+    ids = ids.lower(key, 0).compile()
+    where = jax.tree.map(lambda leaf: leaf.sharding, state.clients)
+    return host_states.advancing(
+        lambda state, number: advance(state, number, 1),
+        lambda number: np.asarray(ids(key, number)),
+        lambda rows: jax.device_put(rows, where),
+    )
 
 
 def run_rounds(

@@ -1,4 +1,4 @@
-"""The door: an algorithm runs on one's own model and data in one call.
+"""Runs an algorithm on one's own model and data in one call.
 
 >>> from fl_sketch import algorithms, data
 >>> x, y = jax.random.normal(jax.random.key(0), (60, 3)), np.arange(60) % 2
@@ -6,14 +6,14 @@
 >>> clients = data.clients((x, y), owners=np.arange(60) % 6)
 >>> algorithm = algorithms.fedavg(loss, client_rate=0.1)
 >>> run = simulate(algorithm, np.zeros(3), clients, key=jax.random.key(1), rounds=8)
->>> run.params.shape, run.history[-1]["round"], run.history[-1]["bytes_up"]
+>>> run.params.shape, run.history[-1]["round"], run.history[-1]["bytes_up_total"]
 ((3,), 8, 576)
 """
 
 import os
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,38 +22,38 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from fl_sketch.channels import player
 from fl_sketch.core import chacha, validate
 from fl_sketch.core.keys import require_key, roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
 from fl_sketch.data import Clients, residency, streamed
-from fl_sketch.data import batches as draws
-from fl_sketch.engine import checks, ledger, prefetch
-from fl_sketch.engine.chunks import MOST, in_calls
+from fl_sketch.data import batches as client_batches
+from fl_sketch.engine import checks, ledger, progress_bar, python_run, resumable
+from fl_sketch.engine.client_metrics import PerExample, columns_of
 from fl_sketch.engine.clients import Client
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Prices, Traffic, prices
-from fl_sketch.engine.mesh import default_chunk, mesh_over, rows
+from fl_sketch.engine.loop import MOST, Compiled, Watch
+from fl_sketch.engine.mesh import default_chunk, mesh_over
 from fl_sketch.engine.plan import plan_of
-from fl_sketch.engine.round import Report, State, make_round
-from fl_sketch.engine.rounds import Advance, compile_rounds, run_rounds
-from fl_sketch.privacy import accounting
-from fl_sketch.workdir.rows import MARK
+from fl_sketch.engine.recorder import Known, Row
+from fl_sketch.engine.round import State, make_round
+from fl_sketch.engine.rounds import Play, compile_rounds
+from fl_sketch.engine.task import Task
+from fl_sketch.privacy.guarantee import Guarantee, promised
 
-Row = dict[str, Any]
+MakeAlgorithm = Callable[[float], Algorithm]
 
 
 class Standing(NamedTuple):
     """All that a simulation goes on from.
 
     Attributes:
-      server: all that the server has.
-      clients: the part that is kept of each client, along a leading axis of the
-        population.
+      clients: what is kept of each client, along a leading axis of the population.
       ledger: bytes of every client since the first round.
-      prices: the prices of what its clients were sent.
       public: words of the public root.
-      terms: the plan and the noise by which its rounds are accounted for; None: they
-        gave away everything.
+      terms: the plan and the noise by which its rounds are accounted for; None: it is
+        not private.
     """
 
     server: Server
@@ -65,12 +65,12 @@ class Standing(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What came of a simulation.
+    """The result of a simulation.
 
     Attributes:
       state: the state from which `simulate(state=...)` goes on.
-      history: a row of every `every` rounds: means of what was reported in them, what
-        `look` found, all bytes since the first round, and what was given away.
+      history: a row of every `every` rounds: means of the clients' diagnostics in them,
+        what `look` returned, all bytes since the first round, and the epsilon.
       traffic: the traffic of one client in a round.
     """
 
@@ -100,7 +100,7 @@ def secret_roots(seed: int) -> Roots:
 
 
 def simulate(
-    algorithm: Algorithm,
+    algorithm: Algorithm | MakeAlgorithm,
     params: Tree,
     clients: Clients,
     *,
@@ -112,173 +112,298 @@ def simulate(
     batches: str = "fresh",
     every: int = 10,
     look: Callable[[Tree], Mapping[str, Any]] = lambda params: {},
+    per_client: PerExample | None = None,
+    held_out: Clients | None = None,
+    on_row: Callable[[Row], None] | None = None,
     state: Standing | None = None,
+    workdir: str | os.PathLike | None = None,
+    checkpoint_every: int = 50,
     download: str = "cheapest",
     relation: str = "add_remove",
     delta: float = 1e-5,
+    target_epsilon: float = 0.0,
     data: str = "auto",
     devices: Sequence[jax.Device] | None = None,
     chunk: int = 0,
     bar: bool | None = None,
 ) -> Run:
-    """Runs an algorithm, and says what it cost.
+    """Runs an algorithm and counts its bytes and its privacy.
 
     Args:
       algorithm: the work of clients and server; with a mechanism the run is private.
+        With a `target_epsilon` it may be `(noise_multiplier) -> Algorithm`, and the
+        least noise is chosen that keeps the target in all rounds.
       params: the first model, a tree of floats.
-      clients: examples and whose they are, made by `data.clients`.
+      clients: examples and their owners, made by `data.clients`.
       key: the root of everything random. One that others know protects nobody, and the
         history then calls a private run simulated: see `secret_roots`. Those are for
         one run, going on included: a second with the same has the same noise.
       rounds: the number of rounds to play.
-      cohort: the number of clients that take part in a round, all sets alike; or a
-        sampler of `engine`; None: everyone.
+      cohort: the number of clients in a round, all sets alike; or a sampler of
+        `engine`; None: everyone.
       steps: the number of batches that a client has in a round.
       batch: the number of examples in each.
-      batches: the way they are drawn, one of `data.draws.KINDS`.
+      batches: how they are drawn, one of `data.batches.KINDS`.
       every: the number of rounds between two rows of the history, which are of its
         multiples and of the last round; a row begins where the call does.
       look: `(params) -> {name: value}` for its rows; called as it is, not jitted.
+      per_client: `(params, example) -> {name: number}`, for rows with the mean, the
+        worst tenth and the median over clients of each client's mean.
+      held_out: examples of the same clients to measure `per_client` on; None: those
+        that they train on.
+      on_row: is called with every row.
       state: the state of an earlier run of this algorithm, to go on from, with the same
         key; `params` are then read for their shapes only. Bytes and privacy go on as
         well.
-      download: the way clients come by the model; see `engine.traffic.prices`. Of a run
-        that goes on, those who did not follow begin as newcomers where they now do.
-      relation: the kind of neighbours that a mechanism makes alike, one of
-        `privacy.accounting.RELATIONS`.
+      workdir: a folder for rows, checkpoints, the model and what privacy was spent. The
+        same call goes on there, to the last bit, wherever it was stopped.
+      checkpoint_every: rounds between checkpoints in it.
+      download: how clients get the model; see `engine.costs.prices`. Of a run that goes
+        on, those who did not follow begin as newcomers where they now do.
+      relation: what neighbours a mechanism makes alike, of `accounting.RELATIONS`.
       delta: the delta of the promise.
-      data: the place of the examples: "resident" on the devices; "streamed" from the
-        host, round by round; "auto": by their size.
+      target_epsilon: the run ends before its epsilon exceeds this; 0: no limit.
+      data: where examples are: "resident" on the devices; "streamed" from the host,
+        round by round; "auto": by their size.
       devices: the devices that share the clients of a round; None: all.
-      chunk: the number of clients that a device works on at a time; 0: by platform.
+      chunk: how many clients a device works on at a time; 0: by platform.
       bar: whether to show a bar; None: in terminals and notebooks.
-
-    Returns:
-      The model after the last round, the history, and all that it takes to go on.
 
     Raises:
       TypeError, ValueError: in one line, for what does not fit together.
     """
     validate.at_least_one(rounds=rounds, every=every, steps=steps, batch=batch)
-    checks.require_made_by(Algorithm, "fl_sketch.algorithms", algorithm=algorithm)
+    validate.at_least_one(checkpoint_every=checkpoint_every)
     checks.require_made_by(Clients, "data.clients", clients=clients)
     if state is not None:
         checks.require_made_by(Standing, "engine.simulate", state=state)
+        _require_no_folder(workdir)
     checks.require_batches(batches, batch, clients)
+    checks.require_options(look, relation, delta)
     for root in roots_of(key):
         require_key(root)
-    checks.require_options(look, relation, delta)
     params, sampler = checks.floats(params), checks.sampler_of(cohort, clients)
-    checks.require_fitting(algorithm, sampler)
-    talk = checks.traffic_of(algorithm, params, clients, steps=steps, batch=batch)
-    checks.require_weights(talk, sampler)
-    gap = clients.population / sampler.size
-    now = checks.begun(algorithm, params, clients.population, state)
-    last = int(now.server.round) + rounds
-    price = prices(algorithm, params, talk, download=download, rounds=last, gap=gap)
-    book = checks.book_to_go_on(price, state, clients.population)
-    mesh = mesh_over(checks.devices_of(devices))
-    work = _Work(clients, sampler, steps, batch, batches, min(every, rounds))
-    now, roots = jax.device_put((now, roots_of(key)), NamedSharding(mesh, P()))
-    promise = {"relation": relation, "delta": delta}
-    spent, terms = _spent(algorithm, sampler, talk, last, key, **promise)
-    public = np.asarray(jax.random.key_data(roots.public))
-    if state is not None:
-        _require_same_run(terms, public, state)
-    chunk = chunk or default_chunk(mesh, sampler.places)
-    advance = work.compiled(algorithm, mesh, now, roots, chunk=chunk, data=data)
-    history, reached = [], now
-    with _bar(rounds, bar) as shown:
-        for reached, reports in _played(advance, now, last, every, shown):
-            done = int(reached.server.round)
-            for number, report in enumerate(reports, done - len(reports)):
-                ledger.record(book, price, number, report.simulator_only)
-            model = jax.tree.map(jnp.copy, reached.server.params)  # may be kept
-            given_away = spent(done)
-            row = _row(done, reports, book, private=bool(given_away))
-            history.append(_with_found(row | given_away, look(model)))
-    state = Standing(reached.server, reached.clients, book, price, public, terms)
-    return Run(state, history, talk)
+    terms = {"relation": relation, "delta": delta, "target_epsilon": target_epsilon}
+    begun = int(state.server.round) if state else 0
+    setup = _Setup(
+        params, clients, key, begun + rounds, sampler, steps, batch, batches, terms
+    )
+    chosen, talk, guarantee = setup.algorithm_of(algorithm)
+    now = checks.begun(chosen, params, clients.population, state)
+    price = setup.prices(chosen, talk, download)
+    watched = _looking(look, per_client, held_out or clients)
+    places = {"data": data, "devices": devices, "chunk": chunk}
+    task = setup.task(
+        chosen, guarantee, price, now, watched, min(every, rounds), places
+    )
+    task = task._replace(every=every, save_every=checkpoint_every)
+    told = [on_row] if on_row else []
+    if workdir is None:
+        recorder = resumable.Recorder.new(task.known, every)
+        recorder.ledger = checks.book_to_go_on(price, state, clients.population)
+        public = _public(key)
+        if state is not None:
+            _require_same_run(guarantee, public, state)
+        progress = resumable.Progress(task.start(key), recorder)
+        history: list[Row] = []
+        told = [lambda row: history.append(_untimed(row)), *told]
+        with progress_bar.shown(task.last, progress.done, shown=bar) as move:
+            progress = resumable.play_on(
+                task, progress, task.compile(key), told=told, watch=Watch(rounds=move)
+            )
+    else:
+        about = {"download": download, "eval_every": every, **setup.about(chosen)}
+        task = python_run.described(task, key, params, clients, talk, about)
+        progress, history = python_run.in_folder(task, workdir, told, bar)
+    end = Standing(
+        progress.state.server,
+        progress.state.clients,
+        progress.recorder.ledger,
+        price,
+        _public(key),
+        _terms(guarantee),
+    )
+    return Run(end, history, talk)
 
 
-class _Work(NamedTuple):
-    """What clients train on, and who of them."""
+class _Setup(NamedTuple):
+    """What clients train on, who takes part, and what is promised to them."""
 
+    params: Tree
     clients: Clients
+    key: Key | Roots
+    last: int
     sampler: Sampler
     steps: int
     batch: int
     batches: str
-    every: int
+    terms: dict[str, Any]
 
-    def compiled(
-        self, algorithm, mesh, state: State, roots: Roots, *, chunk: int, data: str
-    ) -> Advance:
-        """Returns `advance`, for data on the devices or on the host."""
-        sizes = {"steps": self.steps, "batch": self.batch}
-        fetch = draws.fetching(self.batches, **sizes)
-        one_round = make_round(algorithm, fetch, mesh, chunk=chunk)
-        given = {"state": state, "key": roots}
-        form = residency.form(data, self.clients.examples, mesh, self.batches)
-        if form == "streamed":
-            return prefetch.compile_rounds(
-                prefetch.drawing(self.sampler, multiple=rows(mesh) * chunk, **sizes),
-                prefetch.on_batches(one_round, lambda starts: self.sampler),
-                mesh,
-                data=streamed.on_host(*self.clients),
-                **given,
+    def algorithm_of(
+        self, algorithm: Algorithm | MakeAlgorithm
+    ) -> tuple[Algorithm, Traffic, Guarantee | None]:
+        """Returns the algorithm with its noise, its traffic and its guarantee."""
+        make, chosen = None, algorithm
+        if not isinstance(algorithm, Algorithm) and self.terms["target_epsilon"]:
+            make = algorithm
+            chosen = make(0.0) if callable(make) else make
+        checks.require_made_by(Algorithm, "fl_sketch.algorithms", algorithm=chosen)
+        assert isinstance(chosen, Algorithm)
+        checks.require_fitting(chosen, self.sampler)
+        talk = checks.traffic_of(
+            chosen, self.params, self.clients, steps=self.steps, batch=self.batch
+        )
+        checks.require_weights(talk, self.sampler)
+        guarantee = self.guarantee(chosen, talk, calibrated=make is not None)
+        if make is not None and guarantee:
+            chosen = make(guarantee.noise_multiplier)
+        return chosen, talk, guarantee
+
+    def guarantee(
+        self, algorithm: Algorithm, talk: Traffic, *, calibrated: bool
+    ) -> Guarantee | None:
+        """Returns what the run promises; None: it adds no noise."""
+        mechanism = algorithm.mechanism
+        if mechanism is None or not (mechanism.noise_multiplier or calibrated):
+            return None
+        plan = plan_of(
+            mechanism,
+            self.sampler,
+            talk,
+            rounds=self.last,
+            relation=self.terms["relation"],
+        )
+        secret = chacha.is_secret(roots_of(self.key).secret)
+        return promised(
+            plan,
+            rounds=self.last,
+            delta=self.terms["delta"],
+            noise_multiplier=float(mechanism.noise_multiplier),
+            target_epsilon=self.terms["target_epsilon"],
+            randomness="system" if secret else "simulated",
+        )
+
+    def about(self, algorithm: Algorithm) -> dict[str, Any]:
+        """Returns what config.json is to hold, by which the run is known again."""
+        name = player.name_of(algorithm.uplink)
+        return {
+            "rounds": self.last,
+            "cohort": {"sampling": self.sampler.sampling, "size": self.sampler.size},
+            "client": {
+                "steps": self.steps,
+                "batch": self.batch,
+                "batches": self.batches,
+            },
+            "privacy": self.terms,
+            "algorithm": {
+                "channel": name,
+                "server": _shapes(algorithm.server, self.params),
+            },
+        }
+
+    def prices(self, algorithm: Algorithm, talk: Traffic, download: str) -> Prices:
+        """Returns the prices of the rounds to come."""
+        gap = self.clients.population / self.sampler.size
+        params, last = self.params, self.last
+        return prices(algorithm, params, talk, download=download, rounds=last, gap=gap)
+
+    def task(
+        self, algorithm, guarantee, price, now: State, look, every: int, places
+    ) -> Task:
+        """Returns the run as the loop has it; `now` is its state before."""
+        mesh = mesh_over(checks.devices_of(places["devices"]))
+        same = NamedSharding(mesh, P())
+        chunk = places["chunk"] or default_chunk(mesh, self.sampler.places)
+        fetch = client_batches.fetching(
+            self.batches, steps=self.steps, batch=self.batch
+        )
+        play = Play(
+            make_round(algorithm, fetch, mesh, chunk=chunk),
+            self.sampler,
+            chunk=chunk,
+            steps=self.steps,
+            batch=self.batch,
+            most=min(every, MOST),
+        )
+        kind = residency.form(places["data"], self.clients.examples, mesh, self.batches)
+
+        def compiled(roots) -> Compiled:
+            begin = time.perf_counter()
+            if kind == "streamed":
+                examples = streamed.on_host(*self.clients)
+            else:
+                examples = client_batches.resident(*self.clients, device=same)
+            roots = jax.device_put(roots_of(roots), same)
+            state = jax.device_put(now, same)
+            advance = compile_rounds(play, mesh, state=state, key=roots, data=examples)
+            seconds = time.perf_counter() - begin
+            return Compiled(advance, lambda state: look(state.server.params), seconds)
+
+        return Task(
+            start=lambda roots: jax.device_put(now, same),
+            compile=compiled,
+            roots=lambda secret: self.key,
+            known=Known(price, self.clients.population, guarantee),
+            last=guarantee.rounds if guarantee else self.last,
+            every=every,
+        )
+
+
+def _looking(look, per_client: PerExample | None, clients: Clients):
+    """Returns `(params) -> columns`, checked, of what is measured for a row."""
+    views = columns_of(per_client, clients) if per_client else None
+
+    def measured(params):
+        copy = jax.tree.map(jnp.copy, params)  # a caller may keep it
+        found = look(copy)
+        if not isinstance(found, Mapping) or any(map(_reserved, found)):
+            names = [*found] if isinstance(found, Mapping) else found
+            msg = (
+                "Expected look to return a dictionary whose names are not those of "
+                f"other columns (round, epsilon, train_*, bytes_*), got {names!r}."
             )
+            raise ValueError(msg)
+        return {**found, **(views(params) if views else {})}
 
-        def rounds(state, key, data, count):
-            most = min(self.every, MOST)
-            return run_rounds(
-                one_round, self.sampler, state, key, data, count, most=most
-            )
-
-        resident = draws.resident(*self.clients, device=NamedSharding(mesh, P()))
-        return compile_rounds(rounds, mesh, data=resident, **given)
+    return measured
 
 
-def _spent(
-    algorithm: Algorithm,
-    sampler: Sampler,
-    talk: Traffic,
-    rounds: int,
-    key: Key | Roots,
-    *,
-    relation: str,
-    delta: float,
-) -> tuple[Callable[[int], Row], Any]:
-    """Returns what so many rounds gave away, as a part of a row, and on which terms.
-
-    Nothing, and None: everything.
-    """
-    mechanism = algorithm.mechanism
-    if mechanism is None or not mechanism.noise_multiplier:
-        return (lambda done: {}), None
-    plan = plan_of(mechanism, sampler, talk, rounds=rounds, relation=relation)
-    accountant, z = accounting.accountant_for(plan), float(mechanism.noise_multiplier)
-    accounting.require(plan, accountant)
-    accounting.require_delta(plan, delta)
-    one, other = (str(jax.random.key_data(root)) for root in roots_of(key))
-    how = "simulated" if one == other else "secret"
-
-    def spent(done):
-        played = plan._replace(steps=done)
-        epsilon = accounting.spent(played, z, delta=delta, accountant=accountant)
-        return {"epsilon": epsilon, "delta": delta, "randomness": how}
-
-    return spent, (plan._replace(steps=0), z)
+def _reserved(name: str) -> bool:
+    taken = ("round", "epsilon", "delta", "randomness", "rounds_per_second")
+    return name in taken or str(name).startswith(("train_", "bytes_", "clients_"))
 
 
-def _require_same_run(terms: Any, public: np.ndarray, state: Standing) -> None:
-    """Raises if a run would go on as what it was not: other hashes, other noise."""
+def _shapes(server: Any, params: Tree) -> str:
+    """Returns a server's optimizer in words: the names of what it keeps."""
+    return str(jax.tree.structure(jax.eval_shape(server.init, params)))
+
+
+def _untimed(row: Row) -> Row:
+    return {name: row[name] for name in row if name != "rounds_per_second"}
+
+
+def _public(key: Key | Roots) -> np.ndarray:
+    return np.asarray(jax.random.key_data(roots_of(key).public))
+
+
+def _terms(guarantee: Guarantee | None) -> Any:
+    """Returns what must not change while rounds are counted as one run."""
+    if guarantee is None:
+        return None
+    return guarantee.plan._replace(steps=0), guarantee.noise_multiplier
+
+
+def _require_same_run(
+    guarantee: Guarantee | None, public: np.ndarray, state: Standing
+) -> None:
+    """Raises if a run would go on with other hashes or other noise."""
     if not np.array_equal(public, state.public):
         msg = (
             "Expected key to have the public root of the rounds before, by which "
             "their messages were made, got another one."
         )
         raise ValueError(msg)
+    terms = _terms(guarantee)
     if terms is not None and terms != state.terms and int(state.server.round):
         msg = (
             "Expected state of rounds with the same mechanism, cohorts and relation, "
@@ -287,71 +412,10 @@ def _require_same_run(terms: Any, public: np.ndarray, state: Standing) -> None:
         raise ValueError(msg)
 
 
-def _with_found(row: Row, found: Any) -> Row:
-    """Returns a row with what somebody looked at, under names of its own."""
-    if not isinstance(found, Mapping) or {*found} & {*row}:
-        names = [*found] if isinstance(found, Mapping) else found
+def _require_no_folder(workdir: Any) -> None:
+    if workdir is not None:
         msg = (
-            "Expected look to return a dictionary whose names are not among "
-            f"{', '.join(row)}, got {names!r}."
+            "Expected workdir or state, as a run goes on from either, got both: "
+            f"workdir={pathlib.Path(workdir)}."
         )
         raise ValueError(msg)
-    return row | _plain(found)
-
-
-def _played(
-    advance: Advance, state: State, last: int, every: int, shown: Any
-) -> Iterator[tuple[State, list[Report]]]:
-    """Yields the state and the reports of the rounds up to each row of a history."""
-    reports, begun = [], int(state.server.round)
-    for call in in_calls(
-        lambda state, done, count: advance(state, count),
-        state,
-        (begun, last),
-        every=(every,),
-    ):
-        count = call.done - call.first
-        reports += [
-            jax.tree.map(lambda leaf, i=i: leaf[i], call.reports) for i in range(count)
-        ]
-        shown.update(count)
-        if call.done % every == 0 or call.done == last:
-            yield call.state, reports
-            reports = []
-
-
-def _row(
-    done: int, reports: Sequence[Report], book: ledger.Ledger, *, private: bool
-) -> Row:
-    """Returns the part of a row that the engine knows."""
-    heard = [one.simulator_only for one in reports if one.simulator_only.answered.any()]
-    seen = {
-        name: np.mean([one.diagnostics[name] for one in heard] or [np.nan])
-        for name in reports[0].simulator_only.diagnostics
-    }
-    seen |= {"bytes_up": book.up.sum(), "bytes_down": book.down.sum()}
-    released = {
-        name: np.mean([one.released[name] for one in reports])
-        for name in reports[0].released
-    }
-    mark = MARK if private else ""
-    row = {"round": done} | {mark + name: value for name, value in seen.items()}
-    return _plain(row | released)
-
-
-def _plain(row: Mapping[str, Any]) -> Row:
-    """Returns a row with Python's numbers for arrays of one."""
-    return {
-        name: value.item() if getattr(value, "shape", None) == () else value
-        for name, value in row.items()
-    }
-
-
-def _bar(rounds: int, shown: bool | None) -> Any:
-    """Returns a progress bar, which is not shown where nobody looks."""
-    with warnings.catch_warnings():  # it would like a notebook to have widgets
-        warnings.simplefilter("ignore")
-        from tqdm import auto
-    if shown is None:
-        shown = "ipykernel" in sys.modules or sys.stderr.isatty()
-    return auto.tqdm(total=rounds, unit="round", disable=not shown)

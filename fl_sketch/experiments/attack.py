@@ -106,7 +106,7 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
         batch=attack.batch,
         clients=attack.clients,
     )
-    train = np.asarray(normalise(jnp.asarray(scene.program.splits.train.inputs)))
+    train = np.asarray(normalise(jnp.asarray(scene.setup.splits.train.inputs)))
     found = _attacked(scene, attack, train)
     guessed = np.asarray(found.inputs)
     if guessed.shape[1] > 1:
@@ -114,7 +114,7 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
         guessed = np.stack([g[likeness.assignment(t, g)] for t, g in pairs])
     true = scene.images.reshape(-1, *scene.images.shape[2:])
     guessed = guessed.reshape(true.shape)
-    mean, guarantee = train.mean(0), scene.program.guarantee
+    mean, guarantee = train.mean(0), scene.setup.guarantee
     pairs = list(zip(true, guessed, strict=True))
     return Result(
         true,
@@ -154,7 +154,7 @@ def has_one_key(config: ConfigDict) -> bool:
 
 
 def _attacked(scene: Scene, attack: Attack, train: np.ndarray) -> inversion.Found:
-    classes, search = scene.program.splits.classes, _search(scene, attack, train)
+    classes, search = scene.setup.splits.classes, _search(scene, attack, train)
 
     def one(images, targets, number):
         keys = scene.keys(number)
@@ -169,7 +169,7 @@ def _attacked(scene: Scene, attack: Attack, train: np.ndarray) -> inversion.Foun
         tries = [jnp.repeat(begin, len(labels), 0), jnp.tile(labels, (len(begin), 1))]
         return inversion.best_of(jax.lax.map(lambda own: from_start(*own), tries))
 
-    mapped = engine.on_all(one, scene.program.mesh)
+    mapped = engine.on_all(one, scene.setup.mesh)
     numbers = jnp.arange(len(scene.images))
     return jax.jit(mapped)(scene.images, scene.targets, numbers)
 

@@ -16,20 +16,19 @@ from ml_collections import ConfigDict
 from fl_sketch.audit import gradient_inversion as inversion
 from fl_sketch.audit import posterior
 from fl_sketch.channels import player
-from fl_sketch.config import parse as choices
-from fl_sketch.config import privacy as protection
+from fl_sketch.config import parse, privacy
 from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import Purpose, apart, round_keys
 from fl_sketch.core.protocols import Algorithm, Coded, Key, Keys, Message, Round, Server
 from fl_sketch.data.examples import Examples, normalise
-from fl_sketch.run.program import Program, prepare
+from fl_sketch.run.setup import Setup, prepare
 
 
 class Scene(NamedTuple):
     """A config and what is attacked of it.
 
     Attributes:
-      program: the program of the config.
+      setup: the program of the config.
       algorithm: the algorithm of the config.
       silent: the same without noise, which the attacker does not know.
       server: what clients fetch: fresh weights.
@@ -40,7 +39,7 @@ class Scene(NamedTuple):
       steps: the number of a client's steps.
     """
 
-    program: Program
+    setup: Setup
     algorithm: Algorithm
     silent: Algorithm
     server: Server
@@ -90,10 +89,10 @@ class Scene(NamedTuple):
         Raises:
           ValueError: for noise that goes through what is not linear.
         """
-        config, guarantee = self.program.config, self.program.guarantee
+        config, guarantee = self.setup.config, self.setup.guarantee
         z = guarantee.noise_multiplier if guarantee else 0.0
         scale, params = z * config.privacy.threshold, self.server.params
-        local = protection.local_noise(config)
+        local = privacy.local_noise(config)
         if local:
             batch = self.images.shape[1] // self.clients
             scale *= config.client.rate / batch * math.sqrt(self.steps * self.clients)
@@ -165,20 +164,20 @@ def scene_of(
     if config.privacy.watch:
         msg = "config.privacy: Expected watch=False to attack messages, got watch=True."
         raise ValueError(msg)
-    program = prepare(config, data_dir)
-    test = program.splits.test
+    setup = prepare(config, data_dir)
+    test = setup.splits.test
     if test.inputs.ndim != 4:
         msg = f"Expected images to attack, got data.name={config.data.name}."
         raise ValueError(msg)
     attacks = images // (batch * clients)
     validate.at_most(len(test.inputs), "the test images", images=images)
     true = np.asarray(normalise(jnp.asarray(test.inputs[:images])))
-    numbers, key = choices.numbers_of(config), jax.random.key(config.seed)
+    numbers, key = parse.numbers_of(config), jax.random.key(config.seed)
     return Scene(
-        program,
-        program.algorithm(numbers),
-        program.algorithm(numbers, noisy=False),
-        jax.jit(lambda: program.start(numbers, key).server)(),
+        setup,
+        setup.algorithm(numbers),
+        setup.algorithm(numbers, noisy=False),
+        jax.jit(lambda: setup.start(numbers, key).server)(),
         key,
         true.reshape(attacks, -1, *true.shape[1:]),
         np.asarray(test.targets[:images]).reshape(attacks, -1),

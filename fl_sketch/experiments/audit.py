@@ -19,18 +19,16 @@ from ml_collections import ConfigDict
 
 from fl_sketch import engine, models
 from fl_sketch.audit import canaries, game, one_run
-from fl_sketch.config import arguments, cohorts
-from fl_sketch.config import build as methods
-from fl_sketch.config import parse as choices
-from fl_sketch.config import privacy as protection
+from fl_sketch.config import arguments, build, cohorts, parse, privacy
 from fl_sketch.config.guarantee import claimed
 from fl_sketch.core import validate
 from fl_sketch.core.keys import Purpose, apart
+from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Roots, Tree
 from fl_sketch.engine import cohort
 from fl_sketch.privacy import accounting
 from fl_sketch.privacy.guarantee import Guarantee
-from fl_sketch.run.program import Program, prepare
+from fl_sketch.run.setup import Setup, prepare
 from fl_sketch.workdir import secrets
 
 UPDATE, SKETCHED = 8, 2.0  # numbers of an update that is bounded before its sketch
@@ -108,17 +106,17 @@ def run(
       ValueError: in one line, for a config that claims nothing.
     """
     check(audit)
-    program = prepare(config, data_dir)
-    config = program.config
-    claimed(config, program.guarantee)
-    yield _timed(lambda: play(config, program, audit))
+    setup = prepare(config, data_dir)
+    config = setup.config
+    claimed(config, setup.guarantee)
+    yield _timed(lambda: play(config, setup, audit))
     if not audit.canaries:
         return
-    why = _unfit(config, program)
+    why = _unfit(config, setup)
     if why:
         yield f"no run with canaries: {why}"
     else:
-        yield _timed(lambda: with_canaries(config, program, audit))
+        yield _timed(lambda: with_canaries(config, setup, audit))
 
 
 def line(row: Row) -> str:
@@ -139,24 +137,24 @@ def verdict(row: Row) -> str:
     )
 
 
-def play(config: ConfigDict, program: Program, audit: Audit) -> Row:
+def play(config: ConfigDict, setup: Setup, audit: Audit) -> Row:
     """Returns what the distinguishing game finds.
 
     It has as many exchanges as the engine makes, whatever was claimed of them.
 
     Args:
       config: the config, checked.
-      program: the config's program.
+      setup: the config's setup.
       audit: the numbers of runs, rounds and canaries that are tried.
     """
-    guarantee = claimed(config, program.guarantee)
-    local = protection.local_noise(config)
+    guarantee = claimed(config, setup.guarantee)
+    local = privacy.local_noise(config)
     plan = canaries.few(guarantee.plan)._replace(steps=audit.rounds)
     near = canaries.neighbours(plan.sampling, plan.relation)
     if local:
         observe, plan = _among_examples(config, guarantee.noise_multiplier, plan, near)
     else:
-        observe, plan = _among_clients(config, program, plan, near)
+        observe, plan = _among_clients(config, setup, plan, near)
     found = game.play(
         observe,
         delta=guarantee.delta,
@@ -176,14 +174,14 @@ def play(config: ConfigDict, program: Program, audit: Audit) -> Row:
     return _row(what, plan, guarantee, found)
 
 
-def _among_clients(config: ConfigDict, program: Program, plan: accounting.Plan, near):
+def _among_clients(config: ConfigDict, setup: Setup, plan: accounting.Plan, near):
     """Returns what is seen of a game among clients, and its plan.
 
     Clients that drop out get no credit, and here there are none.
     """
-    numbers, few = choices.numbers_of(config), _few(config, plan)
-    z = claimed(config, program.guarantee).noise_multiplier
-    exchanges = _talk(config, program).exchanges
+    numbers, few = parse.numbers_of(config), _few(config, plan)
+    z = claimed(config, setup.guarantee).noise_multiplier
+    exchanges = _talk(config, setup).exchanges
     like, options, read = canaries.NUMBERS, {}, {}
     drawn = exchanges * canaries.NUMBERS
     if config.privacy.form == "update":
@@ -194,11 +192,11 @@ def _among_clients(config: ConfigDict, program: Program, plan: accounting.Plan, 
         near,
         exchanges=exchanges,
         limit=numbers["privacy.threshold"],
-        watched=methods.WATCHED if config.privacy.watch else (),
+        watched=build.WATCHED if config.privacy.watch else (),
         **options,
     )
     bare = Algorithm(local, canaries.exchanges(exchanges), optax.sgd(1.0))
-    guarded = protection.guarded(few, lambda *_: bare, z, numbers, like)
+    guarded = privacy.guarded(few, lambda *_: bare, z, numbers, like)
     observe = canaries.observer(
         guarded.local,
         guarded.uplink,
@@ -211,7 +209,7 @@ def _among_clients(config: ConfigDict, program: Program, plan: accounting.Plan, 
         **read,
     )
     watched = guarded.mechanism.watched if guarded.mechanism else ()
-    beside = len(watched) + (protection.kind(config) == "adaptive")
+    beside = len(watched) + (privacy.bound_of(config) == "adaptive")
     shares = int(plan.sample) if plan.shares > 1 else 1
     return observe, plan._replace(coordinates=drawn + beside, shares=shares)
 
@@ -223,8 +221,8 @@ def _few(config: ConfigDict, plan: accounting.Plan) -> ConfigDict:
     adapts, moves as it does there: a smaller cohort's count has more noise.
     """
     few = _scaled(config, plan.population, plan.sample)
-    size = protection.expected(config)
-    few.privacy.quantile_rate *= protection.expected(few) / size
+    size = privacy.expected(config)
+    few.privacy.quantile_rate *= privacy.expected(few) / size
     few.privacy.quantile_noise = config.privacy.quantile_noise or size / 20
     few.privacy.watch_noise = config.privacy.watch_noise or size / 20
     if config.privacy.form == "update":
@@ -238,7 +236,7 @@ def _among_examples(config: ConfigDict, z: float, plan: accounting.Plan, near):
 
     A round has one step, so that all is seen that the noise was put on.
     """
-    numbers, few = choices.numbers_of(config), _scaled(config, 1, 1)
+    numbers, few = parse.numbers_of(config), _scaled(config, 1, 1)
     few.client.update({"steps": 1, "batch": int(plan.sample)})
     few.sketch.update({"operator": "identity", "compression": 1.0, "numbers": 0})
     few.sketch.update({"rows": 1, "layout": "whole"})
@@ -249,7 +247,7 @@ def _among_examples(config: ConfigDict, z: float, plan: accounting.Plan, near):
         value=lambda params, inputs, targets: jnp.mean(inputs @ params),
         metrics=lambda *_: {},
     )
-    algorithm = methods.algorithm_of(few, linear, canaries.NUMBERS, numbers, z)
+    algorithm = build.algorithm_of(few, linear, canaries.NUMBERS, numbers, z)
     observe = canaries.observer(
         canaries.one_example_each(algorithm.local),
         canaries.exchanges(1),
@@ -259,12 +257,12 @@ def _among_examples(config: ConfigDict, z: float, plan: accounting.Plan, near):
         population=1,
         rounds=plan.steps,
         data_of=canaries.examples(near, plan.population, numbers["privacy.threshold"]),
-        fetch=choices.fetch_of(few),
+        fetch=parse.fetch_of(few),
     )
     return observe, plan._replace(coordinates=canaries.NUMBERS)
 
 
-def with_canaries(config: ConfigDict, program: Program, audit: Audit) -> Row:
+def with_canaries(config: ConfigDict, setup: Setup, audit: Audit) -> Row:
     """Returns what canaries in a run, or in several, give away.
 
     The guesses of all repetitions are taken together: they are as good as one run with
@@ -273,11 +271,11 @@ def with_canaries(config: ConfigDict, program: Program, audit: Audit) -> Row:
 
     Args:
       config: the config, checked.
-      program: the config's program.
+      setup: the config's setup.
       audit: the numbers of runs, rounds and canaries that are tried.
     """
-    guarantee, count = claimed(config, program.guarantee), audit.canaries
-    scores_of, plan = _crowded(config, program, count)
+    guarantee, count = claimed(config, setup.guarantee), audit.canaries
+    scores_of, plan = _crowded(config, setup, count)
     each, right = max(1, count // GUESSES), 0
     own = apart(jax.random.key(config.seed), Purpose.AUDIT)
     for number in range(audit.repetitions):
@@ -300,30 +298,30 @@ def with_canaries(config: ConfigDict, program: Program, audit: Audit) -> Row:
     return _row(what, plan, guarantee, proof)
 
 
-def _crowded(config: ConfigDict, program: Program, count: int):
+def _crowded(config: ConfigDict, setup: Setup, count: int):
     """Returns `(roots, key) -> (scores, coins)` with canaries, and the run's plan."""
-    guarantee, rounds = claimed(config, program.guarantee), program.last_round(config)
+    guarantee, rounds = claimed(config, setup.guarantee), setup.last
     people, poisson = config.data.clients + count, guarantee.plan.sampling == "poisson"
     size = max(1, round(guarantee.plan.rate * people))
-    more, numbers = _scaled(config, people, size), choices.numbers_of(config)
-    params = _params(config, program)
+    more, numbers = _scaled(config, people, size), parse.numbers_of(config)
+    params = _params(config, setup)
     sampler = cohorts.sampler_of(more)
     run = one_run.program(
-        _algorithm(more, program, params),
-        choices.fetch_of(config),
+        _algorithm(more, setup, params),
+        parse.fetch_of(config),
         sampler,
-        program.mesh,
+        setup.mesh,
         first=config.data.clients,
         count=count,
         away=guarantee.plan.relation == "add_remove",
         rounds=rounds,
-        chunk=choices.chunk_of(config, program.mesh, sampler.places),
+        chunk=config.compute.chunk or engine.default_chunk(setup.mesh, sampler.places),
         recompute=config.compute.updates == "recompute",
     )
 
     @jax.jit
     def scores_of(roots, data, key):
-        return run(program.start(numbers, roots).server.params, roots, data, key)
+        return run(setup.start(numbers, roots).server.params, roots, data, key)
 
     plan = guarantee.plan._replace(
         steps=rounds,
@@ -332,15 +330,15 @@ def _crowded(config: ConfigDict, program: Program, count: int):
         shares=size if guarantee.plan.shares > 1 else 1,
         cut=cohort.cut_chance(people, size) if poisson else 0.0,
     )
-    data = program.data(config.seed)
+    data = setup.resident(config.seed)
     return lambda roots, key: scores_of(roots, data, key), plan
 
 
-def _unfit(config: ConfigDict, program: Program) -> str:
+def _unfit(config: ConfigDict, setup: Setup) -> str:
     """Returns why there is no run with canaries, if there is none."""
-    if claimed(config, program.guarantee).unit == "example":
+    if claimed(config, setup.guarantee).unit == "example":
         return "canaries are clients, and with unit=example clients are not protected"
-    if not _talk(config, program).of_updates:
+    if not _talk(config, setup).of_updates:
         return (
             f"the server of algorithm={config.algorithm} does not hear updates, along "
             "which canaries could be looked for"
@@ -348,38 +346,38 @@ def _unfit(config: ConfigDict, program: Program) -> str:
     return ""
 
 
-def _talk(config: ConfigDict, program: Program) -> one_run.Talk:
-    params = _params(config, program)
-    algorithm = _algorithm(config, program, params)
-    return one_run.listen(algorithm, params, program.batches)
+def _talk(config: ConfigDict, setup: Setup) -> one_run.Talk:
+    params = _params(config, setup)
+    algorithm = _algorithm(config, setup, params)
+    return one_run.listen(algorithm, params, setup.batches)
 
 
-def _algorithm(config: ConfigDict, program: Program, params: Tree) -> Algorithm:
+def _algorithm(config: ConfigDict, setup: Setup, params: Tree) -> Algorithm:
     """Returns the algorithm of a config, with the noise of the program's promise."""
-    bare = methods.bare_of(config, program.seen, params)
-    z = claimed(config, program.guarantee).noise_multiplier
-    numbers = choices.numbers_of(config)
-    return protection.guarded(config, bare, z, numbers, params)
+    bare = build.bare_of(config, setup.seen, params)
+    z = claimed(config, setup.guarantee).noise_multiplier
+    numbers = parse.numbers_of(config)
+    return privacy.guarded(config, bare, z, numbers, params)
 
 
-def _params(config: ConfigDict, program: Program) -> Tree:
+def _params(config: ConfigDict, setup: Setup) -> Tree:
     """Returns the shapes of the model."""
-    start = functools.partial(program.start, choices.numbers_of(config))
+    start = functools.partial(setup.start, parse.numbers_of(config))
     return jax.eval_shape(start, jax.random.key(0)).server.params
 
 
 def _scaled(config: ConfigDict, population: int, sample: float) -> ConfigDict:
     """Returns the config for another number of clients."""
-    own, size = config.copy_and_resolve_references(), protection.expected(config)
+    own, size = config.copy_and_resolve_references(), privacy.expected(config)
     own.data.clients, own.cohort.size = population, max(1, round(sample))
-    smallest = config.privacy.smallest_cohort * protection.expected(own) / size
+    smallest = config.privacy.smallest_cohort * privacy.expected(own) / size
     own.privacy.smallest_cohort = math.ceil(smallest)
     return own
 
 
 def _roots(config: ConfigDict, number: int) -> Roots:
     """Returns the roots of an audit: nobody is protected by its randomness."""
-    both = secrets.roots(config.seed, secrets.simulated(config))
+    both = secrets.roots(config.seed, secrets.simulated(flat(config)))
     return jax.tree.map(lambda key: jax.random.fold_in(key, number), both)
 
 

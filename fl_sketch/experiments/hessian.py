@@ -12,19 +12,16 @@ from ml_collections import ConfigDict
 
 from fl_sketch import engine
 from fl_sketch.audit import spectrum
-from fl_sketch.config import build as methods
-from fl_sketch.config import inputs
-from fl_sketch.config import parse as choices
-from fl_sketch.config import privacy as protection
+from fl_sketch.config import build, inputs, parse, privacy
 from fl_sketch.core import files, trees, validate
 from fl_sketch.core.protocols import Tree
 from fl_sketch.core.trees import Stateful
 from fl_sketch.data import datasets
-from fl_sketch.run.build import build
-from fl_sketch.run.loop import begin
+from fl_sketch.engine import resumable
+from fl_sketch.run.task import task_of
 from fl_sketch.sweep.standings import half_width
 from fl_sketch.workdir import checkpoint
-from fl_sketch.workdir.kept_config import config_of
+from fl_sketch.workdir.config_file import config_of
 from fl_sketch.workdir.rows import MARK
 
 ROW = "{:7} {:10.4g} {:10.4g} {:8.4f} {:12.4g} {:6.2g} {:7.4g} {:7.4g} {:10.4f}"
@@ -65,13 +62,13 @@ def of_run(
         are not there, or more examples than the training set has.
     """
     config = config_of(workdir, defaults)
-    splits = inputs.splits_of(config, data_dir, methods.targets_of(config))
+    splits = inputs.splits_of(config, data_dir, build.targets_of(config))
     validate.at_most(len(splits.train.targets), "the training set", examples=examples)
-    mesh = choices.mesh_of(config)
+    mesh = parse.mesh_of(config)
     batch = CPU_BATCH if engine.on_cpu(mesh) else BATCH
     batches = drawn(splits.train, examples, batch, config.seed)
-    numbers = {**choices.numbers_of(config), "model.weight_decay": 0.0}
-    loss = methods.loss_of(config, inputs.seen_of(config, splits), numbers)
+    numbers = {**parse.numbers_of(config), "model.weight_decay": 0.0}
+    loss = build.loss_of(config, inputs.seen_of(config, splits), numbers)
 
     @functools.partial(jax.jit, compiler_options=engine.compiler_options(mesh))
     def find(params, batches, key):
@@ -83,7 +80,7 @@ def of_run(
 
     say(HEAD)
     folder = pathlib.Path(workdir)
-    mark = MARK if protection.asked_for(config) else ""  # it looks at clients' data
+    mark = MARK if privacy.is_noisy(config) else ""  # it looks at clients' data
     rows, found = [], {}
     for number, params in models_of(workdir, config, data_dir):
         if isinstance(params, Stateful):
@@ -108,12 +105,12 @@ def models_of(
       config: its config, by which the start is made anew.
       data_dir: the folder of raw data sets.
     """
-    fresh = begin(build(config, data_dir), config.eval_every)
-    yield 0, fresh.state.server.params
+    fresh = {"state": resumable.begin(task_of(config, data_dir)).state}
+    yield 0, fresh["state"].server.params
     folder = pathlib.Path(workdir) / "checkpoints"
     for number in checkpoint.rounds(folder):
         with open(checkpoint.path_of(folder, number), "rb") as file:
-            yield number, checkpoint.read(file, fresh).state.server.params
+            yield number, checkpoint.read(file, fresh)[0]["state"].server.params
 
 
 def drawn(

@@ -13,9 +13,9 @@ from fl_sketch.algorithms import catalog
 from fl_sketch.core import validate
 from fl_sketch.engine import relays
 from fl_sketch.engine.costs import FLOAT_BYTES
-from fl_sketch.engine.gossip import Graph
+from fl_sketch.engine.graph import Graph
+from fl_sketch.engine.task import Task
 from fl_sketch.run import display
-from fl_sketch.run.build import Experiment
 from fl_sketch.theory import Bound
 from fl_sketch.workdir import rows
 
@@ -40,7 +40,7 @@ MANY = 10**9  # steps: more than a client has ever taken
 
 def lines(
     config: ConfigDict,
-    experiment: Experiment,
+    task: Task,
     constants: Constants,
     *,
     convex: bool = True,
@@ -50,19 +50,19 @@ def lines(
 
     Args:
       config: the config of the run.
-      experiment: what was built from it, not compiled.
+      task: what was built from it, not compiled.
       constants: a value for each of `CONSTANTS`.
       convex: whether losses are convex, as far as a paper has a theorem for each kind.
       graph: the graph of a network without a server, whose nodes are the clients; None:
         that of the config, if it names one.
     """
-    said = _costs(config, experiment)
-    if graph is None and experiment.relay:
-        graph = experiment.relay.graph
+    said = _costs(config, task)
+    if graph is None and task.known.prices.relay:
+        graph = task.known.prices.relay.graph
     if graph:
-        said += _over_edges(experiment.facts, graph)
+        said += _over_edges(task.facts, graph)
     try:
-        bound = promised(config, experiment, constants, convex=convex)
+        bound = promised(config, task, constants, convex=convex)
     except theory.Unreachable as error:
         return [*said, f"theory: {error}"]
     if bound is None:
@@ -96,7 +96,7 @@ def _warning(bound: Bound) -> list[str]:
 
 def promised(
     config: ConfigDict,
-    experiment: Experiment,
+    task: Task,
     constants: Constants,
     *,
     convex: bool = True,
@@ -105,7 +105,7 @@ def promised(
 
     Args:
       config: the config of the run.
-      experiment: what was built from it, for the sizes of model and message, and z.
+      task: what was built from it, for the sizes of model and message, and z.
       constants: a value for each of `CONSTANTS`.
       convex: whether losses are convex.
 
@@ -120,14 +120,14 @@ def promised(
             "got sketch.stored=True."
         )
         raise theory.Unreachable(msg)
-    return theorem(config, experiment, constants) if theorem else None
+    return theorem(config, task, constants) if theorem else None
 
 
-def _song(config: ConfigDict, experiment: Experiment, constants: Constants) -> Bound:
+def _song(config: ConfigDict, task: Task, constants: Constants) -> Bound:
     """Returns Song et al.'s theorem for convex losses: of appendix E for one step."""
     convexity, steps = constants["convexity"], config.client.steps
     names = ("target", "smoothness", *(("convexity",) if convexity else ()))
-    song = _of_song(config, experiment, constants, names)
+    song = _of_song(config, task, constants, names)
     distance = {"distance": constants["distance"]}
     if steps == 1 and convexity:
         start = constants["smoothness"] * constants["distance"] / 2
@@ -138,11 +138,9 @@ def _song(config: ConfigDict, experiment: Experiment, constants: Constants) -> B
     return theory.strongly_convex(**song) if convexity else theory.convex(**song)
 
 
-def _song_nonconvex(
-    config: ConfigDict, experiment: Experiment, constants: Constants
-) -> Bound:
+def _song_nonconvex(config: ConfigDict, task: Task, constants: Constants) -> Bound:
     names = ("target", "smoothness")
-    song = _of_song(config, experiment, constants, names)
+    song = _of_song(config, task, constants, names)
     song |= {"start": constants["loss"]}
     steps = config.client.steps
     if steps == 1:
@@ -150,7 +148,7 @@ def _song_nonconvex(
     return theory.nonconvex(gradient=constants["gradient"], steps=steps, **song)
 
 
-def _of_song(config, experiment, constants, names) -> dict[str, Any]:
+def _of_song(config, task, constants, names) -> dict[str, Any]:
     """Returns what all theorems of Song et al. ask for, and constants by `names`."""
     if config.sketch.layout != "whole":
         msg = (
@@ -158,13 +156,13 @@ def _of_song(config, experiment, constants, names) -> dict[str, Any]:
             f"whole), got sketch.layout={config.sketch.layout}."
         )
         raise theory.Unreachable(msg)
-    d, b = experiment.facts["d"], experiment.facts["sketch_size"]
+    d, b = task.facts["d"], task.facts["sketch_size"]
     alpha = theory.alpha(config.sketch.operator, d, b)
     known = {name: constants[name] for name in names}
     return known | {"alpha": alpha, "clients": cohort_size(config), "b": b}
 
 
-def _safl(config: ConfigDict, experiment: Experiment, constants: Constants) -> Bound:
+def _safl(config: ConfigDict, task: Task, constants: Constants) -> Bound:
     sketch, names = config.sketch, ("smoothness", "intrinsic", "gradient", "noise")
     if sketch.rows > 1 or sketch.layout != "whole":
         msg = (
@@ -182,8 +180,8 @@ def _safl(config: ConfigDict, experiment: Experiment, constants: Constants) -> B
         ),
         theory.Sizes(
             sketch.operator,
-            d=experiment.facts["d"],
-            b=experiment.facts["sketch_size"],
+            d=task.facts["d"],
+            b=task.facts["sketch_size"],
             clients=cohort_size(config),
             steps=config.client.steps,
         ),
@@ -193,12 +191,12 @@ def _safl(config: ConfigDict, experiment: Experiment, constants: Constants) -> B
 
 def _fedsketch(
     config: ConfigDict,
-    experiment: Experiment,
+    task: Task,
     constants: Constants,
     *,
     tracking: bool = False,
 ) -> Bound:
-    d = experiment.facts["d"]
+    d = task.facts["d"]
     numbers = config.sketch.numbers or max(1, int(d / config.sketch.compression))
     convexity, smoothness = constants["convexity"], constants["smoothness"]
     return theory.fedsketch(
@@ -215,14 +213,12 @@ def _fedsketch(
     )
 
 
-def _das(
-    config: ConfigDict, experiment: Experiment, constants: Constants
-) -> Bound | None:
+def _das(config: ConfigDict, task: Task, constants: Constants) -> Bound | None:
     """Returns Das et al.'s Theorem 2, for the noise of the config's rounds."""
-    guarantee, clients = experiment.guarantee, cohort_size(config)
+    guarantee, clients = task.known.guarantee, cohort_size(config)
     if not guarantee or not guarantee.private:
         return None
-    d = experiment.facts["d"]
+    d = task.facts["d"]
     return theory.clipped(
         target=constants["target"],
         rho=guarantee.noise_multiplier / clients * math.sqrt(d / config.rounds),
@@ -254,8 +250,8 @@ def cohort_size(config: ConfigDict) -> int:
     return config.data.clients if everyone else config.cohort.size
 
 
-def _costs(config: ConfigDict, experiment: Experiment) -> list[str]:
-    facts, prices = experiment.facts, experiment.prices
+def _costs(config: ConfigDict, task: Task) -> list[str]:
+    facts, prices = task.facts, task.known.prices
     clients, up = cohort_size(config), facts["bytes_up_planned"]
     rounds_away = config.data.clients / clients
     followed = round(prices.follow.missed * rounds_away) + prices.follow.always
@@ -265,7 +261,7 @@ def _costs(config: ConfigDict, experiment: Experiment) -> list[str]:
         f"{facts['dataset']}, {clients} of {config.data.clients} clients a round",
         f"a message: {display.message(facts)}",
     ]
-    if experiment.relay:  # nobody is served
+    if task.known.prices.relay:  # nobody is served
         return said
     if up is None:
         return [*said, "bytes up: they depend on the round"]

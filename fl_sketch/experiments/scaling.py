@@ -18,12 +18,11 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.config import build as methods
-from fl_sketch.config import parse as choices
+from fl_sketch.config import build, parse
 from fl_sketch.core import files, validate
 from fl_sketch.engine.evaluate import make_evaluation
 from fl_sketch.experiments import hessian, scaling_fits, scaling_pictures
-from fl_sketch.run.program import prepare
+from fl_sketch.run.setup import prepare
 from fl_sketch.sweep import comparison
 from fl_sketch.sweep.comparison import Comparison, Method
 from fl_sketch.sweep.standings import half_width
@@ -180,12 +179,12 @@ def _runs(
 
 def _on_training_data(config: ConfigDict, data_dir) -> Callable[[Any], tuple]:
     """Returns `params -> (error, loss)` on all training examples, without penalties."""
-    program = prepare(config, data_dir)
+    setup = prepare(config, data_dir)
     bare = {"model.weight_decay": 0.0, "model.label_smoothing": 0.0}
-    numbers = {**choices.numbers_of(config), **bare}
-    loss = methods.loss_of(config, program.seen, numbers)
+    numbers = {**parse.numbers_of(config), **bare}
+    loss = build.loss_of(config, setup.seen, numbers)
     of_all, data = make_evaluation(
-        lambda _: loss, {"train": program.splits.train}, program.mesh
+        lambda _: loss, {"train": setup.splits.train}, setup.mesh
     )
     data = jax.device_put(data)
     compiled = jax.jit(lambda params: of_all(None, params, data))

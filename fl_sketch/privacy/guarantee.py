@@ -1,46 +1,50 @@
-"""What a run promises: its plan, its noise, and the epsilon of so many rounds."""
+"""What a run promises: its plan, its noise, and the epsilon after so many rounds.
 
+The same type stands in the odometer of a folder, with the rounds that were released.
+
+>>> plan = accounting.Plan(steps=100, sample=50, population=1000)
+>>> given = promised(plan, rounds=100, target_epsilon=2.0, delta=1e-5)
+>>> given.private, given.epsilon(100) <= 2.0
+(True, True)
+>>> promised(plan, rounds=100, noise_multiplier=1.0, target_epsilon=2.0, \
+delta=1e-5).rounds
+20
+"""
+
+import math
 from typing import Any, NamedTuple
 
+from fl_sketch.core import validate
 from fl_sketch.privacy import accounting
 
-RANDOMNESS = {"system": "system", "seed": "simulated"}  # what tables call it
+RANDOMNESS = {"system": "system", "seed": "simulated"}  # its name in tables
 UNPROTECTED = (
     "the test data",
     "the number of clients, and the model, its size and all other keys of the config",
     "how keys of the config were chosen, unless it was on other data",
     "the time that rounds take",
-    "who comes and which examples are drawn, from somebody who can undo the shuffles "
-    "of batches and of cohorts among more than 4096 clients, whose seeds alone are "
-    "cryptographic",
+    "who takes part and which examples are drawn, from somebody who can undo the "
+    "shuffles of batches and of cohorts among more than 4096 clients, whose seeds alone "
+    "are cryptographic",
     "last bits of float arithmetic beyond what is rounded away "
     "(fl_sketch/privacy/gaussian.py)",
 )
 
 
-def mark(randomness: str) -> str:
-    """Returns what stands behind an epsilon: nothing, or that it is simulated.
-
-    Args:
-      randomness: a value of `RANDOMNESS`; with "simulated" nobody's secret noise keeps
-        the promise.
-    """
-    return " (simulated)" * (randomness == RANDOMNESS["seed"])
-
-
 class Guarantee(NamedTuple):
-    """What a run may say of its privacy, and how long it may go on.
+    """What a run promises about its privacy.
 
     Attributes:
-      plan: all rounds that the noise was made for.
+      plan: all rounds that the noise was made for; in an odometer those released.
       noise_multiplier: z; 0: messages are bounded, and nothing is promised.
-      delta: the delta of the promise.
-      accountant: the name of the accountant that counts.
-      rounds: the round with which the run ends, whatever asks for it.
-      per_round: the plan's steps in a round.
-      unit: the unit that is protected: a client, or an example.
-      randomness: "system", or "simulated" where all follows from the seed.
-      public: whether nobody has to be protected: the data are public.
+      rounds: the last round of the run.
+      per_round: steps of the plan in a round.
+      unit: "client" or "example".
+      randomness: "system" or "simulated", where all noise follows from the seed.
+      public: whether the data are public, so that no client has to be protected.
+      partition: a digest of which client has which example; empty: unknown.
+      secret: a check value of the secret that the noise follows from; empty: none.
+      trials: mean and shape of the number of runs of which this one was selected.
     """
 
     plan: accounting.Plan
@@ -48,29 +52,42 @@ class Guarantee(NamedTuple):
     delta: float
     accountant: str
     rounds: int
-    per_round: int
-    unit: str
-    randomness: str
-    public: bool
+    per_round: int = 1
+    unit: str = "client"
+    randomness: str = "system"
+    public: bool = False
+    partition: str = ""
+    secret: str = ""
+    trials: tuple[float, float] | None = None
 
     @property
     def private(self) -> bool:
         """Whether there is noise."""
         return bool(self.noise_multiplier)
 
+    def after(self, rounds: int) -> "Guarantee":
+        """Returns the guarantee of the first `rounds`, as an odometer has it."""
+        return self._replace(plan=self.plan._replace(steps=rounds * self.per_round))
+
     def epsilon(self, rounds: int) -> float | None:
-        """Returns the epsilon of so many `rounds`; None, without noise: no bound."""
-        if not self.private:
-            return None
-        plan = self.plan._replace(steps=rounds * self.per_round)
-        return spent(plan, self.noise_multiplier, self.delta, self.accountant)
+        """Returns the epsilon after so many `rounds`; None without noise."""
+        return self.after(rounds).spent() if self.private else None
+
+    def spent(self) -> float:
+        """Returns the epsilon of all steps of the plan."""
+        return accounting.spent(
+            self.plan,
+            self.noise_multiplier,
+            delta=self.delta,
+            accountant=self.accountant,
+        )
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Returns what the summary says of it."""
+        """Returns what a summary holds of it."""
         return {
             "noise_multiplier": self.noise_multiplier,
-            "releases": self.plan.releases * self.per_round,  # a round
+            "releases": self.plan.releases * self.per_round,  # in a round
             "privacy_unit": self.unit,
             "relation": self.plan.relation,
             "accountant": self.accountant,
@@ -78,13 +95,68 @@ class Guarantee(NamedTuple):
         }
 
 
-def spent(plan, z: float, delta: float, accountant: str) -> float:
-    """Returns the epsilon that a plan gives away, by `accounting.spent`.
+def promised(
+    plan: accounting.Plan,
+    *,
+    rounds: int,
+    delta: float,
+    noise_multiplier: float = 0.0,
+    target_epsilon: float = 0.0,
+    accountant: str = "auto",
+    per_round: int = 1,
+    **about: Any,
+) -> Guarantee:
+    """Returns the guarantee of a run, its noise calibrated where only a target is given.
 
     Args:
-      plan: the plan.
-      z: the noise on a sum, over the bound of what one unit adds to it.
-      delta: the delta of the promise.
-      accountant: one of `accounting.ACCOUNTANTS`.
+      plan: the plan of all rounds that the noise is made for.
+      rounds: the last round that was asked for. With noise and a target the run ends
+        before the target is exceeded.
+      accountant: one of `accounting.ACCOUNTANTS`; "auto": the tightest.
+      per_round: steps of the plan in a round.
+      **about: further fields of `Guarantee`.
+
+    Raises:
+      ValueError: in one line, for a promise that no accountant can count, or that no
+        noise or not even one round keeps.
     """
-    return accounting.spent(plan, z, delta=delta, accountant=accountant)
+    name = accounting.accountant_for(plan) if accountant == "auto" else accountant
+    z, target = noise_multiplier, target_epsilon
+    last = min(rounds, plan.steps // per_round)
+    if z or target:
+        accounting.require(plan, name)
+        accounting.require_delta(plan, delta)
+    if target and not z:
+        z = accounting.calibrate(plan, epsilon=target, delta=delta, accountant=name)
+    elif target:
+        within = accounting.steps_within(
+            plan, z, epsilon=target, delta=delta, accountant=name
+        )
+        last = min(last, within // per_round)
+    whole = Guarantee(plan, z, delta, name, last, per_round, **about)
+    if z and not last:
+        msg = (
+            f"Expected target_epsilon >= {whole.epsilon(1):.4g}, what one round gives "
+            f"away, got target_epsilon={target}."
+        )
+        raise ValueError(msg)
+    return whole
+
+
+def rounded_up(epsilon: float, digits: int = 4) -> str:
+    """Returns `epsilon` in so many significant digits, never a smaller number.
+
+    >>> rounded_up(8.00004), rounded_up(7.5), rounded_up(0.0), rounded_up(math.inf)
+    ('8.001', '7.5', '0', 'inf')
+    """
+    validate.at_least_one(digits=digits)
+    if epsilon <= 0 or not math.isfinite(epsilon):
+        return f"{epsilon:g}"
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) + 1 - digits)
+    shown = f"{epsilon:.{digits}g}"
+    return shown if float(shown) >= epsilon else f"{float(shown) + unit:.{digits}g}"
+
+
+def mark(randomness: str) -> str:
+    """Returns what follows an epsilon: nothing, or that its noise is simulated."""
+    return " (simulated)" * (randomness == RANDOMNESS["seed"])

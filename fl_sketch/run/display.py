@@ -1,17 +1,15 @@
 """What a run says on the screen."""
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
-from tqdm import tqdm
 
 from fl_sketch.engine.costs import FLOAT_BYTES
+from fl_sketch.engine.task import Task
 from fl_sketch.privacy.guarantee import mark
-from fl_sketch.run.build import Experiment
 from fl_sketch.workdir import rows
 
 COLUMNS = {
@@ -35,23 +33,23 @@ SECRET = {
 }
 
 
-def plan(config: ConfigDict, experiment: Experiment) -> list[str]:
-    """Returns lines on what is known of an experiment before it is compiled.
+def plan(config: ConfigDict, task: Task) -> list[str]:
+    """Returns lines on what is known of an task before it is compiled.
 
     Args:
-      config: the config of the experiment.
-      experiment: the experiment that `build` made of it.
+      config: the config of the task.
+      task: the task that `build` made of it.
     """
-    facts = experiment.facts
+    facts = task.facts
     return [
         f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
         f"{facts['dataset']}, {facts['clients']} clients, {facts['devices']} devices",
-        f"  a message: {message(facts)}; {_sent(experiment)}",
+        f"  a message: {message(facts)}; {_sent(task)}",
         f"  {config.rounds} rounds, cohorts: {_cohorts(config)}; held in memory: "
-        f"updates of {facts['kept_updates']}; privacy: {_kept(experiment.guarantee)}",
+        f"updates of {facts['kept_updates']}; privacy: {_kept(task.known.guarantee)}",
         *_bank(facts),
         *_slow(config.compute.dtype),
-        *_how(experiment.guarantee, config.rounds),
+        *_how(task.known.guarantee, config.rounds),
     ]
 
 
@@ -59,7 +57,7 @@ def message(facts: Mapping[str, Any]) -> str:
     """Says how short a message is: in numbers, or in bytes if it is compressed.
 
     Args:
-      facts: the facts of an experiment.
+      facts: the facts of an task.
     """
     sent, up, d = facts["sketch_size"], facts["bytes_up_planned"], facts["d"]
     short = f"{sent} numbers, {facts['compression']:.4g} times fewer than the model has"
@@ -73,11 +71,11 @@ def message(facts: Mapping[str, Any]) -> str:
     return short + f", {facts['exchanges']} exchanges" * several
 
 
-def _sent(experiment: Experiment) -> str:
+def _sent(task: Task) -> str:
     """Says what is sent in a round: by a client and to it, or over a graph."""
-    facts = experiment.facts
-    up, prices = facts["bytes_up_planned"], experiment.prices
-    if experiment.relay is None:
+    facts = task.facts
+    up, prices = facts["bytes_up_planned"], task.known.prices
+    if task.known.prices.relay is None:
         sent = f"{up / 1e3:.4g} kB up" if up is not None else "up: depends on the round"
         return f"a client's round: {sent}, {_down(prices)}"
     whole = facts["bytes_over_edges_planned"]
@@ -149,13 +147,13 @@ def _cohorts(config: ConfigDict) -> str:
     return who + f", late after {own.deadline:g} s" * bool(own.deadline)
 
 
-def head(experiment: Experiment) -> str:
-    """Returns the head of the table of `experiment`, with epsilon if it is private."""
-    scores = {f"test {name}": SCORE for name in experiment.facts["metrics"]}
+def head(task: Task) -> str:
+    """Returns the head of the table of `task`, with epsilon if it is private."""
+    scores = {f"test {name}": SCORE for name in task.facts["metrics"]}
     columns = COLUMNS | scores | COSTS
-    if experiment.private:
+    if task.private:
         columns["epsilon"] = EPSILON
-    columns |= {name.replace("_train_", " "): NOISED for name in experiment.noised}
+    columns |= {name.replace("_train_", " "): NOISED for name in task.facts["noised"]}
     return " ".join(f"{name:>{width}}" for name, (width, _) in columns.items())
 
 
@@ -184,19 +182,17 @@ def row(values: Mapping[str, Any]) -> str:
     )
 
 
-def done_before(
-    summary: Mapping[str, Any], experiment: Experiment, workdir: str
-) -> list[str]:
+def done_before(summary: Mapping[str, Any], task: Task, workdir: str) -> list[str]:
     """Returns the lines for a run that has ended before.
 
     Args:
       summary: what it came to.
-      experiment: the experiment.
+      task: the task.
       workdir: the folder of the run.
     """
     return [
         f"{workdir} holds this run already, done; its last row:",
-        head(experiment),
+        head(task),
         row({**summary, "round": summary["rounds"]}),
     ]
 
@@ -253,21 +249,3 @@ def _given_away(summary: Mapping[str, Any]) -> list[str]:
         f"given away of every {summary['privacy_unit']}: epsilon "
         f"{summary['epsilon']:.4g} at delta {summary['delta']:g}{how}"
     ]
-
-
-@contextlib.contextmanager
-def bar(
-    rounds: int, done: int, *, hidden: bool = False
-) -> Iterator[Callable[[int, float], None]]:
-    """Shows `done` of `rounds` on a terminal, unless `hidden`; gives what moves it.
-
-    That is `(rounds done, last training loss)`.
-    """
-    disable = True if hidden else None  # None: where there is no terminal
-    with tqdm(total=rounds, initial=done, unit="round", disable=disable) as shown:
-
-        def move(done: int, loss: float) -> None:
-            shown.update(done - shown.n)
-            shown.set_postfix(loss=f"{loss:.4f}", refresh=False)
-
-        yield move

@@ -1,30 +1,32 @@
 """More rounds for a run that is done, or under way: bit for bit the longer run.
 
-Refused is a length that would have changed the rounds which were played: a schedule
-that ends with the run, noise that was made for its length, prices that follow from it.
+A length is refused if it would have changed the rounds which were played: by a schedule
+that ends with the run, noise that was made for its length, or downloads that follow
+from it.
 """
 
 from ml_collections import ConfigDict
 
-from fl_sketch.config import arguments
-from fl_sketch.config import privacy as protection
-from fl_sketch.run.build import Experiment, build
+from fl_sketch.config import arguments, privacy
+from fl_sketch.engine.task import Task
+from fl_sketch.run.setup import Setup
+from fl_sketch.run.task import task_of
 
 
 def require(
-    before: ConfigDict, experiment: Experiment, data_dir: str | None = None
+    before: ConfigDict, setup: Setup, task: Task, data_dir: str | None = None
 ) -> None:
     """Raises unless a run may go on to the last round of a longer one.
 
     Args:
       before: the config of the run so far.
-      experiment: the longer run.
-      data_dir: the folder of raw data sets.
+      setup: the setup of the longer run.
+      task: the longer run.
 
     Raises:
       ValueError: in one line, with what the new length would change.
     """
-    after = experiment.config
+    after = setup.config
     if after.rounds < before.rounds:
         msg = f"Expected extend >= {before.rounds}, the rounds of the run, got "
         raise ValueError(msg + f"extend={after.rounds}.")
@@ -37,10 +39,10 @@ def require(
             f"rounds={after.rounds} from its beginning differs."
         )
         raise ValueError(msg)
-    shorter = build(before, data_dir)
-    if protection.asked_for(after):
-        _require_same_noise(after, experiment, shorter)
-    if experiment.facts["download"] != shorter.facts["download"]:
+    shorter = task_of(before, data_dir)
+    if privacy.is_noisy(after):
+        _require_same_noise(after, task, before, shorter)
+    if task.facts["download"] != shorter.facts["download"]:
         msg = (
             "Expected clients to fetch the same way in both lengths, got "
             f"download={after.download}, which chooses another one for "
@@ -49,25 +51,30 @@ def require(
         raise ValueError(msg)
 
 
-def _require_same_noise(config, after: Experiment, before: Experiment) -> None:
+def _require_same_noise(
+    after: ConfigDict, longer: Task, before: ConfigDict, shorter: Task
+) -> None:
     """Raises where the noise of the rounds so far is not that of the longer run."""
-    if config.privacy.randomness == "seed":
+    if after.privacy.randomness == "seed":
         msg = (
             "Expected a run whose noise does not follow from its config, the number of "
             "rounds included, got privacy.randomness=seed."
         )
         raise ValueError(msg)
-    both = [one.guarantee for one in (before, after)]
-    if len({own and own.noise_multiplier for own in both}) > 1:
+    noises = {
+        task.known.guarantee and task.known.guarantee.noise_multiplier
+        for task in (shorter, longer)
+    }
+    if len(noises) > 1:
         msg = (
             "Expected noise that was made for the longer run, got that of "
-            f"rounds={before.config.rounds}: privacy.planned_rounds says beforehand "
+            f"rounds={before.rounds}: privacy.planned_rounds says beforehand "
             "how many there will be."
         )
         raise ValueError(msg)
-    if after.rounds == before.rounds:
+    if longer.last == shorter.last:
         msg = (
-            f"Expected a budget for more than {before.rounds} rounds, got "
-            f"target_epsilon={config.privacy.target_epsilon}, which is spent by then."
+            f"Expected a budget for more than {shorter.last} rounds, got "
+            f"target_epsilon={after.privacy.target_epsilon}, which is spent by then."
         )
         raise ValueError(msg)

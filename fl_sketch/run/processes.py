@@ -11,24 +11,26 @@ import re
 import socket
 import subprocess
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
+from jax._src import distributed  # its store of short texts has no public name
 
 from fl_sketch.core import validate
-from fl_sketch.engine.chunks import Ask
-from fl_sketch.run import agreement
-from fl_sketch.run.loop import Stopped
+from fl_sketch.engine.loop import Stopped
 
 WRONG, LOST_A_PEER = 2, 3  # exit codes
 STOPPED = 130  # the one that shells take for Ctrl-C
 INTERRUPTED = "interrupted; what was saved before is as it was"
 LINES = (ValueError, TypeError, OSError, ArithmeticError, RuntimeError)
-PART = 2**28  # bytes that are told at once
+ERROR, END, DONE = "fl_sketch/error", "fl_sketch/end", "fl_sketch/done"
+PATIENCE = 600_000  # milliseconds; the first process may be writing for a long time
+LAST_WORDS = 5_000  # milliseconds in which others hear of an error
+EVERY = 0.5  # seconds from one look for an error to the next
 SILENCE_SECONDS = 15  # after which a process that says nothing is taken for dead
 RESUME = (
     "A process of this run has died. Start the same command again on all machines: "
@@ -91,7 +93,7 @@ def _ending_together(goodbye: Callable[[], None]) -> Iterator[None]:
         watch.part()
         _end(line, WRONG)
 
-    watch = agreement.Watch(heard)
+    watch = _Watch(heard)
     try:
         yield
         watch.finish()
@@ -164,36 +166,6 @@ def _require_free(coordinator: str) -> None:
         raise ValueError(msg) from None
 
 
-def is_first() -> bool:
-    """Returns whether this process owns the folder."""
-    return jax.process_index() == 0
-
-
-def agree(pace: int, asked: Ask) -> tuple[int, Ask]:
-    """Returns the smallest `pace` of all processes, and the most that was `asked`."""
-    if jax.process_count() == 1:
-        return pace, asked
-    both = multihost_utils.process_allgather(np.array([pace, asked], np.int32))
-    return int(both[:, 0].min()), Ask(int(both[:, 1].max()))
-
-
-def from_first(data: bytes) -> bytes:
-    """Returns the `data` of the first process, in every process."""
-    if jax.process_count() == 1:
-        return data
-    many = -(-len(data) // PART)
-    return b"".join(
-        _part_from_first(data[number * PART : (number + 1) * PART])
-        for number in range(int(multihost_utils.broadcast_one_to_all(np.int32(many))))
-    )
-
-
-def _part_from_first(data: bytes) -> bytes:
-    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
-    mine = np.frombuffer(data if is_first() else bytes(length), np.uint8)
-    return multihost_utils.broadcast_one_to_all(mine).tobytes()
-
-
 def _witness() -> Callable[[], None]:
     """Starts a process that speaks if this one ends without having said goodbye.
 
@@ -211,3 +183,57 @@ def _witness() -> Callable[[], None]:
         witness.communicate("goodbye")
 
     return goodbye
+
+
+class _Watch:
+    """Looks out for the error of another process, in a thread of its own."""
+
+    def __init__(self, heard: Callable[[str], None]):
+        """Begins to look; `heard` is told the line of another process's error."""
+        self._client: Any = distributed.global_state.client
+        self._heard = heard
+        self._over, self._ending = threading.Event(), threading.Lock()
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def close(self) -> None:
+        """Stops looking: this process ends by itself, unless it is being ended."""
+        with self._ending:
+            self._over.set()
+
+    def tell(self, line: str) -> None:
+        """Tells the others an error of this process in a `line`, and lets them hear."""
+        self.close()
+        said = f"process {jax.process_index()}: {line}"
+        with contextlib.suppress(Exception):  # somebody was faster, or nobody is left
+            self._client.key_value_set(ERROR, said)
+        self.part()
+
+    def finish(self) -> None:
+        """Waits until all are done; the first one may write for a long time."""
+        self._client.wait_at_barrier(DONE, PATIENCE)
+        self.close()
+
+    def part(self) -> None:
+        """Waits until all know that the run is over, who hear it from process 0."""
+        with contextlib.suppress(Exception):  # those who died do not come
+            self._client.wait_at_barrier(END, LAST_WORDS)
+        if jax.process_index() == 0:
+            time.sleep(EVERY)  # the store goes with this process
+
+    def last_words(self) -> str:
+        """Returns the line of a process that has failed; empty if none has said it."""
+        with contextlib.suppress(Exception):
+            return self._client.blocking_key_value_get(ERROR, LAST_WORDS)
+        return ""
+
+    def _look(self) -> None:
+        while not self._over.wait(EVERY):
+            try:
+                line = self._client.key_value_try_get(ERROR)
+            except jax.errors.JaxRuntimeError as error:
+                if "NOT_FOUND" in str(error):
+                    continue
+                return  # the store is gone; whoever waits for a device will know
+            with self._ending:  # which is never left: the process is over
+                if not self._over.is_set():
+                    self._heard(line)

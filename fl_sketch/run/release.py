@@ -12,23 +12,24 @@ import math
 import os
 import pathlib
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 import fl_sketch
-from fl_sketch.config import privacy as protection
+from fl_sketch.config import privacy
 from fl_sketch.config.inputs import MEASURED
 from fl_sketch.core import files, plugins, validate
+from fl_sketch.engine.resumable import RUN
 from fl_sketch.models import params_io
 from fl_sketch.models.losses import KINDS
 from fl_sketch.models.params_io import FORMS, Arrays
-from fl_sketch.privacy.guarantee import UNPROTECTED, spent
+from fl_sketch.privacy.guarantee import UNPROTECTED, Guarantee, rounded_up
 from fl_sketch.run import model_page
 from fl_sketch.run.model_page import PAGE, PROMISE
-from fl_sketch.run.run import RUN
 from fl_sketch.workdir import checkpoint, odometer, secrets, weights
-from fl_sketch.workdir.kept_config import read_config
+from fl_sketch.workdir.config_file import read as read_config
 
 ROUND = "state/server/round"  # in a checkpoint
 PACKAGES = ("jax", "numpy", "dp-accounting")
@@ -79,7 +80,7 @@ def release(
     return [
         f"params.{form}, {PROMISE} and {PAGE} are in {out}: {found.model['d']} "
         "parameters, equal to those of the last checkpoint",
-        f"promised to every {promise['unit']}: epsilon {promise['epsilon']:.4g} at "
+        f"promised to every {promise['unit']}: epsilon {rounded_up(promise['epsilon'])} at "
         f"delta {promise['delta']:g}; what is not protected stands in {PAGE}",
     ]
 
@@ -100,7 +101,7 @@ def read(workdir: str | os.PathLike) -> Release:
         own = not any((folder / name).exists() for name in names)
         _require(own, "workdir to be the folder of one run", f"{kind}'s, {there}")
     _require(path.is_file(), "workdir to be the folder of a run", there)
-    config, path = ConfigDict(read_config(path)), folder / "summary.json"
+    config, path = ConfigDict(read_config(path).config), folder / "summary.json"
     _require(path.is_file(), "a finished run", f"{there} without {path.name}")
     try:
         summary = json.loads(path.read_text())
@@ -162,36 +163,35 @@ def _require_publishable(config: ConfigDict, summary, folder: pathlib.Path) -> N
         _require(not (folder / name).exists(), "a run that is over", got)
 
 
-def _counted(summary, entries: list[odometer.Entry]) -> odometer.Entry:
+def _counted(summary, entries: Mapping[str, Guarantee]) -> Guarantee:
     """Returns the run's own entry in the odometer, if that and the summary agree."""
-    found = [one for one in entries if one.name == RUN]
     expected = f"{odometer.FILE} to count this run once"
-    _require(len(found) == 1, expected, f"{len(found)} entries of it")
-    own, plan = found[0], found[0].plan
+    _require(RUN in entries, expected, "no entry of it")
+    own = entries[RUN]
     counted = {
         "noise_multiplier": own.noise_multiplier,
         "delta": own.delta,
         "privacy_unit": own.unit,
-        "relation": plan.relation,
+        "relation": own.plan.relation,
         "randomness": own.randomness,
-        "rounds": plan.steps * plan.releases / summary["releases"],
+        "rounds": own.plan.steps // own.per_round,
     }
     for name, value in counted.items():
         expected = f"{name}={value!r} in summary.json, as {odometer.FILE} counts"
         _require(summary[name] == value, expected, f"{name}={summary[name]!r}")
-    least = spent(plan, own.noise_multiplier, own.delta, summary["accountant"])
+    least = own._replace(accountant=summary["accountant"]).spent()
     enough = summary["epsilon"] * (1 + ROUNDING) >= least
-    expected = f"epsilon >= {least:.6g} in summary.json, as the run gave away"
+    expected = f"epsilon >= {rounded_up(least, 6)} in summary.json, as the run spent"
     _require(enough, expected, f"epsilon={summary['epsilon']}")
     return own
 
 
-def _promise(config: ConfigDict, summary, own: odometer.Entry) -> dict[str, Any]:
+def _promise(config: ConfigDict, summary, own: Guarantee) -> dict[str, Any]:
     """Returns what privacy.json holds of the run itself."""
-    local = protection.local_noise(config)
+    local = privacy.local_noise(config)
     # The sampling rate of a client's examples says how many there are.
     sizes = ("how many examples a client has",) * (own.unit == "example")
-    threshold = ("threshold",) * (protection.kind(config) == "adaptive")
+    threshold = ("threshold",) * (privacy.bound_of(config) == "adaptive")
     shown = any(name.startswith("validation_") for name in summary)
     begun = pathlib.Path(config.model.init_from).name
     more = ("the validation data",) * shown + (
@@ -208,7 +208,7 @@ def _promise(config: ConfigDict, summary, own: odometer.Entry) -> dict[str, Any]
         "released_beside": [*summary["noised"], *threshold],
         "noise_multiplier": own.noise_multiplier,
         "noise": "local" if local else config.privacy.noise,
-        "bound": "clip" if local else protection.kind(config),
+        "bound": "clip" if local else privacy.bound_of(config),
         "threshold": config.privacy.threshold,
         "epsilon": summary["epsilon"],
         "delta": own.delta,
@@ -223,16 +223,16 @@ def _promise(config: ConfigDict, summary, own: odometer.Entry) -> dict[str, Any]
     }
 
 
-def _of_all(entries: list[odometer.Entry]) -> dict[str, Any]:
+def _of_all(entries: Mapping[str, Guarantee]) -> dict[str, Any]:
     """Returns what privacy.json holds of all runs, if there is any but this one."""
-    alone = all(one.name == RUN or one.public for one in entries)
-    both = None if alone else odometer.total(entries)
-    if both is None:
+    alone = all(name == RUN or one.public for name, one in entries.items())
+    whole = None if alone else odometer.total(entries)
+    if whole is None:
         return {}
     got = f"another in {odometer.FILE}, which gives away all"
-    _require(not both.simulated, "no simulated run of the same data", got)
-    epsilon = both.epsilon if math.isfinite(both.epsilon) else None
-    return {"all_runs": {"runs": both.runs, "epsilon": epsilon, "delta": both.delta}}
+    _require(not whole.simulated, "no simulated run of the same data", got)
+    epsilon = whole.epsilon if math.isfinite(whole.epsilon) else None
+    return {"all_runs": {"runs": whole.runs, "epsilon": epsilon, "delta": whole.delta}}
 
 
 def _params(folder: pathlib.Path, summary) -> Arrays:

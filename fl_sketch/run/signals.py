@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
-from fl_sketch.engine.chunks import Ask
+from fl_sketch.engine.loop import Ask
 
 SIGNALS = {
     signal.SIGINT: Ask.STOP,

@@ -1,119 +1,206 @@
-"""What a config trains: its data and its model, read and checked."""
+"""One run of a config: its continuous keys are fixed, and its facts are known."""
 
 import functools
+import math
+import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch import models
-from fl_sketch.config import build as methods
-from fl_sketch.config import inputs, networks
-from fl_sketch.config import parse as choices
-from fl_sketch.config import privacy as protection
-from fl_sketch.config.initial import initial_of
-from fl_sketch.config.inputs import Seen
-from fl_sketch.config.parse import Numbers
-from fl_sketch.core.protocols import Tree
-from fl_sketch.data import datasets, partition
-from fl_sketch.data.holdout import held_out
-from fl_sketch.engine.client_metrics import Clients
-from fl_sketch.models.params_io import Arrays
+from fl_sketch import engine
+from fl_sketch.config import arguments, build, cohorts, parse
+from fl_sketch.core import free_memory, trees
+from fl_sketch.core.protocols import Key, Roots
+from fl_sketch.engine import host_states
+from fl_sketch.engine.evaluate import in_order
+from fl_sketch.engine.loop import Compiled
+from fl_sketch.engine.recorder import Clock, Known
+from fl_sketch.engine.rounds import compile_rounds
+from fl_sketch.engine.task import Task
+from fl_sketch.run.setup import Setup, prepare
+from fl_sketch.workdir import secrets
+
+TIMED = 100  # rounds that are timed together
 
 
-class Problem(NamedTuple):
-    """What a config trains, read and checked.
+def task_of(
+    config: ConfigDict, data_dir: str | None = None, *, noise_multiplier: float = 0.0
+) -> Task:
+    """Returns the run of `config`, with a secret of its own.
 
-    Attributes:
-      config: the config itself.
-      splits: the data.
-      seen: the way in which the model sees them.
-      loss_of: `(numbers) -> Loss`.
-      inputs: shape of the first example, as the data set has it.
-      params: shapes of the model's parameters.
-      initial: arrays that it begins with, by name, in place of random ones.
-      batches: shapes of what a client trains on in a round.
+    The arguments, and what is raised, are those of `setup.prepare`.
     """
-
-    config: ConfigDict
-    splits: datasets.Splits
-    seen: Seen
-    loss_of: Callable[[Numbers], models.Loss]
-    inputs: jax.ShapeDtypeStruct
-    params: Tree
-    initial: Arrays
-    batches: Any
-
-    def dealt(self, seed: int) -> tuple[partition.Partition, partition.Partition]:
-        """Returns which client trains on which examples, and holds which ones back.
-
-        Both follow from the `seed`.
-        """
-        targets, owners = self.splits.train.targets, self.splits.owners
-        shares = choices.partition_of(self.config, targets, seed, owners)
-        return held_out(shares, self.config.data.held_out, seed=seed)
-
-    def clients(self, numbers: Numbers, seed: int) -> Clients:
-        """Returns the clients as they are looked at one by one.
-
-        Args:
-          numbers: the continuous keys.
-          seed: the seed by which they have their examples.
-        """
-        loss, examples = self.loss_of(numbers), self.splits.train
-        own = methods.personal_of(self.config, loss, numbers)
-        batch = self.config.client.batch
-        return Clients(loss, examples, *self.dealt(seed), own, batch, seed)
-
-    def shares(self, seed: int) -> partition.Partition:
-        """Returns which client trains on which examples, with this `seed`."""
-        return self.dealt(seed)[0]
+    setup = prepare(config, data_dir, noise_multiplier=noise_multiplier)
+    again = functools.partial(task_of, config, data_dir)
+    task = of_setup(setup)
+    return task._replace(with_noise=lambda z: again(noise_multiplier=z))
 
 
-def check(config: ConfigDict) -> None:
-    """Raises in one line for what can be told of `config` before data are read."""
-    choices.check_counts(config)
-    inputs.check(config)
-    methods.check(config)
-    if config.data.clients:  # else the data say how many, and it is checked then
-        protection.check(config)
-        networks.relay_of(config)
+def of_setup(setup: Setup) -> Task:
+    """Returns the run of a setup with the config's own continuous keys and seed."""
+    config, numbers = setup.config, parse.numbers_of(setup.config)
+    start = functools.partial(setup.start, numbers)
+    shapes = jax.eval_shape(start, jax.eval_shape(jax.random.key, 0))
+    state = setup.placed(shapes)
+    start = jax.jit(start, out_shardings=jax.tree.map(lambda x: x.sharding, state))
+    secret = setup.secret()
+
+    @functools.cache
+    def roots(secret: secrets.Secret | None) -> Roots:
+        return secrets.roots(config.seed, secret, setup.same)
+
+    def started(roots):
+        first, on_host = start(roots), setup.bank == "host"
+        return host_states.start(first, config.data.clients) if on_host else first
+
+    return Task(
+        start=started,
+        compile=lambda roots: _compile(setup, numbers, state, roots),
+        roots=roots,
+        known=known_of(setup, clock_of(setup, lambda: roots(secret))),
+        last=setup.last,
+        every=config.eval_every,
+        save_every=config.checkpoint_every,
+        keep=config.checkpoint_keep,
+        config=config.to_dict(),
+        identity=setup.identity,
+        facts=facts_of(setup),
+        model=model_of(setup),
+        secret=secret,
+        advice=arguments.advice(config),
+    )
 
 
-def read(config: ConfigDict, data_dir: str | None) -> Problem:
-    """Returns what a config trains.
+def known_of(setup: Setup, clock: Clock | None = None) -> Known:
+    """Returns what the rows of a run need; `clock` if rounds take time."""
+    absences, clients = cohorts.may_be_absent(setup.config), setup.config.data.clients
+    return Known(setup.prices, clients, setup.guarantee, absences, clock)
+
+
+def clock_of(setup: Setup, roots: Callable[[], Key | Roots]) -> Clock | None:
+    """Returns `(done) -> seconds`, simulated, that the first rounds take.
 
     Args:
-      config: the config, checked as far as it can be without data.
-      data_dir: the folder of raw data sets.
-
-    Raises:
-      ValueError, TypeError: in one line, for data and models that do not fit together.
-      FileNotFoundError: for data that are not there.
+      roots: returns the roots of the run.
     """
-    splits = inputs.splits_of(config, data_dir, methods.targets_of(config))
-    protection.check_data(config, splits)
-    if not config.data.clients:  # the data say how many, and what follows from it
-        config = choices.with_clients(config, splits)
-        check(config)
-    seen = inputs.seen_of(config, splits)
-    loss_of = functools.partial(methods.loss_of, config, seen)
-    first = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype),
-        splits.train,
-    )
-    loss = loss_of(choices.numbers_of(config))
-    params = methods.require_runs(config, loss, first)
-    initial = initial_of(config, params)
-    batches = _batches(config, splits.train)
-    return Problem(
-        config, splits, seen, loss_of, first.inputs, params, initial, batches
-    )
+    if setup.clock is None:
+        return None
+    of_rounds = jax.jit(jax.vmap(setup.clock, in_axes=(None, 0)))
+    known: list[float] = []
+
+    def clock(done: int) -> float:
+        while len(known) < done:
+            numbers = len(known) + np.arange(TIMED)
+            known.extend(np.asarray(of_rounds(roots(), numbers), np.float64).tolist())
+        return math.fsum(known[:done])
+
+    return clock
 
 
-def _batches(config: ConfigDict, train: datasets.Examples):
-    lead = (config.client.steps, config.client.batch)
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape[1:]), leaf.dtype), train
-    )
+def _compile(setup: Setup, numbers, state, roots: Key | Roots) -> Compiled:
+    """Returns the programs of a run with these roots."""
+    begin = time.perf_counter()
+    assert isinstance(roots, Roots)
+    data = setup.data(setup.config.seed)
+    play = setup.play(numbers)
+    advance = compile_rounds(play, setup.mesh, state=state, key=roots, data=data)
+    evaluate = jax.jit(functools.partial(setup.evaluate, numbers))
+    evaluate = evaluate.lower(state.server.params, setup.test)
+    evaluate = evaluate.compile(engine.compiler_options(setup.mesh))
+    free_memory.give_back()
+
+    def measured(state) -> dict[str, float]:
+        found = jax.device_get(evaluate(state.server.params, setup.test))
+        found = in_order(found, setup.metrics)
+        return {name: float(value) for name, value in found.items()}
+
+    return Compiled(advance, measured, time.perf_counter() - begin)
+
+
+def facts_of(setup: Setup) -> dict[str, Any]:
+    """Returns what is known of a run before it is compiled, for its summary."""
+    config, talk, prices = setup.config, setup.talk, setup.prices
+    sent, d = sum(talk.sent), trees.size(trees.trained(setup.params))
+    numbers = parse.numbers_of(config)
+    row = host_states.row_bytes(setup.algorithm(numbers), setup.params)
+    return {
+        "algorithm": config.algorithm,
+        "dataset": config.data.name,
+        "model": config.model.name,
+        "d": d,
+        "sketch_size": sent,
+        "compression": d / sent,
+        "clients": config.data.clients,
+        "data": setup.form,
+        "devices": setup.mesh.size,
+        "exchanges": len(talk.sent),
+        "download": "messages" if prices.followed else "model",
+        "bytes_down_of_the_model": prices.model,
+        "bytes_down_to_follow": prices.follow.missed + prices.follow.always,
+        "bytes_up_planned": talk.bits_up and -(-talk.bits_up // 8),
+        "client_state_bytes": row * config.data.clients,
+        "client_state": setup.bank if row else None,
+        "kept_updates": _kept_updates(setup),
+        "seed": config.seed,
+        "noised": list(setup.noised),
+        "metrics": list(setup.metrics),
+        **(setup.guarantee.facts if setup.guarantee else {}),
+        **_network(setup),
+    }
+
+
+def _network(setup: Setup) -> dict[str, Any]:
+    """Returns what is known of a graph of clients without a server, if there is one."""
+    relay, talk = setup.relay, setup.talk
+    if relay is None:
+        return {}
+    sent = talk.bits_up and -(-talk.bits_up // 8)
+    exchanges = len(talk.sent)
+    return {
+        "graph": setup.config.network.graph,
+        "relay": relay.name,
+        "edges": len(relay.graph.edges),
+        "hops": relay.hops,
+        "messages": exchanges * int(relay.crossings.sum()),
+        "bytes_over_edges_planned": sent
+        and int(relay.over_edges(sent, exchanges).sum()),
+        "download": "none",
+    }
+
+
+def model_of(setup: Setup) -> dict[str, Any]:
+    """Returns what is needed to use the model of a run elsewhere, for params.json."""
+    config, train, seen = setup.config, setup.splits.train.inputs, setup.seen
+    scaling = seen.scaling._asdict() if seen.scaling else {}
+    texts = {"length": config.data.length, "vocabulary": config.data.vocabulary}
+    return {
+        "algorithm": config.algorithm,
+        "dataset": config.data.name,
+        "part": config.data.part,
+        "public": config.data.public,
+        "model": config.model.name,
+        "size": config.model.size,
+        "loss": config.model.loss,
+        "options": build.options_of(config),
+        "outputs": seen.classes,
+        "inputs": {
+            "shape": list(train.shape[1:]),
+            "dtype": str(train.dtype),
+            "divided_by": 255 if train.dtype == np.uint8 else 1,
+            **scaling,
+            **(texts if train.dtype == np.int32 else {}),
+        },
+    }
+
+
+def _kept_updates(setup: Setup) -> str:
+    """Returns what a round holds of the cohort's updates, in words."""
+    passes = len(setup.talk.sent) + setup.talk.stateful
+    if passes == 1:
+        return "a chunk"
+    if setup.config.compute.updates == "recompute":
+        return f"a chunk, made {passes} times"
+    return "the whole cohort"

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.config import privacy as protection
+from fl_sketch.config import parse, privacy
 from fl_sketch.config.build import metrics_of
 from fl_sketch.core import files, validate
 from fl_sketch.models.metrics import METRICS
 from fl_sketch.privacy.composition import Trials
-from fl_sketch.run.task import check
+from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.sweep import grid, pictures, selection, separate_runs, standings
 from fl_sketch.sweep.extend_grid import beyond
 from fl_sketch.sweep.grid import shown
@@ -153,7 +153,7 @@ def run(
     }
     _require_own(folder)
     _require_one_metric(configs)
-    protection.require_one_unit(configs.values())
+    privacy.require_one_unit(configs.values())
     if comparison.apart:
         separate_runs.require_public(configs)
     _require_sound(comparison, configs)
@@ -173,7 +173,7 @@ def run(
     released = odometer.below(folder, selection.FOLDER)
     if released:
         odometer.write(folder, released)
-    given = odometer.said(odometer.total(released))
+    given = odometer.lines(released)
     standings.write(folder, rows, evaluations, comparison.last, given)
     for line in (*standings.table(rows), *given):
         say(line)
@@ -185,7 +185,7 @@ class _Doing(NamedTuple):
     """What the work on a method needs beside its config."""
 
     comparison: Comparison
-    planned: Mapping[str, odometer.Entry]
+    planned: Mapping[str, Guarantee]
     folder: pathlib.Path
     data_dir: str | None
     say: Callable[[str], None]
@@ -220,7 +220,7 @@ class _Doing(NamedTuple):
 
 def _require_own(folder: pathlib.Path) -> None:
     """Raises for a folder in which a run was counted that is none of a comparison's."""
-    if any("/" not in one.name for one in odometer.read(folder)):
+    if any("/" not in name for name in odometer.read(folder)):
         msg = (
             f"Expected workdir to be that of a comparison, got {folder}, whose "
             f"{odometer.FILE} counts a run: take another workdir."
@@ -244,7 +244,8 @@ def _require_sound(comparison: Comparison, configs: Mapping[str, ConfigDict]) ->
         first = config.copy_and_resolve_references()
         first.update_from_flattened_dict({key: tune[key][0] for key in tune})
         try:
-            check(first)
+            parse.check(first)
+            privacy.check(first)
         except (ValueError, TypeError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             msg = f"{name}: {error}"
@@ -253,7 +254,7 @@ def _require_sound(comparison: Comparison, configs: Mapping[str, ConfigDict]) ->
 
 def _planned(
     comparison, configs, trials: Trials | None, data_dir
-) -> dict[str, odometer.Entry]:
+) -> dict[str, Guarantee]:
     """Returns the methods of which a random number of runs is made, and what it costs.
 
     Raises:
@@ -262,7 +263,7 @@ def _planned(
     if trials is None:
         return {}
     tuned = [name for name in configs if comparison.methods[name].tune]
-    found = [name for name in tuned if protection.asked_for(configs[name])]
+    found = [name for name in tuned if privacy.is_noisy(configs[name])]
     if not found:
         msg = "Expected a private method that is tuned, for private trials, got none."
         raise ValueError(msg)

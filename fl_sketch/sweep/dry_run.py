@@ -1,15 +1,18 @@
 """What is known of the programs of a sweep before any of them is compiled."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 
+from fl_sketch.config import parse
 from fl_sketch.core import free_memory
-from fl_sketch.engine import costs as traffic
-from fl_sketch.privacy.guarantee import Guarantee, mark
+from fl_sketch.engine.recorder import Known
+from fl_sketch.privacy.guarantee import mark, rounded_up
 from fl_sketch.run import display
-from fl_sketch.run.build import build
+from fl_sketch.run.setup import prepare
+from fl_sketch.run.task import facts_of, known_of
 from fl_sketch.sweep import grid, ranking
 from fl_sketch.workdir.identity import Identity
 
@@ -17,17 +20,18 @@ from fl_sketch.workdir.identity import Identity
 class Outline(NamedTuple):
     """What is known of the program of a `group` before it is compiled.
 
-    `facts` and `prices` are those of a run, `guarantee` is to every point. One point's
-    state has `state_bytes`, `last` is the round with which all of them end, and they
-    are made of what `identity` says.
+    Attributes:
+      facts: those of a run.
+      known: what rows need; the guarantee is to every point.
+      state_bytes: the size of one point's state.
+      last: the round with which all points end.
     """
 
     group: grid.Group
     facts: dict[str, Any]
-    prices: traffic.Prices
+    known: Known
     state_bytes: int
     last: int
-    guarantee: Guarantee | None
     identity: Identity = Identity()
 
     @property
@@ -38,19 +42,21 @@ class Outline(NamedTuple):
     @property
     def private(self) -> bool:
         """Whether somebody is protected."""
-        return bool(self.guarantee and self.guarantee.private)
+        return self.known.private
 
 
 def outline(group: grid.Group, data_dir: str | None) -> Outline:
     """Returns the outline of `group`, checked as a run is, and that all points fit.
 
     Raises:
-      ValueError, TypeError, FileNotFoundError: as `build` does, for `data_dir` too.
+      ValueError, TypeError, FileNotFoundError: as `prepare` does.
     """
     _require_whole_models(group.config.compute.model_devices)
-    experiment = build(group.config, data_dir)
-    group = group._replace(config=experiment.config)
-    leaves = jax.tree.leaves(jax.eval_shape(experiment.start))
+    setup = prepare(group.config, data_dir)
+    group = group._replace(config=setup.config)
+    start = functools.partial(setup.start, parse.numbers_of(setup.config))
+    state = jax.eval_shape(start, jax.eval_shape(jax.random.key, 0))
+    leaves = jax.tree.leaves(state)
     state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     size, free = state_bytes * len(group.points), free_memory.free(jax.local_devices())
     if size > free:
@@ -60,15 +66,8 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
             "sweep over fewer values at a time."
         )
         raise ValueError(msg)
-    return Outline(
-        group,
-        experiment.facts,
-        experiment.prices,
-        state_bytes,
-        experiment.rounds,
-        experiment.guarantee,
-        experiment.identity,
-    )
+    facts, identity = facts_of(setup), setup.identity
+    return Outline(group, facts, known_of(setup), state_bytes, setup.last, identity)
 
 
 def _require_whole_models(devices: int) -> None:
@@ -108,10 +107,12 @@ def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> li
 
 def _promised(one: Outline) -> str:
     """Says what each point gives away, if that is anything but all."""
-    if not ((promise := one.guarantee) and promise.private):
+    if not ((promise := one.known.guarantee) and promise.private):
         return ""
     how, spent = mark(promise.randomness), promise.epsilon(one.last)
-    return f"; each gives away epsilon {spent:.4g} at delta {promise.delta:g}{how}"
+    return (
+        f"; each gives away epsilon {rounded_up(spent)} at delta {promise.delta:g}{how}"
+    )
 
 
 def require_one_table(outlines: Sequence[Outline]) -> None:

@@ -8,7 +8,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fl_sketch.config import parse as choices
+from fl_sketch.config import parse
 
 
 def beyond(
@@ -26,7 +26,7 @@ def beyond(
     """
     for key, values in tune.items():
         found = sorted({*values})
-        if key not in choices.CONTINUOUS or len(found) < 2 or found[0] <= 0:
+        if key not in parse.CONTINUOUS or len(found) < 2 or found[0] <= 0:
             continue
         down = best[key] == found[0]
         if not down and best[key] != found[-1]:
@@ -35,7 +35,7 @@ def beyond(
         ratio = second / first if third is None else third / second
         value = float(f"{first / ratio:.6g}")
         try:
-            choices.check_number(key, value)
+            parse.check_number(key, value)
         except ValueError:
             continue
         return key, value

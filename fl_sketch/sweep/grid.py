@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from fl_sketch.config import parse as choices
+from fl_sketch.config import parse
 from fl_sketch.core import validate
 from fl_sketch.core.mappings import flat
 
@@ -111,7 +111,7 @@ def programs(config: ConfigDict, axes: Sequence[Axis]) -> list[Group]:
       axes: the axes, in the order of `read_axes`; the seed need not be among them.
     """
     static = [axis for axis in axes if not shares_program(axis.key)]
-    numbers = tuple(_product([a for a in axes if a.key in choices.CONTINUOUS]))
+    numbers = tuple(_product([a for a in axes if a.key in parse.CONTINUOUS]))
     seeds = {axis.key: axis.values for axis in axes}.get("seed", (config.seed,))
     groups, first = [], 0
     for fixed in _product(static):
@@ -147,7 +147,7 @@ def points_of(
 
 def shares_program(key: str) -> bool:
     """Returns whether points that differ in `key` alone run in one program."""
-    return key == "seed" or key in choices.CONTINUOUS
+    return key == "seed" or key in parse.CONTINUOUS
 
 
 def listed(axes: Sequence[Axis]) -> dict[str, list[Any]]:
@@ -192,10 +192,10 @@ def _axis(legal: Mapping[str, Any], line: str, flag: str) -> Axis:
         msg = f"Expected different values of {key}, got --{flag}={line}."
         raise ValueError(msg)
     for value in values:
-        if key in choices.CONTINUOUS:
-            choices.check_number(key, value)
+        if key in parse.CONTINUOUS:
+            parse.check_number(key, value)
         if key == "seed":
-            choices.check_seed(value)
+            parse.check_seed(value)
     return Axis(key, values)
 
 

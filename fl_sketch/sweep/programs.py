@@ -17,15 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import engine
-from fl_sketch.config import parse as choices
+from fl_sketch.config import parse
 from fl_sketch.core import chacha, free_memory, validate
 from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.data import batches as draws
 from fl_sketch.engine.evaluate import in_order
-from fl_sketch.run import nodes
-from fl_sketch.run.program import Program
+from fl_sketch.engine.loop import Compiled
+from fl_sketch.run.setup import Setup
 from fl_sketch.sweep.grid import Group
-from fl_sketch.workdir import secrets
 
 MAPS = ("loop", "vmap")
 
@@ -43,21 +42,17 @@ class Seeded(NamedTuple):
     starts: jax.Array
 
 
-class Mapped(NamedTuple):
-    """All points of a program; what it returns has their axis first.
+class Points(NamedTuple):
+    """All points of a program, compiled; what it returns has their axis first.
 
     Attributes:
-      states: the states before the first round; `advance` uses them up.
-      advance: `(states, done, count) -> (states, Report)`, the latter numpy arrays.
-      evaluate: `(states) -> {"test_loss": ..., "test_accuracy": ...}`, numpy arrays.
-      seconds: the time that compiling took.
+      states: the states before the first round, over seeds and numbers; `advance` uses
+        them up.
       at_once: the number of points that run at the same time.
     """
 
     states: engine.State
-    advance: Callable[[engine.State, int, int], tuple[engine.State, engine.Report]]
-    evaluate: Callable[[engine.State], dict[str, np.ndarray]]
-    seconds: float
+    compiled: Compiled
     at_once: int
 
 
@@ -66,15 +61,14 @@ def default_map() -> str:
     return "loop" if jax.default_backend() == "cpu" else "vmap"
 
 
-def compile_points(program: Program, group: Group, how: str) -> Mapped:
+def compile_points(setup: Setup, group: Group, how: str) -> Points:
     """Returns a program compiled for all its points, which it also starts.
 
     Where the device has no memory for all of them at once, it is compiled again for
     fewer at a time.
 
     Args:
-      program: the program of the group's config.
-      group: the points.
+      setup: the setup of the group's config.
       how: a name of `MAPS`.
 
     Raises:
@@ -82,26 +76,26 @@ def compile_points(program: Program, group: Group, how: str) -> Mapped:
     """
     validate.one_of(MAPS, map=how)
     begin = time.perf_counter()
-    seeded, data = _data(program, group.seeds)
+    seeded, data = _data(setup, group.seeds)
     table = np.array([list(own.values()) for own in group.numbers], np.float32)
-    table, seeded = jax.device_put((table, seeded), program.same)
-    own = _secrets(program, group)
-    start, *_ = _over_points(program, group, (1, 1))
-    states = jax.jit(start, out_shardings=program.same)(table, seeded)
+    table, seeded = jax.device_put((table, seeded), setup.same)
+    own = _secrets(setup, group)
+    start, *_ = _over_points(setup, group, (1, 1))
+    states = jax.jit(start, out_shardings=setup.same)(table, seeded)
 
-    options = engine.compiler_options(program.mesh)
+    options = engine.compiler_options(setup.mesh)
     most = (len(group.seeds), len(table)) if how == "vmap" else (1, 1)
     for at_once in _fewer_and_fewer(most):
-        _, rounds, evaluate = _over_points(program, group, at_once)
-        rounds = jax.jit(rounds, donate_argnums=2, out_shardings=program.same)
+        _, rounds, evaluate = _over_points(setup, group, at_once)
+        rounds = jax.jit(rounds, donate_argnums=2, out_shardings=setup.same)
         rounds = rounds.lower(table, seeded, states, own, data, 0, 0)
         rounds = rounds.compile(options)
         evaluate = jax.jit(evaluate)
-        evaluate = evaluate.lower(table, seeded, states.server.params, program.test)
+        evaluate = evaluate.lower(table, seeded, states.server.params, setup.test)
         evaluate = evaluate.compile(options)
         free_memory.give_back()
         needed = max(_scratch(rounds), _scratch(evaluate))
-        if needed <= free_memory.free(program.mesh.local_devices):
+        if needed <= free_memory.free(setup.mesh.local_devices):
             break
 
     def advance(states, done, count):
@@ -109,14 +103,13 @@ def compile_points(program: Program, group: Group, how: str) -> Mapped:
         return states, _points_first(reports)
 
     def measure(states):
-        if program.relay:
-            nodes.require_alike(states, axis=2)
         params = states.server.params
-        found = _points_first(evaluate(table, seeded, params, program.test))
-        return in_order(found, program.metrics)
+        found = _points_first(evaluate(table, seeded, params, setup.test))
+        return in_order(found, setup.metrics)
 
     seconds = time.perf_counter() - begin
-    return Mapped(states, advance, measure, seconds, math.prod(at_once))
+    compiled = Compiled(advance, measure, seconds)
+    return Points(states, compiled, math.prod(at_once))
 
 
 def _fewer_and_fewer(at_once: tuple[int, int]) -> Iterator[tuple[int, int]]:
@@ -141,9 +134,9 @@ def _scratch(compiled: jax.stages.Compiled) -> float:
     return found.temp_size_in_bytes + fresh
 
 
-def _over_points(program: Program, group: Group, at_once: tuple[int, int]):
+def _over_points(setup: Setup, group: Group, at_once: tuple[int, int]):
     """Returns start, rounds and evaluate of a program, over all points."""
-    fixed, names = choices.numbers_of(group.config), tuple(group.numbers[0])
+    fixed, names = parse.numbers_of(group.config), tuple(group.numbers[0])
 
     def numbers(row):
         # Keys that are not swept stay Python numbers: their part is compiled in.
@@ -152,7 +145,7 @@ def _over_points(program: Program, group: Group, at_once: tuple[int, int]):
     def start(table, seeds):
         def one(row, seed, own):
             del own
-            return program.start(numbers(row), seed.key)
+            return setup.start(numbers(row), seed.key)
 
         return _over(at_once, one)(table, seeds, ())
 
@@ -165,14 +158,14 @@ def _over_points(program: Program, group: Group, at_once: tuple[int, int]):
             # Without a secret, points of a seed share its cohorts and batches.
             roots = Roots(seed.key, seed.key if secret is None else secret)
             dealt = data._replace(starts=seed.starts)
-            return program.rounds(numbers(row), state, roots, dealt, count)
+            return setup.play(numbers(row)).rounds(state, roots, dealt, count)
 
         return _over(at_once, one)(table, seeds, (states, secrets))
 
     def evaluate(table, seeds, params, test):
         def one(row, seed, params):
             del seed
-            return program.evaluate(numbers(row), params, test)
+            return setup.evaluate(numbers(row), params, test)
 
         return _over(at_once, one)(table, seeds, params)
 
@@ -203,32 +196,34 @@ def _each(at_once: int, one: Callable, *all_: Any) -> Any:
     return jax.lax.map(lambda each: one(*each), all_, batch_size=size)
 
 
-def _data(program: Program, seeds: Sequence[int]) -> tuple[Seeded, draws.Resident]:
+def _data(setup: Setup, seeds: Sequence[int]) -> tuple[Seeded, draws.Resident]:
     """Returns the seeds' partitions one after the other, into one set of examples."""
-    each = [program.data(seed) for seed in seeds]
+    each = [setup.resident(seed) for seed in seeds]
     before = np.cumsum([0, *(data.indices.size for data in each)])
     validate.at_most(2**31 - 1, "starts are int32", indices=int(before[-1]))
     starts = [data.starts + int(n) for data, n in zip(each, before, strict=False)]
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     indices = jnp.concatenate([data.indices for data in each])
     data = each[0]._replace(indices=indices, starts=None)
-    return Seeded(keys, jnp.stack(starts)), jax.device_put(data, program.same)
+    return Seeded(keys, jnp.stack(starts)), jax.device_put(data, setup.same)
 
 
-def _secrets(program: Program, group: Group) -> Key | None:
+def _secrets(setup: Setup, group: Group) -> Key | None:
     """Returns a secret root for each point, [seeds, numbers]; None: nothing is private.
 
     Points never share one: what their noise has in common could be taken out.
     """
-    if not program.private:
+    if not setup.private:
         return None
     words = []
     for point in group.points:
         config = group.config.copy_and_resolve_references()
         config.update_from_flattened_dict(point)
-        words.append(chacha.words_of(secrets.made_for(config).reveal()))
+        secret = setup.secret(config)
+        assert secret
+        words.append(chacha.words_of(secret.reveal()))
     shape = len(group.seeds), len(group.numbers), -1
-    wrap = jax.jit(chacha.from_words, out_shardings=program.same)
+    wrap = jax.jit(chacha.from_words, out_shardings=setup.same)
     return wrap(np.stack(words).reshape(shape))
 
 

@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch.config import parse as choices
+from fl_sketch.config import parse
 from fl_sketch.core import files, untrusted_files
+from fl_sketch.core.mappings import flat
 from fl_sketch.privacy import composition
 from fl_sketch.privacy.composition import Trials, require
-from fl_sketch.run.program import prepare
+from fl_sketch.privacy.guarantee import Guarantee
+from fl_sketch.run.setup import prepare
 from fl_sketch.sweep import pictures, standings
 from fl_sketch.sweep.grid import shown
 from fl_sketch.sweep.sweep import sweep
@@ -36,7 +38,7 @@ FOLDER = "simulator_only_trials"
 def select(
     config: ConfigDict,
     tune: Mapping[str, Sequence[Any]],
-    entry: odometer.Entry,
+    entry: Guarantee,
     folder: pathlib.Path,
     data_dir: str | None,
     *,
@@ -69,7 +71,7 @@ def select(
         by = score_of(evaluations[0], CHOSEN)
         score = by.worth(standings.score(evaluations, last, CHOSEN))
         found.append((score, point, evaluations))
-    odometer.note(folder, [entry])
+    odometer.note(folder, {"selection": entry})
     going = [one for one in found if math.isfinite(one[0])]
     score, point, evaluations = max(going or found[:1], key=lambda one: one[0])
     said = ", ".join(f"{key}={shown(value)}" for key, value in point.items())
@@ -85,7 +87,7 @@ def planned(
     tune: Mapping[str, Sequence[Any]],
     trials: Trials,
     data_dir: str | None,
-) -> odometer.Entry:
+) -> Guarantee:
     """Returns what a selection will cost, of runs that all cost the same.
 
     Args:
@@ -99,7 +101,7 @@ def planned(
     """
     require(trials)
     # Continuous keys are arguments of one program, and so of one promise.
-    names = [key for key in tune if key not in choices.CONTINUOUS]
+    names = [key for key in tune if key not in parse.CONTINUOUS]
     promises = {}
     for values in itertools.product(*(tune[name] for name in names)):
         own = config.copy_and_resolve_references()
@@ -121,8 +123,7 @@ def planned(
     composition.best_of_a_random_number(
         first.plan, first.noise_multiplier, trials, delta=first.delta
     )  # refuses what no accountant knows
-    entry = odometer.entry("selection", first, first.rounds)
-    return entry._replace(trials=tuple(trials))
+    return first.after(first.rounds)._replace(trials=tuple(trials))
 
 
 def _drawn(config, tune, trials: Trials, folder: pathlib.Path) -> list[dict[str, Any]]:
@@ -143,7 +144,9 @@ def _drawn(config, tune, trials: Trials, folder: pathlib.Path) -> list[dict[str,
             )
             raise ValueError(msg)
         return kept["points"]
-    own = secrets.made_for(config).reveal()
+    seeded = config.privacy.randomness == "seed"
+    secret = secrets.simulated(flat(config)) if seeded else secrets.fresh()
+    own = secret.reveal()
     random = np.random.default_rng(int.from_bytes(own, "little"))
     points = [
         {key: values[random.integers(len(values))] for key, values in tune.items()}

@@ -6,17 +6,17 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from fl_sketch.config import privacy as protection
+from fl_sketch.config import privacy
 from fl_sketch.config.build import metrics_of
 from fl_sketch.core import files
-from fl_sketch.run.loop import NotFinite
+from fl_sketch.engine.loop import NotFinite
 from fl_sketch.run.run import run
 
 
 def require_public(configs: Mapping[str, ConfigDict]) -> None:
     """Raises a ValueError for a private one of the `configs`, by its method's name."""
     for name, config in configs.items():
-        if protection.asked_for(config):
+        if privacy.is_noisy(config):
             msg = f"Expected methods without privacy for apart=True, got {name!r}."
             raise ValueError(msg)
 

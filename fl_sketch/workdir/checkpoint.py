@@ -1,11 +1,10 @@
-"""Checkpoints: one file each, that is either whole or not there.
+"""Checkpoints: one npz file each, either whole or not there.
 
-A checkpoint is an npz file of all leaves by their path, so equal runs leave equal
-bytes, and every array carries a checksum (zip's CRC-32) which reading verifies. A
-file gets its name only when it is complete and on the disk.
+A checkpoint has all leaves of a tree by their path, so that equal runs leave equal
+bytes. Every array carries a checksum (zip's CRC-32) which reading verifies. `extra` are
+arrays and texts by name in the same file, whatever shape they have.
 """
 
-import contextlib
 import pathlib
 import re
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from fl_sketch.core import files
 from fl_sketch.core.trees import named_leaves
 
 KEEP = 2  # the newest, and the one before in case the newest is damaged; 0: all
-BESIDE, ROUND = "beside/", "round"  # names of texts
+EXTRA, ROUND = "extra/", "round"  # names of what is not in the tree
 TYPE = "::"  # before a type in the name of an array
 NAME = re.compile(r"round_(\d{8})\.npz")
 PARTIAL = re.compile(r"\.round_\d{8}\.npz\.partial")
@@ -29,17 +28,11 @@ class Unreadable(RuntimeError):
 
 
 class Saved(NamedTuple):
-    """What a checkpoint holds.
-
-    Attributes:
-      number: the number of its round.
-      tree: the tree that was saved.
-      beside: texts that were saved with it, by name.
-    """
+    """What a checkpoint of round `number` holds."""
 
     number: int
     tree: Any
-    beside: dict[str, bytes]
+    extra: dict[str, np.ndarray]
 
 
 def save(
@@ -48,12 +41,11 @@ def save(
     tree: Any,
     *,
     keep: int = KEEP,
-    beside: Mapping[str, bytes] = {},  # noqa: B006 - nobody writes to it
+    extra: Mapping[str, bytes | np.ndarray] = {},  # noqa: B006 - only read
 ) -> None:
     """Writes `tree` to `folder` as the checkpoint of round `number`.
 
-    What is `beside` it goes into the same file. Of all that are there the newest
-    `keep` stay; with 0 all of them do.
+    Of all checkpoints the newest `keep` stay; with 0 all of them do.
 
     Raises:
       OSError: if it cannot be written; the earlier ones are as they were.
@@ -61,7 +53,7 @@ def save(
     folder.mkdir(mode=0o700, exist_ok=True)  # it has what clients keep
     path = path_of(folder, number)
     with files.replacing(path) as partial, open(partial, "wb") as file:
-        write(file, tree, {**beside, ROUND: str(number).encode()})
+        write(file, tree, {**extra, ROUND: str(number).encode()})
     for old in rounds(folder)[:-keep] if keep else ():
         path_of(folder, old).unlink()
 
@@ -83,7 +75,7 @@ def newest(folder: pathlib.Path, like: Any, say: Callable[[str], None]) -> Saved
     Args:
       folder: the folder of the checkpoints; need not exist.
       like: a tree of the same structure, with the shapes and types to expect.
-      say: what is told, in a line, of every checkpoint that is passed over.
+      say: gets a line on every checkpoint that is passed over.
 
     Raises:
       Unreadable: if there are checkpoints and none can be read.
@@ -98,29 +90,21 @@ def newest(folder: pathlib.Path, like: Any, say: Callable[[str], None]) -> Saved
         try:
             # Opened here, since numpy leaves a damaged file open.
             with open(path, "rb") as file:
-                tree, beside = read_all(file, like)
-                own = beside[ROUND].decode()
+                tree, extra = read(file, like)
+                saved_as = extra[ROUND].tobytes().decode()
         except Exception as error:  # zipfile and numpy raise a dozen kinds
             say(f"{path} is damaged ({error}): trying the one before.")
             continue
-        if own != str(number):
+        if saved_as != str(number):
             msg = (
                 f"Expected {path} to be the checkpoint of its round, got that of round "
-                f"{own}: put it away, or take another workdir."
+                f"{saved_as}: put it away, or take another workdir."
             )
             raise ValueError(msg)
-        return Saved(number, tree, beside)
+        return Saved(number, tree, extra)
     if numbers:
         msg = f"None of the {len(numbers)} checkpoints in {folder} can be read."
         raise Unreadable(msg)
-    return None
-
-
-def peek(folder: pathlib.Path, name: str) -> Any | None:
-    """Returns array `name` of the newest checkpoint in `folder` with it, or None."""
-    for number in reversed(rounds(folder)):
-        with contextlib.suppress(Exception):  # `newest` will say what is wrong
-            return array_of(path_of(folder, number), name)
     return None
 
 
@@ -147,28 +131,26 @@ def arrays_below(path: pathlib.Path, start: str) -> dict[str, np.ndarray]:
 def write(
     file: BinaryIO,
     tree: Any,
-    beside: Mapping[str, bytes] = {},  # noqa: B006 - nobody writes to it
+    extra: Mapping[str, bytes | np.ndarray] = {},  # noqa: B006 - only read
 ) -> None:
-    """Writes `tree`, and the texts `beside` it, to an open `file`."""
-    texts = {BESIDE + name: np.frombuffer(t, np.uint8) for name, t in beside.items()}
-    np.savez(file, allow_pickle=False, **_named(tree), **texts)
+    """Writes `tree` and `extra` to an open `file`."""
+    arrays = {
+        EXTRA + name: np.frombuffer(one, np.uint8) if isinstance(one, bytes) else one
+        for name, one in extra.items()
+    }
+    np.savez(file, allow_pickle=False, **_named(tree), **arrays)
 
 
-def read(file: BinaryIO, like: Any) -> Any:
-    """Returns the tree in an open `file`; raises unless it is shaped as `like` is."""
-    return read_all(file, like)[0]
-
-
-def read_all(file: BinaryIO, like: Any) -> tuple[Any, dict[str, bytes]]:
-    """Returns the tree in an open `file`, shaped as `like` is, and all beside it."""
+def read(file: BinaryIO, like: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    """Returns the tree in an open `file`, shaped as `like` is, and its extra arrays."""
     with np.load(file, allow_pickle=False) as arrays:
         leaves = [
             _leaf(name, arrays[_name(name, leaf)], leaf)
             for name, leaf in named_leaves(like)
         ]
-        names = [name for name in arrays.files if name.startswith(BESIDE)]
-        beside = {name.removeprefix(BESIDE): arrays[name].tobytes() for name in names}
-    return jax.tree.unflatten(jax.tree.structure(like), leaves), beside
+        names = [name for name in arrays.files if name.startswith(EXTRA)]
+        extra = {name.removeprefix(EXTRA): arrays[name] for name in names}
+    return jax.tree.unflatten(jax.tree.structure(like), leaves), extra
 
 
 def _leaf(name: str, found: Any, like: Any) -> Any:

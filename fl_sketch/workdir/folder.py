@@ -1,61 +1,36 @@
-"""What a run leaves in its folder, and how a later run finds its way back.
+"""The folder of a run or of a sweep, and how the same command goes on with it.
 
 config.json, metrics.csv (a row for each evaluation), checkpoints/, and at the end
-summary.json and curves.png. A reader never sees half of a file. A sweep leaves the
-same under other names.
+summary.json and params.safetensors. A reader never sees half of a file. The rows of a
+run are also in its checkpoints, from which metrics.csv is written again on resume.
 """
 
 import contextlib
+import csv
 import fcntl
+import io
 import json
-import math
 import os
 import pathlib
 import resource
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from fl_sketch.core import untrusted_files
-from fl_sketch.core.files import unlinked, writable_folder, write_text
-from fl_sketch.core.mappings import flat
-from fl_sketch.workdir import checkpoint, curves, kept_config
-from fl_sketch.workdir.identity import (
-    ACCEPTED,
-    Identity,
-    difference,
-    files_of,
-    stamp,
-    versions,
-)
-from fl_sketch.workdir.kept_config import FILES, FORMAT, IDENTITY, LENGTHS
+import numpy as np
+
+from fl_sketch.core import files, untrusted_files
+from fl_sketch.core.mappings import flat, for_json
+from fl_sketch.workdir import config_file, identity, weights
+from fl_sketch.workdir.config_file import FILES, FORMAT, IDENTITY, LENGTHS
+from fl_sketch.workdir.identity import ACCEPTED, Identity
 from fl_sketch.workdir.rows import MARK
-from fl_sketch.workdir.table import Row, Table
+from fl_sketch.workdir.weights import CONFIG, KEY, TRAINED_ON
 
-BESIDE_ROWS = ("clients.csv", MARK + "clients.csv")  # what a run adds to as well
-LINKED = ("checkpoints", "tensorboard", "mlflow")  # folders that would be followed
-SUMMARY = "to be a summary as it was written"
-TIMES = ("rounds_per_second", "seconds")  # what two equal runs may differ in
-
-
-class Files(NamedTuple):
-    """What the files of a folder are called, and how its picture is drawn.
-
-    Attributes:
-      rows: the csv file of evaluations.
-      summary: the json file that stands for a finished run.
-      picture: the png file.
-      draw: `(rows, path)`, writes the picture.
-      kept: whether checkpoints hold the rows; else a sum stands for them.
-    """
-
-    rows: str
-    summary: str
-    picture: str
-    draw: Callable[[Sequence[Row], os.PathLike], None]
-    kept: bool = False
-
-
-RUN = Files("metrics.csv", "summary.json", "curves.png", curves.draw, kept=True)
+METRICS, SUMMARY = "metrics.csv", "summary.json"
+ALSO_ROWS = ("clients.csv", MARK + "clients.csv")  # further tables of a run
+FOLDERS = ("checkpoints", "tensorboard", "mlflow")  # a link in their place is followed
+TIMES = ("rounds_per_second", "seconds")  # in which equal runs may differ
+Row = dict[str, Any]
 
 
 class Workdir:
@@ -65,52 +40,49 @@ class Workdir:
         self,
         path: str | os.PathLike,
         config: Mapping[str, Any],
-        files: Files = RUN,
         identity: Identity = Identity(),  # noqa: B008 - immutable
         *,
+        rows: str = METRICS,
+        summary: str = SUMMARY,
         longer: bool = False,
         accept: Collection[str] = (),
     ):
         """Opens a folder for a run, or to go on with one.
 
         Args:
-          path: the folder.
-          config: the config of the run.
-          files: the names of its files, and what draws its picture.
-          identity: what the run is made of beside its config.
+          config: the config of the run, nested.
+          rows: the name of the csv file of rows.
+          summary: the name of the json file that a finished run has.
           longer: whether the run in the folder becomes one of more rounds.
-          accept: names of what may differ from the run's beginning, as
-            `identity.ACCEPTED` has them.
+          accept: names of `identity.ACCEPTED` that may differ from the run's beginning.
 
         Raises:
           ValueError: if it cannot be written, is in use, or holds the run of another
             config.
         """
-        self.folder = writable_folder(path)
-        for name in LINKED:
+        self.folder = files.writable_folder(path)
+        for name in FOLDERS:
             if (self.folder / name).is_symlink():
                 msg = f"Expected no link in workdir={path}, got {name}, which is one."
                 raise ValueError(msg)
-        self._table = Table(self.folder / files.rows, TIMES, summed=not files.kept)
-        self._files, self._identity, self._accept = files, identity, accept
-        plain = json.loads(json.dumps(config))
-        self._keys = flat(plain)
-        self._named = files_of(self._keys)
-        self._lengths: list[int] = []
-        self._longer: dict[str, Any] | None = None
+        self.rows: list[Row] = []
+        self._table, self._summary = self.folder / rows, self.folder / summary
+        self._accept, self._longer = accept, None
+        self._config = json.loads(json.dumps(config))
+        self._keys, self._lengths = flat(self._config), list[int]()
         try:
             with contextlib.ExitStack() as stack:
-                name = self.folder / ".lock"
-                lock = stack.enter_context(open(name, "a", opener=unlinked))
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._require_same(plain, longer)
+                lock = open(self.folder / ".lock", "a", opener=files.unlinked)  # noqa: SIM115
+                fcntl.flock(stack.enter_context(lock), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._adopt(identity)
+                self._require_same(longer)
                 self._held = stack.pop_all()
         except BlockingIOError:
             msg = f"Expected a workdir of no other process, got workdir={path} in use."
             raise ValueError(msg) from None
         except OSError as error:
             msg = f"Expected a workdir that can be written, got workdir={path} "
-            raise ValueError(msg + f"({error.strerror}).") from None
+            raise ValueError(msg + f"({error.strerror}: {error.filename}).") from None
 
     def __enter__(self):
         return self
@@ -123,119 +95,115 @@ class Workdir:
         """The folder of checkpoints."""
         return self.folder / "checkpoints"
 
-    def beside(self) -> dict[str, bytes]:
-        """Returns what a checkpoint is to say of its run: whose it is, and all rows."""
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is a file of rows, of this run or of one that was killed."""
+        return self._table.exists()
+
+    @property
+    def trained_on(self) -> dict[str, list[str]]:
+        """The data that this run's model has seen, as json has it."""
+        return self._trained_on
+
+    def extra(self) -> dict[str, bytes]:
+        """Returns what a checkpoint holds of its run: whose it is, and all rows."""
+        untimed = [
+            row | {name: "nan" for name in TIMES if name in row} for row in self.rows
+        ]
         found = {
             IDENTITY: json.dumps(self._stamp).encode(),
-            self._files.rows: self._table.text.encode(),
+            METRICS: _csv_text(untimed).encode(),
         }
-        for name in BESIDE_ROWS:
+        for name in ALSO_ROWS:
             path = self.folder / name
             found |= {name: path.read_bytes()} if path.exists() else {}
         return found
 
-    def require_own(self, path: pathlib.Path, beside: Mapping[str, bytes]) -> None:
-        """Raises unless a checkpoint is of this run.
-
-        Args:
-          path: path of the checkpoint.
-          beside: what it says of its run, by the names of `beside`.
-
-        Raises:
-          ValueError: in one line, with what differs and how to go on.
-        """
+    def require_own(self, path: pathlib.Path, extra: Mapping[str, np.ndarray]) -> None:
+        """Raises a ValueError unless the checkpoint at `path` is of this run."""
         with untrusted_files.reading(path, "to say whose checkpoint it is"):
-            self._require_own(path, json.loads(beside[IDENTITY]), self._accept)
+            theirs = json.loads(extra[IDENTITY].tobytes())
+            self._require_stamp(path, theirs, self._accept)
 
-    @property
-    def _stamp(self) -> dict[str, Any]:
-        return stamp(self._keys, self._named, self._identity)
+    def restore(self, extra: Mapping[str, np.ndarray]) -> None:
+        """Writes the rows that a checkpoint holds; without a checkpoint there are none.
 
-    def _require_own(self, path: pathlib.Path, theirs, accept: Collection[str]) -> None:
-        """Raises unless a file that says of which run it is is of this one."""
-        own = self._keys
-        lengths = (own.get("rounds"), *self._lengths)
-        longer = [own | {"rounds": rounds} for rounds in lengths]
-        known = [stamp(keys, self._named, self._identity) for keys in longer]
-        ours = next((o for o in known if o["config"] == theirs.get("config")), known[0])
-        found = difference(ours, theirs, accept)
-        if found:
-            msg = f"Expected {path} to be of this run, got {found}."
-            raise ValueError(msg)
-
-    def restore(self, beside: Mapping[str, bytes]) -> bool:
-        """Puts rows back to what a checkpoint says; without one there are none.
-
-        Those that came later will be made again, the same. Not put back is the last one
-        of a run that became longer, if it was between two evaluations.
-
-        Args:
-          beside: what the checkpoint says.
-
-        Returns:
-          Whether the file had all these rows before.
+        Later rows will be made again, the same. A last row between two evaluations, of
+        a run that became longer, is dropped. Times are taken from the file.
         """
         last, every = (self._keys.get(name, 1) for name in ("rounds", "eval_every"))
-
-        def due(row: Row) -> bool:
-            return int(row["round"]) % every == 0 or row["round"] == str(last)
-
-        for name in BESIDE_ROWS:
-            if name in beside:
-                write_text(self.folder / name, beside[name].decode())
+        for name in ALSO_ROWS:
+            if name in extra:
+                files.write_text(self.folder / name, extra[name].tobytes().decode())
             else:
                 (self.folder / name).unlink(missing_ok=True)
-        text = beside.get(self._files.rows, b"").decode()
-        return self._table.restore(text, due)
+        text = extra[METRICS].tobytes().decode() if METRICS in extra else ""
+        timed = {row.get("round"): row for row in _rows_in(self._table)}
+        self.rows = []
+        for row in csv.DictReader(text.splitlines()):
+            before = timed.get(row["round"], {})
+            row |= {name: before.get(name, row[name]) for name in TIMES if name in row}
+            if int(row["round"]) % every == 0 or row["round"] == str(last):
+                self.rows.append(row)
+        self._write_all()
 
-    def keep_rows(self, how_many: Callable[[list[Row]], int]) -> None:
-        """Forgets all rows but the first ones, as many as `how_many` says of them.
+    def rows_there(self) -> int:
+        """Returns how many whole rows the file has."""
+        return len(_rows_in(self._table))
 
-        Raises:
-          ValueError: in one line, for rows that were not written here.
-        """
-        self._table.keep(how_many)
+    def keep_rows(self, count: int) -> None:
+        """Keeps the first `count` rows that the file has, and no others."""
+        self.rows = _rows_in(self._table)[:count]
+        self._write_all()
 
     def add(self, *rows: Row) -> None:
-        """Adds `rows` to the file of evaluations."""
-        self._table.add(*rows)
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether there is a file of rows, of this run or of one that was killed."""
-        return self._table.path.exists()
-
-    @property
-    def rows(self) -> list[Row]:
-        """All rows of the file of evaluations."""
-        return self._table.rows
+        """Adds `rows` to the file of evaluations, and to the disk."""
+        columns = list((self.rows or rows)[0])  # as they stand in the head
+        more = dict.fromkeys(name for row in rows for name in row)
+        if [name for name in more if name not in columns]:  # of another program
+            whole = dict.fromkeys([*columns, *more], "")
+            self.rows = [whole | row for row in (*self.rows, *rows)]
+            self._write_all()
+            return
+        text = _csv_text(rows, columns, head=not self.rows)
+        try:
+            with open(self._table, "a", newline="", opener=files.unlinked) as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            msg = (
+                f"Expected room for a row in {self._table}, got {error.strerror}: the "
+                "same command goes on from the last checkpoint."
+            )
+            raise ValueError(msg) from None
+        self.rows.extend(rows)
 
     def finish(self, summary: Mapping[str, Any]) -> Row:
-        """Writes the picture and the `summary`; returns the latter."""
-        self._files.draw(self.rows, self.folder / self._files.picture)
+        """Writes the `summary`, by which the run is known to be done; returns it."""
         whole = {
             **summary,
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            "versions": versions(),
+            "versions": identity.versions(),
             IDENTITY: self._stamp,
             **({LENGTHS: self._lengths} if self._lengths else {}),
         }
-        path = self.folder / self._files.summary
-        write_text(path, json.dumps(_in_json(whole), indent=2) + "\n")
+        files.write_text(self._summary, json.dumps(for_json(whole), indent=2) + "\n")
         return whole
 
     def summary(self) -> Row | None:
         """Returns the summary, if the run has ended, and is not to become longer."""
-        path = self.folder / self._files.summary
-        if self._longer is not None or not path.exists():
+        if self._longer is not None or not self._summary.exists():
             return None
-        with untrusted_files.reading(path, SUMMARY):
-            found = json.loads(path.read_text())
-            theirs = found[IDENTITY]
-            if found.get(LENGTHS, []) != self._lengths:
+        with untrusted_files.reading(
+            self._summary, "to be a summary as it was written"
+        ):
+            summary = json.loads(self._summary.read_text())
+            stamp = summary[IDENTITY]
+            if summary.get(LENGTHS, []) != self._lengths:
                 return None
-            self._require_own(path, theirs, ACCEPTED)
-        return found
+            self._require_stamp(self._summary, stamp, ACCEPTED)
+        return summary
 
     def become_longer(self) -> None:
         """Makes the run the longer one that it was opened as, if it was.
@@ -246,77 +214,121 @@ class Workdir:
         if self._longer is None:
             return
         text = json.dumps(self._longer, indent=2) + "\n"
-        write_text(self.folder / "config.json", text)
-        (self.folder / self._files.summary).unlink(missing_ok=True)
+        files.write_text(self.folder / CONFIG, text)
+        self._summary.unlink(missing_ok=True)
         self._lengths, self._longer = self._longer[LENGTHS], None
 
-    def _require_same(self, config: Mapping[str, Any], longer: bool) -> None:
-        path, ours, files = self.folder / "config.json", self._keys, self._named
-        named = {"format": FORMAT, **config, IDENTITY: self._identity._asdict()}
-        named |= {FILES: files} if files else {}
+    @property
+    def _stamp(self) -> dict[str, Any]:
+        return identity.stamp(self._keys, self._files, self._identity)
+
+    def _adopt(self, own: Identity) -> None:
+        """Takes over what the run is made of, with the key of this folder's digests.
+
+        Weights to begin with bring the key of their digests along, so that the data
+        which they have seen are known again here.
+        """
+        before = own.weights or weights.TrainedOn()
+        key = weights.key_in(self.folder) or before.key
+        if own.keyed and not key:
+            key = identity.new_key()
+        if key and not (self.folder / KEY).exists():
+            files.write_private(self.folder / KEY, key, self.folder / f"{KEY}.partial")
+        self._identity, self._files = (
+            identity.with_key(own, key),
+            identity.files_of(self._keys),
+        )
+        names, digests = before.names, before.digests
+        if key != before.key:
+            digests = tuple(identity.keyed(one, key) for one in digests)
+        if not self._keys.get("data.public"):
+            names = *names, str(self._keys.get("data.name", ""))
+            data = self._identity.data
+            digests += tuple(data[one] for one in data if one.startswith("train_"))
+        self._trained_on = {"names": sorted({*names}), "digests": sorted({*digests})}
+
+    def _require_stamp(self, path, theirs, accept: Collection[str]) -> None:
+        """Raises unless a file with a stamp is of this run, at one of its lengths."""
+        lengths = (self._keys.get("rounds"), *self._lengths)
+        known = [
+            identity.stamp(self._keys | {"rounds": n}, self._files, self._identity)
+            for n in lengths
+        ]
+        ours = next((o for o in known if o["config"] == theirs.get("config")), known[0])
+        reason = identity.difference(ours, theirs, accept)
+        if reason:
+            msg = f"Expected {path} to be of this run, got {reason}."
+            raise ValueError(msg)
+
+    def _require_same(self, longer: bool) -> None:
+        """Writes config.json, or raises unless it is that of this run."""
+        path, ours = self.folder / CONFIG, self._keys
+        own = self._identity
+        about = {"data": own.data, "versions": own.versions, "devices": own.devices}
+        whole = {"format": FORMAT, **self._config, IDENTITY: about}
+        whole |= {TRAINED_ON: self._trained_on}
+        whole |= {FILES: self._files} if self._files else {}
         if not path.exists():
-            self._require_nobody_else()
-            write_text(path, json.dumps(named, indent=2) + "\n")
+            files.write_text(path, json.dumps(whole, indent=2) + "\n")
             return
-        kept = kept_config.read(path)
-        theirs, self._lengths = flat(kept.config), kept.lengths
+        before = config_file.read(path)
+        theirs, self._lengths = flat(before.config), before.lengths
         if longer and theirs | {"rounds": ours["rounds"]} == ours != theirs:
-            self._longer = {**named, LENGTHS: [*kept.lengths, theirs["rounds"]]}
+            self._longer = {**whole, LENGTHS: [*before.lengths, theirs["rounds"]]}
             theirs = ours
         unlike = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
         if unlike:
-            there = _listed(unlike, theirs)
             msg = (
-                f"Expected the config of the run in workdir={self.folder} ({there}), "
-                f"got {_listed(unlike, ours)}: take another workdir"
+                f"Expected the config of the run in workdir={self.folder} "
+                f"({_listed(unlike, theirs)}), got {_listed(unlike, ours)}: take "
+                "another workdir"
             )
             msg += ", or extend the run." if unlike == ["rounds"] else "."
             raise ValueError(msg)
-        before, now = (
-            {f"the file of {name}": own for name, own in one.items()}
-            for one in (kept.files, files)
-        )
-        before |= {f"the data's {name}": own for name, own in kept.data.items()}
-        now |= {f"the data's {name}": own for name, own in self._identity.data.items()}
-        _require_as_before(self.folder, before, now)
+        for what, old, new in (
+            ("the file of ", before.files, self._files),
+            ("the data's ", before.data, own.data),
+        ):
+            for name in {**new, **old}:
+                if old.get(name) != new.get(name):
+                    msg = (
+                        f"Expected {what}{name} as it was when the run in workdir="
+                        f"{self.folder} began, and it has changed: take another workdir."
+                    )
+                    raise ValueError(msg)
 
-    def _require_nobody_else(self) -> None:
-        """Raises for a folder whose config is lost, if what is left is not this run's.
-
-        Versions and devices are looked at when the run goes on.
-        """
-        found, path = None, self.folder / self._files.summary
-        with contextlib.suppress(Exception):  # who reads it will say what is wrong
-            found = json.loads(path.read_text())[IDENTITY]
-        with contextlib.suppress(Exception):
-            last = checkpoint.rounds(self.checkpoints)[-1]
-            newest = checkpoint.path_of(self.checkpoints, last)
-            own = checkpoint.array_of(newest, f"{checkpoint.BESIDE}{IDENTITY}")
-            found, path = json.loads(own.tobytes()), newest
-        if found is not None:
-            self._require_own(path, found, ACCEPTED)
+    def _write_all(self) -> None:
+        if self.rows:
+            files.write_text(self._table, _csv_text(self.rows))
+        else:
+            self._table.unlink(missing_ok=True)
 
 
-def _require_as_before(folder, theirs: Mapping[str, str], ours) -> None:
-    """Raises if a file or an array is not the one with which the run began."""
-    for name in {**ours, **theirs}:
-        if theirs.get(name) != ours.get(name):
-            msg = (
-                f"Expected {name} as it was when the run in workdir={folder} began, "
-                "and it has changed: take another workdir."
-            )
-            raise ValueError(msg)
+def _rows_in(path: pathlib.Path) -> list[Row]:
+    """Returns the whole rows of a csv file that may be missing, torn or edited."""
+    try:
+        rows = files.read_rows(path, whole=True)
+    except (OSError, ValueError, csv.Error):
+        return []
+    return [dict(row) for row in rows if None not in row and None not in row.values()]
 
 
-def _in_json(value: Any) -> Any:
-    """Returns a value in words that JSON has: null for a number that is none."""
-    if isinstance(value, Mapping):
-        return {key: _in_json(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_in_json(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _csv_text(
+    rows: Sequence[Row], columns: Sequence[str] = (), *, head: bool = True
+) -> str:
+    """Returns rows as csv, with a `head` or without; empty, if there are none."""
+    if not rows:
+        return ""
+    text = io.StringIO()
+    writer = csv.DictWriter(
+        text, columns or list(rows[0]), restval="", lineterminator="\n"
+    )
+    if head:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
-def _listed(keys: Sequence[str], flat: Mapping[str, Any]) -> str:
-    shown = ", ".join(f"{key}={flat.get(key)!r}" for key in keys[:3])
+def _listed(keys: Sequence[str], values: Mapping[str, Any]) -> str:
+    shown = ", ".join(f"{key}={values.get(key)!r}" for key in keys[:3])
     return shown + (", ..." if len(keys) > 3 else "")

@@ -1,25 +1,22 @@
-"""What a run is, so that all of it is made of the same.
+"""What a run is made of, by which a folder and a checkpoint know their run again.
 
 Two runs of one identity are equal to the last bit. Its parts are the config with the
 files that it names, the data that were read, the versions of packages, and the devices.
-All processes of a run must have the same; a folder keeps it, and so does every
-checkpoint, with which a run goes on only if it is its own.
 """
 
 import hashlib
+import hmac
 import importlib.metadata
 import json
+import os
 import pathlib
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
-from ml_collections import ConfigDict
 
 import fl_sketch
 from fl_sketch.core import files, plugins
-from fl_sketch.core.mappings import flat
-from fl_sketch.data.examples import Splits, digests
 from fl_sketch.models import params_io
 from fl_sketch.workdir import weights
 
@@ -30,94 +27,104 @@ SETTINGS = (
     "jax_enable_x64",
     "jax_default_matmul_precision",
 )
-TABLES = (
-    "cohort.available",
-    "cohort.times",
-    "data.vocabulary_file",
-    "network.graph",
-)  # keys of files
-ACCEPTED = {  # what may differ from a run's beginning if somebody says so
+TABLES = ("cohort.available", "cohort.times", "data.vocabulary_file", "network.graph")
+ACCEPTED = {  # what may differ from a run's beginning if the user accepts it
     "versions": "programs of other versions may round last bits in another way",
     "devices": "other devices add up in another order, which changes last bits",
 }
 
 
 class Identity(NamedTuple):
-    """What a run is made of beside its config.
+    """What a run is made of apart from its config.
 
     Attributes:
       data: digests of the arrays that were read, by their names.
       versions: the versions of packages, by their names.
       devices: the number and the kind of the devices, and whether each has a core.
+      weights: what the first model was trained on; None: on nothing.
+      keyed: whether the data are private, so that a plain digest of them, by which
+        guesses about a target could be checked, may not be written anywhere.
     """
 
     data: dict[str, str] = {}
     versions: dict[str, str] = {}
     devices: str = ""
+    weights: "weights.TrainedOn | None" = None
+    keyed: bool = False
 
 
-def identity_of(splits: Splits, devices: str) -> Identity:
-    """Returns what a run on these data and devices is made of."""
-    return Identity(digests(splits), versions(), devices)
+def identity_of(data: Mapping[str, str], devices: str, **more: Any) -> Identity:
+    """Returns the identity of a run with these digests of data, and these devices."""
+    return Identity(dict(data), versions(), devices, **more)
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of the packages that decide what a run computes.
-
-    With them stand the settings of jax by which the same program gives other numbers.
-    """
+    """Returns the versions of packages, and settings of jax, that decide numbers."""
     found = {name: importlib.metadata.version(name) for name in PACKAGES}
     return found | {name: str(getattr(jax.config, name)) for name in SETTINGS}
 
 
 def source() -> str:
-    """Returns a SHA-256 of the code of this package, which a version may stand for."""
-    found = hashlib.sha256()
+    """Returns a SHA-256 of the code of this package."""
+    sha = hashlib.sha256()
     folder = pathlib.Path(fl_sketch.__file__).parent
     for file in sorted(folder.rglob("*.py")):
-        found.update(f"{file.relative_to(folder)} ".encode() + file.read_bytes())
-    return found.hexdigest()
+        sha.update(f"{file.relative_to(folder)} ".encode() + file.read_bytes())
+    return sha.hexdigest()
 
 
-def named(config: ConfigDict, identity: Identity) -> dict[str, str]:
-    """Returns everything that processes of one run must have alike, by its name.
-
-    Args:
-      config: the config.
-      identity: what the run is made of beside it.
-    """
-    keys = flat(config.to_dict())
-    found = {key: repr(value) for key, value in keys.items()}
-    found |= {f"file of {name}": own[:12] for name, own in files_of(keys).items()}
-    found |= {f"data in {name}": own[:12] for name, own in identity.data.items()}
-    found |= {f"version of {name}": own for name, own in identity.versions.items()}
-    return found | {"set of devices": identity.devices, "source code": source()[:12]}
+def named(keys: Mapping[str, Any], identity: Identity) -> dict[str, str]:
+    """Returns everything that processes of one run must have alike, by its name."""
+    return {
+        **{key: repr(value) for key, value in keys.items()},
+        **{f"file of {name}": one[:12] for name, one in files_of(keys).items()},
+        **{f"data in {name}": one[:12] for name, one in identity.data.items()},
+        **{f"version of {name}": one for name, one in identity.versions.items()},
+        "set of devices": identity.devices,
+        "source code": source()[:12],
+    }
 
 
 def files_of(keys: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the digests of the files that `keys` of a config name, by where they are.
+    """Returns the digests of the files that `keys` of a config name, by their paths.
 
-    Such are plug-ins, weights to begin with, and tables.
+    These are plug-ins, weights to begin with, and tables.
     """
-    source = keys.get("model.init_from")
-    found = plugins.digests(keys.values())
-    found |= {source: params_io.digest(weights.read(source))} if source else {}
+    start = keys.get("model.init_from")
+    digests = plugins.digests(keys.values())
+    digests |= {start: params_io.digest(weights.read(start))} if start else {}
     for key in TABLES:
         path = pathlib.Path(str(keys.get(key, "")))
         if path.is_file():
-            found[str(path)] = files.digest(path)
-    return found
+            digests[str(path)] = files.digest(path)
+    return digests
+
+
+def with_key(identity: Identity, key: bytes) -> Identity:
+    """Returns `identity` with digests of the data that only holders of `key` can check.
+
+    An empty key leaves them plain.
+    """
+    return identity._replace(
+        data={name: keyed(one, key) for name, one in identity.data.items()}
+    )
+
+
+def keyed(digest: str, key: bytes) -> str:
+    """Returns an HMAC of `digest`; the digest itself if `key` is empty."""
+    if not key:
+        return digest
+    return hmac.new(key, digest.encode(), "sha256").hexdigest()
 
 
 def stamp(
     keys: Mapping[str, Any], files: Mapping[str, str], identity: Identity
 ) -> dict[str, Any]:
-    """Returns what a checkpoint says of the run that it belongs to.
+    """Returns what a checkpoint holds of the run that it belongs to.
 
     Args:
-      keys: the keys of the config, dotted, with their values.
+      keys: the dotted keys of the config.
       files: the digests of the files that it names.
-      identity: the rest.
     """
     return {
         "config": digest({**keys, **{f"file {k}": v for k, v in files.items()}}),
@@ -136,11 +143,9 @@ def digest(values: Mapping[str, Any]) -> str:
 def difference(
     ours: Mapping[str, Any], theirs: Mapping[str, Any], accept: Collection[str]
 ) -> str:
-    """Returns what keeps a run from going on with a checkpoint; empty: nothing.
+    """Returns why a run may not go on with what has the stamp `theirs`; empty: it may.
 
     Args:
-      ours: the stamp of the run.
-      theirs: the stamp of the checkpoint.
       accept: names of `ACCEPTED` that may differ.
     """
     for name in ("config", "data"):
@@ -149,17 +154,25 @@ def difference(
     for name, cost in ACCEPTED.items():
         if theirs.get(name) == ours[name] or name in accept:
             continue
-        own, other = _said(ours[name], theirs[name]), _said(theirs[name], ours[name])
+        here, there = (
+            _unlike(ours[name], theirs[name]),
+            _unlike(theirs[name], ours[name]),
+        )
         return (
-            f"one of {other}, and here are {own}: with --accept={name} the run goes "
+            f"one of {there}, and here are {here}: with --accept={name} the run goes "
             f"on, and {cost}"
         )
     return ""
 
 
-def _said(one: Any, other: Any) -> str:
-    """Returns a part of a stamp in words, as far as it differs from another one."""
+def _unlike(one: Any, other: Any) -> str:
+    """Returns the entries of a part of a stamp that differ from another one."""
     if not isinstance(one, Mapping):
         return str(one)
-    unlike = (name for name in one if one[name] != other.get(name))
-    return ", ".join(f"{name} {one[name]}" for name in unlike)
+    names = (name for name in one if one[name] != other.get(name))
+    return ", ".join(f"{name} {one[name]}" for name in names)
+
+
+def new_key() -> bytes:
+    """Returns a key for digests, of the operating system."""
+    return os.urandom(32)

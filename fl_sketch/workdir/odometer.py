@@ -1,51 +1,34 @@
 """The odometer: everything that was released from the same data in a folder.
 
-Every run that protects somebody has an entry in odometer.json, written before its first
-round and then as far as it came. Searches, seeds and points of a sweep count as much as
-the run that is reported. So does a program that was interrupted and begun again. What
-they come to together is said wherever their numbers stand.
+Every private run has an entry in odometer.json, written before its first round and then
+as far as it came: a name, and a `Guarantee` whose plan has the rounds that were
+released. Searches, seeds and points of a sweep count as much as the run that is
+reported. So does a program that was interrupted and begun again.
 """
 
 import json
 import math
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fl_sketch.core import files
+from fl_sketch.core import files, untrusted_files
 from fl_sketch.privacy import composition
 from fl_sketch.privacy.accounting import Plan
-from fl_sketch.privacy.guarantee import Guarantee
+from fl_sketch.privacy.guarantee import RANDOMNESS, Guarantee, rounded_up
 
 FILE = "odometer.json"
 INTERRUPTED = ", interrupted "  # ends the names of runs that were begun again
-
-
-class Entry(NamedTuple):
-    """One run by its `name`, as far as it came.
-
-    `plan` is of the rounds that were released, with noise of `noise_multiplier` and of
-    this `randomness`. `delta` is that of the promise to each `unit`, which for `public`
-    data protects nobody. `trials`, mean and shape, are of a selection, whose best run
-    it is.
-    """
-
-    name: str
-    plan: Plan
-    noise_multiplier: float
-    delta: float
-    unit: str
-    randomness: str
-    public: bool
-    trials: tuple[float, float] | None = None
+Entries = dict[str, Guarantee]
 
 
 class Total(NamedTuple):
-    """What several runs come to: (`epsilon`, `delta`) to each `unit`, for a `relation`.
+    """The epsilon of several runs together.
 
-    `runs` are counted, and `public` ones, on public data, are not. `simulated`: the
-    noise of one of them follows from its seed.
+    Attributes:
+      runs: how many private runs are counted; those on `public` data are not.
+      simulated: whether the noise of one of them follows from its seed.
     """
 
     epsilon: float
@@ -57,20 +40,11 @@ class Total(NamedTuple):
     simulated: bool
 
 
-def entry(name: str, guarantee: Guarantee, rounds: int) -> Entry:
-    """Returns entry `name` of a run that released so many `rounds` of `guarantee`."""
-    return Entry(
-        name,
-        guarantee.plan._replace(steps=rounds * guarantee.per_round),
-        guarantee.noise_multiplier,
-        guarantee.delta,
-        guarantee.unit,
-        guarantee.randomness,
-        guarantee.public,
-    )
+class NoTotal(ValueError):
+    """Several runs have no common epsilon; says why."""
 
 
-def read(folder: str | os.PathLike) -> list[Entry]:
+def read(folder: str | os.PathLike) -> Entries:
     """Returns the entries of `folder`.
 
     Raises:
@@ -78,75 +52,101 @@ def read(folder: str | os.PathLike) -> list[Entry]:
     """
     path = pathlib.Path(folder) / FILE
     if not path.exists():
-        return []
-    try:
-        found = json.loads(path.read_text())
-        return [_entry(one) for one in found]
-    except (ValueError, TypeError, KeyError) as error:
-        msg = f"Expected {path} to be an odometer as it was written, got: {error}."
-        raise ValueError(msg) from None
+        return {}
+    with untrusted_files.reading(path, "to be an odometer as it was written"):
+        return {name: _guarantee(one) for name, one in json.loads(path.read_text())}
 
 
-def _entry(found: dict[str, Any]) -> Entry:
-    trials = found["trials"]
-    plan = Plan(**found["plan"])
-    return Entry(**{**found, "plan": plan, "trials": trials and tuple(trials)})
+def _guarantee(fields: Mapping[str, Any]) -> Guarantee:
+    trials = fields["trials"]
+    plan = Plan(**fields["plan"])
+    return Guarantee(**{**fields, "plan": plan, "trials": trials and tuple(trials)})
 
 
-def write(folder: str | os.PathLike, entries: Sequence[Entry]) -> None:
-    """Writes `entries`, all those of `folder`."""
-    listed: list[dict[str, Any]] = [
-        {**one._asdict(), "plan": one.plan._asdict()} for one in entries
+def write(folder: str | os.PathLike, entries: Mapping[str, Guarantee]) -> None:
+    """Writes `entries` as all those of `folder`."""
+    listed = [
+        (name, {**one._asdict(), "plan": one.plan._asdict()})
+        for name, one in entries.items()
     ]
     text = json.dumps(listed, indent=2) + "\n"
     files.write_text(pathlib.Path(folder) / FILE, text)
 
 
-def note(folder: str | os.PathLike, own: Iterable[Entry]) -> None:
-    """Writes `own` entries to `folder`, in place of those of the same names, or last.
+def note(folder: str | os.PathLike, entries: Mapping[str, Guarantee]) -> None:
+    """Writes `entries` to `folder`, in place of those of the same names, or last.
 
     An entry never goes back: rounds that were released once stay released, also while
     a run that was killed plays them again.
     """
-    entries = {one.name: one for one in read(folder)}
-    for one in own:
-        before = entries.get(one.name)
-        if before is None or before.plan.steps <= one.plan.steps:
-            entries[one.name] = one
-    write(folder, list(entries.values()))
+    before = read(folder)
+    for name, one in entries.items():
+        if name not in before or before[name].plan.steps <= one.plan.steps:
+            before[name] = one
+    write(folder, before)
 
 
-def total(entries: Sequence[Entry]) -> Total | None:
-    """Returns what the runs of `entries` give away together; None: nobody is protected.
+def set_apart(folder: str | os.PathLike, names: Sequence[str]) -> None:
+    """Renames the entries of interrupted runs, `names`, that are begun again.
+
+    What was released of them stays released: with new noise it counts once more.
+    """
+    before = read(folder)
+    count = sum(INTERRUPTED in name for name in before)
+    after: Entries = {}
+    for number, (name, one) in enumerate(before.items(), 1):
+        again = name in names and one.plan.steps
+        after[f"{name}{INTERRUPTED}{count + number}" if again else name] = one
+    if [*after] != [*before]:
+        write(folder, after)
+
+
+def below(folder: str | os.PathLike, skipped: str) -> Entries:
+    """Returns the entries of all folders below one, except those called `skipped`."""
+    root, entries = pathlib.Path(folder), {}
+    for path in sorted(root.rglob(FILE)):
+        inside = path.relative_to(root).parts[:-1]
+        if inside and skipped not in inside:
+            own = read(path.parent)
+            entries |= {"/".join((*inside, name)): one for name, one in own.items()}
+    return entries
+
+
+def total(entries: Mapping[str, Guarantee]) -> Total | None:
+    """Returns the epsilon of all runs together; None if none is private.
 
     They are composed at the largest delta of any of them, and for one relation, which
-    all of them keep. Entries of several units (clients, examples) are none of one
-    total, and are refused.
+    all of them keep.
+
+    Raises:
+      NoTotal: for runs that protect unlike units, or whose clients have unlike
+        examples: removing a client then means something else in each of them.
     """
-    counted = [one for one in entries if not one.public]
+    counted = [one for one in entries.values() if not one.public]
     if not counted:
         return None
     units = sorted({one.unit for one in counted})
     if len(units) > 1:
         msg = f"Expected one unit of privacy in a folder, got {' and '.join(units)}."
-        raise ValueError(msg)
+        raise NoTotal(msg)
+    if len({one.partition for one in counted}) > 1:
+        msg = "Expected runs that deal the same examples to each client, got others."
+        raise NoTotal(msg)
     delta = max(one.delta for one in counted)
     relation = composition.common_relation([one.plan for one in counted])
-    counted = [
-        one._replace(plan=one.plan._replace(relation=relation)) for one in counted
-    ]
+    alike = [one._replace(plan=one.plan._replace(relation=relation)) for one in counted]
     return Total(
-        epsilon=_epsilon(counted, delta),
+        epsilon=_epsilon(alike, delta),
         delta=delta,
         unit=units[0],
         relation=relation,
-        runs=len(counted),
-        public=len(entries) - len(counted),
-        simulated=any(one.randomness == "simulated" for one in counted),
+        runs=len(alike),
+        public=len(entries) - len(alike),
+        simulated=any(one.randomness == RANDOMNESS["seed"] for one in alike),
     )
 
 
-def _epsilon(entries: Sequence[Entry], delta: float) -> float:
+def _epsilon(entries: Sequence[Guarantee], delta: float) -> float:
     runs = [(one.plan, one.noise_multiplier) for one in entries if not one.trials]
     selections = [one for one in entries if one.trials]
     each = delta / (len(selections) + bool(runs))
@@ -154,73 +154,47 @@ def _epsilon(entries: Sequence[Entry], delta: float) -> float:
     return chosen + (composition.together(runs, delta=each) if runs else 0.0)
 
 
-def selected(one: Entry, delta: float) -> float:
-    """Returns the epsilon at `delta` of `one` selection; infinite if none knows it."""
+def selected(one: Guarantee, delta: float) -> float:
+    """Returns the epsilon at `delta` of a selection; infinite if no accountant knows it."""
     assert one.trials is not None
     trials = composition.Trials(*one.trials)
     try:
         return composition.best_of_a_random_number(
             one.plan, one.noise_multiplier, trials, delta=delta
         )
-    except ValueError:  # no accountant of Renyi divergences knows such a plan
+    except ValueError:  # Renyi accountants do not know all plans
         return math.inf
 
 
-def below(folder: str | os.PathLike, apart: str) -> list[Entry]:
-    """Returns the entries of all folders below one, but for those of a name.
-
-    Args:
-      folder: the folder of a comparison.
-      apart: the name of folders whose runs an entry stands for already.
-    """
-    root, found = pathlib.Path(folder), []
-    for path in sorted(root.rglob(FILE)):
-        inside = path.relative_to(root).parts[:-1]
-        if inside and apart not in inside:
-            found += [
-                one._replace(name="/".join((*inside, one.name)))
-                for one in read(path.parent)
-            ]
-    return found
-
-
-def said(found: Total | None) -> list[str]:
-    """Returns a line on the total `found`; none where that is None."""
-    if found is None:
+def lines(entries: Mapping[str, Guarantee]) -> list[str]:
+    """Returns a line on what all runs give away together; none if none is private."""
+    try:
+        whole = total(entries)
+    except NoTotal as error:
+        return [f"privacy: there is no total of these runs: {error}"]
+    if whole is None:
         return []
-    also = f"; {found.public} more on public data" * bool(found.public)
-    how = " (simulated: all noise follows from the seed)" * found.simulated
-    runs = f"all {found.runs} runs together" if found.runs > 1 else "this run"
+    also = f"; {whole.public} more on public data" * bool(whole.public)
+    how = " (simulated: all noise follows from the seed)" * whole.simulated
+    runs = f"all {whole.runs} runs together" if whole.runs > 1 else "this run"
     return [
-        f"privacy of every {found.unit}: {runs} give away epsilon "
-        f"{found.epsilon:.4g} at delta {found.delta:g} ({found.relation}){also}{how}"
+        f"privacy spent per {whole.unit}, {runs}: epsilon "
+        f"{rounded_up(whole.epsilon)} at delta {whole.delta:g} "
+        f"({whole.relation}){also}{how}"
     ]
 
 
-def facts(found: Total | None) -> dict[str, Any]:
-    """Returns what a summary says of the total `found`; nothing where that is None."""
-    if found is None:
+def facts(entries: Mapping[str, Guarantee]) -> dict[str, Any]:
+    """Returns what a summary holds of the total; nothing where there is none."""
+    try:
+        whole = total(entries)
+    except NoTotal as error:
+        return {"epsilon_of_all": None, "no_total": str(error)}
+    if whole is None:
         return {}
     return {
-        "epsilon_of_all": found.epsilon,
-        "delta_of_all": found.delta,
-        "relation_of_all": found.relation,
-        "runs_of_all": found.runs,
+        "epsilon_of_all": whole.epsilon,
+        "delta_of_all": whole.delta,
+        "relation_of_all": whole.relation,
+        "runs_of_all": whole.runs,
     }
-
-
-def set_apart(folder: str | os.PathLike, names: Sequence[str]) -> None:
-    """Renames entries in `folder` of interrupted runs, `names`, that are begun again.
-
-    What was released of them stays released: with other noise it counts once more.
-    """
-    entries = read(folder)
-    before = sum(INTERRUPTED in one.name for one in entries)
-    renamed = [
-        one._replace(name=f"{one.name}{INTERRUPTED}{before + number}")
-        if one.name in names and one.plan.steps
-        else one
-        for number, one in enumerate(entries, 1)
-    ]
-    if renamed != entries:
-        write(folder, renamed)

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from fl_sketch.models.metrics import METRICS
 
 MARK = "simulator_only_"  # before names of what a private run must not give away
-HIDDEN = (
-    "train_loss",
+COSTS = (
     "bytes_up_total",
     "bytes_down_total",
     "bytes_up_per_client_round",
@@ -22,10 +21,7 @@ HIDDEN = (
     "asked",
     "answered",
 )
-OF_CLIENTS = (
-    "clients_",
-    "personal_",
-)  # of what clients measured
+OF_CLIENTS = ("train_", "mechanism_", "clients_", "personal_")  # of clients' data
 
 
 class Score(NamedTuple):
@@ -65,6 +61,7 @@ class Score(NamedTuple):
 
 REPORTED = ("test",)
 CHOSEN = ("validation", "test")  # by the first of these parts that the data have
+MEASURED = tuple(f"{part}_" for part in CHOSEN)  # what such names begin with
 
 
 def score_of(row: Iterable[str], parts: Iterable[str] = REPORTED) -> Score:
@@ -91,15 +88,17 @@ def score_of(row: Iterable[str], parts: Iterable[str] = REPORTED) -> Score:
 
 def measured(row: Mapping[str, Any]) -> dict[str, float]:
     """Returns what a `row` says of the model on data that are no client's."""
-    parts = tuple(f"{part}_" for part in CHOSEN)
-    return {name: float(row[name]) for name in row if name.startswith(parts)}
+    return {name: float(row[name]) for name in row if name.startswith(MEASURED)}
 
 
 def marked(row: Mapping[str, Any], private: bool) -> dict[str, Any]:
-    """Returns `row` by its names in a file; if `private`, `HIDDEN` ones get `MARK`."""
+    """Returns `row` by its names in a file.
+
+    If `private`, names of costs and of what clients measured get `MARK`.
+    """
 
     def hidden(name):
-        return name in HIDDEN or name.startswith(OF_CLIENTS)
+        return name in COSTS or name.startswith(OF_CLIENTS)
 
     return {
         MARK + name if private and hidden(name) else name: value

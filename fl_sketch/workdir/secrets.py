@@ -1,9 +1,9 @@
 """The secret of a private run: 256 bits from which all that protects is drawn.
 
-They come from the operating system and stand in no result, config or summary. While the
-run can go on they lie in one file of mode 0600 beside its checkpoints, since a round
-that was released once must come out the same if it is played again. When the run is
-done the file is deleted. A simulation makes them from the config instead.
+It comes from the operating system and stands in no result, config or summary. While the
+run can go on it lies in one file of mode 0600, since a round that was released once
+must come out the same if it is played again. When the run is done the file is deleted.
+A simulation makes it from the config instead.
 """
 
 import hashlib
@@ -11,18 +11,19 @@ import json
 import os
 import pathlib
 import stat
+from collections.abc import Mapping
+from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from fl_sketch.core import chacha, files
-from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Roots
 
 FILE, PARTIAL = "secret", ".secret.partial"  # in the folder of a run
-# What changes neither a model nor its noise, but for what does of it if it is not this.
+# Keys that change neither a model nor its noise, except at other values than these.
 APART = ("eval_every", "checkpoint_every", "checkpoint_keep", "download", "compute.")
 DECIDING = {"compute.dtype": "float32", "compute.model_devices": 1}
+ADDED = {"data.partition_seed": -1}  # keys that older configs did not have
 
 
 class Secret:
@@ -33,12 +34,17 @@ class Secret:
         self._raw = raw
 
     def __repr__(self) -> str:
-        """Says that there is something, and not what."""
+        """Hides the bytes."""
         return "Secret(...)"
 
     def reveal(self) -> bytes:
         """Returns the bytes."""
         return self._raw
+
+    @property
+    def check(self) -> str:
+        """Returns a value by which a damaged secret is recognised, and no more."""
+        return hashlib.sha256(b"fl_sketch: check value" + self._raw).hexdigest()[:32]
 
 
 def roots(
@@ -47,10 +53,8 @@ def roots(
     """Returns the roots of a run, placed on its devices.
 
     Args:
-      seed: the source of everything that nobody has to be protected by.
-      secret: the source of everything else; None: nobody is protected, and the seed
-        decides all.
-      placed: the sharding that they get.
+      seed: the source of all randomness that may be known.
+      secret: the source of all other randomness; None: `seed` decides all.
     """
     if secret is None:
         one = jax.jit(jax.random.key, out_shardings=placed)(seed)
@@ -65,26 +69,21 @@ def fresh() -> Secret:
     return Secret(os.urandom(chacha.KEY_BYTES))
 
 
-def simulated(config: ConfigDict) -> Secret:
-    """Returns a secret that follows from `config`: no secret at all.
+def simulated(keys: Mapping[str, Any]) -> Secret:
+    """Returns a secret that follows from the dotted `keys` of a config: no secret.
 
     Configs that differ in anything that decides the run have unlike noise, so that
-    what is wrong with sharing noise is not simulated either.
+    shared noise is not simulated either.
     """
-    keys = flat(config)
-    unlike = {key for key, plain in DECIDING.items() if keys[key] != plain}
-    counted = {key for key in keys if not key.startswith(APART)} | unlike
-    own = {key: keys[key] for key in sorted(counted)}
-    return Secret(hashlib.sha256(json.dumps(own).encode()).digest())
-
-
-def made_for(config: ConfigDict) -> Secret:
-    """Returns a secret of the kind that `config` asks for."""
-    return simulated(config) if config.privacy.randomness == "seed" else fresh()
+    counted = {key: value for key, value in keys.items() if not key.startswith(APART)}
+    counted |= {k: keys[k] for k, plain in DECIDING.items() if keys[k] != plain}
+    plain = {k for k, default in ADDED.items() if counted.get(k) == default}
+    deciding = {key: counted[key] for key in sorted(counted.keys() - plain)}
+    return Secret(hashlib.sha256(json.dumps(deciding).encode()).digest())
 
 
 def kept(folder: pathlib.Path) -> Secret | None:
-    """Returns the secret in `folder`, if one is there.
+    """Returns the secret in `folder`, if there is one.
 
     Raises:
       ValueError: for a file that is not a secret as it was written.
@@ -110,17 +109,7 @@ def kept(folder: pathlib.Path) -> Secret | None:
 
 def keep(folder: pathlib.Path, secret: Secret) -> None:
     """Writes `secret` to a new file in `folder`, for its owner alone, and to disk."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    partial = folder / PARTIAL
-    partial.unlink(missing_ok=True)  # of a run that was killed while writing
-    handle = os.open(partial, flags, 0o600)
-    try:
-        os.write(handle, secret.reveal())
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    os.rename(partial, folder / FILE)
-    files.flush(folder)
+    files.write_private(folder / FILE, secret.reveal(), partial=folder / PARTIAL)
 
 
 def forget(folder: pathlib.Path) -> None:

@@ -1,11 +1,11 @@
-"""The model of a run: taken away from it, and what it begins with."""
+"""The model of a run: the file of its parameters, and weights that others begin with."""
 
 import json
 import os
 import pathlib
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,21 @@ from fl_sketch.workdir import checkpoint
 PARAMS = "state/server/params/"  # what their names begin with in a checkpoint
 BEST = "best"  # the folder in that of a sweep
 FILE, SIDECAR = "params.safetensors", "params.json"  # at the end of a run
+CONFIG, KEY = "config.json", ".data_key"  # of the folder of a run
+TRAINED_ON = "trained_on"  # the entry of both json files
+
+
+class TrainedOn(NamedTuple):
+    """The data that weights have seen, their own and those of what they began with.
+
+    Attributes:
+      names: the names of the data sets that are not public.
+      digests: digests of their arrays, under `key` where that is not empty.
+    """
+
+    names: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
+    key: bytes = b""
 
 
 def load_params(workdir: str | os.PathLike) -> Tree:
@@ -38,14 +53,14 @@ def load_params(workdir: str | os.PathLike) -> Tree:
 def in_run(folder: pathlib.Path) -> Arrays:
     """Returns the arrays of the newest checkpoint in the `folder` of a run.
 
-    A damaged one is warned of, and passed over.
+    It warns of a damaged one, and passes over it.
 
     Raises:
       ValueError: in one line, if there is none that can be read.
     """
-    kept = folder / "checkpoints"
-    for number in reversed(checkpoint.rounds(kept)):
-        path = checkpoint.path_of(kept, number)
+    checkpoints = folder / "checkpoints"
+    for number in reversed(checkpoint.rounds(checkpoints)):
+        path = checkpoint.path_of(checkpoints, number)
         try:
             return in_checkpoint(path)
         except Exception as error:  # zipfile and numpy raise a dozen kinds
@@ -59,9 +74,9 @@ def in_run(folder: pathlib.Path) -> Arrays:
 
 def in_checkpoint(path: pathlib.Path) -> Arrays:
     """Returns the arrays of the model in the checkpoint at `path`."""
-    found = checkpoint.arrays_below(path, PARAMS)
+    arrays = checkpoint.arrays_below(path, PARAMS)
     # Safetensors writes the bytes of an array as they lie.
-    return {name: np.array(array, order="C") for name, array in found.items()}
+    return {name: np.array(array, order="C") for name, array in arrays.items()}
 
 
 def read(source: str) -> Arrays:
@@ -87,16 +102,41 @@ def read(source: str) -> Arrays:
         raise ValueError(" ".join(msg.split())) from None
 
 
-def take_away(folder: pathlib.Path, number: int, about: Mapping[str, Any]) -> None:
-    """Writes the model of a run's last round, and what one must know to use it.
+def trained_on(source: str) -> TrainedOn | None:
+    """Returns the data that the weights of a run, or of a file that it left, have seen.
+
+    None: there is no record of it, as with a file that was downloaded.
+    """
+    path = pathlib.Path(source).expanduser()
+    folder = path if path.is_dir() else path.parent
+    try:
+        about = json.loads(
+            (folder / (CONFIG if path.is_dir() else SIDECAR)).read_text()
+        )
+        record = about[TRAINED_ON]
+        return TrainedOn(
+            tuple(record["names"]), tuple(record["digests"]), key_in(folder)
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def key_in(folder: pathlib.Path) -> bytes:
+    """Returns the key of the digests in a `folder`; empty: they are plain."""
+    path = folder / KEY
+    return path.read_bytes() if path.is_file() else b""
+
+
+def write_model(folder: pathlib.Path, number: int, about: Mapping[str, Any]) -> None:
+    """Writes the model of a run's last round, and what is needed to use it.
 
     Args:
       folder: the folder of the run.
       number: the number of the round, which has a checkpoint.
-      about: what is to be known of the model, in json.
+      about: what params.json holds.
     """
     arrays = in_checkpoint(checkpoint.path_of(folder / "checkpoints", number))
     save(folder / FILE, arrays)
     shapes = {name: list(array.shape) for name, array in arrays.items()}
-    told = {**about, "round": number, "arrays": shapes}
-    files.write_text(folder / SIDECAR, json.dumps(told, indent=2) + "\n")
+    whole = {**about, "round": number, "arrays": shapes}
+    files.write_text(folder / SIDECAR, json.dumps(whole, indent=2) + "\n")

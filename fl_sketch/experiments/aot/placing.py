@@ -1,6 +1,5 @@
 """A config's round, lowered and compiled for devices that need not be here."""
 
-import dataclasses
 import math
 import re
 import time
@@ -13,14 +12,12 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import engine
-from fl_sketch.config import parse as choices
+from fl_sketch.config import parse
 from fl_sketch.core import trees
-from fl_sketch.data import batches as draws
+from fl_sketch.data import batches as client_batches
 from fl_sketch.engine.cohort import of_round
-from fl_sketch.engine.costs import measure_traffic
 from fl_sketch.experiments.aot import topology
-from fl_sketch.run.program import work_of
-from fl_sketch.run.task import Problem
+from fl_sketch.run.setup import Setup
 from fl_sketch.workdir import secrets
 
 # How the compiler says that a round does not fit, and sizes in what it says.
@@ -79,45 +76,33 @@ class Placed(NamedTuple):
         return bool(self.text) and self.arguments + self.temporaries <= self.room
 
 
-def lower(problem: Problem, mesh: Mesh | AbstractMesh, *, chunk: int = 0) -> Lowered:
-    """Returns a config's round for a mesh, its data on every device.
-
-    Args:
-      problem: what is trained.
-      mesh: the devices, which need not be here.
-      chunk: the clients that a row of devices works on at a time; 0: as the config
-        says it.
-
-    Raises:
-      ValueError, TypeError: in one line, for what a config may not say.
-    """
-    begin, config = time.perf_counter(), problem.config
+def lower(setup: Setup) -> Lowered:
+    """Returns a round for the mesh of a setup, its data on every device."""
+    begin, config, mesh = time.perf_counter(), setup.config, setup.mesh
     platform = "cuda" if isinstance(mesh, AbstractMesh) else "tpu"
     mesh = cast(Mesh, mesh)
-    work, guarantee = work_of(problem, mesh, bank="devices")
-    work = dataclasses.replace(work, chunk=chunk) if chunk else work
-    numbers, same = choices.numbers_of(config), NamedSharding(mesh, P())
-    secret = secrets.made_for(config) if guarantee and guarantee.private else None
+    numbers, same = parse.numbers_of(config), NamedSharding(mesh, P())
+    secret = setup.secret()
     roots = jax.eval_shape(lambda: secrets.roots(config.seed, secret))
-    shares, train = problem.shares(config.seed), problem.splits.train
+    shares, train = setup.shares(config.seed), setup.splits.train
     dealt = (part.astype(np.int32) for part in (shares.indices, shares.starts))
-    data: Any = (draws.in_rows(train), *dealt)
-    state = jax.eval_shape(lambda roots: work.start(numbers, roots), roots)
+    data: Any = (client_batches.in_rows(train), *dealt)
+    state = jax.eval_shape(lambda roots: setup.start(numbers, roots), roots)
     where = engine.layout(mesh, state.server.params, state)
+    play = setup.play(numbers)
 
     def one_round(state, roots, data):
-        data = draws.Resident(*data)
-        cohort = of_round(work.people_of(data.starts), roots, state.server.round)
-        return work.round_of(numbers)(state, roots, cohort, data)
+        data = client_batches.Resident(*data)
+        cohort = of_round(play.people(data.starts), roots, state.server.round)
+        return play.one_round(state, roots, cohort, data)
 
     everywhere = jax.tree.map(lambda leaf: same, (roots, data))
     given = jax.tree.map(_at, (state, roots, data), (where, *everywhere))
     program = jax.jit(one_round, donate_argnums=0, out_shardings=(where, same))
-    algorithm = work.algorithm_of(numbers)
-    sent = measure_traffic(algorithm, problem.params, problem.batches).sent
-    d = trees.size(trees.trained(problem.params))
+    sent, d = setup.talk.sent, trees.size(trees.trained(setup.params))
     program = program.trace(*given).lower(lowering_platforms=(platform,))
-    sizes = work.sampler.places, work.chunk, sum(map(_bytes_of, jax.tree.leaves(given)))
+    given = sum(map(_bytes_of, jax.tree.leaves(given)))
+    sizes = setup.sampler.places, setup.chunk, given
     return Lowered(program, mesh, d, sum(sent), *sizes, time.perf_counter() - begin)
 
 

@@ -2,20 +2,19 @@
 
 from ml_collections import ConfigDict
 
+from fl_sketch.config import build
 from fl_sketch.experiments.aot.placing import Placed, lower, place
 from fl_sketch.experiments.aot.topology import GIB
-from fl_sketch.run import task as problem
-from fl_sketch.run.task import Problem
+from fl_sketch.run.setup import Setup
 
 
-def most_clients(given: Problem, placed: Placed) -> int:
+def most_clients(setup: Setup, placed: Placed) -> int:
     """Returns the most clients that fit on a row of devices at a time; 0: not one.
 
     Their number is doubled until they do not fit, or all clients of a round are there,
     and what is between is halved: a compilation for each.
 
     Args:
-      given: what is trained.
       placed: its round for some number of clients.
     """
     mesh, start = placed.lowered.mesh, placed.lowered.chunk
@@ -24,7 +23,7 @@ def most_clients(given: Problem, placed: Placed) -> int:
     def fits(chunk: int) -> bool:
         if chunk == start:
             return placed.fits
-        return place(lower(given, mesh, chunk=chunk)).fits
+        return place(lower(setup.with_chunk(chunk))).fits
 
     fitting, beyond = 0, all_of + 1
     trial = min(start, all_of)
@@ -86,7 +85,7 @@ def _wider(config: ConfigDict, devices: int) -> int:
     other = config.copy_and_resolve_references()
     other.compute.model_devices = larger[0]
     try:
-        problem.check(other)
+        build.require_trees(other)
     except ValueError:  # its algorithm sketches vectors, or it has no server
         return 0
     return larger[0]

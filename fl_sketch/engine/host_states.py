@@ -14,36 +14,26 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
-from fl_sketch import engine
-from fl_sketch.config.parse import NO_GRAPH, section
 from fl_sketch.core import free_memory
 from fl_sketch.core.protocols import Algorithm, Tree
 from fl_sketch.data.residency import room
 from fl_sketch.engine.cohort import Sampler
-from fl_sketch.engine.rounds import Advance
+from fl_sketch.engine.round import State, initial_server
+
+PLACES = ("devices", "host")
 
 
-def row_bytes(algorithm: Algorithm, params: Tree, *, node: bool = False) -> int:
-    """Returns the bytes that are kept of one client.
-
-    Args:
-      algorithm: the algorithm.
-      params: shapes of the parameters.
-      node: whether there is no server but that of each client, which is kept as well.
-    """
-    server, client = jax.eval_shape(
-        lambda params: engine.initial_server(algorithm, params), params
-    )
+def row_bytes(algorithm: Algorithm, params: Tree) -> int:
+    """Returns the bytes that are kept of one client; of `params` shapes do."""
+    _, client = jax.eval_shape(lambda p: initial_server(algorithm, p), params)
     return sum(
-        math.prod(leaf.shape) * leaf.dtype.itemsize
-        for leaf in jax.tree.leaves((server, client) if node else client)
+        math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(client)
     )
 
 
 def place(wanted: str, size: int, mesh: jax.sharding.Mesh) -> str:
-    """Returns the one of `choices.BANKS` where a bank of `size` bytes is to be.
+    """Returns the one of `PLACES` where a bank of `size` bytes is to be.
 
     That is `wanted`; for "auto" the devices of `mesh`, if it fits into their memory.
 
@@ -70,27 +60,6 @@ def place(wanted: str, size: int, mesh: jax.sharding.Mesh) -> str:
     return wanted
 
 
-def place_of(config: ConfigDict, row_bytes: int, mesh: jax.sharding.Mesh) -> str:
-    """Returns where clients' states are kept, one of `choices.BANKS`, as `place` does.
-
-    Each client of `config` has `row_bytes`, and `mesh` has the devices.
-
-    Raises:
-      ValueError: also if clients with a state may come twice in a round.
-    """
-    if row_bytes and config.cohort.sampling == "replacement":
-        msg = (
-            "config.cohort: Expected a client at most once in a round, since those of "
-            f"{config.algorithm} keep a state, got sampling='replacement'."
-        )
-        raise ValueError(msg)
-    with section("compute"):
-        size, wanted = row_bytes * config.data.clients, config.compute.clients
-        # A round on a graph has all nodes on the devices.
-        alone = config.network.graph != NO_GRAPH
-        return place("devices" if alone else wanted, size, mesh)
-
-
 def at_places(sampler: Sampler) -> Sampler:
     """Returns `sampler` with the rows of its cohorts place by place."""
 
@@ -101,7 +70,7 @@ def at_places(sampler: Sampler) -> Sampler:
     return dataclasses.replace(sampler, draw=draw, timed=True)
 
 
-def start(state: engine.State, population: int) -> engine.State:
+def start(state: State, population: int) -> State:
     """Returns the first state with the bank of all clients on the host.
 
     Args:
@@ -120,26 +89,26 @@ def start(state: engine.State, population: int) -> engine.State:
 
 
 def advancing(
-    one_call: Advance,
+    one_round: Callable[[State, int], tuple[State, Any]],
     draw: Callable[[int], np.ndarray],
     put: Callable[[Any], Any],
-) -> Advance:
-    """Returns `advance(state, count)` for states whose bank is on the host.
-
-    Args:
-      one_call: `(state, 1) -> (state, report)` for a state with a row a place.
-      draw: `(round's number) -> ids` of its cohort.
-      put: what brings the rows of a cohort onto the devices.
+) -> Callable[[State, int, int], tuple[State, Any]]:
+    """Returns `advance(state, done, count)` for states whose bank is on the host.
 
     The bank is written in place. Reports have a leading axis of `count`.
+
+    Args:
+      one_round: `(state, number) -> (state, report)` for a state with a row a place.
+      draw: `(number) -> ids` of a round's cohort.
+      put: brings the rows of a cohort onto the devices.
     """
 
-    def advance(state, count):
+    def advance(state, done, count):
         bank, reports = state.clients, []
-        for number in range(int(state.server.round), int(state.server.round) + count):
+        for number in range(done, done + count):
             ids = draw(number)
             rows = put(jax.tree.map(lambda leaf, ids=ids: leaf[ids], bank))
-            state, report = one_call(state._replace(clients=rows), 1)
+            state, report = one_round(state._replace(clients=rows), number)
             report, rows = jax.device_get((report, state.clients))
             report = jax.tree.map(lambda leaf: leaf[:1], report)
             (answered,) = np.nonzero(report.simulator_only.answered[0])

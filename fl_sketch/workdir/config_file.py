@@ -1,27 +1,30 @@
-"""config.json: the config of a run, and what else it was begun with."""
+"""config.json: the config of a run, and what else it began with."""
 
 import json
 import os
 import pathlib
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from fl_sketch.core import untrusted_files
+from fl_sketch.core import plugins, untrusted_files
+from fl_sketch.core.mappings import flat
+from fl_sketch.workdir.weights import CONFIG, TRAINED_ON
 
-FORMAT = 3  # of a folder: what another one began, this version does not go on with
-FILES = "files"  # that a config names, their digests
-IDENTITY = "identity"  # what the run is made of beside its config
+FORMAT = 4  # of a folder; folders of other formats are refused
+FILES = "files"  # digests of the files that a config names
+IDENTITY = "identity"  # what the run is made of apart from its config
 LENGTHS = "extended_from"  # of a run that became longer, how long it was
+WRITTEN = "to be a config as it was written"
 
 
-class Kept(NamedTuple):
+class ConfigFile(NamedTuple):
     """What a config.json holds.
 
     Attributes:
-      config: the config.
-      files: the digests of one's own files, by where they are.
-      data: the digests of the arrays of the data.
+      files: digests of the files that the config names, by their paths.
+      data: digests of the arrays of the data, by their names.
       lengths: the numbers of rounds that the run had before it became longer.
     """
 
@@ -31,13 +34,13 @@ class Kept(NamedTuple):
     lengths: list[int]
 
 
-def read(path: pathlib.Path) -> Kept:
+def read(path: pathlib.Path) -> ConfigFile:
     """Returns what the config.json at `path` holds.
 
     Raises:
       ValueError: for a file that was damaged, or that another version wrote.
     """
-    with untrusted_files.reading(path, "to be a config as it was written"):
+    with untrusted_files.reading(path, WRITTEN):
         config = json.loads(path.read_text())
     if not isinstance(config, dict):
         msg = f"Expected {path} to be a config, got a {type(config).__name__}."
@@ -50,43 +53,45 @@ def read(path: pathlib.Path) -> Kept:
             "Take another workdir."
         )
         raise ValueError(msg)
-    with untrusted_files.reading(path, "to be a config as it was written"):
+    with untrusted_files.reading(path, WRITTEN):
+        config.pop(TRAINED_ON, None)
         files, lengths = dict(config.pop(FILES, {})), list(config.pop(LENGTHS, []))
         data = dict(config.pop(IDENTITY, {}).get("data", {}))
-    return Kept(config, files, data, lengths)
+    return ConfigFile(config, files, data, lengths)
 
 
-def read_config(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the sections and keys of the config.json at `path`.
-
-    Raises:
-      ValueError: for a file that was damaged, or that another version wrote.
-    """
-    return read(path).config
-
-
-def config_of(workdir: str | os.PathLike, defaults: ConfigDict) -> ConfigDict:
+def config_of(
+    workdir: str | os.PathLike, defaults: ConfigDict, plugin: Collection[str] = ()
+) -> ConfigDict:
     """Returns the config of the run in a folder.
 
     Args:
-      workdir: the folder.
-      defaults: a config with every key that one may have, and their values where the
-        run's does not say them.
+      defaults: a config with every key that one may have.
+      plugin: the values FILE.py:NAME that the caller trusts. Loading one runs the code
+        of its file, and the folder may be somebody else's.
 
     Raises:
-      ValueError: for a folder without a run, or with one of other keys.
+      ValueError: for a folder without a run, with a run of other keys, or with one that
+        names code which is not among `plugin`.
     """
-    path = pathlib.Path(workdir) / "config.json"
+    path = pathlib.Path(workdir) / CONFIG
     if not path.is_file():
         msg = f"Expected workdir to be the folder of a run, got workdir={workdir}."
         raise ValueError(msg)
     config = defaults.copy_and_resolve_references()
     try:
-        config.update(read_config(path))
+        config.update(read(path).config)
     except (KeyError, AttributeError):
         msg = (
             "Expected workdir to be the folder of a run with the keys of "
             f"configs/default.py, got workdir={workdir}."
         )
         raise ValueError(msg) from None
+    for key, value in flat(config).items():
+        if plugins.named(value) and value not in plugin:
+            msg = (
+                f"Expected --plugin={value} to allow the code that {path} names as "
+                f"{key}, which would run here, got plugin={','.join(plugin) or None}."
+            )
+            raise ValueError(msg)
     return config

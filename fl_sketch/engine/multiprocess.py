@@ -1,0 +1,71 @@
+"""What the processes of one run tell each other: texts, bytes, and what to do next.
+
+All of them must call these functions in the same order. A process that is alone agrees
+with itself.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from fl_sketch.engine.loop import Ask
+
+PART = 2**28  # bytes that are sent at once
+
+
+def several() -> bool:
+    """Returns whether this run has more than one process."""
+    return jax.process_count() > 1
+
+
+def is_first() -> bool:
+    """Returns whether this process owns the folder of the run."""
+    return jax.process_index() == 0
+
+
+def agree(pace: int, asked: Ask) -> tuple[int, Ask]:
+    """Returns the smallest `pace` of all processes, and the most that was `asked`."""
+    if not several():
+        return pace, asked
+    both = multihost_utils.process_allgather(np.array([pace, asked], np.int32))
+    return int(both[:, 0].min()), Ask(int(both[:, 1].max()))
+
+
+def from_first(data: bytes) -> bytes:
+    """Returns the `data` of the first process, in every process."""
+    if not several():
+        return data
+    many = multihost_utils.broadcast_one_to_all(np.int32(-(-len(data) // PART)))
+    parts = (data[n * PART : (n + 1) * PART] for n in range(int(many)))
+    return b"".join(map(_part_from_first, parts))
+
+
+def _part_from_first(data: bytes) -> bytes:
+    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
+    mine = np.frombuffer(data if is_first() else bytes(length), np.uint8)
+    return multihost_utils.broadcast_one_to_all(mine).tobytes()
+
+
+def require_same(values: Callable[[], Mapping[str, str]]) -> None:
+    """Raises unless all processes have the same `values()`: texts by their names.
+
+    It is called before anything is compiled, and reads `values` only where there are
+    several processes.
+
+    Raises:
+      ValueError: with the first name whose value differs from that in process 0.
+    """
+    if not several():
+        return
+    own = dict(values())
+    first = json.loads(from_first(json.dumps(own).encode()))
+    for name in {**first, **own}:
+        if first.get(name) != own.get(name):
+            msg = (
+                f"Expected one {name} in all processes, got {first.get(name)} in "
+                f"process 0 and {own.get(name)} in process {jax.process_index()}."
+            )
+            raise ValueError(msg)

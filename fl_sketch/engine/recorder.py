@@ -1,0 +1,181 @@
+"""The recorder: turns what rounds report into rows, bytes and epsilon.
+
+Every run has one, whether it was begun in Python or by a config; a sweep has one for
+each point. A row has the mean over its rounds of every diagnostic that clients return
+(`loss` as train_loss), what was measured of the model, what a mechanism released, all
+bytes so far, and the epsilon. In a private run the names of what only a simulator may
+see begin with `rows.MARK`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fl_sketch.engine import ledger
+from fl_sketch.engine.costs import Prices
+from fl_sketch.engine.round import Report
+from fl_sketch.privacy.guarantee import Guarantee
+from fl_sketch.workdir import rows
+
+Row = dict[str, Any]
+Clock = Callable[[int], float]
+ABSENCES = ("asked", "answered", "simulated_seconds")  # where clients may be absent
+RECENT = "recent/"  # names of what a checkpoint has of the rounds since the last row
+BOOK = "ledger/"
+OWN = ("train_", "mechanism_")  # what columns of diagnostics begin with
+
+
+class Known(NamedTuple):
+    """What a row needs that is the same in all rounds.
+
+    Attributes:
+      prices: what clients send and fetch, in bytes.
+      population: the number of clients.
+      guarantee: None: no message is bounded.
+      absences: whether clients may be absent, so that rows say how many answered.
+      clock: the simulated seconds of so many rounds; None: rounds take no time.
+    """
+
+    prices: Prices
+    population: int
+    guarantee: Guarantee | None = None
+    absences: bool = False
+    clock: Clock | None = None
+
+    @property
+    def private(self) -> bool:
+        """Whether there is noise, which protects somebody."""
+        return bool(self.guarantee and self.guarantee.private)
+
+
+@dataclasses.dataclass
+class Recorder:
+    """The record of one run.
+
+    Attributes:
+      every: the number of rounds from row to row.
+      ledger: bytes of every client so far.
+      recent: each diagnostic and released number in the rounds since the last row, NaN
+        where no client answered; float32 [every].
+      diverged: the round, from one, whose loss was not finite; 0: none.
+    """
+
+    known: Known
+    every: int
+    ledger: ledger.Ledger
+    recent: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    diverged: int = 0
+
+    @classmethod
+    def new(cls, known: Known, every: int) -> "Recorder":
+        """Returns the record of a run that has not begun."""
+        return cls(known, every, ledger.empty(known.population))
+
+    def record(self, number: int, report: Report) -> float:
+        """Notes round `number`, from zero; returns its training loss."""
+        shown = report.simulator_only
+        ledger.record(self.ledger, self.known.prices, number, shown)
+        answered = bool(shown.answered.any())
+        # A client's own loss goes before one that it measured to be released.
+        columns = {
+            column_of(name): name for name in reversed(sorted(shown.diagnostics))
+        }
+        for column, name in columns.items():
+            value = shown.diagnostics[name] if answered else np.nan
+            self._note(number, column, value)
+        for name, value in report.released.items():
+            self._note(number, name, value)
+        loss = float(shown.diagnostics.get("loss", np.nan)) if answered else np.nan
+        # What clients measured must not decide anything in a private run.
+        if answered and "loss" in shown.diagnostics and not self.known.private:
+            self.lose(number + 1, loss)
+        return loss
+
+    def lose(self, done: int, value: float) -> None:
+        """Notes that a loss after so many rounds is this `value`, finite or not."""
+        if not np.isfinite(value) and not self.diverged:
+            self.diverged = done
+
+    def row(self, done: int, measured: Mapping[str, Any]) -> Row:
+        """Returns the row after so many rounds.
+
+        Args:
+          measured: what was measured of the model, by column.
+        """
+        known, book = self.known, self.ledger
+        of_clients = [name for name in self.recent if name.startswith(OWN)]
+        released = [name for name in self.recent if name not in of_clients]
+        of_clients.sort(key=lambda name: name != "train_loss")
+        row: Row = {
+            "round": done,
+            **{name: mean_of_finite(self.recent[name]) for name in of_clients},
+            **measured,
+            **{name: mean_of_finite(self.recent[name]) for name in released},
+            "bytes_up_total": int(book.up.sum()),
+            "bytes_down_total": int(book.down.sum()),
+            **self._absences(done),
+            "epsilon": known.guarantee and known.guarantee.epsilon(done),
+        }
+        if known.guarantee and known.private:
+            row |= {"delta": known.guarantee.delta}
+            row |= {"randomness": known.guarantee.randomness}
+        return rows.marked(row, known.private)
+
+    def forget(self) -> None:
+        """Forgets the rounds before a row, once it is made."""
+        for values in self.recent.values():
+            values[:] = np.nan
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns what a checkpoint has to keep of the record."""
+        book = {BOOK + name: one for name, one in self.ledger._asdict().items()}
+        return book | {RECENT + name: one for name, one in self.recent.items()}
+
+    def resume(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Goes on from what `arrays` has kept, as `arrays()` returned it."""
+        book = {
+            name: np.array(arrays[BOOK + name], one.dtype).reshape(one.shape)
+            for name, one in self.ledger._asdict().items()
+        }
+        self.ledger = ledger.Ledger(**book)
+        self.recent = {
+            name.removeprefix(RECENT): np.array(one)
+            for name, one in arrays.items()
+            if name.startswith(RECENT)
+        }
+
+    def _note(self, number: int, name: str, value: Any) -> None:
+        if name not in self.recent:
+            self.recent[name] = np.full(self.every, np.nan, np.float32)
+        self.recent[name][number % self.every] = value
+
+    def _absences(self, done: int) -> Row:
+        if not self.known.absences:
+            return {}
+        book, clock = self.ledger, self.known.clock
+        row: Row = {"asked": int(book.asked.sum())}
+        row |= {"answered": int(book.answered.sum())}
+        return row | ({"simulated_seconds": clock(done)} if clock else {})
+
+
+def column_of(diagnostic: str) -> str:
+    """Returns the column of a diagnostic of clients, or of a mechanism.
+
+    >>> column_of("loss"), column_of("train_accuracy"), column_of("mechanism_rejected")
+    ('train_loss', 'train_accuracy', 'mechanism_rejected')
+    """
+    return diagnostic if diagnostic.startswith(OWN) else f"train_{diagnostic}"
+
+
+def mean_of_finite(values: np.ndarray) -> float:
+    """Returns the mean of those `values` that are finite; NaN if none is."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else float("nan")
+
+
+def of_point(reports: Report, place: int) -> Report:
+    """Returns the reports of one point of a sweep, of those of all points."""
+    return jax.tree.map(lambda leaf: leaf[place], reports)

@@ -1,0 +1,331 @@
+"""A run in a folder: it keeps its secret, resumes to the byte, and counts what it spent.
+
+The first process of a run owns the folder: it reads and writes there and tells the
+others. In them the folder is None.
+"""
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from fl_sketch.engine import multiprocess
+from fl_sketch.engine.loop import Compiled, NotFinite, Watch, play
+from fl_sketch.engine.recorder import ABSENCES, Recorder, Row
+from fl_sketch.engine.round import State
+from fl_sketch.engine.task import Task
+from fl_sketch.workdir import checkpoint, odometer, rows, secrets, weights
+from fl_sketch.workdir.folder import Workdir
+
+RUN = "run"  # its name in the odometer
+SECRET = "secret"  # in a checkpoint: the check value of the secret
+Say = Callable[[str], None]
+
+
+class Progress(NamedTuple):
+    """A run that may go on: its state, and the record of its rounds so far."""
+
+    state: State
+    recorder: Recorder
+
+    @property
+    def done(self) -> int:
+        """The number of rounds done."""
+        return int(self.state.server.round)
+
+
+def begin(task: Task) -> Progress:
+    """Returns the progress of a run that has not begun."""
+    state = task.start(task.roots(task.secret))
+    return Progress(state, Recorder.new(task.known, task.every))
+
+
+@contextlib.contextmanager
+def opened(workdir: Any, task: Task, **options: Any) -> Iterator[Workdir | None]:
+    """Yields the folder of a run, in the first process; `options` are `Workdir`'s."""
+    if not multiprocess.is_first():
+        yield None
+        return
+    with Workdir(workdir, task.config, task.identity, **options) as folder:
+        yield folder
+
+
+def ended_before(folder: Workdir | None) -> Row | None:
+    """Returns the summary of a run that has ended, in all processes."""
+    return json.loads(
+        _from_first(folder, lambda own: json.dumps(own.summary()).encode())
+    )
+
+
+def with_secret(folder: Workdir | None, task: Task) -> Task:
+    """Returns the task with the secret and the noise with which it began.
+
+    Raises:
+      ValueError: for a folder that lacks them, or whose rounds were counted otherwise.
+    """
+    guarantee, fresh = task.known.guarantee, task.secret
+    if guarantee is None or fresh is None:
+        return task
+
+    def begun(folder: Workdir) -> bytes:
+        secret, entries = _secret_in(folder, task), odometer.read(folder.folder)
+        expected = guarantee.after(0)._replace(secret=secret.check)
+        _require_same_plan(entries, expected, folder)
+        z = guarantee.noise_multiplier
+        if entries:
+            z = entries[RUN].noise_multiplier
+        else:
+            odometer.note(folder.folder, {RUN: expected})
+        return json.dumps([secret.reveal().hex(), z]).encode()
+
+    raw, z = json.loads(_from_first(folder, begun))
+    if z != guarantee.noise_multiplier:  # another version of the accountant chose it
+        assert task.with_noise
+        task = task.with_noise(z)
+    return task._replace(secret=secrets.Secret(bytes.fromhex(raw)))
+
+
+def _secret_in(folder: Workdir, task: Task) -> secrets.Secret:
+    """Returns the secret of the run in a folder; of a new one, keeps a fresh one there."""
+    place, fresh = folder.folder, task.secret
+    assert fresh and task.known.guarantee
+    if task.known.guarantee.randomness == "simulated":
+        return fresh
+    entries = odometer.read(place)
+    begun = entries or checkpoint.rounds(folder.checkpoints)
+    if (folder.has_rows or begun) and not entries:  # rounds are counted beforehand
+        msg = (
+            f"Expected {odometer.FILE} in workdir={place}, which counts what its rounds "
+            "released, got none: take another workdir."
+        )
+        raise ValueError(msg)
+    # Without entries a secret is that of a start that was killed, or somebody's else.
+    before = secrets.kept(place) if begun else fresh
+    if before is None:
+        msg = (
+            f"Expected the secret of the run in workdir={place}, without which rounds "
+            "would be released again with other noise, got none, as after the end of a "
+            "run: take another workdir."
+        )
+        raise ValueError(msg)
+    if begun and entries[RUN].secret != before.check:
+        msg = (
+            f"Expected {place / secrets.FILE} as it was written, without which rounds "
+            "would be released again with other noise, got a damaged one: take another "
+            "workdir."
+        )
+        raise ValueError(msg)
+    if not begun:
+        secrets.keep(place, fresh)
+    return before
+
+
+def _require_same_plan(entries, expected, folder: Workdir) -> None:
+    """Raises if what was released here was of other rounds than are to be played."""
+    for name, one in entries.items():
+        same = one._replace(
+            plan=one.plan._replace(steps=0),
+            rounds=expected.rounds,
+            noise_multiplier=expected.noise_multiplier,
+        )
+        if name != RUN or same != expected:
+            msg = (
+                "Expected workdir to hold a run that was counted as this one is, got "
+                f"another in {folder.folder}/{odometer.FILE}: take another workdir."
+            )
+            raise ValueError(msg)
+
+
+def resumed(folder: Workdir | None, task: Task, say: Say) -> Progress:
+    """Returns the newest progress in the folder, in all processes, or a new run."""
+    fresh = begin(task)
+    like = {"state": fresh.state}
+
+    def newest(folder: Workdir) -> bytes:
+        saved = checkpoint.newest(folder.checkpoints, like, say)
+        if saved is None:
+            folder.restore({})
+            return b""
+        path = checkpoint.path_of(folder.checkpoints, saved.number)
+        folder.require_own(path, saved.extra)
+        _require_same_secret(path, task, saved.extra)
+        folder.restore(saved.extra)
+        say(f"resuming after round {saved.number}")
+        packed = io.BytesIO()
+        checkpoint.write(packed, saved.tree, saved.extra)
+        return packed.getvalue()
+
+    packed = _from_first(folder, newest)
+    if not packed:
+        return fresh
+    tree, extra = checkpoint.read(io.BytesIO(packed), like)
+    fresh.recorder.resume(extra)
+    state = jax.tree.map(_placed, tree["state"], fresh.state)
+    return Progress(state, fresh.recorder)
+
+
+def _require_same_secret(path, task: Task, extra) -> None:
+    """Raises if a checkpoint's rounds had the noise of another secret."""
+    before = extra.get(SECRET)
+    now = task.secret.check.encode() if task.secret else b""
+    if before is not None and before.tobytes() != now:
+        msg = f"Expected the secret of {path}, got another one: take another workdir."
+        raise ValueError(msg)
+
+
+def _placed(saved, leaf):
+    """Returns what was saved where the other is: on devices, or on the host."""
+    on_device = isinstance(leaf, jax.Array)
+    return jax.device_put(saved, leaf.sharding) if on_device else saved
+
+
+def play_on(
+    task: Task,
+    progress: Progress,
+    compiled: Compiled,
+    folder: Workdir | None = None,
+    *,
+    told: Sequence[Callable[[Row], None]] = (),
+    say: Say = lambda line: None,
+    watch: Watch = Watch(),  # noqa: B008 - immutable
+) -> Progress:
+    """Plays a run to its end, and leaves rows and checkpoints in its folder.
+
+    Args:
+      told: functions that get every row, once it is in the folder.
+      watch: further watchers: `rounds`, `look`, `asked`.
+
+    Raises:
+      NotFinite: if the run diverges and its task has advice for that.
+      Stopped: after saving, if the watch asks for it.
+    """
+    recorder = progress.recorder
+
+    def rows_of(rows: list[Row], speed: float) -> None:
+        (row,) = rows
+        row |= {"rounds_per_second": speed}
+        if folder:
+            folder.add(row)
+        for tell in told:
+            tell(row)
+
+    def save(done: int, state: State) -> None:
+        if folder:
+            _save(folder, task, done, Progress(state, recorder), say)
+
+    def count(last: int) -> None:
+        guarantee = task.known.guarantee
+        if folder and guarantee and task.secret:
+            entry = guarantee.after(last)._replace(secret=task.secret.check)
+            odometer.note(folder.folder, {RUN: entry})
+
+    def lost(line: str) -> None:
+        if task.advice:
+            msg = f"{line}: {task.advice}."
+            raise NotFinite(msg)
+
+    watch = watch._replace(rows=rows_of, save=save, ahead=count, lost=lost)
+    saves = task.save_every if folder or multiprocess.several() else 0
+    rounds = progress.done, task.last
+    try:
+        state = play(
+            compiled,
+            progress.state,
+            [recorder],
+            rounds,
+            save_every=saves,
+            watch=watch._replace(agree=multiprocess.agree),
+        )
+    except NotFinite:  # it would diverge again
+        if folder:
+            secrets.forget(folder.folder)
+        raise
+    return Progress(state, recorder)
+
+
+def _save(folder: Workdir, task: Task, done: int, progress: Progress, say: Say) -> None:
+    """Saves progress; where it cannot, only the last round is an error."""
+    try:
+        extra = {**folder.extra(), **progress.recorder.arrays()}
+        extra |= {SECRET: task.secret.check.encode()} if task.secret else {}
+        tree = {"state": progress.state}
+        checkpoint.save(folder.checkpoints, done, tree, keep=task.keep, extra=extra)
+    except OSError as error:
+        if done == task.last:
+            msg = (
+                f"Expected room in {folder.checkpoints} for the model after round "
+                f"{done}, got {error.strerror}: the same command goes on."
+            )
+            raise ValueError(msg) from None
+        last = checkpoint.rounds(folder.checkpoints)
+        before = f"the last one is of round {last[-1]}" if last else "there is none yet"
+        say(
+            f"The checkpoint of round {done} could not be written "
+            f"({error.strerror}); going on, {before}."
+        )
+
+
+def finish(folder: Workdir, task: Task, summary: Row) -> Row:
+    """Leaves the model and the summary of a run that has ended; returns the latter."""
+    about = {**task.model, weights.TRAINED_ON: folder.trained_on}
+    weights.write_model(folder.folder, summary["rounds"], about)
+    whole = folder.finish(summary)
+    secrets.forget(folder.folder)
+    return whole
+
+
+def complete(folder: Workdir, task: Task, rounds: int) -> None:
+    """Leaves what a run lacks that was killed in its last moment."""
+    secrets.forget(folder.folder)
+    if not (folder.folder / weights.FILE).exists():
+        about = {**task.model, weights.TRAINED_ON: folder.trained_on}
+        weights.write_model(folder.folder, rounds, about)
+
+
+def summary_of(
+    task: Task,
+    progress: Progress,
+    last: Row,
+    *,
+    compile_seconds: float,
+    more: Row = {},  # noqa: B006 - only read
+) -> Row:
+    """Returns the summary of a run: its facts, its last row, and totals.
+
+    Args:
+      last: its last row.
+      more: what else was measured at its end.
+    """
+    book, guarantee = progress.recorder.ledger, task.known.guarantee
+    promise = guarantee if task.private else None
+    up, down, plain = int(book.up.sum()), int(book.down.sum()), rows.plain(last)
+    absences = {name: float(plain[name]) for name in ABSENCES if name in plain}
+    first = ("round", "epsilon", "delta", "randomness", "rounds_per_second", *absences)
+    measured = {
+        name: float(value)
+        for name, value in plain.items()
+        if name not in first and not name.startswith("bytes_")
+    }
+    whole = {
+        **task.facts,
+        "rounds": progress.done,
+        **measured,
+        **more,
+        **absences,
+        "bytes_up_per_client_round": up / max(1, int(book.answered.sum())),
+        "bytes_down_per_client_round": down / max(1, int(book.asked.sum())),
+        "bytes_up_total": up,
+        "bytes_down_total": down,
+        "epsilon": promise and float(last["epsilon"]),
+        "delta": promise and promise.delta,
+        "rounds_per_second": float(last["rounds_per_second"]),
+        "compile_seconds": compile_seconds,
+    }
+    return rows.marked(whole, task.private)
+
+
+def _from_first(folder: Workdir | None, make: Callable[[Workdir], bytes]) -> bytes:
+    return multiprocess.from_first(make(folder) if folder else b"")

@@ -1,0 +1,55 @@
+"""A task: all that the loop needs of one run, whether Python or a config described it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from fl_sketch.core.protocols import Key, Roots
+from fl_sketch.engine.loop import Compiled
+from fl_sketch.engine.recorder import Known
+from fl_sketch.engine.round import State
+from fl_sketch.workdir.identity import Identity
+from fl_sketch.workdir.secrets import Secret
+
+
+class Task(NamedTuple):
+    """One run, before anything of it is compiled.
+
+    Attributes:
+      start: `(roots) -> State` before the first round.
+      compile: `(roots) -> Compiled`, which takes seconds.
+      roots: `(secret) -> roots` of the run; a secret of None: no noise protects anybody.
+      known: what its rows need.
+      last: the round with which it ends: that which was asked for, or the budget's.
+      every: rounds between rows.
+      save_every: rounds between checkpoints.
+      keep: how many checkpoints stay; 0: all.
+      config: what config.json is to hold, nested.
+      identity: what else it is made of.
+      facts: what is known beforehand, for the summary.
+      model: what params.json is to hold.
+      secret: a fresh secret; None: the run is not private.
+      with_noise: `(z) -> Task`, the same with the noise multiplier that it began with.
+      advice: what may help if it diverges; empty: a loss that is not finite does not
+        stop it.
+    """
+
+    start: Callable[[Key | Roots], State]
+    compile: Callable[[Key | Roots], Compiled]
+    roots: Callable[[Secret | None], Key | Roots]
+    known: Known
+    last: int
+    every: int
+    save_every: int = 50
+    keep: int = 2
+    config: Mapping[str, Any] = {}
+    identity: Identity = Identity()
+    facts: dict[str, Any] = {}
+    model: dict[str, Any] = {}
+    secret: Secret | None = None
+    with_noise: "Callable[[float], Task] | None" = None
+    advice: str = ""
+
+    @property
+    def private(self) -> bool:
+        """Whether somebody is protected."""
+        return self.known.private

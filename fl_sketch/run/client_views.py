@@ -1,0 +1,101 @@
+"""Files about single clients: clients.csv during a run, and the rest at its end.
+
+In a private run these files are for the simulator alone, and their names say so.
+"""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from fl_sketch.config import parse
+from fl_sketch.core import files
+from fl_sketch.core.protocols import Tree
+from fl_sketch.engine import client_metrics
+from fl_sketch.engine.recorder import Recorder
+from fl_sketch.engine.round import State
+from fl_sketch.run.setup import Setup
+from fl_sketch.workdir.folder import Workdir
+from fl_sketch.workdir.rows import MARK
+
+ROWS, EACH, PICTURE = "clients.csv", "clients_last.csv", "clients.png"
+
+
+def write_participation(folder: pathlib.Path, recorder: Recorder) -> None:
+    """Writes how often each client was asked and answered, and its bytes."""
+    book = recorder.ledger
+    columns = {
+        "asked": book.asked,
+        "answered": book.answered,
+        "bytes_up": book.up,
+        "bytes_down": book.down,
+    }
+    mark = MARK if recorder.known.private else ""
+    table = [
+        {"client": client, **dict(zip(columns, values, strict=True))}
+        for client, values in enumerate(zip(*columns.values(), strict=True))
+    ]
+    files.write_rows(folder / f"{mark}participation.csv", table)
+
+
+class Views:
+    """Measures single clients in the run of a setup; without a folder, nothing."""
+
+    def __init__(self, setup: Setup, folder: Workdir | None):
+        """Takes a setup whose config says when to measure, and the run's folder."""
+        config = setup.config
+        self._every, self._steps = config.clients_every, config.personal_steps
+        self._folder = folder if self._every or self._steps else None
+        self._mark = MARK if setup.private else ""
+        self._rows: list[Mapping[str, Any]] = []
+        if self._folder is not None:
+            self._clients = setup.clients(parse.numbers_of(config), config.seed)
+
+    def resume(self, done: int) -> None:
+        """Forgets the rows after so many rounds, which will be measured again."""
+        if self._folder is not None and (path := self._path(ROWS)).exists():
+            rows = [row for row in files.read_rows(path) if self._due(row["round"])]
+            self._rows = [row for row in rows if int(row["round"]) <= done]
+
+    def after_row(self, done: int, state: State) -> None:
+        """Measures all clients, if round `done` is one to measure after."""
+        if self._folder is not None and self._due(done):
+            self._note(done, self._clients.look(jax.device_get(state.server.params)))
+
+    def at_end(self, done: int, params: Tree) -> dict[str, float]:
+        """Writes the metrics of the last model for each client, and of its own model.
+
+        Returns what the summary is to have of them.
+        """
+        if self._folder is None:
+            return {}
+        params = jax.device_get(params)
+        found, personal = self._clients.look(params), None
+        shown = {"the model": found}
+        if self._steps:
+            personal = self._clients.look(params, self._steps)
+            shown[f"after {self._steps} steps of its own"] = personal
+        self._note(done, found)
+        client_metrics.write_each(self._path(EACH), self._clients, found, personal)
+        name = next(iter(self._clients.loss.measured))
+        client_metrics.draw(self._path(PICTURE), name, shown)
+        seen = self._clients.held.sizes > 0
+        summed = client_metrics.summed_up(found, seen)
+        if personal:
+            summed |= client_metrics.summed_up(personal, seen, "personal")
+        return summed
+
+    def _due(self, done: int | str) -> bool:
+        return self._every > 0 and int(done) % self._every == 0
+
+    def _note(self, done: int, found: client_metrics.Found) -> None:
+        seen = self._clients.held.sizes > 0
+        row = {"round": done, **client_metrics.summed_up(found, seen)}
+        before = [one for one in self._rows if int(one["round"]) < done]
+        self._rows = [*before, row]
+        files.write_rows(self._path(ROWS), self._rows)
+
+    def _path(self, name: str) -> pathlib.Path:
+        assert self._folder
+        return self._folder.folder / f"{self._mark}{name}"
