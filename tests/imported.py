@@ -8,8 +8,9 @@ import conftest  # noqa: F401 - jax keeps its programs where the tests do
 from configs import default  # noqa: F401
 from fl_sketch.experiments import attack, attack_theory, audit, hessian, plan  # noqa: F401
 from fl_sketch.experiments.bench import engine_suite, error_suite, sketch_suite  # noqa: F401
-from fl_sketch.run import release, task_of  # noqa: F401
+from fl_sketch.run import task_of  # noqa: F401
 from fl_sketch.sweep import comparison, plots  # noqa: F401
+from fl_sketch.workdir import release  # noqa: F401
 from launch import command  # noqa: F401
 
 # There are no threads yet that a fork could stop in the middle of something.

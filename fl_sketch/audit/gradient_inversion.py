@@ -72,7 +72,7 @@ def client_view(
         if algorithm.mechanism is None:
             return message
         guard = algorithm.mechanism.init()
-        return algorithm.mechanism.bound(guard, 0, message, keys).summand
+        return algorithm.mechanism.encode(guard, 0, message, keys).summand
 
     return view
 

@@ -115,7 +115,7 @@ def section(name: str) -> Iterator[None]:
 
 
 def check(config: ConfigDict) -> None:
-    """Raises in one line for values that no constructor checks, before data are read."""
+    """Raises in one line for values that no constructor checks."""
     catalog.method(config.algorithm)
     check_seed(config.seed)
     numbers_of(config)
@@ -128,7 +128,7 @@ def check(config: ConfigDict) -> None:
             if key in COUNTS:
                 validate.at_least_one(**{name: value})
             if key in NAMED:
-                validate.one_of(tuple(NAMED[key]), **{name: value})
+                validate.one_of(tuple(NAMED[key]), **{name: str(value)})
             if key in RANGES:
                 validate.in_range(*RANGES[key], **{name: value})
     if config.checkpoint_keep not in (0, *range(2, 1000)):
@@ -283,7 +283,7 @@ def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
 
 
 def require_rows(devices: int, model: int) -> None:
-    """Raises a ValueError unless so many `devices` can hold models over `model` each."""
+    """Raises a ValueError unless models over `model` each can share `devices`."""
     if model > 1 and jax.process_count() > 1:
         msg = (
             "config.compute: Expected model_devices=1 in a run of several processes, "

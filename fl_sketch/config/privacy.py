@@ -28,7 +28,7 @@ def bound_of(config: ConfigDict) -> str:
 
 
 def local_noise(config: ConfigDict) -> bool:
-    """Returns whether clients add noise at every local step, which protects examples."""
+    """Returns whether clients add noise at every local step, to protect examples."""
     return catalog.method(config.algorithm).unit == "example"
 
 
@@ -76,7 +76,7 @@ def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
 
 
 def check(config: ConfigDict) -> None:
-    """Raises in one line for a privacy section that cannot be kept, before data are read."""
+    """Raises in one line for a privacy section that cannot be kept."""
     local, privacy = local_noise(config), config.privacy
     why = f"algorithm={config.algorithm}"
     with section("privacy"):

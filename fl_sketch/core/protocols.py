@@ -299,13 +299,15 @@ class Downlink(NamedTuple):
     warmup: int = 0
 
 
-class Bounded(NamedTuple):
-    """One client's share of a guarded sum.
+class Encoded(NamedTuple):
+    """One client's part of a sum that a mechanism guards.
 
     Attributes:
-      summand: the message after its bound, and what else the mechanism adds up.
+      summand: what is added up over clients: the bounded message as it is encoded, and
+        what else the mechanism adds up. Floats, or integers, whose sums are exact
+        (modulo the range of their type).
       rejected: 1.0 if the message was not finite, else 0.0; float32 []. Without a
-        mechanism (), since nobody looks.
+        mechanism ().
     """
 
     summand: Any
@@ -328,42 +330,52 @@ class Release(NamedTuple):
     released: dict[str, jax.Array] = {}
 
 
-class Mechanism(NamedTuple):
-    """What stands between the clients' messages and their mean.
+def _as_sent(bits: Any, numbers: int) -> Any:
+    del numbers
+    return bits
 
-    The engine asks it in every exchange, numbered from zero within a round, and adds up
-    summands of those who take part, all alike. Weights and the cohort's own denominator
-    are not used, since a bound on what one client contributes allows neither.
+
+class Mechanism(NamedTuple):
+    """What guards the messages of clients, and the mean that all may see.
+
+    It says how a message is encoded, summed and priced. The engine asks it in every
+    exchange, numbered from zero within a round, and adds up the summands of those who
+    take part, all alike, in the type that they have. Weights and the cohort's own
+    denominator are not used, since a bound on what one client contributes allows
+    neither.
 
     Attributes:
       init: `() -> state` before the first round.
-      bounded: `(state, message) -> Bounded`, what the bound leaves of it, before noise.
-      bound: `(state, exchange, message, keys) -> Bounded`, by one client.
+      bounded: `(state, message) -> Encoded`, what the bound leaves of it, before noise
+        and encoding.
+      encode: `(state, exchange, message, keys) -> Encoded`, by one client.
       release: `(state, exchange, total, keys) -> Release`, once, for all; of the keys
-        only `shared` and `server` are those of anyone.
-      noise_multiplier: the noise z on a sum over C, as `privacy.accounting` wants it.
+        only `shared` and `server` are known to whoever releases.
+      noise_multiplier: the noise z on a sum over C, as `privacy.accounting` takes it.
       denominator: the fixed number r by which sums are divided.
       smallest: the least number of participants with which the promise holds; with
         fewer nothing is released.
       watched: names of the diagnostics that a client adds to its first message, which
-        `bound` then gets as (message, {name: number}), and `release` the sum of.
-      bits: the number of bits that a client sends in a round beside its messages.
-      beside: the number of numbers that get noise in a round beside those of the
-        messages.
+        `encode` then gets as (message, {name: number}), and `release` the sum of.
+      wire: `(bits, numbers) -> bits` that a client sends in a round, where its channel
+        sends so many bits for so many numbers.
+      noise: the name of the noise in `privacy.accounting.NOISES`, which prices it.
+      extra: the number of numbers that get noise in a round apart from messages.
       drawn: the number of numbers of noise that an exchange draws; 0: as many as a
         message has.
     """
 
     init: Callable[[], Any]
-    bounded: Callable[[Any, Message], Bounded]
-    bound: Callable[[Any, int, Message, Keys], Bounded]
+    bounded: Callable[[Any, Message], Encoded]
+    encode: Callable[[Any, int, Message, Keys], Encoded]
     release: Callable[[Any, int, Any, Keys], Release]
     noise_multiplier: float
     denominator: float
     smallest: int = 0
     watched: tuple[str, ...] = ()
-    bits: int = 0
-    beside: int = 0
+    wire: Callable[[Any, int], Any] = _as_sent
+    noise: str = "gaussian"
+    extra: int = 0
     drawn: int = 0
 
     def told(self, exchange: int, message: Message, diagnostics: dict) -> Any:

@@ -150,7 +150,13 @@ def zeros(shapes: Any) -> Any:
 
 
 def _weighted_sum(weights: jax.Array, values: jax.Array) -> jax.Array:
-    """Returns sum_i w_i v_i, in which what has no weight cannot be NaN either."""
+    """Returns sum_i w_i v_i, in which what has no weight cannot be NaN either.
+
+    Integers are a mechanism's, whose weights are 0 and 1: they are added exactly, in
+    their own type.
+    """
     shape = (-1,) + (1,) * (values.ndim - 1)
     weights = weights.reshape(shape)
-    return jnp.sum(jnp.where(weights != 0, weights * values, 0), axis=0)
+    exact = jnp.issubdtype(values.dtype, jnp.integer)
+    weighted = values if exact else weights * values
+    return jnp.sum(jnp.where(weights != 0, weighted, 0), axis=0, dtype=weighted.dtype)

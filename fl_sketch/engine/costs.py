@@ -95,8 +95,8 @@ class Prices(NamedTuple):
     relay: Relay | None = None
     exchanges: int = 1
 
-    def sent(self, clients: np.ndarray, message: Any) -> Any:
-        """Returns the bytes that `clients` send who each have a `message` of so many."""
+    def sent(self, clients: Any, message: Any) -> Any:
+        """Returns the bytes that `clients` send, whose `message` has so many."""
         if self.relay is None:
             return message
         each = message + self.exchanges * self.relay.extra
@@ -188,10 +188,11 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
     after = functools.partial(_after, algorithm)
     alone, counts, *_ = _used(after, served, weights, start, batches, (means, told))
     up, down = bits[-1]
-    more = algorithm.mechanism.bits if algorithm.mechanism else 0
+    if algorithm.mechanism:
+        up = algorithm.mechanism.wire(up, _numbers(means))
     return Traffic(
         sent=tuple(_numbers(mean) for mean in means),
-        bits_up=int(up) + more if isinstance(up, int) else None,
+        bits_up=int(up) if isinstance(up, int) else None,
         bits_told=down,
         stateful=bool(jax.tree.leaves(start[1])),
         heard=FLOAT_BYTES * _numbers(means, heard),
@@ -311,7 +312,7 @@ def _part(algorithm: Algorithm, server: Server, client, batches, means, told):
         message = player.message(turn(means[:number]).sent)
         if mechanism:
             message = mechanism.told(number, message, work.diagnostics)
-            message = mechanism.bound(server.guard, number, message, arguments[2])
+            message = mechanism.encode(server.guard, number, message, arguments[2])
         said.append(message)
     end = player.ended(algorithm.uplink, turn(means))
     return said, algorithm.local.finish(work.state, end.delivery), end.memory.client

@@ -11,7 +11,6 @@ from fl_sketch.engine.clients import Seat, Visitor, first, traced, zeros
 from fl_sketch.engine.guard import Guard
 from fl_sketch.engine.mesh import over_rows
 
-
 MECHANISM = "mechanism_"  # before the names of a mechanism's facts
 
 
@@ -64,9 +63,9 @@ def exchange(
             sent = player.next_message(*visitor.talk(seat, work, guard.round), means)
             sent = player.parts(sent)[0] if guard.adds_first else player.message(sent)
             keys = visitor.keys(seat.id)
-            bounded = guard.bound(number, sent, keys, work.diagnostics)
-            seen = () if number else guard.seen(bounded, work.diagnostics)
-            return (bounded, seen), (work if keep and not had else ())
+            encoded = guard.encode(number, sent, keys, work.diagnostics)
+            seen = () if number else guard.seen(encoded, work.diagnostics)
+            return (encoded, seen), (work if keep and not had else ())
 
         (total, sums), kept = visitor.each(said, seats, works)
         works = kept or works

@@ -1,7 +1,7 @@
 """Where a mechanism stands between the clients' messages and their mean.
 
 Without one a message is its own summand and the mean is the weighted sum over the
-cohort's denominator. With one, what a client adds to any sum is what `bound` leaves of
+cohort's denominator. With one, what a client adds to any sum is what `encode` makes of
 its message, and what anybody sees of the sum is what `release` makes of it.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fl_sketch.core.protocols import Bounded, Keys, Mechanism, Message, Release, Round
+from fl_sketch.core.protocols import Encoded, Keys, Mechanism, Message, Release, Round
 from fl_sketch.engine.mesh import AXIS
 
 
@@ -22,8 +22,8 @@ class Guard(NamedTuple):
       weights: the weights with which its clients count.
       round: the description of the round that their talks are given.
       adds_first: whether only sums are looked at, so that a linear map may come later.
-      bound: `(exchange, message, keys, diagnostics) -> Bounded`, by one client.
-      seen: `(bounded, diagnostics) -> diagnostics` of a client that was counted.
+      encode: `(exchange, message, keys, diagnostics) -> Encoded`, by one client.
+      seen: `(encoded, diagnostics) -> diagnostics` of a client that was counted.
       release: `(exchange, total, state) -> Release`, of the sum over all devices.
       averaged: `(sums of diagnostics, rejected) -> means` of them.
     """
@@ -31,9 +31,9 @@ class Guard(NamedTuple):
     weights: jax.Array
     round: Round
     adds_first: bool
-    bound: Callable[[int, Message, Keys, dict], Bounded]
-    seen: Callable[[Bounded, dict], dict]
-    release: Callable[[int, Bounded, Any], Release]
+    encode: Callable[[int, Message, Keys, dict], Encoded]
+    seen: Callable[[Encoded, dict], dict]
+    release: Callable[[int, Encoded, Any], Release]
     averaged: Callable[[dict, Any], dict]
 
 
@@ -70,11 +70,18 @@ def open_mean(
             number, denominator=denominator, present=present, population=population
         ),
         adds_first=True,
-        bound=lambda exchange, message, keys, diagnostics: Bounded(message, ()),
-        seen=lambda bounded, diagnostics: diagnostics,
+        encode=lambda exchange, message, keys, diagnostics: Encoded(
+            jax.tree.map(_as_float, message), ()
+        ),
+        seen=lambda encoded, diagnostics: diagnostics,
         release=release,
         averaged=averaged,
     )
+
+
+def _as_float(leaf: jax.Array) -> jax.Array:
+    """Returns numbers that may be weighted."""
+    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
 
 
 def guarded(
@@ -98,13 +105,13 @@ def guarded(
     weights = (weights > 0).astype(weights.dtype)
     present = jax.lax.psum(jnp.sum(weights), AXIS)
 
-    def bound(exchange, message, keys, diagnostics):
+    def encode(exchange, message, keys, diagnostics):
         told = mechanism.told(exchange, message, diagnostics)
-        return mechanism.bound(view, exchange, told, keys)
+        return mechanism.encode(view, exchange, told, keys)
 
-    def seen(bounded, diagnostics):
+    def seen(encoded, diagnostics):
         def counted(value):
-            return jnp.where(bounded.rejected > 0, 0, value)
+            return jnp.where(encoded.rejected > 0, 0, value)
 
         return jax.tree.map(counted, diagnostics)
 
@@ -127,7 +134,7 @@ def guarded(
             population=population,
         ),
         adds_first=False,
-        bound=bound,
+        encode=encode,
         seen=seen,
         release=release,
         averaged=averaged,

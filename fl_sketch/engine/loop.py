@@ -64,7 +64,7 @@ class Watch(NamedTuple):
     """Who hears of a run, and may stop it.
 
     Attributes:
-      rows: gets the rows of an evaluation, one for each recorder, and rounds per second.
+      rows: gets the rows of an evaluation, one for each recorder, and the speed.
       ahead: gets the round that the next chunk will end with, before it is played.
       rounds: gets the number of rounds done, and the last training loss.
       look: gets the number of rounds and the state after every evaluation.
@@ -134,7 +134,7 @@ def play(
 
 
 def _record(recorders, reports, done: int, count: int, points: bool, watch) -> float:
-    """Notes the reports of a chunk; returns the last training loss of the last point."""
+    """Notes the reports of a chunk; returns the last training loss."""
     loss = np.nan
     for place, recorder in enumerate(recorders):
         own = of_point(reports, place) if points else reports

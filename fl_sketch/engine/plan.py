@@ -38,7 +38,7 @@ def plan_of(
         sampling=sampler.sampling,
         releases=len(traffic.sent),
         relation=relation,
-        coordinates=(mechanism.drawn or numbers) + mechanism.beside,
+        coordinates=(mechanism.drawn or numbers) + mechanism.extra,
         shares=int(size) if mechanism.smallest else 1,
         cut=cut_chance(population, size) if poisson else 0.0,
     )

@@ -1,4 +1,4 @@
-"""A run that Python described, in a folder: the same files as those of a config's run."""
+"""A run that Python described, in a folder: the same files as of a config's run."""
 
 import hashlib
 import json
@@ -69,6 +69,9 @@ def described(
         "clients": clients.population,
         "exchanges": len(talk.sent),
         **(guarantee.facts if guarantee else {}),
+        **dict.fromkeys(("bound", "noise"), "one's own"),
+        "threshold": "as it says",
+        "noised": [],
     }
     mesh = mesh_over(jax.devices())
     return task._replace(
@@ -83,7 +86,7 @@ def described(
 
 
 def _secret(roots: Roots) -> Secret:
-    """Returns the secret of a private run; of a simulated one it follows from the key."""
+    """Returns the secret of a private run; a simulated one's follows from the key."""
     raw = np.asarray(jax.random.key_data(roots.secret)).tobytes()
     return Secret(
         raw if chacha.is_secret(roots.secret) else hashlib.sha256(raw).digest()

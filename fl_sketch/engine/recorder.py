@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fl_sketch.engine import ledger
 from fl_sketch.engine.costs import Prices
+from fl_sketch.engine.ledger import Ledger, empty, record
 from fl_sketch.engine.round import Report
 from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.workdir import rows
@@ -65,19 +65,19 @@ class Recorder:
 
     known: Known
     every: int
-    ledger: ledger.Ledger
+    ledger: Ledger
     recent: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     diverged: int = 0
 
     @classmethod
     def new(cls, known: Known, every: int) -> "Recorder":
         """Returns the record of a run that has not begun."""
-        return cls(known, every, ledger.empty(known.population))
+        return cls(known, every, empty(known.population))
 
     def record(self, number: int, report: Report) -> float:
         """Notes round `number`, from zero; returns its training loss."""
         shown = report.simulator_only
-        ledger.record(self.ledger, self.known.prices, number, shown)
+        record(self.ledger, self.known.prices, number, shown)
         answered = bool(shown.answered.any())
         # A client's own loss goes before one that it measured to be released.
         columns = {
@@ -140,7 +140,7 @@ class Recorder:
             name: np.array(arrays[BOOK + name], one.dtype).reshape(one.shape)
             for name, one in self.ledger._asdict().items()
         }
-        self.ledger = ledger.Ledger(**book)
+        self.ledger = Ledger(**book)
         self.recent = {
             name.removeprefix(RECENT): np.array(one)
             for name, one in arrays.items()

@@ -1,4 +1,4 @@
-"""A run in a folder: it keeps its secret, resumes to the byte, and counts what it spent.
+"""A run in a folder: it keeps its secret, resumes exactly, and counts what it spent.
 
 The first process of a run owns the folder: it reads and writes there and tells the
 others. In them the folder is None.
@@ -19,8 +19,8 @@ from fl_sketch.engine.round import State
 from fl_sketch.engine.task import Task
 from fl_sketch.workdir import checkpoint, odometer, rows, secrets, weights
 from fl_sketch.workdir.folder import Workdir
+from fl_sketch.workdir.odometer import RUN
 
-RUN = "run"  # its name in the odometer
 SECRET = "secret"  # in a checkpoint: the check value of the secret
 Say = Callable[[str], None]
 
@@ -89,7 +89,7 @@ def with_secret(folder: Workdir | None, task: Task) -> Task:
 
 
 def _secret_in(folder: Workdir, task: Task) -> secrets.Secret:
-    """Returns the secret of the run in a folder; of a new one, keeps a fresh one there."""
+    """Returns the secret of the run in a folder, where it keeps that of a new run."""
     place, fresh = folder.folder, task.secret
     assert fresh and task.known.guarantee
     if task.known.guarantee.randomness == "simulated":
@@ -98,8 +98,8 @@ def _secret_in(folder: Workdir, task: Task) -> secrets.Secret:
     begun = entries or checkpoint.rounds(folder.checkpoints)
     if (folder.has_rows or begun) and not entries:  # rounds are counted beforehand
         msg = (
-            f"Expected {odometer.FILE} in workdir={place}, which counts what its rounds "
-            "released, got none: take another workdir."
+            f"Expected {odometer.FILE} in workdir={place}, which counts what its "
+            "rounds released, got none: take another workdir."
         )
         raise ValueError(msg)
     # Without entries a secret is that of a start that was killed, or somebody's else.

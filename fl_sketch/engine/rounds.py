@@ -50,7 +50,7 @@ class Play(NamedTuple):
         return host_states.at_places(people) if self.bank == "host" else people
 
     def rounds(self, state: State, key: Key | Roots, data, count):
-        """Returns the state after `count` rounds on resident data, and their reports."""
+        """Returns the state after `count` rounds on resident data, and reports."""
         people = self.people(data.starts)
         return run_rounds(
             self.one_round, people, state, key, data, count, most=self.most
@@ -117,11 +117,19 @@ def compile_rounds(
         program = jax.jit(play.rounds, donate_argnums=0, out_shardings=out)
         program = program.lower(state, key, data, 0).compile(options)
 
-        def advance(state, done, count):
-            del done
-            return program(state, key, data, count)
+        advance = _on_devices(program, key, data)
 
     return _with_bank(play, advance, state, key)
+
+
+def _on_devices(program: Any, key: Roots, data: Any) -> Advance:
+    """Returns `advance` of a program for data on the devices."""
+
+    def advance(state, done, count):
+        del done
+        return program(state, key, data, count)
+
+    return advance
 
 
 def _with_bank(play: Play, advance: Advance, state: State, key: Roots) -> Advance:

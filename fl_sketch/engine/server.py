@@ -51,8 +51,13 @@ def serve(
     def one(seat, work):
         turn = player.play(*here.talk(seat, work, known), heard.means)
         end = player.ended(algorithm.uplink, turn)
-        more = algorithm.mechanism.bits if algorithm.mechanism else 0
-        traffic = whole_bytes(end.bits_up + more), whole_bytes(end.bits_told)
+        up, numbers = (
+            end.bits_up,
+            sum(leaf.size for leaf in jax.tree.leaves(heard.means)),
+        )
+        if algorithm.mechanism:
+            up = algorithm.mechanism.wire(up, numbers)
+        traffic = whole_bytes(up), whole_bytes(end.bits_told)
         return end.delivery.estimate, end.memory.server, *traffic
 
     ids = seats.id

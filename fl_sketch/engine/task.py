@@ -1,4 +1,4 @@
-"""A task: all that the loop needs of one run, whether Python or a config described it."""
+"""A task: all that the loop needs of one run, from Python or from a config."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ class Task(NamedTuple):
     Attributes:
       start: `(roots) -> State` before the first round.
       compile: `(roots) -> Compiled`, which takes seconds.
-      roots: `(secret) -> roots` of the run; a secret of None: no noise protects anybody.
+      roots: `(secret) -> roots` of the run; a secret of None: it is not private.
       known: what its rows need.
       last: the round with which it ends: that which was asked for, or the budget's.
       every: rounds between rows.

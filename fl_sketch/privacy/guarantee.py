@@ -24,8 +24,8 @@ UNPROTECTED = (
     "how keys of the config were chosen, unless it was on other data",
     "the time that rounds take",
     "who takes part and which examples are drawn, from somebody who can undo the "
-    "shuffles of batches and of cohorts among more than 4096 clients, whose seeds alone "
-    "are cryptographic",
+    "shuffles of batches and of cohorts among more than 4096 clients, of which only "
+    "the seeds are cryptographic",
     "last bits of float arithmetic beyond what is rounded away "
     "(fl_sketch/privacy/gaussian.py)",
 )
@@ -106,7 +106,7 @@ def promised(
     per_round: int = 1,
     **about: Any,
 ) -> Guarantee:
-    """Returns the guarantee of a run, its noise calibrated where only a target is given.
+    """Returns the guarantee of a run; with a target alone its noise is calibrated.
 
     Args:
       plan: the plan of all rounds that the noise is made for.

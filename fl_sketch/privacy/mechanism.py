@@ -21,7 +21,7 @@ float32 leaves open all the same.
 >>> import jax, jax.numpy as jnp
 >>> from fl_sketch.privacy import clipping
 >>> norm = central(clipping.clip(1.0), noise_multiplier=0.0, denominator=2)
->>> one = norm.bound((), 0, jnp.array([3.0, 4.0]), None)
+>>> one = norm.encode((), 0, jnp.array([3.0, 4.0]), None)
 >>> norm.release((), 0, one.summand, None).mean
 Array([0.3, 0.4], dtype=float32)
 """
@@ -37,8 +37,8 @@ from fl_sketch import channels
 from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import Purpose
 from fl_sketch.core.protocols import (
-    Bounded,
     Channel,
+    Encoded,
     Key,
     Like,
     Mechanism,
@@ -64,7 +64,7 @@ def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mec
 
     bounded = _bounded(bound)
 
-    def bound_one(state, exchange, message, keys):
+    def encode(state, exchange, message, keys):
         del exchange, keys
         return bounded(state, message)
 
@@ -72,9 +72,7 @@ def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mec
         noise = _noise(keys and keys.server, exchange, total, scale)
         return _released(total, noise, scale, denominator, state)
 
-    return Mechanism(
-        _no_state, bounded, bound_one, release, noise_multiplier, denominator
-    )
+    return Mechanism(_no_state, bounded, encode, release, noise_multiplier, denominator)
 
 
 def distributed(
@@ -101,11 +99,11 @@ def distributed(
 
     bounded = _bounded(bound)
 
-    def bound_one(state, exchange, message, keys):
+    def encode(state, exchange, message, keys):
         one = bounded(state, message)
         noise = _noise(keys.own, exchange, message, share)
         sent = jax.tree.map(jnp.add, one.summand, noise)
-        return Bounded((sent, jnp.float32(1)), one.rejected)
+        return Encoded((sent, jnp.float32(1)), one.rejected)
 
     def release(state, exchange, total, keys):
         del exchange, keys
@@ -117,7 +115,7 @@ def distributed(
         return Release(mean, state, {}, {"withheld": withheld})
 
     return Mechanism(
-        _no_state, bounded, bound_one, release, noise_multiplier, denominator, smallest
+        _no_state, bounded, encode, release, noise_multiplier, denominator, smallest
     )
 
 
@@ -154,12 +152,12 @@ def adaptive(
     validate.in_range(0, math.inf, rate=rate, count_noise=count_noise)
     left = clipping.split_noise(noise_multiplier, count_noise)
 
-    def bound_one(state, exchange, message, keys):
+    def encode(state, exchange, message, keys):
         del keys
         _only_exchange(exchange, "bound=adaptive")
         message, rejected = clipping.reject(message)
         short = (clipping.norm(message) <= state).astype(jnp.float32)
-        return Bounded((clipping.clip(state).apply(message), short - 0.5), rejected)
+        return Encoded((clipping.clip(state).apply(message), short - 0.5), rejected)
 
     def release(state, exchange, total, keys):
         total, count = total
@@ -174,12 +172,12 @@ def adaptive(
     return Mechanism(
         lambda: jnp.float32(start),
         lambda state, message: _bounded(clipping.clip(state))(state, message),
-        bound_one,
+        encode,
         release,
         noise_multiplier,
         denominator,
-        bits=1,
-        beside=1,
+        wire=lambda bits, numbers: bits + 1,
+        extra=1,
     )
 
 
@@ -221,9 +219,9 @@ def before_sketch(
 
     def bounded(state, message):
         del state  # what was bounded is the update
-        return Bounded(*clipping.reject(message))
+        return Encoded(*clipping.reject(message))
 
-    def bound_one(state, exchange, message, keys):
+    def encode(state, exchange, message, keys):
         del keys
         _only_exchange(exchange, "form=update")
         return bounded(state, message)
@@ -236,7 +234,7 @@ def before_sketch(
     mechanism = Mechanism(
         _no_state,
         bounded,
-        bound_one,
+        encode,
         release,
         noise_multiplier,
         denominator,
@@ -245,13 +243,13 @@ def before_sketch(
     return Channel(talk), mechanism
 
 
-def _bounded(bound: Bound) -> Callable[[Any, Message], Bounded]:
+def _bounded(bound: Bound) -> Callable[[Any, Message], Encoded]:
     """Returns `Mechanism.bounded` of a bound that does not change."""
 
     def bounded(state, message):
         del state
         message, rejected = clipping.reject(message)
-        return Bounded(bound.apply(message), rejected)
+        return Encoded(bound.apply(message), rejected)
 
     return bounded
 

@@ -15,8 +15,8 @@ does: the message's noise grows a little to pay for it.
 ...     noise_multiplier=0.0,
 ...     noise=1.0,
 ... )
->>> one = guard.bound((), 0, (jnp.ones(1), {"accuracy": jnp.float32(0.75)}), None)
->>> two = guard.bound((), 0, (jnp.ones(1), {"accuracy": jnp.float32(0.25)}), None)
+>>> one = guard.encode((), 0, (jnp.ones(1), {"accuracy": jnp.float32(0.75)}), None)
+>>> two = guard.encode((), 0, (jnp.ones(1), {"accuracy": jnp.float32(0.25)}), None)
 >>> total = jax.tree.map(jnp.add, one.summand, two.summand)
 >>> guard.release((), 0, total, None).released
 {'noised_accuracy': Array(0.5, dtype=float32)}
@@ -29,7 +29,7 @@ import jax.numpy as jnp
 
 from fl_sketch.core import validate
 from fl_sketch.core.keys import Purpose, apart
-from fl_sketch.core.protocols import Bounded, Mechanism
+from fl_sketch.core.protocols import Encoded, Mechanism
 from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.privacy import clipping, gaussian
 
@@ -59,15 +59,15 @@ def watching(
     low, high = (jnp.array([ranges[name][end] for name in names]) for end in (0, 1))
     scale = noise if noise_multiplier else 0.0
 
-    def bound_one(state, exchange, message, keys):
+    def encode(state, exchange, message, keys):
         if exchange:
-            return inner.bound(state, exchange, message, keys)
+            return inner.encode(state, exchange, message, keys)
         message, seen = message
-        bounded = inner.bound(state, exchange, message, keys)
+        bounded = inner.encode(state, exchange, message, keys)
         values = jnp.stack([seen[name] for name in names])
         shares = (jnp.clip(values, low, high) - low) / (high - low) - 0.5
         shares = jnp.where(jnp.isnan(shares) | (bounded.rejected > 0), 0, shares)
-        return Bounded((bounded.summand, shares), bounded.rejected)
+        return Encoded((bounded.summand, shares), bounded.rejected)
 
     def release(state, exchange, total, keys):
         if exchange:
@@ -83,12 +83,12 @@ def watching(
         return released._replace(released=released.released | found)
 
     return inner._replace(
-        bound=bound_one,
+        encode=encode,
         release=release,
         noise_multiplier=noise_multiplier,
         watched=names,
-        bits=inner.bits + FLOAT_BITS * len(names),
-        beside=inner.beside + len(names),
+        wire=lambda bits, numbers: inner.wire(bits, numbers) + FLOAT_BITS * len(names),
+        extra=inner.extra + len(names),
     )
 
 

@@ -133,7 +133,7 @@ def _train(
     told: list[Told],
     say: Callable[[str], None],
 ) -> Row:
-    """Trains from where the folder stands; returns the summary, which it leaves there."""
+    """Trains from where the folder stands; returns the summary."""
     with asking() as asked:  # from here on, so that compiling is not cut short
         progress = resumable.resumed(folder, task, say)
         compiled = task.compile(task.roots(task.secret))
@@ -189,10 +189,8 @@ def write_edges(folder, relay, total: int) -> None:
       total: the bytes over all edges so far.
     """
     names = ("node", "neighbour", "bytes_there", "bytes_back")
-    both = zip(
-        relay.graph.edges.tolist(), relay.shared_out(total).tolist(), strict=True
-    )
-    rows = [dict(zip(names, (*nodes, *sizes), strict=True)) for nodes, sizes in both]
+    table = np.concatenate([relay.graph.edges, relay.shared_out(total)], axis=1)
+    rows: list[Row] = [dict(zip(names, row, strict=True)) for row in table.tolist()]
     files.write_rows(folder / EDGES, rows)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch import engine
-from fl_sketch.config import arguments, build, cohorts, parse
+from fl_sketch.config import arguments, build, cohorts, parse, privacy
 from fl_sketch.core import free_memory, trees
 from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.engine import host_states
@@ -147,8 +147,21 @@ def facts_of(setup: Setup) -> dict[str, Any]:
         "seed": config.seed,
         "noised": list(setup.noised),
         "metrics": list(setup.metrics),
-        **(setup.guarantee.facts if setup.guarantee else {}),
+        **_protection(setup),
         **_network(setup),
+    }
+
+
+def _protection(setup: Setup) -> dict[str, Any]:
+    """Returns what is known of the run's privacy, if messages are bounded."""
+    if setup.guarantee is None:
+        return {}
+    local = privacy.local_noise(setup.config)
+    return {
+        **setup.guarantee.facts,
+        "noise": "local" if local else setup.config.privacy.noise,
+        "bound": "clip" if local else privacy.bound_of(setup.config),
+        "threshold": setup.config.privacy.threshold,
     }
 
 
@@ -175,12 +188,17 @@ def model_of(setup: Setup) -> dict[str, Any]:
     """Returns what is needed to use the model of a run elsewhere, for params.json."""
     config, train, seen = setup.config, setup.splits.train.inputs, setup.seen
     scaling = seen.scaling._asdict() if seen.scaling else {}
-    texts = {"length": config.data.length, "vocabulary": config.data.vocabulary}
+    texts = {
+        "length": config.data.length,
+        "vocabulary": config.data.vocabulary,
+        "vocabulary_file": config.data.vocabulary_file,
+    }
     return {
         "algorithm": config.algorithm,
         "dataset": config.data.name,
         "part": config.data.part,
         "public": config.data.public,
+        "init_from": config.model.init_from,
         "model": config.model.name,
         "size": config.model.size,
         "loss": config.model.loss,

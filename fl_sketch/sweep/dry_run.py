@@ -109,10 +109,8 @@ def _promised(one: Outline) -> str:
     """Says what each point gives away, if that is anything but all."""
     if not ((promise := one.known.guarantee) and promise.private):
         return ""
-    how, spent = mark(promise.randomness), promise.epsilon(one.last)
-    return (
-        f"; each gives away epsilon {rounded_up(spent)} at delta {promise.delta:g}{how}"
-    )
+    how, spent = mark(promise.randomness), rounded_up(promise.epsilon(one.last) or 0)
+    return f"; each spends epsilon = {spent} at delta = {promise.delta:g}{how}"
 
 
 def require_one_table(outlines: Sequence[Outline]) -> None:

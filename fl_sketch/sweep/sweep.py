@@ -265,7 +265,7 @@ def run_points(
 
 
 def _of_point(one: Outline, place: int, row: Row, recorder: Recorder, hidden) -> Row:
-    """Returns a row of sweep.csv: NaN for what was measured of a point that diverged."""
+    """Returns a row of sweep.csv, with NaN where a point has diverged."""
     row = names.plain(row)
     if recorder.diverged:
         lost = (n for n in row if n.startswith(("train_", *names.MEASURED)))

@@ -293,7 +293,8 @@ class Workdir:
                 if old.get(name) != new.get(name):
                     msg = (
                         f"Expected {what}{name} as it was when the run in workdir="
-                        f"{self.folder} began, and it has changed: take another workdir."
+                        f"{self.folder} began, and it has changed: take another "
+                        "workdir."
                     )
                     raise ValueError(msg)
 

@@ -19,6 +19,7 @@ from fl_sketch.privacy.accounting import Plan
 from fl_sketch.privacy.guarantee import RANDOMNESS, Guarantee, rounded_up
 
 FILE = "odometer.json"
+RUN = "run"  # the name of a run that is alone in its folder
 INTERRUPTED = ", interrupted "  # ends the names of runs that were begun again
 Entries = dict[str, Guarantee]
 
@@ -155,7 +156,7 @@ def _epsilon(entries: Sequence[Guarantee], delta: float) -> float:
 
 
 def selected(one: Guarantee, delta: float) -> float:
-    """Returns the epsilon at `delta` of a selection; infinite if no accountant knows it."""
+    """Returns the epsilon at `delta` of a selection; infinite if it is not known."""
     assert one.trials is not None
     trials = composition.Trials(*one.trials)
     try:

@@ -1,4 +1,4 @@
-"""The model of a run: the file of its parameters, and weights that others begin with."""
+"""The model of a run: its file, and weights that another run begins with."""
 
 import json
 import os

@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
+from fl_sketch.engine.gossip import RELAYS
 
 from fl_sketch.engine import graph as graphs
 from fl_sketch.engine import relays
-from fl_sketch.engine.gossip import RELAYS
 from tests.engine.test_graph import GRAPHS, every_graph, neighbours
 
 

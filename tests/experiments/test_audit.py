@@ -7,12 +7,12 @@ mechanism that is also played honestly, so that both are one program.
 import functools
 
 import pytest
+from fl_sketch.run.program import prepare
 
 from fl_sketch.audit import canaries
 from fl_sketch.config import privacy as protection
 from fl_sketch.experiments import audit
 from fl_sketch.privacy import accounting
-from fl_sketch.run.program import prepare
 from tests.run.configs import config_with
 
 pytestmark = pytest.mark.slow

@@ -1,11 +1,11 @@
 """A plan says what a run will cost, and says it before anything is compiled."""
 
 import pytest
+from fl_sketch.run.loop import Watch
 
 from fl_sketch.engine import graph as graphs
 from fl_sketch.experiments import plan
 from fl_sketch.run import begin, build, train
-from fl_sketch.run.loop import Watch
 from tests.launching import launch
 from tests.run.configs import config_with
 

@@ -1,8 +1,9 @@
 """Configs for tests: a small model on two devices, with a few keys changed."""
 
+from fl_sketch.run.loop import Watch
+
 from configs import default
 from fl_sketch.run import begin, build, train
-from fl_sketch.run.loop import Watch
 
 
 def config_with(**changes):

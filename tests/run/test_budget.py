@@ -6,12 +6,12 @@ import shutil
 
 import numpy as np
 import pytest
+from fl_sketch.run.loop import Watch
 
 from fl_sketch.config import guarantee
 from fl_sketch.privacy import accounting, composition
 from fl_sketch.privacy.composition import Trials
 from fl_sketch.run import begin, build, run, train
-from fl_sketch.run.loop import Watch
 from fl_sketch.sweep import comparison, sweep
 from fl_sketch.sweep.comparison import Comparison, Method
 from fl_sketch.workdir import checkpoint, odometer

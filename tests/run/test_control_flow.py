@@ -4,13 +4,13 @@ import functools
 
 import numpy as np
 import pytest
+from fl_sketch.run.loop import Watch
 
 from fl_sketch.config import parse as choices
 from fl_sketch.core import trees
 from fl_sketch.data import datasets
 from fl_sketch.data.examples import Examples
 from fl_sketch.run import NotFinite, begin, build, train
-from fl_sketch.run.loop import Watch
 from tests.run.configs import config_with
 
 pytestmark = pytest.mark.slow

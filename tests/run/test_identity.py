@@ -5,10 +5,10 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from fl_sketch.run.program import most_of
 
 from fl_sketch import engine
 from fl_sketch.run import load_params, prepare, run
-from fl_sketch.run.program import most_of
 from fl_sketch.workdir import identity
 from tests.run.configs import config_with
 from tests.run.test_run import numbers, stop_at

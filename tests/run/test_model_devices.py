@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import pytest
+from fl_sketch.run.program import work_of
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -18,7 +19,6 @@ from fl_sketch.core.keys import roots_of
 from fl_sketch.data import batches as draws
 from fl_sketch.run import build, run
 from fl_sketch.run import task as problem
-from fl_sketch.run.program import work_of
 from fl_sketch.sweep.dry_run import outline
 from fl_sketch.sweep.grid import programs, read_axes
 from tests.run.configs import config_with

@@ -6,10 +6,10 @@ import json
 import jax
 import numpy as np
 import pytest
-
-from fl_sketch.run import begin, build, run, train
 from fl_sketch.run.loop import Watch
 from fl_sketch.run.nodes import Apart
+
+from fl_sketch.run import begin, build, run, train
 from fl_sketch.sweep.sweep import sweep
 from fl_sketch.workdir import checkpoint, weights
 from tests.run.configs import config_with

@@ -9,10 +9,10 @@ import signal
 import chex
 import numpy as np
 import pytest
+from fl_sketch.run.loop import Watch
 
 from fl_sketch.engine import chunks as calls
 from fl_sketch.run import Stopped, begin, build, display, run, train
-from fl_sketch.run.loop import Watch
 from fl_sketch.workdir import checkpoint
 from fl_sketch.workdir.folder import TIMES
 from tests.run.configs import config_with

@@ -11,11 +11,11 @@ import chex
 import jax
 import numpy as np
 import pytest
+from fl_sketch.run.loop import NotFinite, Watch
 
 from configs import default
 from fl_sketch.core import free_memory
 from fl_sketch.run import Stopped, begin, build, prepare, train
-from fl_sketch.run.loop import NotFinite, Watch
 from fl_sketch.sweep import grid, heatmap, programs, ranking
 from fl_sketch.sweep.sweep import outline, run, sweep
 

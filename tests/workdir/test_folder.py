@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from fl_sketch.workdir.kept_config import read_config
 
 from fl_sketch.workdir.folder import Files, Workdir
-from fl_sketch.workdir.kept_config import read_config
 
 pytestmark = pytest.mark.fast
 

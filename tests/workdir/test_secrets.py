@@ -10,11 +10,11 @@ import stat
 import jax
 import numpy as np
 import pytest
+from fl_sketch.run.program import prepare
 
 from fl_sketch.core import trees
 from fl_sketch.core.keys import roots_of, round_keys, sketch_keys
 from fl_sketch.run import Stopped, build, run
-from fl_sketch.run.program import prepare
 from fl_sketch.sweep import grid, programs
 from fl_sketch.workdir import odometer, secrets
 from tests.run.configs import config_with

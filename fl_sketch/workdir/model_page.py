@@ -16,6 +16,7 @@ TRUST = {
     "distributed": "Every client added its share of the noise, so the promise is about "
     "the sums, and needs an aggregation that shows nobody a single message; who took "
     "part knows an own share and sees that much less noise.",
+    "one's own": "Who adds the noise is decided by the mechanism of this run.",
     "local": "Every client added the noise by itself, so nobody else is trusted.",
 }
 
@@ -31,9 +32,9 @@ def written(promise: Mapping[str, Any], model: Mapping[str, Any], form: str) -> 
     with_it = " and safetensors" * (form == "safetensors")
     return f"""# {model["name"]}, trained privately on {model["data"]}
 
-A model `{model["name"]}` ({model["size"]}) of {model["d"]} parameters and \
-{model["outputs"]}, trained on the data set `{model["data"]}` by the \
-federated algorithm `{model["algorithm"]}` in {promise["rounds"]} rounds.
+A model `{model["name"]}` of {model["d"]} parameters and {model["outputs"]}, \
+trained on the data set `{model["data"]}` by the federated algorithm \
+`{model["algorithm"]}` in {promise["rounds"]} rounds.
 
 Inputs: {model["inputs"]}.
 
@@ -102,7 +103,7 @@ def _how(promise: Mapping[str, Any]) -> str:
     beside = " and numbers beside" * bool(promise["released_beside"])
     return (
         f"It was kept by bounding every {what} ({promise['bound']}, "
-        f"{promise['threshold']:g}), adding Gaussian noise to sums of them{beside}, "
+        f"{promise['threshold']}), adding Gaussian noise to sums of them{beside}, "
         "which is worth "
         f"{promise['noise_multiplier']:.4g} times that bound on one sum, and "
         f"counting {sums} such sums (accountant `{promise['accountant']}`), all with "
@@ -115,6 +116,8 @@ def _five_lines(model: Mapping[str, Any], form: str) -> str:
     loaded = f'load_file("params.{form}")'
     if form == "npz":
         first, loaded = "import numpy as np", f'dict(np.load("params.{form}"))'
+    if not model["build"]:
+        return f"{first}\nparams = {loaded}"
     return f"""{first}
 from flax.traverse_util import unflatten_dict
 from fl_sketch import models

@@ -3,33 +3,30 @@
 A run's folder is the simulator's own: checkpoints hold what every client remembers and
 when it took part, rows what clients measured. So nothing is copied from there. Three
 new files are made of what is named here and of nothing else: the parameters after the
-last round, the numbers of the promise, and a few keys of the config.
+last round, the numbers of the promise, and a few facts about the model.
 """
 
+import contextlib
 import importlib.metadata
 import json
 import math
 import os
 import pathlib
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ml_collections import ConfigDict
-
 import fl_sketch
-from fl_sketch.config import privacy
-from fl_sketch.config.inputs import MEASURED
-from fl_sketch.core import files, plugins, validate
-from fl_sketch.engine.resumable import RUN
+from fl_sketch.core import files, plugins, untrusted_files, validate
 from fl_sketch.models import params_io
 from fl_sketch.models.losses import KINDS
 from fl_sketch.models.params_io import FORMS, Arrays
 from fl_sketch.privacy.guarantee import UNPROTECTED, Guarantee, rounded_up
-from fl_sketch.run import model_page
-from fl_sketch.run.model_page import PAGE, PROMISE
-from fl_sketch.workdir import checkpoint, odometer, secrets, weights
-from fl_sketch.workdir.config_file import read as read_config
+from fl_sketch.workdir import checkpoint, model_page, odometer, secrets, weights
+from fl_sketch.workdir.folder import SUMMARY
+from fl_sketch.workdir.model_page import PAGE, PROMISE
+from fl_sketch.workdir.odometer import RUN
 
 ROUND = "state/server/round"  # in a checkpoint
 PACKAGES = ("jax", "numpy", "dp-accounting")
@@ -63,83 +60,97 @@ def release(
 
     Args:
       workdir: the folder of the run.
-      out: a folder that is new or empty, which gets three files.
-      form: one of `FORMS`, the way parameters are written.
+      out: a folder that is new or empty, which gets three files, all or none.
+      form: one of `FORMS`, how parameters are written.
 
     Raises:
       ValueError: in one line, for a run that may not be published or cannot be read.
-      OSError: if the files cannot be written; then none is left.
+      OSError: if the files cannot be written.
     """
     validate.one_of(FORMS, format=form)
     folder = pathlib.Path(out)
     empty = not folder.is_dir() or not any(folder.iterdir())
     _require(empty, "out to be a new or an empty folder", f"out={out}")
     found = read(workdir)
-    _write(found, files.writable_folder(out, "out"), form)
-    promise = found.promise
+    with _appearing(folder) as partial:
+        _write(found, partial, form)
+    promise, epsilon = found.promise, rounded_up(found.promise["epsilon"])
     return [
         f"params.{form}, {PROMISE} and {PAGE} are in {out}: {found.model['d']} "
         "parameters, equal to those of the last checkpoint",
-        f"promised to every {promise['unit']}: epsilon {rounded_up(promise['epsilon'])} at "
-        f"delta {promise['delta']:g}; what is not protected stands in {PAGE}",
+        f"privacy spent per {promise['unit']}: epsilon = {epsilon} at delta = "
+        f"{promise['delta']:g}; {PAGE} lists what is not protected",
     ]
 
 
 def read(workdir: str | os.PathLike) -> Release:
     """Returns what may be published of a run.
 
-    Args:
-      workdir: the run's folder.
-
     Raises:
       ValueError: in one line, for a folder of anything but a private run that is over
         and whose randomness was the system's, or for files that do not fit together.
     """
     folder = pathlib.Path(workdir)
-    path, there = folder / "config.json", f"workdir={folder}"
+    there = f"workdir={folder}"
     for kind, names in OTHERS.items():
         own = not any((folder / name).exists() for name in names)
         _require(own, "workdir to be the folder of one run", f"{kind}'s, {there}")
+    path = folder / weights.CONFIG
     _require(path.is_file(), "workdir to be the folder of a run", there)
-    config, path = ConfigDict(read_config(path).config), folder / "summary.json"
-    _require(path.is_file(), "a finished run", f"{there} without {path.name}")
+    _require((folder / SUMMARY).is_file(), "a finished run", f"{there} without it")
+    summary, about = _json(folder / SUMMARY), _json(folder / weights.SIDECAR)
     try:
-        summary = json.loads(path.read_text())
-        _require_publishable(config, summary, folder)
+        _require_publishable(summary, folder)
         entries = odometer.read(folder)
         own = _counted(summary, entries)
-        promise = _promise(config, summary, own) | _of_all(entries)
+        promise = _promise(summary, about, own) | _of_all(entries)
         params = _params(folder, summary)
-        return Release(params, promise, _model(config, params, folder))
-    except json.JSONDecodeError as error:
-        msg = f"Expected {path} to be a summary as it was written, got: {error}."
-        raise ValueError(msg) from None
-    except (KeyError, AttributeError) as error:
+        return Release(params, promise, _model(about, params))
+    except (KeyError, AttributeError, TypeError) as error:
         lacks = str(error.args[0]).splitlines()[0].strip("\"'")
-        msg = f"Expected a run as launch.train leaves it, got {there} without {lacks}."
+        msg = f"Expected a run as it was left, got {there} without {lacks}."
         raise ValueError(msg) from None
+
+
+def _json(path: pathlib.Path) -> dict[str, Any]:
+    with untrusted_files.reading(path, "to be as it was written"):
+        return dict(json.loads(path.read_text()))
+
+
+@contextlib.contextmanager
+def _appearing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yields a folder that is renamed to `folder` when all went well."""
+    files.writable_folder(folder.parent, "out")
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a release that was killed
+    try:
+        partial.mkdir()
+        yield partial
+        files.flush(partial)
+        if folder.is_dir():
+            folder.rmdir()
+        partial.rename(folder)
+        files.flush(folder.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def _write(found: Release, folder: pathlib.Path, form: str) -> None:
-    """Writes the three files to an empty folder and reads them back, or leaves none."""
+    """Writes the three files, and reads them back."""
     promise = json.dumps(found.promise, indent=2, allow_nan=False) + "\n"
     page = model_page.written(found.promise, found.model, form)
     texts = {folder / PROMISE: promise, folder / PAGE: page}
     params = folder / f"params.{form}"
-    try:
-        params_io.save(params, found.params)
-        for path, text in texts.items():
-            files.write_text(path, text)
-        right = {path: path.read_text() == text for path, text in texts.items()}
-        right[params] = _bits(params_io.load(params)) == _bits(found.params)
-        if not all(right.values()):
-            wrong = min(right, key=right.__getitem__)
-            msg = f"{wrong} reads otherwise than it was written: nothing is published."
-            raise OSError(msg)
-    except BaseException:
-        for path in (params, *texts):
-            path.unlink(missing_ok=True)
-        raise
+    params_io.save(params, found.params)
+    for path, text in texts.items():
+        files.write_text(path, text)
+    right = {path: path.read_text() == text for path, text in texts.items()}
+    right[params] = _bits(params_io.load(params)) == _bits(found.params)
+    if not all(right.values()):
+        wrong = min(right, key=right.__getitem__)
+        msg = f"{wrong.name} reads otherwise than it was written: nothing is published."
+        raise OSError(msg)
 
 
 def _require(holds: bool, expected: str, got: str) -> None:
@@ -148,12 +159,11 @@ def _require(holds: bool, expected: str, got: str) -> None:
         raise ValueError(msg)
 
 
-def _require_publishable(config: ConfigDict, summary, folder: pathlib.Path) -> None:
+def _require_publishable(summary, folder: pathlib.Path) -> None:
     """Raises unless a run is private, no simulation, and over."""
     there, z = f"workdir={folder}", summary.get("noise_multiplier")
     _require(bool(z), "a private run", f"noise_multiplier={z} in {there}")
-    system = {config.privacy.randomness, summary["randomness"]} == {"system"}
-    got = f"{config.privacy.randomness!r} in {there}: all noise follows from the config"
+    system, got = summary["randomness"] == "system", f"simulated noise in {there}"
     _require(system, "privacy.randomness=system for what is published", got)
     epsilon = summary["epsilon"]
     finite = epsilon is not None and math.isfinite(epsilon)
@@ -186,14 +196,13 @@ def _counted(summary, entries: Mapping[str, Guarantee]) -> Guarantee:
     return own
 
 
-def _promise(config: ConfigDict, summary, own: Guarantee) -> dict[str, Any]:
+def _promise(summary, about, own: Guarantee) -> dict[str, Any]:
     """Returns what privacy.json holds of the run itself."""
-    local = privacy.local_noise(config)
     # The sampling rate of a client's examples says how many there are.
     sizes = ("how many examples a client has",) * (own.unit == "example")
-    threshold = ("threshold",) * (privacy.bound_of(config) == "adaptive")
+    threshold = ("threshold",) * (summary["bound"] == "adaptive")
     shown = any(name.startswith("validation_") for name in summary)
-    begun = pathlib.Path(config.model.init_from).name
+    begun = pathlib.Path(about.get("init_from", "")).name
     more = ("the validation data",) * shown + (
         f"what the first model, {begun}, was trained on, which counts as public",
     ) * bool(begun)
@@ -207,9 +216,9 @@ def _promise(config: ConfigDict, summary, own: Guarantee) -> dict[str, Any]:
         "releases_a_round": summary["releases"],
         "released_beside": [*summary["noised"], *threshold],
         "noise_multiplier": own.noise_multiplier,
-        "noise": "local" if local else config.privacy.noise,
-        "bound": "clip" if local else privacy.bound_of(config),
-        "threshold": config.privacy.threshold,
+        "noise": summary["noise"],
+        "bound": summary["bound"],
+        "threshold": summary["threshold"],
         "epsilon": summary["epsilon"],
         "delta": own.delta,
         "accountant": summary["accountant"],
@@ -255,49 +264,53 @@ def _params(folder: pathlib.Path, summary) -> Arrays:
     return found
 
 
-def _model(config: ConfigDict, params: Arrays, folder) -> dict[str, Any]:
-    """Returns what the page says of the model."""
-    model, data = config.model, config.data
-    outputs, what = _outputs(params, folder), KINDS[model.loss].targets
-    name = pathlib.Path(model.name).name
-    build = f'"{name}", {outputs}'
-    build += f', size="{model.size}"' * (model.size != "small")
-    build += f", vocabulary={data.vocabulary}" * (model.name == "transformer")
-    inputs = "float32: bytes of pixels divided by 255, floats as the data set has them"
-    inputs += ", here levels of grey divided by 16" * (data.name == "digits")
-    if data.standardise != "none":
-        inputs += f", and then {_scaled(data.standardise, folder)}"
-    if model.name in TEXTS:
-        words = pathlib.Path(data.vocabulary_file).name or "made of the training texts"
-        inputs = f"{data.length} tokens a text, int32 numbers of a vocabulary that is "
-        inputs += f"not part of this release: {words}"
+def _model(about: Mapping[str, Any], params: Arrays) -> dict[str, Any]:
+    """Returns what the page says of the model, of which `about` is params.json."""
+    outputs = _outputs(about, params)
+    what = KINDS[about["loss"]].targets if "loss" in about else "numbers"
+    name = pathlib.Path(about["model"]).name
+    own = plugins.named(about["model"]) or "size" not in about
     return {
-        "name": name + ", of a file beside this release" * plugins.named(model.name),
-        "size": model.size,
+        "name": name + ", of code that is not part of this release" * own,
+        "size": about.get("size", ""),
         "d": sum(leaf.size for leaf in params.values()),
-        "outputs": f"{outputs} {what if outputs > 1 else ONE[what]}",
-        "build": build,
-        "data": data.name,
-        "algorithm": config.algorithm,
-        "inputs": inputs,
+        "outputs": f"{outputs} {what if outputs != 1 else ONE[what]}",
+        "build": "" if own else _build(about, outputs),
+        "data": pathlib.Path(about["dataset"]).name,
+        "algorithm": about["algorithm"],
+        "inputs": _inputs(about),
     }
 
 
-def _outputs(params: Arrays, folder: pathlib.Path) -> int:
-    """Returns how many numbers the model foretells."""
+def _build(about: Mapping[str, Any], outputs: int) -> str:
+    """Returns the arguments of `models.build` that make the model."""
+    text = f'"{about["model"]}", {outputs}'
+    text += f', size="{about["size"]}"' * (about["size"] != "small")
+    vocabulary = about["inputs"].get("vocabulary")
+    return text + f", vocabulary={vocabulary}" * (about["model"] == "transformer")
+
+
+def _inputs(about: Mapping[str, Any]) -> str:
+    """Returns what the model takes, in words."""
+    given = about.get("inputs", {})
+    if about["model"] in TEXTS:
+        words = pathlib.Path(given["vocabulary_file"]).name
+        return (
+            f"{given['length']} tokens a text, int32 numbers of a vocabulary that is "
+            f"not part of this release: {words or 'made of the training texts'}"
+        )
+    text = "float32: bytes of pixels divided by 255, floats as the data set has them"
+    text += ", here levels of grey divided by 16" * (about["dataset"] == "digits")
+    if "mean" in given:
+        mean, deviation = (",".join(map(str, given[k])) for k in ("mean", "deviation"))
+        text += f", and then less {mean} and divided by {deviation}, for each channel"
+    return text
+
+
+def _outputs(about: Mapping[str, Any], params: Arrays) -> int:
+    """Returns how many numbers the model predicts."""
     last = [name for name in params if re.fullmatch(r"dense\d*/bias", name)]
-    if last:
-        return params[max(last)].size
-    return json.loads((folder / weights.SIDECAR).read_text())["outputs"]
-
-
-def _scaled(text: str, folder: pathlib.Path) -> str:
-    """Returns how inputs were standardised, of which a text of a config tells."""
-    if text == MEASURED:
-        own = json.loads((folder / weights.SIDECAR).read_text())["inputs"]
-        text = "/".join(",".join(map(str, own[key])) for key in ("mean", "deviation"))
-    mean, deviation = text.split("/")
-    return f"less {mean} and divided by {deviation}, for each channel"
+    return params[max(last)].size if last else about.get("outputs", 0)
 
 
 def _bits(params: Arrays) -> dict[str, tuple]:
