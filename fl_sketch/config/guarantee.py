@@ -13,7 +13,9 @@ from fl_sketch.config import cohorts, privacy
 from fl_sketch.config.parse import section
 from fl_sketch.core import trees, validate
 from fl_sketch.core.protocols import Algorithm, Tree
+from fl_sketch.data.partition import Partition
 from fl_sketch.engine.costs import Traffic
+from fl_sketch.models import params_io
 from fl_sketch.privacy import accounting
 from fl_sketch.privacy.guarantee import RANDOMNESS, Guarantee, promised
 
@@ -38,9 +40,8 @@ def guarantee_of(
     silent: Algorithm,
     talk: Traffic,
     params: Tree,
-    sizes: Callable[[], Collection[int]],
+    shares: Callable[[], Partition],
     *,
-    partition: Callable[[], str] = str,
     noise_multiplier: float = 0.0,
 ) -> Guarantee | None:
     """Returns what a config promises, its noise calibrated; None: nothing is bounded.
@@ -49,8 +50,7 @@ def guarantee_of(
       silent: the algorithm without its noise, which depends on what is counted here.
       talk: its traffic.
       params: shapes of the model.
-      sizes: the numbers of the clients' examples, for unit=example.
-      partition: a digest of who has which example, for private data.
+      shares: `() -> partition`, which client has which examples.
       noise_multiplier: z, with which the run began; 0: it has not begun.
 
     Raises:
@@ -63,7 +63,7 @@ def guarantee_of(
     planned = own.planned_rounds or config.rounds
     with section("privacy"):
         if silent.mechanism is None:  # clients add the noise
-            plan = _example_plan(config, sizes(), planned, trees.size(params))
+            plan = _example_plan(config, shares().sizes, planned, trees.size(params))
         else:
             plan = engine.plan_of(
                 silent.mechanism,
@@ -83,8 +83,12 @@ def guarantee_of(
             unit=own.unit,
             randomness=RANDOMNESS[own.randomness],
             public=config.data.public,
-            partition=partition() if privacy.protects(config) else "",
+            partition=_digest(shares()) if privacy.protects(config) else "",
         )
+
+
+def _digest(shares: Partition) -> str:
+    return params_io.digest({"indices": shares.indices, "starts": shares.starts})
 
 
 def require_sizes(guarantee: Guarantee | None, sizes: Collection[int]) -> None:

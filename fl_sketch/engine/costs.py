@@ -187,9 +187,8 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
     weights = dict.fromkeys(COUNTED, jax.ShapeDtypeStruct((), np.float32))
     after = functools.partial(_after, algorithm)
     alone, counts, *_ = _used(after, served, weights, start, batches, (means, told))
-    up, down = bits[-1]
-    if algorithm.mechanism:
-        up = algorithm.mechanism.wire(up, _numbers(means))
+    (up, down), guard = bits[-1], algorithm.mechanism
+    up = guard.wire(up, _numbers(means)) if guard else up
     return Traffic(
         sent=tuple(_numbers(mean) for mean in means),
         bits_up=int(up) if isinstance(up, int) else None,

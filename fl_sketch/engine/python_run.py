@@ -58,14 +58,13 @@ def described(
     partition = clients.partition
     dealt = {"indices": partition.indices, "starts": partition.starts}
     digests["partition"] = params_io.digest(dealt)
-    known, sent = task.known, sum(talk.sent)
-    guarantee = known.guarantee
+    known, guarantee = task.known, task.known.guarantee
     if guarantee:
         guarantee = guarantee._replace(partition=digests["partition"])
     facts = {
         "made_by": DOOR,
         "d": trees.size(trees.trained(params)),
-        "sketch_size": sent,
+        "sketch_size": sum(talk.sent),
         "clients": clients.population,
         "exchanges": len(talk.sent),
         **(guarantee.facts if guarantee else {}),
@@ -73,10 +72,10 @@ def described(
         "threshold": "as it says",
         "noised": [],
     }
-    mesh = mesh_over(jax.devices())
+    devices = name_of(mesh_over(jax.devices()))
     return task._replace(
         config=config,
-        identity=identity_of(digests, name_of(mesh), keyed=task.private),
+        identity=identity_of(digests, devices, keyed=task.private),
         known=known._replace(guarantee=guarantee),
         facts=facts,
         model={"model": DOOR, "algorithm": DOOR, "dataset": DOOR, "public": False},

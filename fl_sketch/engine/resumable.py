@@ -222,23 +222,12 @@ def play_on(
             entry = guarantee.after(last)._replace(secret=task.secret.check)
             odometer.note(folder.folder, {RUN: entry})
 
-    def lost(line: str) -> None:
-        if task.advice:
-            msg = f"{line}: {task.advice}."
-            raise NotFinite(msg)
-
-    watch = watch._replace(rows=rows_of, save=save, ahead=count, lost=lost)
+    watch = watch._replace(rows=rows_of, save=save, ahead=count, lost=_lost(task))
+    watch = watch._replace(agree=multiprocess.agree)
     saves = task.save_every if folder or multiprocess.several() else 0
-    rounds = progress.done, task.last
+    begun, rounds = progress.state, (progress.done, task.last)
     try:
-        state = play(
-            compiled,
-            progress.state,
-            [recorder],
-            rounds,
-            save_every=saves,
-            watch=watch._replace(agree=multiprocess.agree),
-        )
+        state = play(compiled, begun, [recorder], rounds, save_every=saves, watch=watch)
     except NotFinite:  # it would diverge again
         if folder:
             secrets.forget(folder.folder)

@@ -172,12 +172,10 @@ def simulate(
     Raises:
       TypeError, ValueError: in one line, for what does not fit together.
     """
-    validate.at_least_one(rounds=rounds, every=every, steps=steps, batch=batch)
-    validate.at_least_one(checkpoint_every=checkpoint_every)
+    counts = {"rounds": rounds, "every": every, "steps": steps, "batch": batch}
+    validate.at_least_one(**counts, checkpoint_every=checkpoint_every)
     checks.require_made_by(Clients, "data.clients", clients=clients)
-    if state is not None:
-        checks.require_made_by(Standing, "engine.simulate", state=state)
-        _require_no_folder(workdir)
+    _require_one_beginning(state, workdir)
     checks.require_batches(batches, batch, clients)
     checks.require_options(look, relation, delta)
     for root in roots_of(key):
@@ -199,18 +197,10 @@ def simulate(
     task = task._replace(every=every, save_every=checkpoint_every)
     told = [on_row] if on_row else []
     if workdir is None:
-        recorder = resumable.Recorder.new(task.known, every)
-        recorder.ledger = checks.book_to_go_on(price, state, clients.population)
-        public = _public(key)
+        book = checks.book_to_go_on(price, state, clients.population)
         if state is not None:
-            _require_same_run(guarantee, public, state)
-        progress = resumable.Progress(task.start(key), recorder)
-        history: list[Row] = []
-        told = [lambda row: history.append(_untimed(row)), *told]
-        with progress_bar.shown(task.last, progress.done, shown=bar) as move:
-            progress = resumable.play_on(
-                task, progress, task.compile(key), told=told, watch=Watch(rounds=move)
-            )
+            _require_same_run(guarantee, _public(key), state)
+        progress, history = _in_memory(task, key, book, told, bar)
     else:
         about = {"download": download, "eval_every": every, **setup.about(chosen)}
         task = python_run.described(task, key, params, clients, talk, about)
@@ -224,6 +214,21 @@ def simulate(
         _terms(guarantee),
     )
     return Run(end, history, talk)
+
+
+def _in_memory(
+    task: Task, key: Key | Roots, book: ledger.Ledger, told, bar: bool | None
+) -> tuple[resumable.Progress, list[Row]]:
+    """Plays a run that leaves no files; returns its rows as well."""
+    recorder = resumable.Recorder.new(task.known, task.every)
+    recorder.ledger = book
+    progress, history = resumable.Progress(task.start(key), recorder), list[Row]()
+    told = [lambda row: history.append(_untimed(row)), *told]
+    with progress_bar.shown(task.last, progress.done, shown=bar) as move:
+        watch = Watch(rounds=move)
+        compiled = task.compile(key)
+        progress = resumable.play_on(task, progress, compiled, told=told, watch=watch)
+    return progress, history
 
 
 class _Setup(NamedTuple):
@@ -412,7 +417,11 @@ def _require_same_run(
         raise ValueError(msg)
 
 
-def _require_no_folder(workdir: Any) -> None:
+def _require_one_beginning(state: Any, workdir: Any) -> None:
+    """Raises if a run would begin both with a state and in a folder."""
+    if state is None:
+        return
+    checks.require_made_by(Standing, "engine.simulate", state=state)
     if workdir is not None:
         msg = (
             "Expected workdir or state, as a run goes on from either, got both: "

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 

@@ -301,16 +301,10 @@ def prepare(
         config = parse.with_clients(config, splits)
     privacy.check(config)
     relay, seen = networks.relay_of(config), inputs.seen_of(config, splits)
-    first = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype),
-        splits.train,
-    )
-    numbers = parse.numbers_of(config)
-    loss = build.loss_of(config, seen, numbers)
-    params = build.require_runs(config, loss, first)
+    params = _shapes(config, splits, seen)
     identity = _identity(config, splits, "" if mesh else engine.name_of(here))
     initial = initial_of(config, params, identity.data)
-    batches = _batches(config, splits.train)
+    numbers, batches = parse.numbers_of(config), _batches(config, splits.train)
     bare = build.bare_of(config, seen, params)
     silent = privacy.guarded(config, bare, 0.0, numbers, params)
     talk = costs.measure_traffic(silent, params, batches)
@@ -319,27 +313,24 @@ def prepare(
         silent,
         talk,
         params,
-        lambda: _dealt(config, splits, config.seed)[0].sizes,
-        partition=lambda: _digest(_dealt(config, splits, config.seed)[0]),
+        lambda: _dealt(config, splits, config.seed)[0],
         noise_multiplier=noise_multiplier,
     )
-    setup = Setup(
-        config,
-        splits,
-        seen,
-        params,
-        initial,
-        batches,
-        here,
-        bare,
-        talk,
-        guarantee,
-        relay,
-        "devices" if mesh else _bank(config, silent, params, here),
-        identity,
-    )
-    setup.algorithm(numbers)  # says what is wrong with it
+    bank = "devices" if mesh else _bank(config, silent, params, here)
+    made = config, splits, seen, params, initial, batches, here, bare, talk
+    setup = Setup(*made, guarantee, relay, bank, identity)
+    setup.algorithm(numbers)  # raises unless it can be built with its noise
     return setup
+
+
+def _shapes(config: ConfigDict, splits: datasets.Splits, seen: Seen) -> Tree:
+    """Returns the shapes of the model, if it runs on such data."""
+    first = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype),
+        splits.train,
+    )
+    loss = build.loss_of(config, seen, parse.numbers_of(config))
+    return build.require_runs(config, loss, first)
 
 
 def _identity(config: ConfigDict, splits: datasets.Splits, devices: str) -> Identity:
@@ -369,10 +360,6 @@ def _dealt(config: ConfigDict, splits: datasets.Splits, seed: int):
     shares = parse.partition_of(config, targets, own, owners)
     with section("data"):
         return held_out(shares, config.data.held_out, seed=own)
-
-
-def _digest(shares: partition.Partition) -> str:
-    return params_io.digest({"indices": shares.indices, "starts": shares.starts})
 
 
 def _batches(config: ConfigDict, train: examples.Examples) -> Any:
