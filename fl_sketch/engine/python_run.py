@@ -41,7 +41,7 @@ def described(
       key: the root of everything random.
       about: the options of the run, for config.json.
     """
-    roots = roots_of(key)
+    roots, digests = roots_of(key), _digests(clients)
     model = {name: np.asarray(leaf) for name, leaf in trees.named_leaves(params)}
     public = np.asarray(jax.random.key_data(roots.public)).tobytes()
     config = {
@@ -51,13 +51,6 @@ def described(
         "data": {"name": DOOR, "public": False, "clients": clients.population},
         "key": public.hex(),
     }
-    digests = {
-        f"train_{name}": params_io.digest({"": np.asarray(leaf)})
-        for name, leaf in trees.named_leaves(clients.examples)
-    }
-    partition = clients.partition
-    dealt = {"indices": partition.indices, "starts": partition.starts}
-    digests["partition"] = params_io.digest(dealt)
     known, guarantee = task.known, task.known.guarantee
     if guarantee:
         guarantee = guarantee._replace(partition=digests["partition"])
@@ -82,6 +75,17 @@ def described(
         secret=_secret(roots) if task.private else None,
         roots=lambda secret: _with(roots, secret),
     )
+
+
+def _digests(clients: Clients) -> dict[str, str]:
+    """Returns digests of the examples, and of who has which."""
+    digests = {
+        f"train_{name}": params_io.digest({"": np.asarray(leaf)})
+        for name, leaf in trees.named_leaves(clients.examples)
+    }
+    shares = clients.partition
+    dealt = {"indices": shares.indices, "starts": shares.starts}
+    return digests | {"partition": params_io.digest(dealt)}
 
 
 def _secret(roots: Roots) -> Secret:

@@ -235,6 +235,17 @@ def play_on(
     return Progress(state, recorder)
 
 
+def _lost(task: Task) -> Callable[[str], None]:
+    """Returns what ends a run whose loss is not finite, if its task has advice."""
+
+    def lost(line: str) -> None:
+        if task.advice:
+            msg = f"{line}: {task.advice}."
+            raise NotFinite(msg)
+
+    return lost
+
+
 def _save(folder: Workdir, task: Task, done: int, progress: Progress, say: Say) -> None:
     """Saves progress; where it cannot, only the last round is an error."""
     try:

@@ -12,37 +12,27 @@
 
 import os
 import pathlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
-from fl_sketch.channels import player
 from fl_sketch.core import chacha, validate
 from fl_sketch.core.keys import require_key, roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
-from fl_sketch.data import Clients, residency, streamed
-from fl_sketch.data import batches as client_batches
+from fl_sketch.data import Clients
 from fl_sketch.engine import checks, ledger, progress_bar, python_run, resumable
 from fl_sketch.engine.client_metrics import PerExample, columns_of
 from fl_sketch.engine.clients import Client
 from fl_sketch.engine.cohort import Sampler
-from fl_sketch.engine.costs import Prices, Traffic, prices
-from fl_sketch.engine.loop import MOST, Compiled, Watch
-from fl_sketch.engine.mesh import default_chunk, mesh_over
-from fl_sketch.engine.plan import plan_of
-from fl_sketch.engine.recorder import Known, Row
-from fl_sketch.engine.round import State, make_round
-from fl_sketch.engine.rounds import Play, compile_rounds
+from fl_sketch.engine.costs import Prices, Traffic
+from fl_sketch.engine.loop import Watch
+from fl_sketch.engine.python_setup import MakeAlgorithm, PythonSetup
+from fl_sketch.engine.recorder import Row
 from fl_sketch.engine.task import Task
-from fl_sketch.privacy.guarantee import Guarantee, promised
-
-MakeAlgorithm = Callable[[float], Algorithm]
+from fl_sketch.privacy.guarantee import Guarantee
 
 
 class Standing(NamedTuple):
@@ -183,7 +173,7 @@ def simulate(
     params, sampler = checks.floats(params), checks.sampler_of(cohort, clients)
     terms = {"relation": relation, "delta": delta, "target_epsilon": target_epsilon}
     begun = int(state.server.round) if state else 0
-    setup = _Setup(
+    setup = PythonSetup(
         params, clients, key, begun + rounds, sampler, steps, batch, batches, terms
     )
     chosen, talk, guarantee = setup.algorithm_of(algorithm)
@@ -205,14 +195,9 @@ def simulate(
         about = {"download": download, "eval_every": every, **setup.about(chosen)}
         task = python_run.described(task, key, params, clients, talk, about)
         progress, history = python_run.in_folder(task, workdir, told, bar)
-    end = Standing(
-        progress.state.server,
-        progress.state.clients,
-        progress.recorder.ledger,
-        price,
-        _public(key),
-        _terms(guarantee),
-    )
+    server, kept = progress.state.server, progress.state.clients
+    book, terms = progress.recorder.ledger, _terms(guarantee)
+    end = Standing(server, kept, book, price, _public(key), terms)
     return Run(end, history, talk)
 
 
@@ -229,129 +214,6 @@ def _in_memory(
         compiled = task.compile(key)
         progress = resumable.play_on(task, progress, compiled, told=told, watch=watch)
     return progress, history
-
-
-class _Setup(NamedTuple):
-    """What clients train on, who takes part, and what is promised to them."""
-
-    params: Tree
-    clients: Clients
-    key: Key | Roots
-    last: int
-    sampler: Sampler
-    steps: int
-    batch: int
-    batches: str
-    terms: dict[str, Any]
-
-    def algorithm_of(
-        self, algorithm: Algorithm | MakeAlgorithm
-    ) -> tuple[Algorithm, Traffic, Guarantee | None]:
-        """Returns the algorithm with its noise, its traffic and its guarantee."""
-        make, chosen = None, algorithm
-        if not isinstance(algorithm, Algorithm) and self.terms["target_epsilon"]:
-            make = algorithm
-            chosen = make(0.0) if callable(make) else make
-        checks.require_made_by(Algorithm, "fl_sketch.algorithms", algorithm=chosen)
-        assert isinstance(chosen, Algorithm)
-        checks.require_fitting(chosen, self.sampler)
-        talk = checks.traffic_of(
-            chosen, self.params, self.clients, steps=self.steps, batch=self.batch
-        )
-        checks.require_weights(talk, self.sampler)
-        guarantee = self.guarantee(chosen, talk, calibrated=make is not None)
-        if make is not None and guarantee:
-            chosen = make(guarantee.noise_multiplier)
-        return chosen, talk, guarantee
-
-    def guarantee(
-        self, algorithm: Algorithm, talk: Traffic, *, calibrated: bool
-    ) -> Guarantee | None:
-        """Returns what the run promises; None: it adds no noise."""
-        mechanism = algorithm.mechanism
-        if mechanism is None or not (mechanism.noise_multiplier or calibrated):
-            return None
-        plan = plan_of(
-            mechanism,
-            self.sampler,
-            talk,
-            rounds=self.last,
-            relation=self.terms["relation"],
-        )
-        secret = chacha.is_secret(roots_of(self.key).secret)
-        return promised(
-            plan,
-            rounds=self.last,
-            delta=self.terms["delta"],
-            noise_multiplier=float(mechanism.noise_multiplier),
-            target_epsilon=self.terms["target_epsilon"],
-            randomness="system" if secret else "simulated",
-        )
-
-    def about(self, algorithm: Algorithm) -> dict[str, Any]:
-        """Returns what config.json is to hold, by which the run is known again."""
-        name = player.name_of(algorithm.uplink)
-        return {
-            "rounds": self.last,
-            "cohort": {"sampling": self.sampler.sampling, "size": self.sampler.size},
-            "client": {
-                "steps": self.steps,
-                "batch": self.batch,
-                "batches": self.batches,
-            },
-            "privacy": self.terms,
-            "algorithm": {
-                "channel": name,
-                "server": _shapes(algorithm.server, self.params),
-            },
-        }
-
-    def prices(self, algorithm: Algorithm, talk: Traffic, download: str) -> Prices:
-        """Returns the prices of the rounds to come."""
-        gap = self.clients.population / self.sampler.size
-        params, last = self.params, self.last
-        return prices(algorithm, params, talk, download=download, rounds=last, gap=gap)
-
-    def task(
-        self, algorithm, guarantee, price, now: State, look, every: int, places
-    ) -> Task:
-        """Returns the run as the loop has it; `now` is its state before."""
-        mesh = mesh_over(checks.devices_of(places["devices"]))
-        same = NamedSharding(mesh, P())
-        chunk = places["chunk"] or default_chunk(mesh, self.sampler.places)
-        fetch = client_batches.fetching(
-            self.batches, steps=self.steps, batch=self.batch
-        )
-        play = Play(
-            make_round(algorithm, fetch, mesh, chunk=chunk),
-            self.sampler,
-            chunk=chunk,
-            steps=self.steps,
-            batch=self.batch,
-            most=min(every, MOST),
-        )
-        kind = residency.form(places["data"], self.clients.examples, mesh, self.batches)
-
-        def compiled(roots) -> Compiled:
-            begin = time.perf_counter()
-            if kind == "streamed":
-                examples = streamed.on_host(*self.clients)
-            else:
-                examples = client_batches.resident(*self.clients, device=same)
-            roots = jax.device_put(roots_of(roots), same)
-            state = jax.device_put(now, same)
-            advance = compile_rounds(play, mesh, state=state, key=roots, data=examples)
-            seconds = time.perf_counter() - begin
-            return Compiled(advance, lambda state: look(state.server.params), seconds)
-
-        return Task(
-            start=lambda roots: jax.device_put(now, same),
-            compile=compiled,
-            roots=lambda secret: self.key,
-            known=Known(price, self.clients.population, guarantee),
-            last=guarantee.rounds if guarantee else self.last,
-            every=every,
-        )
 
 
 def _looking(look, per_client: PerExample | None, clients: Clients):
@@ -376,11 +238,6 @@ def _looking(look, per_client: PerExample | None, clients: Clients):
 def _reserved(name: str) -> bool:
     taken = ("round", "epsilon", "delta", "randomness", "rounds_per_second")
     return name in taken or str(name).startswith(("train_", "bytes_", "clients_"))
-
-
-def _shapes(server: Any, params: Tree) -> str:
-    """Returns a server's optimizer in words: the names of what it keeps."""
-    return str(jax.tree.structure(jax.eval_shape(server.init, params)))
 
 
 def _untimed(row: Row) -> Row:
