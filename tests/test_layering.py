@@ -1,6 +1,7 @@
 """A file imports only from lower layers (and from its own folder)."""
 
 import ast
+import importlib.util
 import pathlib
 
 import pytest
@@ -113,6 +114,20 @@ def test_the_house_has_few_rooms_and_floors():
     print(f"{len(HEIGHT)} rooms on {len(LAYERS)} floors, {lines} lines")
     assert len(HEIGHT) <= 17
     assert len(LAYERS) <= 10
+
+
+def house():
+    path = ROOT / "docs" / "draw_house.py"
+    spec = importlib.util.spec_from_file_location("draw_house", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_picture_of_the_house_is_that_of_its_imports():
+    drawing = house()
+    assert drawing.floors(drawing.imports()) == [sorted(layer) for layer in LAYERS]
+    assert drawing.PICTURE.read_text() == drawing.drawn(drawing.imports())
 
 
 def test_only_the_catalogue_asks_for_an_algorithm_by_its_name():
