@@ -29,6 +29,15 @@ from fl_sketch.privacy.guarantee import Guarantee, promised
 MakeAlgorithm = Callable[[float], Algorithm]
 
 
+class Chosen(NamedTuple):
+    """An algorithm, what it sends, what it promises, and what that costs."""
+
+    algorithm: Algorithm
+    talk: Traffic
+    guarantee: Guarantee | None
+    prices: Prices
+
+
 class PythonSetup(NamedTuple):
     """What clients train on, who takes part, and what is promised to them."""
 
@@ -42,10 +51,8 @@ class PythonSetup(NamedTuple):
     batches: str
     terms: dict[str, Any]
 
-    def algorithm_of(
-        self, algorithm: Algorithm | MakeAlgorithm
-    ) -> tuple[Algorithm, Traffic, Guarantee | None]:
-        """Returns the algorithm with its noise, its traffic and its guarantee."""
+    def choose(self, algorithm: Algorithm | MakeAlgorithm, download: str) -> Chosen:
+        """Returns the algorithm with its noise, and what follows from it."""
         make, chosen = None, algorithm
         if not isinstance(algorithm, Algorithm) and self.terms["target_epsilon"]:
             make = algorithm
@@ -60,7 +67,7 @@ class PythonSetup(NamedTuple):
         guarantee = self.guarantee(chosen, talk, calibrated=make is not None)
         if make is not None and guarantee:
             chosen = make(guarantee.noise_multiplier)
-        return chosen, talk, guarantee
+        return Chosen(chosen, talk, guarantee, self.prices(chosen, talk, download))
 
     def guarantee(
         self, algorithm: Algorithm, talk: Traffic, *, calibrated: bool
@@ -110,10 +117,9 @@ class PythonSetup(NamedTuple):
         params, last = self.params, self.last
         return prices(algorithm, params, talk, download=download, rounds=last, gap=gap)
 
-    def task(
-        self, algorithm, guarantee, price, now: State, look, every: int, places
-    ) -> Task:
+    def task(self, chosen: Chosen, now: State, look, every: int, places) -> Task:
         """Returns the run as the loop has it; `now` is its state before."""
+        guarantee = chosen.guarantee
         mesh = mesh_over(checks.devices_of(places["devices"]))
         same = NamedSharding(mesh, P())
         chunk = places["chunk"] or default_chunk(mesh, self.sampler.places)
@@ -121,7 +127,7 @@ class PythonSetup(NamedTuple):
             self.batches, steps=self.steps, batch=self.batch
         )
         play = Play(
-            make_round(algorithm, fetch, mesh, chunk=chunk),
+            make_round(chosen.algorithm, fetch, mesh, chunk=chunk),
             self.sampler,
             chunk=chunk,
             steps=self.steps,
@@ -132,10 +138,7 @@ class PythonSetup(NamedTuple):
 
         def compiled(roots) -> Compiled:
             begin = time.perf_counter()
-            if kind == "streamed":
-                examples = streamed.on_host(*self.clients)
-            else:
-                examples = client_batches.resident(*self.clients, device=same)
+            examples = self.examples(kind, same)
             roots = jax.device_put(roots_of(roots), same)
             state = jax.device_put(now, same)
             advance = compile_rounds(play, mesh, state=state, key=roots, data=examples)
@@ -146,10 +149,16 @@ class PythonSetup(NamedTuple):
             start=lambda roots: jax.device_put(now, same),
             compile=compiled,
             roots=lambda secret: self.key,
-            known=Known(price, self.clients.population, guarantee),
+            known=Known(chosen.prices, self.clients.population, guarantee),
             last=guarantee.rounds if guarantee else self.last,
             every=every,
         )
+
+    def examples(self, kind: str, same: NamedSharding) -> Any:
+        """Returns the data of clients, on the devices or on the host."""
+        if kind == "streamed":
+            return streamed.on_host(*self.clients)
+        return client_batches.resident(*self.clients, device=same)
 
 
 def _shapes(server: Any, params: Tree) -> str:

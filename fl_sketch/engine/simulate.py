@@ -176,29 +176,27 @@ def simulate(
     setup = PythonSetup(
         params, clients, key, begun + rounds, sampler, steps, batch, batches, terms
     )
-    chosen, talk, guarantee = setup.algorithm_of(algorithm)
-    now = checks.begun(chosen, params, clients.population, state)
-    price = setup.prices(chosen, talk, download)
+    chosen = setup.choose(algorithm, download)
+    now = checks.begun(chosen.algorithm, params, clients.population, state)
     watched = _looking(look, per_client, held_out or clients)
     places = {"data": data, "devices": devices, "chunk": chunk}
-    task = setup.task(
-        chosen, guarantee, price, now, watched, min(every, rounds), places
-    )
+    task = setup.task(chosen, now, watched, min(every, rounds), places)
     task = task._replace(every=every, save_every=checkpoint_every)
     told = [on_row] if on_row else []
     if workdir is None:
-        book = checks.book_to_go_on(price, state, clients.population)
+        book = checks.book_to_go_on(chosen.prices, state, clients.population)
         if state is not None:
-            _require_same_run(guarantee, _public(key), state)
+            _require_same_run(chosen.guarantee, _public(key), state)
         progress, history = _in_memory(task, key, book, told, bar)
     else:
-        about = {"download": download, "eval_every": every, **setup.about(chosen)}
-        task = python_run.described(task, key, params, clients, talk, about)
+        about = {"download": download, "eval_every": every}
+        about |= setup.about(chosen.algorithm)
+        task = python_run.described(task, key, params, clients, chosen.talk, about)
         progress, history = python_run.in_folder(task, workdir, told, bar)
     server, kept = progress.state.server, progress.state.clients
-    book, terms = progress.recorder.ledger, _terms(guarantee)
-    end = Standing(server, kept, book, price, _public(key), terms)
-    return Run(end, history, talk)
+    book, terms = progress.recorder.ledger, _terms(chosen.guarantee)
+    end = Standing(server, kept, book, chosen.prices, _public(key), terms)
+    return Run(end, history, chosen.talk)
 
 
 def _in_memory(
