@@ -81,7 +81,7 @@ def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
     Raises:
       ValueError: naming the key that has to be fixed.
     """
-    learnt = [splits.learnt] if splits.learnt else []
+    learnt = list(splits.learnt)
     for key, unsaid in (("clients", 0), ("standardise", inputs.MEASURED)):
         learnt += [(key, unsaid)] if config.data[key] == unsaid else []
     if not asked_for(config) or config.data.public or not learnt:
