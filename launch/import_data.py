@@ -54,7 +54,8 @@ def main():
     values = {"words": units(VOCABULARY_FILE, WORDS), "length": LENGTH.value}
     values["labels"] = units(TAGS_FILE, LABELS)
     options = {name: values[name] for name in names}
-    arrays = make(TRAIN.value, TEST.value, most=USERS.value, **options)
+    place = federated.Files(TRAIN.value, TEST.value, USERS.value)
+    arrays = make(place, **options)
     npz.write(path, arrays)
     users, examples = len(np.unique(arrays["owners"])), len(arrays["owners"])
     print(f"{examples} examples of {users} clients to train on in {path}")

@@ -27,7 +27,8 @@ OVERWRITE = flags.DEFINE_bool("overwrite", False, "Read again what is in the cac
 def prepare(name: str) -> None:
     """Reads the data set `name` and prints what it is, where, and how large."""
     folder, begin = cache.folder(CACHE_DIR.value, name), time.perf_counter()
-    if OVERWRITE.value and raw.folder(DATA_DIR.value):
+    path = raw.folder(DATA_DIR.value)
+    if OVERWRITE.value and path and raw.verified(name, path):
         shutil.rmtree(folder, ignore_errors=True)
     splits = datasets.load(name, DATA_DIR.value, cache_dir=CACHE_DIR.value)
     seconds = time.perf_counter() - begin

@@ -5,10 +5,11 @@ the latter. What is read here becomes an npz file with `owners` (`npz`). Words a
 that were found in the training data are marked there as `learnt`.
 """
 
+import itertools
 import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,78 +19,75 @@ from fl_sketch.data import npz, text
 LABELS = 62  # of EMNIST: digits, capitals and small letters
 SIDE = 28  # pixels of an image of EMNIST
 SEPARATOR = "|"  # of the tags of a question
-Arrays = dict[str, np.ndarray]
 User = Mapping[str, Any]  # the arrays of a user by name
 Pair = tuple[np.ndarray, np.ndarray]
 
 
-def femnist(train: str, test: str, *, most: int = 0) -> Arrays:
-    """Returns F-EMNIST: images as bytes, with ink as 255, and a client for each writer.
+class Files(NamedTuple):
+    """Where the users of a data set are.
 
-    Args:
+    Attributes:
       train: a folder of LEAF's json files, or an HDF5 file of TensorFlow Federated.
       test: the same of the examples to test on.
-      most: the number of writers, the first ones by name; 0: all.
+      most: the number of users, the first ones by name; 0: all.
+    """
+
+    train: str
+    test: str
+    most: int = 0
+
+
+def femnist(files: Files) -> dict[str, np.ndarray]:
+    """Returns F-EMNIST: images as bytes, with ink as 255, and a client for each writer.
+
+    This and the functions below return the arrays of an npz file by their names.
 
     Raises:
       FileNotFoundError, ValueError: in one line, for files that are not there or hold
         anything else.
     """
-    return _arrays(train, test, most, _images)
+    return _arrays(files, _images)
 
 
 def next_words(
-    train: str,
-    test: str,
-    *,
-    words: int | Sequence[str] = 10_000,
-    length: int = 20,
-    most: int = 0,
-) -> Arrays:
+    files: Files, *, words: int | Sequence[str] = 10_000, length: int = 20
+) -> dict[str, np.ndarray]:
     """Returns StackOverflow's sentences: each word is predicted from those before.
 
-    Tokens are those of `text`. Files, `most` and errors are as for `femnist`, in HDF5.
+    Tokens are those of `text`.
 
     Args:
-      train: the examples to train on.
-      test: the examples to test on.
+      files: HDF5 files.
       words: the vocabulary; or the number of tokens, the special ones included, of
         which the words are the most frequent ones in training.
       length: the number of tokens of an example.
-      most: the number of users.
     """
     if isinstance(words, int):
         words -= text.SPECIAL
-    known, learnt = _known(train, most, "vocabulary", words, _words)
+    known, learnt = _known(files, "vocabulary", words, _words)
 
     def read(user: User) -> Pair:
         table = text.tokens(_words(user), known, length=length + 1)
         return table[:, :-1], table[:, 1:]
 
-    return _arrays(train, test, most, read, learnt)
+    return _arrays(files, read, learnt)
 
 
 def tags(
-    train: str,
-    test: str,
+    files: Files,
     *,
     words: int | Sequence[str] = 10_000,
     labels: int | Sequence[str] = 500,
-    most: int = 0,
-) -> Arrays:
+) -> dict[str, np.ndarray]:
     """Returns StackOverflow's questions as shares of words, and their tags as labels.
 
-    Files, `most` and errors are as for `femnist`, in HDF5.
-
     Args:
-      train: the examples to train on.
-      test: the examples to test on.
+      files: HDF5 files.
       words: the words that count; or their number, the most frequent ones in training.
       labels: the tags; or their number, the most frequent ones in training.
-      most: the number of users.
     """
-    known, learnt = _known(train, most, "vocabulary", words, _words)
-    names, learnt_tags = _known(train, most, "tags", labels, _tags)
+    known, learnt_words = _known(files, "vocabulary", words, _words)
+    names, learnt_tags = _known(files, "tags", labels, _tags)
 
     def read(user: User) -> Pair:
         inputs = _bags(_words(user), known)
@@ -97,44 +95,33 @@ def tags(
         marked = _bags(_tags(user), names)
         return inputs, np.minimum(marked, 1).astype(np.uint8)
 
-    return _arrays(train, test, most, read, learnt + learnt_tags)
+    return _arrays(files, read, learnt_words + learnt_tags)
 
 
 def _known(
-    path: str,
-    most: int,
-    name: str,
-    units: int | Sequence[str],
-    split: Callable[[User], list[list[str]]],
+    files: Files, name: str, units: int | Sequence[str], split: Callable
 ) -> tuple[Sequence[str], list[str]]:
     """Returns a list of units, and its name if it was found in the training data."""
     if not isinstance(units, int):
         return units, []
     validate.at_least_one(**{name: units})
-    texts = (
-        line
-        for user, arrays in _users(path, most)
-        for line in _read(path, user, arrays, split)
-    )
-    known = text.vocabulary(texts, units)
+    users = _users(files.train, files.most)
+    lines = (_read(files.train, user, arrays, split) for user, arrays in users)
+    known = text.vocabulary(itertools.chain.from_iterable(lines), units)
     if len(known) < units:
-        msg = f"Expected {name} of at most {len(known)}, as {path} has, got {units}."
-        raise ValueError(msg)
+        msg = f"Expected {name} of at most {len(known)}, as {files.train} has, got "
+        raise ValueError(msg + f"{units}.")
     return known, [name]
 
 
 def _arrays(
-    train: str,
-    test: str,
-    most: int,
-    read: Callable[[User], Pair],
-    learnt: Sequence[str] = (),
-) -> Arrays:
+    files: Files, read: Callable[[User], Pair], learnt: Sequence[str] = ()
+) -> dict[str, np.ndarray]:
     """Returns the arrays of an npz file, of all users one after the other."""
-    arrays: Arrays = {npz.LEARNT: np.array(learnt)} if learnt else {}
-    for part, path in (("train", train), ("test", test)):
+    arrays = {npz.LEARNT: np.array(learnt)} if learnt else {}
+    for part, path in (("train", files.train), ("test", files.test)):
         names, inputs, targets = [], [], []
-        for name, user in _users(path, most):
+        for name, user in _users(path, files.most):
             x, y = _read(path, name, user, read)
             if len(x) != len(y):
                 msg = f"Expected as many targets as inputs of user {name} in {path}, "

@@ -20,7 +20,7 @@ import os
 import pathlib
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -100,8 +100,10 @@ def checked(
         owners = _owners(where, owners, len(parts["train"].targets))
     width = 0 if targets == CLASSES else parts["train"].targets.shape[1]
     splits = splits_of(name, parts, width, owners=owners)
-    marked = _marks(where, arrays[LEARNT]) if LEARNT in arrays else []
-    learnt = tuple((mark, f"found in {name}") for mark in marked)
+    marks = arrays.get(LEARNT, np.array([], str))
+    if marks.dtype.kind != "U" or marks.ndim != 1:
+        _refuse(where, f"{LEARNT} to be names", _form(marks))
+    learnt = [(mark, f"found in {name}") for mark in marks.tolist()]
     return splits._replace(learnt=(*splits.learnt, *learnt))
 
 
@@ -162,8 +164,7 @@ def _array(archive: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
 
 def _examples(where: str, part: str, arrays, kind: str) -> Examples:
     inputs = _inputs(where, f"{part}_inputs", arrays[f"{part}_inputs"])
-    convert = {CLASSES: _classes, LABELS: _labels, NUMBERS: _numbers}[kind]
-    targets = convert(where, f"{part}_targets", arrays[f"{part}_targets"])
+    targets = _targets(where, f"{part}_targets", arrays[f"{part}_targets"], kind)
     if len(inputs) != len(targets):
         counts = f"{len(targets)} for {len(inputs)}"
         _refuse(where, f"as many {part} targets as inputs", counts)
@@ -182,14 +183,15 @@ def _inputs(where: str, name: str, inputs: np.ndarray) -> np.ndarray:
         return inputs
     if kind == "f":
         return _floats(where, name, inputs)
-    _require(where, f"integers of 32 bits in {name}", inputs, _fits)
+    fits = (inputs >= -LARGEST) & (inputs <= LARGEST)
+    _require(where, f"integers of 32 bits in {name}", inputs, fits)
     return inputs.astype(np.int32)
 
 
 def _floats(where: str, name: str, values: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         values = values.astype(np.float32)
-    _require(where, f"finite numbers in {name}", values, np.isfinite)
+    _require(where, f"finite numbers in {name}", values, np.isfinite(values))
     return values
 
 
@@ -200,35 +202,29 @@ def _require_alike(where: str, kind: str, arrays: list[np.ndarray]) -> None:
         _refuse(where, f"{kind} of one kind and shape", " and ".join(forms))
 
 
-def _require_targets(where: str, what: str, targets: np.ndarray, kinds: str) -> None:
-    right = targets.dtype.kind in kinds and targets.ndim in (1, 2) and targets.size
+def _targets(where: str, name: str, targets: np.ndarray, kind: str) -> np.ndarray:
+    what, types = {
+        CLASSES: ("whole numbers, one at least", "fiub"),
+        LABELS: ("zeros and ones, a column a label", "fiub"),
+        NUMBERS: ("numbers, one at least", "fiu"),
+    }[kind]
+    right = targets.dtype.kind in types and targets.ndim in (1, 2) and targets.size
     if not right:
-        _refuse(where, what, _form(targets))
-
-
-def _numbers(where: str, name: str, targets: np.ndarray) -> np.ndarray:
-    _require_targets(where, f"{name} of numbers, one at least", targets, "fiu")
+        _refuse(where, f"{name} of {what}", _form(targets))
+    if kind == CLASSES:
+        return _classes(where, name, targets)
+    if kind == LABELS:
+        right = (targets == 0) | (targets == 1)
+        _require(where, f"zeros and ones in {name}", targets, right)
     return _floats(where, name, targets).reshape(len(targets), -1)
 
 
-def _labels(where: str, name: str, targets: np.ndarray) -> np.ndarray:
-    what = f"{name} of zeros and ones, a column a label"
-    _require_targets(where, what, targets, "fiub")
-    _require(where, f"zeros and ones in {name}", targets, lambda x: (x == 0) | (x == 1))
-    return targets.astype(np.float32).reshape(len(targets), -1)
-
-
 def _classes(where: str, name: str, targets: np.ndarray) -> np.ndarray:
-    _require_targets(where, f"{name} of whole numbers, one at least", targets, "fiub")
-
-    def whole(values):
-        # Before the conversion, which would make 0.7 a 0, and NaN anything.
-        return (values >= 0) & (values <= LARGEST) & (values == np.floor(values))
-
+    # Before the conversion, which would make 0.7 a 0, and NaN anything.
+    whole = (targets >= 0) & (targets <= LARGEST) & (targets == np.floor(targets))
     what = f"whole numbers from 0 on in {name}, which are classes by model.loss"
     _require(where, what, targets, whole)
-    what = f"classes below {MOST:,} in {name}"
-    _require(where, what, targets, lambda values: values < MOST)
+    _require(where, f"classes below {MOST:,} in {name}", targets, targets < MOST)
     return targets.astype(np.int32)
 
 
@@ -240,21 +236,10 @@ def _owners(where: str, owners: np.ndarray, count: int) -> np.ndarray:
     return np.unique(owners, return_inverse=True)[1].astype(np.int32)
 
 
-def _marks(where: str, marks: np.ndarray) -> list[str]:
-    if marks.dtype.kind != "U" or marks.ndim != 1:
-        _refuse(where, f"{LEARNT} to be names", _form(marks))
-    return marks.tolist()
-
-
-def _fits(values: np.ndarray) -> np.ndarray:
-    return (values >= -LARGEST) & (values <= LARGEST)
-
-
-def _require(where: str, what: str, values: np.ndarray, right: Callable) -> None:
+def _require(where: str, what: str, values: np.ndarray, right: np.ndarray) -> None:
     """Raises for the first of some values that is not right, naming its row."""
-    wrong = ~right(values)
-    if wrong.any():
-        place = tuple(int(axis) for axis in np.argwhere(wrong)[0])
+    if not right.all():
+        place = tuple(int(axis) for axis in np.argwhere(~right)[0])
         _refuse(where, what, f"{values[place]} in row {place[0]}")
 
 

@@ -81,21 +81,6 @@ def iid(examples: int, clients: int, *, sizes=None, seed: int) -> Partition:
     return Partition(order.astype(np.int32), _starts(sizes))
 
 
-def resampled(examples: int, sizes, *, seed: int) -> Partition:
-    """Gives client k its own uniform draw of `sizes[k]` examples, with replacement.
-
-    Clients share examples, so there may be many more clients than examples: a
-    population of a million from a data set of thousands.
-    """
-    validate.at_least_one(examples=examples)
-    sizes = _integers("sizes", sizes)
-    if sizes.min() < 1:
-        msg = f"Expected sizes to be >= 1, got {sizes.min()}."
-        raise ValueError(msg)
-    indices = _generator(seed).integers(examples, size=sizes.sum(), dtype=np.int32)
-    return Partition(indices, _starts(sizes))
-
-
 def label_shards(
     labels: np.ndarray, clients: int, shards_per_client: int, *, seed: int
 ) -> Partition:

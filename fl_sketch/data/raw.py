@@ -5,7 +5,6 @@ The files are in one folder with a list of checksums, `SHA256SUMS`, in the form 
 order of the file.
 """
 
-import itertools
 import math
 import os
 import pathlib
@@ -91,21 +90,33 @@ def folder(data_dir: str | os.PathLike | None) -> pathlib.Path | None:
 
 
 def verified(name: str, path: pathlib.Path) -> dict[str, str]:
-    """Returns the SHA-256 of every file of a data set, all equal to those listed.
+    """Returns the SHA-256 of every file of a data set, by its path below the folder.
 
     Args:
       name: the name of the data set, one of `SOURCES`.
       path: the folder with the raw files and their list, `SHA256SUMS`.
 
-    Returns:
-      A dictionary of hexadecimal digests by path below the folder.
-
     Raises:
       FileNotFoundError: for a file, or the list, that is not there.
       ValueError: for a file that is not listed or not what the list says.
     """
-    listed = _listed(path)
-    return {file: _checked(path / file, listed) for file in SOURCES[name].present(path)}
+    listed, digests = _listed(path), {}
+    for place in SOURCES[name].present(path):
+        file = path / place
+        if not file.is_file():
+            msg = (
+                f"Expected the file {file}, got none: pass its folder with --data_dir."
+            )
+            raise FileNotFoundError(msg)
+        digest = digests[place] = files.digest(file)
+        if digest != listed.get(file):
+            msg = (
+                f"Expected {file} to have sha256 {listed.get(file, '(not listed)')} as "
+                f"in {SUMS}, got {digest}: mend the file, or pass another folder with "
+                "--data_dir."
+            )
+            raise ValueError(msg)
+    return digests
 
 
 def _listed(path: pathlib.Path) -> dict[pathlib.Path, str]:
@@ -127,21 +138,6 @@ def _listed(path: pathlib.Path) -> dict[pathlib.Path, str]:
     return {path / name.lstrip("*"): digest for digest, name in pairs}
 
 
-def _checked(file: pathlib.Path, listed: dict[pathlib.Path, str]) -> str:
-    if not file.is_file():
-        msg = f"Expected the file {file}, got none: pass its folder with --data_dir."
-        raise FileNotFoundError(msg)
-    digest = files.digest(file)
-    if digest != listed.get(file):
-        msg = (
-            f"Expected {file} to have sha256 {listed.get(file, '(not listed)')} as in "
-            f"{SUMS}, got {digest}: mend the file, or pass another folder with "
-            "--data_dir."
-        )
-        raise ValueError(msg)
-    return digest
-
-
 def _idx(file: pathlib.Path) -> np.ndarray:
     """Returns the bytes of an idx file: two zeros, 8, the rank, the shape, bytes."""
     with untrusted_files.reading(file, "to be an idx file of bytes, as MNIST's are"):
@@ -158,16 +154,16 @@ def _idx(file: pathlib.Path) -> np.ndarray:
 def _idx_source(name: str) -> Source:
     stems = {"train": "train", "test": "t10k"}
 
-    def read(path: pathlib.Path, split: str):
-        stem = path / name / stems[split]
-        images = _idx(stem.with_name(f"{stem.name}-images-idx3-ubyte.gz"))
-        return images[..., None], _idx(
-            stem.with_name(f"{stem.name}-labels-idx1-ubyte.gz")
-        )
+    def names(stem: str) -> list[str]:
+        kinds = ("images-idx3", "labels-idx1")
+        return [f"{name}/{stem}-{kind}-ubyte.gz" for kind in kinds]
 
-    parts = itertools.product(stems.values(), ("images-idx3", "labels-idx1"))
-    names = tuple(f"{name}/{stem}-{kind}-ubyte.gz" for stem, kind in parts)
-    return Source(names, read, shape=(28, 28, 1), classes=10)
+    def read(path: pathlib.Path, split: str):
+        images, labels = (_idx(path / file) for file in names(stems[split]))
+        return images[..., None], labels
+
+    every = (*names("train"), *names("t10k"))
+    return Source(every, read, shape=(28, 28, 1), classes=10)
 
 
 CIFAR, CIFAR_BINARY = "cifar10_webp.zip", "cifar-10-binary.tar.gz"

@@ -40,14 +40,16 @@ def read(name: str, cache_dir: str | os.PathLike | None) -> Splits | None:
         builder = _builder(name, folder)
         if builder is None:
             return None
-        split_of = {"train": "train", "test": _test_split(builder)}
+        split_of = {"train": "train", "test": _test_split(builder.info)}
+        label = builder.info.features[_keys(builder.info)[1]]
+        declared = isinstance(label, tfds.features.ClassLabel) and label.num_classes
         data_dir = pathlib.Path(builder.data_dir)
         parts = cache.examples(
             cache.folder(cache_dir, FOLDER) / data_dir.relative_to(folder),
             {"files": _digest(data_dir)},
             lambda part: _decoded(builder, split_of[part]),
         )
-        return splits_of(name, parts, _classes(builder))
+        return splits_of(name, parts, declared or 0)
 
 
 def _builder(name: str, folder: pathlib.Path) -> Any:
@@ -72,31 +74,29 @@ def _digest(data_dir: pathlib.Path) -> str:
     return digest.hexdigest()
 
 
-def _test_split(builder: tfds.core.DatasetBuilder) -> str:
-    splits = list(builder.info.splits)
+def _test_split(info: Any) -> str:
+    splits = list(info.splits)
     tests = [split for split in TEST_SPLITS if split in splits]
     if "train" not in splits or not tests:
         msg = (
-            f"Expected {builder.info.full_name} to have a split train and one of "
+            f"Expected {info.full_name} to have a split train and one of "
             f"{', '.join(TEST_SPLITS)}, got {', '.join(splits)}."
         )
         raise ValueError(msg)
     return tests[0]
 
 
-def _decoded(builder: tfds.core.DatasetBuilder, split: str) -> Examples:
+def _decoded(builder: Any, split: str) -> Examples:
     """Returns one split in its order: images as uint8, or an array of strings."""
-    key, label = _keys(builder)
-    decode = _decoder(_features(builder)[key])
+    info, (key, label) = builder.info, _keys(builder.info)
+    decode = _decoder(info.features[key])
     try:
-        source: Any = builder.as_data_source(
-            split,  # pyright: ignore[reportCallIssue]
-            decoders={key: tfds.decode.SkipDecoding()},
-        )
+        skip = {key: tfds.decode.SkipDecoding()}
+        source = builder.as_data_source(split, decoders=skip)
     except NotImplementedError:
-        form = builder.info.file_format
+        form = info.file_format
         msg = (
-            f"Expected {builder.info.full_name} to be prepared as array_record, got "
+            f"Expected {info.full_name} to be prepared as array_record, got "
             f"{form and form.value}: prepare it again with that file_format."
         )
         raise ValueError(msg) from None
@@ -113,46 +113,32 @@ def _decoded(builder: tfds.core.DatasetBuilder, split: str) -> Examples:
                 inputs = np.empty((len(source), *shape), kind)
             if shape != inputs.shape[1:]:
                 msg = (
-                    f"Expected all images of {builder.info.full_name} to have one "
-                    f"shape, got {inputs.shape[1:]} and {shape}."
+                    f"Expected all images of {info.full_name} to have one shape, got "
+                    f"{inputs.shape[1:]} and {shape}."
                 )
                 raise ValueError(msg)
             inputs[place] = value
     return Examples(inputs, targets)
 
 
-def _classes(builder: tfds.core.DatasetBuilder) -> int:
-    """Returns how many classes the data have according to TFDS, or 0."""
-    feature = _features(builder)[_keys(builder)[1]]
-    declared = isinstance(feature, tfds.features.ClassLabel) and feature.num_classes
-    return declared or 0
-
-
-def _keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
+def _keys(info: Any) -> tuple[str, str]:
     """Returns the names of the input and of the label among the features."""
-    features = _features(builder)
-    pair: Any = builder.info.supervised_keys
+    features, pair = info.features, info.supervised_keys
     if not pair:
         kinds = (tfds.features.Image, tfds.features.Text), tfds.features.ClassLabel
         named = [[k for k in features if isinstance(features[k], t)] for t in kinds]
         pair = [names[0] for names in named if len(names) == 1]
-    whole = len(pair) == 2 and all(isinstance(key, str) for key in pair)
-    if not whole or not _is_integer(features[pair[1]]):
+    right = len(pair) == 2 and all(isinstance(key, str) for key in pair)
+    if right:
+        label = features[pair[1]]
+        right = label.shape == () and np.dtype(label.np_dtype).kind in "iu"
+    if not right:
         msg = (
-            f"Expected {builder.info.full_name} to have one image or one text and one "
-            f"label, got {', '.join(features)}."
+            f"Expected {info.full_name} to have one image or one text and one label, "
+            f"got {', '.join(features)}."
         )
         raise ValueError(msg)
     return pair[0], pair[1]
-
-
-def _features(builder: tfds.core.DatasetBuilder) -> Any:
-    """Returns the features of a record by name; to TFDS they may be any tree."""
-    return builder.info.features
-
-
-def _is_integer(feature: Any) -> bool:
-    return feature.shape == () and np.dtype(feature.np_dtype).kind in "iu"
 
 
 def _decoder(feature: Any) -> Callable:

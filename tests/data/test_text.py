@@ -84,6 +84,7 @@ def test_every_character_is_predicted_once_from_what_its_speaker_said_before():
         ({"length": 0, "most": 6}, "length=0"),
         ({"length": 6, "most": 0}, "vocabulary=0"),
         ({"length": 6, "most": 99}, "vocabulary <= 9.*got vocabulary=99"),
+        ({"length": 6, "most": 3}, "vocabulary >= 4.*got vocabulary=3"),
     ],
 )
 def test_impossible_vocabularies_are_refused_in_a_line(options, words):
@@ -93,15 +94,21 @@ def test_impossible_vocabularies_are_refused_in_a_line(options, words):
 
 
 def test_a_vocabulary_that_was_made_of_texts_says_so():
-    assert text.encoded(SENTENCES, length=6, most=6).learnt == ("vocabulary_file", "")
-    assert text.encoded(PLAY, length=4, most=10).learnt == ("vocabulary_file", "")
+    other = SENTENCES._replace(learnt=(("classes", 0),))
+    for splits_, learnt in ((SENTENCES, ()), (PLAY, ()), (other, other.learnt)):
+        found = text.encoded(splits_, length=6, most=6)
+        assert found.learnt == (*learnt, ("vocabulary_file", ""))
+    # Speakers are no classes of the characters that come next.
+    play = PLAY._replace(learnt=(("part", "1/2"), ("classes", 0)))
+    found = text.encoded(play, length=4, most=10, vocabulary_file="characters")
+    assert found.learnt == (("part", "1/2"),)
 
 
 def test_a_vocabulary_of_a_file_is_the_files_whatever_the_texts(tmp_path):
     path = tmp_path / "words"
     path.write_text("good\nfilm\nnowhere\n")
     found = text.encoded(SENTENCES, length=4, most=8, vocabulary_file=str(path))
-    assert found.learnt is None
+    assert found.learnt == ()
     assert found.train.inputs[0].tolist() == [2, 1, 3, 4]
     new = splits("sst2", ["unheard of"] * 4, ["good"])
     again = text.encoded(new, length=4, most=8, vocabulary_file=str(path))
@@ -110,13 +117,13 @@ def test_a_vocabulary_of_a_file_is_the_files_whatever_the_texts(tmp_path):
 
 def test_characters_are_always_the_same():
     found = text.encoded(SENTENCES, length=6, most=99, vocabulary_file="characters")
-    assert found.learnt is None
+    assert found.learnt == ()
     assert found.train.inputs[0].tolist() == [
         2,
         *(3 + text.ALPHABET.index(c) for c in "a goo"),
     ]
     play = text.encoded(PLAY, length=4, most=10, vocabulary_file="characters")
-    assert play.learnt is None and play.classes == 99
+    assert play.learnt == () and play.classes == 99
 
 
 @pytest.mark.parametrize(
