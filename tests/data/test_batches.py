@@ -29,21 +29,12 @@ def places(key, start, size, **options):
     return batches.places(jnp.array([start, start + size]), key, 0, **options)
 
 
-@both
-def test_a_client_without_examples_has_zeros_and_not_its_neighbours(replacement):
-    shares = Partition(np.arange(4, dtype=np.int32), np.array([0, 2, 2, 4, 4]))
-    data = batches.resident(numbers(4), shares)
-    options = {"steps": 3, "batch": 2, "replacement": replacement}
-    draw = jax.jit(jax.vmap(lambda k: batches.batches(data, KEY, k, **options)))
-    assert not any(np.any(leaf) for leaf in draw(np.array([1, 3])))
-
-
 @pytest.mark.parametrize(
     ("replacement", "devices"), [(True, 1), (False, 1), (False, 8)]
 )
 def test_batches_hold_the_clients_own_examples(replacement, devices):
-    sizes = partition.power_law_sizes(500, 12, exponent=1.0, seed=0)
-    shares = partition.iid(500, 12, sizes=sizes, seed=0)
+    shares = partition.iid(500, 12, seed=0)
+    shares.starts[6] = shares.starts[5]  # client 5 has nothing, and not a neighbour's
     everywhere = NamedSharding(mesh_of(devices, "clients"), P())
     data = batches.resident(numbers(500), shares, device=everywhere)
     cohort = jnp.array([11, 0, 5, 0])
@@ -58,7 +49,7 @@ def test_batches_hold_the_clients_own_examples(replacement, devices):
     assert inputs.shape == (4, 7, 4, 1) and targets.shape == (4, 7, 4)
     np.testing.assert_array_equal(inputs[..., 0], targets)
     for row, client in zip(targets, cohort, strict=True):
-        assert np.isin(row, shares.of(int(client))).all()
+        assert np.isin(row, shares.of(int(client)) if client != 5 else 0).all()
     assert np.any(targets[1] != targets[3])  # another key, another draw
 
 
@@ -124,12 +115,6 @@ def test_an_epoch_holds_each_place_once(size):
         assert np.mean(epochs[0] == epochs[1]) < 0.05
 
 
-def test_batches_run_across_epochs():
-    drawn = np.ravel(places(KEY, 0, 7, steps=10, batch=4, replacement=False))
-    for begin in range(0, 35, 7):
-        assert sorted(drawn[begin : begin + 7]) == list(range(7))
-
-
 def uniform(observed):
     return stats.chisquare(observed).pvalue > 1e-4
 
@@ -181,15 +166,6 @@ def test_the_cost_of_a_batch_does_not_depend_on_the_population(replacement):
     assert cost(1_000_000) == cost(1000)
 
 
-def test_sizes_may_be_traced_without_another_compilation():
-    options = {"steps": 2, "batch": 3, "replacement": False}
-    draw = jax.jit(lambda start, size: places(KEY, start, size, **options))
-    for start, size in ((0, 4), (10, 9), (20, 1)):
-        drawn = np.asarray(draw(start, size))
-        assert drawn.min() >= start and drawn.max() < start + size
-    assert draw._cache_size() == 1
-
-
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
@@ -207,14 +183,6 @@ def test_bad_input_gets_one_line(call, error, words):
     with pytest.raises(error, match=words) as caught:
         call(partition.iid(10, 2, seed=0))
     assert "\n" not in str(caught.value)
-
-
-def test_bytes_stay_bytes_on_the_device():
-    examples = Examples(np.zeros((4, 2, 2, 1), np.uint8), np.zeros(4, np.int32))
-    data = batches.resident(examples, partition.iid(4, 2, seed=0))
-    assert data.examples.inputs.numbers.dtype == jnp.uint8
-    batch = jax.eval_shape(lambda: batches.batches(data, KEY, 1, steps=1, batch=2))
-    assert batch.inputs.dtype == jnp.uint8 and batch.inputs.shape == (1, 2, 2, 2, 1)
 
 
 def shifted(shape, dtype):

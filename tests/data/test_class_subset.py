@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fl_sketch.config import inputs, privacy
+from fl_sketch.config import inputs
 from fl_sketch.data import class_subset, datasets
 from fl_sketch.data.examples import Examples, Splits, splits_of
 from tests.run.configs import config_with
@@ -63,29 +63,6 @@ def test_classes_that_are_found_are_marked_as_learnt():
     assert splits.learnt == (("part", "1/2"), ("classes", 0))
     np.testing.assert_array_equal(splits.train.inputs[:, 0], [0, 1, 3])
     np.testing.assert_array_equal(splits.train.targets, [0, 1, 2])
-
-
-PRIVATE = {"privacy__bound": "clip", "privacy__noise_multiplier": 2.0}
-
-
-@pytest.mark.parametrize("classes", [0, 10])
-def test_a_private_run_needs_declared_classes_for_a_part(tmp_path, classes):
-    targets = np.array([0, 1, 3, 4, 5, 9])
-    arrays = {f"{p}_inputs": np.ones((6, 2)) for p in ("train", "test")}
-    arrays |= {f"{p}_targets": targets for p in ("train", "test")}
-    np.savez(tmp_path / "own.npz", **arrays)
-    config = config_with(
-        data__name="npz/own", data__part="1/2", data__classes=classes, **PRIVATE
-    )
-    splits = inputs.splits_of(config, str(tmp_path))
-    if classes:
-        privacy.check_data(config, splits)
-        assert splits.classes == 5 and splits.train.targets.tolist() == [0, 1, 3, 4]
-        return
-    with pytest.raises(ValueError, match="classes to be fixed beforehand"):
-        privacy.check_data(config, splits)
-    config.data.public = True
-    privacy.check_data(config, splits)
 
 
 def test_a_config_asks_for_a_part():

@@ -55,9 +55,13 @@ def test_a_crop_shows_a_window_of_the_image_with_zeros_around():
     for window, (down, right) in zip(made, corners.T, strict=True):
         expected = wide[down : down + side, right : right + side]
         np.testing.assert_array_equal(window, expected)
-    for offsets in corners:  # each of them, the first and the last included
-        assert np.bincount(offsets, minlength=reach).shape == (reach,)
-        assert stats.chisquare(np.bincount(offsets)).pvalue > 1e-4
+    for offsets in corners:  # the first and the last as often as the others
+        counts = np.bincount(offsets, minlength=reach)
+        assert len(counts) == reach and stats.chisquare(counts).pvalue > 1e-4
+    both = np.asarray(inputs.crop_flip(KEY, jnp.asarray(np.tile(image, (99, 1, 1, 1)))))
+    steps = both[:, MARGIN, MARGIN + 1, 0] - both[:, MARGIN, MARGIN, 0]
+    assert set(steps.tolist()) >= {-1, 1}  # some are mirrored
+    assert len({window.tobytes() for window in both}) > 30
 
 
 def test_images_vary_before_they_are_scaled():

@@ -28,32 +28,59 @@ def saved(folder, **changes):
     return datasets.load("npz/one", folder)
 
 
-@pytest.mark.parametrize(
-    ("arrays", "words"),
-    [
-        ({"test_targets": None}, "no test_targets"),
-        ({"train_inputs": np.full((6, 2), 1j)}, "train_inputs.*complex128"),
-        ({"train_inputs": np.zeros((0, 2))}, r"train_inputs.*\(0, 2\)"),
-        ({"test_inputs": np.ones((2, 3))}, r"inputs.*\(2,\) and .*\(3,"),
-        ({"test_inputs": np.ones((2, 2), np.uint8)}, "float32 .* and uint8"),
-        ({"test_targets": np.zeros(3, int)}, "test targets.*3 for 2"),
-        ({"train_targets": np.array([0, 1, 2, 0, 0.7, 2])}, "whole.*0.7 in row 4"),
-        ({"train_targets": np.array([0, 1, -2, 0, 1, 2])}, "from 0 on.*-2 in row 2"),
-        ({"train_targets": np.array([0, 1, 2, 0, 1, 2**40])}, "1099511627776 in row 5"),
-        ({"test_targets": np.array([0, np.nan])}, "test_targets.*nan in row 1"),
-        ({"test_inputs": np.array([[1, np.nan]] * 2)}, "test_inputs.*nan in row 0"),
-        ({"train_inputs": np.full((6, 2), 1e300)}, "finite.*train_inputs.*inf in row"),
-        ({"train_inputs": np.full((6, 2), 2**40)}, "integers of 32 bits"),
-        ({"owners": OWNERS[:5]}, r"owners to be 6 .*\(5,\)"),
-        ({"owners": np.zeros(6)}, "owners to be 6 .*float64"),
-        ({"train_inputs": np.array([["a", "b"]] * 6)}, "one text for each example"),
-    ],
-    ids=range(16),
-)
+def table(name, *values):
+    return {name: np.array(values)}
+
+
+WRONG = [
+    ({"test_targets": None}, "no test_targets"),
+    ({"train_inputs": np.full((6, 2), 1j)}, "train_inputs.*complex128"),
+    ({"train_inputs": np.zeros((6, 2), "datetime64[s]")}, "train_inputs.*datetime64"),
+    ({"train_inputs": np.zeros((0, 2))}, r"train_inputs.*\(0, 2\)"),
+    ({"train_inputs": np.full((6, 2), 1e300)}, "finite.*train_inputs.*inf in row"),
+    ({"train_inputs": np.full((6, 2), 2**40)}, "integers of 32 bits"),
+    ({"train_inputs": np.array([["a", "b"]] * 6)}, "one text for each example"),
+    ({"train_inputs": np.array([{}, 1, 2, 3, 4, 5], object)}, "train_inputs.*objects"),
+    ({"test_inputs": np.ones((2, 3))}, r"inputs.*\(2,\) and .*\(3,"),
+    ({"test_inputs": np.ones((2, 2), np.uint8)}, "float32 .* and uint8"),
+    (table("test_inputs", [1, np.nan], [1, np.nan]), "test_inputs.*nan in row 0"),
+    (table("test_targets", 0, np.nan), "test_targets.*nan in row 1"),
+    (table("test_targets", 0, 1, 2), "test targets.*3 for 2"),
+    (table("train_targets", 0, 1, 2, 0, 0.7, 2), "whole.*0.7 in row 4"),
+    (table("train_targets", 0, 1, -2, 0, 1, 2), "from 0 on.*-2 in row 2"),
+    (table("train_targets", 0, 1, 2, 0, 1, 2**40), "1099511627776 in row 5"),
+    (table("train_targets", 2**32 + 1, 0, 1, 2, 0, 1), "4294967297 in row 0"),
+    (table("train_targets", 10**9, 0, 1, 2, 0, 1), "below 16,777,216.*in row 0"),
+    (table("train_targets", *"301201"), "train_targets.*U1"),
+    (table("train_targets", 1j, 0, 1, 2, 0, 1), "train_targets.*complex"),
+    ({"owners": OWNERS[:5]}, r"owners to be 6 .*\(5,\)"),
+    ({"owners": np.zeros(6)}, "owners to be 6 .*float64"),
+    ({"learnt": np.arange(2)}, "learnt.*int64"),
+]
+
+
+@pytest.mark.parametrize(("arrays", "words"), WRONG, ids=range(len(WRONG)))
 def test_what_a_model_would_train_on_wrongly_is_refused(tmp_path, arrays, words):
     with pytest.raises(ValueError, match=words) as caught:
         saved(tmp_path, **arrays)
     assert "\n" not in str(caught.value) and "one.npz" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "targets", "words"),
+    [
+        ("labels", [[0, 1], [0.5, 1]], "zeros and ones.*0.5 in row 1"),
+        ("numbers", [[0, 1], [np.inf, 1]], "finite.*inf in row 1"),
+        ("classes", [[[0]], [[1]]], "test_targets"),
+        ("labels", [], "train_targets|test_targets"),
+    ],
+)
+def test_targets_of_another_kind_are_refused(kind, targets, words):
+    part = {"inputs": np.ones((2, 2)), "targets": np.array(targets)}
+    arrays = {f"{p}_{key}": array for p in npz.PARTS for key, array in part.items()}
+    arrays["train_targets"] = arrays["test_targets"][:2]
+    with pytest.raises(ValueError, match=words.replace("test_", "t[a-z]+_")):
+        npz.checked("npz/x", arrays, where="x", targets=kind)
 
 
 def test_a_missing_file_is_named(tmp_path, monkeypatch):
@@ -140,11 +167,13 @@ def test_texts_are_read_as_texts_and_their_classes_are_learnt(tmp_path):
     [
         ({"data__clients": 0}, "clients"),
         ({"data__classes": 0}, "classes"),
+        ({"data__classes": 0, "data__part": "1/2"}, "classes"),
         ({"data__standardise": "train"}, "standardise"),
         ({"data__name": "npz/marked"}, "tags"),
         ({"data__name": "sst2", "data__vocabulary": 8}, "vocabulary_file"),
         ({"data__name": "shakespeare", "data__part": "1/2",
           "data__vocabulary_file": "characters", "data__classes": 0}, "part"),
+        ({"data__part": "1/2"}, None),
         ({}, None),
     ],
 )  # fmt: skip

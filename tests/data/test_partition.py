@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_sketch.data import partition
+from fl_sketch.data.holdout import held_out
 
 pytestmark = pytest.mark.fast
 
@@ -58,11 +59,9 @@ def test_every_example_has_one_owner_and_every_client_an_example(rule, populatio
 
 
 @every_rule
-def test_the_seed_decides(rule):
-    first, same, other = (RULES[rule](LABELS, 30, seed) for seed in (3, 3, 4))
-    np.testing.assert_array_equal(first.indices, same.indices)
-    np.testing.assert_array_equal(first.starts, same.starts)
-    assert np.any(first.indices != other.indices)
+def test_another_seed_deals_otherwise(rule):
+    one, two = (RULES[rule](LABELS, 30, seed).indices for seed in (3, 4))
+    assert np.any(one != two)
 
 
 @pytest.mark.parametrize("alpha", [1e-300, 1e-20, 1e-6, 0.01, 1.0, 1e6, 1e300])
@@ -200,10 +199,22 @@ def test_golden_values_are_those_of_every_platform():
     assert shares.starts.tolist() == [0, 2, 6, 12]
     assert partition.iid(6, 2, seed=0).indices.tolist() == [3, 2, 5, 4, 0, 1]
     digest = hashlib.sha256()
-    for rule in RULES.values():
-        for array in rule(LABELS, 30, 3):
-            digest.update(array.tobytes())
-    assert digest.hexdigest()[:16] == "3732d850b813912f"
+    made = [rule(LABELS, 30, 3) for rule in RULES.values()]
+    for array in (*sum(made, ()), *partition.classes_per_client(LABELS, 30, 2, seed=3)):
+        digest.update(array.tobytes())
+    assert digest.hexdigest()[:16] == "1d6df6d87ecfe513"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.4, 0.99])
+def test_clients_hold_back_and_train_on_at_least_one_example(share):
+    shares = partition.Partition(np.arange(10) + 5, np.array([0, 0, 1, 3, 10]))
+    train, held = held_out(shares, share, seed=0)
+    assert (train.sizes + held.sizes).tolist() == [0, 1, 2, 7]
+    counts = {0.0: [0, 0, 0, 0], 0.01: [0, 0, 1, 1], 0.4: [0, 0, 1, 2]}
+    assert held.sizes.tolist() == counts.get(share, [0, 0, 1, 6])
+    for client in range(4):
+        parts = *train.of(client), *held.of(client)
+        assert sorted(parts) == shares.of(client).tolist()
 
 
 BAD = {
