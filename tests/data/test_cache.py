@@ -105,18 +105,10 @@ def test_a_spoilt_copy_is_named(copy, name, fault):
         datasets.load("sst2", folder, cache_dir=cache_dir)  # is written again
         assert cache.origin(arrays)
         return
-    with pytest.raises((ValueError, FileNotFoundError), match=name) as caught:
-        datasets.load("sst2", folder, cache_dir=cache_dir)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "content", ["[]", "{}", '{"origin": 3, "sha256": {}}', '{"origin": {}}', "\0"]
-)
-def test_sums_of_another_form_are_named(copy, content):
-    folder, cache_dir, arrays = copy
-    (arrays / cache.SUMS).write_text(content)
-    refused(ValueError, cache.SUMS, "sst2", folder, cache_dir=cache_dir)
+    refused((ValueError, OSError), name, "sst2", folder, cache_dir=cache_dir)
+    for content in ("[]", "{}", '{"origin": 3, "sha256": {}}', "\0"):
+        (arrays / cache.SUMS).write_text(content)
+        refused(ValueError, cache.SUMS, "sst2", folder, cache_dir=cache_dir)
 
 
 def test_a_cache_that_is_whole_is_only_read(copy):

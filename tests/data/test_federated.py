@@ -146,44 +146,41 @@ KEYS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", KEYS)
-def test_what_was_imported_can_be_trained_on(folder, tmp_path, form):
-    assert set(KEYS) == set(import_data.FORMS)
-    stem = "emnist" if form == "femnist" else "so"
-    files = [f"--{part}={folder[0]}/{stem}_{part}.h5" for part in ("train", "test")]
-    few = ["--words=6", "--length=4", "--labels=2"]
-    lists = [f"--vocabulary_file={folder[0]}/words", f"--tags_file={folder[0]}/tags"]
-    name, target = f"npz/{form}", "labels" if form == "tags" else "classes"
+def test_what_was_imported_can_be_trained_on(folder, so, tmp_path, form):
+    leaf = federated.Files(*(str(folder[0] / f"leaf_{p}") for p in ("train", "test")))
+    options = {"next_words": {"words": 6, "length": 4}, "tags": {"words": 6}}
+    files, options = (leaf if form == "femnist" else so), options.get(form, {})
+    options |= {"labels": 2} if form == "tags" else {}
+    npz.write(tmp_path / "own.npz", import_data.FORMS[form][0](files, **options))
     config = config_with(
-        data__name=name, data__partition="natural", data__clients=2, cohort__size=2,
-        sketch__compression=2, data__classes=62 if form == "femnist" else 0,
-        privacy__bound="clip", privacy__noise_multiplier=1.0, **KEYS[form],
+        data__name="npz/own", data__partition="natural", data__clients=0,
+        cohort__size=2, sketch__compression=2, **KEYS[form],
     )  # fmt: skip
-    config.data.classes = {"femnist": 62, "next_words": 6, "tags": 2}[form]
-    for options, private in ((few, form == "femnist"), (few + lists, True)):
-        done = launch(
-            "launch.import_data", f"--form={form}", *files, *options,
-            f"--out={tmp_path}/{form}.npz",
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert "of 2 clients to train on" in done.stdout
-        assert ("found in the training data" in done.stdout) == (not private)
-        splits = inputs.splits_of(config, str(tmp_path), target)
-        if private:
-            privacy.check_data(config, splits)
-        else:
-            with pytest.raises(ValueError, match=f"fixed beforehand.*{name}"):
-                privacy.check_data(config, splits)
-    config.privacy.update({"bound": "none", "noise_multiplier": 0.0})
     assert build(config, str(tmp_path)).population == 2
 
 
-def test_a_list_that_is_none_is_refused_by_its_flag(folder, tmp_path):
+PRIVATE = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_private_run_takes_words_and_tags_that_were_listed(folder, tmp_path, listed):
     files = [f"--{part}={folder[0]}/so_{part}.h5" for part in ("train", "test")]
-    done = launch(
-        "launch.import_data", "--form=tags", *files, f"--out={tmp_path}/x.npz",
-        f"--tags_file={tmp_path}/none",
-    )  # fmt: skip
+    lists = [f"--vocabulary_file={folder[0]}/words", f"--tags_file={folder[0]}/tags"]
+    options = lists if listed else ["--words=6", "--labels=2"]
+    out = f"--out={tmp_path}/own.npz"
+    done = launch("launch.import_data", "--form=tags", *files, *options, out)
+    assert done.returncode == 0, done.stderr
+    assert "3 examples of 2 clients" in done.stdout
+    assert ("found in the training data" in done.stdout) != listed
+    config = config_with(data__name="npz/own", data__clients=2, **PRIVATE)
+    splits = inputs.splits_of(config, str(tmp_path), "labels")
+    if listed:
+        privacy.check_data(config, splits)
+        return
+    with pytest.raises(ValueError, match="tags to be fixed beforehand.*npz/own"):
+        privacy.check_data(config, splits)
+    done = launch("launch.import_data", "--form=tags", *files, "--tags_file=no", out)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "tags_file" in done.stderr and f"{tmp_path}/none" in done.stderr
+    assert "tags_file=no" in done.stderr
