@@ -1,15 +1,15 @@
-"""Prepares data sets from raw files, once: as TFDS array_record and as numpy arrays.
+"""Reads raw data sets into the cache, once: as numpy arrays with checksums.
 
 python -m launch.prepare_data --dataset=mnist --data_dir=~/raw
-python -m launch.prepare_data --dataset=all --data_dir=~/raw --tfds_dir=/scratch/tfds
+python -m launch.prepare_data --dataset=all --data_dir=~/raw --cache_dir=/scratch/cache
 """
 
-import pathlib
+import shutil
 import time
 
 from absl import flags
 
-from fl_sketch.data import prepared, raw
+from fl_sketch.data import cache, datasets, raw
 from launch import command
 
 DATASET = flags.DEFINE_multi_enum(
@@ -18,36 +18,26 @@ DATASET = flags.DEFINE_multi_enum(
 DATA_DIR = flags.DEFINE_string(
     "data_dir", None, f"The folder of raw files; by default ${raw.VARIABLE}."
 )
-TFDS_DIR = flags.DEFINE_string(
-    "tfds_dir", None, "Where to; by default ~/.cache/fl_sketch/tfds."
+CACHE_DIR = flags.DEFINE_string(
+    "cache_dir", None, "The folder of the cache; by default ~/.cache/fl_sketch."
 )
-OVERWRITE = flags.DEFINE_bool("overwrite", False, "Prepare again what is there.")
-
-
-def megabytes(folder) -> float:
-    """Returns the size of the files in a folder, in millions of bytes."""
-    return sum(file.stat().st_size for file in pathlib.Path(folder).iterdir()) / 1e6
+OVERWRITE = flags.DEFINE_bool("overwrite", False, "Read again what is in the cache.")
 
 
 def prepare(name: str) -> None:
-    """Prepares the data set `name` and prints what it is, where, and how large."""
-    root, begin = prepared.cache_folder(TFDS_DIR.value), time.perf_counter()
-    builder = prepared.prepare(
-        name, DATA_DIR.value, TFDS_DIR.value, overwrite=OVERWRITE.value
-    )
-    made = time.perf_counter()
-    splits = prepared.read(name, DATA_DIR.value, TFDS_DIR.value)
-    decoded = time.perf_counter()
-    counts = {split: info.num_examples for split, info in builder.info.splits.items()}
+    """Reads the data set `name` and prints what it is, where, and how large."""
+    folder, begin = cache.folder(CACHE_DIR.value, name), time.perf_counter()
+    path = raw.folder(DATA_DIR.value)
+    if OVERWRITE.value and path and raw.verified(name, path):
+        shutil.rmtree(folder, ignore_errors=True)
+    splits = datasets.load(name, DATA_DIR.value, cache_dir=CACHE_DIR.value)
+    seconds = time.perf_counter() - begin
     shape = splits.train.inputs.shape[1:] or "text"
+    counts = f"{len(splits.train.targets)} + {len(splits.test.targets)} examples"
     print(f"{name}: {counts}, {shape}, {splits.classes} classes")
-    arrays = prepared.arrays_folder(builder, root)
-    for folder, seconds in (
-        (builder.data_path, made - begin),
-        (arrays, decoded - made),
-    ):
-        print(f"  {megabytes(folder):6.1f} MB in {seconds:5.1f} s  {folder}")
-    for file, checksum in builder.info.metadata["sha256"].items():
+    megabytes = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+    print(f"  {megabytes:6.1f} MB in {seconds:5.1f} s  {folder}")
+    for file, checksum in (cache.origin(folder) or {}).items():
         print(f"  {checksum}  {file}")
 
 

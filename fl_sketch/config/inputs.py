@@ -43,14 +43,15 @@ def splits_of(
     data = config.data
     whole = datasets.load(data.name, data_dir, targets=targets)
     with section("data"):
-        splits = class_subset.part(whole, data.part)
+        splits = class_subset.part(whole, data.part, data.classes)
         encoded = text.encoded(
             splits,
             length=data.length,
             most=data.vocabulary,
             vocabulary_file=data.vocabulary_file,
         )
-        known = datasets.with_classes(encoded, data.classes)
+        whole_set = data.part == class_subset.ALL  # else the part has counted them
+        known = datasets.with_classes(encoded, data.classes if whole_set else 0)
     return known._replace(train=Examples(*map(aligned, known.train)))
 
 

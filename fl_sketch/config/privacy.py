@@ -62,7 +62,7 @@ def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
     private data are released without noise: one new word of one client changes the
     model's shape.
     """
-    learnt = [splits.learnt] if splits.learnt else []
+    learnt = list(splits.learnt)
     for key, unsaid in (("clients", 0), ("standardise", inputs.MEASURED)):
         learnt += [(key, unsaid)] if config.data[key] == unsaid else []
     if not protects(config) or not learnt:

@@ -1,14 +1,14 @@
 """Clients' batches: drawn and gathered on the device, one client at a time.
 
-The whole data set lives on the device once, however many clients share it, and with
-it the partition: 4 bytes an example and 4 a client. A round touches only its cohort:
-a batch costs a few integer operations and two gathers for each example in it, and
-nothing depends on the number of clients. Batching over clients is the caller's `vmap`.
+The data set is on the device once, however many clients share it, and so is the
+partition: 4 bytes per example and 4 per client. A round touches only its cohort: each
+example of a batch costs a few integer operations and two gathers, and nothing depends
+on the number of clients. Batching over clients is the caller's `vmap`.
 
 >>> from fl_sketch.data.examples import Examples
 >>> examples = Examples(np.zeros((6, 2), np.uint8), np.arange(6, dtype=np.int32))
->>> dealt = Partition(np.arange(6, dtype=np.int32), np.array([0, 2, 6]))
->>> data = resident(examples, dealt)
+>>> shares = Partition(np.arange(6, dtype=np.int32), np.array([0, 2, 6]))
+>>> data = resident(examples, shares)
 >>> keys, cohort = jax.random.split(jax.random.key(0), 3), jnp.array([1, 0, 1])
 >>> draw = lambda key, client: batches(data, key, client, steps=5, batch=4)
 >>> jax.tree.map(jnp.shape, jax.jit(jax.vmap(draw))(keys, cohort))
@@ -31,9 +31,8 @@ from fl_sketch.data.examples import aligned
 from fl_sketch.data.partition import Partition
 
 KINDS = ("fresh", "subsets", "whole")
-TABLE_UP_TO = 2**26  # entries, a quarter of a GiB
-_NOWHERE = np.int32(2**31 - 1)  # the index of an example that is not there
 ROUNDS = 24  # of the shuffle; tests of uniformity fail up to 8 and pass from 10 on
+_NOWHERE = np.int32(2**31 - 1)  # an index out of range, which is filled with zeros
 
 
 @functools.partial(
@@ -41,13 +40,13 @@ ROUNDS = 24  # of the shuffle; tests of uniformity fail up to 8 and pass from 10
 )
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Examples of several axes as one row of numbers each.
+    """Examples of several axes, stored as one row of numbers each.
 
-    A TPU fills up an axis of an array to 128 numbers: of images 32 pixels wide that is
-    four times what they have, and of their rows nothing.
+    A TPU pads the last axis of an array to 128 numbers: images 32 pixels wide would
+    take four times their size, their rows take no more.
 
     Attributes:
-      numbers: the rows, shape=(examples, numbers of each).
+      numbers: the rows, [examples, numbers of each].
       shape: the shape of an example.
     """
 
@@ -59,9 +58,9 @@ class Resident(NamedTuple):
     """A data set and its partition on the device: a pytree to hand to a jitted step.
 
     Attributes:
-      examples: arrays with a row for each example, or `Rows`; `Examples` say.
-      indices: int32 [total], the examples of every client one after the other.
-      starts: int32 [clients + 1], the place of each client's first index, and their
+      examples: a tree of arrays with a row for each example, or of `Rows`.
+      indices: int32 [total], the examples of every client, one client after the other.
+      starts: int32 [clients + 1], the position of each client's first index, and their
         number.
     """
 
@@ -73,30 +72,20 @@ class Resident(NamedTuple):
 def resident(examples: Any, partition: Partition, *, device=None) -> Resident:
     """Returns the data on a device, or laid out by a sharding.
 
-    On CPUs they may be the arrays themselves, which must not be changed afterwards.
-
-    Args:
-      examples: a tree of arrays with a row for each example.
-      partition: the partition that says whose they are.
-      device: a device or a sharding; None: jax's default.
+    On CPUs they may share memory with the arrays, which must not be changed afterwards.
 
     Raises:
       TypeError: for text, which no device holds.
       ValueError: for a partition of other examples, or of 2^31 indices or more.
     """
     check(examples, partition)
-    examples = in_rows(examples)
-    dealt = (part.astype(np.int32) for part in (partition.indices, partition.starts))
-    whole = jax.tree.map(_shareable, examples), *map(aligned, dealt)
-    return Resident(*jax.device_put(whole, device))
+    integers = (part.astype(np.int32) for part in (partition.indices, partition.starts))
+    data = jax.tree.map(_shareable, in_rows(examples)), *map(aligned, integers)
+    return Resident(*jax.device_put(data, device))
 
 
 def in_rows(examples: Any) -> Any:
-    """Returns examples as devices are to have them, `Rows` where they have many axes.
-
-    Args:
-      examples: a tree of arrays with a row for each example, or of `Rows`.
-    """
+    """Returns examples as devices store them: as `Rows` if they have many axes."""
 
     def flat(leaf):
         if isinstance(leaf, Rows) or leaf.ndim < 3:
@@ -115,79 +104,29 @@ def _shareable(leaf):
 
 
 def check(examples: Any, partition: Partition) -> None:
-    """Raises, as `resident` does, unless batches can be drawn from `examples`.
-
-    Args:
-      examples: a tree of arrays with a row for each example.
-      partition: the partition that says whose they are.
-    """
+    """Raises, as `resident` does, unless batches can be drawn from the examples."""
     leaves = jax.tree.leaves(examples)
     if any(leaf.dtype.kind in "OSUT" for leaf in leaves):
         msg = "Expected inputs of numbers, got strings: encode them first."
         raise TypeError(msg)
-    count = len(leaves[0])
-    if int(partition.indices.max()) >= count:
-        msg = (
-            f"Expected a partition of {count} examples, got the index "
-            f"{partition.indices.max()}."
-        )
+    count, last = len(leaves[0]), int(partition.indices.max())
+    if last >= count:
+        msg = f"Expected a partition of {count} examples, got the index {last}."
         raise ValueError(msg)
     total = len(partition.indices)
     validate.at_most(2**31 - 1, "starts are int32 on the device", total=total)
 
 
-def batches(
-    data: Resident,
-    key: Key,
-    client: jax.typing.ArrayLike,
-    *,
-    steps: int,
-    batch: int,
-    replacement: bool = True,
-) -> Any:
-    """Returns the batches of one client: leaves [steps, batch, ...]; see `draw`.
-
-    A client without examples has zeros: it must not learn from another's.
-
-    Args:
-      data: the data set, made by `resident`.
-      key: a key, used up by this call.
-      client: the number of the client; may be traced.
-      steps: the number of batches.
-      batch: the number of examples in each.
-      replacement: a choice as in `draw`.
-    """
-    drawn = places(
-        data.starts, key, client, steps=steps, batch=batch, replacement=replacement
-    )
-    return taken(data, drawn)
-
-
-def taken(data: Resident, places: jax.Array) -> Any:
-    """Returns the examples of `data` at these `places` of its indices.
-
-    Zeros stand where a place is negative. The leaves have the axes of `places` first.
-    """
-    chosen = jnp.where(places < 0, _NOWHERE, data.indices[places])
-
-    def of(leaf):
-        if isinstance(leaf, Rows):
-            return of(leaf.numbers).reshape(*places.shape, *leaf.shape)
-        return leaf.at[chosen].get(mode="fill", fill_value=0)
-
-    return jax.tree.map(of, data.examples, is_leaf=_is_rows)
-
-
 def fetching(kind: str, *, steps: int, batch: int) -> Callable[..., Any]:
-    """Returns what gives a client its batches, as `engine.make_round` wants it.
+    """Returns a function `(data, client, plan, key) -> batches` for `make_round`.
 
-    A plan, where there is one, is what the client trains on: batches from the host.
+    A plan that is not empty is what the client trains on: batches from the host.
 
     Args:
-      kind: the kind of batches. "fresh": every example of every batch is drawn by
-        itself. "subsets": a batch holds no example twice, as a client's own privacy
-        wants it. "whole": each is all that the client has, in order, repeated up to the
-        batch's size.
+      kind: how batches are made. "fresh": every example of every batch is drawn by
+        itself. "subsets": a batch holds no example twice, as the privacy of examples
+        needs it. "whole": each batch is all that the client has, in order, repeated up
+        to the batch's size.
       steps: the number of batches.
       batch: the number of examples in each.
     """
@@ -201,23 +140,57 @@ def fetching(kind: str, *, steps: int, batch: int) -> Callable[..., Any]:
     def whole(data, client):
         start = data.starts[client]
         size = data.starts[client + 1] - start
-        own = start + jnp.arange(batch, dtype=jnp.int32) % jnp.maximum(size, 1)
-        return taken(data, jnp.where(size > 0, own, -1))
+        repeated = start + jnp.arange(batch, dtype=jnp.int32) % jnp.maximum(size, 1)
+        return taken(data, jnp.where(size > 0, repeated, -1))
 
     def fetch(data, client, plan, key):
-        if plan:
+        if jax.tree.leaves(plan):
             return plan
         if kind == "fresh":
             return batches(data, key, client, steps=steps, batch=batch)
         if kind == "subsets":
-            own = jax.random.split(key, steps)
-            return jax.vmap(lambda one: subset(data, client, one))(own)
+            step_keys = jax.random.split(key, steps)
+            return jax.vmap(lambda step_key: subset(data, client, step_key))(step_keys)
         return jax.tree.map(
             lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape)),
             whole(data, client),
         )
 
     return fetch
+
+
+def batches(
+    data: Resident,
+    key: Key,
+    client: jax.typing.ArrayLike,
+    *,
+    steps: int,
+    batch: int,
+    replacement: bool = True,
+) -> Any:
+    """Returns the batches of one client: leaves [steps, batch, ...]; see `places`.
+
+    A client without examples gets zeros, not the examples of another.
+    """
+    drawn = places(
+        data.starts, key, client, steps=steps, batch=batch, replacement=replacement
+    )
+    return taken(data, drawn)
+
+
+def taken(data: Resident, places: jax.Array) -> Any:
+    """Returns the examples at these `places` of `data.indices`; zeros if negative.
+
+    The leaves have the axes of `places` first.
+    """
+    chosen = jnp.where(places < 0, _NOWHERE, data.indices[places])
+
+    def rows_of(leaf):
+        if isinstance(leaf, Rows):
+            return rows_of(leaf.numbers).reshape(*places.shape, *leaf.shape)
+        return leaf.at[chosen].get(mode="fill", fill_value=0)
+
+    return jax.tree.map(rows_of, data.examples, is_leaf=_is_rows)
 
 
 def places(
@@ -229,89 +202,35 @@ def places(
     batch: int,
     replacement: bool = True,
 ) -> jax.Array:
-    """Returns where in the partition's indices a client's batches are; see `draw`.
+    """Returns where in the partition's indices a client's batches are.
 
-    Places of a client without examples are negative.
-
-    Args:
-      starts: int32 [clients + 1], as in `Resident`.
-      key: a key, used up by this call.
-      client: the number of the client; may be traced.
-      steps: the number of batches.
-      batch: the number of examples in each.
-      replacement: a choice as in `draw`.
-
-    Returns:
-      int32 [steps, batch].
-    """
-    start = starts[client]
-    size = starts[client + 1] - start
-    drawn = draw(key, start, size, steps=steps, batch=batch, replacement=replacement)
-    return jnp.where(size > 0, drawn, -1)
-
-
-def draw(
-    key: Key,
-    start: jax.typing.ArrayLike,
-    size: jax.typing.ArrayLike,
-    *,
-    steps: int,
-    batch: int,
-    replacement: bool = True,
-) -> jax.Array:
-    """Returns int32 [steps, batch], places in start ... start + size - 1.
-
-    With replacement they are independent and uniform. Without, they go through all
-    places in random order, and again in another order, as often as it takes: every
-    run of `size` draws that begins at a multiple of `size` holds each place once. A
-    batch may span two such epochs.
+    With replacement, places are independent and uniform. Without, they go through all
+    places in random order, and again in another order, as often as it takes: every run
+    of as many draws as the client has examples, from the first draw on, holds each
+    place once. A batch may span two such epochs.
 
     Args:
+      starts: int32 [clients + 1], as in `Resident`; may be traced, as may `client`.
       key: a key, used up by this call.
-      start: the client's entry in `Partition.starts`; may be traced, as may `size`.
-      size: the number of examples that the client has. For 0 the places are all
-        `start`.
+      client: the number of the client.
       steps: the number of batches.
       batch: the number of examples in each.
       replacement: whether a place may return before all others have come.
+
+    Returns:
+      int32 [steps, batch]; negative for a client without examples.
     """
     keys.require_key(key)
     validate.at_least_one(steps=steps, batch=batch)
-    size = jnp.maximum(jnp.asarray(size), 1).astype(jnp.uint32)
+    start = jnp.asarray(starts[client], jnp.int32)
+    count = starts[client + 1] - starts[client]
+    size = jnp.maximum(count, 1).astype(jnp.uint32)
     if replacement:
         offset = _scaled(jax.random.bits(key, (steps, batch), jnp.uint32), size)
     else:
         time = jnp.arange(steps * batch, dtype=jnp.uint32).reshape(steps, batch)
         offset = _shuffle(key, time % size, time // size, size)
-    return jnp.asarray(start, jnp.int32) + offset.astype(jnp.int32)
-
-
-def index_table(partition: Partition) -> tuple[np.ndarray, np.ndarray]:
-    """Returns int32 [clients, most] of every client's examples, and int32 [clients].
-
-    The second array says how many entries of a row count; the others repeat the
-    client's first example, so that they may be gathered. For small populations only.
-
-    Args:
-      partition: the examples of every client.
-
-    Raises:
-      ValueError: for a table of more than 2^26 entries.
-    """
-    sizes = partition.sizes
-    width = int(sizes.max())
-    if len(sizes) * width > TABLE_UP_TO:
-        msg = (
-            f"Expected clients x the largest size <= {TABLE_UP_TO}, got {len(sizes)} x "
-            f"{width}: draw batches with draws.batches instead of a table."
-        )
-        raise ValueError(msg)
-    column = np.arange(width)
-    column = np.where(column < sizes[:, None], column, 0)
-    places = np.minimum(
-        partition.starts[:-1, None] + column, len(partition.indices) - 1
-    )
-    return partition.indices[places], sizes.astype(np.int32)
+    return jnp.where(count > 0, start + offset.astype(jnp.int32), -1)
 
 
 def _shuffle(

@@ -12,68 +12,73 @@ import re
 
 import numpy as np
 
-from fl_sketch.data.examples import Examples, Splits
+from fl_sketch.data.examples import FOUND_CLASSES, Examples, Splits, with_classes
 
 ALL = "all"
 
 
-def parsed(said: str) -> tuple[int, int] | None:
-    """Returns (2, 3) for the second of three parts; None for all.
-
-    Args:
-      said: "all", or a text such as "2/3".
+def parsed(text: str) -> tuple[int, int] | None:
+    """Returns (2, 3) for "2/3", the second of three parts; None for "all".
 
     Raises:
       ValueError: in one line, for any other text.
     """
-    if said == ALL:
+    if text == ALL:
         return None
-    found = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", said)
-    if not found or int(found[1]) > int(found[2]):
-        msg = f"Expected part to be all, or 1/2, the first of two, got part={said!r}."
+    match = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text)
+    if not match or int(match[1]) > int(match[2]):
+        msg = f"Expected part to be all, or 1/2, the first of two, got part={text!r}."
         raise ValueError(msg)
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
-def part(splits: Splits, said: str) -> Splits:
+def part(splits: Splits, text: str, classes: int = 0) -> Splits:
     """Returns the examples of some of the classes, numbered from zero.
 
-    What stands for a class is the target, of texts without labels their writer.
+    The class is the target; of texts without labels it is the writer. A declared number
+    of classes decides which they are, whatever occurs in the data. Otherwise those that
+    occur in training are divided, and the part is marked as learnt.
 
     Args:
       splits: the data set, as it was read.
-      said: the part, as `parsed` has it: of three the second has the middle third of
+      text: the part, as `parsed` has it: of three the second has the middle third of
         the classes, in their order.
+      classes: the declared number of classes of the whole data set; 0: none.
 
     Raises:
-      ValueError: in one line, for data without classes, or fewer classes than parts.
+      ValueError: in one line, for data without classes, fewer classes than parts, or a
+        part without examples.
     """
-    asked = parsed(said)
-    if asked is None:
+    wanted = parsed(text)
+    if wanted is None:
         return splits
-    number, parts = asked
+    number, parts = wanted
     targets = splits.train.targets
     if targets.ndim != 1 or targets.dtype.kind != "i":
         msg = (
             "Expected one class for each example to take a part of them by, got "
-            f"part={said!r} and targets {targets.dtype}{[*targets.shape]}."
+            f"part={text!r} and targets {targets.dtype}{[*targets.shape]}."
         )
         raise ValueError(msg)
-    names = np.unique(targets)
+    splits = with_classes(splits, classes)
+    learnt = FOUND_CLASSES in splits.learnt
+    names = np.unique(targets) if learnt else np.arange(splits.classes)
     if parts > len(names):
-        msg = f"Expected at most {len(names)} parts, the classes, got part={said!r}."
+        msg = f"Expected at most {len(names)} parts, the classes, got part={text!r}."
         raise ValueError(msg)
-    own = np.array_split(names, parts)[number - 1]
+    chosen = np.array_split(names, parts)[number - 1]
 
     def of(examples: Examples) -> Examples:
-        kept = np.isin(examples.targets, own)
-        numbered = np.searchsorted(own, examples.targets[kept]).astype(np.int32)
+        kept = np.isin(examples.targets, chosen)
+        if not kept.any():
+            msg = f"Expected examples of all kinds in part={text!r}, got none of one."
+            raise ValueError(msg)
+        numbered = np.searchsorted(chosen, examples.targets[kept]).astype(np.int32)
         return Examples(examples.inputs[kept], numbered)
 
-    kept = np.isin(targets, own)
-    return splits._replace(
-        **{name: of(examples) for name, examples in splits.measured.items()},
-        train=of(splits.train),
-        classes=len(own),
-        owners=None if splits.owners is None else splits.owners[kept],
+    owners = splits.owners
+    return splits.each(of)._replace(
+        classes=len(chosen),
+        owners=None if owners is None else owners[np.isin(targets, chosen)],
+        learnt=(("part", text), *splits.learnt) if learnt else splits.learnt,
     )

@@ -1,4 +1,4 @@
-"""Any arrays, and whose each row is: what `engine.simulate` trains on.
+"""Any arrays with the owner of each row: what `engine.simulate` trains on.
 
 >>> import numpy as np
 >>> from fl_sketch import data
@@ -26,7 +26,7 @@ class Clients(NamedTuple):
 
     Attributes:
       examples: a tree of arrays, each with a row for every example.
-      partition: the partition that says whose they are.
+      partition: the examples of every client.
     """
 
     examples: Any
@@ -34,27 +34,28 @@ class Clients(NamedTuple):
 
     @property
     def population(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return self.partition.clients
 
     @property
     def sizes(self) -> np.ndarray:
-        """How many examples each client has, int64 [population]."""
+        """The number of examples of each client, int64 [population]."""
         return self.partition.sizes
 
 
 def clients(examples: Any, owners: Any) -> Clients:
-    """Returns examples and whose they are.
+    """Returns examples with the client of each.
 
     Args:
-      examples: a tree of arrays, each with a row for every example; a pair of inputs
-        and targets, say. numpy's, jax's, or mapped into memory; nothing is copied.
-      owners: the owner of each row, integers or strings [n]: a client for every one of
-        them, in sorted order. Or a `Partition`, as `data.dirichlet` makes it.
+      examples: a tree of arrays, each with a row for every example, for instance a pair
+        of inputs and targets. Arrays of numpy or jax, or memory-mapped ones; nothing is
+        copied.
+      owners: the owner of each row, integers or strings [n]: each distinct owner is a
+        client, in sorted order. Or a `Partition`, such as `data.dirichlet` makes.
 
     Raises:
-      TypeError, ValueError: in one line, for what no device can hold, or rows that
-        nobody or too many own.
+      TypeError, ValueError: in one line, for arrays that devices cannot hold, or owners
+        that do not match the rows.
     """
     leaves, structure = jax.tree.flatten(examples)
     arrays = [
@@ -63,19 +64,19 @@ def clients(examples: Any, owners: Any) -> Clients:
     ]
     rows = {np.shape(array)[:1] for array in arrays}
     if len(rows) != 1 or rows in ({()}, {(0,)}):
-        found = ", ".join(str(np.shape(array)) for array in arrays) or "none"
-        msg = f"Expected arrays of as many rows each in examples, got shapes {found}."
+        shapes = ", ".join(str(np.shape(array)) for array in arrays) or "none"
+        msg = f"Expected arrays of as many rows each in examples, got shapes {shapes}."
         raise ValueError(msg)
     for array in arrays:
         _require_numbers(array)
     (count,) = rows.pop()
     if not isinstance(owners, Partition):
-        owners = _owned(owners, count)
-    _require_whole(owners, count)
+        owners = _by_owner(owners, count)
+    _require_complete(owners, count)
     return Clients(jax.tree.unflatten(structure, arrays), owners)
 
 
-def _owned(owners: Any, count: int) -> Partition:
+def _by_owner(owners: Any, count: int) -> Partition:
     ids = np.asarray(owners)
     if ids.shape != (count,) or not _are_names(ids):
         msg = (
@@ -90,12 +91,12 @@ def _are_names(ids: np.ndarray) -> bool:
     """Returns whether all are integers or all strings, also in an array of objects."""
     if ids.dtype.kind != "O":
         return ids.dtype.kind in "iuUST"
-    whole = [isinstance(one, int | np.integer) and one is not True for one in ids]
-    return all(whole) or all(isinstance(one, str) for one in ids)
+    integers = [isinstance(i, int | np.integer) and i is not True for i in ids]
+    return all(integers) or all(isinstance(name, str) for name in ids)
 
 
-def _require_whole(owners: Partition, count: int) -> None:
-    """Raises unless every client has examples, and all that it has are there."""
+def _require_complete(owners: Partition, count: int) -> None:
+    """Raises unless every client has examples, and these are among the `count`."""
     starts, total = owners.starts, len(owners.indices)
     first, last = (0, -1) if not total else (owners.indices.min(), owners.indices.max())
     if not total or first < 0 or last >= count:
@@ -113,7 +114,7 @@ def _require_whole(owners: Partition, count: int) -> None:
 
 
 def _require_numbers(array: Any) -> None:
-    """Raises for an array that a device would not hold, or not as it is."""
+    """Raises for an array that a device cannot hold exactly."""
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.number, jnp.bool_)):
         msg = f"Expected examples to be numbers, got {array.dtype}: encode them first."
         raise TypeError(msg)

@@ -1,11 +1,12 @@
 """What a data set is: inputs, targets and how pixels become numbers.
 
-Images stay uint8 from file to device: a set that is resident on the device is four
-times smaller, and so is every transfer and every gather. A jitted step makes a batch
-into floats as its first operation, with `normalise`.
+Images stay uint8 from file to device, where they take a quarter of the memory and of
+every transfer. A jitted step makes a batch into floats as its first operation, with
+`normalise`.
 """
 
 import hashlib
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 ALIGNED = 64  # bytes
+FOUND_CLASSES = ("classes", 0)  # an entry of `Splits.learnt`
 
 
 class Examples(NamedTuple):
@@ -22,8 +24,8 @@ class Examples(NamedTuple):
       inputs: uint8 or float32 images [n, height, width, channels], or n strings in
         an array of objects, or int32 tokens [n, length]. Arrays from files are mapped
         into memory: not writable.
-      targets: int32 [n], or [n, length] where every token has one; float32 [n, numbers]
-        where they are no classes.
+      targets: int32 classes [n], or [n, length] where every token has one; float32
+        [n, numbers] if they are labels or numbers.
     """
 
     inputs: np.ndarray
@@ -38,11 +40,11 @@ class Splits(NamedTuple):
       train: the examples to train on.
       test: the examples to test on.
       classes: the number of classes of the targets, or of labels or numbers of each.
-      owners: the client of each training example, int32 [n], where the data say it.
-      learnt: the key of a config, with its value, by which something that decides a
-        model's shape was found in the training data; None: nothing was.
-      validation: the examples to choose by, so that those to test on decide nothing;
-        None: there are none.
+      owners: the client of each training example, int32 [n]; None: unknown.
+      learnt: what was found in the training data and decides a model's shape or what
+        its outputs mean: pairs of a config's key, or another name, and its value.
+      validation: the examples for choosing among runs, so that the test set decides
+        nothing; None: there are none.
     """
 
     name: str
@@ -50,48 +52,63 @@ class Splits(NamedTuple):
     test: Examples
     classes: int
     owners: np.ndarray | None = None
-    learnt: tuple[str, str | int] | None = None
+    learnt: tuple[tuple[str, str | int], ...] = ()
     validation: Examples | None = None
 
     @property
     def measured(self) -> dict[str, Examples]:
         """The parts that models are measured on, by name."""
-        found = {"test": self.test, "validation": self.validation}
-        return {name: part for name, part in found.items() if part is not None}
+        parts = {"test": self.test, "validation": self.validation}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def each(self, change: Callable[[Examples], Examples]) -> "Splits":
+        """Returns the data set with a changed version of each part."""
+        parts = {"train": self.train} | self.measured
+        return self._replace(**{name: change(part) for name, part in parts.items()})
+
+
+def splits_of(
+    name: str, parts: Mapping[str, Examples], classes: int = 0, **fields
+) -> Splits:
+    """Returns the data set of its parts, by their names.
+
+    Args:
+      name: the name of the data set.
+      parts: "train", "test" and maybe "validation".
+      classes: the declared number of classes; 0: as many as the targets show, which is
+        then marked as learnt.
+      **fields: other fields of `Splits`.
+    """
+    if classes:
+        return Splits(name, classes=classes, **parts, **fields)
+    shown = 1 + max(int(part.targets.max()) for part in parts.values())
+    return Splits(name, classes=shown, learnt=(FOUND_CLASSES,), **parts, **fields)
 
 
 def digests(splits: Splits) -> dict[str, str]:
-    """Returns a SHA-256 of every array of a data set, by its name.
-
-    Args:
-      splits: the data set, its texts as tokens.
-    """
-    parts = {"train": splits.train} | splits.measured
-    arrays = {f"{n}_{kind}": a for n, p in parts.items() for kind, a in _pairs(p)}
+    """Returns a SHA-256 of every array of a data set of numbers, by its name."""
+    arrays = {
+        f"{name}_{kind}": array
+        for name, part in ({"train": splits.train} | splits.measured).items()
+        for kind, array in part._asdict().items()
+    }
     if splits.owners is not None:
         arrays["owners"] = splits.owners
     return {name: _digest(array) for name, array in arrays.items()}
 
 
-def _pairs(part: Examples) -> list[tuple[str, np.ndarray]]:
-    return list(part._asdict().items())
-
-
 def _digest(array: np.ndarray) -> str:
     """Returns a SHA-256 of the type, the shape and the bytes of an array."""
     whole = np.ascontiguousarray(array)
-    found = hashlib.sha256(f"{whole.dtype.str} {whole.shape} ".encode())
-    found.update(whole.reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
+    digest = hashlib.sha256(f"{whole.dtype.str} {whole.shape} ".encode())
+    digest.update(whole.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def with_classes(splits: Splits, classes: int) -> Splits:
-    """Returns `splits` with the number of classes that was said, or 0: that was found.
+    """Returns the data set with a declared number of classes; 0: the number found.
 
-    Args:
-      splits: the data set.
-      classes: the number of classes, so that nothing is learnt of the data; 0: as many
-        as were found.
+    A declared number is not learnt from the data.
 
     Raises:
       ValueError: if there are targets of more classes, or of numbers or labels which
@@ -111,27 +128,24 @@ def with_classes(splits: Splits, classes: int) -> Splits:
             f"{splits.name} have for each example, or 0, got classes={classes}."
         )
         raise ValueError(msg)
-    return splits._replace(classes=classes, learnt=None)
+    learnt = tuple(pair for pair in splits.learnt if pair != FOUND_CLASSES)
+    return splits._replace(classes=classes, learnt=learnt)
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
-    """Returns an array that CPU devices share, in other memory if they could not.
+    """Returns the array if CPU devices can share its memory, else a copy that they can.
 
-    jax takes over what begins at a multiple of `ALIGNED` bytes, and copies all else for
-    each device. Arrays that are mapped from a file begin so.
-
-    Args:
-      array: an array, which is returned itself if devices can share it. Then it must
-        not be changed afterwards.
+    jax shares memory that begins at a multiple of `ALIGNED` bytes, and copies all else
+    for each device. A shared array must not be changed afterwards.
     """
-    right = array.flags.c_contiguous and array.ctypes.data % ALIGNED == 0
-    if right or not array.nbytes or array.dtype == object:
+    shared = array.flags.c_contiguous and array.ctypes.data % ALIGNED == 0
+    if shared or not array.nbytes or array.dtype == object:
         return array
-    room = np.empty(array.nbytes + ALIGNED, np.uint8)
-    begin = -room.ctypes.data % ALIGNED
-    own = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-    own[...] = array
-    return own
+    memory = np.empty(array.nbytes + ALIGNED, np.uint8)
+    begin = -memory.ctypes.data % ALIGNED
+    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def normalise(images: jax.Array) -> jax.Array:

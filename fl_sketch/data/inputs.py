@@ -1,7 +1,7 @@
 """From the bytes of a data set to what a model sees: scaled, and varied in training.
 
-Everything here is done on the device, to one batch at a time, so that a data set stays
-as small as its file.
+This is done on the device, to one batch at a time, so that a data set stays as small as
+its file.
 
 >>> import numpy as np
 >>> scaling = measured(np.array([[0.0, 10.0], [2.0, 30.0]], np.float32))
@@ -22,19 +22,14 @@ from fl_sketch.core import plugins, validate
 from fl_sketch.data.examples import normalise
 
 MARGIN = 4  # pixels that a crop may be off, as for CIFAR-10
-LEAST = 1e-30  # that inputs are divided by, which float32 knows from zero
-BLOCK = 4096  # examples that are looked at together
+LEAST = 1e-30  # the least deviation that float32 knows from zero
+BLOCK = 4096  # examples that are measured together
 
 Augmentation = Callable[[jax.Array, jax.Array], jax.Array]  # (key, batch) -> batch
 
 
 class Scaling(NamedTuple):
-    """What inputs are shifted and divided by, for each channel, the last axis.
-
-    Attributes:
-      mean: what is taken off.
-      deviation: what the rest is divided by.
-    """
+    """The mean and the deviation of each channel, the last axis of inputs."""
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
@@ -43,14 +38,14 @@ class Scaling(NamedTuple):
 def measured(inputs: np.ndarray) -> Scaling:
     """Returns the mean and the standard deviation of each channel of a training set.
 
-    A channel that is everywhere the same is divided by 1.
+    A constant channel has deviation 1.
 
     Args:
       inputs: images as bytes, which count as 255ths, or floats of any shape.
     """
     channels, count = inputs.shape[-1] if inputs.ndim > 1 else 1, 0
     total, square = np.zeros(channels), np.zeros(channels)
-    center = _rows(inputs[:BLOCK]).mean(0)  # so that no digit is lost to a large mean
+    center = _rows(inputs[:BLOCK]).mean(0)  # a large mean would cost digits
     for start in range(0, len(inputs), BLOCK):
         rows = _rows(inputs[start : start + BLOCK]) - center
         count += len(rows)
@@ -64,12 +59,12 @@ def measured(inputs: np.ndarray) -> Scaling:
 
 def _rows(inputs: np.ndarray) -> np.ndarray:
     """Returns one row of channels, float64, for each place of each example."""
-    found = np.asarray(inputs, np.float64) / (255 if inputs.dtype == np.uint8 else 1)
-    return found.reshape(-1, inputs.shape[-1] if inputs.ndim > 1 else 1)
+    values = np.asarray(inputs, np.float64) / (255 if inputs.dtype == np.uint8 else 1)
+    return values.reshape(-1, inputs.shape[-1] if inputs.ndim > 1 else 1)
 
 
 def given(text: str) -> Scaling:
-    """Returns the scaling that `text` says, as "MEAN,..../DEVIATION,...".
+    """Returns the scaling of a text such as "MEAN,..../DEVIATION,...".
 
     >>> given("0.5/0.25").deviation
     (0.25,)
@@ -96,11 +91,9 @@ def given(text: str) -> Scaling:
 
 
 def scaled(inputs: jax.Array, scaling: Scaling | None) -> jax.Array:
-    """Returns inputs as a model sees them: bytes as 255ths, then scaled.
+    """Returns a batch as a model sees it: bytes as 255ths, then scaled.
 
-    Args:
-      inputs: a batch, as the data set has it; tokens stay tokens.
-      scaling: what to take off and divide by, or None.
+    Tokens stay tokens.
     """
     return _shifted(normalise(inputs), scaling)
 
@@ -118,15 +111,9 @@ def varied(
     scaling: Scaling | None,
     augmentation: Augmentation | None,
 ) -> jax.Array:
-    """Returns inputs as a model sees them in training.
+    """Returns a batch as a model sees it in training.
 
-    What varies them comes before the scaling, so that a margin of zeros is black.
-
-    Args:
-      key: the key of this batch.
-      inputs: a batch, as the data set has it.
-      scaling: what to take off and divide by, or None.
-      augmentation: what varies it, or None.
+    It is augmented before it is scaled, so that a margin of zeros is black.
     """
     inputs = normalise(inputs)
     if augmentation is not None:
@@ -135,27 +122,27 @@ def varied(
 
 
 def flip(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Returns `images`, half of them, chosen by `key`, mirrored from left to right."""
+    """Returns `images`, about half of them mirrored from left to right."""
     mirrored = jax.random.bernoulli(key, shape=(len(images), 1, 1, 1))
     return jnp.where(mirrored, images[:, :, ::-1], images)
 
 
 def crop(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Returns `images` moved by up to `MARGIN` pixels, by `key`; what comes in is 0."""
+    """Returns `images` moved by up to `MARGIN` pixels each way; new pixels are 0."""
     around = ((0, 0), (MARGIN, MARGIN), (MARGIN, MARGIN), (0, 0))
     wide = jnp.pad(images, around)
-    places = jax.random.randint(key, (len(images), 2), 0, 2 * MARGIN + 1)
+    corners = jax.random.randint(key, (len(images), 2), 0, 2 * MARGIN + 1)
 
-    def one(image, place):
-        return jax.lax.dynamic_slice(image, (*place, 0), images.shape[1:])
+    def window(image, corner):
+        return jax.lax.dynamic_slice(image, (*corner, 0), images.shape[1:])
 
-    return jax.vmap(one)(wide, places)
+    return jax.vmap(window)(wide, corners)
 
 
 def crop_flip(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Returns `images` moved and mirrored by `key`, as is usual for CIFAR-10."""
-    one, two = jax.random.split(key)
-    return flip(two, crop(one, images))
+    """Returns `images` moved and mirrored, as is usual for CIFAR-10."""
+    for_crop, for_flip = jax.random.split(key)
+    return flip(for_flip, crop(for_crop, images))
 
 
 AUGMENTATIONS: dict[str, Augmentation | None] = {
@@ -167,7 +154,7 @@ AUGMENTATIONS: dict[str, Augmentation | None] = {
 
 
 def augmentation(name: str) -> Augmentation | None:
-    """Returns what varies the inputs of a batch in training; None: nothing.
+    """Returns the augmentation of a batch in training; None for "none".
 
     Args:
       name: a name of `AUGMENTATIONS`, or FILE.py:NAME, a function `(key, batch) ->
@@ -179,8 +166,8 @@ def augmentation(name: str) -> Augmentation | None:
     if not plugins.named(name):
         validate.one_of(tuple(AUGMENTATIONS), augment=name)
         return AUGMENTATIONS[name]
-    own: Augmentation = plugins.load(name)
-    if callable(own):
-        return own
-    msg = f"Expected {name} to be a function of (key, batch), got {own!r}."
+    function: Augmentation = plugins.load(name)
+    if callable(function):
+        return function
+    msg = f"Expected {name} to be a function of (key, batch), got {function!r}."
     raise TypeError(msg)

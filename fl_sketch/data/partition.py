@@ -1,20 +1,20 @@
 """Partitions: which examples belong to which client.
 
 >>> labels = np.array([0, 0, 0, 1, 1, 1])
->>> dealt = label_shards(labels, 3, 1, seed=0)
->>> [labels[dealt.of(client)].tolist() for client in range(3)]
+>>> shares = label_shards(labels, 3, 1, seed=0)
+>>> [labels[shares.of(client)].tolist() for client in range(3)]
 [[0, 0], [0, 1], [1, 1]]
 
 Every rule is one vectorised pass: a million clients take a second or two. The same
 seed gives the same partition everywhere: random integers are those of numpy's PCG64,
-and the few real numbers are rounded to integers before anything is decided by them.
+and proportions are rounded to multiples of 2^-30 before they decide anything.
 
 ====================  ==========================================================
-rule                  who uses it
+rule                  used by
 ====================  ==========================================================
-`iid`                 the reference point of all
+`iid`                 the baseline
 `label_shards`        McMahan et al. 2017 with 2 shards, Das et al. 2022 with 5
-`classes_per_client`  FedSKETCH: 1 or 2 classes a device
+`classes_per_client`  FedSKETCH: 1 or 2 classes per device
 `dirichlet`           Yurochkin et al. 2019, Li et al. 2022
 `mixtures`            Hsu et al. 2019, Reddi et al. 2021, pfl-research's benchmarks
 `natural`             speakers, writers, users
@@ -23,62 +23,62 @@ rule                  who uses it
 """
 
 import numbers
+import operator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fl_sketch.core import validate
-from fl_sketch.data import dealing
-from fl_sketch.data.dealing import PRECISION
-from fl_sketch.data.dealing import Partition as Partition
-from fl_sketch.data.proportions import dirichlet as dirichlet
-from fl_sketch.data.proportions import mixtures as mixtures
+
+PRECISION = 30  # bits of a proportion, so that the last digits of exp do not matter
+
+
+class Partition(NamedTuple):
+    """The examples of every client, one client after the other.
+
+    Client k holds `indices[starts[k] : starts[k + 1]]`.
+
+    Attributes:
+      indices: int32 [total], positions in the data set.
+      starts: int64 [clients + 1], increasing from 0 to total.
+    """
+
+    indices: np.ndarray
+    starts: np.ndarray
+
+    @property
+    def clients(self) -> int:
+        """The number of clients."""
+        return len(self.starts) - 1
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """The number of examples of each client, int64 [clients]."""
+        return np.diff(self.starts)
+
+    def of(self, client: int) -> np.ndarray:
+        """Returns the examples of one client, int32 [sizes[client]]."""
+        return self.indices[self.starts[client] : self.starts[client + 1]]
 
 
 def iid(examples: int, clients: int, *, sizes=None, seed: int) -> Partition:
-    """Deals shuffled examples, evenly or so that client k gets `sizes[k]`.
-
-    Args:
-      examples: the number of examples.
-      clients: the number of clients.
-      sizes: integers, the examples of each client; None: as even as can be.
-      seed: the seed of the shuffle.
+    """Shuffles the examples and deals them evenly, or `sizes[k]` of them to client k.
 
     Raises:
-      ValueError: for more clients than examples, or sizes below one, of another
-        number than clients, or that add up to more than there are examples.
+      ValueError: for more clients than examples, or sizes that do not fit.
     """
-    dealing.check_counts(examples, clients)
+    _check_counts(examples, clients)
     if sizes is None:
-        sizes = np.diff(dealing.even_cuts(examples, clients))
-    sizes = dealing.whole_numbers("sizes", sizes)
+        sizes = np.diff(_even_cuts(examples, clients))
+    sizes = _integers("sizes", sizes)
     if len(sizes) != clients or sizes.min() < 1 or sizes.sum() > examples:
         msg = (
             f"Expected sizes to be {clients} numbers >= 1 of sum <= {examples}, "
             f"got {len(sizes)}, the least {sizes.min()}, of sum {sizes.sum()}."
         )
         raise ValueError(msg)
-    order = dealing.generator(seed).permutation(examples)[: sizes.sum()]
-    return Partition(order.astype(np.int32), dealing.starts(sizes))
-
-
-def resampled(examples: int, sizes, *, seed: int) -> Partition:
-    """Gives client k its own uniform draw of `sizes[k]` examples, with replacement.
-
-    Clients share examples, so there may be many more clients than examples: a
-    population of a million from a data set of thousands.
-
-    Args:
-      examples: the number of examples.
-      sizes: integers >= 1, the examples of each client.
-      seed: the seed of the draws.
-    """
-    validate.at_least_one(examples=examples)
-    sizes = dealing.whole_numbers("sizes", sizes)
-    if sizes.min() < 1:
-        msg = f"Expected sizes to be >= 1, got {sizes.min()}."
-        raise ValueError(msg)
-    drawn = dealing.generator(seed).integers(examples, size=sizes.sum(), dtype=np.int32)
-    return Partition(drawn, dealing.starts(sizes))
+    order = _generator(seed).permutation(examples)[: sizes.sum()]
+    return Partition(order.astype(np.int32), _starts(sizes))
 
 
 def label_shards(
@@ -88,16 +88,10 @@ def label_shards(
 
     Examples of one label are shuffled first. A shard may straddle two labels.
 
-    Args:
-      labels: integers [n], the label of each example.
-      clients: the number of clients.
-      shards_per_client: the number of shards that each gets.
-      seed: the seed of the shuffle and of the deal.
-
     Raises:
       ValueError: for more shards than examples.
     """
-    labels = dealing.check_labels(labels, clients)
+    labels = _check_labels(labels, clients)
     validate.at_least_one(shards_per_client=shards_per_client)
     shards = clients * shards_per_client
     if shards > len(labels):
@@ -106,13 +100,13 @@ def label_shards(
             f"{clients} x {shards_per_client} = {shards}."
         )
         raise ValueError(msg)
-    random = dealing.generator(seed)
-    by_label = dealing.shuffled_by(labels, random)
-    cuts = dealing.even_cuts(len(labels), shards)
+    random = _generator(seed)
+    by_label = _shuffled_by(labels, random)
+    cuts = _even_cuts(len(labels), shards)
     owner = random.permutation(np.repeat(np.arange(clients), shards_per_client))
     owners = np.empty(len(labels), np.int64)
     owners[by_label] = np.repeat(owner, np.diff(cuts))
-    return dealing.from_owners(owners, clients)
+    return _from_owners(owners, clients)
 
 
 def classes_per_client(
@@ -120,25 +114,19 @@ def classes_per_client(
 ) -> Partition:
     """Gives every client the same number of classes, all different.
 
-    The classes are spread evenly, and each is divided evenly among its holders. With
-    fewer than one holder for a class, its examples belong to nobody.
-
-    Args:
-      labels: integers [n], the label of each example.
-      clients: the number of clients.
-      classes: the number of classes that each gets.
-      seed: the seed of who holds what.
+    The classes are spread evenly, and each is divided evenly among its holders. If
+    there are fewer holders than classes, some classes are left out.
 
     Raises:
       ValueError: for more classes than there are, or fewer examples of a class than
         clients that hold it.
     """
-    labels = dealing.check_labels(labels, clients)
+    labels = _check_labels(labels, clients)
     names, labels = np.unique(labels, return_inverse=True)
     validate.at_least_one(classes=classes)
     validate.at_most(len(names), "the number of labels", classes=classes)
-    random = dealing.generator(seed)
-    holds = _classes_of(clients, classes, len(names), random)
+    random = _generator(seed)
+    holds = _balanced_classes(clients, classes, len(names), random)
     holders = np.bincount(holds.ravel(), minlength=len(names))
     counts = np.bincount(labels)
     if np.any(holders > counts):
@@ -149,23 +137,78 @@ def classes_per_client(
         )
         raise ValueError(msg)
     owners = np.full(len(labels), -1)
-    by_label = np.split(dealing.shuffled_by(labels, random), np.cumsum(counts)[:-1])
+    by_label = np.split(_shuffled_by(labels, random), np.cumsum(counts)[:-1])
     for label, members in enumerate(by_label):
-        own = np.flatnonzero(np.any(holds == label, axis=1))
-        if len(own):
-            cuts = dealing.even_cuts(len(members), len(own))
-            owners[members] = np.repeat(random.permutation(own), np.diff(cuts))
-    return dealing.from_owners(owners, clients)
+        holding = np.flatnonzero(np.any(holds == label, axis=1))
+        if len(holding):
+            cuts = _even_cuts(len(members), len(holding))
+            owners[members] = np.repeat(random.permutation(holding), np.diff(cuts))
+    return _from_owners(owners, clients)
+
+
+def dirichlet(
+    labels: np.ndarray, clients: int, alpha: float, *, seed: int
+) -> Partition:
+    """Divides each class among the clients in proportions drawn from Dirichlet(alpha).
+
+    Small alpha: each class belongs to few clients; large alpha: evenly spread. No
+    alpha is too small: proportions are drawn as logarithms, so none is NaN. A client
+    without examples is given one by those who have most.
+
+    Raises:
+      ValueError: for more clients than examples, or alpha that is not positive.
+    """
+    labels = _check_labels(labels, clients)
+    _check_alpha(alpha)
+    names, labels = np.unique(labels, return_inverse=True)
+    random = _generator(seed)
+    by_label = np.split(_shuffled_by(labels, random), np.cumsum(np.bincount(labels)))
+    owners = np.empty(len(labels), np.int64)
+    for members in by_label[: len(names)]:
+        shares = _rounded(_log_proportions((clients,), alpha, random), axis=0)
+        counts = _divided(len(members), shares)
+        owners[members] = np.repeat(np.arange(clients), counts)
+    return _from_owners(_none_empty(owners, clients, random), clients)
+
+
+def mixtures(labels: np.ndarray, clients: int, alpha: float, *, seed: int) -> Partition:
+    """Gives all clients equally many examples, each from its own mixture of classes.
+
+    A client's shares of the classes are drawn from Dirichlet(alpha), and the class of
+    each of its examples is drawn from these shares. When a class runs out, the first
+    clients get what is left of it, and the others draw again among the other classes.
+
+    Raises:
+      ValueError: for more clients than examples, or alpha that is not positive.
+
+    Reference: Hsu et al. (2019), section 3.
+    """
+    labels = _check_labels(labels, clients)
+    _check_alpha(alpha)
+    names, labels = np.unique(labels, return_inverse=True)
+    random = _generator(seed)
+    by_label = _shuffled_by(labels, random)
+    shares = _log_proportions((clients, len(names)), alpha, random)
+    owed = np.diff(_even_cuts(len(labels), clients))
+    left = np.bincount(labels)
+    held = np.zeros((clients, len(names)), np.int64)
+    while owed.any():  # each pass uses up a class, or nothing is owed after it
+        wanted = _class_counts(np.where(left > 0, shares, -np.inf), owed, random)
+        cuts = np.minimum(np.cumsum(wanted, axis=0), left)
+        dealt = np.diff(cuts, axis=0, prepend=0)
+        held, owed, left = held + dealt, owed - dealt.sum(1), left - dealt.sum(0)
+    owners = np.empty(len(labels), np.int64)
+    owners[by_label] = np.repeat(
+        np.tile(np.arange(clients), len(names)), held.T.ravel()
+    )
+    return _from_owners(owners, clients)
 
 
 def natural(ids) -> Partition:
-    """Gives every distinct id a client, in sorted order, with its examples in order.
+    """Gives every distinct id, an integer or a string, a client, in sorted order.
 
     >>> natural(np.array(["Romeo", "Juliet", "Romeo"])).indices
     array([1, 0, 2], dtype=int32)
-
-    Args:
-      ids: the owner of each example, an integer or a string [n].
 
     Raises:
       ValueError: for ids of another kind, or none.
@@ -177,7 +220,7 @@ def natural(ids) -> Partition:
         )
         raise ValueError(msg)
     names, owners = np.unique(ids, return_inverse=True)
-    return dealing.from_owners(owners, len(names))
+    return _from_owners(owners, len(names))
 
 
 def power_law_sizes(
@@ -185,37 +228,158 @@ def power_law_sizes(
 ) -> np.ndarray:
     """Returns int64 [clients] >= 1 of sum `examples`, by rank^-exponent, shuffled.
 
-    Args:
-      examples: the number of examples.
-      clients: the number of clients.
-      exponent: the exponent, at least 0; with 0 the sizes are even.
-      seed: the seed of who gets which size.
-
     Raises:
       ValueError: for more clients than examples, or a negative exponent.
     """
-    dealing.check_counts(examples, clients)
+    _check_counts(examples, clients)
     if not isinstance(exponent, numbers.Real) or not 0 <= exponent < np.inf:
         msg = f"Expected exponent to be a number >= 0, got exponent={exponent!r}."
         raise ValueError(msg)
     weights = np.arange(1, clients + 1, dtype=np.float64) ** -float(exponent)
     shares = np.rint(weights * 2.0**PRECISION).astype(np.int64)
-    sizes = 1 + dealing.divided(examples - clients, shares)
-    return dealing.generator(seed).permutation(sizes)
+    sizes = 1 + _divided(examples - clients, shares)
+    return _generator(seed).permutation(sizes)
 
 
-def _classes_of(
+def _from_owners(owners: np.ndarray, clients: int) -> Partition:
+    """Returns the partition in which client `owners[i]` has example i; -1: nobody."""
+    order = np.argsort(owners, kind="stable")
+    unowned = np.searchsorted(owners[order], 0)
+    sizes = np.bincount(owners[owners >= 0], minlength=clients)
+    return Partition(order[unowned:].astype(np.int32), _starts(sizes))
+
+
+def _starts(sizes: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def _even_cuts(total: int, parts: int) -> np.ndarray:
+    """Returns 0 and the ends of `parts` of `total` that are as even as can be."""
+    return np.arange(parts + 1, dtype=np.int64) * total // parts
+
+
+def _divided(total: int, shares: np.ndarray) -> np.ndarray:
+    """Returns integers of sum `total` in proportion to the `shares`, rounded."""
+    ends = np.cumsum(shares)
+    cuts = (ends / ends[-1] * total).astype(np.int64)
+    return np.diff(cuts, prepend=0)
+
+
+def _shuffled_by(labels: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Returns the examples sorted by label, in random order within a label."""
+    order = random.permutation(len(labels))
+    return order[np.argsort(labels[order], kind="stable")]
+
+
+def _balanced_classes(
     clients: int, classes: int, total: int, random: np.random.Generator
 ) -> np.ndarray:
     """Returns `classes` different numbers below `total` for each client, balanced.
 
     In every block of `total` clients each class is held equally often: client i of a
-    block holds the places i + s of a permutation, for distinct random shifts s.
+    block holds positions i + s of a permutation, for distinct random shifts s.
     """
     blocks = -(-clients // total)
     table = np.tile(np.arange(total), (blocks, 1))
     orders = random.permuted(table, axis=1)
     shifts = random.permuted(table, axis=1)[:, :classes]
-    places = (np.arange(total)[None, :, None] + shifts[:, None, :]) % total
-    held = np.take_along_axis(orders[:, None, :], places, axis=2)
+    positions = (np.arange(total)[None, :, None] + shifts[:, None, :]) % total
+    held = np.take_along_axis(orders[:, None, :], positions, axis=2)
     return held.reshape(-1, classes)[:clients]
+
+
+def _log_proportions(
+    shape: tuple[int, ...], alpha: float, random: np.random.Generator
+) -> np.ndarray:
+    """Returns logarithms of numbers in proportion to draws from Dirichlet(alpha).
+
+    If G ~ Gamma(alpha + 1) and U is uniform, then G U^(1/alpha) ~ Gamma(alpha). Its
+    logarithm is finite where the number itself would be zero for all clients.
+    """
+    alpha = max(float(alpha), 1e-100)  # 1 / alpha stays finite
+    log = np.log(random.standard_gamma(alpha + 1, shape))
+    return log - random.standard_exponential(shape) / alpha
+
+
+def _rounded(log: np.ndarray, axis: int) -> np.ndarray:
+    """Returns int64 in proportion to exp(log), the largest along the axis 2^30."""
+    shares = np.exp(log - log.max(axis, keepdims=True))
+    return np.rint(shares * 2.0**PRECISION).astype(np.int64)
+
+
+def _class_counts(
+    log: np.ndarray, counts: np.ndarray, random: np.random.Generator
+) -> np.ndarray:
+    """Returns how often each client draws each class, int64 [clients, classes].
+
+    Client k draws `counts[k]` times, in proportion to exp(log[k]).
+    """
+    ends = np.cumsum(_rounded(log, axis=1), axis=1)
+    owner = np.repeat(np.arange(len(log)), counts)
+    position = random.integers(ends[owner, -1])
+    drawn = np.zeros(log.shape, np.int64)
+    before = np.zeros(len(log), np.int64)
+    for label in range(log.shape[1]):
+        below = np.bincount(owner[position < ends[owner, label]], minlength=len(log))
+        drawn[:, label] = below - before
+        before = below
+    return drawn
+
+
+def _none_empty(
+    owners: np.ndarray, clients: int, random: np.random.Generator
+) -> np.ndarray:
+    """Returns owners in which clients without examples got one of the richest's.
+
+    The richest give what they have above a level: the highest that is enough.
+    """
+    sizes = np.bincount(owners, minlength=clients)
+    poor = np.flatnonzero(sizes == 0)
+    low, high = 1, int(sizes.max())  # the examples above level `low` are enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = np.maximum(sizes - middle, 0).sum() >= len(poor)
+        low, high = (middle, high) if enough else (low, middle)
+    order = np.lexsort((random.permutation(len(owners)), owners))
+    rank = np.arange(len(owners)) - _starts(sizes)[owners[order]]
+    spare = order[rank >= low]
+    owners = owners.copy()
+    owners[random.permutation(spare)[: len(poor)]] = poor
+    return owners
+
+
+def _generator(seed: int) -> np.random.Generator:
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        number = -1
+    if number < 0 or isinstance(seed, bool):
+        msg = f"Expected seed to be an integer >= 0, got seed={seed!r}."
+        raise ValueError(msg)
+    return np.random.default_rng(number)
+
+
+def _check_counts(examples: int, clients: int) -> None:
+    validate.at_least_one(examples=examples, clients=clients)
+    validate.at_most(2**31 - 1, "indices are int32", examples=examples)
+    validate.at_most(examples, "the number of examples", clients=clients)
+
+
+def _check_labels(labels: Any, clients: int) -> np.ndarray:
+    labels = _integers("labels", labels)
+    _check_counts(len(labels), clients)
+    return labels
+
+
+def _check_alpha(alpha: float) -> None:
+    if not isinstance(alpha, numbers.Real) or not 0 < alpha < np.inf:
+        msg = f"Expected alpha to be a positive number, got alpha={alpha!r}."
+        raise ValueError(msg)
+
+
+def _integers(name: str, values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
+        msg = f"Expected {name} to be integers [n], got {array.dtype} {array.shape}."
+        raise ValueError(msg)
+    return array.astype(np.int64)

@@ -1,21 +1,21 @@
 """Raw files: which a data set needs, whether they are whole, and what they hold.
 
-The files lie in one folder with a list of checksums, `SHA256SUMS`, in the form that
-`sha256sum` writes. Nothing here is specific to TFDS: a reader returns the inputs
-and the targets of one split, in the order of the file.
+The files are in one folder with a list of checksums, `SHA256SUMS`, in the form that
+`sha256sum` writes. A reader returns the inputs and the targets of one split, in the
+order of the file.
 """
 
-import itertools
 import math
 import os
 import pathlib
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from fl_sketch.core import files, untrusted_files
+from fl_sketch.data.examples import Examples
 
 SUMS = "SHA256SUMS"
 VARIABLE = "FL_SKETCH_DATA"
@@ -26,52 +26,46 @@ class Source(NamedTuple):
 
     Attributes:
       files: the paths below the data folder.
-      read: `(folder, split) -> (inputs, targets)`: images as uint8 [n, h, w, c] or a
-        list of n strings; targets as integers [n].
-      splits: the names that `read` knows.
-      shape: the shape of one image, or None for text.
-      classes: the number of classes of the targets, or None where the file decides.
-      instead: other paths with the same data, for where the first are not there.
+      read: `(folder, split) -> (inputs, targets)`, for "train" and "test": images as
+        uint8 [n, h, w, c] or a list of n strings; targets as integers [n].
+      shape: the shape of one image; None: texts.
+      classes: the number of classes of the targets; None: as many as the file shows.
+      instead: other paths with the same data, read if `files` are not there.
     """
 
     files: tuple[str, ...]
-    read: Callable[[pathlib.Path, str], tuple[Sequence | np.ndarray, np.ndarray]]
-    splits: tuple[str, ...]
+    read: Callable
     shape: tuple[int, int, int] | None
     classes: int | None
     instead: tuple[str, ...] = ()
 
-    def examples(
-        self, path: pathlib.Path, split: str
-    ) -> tuple[Sequence | np.ndarray, np.ndarray]:
-        """Returns what `read` returns, if inputs and targets are what they should be.
-
-        Args:
-          path: path of the folder.
-          split: the name of the split.
+    def examples(self, path: pathlib.Path, split: str) -> Examples:
+        """Returns the examples of a split in the folder `path`: targets are int32.
 
         Raises:
-          ValueError: in one line, naming the first file of the data set.
+          ValueError: in one line that names the first file, if inputs and targets do
+            not fit together.
         """
-        where = path / self.found(path)[0]
+        where = path / self.present(path)[0]
         with untrusted_files.reading(where):
             inputs, targets = self.read(path, split)
-        said = ""
+        wrong = ""
         if len(inputs) != len(targets) or not len(inputs):
-            said = f"as many inputs as targets, got {len(inputs)} and {len(targets)}"
+            wrong = f"as many inputs as targets, got {len(inputs)} and {len(targets)}"
         elif self.classes and not 0 <= targets.min() <= targets.max() < self.classes:
-            said = f"targets from 0 to {self.classes - 1}, got up to {targets.max()}"
+            wrong = f"targets from 0 to {self.classes - 1}, got up to {targets.max()}"
         elif self.shape and np.shape(inputs)[1:] != self.shape:
-            said = f"images of shape {self.shape}, got {np.shape(inputs)[1:]}"
-        if said:
-            msg = f"Expected {where} and what is beside it to have {said} in {split}."
+            wrong = f"images of shape {self.shape}, got {np.shape(inputs)[1:]}"
+        if wrong:
+            msg = f"Expected {where} and what belongs to it to have {wrong} in {split}."
             raise ValueError(msg)
-        return inputs, targets
+        kind = np.uint8 if self.shape else object
+        return Examples(np.asarray(inputs, kind), np.asarray(targets, np.int32))
 
-    def found(self, path: pathlib.Path) -> tuple[str, ...]:
-        """Returns the files to read in the folder `path`: `files`, or `instead`.
+    def present(self, path: pathlib.Path) -> tuple[str, ...]:
+        """Returns the files to read in the folder `path`: `files` or `instead`.
 
-        Those of `instead` are read if all of them are there and not all of `files`.
+        `instead` is read if all of it is there and not all of `files`.
         """
         there = self.instead and all((path / file).is_file() for file in self.instead)
         missing = not all((path / file).is_file() for file in self.files)
@@ -89,28 +83,40 @@ def folder(data_dir: str | os.PathLike | None) -> pathlib.Path | None:
         return None
     path = pathlib.Path(chosen).expanduser()
     if not path.is_dir():
-        said = "--data_dir" if data_dir else VARIABLE
-        msg = f"Expected {said} to be a folder with raw data, got {said}={path}."
+        name = "--data_dir" if data_dir else VARIABLE
+        msg = f"Expected {name} to be a folder with raw data, got {name}={path}."
         raise FileNotFoundError(msg)
     return path
 
 
 def verified(name: str, path: pathlib.Path) -> dict[str, str]:
-    """Returns the sha256 of every file of a data set, all equal to those listed.
+    """Returns the SHA-256 of every file of a data set, by its path below the folder.
 
     Args:
       name: the name of the data set, one of `SOURCES`.
-      path: path of the folder with the raw files and their list, `SHA256SUMS`.
-
-    Returns:
-      A dictionary of hexadecimal digests by path below the folder.
+      path: the folder with the raw files and their list, `SHA256SUMS`.
 
     Raises:
       FileNotFoundError: for a file, or the list, that is not there.
       ValueError: for a file that is not listed or not what the list says.
     """
-    expected = _listed(path)
-    return {file: _checked(path / file, expected) for file in SOURCES[name].found(path)}
+    listed, digests = _listed(path), {}
+    for place in SOURCES[name].present(path):
+        file = path / place
+        if not file.is_file():
+            msg = (
+                f"Expected the file {file}, got none: pass its folder with --data_dir."
+            )
+            raise FileNotFoundError(msg)
+        digest = digests[place] = files.digest(file)
+        if digest != listed.get(file):
+            msg = (
+                f"Expected {file} to have sha256 {listed.get(file, '(not listed)')} as "
+                f"in {SUMS}, got {digest}: mend the file, or pass another folder with "
+                "--data_dir."
+            )
+            raise ValueError(msg)
+    return digests
 
 
 def _listed(path: pathlib.Path) -> dict[pathlib.Path, str]:
@@ -129,22 +135,7 @@ def _listed(path: pathlib.Path) -> dict[pathlib.Path, str]:
     if any(len(pair) != 2 for pair in pairs):
         msg = f"Expected lines of a checksum and a path in {file}: make it again."
         raise ValueError(msg)
-    return {path / name.lstrip("*"): found for found, name in pairs}
-
-
-def _checked(file: pathlib.Path, expected: dict[pathlib.Path, str]) -> str:
-    if not file.is_file():
-        msg = f"Expected the file {file}, got none: pass its folder with --data_dir."
-        raise FileNotFoundError(msg)
-    found = files.digest(file)
-    if found != expected.get(file):
-        listed = expected.get(file, "(not listed)")
-        msg = (
-            f"Expected {file} to have sha256 {listed} as in {SUMS}, got {found}: "
-            "mend the file, or pass another folder with --data_dir."
-        )
-        raise ValueError(msg)
-    return found
+    return {path / name.lstrip("*"): digest for digest, name in pairs}
 
 
 def _idx(file: pathlib.Path) -> np.ndarray:
@@ -160,68 +151,53 @@ def _idx(file: pathlib.Path) -> np.ndarray:
         return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
 
 
-def _read_idx(path: pathlib.Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    stem = {"train": "train", "test": "t10k"}[split]
-    images = _idx(path / f"{stem}-images-idx3-ubyte.gz")
-    return images[..., None], _idx(path / f"{stem}-labels-idx1-ubyte.gz")
-
-
 def _idx_source(name: str) -> Source:
-    kinds = ("images-idx3", "labels-idx1")
-    files = itertools.product(("train", "t10k"), kinds)
-    return Source(
-        tuple(f"{name}/{part}-{kind}-ubyte.gz" for part, kind in files),
-        lambda path, split: _read_idx(path / name, split),
-        ("train", "test"),
-        shape=(28, 28, 1),
-        classes=10,
-    )
+    stems = {"train": "train", "test": "t10k"}
+
+    def names(stem: str) -> list[str]:
+        kinds = ("images-idx3", "labels-idx1")
+        return [f"{name}/{stem}-{kind}-ubyte.gz" for kind in kinds]
+
+    def read(path: pathlib.Path, split: str):
+        images, labels = (_idx(path / file) for file in names(stems[split]))
+        return images[..., None], labels
+
+    every = (*names("train"), *names("t10k"))
+    return Source(every, read, shape=(28, 28, 1), classes=10)
 
 
 CIFAR, CIFAR_BINARY = "cifar10_webp.zip", "cifar-10-binary.tar.gz"
+RECORD = 1 + 3 * 32 * 32  # bytes: a label and 3 planes of 32 x 32
 
 
-def _read_cifar10(path: pathlib.Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+def _read_cifar10(path: pathlib.Path, split: str):
     """Reads strips of images, or where there are none the archive of its authors."""
-    if not (path / CIFAR).is_file():
-        return _read_cifar10_binary(path, split)
-    return _read_cifar10_strips(path, split)
-
-
-def _read_cifar10_binary(
-    path: pathlib.Path, split: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Reads records of a label and 3 planes of 32 x 32, of data_batch_1.bin and on."""
-    part = {"train": "data_batch_", "test": "test_batch"}[split]
-    with untrusted_files.reading(path / CIFAR_BINARY):
-        records = np.frombuffer(
-            untrusted_files.members(path / CIFAR_BINARY, part), np.uint8
-        )
-    if not records.size or records.size % (1 + 3 * 32 * 32):
-        msg = f"Expected {path / CIFAR_BINARY} to have records of 3073 bytes in {part}."
+    if (path / CIFAR).is_file():
+        return _read_cifar10_strips(path / CIFAR, split)
+    file, part = path / CIFAR_BINARY, {"train": "data_batch_", "test": "test_batch"}
+    with untrusted_files.reading(file):
+        content = untrusted_files.members(file, part[split])
+    if not content or len(content) % RECORD:
+        msg = f"Expected {file} to have records of {RECORD} bytes in {part[split]}."
         raise ValueError(msg)
-    records = records.reshape(-1, 1 + 3 * 32 * 32)
+    records = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
     planes = records[:, 1:].reshape(-1, 3, 32, 32)
     return planes.transpose(0, 2, 3, 1), records[:, 0]
 
 
-def _read_cifar10_strips(
-    path: pathlib.Path, split: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Reads lossless WebP strips: images below one another, 32 pixels wide."""
-    file = path / CIFAR
+def _read_cifar10_strips(file: pathlib.Path, split: str):
+    """Reads lossless WebP strips of images."""
     with untrusted_files.reading(file), zipfile.ZipFile(file) as archive:
+        names = sorted(archive.namelist())
         strips = [
             untrusted_files.picture(
                 untrusted_files.member(archive, name), "RGB", ("WEBP",)
             )
-            for name in sorted(archive.namelist())
+            for name in names
             if name.startswith(f"{split}_") and name.endswith(".webp")
         ]
-        targets = np.frombuffer(
-            untrusted_files.member(archive, f"{split}_labels.u8"), np.uint8
-        )
-        return _tiles(strips, (32, 32, 3)), targets
+        labels = untrusted_files.member(archive, f"{split}_labels.u8")
+        return _tiles(strips, (32, 32, 3)), np.frombuffer(labels, np.uint8)
 
 
 def _tiles(strips: list[np.ndarray], shape: tuple[int, int, int]) -> np.ndarray:
@@ -260,21 +236,20 @@ def _read_sst2(path: pathlib.Path, split: str) -> tuple[list[str], np.ndarray]:
 def _read_shakespeare(path: pathlib.Path, split: str) -> tuple[list[str], np.ndarray]:
     """Reads speeches; the target is the speaker, counted in alphabetical order.
 
-    Every fifth part of a speaker's speeches, the latest, is for testing, so that no
-    text is tested that stands before the text trained on (as in LEAF).
+    The last fifth of a speaker's speeches is for testing, so that no text is tested
+    that stands before the text trained on (as in LEAF).
     """
     file = path / "shakespeare" / "input.txt"
     with untrusted_files.reading(file):
         blocks = file.read_text(encoding="utf-8").strip("\n").split("\n\n")
     pairs = [block.partition(":\n") for block in blocks]
     pairs = [(speaker.strip(), speech) for speaker, _, speech in pairs if speech]
-    names, ids = np.unique([speaker for speaker, _ in pairs], return_inverse=True)
-    held_out = np.bincount(ids) // 5
-    left = np.bincount(ids)
-    tested = np.zeros(len(ids), bool)
-    for place, speaker in enumerate(ids):
-        tested[place] = left[speaker] <= held_out[speaker]
-        left[speaker] -= 1
+    names = [speaker for speaker, _ in pairs]
+    ids, counts = np.unique(names, return_inverse=True, return_counts=True)[1:]
+    order = np.argsort(ids, kind="stable")
+    rank = np.empty(len(ids), np.int64)  # of each speech among those of its speaker
+    rank[order] = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
+    tested = rank >= counts[ids] - counts[ids] // 5
     chosen = np.flatnonzero(tested == (split == "test"))
     return [pairs[place][1] for place in chosen], ids[chosen].astype(np.int32)
 
@@ -283,25 +258,10 @@ SOURCES = {
     "mnist": _idx_source("mnist"),
     "fashion_mnist": _idx_source("fashion_mnist"),
     "cifar10": Source(
-        (CIFAR,),
-        _read_cifar10,
-        ("train", "test"),
-        shape=(32, 32, 3),
-        classes=10,
-        instead=(CIFAR_BINARY,),
+        (CIFAR,), _read_cifar10, (32, 32, 3), classes=10, instead=(CIFAR_BINARY,)
     ),
-    "sst2": Source(
-        ("sst2/train.tsv", "sst2/dev.tsv", "sst2/test.tsv"),
-        _read_sst2,
-        ("train", "dev", "test"),
-        shape=None,
-        classes=2,
-    ),
+    "sst2": Source(("sst2/train.tsv", "sst2/test.tsv"), _read_sst2, None, classes=2),
     "shakespeare": Source(
-        ("shakespeare/input.txt",),
-        _read_shakespeare,
-        ("train", "test"),
-        shape=None,
-        classes=None,
+        ("shakespeare/input.txt",), _read_shakespeare, None, classes=None
     ),
 }

@@ -1,4 +1,4 @@
-"""Where a data set is kept: on the devices, or on the host, batch by batch."""
+"""Where a data set is stored: on the devices, or on the host, batch by batch."""
 
 from typing import Any
 
@@ -9,21 +9,21 @@ from jax.experimental import multihost_utils
 from fl_sketch.core import free_memory, validate
 
 FORMS = ("resident", "streamed")
-SHARE = 0.5  # of a device's free memory, that a resident data set may take
-HOST_LIMIT = 2 * 2**30  # bytes that data may take on all devices of a host's memory
+SHARE = 0.5  # of a device's free memory that a resident data set may take
+HOST_LIMIT = 2 * 2**30  # bytes of data on all devices that share the host's memory
 
 
 def form(wanted: str, examples: Any, mesh: jax.sharding.Mesh, batches: str) -> str:
-    """Returns the one of `FORMS` in which to keep these examples.
+    """Returns the one of `FORMS` in which to store these examples.
 
     Args:
-      wanted: one of them, or "auto": by their size.
+      wanted: one of `FORMS`, or "auto": by the size of the examples.
       examples: a tree of arrays.
       mesh: the devices.
-      batches: one of `data.draws.KINDS`; only fresh ones are streamed.
+      batches: one of `batches.KINDS`; only fresh ones are streamed.
 
     Raises:
-      ValueError: if they can only be streamed, and their batches cannot.
+      ValueError: if only streaming is possible, and the batches are not fresh.
     """
     validate.one_of(("auto", *FORMS), data=wanted)
     if wanted == "streamed" and batches != "fresh":
@@ -32,23 +32,23 @@ def form(wanted: str, examples: Any, mesh: jax.sharding.Mesh, batches: str) -> s
     if wanted != "auto":
         return wanted
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(examples))
-    least = room(mesh.local_devices)
+    limit = room(mesh.local_devices)
     if jax.process_count() > 1:  # all must run the same program
-        least = multihost_utils.process_allgather(np.float32(least)).min()
-    if size > least and batches != "fresh":
+        limit = multihost_utils.process_allgather(np.float32(limit)).min()
+    if size > limit and batches != "fresh":
         msg = (
-            f"Expected data of at most {least / 1e9:.3g} GB with {batches} batches, "
+            f"Expected data of at most {limit / 1e9:.3g} GB with {batches} batches, "
             f"which are not streamed, got {size / 1e9:.3g} GB: try data='resident'."
         )
         raise ValueError(msg)
-    return "streamed" if size > least else "resident"
+    return "streamed" if size > limit else "resident"
 
 
 def room(devices) -> float:
-    """Returns how many bytes of data each of this host's `devices` may hold.
+    """Returns how many bytes of data each of this host's devices may hold.
 
-    It is `SHARE` of the least that a device has free, or where they use the host's
-    memory an equal part each of `HOST_LIMIT`.
+    It is `SHARE` of the least that a device has free, or an equal part of `HOST_LIMIT`
+    for devices that use the host's memory.
     """
-    own = free_memory.of_devices(devices)
-    return HOST_LIMIT / len(devices) if own is None else SHARE * own
+    free = free_memory.of_devices(devices)
+    return HOST_LIMIT / len(devices) if free is None else SHARE * free

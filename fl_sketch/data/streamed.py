@@ -1,10 +1,10 @@
-"""Clients' batches, of data that stay on the host.
+"""Clients' batches of data that stay on the host.
 
 For data that do not fit on a device, or that are files mapped into memory. A device
-holds one number a client, by which it draws the places of a cohort's examples with the
-keys and the function of `draws.batches`. The host gathers these examples and sends
-every device the batches of its own clients. What is sent is what a resident data set
-would have given, to the bit.
+holds one number per client, from which it draws the places of a cohort's examples with
+the keys and the function of `batches.batches`. The host gathers these examples and
+sends every device the batches of its own clients. They are those of a resident data
+set, to the bit.
 
 >>> from fl_sketch.data.examples import Examples
 >>> examples = Examples(np.zeros((6, 2), np.uint8), np.arange(6, dtype=np.int32))
@@ -12,8 +12,8 @@ would have given, to the bit.
 >>> keys = jax.random.split(jax.random.key(0), 3)
 >>> cohort = np.array([1, 0, 1], np.int32)
 >>> drawn = places(jax.numpy.array(data.starts), keys, cohort, steps=5, batch=4)
->>> one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
->>> jax.tree.map(np.shape, gather(data, np.asarray(drawn), one))
+>>> device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+>>> jax.tree.map(np.shape, gather(data, np.asarray(drawn), device))
 Examples(inputs=(3, 5, 4, 2), targets=(3, 5, 4))
 """
 
@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from fl_sketch.core.protocols import Key
-from fl_sketch.data import batches as draws
+from fl_sketch.data import batches
 from fl_sketch.data.partition import Partition
 
 
@@ -31,9 +31,9 @@ class OnHost(NamedTuple):
     """A data set and its partition, as numpy arrays.
 
     Attributes:
-      examples: arrays with a row for each example, also such as are mapped into memory.
-      indices: int32 [total], the examples of every client one after the other.
-      starts: int32 [clients + 1], as in `draws.Resident`.
+      examples: arrays with a row for each example; they may be memory-mapped.
+      indices: int32 [total], the examples of every client, one client after the other.
+      starts: int32 [clients + 1], as in `batches.Resident`.
     """
 
     examples: Any
@@ -42,47 +42,28 @@ class OnHost(NamedTuple):
 
 
 def on_host(examples: Any, partition: Partition) -> OnHost:
-    """Returns the data, of which nothing is copied; raises as `draws.resident`.
-
-    Args:
-      examples: a tree of numpy arrays with a row for each example.
-      partition: the partition that says whose they are.
-    """
-    draws.check(examples, partition)
+    """Returns the data without copying them; raises as `batches.resident` does."""
+    batches.check(examples, partition)
     indices = partition.indices.astype(np.int32, copy=False)
     return OnHost(examples, indices, partition.starts.astype(np.int32))
 
 
-def places(
-    starts: jax.Array,
-    keys: Key,
-    cohort: jax.Array,
-    *,
-    steps: int,
-    batch: int,
-    replacement: bool = True,
-) -> jax.Array:
-    """Returns int32 [places, steps, batch]: what `gather` shall take, to be jitted.
+def places(starts: jax.Array, keys: Key, cohort: jax.Array, **sizes) -> jax.Array:
+    """Returns int32 [cohort, steps, batch]: what `gather` is to take, to be jitted.
 
     Args:
-      starts: an array as in `OnHost`.
-      keys: one for each client of the cohort.
-      cohort: the clients, int32 [places].
-      steps: the number of batches.
-      batch: the number of examples in each.
-      replacement: a choice as in `draws.draw`.
+      starts: as in `OnHost`, on the device.
+      keys: a key for each client of the cohort.
+      cohort: the clients, int32 [cohort].
+      **sizes: the arguments steps, batch and replacement of `batches.places`.
     """
-
-    def of_client(key, client):
-        return draws.places(
-            starts, key, client, steps=steps, batch=batch, replacement=replacement
-        )
-
-    return jax.vmap(of_client)(keys, cohort)
+    return jax.vmap(lambda key, client: batches.places(starts, key, client, **sizes))(
+        keys, cohort
+    )
 
 
 def gather(data: OnHost, drawn: np.ndarray, sharding: jax.sharding.Sharding) -> Any:
-    """Returns the batches on the devices: leaves [places, steps, batch, ...].
+    """Returns the batches on the devices: leaves [cohort, steps, batch, ...].
 
     Args:
       data: the data on the host; only the examples that were drawn are read.
@@ -91,14 +72,14 @@ def gather(data: OnHost, drawn: np.ndarray, sharding: jax.sharding.Sharding) -> 
         only.
     """
 
-    def sent(leaf):
+    def on_devices(leaf):
         def of_device(index):
             places = drawn[index[0]]
-            taken = np.take(np.asarray(leaf), data.indices[places], axis=0)
-            taken[places < 0] = 0  # clients without examples
-            return taken
+            rows = np.take(np.asarray(leaf), data.indices[places], axis=0)
+            rows[places < 0] = 0  # clients without examples
+            return rows
 
         shape = (*drawn.shape, *leaf.shape[1:])
         return jax.make_array_from_callback(shape, sharding, of_device)
 
-    return jax.tree.map(sent, data.examples)
+    return jax.tree.map(on_devices, data.examples)

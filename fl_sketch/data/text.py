@@ -1,8 +1,8 @@
 """Texts as arrays of tokens, by a vocabulary made from the training texts or given.
 
-Nothing is downloaded or learnt: sentences are cut at spaces into words, the text of a
-play into characters. A word that is not among the most frequent is `UNKNOWN`, in
-training too, so that what the model makes of unknown words is trained.
+Nothing is downloaded: sentences are split at spaces into words, the text of a play into
+characters. A word that is not among the most frequent is `UNKNOWN`, in training too, so
+that the embedding of unknown words is trained.
 
 >>> import numpy as np
 >>> known = vocabulary([["to", "be", "or", "not", "to", "be"]], 2)
@@ -15,18 +15,19 @@ training too, so that what the model makes of unknown words is trained.
 import collections
 import os
 import string
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from fl_sketch.core import validate
-from fl_sketch.data.examples import Examples, Splits
+from fl_sketch.data.examples import FOUND_CLASSES, Examples, Splits
 
 PAD, UNKNOWN, START = 0, 1, 2  # after the end, not in the vocabulary, the beginning
 SPECIAL = 3  # tokens that are no units of a text
 CHARACTERS = "characters"  # the vocabulary that is no file
 ALPHABET = ("\n", *(chr(number) for number in range(32, 127)))
-SPEECH = "shakespeare"  # the data set whose characters are foretold
+SPEECH = "shakespeare"  # the data set of next characters
+FOUND_VOCABULARY = ("vocabulary_file", "")  # an entry of `Splits.learnt`
 
 
 def encoded(
@@ -34,12 +35,15 @@ def encoded(
 ) -> Splits:
     """Returns a data set of numbers: texts as tokens, all else as it is.
 
+    A vocabulary that is made from the training texts is marked as learnt.
+
     Args:
       splits: a data set of images, or of texts in arrays of objects.
       length: the number of tokens of an example.
       most: the size of the vocabulary, with the special tokens.
       vocabulary_file: path of a file with a word in each line; "characters": the 96
-        printable ones of ASCII, line ends included; empty: made of the training texts.
+        printable ones of ASCII, line ends included; empty: made from the training
+        texts.
 
     Raises:
       FileNotFoundError, ValueError: in one line, for a vocabulary that is not there,
@@ -54,17 +58,15 @@ def encoded(
         if vocabulary_file not in ("", CHARACTERS):
             msg = f"Expected vocabulary_file={CHARACTERS} or none with name={SPEECH}, "
             raise ValueError(msg + f"got vocabulary_file={vocabulary_file!r}.")
-        found = _next_characters(splits, length, ALPHABET if vocabulary_file else ())
+        numbers = _next_characters(splits, length, ALPHABET if vocabulary_file else ())
     else:
-        units = list if vocabulary_file == CHARACTERS else words
-        known = _given(vocabulary_file, most)
-        found = _sentences(splits, length, most, units, known)
-    learnt = None if vocabulary_file else ("vocabulary_file", "")
-    return found._replace(learnt=learnt)
+        numbers = _sentences(splits, length, most, vocabulary_file)
+    found = () if vocabulary_file else (FOUND_VOCABULARY,)
+    return numbers._replace(learnt=(*numbers.learnt, *found))
 
 
 def _require_tokens(splits: Splits, most: int) -> None:
-    """Raises for tokens that no embedding has, which would become NaN or others."""
+    """Raises for tokens without an embedding, which would become NaN or others."""
     parts = [part.inputs for part in (splits.train, *splits.measured.values())]
     low, high = min(p.min() for p in parts), max(p.max() for p in parts)
     if low < 0 or high >= most:
@@ -75,64 +77,51 @@ def _require_tokens(splits: Splits, most: int) -> None:
         raise ValueError(msg)
 
 
-def _given(path: str | os.PathLike, most: int) -> tuple[str, ...]:
-    """Returns the words of a file, or all characters; none without either.
+def read_vocabulary(
+    path: str | os.PathLike, name: str = "vocabulary_file"
+) -> tuple[str, ...]:
+    """Returns the words of a file: one in each line, each once.
+
+    Args:
+      path: path of the file.
+      name: the option that named it, for errors.
 
     Raises:
-      FileNotFoundError, ValueError: in one line.
+      FileNotFoundError, ValueError: in one line, for any other file.
     """
-    if not path:
-        return ()
-    known = ALPHABET if path == CHARACTERS else _lines(path)
-    if len(known) + SPECIAL > most:
-        msg = (
-            f"Expected vocabulary >= {len(known) + SPECIAL}, the units of {path} and "
-            f"{SPECIAL} special tokens, got vocabulary={most}."
-        )
-        raise ValueError(msg)
-    return known
-
-
-def _lines(path: str | os.PathLike) -> tuple[str, ...]:
     if not os.path.isfile(path):
-        msg = f"Expected vocabulary_file to name a file, got vocabulary_file={path}."
+        msg = f"Expected {name} to name a file, got {name}={path}."
         raise FileNotFoundError(msg)
     try:
         with open(path, encoding="utf-8") as file:
             known = tuple(line.strip(string.whitespace) for line in file)
     except UnicodeDecodeError:
-        msg = f"Expected words in UTF-8, got vocabulary_file={path}."
+        msg = f"Expected words in UTF-8, got {name}={path}."
         raise ValueError(msg) from None
     if not known or "" in known or len(set(known)) < len(known):
-        msg = f"Expected a word in every line, each once, got vocabulary_file={path}."
+        msg = f"Expected a word in every line, each once, got {name}={path}."
         raise ValueError(msg)
     return known
 
 
 def words(text: str) -> list[str]:
-    """Returns the words of `text` in lower case: what stands between spaces.
+    """Returns the words of a text in lower case: what stands between spaces.
 
-    Punctuation is a word where it stands apart.
+    Punctuation that stands apart is a word.
     """
     return text.lower().split()
 
 
 def vocabulary(texts: Iterable[Sequence[str]], most: int) -> tuple[str, ...]:
-    """Returns the `most` frequent units of `texts`, sequences of units.
+    """Returns the `most` frequent units of texts, or all if there are fewer.
 
-    Of equally frequent ones it takes the first by name. The most frequent comes first.
+    The most frequent comes first, and equally frequent ones are in alphabetical order.
 
-    Raises:
-      ValueError: if there are fewer.
+    Args:
+      texts: sequences of units: words, or characters.
+      most: the number of units.
     """
     counts = collections.Counter(unit for text in texts for unit in text)
-    if len(counts) < most:
-        msg = (
-            f"Expected vocabulary <= {len(counts) + SPECIAL}, the words of the "
-            f"training texts and {SPECIAL} special tokens, got "
-            f"vocabulary={most + SPECIAL}."
-        )
-        raise ValueError(msg)
     return tuple(sorted(counts, key=lambda unit: (-counts[unit], unit))[:most])
 
 
@@ -141,7 +130,7 @@ def tokens(
 ) -> np.ndarray:
     """Returns int32 [texts, length]: `START`, the units, and `PAD` up to the length.
 
-    What does not fit is left out.
+    Units beyond the length are left out.
 
     Args:
       texts: sequences of units: words, or characters.
@@ -152,28 +141,33 @@ def tokens(
     texts = list(texts)
     table = np.full((len(texts), length), PAD, np.int32)
     for row, text in zip(table, texts, strict=True):
-        found = [START, *(number.get(unit, UNKNOWN) for unit in text[: length - 1])]
-        row[: len(found)] = found
+        units = [START, *(number.get(unit, UNKNOWN) for unit in text[: length - 1])]
+        row[: len(units)] = units
     return table
 
 
-def _sentences(
-    splits: Splits,
-    length: int,
-    most: int,
-    units: Callable[[str], Sequence[str]],
-    known: Sequence[str],
-) -> Splits:
+def _sentences(splits: Splits, length: int, most: int, vocabulary_file: str) -> Splits:
     """Each text is an example, and keeps its label."""
-    parts = {"train": splits.train, **splits.measured}
-    texts = {name: [units(text) for text in own.inputs] for name, own in parts.items()}
-    known = known or vocabulary(texts["train"], max(most - SPECIAL, 1))
-    return splits._replace(
-        **{
-            name: Examples(tokens(texts[name], known, length=length), own.targets)
-            for name, own in parts.items()
-        }
-    )
+    split = list if vocabulary_file == CHARACTERS else words
+    if not vocabulary_file:
+        known = vocabulary(map(split, splits.train.inputs), max(most - SPECIAL, 1))
+    else:
+        known = ALPHABET if split is list else read_vocabulary(vocabulary_file)
+    size = len(known) + SPECIAL
+    if size > most or (size < most and not vocabulary_file):
+        texts = vocabulary_file or "the training texts"
+        msg = (
+            f"Expected vocabulary {'>=' if size > most else '<='} {size}, the units of "
+            f"{texts} and {SPECIAL} special tokens, got vocabulary={most}."
+        )
+        raise ValueError(msg)
+
+    def encode(part: Examples) -> Examples:
+        return Examples(
+            tokens(map(split, part.inputs), known, length=length), part.targets
+        )
+
+    return splits.each(encode)
 
 
 def _next_characters(splits: Splits, length: int, known: Sequence[str]) -> Splits:
@@ -182,25 +176,28 @@ def _next_characters(splits: Splits, length: int, known: Sequence[str]) -> Split
     The target of a place is the character there, its input the one before; the first
     of an example is seen after `START`. Targets of `PAD` do not count.
     """
-    train, owners = _cut(splits.train, length)
-    test, _ = _cut(splits.test, length)
+    train, owners = _pieces(splits.train, length)
     known = known or tuple(sorted(set("".join(train))))
 
     def examples(pieces):
         table = tokens(pieces, known, length=length + 1)
         return Examples(table[:, :-1], np.ascontiguousarray(table[:, 1:]))
 
-    return Splits(
-        splits.name, examples(train), examples(test), len(known) + SPECIAL, owners
+    return splits._replace(
+        train=examples(train),
+        test=examples(_pieces(splits.test, length)[0]),
+        classes=len(known) + SPECIAL,
+        owners=owners,
+        learnt=tuple(pair for pair in splits.learnt if pair != FOUND_CLASSES),
     )
 
 
-def _cut(examples: Examples, length: int) -> tuple[list[str], np.ndarray]:
-    """Returns pieces of what every speaker says, and who said each of them."""
+def _pieces(examples: Examples, length: int) -> tuple[list[str], np.ndarray]:
+    """Returns pieces of each speaker's text, and the speaker of each piece."""
     pieces, owners = [], []
     for speaker in np.unique(examples.targets):
-        said = "\n".join(examples.inputs[examples.targets == speaker])
-        own = [said[start : start + length] for start in range(0, len(said), length)]
-        pieces += own
-        owners += [speaker] * len(own)
+        speech = "\n".join(examples.inputs[examples.targets == speaker])
+        cut = [speech[at : at + length] for at in range(0, len(speech), length)]
+        pieces += cut
+        owners += [speaker] * len(cut)
     return pieces, np.array(owners, np.int32)

@@ -50,7 +50,7 @@ def write(folder):
             for number, part in enumerate(np.array_split(pixels, 3)):
                 archive.writestr(f"{split}_{number:03}.webp", webp(part))
             archive.writestr(f"{split}_labels.u8", labels.tobytes())
-    for split in ("train", "dev", "test"):
+    for split in ("train", "test"):
         lines = [f"{n % 2}\tsentence {n} of {split} , à la crème" for n in range(TEST)]
         put(f"sst2/{split}.tsv", "\n".join(["label\tcontent", *lines, ""]).encode())
     most = max(count for _, count in SPEECHES)

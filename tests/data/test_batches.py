@@ -6,11 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 from scipy import stats
 
-from fl_sketch.data import batches as draws
-from fl_sketch.data import datasets, partition
-from fl_sketch.data.examples import Examples
+from fl_sketch.data import batches, partition
+from fl_sketch.data.examples import ALIGNED, Examples, aligned
+from fl_sketch.data.partition import Partition
+from tests.meshes import mesh_of
 
 KEY = jax.random.key(0)
 both = pytest.mark.parametrize("replacement", [True, False])
@@ -21,64 +24,74 @@ def numbers(count):
     return Examples(np.arange(count, dtype=np.float32)[:, None], np.arange(count))
 
 
-@both
-def test_a_client_without_examples_has_zeros_and_not_its_neighbours(replacement):
-    dealt = partition.Partition(np.arange(4, dtype=np.int32), np.array([0, 2, 2, 4, 4]))
-    data = draws.resident(numbers(4), dealt)
+def places(key, start, size, **options):
+    """Places of a client that has so many, from `start` on."""
+    return batches.places(jnp.array([start, start + size]), key, 0, **options)
+
+
+@pytest.mark.parametrize(
+    ("replacement", "devices"), [(True, 1), (False, 1), (False, 8)]
+)
+def test_batches_hold_the_clients_own_examples(replacement, devices):
+    shares = partition.iid(500, 12, seed=0)
+    shares.starts[6] = shares.starts[5]  # client 5 has nothing, and not a neighbour's
+    everywhere = NamedSharding(mesh_of(devices, "clients"), P())
+    data = batches.resident(numbers(500), shares, device=everywhere)
+    cohort = jnp.array([11, 0, 5, 0])
+    options = {"steps": 7, "batch": 4, "replacement": replacement}
 
     @jax.jit
-    @jax.vmap
-    def drawn(client):
-        return draws.batches(
-            data, KEY, client, steps=3, batch=2, replacement=replacement
-        )
+    @functools.partial(jax.vmap, in_axes=(None, 0, 0))
+    def draw(data, key, client):
+        return batches.batches(data, key, client, **options)
 
-    assert not any(np.any(leaf) for leaf in drawn(np.array([1, 3])))
+    inputs, targets = draw(data, jax.random.split(KEY, 4), cohort)
+    assert inputs.shape == (4, 7, 4, 1) and targets.shape == (4, 7, 4)
+    np.testing.assert_array_equal(inputs[..., 0], targets)
+    for row, client in zip(targets, cohort, strict=True):
+        assert np.isin(row, shares.of(int(client)) if client != 5 else 0).all()
+    assert np.any(targets[1] != targets[3])  # another key, another draw
+
+
+@pytest.mark.parametrize("kind", batches.KINDS)
+def test_a_kind_of_batches_is_what_it_says(kind):
+    shares = Partition(np.arange(12, dtype=np.int32), np.array([0, 5, 12]))
+    data = batches.resident(numbers(12), shares)
+    fetch = jax.jit(batches.fetching(kind, steps=40, batch=4))
+    drawn = np.asarray(fetch(data, 1, (), KEY).targets)
+    assert drawn.shape == (40, 4) and drawn.min() >= 5
+    repeats = sum(len(set(row)) < 4 for row in drawn.tolist())
+    assert (repeats > 0) == (kind == "fresh")
+    assert (len({tuple(row) for row in drawn.tolist()}) == 1) == (kind == "whole")
+    if kind == "whole":
+        wide = batches.fetching(kind, steps=1, batch=9)(data, 1, (), KEY)
+        assert wide.targets.tolist() == [[5, 6, 7, 8, 9, 10, 11, 5, 6]]
+
+
+@pytest.mark.parametrize("kind", batches.KINDS)
+def test_batches_from_the_host_are_taken_as_they_are(kind):
+    """Also those of examples that are one array, and not a tree of several."""
+    data = batches.resident(np.arange(6.0), partition.iid(6, 2, seed=0))
+    fetch = batches.fetching(kind, steps=2, batch=3)
+    for plan in (np.zeros((2, 3, 1)), {"x": np.ones((2, 3)), "y": np.ones((2, 3))}):
+        assert fetch(data, 0, plan, KEY) is plan
+    for nothing in (None, ()):
+        drawn = jax.eval_shape(lambda plan=nothing: fetch(data, 0, plan, KEY))
+        assert drawn.shape == (2, 3)
 
 
 @functools.lru_cache(maxsize=4)
 def _many(replacement, rounds):
     """Returns a program for all sizes, whose shuffle has so many rounds."""
-    assert rounds == draws.ROUNDS
-    draw = functools.partial(draws.draw, steps=2, batch=6, replacement=replacement)
+    assert rounds == batches.ROUNDS
+    draw = functools.partial(places, steps=2, batch=6, replacement=replacement)
     return jax.jit(jax.vmap(draw, in_axes=(0, None, None)))
 
 
 def many(size, *, replacement=False):
     """Returns twelve draws of each of 60,000 keys, as offsets."""
-    draw = _many(replacement, draws.ROUNDS)
+    draw = _many(replacement, batches.ROUNDS)
     return np.asarray(draw(jax.random.split(KEY, 60_000), 0, size)).reshape(-1, 12)
-
-
-@pytest.mark.parametrize(
-    ("replacement", "sharding"),
-    [(True, "one device"), (False, "one device"), (False, "replicated on eight")],
-)
-def test_batches_hold_the_clients_own_examples(replacement, sharding):
-    examples = numbers(500)
-    dealt = partition.power_law_sizes(500, 12, exponent=1.0, seed=0)
-    dealt = partition.iid(500, 12, sizes=dealt, seed=0)
-    device = None
-    if sharding != "one device":
-        mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
-        device = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    data = draws.resident(examples, dealt, device=device)
-    cohort = jnp.array([11, 0, 5, 0])
-
-    @jax.jit
-    def gather(data, keys, cohort):
-        return jax.vmap(
-            lambda key, client: draws.batches(
-                data, key, client, steps=7, batch=4, replacement=replacement
-            )
-        )(keys, cohort)
-
-    inputs, targets = gather(data, jax.random.split(KEY, 4), cohort)
-    assert inputs.shape == (4, 7, 4, 1) and targets.shape == (4, 7, 4)
-    np.testing.assert_array_equal(inputs[..., 0], targets)
-    for row, client in zip(targets, cohort, strict=True):
-        assert np.isin(row, dealt.of(int(client))).all()
-    assert np.any(targets[1] != targets[3])  # another key, another draw
 
 
 SIZES = (1, 2, 3, 97, 4096, 70_000)
@@ -87,26 +100,19 @@ SIZES = (1, 2, 3, 97, 4096, 70_000)
 @functools.cache
 def stream():
     """Returns a program of three epochs of the largest size, and more of the others."""
-    draw = functools.partial(draws.draw, steps=3, batch=max(SIZES), replacement=False)
+    draw = functools.partial(places, steps=3, batch=max(SIZES), replacement=False)
     return jax.jit(lambda size: draw(KEY, 5, size).ravel())
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_an_epoch_holds_each_place_once(size):
     drawn = np.asarray(stream()(size))
-    places = drawn[: drawn.size // size * size].reshape(-1, size)[:300]
-    assert len(places) >= 3
-    for epoch in places:
+    epochs = drawn[: drawn.size // size * size].reshape(-1, size)[:300]
+    assert len(epochs) >= 3
+    for epoch in epochs:
         np.testing.assert_array_equal(np.sort(epoch), 5 + np.arange(size))
     if size >= 97:
-        assert np.mean(places[0] == places[1]) < 0.05
-
-
-def test_batches_run_across_epochs():
-    draw = functools.partial(draws.draw, steps=10, batch=4, replacement=False)
-    stream = np.ravel(jax.jit(draw)(KEY, 0, 7))
-    for begin in range(0, 35, 7):
-        assert sorted(stream[begin : begin + 7]) == list(range(7))
+        assert np.mean(epochs[0] == epochs[1]) < 0.05
 
 
 def uniform(observed):
@@ -114,10 +120,17 @@ def uniform(observed):
 
 
 @both
-@pytest.mark.parametrize("size", [2, 3, 7, 50, 1000])
-def test_each_place_is_equally_likely(replacement, size):
+@pytest.mark.parametrize("size", [2, 3, 5, 12, 25, 1000])
+def test_places_and_pairs_of_them_are_equally_likely(replacement, size):
     drawn = many(size, replacement=replacement)
     assert uniform(np.bincount(drawn[:, 0], minlength=size))
+    for second in {1, min(size, 11)} if size <= 25 else ():
+        pairs = np.bincount(drawn[:, 0] * size + drawn[:, second], minlength=size**2)
+        if replacement or second == size:  # of two epochs
+            assert uniform(pairs)
+        elif size > 2:
+            off_diagonal = pairs.reshape(size, size)[~np.eye(size, dtype=bool)]
+            assert off_diagonal.sum() == 60_000 and uniform(off_diagonal)
 
 
 def test_orders_of_four_are_equally_likely():
@@ -126,90 +139,74 @@ def test_orders_of_four_are_equally_likely():
     assert len(counts) == 24 and uniform(counts)
 
 
-@pytest.mark.parametrize("size", [5, 12, 25])
-def test_pairs_of_places_are_equally_likely(size):
-    drawn = many(size)
-    pairs = np.bincount(drawn[:, 0] * size + drawn[:, 1], minlength=size**2)
-    off_diagonal = pairs.reshape(size, size)[~np.eye(size, dtype=bool)]
-    assert off_diagonal.sum() == 60_000 and uniform(off_diagonal)
-
-
-def test_epochs_are_independent():
-    drawn = many(6)
-    pairs = np.bincount(drawn[:, 0] * 6 + drawn[:, 6], minlength=36)
-    assert uniform(pairs)
-
-
 def test_too_few_rounds_of_the_shuffle_are_noticed(monkeypatch):
-    monkeypatch.setattr(draws, "ROUNDS", 4)
+    monkeypatch.setattr(batches, "ROUNDS", 4)
     with pytest.raises(AssertionError):
         test_orders_of_four_are_equally_likely()
 
 
 @both
 def test_the_cost_of_a_batch_does_not_depend_on_the_population(replacement):
+    options = {"steps": 5, "batch": 4, "replacement": replacement}
+    draw = jax.jit(lambda data, key: batches.batches(data, key, 7, **options))
+
     def cost(population):
-        sizes = np.full(population, 3)
-        data = draws.resident(numbers(100), partition.resampled(100, sizes, seed=0))
-        compiled = (
-            jax.jit(
-                lambda data, key: draws.batches(
-                    data, key, 7, steps=5, batch=4, replacement=replacement
-                )
-            )
-            .lower(data, KEY)
-            .compile()
-        )
-        return compiled.memory_analysis().temp_size_in_bytes, compiled.cost_analysis()[
-            "flops"
-        ]
+        indices = np.arange(3 * population, dtype=np.int32) % 100
+        shares = Partition(indices, 3 * np.arange(population + 1))
+        compiled = draw.lower(batches.resident(numbers(100), shares), KEY).compile()
+        analysis = compiled.memory_analysis(), compiled.cost_analysis()
+        return analysis[0].temp_size_in_bytes, analysis[1]["flops"]
 
     assert cost(1_000_000) == cost(1000)
 
 
-def test_sizes_may_be_traced_without_another_compilation():
-    draw = jax.jit(
-        lambda start, size: draws.draw(
-            KEY, start, size, steps=2, batch=3, replacement=False
-        )
-    )
-    for start, size in ((0, 4), (10, 9), (20, 0)):
-        places = np.asarray(draw(start, size))
-        assert places.min() >= start and places.max() < start + max(size, 1)
-    assert draw._cache_size() == 1
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda shares: batches.resident(
+            Examples(np.array(["to", "be"], object), np.arange(2)), shares),
+         TypeError, "strings"),
+        (lambda shares: batches.resident(numbers(9), shares), ValueError, "index 9"),
+        (lambda _: places(0, 0, 3, steps=1, batch=1), TypeError, "typed key"),
+        (lambda _: places(KEY, 0, 3, steps=0, batch=1), ValueError, "steps=0"),
+        (lambda _: places(KEY, 0, 3, steps=1, batch=2.5), TypeError, "batch=2.5"),
+        (lambda _: batches.fetching("new", steps=1, batch=1), ValueError, "'new'"),
+    ],
+)  # fmt: skip
+def test_bad_input_gets_one_line(call, error, words):
+    with pytest.raises(error, match=words) as caught:
+        call(partition.iid(10, 2, seed=0))
+    assert "\n" not in str(caught.value)
 
 
-def test_the_table_lists_every_clients_examples():
-    dealt = partition.natural(np.array([2, 0, 2, 1, 2, 0]))
-    table, sizes = draws.index_table(dealt)
-    assert table.dtype == np.int32 and sizes.tolist() == [2, 1, 3]
-    assert table.tolist() == [[1, 5, 1], [3, 3, 3], [0, 2, 4]]
+def shifted(shape, dtype):
+    """Returns random numbers in memory that begins nowhere in particular."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.frombuffer(np.random.default_rng(0).bytes(size + 2 * ALIGNED), np.uint8)
+    begin = -memory.ctypes.data % ALIGNED + 4
+    return memory[begin : begin + size].view(dtype).reshape(shape)
 
 
-def test_bad_input_gets_one_line():
-    dealt = partition.iid(10, 2, seed=0)
-    texts = Examples(np.array(["to", "be"], object), np.arange(2))
-    for call, error, words in (
-        (lambda: draws.resident(texts, dealt), TypeError, "strings"),
-        (lambda: draws.resident(numbers(9), dealt), ValueError, "index 9"),
-        (lambda: draws.draw(0, 0, 3, steps=1, batch=1), TypeError, "typed key"),
-        (lambda: draws.draw(KEY, 0, 3, steps=0, batch=1), ValueError, "steps=0"),
-        (lambda: draws.draw(KEY, 0, 3, steps=1, batch=2.5), TypeError, "batch=2.5"),
-    ):
-        with pytest.raises(error, match=words) as caught:
-            call()
-        assert "\n" not in str(caught.value)
-    wide = partition.iid(
-        2**14, 2**13, sizes=np.r_[2**13 + 1, np.ones(2**13 - 1, int)], seed=0
-    )
-    with pytest.raises(ValueError, match="draws.batches"):
-        draws.index_table(wide)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32])
+@pytest.mark.parametrize("shape", [(40, 3, 5), (7,), (0, 4)])
+def test_an_array_keeps_its_numbers_in_memory_that_devices_share(shape, dtype):
+    array = shifted(shape, dtype)
+    moved = aligned(array)
+    assert moved.dtype == array.dtype and moved.tobytes() == array.tobytes()
+    assert moved.shape == array.shape
+    assert moved.ctypes.data % ALIGNED == 0 or not moved.size
+    assert aligned(moved) is moved or not moved.size
 
 
-def test_bytes_stay_bytes_on_the_device():
-    examples = Examples(np.zeros((4, 2, 2, 1), np.uint8), np.zeros(4, np.int32))
-    data = draws.resident(examples, partition.iid(4, 2, seed=0))
-    assert data.examples.inputs.numbers.dtype == jnp.uint8
-    batch = jax.eval_shape(lambda: draws.batches(data, KEY, 1, steps=1, batch=2))
-    assert batch.inputs.dtype == jnp.uint8
-    assert jax.eval_shape(datasets.normalise, batch.inputs).dtype == jnp.float32
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="others have own memory")
+def test_all_devices_have_one_copy_of_the_examples():
+    examples = Examples(shifted((64, 8, 8, 1), np.uint8), shifted((64,), np.int32))
+    shared = Examples(*map(aligned, examples))
+    everywhere = NamedSharding(mesh_of(8, "clients"), P())
+    shares = partition.iid(64, 4, seed=0)
+    data = batches.resident(shared, shares, device=everywhere)
+    leaves = data.examples.inputs.numbers, data.examples.targets
+    for leaf, array in zip(leaves, shared, strict=True):
+        shards = {s.data.unsafe_buffer_pointer() for s in leaf.addressable_shards}
+        assert shards == {array.ctypes.data}
+        np.testing.assert_array_equal(leaf, array.reshape(leaf.shape))

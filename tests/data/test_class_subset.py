@@ -5,34 +5,64 @@ import pytest
 
 from fl_sketch.config import inputs
 from fl_sketch.data import class_subset, datasets
-from fl_sketch.data.examples import Examples, Splits
+from fl_sketch.data.examples import Examples, Splits, splits_of
 from tests.run.configs import config_with
 
 pytestmark = pytest.mark.fast
 
 
+def splits_with(targets):
+    """Returns a data set whose inputs are the targets, of classes that it shows."""
+    targets = np.array(targets, np.int32)
+    part = Examples(targets.astype(np.float32)[:, None], targets)
+    owners = np.arange(len(targets), dtype=np.int32)
+    return splits_of("own", {"train": part, "test": part}, owners=owners)
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 10])
 def test_parts_share_nothing_and_are_the_whole(count):
     whole = datasets.load("digits")
-    found = [class_subset.part(whole, f"{n + 1}/{count}") for n in range(count)]
+    parts = [class_subset.part(whole, f"{n + 1}/{count}") for n in range(count)]
     names = np.array_split(np.arange(10), count)
     for kind in ("train", "test"):
         every = getattr(whole, kind)
         total = 0
-        for own, classes in zip(found, names, strict=True):
-            part = getattr(own, kind)
+        for splits, classes in zip(parts, names, strict=True):
+            part = getattr(splits, kind)
             kept = np.isin(every.targets, classes)
             np.testing.assert_array_equal(part.inputs, every.inputs[kept])
             np.testing.assert_array_equal(classes[part.targets], every.targets[kept])
-            assert own.classes == len(classes) and part.targets.dtype == np.int32
+            assert splits.classes == len(classes) and part.targets.dtype == np.int32
+            assert splits.learnt == ()
             total += len(part.targets)
         assert total == len(every.targets)
 
 
 def test_owners_go_with_their_examples():
-    both = Examples(np.arange(6), np.array([0, 1, 2, 3, 2, 3], np.int32))
-    splits = Splits("six", both, both, 4, owners=np.arange(6, dtype=np.int32))
-    np.testing.assert_array_equal(class_subset.part(splits, "2/2").owners, [2, 3, 4, 5])
+    splits = class_subset.part(splits_with([0, 1, 2, 3, 2, 3]), "2/2")
+    np.testing.assert_array_equal(splits.owners, [2, 3, 4, 5])
+
+
+def test_one_example_more_does_not_renumber_declared_classes():
+    """Finding P1: images of 3 were called 2 in one model and 3 in the other."""
+    missing, whole = [0, 1, 3, 4, 5, 9], [0, 1, 2, 3, 4, 5, 9]
+    for text in ("1/2", "2/2"):
+        few, all_ = (
+            class_subset.part(splits_with(targets), text, classes=10)
+            for targets in (missing, whole)
+        )
+        assert few.classes == all_.classes == 5 and few.learnt == all_.learnt == ()
+        for splits in (few, all_):
+            first = 0 if text == "1/2" else 5
+            values = splits.train.inputs[:, 0] - first
+            np.testing.assert_array_equal(splits.train.targets, values)
+
+
+def test_classes_that_are_found_are_marked_as_learnt():
+    splits = class_subset.part(splits_with([0, 1, 3, 4, 5, 9]), "1/2")
+    assert splits.learnt == (("part", "1/2"), ("classes", 0))
+    np.testing.assert_array_equal(splits.train.inputs[:, 0], [0, 1, 3])
+    np.testing.assert_array_equal(splits.train.targets, [0, 1, 2])
 
 
 def test_a_config_asks_for_a_part():
@@ -40,19 +70,19 @@ def test_a_config_asks_for_a_part():
     assert splits.classes == 2 and set(splits.train.targets) == {0, 1}
 
 
-@pytest.mark.parametrize("said", ["", "2/1", "0/2", "1/0", "half", "1/2/3", "-1/2"])
-def test_other_texts_are_refused_before_data_are_read(said):
-    with pytest.raises(ValueError, match="Expected part to be all, or 1/2") as caught:
-        inputs.check(config_with(data__part=said))
+@pytest.mark.parametrize("text", ["", "2/1", "0/2", "1/0", "half", "1/2/3", "-1/2"])
+def test_other_texts_are_refused_before_data_are_read(text):
+    with pytest.raises(ValueError, match="part to be all, or 1/2") as caught:
+        inputs.check(config_with(data__part=text))
     assert "\n" not in str(caught.value)
 
 
 def test_what_has_no_classes_or_too_few_has_no_parts():
     whole = datasets.load("digits")
-    with pytest.raises(
-        ValueError, match="at most 10 parts, the classes, got part='1/11"
-    ):
+    with pytest.raises(ValueError, match="at most 10 parts.*part='1/11"):
         class_subset.part(whole, "1/11")
+    with pytest.raises(ValueError, match="examples of all kinds.*part='2/2'"):
+        class_subset.part(splits_with([0, 1, 2]), "2/2", classes=9)
     numbers = Examples(np.zeros((3, 2)), np.zeros((3, 1), np.float32))
     with pytest.raises(ValueError, match="one class for each example"):
         class_subset.part(Splits("numbers", numbers, numbers, 1), "1/2")

@@ -4,40 +4,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from fl_sketch.data import datasets, raw
+from fl_sketch.data.examples import Examples, Splits, splits_of, with_classes
 
 pytestmark = pytest.mark.fast
 
 
 def test_digits_are_the_same_split_each_time():
     name, train, test, classes = datasets.load("digits")[:4]
-    again = datasets.load("digits")
     assert (name, classes) == ("digits", 10)
     assert train.inputs.shape == (1437, 8, 8, 1) and test.inputs.shape == (360, 8, 8, 1)
     assert train.inputs.dtype == np.float32 and train.targets.dtype == np.int32
     assert train.inputs.min() == 0 and train.inputs.max() == 1
     assert train.targets[:5].tolist() == [6, 6, 6, 2, 5]
-    np.testing.assert_array_equal(train.inputs, again.train.inputs)
     for part in (train, test):
         assert np.bincount(part.targets).min() > 0.07 * len(part.targets)
-
-
-def test_digits_do_not_overlap():
-    _, train, test, _ = datasets.load("digits")[:4]
     rows = np.concatenate([train.inputs, test.inputs]).reshape(1797, 64)
-    assert len(np.unique(rows, axis=0)) == 1797
+    assert len(np.unique(rows, axis=0)) == 1797  # the parts share no image
 
 
 @pytest.mark.parametrize("name", ["mnits", "", "no/such:1.0.0"])
 def test_unknown_names_get_one_line(name, tmp_path, monkeypatch):
     monkeypatch.delenv(raw.VARIABLE, raising=False)
-    with pytest.raises(
-        FileNotFoundError, match="mnist, fashion.*prepared in"
-    ) as caught:
-        datasets.load(name, tfds_dir=tmp_path)
-    assert "\n" not in str(caught.value) and repr(name) in str(caught.value)
-    assert ("mean 'mnist'" in str(caught.value)) == (name == "mnits")
+    with pytest.raises(FileNotFoundError, match="mnist, fashion") as caught:
+        datasets.load(name, cache_dir=tmp_path)
+    line = str(caught.value)
+    assert "\n" not in line and repr(name) in line and str(tmp_path) in line
+    assert ("mean 'mnist'" in line) == (name == "mnits")
 
 
 def test_normalise_keeps_bytes_exact_under_jit():
@@ -46,3 +41,42 @@ def test_normalise_keeps_bytes_exact_under_jit():
     assert floats.dtype == jnp.float32
     np.testing.assert_array_equal(np.rint(np.asarray(floats) * 255), np.arange(256))
     np.testing.assert_array_equal(datasets.normalise(floats), floats)
+
+
+def test_synthetic_labels_can_be_learnt_but_not_without_error():
+    train, test = datasets.load("synthetic/2000")[1:3]
+    flat = [part.inputs.reshape(len(part.inputs), -1) / 255 for part in (train, test)]
+    model = LogisticRegression(max_iter=200).fit(flat[0], train.targets)
+    assert 0.6 < model.score(flat[1], test.targets) < 0.95
+    assert np.bincount(test.targets).min() > 500
+
+
+def test_the_synthetic_test_set_is_the_same_for_every_number():
+    few, many = (datasets.load(f"synthetic/{n}") for n in (10, 300_000))
+    for array, same in zip(few.test, many.test, strict=True):
+        np.testing.assert_array_equal(array, same)
+    assert len(many.train.targets) == 300_000
+    # Written down once: with any other numbers it is another data set.
+    assert many.train.targets[-8:].tolist() == [8, 1, 7, 6, 2, 1, 5, 8]
+
+
+@pytest.mark.parametrize("name", ["synthetic", "synthetic/0", "synthetic/9999999999"])
+def test_a_wrong_number_of_examples_is_one_line(name):
+    with pytest.raises(ValueError, match=f"got '{name}'") as caught:
+        datasets.load(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_declared_classes_are_not_learnt_and_nothing_else_is_forgotten():
+    part = Examples(np.zeros((4, 1)), np.array([0, 3, 1, 3], np.int32))
+    found = splits_of("x", {"train": part, "test": part})
+    assert found.classes == 4 and found.learnt == (("classes", 0),)
+    marked = found._replace(learnt=(("vocabulary", "x"), *found.learnt))
+    declared = with_classes(marked, 6)
+    assert declared.classes == 6 and declared.learnt == (("vocabulary", "x"),)
+    assert with_classes(marked, 0) is marked
+    with pytest.raises(ValueError, match="classes >= 4"):
+        with_classes(found, 3)
+    numbers = Examples(np.zeros((3, 2)), np.zeros((3, 2), np.float32))
+    with pytest.raises(ValueError, match="classes=2"):
+        with_classes(Splits("numbers", numbers, numbers, 2), 3)

@@ -1,8 +1,9 @@
-"""Arrays of one's own are read whole, or refused by name."""
+"""Your own arrays are read whole, or refused by name."""
 
 import numpy as np
 import pytest
 
+from fl_sketch.config import inputs, privacy
 from fl_sketch.data import datasets, npz
 from fl_sketch.data.examples import Examples
 from fl_sketch.run import build
@@ -17,52 +18,73 @@ GOOD = {
     "test_targets": np.array([0.0, 1.0]),
 }
 OWNERS = np.array(["cy", "ann", "bo", "ann", "ann", "cy"])
+TEXTS = np.array(["to be", "or not", "to be", "that is", "the question", "to die"])
 
 
-def saved(folder, **arrays):
-    kept = {name: array for name, array in (GOOD | arrays).items() if array is not None}
-    np.savez(folder / "one.npz", **kept)
+def saved(folder, **changes):
+    arrays = {name: array for name, array in (GOOD | changes).items()}
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    np.savez(folder / "one.npz", **arrays)
     return datasets.load("npz/one", folder)
 
 
-@pytest.mark.parametrize(
-    ("arrays", "words"),
-    [
-        ({"test_targets": None}, "Expected train_inputs.*got no test_targets"),
-        ({"train_inputs": np.full((6, 2), 1j)}, "train_inputs of numbers.*complex128"),
-        ({"train_inputs": np.zeros((0, 2))}, "one at least.*shape \\(0, 2\\)"),
-        ({"test_inputs": np.ones((2, 3))}, "one kind and shape.*\\(2,\\) and .*\\(3,"),
-        ({"test_inputs": np.ones((2, 2), np.uint8)}, "float32 .* and uint8"),
-        ({"test_targets": np.zeros(3, int)}, "as many test targets.*3 for 2"),
-        ({"train_targets": np.array([0, 1, 2, 0, 0.7, 2])}, "whole.*0.7 in row 4"),
-        ({"train_targets": np.array([0, 1, -2, 0, 1, 2])}, "from 0 on.*-2 in row 2"),
-        ({"train_targets": np.array([0, 1, 2, 0, 1, 2**40])}, "1099511627776 in row 5"),
-        ({"test_targets": np.array([0, np.nan])}, "whole.*test_targets.*nan in row 1"),
-        ({"test_inputs": np.array([[1, np.nan]] * 2)}, "finite.*test_inputs.*nan.*0"),
-        ({"train_inputs": np.full((6, 2), 1e300)}, "finite.*train_inputs.*inf in row"),
-        ({"train_inputs": np.full((6, 2), 2**40)}, "integers of 32 bits"),
-        ({"owners": OWNERS[:5]}, "owners to be 6 integers or strings.*\\(5,\\)"),
-        ({"owners": np.zeros(6)}, "owners to be 6 integers or strings.*float64"),
-        ({"train_inputs": np.array([["a", "b"]] * 6)}, "of one text for each example"),
-    ],
-    ids=range(16),
-)
+def table(name, *values):
+    return {name: np.array(values)}
+
+
+WRONG = [
+    ({"test_targets": None}, "no test_targets"),
+    ({"train_inputs": np.full((6, 2), 1j)}, "train_inputs.*complex128"),
+    ({"train_inputs": np.zeros((6, 2), "datetime64[s]")}, "train_inputs.*datetime64"),
+    ({"train_inputs": np.zeros((0, 2))}, r"train_inputs.*\(0, 2\)"),
+    ({"train_inputs": np.full((6, 2), 1e300)}, "finite.*train_inputs.*inf in row"),
+    ({"train_inputs": np.full((6, 2), 2**40)}, "integers of 32 bits"),
+    ({"train_inputs": np.array([["a", "b"]] * 6)}, "one text for each example"),
+    ({"train_inputs": np.array([{}, 1, 2, 3, 4, 5], object)}, "train_inputs.*objects"),
+    ({"test_inputs": np.ones((2, 3))}, r"inputs.*\(2,\) and .*\(3,"),
+    ({"test_inputs": np.ones((2, 2), np.uint8)}, "float32 .* and uint8"),
+    (table("test_inputs", [1, np.nan], [1, np.nan]), "test_inputs.*nan in row 0"),
+    (table("test_targets", 0, np.nan), "test_targets.*nan in row 1"),
+    (table("test_targets", 0, 1, 2), "test targets.*3 for 2"),
+    (table("train_targets", 0, 1, 2, 0, 0.7, 2), "whole.*0.7 in row 4"),
+    (table("train_targets", 0, 1, -2, 0, 1, 2), "from 0 on.*-2 in row 2"),
+    (table("train_targets", 0, 1, 2, 0, 1, 2**40), "1099511627776 in row 5"),
+    (table("train_targets", 2**32 + 1, 0, 1, 2, 0, 1), "4294967297 in row 0"),
+    (table("train_targets", 10**9, 0, 1, 2, 0, 1), "below 16,777,216.*in row 0"),
+    (table("train_targets", *"301201"), "train_targets.*U1"),
+    (table("train_targets", 1j, 0, 1, 2, 0, 1), "train_targets.*complex"),
+    ({"owners": OWNERS[:5]}, r"owners to be 6 .*\(5,\)"),
+    ({"owners": np.zeros(6)}, "owners to be 6 .*float64"),
+    ({"learnt": np.arange(2)}, "learnt.*int64"),
+]
+
+
+@pytest.mark.parametrize(("arrays", "words"), WRONG, ids=range(len(WRONG)))
 def test_what_a_model_would_train_on_wrongly_is_refused(tmp_path, arrays, words):
     with pytest.raises(ValueError, match=words) as caught:
         saved(tmp_path, **arrays)
     assert "\n" not in str(caught.value) and "one.npz" in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [b"PK\x03\x04 torn", b""])
-def test_a_damaged_file_is_refused_in_one_line(tmp_path, content):
-    (tmp_path / "one.npz").write_bytes(content)
-    with pytest.raises(ValueError, match="to hold train_inputs.*got") as caught:
-        datasets.load("npz/one", tmp_path)
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("kind", "targets", "words"),
+    [
+        ("labels", [[0, 1], [0.5, 1]], "zeros and ones.*0.5 in row 1"),
+        ("numbers", [[0, 1], [np.inf, 1]], "finite.*inf in row 1"),
+        ("classes", [[[0]], [[1]]], "test_targets"),
+        ("labels", [], "train_targets|test_targets"),
+    ],
+)
+def test_targets_of_another_kind_are_refused(kind, targets, words):
+    part = {"inputs": np.ones((2, 2)), "targets": np.array(targets)}
+    arrays = {f"{p}_{key}": array for p in npz.PARTS for key, array in part.items()}
+    arrays["train_targets"] = arrays["test_targets"][:2]
+    with pytest.raises(ValueError, match=words.replace("test_", "t[a-z]+_")):
+        npz.checked("npz/x", arrays, where="x", targets=kind)
 
 
 def test_a_missing_file_is_named(tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match=r"one\.npz for data\.name=npz/one"):
+    with pytest.raises(FileNotFoundError, match=r"one\.npz.*npz/one"):
         datasets.load("npz/one", tmp_path)
     monkeypatch.delenv("FL_SKETCH_DATA", raising=False)
     with pytest.raises(FileNotFoundError, match="--data_dir"):
@@ -70,75 +92,105 @@ def test_a_missing_file_is_named(tmp_path, monkeypatch):
 
 
 def test_arrays_that_nothing_reads_are_named(tmp_path):
-    with pytest.warns(UserWarning, match="nothing reads weights, ids of .*one.npz"):
+    with pytest.warns(UserWarning, match="weights, ids of .*one.npz"):
         saved(tmp_path, weights=np.ones(6), ids=OWNERS)
 
 
 def test_kinds_of_arrays_become_those_of_a_device(tmp_path):
     splits = saved(tmp_path)
     assert splits.train.inputs.dtype == np.float32 and splits.classes == 3
+    assert splits.learnt == (("classes", 0),)
     np.testing.assert_array_equal(splits.test.targets, np.array([0, 1], np.int32))
-    both = {"train": 6, "test": 2}
     for kind, becomes in ((int, np.int32), (np.uint8, np.uint8), (bool, np.int32)):
-        arrays = {f"{part}_inputs": np.ones((n, 5), kind) for part, n in both.items()}
+        arrays = {"train_inputs": np.ones((6, 5), kind)}
+        arrays["test_inputs"] = np.ones((2, 5), kind)
         assert saved(tmp_path, **arrays).train.inputs.dtype == becomes
 
 
 def test_integers_are_tokens_that_the_vocabulary_has(tmp_path):
-    both = {
-        f"{part}_inputs": np.full((n, 5), 7) for part, n in (("train", 6), ("test", 2))
-    }
-    saved(tmp_path, **both)
-    own = {"data__name": "npz/one", "data__clients": 2, "cohort__size": 2}
-    own |= {"model__name": "transformer", "data__vocabulary": 8}
-    assert build(config_with(**own), str(tmp_path)).facts["d"]
-    with pytest.raises(ValueError, match="tokens below vocabulary=7.*got 7 to 7"):
-        build(config_with(**own | {"data__vocabulary": 7}), str(tmp_path))
+    saved(tmp_path, train_inputs=np.full((6, 5), 7), test_inputs=np.full((2, 5), 7))
+    config = config_with(data__name="npz/one", data__vocabulary=8)
+    assert inputs.splits_of(config, str(tmp_path)).train.inputs.max() == 7
+    config.data.vocabulary = 7
+    with pytest.raises(ValueError, match="vocabulary=7.*got 7 to 7"):
+        inputs.splits_of(config, str(tmp_path))
 
 
 def test_what_is_saved_is_what_is_read(tmp_path):
     train = Examples(np.ones((6, 2), np.float32), np.arange(6, dtype=np.int32))
-    npz.save(tmp_path / "one.npz", train, Examples(*(a[:2] for a in train)), OWNERS)
+    few = Examples(*(array[:2] for array in train))
+    npz.save(tmp_path / "one.npz", train, few, OWNERS, few)
     splits = datasets.load("npz/one", tmp_path)
     np.testing.assert_array_equal(splits.train.inputs, train.inputs)
+    np.testing.assert_array_equal(splits.validation.targets, [0, 1])
     np.testing.assert_array_equal(splits.owners, [2, 0, 1, 0, 0, 2])
 
 
 def test_a_config_takes_the_owners_and_how_many_they_are(tmp_path):
     saved(tmp_path, owners=OWNERS)
-    own = {"data__name": "npz/one", "data__partition": "natural"}
-    few = {"cohort__size": 2, "model__name": "logistic"}
-    built = build(config_with(**own, **few, data__clients=0), str(tmp_path))
+    keys = {"data__name": "npz/one", "data__partition": "natural", "cohort__size": 2}
+    built = build(config_with(**keys, data__clients=0), str(tmp_path))
     assert built.population == built.facts["clients"] == built.config.data.clients == 3
-    with pytest.raises(ValueError, match="clients=3, the owners.*or 0.*got clients=5"):
-        build(config_with(**own, **few, data__clients=5), str(tmp_path))
-    with pytest.raises(ValueError, match="clients.*>= 1|at least.*clients"):
-        build(config_with(data__clients=0))
-    with pytest.raises(ValueError, match="an npz file with an array of owners"):
-        build(config_with(data__partition="natural", data__clients=0))
-    with pytest.raises(ValueError, match="size.*3"):  # more than there are, as always
-        build(config_with(**own, cohort__size=5, data__clients=0), str(tmp_path))
 
 
-def test_texts_of_ones_own_are_read_as_texts(tmp_path):
-    said = np.array(["to be", "or not", "to be", "that is", "the question", "to die"])
-    splits = saved(tmp_path, train_inputs=said, test_inputs=said[:2], owners=OWNERS)
-    assert splits.train.inputs.dtype == object
-    config = config_with(
-        data__name="npz/one", data__partition="natural", data__clients=0,
-        data__vocabulary=8, data__length=4, cohort__size=2, model__name="transformer",
-    )  # fmt: skip
-    assert build(config, str(tmp_path)).population == 3
-
-
-def test_the_number_of_clients_is_not_learnt_of_private_data(tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data__clients": 5}, "clients=3, .*got clients=5"),
+        ({"data__partition": "iid", "data__clients": 0}, "clients"),
+        ({"data__name": "digits", "data__clients": 0}, "owners"),
+        ({"cohort__size": 5, "data__clients": 0}, "size.*3"),
+    ],
+)
+def test_owners_that_a_config_cannot_take_are_refused(tmp_path, changes, words):
     saved(tmp_path, owners=OWNERS)
-    config = config_with(
-        data__name="npz/one", data__partition="natural", data__clients=0,
-        data__classes=3, cohort__sampling="poisson", cohort__size=2,
-        privacy__bound="clip", privacy__noise_multiplier=2.0, model__name="logistic",
-    )  # fmt: skip
-    with pytest.raises(ValueError, match="clients to be fixed beforehand"):
-        build(config, str(tmp_path))
-    config.data.clients = 3
-    assert build(config, str(tmp_path)).private
+    keys = {"data__name": "npz/one", "data__partition": "natural", "cohort__size": 2}
+    with pytest.raises(ValueError, match=words):
+        build(config_with(**keys | changes), str(tmp_path))
+
+
+def test_texts_are_read_as_texts_and_their_classes_are_learnt(tmp_path):
+    """A vocabulary that is given hides no number of classes that was found."""
+    assert saved(tmp_path, train_inputs=TEXTS, test_inputs=TEXTS[:2])
+    keys = {"data__name": "npz/one", "data__vocabulary": 99, "data__length": 4}
+    keys |= {"data__vocabulary_file": "characters"}
+    splits = inputs.splits_of(config_with(**keys), str(tmp_path))
+    assert splits.train.inputs.shape == (6, 4) and splits.learnt == (("classes", 0),)
+    declared = inputs.splits_of(config_with(**keys, data__classes=3), str(tmp_path))
+    assert declared.learnt == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"data__clients": 0}, "clients"),
+        ({"data__classes": 0}, "classes"),
+        ({"data__classes": 0, "data__part": "1/2"}, "classes"),
+        ({"data__standardise": "train"}, "standardise"),
+        ({"data__name": "npz/marked"}, "tags"),
+        ({"data__name": "sst2", "data__vocabulary": 8}, "vocabulary_file"),
+        ({"data__name": "shakespeare", "data__part": "1/2",
+          "data__vocabulary_file": "characters", "data__classes": 0}, "part"),
+        ({"data__part": "1/2"}, None),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_private_data_decide_nothing_beforehand(tmp_path, changes, key, monkeypatch):
+    """Finding P1: what data decide is said, whatever else is declared."""
+    from tests.data import fake_raw
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    fake_raw.write(tmp_path)
+    saved(tmp_path, owners=OWNERS)
+    np.savez(tmp_path / "marked.npz", **GOOD, learnt=np.array(["vocabulary", "tags"]))
+    keys = {"data__name": "npz/one", "data__clients": 3, "data__classes": 3}
+    keys |= {"privacy__bound": "clip", "privacy__noise_multiplier": 2.0}
+    config = config_with(**keys | changes)
+    splits = inputs.splits_of(config, str(tmp_path))
+    if key is None:
+        privacy.check_data(config, splits)
+        return
+    with pytest.raises(ValueError, match=f"{key} to be fixed beforehand"):
+        privacy.check_data(config, splits)
+    config.privacy.noise_multiplier = 0.0
+    privacy.check_data(config, splits)

@@ -8,14 +8,15 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch.data import batches as draws
-from fl_sketch.data import partition, streamed
+from fl_sketch.data import batches, partition, streamed
 from fl_sketch.data.examples import Examples
 from tests.meshes import mesh_of
 
 KEYS = jax.random.split(jax.random.key(0), 4)
 COHORT = jnp.array([11, 0, 5, 0])
-WORK = {"steps": 3, "batch": 4}
+SIZES = partition.power_law_sizes(500, 12, exponent=1.0, seed=0)
+SHARES = partition.iid(500, 12, sizes=SIZES, seed=0)
+SHARES.starts[6] = SHARES.starts[5]  # client 5 has no examples
 
 
 @pytest.fixture(name="examples")
@@ -26,40 +27,29 @@ def mapped_into_memory(tmp_path):
     return Examples(mapped, np.arange(500))
 
 
-def dealt():
-    sizes = partition.power_law_sizes(500, 12, exponent=1.0, seed=0)
-    return partition.iid(500, 12, sizes=sizes, seed=0)
-
-
-@pytest.mark.parametrize("replacement", [True, False])
-@pytest.mark.parametrize("devices", [1, 2])
-def test_gathered_batches_are_those_of_a_resident_set(examples, replacement, devices):
-    host, device = (
-        make(examples, dealt()) for make in (streamed.on_host, draws.resident)
-    )
-    work = WORK | {"replacement": replacement}
+@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize(("replacement", "devices"), [(True, 1), (False, 2)])
+def test_gathered_batches_are_those_of_a_resident_set(
+    examples, bare, replacement, devices
+):
+    whole = examples.inputs if bare else examples
+    host = streamed.on_host(whole, SHARES)
+    work = {"steps": 3, "batch": 4, "replacement": replacement}
     drawn = streamed.places(jnp.asarray(host.starts), KEYS, COHORT, **work)
     sharding = NamedSharding(mesh_of(devices, "clients"), P("clients"))
-    found = streamed.gather(host, np.asarray(drawn), sharding)
-    expected = jax.vmap(lambda key, client: draws.batches(device, key, client, **work))(
-        KEYS, COHORT
-    )
-    chex.assert_trees_all_equal(found, expected)
-    chex.assert_trees_all_equal_dtypes(found, expected)
-
-
-def test_a_device_gets_the_batches_of_its_own_clients(examples):
-    host = streamed.on_host(examples, dealt())
-    drawn = streamed.places(jnp.asarray(host.starts), KEYS, COHORT, **WORK)
-    sharding = NamedSharding(mesh_of(2, "clients"), P("clients"))
-    inputs, _ = streamed.gather(host, np.asarray(drawn), sharding)
-    assert [s.data.shape for s in inputs.addressable_shards] == [(2, 3, 4, 5, 5, 1)] * 2
+    gathered = streamed.gather(host, np.asarray(drawn), sharding)
+    data = batches.resident(whole, SHARES)
+    expected = jax.vmap(lambda key, client: batches.batches(data, key, client, **work))
+    chex.assert_trees_all_equal(gathered, expected(KEYS, COHORT), strict=True)
+    leaf = jax.tree.leaves(gathered)[0]
+    shapes = [shard.data.shape for shard in leaf.addressable_shards]
+    assert shapes == [(4 // devices, 3, 4, 5, 5, 1)] * devices
 
 
 def test_nothing_on_the_host_is_copied(examples):
-    host, whole = streamed.on_host(examples, shares := dealt()), examples.inputs
-    assert np.shares_memory(host.examples.inputs, whole)
-    assert np.shares_memory(host.indices, shares.indices)
+    host = streamed.on_host(examples, SHARES)
+    assert np.shares_memory(host.examples.inputs, examples.inputs)
+    assert np.shares_memory(host.indices, SHARES.indices)
 
 
 def test_what_cannot_be_drawn_from_is_refused():

@@ -49,13 +49,6 @@ def test_the_most_frequent_words_have_numbers_and_others_share_one():
     assert found.train.targets is SENTENCES.train.targets and found.owners is None
 
 
-def test_images_stay_what_they_are():
-    images = SENTENCES._replace(
-        train=Examples(np.zeros((2, 3, 3, 1), np.uint8), np.zeros(2, np.int32))
-    )
-    assert text.encoded(images, length=6, most=6) is images
-
-
 PLAY = splits("shakespeare", ["abc", "xy", "ab"], ["cz", "y"])
 
 
@@ -63,45 +56,30 @@ def test_every_character_is_predicted_once_from_what_its_speaker_said_before():
     found = text.encoded(PLAY, length=4, most=10)
     # Characters in order: newline, a, b, c, x, y. Speaker 0 says abc, then ab.
     newline, a, b, c, x, y = range(3, 9)
-    assert found.train.targets.tolist() == [
-        [a, b, c, newline],
-        [a, b, 0, 0],
-        [x, y, 0, 0],
-    ]
-    assert found.train.inputs.tolist() == [
-        [2, a, b, c],
-        [2, a, b, 0],
-        [2, x, y, 0],
-    ]
+    targets = [[a, b, c, newline], [a, b, 0, 0], [x, y, 0, 0]]
+    assert found.train.targets.tolist() == targets
+    assert found.train.inputs.tolist() == [[2, a, b, c], [2, a, b, 0], [2, x, y, 0]]
     assert found.owners.tolist() == [0, 0, 1]
     assert found.classes == 9
     assert found.test.targets.tolist() == [[c, text.UNKNOWN, 0, 0], [y, 0, 0, 0]]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"length": 0, "most": 6}, "length=0"),
-        ({"length": 6, "most": 0}, "vocabulary=0"),
-        ({"length": 6, "most": 99}, "vocabulary <= 9.*got vocabulary=99"),
-    ],
-)
-def test_impossible_vocabularies_are_refused_in_a_line(options, words):
-    with pytest.raises(ValueError, match=words) as caught:
-        text.encoded(SENTENCES, **options)
-    assert "\n" not in str(caught.value)
-
-
 def test_a_vocabulary_that_was_made_of_texts_says_so():
-    assert text.encoded(SENTENCES, length=6, most=6).learnt == ("vocabulary_file", "")
-    assert text.encoded(PLAY, length=4, most=10).learnt == ("vocabulary_file", "")
+    other = SENTENCES._replace(learnt=(("classes", 0),))
+    for splits_, learnt in ((SENTENCES, ()), (PLAY, ()), (other, other.learnt)):
+        found = text.encoded(splits_, length=6, most=6)
+        assert found.learnt == (*learnt, ("vocabulary_file", ""))
+    # Speakers are no classes of the characters that come next.
+    play = PLAY._replace(learnt=(("part", "1/2"), ("classes", 0)))
+    found = text.encoded(play, length=4, most=10, vocabulary_file="characters")
+    assert found.learnt == (("part", "1/2"),)
 
 
 def test_a_vocabulary_of_a_file_is_the_files_whatever_the_texts(tmp_path):
     path = tmp_path / "words"
     path.write_text("good\nfilm\nnowhere\n")
     found = text.encoded(SENTENCES, length=4, most=8, vocabulary_file=str(path))
-    assert found.learnt is None
+    assert found.learnt == ()
     assert found.train.inputs[0].tolist() == [2, 1, 3, 4]
     new = splits("sst2", ["unheard of"] * 4, ["good"])
     again = text.encoded(new, length=4, most=8, vocabulary_file=str(path))
@@ -110,33 +88,36 @@ def test_a_vocabulary_of_a_file_is_the_files_whatever_the_texts(tmp_path):
 
 def test_characters_are_always_the_same():
     found = text.encoded(SENTENCES, length=6, most=99, vocabulary_file="characters")
-    assert found.learnt is None
-    assert found.train.inputs[0].tolist() == [
-        2,
-        *(3 + text.ALPHABET.index(c) for c in "a goo"),
-    ]
+    assert found.learnt == ()
+    characters = [3 + text.ALPHABET.index(c) for c in "a goo"]
+    assert found.train.inputs[0].tolist() == [2, *characters]
     play = text.encoded(PLAY, length=4, most=10, vocabulary_file="characters")
-    assert play.learnt is None and play.classes == 99
+    assert play.learnt == () and play.classes == 99
 
 
 @pytest.mark.parametrize(
-    ("content", "most", "words"),
+    ("splits_", "file", "options", "words"),
     [
-        (b"good\ngood\n", 9, "each once"),
-        (b"good\n\nbad\n", 9, "each once"),
-        (b"", 9, "each once"),
-        (b"\xff\n", 9, "UTF-8"),
-        (b"a\nb\nc\n", 5, "vocabulary >= 6"),
-        (None, 9, "to name a file"),
+        (SENTENCES, "", {"length": 0}, "length=0"),
+        (SENTENCES, "", {"most": 0}, "vocabulary=0"),
+        (SENTENCES, "", {"most": 99}, "vocabulary <= 9.*got vocabulary=99"),
+        (SENTENCES, "", {"most": 3}, "vocabulary >= 4.*got vocabulary=3"),
+        (SENTENCES, "characters", {}, "vocabulary >= 99.*got vocabulary=6"),
+        (PLAY, "words", {}, "characters.*vocabulary_file='words'"),
+        (SENTENCES, "none", {}, "vocabulary_file=none"),
+        (SENTENCES, b"good\ngood\n", {}, "each once"),
+        (SENTENCES, b"good\n\nbad\n", {}, "each once"),
+        (SENTENCES, b"", {}, "each once"),
+        (SENTENCES, b"\xff\n", {}, "UTF-8"),
+        (SENTENCES, b"a\nb\nc\nd\n", {}, "vocabulary >= 7"),
     ],
+    ids=range(12),
 )
-def test_files_that_are_no_vocabulary_are_refused(content, most, words, tmp_path):
-    path = tmp_path / "words"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises((ValueError, FileNotFoundError), match=words):
-        text.encoded(SENTENCES, length=4, most=most, vocabulary_file=str(path))
-    with pytest.raises(ValueError, match="vocabulary >= 99"):
-        text.encoded(SENTENCES, length=4, most=9, vocabulary_file="characters")
-    with pytest.raises(ValueError, match="characters or none"):
-        text.encoded(PLAY, length=4, most=9, vocabulary_file=str(path))
+def test_impossible_vocabularies_are_refused(splits_, file, options, words, tmp_path):
+    if isinstance(file, bytes):
+        (tmp_path / "words").write_bytes(file)
+        file = str(tmp_path / "words")
+    options = {"length": 6, "most": 6} | options
+    with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:
+        text.encoded(splits_, vocabulary_file=file, **options)
+    assert "\n" not in str(caught.value)

@@ -30,8 +30,9 @@ def peaks_of(cohort):
     loss = models.classification(models.build("lenet", 10))
     inputs = np.random.default_rng(0).integers(0, 256, (EXAMPLES, 28, 28, 1), np.uint8)
     examples = Examples(inputs, np.arange(EXAMPLES, dtype=np.int32) % 10)
-    sizes = np.full(POPULATION, 3)
-    data = draws.resident(examples, partition.resampled(EXAMPLES, sizes, seed=0))
+    indices = np.arange(3 * POPULATION, dtype=np.int32) % EXAMPLES
+    starts = 3 * np.arange(POPULATION + 1)
+    data = draws.resident(examples, partition.Partition(indices, starts))
 
     def value(params, batch):
         return loss.value(params, datasets.normalise(batch.inputs), batch.targets)
