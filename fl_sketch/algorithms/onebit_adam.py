@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import optax
 
 from fl_sketch import transforms
-from fl_sketch.core import lengths, trees, validate
+from fl_sketch.core import trees, validate
 from fl_sketch.core.protocols import (
     Algorithm,
     Channel,
+    Chosen,
     Coded,
     Delivery,
     Downlink,
@@ -99,7 +100,7 @@ def _either(warmup: int) -> Channel:
         owed = jax.tree.map(jnp.add, momentum, error)
         seen = trees.unraveler(owed)(sign.apply(keys.own, trees.ravel(owed)))
         d = trees.size(gradient)
-        bits = lengths.either(warm, FLOAT_BITS * d, sign.bits(d))
+        bits = Chosen(warm, (sign.bits(d), FLOAT_BITS * d))
         heard = yield Coded(either(gradient, seen), bits)
         seen = round.counted(seen)
         left = either(error, jax.tree.map(jnp.subtract, owed, seen))

@@ -1,7 +1,5 @@
 """Nested mappings, such as configs, by dotted keys."""
 
-import math
-from collections.abc import Mapping
 from typing import Any
 
 
@@ -11,23 +9,10 @@ def flat(config: Any) -> dict[str, Any]:
     >>> flat({"rounds": 9, "client": {"rate": 0.1}})
     {'rounds': 9, 'client.rate': 0.1}
     """
-    found = {}
+    values = {}
     for name, value in config.items():
         if hasattr(value, "items"):
-            found |= {f"{name}.{key}": inner for key, inner in flat(value).items()}
+            values |= {f"{name}.{key}": inner for key, inner in flat(value).items()}
         else:
-            found[name] = value
-    return found
-
-
-def for_json(value: Any) -> Any:
-    """Returns `value` with null in place of each float that is not finite.
-
-    >>> for_json({"loss": math.nan, "sizes": (1, 2.5)})
-    {'loss': None, 'sizes': [1, 2.5]}
-    """
-    if isinstance(value, Mapping):
-        return {key: for_json(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [for_json(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+            values[name] = value
+    return values

@@ -16,7 +16,6 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch.channels import player
 from fl_sketch.core import validate
 from fl_sketch.core.keys import for_batches, roots_of, round_keys
-from fl_sketch.core.lengths import times, whole_bytes
 from fl_sketch.core.protocols import (
     Algorithm,
     Key,
@@ -28,6 +27,7 @@ from fl_sketch.core.protocols import (
     Tree,
     Work,
 )
+from fl_sketch.core.wire import traced_bytes
 from fl_sketch.engine.clients import Client, Fetch, first, zeros
 from fl_sketch.engine.exchange import as_heard
 from fl_sketch.engine.graph import Graph
@@ -118,8 +118,8 @@ def make_gossip_round(
         seen = SimulatorOnly(
             clients=numbers,
             answered=jnp.ones(nodes, bool),
-            bytes_up=times(first(sizes), way.sent),
-            bytes_told=whole_bytes(0),
+            bytes_up=sizes,
+            bytes_told=traced_bytes(0),
             diagnostics=jax.tree.map(lambda each: jnp.sum(each) / nodes, found),
         )
         return state, Report({}, seen)
@@ -197,9 +197,9 @@ class _Play(NamedTuple):
         )
 
     def after(self, row_work_means):
-        """Returns the state of a node after the round, and the bytes of what it said.
+        """Returns the state of a node after the round, and the bytes that it sent.
 
-        They are those that go with its messages on each of their ways, too.
+        They include what it handed on, and what goes with messages on their ways.
         """
         row, work, means = row_work_means
         end = player.ended(self.algorithm.uplink, self.turn(*row_work_means))
@@ -208,8 +208,9 @@ class _Play(NamedTuple):
             self.algorithm, server, end.delivery.estimate, self.keys(row)
         )
         local = self.algorithm.local.finish(work.state, end.delivery)
-        size = whole_bytes(end.bits_up) + len(means) * self.relay.beside
-        return State(server, Client(local, end.memory.client)), size
+        more, sent = len(means) * self.relay.beside, self.relay.sent
+        sizes = traced_bytes(end.bits_up, lambda size: (size + more) * sent)
+        return State(server, Client(local, end.memory.client)), sizes[row[2]]
 
 
 def _filled(leaf: jax.Array, devices: int) -> jax.Array:

@@ -23,8 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch.core.lengths import Wide
-from fl_sketch.core.protocols import Message
+from fl_sketch.core.protocols import Chosen, Message
 from fl_sketch.core.trees import varying_like
 from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.engine import graph as graphs
@@ -81,7 +80,7 @@ class Relay(NamedTuple):
         """
         return self.crossings * (total // int(self.crossings.sum()))
 
-    def require_sums(self, bits: int | Wide | None, numbers: int) -> None:
+    def require_sums(self, bits: int | Chosen | None, numbers: int) -> None:
         """Raises unless the messages may be sent over this relay at their own price.
 
         The sum of messages that are shorter than their numbers is not: of signs, say,

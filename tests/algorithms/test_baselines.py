@@ -11,8 +11,8 @@ import pytest
 
 from fl_sketch import algorithms, channels, engine, sketch, transforms
 from fl_sketch.algorithms import catalog
-from fl_sketch.core import lengths
 from fl_sketch.core.protocols import Algorithm
+from fl_sketch.core.wire import byte_count
 from fl_sketch.engine import costs as traffic
 from fl_sketch.engine import ledger
 from fl_sketch.sketch import compressors
@@ -250,7 +250,7 @@ def test_one_bit_adam_is_that_of_the_paper():
     state, report = run(algorithm, rounds=rounds)
     np.testing.assert_allclose(flat(state.server.params), x, rtol=1e-4, atol=1e-5)
     assert (
-        lengths.number(report.simulator_only.bytes_up).tolist()
+        byte_count(report.simulator_only.bytes_up).tolist()
         == [64] * 4 + [(16 + 32) // 8] * 11
     )
 

@@ -12,8 +12,8 @@ import pytest
 from fl_sketch import algorithms, channels, engine, sketch
 from fl_sketch.channels import player
 from fl_sketch.core.keys import Purpose, for_purpose
-from fl_sketch.core.lengths import number
 from fl_sketch.core.protocols import Keys
+from fl_sketch.core.wire import byte_count
 from fl_sketch.engine import costs as traffic
 from tests.channels.rounds import quickly
 from tests.oracles import fedsketch as oracle
@@ -92,7 +92,7 @@ def test_scaffold_follows_its_algorithm_with_half_of_what_it_sends():
     state, report = run(algorithm)
     expected = oracle.scaffold(np.asarray(optima(CLIENTS)), cohorts(), gamma=0.7)
     np.testing.assert_allclose(flat(state.server.params), expected, rtol=1e-5)
-    assert (number(report.simulator_only.bytes_up) == 4 * D).all()
+    assert (byte_count(report.simulator_only.bytes_up) == 4 * D).all()
     prices = traffic.prices(
         algorithm,
         PARAMS,

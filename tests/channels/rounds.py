@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from fl_sketch.channels import player
-from fl_sketch.core import lengths, trees
+from fl_sketch.core import trees
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Delivery, Keys, Linear, Memory, Round
 from tests import effort
@@ -72,6 +72,13 @@ class Counts(NamedTuple):
 
 def first(tree):
     return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+def number_of(bits):
+    """Returns a length, which is short here, as one number also where it is traced."""
+    if isinstance(bits, int):
+        return bits
+    return jnp.asarray(bits.lengths)[bits.which.astype(int)]
 
 
 @functools.cache
@@ -163,8 +170,8 @@ def program(name):
                 told.append(said.value)
                 return said.value
 
-            turn = player.ended(talk, player.play(talk, here, means, told=note))
-            bits = lengths.wide(turn.bits_up), turn.bits_told
+            turn = player.ended(talk, player.play(talk, here, means, receive=note))
+            bits = number_of(turn.bits_up), turn.bits_reply
             again = [
                 player.next_message(talk, here, means[:n]) for n in range(len(means))
             ]

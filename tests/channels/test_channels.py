@@ -11,7 +11,7 @@ import pytest
 
 from fl_sketch import channels
 from fl_sketch.channels import player
-from fl_sketch.core import lengths, wire
+from fl_sketch.core import wire
 from fl_sketch.core.protocols import Channel, Keys, Memory, Round, ServerReply
 from tests.channels.cases import CHANNELS, COMPRESSORS, Claim, D
 from tests.channels.rounds import (
@@ -24,6 +24,7 @@ from tests.channels.rounds import (
     flat,
     history,
     keys,
+    number_of,
     play,
     quickly,
     remembered,
@@ -195,7 +196,7 @@ def test_bits_are_the_length_of_bytes_from_which_the_message_can_be_had(name):
     for past in history(name):
         for client in range(CLIENTS):
             bits, message = (
-                int(lengths.number(past.heard.bits)[client]),
+                int(past.heard.bits[client]),
                 flat(past.heard.messages),
             )
             assert any(
@@ -219,9 +220,9 @@ def test_a_round_has_as_many_messages_and_answers_as_it_is_said_to(name):
 
     def whole():
         sent = player.messages(channel(name), here)
-        end = player.play(channel(name), here, sent, told=noted)
+        end = player.play(channel(name), here, sent, receive=noted)
         assert len(sent) == row.messages
-        assert end.bits_told == row.told
+        assert end.bits_reply == row.told
         return end.delivery
 
     jax.eval_shape(whole)
@@ -383,7 +384,7 @@ def test_what_marina_sends_first_is_whole_whatever_the_coin():
     rarely, memory = channels.marina(row.at(D), 1e-9), Memory(server=update)
     own = keys(0)._replace(own=keys(0).own[0])
     bits = [
-        lengths.number(
+        number_of(
             player.single_client(
                 rarely, (update, update), own, memory, Round(number)
             ).bits_up

@@ -12,8 +12,8 @@ import pytest
 
 from fl_sketch import channels, engine, sketch
 from fl_sketch.channels import player
-from fl_sketch.core.lengths import number
 from fl_sketch.core.protocols import Algorithm, Channel, Delivery, Linear, Memory
+from fl_sketch.core.wire import byte_count
 from fl_sketch.engine import costs as traffic
 from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.transforms import local
@@ -184,7 +184,7 @@ def test_a_number_is_a_message():
     def after(channel):
         algorithm = Algorithm(local.one_gradient(loss), channel, optax.sgd(1.0))
         state, report = round_of(algorithm)
-        return state.server.params, int(number(report.simulator_only.bytes_up))
+        return state.server.params, int(byte_count(report.simulator_only.bytes_up))
 
     (one, up), (other, more) = after(channels.exact()), after(Channel(counted))
     chex.assert_trees_all_close(one, other)
