@@ -92,12 +92,8 @@ class Compressor(NamedTuple):
 class Roots(NamedTuple):
     """The two keys from which all randomness of a run is derived.
 
-    Without privacy both are the same key. With privacy, no secret may follow from what
-    clients know.
-
-    Attributes:
-      public: the root of initial weights and of what all share: hashes, coins.
-      secret: the root of cohorts, batches, dither and noise.
+    The `public` root is that of initial weights, hashes and coins, the `secret` one of
+    cohorts, batches, dither and noise. Without privacy both are the same key.
     """
 
     public: Key
@@ -107,10 +103,8 @@ class Roots(NamedTuple):
 class Keys(NamedTuple):
     """The keys of one client in one round, by who knows them.
 
-    Attributes:
-      shared: known to all clients and the server: for hashes, coins.
-      own: known to this client alone: for batches, dither, its share of noise.
-      server: known to the server alone: for noise.
+    All clients and the server know `shared` (hashes, coins), this client alone its
+    `own` (batches, dither, its share of noise), and the server alone `server` (noise).
     """
 
     shared: Key
@@ -155,9 +149,8 @@ class Work(NamedTuple):
 class Delivery(NamedTuple):
     """The result of one round's messages, as one client has it.
 
-    Attributes:
-      estimate: the estimate of the mean update, the same everywhere.
-      own: the update that this client's own message stands for, as it was counted.
+    The `estimate` of the mean update is the same everywhere; `own` is the update that
+    this client's own message stands for, as it was counted.
     """
 
     estimate: Any
