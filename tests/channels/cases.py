@@ -266,13 +266,8 @@ CHANNELS = {
     "clipped": ChannelRow(
         always(channels.clipped(channels.exact(), LIMIT)), MEAN, (D * 32,)
     ),
-    "clipped_sketched": ChannelRow(
-        always(channels.clipped(SKETCHED, LIMIT)), MEAN, (SKETCH,)
-    ),
     "heavy_values": asking(heavy(VALUES), MEAN, HEAVY, chosen=True),
-    "heavy_values_top": asking(heavy(VALUES, fill="top"), MEAN, HEAVY, chosen=True),
     "heaprix": asking(heavy(HEAPRIX), NONE, HEAVY),
-    "heaprix_top": asking(heavy(HEAPRIX, fill="top"), NONE, HEAVY),
     "heaprix_fresh": asking(heavy(HEAPRIX, values="fresh"), UNBIASED, HEAVY + SKETCH),
     "heaprix_estimated": ChannelRow(
         heavy(HEAPRIX, values="estimated"), NONE, (SKETCH,)
@@ -283,7 +278,6 @@ CHANNELS = {
         given=lambda pair, memory: pair[1], pairs=True,
     ),
     "feedback_top_k": feedback_over("top_k"),
-    "feedback_scaled_sign": feedback_over("scaled_sign"),
     "feedback_cocktail": feedback_over("cocktail"),
     "feedback_sketched": ChannelRow(
         feedback(always(SKETCHED)), Claim.ADDITIVE | MEAN, (SKETCH,), keeps="errors"

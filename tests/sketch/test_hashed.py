@@ -71,8 +71,10 @@ def test_an_embedding_has_its_nonzeros_in_every_column(kind, d):
         assert np.all((r.reshape(4, 3, d) != 0).sum(axis=1) == 1)
 
 
-@hashes
-@pytest.mark.parametrize("rows", [1, 4, 5])
+@pytest.mark.parametrize(
+    ("hash_name", "rows"),
+    [("blocked", 1), ("blocked", 4), ("blocked", 5), ("independent", 3)],
+)
 def test_apply_and_median_follow_the_definition(hash_name, rows):
     d, cols = 61, 16
     op = sketch.count_sketch(cols, rows=rows, hash=hash_name)
@@ -135,21 +137,3 @@ def test_buckets_are_uniform_and_a_zero_hash_would_not_be():
 
     zero = places(cols, d, coordinates, make=zero_hash)
     assert worst_uniformity(zero, cols) < 1e-12
-
-
-def test_a_single_spike_comes_back_exactly():
-    op = sketch.count_sketch(cols=50, rows=5)
-    x = jnp.zeros(5000).at[1234].set(-2.5)
-    s = op.apply(KEY, x)
-    assert float(op.estimate(KEY, s, 5000)[1234]) == pytest.approx(-2.5, rel=1e-6)
-
-
-def test_adding_in_place_needs_no_second_vector():
-    d = 100_000
-    op = sketch.count_sketch(cols=1000)
-    step = jax.jit(
-        lambda x, key, s: op.add_transpose(key, s, x, -0.1), donate_argnums=0
-    )
-    memory = step.lower(jnp.zeros(d), KEY, op.zeros()).compile().memory_analysis()
-    assert memory.alias_size_in_bytes >= 4 * d
-    assert memory.temp_size_in_bytes < 0.1 * 4 * d

@@ -20,8 +20,8 @@ SHAPES = {"bias": (8,), "few": (3,), "heads": (4, 2, 3), "kernel": (6, 10)}
 # Fewer numbers than a part has, and in one row more than it has.
 OPERATORS = {
     "count_sketch": sketch.count_sketch(70),
-    "count_sketch_x5": sketch.count_sketch(4, rows=5),
-    "sparse_embedding": sketch.sparse_embedding(20, 4),
+    "count_sketch_x3": sketch.count_sketch(6, rows=3),
+    "sparse_embedding": sketch.sparse_embedding(20, 2),
     "srht": sketch.srht(20),
     "uniform_sampling": sketch.uniform_sampling(20),
     "gaussian": sketch.gaussian(20),
