@@ -50,6 +50,10 @@ def onebit_adam(
     """
     validate.at_least_one(warmup=warmup)
     sign = compressors.scaled_sign()
+    down = optax.conditionally_transform(
+        transforms.error_feedback(transforms.compress(sign)),
+        lambda step, **_: jnp.asarray(step) >= warmup,
+    )
     return Algorithm(
         local=_momenta(loss, b1),
         uplink=_either(warmup),
@@ -57,11 +61,7 @@ def onebit_adam(
             _freezing_adam(b1, b2, eps, warmup),
             optax.scale_by_learning_rate(server_rate),
         ),
-        downlink=Downlink(
-            _after(warmup, transforms.error_feedback(transforms.compress(sign))),
-            sign.bits,
-            warmup,
-        ),
+        downlink=Downlink(down, sign.bits, warmup),
     )
 
 
@@ -101,29 +101,6 @@ def _either(warmup: int) -> Channel:
         return Delivery(mean, signs), Memory(client=trees.if_finite(left, error))
 
     return Channel(talk, init)
-
-
-class _AfterState(NamedTuple):
-    count: jax.Array  # shape=(), int32
-    inner: optax.OptState
-
-
-def _after(warmup: int, tx) -> optax.GradientTransformationExtraArgs:
-    """Applies a transformation from some round on."""
-
-    def init(params):
-        return _AfterState(jnp.int32(0), tx.init(params))
-
-    def update(updates, state, params=None, **extra):
-        warm = state.count < warmup
-        before, after = (
-            (updates, state.inner),
-            tx.update(updates, state.inner, params, **extra),
-        )
-        updates, inner = jax.tree.map(lambda a, b: jnp.where(warm, a, b), before, after)
-        return updates, _AfterState(state.count + 1, inner)
-
-    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _moved(b1: float, momentum: Tree, gradient: Tree) -> Tree:

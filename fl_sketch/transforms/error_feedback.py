@@ -64,43 +64,31 @@ def error_feedback(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-class KnownState(NamedTuple):
-    """The sum of what was sent so far, which all receivers know."""
-
-    known: Tree
-
-
 def changes(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
     """Turns updates into compressed changes of what is known of them (Markov, EF21).
 
-    The compressor, a contraction, is applied to the whole change as one vector.
+    The compressor, a contraction, is applied to the whole change as one vector. The
+    state is the sum of what was sent, which all receivers know.
     """
+
+    def init(params):
+        return jax.tree.map(jnp.zeros_like, params)
 
     def update(updates, state, params=None, *, key=None, **extra_args):
         del params, extra_args
-        change = trees.ravel(jax.tree.map(jnp.subtract, updates, state.known))
+        change = trees.ravel(jax.tree.map(jnp.subtract, updates, state))
         change = compressor.apply(require(key, NEED_KEY), change)
         change = trees.unraveler(updates)(change)
-        return change, KnownState(jax.tree.map(jnp.add, state.known, change))
+        return change, jax.tree.map(jnp.add, state, change)
 
-    return optax.GradientTransformationExtraArgs(_nothing_known, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def accumulate() -> optax.GradientTransformation:
     """Returns the running sum of updates."""
-
-    def update(updates, state, params=None):
-        del params
-        known = jax.tree.map(jnp.add, state.known, updates)
-        return known, KnownState(known)
-
-    return optax.GradientTransformation(_nothing_known, update)
+    return optax.trace(decay=1.0)
 
 
 def difference(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
     """Sends `changes` of updates and returns their sum, which all receivers have."""
     return optax.chain(changes(compressor), accumulate())
-
-
-def _nothing_known(params):
-    return KnownState(jax.tree.map(jnp.zeros_like, params))
