@@ -11,7 +11,6 @@ from fl_sketch.core import trees, validate
 from fl_sketch.core.protocols import (
     Algorithm,
     Channel,
-    Chosen,
     Coded,
     Delivery,
     Downlink,
@@ -19,7 +18,7 @@ from fl_sketch.core.protocols import (
     Memory,
     Tree,
 )
-from fl_sketch.core.wire import FLOAT_BITS
+from fl_sketch.core.wire import FLOAT_BITS, Chosen
 from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
 

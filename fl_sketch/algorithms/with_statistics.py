@@ -27,16 +27,16 @@ def with_statistics(algorithm: Algorithm, model: Stateful) -> Algorithm:
     if down is not None:
         bits = down.bits(trees.size(model.params))
         bits += FLOAT_BITS * trees.size(model.state)
-        transform = _beside(down.transform, jnp.positive)
+        transform = _with_state(down.transform, jnp.positive)
         down = Downlink(transform, lambda d: bits, down.warmup)
     return algorithm._replace(
-        uplink=_sent_beside(algorithm.uplink),
-        server=_beside(algorithm.server, jnp.negative),
+        uplink=_with_exchange(algorithm.uplink),
+        server=_with_state(algorithm.server, jnp.negative),
         downlink=down,
     )
 
 
-def _sent_beside(channel: Channel) -> Channel:
+def _with_exchange(channel: Channel) -> Channel:
     """Sends the statistics of an update in an exchange before the channel's own."""
 
     def talk(update, memory, keys, round):
@@ -52,7 +52,7 @@ def _sent_beside(channel: Channel) -> Channel:
     return Channel(talk, lambda model: channel.init(trained(model)))
 
 
-def _beside(tx: optax.GradientTransformation, sign):
+def _with_state(tx: optax.GradientTransformation, sign):
     """Applies an optimizer to what is trained, and a sign to the statistics' move."""
     tx = optax.with_extra_args_support(tx)
 

@@ -5,15 +5,8 @@ import jax.numpy as jnp
 
 from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import Purpose, apart
-from fl_sketch.core.protocols import (
-    Channel,
-    Chosen,
-    Coded,
-    Compressor,
-    Delivery,
-    Memory,
-)
-from fl_sketch.core.wire import FLOAT_BITS
+from fl_sketch.core.protocols import Channel, Coded, Compressor, Delivery, Memory
+from fl_sketch.core.wire import FLOAT_BITS, Chosen
 
 
 def error_feedback(channel: Channel) -> Channel:

@@ -25,7 +25,6 @@ import optax
 from fl_sketch.core.protocols import (
     Algorithm,
     Channel,
-    Chosen,
     Coded,
     Delivery,
     Key,
@@ -37,7 +36,7 @@ from fl_sketch.core.protocols import (
     Server,
     ServerReply,
 )
-from fl_sketch.core.wire import FLOAT_BITS, size_in_bits
+from fl_sketch.core.wire import FLOAT_BITS, Chosen, size_in_bits
 
 
 class Turn(NamedTuple):
@@ -192,10 +191,12 @@ def bits_of(yielded: Any, like: Message) -> int | Chosen:
     """
     if not isinstance(yielded, Coded):
         return FLOAT_BITS * sum(jnp.size(leaf) for leaf in jax.tree.leaves(like))
-    if not isinstance(yielded.bits, int | np.integer | Chosen):
-        msg = f"Expected Coded.bits to be an int or Chosen, got bits={yielded.bits!r}."
-        raise TypeError(msg)
-    return yielded.bits
+    if isinstance(yielded.bits, int | np.integer):
+        return int(yielded.bits)
+    if isinstance(yielded.bits, Chosen):
+        return yielded.bits
+    msg = f"Expected Coded.bits to be an int or Chosen, got bits={yielded.bits!r}."
+    raise TypeError(msg)
 
 
 def serve(algorithm: Algorithm, server: Server, estimate: Any, keys: Keys) -> Server:

@@ -198,38 +198,15 @@ class Linear(NamedTuple):
     of: Any
 
 
-class Chosen(NamedTuple):
-    """A length that depends on the round: `lengths[which]`, where `which` is traced.
-
-    Sums with integers and with each other are exact, since `lengths` are Python's
-    integers: a model of 2^31 - 1 numbers takes 2^36 bits, and devices count to 2^32.
-
-    >>> (Chosen(jax.numpy.array(True), (100, 2**36)) + 5).lengths
-    (105, 68719476741)
-    """
-
-    which: jax.Array
-    lengths: tuple[int, ...]
-
-    def __add__(self, other: Any) -> "Chosen":  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Returns the sum with an int, or with `other` lengths."""
-        if not isinstance(other, Chosen):
-            return self._replace(lengths=tuple(each + other for each in self.lengths))
-        which = self.which.astype(int) * len(other.lengths) + other.which
-        return Chosen(which, tuple(a + b for a in self.lengths for b in other.lengths))
-
-    __radd__ = __add__
-
-
 class Coded(NamedTuple):
     """A message `value` that takes `bits` on the wire instead of 32 for each number.
 
-    The value is what its receiver has, of which the mean is taken. The length is exact;
-    it is `Chosen` where it depends on the round.
+    The value is what its receiver has, of which the mean is taken. The length is exact:
+    an int, or `wire.Chosen` where it depends on the round.
     """
 
     value: Message
-    bits: int | Chosen
+    bits: Any
 
 
 class ServerReply(NamedTuple):

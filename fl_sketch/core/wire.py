@@ -12,13 +12,13 @@ It runs on the host, on numpy arrays, and is not part of any jitted program.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch.core.protocols import Chosen, Field, Message
+from fl_sketch.core.protocols import Field, Message
 
 FLOAT_BITS = 32  # of the one float type that travels
 
@@ -82,6 +82,29 @@ def decode_floats(data: bytes, like: Message) -> Message:
     arrays = decode(float_fields(like), data)
     shaped = [a.reshape(part.shape) for a, part in zip(arrays, leaves, strict=True)]
     return jax.tree.unflatten(treedef, shaped)
+
+
+class Chosen(NamedTuple):
+    """A length that depends on the round: `lengths[which]`, where `which` is traced.
+
+    Sums with integers and with each other are exact, since `lengths` are Python's
+    integers: a model of 2^31 - 1 numbers takes 2^36 bits, and devices count to 2^32.
+
+    >>> (Chosen(jnp.array(True), (100, 2**36)) + 5).lengths
+    (105, 68719476741)
+    """
+
+    which: jax.Array
+    lengths: tuple[int, ...]
+
+    def __add__(self, other: Any) -> "Chosen":  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Returns the sum with an int, or with `other` lengths."""
+        if not isinstance(other, Chosen):
+            return self._replace(lengths=tuple(each + other for each in self.lengths))
+        which = self.which.astype(int) * len(other.lengths) + other.which
+        return Chosen(which, tuple(a + b for a in self.lengths for b in other.lengths))
+
+    __radd__ = __add__
 
 
 def traced_bytes(

@@ -23,9 +23,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch.core.protocols import Chosen, Message
+from fl_sketch.core.protocols import Message
 from fl_sketch.core.trees import varying_like
-from fl_sketch.core.wire import FLOAT_BITS
+from fl_sketch.core.wire import FLOAT_BITS, Chosen
 from fl_sketch.engine import graph as graphs
 from fl_sketch.engine.graph import Graph
 

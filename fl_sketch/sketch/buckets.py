@@ -77,7 +77,7 @@ def blocked(cols: int) -> Buckets:
 def independent(cols: int) -> Buckets:
     """Places every coordinate at its own hash: a scatter, and a gather back.
 
-    A GPU adds the terms of a scatter in no fixed order, unless XLA is told to.
+    A GPU adds the terms of a scatter in no fixed order, unless XLA is set to.
     """
 
     def draw(key, d, rows, per_row):

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fl_sketch import sketch
 from fl_sketch.core import wire
-from fl_sketch.core.protocols import Chosen, Field
+from fl_sketch.core.protocols import Field
+from fl_sketch.core.wire import Chosen
 from tests.operators import OPERATORS, build
 
 pytestmark = pytest.mark.fast

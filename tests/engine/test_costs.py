@@ -15,7 +15,8 @@ from fl_sketch import algorithms, engine
 from fl_sketch.algorithms import catalog
 from fl_sketch.channels import player
 from fl_sketch.core.keys import round_keys, sketch_keys
-from fl_sketch.core.protocols import Channel, Chosen, Coded, Delivery, Memory, Round
+from fl_sketch.core.protocols import Channel, Coded, Delivery, Memory, Round
+from fl_sketch.core.wire import Chosen
 from fl_sketch.engine import costs as traffic
 from fl_sketch.engine import exchange
 from fl_sketch.engine import round as round_module
