@@ -28,9 +28,10 @@ gc.set_threshold(50_000, 20, 100)
 
 import jax  # noqa: E402
 
-from fl_sketch.core import compile_cache, files  # noqa: E402
+from fl_sketch.core import files  # noqa: E402
+from launch import compiled  # noqa: E402
 
-OWN = files.user_cache() / "tests" / compile_cache.processor()
+OWN = files.user_cache() / "tests" / compiled.processor()
 CACHE = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(OWN))
 jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -38,6 +39,6 @@ jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
 if "PYTEST_XDIST_WORKER" not in os.environ:
     with contextlib.suppress(OSError):  # two at once
-        compile_cache.prune(OWN)
+        compiled.prune(OWN)
 
 collect_ignore = ["tests/peers", "tests/net/simulated.py"]  # scripts, not tests

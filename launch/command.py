@@ -13,10 +13,10 @@ from ml_collections import ConfigDict
 
 from fl_sketch import engine
 from fl_sketch.config import arguments
-from fl_sketch.core import compile_cache, files
+from fl_sketch.core import files
 from fl_sketch.run import Stopped
 from fl_sketch.run.processes import INTERRUPTED, STOPPED
-from launch import parsing, streams
+from launch import compiled, parsing, streams
 
 SELDOM = (50_000, 10, 10)  # when the garbage collector comes by
 COMPILE_CACHE = flags.DEFINE_string(
@@ -93,7 +93,7 @@ def _guarded(main: Callable[[], None], keep: bool) -> None:
     logging.set_verbosity(logging.WARNING)  # jax reports every backend it lacks
     warnings.showwarning = _as_note
     try:
-        with compile_cache.kept(COMPILE_CACHE.value if keep else ""):
+        with compiled.kept(COMPILE_CACHE.value if keep else ""):
             main()
     except parsing.ERRORS as error:
         parsing.refuse(error)

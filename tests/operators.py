@@ -19,21 +19,21 @@ class Case:
     at_most_d: bool = False  # cannot send more numbers than the vector has
 
 
+def hashed(rows, **options):
+    return lambda b: sketch.count_sketch(b, rows, **options)
+
+
 OPERATORS = {
     "gaussian": Case(sketch.gaussian, closed_forms.gaussian),
     "ams": Case(sketch.ams, closed_forms.ams),
     "srht": Case(sketch.srht, closed_forms.srht, at_most_d=True),
-    "count_sketch": Case(sketch.count_sketch, closed_forms.blocked(rows=1)),
-    "count_sketch_x5": Case(
-        lambda b: sketch.count_sketch(b, rows=5), closed_forms.blocked(rows=5)
-    ),
+    "count_sketch": Case(hashed(1), closed_forms.blocked(rows=1)),
+    "count_sketch_x5": Case(hashed(5), closed_forms.blocked(rows=5)),
     "count_sketch_independent": Case(
-        lambda b: sketch.count_sketch(b, rows=2, hash="independent"),
-        closed_forms.independent(rows=2),
+        hashed(2, hash="independent"), closed_forms.independent(rows=2)
     ),
     "count_sketch_polynomial": Case(
-        lambda b: sketch.count_sketch(b, rows=3, signs="polynomial"),
-        closed_forms.blocked(rows=3),
+        hashed(1, signs="polynomial"), closed_forms.blocked(rows=1)
     ),
     "sparse_embedding_one": Case(
         lambda b: sketch.sparse_embedding(b, min(b, 4)),
@@ -48,6 +48,11 @@ OPERATORS = {
     ),
     "identity": Case(lambda b: sketch.identity(), closed_forms.identity),
 }
+# One of each code: the others only have other words, rows or blocks.
+KINDS = [
+    "gaussian", "ams", "srht", "count_sketch_x5", "count_sketch_independent",
+    "sparse_embedding_one", "uniform_sampling", "identity",
+]  # fmt: skip
 
 
 def build(name: str, b: int, d: int) -> Sketch:

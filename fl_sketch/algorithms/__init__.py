@@ -1,6 +1,16 @@
 """Algorithms: one file a method, each a short composition of three parts.
 
-A loss goes in, and what `engine.simulate` runs comes out. Parts may be exchanged:
+They take a loss and return an `Algorithm` for `engine.simulate`. These arguments are
+the same everywhere:
+
+- loss: the loss of one batch, `(params, batch)` or `(params, batch, key) -> scalar`;
+- client_rate: the step size eta of the local steps;
+- client_optimizer: the clients' optimizer, a function of that rate, SGD by default;
+- server_rate: the server's rate gamma, or a schedule of it;
+- server: the server's optimizer, any of optax;
+- sketch: the operator R; its key is fresh in every round.
+
+Parts may be exchanged:
 
 >>> from fl_sketch import algorithms, channels
 >>> from fl_sketch.sketch import compressors

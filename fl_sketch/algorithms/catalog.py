@@ -1,7 +1,7 @@
 """Algorithms, sketches and server optimizers by the names that configs use.
 
-The one place where a string chooses code, and where anything is said of an algorithm
-by its name. A new algorithm is a new row.
+Only here a string chooses code, and only here are facts about an algorithm by its name.
+A new algorithm is a new row.
 """
 
 import functools
@@ -40,23 +40,23 @@ from fl_sketch.sketch import compressors
 
 
 class Method(NamedTuple):
-    """What a config must know of an algorithm; see `register` for one's own.
+    """What a config must know of an algorithm; `register` adds a user's own.
 
     Attributes:
       name: the value of `config.algorithm`.
-      make: `(loss, **arguments) -> Algorithm`. Its arguments are named as those of
-        `config.arguments`, and made from a config; others have defaults.
-      bound: the bound that it puts on messages by itself: "clip" or "normalise".
+      make: `(loss, **arguments) -> Algorithm`. Arguments with the names of
+        `config.arguments` are made from a config; others have defaults.
+      bound: its own bound on messages: "clip" or "normalise".
       unit: the unit that its noise protects: "client" by a mechanism, which any
-        algorithm may have; "example" by noise of its own, at every local step.
+        algorithm may have; "example" by its own noise, at every local step.
       one_key: whether all rounds share one set of hashes, which is in the code.
       before_sketch: whether noise may come before its sketch (`privacy.form=update`):
         a message is the sketch of an update and nothing else.
-      theorem: the name of what `launch.plan` knows of it.
+      theorem: the name of its theorem in `launch.plan`.
       one_batch: whether a client takes one gradient, of its first batch, and
         `client.steps` is not read.
-      parameters_only: whether its models may keep no statistics beside parameters.
-      vectors: whether it sketches vectors of all parameters, which no devices share.
+      parameters_only: whether its models may not have statistics, only parameters.
+      vectors: whether it sketches vectors of all parameters, which cannot be sharded.
     """
 
     name: str
@@ -78,13 +78,13 @@ class Method(NamedTuple):
     @property
     def requires(self) -> tuple[str, ...]:
         """Names of those of `takes` without a default."""
-        named = inspect.signature(self.make).parameters.values()
-        plain = (p for p in list(named)[1:] if p.kind is not p.VAR_KEYWORD)
+        parameters = list(inspect.signature(self.make).parameters.values())[1:]
+        plain = (p for p in parameters if p.kind is not p.VAR_KEYWORD)
         return tuple(p.name for p in plain if p.default is p.empty)
 
 
 _NORMALISED = functools.partial(dp_fedavg, bound=clipping.normalise)
-_OWN = (
+_BUILT_IN = (
     Method("cd_adam", cd_adam, one_batch=True),
     Method("cocktail_sgd", cocktail_sgd),
     Method("dp_fedavg", dp_fedavg, bound="clip", theorem="das"),
@@ -108,11 +108,11 @@ _OWN = (
     Method("sign_sgd", sign_sgd, one_batch=True),
     Method("sketched_sgd", sketched_sgd, one_batch=True, vectors=True),
 )
-_METHODS = {method.name: method for method in _OWN}
+_METHODS = {method.name: method for method in _BUILT_IN}
 
 
 def methods() -> dict[str, Method]:
-    """Returns all algorithms by name, one's own included; the dictionary is a copy."""
+    """Returns all algorithms by name, with registered ones, in a new dictionary."""
     return dict(_METHODS)
 
 
@@ -120,67 +120,59 @@ def method(name: str) -> Method:
     """Returns the algorithm of that `name`, or of FILE.py:NAME, a function or a Method.
 
     Raises:
-      ValueError, TypeError: for a name that there is not, with the nearest that there
-        is, or for what is no algorithm.
-      FileNotFoundError: for a file that is not there.
+      ValueError, TypeError: for an unknown name, with the nearest known one, or for
+        what is no algorithm.
+      FileNotFoundError: for a file that does not exist.
     """
     if plugins.named(name):
-        own = plugins.load(name)
-        own = own if isinstance(own, Method) else Method(name, own)
-        _require_usable(own)
-        return own._replace(name=name)
+        plugin = plugins.load(name)
+        plugin = plugin if isinstance(plugin, Method) else Method(name, plugin)
+        _require_usable(plugin)
+        return plugin._replace(name=name)
     validate.one_of((*_METHODS, plugins.SHAPE), algorithm=name)
     return _METHODS[name]
 
 
-def register(own: Method) -> None:
-    """Gives an algorithm of one's own a name, which configs may then say.
+def register(method: Method) -> None:
+    """Gives a user's algorithm a name, which configs may then use.
 
-    To be called in a config file or a notebook, before anything is built; a name may
-    be given again, as when a file is read twice.
-
-    Args:
-      own: the algorithm, with the name that it is to have.
+    Call it in a config file or a notebook, before anything is built. A later call may
+    replace a registered algorithm, as when a file is read twice.
 
     Raises:
       TypeError: for what is not a method that a config could call.
-      ValueError: for a name that this project's own algorithms have.
+      ValueError: for the name of an algorithm of this project.
     """
-    _require_usable(own)
-    if own.name in {method.name for method in _OWN}:
-        msg = f"Expected a name that is not taken, got name={own.name!r}."
+    _require_usable(method)
+    if method.name in {built_in.name for built_in in _BUILT_IN}:
+        msg = f"Expected a name that is not taken, got name={method.name!r}."
         raise ValueError(msg)
-    _METHODS[own.name] = own
+    _METHODS[method.name] = method
 
 
-def _require_usable(own: Method) -> None:
+def _require_usable(method: Method) -> None:
     """Raises unless this is a method that a config could call."""
     kind = inspect.Parameter
-    if not (isinstance(own, Method) and callable(own.make)):
-        msg = f"Expected catalog.Method(name, make) with a function, got {own!r}."
+    if not (isinstance(method, Method) and callable(method.make)):
+        msg = f"Expected catalog.Method(name, make) with a function, got {method!r}."
         raise TypeError(msg)
-    validate.one_of(("none", "clip", "normalise"), bound=own.bound)
-    validate.one_of(("client", "example"), unit=own.unit)
+    validate.one_of(("none", "clip", "normalise"), bound=method.bound)
+    validate.one_of(("client", "example"), unit=method.unit)
     try:
-        named = list(inspect.signature(own.make).parameters.values())
-    except ValueError:  # of a type that is built in
-        named = []
-    first = {kind.POSITIONAL_ONLY, kind.POSITIONAL_OR_KEYWORD}
-    nameless = {kind.POSITIONAL_ONLY, kind.VAR_POSITIONAL}
-    if (
-        not named
-        or named[0].kind not in first
-        or any(p.kind in nameless for p in named[1:])
-    ):
+        kinds = [p.kind for p in inspect.signature(method.make).parameters.values()]
+    except ValueError:  # of a built-in type
+        kinds = []
+    takes_loss = kinds[:1] in ([kind.POSITIONAL_ONLY], [kind.POSITIONAL_OR_KEYWORD])
+    if not takes_loss or {kind.POSITIONAL_ONLY, kind.VAR_POSITIONAL} & {*kinds[1:]}:
         msg = (
             "Expected make to take the loss, and what else it takes by names, got "
-            f"{own.name}: {own.make!r}."
+            f"{method.name}: {method.make!r}."
         )
         raise TypeError(msg)
-    if own.unit == "example" and "noise_multiplier" not in own.takes:
+    if method.unit == "example" and "noise_multiplier" not in method.takes:
         msg = (
             "Expected a method with unit='example' to take noise_multiplier, the noise "
-            f"that it is to add, got {', '.join(own.takes)}."
+            f"that it adds, got {', '.join(method.takes)}."
         )
         raise ValueError(msg)
 
@@ -245,7 +237,7 @@ def build_sketch(
     stored: bool = False,
     parts: int = 1,
 ) -> Sketch:
-    """Returns an operator that sends so many numbers, or else d / compression.
+    """Returns an operator that sends `numbers` numbers, or if 0 d / compression.
 
     >>> build_sketch(
     ...     "count_sketch", 1000, compression=10, rows=5, layout="whole"
@@ -253,20 +245,18 @@ def build_sketch(
     (5, 20)
 
     Args:
-      operator: the name of the operator, one of `OPERATORS`.
+      operator: one of `OPERATORS`.
       d: the number of parameters of the model.
-      compression: the number by which a message is shorter than the model.
-      rows: rows of a count sketch; the others have no use for it.
-      layout: the part that a sketch is of: "whole", the whole update, or "leaves", each
-        leaf.
+      compression: the ratio of the model to a message.
+      rows: rows of a count sketch; not for other operators.
+      layout: "whole": a sketch of the whole update; "leaves": of each leaf.
       numbers: the number of numbers in a message; 0: by `compression`.
-      stored: whether the operator is one matrix for all rounds, which takes as many
-        numbers as a message, times d.
-      parts: the number of devices that hold a model together, each of which sketches
-        its own part of it.
+      stored: whether the operator is one matrix for all rounds, which takes the size of
+        a message times d.
+      parts: the number of devices that share a model, each of which sketches its part.
 
     Raises:
-      ValueError: for a name that there is not, or a size that cannot be.
+      ValueError: for an unknown name, or an impossible size.
     """
     validate.one_of(tuple(OPERATORS), operator=operator)
     validate.one_of(tuple(LAYOUTS), layout=layout)
@@ -285,10 +275,10 @@ def build_sketch(
 
 @functools.lru_cache(maxsize=4)
 def _stored(operator: str, b: int, rows: int) -> Sketch:
-    """Returns an operator with its matrix, one for all programs that are traced.
+    """Returns an operator with its matrix, one for all programs.
 
-    Its key is a value also where a program is traced: with a part of that program, the
-    matrix would be one too.
+    Its key is a value even while a program is traced: else the matrix would be a part
+    of that program.
     """
     with jax.ensure_compile_time_eval():
         key = jax.random.key(int(Purpose.STORED))
@@ -300,16 +290,16 @@ def build_compressor(
 ) -> Compressor:
     """Returns a compressor whose messages have about 32 d / compression bits.
 
-    Those that have one size take that: signs 32 times fewer bits, QSGD by its levels.
+    Some have a fixed size instead: signs 32 times fewer bits, QSGD by its levels.
 
     Args:
-      name: the name of the compressor, one of `COMPRESSORS`.
+      name: one of `COMPRESSORS`.
       d: the number of parameters of the model.
-      compression: the number by which a message is shorter than 32 bits a parameter.
-      levels: levels of a compressor that rounds; the others have no use for it.
+      compression: the ratio of 32 bits a parameter to a message.
+      levels: levels of a compressor that rounds; not for others.
 
     Raises:
-      ValueError: for a name that there is not, or a compression below one.
+      ValueError: for an unknown name, or a compression below one.
     """
     validate.one_of(tuple(COMPRESSORS), name=name)
     require_compression(compression)
@@ -317,10 +307,7 @@ def build_compressor(
 
 
 def require_compression(compression: float) -> None:
-    """Raises a ValueError unless `compression` is a finite number >= 1.
-
-    Messages are then as long as the model, or shorter.
-    """
+    """Raises a ValueError unless `compression` is a finite number >= 1."""
     if not 1 <= compression < math.inf:
         msg = f"Expected compression >= 1, got compression={compression}."
         raise ValueError(msg)
@@ -329,9 +316,9 @@ def require_compression(compression: float) -> None:
 def _cocktail(d: int, bits: float, levels: int) -> Compressor:
     """Returns a tenth of the numbers at random, the largest of these, rounded.
 
-    Where a tenth would be too few for the bits, all of them. Rounded to the nearest
-    level, as the authors' code does it: error feedback cannot take back the errors of
-    QSGD's, which are longer than what it rounds.
+    Where a tenth would be too few for the bits, it begins with all numbers. They are
+    rounded to the nearest level, as in the authors' code: QSGD's errors are longer than
+    its input, which no error feedback survives.
     """
 
     def fitting(chosen):
@@ -351,16 +338,13 @@ def _cocktail(d: int, bits: float, levels: int) -> Compressor:
 def build_schedule(
     name: str, rate: float | jax.Array, *, floor: float | jax.Array, rounds: int
 ) -> optax.ScalarOrSchedule:
-    """Returns the server's rate in every round, from `rate` to `floor`.
+    """Returns the server's rate, or a function from the round's number to it.
 
     Args:
-      name: the name of the schedule, one of `SCHEDULES`.
+      name: one of `SCHEDULES`.
       rate: the rate of the first round; may be traced.
-      floor: the rate that a cosine falls to; a constant rate does not read it.
+      floor: the last rate of a cosine; a constant rate does not read it.
       rounds: the number of rounds of the run.
-
-    Returns:
-      The rate itself if it is constant, else a function of the round's number.
     """
     validate.one_of(tuple(SCHEDULES), schedule=name)
     if validate.is_known(rate):
@@ -376,14 +360,14 @@ def build_optimizer(
     b2: float | jax.Array,
     eps: float | jax.Array,
 ) -> optax.GradientTransformation:
-    """Returns a server optimizer; each reads those of the numbers that it has.
+    """Returns a server optimizer, one of `OPTIMIZERS`, with those numbers that it has.
 
     Args:
-      name: the name of the optimizer, one of `OPTIMIZERS`.
+      name: its name.
       rate: the learning rate, or a schedule of it.
       b1: decay of the first moment; of "momentum", its momentum.
       b2: decay of the second moment.
-      eps: the small number beside the root of the second moment.
+      eps: the small number added to the root of the second moment.
     """
     validate.one_of(tuple(OPTIMIZERS), optimizer=name)
     return OPTIMIZERS[name](rate, b1, b2, eps)

@@ -21,18 +21,8 @@ def cd_adam(
 
     A worker sends C(g_i - g_hat_i) and both sides add it to g_hat_i. The server sends
     C(mean - g_hat) and all add it to g_hat. All take AMSGrad's step with g_hat, in the
-    form that the paper prints, without bias correction.
-
-    Args:
-      loss: the loss of one batch.
-      compressor: a contraction; the paper has `scaled_sign` and `top_k`.
-      server_rate: the server's rate alpha, or a schedule of it.
-      b1: decay of the first moment.
-      b2: decay of the second moment.
-      eps: the number nu beside the root.
-
-    Raises:
-      ValueError: for a compressor that is no contraction.
+    form that the paper prints, without bias correction. The compressor C must be a
+    contraction; the paper has `scaled_sign` and `top_k`.
 
     Reference: Wang, Lin and Chen (2022), Algorithm 1.
     """

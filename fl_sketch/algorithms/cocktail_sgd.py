@@ -18,19 +18,10 @@ def cocktail_sgd(
 ) -> Algorithm:
     """Returns CocktailSGD: error feedback around a chain of three compressors.
 
-    Workers add their error to what their local steps came to, compress it and keep
-    the rest; the server does the same with the mean, and sends that down.
-
-    Args:
-      loss: the loss of one batch.
-      cocktail: a contraction, `compressors.then(random_k(.., unbiased=False),
-        top_k(..), nearest(..))`.
-      client_rate: the step size eta of the local steps.
-      client_optimizer: the clients' optimizer, a function of that rate.
-      server_rate: the server's rate gamma, or a schedule of it.
-
-    Raises:
-      ValueError: for a compressor that is no contraction.
+    Workers add their error to their update, compress the sum and keep the rest; the
+    server does the same with the mean, and sends the result down. The cocktail must be
+    a contraction: `compressors.then(random_k(.., unbiased=False), top_k(..),
+    nearest(..))`.
 
     Reference: Wang et al. (2023), Algorithm 1.
     """

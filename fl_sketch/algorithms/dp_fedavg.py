@@ -33,11 +33,10 @@ def dp_fedavg(
     noise, over the fixed r (lines 10 and 12). The step is w -= beta_k a_k (line 12),
     with beta_k = gamma eta_k and eta_k = decay^k eta_0 as in Appendix G. Noise is drawn
     once, on the sum: the paper's share of each client, N(0, r sigma^2), adds up to what
-    the proof needs only when exactly r of them come. Clients are to be drawn by
-    `engine.poisson`.
+    the proof needs only with exactly r clients. `engine.poisson` must draw the clients.
+    For the paper's full gradients a batch is a client's whole data.
 
     Args:
-      loss: the loss of one batch; for the paper's full gradients a client's whole data.
       client_rate: the step size eta_0 of the first round.
       threshold: the bound C on the norm of a client's sum of gradients.
       noise_multiplier: the noise z on the sum, over C; sigma of the paper is z C / r.
@@ -46,9 +45,9 @@ def dp_fedavg(
       server: an optimizer with rate gamma, before eta_k; by default sgd(1).
       keep_random_iterate: whether to keep a uniformly random one of w_0, ..., w_(K-1)
         for `random_iterate` (line 13). It costs no privacy, and a copy of the model.
-      bound: the kind of bound: `clipping.clip` or `clipping.normalise`.
-      client_optimizer: the clients' optimizer, a function of the rate eta_k; what is
-        bounded and noised is (x_0 - x_K) / eta_k whatever it is.
+      bound: `clipping.clip` or `clipping.normalise`.
+      client_optimizer: the clients' optimizer, a function of the rate eta_k;
+        (x_0 - x_K) / eta_k is bounded and noised for any optimizer.
 
     Reference: Das et al., Algorithm 1.
     """
@@ -70,11 +69,7 @@ def dp_fedavg(
 
 
 def dp_normfedavg(loss: local.Loss, **options) -> Algorithm:
-    """Returns DP-NormFedAvg: as `dp_fedavg`, with `C u / |u|` in place of the clip.
-
-    Args:
-      loss: the loss of one batch.
-      **options: the options of `dp_fedavg`.
+    """Returns DP-NormFedAvg: `dp_fedavg` with `C u / |u|` instead of the clip.
 
     Reference: Das et al., Algorithm 2.
     """
@@ -94,13 +89,7 @@ def _gradient_sums(loss: local.Loss, rate, optimizer: local.Optimizer) -> Local:
 
 
 class Iterate(NamedTuple):
-    """A uniformly random one of the models so far, and the optimizer's own state.
-
-    Attributes:
-      chosen: the model that was kept, like the parameters.
-      count: the number of models so far, int32 [].
-      inner: the state of the optimizer that was wrapped.
-    """
+    """A uniformly random model of the `count` so far, and the inner state."""
 
     chosen: Tree
     count: jax.Array
@@ -108,7 +97,7 @@ class Iterate(NamedTuple):
 
 
 def random_iterate(server: Server) -> Tree:
-    """Returns the model that `keep_random_iterate` kept, from the `server` after a run.
+    """Returns the model that `keep_random_iterate` kept in a run.
 
     Raises:
       ValueError: for the server of an algorithm without it.

@@ -17,17 +17,10 @@ def ef21(
     """Returns EF21 with any optimizer at the server.
 
     Each client keeps g_i and sends C(grad f_i(x) - g_i) (lines 5 and 6); both it and
-    the server add what was sent (lines 6 and 8): the server has the mean of g_i. In the
-    paper all take part in every round; where fewer do, absent clients keep their g_i,
-    as in Fatkhullin et al. (2021).
-
-    Args:
-      loss: the loss of one batch.
-      compressor: a contraction, such as `top_k`.
-      server: the server's optimizer, plain SGD in the paper.
-
-    Raises:
-      ValueError: for a compressor that is no contraction.
+    the server add what was sent (lines 6 and 8): the server has the mean of g_i. The
+    compressor C must be a contraction, such as `top_k`. In the paper all take part in
+    every round; where fewer do, absent clients keep their g_i, as in Fatkhullin et al.
+    (2021).
 
     Reference: Richtarik et al. (2021), Algorithm 2.
     """

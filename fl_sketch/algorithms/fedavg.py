@@ -16,16 +16,12 @@ def fedavg(
     proximal: float = 0.0,
     client_optimizer: local.Optimizer = optax.sgd,
 ) -> Algorithm:
-    """Returns FedAvg: local SGD, the mean of what moved, and a server step along it.
+    """Returns FedAvg: local SGD, the mean of the updates, and a server step along it.
 
     With a server rate of one the new model is the mean of the clients' models. With
     `proximal` it is FedProx; with one local step, FedSGD.
 
     Args:
-      loss: the loss of one batch.
-      client_rate: the step size eta of the local steps.
-      client_optimizer: the clients' optimizer, a function of that rate.
-      server_rate: the server's rate gamma, or a schedule of it.
       server_momentum: heavy-ball momentum at the server (FedAvgM); 0 for none.
       proximal: the weight mu of FedProx's pull to the server's model; 0 for none.
 

@@ -16,13 +16,9 @@ def fedgate(
     server_rate: optax.ScalarOrSchedule,
     gain: jax.typing.ArrayLike,
 ) -> Algorithm:
-    """Returns FedGATE: what FedSKETCHGATE is without a sketch.
+    """Returns FedGATE: FedSKETCHGATE without a sketch.
 
-    Args:
-      loss: the loss of one batch.
-      client_rate: the step size eta of the local steps.
-      server_rate: the server's rate gamma, or a schedule of it.
-      gain: the gain of the variates; 1/(eta tau) in the paper.
+    The gain of the variates is 1/(eta tau) in the paper.
 
     Reference: Haddadpour et al. (2021), Federated Learning with Compression,
     Algorithm 2 without its compression.
@@ -43,13 +39,6 @@ def fedcomgate(
     levels: int,
 ) -> Algorithm:
     """Returns FedCOMGATE: FedGATE with updates quantised by QSGD.
-
-    Args:
-      loss: the loss of one batch.
-      client_rate: the step size eta of the local steps.
-      server_rate: the server's rate gamma, or a schedule of it.
-      gain: the gain of the variates; 1/(eta tau) in the paper.
-      levels: the number of levels of the quantisation.
 
     Reference: Haddadpour et al. (2021), Algorithm 2.
     """

@@ -20,12 +20,6 @@ def fedopt(
     `optax.adagrad(...)`; see `transforms.paper_amsgrad` for AMSGrad as papers
     print it.
 
-    Args:
-      loss: the loss of one batch.
-      client_rate: the step size eta of the local steps.
-      client_optimizer: the clients' optimizer, a function of that rate.
-      server: the server's optimizer, any of optax.
-
     Reference: Reddi et al. (2021), Algorithm 2.
     """
     return Algorithm(

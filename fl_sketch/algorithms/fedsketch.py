@@ -32,18 +32,14 @@ def fedsketch(
     reads the rest from what remains (line 7). Everyone steps by gamma (line 8).
 
     Args:
-      loss: the loss of one batch.
       sketch: a count sketch of t rows.
-      client_rate: the step size eta of the local steps.
-      client_optimizer: the clients' optimizer, a function of that rate.
-      server_rate: the server's rate gamma, or a schedule of it.
-      query: the way to read the mean sketch, "privix" or "heaprix".
+      query: how the mean sketch is read, "privix" or "heaprix".
       heavy: the number m of HEAVYMIX, for HEAPRIX; 0 for as many as the sketch has
         columns.
       values: the second message of HEAPRIX: "exact", "fresh" or "estimated", see
         `channels.heaprix`.
-      fill: the choice of those of the m that are not heavy: "random", as printed, or
-        "top", the largest ones; empty: "random".
+      fill: which of the m are not heavy: "random", as printed, or "top", the largest
+        ones; empty: "random".
 
     Reference: Haddadpour et al., Algorithm 5.
     """
@@ -68,27 +64,15 @@ def fedsketchgate(
 ) -> Algorithm:
     """Returns FedSKETCHGATE: FedSKETCH with gradient tracking, for unlike data.
 
-    Algorithm 6: as Algorithm 5, with steps along the gradient less a variate c_j (line
-    13). Every device of the round moves its variate by the gap between what all and
-    what its own sketch stood for, c_j -= gain (Phi - Phi_j) (lines 5 and 8). Only for
-    PRIVIX read by means of rows, or with one row, is Phi the mean of all Phi_j. Then
-    the variates keep a sum of zero, and unlike clients end at their common minimum;
-    else they end near it (`launch.tracking`).
+    Algorithm 6: as Algorithm 5, with steps along the gradient minus a variate c_j (line
+    13). Every device of the round moves its variate by the gap between the estimate
+    that all have and that of its own sketch, c_j -= gain (Phi - Phi_j) (lines 5 and 8).
+    Only for PRIVIX read by means of rows, or with one row, is Phi the mean of all
+    Phi_j. Then the variates keep a sum of zero, and unlike clients end at their common
+    minimum; else they end near it (`launch.tracking`).
 
-    Args:
-      loss: the loss of one batch.
-      sketch: a count sketch of t rows.
-      client_rate: the step size eta of the local steps.
-      server_rate: the server's rate gamma, or a schedule of it.
-      gain: the paper prints 1/tau. Its update already contains eta, so that without
-        compression 1/(eta tau) is exact.
-      query: the way to read the mean sketch, "privix" or "heaprix".
-      heavy: the number m of HEAVYMIX, for HEAPRIX; 0 for as many as the sketch has
-        columns.
-      values: the second message of HEAPRIX: "exact", "fresh" or "estimated", see
-        `channels.heaprix`.
-      fill: the choice of those of the m that are not heavy: "random", as printed, or
-        "top", the largest ones; empty: "random".
+    The paper prints the gain 1/tau. Its update already contains eta, so that without
+    compression 1/(eta tau) is exact. The other arguments are those of `fedsketch`.
 
     Reference: Haddadpour et al., Algorithm 6.
     """

@@ -12,7 +12,7 @@ from fl_sketch.core.protocols import Algorithm, Downlink, Sketch
 from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
 
-STABLE = 50  # columns for each coordinate of a step that "subtract" bears, of five rows
+STABLE = 50  # columns for each coordinate of a step with "subtract", of five rows
 
 
 def fetchsgd(
@@ -28,27 +28,21 @@ def fetchsgd(
 ) -> Algorithm:
     """Returns FetchSGD: clients send sketches of one gradient and keep nothing.
 
-    A client sketches its gradient. The server averages the sketches, adds momentum and
-    errors up in sketch space, takes the k heaviest coordinates as the step of the
-    model, and their sketch out of the errors.
+    A client sketches its gradient. The server averages the sketches and adds up
+    momentum and errors in sketch space. The k heaviest coordinates of the errors are
+    the step of the model, and leave the errors.
 
-    As it is printed ("error accumulation"), the sketch of the step is taken off the
-    errors. What a step takes too much of one coordinate, because of collisions, is then
-    an error of others, and with as many coordinates as columns errors grow without end,
+    As printed ("error accumulation"), the sketch of the step is subtracted from the
+    errors. The excess of a step in one coordinate, because of collisions, is then an
+    error of others, and with as many coordinates as columns errors grow without end,
     whatever the rate. The code released with the paper sets to zero what the step
-    touches, which shrinks.
+    touches, so that errors shrink.
 
     Args:
-      loss: the loss of one batch.
       sketch: a count sketch of several rows; its hashes are the same in all rounds.
-      server_rate: the rate eta, or a schedule of it.
-      momentum: the decay rho of the momentum.
       heavy: the number k of coordinates that a step changes; 0 for as many as the
         sketch has columns, or with "subtract" a fiftieth of it.
-      forget: the way in which a step leaves the errors: "zero" as in the code released
-        with the paper, or "subtract" as printed, with a warning.
-      masking: whether momentum is forgotten where the step was, as in that code.
-      window: the number of rounds of which errors are kept; 0: all.
+      momentum, forget, masking, window: see `transforms.fetchsgd`; "subtract" warns.
 
     Reference: Rothchild et al. (2020), Algorithm 1.
     """
@@ -81,13 +75,13 @@ def fetchsgd(
 
 
 def _columns(op: Sketch, forget: str) -> int:
-    """Returns how many coordinates a step changes where nobody says it."""
+    """Returns the default number of coordinates that a step changes."""
     columns = channels.columns(op)
     return columns if forget == "zero" else max(1, columns // STABLE)
 
 
 def with_its_hashes(sketch: Sketch) -> Sketch:
-    """Returns `sketch` with the hashes of all rounds, or its own if it has them."""
+    """Returns `sketch` with the same hashes in all rounds: FetchSGD's, or its own."""
     if sketch.fixed_key:
         return sketch
     return sketches.fixed_key(sketch, jax.random.key(int(Purpose.HASHES)))

@@ -20,9 +20,9 @@ def marina(
     Line 6: x^(k+1) = x^k - gamma g^k. Line 7: with probability p a client sends its
     gradient at x^(k+1), else the compressed difference of its gradients at x^(k+1) and
     at x^k on the same batch. The mean is, or is added to, g (line 9). Clients know x^k
-    from x^(k+1) and g^k, which they fetch together, and keep nothing. Whoever was away
-    can take part at once: the paper's PP-MARINA, but for its rounds of whole gradients,
-    in which it has everyone.
+    from x^(k+1) and g^k, which they fetch together, and keep nothing. A client that was
+    away can take part at once: the paper's PP-MARINA, except that its rounds of whole
+    gradients have all clients.
 
     Args:
       loss: the loss of one batch, for the paper's exact form a client's whole data.

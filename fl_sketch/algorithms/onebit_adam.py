@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from fl_sketch import transforms
-from fl_sketch.core import lengths, trees, validate
+from fl_sketch.core import trees, validate
 from fl_sketch.core.protocols import (
     Algorithm,
     Channel,
@@ -18,7 +18,7 @@ from fl_sketch.core.protocols import (
     Memory,
     Tree,
 )
-from fl_sketch.core.wire import FLOAT_BITS
+from fl_sketch.core.wire import FLOAT_BITS, Chosen
 from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
 
@@ -34,27 +34,25 @@ def onebit_adam(
 ) -> Algorithm:
     """Returns 1-bit Adam.
 
-    The first rounds are Adam's, uncompressed. Then the second moment is frozen (line
-    3). Each worker makes its own momentum from the last common one (line 6) and sends
-    the signs of it and its error, with their scale (lines 7 and 8). The server does the
-    same with the mean and its own error (lines 9 to 11). What all then have is the
-    momentum (line 12) with which the model steps (line 13).
+    The first `warmup` rounds (T_w, at least one) are Adam's, uncompressed. Then the
+    second moment is frozen (line 3). Each worker makes its own momentum from the last
+    common one (line 6) and sends the signs of it plus its error, with their scale
+    (lines 7 and 8). The server does the same with the mean and its own error (lines 9
+    to 11). The result is the common momentum (line 12) of the model's step (line 13).
 
-    Args:
-      loss: the loss of one batch.
-      server_rate: the rate of Adam, before and after.
-      warmup: the number T_w of rounds of plain Adam, at least one.
-      b1: decay of the momentum.
-      b2: decay of the second moment, while it moves.
-      eps: the small number beside the root.
+    Until the freeze this is `optax.adam` with its bias corrections; later the
+    correction of the momentum goes on, that of the second moment stays. Coordinates
+    without a gradient until then stay where they are: in the paper the signs would
+    throw them to infinity.
 
-    Reference: Tang et al. (2021), Algorithm 1. Until the freeze this is `optax.adam`,
-    its corrections of the bias included; later the momentum's goes on and the second
-    moment's stays as it was. Coordinates that had no gradient until then stay where
-    they are: in the paper the signs would throw them to infinity.
+    Reference: Tang et al. (2021), Algorithm 1.
     """
     validate.at_least_one(warmup=warmup)
     sign = compressors.scaled_sign()
+    down = optax.conditionally_transform(
+        transforms.error_feedback(transforms.compress(sign)),
+        lambda step, **_: jnp.asarray(step) >= warmup,
+    )
     return Algorithm(
         local=_momenta(loss, b1),
         uplink=_either(warmup),
@@ -62,16 +60,12 @@ def onebit_adam(
             _freezing_adam(b1, b2, eps, warmup),
             optax.scale_by_learning_rate(server_rate),
         ),
-        downlink=Downlink(
-            _after(warmup, transforms.error_feedback(transforms.compress(sign))),
-            sign.bits,
-            warmup,
-        ),
+        downlink=Downlink(down, sign.bits, warmup),
     )
 
 
 def _momenta(loss: local.Loss, b1: float) -> Local:
-    """A gradient, and the momentum that it makes of the last common one (line 6)."""
+    """The gradient, and the momentum that it makes of the last common one (line 6)."""
     gradient = local.one_gradient(loss)
 
     def run(server, state, batches, keys):
@@ -83,7 +77,7 @@ def _momenta(loss: local.Loss, b1: float) -> Local:
 
 
 def _either(warmup: int) -> Channel:
-    """Sends gradients, and later the signs of momenta and of what signs left out."""
+    """Sends gradients, and later the signs of momenta, with error feedback."""
     sign = compressors.scaled_sign()
 
     def init(params):
@@ -96,36 +90,16 @@ def _either(warmup: int) -> Channel:
         def either(first, second):
             return jax.tree.map(lambda a, b: jnp.where(warm, a, b), first, second)
 
-        owed = jax.tree.map(jnp.add, momentum, error)
-        seen = trees.unraveler(owed)(sign.apply(keys.own, trees.ravel(owed)))
-        d = trees.size(gradient)
-        bits = lengths.either(warm, FLOAT_BITS * d, sign.bits(d))
-        heard = yield Coded(either(gradient, seen), bits)
-        seen = round.counted(seen)
-        left = either(error, jax.tree.map(jnp.subtract, owed, seen))
-        return Delivery(heard, seen), Memory(client=trees.if_finite(left, error))
+        corrected = jax.tree.map(jnp.add, momentum, error)
+        signs = sign.apply(keys.own, trees.ravel(corrected))
+        signs, d = trees.unraveler(corrected)(signs), trees.size(gradient)
+        bits = Chosen(warm, (sign.bits(d), FLOAT_BITS * d))
+        mean = yield Coded(either(gradient, signs), bits)
+        signs = round.counted(signs)
+        left = either(error, jax.tree.map(jnp.subtract, corrected, signs))
+        return Delivery(mean, signs), Memory(client=trees.if_finite(left, error))
 
     return Channel(talk, init)
-
-
-class _AfterState(NamedTuple):
-    count: jax.Array  # shape=(), int32
-    inner: optax.OptState
-
-
-def _after(warmup: int, tx) -> optax.GradientTransformationExtraArgs:
-    """Applies a transformation from some round on."""
-
-    def init(params):
-        return _AfterState(jnp.int32(0), tx.init(params))
-
-    def update(updates, state, params=None, **extra):
-        warm = state.count < warmup
-        both = (updates, state.inner), tx.update(updates, state.inner, params, **extra)
-        updates, inner = jax.tree.map(lambda a, b: jnp.where(warm, a, b), *both)
-        return updates, _AfterState(state.count + 1, inner)
-
-    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _moved(b1: float, momentum: Tree, gradient: Tree) -> Tree:
@@ -133,13 +107,7 @@ def _moved(b1: float, momentum: Tree, gradient: Tree) -> Tree:
 
 
 class FreezingState(NamedTuple):
-    """Adam's moments, the second of which stays as it was at some round.
-
-    Attributes:
-      momentum: the momentum that all have, like the parameters.
-      second: the second moment, like the parameters.
-      count: the number of steps taken, int32 [].
-    """
+    """Adam's moments, of which the second is frozen at some round, and the steps."""
 
     momentum: Tree
     second: Tree
@@ -157,7 +125,7 @@ def _freezing_adam(b1, b2, eps, warmup: int) -> optax.GradientTransformation:
         del params
         warm, count = state.count < warmup, state.count + 1
         momentum = jax.tree.map(
-            lambda new, heard: jnp.where(warm, new, heard),
+            lambda new, common: jnp.where(warm, new, common),
             _moved(b1, state.momentum, updates),
             updates,
         )
@@ -168,7 +136,7 @@ def _freezing_adam(b1, b2, eps, warmup: int) -> optax.GradientTransformation:
         )
         first_bias = 1 - b1**count
         second_bias = 1 - b2 ** jnp.minimum(count, warmup)
-        # Where no gradient ever was, a sign is not zero, and the root is.
+        # Where there never was a gradient, a sign is not zero, and the root is.
         step = jax.tree.map(
             lambda m, v: jnp.where(
                 v > 0, m / first_bias / (jnp.sqrt(v / second_bias) + eps), 0

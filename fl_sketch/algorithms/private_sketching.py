@@ -1,4 +1,4 @@
-"""Private iterative sketching: noise at every local step, sketches of what moved."""
+"""Private iterative sketching: noise at every local step, sketches of the updates."""
 
 import jax
 import optax
@@ -21,19 +21,15 @@ def private_sketching(
     """Returns iterative sketching whose local steps are private for every example.
 
     Algorithm 2: K steps with noise on a random batch's gradient (lines 13-17); the
-    sketch of what moved goes up (lines 18-19); the mean comes down (lines 22-23) and
-    everybody de-sketches it (line 9). Every line's sketch key is that of the round
-    that sketched. What leaves a client is private already, so no mechanism guards
-    the mean; the noise after the sketch, the paper's open remark, is `safl` with one.
+    sketch of the update goes up (lines 18-19); the mean comes down (lines 22-23) and
+    all clients de-sketch it (line 9). Every line's sketch key is that of the round that
+    sketched. Messages are private already, so no mechanism guards the mean; the noise
+    after the sketch, the paper's open remark, is `safl` with a mechanism.
 
     Args:
-      loss: the loss of one batch.
-      sketch: the operator R; its key is fresh in every round.
-      client_rate: the step size eta_local.
       threshold: the norm l_c to which every example's gradient is clipped.
       noise_multiplier: the noise z on the sum of a batch's gradients, over l_c; the
         paper's sigma is z l_c over the batch's size.
-      server_rate: the server's rate eta_global.
 
     Reference: Song et al., Algorithms 2 and 3.
     """

@@ -13,11 +13,6 @@ def qsgd(
 ) -> Algorithm:
     """Returns QSGD: clients send a gradient, each number rounded at random.
 
-    Args:
-      loss: the loss of one batch.
-      levels: the number s of levels of the quantisation.
-      server: the server's optimizer, plain SGD in the paper.
-
     Reference: Alistarh et al. (2017), Algorithm 1.
     """
     return Algorithm(

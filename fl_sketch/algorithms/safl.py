@@ -17,26 +17,19 @@ def safl(
     client_clip: float | jax.Array = 0.0,
     client_optimizer: local.Optimizer = optax.sgd,
 ) -> Algorithm:
-    """Returns SAFL: clients send sketches of their local progress, the server adapts.
+    """Returns SAFL: clients send sketches of their updates, the server adapts.
 
     Algorithm 1: each client takes K SGD steps from the server's model (lines 3-6) and
     sends the sketch of x_0 - x_K (line 7). The server averages the sketches and sends
     the mean down (line 9). Algorithm 2: the model takes a step of an adaptive
-    optimizer, both moments of which are built from the de-sketched mean.
+    optimizer, both moments of which are built from the de-sketched mean:
+    `transforms.paper_amsgrad` as printed, or any of optax. The sketch is of the whole
+    update, or with `leaf_by_leaf` of each array of parameters, which the paper leaves
+    open.
 
     For gradients with heavy tails the paper announces a clipped form without printing
-    it; here clients shorten x_0 - x_K to `client_clip` before they sketch it, the
-    last place where its length is known.
-
-    Args:
-      loss: the loss of one batch.
-      sketch: the operator R; its key is fresh in every round. Of the whole update, or
-        with `leaf_by_leaf` of each array of parameters, which the paper leaves open.
-      client_rate: the step size eta of the local steps.
-      client_optimizer: the clients' optimizer, a function of that rate.
-      server: the server's optimizer: `transforms.paper_amsgrad` as printed, or any of
-        optax.
-      client_clip: the norm tau of the clipped form; 0 for none.
+    it. Here clients shorten x_0 - x_K to the norm `client_clip` (tau; 0: never) before
+    they sketch it, the last place where its length is known.
 
     Reference: Chen et al., Algorithms 1 and 2.
     """

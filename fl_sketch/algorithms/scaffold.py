@@ -18,18 +18,12 @@ def scaffold(
 ) -> Algorithm:
     """Returns SCAFFOLD with its second option for the clients' variates.
 
-    A client steps along g - c_i + c, then sets c_i to c_i - c + (x_0 - x_K)/(K eta).
-    The paper has it send that change as well. The server can work out the mean change
-    from the mean of x_0 - x_K, which it gets anyway: it is mean / (K eta) - c. So what
-    travels up is one vector; down go the model and c.
+    A client takes K `steps` along g - c_i + c, each on its own batch, then sets c_i to
+    c_i - c + (x_0 - x_K)/(K eta). In the paper it sends that change as well. The server
+    can compute the mean change from the mean of x_0 - x_K: it is mean / (K eta) - c. So
+    one vector travels up; the model and c travel down.
 
     Where all clients take part in every round this is FedGATE with gain 1/(K eta).
-
-    Args:
-      loss: the loss of one batch.
-      client_rate: the step size eta of the local steps.
-      server_rate: the rate of the server's step.
-      steps: the number K of local steps, each on a batch of its own.
 
     Reference: Karimireddy et al. (2020), Algorithm 1.
     """

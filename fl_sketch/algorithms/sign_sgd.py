@@ -13,13 +13,9 @@ from fl_sketch.transforms import local
 def sign_sgd(loss: local.Loss, *, server_rate: optax.ScalarOrSchedule) -> Algorithm:
     """Returns signSGD with majority vote, one bit a number in both directions.
 
-    Workers send the signs of their gradients, the server the sign of the sum of
-    the signs. Where the votes are equal that counts as positive, since the wire has one
-    bit a number.
-
-    Args:
-      loss: the loss of one batch.
-      server_rate: the rate of a step; every coordinate moves by it.
+    Workers send the signs of their gradients, the server the sign of their sum. A tie
+    counts as positive, since the wire has one bit a number. Every coordinate moves by
+    the server's rate.
 
     Reference: Bernstein et al. (2019), Algorithm 1.
     """
@@ -46,10 +42,7 @@ def ef_sign_sgd(
     """Returns EF-signSGD: signs and their mean size, errors kept by both sides.
 
     Args:
-      loss: the loss of one batch.
       client_rate: the step size eta of the local steps; the paper has one step.
-      client_optimizer: the clients' optimizer, a function of that rate.
-      server_rate: the server's rate gamma, or a schedule of it.
 
     Reference: Karimireddy et al. (2019), Algorithm 1; in both directions, Zheng et al.
     (2019), Algorithm 1.

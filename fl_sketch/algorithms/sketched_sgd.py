@@ -1,4 +1,4 @@
-"""SketchedSGD: error feedback, and exact values where the mean sketch is heavy."""
+"""SketchedSGD: error feedback, and exact values of heavy coordinates."""
 
 import optax
 
@@ -20,16 +20,13 @@ def sketched_sgd(
 
     Each worker adds its error memory to its gradient and sends the sketch of the sum.
     The server finds the heavy coordinates of the mean sketch and asks for the exact
-    values there, with which all step. What a worker had elsewhere stays in its memory.
+    values there, along which all step. The other values stay in the worker's memory.
 
     Args:
-      loss: the loss of one batch.
       sketch: a count sketch of several rows.
-      server_rate: the rate of the server's step, or a schedule of it.
       heavy: the number k of coordinates; 0 for as many as the sketch has columns.
-      fill: the choice of coordinates: "top", those with the largest estimates, as its
-        authors' code has it; "random": heavy ones and random others, as printed;
-        empty: "top".
+      fill: "top": the coordinates with the largest estimates, as in the authors' code;
+        "random": heavy ones and random others, as printed; empty: "top".
 
     Reference: Ivkin et al. (2019), Algorithm 2.
     """

@@ -1,4 +1,4 @@
-"""Any algorithm for models that keep statistics beside their parameters."""
+"""Any algorithm, for models with statistics besides parameters."""
 
 import jax
 import jax.numpy as jnp
@@ -13,36 +13,36 @@ from fl_sketch.core.wire import FLOAT_BITS
 def with_statistics(algorithm: Algorithm, model: Stateful) -> Algorithm:
     """Returns the algorithm for `Stateful` models, as batch normalisation makes them.
 
-    What is trained goes the algorithm's way. How the statistics moved is sent as it is,
-    32 bits a number, in an exchange of its own, and the server's become their mean over
-    the clients of the round, as FedAvg has it: a sketch may make a variance negative,
-    and an adaptive step means nothing to it.
+    The algorithm trains the parameters. The update of the statistics is sent as it is,
+    32 bits a number, in an exchange of its own, and the server's move by its mean over
+    the clients of the round, as in FedAvg: a sketch may make a variance negative, and
+    an adaptive step makes no sense for it.
 
     Args:
-      algorithm: the algorithm, of a loss that returns (value, statistics). A mechanism
-        it must not have, since it bounds no statistics.
+      algorithm: an algorithm without a mechanism, which would not bound statistics. Its
+        loss returns (value, statistics).
       model: shapes of the model.
     """
     down = algorithm.downlink
     if down is not None:
         bits = down.bits(trees.size(model.params))
         bits += FLOAT_BITS * trees.size(model.state)
-        transform = _beside(down.transform, jnp.positive)
+        transform = _with_state(down.transform, jnp.positive)
         down = Downlink(transform, lambda d: bits, down.warmup)
     return algorithm._replace(
-        uplink=_sent_beside(algorithm.uplink),
-        server=_beside(algorithm.server, jnp.negative),
+        uplink=_with_exchange(algorithm.uplink),
+        server=_with_state(algorithm.server, jnp.negative),
         downlink=down,
     )
 
 
-def _sent_beside(channel: Channel) -> Channel:
+def _with_exchange(channel: Channel) -> Channel:
     """Sends the statistics of an update in an exchange before the channel's own."""
 
     def talk(update, memory, keys, round):
         state = yield update.state
-        # Their mean, also where another number divides the sum than that of those who
-        # came: a variance that moves three times as far as it should ends below zero.
+        # The mean over those present, also where the sum is divided by another number:
+        # a variance that moves three times as far as it should ends below zero.
         scale = round.denominator / jnp.maximum(round.present, 1e-9)
         state = jax.tree.map(lambda mean: scale * mean, state)
         delivery, memory = yield from channel.talk(update.params, memory, keys, round)
@@ -52,7 +52,7 @@ def _sent_beside(channel: Channel) -> Channel:
     return Channel(talk, lambda model: channel.init(trained(model)))
 
 
-def _beside(tx: optax.GradientTransformation, sign):
+def _with_state(tx: optax.GradientTransformation, sign):
     """Applies an optimizer to what is trained, and a sign to the statistics' move."""
     tx = optax.with_extra_args_support(tx)
 

@@ -1,5 +1,9 @@
 """Channels with one exchange and no memory."""
 
+import jax
+import jax.numpy as jnp
+import optax
+
 from fl_sketch.core import trees, validate
 from fl_sketch.core.protocols import (
     Channel,
@@ -18,8 +22,8 @@ def exact() -> Channel:
 
     def talk(update, memory, keys, round):
         del keys
-        average = yield update
-        return Delivery(average, round.counted(update)), memory
+        mean = yield update
+        return Delivery(mean, round.counted(update)), memory
 
     return Channel(talk)
 
@@ -30,8 +34,8 @@ def sketched(op: Sketch, *, read: str = "transpose") -> Channel:
     Args:
       op: the operator.
       read: "transpose": the estimate is R^T of the mean message, which is unbiased.
-        "estimate": what the operator makes of it, a median of its rows, say. "message":
-        the mean message as it is, for servers that work in sketch space.
+        "estimate": the operator's own estimate, such as a median of its rows.
+        "message": the mean message itself, for servers that work in sketch space.
     """
     validate.one_of(READS, read=read)
 
@@ -39,29 +43,48 @@ def sketched(op: Sketch, *, read: str = "transpose") -> Channel:
         def sketch(x):
             return op.apply(keys.shared, x)
 
-        average = yield Linear(sketch, update)
+        mean = yield Linear(sketch, update)
         own = round.counted(sketch(update))
         if read == "message":
-            return Delivery(average, own), memory
+            return Delivery(mean, own), memory
         back = op.transpose if read == "transpose" else op.estimate
-        estimate = back(keys.shared, average, update)
+        estimate = back(keys.shared, mean, update)
         return Delivery(estimate, back(keys.shared, own, update)), memory
 
     return Channel(talk)
 
 
 def compressed(compressor: Compressor) -> Channel:
-    """Sends the compressor's message; the server averages what they stand for.
+    """Sends the compressor's message of the whole update as one vector.
 
-    Args:
-      compressor: a compressor, applied to the whole update as one vector, with the
-        client's own key.
+    The compressor has the client's own key. The server averages what messages stand
+    for.
     """
 
     def talk(update, memory, keys, round):
         vector = trees.ravel(update)
-        seen = trees.unraveler(update)(compressor.apply(keys.own, vector))
-        average = yield Coded(seen, compressor.bits(vector.size))
-        return Delivery(average, round.counted(seen)), memory
+        value = trees.unraveler(update)(compressor.apply(keys.own, vector))
+        mean = yield Coded(value, compressor.bits(vector.size))
+        return Delivery(mean, round.counted(value)), memory
 
     return Channel(talk)
+
+
+def clipped(channel: Channel, limit: float | jax.Array) -> Channel:
+    """Scales an update down to the norm `limit` if it is longer; 0: never.
+
+    The norm is that of the update as one vector, before the channel sends it: a sketch
+    keeps norms on average only, so a bound on the message would cut clients by chance.
+    This is no privacy mechanism, which must bound the message.
+    """
+    if validate.is_off(limit):
+        return channel
+
+    def talk(update, memory, keys, round):
+        # In float32, since squares of float16 overflow from 256 on.
+        norm = optax.tree.norm(optax.tree.cast(update, jnp.float32))
+        scale = jnp.where((limit > 0) & (norm > limit), limit / norm, 1)
+        update = jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), update)
+        return (yield from channel.talk(update, memory, keys, round))
+
+    return channel._replace(talk=talk)

@@ -1,8 +1,8 @@
-"""Channels with a second exchange: what the first one showed to be worth sending.
+"""Channels with a second exchange, for exact values of heavy coordinates.
 
 First exchange: the mean sketch. Whoever has it can find its heavy coordinates, as
-FedSKETCH's HEAVYMIX does; clients are told them, since that is shorter than the mean
-sketch. Second exchange: the mean of the exact values there.
+FedSKETCH's HEAVYMIX does. The server sends clients these, since that is shorter than
+the mean sketch. Second exchange: the mean of the exact values there.
 """
 
 import functools
@@ -29,9 +29,9 @@ VALUES = ("exact", "fresh", "estimated")
 
 
 def heavy_values(op: Sketch, k: int, *, fill: str = "random") -> Channel:
-    """Sends the exact values of k heavy coordinates; all else is as good as zero.
+    """Sends the exact values of k heavy coordinates; the estimate is zero elsewhere.
 
-    Under `error_feedback`, SketchedSGD.
+    Under `error_feedback` this is SketchedSGD.
 
     Args:
       op: a count sketch with rows.
@@ -45,8 +45,8 @@ def heavy_values(op: Sketch, k: int, *, fill: str = "random") -> Channel:
 
     def talk(update, memory, keys, round):
         vector, key = trees.ravel(update).astype(jnp.float32), keys.shared
-        average = yield Linear(lambda x: op.apply(key, x), vector)
-        index = heavy_coordinates(op, key, average, vector.size, k, fill=fill)
+        mean = yield Linear(lambda x: op.apply(key, x), vector)
+        index = heavy_coordinates(op, key, mean, vector.size, k, fill=fill)
         index = yield ServerReply(index, _indices(k, vector.size))
         values = yield Linear(lambda x: x[index], vector)
         estimate = _placed(values, index, vector.size)
@@ -62,18 +62,18 @@ def heaprix(
 ) -> Channel:
     """HEAPRIX: k heavy coordinates by value, and everything else from a sketch.
 
-    With shared hashes the sketch of the rest, S(x) - S(HEAVYMIX[S(x)]), is known to
-    everyone who knows the values, so these are all that the second exchange carries.
-    The estimate is then biased, against the paper's Corollary 1: a coordinate that
-    is not among the heavy ones is one that its collisions did not make look larger.
-    The lemma on induced compressors that the corollary rests on needs the second
-    compressor to be independent of the first, which `values="fresh"` gives.
+    With shared hashes the sketch of the rest, S(x) - S(HEAVYMIX[S(x)]), follows from
+    the values, so the second exchange carries nothing else. The estimate is then
+    biased, against the paper's Corollary 1: a coordinate that is not among the heavy
+    ones is one that its collisions did not make look larger. The lemma on induced
+    compressors behind the corollary needs the second compressor to be independent of
+    the first, as `values="fresh"` makes it.
 
     Args:
       op: a count sketch with rows.
       k: the number m of HEAVYMIX: of values.
       values: "exact"; "fresh": exact, and with them a sketch of the rest with hashes
-        of its own; or "estimated": what the sketch says, without a second exchange.
+        of its own; or "estimated": from the sketch, without a second exchange.
       fill: the choice of those that are not heavy, see `sketch.heavy_coordinates`.
 
     Reference: Haddadpour et al., Algorithms 3 and 4.
@@ -87,15 +87,15 @@ def heaprix(
         vector = trees.ravel(update).astype(jnp.float32)
         d, counted = vector.size, round.counted
         code = _Code(op, values, keys.shared, d)
-        heard, own = (yield Linear(code.first, vector)), counted(code.first(vector))
-        index, own_index = (find(keys.shared, one, d) for one in (heard, own))
+        mean, own = (yield Linear(code.first, vector)), counted(code.first(vector))
+        index, own_index = (find(keys.shared, first, d) for first in (mean, own))
         second = own_second = None
         if values != "estimated":
             index = yield ServerReply(index, _indices(k, d))
             second = yield Linear(functools.partial(code.second, index), vector)
             own_second = counted(code.second(own_index, vector))
         unravel = trees.unraveler(update)
-        estimate = unravel(code.decoded(heard, index, second))
+        estimate = unravel(code.decoded(mean, index, second))
         own = unravel(code.decoded(own, own_index, own_second))
         return Delivery(estimate, own), memory
 
@@ -103,7 +103,7 @@ def heaprix(
 
 
 class _Code(NamedTuple):
-    """HEAPRIX's two messages of a vector of length d, and what is made of them."""
+    """HEAPRIX's two messages of a vector of length d, and their decoding."""
 
     op: Sketch
     values: str
@@ -111,7 +111,7 @@ class _Code(NamedTuple):
     d: int
 
     @property
-    def other(self) -> Key:
+    def rest_key(self) -> Key:
         return apart(self.key, Purpose.REST)
 
     def first(self, x: jax.Array) -> Message:
@@ -121,24 +121,23 @@ class _Code(NamedTuple):
         if self.values == "exact":
             return x[index]
         rest = x.at[index].set(0.0, unique_indices=True)
-        return x[index], self.op.apply(self.other, rest)
+        return x[index], self.op.apply(self.rest_key, rest)
 
     def decoded(self, first: Message, index: jax.Array, second: Message) -> jax.Array:
         estimate, d = self.op.estimate, self.d
+        if self.values == "fresh":
+            heavy, rest = second
+            rest = estimate(self.rest_key, rest, d)  # zero at the heavy places
+            return rest.at[index].set(heavy, unique_indices=True)
         if self.values == "estimated":
-            heavy = _placed(estimate(self.key, first, d)[index], index, d)
-        elif self.values == "fresh":
-            found, rest = second
-            rest = estimate(self.other, rest, d)  # zero at the heavy places
-            return rest.at[index].set(found, unique_indices=True)
-        else:
-            heavy = _placed(second, index, d)
+            second = estimate(self.key, first, d)[index]
+        heavy = _placed(second, index, d)
         left = first - self.op.apply(self.key, heavy)
         return heavy + estimate(self.key, left, d)
 
 
 def columns(op: Sketch) -> int:
-    """Returns m, how many columns `op` has, a sketch of shape (rows, columns).
+    """Returns m, the number of columns of a sketch of shape (rows, columns).
 
     Raises:
       ValueError: for any other sketch.

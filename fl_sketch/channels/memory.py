@@ -1,22 +1,24 @@
-"""Channels that remember, made by wrapping channels that need not."""
+"""Channels with memory."""
 
 import jax
 import jax.numpy as jnp
 
-from fl_sketch.core import trees
-from fl_sketch.core.protocols import Channel, Delivery, Memory
+from fl_sketch.core import trees, validate
+from fl_sketch.core.keys import Purpose, apart
+from fl_sketch.core.protocols import Channel, Coded, Compressor, Delivery, Memory
+from fl_sketch.core.wire import FLOAT_BITS, Chosen
 
 
 def error_feedback(channel: Channel) -> Channel:
     """Adds to each update what the client's earlier messages left out.
 
-    Conserves: the sum of what a client's messages stood for, plus its memory, is the
-    sum of its updates. An update that is not finite leaves the memory as it was: it
-    would stay there for good, and the client would be silent in every later round.
+    The sum of what a client's messages stood for, plus its memory, is the sum of its
+    updates. An update that is not finite leaves the memory as it was; else it would
+    stay there, and silence the client in every later round.
 
     Args:
-      channel: the channel for the sums; one whose messages leave out less than they
-        were given, such as `compressed` with a contraction.
+      channel: a channel whose messages leave out less than they are given, such as
+        `compressed` with a contraction.
     """
 
     def init(params):
@@ -26,10 +28,10 @@ def error_feedback(channel: Channel) -> Channel:
 
     def talk(update, memory, keys, round):
         error, inner = memory.client
-        owed = jax.tree.map(jnp.add, update, error)
-        below = Memory(inner, memory.server)
-        delivery, inner = yield from channel.talk(owed, below, keys, round)
-        left = jax.tree.map(jnp.subtract, owed, delivery.own)
+        corrected = jax.tree.map(jnp.add, update, error)
+        inner = Memory(inner, memory.server)
+        delivery, inner = yield from channel.talk(corrected, inner, keys, round)
+        left = jax.tree.map(jnp.subtract, corrected, delivery.own)
         error = trees.if_finite(left, error)
         return delivery, Memory((error, inner.client), inner.server)
 
@@ -37,14 +39,11 @@ def error_feedback(channel: Channel) -> Channel:
 
 
 def difference(channel: Channel) -> Channel:
-    """Sends the change of a running estimate (EF21, Markov compression).
+    """Sends the change of a running estimate through `channel` (EF21, Markov).
 
     Each client keeps g_i, the server g = mean of g_i over all clients, and both add
     what was sent: the server the sum over those who took part, over all there are.
-    Those without weight in a round keep their g_i.
-
-    Args:
-      channel: the channel for the changes.
+    Clients without weight in a round keep their g_i.
     """
 
     def init(params):
@@ -55,8 +54,8 @@ def difference(channel: Channel) -> Channel:
     def talk(update, memory, keys, round):
         (own, inner_client), (average, inner_server) = memory
         change = jax.tree.map(jnp.subtract, update, own)
-        below = Memory(inner_client, inner_server)
-        delivery, inner = yield from channel.talk(change, below, keys, round)
+        inner = Memory(inner_client, inner_server)
+        delivery, inner = yield from channel.talk(change, inner, keys, round)
         own = trees.if_finite(jax.tree.map(jnp.add, own, delivery.own), own)
         share = round.denominator / round.population
         average = jax.tree.map(
@@ -66,5 +65,36 @@ def difference(channel: Channel) -> Channel:
         )
         memory = Memory((own, inner.client), (average, inner.server))
         return Delivery(average, own), memory
+
+    return Channel(talk, init)
+
+
+def marina(compressor: Compressor, probability: float) -> Channel:
+    """Sends one of the pair (gradient, its change since the last round).
+
+    A coin that all share decides. Heads, with this probability and always in the first
+    round: the gradients, whose mean becomes g. Tails: the changes, compressed without
+    bias, whose mean is added to g. The estimate is g, the server's memory.
+
+    Reference: Gorbunov et al. (2021), Algorithm 1.
+    """
+    validate.in_range(0, 1, probability=probability)
+
+    def init(params):
+        return Memory(server=jax.tree.map(jnp.zeros_like, params))
+
+    def talk(update, memory, keys, round):
+        (gradient, change), before = update, memory.server
+        coin = apart(keys.shared, Purpose.COIN)
+        heads = jax.random.bernoulli(coin, probability) | (round.number == 0)
+        vector = trees.ravel(change)
+        short = trees.unraveler(change)(compressor.apply(keys.own, vector))
+        sent = jax.tree.map(lambda a, b: jnp.where(heads, a, b), gradient, short)
+        bits = compressor.bits(vector.size), FLOAT_BITS * vector.size
+        mean = yield Coded(sent, Chosen(heads, bits))
+        estimate = jax.tree.map(
+            lambda new, old: jnp.where(heads, new, old + new), mean, before
+        )
+        return Delivery(estimate, round.counted(sent)), Memory(server=estimate)
 
     return Channel(talk, init)

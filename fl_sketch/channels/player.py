@@ -1,9 +1,8 @@
-"""A client is a generator: it yields its message and is sent the mean of all messages.
+"""Plays a channel: its generator yields messages and is sent the mean of all messages.
 
-A channel is written as if all clients spoke at once. Whoever plays it visits them a
-few at a time, and so plays a talk again in every pass, up to the message that it waits
-with: the means of the earlier exchanges are known by then. When all means are known,
-the rest of the round is the same for everyone.
+A channel is written as if all clients sent at once. An engine visits them a few at a
+time, so it plays the generator again in every pass, up to the message whose mean is not
+known yet. When all means are known, the rest of the round is the same for everyone.
 
 >>> def talk(update, memory, keys, round):
 ...     average = yield 2 * update
@@ -20,9 +19,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from fl_sketch.core.lengths import Wide, wide
 from fl_sketch.core.protocols import (
     Algorithm,
     Channel,
@@ -37,41 +36,25 @@ from fl_sketch.core.protocols import (
     Server,
     ServerReply,
 )
-from fl_sketch.core.wire import FLOAT_BITS, size_in_bits
+from fl_sketch.core.wire import FLOAT_BITS, Chosen, size_in_bits
 
 
 class Turn(NamedTuple):
-    """How far a talk comes with the means that are known.
+    """How far a channel gets with the means that are known.
 
     Attributes:
-      sent: the message that it waits with, as it was yielded; None: it is over.
-      delivery: what came of it, if it is over.
-      memory: what is remembered of it, if it is over.
-      bits_up: length on the wire of the messages that were answered.
-      bits_told: length of what the server said in between.
+      sent: the message whose mean is missing, as it was yielded; None: it has ended.
+      delivery: its `Delivery`, if it has ended.
+      memory: its `Memory`, if it has ended.
+      bits_up: length on the wire of the messages whose means are known.
+      bits_reply: length of the server's replies between them.
     """
 
     sent: Any = None
-    delivery: Delivery | None = None
-    memory: Memory | None = None
-    bits_up: int | Wide = 0
-    bits_told: int = 0
-
-
-class Ended(NamedTuple):
-    """What is known of a talk that is over, with the fields of `Turn`.
-
-    Attributes:
-      delivery: the delivery that it returned.
-      memory: the memory that it returned.
-      bits_up: the length on the wire of the messages that were answered.
-      bits_told: the length of what the server said in between.
-    """
-
-    delivery: Delivery
-    memory: Memory
-    bits_up: int | Wide
-    bits_told: int
+    delivery: Any = None
+    memory: Any = None
+    bits_up: int | Chosen = 0
+    bits_reply: int = 0
 
 
 def play(
@@ -79,45 +62,47 @@ def play(
     arguments: Sequence[Any],
     means: Sequence[Message] = (),
     *,
-    told: Callable[[ServerReply], Any] = lambda told: told.value,
+    receive: Callable[[ServerReply], Any] = lambda reply: reply.value,
 ) -> Turn:
-    """Plays a talk up to the first message whose mean is not known.
+    """Plays a channel up to the first message whose mean is not known.
 
     Args:
-      channel: the channel of the talk.
-      arguments: the arguments of the talk.
+      channel: the channel.
+      arguments: the arguments of its generator: (update, memory, keys, round).
       means: the means of the first exchanges, in order.
-      told: the words of the server as clients hear them, `(told) -> value`.
+      receive: what clients receive for a reply of the server.
 
     Raises:
-      TypeError, ValueError: for a talk that no network can hold, naming it.
+      TypeError, ValueError: for a channel that no network can hold, with its name.
     """
     name, talk = name_of(channel), channel.talk(*arguments)
     if not inspect.isgenerator(talk):
         msg = f"Expected the talk of {name} to yield its messages, got none."
         raise TypeError(msg)
-    known, turn = iter(means), Turn()
+    remaining, turn = iter(means), Turn()
     try:
-        said = next(talk)
+        yielded = next(talk)
         while True:
-            if isinstance(said, ServerReply):
-                bits = turn.bits_told + size_in_bits(said.fields)
-                turn, answer = turn._replace(bits_told=bits), told(said)
+            if isinstance(yielded, ServerReply):
+                bits = turn.bits_reply + size_in_bits(yielded.fields)
+                turn, answer = turn._replace(bits_reply=bits), receive(yielded)
             else:
-                answer = next(known, None)
+                answer = next(remaining, None)
                 if answer is None:
-                    return turn._replace(sent=said)
-                _require_same_shapes(name, said, answer)
-                turn = turn._replace(bits_up=turn.bits_up + bits_of(said, answer))
-            said = talk.send(answer)
+                    return turn._replace(sent=yielded)
+                _require_same_shapes(name, yielded, answer)
+                bits = turn.bits_up + bits_of(yielded, answer)
+                turn = turn._replace(bits_up=bits)
+            yielded = talk.send(answer)
     except StopIteration as end:
-        if next(known, None) is not None:
-            raise _unlike(channel) from None
-        return turn._replace(**_returned(name, end.value))
+        if next(remaining, None) is not None:
+            raise _changed_exchanges(channel) from None
+        delivery, memory = _returned(name, end.value)
+        return turn._replace(delivery=delivery, memory=memory)
     except jax.errors.ConcretizationTypeError as error:
         msg = (
-            f"Expected {name} to make the same exchanges whatever it hears, got Python "
-            f"that asks a traced value: {str(error).partition(chr(10))[0]}"
+            f"Expected {name} to make the same exchanges whatever it receives, got "
+            f"Python that asks a traced value: {str(error).partition(chr(10))[0]}"
         )
         raise TypeError(msg) from error
     except (TypeError, DeprecationWarning) as error:
@@ -131,47 +116,33 @@ def play(
         raise TypeError(msg) from None
 
 
-def ended(channel: Channel, turn: Turn) -> Ended:
-    """Returns the end of a talk of `channel`, if `turn` is one.
-
-    Raises:
-      ValueError: if the talk is not over, naming it.
-    """
-    if turn.delivery is None or turn.memory is None:
-        raise _unlike(channel)
-    return Ended(turn.delivery, turn.memory, turn.bits_up, turn.bits_told)
+def ended(channel: Channel, turn: Turn) -> Turn:
+    """Returns the `turn` of a channel that has ended; raises a ValueError if not."""
+    if turn.delivery is None:
+        raise _changed_exchanges(channel)
+    return turn
 
 
 def next_message(
     channel: Channel, arguments: Sequence[Any], means: Sequence[Message]
 ) -> Any:
-    """Returns what a client yields that knows the first means, of which one is left.
-
-    Args:
-      channel: the channel of the talk.
-      arguments: the arguments of the talk.
-      means: the means of the first exchanges, in order.
+    """Returns what a client yields after the first `means`.
 
     Raises:
-      ValueError: if the talk is over, naming it.
+      ValueError: if it has ended by then.
     """
-    said = play(channel, arguments, means).sent
-    if said is None:
-        raise _unlike(channel)
-    return said
+    sent = play(channel, arguments, means).sent
+    if sent is None:
+        raise _changed_exchanges(channel)
+    return sent
 
 
 def messages(channel: Channel, arguments: Sequence[Any]) -> tuple[Message, ...]:
-    """Returns a client's messages of a round, each of which is its own answer.
-
-    Args:
-      channel: the channel of the talk.
-      arguments: the arguments of the talk: (update, memory, keys, round).
-    """
-    sent: tuple[Message, ...] = ()
-    while (said := play(channel, arguments, sent).sent) is not None:
-        sent += (message(said),)
-    return sent
+    """Returns a client's messages of a round in which each is its own mean."""
+    means: tuple[Message, ...] = ()
+    while (sent := play(channel, arguments, means).sent) is not None:
+        means += (message(sent),)
+    return means
 
 
 def single_client(
@@ -180,62 +151,56 @@ def single_client(
     keys: Keys,
     memory: Memory = Memory(),  # noqa: B008 - immutable
     round: Round = Round(),  # noqa: B008 - immutable
-) -> Ended:
-    """Returns the end of the talk of a client whose messages are their own means.
+) -> Turn:
+    """Returns the result of a round with one client, whose messages are their means.
 
-    It is a round with one client, for tests and for studies of a channel's error.
-
-    Args:
-      channel: the channel of the talk.
-      update: the client's update.
-      keys: the keys of the client in the round.
-      memory: the memory before the round; empty for a channel that keeps none.
-      round: a description of its round; by default of one client in round zero.
+    It is for tests and for studies of a channel's error. By default the channel keeps
+    no memory, and the round is round zero.
     """
     arguments = (update, memory, keys, round)
     return ended(channel, play(channel, arguments, messages(channel, arguments)))
 
 
-def parts(said: Any) -> tuple[Any, Callable[[Any], Message]]:
+def parts(yielded: Any) -> tuple[Any, Callable[[Any], Message]]:
     """Returns what to add up over clients, and the linear map from it to messages.
 
     Args:
-      said: a thing that a talk yielded: a message, `Coded`, or `Linear`, whose map is
-        returned.
+      yielded: a message, `Coded`, or `Linear`, whose map is returned.
     """
-    if isinstance(said, Linear):
-        return said.of, said.map
-    value = said.value if isinstance(said, Coded) else said
+    if isinstance(yielded, Linear):
+        return yielded.of, yielded.map
+    value = yielded.value if isinstance(yielded, Coded) else yielded
     return jax.tree.map(jnp.asarray, value), lambda total: total
 
 
-def message(said: Any) -> Message:
-    """Returns the message of `said`, what a talk yielded, whose mean is taken."""
-    value, linear = parts(said)
+def message(yielded: Any) -> Message:
+    """Returns the message, of which the mean is taken, of what a channel yielded."""
+    value, linear = parts(yielded)
     return linear(value)
 
 
-def bits_of(said: Any, like: Message) -> int | Wide:
-    """Returns the exact length of a message on the wire.
+def bits_of(yielded: Any, like: Message) -> int | Chosen:
+    """Returns the exact length on the wire of what a channel yielded.
 
     Args:
-      said: the message as a talk yielded it.
+      yielded: a message, `Linear` or `Coded`.
       like: a message of the same shape.
+
+    Raises:
+      TypeError: for a length that is traced and not `Chosen`.
     """
-    if isinstance(said, Coded):
-        return said.bits if isinstance(said.bits, int) else wide(said.bits)
-    return FLOAT_BITS * sum(jnp.size(leaf) for leaf in jax.tree.leaves(like))
+    if not isinstance(yielded, Coded):
+        return FLOAT_BITS * sum(jnp.size(leaf) for leaf in jax.tree.leaves(like))
+    if isinstance(yielded.bits, int | np.integer):
+        return int(yielded.bits)
+    if isinstance(yielded.bits, Chosen):
+        return yielded.bits
+    msg = f"Expected Coded.bits to be an int or Chosen, got bits={yielded.bits!r}."
+    raise TypeError(msg)
 
 
 def serve(algorithm: Algorithm, server: Server, estimate: Any, keys: Keys) -> Server:
-    """Returns the server after a round.
-
-    Args:
-      algorithm: the algorithm of the round.
-      server: the server before its step.
-      estimate: the estimate that came of the messages.
-      keys: the keys of the round.
-    """
+    """Returns the server after a round: its downlink, then its step."""
     if algorithm.downlink is None:
         return step(algorithm, server, estimate, keys)
     sent, down = algorithm.downlink.transform.update(
@@ -245,13 +210,9 @@ def serve(algorithm: Algorithm, server: Server, estimate: Any, keys: Keys) -> Se
 
 
 def step(algorithm: Algorithm, server: Server, sent: Any, keys: Keys) -> Server:
-    """Returns the server after its step along what it sent to all.
+    """Returns the server after its step along `sent`, what all clients received.
 
-    Args:
-      algorithm: the algorithm of the round.
-      server: the server before the step.
-      sent: the estimate, or what the downlink made of it.
-      keys: the keys of the round.
+    That is the estimate, or what the downlink made of it.
     """
     tx = optax.with_extra_args_support(algorithm.server)
 
@@ -259,77 +220,40 @@ def step(algorithm: Algorithm, server: Server, sent: Any, keys: Keys) -> Server:
         updates, opt = tx.update(sent, opt, params, key=keys.server)
         return optax.apply_updates(params, updates), opt
 
-    def none(params, opt, sent):
+    def skipped(params, opt, sent):
         del sent
         return params, opt
 
     # A branch is a program of its own, so that its last bits do not depend on what is
-    # compiled around it; that rounds are not negative no compiler knows.
+    # compiled around it. No compiler knows that round numbers are never negative.
     params, opt = jax.lax.cond(
-        server.round >= 0, taken, none, server.params, server.opt, sent
+        server.round >= 0, taken, skipped, server.params, server.opt, sent
     )
     return server._replace(params=params, opt=opt, round=server.round + 1)
-
-
-def name_of(channel: Channel) -> str:
-    """Returns the name of the function that made the talk of `channel`."""
-    names = channel.talk.__qualname__.split(".")
-    return names[0] if names[-1] == "talk" else names[-1]
-
-
-def _returned(name: str, value: Any) -> dict[str, Any]:
-    """Returns what a talk ended with, as fields of a turn."""
-    if isinstance(value, tuple) and len(value) == 2:
-        delivery, memory = value
-        if isinstance(delivery, Delivery) and isinstance(memory, Memory):
-            return {"delivery": delivery, "memory": memory}
-    got = type(value).__name__
-    msg = f"Expected the talk of {name} to return (Delivery, Memory), got {got}."
-    raise TypeError(msg)
-
-
-def _unlike(channel: Channel) -> ValueError:
-    """Returns the error of a talk that is not the same in every pass."""
-    msg = f"Expected {name_of(channel)} to make the same exchanges in every pass."
-    return ValueError(msg)
-
-
-def _require_same_shapes(name: str, said: Any, answer: Message) -> None:
-    """Raises for a message whose shape is not that of an earlier pass."""
-    shapes = (
-        jax.tree.map(jnp.shape, jax.eval_shape(lambda: message(said))),
-        jax.tree.map(jnp.shape, answer),
-    )
-    if jax.tree.flatten(shapes[0]) != jax.tree.flatten(shapes[1]):
-        msg = (
-            f"Expected {name} to send messages of one shape in every pass, got "
-            f"{shapes[1]}, then {shapes[0]}."
-        )
-        raise ValueError(msg)
 
 
 def replay(
     algorithm: Algorithm,
     server: Server,
     keys: Key,
-    heard: Any,
+    received: Any,
     *,
     update: Any = None,
     known: Round = Round(),  # noqa: B008 - immutable
 ) -> Server:
-    """Returns the server after some rounds, made of nothing but what it sent to all.
+    """Returns the server after some rounds, from nothing but what it sent to all.
 
-    It is what a client does that follows: params, moments and memory of the server are
-    those of the run, to the bit on one platform.
+    A client that follows the server does this: parameters, moments and memory of the
+    server are those of the run, to the bit on one platform.
 
     Args:
-      algorithm: the algorithm as it is run; a server that draws from a key of its own
-        nobody can follow.
+      algorithm: the algorithm of the run. A server that draws from a key of its own
+        cannot be followed.
       server: the server before the first of these rounds.
-      keys: the shared key of each round, which comes with its mean: those of
+      keys: the shared key of each round, which the server sends with its mean: those of
         `keys.sketch_keys` if the first round is round zero.
-      heard: what was sent in each round, along a leading axis: the mean message, for
-        several exchanges a tuple of them; or, with a downlink, what came out of that.
+      received: what the server sent in each round, along a leading axis: the mean
+        message, or a tuple of means for several exchanges; with a downlink, its output.
       update: an example of a client's update, if it is not shaped like the parameters.
       known: the weights of all clients and of those present, and the denominator, for
         a channel whose server remembers all clients; of each round along a leading
@@ -338,17 +262,16 @@ def replay(
     channel, client = algorithm.uplink, algorithm.uplink.init(server.params).client
     like = server.params if update is None else update
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-
     counts = {
         name: jnp.broadcast_to(jnp.float32(getattr(known, name)), keys.shape)
         for name in ("denominator", "present", "population")
     }
 
     def arguments(server, shared, counts):
-        memory, here = Memory(client, server.memory), Keys(shared, shared, shared)
-        return blank, memory, here, Round(server.round, **counts)
+        memory, all_keys = Memory(client, server.memory), Keys(shared, shared, shared)
+        return blank, memory, all_keys, Round(server.round, **counts)
 
-    def one(server, slices):
+    def one_round(server, slices):
         shared, sent, counts = jax.lax.optimization_barrier(slices)
         if algorithm.downlink is None:
             means = sent if several else (sent,)
@@ -360,7 +283,43 @@ def replay(
 
     several = False
     if algorithm.downlink is None:
-        one_round = arguments(server, keys[0], dict.fromkeys(counts, 1.0))
-        said = jax.eval_shape(lambda: messages(channel, one_round))
-        several = len(said) > 1
-    return jax.lax.scan(one, server, (keys, heard, counts))[0]
+        first = arguments(server, keys[0], dict.fromkeys(counts, 1.0))
+        several = len(jax.eval_shape(lambda: messages(channel, first))) > 1
+    return jax.lax.scan(one_round, server, (keys, received, counts))[0]
+
+
+def name_of(channel: Channel) -> str:
+    """Returns the name of the function that made `channel`, for messages of errors."""
+    names = channel.talk.__qualname__.split(".")
+    return names[0] if names[-1] == "talk" else names[-1]
+
+
+def _returned(name: str, result: Any) -> tuple[Delivery, Memory]:
+    """Returns what a generator returned, if it is (Delivery, Memory)."""
+    if isinstance(result, tuple) and len(result) == 2:
+        delivery, memory = result
+        if isinstance(delivery, Delivery) and isinstance(memory, Memory):
+            return delivery, memory
+    got = type(result).__name__
+    msg = f"Expected the talk of {name} to return (Delivery, Memory), got {got}."
+    raise TypeError(msg)
+
+
+def _changed_exchanges(channel: Channel) -> ValueError:
+    """Returns the error of a channel that is not the same in every pass."""
+    msg = f"Expected {name_of(channel)} to make the same exchanges in every pass."
+    return ValueError(msg)
+
+
+def _require_same_shapes(name: str, yielded: Any, mean: Message) -> None:
+    """Raises for a message whose shape is not that of an earlier pass."""
+    shapes = (
+        jax.tree.map(jnp.shape, jax.eval_shape(lambda: message(yielded))),
+        jax.tree.map(jnp.shape, mean),
+    )
+    if jax.tree.flatten(shapes[0]) != jax.tree.flatten(shapes[1]):
+        msg = (
+            f"Expected {name} to send messages of one shape in every pass, got "
+            f"{shapes[1]}, then {shapes[0]}."
+        )
+        raise ValueError(msg)

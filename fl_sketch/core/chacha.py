@@ -1,8 +1,8 @@
 """ChaCha12 as a generator of jax: keys of 256 bits, for what must stay secret.
 
-jax's own generator has keys of 64 bits and is no cipher: who knows most of a noisy
-sum can try them all. Noise, cohorts and batches that protect somebody are drawn from
-keys of this kind; everything else keeps jax's, which is faster.
+jax's own generator has keys of 64 bits and is no cipher: an attacker who knows most of
+a noisy sum can try them all. Noise, cohorts and batches of private runs are drawn from
+keys of this kind; everything else uses jax's, which is faster.
 
 >>> import jax
 >>> from fl_sketch.core import chacha
@@ -12,7 +12,7 @@ Array([1788540059, 1408849159,  315498369], dtype=uint32)
 
 A block is the function of RFC 8439, section 2.3, with 12 rounds for 20: 16 words of a
 constant, the key, a counter and a nonce. (The best published attack reaches 7 rounds.)
-The first word of the nonce says what a block is for, so that no bits of a key are ever
+The first word of the nonce is the purpose of a block, so that no bits of a key are ever
 those of a key made from it.
 """
 
@@ -31,7 +31,7 @@ KEY_BYTES = 32
 WORDS = 16  # of a block
 ROUNDS = 12
 TILE = 4096  # blocks made at a time: their state stays in a core's cache
-FEW = 256  # up to so many, code that compiles quickly matters more than its speed
+FEW = 256  # blocks up to which quick compilation matters more than speed
 CONSTANT = np.frombuffer(b"expand 32-byte k", "<u4")
 BITS, SPLIT, FOLD = 0, 1, 2  # what blocks are for
 # The columns of a state, and its diagonals, of which the quarter rounds are made.
@@ -42,19 +42,12 @@ QUARTERS = (
 
 
 def key_of(secret: bytes) -> jax.Array:
-    """Returns the typed key that 32 bytes make.
-
-    Args:
-      secret: the bytes, from the operating system or from a hash.
-
-    Raises:
-      ValueError: for another number of bytes.
-    """
+    """Returns the typed key of 32 bytes from the operating system or from a hash."""
     return from_words(jnp.asarray(words_of(secret)))
 
 
 def words_of(secret: bytes) -> np.ndarray:
-    """Returns the words of the key that the 32 bytes `secret` make, uint32 [8].
+    """Returns the words of the key of 32 bytes, uint32 [8].
 
     Raises:
       ValueError: for another number of bytes.
@@ -71,10 +64,10 @@ def from_words(words: jax.Array) -> jax.Array:
 
 
 def roots_with(seed: jax.typing.ArrayLike, words: jax.Array) -> Roots:
-    """Returns the roots of a run that protects somebody.
+    """Returns the roots of a private run.
 
     Args:
-      seed: the source of the public root, a key of jax's own generator.
+      seed: the seed of the public root, a key of jax's own generator.
       words: the words of the secret root, uint32 [8].
     """
     return Roots(jax.random.key(seed), from_words(words))
@@ -104,8 +97,8 @@ def blocks(
       nonce: the same three words for all blocks.
       rounds: an even number of them.
     """
-    given = (CONSTANT, key, counter, np.array(nonce, np.uint32))
-    start = _start(*(varying_like(jnp.asarray(one), key, counter) for one in given))
+    words = (CONSTANT, key, counter, np.array(nonce, np.uint32))
+    start = _start(*(varying_like(jnp.asarray(part), key, counter) for part in words))
     if counter.size <= FEW:
         return _few(start, rounds)
     mixed = lax.fori_loop(0, rounds // 2, lambda _, state: _double(state), tuple(start))
@@ -124,10 +117,10 @@ def _start(constant, key, counter, nonce) -> jax.Array:
 
 
 def _few(start: jax.Array, rounds: int) -> jax.Array:
-    """Returns few blocks: a quarter of the code, which XLA copies to every draw.
+    """Returns few blocks, with a quarter of the code, which XLA copies to every draw.
 
     The four quarter rounds are one, on rows of four words; for diagonals the rows are
-    turned. For many blocks that takes twice as long as words by themselves.
+    turned. For many blocks this takes twice as long as `_double`.
     """
     rows = start.reshape(4, 4, *start.shape[1:])
     mixed = lax.fori_loop(
@@ -158,7 +151,7 @@ def _quarter(a, b, c, d):
 
 
 def _turned(rows, left: int):
-    """Returns rows of a state turned, so that its diagonals become columns."""
+    """Returns the rows of a state turned, so that its diagonals become columns."""
     a, b, c, d = rows
     return a, jnp.roll(b, -left, 0), jnp.roll(c, -2, 0), jnp.roll(d, left, 0)
 

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: readers never see half of one."""
+"""Files that are written whole or not at all, so that no reader sees half of one."""
 
 import contextlib
 import csv
@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-# Forms of pictures, and what in their files says when and by what they were made.
+# Formats of pictures, and the metadata that says when and by what they were made.
 PICTURES = {"png": ("Software",), "pdf": ("CreationDate",), "svg": ("Date",)}
 
 
@@ -20,11 +20,11 @@ def user_cache() -> pathlib.Path:
 
 
 def writable_folder(path: str | os.PathLike, name: str = "workdir") -> pathlib.Path:
-    """Returns a folder, made with its parents where it is missing, for files to come.
+    """Returns a folder for new files, made with its parents where it is missing.
 
     Args:
       path: path of the folder.
-      name: the option by which the user named it, for the complaint.
+      name: the option that names it, for the complaint.
 
     Raises:
       ValueError: in one line, unless files can be written there.
@@ -38,20 +38,18 @@ def writable_folder(path: str | os.PathLike, name: str = "workdir") -> pathlib.P
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        msg = f"Expected {name} to be writable, got {name}={path} "
-        raise ValueError(msg + f"({error.strerror}).") from None
+        msg = f"Expected {name} to be writable, got {name}={path} ({error.strerror})."
+        raise ValueError(msg) from None
     return folder
 
 
 def writable_file(path: str | os.PathLike, name: str = "out") -> pathlib.Path:
-    """Returns a path at which a file can be written; nothing is written yet.
+    """Returns the path of a file that can be written; nothing is written yet.
 
-    Args:
-      path: path of the file, which may exist.
-      name: the option by which the user named it, for the complaint.
+    The arguments are those of `writable_folder`. The file may exist.
 
     Raises:
-      ValueError: in one line, unless its folder is there and can be written.
+      ValueError: in one line, unless its folder exists and is writable.
     """
     file = pathlib.Path(path)
     if not str(path) or file.is_dir() or not file.parent.is_dir():
@@ -63,31 +61,31 @@ def writable_file(path: str | os.PathLike, name: str = "out") -> pathlib.Path:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Yields where to write what takes the place of `path` when all went well.
+    """Yields a path to write to, which replaces `path` when all went well.
 
-    It gets that name when it is on the disk, also if the power fails then.
+    The file has its name once it is on the disk, also if the power fails then.
+
+    Raises:
+      OSError: with the name of the file, also where the disk is full.
     """
     path = pathlib.Path(path)
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.unlink(missing_ok=True)  # of somebody who was killed, or a planted link
+        partial.unlink(missing_ok=True)  # of a killed process, or a planted link
         os.close(unlinked(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         yield partial
         flush(partial)
         os.replace(partial, path)
         flush(path.parent)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 
 def unlinked(path: str | os.PathLike, flags: int) -> int:
-    """Opens a file that is no symbolic link, to be the `opener` of `open`.
-
-    Args:
-      path: path of the file.
-      flags: the flags of `os.open`.
-    """
+    """Opens a file that is no symbolic link; it is an `opener` for `open`."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
@@ -106,7 +104,7 @@ def write_private(path: pathlib.Path, content: bytes, partial: pathlib.Path) -> 
 
 
 def flush(path: str | os.PathLike) -> None:
-    """Waits until a file or a folder, `path`, is on the disk."""
+    """Waits until a file or a folder is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -115,22 +113,21 @@ def flush(path: str | os.PathLike) -> None:
 
 
 def digest(path: str | os.PathLike) -> str:
-    """Returns a SHA-256 of the bytes of the file `path`, which need not fit memory."""
+    """Returns a SHA-256 of the bytes of a file, which need not fit memory."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-    """Writes `text` to the file `path`, in one step as all writers here do."""
+    """Writes `text` to a file, whole or not at all."""
     with replacing(path) as partial:
         partial.write_text(text)
 
 
 def read_rows(path: str | os.PathLike, *, whole: bool = False) -> list[dict[str, str]]:
-    """Returns the rows of the csv file `path`: dictionaries of strings by column.
+    """Returns the rows of a csv file: dictionaries of strings by column.
 
-    If only `whole` ones are wanted, a last line without an end is left out, which
-    somebody is writing, or was when he was stopped.
+    With `whole`, a last line without an end, which is still being written, is left out.
     """
     with open(path, newline="") as file:
         lines = (line for line in file if not whole or line.endswith("\n"))
@@ -138,10 +135,10 @@ def read_rows(path: str | os.PathLike, *, whole: bool = False) -> list[dict[str,
 
 
 def write_rows(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes `rows` as csv to the file `path`, under all names that any of them has.
+    """Writes `rows` as csv, whole or not at all.
 
-    Columns come in the order in which names first appear; a name that a row lacks is
-    an empty cell.
+    There is a column for every name in any row, in the order in which names first
+    appear; a name that a row lacks is an empty cell.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     with replacing(path) as partial, open(partial, "w", newline="") as file:
@@ -151,15 +148,13 @@ def write_rows(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> No
 
 
 def write_figure(path: str | os.PathLike, figure: Any) -> None:
-    """Writes a figure of matplotlib, the same bytes for the same picture.
+    """Writes a `matplotlib.figure.Figure`, the same bytes for the same picture.
 
-    Args:
-      path: path of the file, which ends in one of `PICTURES`.
-      figure: a `matplotlib.figure.Figure`.
+    The ending of the path is one of `PICTURES`.
     """
     from matplotlib import rc_context
 
-    form = pathlib.Path(path).suffix.removeprefix(".")
-    dated = {name: None for name in PICTURES[form]}
+    suffix = pathlib.Path(path).suffix.removeprefix(".")
+    undated = {name: None for name in PICTURES[suffix]}
     with replacing(path) as partial, rc_context({"svg.hashsalt": "fl_sketch"}):
-        figure.savefig(partial, dpi=110, format=form, metadata=dated)
+        figure.savefig(partial, dpi=110, format=suffix, metadata=undated)

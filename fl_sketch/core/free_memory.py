@@ -1,4 +1,4 @@
-"""How much memory there still is, on the devices or on the host they share."""
+"""Free memory of the devices, or of the host if they share its memory."""
 
 import contextlib
 import ctypes
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import jax
 
-LIMITS = (  # files with the bytes a process may have, where the system says so
+LIMITS = (  # files with the bytes that a process may have, where the system has one
     "/sys/fs/cgroup/memory.max",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 )
@@ -16,37 +16,32 @@ MEMINFO = "/proc/meminfo"
 
 
 def of_host() -> float:
-    """Returns how many bytes this host may still give, as far as it says.
+    """Returns the free bytes of this host: the least of `LIMITS` and of `MEMINFO`.
 
-    It is the least of the limits of `LIMITS` and the memory available by `MEMINFO`;
-    infinite where the system says nothing.
+    It is infinite where the system has neither.
     """
-    found = [math.inf]
+    sizes = [math.inf]
     for file in map(pathlib.Path, LIMITS):
         if file.exists() and file.read_text().strip().isdigit():
-            found.append(float(file.read_text()))
+            sizes.append(float(file.read_text()))
     info = pathlib.Path(MEMINFO)
     if info.exists():
         lines = (line.split() for line in info.read_text().splitlines())
-        found += [1024.0 * int(words[1]) for words in lines if "MemAvail" in words[0]]
-    return min(found)
+        sizes += [1024.0 * int(words[1]) for words in lines if "MemAvail" in words[0]]
+    return min(sizes)
 
 
 def give_back() -> None:
-    """Returns to the system what C's allocator keeps of memory that nobody uses.
+    """Returns unused memory of glibc's allocator to the system.
 
-    A compiler leaves some hundred megabytes. Where the allocator is not glibc's there
-    is nothing to do.
+    A compiler leaves some hundred megabytes. Another allocator has nothing to return.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def of_devices(devices: Sequence[jax.Device]) -> float | None:
-    """Returns the bytes that each of `devices` may still give: the least of them all.
-
-    None where they have no memory of their own but use the host's.
-    """
+    """Returns the free bytes of the fullest device; None if they use the host's."""
     stats = [device.memory_stats() for device in devices]
     if not all(stats):
         return None
@@ -54,10 +49,11 @@ def of_devices(devices: Sequence[jax.Device]) -> float | None:
 
 
 def free(devices: Sequence[jax.Device]) -> float:
-    """Returns the bytes that each of `devices` may still give.
+    """Returns the free bytes of each device: its own, or an equal share of the host's.
 
-    Of memory of their own it is the least that one has left; of the host's, the part
-    of each if all have the same.
+    Of unequal devices it is the fullest one's.
     """
-    own = of_devices(devices)
-    return of_host() / len(devices) if own is None else own
+    bytes_of_devices = of_devices(devices)
+    if bytes_of_devices is None:
+        return of_host() / len(devices)
+    return bytes_of_devices

@@ -1,9 +1,9 @@
 """Hash functions: signs, uniform words and keyed permutations, all from one key.
 
-Everything random in an operator comes from a few threefry words drawn from the
-key. Per coordinate a 32-bit integer mixer stands in for the hash family: it costs
-about 0.04 ns on a CPU core, against 3 ns for threefry. Where a proof asks for an
-exactly 4-wise independent family there is the cubic polynomial of the definition.
+Everything random in an operator comes from a few threefry words drawn from the key. A
+32-bit integer mixer then replaces the hash family: it costs about 0.04 ns a coordinate
+on a CPU core, against 3 ns for threefry. For proofs that need an exactly 4-wise
+independent family there is the cubic polynomial of the definition.
 """
 
 import math
@@ -102,13 +102,10 @@ SIGNS = {"mixer": mixer_signs, "polynomial": polynomial_signs}
 
 
 def flip(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """Returns float32 values with the sign flipped where the mask has its top bit.
+    """Returns `x` as float32, with the sign flipped where `mask` has its top bit.
 
-    As a product with +-1 made of bits, since no derivative would see a bit flipped.
-
-    Args:
-      x: numbers.
-      mask: uint32, zero but for the top bit.
+    The other bits of the mask are zero. It is a product with +-1 made of bits, since
+    no derivative would see a flipped bit.
     """
     sign = lax.bitcast_convert_type(mask | ONE, jnp.float32)
     return x.astype(jnp.float32) * sign
@@ -119,12 +116,8 @@ def offsets(key: Key, shape: tuple[int, int, int], modulus: int) -> jax.Array:
 
     Floyd's algorithm draws a uniform subset of size n without a table: for step
     r, a number up to modulus - n + r, or that bound itself if the number is taken.
-    The modulo of a 32-bit word is biased by at most modulus / 2^32.
-
-    Args:
-      key: the key of the draw, used up by this call.
-      shape: the shape of what is returned, whose last axis is no longer than `modulus`.
-      modulus: the number of legal offsets.
+    The modulo of a 32-bit word is biased by at most modulus / 2^32. The last axis of
+    the shape is no longer than `modulus`.
     """
     words = jax.random.bits(key, shape, jnp.uint32)
     chosen = []
@@ -141,11 +134,11 @@ def offsets(key: Key, shape: tuple[int, int, int], modulus: int) -> jax.Array:
 def sample_without_replacement(key: Key, count: int, d: int) -> jax.Array:
     """Returns `count` distinct int32 below `d`, in O(count) time and memory.
 
-    They are the images of 0, 1, ... under a permutation of [0, d) made of `key`. It is
-    a Feistel network on pairs (left, right) below ceil(sqrt(d)), with addition in place
-    of xor so that any d will do. Images that fall outside [0, d) are sent through the
-    network again, which keeps it a bijection ("cycle walking"). On a few thousand
-    points the network is measurably not uniform and a true shuffle costs nothing.
+    They are the images of 0, 1, ... under a permutation of [0, d) made of `key`: a
+    Feistel network on pairs (left, right) below ceil(sqrt(d)), with addition in place
+    of xor so that any d will do. Images outside [0, d) pass the network again, which
+    keeps it a bijection ("cycle walking"). On a few thousand points the network is
+    measurably not uniform, and a true shuffle costs nothing.
     """
     if d <= SHUFFLED_UP_TO:
         return jax.random.permutation(key, d)[:count].astype(jnp.int32)

@@ -1,8 +1,8 @@
-"""Random keys by purpose, and the one check that every function taking a key makes.
+"""Random keys by purpose, and the check that every function with a key makes.
 
-One key a round is shared by all clients and the server, so sketching and
-de-sketching a round's message use the same key, and every round uses a fresh one. It
-comes from the public root; cohorts, batches and noise come from the secret one.
+All clients and the server share one key a round, fresh in every round: a message is
+sketched and de-sketched by the same key. It comes from the public root; cohorts,
+batches and noise come from the secret one.
 """
 
 import enum
@@ -16,7 +16,7 @@ from fl_sketch.core.protocols import Key, Keys, Roots
 class Purpose(enum.IntEnum):
     """What a key is for. A new purpose takes a new number; none is ever reused.
 
-    Two are whole seeds, of what is the same in all runs.
+    Two are seeds, of what is the same in all runs.
     """
 
     SHARED = 0
@@ -28,8 +28,8 @@ class Purpose(enum.IntEnum):
     ITERATE = 6
     LOSS = 7  # dropout and augmentation, of a client's steps
     TIMES = 8  # of clients, in a round
-    THRESHOLD = 1 << 16  # noise on an adaptive threshold's count, beside exchanges'
-    WATCHED = 1 << 17  # noise on numbers to look at, beside exchanges'
+    THRESHOLD = 1 << 16  # noise on an adaptive threshold's count, besides exchanges'
+    WATCHED = 1 << 17  # noise on released metrics, besides exchanges'
     STORED = 0x570  # a seed: of operators that are one matrix for all rounds
     HASHES = 0xFE7C4  # a seed: of the hashes that all rounds of FetchSGD share
     INITIAL = 0x1217  # the first weights; no round has this number, see `for_purpose`
@@ -41,36 +41,27 @@ class Purpose(enum.IntEnum):
 
 
 def roots_of(key: Key | Roots) -> Roots:
-    """Returns the roots of a run; one `key` alone is both, and protects nobody."""
+    """Returns the roots of a run; a single `key` is both, and gives no privacy."""
     return key if isinstance(key, Roots) else Roots(key, key)
 
 
 def apart(key: Key, purpose: Purpose) -> Key:
-    """Returns a key made of `key` for a `purpose` of its own."""
+    """Returns a key made of `key` for a `purpose`."""
     return jax.random.fold_in(key, purpose)
 
 
 def for_purpose(key: Key, round_number, purpose: Purpose) -> Key:
-    """Returns the key of a round for a purpose.
+    """Returns the key of a round for a purpose, from a root.
 
-    Rounds are counted without the number that first weights have.
-
-    Args:
-      key: a root of the run.
-      round_number: the number of the round, from zero; may be traced.
-      purpose: the use of the key: two purposes have unrelated keys.
+    Rounds skip the number of the initial weights, whose key is `apart(key, INITIAL)`.
+    The round's number may be traced.
     """
     number = round_number + (round_number >= Purpose.INITIAL)
     return apart(jax.random.fold_in(key, number), purpose)
 
 
 def of_round(key: Key | Roots, round_number) -> Keys:
-    """Returns the keys of a round; from its `own` those of clients are made.
-
-    Args:
-      key: the roots of the run, or the one key that is both.
-      round_number: the number of the round, from zero; may be traced.
-    """
+    """Returns the keys of a round; `of_client` makes the clients' keys of them."""
     public, secret = roots_of(key)
     return Keys(
         shared=for_purpose(public, round_number, Purpose.SHARED),
@@ -80,18 +71,12 @@ def of_round(key: Key | Roots, round_number) -> Keys:
 
 
 def of_client(keys: Keys, client) -> Keys:
-    """Returns the `keys` of a round as one client has them; only `own` depends on it.
-
-    The number of the `client` may be traced.
-    """
+    """Returns the keys of one client, of those of a round; only `own` depends on it."""
     return keys._replace(own=jax.random.fold_in(keys.own, client))
 
 
 def round_keys(key: Key | Roots, round_number, client) -> Keys:
-    """Returns the keys of one client in one round.
-
-    The arguments `key`, `round_number` and `client` are those of the two above.
-    """
+    """Returns the keys of one client in one round; both numbers may be traced."""
     return of_client(of_round(key, round_number), client)
 
 
@@ -101,26 +86,20 @@ def for_batches(keys: Keys) -> Key:
 
 
 def batch_key(key: Key | Roots, round_number, client) -> Key:
-    """Returns the key by which a client's batches of a round are drawn.
-
-    The arguments `key`, `round_number` and `client` are those of `round_keys`.
-    """
+    """Returns the key by which a client's batches of a round are drawn."""
     return for_batches(round_keys(key, round_number, client))
 
 
 def cohort_key(key: Key | Roots, round_number) -> Key:
-    """Returns the key by which the clients of a round are drawn, of the secret root.
-
-    The arguments `key` and `round_number` are those of `round_keys`.
-    """
+    """Returns the key by which the clients of a round are drawn: of the secret root."""
     return for_purpose(roots_of(key).secret, round_number, Purpose.COHORT)
 
 
 def sketch_keys(key: Key | Roots, rounds: int) -> Key:
     """Returns the shared key of each of the first `rounds`, an array of keys.
 
-    It is all that a client is told of the randomness of a run with this `key`: the
-    server sends it with the round's mean. No other key follows from it.
+    The server sends it with the round's mean. Clients learn nothing else of the
+    randomness of a run, and no other key follows from it.
     """
     public = roots_of(key).public
     return jax.vmap(lambda number: for_purpose(public, number, Purpose.SHARED))(
@@ -131,8 +110,8 @@ def sketch_keys(key: Key | Roots, rounds: int) -> Key:
 def require_key(key: Key) -> None:
     """Raises a TypeError unless `key` is a single typed key.
 
-    Raw `uint32[2]` keys are refused: an array of two numbers is too easily
-    mistaken for data, and jax keeps them for old programs only.
+    Raw `uint32[2]` keys are refused: an array of two numbers is too easily mistaken for
+    data, and jax keeps them for old programs only.
     """
     dtype = getattr(key, "dtype", None)
     if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):

@@ -1,8 +1,8 @@
-"""Parts of one's own, by the file that they stand in.
+"""User code by file: where a config names a part, it may also say FILE.py:NAME.
 
-Where a config names an algorithm, a model or data, it may also say FILE.py:NAME: what
-has that name in a Python file, in any folder. The file is read once in a process, and a
-run goes on only with the file that it began with.
+That is what has the name in a Python file, in any folder: an algorithm, a model, data.
+A file is read once in a process, and a run resumes only with the file that it began
+with.
 
 >>> named("own/method.py:mine"), named("safl")
 (True, False)
@@ -27,52 +27,46 @@ def named(value: Any) -> bool:
 
 
 def load(value: str) -> Any:
-    """Returns what a file holds by a name.
+    """Returns what FILE.py:NAME names.
 
-    Args:
-      value: a value for which `named` is true. The file's path is absolute, begins with
-        a ~, or is meant from the current folder.
+    The file's path is absolute, begins with a ~, or is relative to the current folder.
 
     Raises:
-      FileNotFoundError: for a file that is not there.
-      ValueError: in one line, for a file that cannot be run, or holds no such name.
+      FileNotFoundError: for a file that does not exist.
+      ValueError: in one line, for a file that cannot be run, or has no such name.
     """
     path, name = _parted(value)
     module = _module(path)
     if not hasattr(module, name):
-        public = [one for one in vars(module) if not one.startswith("_")]
+        public = [key for key in vars(module) if not key.startswith("_")]
         msg = f"Expected {path} to have a {name}.{validate.nearest(name, public)}"
         raise ValueError(msg)
     return getattr(module, name)
 
 
 def digests(values: Iterable[Any]) -> dict[str, str]:
-    """Returns the SHA-256 of each file that some values of a config name, by its value.
+    """Returns the SHA-256 of each file that `values` name, by FILE.py:NAME.
 
-    Args:
-      values: the values of a config, or lists of them.
+    Values are those of a config, or lists of them.
 
     Raises:
-      FileNotFoundError: for a file that is not there.
+      FileNotFoundError: for a file that does not exist.
     """
-    single = [
-        one
-        for value in values
-        for one in (value if isinstance(value, list | tuple) else [value])
-    ]
-    return {value: files.digest(_parted(value)[0]) for value in single if named(value)}
+    lists = (v if isinstance(v, list | tuple) else [v] for v in values)
+    names = [value for values in lists for value in values if named(value)]
+    return {value: files.digest(_parted(value)[0]) for value in names}
 
 
 def _parted(value: str) -> tuple[pathlib.Path, str]:
-    found = FORM.fullmatch(value)
-    if not found:
+    match = FORM.fullmatch(value)
+    if not match:
         msg = f"Expected FILE.py:NAME, got {value!r}."
         raise ValueError(msg)
-    path = pathlib.Path(found["file"]).expanduser().absolute()
+    path = pathlib.Path(match["file"]).expanduser().absolute()
     if not path.is_file():
         msg = f"Expected the file of {value}, and there is no {path}."
         raise FileNotFoundError(msg)
-    return path, found["name"]
+    return path, match["name"]
 
 
 @functools.cache

@@ -1,11 +1,11 @@
-"""The types that every other file speaks: sketches, compressors, algorithms.
+"""The types that all other files share: sketches, compressors, channels, algorithms.
 
-An algorithm is written as one client sees it, in three parts: local work, a channel
-for its result, and what the server does with the mean. Everything here is for one
-client and one update; batching over clients is the engine's or the caller's `vmap`
-or `lax.map`. An update is a pytree of float arrays, a bare vector included. Where a
-function must know what to rebuild it takes `like`: an example of the update (its
-values are not read), or an int for a vector of that length.
+An algorithm is written as one client sees it, in three parts: local work, a channel for
+the update, and the server's step along the mean. Everything here is about one client
+and one update; batching over clients is up to the engine, or to the caller's `vmap` or
+`lax.map`. An update is a pytree of float arrays; a vector is one. A function that must
+know what to rebuild takes `like`: an example of the update, whose values are not read,
+or an int for a vector of that length.
 """
 
 from collections.abc import Callable, Generator
@@ -35,12 +35,12 @@ class Sketch(NamedTuple):
       add_transpose: `(key, message, update, scale) -> update + scale * R^T s`. With
         the update donated to jit, some operators do it in one pass over memory.
       estimate: `(key, message, like) -> update`: the adjoint, or a median of rows.
-      zeros: `(like=None) -> message` of zeros. Only operators whose message
-        depends on the update (identity, leaf by leaf) read `like`.
-      size: `(like=None) -> int`, how many numbers a message holds.
+      zeros: `(like=None) -> message` of zeros. Only operators whose message depends on
+        the update (identity, leaf by leaf) read `like`.
+      size: `(like=None) -> int`, the count of numbers in a message.
       resize: `(numbers) -> Sketch`, the same operator with another budget.
-      fixed_key: whether every round uses one key, so that messages of different
-        rounds may be added up (see `sketch.fixed_key`).
+      fixed_key: whether every round uses one key, so that messages of different rounds
+        may be added up (see `sketch.fixed_key`).
     """
 
     apply: Callable[[Key, Tree], Message]
@@ -54,13 +54,9 @@ class Sketch(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One array of a message as it travels, an entry of a wire format.
+    """One array of a message on the wire: `count` numbers of `bits` bits each.
 
-    Attributes:
-      count: the number of numbers in the array.
-      bits: the bits of each number, 32 for a float.
-      kind: the way a number is stored: "float" is IEEE float32, "uint" an unsigned
-        integer below `2**bits`.
+    The kind "float" is IEEE float32; "uint" is an unsigned integer below `2**bits`.
     """
 
     count: int
@@ -72,14 +68,13 @@ class Compressor(NamedTuple):
     """A map from one vector to a short message, linear or not.
 
     Attributes:
-      apply: `(key, x) -> x_hat`, what the receiver will make of the message.
+      apply: `(key, x) -> x_hat`, what the receiver makes of the message.
       compress: `(key, x) -> arrays`, one array for each of `fields(x.size)`.
       expand: `(arrays, d) -> x_hat`, by the receiver, without the key.
-      fields: `(d) -> tuple[Field, ...]`, the exact wire format. When the first
-        field is of kind "float", its numbers may be compressed further by `then`.
+      fields: `(d) -> tuple[Field, ...]`, the exact wire format. When the first field is
+        of kind "float", its numbers may be compressed further by `then`.
       unbiased: whether E x_hat = x.
-      contraction: whether `E|x - x_hat|^2 < |x|^2` for all x, as memories of errors
-        need it.
+      contraction: whether `E|x - x_hat|^2 < |x|^2` for all x, as error memories need.
     """
 
     apply: Callable[[Key, jax.Array], jax.Array]
@@ -95,14 +90,10 @@ class Compressor(NamedTuple):
 
 
 class Roots(NamedTuple):
-    """Where all randomness of a run comes from, by who may know it.
+    """The two keys from which all randomness of a run is derived.
 
-    In a run that protects nobody both are the same key. Where somebody is protected
-    nothing that protects may follow from what clients are told.
-
-    Attributes:
-      public: the root of initial weights, and of what all share: hashes, coins.
-      secret: the root of cohorts, batches, dither and noise.
+    The `public` root is that of initial weights, hashes and coins, the `secret` one of
+    cohorts, batches, dither and noise. Without privacy both are the same key.
     """
 
     public: Key
@@ -110,12 +101,10 @@ class Roots(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """The randomness of one client in one round, by who knows it.
+    """The keys of one client in one round, by who knows them.
 
-    Attributes:
-      shared: the key that all clients and the server know: for hashes, coins.
-      own: the key of this client alone: for batches, dither, its share of noise.
-      server: the key of the server alone: for noise.
+    All clients and the server know `shared` (hashes, coins), this client alone its
+    `own` (batches, dither, its share of noise), and the server alone `server` (noise).
     """
 
     shared: Key
@@ -124,15 +113,15 @@ class Keys(NamedTuple):
 
 
 class Server(NamedTuple):
-    """Everything the server knows, and what clients see of it.
+    """The state of the server.
 
     Attributes:
       params: the model.
       opt: state of the server's optimizer.
       memory: the channel's memory at the server.
-      round: the number of the round to come, from zero, int32 [].
-      guard: the mechanism's state, a threshold that adapts, say.
-      down: state of the downlink's transformation, which stays at the server.
+      round: the number of the next round, from zero, int32 [].
+      guard: the mechanism's state, such as an adaptive threshold.
+      down: state of the downlink's transformation, which clients do not see.
     """
 
     params: Tree
@@ -144,12 +133,12 @@ class Server(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one client's local steps made.
+    """The result of one client's local steps.
 
     Attributes:
-      update: `x_0 - x_K`, a pseudo-gradient; or what the channel asks for.
-      state: the client's state, to be kept till it is drawn again.
-      diagnostics: scalars by name, for the simulator's eyes; never fed back.
+      update: the pseudo-gradient `x_0 - x_K`, or what else the channel expects.
+      state: the client's state, kept until the client is drawn again.
+      diagnostics: scalars by name, for the simulator alone.
     """
 
     update: Tree
@@ -158,24 +147,22 @@ class Work(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """What came of one round's messages, as one client has it in the end.
+    """The result of one round's messages, as one client has it.
 
-    Attributes:
-      estimate: the estimate of the mean update, the same everywhere.
-      own: what this client's own message stood for, as it was counted.
+    The `estimate` of the mean update is the same everywhere; `own` is the update that
+    this client's own message stands for, as it was counted.
     """
 
     estimate: Any
     own: Any
 
 
-def _nothing(params: Tree) -> Any:
-    """Returns the state of what has none."""
+def _no_state(params: Tree) -> tuple[()]:
     del params
     return ()
 
 
-def _as_it_was(state: Any, delivery: Delivery) -> Any:
+def _same_state(state: Any, delivery: Delivery) -> Any:
     del delivery
     return state
 
@@ -185,30 +172,26 @@ class Local(NamedTuple):
 
     Attributes:
       run: `(server, state, batches, keys) -> Work`.
-      init: `(params) -> state`, of a client that was never drawn.
-      finish: `(state, delivery) -> state`, after the round, by the clients drawn.
+      init: `(params) -> state` of a client before it is drawn for the first time.
+      finish: `(state, delivery) -> state` after a round in which it took part.
     """
 
     run: Callable[[Server, Any, Any, Keys], Work]
-    init: Callable[[Tree], Any] = _nothing
-    finish: Callable[[Any, Delivery], Any] = _as_it_was
+    init: Callable[[Tree], Any] = _no_state
+    finish: Callable[[Any, Delivery], Any] = _same_state
 
 
 class Memory(NamedTuple):
-    """What a channel remembers from round to round, and where.
-
-    The engine keeps one `client` for each of them; `server` is the server's.
-    """
+    """A channel's memory between rounds: one `client` for each client, one `server`."""
 
     client: Any = ()
     server: Any = ()
 
 
 class Linear(NamedTuple):
-    """A message that is a linear map of something, the same map for all clients.
+    """A message `map(of)`, where the linear `map` is the same for all clients.
 
-    The map of a sum is the sum of the messages, so a simulator may make it once: `map`
-    is applied to the sum over clients of what each has in `of`.
+    The engine may then add up what clients have in `of` and apply `map` once.
     """
 
     map: Callable[[Any], Message]
@@ -216,12 +199,10 @@ class Linear(NamedTuple):
 
 
 class Coded(NamedTuple):
-    """A message that is shorter on the wire than its numbers are as floats.
+    """A message `value` that takes `bits` on the wire instead of 32 for each number.
 
-    Attributes:
-      value: the message as its receiver has it, of which the mean is taken.
-      bits: the length on the wire, exactly. One that depends on the round is traced: a
-        number below 2^32, or `lengths.Wide`.
+    The value is what its receiver has, of which the mean is taken. The length is exact:
+    an int, or `wire.Chosen` where it depends on the round.
     """
 
     value: Message
@@ -229,9 +210,9 @@ class Coded(NamedTuple):
 
 
 class ServerReply(NamedTuple):
-    """What the server says to all clients between two exchanges.
+    """A `value` that the server sends to all clients between two exchanges.
 
-    They hear `value`, whose wire format is `fields`.
+    Its wire format is `fields`.
     """
 
     value: Any
@@ -239,16 +220,16 @@ class ServerReply(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What a talk knows of its round beside what it hears.
+    """What a channel knows of its round.
 
     Attributes:
       number: the number of the round, from zero.
-      counted: a message -> what the mean counts of it: what a mechanism's bound leaves,
+      counted: message -> what the mean counts of it, after a mechanism's bound and
         before noise. Memories must follow this, or they remember what never arrived.
-      denominator: the number by which the mean divides the sum, for memories of the
-        server that are sums over all clients.
-      present: the number of messages in the sum; with a mechanism, which hides it,
-        the number that is expected.
+      denominator: the number by which the mean divides the sum, for server memories
+        that are sums over all clients.
+      present: the number of messages in the sum; with a mechanism, which hides it, the
+        expected number.
       population: the weight of all clients, in this round or not: their number, where
         all count alike.
     """
@@ -272,11 +253,11 @@ class Channel(NamedTuple):
     """How updates become an estimate of their mean.
 
     Attributes:
-      talk: `(update, memory, keys, round) -> Talk`, a client's part of a round. It
-        yields its message, an array or a tree of arrays, `Linear` or `Coded`, and is
-        sent the mean of all clients' messages. It yields what the server is to say
-        then, `ServerReply`, and is sent that. It returns `(Delivery, Memory)`. It must
-        yield from plain Python, not from inside a traced branch or loop.
+      talk: `(update, memory, keys, round) -> Talk`, one client's part of a round, a
+        generator. It yields a message (an array, a tree of arrays, `Linear` or `Coded`)
+        and receives the mean of all clients' messages. It yields a `ServerReply` and
+        receives its value. It returns `(Delivery, Memory)`. It must yield from plain
+        Python, not from inside a traced branch or loop.
       init: `(params) -> Memory` before the first round.
     """
 
@@ -285,13 +266,13 @@ class Channel(NamedTuple):
 
 
 class Downlink(NamedTuple):
-    """What a server sends to those who follow it, in place of the means.
+    """What a server sends to clients that follow it, instead of the means.
 
     Attributes:
-      transform: an optax transformation of the estimate at the server. What comes out
-        is what is sent, and what all take the server's step along.
+      transform: an optax transformation of the estimate at the server. Its output is
+        sent, and all take the server's step along it.
       bits: `(d) -> bits` of that on the wire, exactly.
-      warmup: rounds before it, in which the means are sent.
+      warmup: the number of first rounds in which the means are sent.
     """
 
     transform: Any
@@ -390,14 +371,14 @@ class Mechanism(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-    """Local work > channel > server, which is an optax chain on the estimate.
+    """Local work, a channel, and a server, which is an optax chain on the estimate.
 
     Attributes:
       local: the work of the clients.
       uplink: the channel by which their updates become an estimate of the mean.
       server: an optax.GradientTransformationExtraArgs; gets key=keys.server.
       mechanism: a guard of the mean of every exchange; None: no privacy.
-      downlink: the way of the estimate before the server's step; None: as it is.
+      downlink: a transformation of the estimate before the server's step; None: none.
     """
 
     local: Local

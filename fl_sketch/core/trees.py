@@ -1,4 +1,4 @@
-"""Updates as one vector and back, and the few questions asked about their shape."""
+"""Updates as one vector and back, and checks of their shape."""
 
 import functools
 import itertools
@@ -20,11 +20,9 @@ MODEL = "model"  # the axis of a mesh whose devices hold a model together
 
 
 class Stateful(NamedTuple):
-    """A model that keeps statistics beside its parameters, as batch normalisation does.
+    """A model with parameters, and statistics as batch normalisation keeps them.
 
-    Attributes:
-      params: what is trained.
-      state: what its own runs over batches change, floats.
+    The `params` are trained; a pass over a batch changes the `state`, floats.
     """
 
     params: Tree
@@ -32,17 +30,17 @@ class Stateful(NamedTuple):
 
 
 def trained(model: Tree) -> Tree:
-    """Returns what of a `model` is trained: all, unless it keeps statistics beside."""
+    """Returns the parameters of a `model`, which is them unless it is `Stateful`."""
     return model.params if isinstance(model, Stateful) else model
 
 
 def like_model(model: Tree, params: Tree, state: Tree) -> Tree:
-    """Returns `params`, with a `state` beside them where the `model` keeps one."""
+    """Returns a model of the kind of `model` with these parts."""
     return Stateful(params, state) if isinstance(model, Stateful) else params
 
 
 def named_leaves(tree: Tree) -> list[tuple[str, jax.Array]]:
-    """Returns (path, leaf) of every leaf of `tree`, as files name them."""
+    """Returns (path, leaf) of every leaf of `tree`; files use the same paths."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return [
         (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
@@ -51,7 +49,7 @@ def named_leaves(tree: Tree) -> list[tuple[str, jax.Array]]:
 
 
 def require_floats(tree: Tree) -> None:
-    """Raises unless `tree` is a non-empty pytree of arrays that sketches can carry.
+    """Raises unless `tree` is a non-empty pytree of floats that can be sketched.
 
     Raises:
       TypeError: for a leaf that is not a float array of at most 32 bits.
@@ -80,7 +78,7 @@ def is_length(like: Like) -> bool:
 
 
 def size(like: Like) -> int:
-    """Returns the length of the updates of `like`, in numbers; an int says it itself.
+    """Returns the number of numbers of an update like `like`; an int is it itself.
 
     >>> size(7), size({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)})
     (7, 9)
@@ -101,15 +99,11 @@ def size(like: Like) -> int:
 def cut(shape: tuple[int, ...], parts: int) -> int | None:
     """Returns the axis along which an array is cut into equal parts; None: it is not.
 
-    It is the longest axis that can be, and the last of such. Of three axes it is the
-    shortest, since arrays of attention have one of heads, which are apart.
+    It is the longest axis that the number of parts divides, and the last of such. Of
+    three axes it is the shortest, since arrays of attention have one axis of heads.
 
     >>> cut((1000, 4096), 8), cut((1024, 16, 64), 8), cut((30,), 8)
     (1, 1, None)
-
-    Args:
-      shape: the shape of the array.
-      parts: the number of parts.
     """
     fitting = [axis for axis, size in enumerate(shape) if size and size % parts == 0]
     if parts == 1 or not fitting:
@@ -120,33 +114,32 @@ def cut(shape: tuple[int, ...], parts: int) -> int | None:
 
 
 def cut_here(tree: Tree) -> Tree:
-    """Returns `tree`, a gradient, cut like the model where devices hold one together.
+    """Returns a gradient, cut like its model where several devices hold the model.
 
-    Left to itself the compiler may gather activations on every device to have whole
-    gradients of whole layers, and cut these again for the sketch.
+    Without this the compiler may gather activations on every device to compute whole
+    gradients of layers, and cut these again for the sketch.
     """
     mesh = jax.sharding.get_abstract_mesh()
     parts = mesh.shape.get(MODEL, 1)
     if parts == 1 or MODEL in mesh.manual_axes:
         return tree
 
-    def of(leaf):
+    def cut_leaf(leaf):
         axis = cut(leaf.shape, parts)
         if axis is None:
             return leaf
-        where = NamedSharding(mesh, P(*[None] * axis, MODEL))
-        return jax.lax.with_sharding_constraint(leaf, where)
+        sharding = NamedSharding(mesh, P(*[None] * axis, MODEL))
+        return jax.lax.with_sharding_constraint(leaf, sharding)
 
-    return jax.tree.map(of, tree)
+    return jax.tree.map(cut_leaf, tree)
 
 
 def ravel(tree: Tree) -> jax.Array:
-    """Returns the numbers of `tree`, an update, as one vector.
+    """Returns the numbers of an update as one vector; a bare vector is not copied.
 
-    A bare vector is not copied. Leaves are written one after the other into the vector.
-    XLA for CPUs would fuse a concatenation with what made the leaves, and then ask for
-    every number which leaf it is in: on W1 of `bench/engine_forms.py` that is a tenth
-    of a round.
+    Leaves are written one after the other. XLA for CPUs would fuse a concatenation with
+    what made the leaves, and look up the leaf of every number: a tenth of a round on W1
+    of `bench/engine_forms.py`.
     """
     require_floats(tree)
     leaves = jax.tree.leaves(tree)
@@ -187,23 +180,21 @@ def finite(tree: Tree) -> jax.Array:
 
 
 def if_finite(tree: Tree, otherwise: Tree) -> Tree:
-    """Returns `tree`, or `otherwise` of the same shape if a number of it is not finite.
-
-    All leaves are taken from one of the two: a single NaN discards the whole tree.
+    """Returns `tree`, or all of `otherwise` if any number of it is not finite.
 
     >>> float(if_finite(jnp.float32(jnp.nan), jnp.float32(2.0)))
     2.0
     """
     good = finite(tree)
-    return jax.tree.map(lambda one, other: jnp.where(good, one, other), tree, otherwise)
+    return jax.tree.map(lambda new, old: jnp.where(good, new, old), tree, otherwise)
 
 
 def varying_like(value: jax.Array, *others: jax.Array) -> jax.Array:
-    """Returns `value`, marked as varying over the devices over which `others` vary.
+    """Returns `value`, marked as varying over the same devices as `others`.
 
-    A loop carry must have one type throughout: zeros are the same on all devices
-    of a shard_map, and what is added to them is not. The selection is never taken
-    and XLA removes it; it only carries the type.
+    A loop carry must have one type throughout: zeros are the same on all devices of a
+    shard_map, and what is added to them is not. The selection only carries the type;
+    XLA removes it.
     """
     for other in others:
         if jnp.issubdtype(other.dtype, jax.dtypes.prng_key):

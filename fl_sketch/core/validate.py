@@ -17,9 +17,6 @@ import numpy as np
 def at_least_one(**named: int) -> None:
     """Raises unless every named argument is an integer of at least one.
 
-    Args:
-      **named: the values, under the names that the complaint is to use.
-
     Raises:
       TypeError: for a bool, a float or anything else that is not an integer.
       ValueError: for an integer below one.
@@ -37,15 +34,7 @@ def at_least_one(**named: int) -> None:
 
 
 def below_one(**named: float) -> None:
-    """Raises a ValueError unless every named argument is at least 0 and below 1.
-
-    >>> below_one(dropout=1.0)
-    Traceback (most recent call last):
-    ValueError: Expected 0 <= dropout < 1, got dropout=1.0.
-
-    Args:
-      **named: the values, under the names that the complaint is to use.
-    """
+    """Raises a ValueError unless every named argument is at least 0 and below 1."""
     for name, value in named.items():
         if not 0 <= value < 1:
             msg = f"Expected 0 <= {name} < 1, got {name}={value}."
@@ -58,11 +47,6 @@ def at_most(limit: int, reason: str, **named: int) -> None:
     >>> at_most(3, "the length of the vector", k=4)
     Traceback (most recent call last):
     ValueError: Expected k <= 3 (the length of the vector), got k=4.
-
-    Args:
-      limit: the largest number allowed.
-      reason: the meaning of the limit, for the complaint.
-      **named: the values, under the names that the complaint is to use.
     """
     for name, value in named.items():
         if value > limit:
@@ -86,16 +70,13 @@ Did you mean 'mean'?
 
 
 def nearest(value: str, allowed: Sequence[str]) -> str:
-    """Returns the question whether the name in `allowed` closest to `value` was meant.
-
-    It is empty where none is close, and else begins with a blank, to end a complaint.
-    """
+    """Returns " Did you mean ...?" with the name closest to `value`, if any is."""
     near = difflib.get_close_matches(str(value), allowed, n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def is_known(number: Any) -> TypeGuard[float]:
-    """Returns whether `number` has a value before a program runs: it is not traced."""
+    """Returns whether `number` has a value now; a traced one has not."""
     try:
         float(number)
     except TypeError:  # jax's own is one
@@ -104,25 +85,14 @@ def is_known(number: Any) -> TypeGuard[float]:
 
 
 def is_off(number: Any) -> bool:
-    """Returns whether `number`, an option, is known to be zero, and so is not compiled.
-
-    One that is traced, as in a sweep, is on.
-
-    >>> is_off(0.0), is_off(0.5), is_off(np.zeros(()))
-    (True, False, True)
-    """
+    """Returns whether an option is known to be zero; a traced one is not."""
     return is_known(number) and bool(number == 0)
 
 
 def in_range(low: float, high: float, **named: Any) -> None:
-    """Raises unless every named argument is a number in [low, high], and finite.
+    """Raises unless every named argument is a finite number in [low, high].
 
     A traced number passes: its value is known only while the program runs.
-
-    Args:
-      low: the least number allowed.
-      high: the largest number allowed; infinity for no limit.
-      **named: the values, under the names that the complaint is to use.
 
     Raises:
       TypeError: for a bool, or anything else that is not one number.
@@ -133,7 +103,7 @@ def in_range(low: float, high: float, **named: Any) -> None:
             f"Expected {name} to be a number in [{low}, {high}], got {name}={value!r}."
         )
         is_number = isinstance(value, numbers.Real | np.ndarray)
-        is_number |= hasattr(value, "aval")  # jax's, for which nobody imports it here
+        is_number |= hasattr(value, "aval")  # jax's, which is not imported here
         if isinstance(value, bool) or not is_number or np.shape(value) != ():
             raise TypeError(text)
         if is_known(value) and not (low <= value <= high and np.isfinite(value)):

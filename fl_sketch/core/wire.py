@@ -1,7 +1,6 @@
-"""Messages as bytes: what a real network would carry, without one bit to spare.
+"""Messages as bytes, bit-packed: the proof that the lengths in the ledger are real.
 
-The byte ledger states sizes; this module is the proof that they can be had. It runs
-on the host, on numpy arrays, and is not part of any jitted program.
+It runs on the host, on numpy arrays, and is not part of any jitted program.
 
 >>> fields = Field(3, bits=5, kind="uint"), Field(1, bits=32, kind="float")
 >>> data = encode(fields, (np.array([1, 31, 4]), np.array([0.5])))
@@ -12,9 +11,11 @@ on the host, on numpy arrays, and is not part of any jitted program.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch.core.protocols import Field, Message
@@ -23,11 +24,7 @@ FLOAT_BITS = 32  # of the one float type that travels
 
 
 def size_in_bits(fields: Sequence[Field]) -> int:
-    """Returns the length of a message with these `fields`, in bits.
-
-    >>> size_in_bits([Field(3, bits=5, kind="uint"), Field(1, bits=32, kind="float")])
-    47
-    """
+    """Returns the length of a message with these `fields`, in bits."""
     return sum(field.count * field.bits for field in fields)
 
 
@@ -47,14 +44,7 @@ def encode(fields: Sequence[Field], arrays: Sequence) -> bytes:
 
 
 def decode(fields: Sequence[Field], data: bytes) -> tuple[np.ndarray, ...]:
-    """Returns the arrays that `encode` made `data` of.
-
-    Args:
-      fields: the wire format with which they were encoded.
-      data: the bytes of one message.
-
-    Returns:
-      A vector for each field, of uint32 or float32.
+    """Returns the arrays that were encoded with these `fields`: uint32 or float32.
 
     Raises:
       ValueError: for more or fewer bytes than the fields take.
@@ -73,7 +63,7 @@ def decode(fields: Sequence[Field], data: bytes) -> tuple[np.ndarray, ...]:
 
 
 def float_fields(message: Message) -> tuple[Field, ...]:
-    """Returns the wire format of `message`, a tree of float32 arrays: a sketch, say."""
+    """Returns the wire format of a tree of float32 arrays, such as a sketch."""
     return tuple(
         Field(math.prod(part.shape), FLOAT_BITS, "float")
         for part in jax.tree.leaves(message)
@@ -81,17 +71,70 @@ def float_fields(message: Message) -> tuple[Field, ...]:
 
 
 def encode_floats(message: Message) -> bytes:
-    """Returns the arrays of `message`, a pytree of float32, as bytes."""
+    """Returns the arrays of a pytree of float32 as bytes."""
     leaves = [np.ravel(part) for part in jax.tree.leaves(message)]
     return encode(float_fields(message), leaves)
 
 
 def decode_floats(data: bytes, like: Message) -> Message:
-    """Returns the pytree that `encode_floats` made `data` of; `like` has its shapes."""
+    """Returns the pytree that `encode_floats` encoded; `like` has its shapes."""
     leaves, treedef = jax.tree.flatten(like)
     arrays = decode(float_fields(like), data)
     shaped = [a.reshape(part.shape) for a, part in zip(arrays, leaves, strict=True)]
     return jax.tree.unflatten(treedef, shaped)
+
+
+class Chosen(NamedTuple):
+    """A length that depends on the round: `lengths[which]`, where `which` is traced.
+
+    Sums with integers and with each other are exact, since `lengths` are Python's
+    integers: a model of 2^31 - 1 numbers takes 2^36 bits, and devices count to 2^32.
+
+    >>> (Chosen(jnp.array(True), (100, 2**36)) + 5).lengths
+    (105, 68719476741)
+    """
+
+    which: jax.Array
+    lengths: tuple[int, ...]
+
+    def __add__(self, other: Any) -> "Chosen":  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Returns the sum with an int, or with `other` lengths."""
+        if not isinstance(other, Chosen):
+            return self._replace(lengths=tuple(each + other for each in self.lengths))
+        which = self.which.astype(int) * len(other.lengths) + other.which
+        return Chosen(which, tuple(a + b for a in self.lengths for b in other.lengths))
+
+    __radd__ = __add__
+
+
+def traced_bytes(
+    bits: int | Chosen, total: Callable[[int], Any] = lambda size: size
+) -> jax.Array:
+    """Returns the whole bytes of a message as two words of 32 bits, uint32 [..., 2].
+
+    Devices have no integers of 64 bits. All arithmetic is on the host's integers; only
+    the choice between them is traced. `byte_count` reads the result.
+
+    Args:
+      bits: the length of the message.
+      total: `(bytes) -> int or int64 [...]`, a function of that length.
+    """
+    if isinstance(bits, Chosen):
+        return jnp.stack([traced_bytes(each, total) for each in bits.lengths])[
+            bits.which.astype(int)
+        ]
+    words = np.divmod(np.asarray(total(-(-bits // 8)), np.int64), 2**32)
+    return jnp.asarray(np.stack(words, -1).astype(np.uint32))
+
+
+def byte_count(words: Any) -> np.ndarray:
+    """Returns lengths from `traced_bytes` as int64 [...], exactly; an int as it is.
+
+    >>> int(byte_count(traced_bytes(8 * (2**33 + 1))))
+    8589934593
+    """
+    words = np.asarray(words).astype(np.int64)
+    return words @ np.array([2**32, 1]) if words.ndim else words
 
 
 def _bits(field: Field, array) -> np.ndarray:

@@ -170,10 +170,10 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
             told.append(said.value)
             return said.value
 
-        turn = player.play(algorithm.uplink, arguments, means, told=noted)
+        turn = player.play(algorithm.uplink, arguments, means, receive=noted)
         end = player.ended(algorithm.uplink, turn)
         _require_same_memory(algorithm.uplink, arguments[1], end.memory)
-        bits.append((end.bits_up, end.bits_told))
+        bits.append((end.bits_up, end.bits_reply))
         return means, told
 
     def part(server, means, told, client, batches):
@@ -278,7 +278,7 @@ def _after(algorithm: Algorithm, own, weights, start, batches, heard):
     mine, down = keys._replace(server=own), algorithm.downlink
     known = round._replace(**weights)
     arguments = update, memory, keys if down else mine, known
-    turn = player.play(algorithm.uplink, arguments, means, told=_again(told))
+    turn = player.play(algorithm.uplink, arguments, means, receive=_again(told))
     end = player.ended(algorithm.uplink, turn)
     sent, server = end.delivery.estimate, server._replace(memory=end.memory.server)
     if down:
@@ -305,7 +305,7 @@ def _part(algorithm: Algorithm, server: Server, client, batches, means, told):
     mechanism, said = algorithm.mechanism, []
 
     def turn(known):
-        return player.play(algorithm.uplink, arguments, known, told=_again(told))
+        return player.play(algorithm.uplink, arguments, known, receive=_again(told))
 
     for number in range(len(means)):
         message = player.message(turn(means[:number]).sent)

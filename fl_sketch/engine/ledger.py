@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fl_sketch.core import validate
-from fl_sketch.core.lengths import number as number_of
+from fl_sketch.core.wire import byte_count
 from fl_sketch.engine.costs import Prices
 from fl_sketch.engine.round import SimulatorOnly
 
@@ -71,8 +71,8 @@ def record(ledger: Ledger, prices: Prices, number: int, report: SimulatorOnly) -
     """
     places = report.clients >= 0
     asked, answered = report.clients[places], report.answered[places]
-    up = np.where(answered, prices.sent(asked, number_of(report.bytes_up)), 0)
-    heard = np.where(answered, prices.told(number_of(report.bytes_told)), 0)
+    up = np.where(answered, prices.sent(asked, byte_count(report.bytes_up)), 0)
+    heard = np.where(answered, prices.told(byte_count(report.bytes_told)), 0)
     down = heard + prices.fetched(ledger.last[asked], ledger.heard[asked], number)
     np.add.at(ledger.up, asked, up)
     np.add.at(ledger.down, asked, down)

@@ -17,7 +17,6 @@ from jax.sharding import PartitionSpec as P
 
 from fl_sketch.core import validate
 from fl_sketch.core.keys import of_round
-from fl_sketch.core.lengths import Wide
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
 from fl_sketch.engine.clients import Client, Fetch, Seat, Visitor
 from fl_sketch.engine.cohort import Cohort, padded
@@ -46,15 +45,16 @@ class SimulatorOnly(NamedTuple):
     Attributes:
       clients: the clients that were asked, int32 [places]; -1: nobody.
       answered: the places whose clients answered, bool [places].
-      bytes_up: bytes that each of those sent: one number, or [places].
-      bytes_told: bytes that the server said between exchanges.
+      bytes_up: bytes that each of those sent, as `wire.traced_bytes` has them: one
+        length, or one for each place.
+      bytes_told: bytes that the server said between exchanges, in the same form.
       diagnostics: means over them; under a mechanism also its facts.
     """
 
     clients: jax.Array
     answered: jax.Array
-    bytes_up: int | Wide
-    bytes_told: int | Wide
+    bytes_up: jax.Array
+    bytes_told: jax.Array
     diagnostics: dict[str, jax.Array]
 
 

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import jax
 
 from fl_sketch.channels import player
-from fl_sketch.core.lengths import Wide, whole_bytes
 from fl_sketch.core.protocols import Round, Server
 from fl_sketch.core.trees import varying_like
+from fl_sketch.core.wire import traced_bytes
 from fl_sketch.engine.clients import Client, Seat, Visitor
 from fl_sketch.engine.exchange import Exchanged
 from fl_sketch.engine.guard import Guard
@@ -19,14 +19,14 @@ class Served(NamedTuple):
     Attributes:
       server: the server after its step.
       estimate: the estimate of the mean update.
-      bytes_up: bytes that each client sent.
+      bytes_up: bytes that each client sent, as `wire.traced_bytes` has them.
       bytes_told: bytes that the server said to each between exchanges.
     """
 
     server: Server
     estimate: Any
-    bytes_up: Wide
-    bytes_told: Wide
+    bytes_up: jax.Array
+    bytes_told: jax.Array
 
 
 def serve(
@@ -57,7 +57,7 @@ def serve(
         )
         if algorithm.mechanism:
             up = algorithm.mechanism.wire(up, numbers)
-        traffic = whole_bytes(up), whole_bytes(end.bits_told)
+        traffic = traced_bytes(up), traced_bytes(end.bits_reply)
         return end.delivery.estimate, end.memory.server, *traffic
 
     ids = seats.id

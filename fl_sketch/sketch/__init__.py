@@ -16,6 +16,7 @@ from fl_sketch.core.protocols import Sketch as Sketch
 from fl_sketch.sketch.dense import ams as ams
 from fl_sketch.sketch.dense import gaussian as gaussian
 from fl_sketch.sketch.from_vector import fixed_key as fixed_key
+from fl_sketch.sketch.from_vector import materialized as materialized
 from fl_sketch.sketch.hadamard import srht as srht
 from fl_sketch.sketch.hashed import count_sketch as count_sketch
 from fl_sketch.sketch.hashed import sparse_embedding as sparse_embedding
@@ -23,7 +24,6 @@ from fl_sketch.sketch.heavy import FILLS as FILLS
 from fl_sketch.sketch.heavy import heavy_coordinates as heavy_coordinates
 from fl_sketch.sketch.heavy import squared_norm as squared_norm
 from fl_sketch.sketch.leafwise import leaf_by_leaf as leaf_by_leaf
-from fl_sketch.sketch.materialized import materialized as materialized
 from fl_sketch.sketch.sampling import identity as identity
 from fl_sketch.sketch.sampling import uniform_sampling as uniform_sampling
 from fl_sketch.sketch.sharded import sharded as sharded

@@ -1,12 +1,12 @@
-"""Where the coordinates of a count sketch go: the blocked and the independent hash.
+"""The hash of a count sketch: blocked or independent.
 
-The blocked hash needs no scatter. Cut x into tiles of length `cols` and add each tile
-into a table of length 2 `cols` at an independent, uniform offset; in the end add the
+The blocked hash needs no scatter. It cuts x into tiles of length `cols` and adds each
+tile into a table of length 2 `cols` at an independent, uniform offset; then it adds the
 two halves, which makes the offsets cyclic. Coordinates of different tiles collide with
-probability exactly 1/cols and those of one tile never, so that the pairwise
-independence of Definition D.5 holds or is bettered. Memory is read once, in order, and
-sums are always taken in the same order. The independent hash places every coordinate by
-itself, for guarantees that need more than pairwise independence.
+probability exactly 1/cols and those of one tile never: the pairwise independence of
+Definition D.5, or better. Memory is read once, in order, and sums have a fixed order.
+The independent hash places every coordinate by itself, for guarantees that need more
+than pairwise independence.
 """
 
 from collections.abc import Callable
@@ -24,13 +24,13 @@ class Buckets(NamedTuple):
     """A way to place tiles of consecutive coordinates into a row of buckets.
 
     Attributes:
-      tile: `(d) -> int`, how many coordinates are placed at a time.
-      draw: `(key, d, rows, per_row) -> places`, all that is random about it, for
-        `per_row` entries of every coordinate in each of `rows` rows.
-      widen: `(row) -> table`, what `add` and `read` work on.
+      tile: `(d) -> int`, the number of coordinates that are placed at a time.
+      draw: `(key, d, rows, per_row) -> places`, all of its randomness, for `per_row`
+        entries of every coordinate in each of `rows` rows.
+      widen: `(row) -> table`, on which `add` and `read` work.
       fold: `(table) -> row`, the adjoint of `widen`.
-      add: `(table, places, number, term, index, values) -> table`, tile `number`
-        with the coordinates `index`.
+      add: `(table, places, number, term, index, values) -> table`, tile `number` with
+        the coordinates `index`.
       read: `(table, places, number, term, index) -> values`, the adjoint of `add`.
     """
 
@@ -58,8 +58,8 @@ def blocked(cols: int) -> Buckets:
     def add(table, places, number, term, index, values):
         del index
         start = (places[number, term],)
-        there = lax.dynamic_slice(table, start, values.shape)
-        return lax.dynamic_update_slice(table, there + values, start)
+        before = lax.dynamic_slice(table, start, values.shape)
+        return lax.dynamic_update_slice(table, before + values, start)
 
     def read(table, places, number, term, index):
         return lax.dynamic_slice(table, (places[number, term],), index.shape)
@@ -77,10 +77,7 @@ def blocked(cols: int) -> Buckets:
 def independent(cols: int) -> Buckets:
     """Places every coordinate at its own hash: a scatter, and a gather back.
 
-    A GPU adds the terms of a scatter in no fixed order, unless XLA is told to.
-
-    Args:
-      cols: the number of buckets of a row.
+    A GPU adds the terms of a scatter in no fixed order, unless XLA is set to.
     """
 
     def draw(key, d, rows, per_row):

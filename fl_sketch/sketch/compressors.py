@@ -1,8 +1,8 @@
 """Compressors: short messages that are not linear in the update, with exact bits.
 
-A message is a few arrays, and `fields(d)` says how many bits each of their numbers
-takes on the wire. Values are float32, an index among d takes ceil(log2 d) bits, and
-scales and seeds are counted. `wire.encode` makes the bytes.
+A message is a few arrays, and `fields(d)` has the bits of each of their numbers on the
+wire. Values are float32, an index among d takes ceil(log2 d) bits, and scales and seeds
+are counted. `wire.encode` makes the bytes.
 
 >>> import jax, jax.numpy as jnp
 >>> from fl_sketch.sketch import compressors
@@ -27,12 +27,9 @@ from fl_sketch.core.protocols import Compressor, Field
 
 
 def top_k(k: int) -> Compressor:
-    """Keeps the k numbers of largest magnitude: k values and k indices.
+    """Keeps the k numbers of largest magnitude, k <= d: k values and k indices.
 
     A contraction: `|x - x_hat|^2 <= (1 - k/d) |x|^2`. Biased. NaN counts as largest.
-
-    Args:
-      k: the number of numbers that are kept, at most d.
     """
     validate.at_least_one(k=k)
 
@@ -45,19 +42,19 @@ def top_k(k: int) -> Compressor:
         validate.at_most(d, "the length of the vector", k=k)
         return Field(k, 32, "float"), Field(k, (d - 1).bit_length(), "uint")
 
-    return _compressor(compress, _put, fields)._replace(contraction=True)
+    return _compressor(compress, _placed, fields, contraction=True)
 
 
 def random_k(k: int, *, unbiased: bool = True) -> Compressor:
-    """Keeps k random numbers, without replacement: k values and a 64-bit seed.
+    """Keeps k <= d random numbers, without replacement: k values and a 64-bit seed.
 
     The receiver draws the same indices from the seed.
 
     Args:
-      k: the number of numbers that are kept, at most d.
+      k: the number of numbers that are kept.
       unbiased: whether values are multiplied by d/k: then E x_hat = x and
         `E|x_hat - x|^2 = (d/k - 1) |x|^2`. Without, it is a contraction, as error
-        feedback wants it.
+        feedback needs it.
     """
     validate.at_least_one(k=k)
 
@@ -71,35 +68,31 @@ def random_k(k: int, *, unbiased: bool = True) -> Compressor:
 
     def expand(arrays, d):
         values, seed = arrays
-        return _put((values, indices(seed, d)), d)
+        return _placed((values, indices(seed, d)), d)
 
     def fields(d):
         validate.at_most(d, "the length of the vector", k=k)
         return Field(k, 32, "float"), Field(2, 32, "uint")
 
-    return _compressor(compress, expand, fields)._replace(
-        unbiased=unbiased, contraction=not unbiased
+    return _compressor(
+        compress, expand, fields, unbiased=unbiased, contraction=not unbiased
     )
 
 
 def sign() -> Compressor:
     """Sends one bit a number: x_hat is +1 where x >= 0, else -1 (signSGD).
 
-    One bit cannot carry a NaN, so a real receiver would not see it; `apply` keeps
-    NaN where it was, so that a simulation does not hide it.
+    One bit cannot carry a NaN, so a real receiver would not see it; `apply` keeps NaN
+    where it was, so that a simulation does not hide it.
     """
 
     def apply(key, x):
         del key
         return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, -1.0, 1.0))
 
-    def expand(arrays, d):
-        del d
-        return _signs(arrays[0])
-
     return _compressor(
         lambda key, x: ((x < 0).astype(jnp.uint32),),
-        expand,
+        lambda arrays, d: _signs(arrays[0]),
         lambda d: (Field(d, 1, "uint"),),
         apply,
     )
@@ -110,19 +103,12 @@ def scaled_sign() -> Compressor:
 
     A contraction: `|x - x_hat|^2 = (1 - |x|_1^2 / (d |x|_2^2)) |x|^2`.
     """
-
-    def compress(key, x):
-        del key
-        return (x < 0).astype(jnp.uint32), jnp.mean(jnp.abs(x))[None]
-
-    def expand(arrays, d):
-        del d
-        negative, scale = arrays
-        return _signs(negative) * scale
-
     return _compressor(
-        compress, expand, lambda d: (Field(d, 1, "uint"), Field(1, 32, "float"))
-    )._replace(contraction=True)
+        lambda key, x: ((x < 0).astype(jnp.uint32), jnp.mean(jnp.abs(x))[None]),
+        lambda arrays, d: _signs(arrays[0]) * arrays[1],
+        lambda d: (Field(d, 1, "uint"), Field(1, 32, "float")),
+        contraction=True,
+    )
 
 
 def qsgd(levels: int) -> Compressor:
@@ -132,9 +118,6 @@ def qsgd(levels: int) -> Compressor:
     takes 32. (The paper's Elias code is shorter on average and has no fixed length.)
     `E|x_hat - x|^2 <= min(d/levels^2, sqrt(d)/levels) |x|^2`, which may be more than
     `|x|^2`: with error feedback take `nearest`.
-
-    Args:
-      levels: the number s of levels above zero.
 
     Reference: Alistarh et al. (2017), section 3.1.
     """
@@ -151,9 +134,6 @@ def nearest(levels: int) -> Compressor:
 
     The bits are those of `qsgd`. A contraction: no number changes by more than itself,
     nor by more than `max|x| / (2 levels)`.
-
-    Args:
-      levels: the number of levels above zero.
     """
 
     def level(key, x, scale):
@@ -201,9 +181,6 @@ def then(*stages: Compressor) -> Compressor:
     >>> cocktail.bits(64)  # 24 codes of 4 bits, a scale, 24 indices of 6, a seed
     336
 
-    Args:
-      *stages: compressors, the first of the update; all but the last send float values.
-
     Raises:
       ValueError: without a stage, and when used, for a stage before the last that sends
         no float values.
@@ -215,7 +192,7 @@ def then(*stages: Compressor) -> Compressor:
 
 
 def _then(first: Compressor, second: Compressor) -> Compressor:
-    def kept(d):
+    def length(d):
         values = first.fields(d)[0]
         if values.kind != "float":
             msg = f"Only the last stage may send no float values, got {values}."
@@ -223,50 +200,49 @@ def _then(first: Compressor, second: Compressor) -> Compressor:
         return values.count
 
     def compress(key, x):
-        kept(x.size)
+        length(x.size)
         values, *rest = first.compress(jax.random.fold_in(key, 0), x)
         return *second.compress(jax.random.fold_in(key, 1), values), *rest
 
     def expand(arrays, d):
-        split = len(second.fields(kept(d)))
-        values = second.expand(arrays[:split], kept(d))
+        split = len(second.fields(length(d)))
+        values = second.expand(arrays[:split], length(d))
         return first.expand((values, *arrays[split:]), d)
 
     def apply(key, x):
-        kept(x.size)
+        length(x.size)
         values, *rest = first.compress(jax.random.fold_in(key, 0), x)
-        seen = second.apply(jax.random.fold_in(key, 1), values)
-        return first.expand((seen, *rest), x.size)
+        values = second.apply(jax.random.fold_in(key, 1), values)
+        return first.expand((values, *rest), x.size)
 
     def fields(d):
-        return *second.fields(kept(d)), *first.fields(d)[1:]
+        return *second.fields(length(d)), *first.fields(d)[1:]
 
-    return _compressor(compress, expand, fields, apply)._replace(
+    return _compressor(
+        compress,
+        expand,
+        fields,
+        apply,
         unbiased=first.unbiased and second.unbiased,
         contraction=first.contraction and second.contraction,
     )
 
 
 def require_contraction(who: str, compressor: Compressor) -> None:
-    """Raises unless what `compressor` leaves out is shorter than what it was given.
+    """Raises a ValueError unless an algorithm's compressor is a contraction.
 
-    Args:
-      who: the algorithm that needs it, for the complaint.
-      compressor: the compressor to be used with a memory of errors.
-
-    Raises:
-      ValueError: for one that is not marked as a contraction.
+    `who` is the algorithm that uses it with an error memory.
     """
     if not compressor.contraction:
         msg = (
             f"Expected a contraction for {who}, made of top_k, random_k(unbiased=False)"
             ", scaled_sign and nearest, got one whose errors may be longer than its "
-            "input, which no memory of errors survives."
+            "input, which no error memory survives."
         )
         raise ValueError(msg)
 
 
-def _compressor(compress, expand, fields, apply=None) -> Compressor:
+def _compressor(compress, expand, fields, apply=None, **properties) -> Compressor:
     """Returns a Compressor that checks its input and works in float32."""
     expand = jax.jit(expand, static_argnums=1)
 
@@ -292,10 +268,11 @@ def _compressor(compress, expand, fields, apply=None) -> Compressor:
         compress=checked(compress),
         expand=expand,
         fields=fields,
+        **properties,
     )
 
 
-def _put(arrays, d) -> jax.Array:
+def _placed(arrays, d) -> jax.Array:
     values, index = arrays
     return jnp.zeros(d, values.dtype).at[index].set(values, unique_indices=True)
 

@@ -1,8 +1,8 @@
 """Dense operators, Gaussian and AMS, whose matrix exists one small tile at a time.
 
-R is cut into tiles of columns, each made from the key when it is needed and thrown
-away after use, in `apply` and again in `transpose`. Work is b d in either, so these
-are the operators to check theory with, not to train large models with.
+R is cut into tiles of columns, each made from the key when it is needed, in `apply` and
+again in `transpose`. The work is b d in either: these operators are for checks of
+theory, not for training large models.
 """
 
 import math
@@ -23,13 +23,9 @@ NORMAL_TILE, SIGN_TILE = 2**16, 2**18
 
 
 def gaussian(b: int) -> Sketch:
-    """Returns R with independent entries N(0, 1/b).
+    """Returns R with independent entries N(0, 1/b), for messages of b numbers.
 
     `E|R^T R x - x|^2 = (d+1)/b |x|^2`, exactly.
-
-    Args:
-      b: the number of numbers that a message holds. More than d is allowed, and a
-        waste.
 
     Reference: Song et al., Definition D.2.
     """
@@ -49,15 +45,10 @@ def gaussian(b: int) -> Sketch:
 
 
 def ams(b: int) -> Sketch:
-    """Returns R with entries +-1/sqrt(b).
+    """Returns R with entries +-1/sqrt(b), for messages of b numbers.
 
-    `E|R^T R x - x|^2 = (d-1)/b |x|^2`, exactly.
-
-    32 rows share one mixed word a column, each row taking one bit of it.
-
-    Args:
-      b: the number of numbers that a message holds. More than d is allowed, and a
-        waste.
+    `E|R^T R x - x|^2 = (d-1)/b |x|^2`, exactly. 32 rows share one mixed word a column,
+    of which each row takes one bit.
 
     Reference: Song et al., Definition D.4; Alon, Matias and Szegedy (1999).
     """
@@ -88,7 +79,7 @@ def _dense(
       b: rows of R.
       left: `(key, s, first, width) -> s R[:, first : first + width]`, times sqrt(b).
       right: `(key, x, first) -> R[:, first : first + x.size] x`, times sqrt(b).
-      tile_numbers: the number of entries of R to make at a time, about.
+      tile_numbers: about the number of entries of R to make at a time.
       resize: `(b) -> Sketch`, the operator with another b.
     """
     scale = 1 / math.sqrt(b)

@@ -1,8 +1,8 @@
 """From an operator on one vector to an operator on updates of any shape.
 
-Every operator of this package is written for one vector; `on_trees` makes a Sketch
-of it that flattens updates, checks what it is given, and fills in what an operator
-does not specialise. `fixed_key` ties a Sketch to one key for all rounds.
+Every operator of this package is written for one vector; `on_trees` makes a Sketch of
+it that flattens updates and checks its input. `fixed_key` ties a Sketch to one key for
+all rounds, and `materialized` to one matrix.
 """
 
 import functools
@@ -15,6 +15,8 @@ from fl_sketch.core import trees
 from fl_sketch.core.keys import require_key
 from fl_sketch.core.protocols import Key, Like, Message, Sketch, Tree
 
+ROWS = 64  # of a materialized matrix, made in one pass over the random numbers
+
 
 def on_trees(
     *,
@@ -25,19 +27,20 @@ def on_trees(
     add_transpose: Callable | None = None,
     estimate: Callable | None = None,
 ) -> Sketch:
-    """Returns the Sketch of pytrees that flattens them into the vector of an operator.
+    """Returns the Sketch that flattens pytrees into the vectors of an operator.
 
     Args:
       shape: `(d) -> tuple`, the shape of a message for a vector of length d (None:
         unknown).
       apply: `(key, x) -> R x` of a vector of any float type, in float32.
       transpose: `(key, s, d) -> R^T s`, a float32 vector of length d.
-      resize: `(numbers) -> Sketch`, the operator with another number of numbers.
-      add_transpose: `(key, s, x, scale) -> x + scale R^T s` in one pass, if there is.
-      estimate: `(key, s, d) -> x`, a way to read a message other than the adjoint.
+      resize: `(numbers) -> Sketch`, the operator with another budget.
+      add_transpose: `(key, s, x, scale) -> x + scale R^T s` in one pass; None: by
+        `transpose`.
+      estimate: `(key, s, d) -> x`; None: the adjoint.
     """
     # Each is traced once, however often an algorithm sketches and reads in a round.
-    # Inlined, what an operator stores is one constant of the program around it.
+    # Inlined, an operator's matrix is one constant of the program around it.
     traced_once = functools.partial(jax.jit, inline=True)
     apply = traced_once(apply)
     transpose = traced_once(transpose, static_argnums=2)
@@ -75,7 +78,7 @@ def on_trees(
 
 
 def _reading(shape: Callable, read: Callable) -> Callable[[Key, Message, Like], Tree]:
-    """Returns what makes an update of a message, by a function that makes a vector."""
+    """Returns `read`, which makes a vector of a message, for updates of any shape."""
 
     def read_like(key, message, like):
         d = _checked(shape, key, message, like)
@@ -85,7 +88,7 @@ def _reading(shape: Callable, read: Callable) -> Callable[[Key, Message, Like], 
 
 
 def _checked(shape: Callable, key: Key, message: jax.Array, like: Like) -> int:
-    """Returns the length of an update, if a message may be one of such an update."""
+    """Returns the length of an update after a check of key, message and update."""
     require_key(key)
     d = trees.size(like)
     if jnp.shape(message) != shape(d):
@@ -95,16 +98,16 @@ def _checked(shape: Callable, key: Key, message: jax.Array, like: Like) -> int:
 
 
 def message_size(message: Message) -> int:
-    """Returns how many numbers `message` holds, an array or a pytree of arrays."""
+    """Returns the number of numbers in a message."""
     return sum(part.size for part in jax.tree.leaves(message))
 
 
 def fixed_key(op: Sketch, key: Key) -> Sketch:
-    """Returns `op` with the hashes of `key` in every round, whatever key it is given.
+    """Returns `op` with the hashes of `key` in every round; it ignores the round's key.
 
-    Memory kept in sketch space (momentum, or the error of FetchSGD) adds up messages
-    of different rounds, which means something only if they were made by the same
-    map. The transforms that keep such memory ask for an operator made by this.
+    Memory in sketch space (momentum, or the error of FetchSGD) adds up messages of
+    different rounds, so the same map must have made them. The transforms with such
+    memory require an operator made by this function.
 
     >>> import jax, jax.numpy as jnp
     >>> from fl_sketch import sketch
@@ -130,3 +133,55 @@ def fixed_key(op: Sketch, key: Key) -> Sketch:
         resize=lambda numbers: fixed_key(op.resize(numbers), key),
         fixed_key=True,
     )
+
+
+def materialized(op: Sketch, key: Key) -> Sketch:
+    """Returns `op` as the matrix of one key, kept in memory for all rounds.
+
+    The matrix takes b d numbers; that of a length is made when a vector of this length
+    comes. It pays where R is dense and one R is needed thousands of times, as by an
+    attacker: `gaussian` and `ams` draw all of their random numbers anew for every
+    product.
+
+    >>> from fl_sketch import sketch
+    >>> key, x = jax.random.key(7), jnp.arange(9.0)
+    >>> slow = sketch.gaussian(4)
+    >>> fast = sketch.materialized(slow, key)
+    >>> bool(jnp.allclose(fast.apply(jax.random.key(1), x), slow.apply(key, x)))
+    True
+    """
+    require_key(key)
+
+    def shape(d):
+        return jax.eval_shape(lambda: op.zeros(d)).shape
+
+    @functools.cache
+    def matrix(d):
+        with jax.ensure_compile_time_eval():
+            units = jnp.eye(op.size(d)).reshape(-1, *shape(d))
+            row = lambda unit: op.transpose(key, unit, d)  # noqa: E731
+            return jax.jit(lambda: jax.lax.map(row, units, batch_size=ROWS))()
+
+    def apply(ignored_round_key, vector):
+        del ignored_round_key
+        x = vector.astype(jnp.float32)
+        product = jnp.matmul(matrix(x.size), x, precision=jax.lax.Precision.HIGHEST)
+        return product.reshape(shape(x.size))
+
+    def transpose(ignored_round_key, message, d):
+        del ignored_round_key
+        numbers = message.ravel()
+        return jnp.matmul(numbers, matrix(d), precision=jax.lax.Precision.HIGHEST)
+
+    def estimate(ignored_round_key, message, d):
+        del ignored_round_key
+        return op.estimate(key, message, d)
+
+    made = on_trees(
+        shape=shape,
+        apply=apply,
+        transpose=transpose,
+        resize=lambda numbers: materialized(op.resize(numbers), key),
+        estimate=None if op.estimate is op.transpose else estimate,
+    )
+    return made._replace(fixed_key=True)

@@ -23,21 +23,18 @@ MATMUL_FACTOR = 256  # on accelerators every factor is a matmul
 
 
 def srht(b: int) -> Sketch:
-    """Returns R = sqrt(n/b) S H D, with n the next power of two from d on.
+    """Returns R = sqrt(n/b) S H D, with n the next power of two from d on, b <= n.
 
-    D is diagonal with random signs, H the orthonormal Walsh-Hadamard matrix and S
-    takes b of the n rows without replacement. For x of length d <= n,
+    D is diagonal with random signs, H the orthonormal Walsh-Hadamard matrix and S takes
+    b of the n rows without replacement. For x of length d <= n,
 
       `E|R^T R x - x|^2 = (d-1)/(n-1) (n/b - 1) |x|^2`.
 
-    Derivation: put q_k = (n/b)[row k taken] - 1 and A = H diag(q) H. The error is
+    Derivation: let q_k = (n/b)[row k taken] - 1 and A = H diag(q) H. The error is
     D A D x, cut to d places, and since signs are independent its mean square is
-    sum_{i,j <= d} E[A_ij^2] x_j^2. A_ii = sum_k q_k / n = 0, for exactly b rows are
+    sum_{i,j <= d} E[A_ij^2] x_j^2. A_ii = sum_k q_k / n = 0, since exactly b rows are
     taken. For i != j, A_ij = sum_k h_k q_k / n with signs h_k that sum to zero; with
     var q = n/b - 1 and cov(q_k, q_l) = -var/(n-1), E[A_ij^2] = var/(n-1).
-
-    Args:
-      b: the number of numbers that a message holds, at most n.
 
     Reference: Song et al., Definition D.3.
     """
@@ -77,7 +74,7 @@ def srht(b: int) -> Sketch:
 
 
 def _places(n: int, rows: jax.Array) -> tuple[tuple[int, ...], tuple[jax.Array, ...]]:
-    """Returns a shape of n numbers, and where in it the rows are, all of 31 bits."""
+    """Returns a shape of n numbers and the rows' indices in it, all of 31 bits."""
     if n <= LARGEST:
         return (n,), (rows,)
     half = n // 2  # of 2^31, whose last row has a number but whose length has none
@@ -88,7 +85,7 @@ def _places(n: int, rows: jax.Array) -> tuple[tuple[int, ...], tuple[jax.Array, 
 def walsh_hadamard(x: jax.Array) -> jax.Array:
     """Returns the unnormalised Walsh-Hadamard transform of `x`, a vector of length 2^k.
 
-    Each platform has the form that is fast there: butterflies on CPUs, else matmuls.
+    It is made of butterflies on CPUs and of matmuls elsewhere, as is faster there.
     """
     return lax.platform_dependent(
         x, cpu=walsh_hadamard_by_butterflies, default=walsh_hadamard_by_matmuls
@@ -98,8 +95,8 @@ def walsh_hadamard(x: jax.Array) -> jax.Array:
 def walsh_hadamard_by_butterflies(x: jax.Array) -> jax.Array:
     """Returns the transform of `x` by one matmul, then four-point butterflies.
 
-    The matmul, on the innermost factor, spares the passes whose stride is shorter than
-    a vector register.
+    The matmul, on the innermost factor, replaces the passes whose stride is shorter
+    than a vector register.
     """
     inner = min(CPU_FACTOR, x.size)
     x, stride = _times_hadamard(x, inner), inner

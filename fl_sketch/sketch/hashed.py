@@ -1,8 +1,8 @@
 """Count sketches and sparse embeddings, at the speed of memory.
 
-A count sketch adds every coordinate, with a random sign, into one bucket of each
-row; a sparse embedding into several. Both walk over x once, tile by tile (`buckets`
-says where a tile goes), and never hold more than the message beside the input.
+A count sketch adds every coordinate, with a random sign, into one bucket of each row; a
+sparse embedding into several. Both read x once, tile by tile (`buckets` places a tile),
+and need no memory but the input and the message.
 
 >>> import jax, jax.numpy as jnp
 >>> from fl_sketch import sketch
@@ -43,21 +43,19 @@ def count_sketch(
 ) -> Sketch:
     """Returns the count sketch: one signed bucket a coordinate in each of `rows` rows.
 
-    The message has shape (rows, cols). R holds +-1/sqrt(rows), so that E[R^T R] = I
-    for any number of rows; `transpose` is the mean over rows of the usual estimates
-    and `query="median"` their median, which is FedSKETCH's PRIVIX. The error of the
-    mean is `E|R^T R x - x|^2 <= (d-1)/(rows cols) |x|^2`, with d - cols in place of
-    d - 1 for the blocked hash when cols divides d.
+    The message has shape (rows, cols). R has entries +-1/sqrt(rows), so that
+    E[R^T R] = I for any number of rows; `transpose` is the mean over rows of the usual
+    estimates and `query="median"` their median, which is FedSKETCH's PRIVIX. The error
+    of the mean is `E|R^T R x - x|^2 <= (d-1)/(rows cols) |x|^2`, with d - cols in place
+    of d - 1 for the blocked hash when cols divides d.
 
     Args:
-      cols: the number of buckets of a row. More than d is allowed, and a waste.
-      rows: independent repetitions. The guarantee of the median wants an odd
-        number; an even one is allowed and takes the mean of the two in the middle.
-      hash: the way to place coordinates: "blocked" (fast, deterministic) or
-        "independent" (a scatter).
-      query: the reduction over the rows that `estimate` takes, "median" or "mean".
-      signs: the family of signs: "mixer" (fast) or "polynomial" (exactly 4-wise
-        independent).
+      cols: the number of buckets of a row. More than d is allowed, and wasteful.
+      rows: independent repetitions. The guarantee of the median needs an odd number;
+        of an even one it is the mean of the two in the middle.
+      hash: "blocked" (fast, deterministic) or "independent" (a scatter).
+      query: the reduction over the rows for `estimate`, "median" or "mean".
+      signs: "mixer" (fast) or "polynomial" (exactly 4-wise independent).
 
     References: Charikar, Chen and Farach-Colton (2002); Song et al., Definition D.5;
     Haddadpour et al., Algorithms 1 and 2.
@@ -93,16 +91,14 @@ def sparse_embedding(
     - within a block, kind II never meets; kind I meets where two different
       offsets differ by j - i, E[k] = s(s-1)/(b-1).
 
-    Summed up, with b dividing d: (d-b)/b + (s-1)/s for kind I; with b/s dividing d:
-    (d-b/s)/b for kind II. Both stay below the (d-1)/b of independent columns.
+    In total, with b dividing d: (d-b)/b + (s-1)/s for kind I; with b/s dividing d:
+    (d-b/s)/b for kind II. Both are below the (d-1)/b of independent columns.
 
     Args:
-      b: the number of numbers that a message holds.
-      nonzeros: the number of entries of a column; at most b, and a divisor of b for
-        "blocked".
-      kind: the places of a column's entries: "replacement-free" (Definition D.6, I)
-        puts them anywhere without replacement, "blocked" (D.7, II) one in each of
-        `nonzeros` blocks.
+      b: the number of numbers in a message.
+      nonzeros: at most b, and a divisor of b for "blocked".
+      kind: "replacement-free" (Definition D.6, I): a column's entries are anywhere,
+        without replacement. "blocked" (D.7, II): one in each of `nonzeros` blocks.
 
     Reference: Nelson and Nguyen (2013); Song et al., Definitions D.6 and D.7.
     """
@@ -126,7 +122,7 @@ def sparse_embedding(
 
 
 class _Form(NamedTuple):
-    """What tells one hashed map from another; `terms` entries in every column."""
+    """The parameters of a hashed map, with `terms` entries in every column."""
 
     buckets: Buckets
     signs: Signs
@@ -146,7 +142,7 @@ class _Form(NamedTuple):
 
 
 def _hashed(form: _Form, shape: tuple[int, ...], resize, reduce=None) -> Sketch:
-    """Returns the Sketch of a form; `reduce` makes estimates of one value a term."""
+    """Returns the Sketch of a form; `reduce` makes an estimate of the terms."""
     return on_trees(
         shape=lambda d: shape,
         apply=lambda key, x: _apply(form, key, x).reshape(shape),
@@ -232,10 +228,10 @@ def _add(form: _Form, key, s, x, scale) -> jax.Array:
 
     def write(number, x):
         first, values = read(number)
-        mine = _index(first, tile) >= jnp.asarray(number * tile, jnp.uint32)
-        step = jnp.where(mine, scale * sum(values), 0)
-        there = lax.dynamic_slice(x, (first,), (tile,))
-        return lax.dynamic_update_slice(x, there + step, (first,))
+        new = _index(first, tile) >= jnp.asarray(number * tile, jnp.uint32)
+        step = jnp.where(new, scale * sum(values), 0)
+        before = lax.dynamic_slice(x, (first,), (tile,))
+        return lax.dynamic_update_slice(x, before + step, (first,))
 
     return lax.fori_loop(0, count, write, varying_like(x, s, places))
 

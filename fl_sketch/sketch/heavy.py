@@ -1,8 +1,8 @@
 """Heavy coordinates of a vector from its multi-row count sketch (HEAVYMIX).
 
-FedSKETCH, Algorithm 3: estimate `|x|^2` from the sketch, call a coordinate heavy when
-its estimate squared is at least `|x|^2 / m`, and fill up with others to exactly m, at
-random as printed, or by their estimates.
+FedSKETCH, Algorithm 3: estimate `|x|^2` from the sketch. A coordinate is heavy when the
+square of its estimate is at least `|x|^2 / m`. Others fill up to exactly m, at random
+as printed, or by their estimates.
 """
 
 import jax
@@ -19,11 +19,10 @@ FILLS = ("random", "top")
 
 
 def squared_norm(message: jax.Array) -> jax.Array:
-    """Returns an estimate of `|x|^2`, float32 [], from `message`, a count sketch of x.
+    """Returns an estimate of `|x|^2` from a count sketch of x, of shape (rows, cols).
 
-    The message has shape (rows, cols). The estimate is the median over rows of the
-    energy of a row. Rows are stored divided by sqrt(rows), so that R^T R has mean one;
-    that is undone here.
+    It is the median over rows of the energy of a row. Rows of a sketch are divided by
+    sqrt(rows), so that R^T R has mean one; that is undone here.
 
     >>> import jax
     >>> from fl_sketch import sketch
@@ -44,22 +43,22 @@ def squared_norm(message: jax.Array) -> jax.Array:
 def heavy_coordinates(
     op: Sketch, key: Key, message: jax.Array, d: int, m: int, *, fill: str = "random"
 ) -> jax.Array:
-    """Returns m distinct coordinates, int32: the heavy ones and others.
+    """Returns m <= d distinct coordinates of x, int32, heaviest first.
 
     Coordinates with `estimate^2 >= |x|^2 / m` are heavy (the paper prints the estimate
-    itself; the source it cites compares squares). If more than m are, the m largest
-    are returned; if fewer, others are added. All who know the message and the key find
-    the same set. Heaviest first. Few coordinates of a gradient are heavy, so that most
-    are random if the others are; the code of SketchedSGD's authors takes those with
-    the largest estimates, heavy or not.
+    itself; the source it cites compares squares). If there are more than m, the largest
+    are returned; if fewer, others are added. Everyone with the message and the key
+    finds the same set. Few coordinates of a gradient are heavy, so most of the m are
+    random if the others are; the code of SketchedSGD's authors takes the largest
+    estimates, heavy or not.
 
     Args:
-      op: the multi-row count sketch that made the message.
-      key: the key it was made with.
-      message: a sketch of x, of shape (rows, cols).
+      op: the multi-row count sketch.
+      key: the key of the message.
+      message: its sketch of x, of shape (rows, cols).
       d: the length of x.
-      m: the number of coordinates to return, at most d.
-      fill: the choice of the others: "random", all alike, or "top", the largest ones.
+      m: the number of coordinates.
+      fill: the choice of the others: "random", or "top", the largest ones.
     """
     validate.at_least_one(m=m)
     validate.one_of(FILLS, fill=fill)
@@ -70,7 +69,7 @@ def heavy_coordinates(
     # heavy ones in the order of their energy. NaN ranks first, so it is not hidden.
     seed = jax.random.bits(apart(key, Purpose.FILLING), (), jnp.uint32)
     lot = (mix(lax.iota(jnp.uint32, d) ^ seed) >> 8).astype(jnp.float32) * 2**-24
-    if fill == "top":  # lots where all are zero, that nobody is always the first
+    if fill == "top":  # lots where all are zero, so that no index is always first
         return lax.top_k(jnp.where(norm2 == 0, lot, energy), m)[1]
     light = energy * m < norm2
     rank = jnp.where(light | (norm2 == 0), lot, 1 + energy * m / norm2)

@@ -1,7 +1,4 @@
-"""A sketch of every leaf by itself: the layer-wise layout.
-
-SAFL names it as its open direction. The whole-tree layout is what every operator
-does by itself.
+"""A sketch of every leaf by itself: the layer-wise layout, SAFL's open direction.
 
 >>> import jax, jax.numpy as jnp
 >>> from fl_sketch import sketch
@@ -27,9 +24,9 @@ from fl_sketch.sketch.sampling import identity
 def leaf_by_leaf(op: Sketch, exact_up_to: int = 0) -> Sketch:
     """Sketches every leaf of an update by itself, with the budget of `op` split up.
 
-    A message is a tuple of one array a leaf, in the order of `jax.tree.leaves`; how
-    the budget is divided is said at `split_budget`. An operator with rows gives every
-    leaf at least one number a row.
+    A message is a tuple of one array a leaf, in the order of `jax.tree.leaves`;
+    `split_budget` divides the budget. An operator with rows gives every leaf at least
+    one number a row.
 
     Args:
       op: any operator of fixed size.
@@ -43,34 +40,30 @@ def leaf_by_leaf(op: Sketch, exact_up_to: int = 0) -> Sketch:
     def apply(key: Key, tree: Tree) -> Message:
         ops, leaves = split(tree), jax.tree.leaves(tree)
         parts = zip(ops, _leaf_keys(key, len(ops)), leaves, strict=True)
-        return tuple(part.apply(own, leaf) for part, own, leaf in parts)
+        return tuple(part.apply(leaf_key, leaf) for part, leaf_key, leaf in parts)
 
-    def rebuild(read):
-        def rebuild_like(key: Key, message: Message, like: Like, *rest) -> Tree:
+    def reading(read: Callable) -> Callable:
+        def read_like(key: Key, message: Message, like: Like, *rest) -> Tree:
             ops, (leaves, treedef) = split(like), jax.tree.flatten(like)
             keys = _leaf_keys(key, len(ops))
             parts = zip(ops, keys, message, leaves, strict=True)
-            return jax.tree.unflatten(
-                treedef,
-                [read(part)(own, s, leaf, *rest) for part, own, s, leaf in parts],
-            )
+            leaves = [read(part)(k, s, leaf, *rest) for part, k, s, leaf in parts]
+            return jax.tree.unflatten(treedef, leaves)
 
-        return rebuild_like
+        return read_like
 
     def zeros(like: Like | None = None) -> Message:
         if like is None:
             msg = "A leaf by leaf sketch has a size only for a given update: pass like."
             raise ValueError(msg)
-        leaves = jax.tree.leaves(like)
-        return tuple(
-            part.zeros(leaf) for part, leaf in zip(split(like), leaves, strict=True)
-        )
+        parts = zip(split(like), jax.tree.leaves(like), strict=True)
+        return tuple(part.zeros(leaf) for part, leaf in parts)
 
     return Sketch(
         apply=apply,
-        transpose=rebuild(lambda part: part.transpose),
-        add_transpose=rebuild(lambda part: part.add_transpose),
-        estimate=rebuild(lambda part: part.estimate),
+        transpose=reading(lambda part: part.transpose),
+        add_transpose=reading(lambda part: part.add_transpose),
+        estimate=reading(lambda part: part.estimate),
         zeros=zeros,
         size=lambda like=None: message_size(jax.eval_shape(lambda: zeros(like))),
         resize=lambda numbers: leaf_by_leaf(op.resize(numbers), exact_up_to),
@@ -99,27 +92,21 @@ def _splitting(op: Sketch, exact_up_to: int) -> Callable[[Like], list[Sketch]]:
 
 
 def _leaf_keys(key: Key, count: int) -> list[Key]:
-    """Returns a key for every leaf."""
     require_key(key)
     return [jax.random.fold_in(key, number) for number in range(count)]
 
 
 def split_budget(budget: int, sizes: list[int], exact_up_to: int = 0) -> list[int]:
-    """Returns how many numbers each leaf may send; its own size means exactly.
+    """Returns the number of numbers that each leaf may send; its size means exactly.
 
-    Leaves of at most `exact_up_to` numbers are paid for first and sent exactly. The
-    others share what is left in proportion to their sizes, rounded down, but every
-    leaf gets at least one number, and none more than it has.
+    Leaves of at most `exact_up_to` numbers are paid for first and sent exactly, even if
+    they exceed the budget. The others share what is left in proportion to their sizes,
+    rounded down, but each has at least one number and at most its size.
 
     >>> split_budget(61, [10, 600])
     [1, 60]
     >>> split_budget(61, [10, 600], exact_up_to=16)
     [10, 51]
-
-    Args:
-      budget: numbers of all leaves together; the small ones may take more than that.
-      sizes: numbers that each leaf has.
-      exact_up_to: the largest size that is sent exactly.
     """
     small = sum(size for size in sizes if size <= exact_up_to)
     left, sharing = max(budget - small, 0), max(sum(sizes) - small, 1)

@@ -1,7 +1,7 @@
 """The median of a few arrays, element by element, without a sort.
 
-XLA sorts along an axis one lane at a time: for 5 rows of 60,000 numbers that takes
-30 times as long as a sorting network of minima and maxima, for 50 rows 100 times.
+XLA sorts along an axis one lane at a time. For 5 rows of 60,000 numbers that takes 30
+times as long as a sorting network of minima and maxima, for 50 rows 100 times.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 def comparators(count: int) -> Iterator[tuple[int, int]]:
     """Yields the pairs of Batcher's odd-even merge sort for `count` inputs.
 
-    Comparing and, if need be, exchanging each pair in turn sorts any input.
+    To compare and exchange each pair in turn sorts any input.
 
     >>> list(comparators(3))
     [(0, 1), (0, 2), (1, 2)]
@@ -31,10 +31,9 @@ def comparators(count: int) -> Iterator[tuple[int, int]]:
 
 
 def median(rows: Sequence[jax.Array]) -> jax.Array:
-    """Returns the elementwise median of `rows`, arrays of one shape.
+    """Returns the elementwise median of arrays of one shape.
 
-    Of an even number of them it is the mean of the middle two. A NaN in any row gives
-    NaN.
+    Of an even number it is the mean of the middle two. A NaN in any row gives NaN.
 
     >>> median([jnp.array([3.0, 1.0]), jnp.array([1.0, 5.0]), jnp.array([2.0, 9.0])])
     Array([2., 5.], dtype=float32)

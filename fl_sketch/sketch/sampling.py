@@ -13,13 +13,10 @@ from fl_sketch.sketch.from_vector import on_trees
 
 
 def uniform_sampling(b: int) -> Sketch:
-    """Returns R = sqrt(d/b) S D: b coordinates without replacement, random signs.
+    """Returns R = sqrt(d/b) S D: b <= d coordinates without replacement, random signs.
 
-    The error is exact: `E|R^T R x - x|^2 = (d/b - 1) |x|^2`, because every
-    coordinate is kept with probability b/d and is then multiplied by d/b.
-
-    Args:
-      b: the number of coordinates that a message holds, at most d.
+    The error is exact: `E|R^T R x - x|^2 = (d/b - 1) |x|^2`, because every coordinate
+    is kept with probability b/d and is then multiplied by d/b.
 
     Reference: Song et al., Definition D.8.
     """
@@ -63,8 +60,8 @@ def uniform_sampling(b: int) -> Sketch:
 def identity() -> Sketch:
     """Returns R = I: the update itself, as one float32 vector.
 
-    Every sketched algorithm with this operator must equal its unsketched twin.
-    `zeros` and `size` need `like`, and a budget means nothing to it.
+    A sketched algorithm with this operator equals the one without a sketch. `zeros` and
+    `size` need `like`, and `resize` changes nothing.
     """
 
     def shape(d):

@@ -1,9 +1,9 @@
-"""A sketch of a model that lies on several devices: each sketches what it holds.
+"""A sketch of a model that lies on several devices: each sketches its own part.
 
 The columns of R are those of its parts side by side, R = [R_1 ... R_m R_0], each with
-a key of its own: `R x = sum_j R_j x_j`. Parts are whatever `trees.cut` cuts; arrays
-that cannot be cut are R_0's. Signs of different parts are independent, so that
-`E[R^T R] = I` as before. What crosses between the devices is one sum of b numbers.
+its own key: `R x = sum_j R_j x_j`. `trees.cut` cuts arrays into parts; arrays that it
+cannot cut belong to R_0. Signs of different parts are independent, so E[R^T R] = I as
+before. Only one sum of b numbers crosses between the devices.
 
 >>> import jax, jax.numpy as jnp
 >>> from fl_sketch import sketch
@@ -14,7 +14,7 @@ that cannot be cut are R_0's. Signs of different parts are independent, so that
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,11 +29,11 @@ Leaves = list[jax.Array]
 
 
 def sharded(op: Sketch, parts: int, axis: str = trees.MODEL) -> Sketch:
-    """Sketches every part of an update by itself, and adds up what comes of them.
+    """Sketches every part of an update by itself, and adds up the messages.
 
-    Inside a mesh with such an axis, of `parts` devices, each device sketches the part
-    that it holds; elsewhere parts are sketched one after the other. Both are the same
-    map. A part shorter than a message is sent in as many numbers as it has.
+    Inside a mesh with such an axis, of `parts` devices, each device sketches its own
+    part; elsewhere parts are sketched one after the other. Both are the same map. A
+    part shorter than a message is sent in as many numbers as it has.
 
     Args:
       op: any operator of fixed size, with random signs.
@@ -44,12 +44,33 @@ def sharded(op: Sketch, parts: int, axis: str = trees.MODEL) -> Sketch:
       A Sketch of pytrees, whose messages are shaped as those of `op`.
     """
     validate.at_least_one(parts=parts)
-    own = _Parts(op, parts, axis)
+    of_length = functools.cache(lambda d: op.resize(min(op.size(), d)))
+    part_op = _PartOperator(of_length, op.zeros().shape)
+
+    def apply(key: Key, tree: Tree) -> Message:
+        require_key(key)
+        cut = _cut(tree, parts, axis)
+        rest = part_op.message(key, parts, cut.rest) if cut.rest else 0
+        return cut.sum(part_op.message, key) + rest
+
+    def reading(read: Callable, *, reads_leaves: bool = False) -> Callable:
+        """Returns `read(operator)`, a function of leaves, for trees."""
+
+        def read_like(key: Key, message: Message, like: Like, *scale) -> Tree:
+            require_key(key)
+            part_op.require_message(message)
+            leaves_of_part = functools.partial(part_op.leaves, read, scale)
+            cut, keyed = _cut(like, parts, axis), (key, message)
+            rest = leaves_of_part(keyed, parts, cut.rest) if cut.rest else []
+            return cut.joined(cut.map(leaves_of_part, keyed, reads_leaves), rest)
+
+        return read_like
+
     return Sketch(
-        apply=own.apply,
-        transpose=own.reading(lambda part: part.transpose),
-        add_transpose=own.reading(lambda part: part.add_transpose, adds=True),
-        estimate=own.reading(lambda part: part.estimate),
+        apply=apply,
+        transpose=reading(lambda part: part.transpose),
+        add_transpose=reading(lambda part: part.add_transpose, reads_leaves=True),
+        estimate=reading(lambda part: part.estimate),
         zeros=lambda like=None: op.zeros(),
         size=lambda like=None: op.size(),
         resize=lambda numbers: sharded(op.resize(numbers), parts, axis),
@@ -57,164 +78,137 @@ def sharded(op: Sketch, parts: int, axis: str = trees.MODEL) -> Sketch:
     )
 
 
-class _Parts:
-    """How an operator is applied and read in parts; see `sharded`."""
+class _PartOperator(NamedTuple):
+    """An operator for parts, by their lengths, with messages of one shape."""
 
-    def __init__(self, op: Sketch, parts: int, axis: str):
-        """Keeps an operator for each length of a part."""
-        self._fitting = functools.cache(lambda d: op.resize(min(op.size(), d)))
-        self._whole, self._parts, self._axis = op.zeros().shape, parts, axis
+    of_length: Callable[[int], Sketch]
+    shape: tuple[int, ...]
 
-    def apply(self, key: Key, tree: Tree) -> Message:
-        """Returns the message of an update."""
-        require_key(key)
-        cut = _Cut(tree, self._parts, self._axis)
-        rest = self._said(key, self._parts, cut.rest) if cut.rest else 0
-        return cut.added(self._said, key) + rest
-
-    def _said(self, key: Key, number, leaves: Leaves) -> Message:
-        """Returns the message of the part of this number."""
-        own = self._fitting(trees.size(leaves))
-        message = own.apply(jax.random.fold_in(key, number), leaves)
-        sizes = zip(self._whole, message.shape, strict=True)
+    def message(self, key: Key, number, leaves: Leaves) -> Message:
+        """Returns the message of the part of this number, padded with zeros."""
+        operator = self.of_length(trees.size(leaves))
+        message = operator.apply(jax.random.fold_in(key, number), leaves)
+        sizes = zip(self.shape, message.shape, strict=True)
         return jnp.pad(message, [(0, most - size) for most, size in sizes])
 
-    def reading(self, read: Callable, *, adds: bool = False) -> Callable:
-        """Returns what makes an update of a message.
+    def leaves(self, read, scale, keyed, number, leaves: Leaves) -> Leaves:
+        """Returns what `read(operator)` makes of the message for a part."""
+        (key, message), operator = keyed, self.of_length(trees.size(leaves))
+        message = message[tuple(slice(n) for n in operator.zeros().shape)]
+        return read(operator)(jax.random.fold_in(key, number), message, leaves, *scale)
 
-        Args:
-          read: `(operator) -> function` of a key, a message, leaves and what follows.
-          adds: whether that reads the leaves.
-        """
-
-        def read_like(key: Key, message: Message, like: Like, *scale) -> Tree:
-            require_key(key)
-            if jnp.shape(message) != self._whole:
-                got = jnp.shape(message)
-                msg = f"Expected a message of shape {self._whole}, got {got}."
-                raise ValueError(msg)
-
-            def heard(given: tuple[Key, Message], number, leaves: Leaves) -> Leaves:
-                key, message = given
-                own = self._fitting(trees.size(leaves))
-                message = message[tuple(slice(n) for n in own.zeros().shape)]
-                key = jax.random.fold_in(key, number)
-                return read(own)(key, message, leaves, *scale)
-
-            cut = _Cut(like, self._parts, self._axis)
-            rest = heard((key, message), self._parts, cut.rest) if cut.rest else []
-            return cut.joined(cut.each(heard, (key, message), read=adds), rest)
-
-        return read_like
+    def require_message(self, message: Message) -> None:
+        if jnp.shape(message) != self.shape:
+            got = jnp.shape(message)
+            msg = f"Expected a message of shape {self.shape}, got {got}."
+            raise ValueError(msg)
 
 
-class _Cut:
-    """An update in parts: what can be cut, and the rest of it, leaf by leaf."""
+def _cut(tree: Like, parts: int, axis: str) -> "_Cut":
+    """Returns an update in parts."""
+    if trees.is_length(tree):
+        msg = f"Expected the pytree that is sketched in parts, got like={tree}."
+        raise TypeError(msg)
+    trees.require_floats(tree)
+    leaves, treedef = jax.tree.flatten(tree)
+    axes = [trees.cut(leaf.shape, parts) for leaf in leaves]
+    pairs = list(zip(leaves, axes, strict=True))
+    cut = [(leaf, along) for leaf, along in pairs if along is not None]
+    rest = [leaf for leaf, along in pairs if along is None]
+    return _Cut(cut, rest, axes, treedef, parts, axis)
 
-    def __init__(self, tree: Like, parts: int, axis: str):
-        """Cuts the leaves of `tree`; see `sharded` for the others."""
-        if trees.is_length(tree):
-            msg = f"Expected the pytree that is sketched in parts, got like={tree}."
-            raise TypeError(msg)
-        trees.require_floats(tree)
-        leaves, self._treedef = jax.tree.flatten(tree)
-        axes = [trees.cut(leaf.shape, parts) for leaf in leaves]
-        both = list(zip(leaves, axes, strict=True))
-        self._parts, self._axis, self._axes = parts, axis, axes
-        self._leaves = [leaf for leaf, along in both if along is not None]
-        self._along = [along for along in axes if along is not None]
-        self.rest = [leaf for leaf, along in both if along is None]
 
-    def added(self, of_part: Callable, given: Any) -> jax.Array:
-        """Returns the sum over parts of `of_part(given, number, leaves)`."""
-        if not self._leaves:
+class _Cut(NamedTuple):
+    """An update in parts: leaves that are cut along an axis each, and the rest.
+
+    Functions of a part are `of_part(arguments, number, leaves)`.
+    """
+
+    cut: list[tuple[jax.Array, int]]
+    rest: Leaves
+    axes: list[int | None]
+    treedef: Any
+    parts: int
+    axis: str
+
+    def sum(self, of_part: Callable, arguments: Any) -> jax.Array:
+        """Returns the sum of a function over all parts."""
+        if not self.cut:
             return jnp.zeros(())
-        if self._here():
+        if self._is_on_devices():
 
-            def mine(given, number, leaves):
-                return lax.psum(of_part(given, number[0], leaves), self._axis)
+            def summed(*part):
+                return lax.psum(of_part(*part), self.axis)
 
-            spread = jax.shard_map(
-                mine,
-                in_specs=(P(), P(self._axis), self._specs()),
-                out_specs=P(),
-                **self._manual(),
-            )
-            return spread(given, jnp.arange(self._parts), self._leaves)
-
+            return self._on_devices(summed, arguments, P())
         # Written down before they are added up: else XLA would round a product and the
         # sum together, and these numbers would not be those of several devices.
-        said = lax.map(
-            lambda number: of_part(given, number, self._slices(number)),
-            jnp.arange(self._parts),
-        )
-        return functools.reduce(jnp.add, said)
+        return functools.reduce(jnp.add, self._in_turn(of_part, arguments))
 
-    def each(self, of_part: Callable, given: Any, *, read: bool) -> Leaves:
-        """Returns what `of_part(given, number, leaves)` makes of all parts, as leaves.
+    def map(self, of_part: Callable, arguments: Any, reads_leaves: bool) -> Leaves:
+        """Returns the whole leaves that a function makes of all parts.
 
-        Args:
-          of_part: a function that returns leaves shaped as those that it is given.
-          given: the first argument of it.
-          read: whether it reads the leaves; if not, they are shapes.
+        It returns leaves shaped as those that it is given, which are only shapes unless
+        it reads them.
         """
-        if not self._leaves:
+        if not self.cut:
             return []
         shapes = [
-            jax.ShapeDtypeStruct(_divided(leaf.shape, along, self._parts), leaf.dtype)
-            for leaf, along in self._cut()
+            jax.ShapeDtypeStruct(_divided(leaf.shape, along, self.parts), leaf.dtype)
+            for leaf, along in self.cut
         ]
-        if self._here():
 
-            def mine(given, number, leaves):
-                return of_part(given, number[0], leaves if read else shapes)
+        def made(arguments, number, leaves):
+            return of_part(arguments, number, leaves if reads_leaves else shapes)
 
-            leaves, specs = self._leaves if read else [], self._specs()
-            spread = jax.shard_map(
-                mine,
-                in_specs=(P(), P(self._axis), specs if read else []),
-                out_specs=specs,
-                **self._manual(),
-            )
-            return spread(given, jnp.arange(self._parts), leaves)
-
-        def one(number):
-            return of_part(given, number, self._slices(number) if read else shapes)
-
-        made = lax.map(one, jnp.arange(self._parts))
+        if self._is_on_devices():
+            return self._on_devices(made, arguments, self._specs(), reads_leaves)
+        stacked = self._in_turn(made, arguments, reads_leaves)
         return [
             jnp.moveaxis(leaf, 0, along).reshape(like.shape)
-            for leaf, (like, along) in zip(made, self._cut(), strict=True)
+            for leaf, (like, along) in zip(stacked, self.cut, strict=True)
         ]
 
     def joined(self, cut: Leaves, rest: Leaves) -> Tree:
-        """Returns the update that has these leaves, `cut` and `rest`, in its order."""
-        cut_, rest_ = iter(cut), iter(rest)
-        leaves = [next(rest_ if along is None else cut_) for along in self._axes]
-        return jax.tree.unflatten(self._treedef, leaves)
+        """Returns the update that has these leaves, in its own order."""
+        cut_leaves, rest_leaves = iter(cut), iter(rest)
+        leaves = [next(rest_leaves if a is None else cut_leaves) for a in self.axes]
+        return jax.tree.unflatten(self.treedef, leaves)
 
-    def _here(self) -> bool:
-        """Whether the devices around this program hold a part each."""
+    def _is_on_devices(self) -> bool:
+        """Whether the devices around this program have a part each."""
         mesh = jax.sharding.get_abstract_mesh()
-        free = self._axis not in getattr(mesh, "manual_axes", ())
-        return free and mesh.shape.get(self._axis) == self._parts
+        free = self.axis not in getattr(mesh, "manual_axes", ())
+        return free and mesh.shape.get(self.axis) == self.parts
 
-    def _manual(self) -> dict[str, Any]:
-        return {"axis_names": {self._axis}}
+    def _on_devices(self, of_part, arguments, out_specs, reads_leaves=True):
+        leaves, specs = [leaf for leaf, _ in self.cut], self._specs()
+        sharded_map = jax.shard_map(
+            lambda arguments, number, leaves: of_part(arguments, number[0], leaves),
+            in_specs=(P(), P(self.axis), specs if reads_leaves else []),
+            out_specs=out_specs,
+            axis_names={self.axis},
+        )
+        numbers = jnp.arange(self.parts)
+        return sharded_map(arguments, numbers, leaves if reads_leaves else [])
+
+    def _in_turn(self, of_part, arguments, reads_leaves=True):
+        def one_part(number):
+            slices = self._slices(number) if reads_leaves else []
+            return of_part(arguments, number, slices)
+
+        return lax.map(one_part, jnp.arange(self.parts))
 
     def _specs(self) -> list[P]:
-        return [P(*[None] * along, self._axis) for along in self._along]
+        return [P(*[None] * along, self.axis) for _, along in self.cut]
 
     def _slices(self, number) -> Leaves:
-        """Returns the part of this `number` of every leaf that can be cut."""
-        found = []
-        for leaf, along in self._cut():
-            size = leaf.shape[along] // self._parts
-            found.append(lax.dynamic_slice_in_dim(leaf, number * size, size, along))
-        return found
-
-    def _cut(self) -> zip:
-        return zip(self._leaves, self._along, strict=True)
+        """Returns the part of this `number` of every leaf that is cut."""
+        sizes = [leaf.shape[along] // self.parts for leaf, along in self.cut]
+        return [
+            lax.dynamic_slice_in_dim(leaf, number * size, size, along)
+            for (leaf, along), size in zip(self.cut, sizes, strict=True)
+        ]
 
 
 def _divided(shape: tuple[int, ...], along: int, parts: int) -> tuple[int, ...]:

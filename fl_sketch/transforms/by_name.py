@@ -1,4 +1,4 @@
-"""Optimizers of optax by the names that they have there, for a client's local steps.
+"""Optimizers by their names in optax, for a client's local steps.
 
 >>> import jax.numpy as jnp
 >>> tx = optimizer("sgd(momentum=0.5)")(0.1)
@@ -27,19 +27,16 @@ FIRST = 0.1  # a rate to try an optimizer with
 def _known() -> tuple[str, ...]:
     """Returns the names of optax's functions from a rate to an optimizer."""
 
-    def first(function: Any) -> str:
-        return next(iter(inspect.signature(function).parameters), "")
+    def makes_optimizer(function: Any) -> bool:
+        if not inspect.isfunction(function):
+            return False
+        return next(iter(inspect.signature(function).parameters), "") == RATE
 
     public = [name for name in dir(optax) if not name.startswith(("_", "scale_by"))]
-    functions = {name: getattr(optax, name) for name in public}
-    return tuple(
-        name
-        for name, one in functions.items()
-        if inspect.isfunction(one) and first(one) == RATE
-    )
+    return tuple(name for name in public if makes_optimizer(getattr(optax, name)))
 
 
-# Whose noise is drawn from a seed of its own, and so the same for all clients.
+# Their noise is drawn from a seed of their own, and so the same for all clients.
 DRAWING = ("noisy_sgd",)
 NAMES = tuple(name for name in _known() if name not in DRAWING)
 
@@ -62,20 +59,15 @@ def optimizer(text: str) -> Optimizer:
         make = _with_options(getattr(optax, name), text, options)
     try:
         jax.eval_shape(lambda x: _tried(make, x), jax.ShapeDtypeStruct((2,), "float32"))
-    except Exception as error:  # whatever a function of one's own does
-        said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-        msg = f"Expected {text} to make an optimizer of a rate, got {said}"
+    except Exception as error:  # whatever a user's function does
+        got = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        msg = f"Expected {text} to make an optimizer of a rate, got {got}"
         raise TypeError(msg) from None
     return make
 
 
 def decoupled(make: Optimizer, decay: float | jax.Array) -> Optimizer:
-    """Returns an optimizer of a rate whose steps also take rate * decay * x off x.
-
-    Args:
-      make: what makes the optimizer.
-      decay: the weight decay; 0: none.
-    """
+    """Returns an optimizer of a rate with weight decay: steps of -rate * decay * x."""
     if validate.is_off(decay):
         return make
     return lambda rate: optax.chain(
@@ -84,7 +76,7 @@ def decoupled(make: Optimizer, decay: float | jax.Array) -> Optimizer:
 
 
 def _tried(make: Optimizer, x: jax.Array) -> optax.Updates:
-    """Returns a step of an optimizer on a gradient, which only some need more for."""
+    """Returns a step of an optimizer on the gradient `x` at `x`."""
     tx = make(FIRST)
     return tx.update(x, tx.init(x), x)[0]
 

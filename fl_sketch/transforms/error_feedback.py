@@ -1,4 +1,4 @@
-"""What a compressor leaves out, kept and added to the next update; or changes only."""
+"""Error feedback: what a compressor leaves out is added to the next update."""
 
 from typing import NamedTuple
 
@@ -12,17 +12,12 @@ from fl_sketch.transforms.pipeline import NEED_KEY, require
 
 
 def compress(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
-    """Replaces an update by what the receiver of its compressed message makes of it.
-
-    Args:
-      compressor: a compressor, applied to the whole update as one vector.
-    """
+    """Replaces an update, as one vector, by what its compressed message stands for."""
 
     def update(updates, state, params=None, *, key=None, **extra_args):
         del params, extra_args
-        vector = trees.ravel(updates)
-        seen = compressor.apply(require(key, NEED_KEY), vector)
-        return trees.unraveler(updates)(seen), state
+        vector = compressor.apply(require(key, NEED_KEY), trees.ravel(updates))
+        return trees.unraveler(updates)(vector), state
 
     return optax.GradientTransformationExtraArgs(
         lambda params: optax.EmptyState(), update
@@ -30,12 +25,7 @@ def compress(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
 
 
 class ErrorFeedbackState(NamedTuple):
-    """What has not been sent yet, and the state of the transformation inside.
-
-    Attributes:
-      error: the sum of what was left out, like the parameters; one for each client.
-      inner: the state of the transformation that was wrapped.
-    """
+    """The sum of what was left out, like the parameters, and the inner state."""
 
     error: Tree
     inner: optax.OptState
@@ -47,12 +37,12 @@ def error_feedback(
     """Adds to each update what `tx` left out of the earlier ones.
 
     Formal guarantee: sum of outputs + error = sum of inputs, after every round. The
-    error stays bounded if `tx` is a contraction: top-k, scaled sign, random-k
-    without its factor d/k. An unbiased sketch, R^T R, is not one: its error grows.
-    An update that is not finite leaves the error as it was.
+    error stays bounded if `tx` is a contraction: top-k, scaled sign, random-k without
+    its factor d/k. An unbiased sketch, R^T R, is not one: its error grows. An update
+    that is not finite leaves the error as it was.
 
-    The memory belongs to one client. Inside `shard_map` that part of the state has
-    to be sharded over the devices, not replicated.
+    The memory belongs to one client. Inside `shard_map` that part of the state must be
+    sharded over the devices, not replicated.
 
     Args:
       tx: a transformation of updates to updates of the same shape, such as
@@ -65,63 +55,40 @@ def error_feedback(
         return ErrorFeedbackState(zeros, tx.init(params))
 
     def update(updates, state, params=None, **extra_args):
-        owed = jax.tree.map(jnp.add, updates, state.error)
-        sent, inner = tx.update(owed, state.inner, params, **extra_args)
-        left = jax.tree.map(jnp.subtract, owed, sent)
+        corrected = jax.tree.map(jnp.add, updates, state.error)
+        sent, inner = tx.update(corrected, state.inner, params, **extra_args)
+        left = jax.tree.map(jnp.subtract, corrected, sent)
         error = trees.if_finite(left, state.error)
         return sent, ErrorFeedbackState(error, inner)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-class KnownState(NamedTuple):
-    """What the receivers have made of all messages so far.
-
-    Attributes:
-      known: the sum of what was sent, like the parameters.
-    """
-
-    known: Tree
-
-
 def changes(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
-    """Turns updates into compressed changes since what is known of them (Markov, EF21).
+    """Turns updates into compressed changes of what is known of them (Markov, EF21).
 
-    Args:
-      compressor: a contraction, applied to the whole change as one vector.
+    The compressor, a contraction, is applied to the whole change as one vector. The
+    state is the sum of what was sent, which all receivers know.
     """
+
+    def init(params):
+        return jax.tree.map(jnp.zeros_like, params)
 
     def update(updates, state, params=None, *, key=None, **extra_args):
         del params, extra_args
-        change = trees.ravel(jax.tree.map(jnp.subtract, updates, state.known))
-        seen = compressor.apply(require(key, NEED_KEY), change)
-        seen = trees.unraveler(updates)(seen)
-        return seen, KnownState(jax.tree.map(jnp.add, state.known, seen))
+        change = trees.ravel(jax.tree.map(jnp.subtract, updates, state))
+        change = compressor.apply(require(key, NEED_KEY), change)
+        change = trees.unraveler(updates)(change)
+        return change, jax.tree.map(jnp.add, state, change)
 
-    return optax.GradientTransformationExtraArgs(_nothing_known, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def accumulate() -> optax.GradientTransformation:
-    """Adds updates up: what comes out is the sum of all that came in."""
-
-    def update(updates, state, params=None):
-        del params
-        known = jax.tree.map(jnp.add, state.known, updates)
-        return known, KnownState(known)
-
-    return optax.GradientTransformation(_nothing_known, update)
+    """Returns the running sum of updates."""
+    return optax.trace(decay=1.0)
 
 
 def difference(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
-    """Sends the change of the updates since what is known of them (Markov, EF21).
-
-    The receivers add up what was sent; what comes out is what they then have.
-
-    Args:
-      compressor: a contraction, applied to the whole change as one vector.
-    """
+    """Sends `changes` of updates and returns their sum, which all receivers have."""
     return optax.chain(changes(compressor), accumulate())
-
-
-def _nothing_known(params):
-    return KnownState(jax.tree.map(jnp.zeros_like, params))

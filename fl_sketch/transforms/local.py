@@ -1,9 +1,9 @@
-"""Local work: what a client computes between receiving the model and answering.
+"""Local work: what a client computes between receiving the model and sending.
 
-Batches have a leading axis of steps; a loss is a function of parameters, one batch and,
-if it wants one, a key (for dropout, or augmentation). Updates are pseudo-gradients,
-x_0 - x_K, whatever the client's optimizer. The loss of a `Stateful` model returns also
-what becomes of its statistics, whose update is the same difference.
+Batches have a leading axis of steps. A loss is a function of parameters, one batch and,
+if it takes one, a key (for dropout, or augmentation). Updates are pseudo-gradients
+x_0 - x_K, whatever the client's optimizer. The loss of a `Stateful` model also returns
+the new statistics, whose update is the same difference.
 """
 
 import inspect
@@ -25,70 +25,72 @@ Optimizer = Callable[[Any], optax.GradientTransformation]  # of a rate
 
 
 def stepwise(loss: Loss, keys: Keys) -> Stepwise:
-    """Returns a loss of (parameters, batch, number of the step), with its keys drawn.
+    """Returns a loss of (parameters, batch, number of the step), which draws its keys.
 
-    There is one for each client, round and step, from the client's own key.
-
-    Args:
-      loss: the loss of one batch.
-      keys: the client's keys of the round.
+    There is a key for each client, round and step, from the client's `keys`.
 
     Raises:
       TypeError: in one line, for what is no loss, as soon as it is traced.
     """
-    keyed, own = _takes_key(loss), apart(keys.own, Purpose.LOSS)
+    takes_key, loss_key = _takes_key(loss), apart(keys.own, Purpose.LOSS)
 
-    def value(params, batch, step):
-        given = [jax.random.fold_in(own, step)] if keyed else []
-        found, rest = loss(params, batch, *given), ()
+    def value_of(params, batch, step):
+        key = [jax.random.fold_in(loss_key, step)] if takes_key else []
+        value, statistics = loss(params, batch, *key), ()
         if isinstance(params, Stateful):
-            found, *rest = found
-        dtype, shape = getattr(found, "dtype", type(found)), getattr(found, "shape", ())
-        one = isinstance(found, float) or hasattr(found, "dtype")
-        if not one or shape or not jnp.issubdtype(dtype, jnp.floating):
-            name = getattr(dtype, "name", getattr(dtype, "__name__", dtype))
-            msg = f"Expected loss to return one float, got {name} of shape {shape}."
-            raise TypeError(msg)
-        return (found, *rest) if rest else found
+            value, *statistics = value
+        _require_one_float(value)
+        return (value, *statistics) if statistics else value
 
-    return value
+    return value_of
 
 
-def _gradient(value: Stepwise):
-    """Returns `(model, ...) -> (value, gradient, statistics after it)`."""
-
-    def differentiated(model, *rest):
-        if not isinstance(model, Stateful):
-            found, grads = jax.value_and_grad(value)(model, *rest)
-            return found, trees.cut_here(grads), ()
-
-        def of_params(params):
-            return value(Stateful(params, model.state), *rest)
-
-        both = jax.value_and_grad(of_params, has_aux=True)
-        (found, state), grads = both(model.params)
-        return found, trees.cut_here(grads), state
-
-    return differentiated
+def _require_one_float(value: Any) -> None:
+    """Raises a TypeError unless a loss returned one float."""
+    dtype, shape = getattr(value, "dtype", type(value)), getattr(value, "shape", ())
+    is_number = isinstance(value, float) or hasattr(value, "dtype")
+    if not is_number or shape or not jnp.issubdtype(dtype, jnp.floating):
+        name = getattr(dtype, "name", getattr(dtype, "__name__", dtype))
+        msg = f"Expected loss to return one float, got {name} of shape {shape}."
+        raise TypeError(msg)
 
 
 def _takes_key(loss: Loss) -> bool:
     """Returns whether a loss has a third argument without a default, or called key."""
     try:
-        named = inspect.signature(loss).parameters.values()
+        arguments = inspect.signature(loss).parameters.values()
     except (TypeError, ValueError):
         msg = f"Expected loss to be a function of (params, batch), got {loss!r}."
         raise TypeError(msg) from None
-    needed = [p for p in named if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
-    able = [p for p in named if p.kind <= p.VAR_POSITIONAL]
-    asks = any(p.default is p.empty for p in named if p.kind is p.KEYWORD_ONLY)
-    if asks or len(needed) > 3 or (len(able) < 2 and all(p.kind < 2 for p in able)):
+    by_place = [p for p in arguments if p.kind <= p.VAR_POSITIONAL]
+    needed = [p for p in by_place if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
+    by_name = any(p.default is p.empty and p.kind is p.KEYWORD_ONLY for p in arguments)
+    two = len(by_place) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in by_place)
+    if by_name or len(needed) > 3 or not two:
         msg = (
             "Expected loss to take (params, batch) or (params, batch, key), "
             f"got {inspect.signature(loss)}."
         )
         raise TypeError(msg)
-    return len(needed) == 3 or (len(able) > 2 and able[2].name == "key")
+    return len(needed) == 3 or (len(by_place) > 2 and by_place[2].name == "key")
+
+
+def _gradient(value_of: Stepwise):
+    """Returns `(model, ...) -> (value, gradient, statistics after it)`."""
+
+    def differentiated(model, *batch):
+        if not isinstance(model, Stateful):
+            value, grads = jax.value_and_grad(value_of)(model, *batch)
+            return value, trees.cut_here(grads), ()
+
+        def of_params(params):
+            return value_of(Stateful(params, model.state), *batch)
+
+        with_statistics = jax.value_and_grad(of_params, has_aux=True)
+        (value, state), grads = with_statistics(model.params)
+        return value, trees.cut_here(grads), state
+
+    return differentiated
 
 
 def sgd_steps(
@@ -100,13 +102,13 @@ def sgd_steps(
 
     Args:
       loss: the loss of one batch.
-      tx: the client's optimizer; its state is made anew every round.
+      tx: the client's optimizer; its state begins anew every round.
       proximal: the weight mu of FedProx, which adds `mu/2 |x - x_0|^2` to the loss.
     """
 
     def run(server, state, batches, keys):
         start = server.params
-        step = _step(stepwise(loss, keys), tx, start, proximal)
+        step = _optimizer_step(stepwise(loss, keys), tx, start, proximal)
         slices = batches, jnp.arange(_steps(batches))
         first = start, tx.init(trees.trained(start))
         (params, _), values = jax.lax.scan(step, first, slices)
@@ -118,20 +120,12 @@ def sgd_steps(
 def full_gradient_steps(
     loss: Loss, tx: optax.GradientTransformation, *, steps: int
 ) -> Local:
-    """Several steps on one batch, the first: the client's whole data, say.
-
-    The update and the diagnostics are as in `sgd_steps`.
-
-    Args:
-      loss: the loss of one batch.
-      tx: the client's optimizer; its state is made anew every round.
-      steps: the number of steps.
-    """
+    """Several `steps` as those of `sgd_steps`, all on the first batch."""
     validate.at_least_one(steps=steps)
 
     def run(server, state, batches, keys):
-        start, batch = server.params, jax.tree.map(lambda b: b[0], batches)
-        step = _step(stepwise(loss, keys), tx, start)
+        start, batch = server.params, _first(batches)
+        step = _optimizer_step(stepwise(loss, keys), tx, start)
         (params, _), values = jax.lax.scan(
             lambda carry, number: step(carry, (batch, number)),
             (start, tx.init(trees.trained(start))),
@@ -143,21 +137,21 @@ def full_gradient_steps(
 
 
 def one_gradient(loss: Loss) -> Local:
-    """The gradient of `loss` on the first batch as it is, no difference of models."""
+    """The gradient of `loss` on the first batch, instead of a difference of models."""
 
     def run(server, state, batches, keys):
-        batch, model = jax.tree.map(lambda b: b[0], batches), server.params
-        value, grads, after = _gradient(stepwise(loss, keys))(model, batch, 0)
-        moved = _moved(model, after)
+        model, value_of = server.params, stepwise(loss, keys)
+        value, grads, after = _gradient(value_of)(model, _first(batches), 0)
+        moved = ()
+        if isinstance(model, Stateful):
+            moved = jax.tree.map(jnp.subtract, model.state, after)
         return Work(like_model(model, grads, moved), state, {"loss": value})
 
     return Local(run)
 
 
 def gradient_pair(loss: Loss, previous: Callable[[Server], Tree]) -> Local:
-    """(gradient here, its change since the last round), both on the first batch.
-
-    What MARINA's channel chooses from.
+    """(gradient, its change since the last round), both on the first batch, for MARINA.
 
     Args:
       loss: the loss of one batch.
@@ -166,9 +160,9 @@ def gradient_pair(loss: Loss, previous: Callable[[Server], Tree]) -> Local:
     """
 
     def run(server, state, batches, keys):
-        batch, own = jax.tree.map(lambda b: b[0], batches), stepwise(loss, keys)
-        value, now = jax.value_and_grad(own)(server.params, batch, 0)
-        before = jax.grad(own)(previous(server), batch, 0)
+        batch, value_of = _first(batches), stepwise(loss, keys)
+        value, now = jax.value_and_grad(value_of)(server.params, batch, 0)
+        before = jax.grad(value_of)(previous(server), batch, 0)
         change = jax.tree.map(jnp.subtract, now, before)
         return Work((now, change), state, {"loss": value})
 
@@ -178,15 +172,14 @@ def gradient_pair(loss: Loss, previous: Callable[[Server], Tree]) -> Local:
 def tracked_steps(
     loss: Loss, *, rate: jax.typing.ArrayLike, gain: jax.typing.ArrayLike
 ) -> Local:
-    """Steps along gradient - c, with a variate c that follows what was not heard.
+    """Steps along gradient - c, with a variate c for what other clients' data add.
 
-    FedSKETCHGATE, Algorithm 6: after the round, c -= gain (Phi - Phi_own), where Phi
-    is the estimate all received and Phi_own what the client's own message stood for.
+    FedSKETCHGATE, Algorithm 6: after the round, c -= gain (Phi - Phi_own), where Phi is
+    the estimate all received and Phi_own what the client's own message stood for.
 
-    Variates carry over what plain local steps lose at the next round's start. They grow
-    without end where a client's loss is more curved than 2/eta (with more than one
-    step). They also do so where Phi_own is an estimate whose error, relative to what it
-    estimates, is above 1/(gain eta tau).
+    Variates keep across rounds what plain local steps lose. They grow without end where
+    a client's loss is more curved than 2/eta (with more than one step), and where
+    Phi_own is an estimate whose relative error is above 1/(gain eta tau).
 
     Args:
       loss: the loss of one batch.
@@ -196,8 +189,8 @@ def tracked_steps(
     """
 
     def run(server, variate, batches, keys):
-        step = _corrected(stepwise(loss, keys), rate, variate)
-        params, value = step(server.params, batches)
+        steps = _corrected_steps(stepwise(loss, keys), rate, variate)
+        params, value = steps(server.params, batches)
         return _work(server.params, params, variate, value)
 
     def finish(variate, delivery):
@@ -214,25 +207,23 @@ def tracked_steps(
 def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike, steps: int) -> Local:
     """Steps along gradient - c_i + c, where c is the channel's memory at the server.
 
-    SCAFFOLD, its second option: c_i becomes c_i - c + (x_0 - x_K) / (K eta).
-
-    Args:
-      loss: the loss of one batch.
-      rate: the step size eta.
-      steps: the number K of batches.
+    SCAFFOLD, its second option: c_i becomes c_i - c + (x_0 - x_K) / (K eta), for the
+    step size eta, `rate`, and K `steps`, each on a batch.
     """
 
     def run(server, variate, batches, keys):
-        _require_steps(steps, batches)
-        own = jax.tree.map(jnp.subtract, variate, server.memory)
-        step = _corrected(stepwise(loss, keys), rate, own)
-        params, value = step(server.params, batches)
-        return _work(server.params, params, own, value)
+        if _steps(batches) != steps:
+            msg = f"Expected steps={_steps(batches)}, one for each batch, got {steps}."
+            raise ValueError(msg)
+        correction = jax.tree.map(jnp.subtract, variate, server.memory)
+        corrected = _corrected_steps(stepwise(loss, keys), rate, correction)
+        params, value = corrected(server.params, batches)
+        return _work(server.params, params, correction, value)
 
-    def finish(own, delivery):
+    def finish(correction, delivery):
         return jax.tree.map(
             lambda c, moved: c + moved / (steps * rate),
-            own,
+            correction,
             trees.trained(delivery.own),
         )
 
@@ -242,7 +233,7 @@ def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike, steps: int) -> L
 def measuring(
     inner: Local, measure: Callable[[Tree, Tree], dict[str, jax.Array]]
 ) -> Local:
-    """Adds to the diagnostics what a client measures of the model that it was given.
+    """Adds a measurement of the server's model to the diagnostics of local work.
 
     Args:
       inner: the local work.
@@ -251,17 +242,17 @@ def measuring(
 
     def run(server, state, batches, keys):
         work = inner.run(server, state, batches, keys)
-        found = measure(server.params, jax.tree.map(lambda b: b[0], batches))
-        return work._replace(diagnostics=work.diagnostics | found)
+        measured = measure(server.params, _first(batches))
+        return work._replace(diagnostics=work.diagnostics | measured)
 
     return inner._replace(run=run)
 
 
-def _corrected(loss: Stepwise, rate, correction):
+def _corrected_steps(value_of: Stepwise, rate, correction):
     """Returns steps along gradient - correction, with the first loss."""
 
     def step(model, batch_and_number):
-        value, grads, state = _gradient(loss)(model, *batch_and_number)
+        value, grads, state = _gradient(value_of)(model, *batch_and_number)
         params = jax.tree.map(
             lambda x, g, c: x - rate * (g - c), trees.trained(model), grads, correction
         )
@@ -275,23 +266,12 @@ def _corrected(loss: Stepwise, rate, correction):
     return steps
 
 
-def _require_steps(steps: int, batches) -> None:
-    """Raises a ValueError unless clients have as many batches as somebody said."""
-    if _steps(batches) != steps:
-        msg = f"Expected steps={_steps(batches)}, the batches of a client, got {steps}."
-        raise ValueError(msg)
-
-
-def _steps(batches) -> int:
-    return jax.tree.leaves(batches)[0].shape[0]
-
-
-def _step(loss: Stepwise, tx, start, proximal=0.0):
+def _optimizer_step(value_of: Stepwise, tx, start, proximal=0.0):
     """Returns one optimizer step on a batch, for a scan over (params, opt)."""
 
     def step(carry, batch_and_number):
         model, opt = carry
-        value, grads, state = _gradient(loss)(model, *batch_and_number)
+        value, grads, state = _gradient(value_of)(model, *batch_and_number)
         params = trees.trained(model)
         if not validate.is_off(proximal):
             grads = jax.tree.map(
@@ -307,11 +287,12 @@ def _step(loss: Stepwise, tx, start, proximal=0.0):
     return step
 
 
-def _moved(model, after):
-    """Returns what a model's statistics lost, as an update has it; () without any."""
-    if not isinstance(model, Stateful):
-        return ()
-    return jax.tree.map(jnp.subtract, model.state, after)
+def _steps(batches) -> int:
+    return jax.tree.leaves(batches)[0].shape[0]
+
+
+def _first(batches):
+    return jax.tree.map(lambda batch: batch[0], batches)
 
 
 def _work(start, params, state, value) -> Work:

@@ -14,11 +14,7 @@ NEED_PARAMS = (
 
 
 def sketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
-    """Turns an update into its message: R x.
-
-    Args:
-      op: the operator; the same one goes to `desketch`.
-    """
+    """Turns an update into its message, R x."""
 
     def update(updates, state, params=None, *, key: Key | None = None, **extra_args):
         del params, extra_args
@@ -28,11 +24,7 @@ def sketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
 
 
 def desketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
-    """Turns a mean message into an update like the parameters: R^T s, unbiased.
-
-    Args:
-      op: the operator that made the messages.
-    """
+    """Turns a mean message of the same operator into an update: R^T s, unbiased."""
 
     def update(updates, state, params=None, *, key: Key | None = None, **extra_args):
         del extra_args
@@ -46,12 +38,10 @@ def aggregate(axis_name: str | tuple[str, ...]) -> optax.GradientTransformation:
     """Replaces each message by the mean over clients and devices.
 
     Clients on one device are those of an enclosing `vmap` (it needs no axis name),
-    devices those of the mesh axis of `shard_map`. What follows is computed once on a
-    device, not once a client, and is known to be the same on all devices. With
-    `vmap(..., out_axes=None)` and shard_map's replication check, jax refuses a step in
-    which anything of a client went around this mean.
-
-    Every device must hold the same number of clients.
+    devices those of the mesh axis of `shard_map`, each with the same number of clients.
+    What follows is computed once on a device, not once a client, and is known to be the
+    same on all devices. With `vmap(..., out_axes=None)` and shard_map's replication
+    check, jax refuses a step that uses anything of a client except this mean.
 
     Args:
       axis_name: the mesh axis or axes over which the devices differ; without a mesh
@@ -71,10 +61,10 @@ def aggregate(axis_name: str | tuple[str, ...]) -> optax.GradientTransformation:
 
 @custom_vmap
 def mean_over_clients(message: jax.Array) -> jax.Array:
-    """Returns the mean of `message` over the enclosing vmap; by itself, the message.
+    """Returns the mean of `message` over the enclosing vmap; without one, the message.
 
-    `lax.pmean` over the names of a vmap and of a mesh together is refused by
-    shard_map's replication check; a batching rule that averages is not.
+    shard_map's replication check refuses `lax.pmean` over the names of a vmap and of a
+    mesh together, but not a batching rule that averages.
     """
     return message
 

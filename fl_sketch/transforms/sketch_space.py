@@ -1,8 +1,7 @@
-"""Memory kept in sketch space: momentum and error of the size of a message.
+"""Memory in sketch space: momentum and error of the size of a message.
 
-Such memory adds up the messages of many rounds, which means something only when all
-of them were made by one map; so these transforms insist on an operator made by
-`sketch.fixed_key`. FetchSGD is::
+Such memory adds up the messages of many rounds, so one map must have made them all:
+these transforms require an operator made by `sketch.fixed_key`. FetchSGD is::
 
   chain(sketch(op), aggregate(axis), in_sketch_space(optax.trace(0.9), op),
         optax.scale(learning_rate), top_k_desketch(op, k), optax.scale(-1))
@@ -28,8 +27,8 @@ def in_sketch_space(
     """Runs `tx` on messages instead of updates, with state of the message's shape.
 
     Args:
-      tx: a transformation that does not look at params, such as `optax.trace`.
-      op: the operator that makes the messages, made by `sketch.fixed_key`.
+      tx: a transformation that does not read params, such as `optax.trace`.
+      op: the operator of the messages.
     """
     _require_fixed_key(op)
     tx = optax.with_extra_args_support(tx)
@@ -44,11 +43,7 @@ def in_sketch_space(
 
 
 class TopKDesketchState(NamedTuple):
-    """What was received and not yet applied, as a message.
-
-    Attributes:
-      error: the sum of it in sketch space, of the shape of `op.zeros(params)`.
-    """
+    """The sum of what was received and not yet applied, as a message."""
 
     error: Message
 
@@ -59,12 +54,12 @@ def top_k_desketch(
     """Applies the k heaviest coordinates of error + message; the rest stays.
 
     Args:
-      op: the operator that makes the messages, made by `sketch.fixed_key`.
+      op: the operator of the messages.
       k: the number of coordinates that an update changes.
-      forget: the way in which what was applied leaves the error. With "zero" every
-        number of the error that its sketch touches becomes zero (the code released
-        with the paper). With "subtract" its sketch is subtracted (the paper, FetchSGD
-        Algorithm 1, "error accumulation"): errors then grow without end for many k.
+      forget: how the error forgets what was applied. "zero": every number of the error
+        that its sketch touches becomes zero (the code released with the paper).
+        "subtract": its sketch is subtracted (the paper, FetchSGD Algorithm 1, "error
+        accumulation"); errors then grow without end for many k.
     """
     _require_fixed_key(op)
     keep_top = compressors.top_k(k)
@@ -88,10 +83,10 @@ class FetchState(NamedTuple):
     """FetchSGD's memory at the server, all in sketch space.
 
     Attributes:
-      momentum: the momentum u, shaped like a message.
+      momentum: the momentum u, a message.
       errors: the errors e, messages along a leading axis of windows: one that is never
         emptied, or several.
-      count: the number of steps taken, int32 [].
+      count: the number of steps, int32 [].
     """
 
     momentum: Message
@@ -115,17 +110,16 @@ def fetchsgd(
     heaviest coordinates of e are the step, and leave e ("error accumulation").
 
     Args:
-      op: the operator that makes the messages, made by `sketch.fixed_key`.
+      op: the operator of the messages.
       k: the number of coordinates that a step changes.
       learning_rate: the rate eta, or a schedule of it.
       momentum: the decay rho of the momentum.
-      forget: the way in which what was applied leaves the error, as in
-        `top_k_desketch`.
+      forget: how the error forgets a step, as in `top_k_desketch`.
       masking: whether the momentum forgets as well, where the step's sketch is not
         zero (the released code: momentum factor masking).
-      window: the number of rounds of which errors are kept; 0: all. It takes as many
-        errors as there are rounds in the window, the oldest of which is read and
-        emptied (the paper's sliding window, on which its second theorem rests).
+      window: the number of rounds of which errors are kept; 0: all. Each round of the
+        window has an error of its own; the oldest is read and emptied (the paper's
+        sliding window, on which its second theorem rests).
 
     Reference: Rothchild et al. (2020), Algorithm 1 and Appendix B.
     """
@@ -144,10 +138,10 @@ def fetchsgd(
     def update(updates, state, params=None, **extra_args):
         del extra_args
         params = require(params, NEED_PARAMS)
-        speed = jax.tree.map(lambda u, s: momentum * u + s, state.momentum, updates)
+        moved = jax.tree.map(lambda u, s: momentum * u + s, state.momentum, updates)
         now = state.count % max(1, window)
         errors = jax.tree.map(
-            lambda e, u: e + rate(state.count) * u, state.errors, speed
+            lambda e, u: e + rate(state.count) * u, state.errors, moved
         )
         oldest = jax.tree.map(lambda e: e[now], errors)
         step, applied = _heaviest(op, keep_top, oldest, params)
@@ -155,9 +149,9 @@ def fetchsgd(
         if window:
             errors = jax.tree.map(lambda e: e.at[now].set(0), errors)
         if masking:
-            speed = _without(speed, applied, "zero")
+            moved = _without(moved, applied, "zero")
         step = jax.tree.map(jnp.negative, step)
-        return step, FetchState(speed, errors, state.count + 1)
+        return step, FetchState(moved, errors, state.count + 1)
 
     return optax.GradientTransformationExtraArgs(init, update)
 

@@ -5,34 +5,25 @@ import jax
 import optax
 import pytest
 
-from fl_sketch import algorithms, engine
-from fl_sketch.sketch import compressors
-from tests.quadratics import RATE, STEPS, loss
+from fl_sketch import engine
+from tests.quadratics import CATALOGUE
 from tests.simulation import simulate
 
 SOME_OF_EIGHT = {
-    "fixed": engine.fixed_size(8, 4),
     "poisson": engine.poisson(8, 4),
     "dropout": engine.with_dropout(engine.fixed_size(8, 4), 0.4),
+}
+KEPT = {
+    "ef21": lambda state: (state.clients.memory[0], state.server.memory[0]),
+    "scaffold": lambda state: (state.clients.local, state.server.memory),
 }
 
 
 @pytest.mark.parametrize("sampler", SOME_OF_EIGHT)
-def test_ef21_has_the_mean_of_all_clients_when_some_take_part(sampler):
-    algorithm = algorithms.ef21(
-        loss, compressor=compressors.top_k(4), server=optax.sgd(0.1)
-    )
-    state, _ = simulate(algorithm, sampler=SOME_OF_EIGHT[sampler], clients=8)
-    kept = jax.tree.map(lambda leaf: leaf.mean(axis=0), state.clients.memory[0])
-    chex.assert_trees_all_close(kept, state.server.memory[0], atol=1e-5)
-
-
-@pytest.mark.parametrize("sampler", SOME_OF_EIGHT)
-def test_scaffold_has_the_mean_of_all_variates_when_some_take_part(sampler):
-    algorithm = algorithms.scaffold(
-        loss, client_rate=RATE, server_rate=1.0, steps=STEPS
-    )
-    state, _ = simulate(algorithm, sampler=SOME_OF_EIGHT[sampler], clients=8)
-    kept = jax.tree.map(lambda leaf: leaf.mean(axis=0), state.clients.local)
-    assert float(optax.tree.norm(kept)) > 0.1
-    chex.assert_trees_all_close(kept, state.server.memory, atol=1e-5)
+@pytest.mark.parametrize("name", KEPT)
+def test_the_server_has_the_mean_of_all_clients_when_some_take_part(name, sampler):
+    state, _ = simulate(CATALOGUE[name], sampler=SOME_OF_EIGHT[sampler], clients=8)
+    clients, server = KEPT[name](state)
+    mean = jax.tree.map(lambda leaf: leaf.mean(axis=0), clients)
+    assert float(optax.tree.norm(mean)) > 0.1
+    chex.assert_trees_all_close(mean, server, atol=1e-5)

@@ -10,6 +10,7 @@ import pytest
 from fl_sketch import algorithms, channels, sketch, transforms
 from fl_sketch.algorithms import catalog
 from fl_sketch.channels import player
+from fl_sketch.core.protocols import Keys
 from tests.algorithms.test_iterative_sketching import star
 from tests.quadratics import PARAMS, RATE, flat, loss
 
@@ -43,10 +44,8 @@ def test_both_moments_are_of_the_desketched_mean():
 
 
 def through(channel, update):
-    """Returns what one client alone makes the server believe."""
-    keys = jax.random.key(0)
-    shared = type("Keys", (), {"shared": keys, "own": keys, "server": keys})
-    return player.single_client(channel, update, shared)
+    """Returns the end of a round of one client."""
+    return player.single_client(channel, update, Keys(*[jax.random.key(0)] * 3))
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.5, jnp.float32(0.5), jnp.float32(0), 9.0])

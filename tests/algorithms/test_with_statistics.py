@@ -1,167 +1,115 @@
-"""Models that keep statistics of batches: trained, averaged, priced, or refused."""
+"""Models with statistics of batches: trained, averaged, priced, or refused.
 
+The model is that of `tests.quadratics` with a running mean of what its batches are: by
+the s-th step of a client it has moved by 1 - 2^-s towards the client's optimum.
+"""
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from fl_sketch import algorithms, data, engine, models, sketch
+from fl_sketch import algorithms, engine
 from fl_sketch.core.trees import Stateful
-from fl_sketch.run import begin, build
-from tests.channels.rounds import quickly
+from fl_sketch.engine import costs
+from fl_sketch.run import build
+from tests import quadratics
 from tests.models import own
+from tests.quadratics import COUNT, PARAMS, RATE, STEPS, D, optima
 from tests.run.configs import config_with
+from tests.simulation import cohort_of, simulate, with_cohort
 
-KEY = jax.random.key(0)
-MODEL = own.normed(3)
-LOSS = models.classification(MODEL)
-X = np.asarray(3 + 2 * jax.random.normal(KEY, (24, 5)), np.float32)
-Y = np.arange(24, dtype=np.int32) % 3
-RATE, STEPS, D, KEPT = 0.3, 2, 6 * 5 + 6 + 12 + 6 * 3 + 3, 12
+CLIENTS, KEPT = 6, 5
+MODEL = Stateful(PARAMS, {"mean": jnp.full(KEPT, 2.0)})
+TOP = quadratics.TOP
 
 
-def value(params, batch):
-    return LOSS.value(params, *batch)
-
-
-def start():
-    return LOSS.init(KEY, X[:1])
-
-
-def by_hand(model, x, y):
-    """Returns a client's model after its steps, as flax is used without a server."""
+def loss(model, optimum):
     params, state = model
-
-    def loss(params):
-        logits, moved = MODEL.apply(
-            {"params": params, **state}, x, train=True, mutable=["batch_stats"]
-        )
-        each = optax.softmax_cross_entropy_with_integer_labels(logits, y)
-        return each.mean(), dict(moved)
-
-    for _ in range(STEPS):
-        grads, state = jax.grad(loss, has_aux=True)(params)
-        params = jax.tree.map(lambda p, g: p - RATE * g, params, grads)
-    return Stateful(params, state)
+    moved = jax.tree.map(lambda s: s + (optimum[:KEPT] - s) / 2, state)
+    return quadratics.loss(params, optimum), moved
 
 
-def played(algorithm, owners, **options):
-    """Returns a run of one round in which all clients use all that they have."""
-    algorithm = algorithms.with_statistics(algorithm, jax.eval_shape(start))
-    return engine.simulate(
-        algorithm,
-        start(),
-        data.clients((X, Y), owners=owners),
-        key=options.pop("key", KEY),
-        rounds=1,
-        steps=STEPS,
-        batch=8,
-        batches="whole",
-        devices=jax.devices()[:1],
-        bar=False,
-        **options,
-    )
-
-
-def test_fedavg_means_what_each_client_would_have_alone():
-    owners = np.arange(24) // 8
-    run = played(algorithms.fedavg(value, client_rate=RATE), owners)
-    parts = np.split(np.arange(24), 3)
-    alone = [quickly(by_hand)(start(), X[part], Y[part]) for part in parts]
-    mean = jax.tree.map(lambda *leaves: sum(leaves) / 3, *alone)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6),
-        run.params,
-        mean,
-    )
-    assert run.history[-1]["bytes_up"] == 3 * 4 * (D + KEPT)
-
-
-def test_a_sketch_is_of_the_parameters_and_statistics_come_as_they_are():
-    owners, short = np.arange(24) // 8, 20
-    run = played(
-        algorithms.safl(
-            value,
-            sketch=sketch.count_sketch(short),
-            client_rate=RATE,
-            server=optax.adam(0.1),
+def make(loss):
+    """Returns algorithms of every kind of local work, channel and downlink."""
+    rates = {"client_rate": RATE, "server_rate": 0.3}
+    return {
+        "safl": algorithms.safl(
+            loss, sketch=COUNT, client_rate=RATE, server=optax.adam(0.1)
         ),
-        owners,
-    )
-    plain = played(algorithms.fedavg(value, client_rate=RATE), owners)
-    jax.tree.map(np.testing.assert_array_equal, run.params.state, plain.params.state)
-    assert run.history[-1]["bytes_up"] == 3 * 4 * (short + KEPT)
-    assert jax.tree.map(jnp.shape, run.params) == jax.tree.map(jnp.shape, start())
+        "scaffold": algorithms.scaffold(loss, steps=STEPS, **rates),
+        "ef21": algorithms.ef21(loss, compressor=TOP, server=optax.sgd(0.1)),
+        "cd_adam": algorithms.cd_adam(loss, compressor=TOP, server_rate=0.1),
+        "fedsketchgate": algorithms.fedsketchgate(
+            loss, sketch=COUNT, gain=1.0, **rates
+        ),
+    }
 
 
-OTHERS = {
-    "scaffold": {},
-    "fedgate": {},
-    "ef21": {},
-    "fetchsgd": {"sketch__rows": 5},
-    "cd_adam": {},
-    "fedsketchgate": {"sketch__query": "heaprix"},
+PLAIN = make(quadratics.loss)
+WITH = {
+    name: algorithms.with_statistics(algorithm, MODEL)
+    for name, algorithm in make(loss).items()
 }
 
 
-def config(**changes):
-    name = f"{own.__file__}:normed"
-    changes = {"rounds": 3, "eval_every": 3, "compute__devices": 1, **changes}
-    return config_with(model__name=name, **changes)
+def start(algorithm):
+    return engine.initial_state(algorithm, MODEL, CLIENTS)
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_every_kind_of_algorithm_carries_statistics(name):
-    asked = {"algorithm": name, "server__rate": 0.01, **OTHERS[name]}
-    built = build(config(**asked))
-    state = begin(built, 3).state
-    kept = jax.device_get(state.server.params.state)  # the call uses the state up
-    compiled = built.compile()
-    state, reports = compiled.advance(state, 3)
-    assert np.isfinite(jax.device_get(reports).simulator_only.diagnostics["loss"]).all()
-    moved = jax.device_get(state.server.params.state)["batch_stats"]["norm"]
-    assert np.abs(moved["mean"] - kept["batch_stats"]["norm"]["mean"]).max() > 1e-3
-    assert np.all(moved["var"] > 0)
-    assert built.facts["metrics"] == ["accuracy"]
+def after_a_round(points, steps):
+    """Returns the mean of what clients have after these steps, each by itself."""
+    targets = np.asarray(points)[:, :KEPT]
+    return np.mean(targets + (2.0 - targets) * 0.5**steps, axis=0)
+
+
+@pytest.mark.parametrize("name", WITH)
+def test_parameters_go_the_algorithms_way_and_statistics_as_in_fedavg(name):
+    ours, _ = simulate(WITH[name], rounds=1, start=start(WITH[name]))
+    plain, _ = simulate(PLAIN[name], rounds=1)
+    params, state = ours.server.params
+    chex.assert_trees_all_close(params, plain.server.params, rtol=1e-5, atol=1e-6)
+    steps = 1 if name in ("ef21", "cd_adam") else STEPS
+    expected = after_a_round(optima(CLIENTS), steps)
+    np.testing.assert_allclose(state["mean"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", WITH)
+def test_they_are_sent_in_32_bits_a_number_in_an_exchange_of_their_own(name):
+    batches = jnp.zeros((STEPS, D))
+    plain = costs.measure_traffic(PLAIN[name], PARAMS, batches)
+    ours = costs.measure_traffic(WITH[name], MODEL, batches)
+    assert ours.sent == (KEPT, *plain.sent)
+    assert ours.bits_up == plain.bits_up + 32 * KEPT
+    if PLAIN[name].downlink:
+        short, long = PLAIN[name].downlink.bits(D), WITH[name].downlink.bits(D + KEPT)
+        assert long == short + 32 * KEPT
+
+
+def test_they_are_the_mean_of_those_who_came_whatever_the_sum_is_divided_by():
+    cohort = cohort_of([0, 1, 2, 3], weights=[1, 0, 1, 1], denominator=7.0)
+    safl = WITH["safl"]
+    state, _ = with_cohort(safl, cohort, rounds=1, start=jax.device_get(start(safl)))
+    expected = after_a_round(np.asarray(optima(CLIENTS))[[0, 2, 3]], STEPS)
+    found = state.server.params.state["mean"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+PRIVATE = {"privacy__noise_multiplier": 1.0, "cohort__sampling": "poisson"}
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"algorithm": "onebit_adam"}, "parameters alone with algorithm=onebit_adam"),
-        (
-            {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0},
-            "statistics of batches, which no bound covers: a resnet has norm=group",
-        ),
-        (
-            {
-                "algorithm": "private_sketching",
-                "privacy__unit": "example",
-                "privacy__noise_multiplier": 1.0,
-                "client__batches": "subsets",
-            },
-            "statistics of batches, which no bound covers",
-        ),
+        ({"algorithm": "onebit_adam"}, "algorithm=onebit_adam"),
+        ({"privacy__bound": "clip", **PRIVATE}, "norm=group"),
+        ({"algorithm": "private_sketching", "privacy__unit": "example",
+          "client__batches": "subsets", **PRIVATE}, "statistics"),
     ],
-)
-def test_where_nothing_covers_them_it_is_said(changes, words):
+)  # fmt: skip
+def test_where_nothing_covers_them_they_are_refused(changes, words):
+    name = f"{own.__file__}:normed"
     with pytest.raises(ValueError, match=words):
-        build(config(cohort__sampling="poisson", data__classes=10, **changes))
-
-
-def test_statistics_are_the_mean_of_those_who_came_whatever_was_expected():
-    owners = np.arange(24) // 8
-    fedavg = algorithms.fedavg(value, client_rate=RATE)
-    everyone = played(fedavg, owners).params.state
-    for seed in range(60):
-        some = played(
-            fedavg, owners, cohort=engine.poisson(3, 1), key=jax.random.key(seed)
-        )
-        if some.history[-1]["bytes_up"] == 3 * 4 * (D + KEPT):  # all three
-            break
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
-        some.params.state,
-        everyone,
-    )
+        build(config_with(model__name=name, data__classes=10, **changes))

@@ -74,99 +74,57 @@ def random_and_qsgd(d):
     return compressors.random_k(min(12, d)), compressors.qsgd(4)
 
 
+NO_ARGUMENTS = lambda d: ()  # noqa: E731
+SHRINKS = compression.at_most(lambda d: 1)
+LESS_FIVE = compression.at_most(lambda d: 1 - 5 / d)
 COMPRESSORS = {
     "top_k": CompressorRow(
-        compressors.top_k,
-        few(5),
-        5 * (32 + 5),
-        compression.top_k(5),
-        compression.at_most(lambda d: 1 - 5 / d),
+        compressors.top_k, few(5), 5 * (32 + 5), compression.top_k(5), LESS_FIVE
     ),
     "random_k": CompressorRow(
-        compressors.random_k,
-        few(5),
-        5 * 32 + 64,
-        compression.random_k(5),
-        compression.at_most(lambda d: d / 5 - 1),
-        lot=True,
+        compressors.random_k, few(5), 5 * 32 + 64, compression.random_k(5),
+        compression.at_most(lambda d: d / 5 - 1), lot=True,
     ),
     "random_k_biased": CompressorRow(
-        compressors.random_k,
-        few(5),
-        5 * 32 + 64,
-        compression.random_k_biased(5),
-        compression.at_most(lambda d: 1 - 5 / d),
-        options={"unbiased": False},
-        lot=True,
+        compressors.random_k, few(5), 5 * 32 + 64, compression.random_k_biased(5),
+        LESS_FIVE, options={"unbiased": False}, lot=True,
     ),
     "sign": CompressorRow(
-        compressors.sign,
-        lambda d: (),
-        D,
-        compression.sign,
-        compression.sign,
-        nothing=1.0,
+        compressors.sign, NO_ARGUMENTS, D, compression.sign, compression.sign, nothing=1
     ),
     "scaled_sign": CompressorRow(
-        compressors.scaled_sign,
-        lambda d: (),
-        D + 32,
-        compression.scaled_sign,
-        compression.at_most(lambda d: 1),
+        compressors.scaled_sign, NO_ARGUMENTS, D + 32, compression.scaled_sign, SHRINKS
     ),
     "qsgd": CompressorRow(
-        compressors.qsgd,
-        levels(2),
-        D * (1 + 2) + 32,
-        compression.qsgd(2),
+        compressors.qsgd, levels(2), D * (1 + 2) + 32, compression.qsgd(2),
         compression.at_most(qsgd_at_most(2)),
     ),
     "qsgd_one_level": CompressorRow(
-        compressors.qsgd,
-        levels(1),
-        D * (1 + 1) + 32,
-        compression.qsgd(1),
+        compressors.qsgd, levels(1), D * (1 + 1) + 32, compression.qsgd(1),
         compression.at_most(qsgd_at_most(1)),
     ),
     "nearest": CompressorRow(
-        compressors.nearest,
-        levels(4),
-        D * (1 + 3) + 32,
-        compression.nearest(4),
+        compressors.nearest, levels(4), D * (1 + 3) + 32, compression.nearest(4),
         compression.nearest_at_most(4),
     ),
     "nearest_one_level": CompressorRow(
-        compressors.nearest,
-        levels(1),
-        D * (1 + 1) + 32,
-        compression.nearest(1),
+        compressors.nearest, levels(1), D * (1 + 1) + 32, compression.nearest(1),
         compression.nearest_at_most(1),
     ),
     "top_then_sign": CompressorRow(
-        compressors.then,
-        top_and_sign,
-        5 * (1 + 5) + 32,
-        compression.top_then_sign(5),
-        compression.at_most(lambda d: 1),
+        compressors.then, top_and_sign, 5 * (1 + 5) + 32, compression.top_then_sign(5),
+        SHRINKS,
     ),
     "cocktail": CompressorRow(
-        compressors.then,
-        cocktail,
-        5 * (1 + 3) + 32 + 5 * 4 + 64,
-        None,
-        compression.at_most(lambda d: 1),
+        compressors.then, cocktail, 5 * (1 + 3) + 32 + 5 * 4 + 64, None, SHRINKS,
         lot=True,
     ),
     "unbiased_cocktail": CompressorRow(
-        compressors.then,
-        random_and_qsgd,
-        12 * (1 + 3) + 32 + 64,
-        None,
+        compressors.then, random_and_qsgd, 12 * (1 + 3) + 32 + 64, None,
         # (1 + a) (1 + b) - 1, of the two.
-        compression.at_most(lambda d: d / 12 * (1 + qsgd_at_most(4)(12)) - 1),
-        lot=True,
+        compression.at_most(lambda d: d / 12 * (1 + qsgd_at_most(4)(12)) - 1), lot=True,
     ),
-}
+}  # fmt: skip
 
 
 class Claim(enum.Flag):
@@ -236,10 +194,6 @@ def feedback(make: Callable[[int], Channel]) -> Callable[[int], Channel]:
     return lambda d: channels.error_feedback(make(d))
 
 
-def heavy(make, *rest, **options) -> Callable[[int], Channel]:
-    return lambda d: make(HASHED, min(5, d), *rest, **options)
-
-
 def owed(update, memory):
     """Returns what an error memory makes of an update."""
     return jax.tree.map(lambda new, error: new + error, update, memory[0])
@@ -253,25 +207,26 @@ def changed(update, memory):
 def feedback_over(name: str) -> ChannelRow:
     """Returns the row of error feedback over a compressor."""
     return ChannelRow(
-        feedback(compressed(name)),
-        Claim.MEAN,
-        (COMPRESSORS[name].bits,),
-        compressor=name,
-        given=owed,
-        keeps="errors",
-    )
+        feedback(compressed(name)), Claim.MEAN, (COMPRESSORS[name].bits,),
+        compressor=name, given=owed, keeps="errors",
+    )  # fmt: skip
 
 
 def difference_over(name: str) -> ChannelRow:
     """Returns the row of a running estimate over a compressor."""
     return ChannelRow(
-        lambda d: channels.difference(compressed(name)(d)),
-        Claim.MEAN,
-        (COMPRESSORS[name].bits,),
-        compressor=name,
-        given=changed,
-        keeps="estimates",
-    )
+        lambda d: channels.difference(compressed(name)(d)), Claim.MEAN,
+        (COMPRESSORS[name].bits,), compressor=name, given=changed, keeps="estimates",
+    )  # fmt: skip
+
+
+def heavy(make, **options) -> Callable[[int], Channel]:
+    return lambda d: make(HASHED, min(5, d), **options)
+
+
+def asking(make, claims, bits, **options) -> ChannelRow:
+    """Returns the row of a channel whose server asks for the values at some places."""
+    return ChannelRow(make, claims, (bits,), messages=2, told=PLACES, **options)
 
 
 # Half of the numbers that they are given. Where any will do, the one that compiles in
@@ -281,115 +236,55 @@ HASHED = sketch.count_sketch(12, hash="independent")
 MEDIAN = sketch.count_sketch(4, rows=3, hash="independent")
 AVERAGE = sketch.count_sketch(6, rows=2, hash="independent", query="mean")
 SKETCH = 12 * 32  # bits of each
-HEAVY = 5 * 32
+HEAVY = SKETCH + 5 * 32  # with five values
 PLACES = 5 * 5  # bits that say where five of D numbers are
 LIMIT = 2.5
+SKETCHED = channels.sketched(ANY)
+VALUES, HEAPRIX = channels.heavy_values, channels.heaprix
+NONE, MEAN, UNBIASED = Claim.NOTHING, Claim.MEAN, Claim.UNBIASED
 
 CHANNELS = {
     "exact": ChannelRow(always(channels.exact()), ALL, (D * 32,)),
-    "sketched": ChannelRow(always(channels.sketched(ANY)), ALL, (SKETCH,)),
+    "sketched": ChannelRow(always(SKETCHED), ALL, (SKETCH,)),
     "sketched_mean": ChannelRow(
         always(channels.sketched(AVERAGE, read="estimate")), ALL, (SKETCH,)
     ),
     "sketched_median": ChannelRow(
-        always(channels.sketched(MEDIAN, read="estimate")), Claim.NOTHING, (SKETCH,)
+        always(channels.sketched(MEDIAN, read="estimate")), NONE, (SKETCH,)
     ),
     "sketched_message": ChannelRow(
-        always(channels.sketched(ANY, read="message")),
-        Claim.ADDITIVE | Claim.MEAN,
-        (SKETCH,),
+        always(channels.sketched(ANY, read="message")), Claim.ADDITIVE | MEAN, (SKETCH,)
     ),
     "sketched_leaves": ChannelRow(
-        always(channels.sketched(sketch.leaf_by_leaf(ANY))),
-        ALL,
-        (SKETCH,),
-        empty=False,
+        always(channels.sketched(sketch.leaf_by_leaf(ANY))), ALL, (SKETCH,), empty=False
     ),
     "compressed": ChannelRow(
-        compressed("qsgd"),
-        Claim.MEAN | Claim.UNBIASED,
-        (COMPRESSORS["qsgd"].bits,),
+        compressed("qsgd"), MEAN | UNBIASED, (COMPRESSORS["qsgd"].bits,),
         compressor="qsgd",
     ),
-    "compressed_sign": ChannelRow(
-        compressed("sign"), Claim.MEAN, (D,), compressor="sign"
-    ),
+    "compressed_sign": ChannelRow(compressed("sign"), MEAN, (D,), compressor="sign"),
     "clipped": ChannelRow(
-        always(channels.clipped(channels.exact(), LIMIT)),
-        Claim.MEAN,
-        (D * 32,),
+        always(channels.clipped(channels.exact(), LIMIT)), MEAN, (D * 32,)
     ),
-    "clipped_sketched": ChannelRow(
-        always(channels.clipped(channels.sketched(ANY), LIMIT)),
-        Claim.MEAN,
-        (SKETCH,),
-    ),
-    "heavy_values": ChannelRow(
-        heavy(channels.heavy_values),
-        Claim.MEAN,
-        (SKETCH + HEAVY,),
-        messages=2,
-        told=PLACES,
-        chosen=True,
-    ),
-    "heavy_values_top": ChannelRow(
-        heavy(channels.heavy_values, fill="top"),
-        Claim.MEAN,
-        (SKETCH + HEAVY,),
-        messages=2,
-        told=PLACES,
-        chosen=True,
-    ),
-    "heaprix_top": ChannelRow(
-        heavy(channels.heaprix, fill="top"),
-        Claim.NOTHING,
-        (SKETCH + HEAVY,),
-        messages=2,
-        told=PLACES,
-    ),
-    "heaprix": ChannelRow(
-        heavy(channels.heaprix),
-        Claim.NOTHING,
-        (SKETCH + HEAVY,),
-        messages=2,
-        told=PLACES,
-    ),
-    "heaprix_fresh": ChannelRow(
-        heavy(channels.heaprix, values="fresh"),
-        Claim.UNBIASED,
-        (SKETCH + HEAVY + SKETCH,),
-        messages=2,
-        told=PLACES,
-    ),
+    "heavy_values": asking(heavy(VALUES), MEAN, HEAVY, chosen=True),
+    "heaprix": asking(heavy(HEAPRIX), NONE, HEAVY),
+    "heaprix_fresh": asking(heavy(HEAPRIX, values="fresh"), UNBIASED, HEAVY + SKETCH),
     "heaprix_estimated": ChannelRow(
-        heavy(channels.heaprix, values="estimated"), Claim.NOTHING, (SKETCH,)
+        heavy(HEAPRIX, values="estimated"), NONE, (SKETCH,)
     ),
     "marina": ChannelRow(
-        lambda d: channels.marina(COMPRESSORS["random_k"].at(d), 0.4),
-        Claim.UNBIASED,
-        (COMPRESSORS["random_k"].bits, D * 32),
-        compressor="random_k",
-        given=lambda pair, memory: pair[1],
-        pairs=True,
+        lambda d: channels.marina(COMPRESSORS["random_k"].at(d), 0.4), UNBIASED,
+        (COMPRESSORS["random_k"].bits, D * 32), compressor="random_k",
+        given=lambda pair, memory: pair[1], pairs=True,
     ),
     "feedback_top_k": feedback_over("top_k"),
-    "feedback_scaled_sign": feedback_over("scaled_sign"),
     "feedback_cocktail": feedback_over("cocktail"),
     "feedback_sketched": ChannelRow(
-        feedback(always(channels.sketched(ANY))),
-        Claim.ADDITIVE | Claim.MEAN,
-        (SKETCH,),
-        keeps="errors",
+        feedback(always(SKETCHED)), Claim.ADDITIVE | MEAN, (SKETCH,), keeps="errors"
     ),
-    "feedback_heavy_values": ChannelRow(
-        feedback(heavy(channels.heavy_values)),
-        Claim.MEAN,
-        (SKETCH + HEAVY,),
-        messages=2,
-        told=PLACES,
-        chosen=True,
-        keeps="errors",
+    "feedback_heavy_values": asking(
+        feedback(heavy(VALUES)), MEAN, HEAVY, chosen=True, keeps="errors"
     ),
     "difference_top_k": difference_over("top_k"),
     "difference_scaled_sign": difference_over("scaled_sign"),
-}
+}  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from fl_sketch.channels import player
-from fl_sketch.core import lengths, trees
+from fl_sketch.core import trees
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Delivery, Keys, Linear, Memory, Round
 from tests import effort
@@ -41,8 +41,7 @@ class Heard(NamedTuple):
       delivery: what came of it, as each client works it out.
       memory: what each client then remembers, and what it thinks the server does.
       bits: of its messages.
-      bits_told: of what the server said.
-      told: what that was.
+      replies: of the server.
       code: the arrays of the compressor's message, where one made it.
       received: what these stand for.
       means: of the messages that were counted, by exchange.
@@ -54,8 +53,7 @@ class Heard(NamedTuple):
     delivery: Delivery
     memory: Memory
     bits: Any
-    bits_told: Any
-    told: tuple
+    replies: tuple
     code: tuple = ()
     received: Any = ()
     means: tuple = ()
@@ -72,6 +70,13 @@ class Counts(NamedTuple):
 
 def first(tree):
     return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+def number_of(bits):
+    """Returns a length, which is short here, as one number also where it is traced."""
+    if isinstance(bits, int):
+        return bits
+    return jnp.asarray(bits.lengths)[bits.which.astype(int)]
 
 
 @functools.cache
@@ -157,19 +162,19 @@ def program(name):
             return player.message(player.next_message(talk, arguments(*client), means))
 
         def heard(client):
-            (given, memory, keys, _), told = (here := arguments(*client)), []
+            (given, memory, keys, _), replies = (here := arguments(*client)), []
 
-            def note(said):
-                told.append(said.value)
-                return said.value
+            def note(reply):
+                replies.append(reply.value)
+                return reply.value
 
-            turn = player.ended(talk, player.play(talk, here, means, told=note))
-            bits = lengths.wide(turn.bits_up), turn.bits_told
+            turn = player.ended(talk, player.play(talk, here, means, receive=note))
+            bits = number_of(turn.bits_up)
             again = [
                 player.next_message(talk, here, means[:n]) for n in range(len(means))
             ]
             again = tuple(map(player.message, again))
-            found = Heard((), again, turn.delivery, turn.memory, *bits, tuple(told))
+            found = Heard((), again, turn.delivery, turn.memory, bits, tuple(replies))
             if not row.compressor:
                 return found
             compressor = COMPRESSORS[row.compressor].at(D)

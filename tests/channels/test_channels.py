@@ -11,7 +11,7 @@ import pytest
 
 from fl_sketch import channels
 from fl_sketch.channels import player
-from fl_sketch.core import lengths, wire
+from fl_sketch.core import wire
 from fl_sketch.core.protocols import Channel, Keys, Memory, Round, ServerReply
 from tests.channels.cases import CHANNELS, COMPRESSORS, Claim, D
 from tests.channels.rounds import (
@@ -24,6 +24,7 @@ from tests.channels.rounds import (
     flat,
     history,
     keys,
+    number_of,
     play,
     quickly,
     remembered,
@@ -159,7 +160,11 @@ def _keys():
 def test_all_work_out_the_same_estimate_from_what_they_hear(name):
     """To the bit, with keys and memories of their own."""
     for past in history(name):
-        common = past.heard.delivery.estimate, past.heard.memory.server, past.heard.told
+        common = (
+            past.heard.delivery.estimate,
+            past.heard.memory.server,
+            past.heard.replies,
+        )
         for leaf in jax.tree.leaves(common):
             np.testing.assert_array_equal(leaf, np.stack([leaf[0]] * CLIENTS))
 
@@ -194,10 +199,7 @@ def test_bits_are_the_length_of_bytes_from_which_the_message_can_be_had(name):
     seen = set()
     for past in history(name):
         for client in range(CLIENTS):
-            bits, message = (
-                int(lengths.number(past.heard.bits)[client]),
-                flat(past.heard.messages),
-            )
+            bits, message = int(past.heard.bits[client]), flat(past.heard.messages)
             assert any(
                 sum(map(len, data)) == math.ceil(bits / 8)
                 and near(numbers(received), message[client])
@@ -213,22 +215,22 @@ def test_a_round_has_as_many_messages_and_answers_as_it_is_said_to(name):
     row, formats = CHANNELS[name], []
     here = arguments(name, jax.tree.map(jnp.asarray, LIKE))
 
-    def noted(said: ServerReply):
-        formats.append(said.fields)
-        return said.value
+    def noted(reply: ServerReply):
+        formats.append(reply.fields)
+        return reply.value
 
     def whole():
         sent = player.messages(channel(name), here)
-        end = player.play(channel(name), here, sent, told=noted)
+        end = player.play(channel(name), here, sent, receive=noted)
         assert len(sent) == row.messages
-        assert end.bits_told == row.told
+        assert end.bits_reply == row.told
         return end.delivery
 
     jax.eval_shape(whole)
     assert len(formats) == row.messages - 1
     for past in history(name):
-        said = zip(formats, past.heard.told, strict=True)
-        data = [wire.encode(fields, [value[0]]) for fields, value in said]
+        replies = zip(formats, past.heard.replies, strict=True)
+        data = [wire.encode(fields, [value[0]]) for fields, value in replies]
         assert sum(map(len, data)) == math.ceil(row.told / 8)
 
 
@@ -382,12 +384,7 @@ def test_what_marina_sends_first_is_whole_whatever_the_coin():
     row, update = COMPRESSORS["scaled_sign"], jnp.ones(D)
     rarely, memory = channels.marina(row.at(D), 1e-9), Memory(server=update)
     own = keys(0)._replace(own=keys(0).own[0])
-    bits = [
-        lengths.number(
-            player.single_client(
-                rarely, (update, update), own, memory, Round(number)
-            ).bits_up
-        )
-        for number in range(3)
-    ]
+    pair = update, update
+    ends = [player.single_client(rarely, pair, own, memory, Round(n)) for n in range(3)]
+    bits = [int(number_of(end.bits_up)) for end in ends]
     assert bits == [D * 32, row.bits, row.bits]

@@ -1,5 +1,6 @@
 """Files are whole or not there, on the disk, and never somebody else's by a link."""
 
+import errno
 import os
 import stat
 
@@ -36,6 +37,16 @@ def test_a_planted_link_is_not_followed(tmp_path):
     assert target.read_text() == "as it was"
     assert not (tmp_path / "rows.csv").is_symlink()
     assert [*files.read_rows(tmp_path / "rows.csv")] == [{"round": "1"}]
+
+
+def test_a_full_disk_is_said_with_the_name_of_the_file(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="rows.csv") as caught:
+        files.write_rows(tmp_path / "rows.csv", [{"round": 1}])
+    assert caught.value.errno == errno.ENOSPC and not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("name", [".lock", "metrics.csv"])

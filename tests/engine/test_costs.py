@@ -16,6 +16,7 @@ from fl_sketch.algorithms import catalog
 from fl_sketch.channels import player
 from fl_sketch.core.keys import round_keys, sketch_keys
 from fl_sketch.core.protocols import Channel, Coded, Delivery, Memory, Round
+from fl_sketch.core.wire import Chosen
 from fl_sketch.engine import costs as traffic
 from fl_sketch.engine import exchange
 from fl_sketch.engine import round as round_module
@@ -59,7 +60,7 @@ def test_the_traffic_of_an_algorithm_is_known_before_it_runs(
 def test_bits_that_depend_on_a_coin_are_not_known_beforehand():
     def talk(update, memory, keys, round):
         coin = jax.random.bernoulli(keys.shared)
-        average = yield Coded(update, jnp.where(coin, 512, 64))
+        average = yield Coded(update, Chosen(coin, (64, 512)))
         return Delivery(average, round.counted(update)), memory
 
     algorithm = ALGORITHMS["fedavg"]._replace(uplink=Channel(talk))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fl_sketch.channels import player
-from fl_sketch.core import lengths
 from fl_sketch.core.protocols import Linear
+from fl_sketch.core.wire import byte_count
 from fl_sketch.engine import gossip, relays
 from fl_sketch.engine import graph as graphs
 from fl_sketch.privacy import clipping, mechanism
@@ -152,15 +152,15 @@ def test_a_report_has_the_bytes_that_every_node_sent(name, relay, message, excha
     each = message + exchanges * (4 if relay == "flood" else 0)
     for report in reports:
         seen = report.simulator_only
-        np.testing.assert_array_equal(lengths.number(seen.bytes_up), way.sent * each)
+        np.testing.assert_array_equal(byte_count(seen.bytes_up), way.sent * each)
         np.testing.assert_array_equal(seen.clients, np.arange(NODES))
-        assert seen.answered.all() and lengths.number(seen.bytes_told) == 0
+        assert seen.answered.all() and byte_count(seen.bytes_told) == 0
 
 
 def test_bytes_that_depend_on_the_round_are_those_of_the_round():
     way = relays.flood(GRAPHS[graph_for("onebit_adam")])
     _, reports = played("onebit_adam", graph_for("onebit_adam"))
-    sent = [lengths.number(one.simulator_only.bytes_up) for one in reports]
+    sent = [byte_count(one.simulator_only.bytes_up) for one in reports]
     np.testing.assert_array_equal(sent[3], way.sent * (16 * 4 + 4))  # of the warm-up
     np.testing.assert_array_equal(sent[4], way.sent * (16 // 8 + 4 + 4))
 

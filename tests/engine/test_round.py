@@ -11,8 +11,8 @@ import pytest
 
 from fl_sketch import channels, engine, sketch
 from fl_sketch.core.keys import Purpose, for_purpose, round_keys
-from fl_sketch.core.lengths import number
 from fl_sketch.core.protocols import Algorithm, Channel, Delivery
+from fl_sketch.core.wire import byte_count
 from fl_sketch.engine.cohort import padded
 from fl_sketch.transforms import local
 from tests.meshes import mesh_of
@@ -135,7 +135,7 @@ def test_fedavg_is_the_arithmetic_of_its_steps():
     expected = (1 - 0.9**STEPS) * optima(4).mean(0)
     np.testing.assert_allclose(flat(state.server.params), expected, rtol=1e-5)
     assert int(state.server.round) == 1
-    assert number(report.simulator_only.bytes_up)[0] == 4 * 16
+    assert byte_count(report.simulator_only.bytes_up)[0] == 4 * 16
     first_losses = jnp.sum(optima(4) ** 2, axis=1) / 2
     assert float(report.simulator_only.diagnostics["loss"][0]) == pytest.approx(
         float(first_losses.mean()), rel=1e-5
@@ -325,6 +325,6 @@ def test_the_first_state_may_be_donated(name):
 
 def test_two_exchanges_and_their_bits_are_counted():
     _, report = alone("heaprix")[1]
-    assert number(report.simulator_only.bytes_up)[0] == 4 * (COUNT.size() + 4)
+    assert byte_count(report.simulator_only.bytes_up)[0] == 4 * (COUNT.size() + 4)
     # Indices of 4 bits each.
-    assert number(report.simulator_only.bytes_told)[0] == 4 * 4 / 8
+    assert byte_count(report.simulator_only.bytes_told)[0] == 4 * 4 / 8

@@ -12,7 +12,7 @@ from fl_sketch.sketch.leafwise import split_budget
 from tests.channels.rounds import quickly
 from tests.operators import OPERATORS
 
-KEY = jax.random.key(0)
+KEY, DRAWS = jax.random.key(0), 2000
 TREE = {
     "dense": {
         "kernel": np.arange(60, dtype=np.float32).reshape(12, 5),
@@ -21,14 +21,7 @@ TREE = {
     "scale": np.float32(2.0),
 }
 # One of each way to take a leaf's share; how others sketch a leaf is their own law.
-SIZED = [
-    "gaussian",
-    "srht",
-    "count_sketch_x5",
-    "sparse_embedding_one",
-    "sparse_embedding_two",
-    "uniform_sampling",
-]
+SIZED = ["srht", "count_sketch_x5", "sparse_embedding_two"]
 
 
 @given(
@@ -61,7 +54,7 @@ def test_every_leaf_has_its_own_unbiased_sketch(name):
         draw = jax.vmap(lambda key: op.transpose(key, op.apply(key, tree), tree))
         return message, added, op.transpose(KEY, message, tree), draw(keys)
 
-    made = everything(jax.random.split(KEY, 4000), TREE)
+    made = everything(jax.random.split(KEY, DRAWS), TREE)
     message, added, back, many = jax.tree.map(np.asarray, made)
     assert len(message) == 3
     assert op.size(TREE) == sum(part.size for part in message)
@@ -69,7 +62,7 @@ def test_every_leaf_has_its_own_unbiased_sketch(name):
     assert [z.shape for z in zeros] == [part.shape for part in message]
 
     def unbiased(samples, truth):
-        spread = samples.std(axis=0) / 4000**0.5
+        spread = samples.std(axis=0) / DRAWS**0.5
         assert np.all(np.abs(samples.mean(axis=0) - truth) <= 4.5 * spread + 1e-3)
 
     jax.tree.map(unbiased, many, TREE)
@@ -101,18 +94,18 @@ def test_leaves_do_not_share_hashes():
 
 def test_what_it_needs_to_know_is_asked_for():
     op = sketch.leaf_by_leaf(sketch.count_sketch(20))
-    with pytest.raises(ValueError, match="pass like"):
-        op.zeros()
-    with pytest.raises(TypeError, match="like=40"):
-        op.zeros(40)
-    with pytest.raises(ValueError, match="pass like"):
-        sketch.leaf_by_leaf(sketch.identity())
+    for call, error, word in (
+        (op.zeros, ValueError, "like"),
+        (lambda: op.zeros(40), TypeError, "like=40"),
+        (lambda: sketch.leaf_by_leaf(sketch.identity()), ValueError, "like"),
+    ):
+        with pytest.raises(error, match=word):
+            call()
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-@pytest.mark.parametrize("name", ["count_sketch", "srht", "uniform_sampling"])
-def test_what_is_called_by_itself_is_compiled_once(name, leaves):
-    op = OPERATORS[name].make(20)
+def test_what_is_called_by_itself_is_compiled_once(leaves):
+    op = sketch.count_sketch(20)
     op = sketch.leaf_by_leaf(op) if leaves else op
 
     def there_and_back(key, tree):

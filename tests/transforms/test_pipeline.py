@@ -1,7 +1,6 @@
-"""sketch -> aggregate -> desketch inside somebody's own shard_map training step."""
+"""sketch -> aggregate -> desketch inside a user's own shard_map training step."""
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +8,6 @@ import optax
 import pytest
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.sharding import PartitionSpec as P
-from sklearn.datasets import load_digits
 
 from fl_sketch import sketch, transforms
 from tests.meshes import mesh_of
@@ -56,14 +54,14 @@ def some_grads(count):
     return jax.tree_util.tree_map_with_path(grads, PARAMS)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [1, DEVICES])
 def test_identity_sketch_is_plain_data_parallel_training(devices):
     tx, plain = chained(sketch.identity(), optax.adam(0.1)), optax.adam(0.1)
     grads = some_grads(devices * CLIENTS)
     step = jax.jit(client_step(tx, devices))
     params, state = PARAMS, tx.init(PARAMS)
     expected, plain_state = PARAMS, plain.init(PARAMS)
-    for number in range(3):
+    for number in range(2):
         params, state = step(grads, state, params, jax.random.key(number))
         mean = jax.tree.map(lambda g: g.mean(0), grads)
         updates, plain_state = plain.update(mean, plain_state)
@@ -83,22 +81,17 @@ def test_sketched_step_is_the_sketch_of_the_mean(layout):
     chex.assert_trees_all_close(params, expected, rtol=1e-4, atol=1e-5)
 
 
-def programs_in(params):
-    """Yields the programs that an operation plays, its loops' bodies say."""
-
-    def is_one(leaf):
-        return isinstance(leaf, Jaxpr | ClosedJaxpr)
-
-    for leaf in filter(is_one, jax.tree.leaves(params, is_leaf=is_one)):
-        yield leaf.jaxpr if isinstance(leaf, ClosedJaxpr) else leaf
-
-
 def equations(jaxpr):
     """Yields all equations in order, those of inner jaxprs after their owner."""
+
+    def is_program(leaf):
+        return isinstance(leaf, Jaxpr | ClosedJaxpr)
+
     for equation in jaxpr.eqns:
         yield equation
-        for inner in programs_in(equation.params):
-            yield from equations(inner)
+        leaves = jax.tree.leaves(equation.params, is_leaf=is_program)
+        for inner in filter(is_program, leaves):
+            yield from equations(getattr(inner, "jaxpr", inner))
 
 
 def after_the_mean(step, *arguments):
@@ -148,14 +141,14 @@ def test_a_message_that_goes_around_the_mean_is_refused():
 
 def test_the_key_and_the_parameters_are_asked_for():
     op = sketch.count_sketch(15)
-    tx = transforms.sketch(op)
-    with pytest.raises(ValueError, match="key=key"):
-        tx.update(PARAMS, tx.init(PARAMS), PARAMS)
-    back = transforms.desketch(op)
-    with pytest.raises(ValueError, match="params"):
-        back.update(op.zeros(), back.init(PARAMS), key=KEY)
-    with pytest.raises(ValueError, match="key=key"):
-        back.update(op.zeros(), back.init(PARAMS), PARAMS)
+    tx, back = transforms.sketch(op), transforms.desketch(op)
+    for call, word in (
+        (lambda: tx.update(PARAMS, tx.init(PARAMS), PARAMS), "key=key"),
+        (lambda: back.update(op.zeros(), back.init(PARAMS), PARAMS), "key=key"),
+        (lambda: back.update(op.zeros(), back.init(PARAMS), key=KEY), "params"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            call()
 
 
 def test_a_round_has_its_own_key_and_does_not_compile_again():
@@ -169,50 +162,3 @@ def test_a_round_has_its_own_key_and_does_not_compile_again():
     ]
     assert step._cache_size() == 1
     assert not np.array_equal(results[0], results[1])
-
-
-class Classifier(nn.Module):
-    """Digits, 8x8, in ten classes."""
-
-    @nn.compact
-    def __call__(self, images):
-        return nn.Dense(10)(nn.relu(nn.Dense(128)(images)))
-
-
-def test_a_flax_model_learns_from_twentyfold_sketches_on_four_devices():
-    images, labels = load_digits(return_X_y=True)
-    images = (images / 16).astype(np.float32)
-    params = Classifier().init(jax.random.key(0), images[:1])
-    d = sum(p.size for p in jax.tree.leaves(params))
-    op = sketch.count_sketch(cols=d // 20)
-    assert op.size() * 20 <= d
-    tx = chained(op, optax.adam(3e-3))
-
-    def loss(params, images, labels):
-        logits = Classifier().apply(params, images)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        return losses.mean()
-
-    def on_one_device(params, state, images, labels, key):
-        own = jax.lax.pcast(params, "devices", to="varying")
-        grads = jax.grad(loss)(own, images, labels)
-        updates, state = tx.update(grads, state, params, key=key)
-        return optax.apply_updates(params, updates), state
-
-    step = jax.jit(
-        jax.shard_map(
-            on_one_device,
-            mesh=mesh_of(DEVICES, "devices"),
-            in_specs=(P(), P(), P("devices"), P("devices"), P()),
-            out_specs=(P(), P()),
-        )
-    )
-    rng, state = np.random.default_rng(0), tx.init(params)
-    for number in range(300):
-        batch = rng.integers(0, 1500, 128)
-        key = jax.random.fold_in(KEY, number)
-        params, state = step(params, state, images[batch], labels[batch], key)
-        jax.block_until_ready(params)  # queued collectives can deadlock on few cores
-    logits = Classifier().apply(params, images[1500:])
-    accuracy = np.mean(np.argmax(logits, axis=1) == labels[1500:])
-    assert accuracy > 0.85  # 0.1 by guessing, 0.92 without a sketch

@@ -34,7 +34,7 @@ def fetch_sgd(op, k, forget="subtract"):
     )
 
 
-def run(tx, rounds=5):
+def run(tx, rounds=3):
     state, total = tx.init(PARAMS), jax.tree.map(jnp.zeros_like, PARAMS)
     for number in range(rounds):
         step, state = tx.update(
@@ -44,18 +44,20 @@ def run(tx, rounds=5):
     return total
 
 
-@pytest.mark.parametrize("forget", ["subtract", "zero"])
 @pytest.mark.parametrize(
-    "op", [sketch.identity(), sketch.count_sketch(4096), sketch.gaussian(4096)]
+    ("op", "forget", "tolerance"),
+    [
+        (sketch.identity(), "subtract", 1e-5),
+        (sketch.count_sketch(4096), "zero", 1e-5),
+        # Every number of a dense sketch is touched, so that "zero" would drop all.
+        (sketch.gaussian(4096), "subtract", 0.2),
+    ],
 )
-def test_without_collisions_and_with_all_coordinates_it_is_momentum_sgd(op, forget):
-    op = sketch.fixed_key(op, KEY)
-    exact = op.size(D) != 4096 or len(op.zeros(D).shape) == 2
-    if not exact and forget == "zero":
-        return  # every number of a dense sketch is touched: all error is dropped
+def test_without_collisions_and_with_all_coordinates_it_is_momentum_sgd(
+    op, forget, tolerance
+):
     plain = run(optax.sgd(0.1, momentum=0.9))
-    sketched = run(fetch_sgd(op, D, forget))
-    tolerance = 1e-5 if exact else 0.2
+    sketched = run(fetch_sgd(sketch.fixed_key(op, KEY), D, forget))
     chex.assert_trees_all_close(sketched, plain, rtol=tolerance, atol=tolerance)
 
 
@@ -108,20 +110,6 @@ def test_operators_with_a_fresh_key_each_round_are_refused():
         transforms.in_sketch_space(optax.trace(0.9), op)
     with pytest.raises(ValueError, match="fixed_key"):
         transforms.top_k_desketch(op, 4)
-
-
-def test_fixed_key_ignores_the_round():
-    op = sketch.fixed_key(sketch.count_sketch(10), KEY)
-    x = jnp.arange(30.0)
-    np.testing.assert_array_equal(
-        op.apply(jax.random.key(1), x), op.apply(jax.random.key(2), x)
-    )
-    s = op.apply(KEY, x)
-    for read in (op.transpose, op.estimate):
-        np.testing.assert_array_equal(
-            read(jax.random.key(1), s, 30), read(jax.random.key(2), s, 30)
-        )
-    assert op.resize(5).fixed_key
 
 
 @pytest.mark.parametrize("k", [0, 25, "all"])
