@@ -72,10 +72,8 @@ class Theorem(NamedTuple):
     ) -> Constants:
         """Returns the constants, or raises a ValueError for one that is unknown.
 
-        Args:
-          constants: the constants, of which only `MAY_BE_ZERO` may be 0.
-          target: a number that must be above 0, if there is one.
-          *more: names of constants that are needed as well.
+        Those that it needs, those of the names in `more` and a target must be above 0,
+        or be one of `MAY_BE_ZERO`.
         """
         values = {name: getattr(constants, name) for name in (*self.needs, *more)}
         if target is not None:

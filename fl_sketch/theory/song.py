@@ -42,11 +42,6 @@ def alpha(operator: str, d: int, b: int) -> float:
     Table 1 for the operators of the paper; exactly d/b - 1 for uniform sampling, which
     is not in it, and 0 for the identity. The exact values are in
     `tests/oracles/closed_forms.py` and are smaller.
-
-    Args:
-      operator: the name of an operator, as configs have it.
-      d: the number of parameters.
-      b: the number of numbers in a message.
     """
     validate.one_of((*EMBEDDING, "uniform_sampling", "identity"), operator=operator)
     validate.at_least_one(d=d, b=b)
@@ -248,10 +243,8 @@ def iterative_sketching(
 ) -> Bound:
     """Returns the bound of appendix E for one local step, else of section 5 or G.
 
-    Args:
-      constants: the constants of the run.
-      objective: the kind of loss: "strongly_convex", "convex" or "nonconvex".
-      target: the error: f - f*, or for nonconvex losses the mean `|grad f|^2`.
+    An objective is "strongly_convex", "convex" or "nonconvex". The error is f - f*, or
+    for nonconvex losses the mean `|grad f|^2`.
     """
     validate.one_of((*PROMISES,), objective=objective)
     one_step, several = PROMISES[objective]

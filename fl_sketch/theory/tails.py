@@ -26,9 +26,6 @@ def tail(operator: str, *, d: int, b: int, failure: float) -> float:
       d: the number of parameters.
       b: the number of numbers in a message.
       failure: the probability, up to a constant, that it is off by more.
-
-    Raises:
-      Unreachable: for an operator of which the paper gives no tail.
     """
     validate.one_of((*WITH, *WITHOUT), operator=operator)
     if operator in WITHOUT:
@@ -53,10 +50,8 @@ def joint_tail(
 ) -> float:
     """Returns the tail of many inner products, which all hold but for a chance delta.
 
-    Args:
-      constants: the constants of the run.
-      times: their number for each client and local step.
-      coordinates: whether there is one for every parameter as well.
+    There are so many `times` for each client and local step and, with `coordinates`,
+    for each parameter.
     """
     c = constants
     events = c.clients * c.steps * times * (c.d if coordinates else 1)

@@ -3,12 +3,10 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from fl_sketch import theory
 from fl_sketch.theory import Constants
-from tests.oracles import das
 
 CONSTANTS = Constants(smoothness=2.0, convexity=0.2, clients=4, d=1000, server_rate=4.0)
 OMEGA = math.e * 10
@@ -78,44 +76,6 @@ def test_rounds_of_das_theorem_2_are_enough_by_its_bound(gap, target):
     assert bound.bits == 32 * 3 * 7 * bound.rounds
     with pytest.raises(theory.Unreachable, match="target > 0.08.*got target=0.08"):
         theory.clipped(constants, 0.08)
-
-
-@pytest.mark.parametrize(
-    ("clients", "apart"), [pytest.param(20, 0.05, marks=pytest.mark.slow), (60, 0.3)]
-)
-def test_the_measured_error_stays_below_the_bound_of_das_theorem_2(clients, apart):
-    rng, d, steps = np.random.default_rng(3), 10, 4
-    optima = 1 + apart * rng.normal(size=(clients, d))
-    best = optima.mean(0)
-    own = ((optima - best) ** 2).sum(1) / 2  # Delta of every client, L = 1
-    threshold = 1.01 * 4 * steps * math.sqrt(own.max())
-    constants = Constants(
-        smoothness=1.0, distance=float(best @ best), gap=float(own.max()), rho=0.02,
-        steps=steps, threshold=threshold, clients=clients / 2, d=d,
-    )  # fmt: skip
-    gamma = float(best @ best) ** 0.5
-    target = 1.5 * theory.clipped_error(constants, alpha=1e9, gamma=gamma)
-    bound = theory.clipped(constants, target)
-    alpha, sigma = 0.02 / (2 * bound.step), threshold * 0.02 * (bound.rounds / d) ** 0.5
-    measured = []
-    for _ in range(5):
-        iterates = das.run(
-            optima,
-            [np.flatnonzero(rng.random(clients) < 0.5) for _ in range(bound.rounds)],
-            sigma * rng.normal(size=(bound.rounds, d)),
-            bound="clip", rate=bound.step, decay=1.0, steps=steps, limit=threshold,
-            momentum=0.0, gamma=1.0,
-        )  # fmt: skip
-        # u of exact steps on |w - o|^2 / 2, along the same line from w to o.
-        away = np.linalg.norm(np.asarray(iterates[:-1])[:, None] - optima, axis=2)
-        u = away * (1 - (1 - bound.step) ** steps) / bound.step
-        worse = away**2 / 2 - own
-        share = 0.02 * steps / alpha
-        whole = (2 - share - share**2) * worse
-        cut = 3 * threshold * u / (8 * steps**2)
-        measured.append(np.where(u <= threshold, whole, cut).mean())
-    start = best @ best / 2
-    assert 0 < np.mean(measured) < min(target, 2 * start)
 
 
 def clipping(alpha, **changes):

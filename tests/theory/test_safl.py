@@ -1,5 +1,6 @@
 """Chen et al.'s numbers: as derived, consistent, and refused outside conditions."""
 
+import functools
 import math
 from dataclasses import replace
 
@@ -10,9 +11,9 @@ from fl_sketch.theory import Constants
 from fl_sketch.theory.tails import joint_tail
 
 ADAPTIVE = Constants(
-    smoothness=2.0, intrinsic=10.0, gradient=1.0, noise=0.3, deviation=0.0, start=2.3,
-    server_rate=0.01, b1=0.9, b2=0.99, eps=0.5, operator="srht", d=10_000, b=10_000,
-    clients=5, steps=2,
+    smoothness=2.0, intrinsic=10.0, gradient=1.5, noise=0.3, deviation=0.7, start=2.3,
+    server_rate=0.01, b1=0.9, b2=0.99, eps=0.5, nu=2.0, operator="srht", d=10_000,
+    b=5000, clients=5, steps=2,
 )  # fmt: skip
 WHOLE = replace(ADAPTIVE, operator="identity")
 
@@ -23,30 +24,35 @@ def test_safl_needs_the_fewest_rounds_that_do():
     assert bound.error <= 5 < theory.adaptive_long_run(fewer).error
     assert bound == theory.adaptive_long_run(bound.constants)
     assert bound.step == 1 / (2 * math.sqrt(bound.rounds))
-    assert bound.bits == 32 * 5 * 10_000 * bound.rounds
+    assert bound.bits == 32 * 5 * 5000 * bound.rounds
 
 
-def test_the_adaptive_bounds_at_values_of_one():
-    ones = Constants(
-        smoothness=1, intrinsic=1, gradient=1, noise=0, start=1, server_rate=1, b1=0,
-        eps=1, operator="srht", d=1, b=1, clients=1, rounds=1, delta=1, delta_g=1, nu=0,
-    )  # fmt: skip
-    # log(1) = 0: 1 / J_1 = 2; loss 1 + smooth 1 + curved 10, over kappa eta K T.
-    assert theory.adaptive(replace(ones, step=1)).error == 24
-    assert theory.adaptive_long_run(ones).error == 24
-    # Tails of 1: J_3 = 3, times loss 1 + smooth 1 + curved 4 10.
-    assert theory.adaptive_early(ones, ceiling=3.0).error == 3 * 42
-    # T_0 = 1, J = 1, energy log 2: (1/sqrt 2 + 1) sqrt 2 (1 + 11 log 2).
-    by_hand = (1 + math.sqrt(2)) * (1 + 11 * math.log(2))
-    assert theory.adaptive_decaying(ones).error == pytest.approx(by_hand)
+@pytest.mark.parametrize(
+    ("theorem", "changes", "error"),
+    [
+        (theory.adaptive, {"step": 0.01}, 1221.5351304699984),
+        (theory.adaptive_long_run, {}, 8635.645183347156),
+        (theory.adaptive_decaying, {}, 334690.50605281687),
+        (theory.adaptive_confined, {}, 5063.855053878437),
+        (theory.adaptive_confined, {"b1": 0.0}, 914.477738760207),
+        (
+            functools.partial(theory.adaptive_early, ceiling=5.0),
+            {"operator": "identity", "rounds": 9},
+            9340.907973783926,
+        ),
+    ],
+)
+def test_bounds_are_what_they_were(theorem, changes, error):
+    bound = theorem(replace(ADAPTIVE, **{"rounds": 1000} | changes))
+    assert bound.error == pytest.approx(error, rel=1e-12)
 
 
 def test_what_the_print_of_theorem_3_2_loses_is_kept():
     """Beside the print: 1 + tail for its root, G sigma, 2 G K^2, and one d more."""
-    c = replace(ADAPTIVE, gradient=1.5, nu=2.0, rounds=1000, step=0.01)
+    c = replace(ADAPTIVE, rounds=1000, step=0.01)
     rate, rounds, step, square = c.server_rate, c.rounds, c.step, c.gradient**2
     tails = [
-        math.log(5 * 2 * 10_000**p * 1000**q / c.delta) ** 1.5 / 100
+        math.log(5 * 2 * 10_000**p * 1000**q / c.delta) ** 1.5 / 5000**0.5
         for p, q in ((1, 1), (2, 2))
     ]
     smooth = rate * step**2 * c.smoothness * 4 * square * rounds / c.eps
@@ -64,7 +70,7 @@ def test_what_the_print_of_theorem_3_2_loses_is_kept():
 def test_corollary_1_is_theorem_3_2_at_its_step_and_loses_no_factor(operator):
     """Equal at T = G^2 / eps^2, where eta K G = eps, and above it from there on."""
     constants = replace(ADAPTIVE, operator=operator, d=10_000_000, b=1000)
-    for rounds, most in ((4, 1 + 1e-12), (10**6, 1000.0), (10**9, 1000.0)):
+    for rounds, most in ((9, 1 + 1e-12), (10**6, 1000.0), (10**9, 1000.0)):
         short = theory.adaptive_long_run(replace(constants, rounds=rounds))
         whole = theory.adaptive(short.constants).error
         assert whole * (1 - 1e-12) <= short.error <= whole * most
@@ -78,11 +84,17 @@ def test_corollary_2_is_above_theorem_3_2_while_it_speaks(rounds):
     assert theory.adaptive(bound.constants).error < bound.error
 
 
-def test_a_long_message_of_few_rounds_has_corollary_2():
+def test_corollary_2_needs_a_long_message_few_rounds_and_a_high_ceiling():
     constants = replace(ADAPTIVE, d=1 << 20, b=1 << 19, rounds=9)
-    assert theory.adaptive_early(constants, ceiling=3.5).error > 0
-    with pytest.raises(theory.Unreachable, match=r"tail <= 1 .*got tail=1\."):
-        theory.adaptive_early(replace(constants, b=1 << 15), ceiling=3.5)
+    assert theory.adaptive_early(constants, ceiling=4.5).error > 0
+    for changes, ceiling, found in (
+        ({"b": 1 << 15}, 4.5, r"tail <= 1 .*got tail=1\."),
+        ({"operator": "count_sketch"}, 4.5, "tail <= 1 .*got tail="),
+        ({}, 2.9, "ceiling >= 3 .*got ceiling=2.9"),
+        ({"rounds": 10}, 4.5, "rounds <= 9 .*got rounds=10"),
+    ):
+        with pytest.raises(theory.Unreachable, match=found):
+            theory.adaptive_early(replace(constants, **changes), ceiling=ceiling)
 
 
 @pytest.mark.parametrize("b1", [0.0, 0.5, 0.9, 0.99])
@@ -98,22 +110,10 @@ def test_moments_lag_behind_decaying_steps_by_no_more_than_lemma_b_4_says(b1):
         moment = b1 * moment + (1 - b1) * step
         worst = max(worst, moment / step)
     assert worst <= lag
-    # Curvature dominates, with the square of the lag.
+    # Curvature dominates, of a bound that has the square of the lag.
     error = theory.adaptive_decaying(constants).error
     twice = theory.adaptive_decaying(replace(constants, intrinsic=20.0)).error
     assert error / twice == pytest.approx(0.5, rel=0.01)
-    energy = math.log1p(100 / delay)
-    curved = (8 * 0.01 * lag**2 * 10 * 1e6 + 2 * lag) * 0.01 * energy
-    curved /= (1 - b1) ** 2 * 1e-6
-    by_hand = curved * (1 / math.sqrt(1 + delay) + 1e-3) * math.sqrt(100 + delay)
-    assert error == pytest.approx(by_hand / (0.01 * 100), rel=0.01)
-
-
-@pytest.mark.parametrize("rounds", [100, 10_000])
-def test_decaying_steps_promise_less_than_constant_ones(rounds):
-    constants = replace(WHOLE, rounds=rounds)
-    constant = theory.adaptive_long_run(constants).error
-    assert theory.adaptive_decaying(constants).error > constant
 
 
 def chain(bound):
@@ -156,15 +156,6 @@ def test_theorem_4_4_closes_its_own_chain(operator, deviation):
         theory.adaptive_confined(replace(c, step=1.01 * longest))
 
 
-@pytest.mark.parametrize("b1", [0.0, 0.9])
-def test_the_largest_step_of_theorem_4_4_is_the_least_of_its_limits(b1):
-    c = replace(WHOLE, b1=b1, rounds=100)
-    change = 8 * math.sqrt(2) * 2 * 0.01**0.25 / math.sqrt(1 - b1)
-    limits = [0.5 / (6 * math.sqrt(2)), 0.5 / change, 10 / (4 * math.sqrt(2))]
-    limits += [0.5 * 0.1 / (4 * 0.9 * 2)] if b1 else []
-    assert theory.adaptive_confined(c).step == pytest.approx(min(limits) / 10)
-
-
 def test_tails_are_those_of_the_operator():
     sizes = {"d": 1000, "b": 100, "failure": 0.01}
     for operator in ("srht", "ams", "gaussian"):
@@ -193,7 +184,7 @@ def test_the_count_sketch_has_no_tail_that_falls_as_property_3_says():
 @pytest.mark.parametrize(
     ("theorem", "changes", "found"),
     [
-        (theory.adaptive_long_run, {"rounds": 3}, "rounds >= 4 .*got rounds=3"),
+        (theory.adaptive_long_run, {"rounds": 8}, "rounds >= 9 .*got rounds=8"),
         (theory.adaptive, {"step": math.nan}, "step > 0 .*got step=nan"),
         (theory.adaptive, {"rounds": 0}, "rounds > 0 .*got rounds=0"),
         (theory.adaptive_decaying, {"rounds": 0}, "rounds > 0 .*got rounds=0"),
@@ -208,20 +199,6 @@ def test_what_a_theorem_does_not_speak_of_is_refused_in_a_line(theorem, changes,
     with pytest.raises(ValueError, match=found) as caught:
         theorem(replace(ADAPTIVE, **{"step": 0.1, "rounds": 9} | changes))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("constants", "ceiling", "found"),
-    [
-        (replace(ADAPTIVE, operator="count_sketch"), 9.0, "tail <= 1 .*got tail=18.42"),
-        (WHOLE, 1.9, "ceiling >= 2 .*got ceiling=1.9"),
-        (replace(WHOLE, rounds=5), 3.0, "rounds <= 4 .*got rounds=5"),
-    ],
-)
-def test_corollary_2_refuses_what_it_does_not_speak_of(constants, ceiling, found):
-    constants = replace(constants, rounds=constants.rounds or 1)
-    with pytest.raises(theory.Unreachable, match=found):
-        theory.adaptive_early(constants, ceiling=ceiling)
 
 
 @pytest.mark.parametrize(

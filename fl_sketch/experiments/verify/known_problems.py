@@ -73,9 +73,8 @@ def quadratics(
       d: the number of parameters.
       clients: the number of clients.
       condition: L / mu.
-      seed: the seed of the axes and of the optima.
-      apart: about the distance of a client's optimum from their common part, which is
-        about 1 long; 0: all have one minimum.
+      seed: the seed of axes and optima.
+      apart: about how far optima are from their common part, itself about 1 long.
     """
     validate.at_least_one(d=d, clients=clients)
     random, even = np.random.default_rng(seed), np.linspace(0, 1, d)

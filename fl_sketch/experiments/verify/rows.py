@@ -62,8 +62,7 @@ def row(
       bound: the theorem's bound.
       curve: the quantity after every round, as measured.
       start: the quantity before the first.
-      **others: constants that theorems do not have, and the operator of a sketch that
-        has no constants.
+      **others: what is not among the constants: other ones, or the operator.
     """
     known = {"operator": "none"} | bound.constants.known() | others
     operator = str(known["operator"])

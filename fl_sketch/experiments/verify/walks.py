@@ -55,7 +55,7 @@ def walk(
       constants: the sizes, the step and the rounds.
       seeds: the seeds of all that is drawn.
       rates: a rate for each round, in place of the step.
-      batch: as `round_of` has it.
+      batch: what `round_of` takes.
     """
     c, clients = constants, int(constants.clients)
     rates = np.full(c.rounds, c.step) if rates is None else rates
