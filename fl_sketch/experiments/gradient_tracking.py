@@ -96,14 +96,10 @@ def measure(
     rounds: int,
     server_rates: Sequence[float],
 ) -> Iterator[Row]:
-    """Yields a row for each algorithm, at its best server rate.
+    """Yields a row for each algorithm, at the best of some server rates.
 
-    Args:
-      task: the problem.
-      rows: the number of rows of the count sketch.
-      cols: the number of its columns; HEAPRIX sends as many heavy coordinates.
-      rounds: the number of rounds, all with all clients.
-      server_rates: the rates to choose from.
+    The count sketch has so many rows and columns; HEAPRIX sends as many heavy
+    coordinates as columns. All clients take part in all rounds.
     """
     plain = None
     for name, query, made, gains in _variants(task, rows, cols):

@@ -95,11 +95,7 @@ def promised(
 ) -> Bound | None:
     """Returns what the theorem about a config's algorithm gives, or None.
 
-    Args:
-      config: the config of the run.
-      experiment: what was built from it, for the sizes of model and message, and z.
-      problem: a value for each of `CONSTANTS`.
-      convex: whether losses are convex.
+    The arguments are those of `lines`.
 
     Raises:
       theory.Unreachable: where it gives nothing for these constants.

@@ -100,11 +100,8 @@ class Count(NamedTuple):
 def measure(count: Count, messages: Sequence[tuple[str, int]]) -> Iterator[Row]:
     """Yields two rows for each message, with the theorem's step and with its own.
 
-    The first two are those of gradient descent without a sketch.
-
-    Args:
-      count: the problem, and the manner of counting.
-      messages: names of sketch operators, as configs have them, and sizes b.
+    The first two are those of gradient descent without a sketch. A message is the name
+    of a sketch operator, as configs have it, and its size b.
 
     Raises:
       ValueError: for a size beyond d, or an operator that cannot have it.
@@ -129,10 +126,8 @@ def _rows(
 ) -> Iterator[Row]:
     """Yields the rows of one sketch: at the theorem's step, and at the best.
 
-    Args:
-      runs: the runs with the sketch.
-      control: `(step, most) -> rounds`, at most so many, that a step needs without one;
-        None: it is gradient descent, its own control.
+    A control is `(step, most) -> rounds`, at most so many, that a step needs without a
+    sketch; None: the runs are without one.
     """
     count, promised = runs.count, runs.count.promised(runs.operator, runs.b)
     slowest = runs([promised.step], count.seeds, 2 * promised.rounds)[0]
@@ -157,9 +152,7 @@ def _rows(
 
 
 def best_step(race: Callable[[Sequence[float]], np.ndarray], first: float) -> float:
-    """Returns the step that needs the fewest rounds, with none faster next to it.
-
-    Of several that need as few it is the shortest.
+    """Returns the shortest step that needs the fewest rounds.
 
     Steps are tried an octave apart, further and further in the direction that is
     better, until the best has neighbours on both sides, and then `OCTAVE` times as

@@ -71,6 +71,8 @@ def test_rounds_of_das_theorem_2_are_enough_by_its_bound(gap, target):
     assert alpha >= 1 and alpha / (2 * 0.01) >= 5
     assert 0 <= bound.rounds - 2 * alpha * 2 / (10 * 0.01**2) <= 1 + 1e-6
     assert bound.error <= target * (1 + 1e-9)
+    if alpha > 1.01:  # the smallest
+        assert bound.error == pytest.approx(target)
     error = theory.clipped_error(constants, alpha=alpha, gamma=2.0)
     assert bound.error == pytest.approx(error, rel=1e-12)
     assert bound.bits == 32 * 3 * 7 * bound.rounds

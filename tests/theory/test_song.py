@@ -29,9 +29,15 @@ THEOREMS = ONE_STEP | {
 @pytest.mark.parametrize("target", [1e-1, 1e-3])
 def test_promised_rounds_are_enough_by_the_bounds_themselves(spread, steps, target):
     constants = replace(CONSTANTS, spread=spread, steps=steps)
-    assert theory.strongly_convex(constants, target).error <= target * (1 + 1e-9)
-    error = theory.convex(constants, target).error
-    assert 0.4 * target <= error <= target * (1 + 1e-9)
+    strong = theory.strongly_convex(constants, target)
+    convex = theory.convex(constants, target)
+    assert strong.error <= target * (1 + 1e-9)
+    assert 0.4 * target <= convex.error <= target * (1 + 1e-9)
+    if spread == 30.0:  # drift holds the step, and is half the target
+        drift = 4 * strong.step**2 * 4 * steps**3 * spread / 0.2
+        assert drift == pytest.approx(target / 2)
+        drift = 32 * convex.step**2 * 2 * steps**2 * spread
+        assert drift == pytest.approx(target / 2)
 
 
 @pytest.mark.parametrize("target", [1e-1, 1e-2])
