@@ -49,7 +49,7 @@ class Bound(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """The bits of all messages up, of all clients and rounds."""
+        """The bits of all messages up; 0 if their number or length is not known."""
         c = self.constants
         return math.ceil(FLOAT_BITS * c.clients * c.b * c.rounds)
 

@@ -49,6 +49,12 @@ def test_theorems_2_and_3_are_as_printed(objective, variant, tracking, rounds, l
     assert bound.error == 0.1
 
 
+def test_the_logarithm_of_a_large_target_is_one():
+    kind = {"objective": "pl", "variant": "privix", "cols": 100}
+    bound = theory.fedsketch(CONSTANTS, 0.9, **kind)
+    assert bound.rounds == math.ceil((OMEGA / 4 + 1) * 10)
+
+
 DAS = Constants(
     smoothness=2.0, distance=8.0, gap=0.5, rho=0.1, steps=5, threshold=20.0, clients=3,
     d=7,
