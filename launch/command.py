@@ -3,9 +3,7 @@
 import gc
 import sys
 import warnings
-from collections.abc import Callable, Iterable
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable
 
 import jax
 from absl import app, flags, logging
@@ -13,7 +11,6 @@ from ml_collections import ConfigDict
 
 from fl_sketch import engine
 from fl_sketch.config import arguments
-from fl_sketch.core import files
 from fl_sketch.run import Stopped
 from fl_sketch.run.processes import INTERRUPTED, STOPPED
 from launch import compiled, parsing, streams
@@ -59,25 +56,6 @@ def print_notes(config: ConfigDict, before: ConfigDict, name: str = "") -> None:
     hint = arguments.small_step(config, before)
     if hint and not name:
         print(f"note: {hint}")
-
-
-def print_rows(measures: ModuleType, rows: Iterable[Any], out: str | None) -> None:
-    """Prints measured rows as they come, and keeps them as a csv file.
-
-    Args:
-      measures: the module whose rows they are: HEAD and line(row) are their text.
-      rows: the rows, named tuples.
-      out: the file, written anew after every row; None: none.
-    """
-    if out:
-        files.writable_file(out)
-    print(measures.HEAD)
-    kept = []
-    for row in rows:
-        print(measures.line(row), flush=True)
-        kept.append(row._asdict())
-        if out:
-            files.write_rows(out, kept)
 
 
 def _as_note(message, category, filename, lineno, file=None, line=None) -> None:

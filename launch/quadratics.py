@@ -20,9 +20,6 @@ ROUNDS = flags.DEFINE_integer("rounds", 500, "Of each run.", lower_bound=1)
 SEEDS = flags.DEFINE_integer("seeds", 3, "How many runs are averaged.", lower_bound=1)
 flags.mark_flags_as_required(["workdir"])
 
-COLUMNS = "{:10} {:>6} {:>8} {:>12} {:>12} {:>7} {:>9} {:>9}"
-HEAD = ("start", "C", "eta", "clip", "normalise", "ratio", "SNR clip", "SNR norm")
-
 
 def main():
     """Runs all settings with our accountant's noise; prints and writes the rows."""
@@ -30,20 +27,10 @@ def main():
     files.writable_folder(WORKDIR.value)
     z, theirs = settings.noise_multiplier, settings.paper_noise_multiplier
     print(f"noise multiplier {z:.2f}; by the paper's formula {theirs:.2f}")
-    found = {
-        (bound, start): quadratics.paths(settings, bound, start, z)
-        for bound in quadratics.BOUNDS
-        for start in quadratics.STARTS
-    }
-    rows = list(quadratics.rows(settings, found))
-    print(COLUMNS.format(*HEAD))
-    for row in rows:
-        cells = [row[name] for name in ("clip_excess", "normalise_excess")]
-        cells = [f"{cell:.4g}" for cell in cells] + [f"{row['ratio']:.3f}"]
-        cells += [f"{row[name]:.3f}" for name in ("clip_snr", "normalise_snr")]
-        print(COLUMNS.format(row["start"], f"{row['C']:g}", f"{row['eta']:g}", *cells))
-    files.write_rows(os.path.join(WORKDIR.value, "table.csv"), rows)
-    quadratics.draw(settings, found, os.path.join(WORKDIR.value, "figures.png"))
+    walked = quadratics.paths(settings, z)
+    rows = quadratics.rows(settings, walked)
+    quadratics.TABLE.record(rows, os.path.join(WORKDIR.value, "table.csv"))
+    quadratics.draw(settings, walked, os.path.join(WORKDIR.value, "figures.png"))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Measures what each theorem bounds, beside its bound.
+"""Measures what each theorem bounds.
 
 python -m launch.theorems
 python -m launch.theorems --paper=song --operator=gaussian --out=/tmp/theorems.csv
 
-Every theorem of fl_sketch.theory is run as it says, with its own step and for its own
-number of rounds, on a small problem whose constants are known exactly. A row for each
-says the bound and what was measured; --out keeps the problem and the constants as well.
+Every theorem of fl_sketch.theory is run with its own step and for its own number of
+rounds, on a small problem whose constants are known exactly. A row has the bound and
+what was measured; --out keeps the problem and the constants as well.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,8 @@ from absl import flags
 
 from fl_sketch import theory
 from fl_sketch.algorithms import catalog
-from fl_sketch.experiments.verify import chen, others, song, table
+from fl_sketch.experiments.verify import chen, others, song
+from fl_sketch.experiments.verify.rows import TABLE, Row
 from launch import command
 
 PAPERS = ("song", "chen", "das", "haddadpour")
@@ -28,7 +29,7 @@ OPERATOR = flags.DEFINE_multi_enum(
 OUT = flags.DEFINE_string("out", None, "A csv file for the rows.")
 
 
-def rows() -> Iterator[table.Row]:
+def rows() -> Iterator[Row]:
     """Yields the rows of the papers of the flags."""
     if "song" in PAPER.value:
         for operator in OPERATOR.value:
@@ -50,7 +51,7 @@ def main():
     """Prints the table, and keeps it with --out."""
     for operator in OPERATOR.value if "chen" in PAPER.value else ():
         theory.tail(operator, d=1, b=1, failure=1.0)  # refuses those that have none
-    command.print_rows(table, rows(), OUT.value)
+    TABLE.record(rows(), OUT.value)
 
 
 if __name__ == "__main__":

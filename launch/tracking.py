@@ -35,7 +35,7 @@ def main():
         rounds=ROUNDS.value,
         server_rates=SERVER_RATES,
     )
-    command.print_rows(gradient_tracking, measured, OUT.value)
+    gradient_tracking.TABLE.record(measured, OUT.value)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ python -m launch.trade
 python -m launch.trade --operator=srht --sizes=64 --steps=1 --steps=4 --apart=0.5
 
 Prints two rows for each operator and size of a message: with the step of Song et al.'s
-theorem, and with the step that is best for it. Beside both stand the rounds that the
-same step takes without a sketch, and at the top gradient descent with its own steps.
-With --apart each client has a minimum of its own; --out keeps the rows as a csv file.
+theorem, and with the step that is best for it. Both have the rounds that the same step
+takes without a sketch, and the first rows are gradient descent with its own steps. With
+--apart each client has a minimum of its own; --out keeps the rows as a csv file.
 """
 
 from collections.abc import Iterator
@@ -45,6 +45,7 @@ OUT = flags.DEFINE_string("out", None, "A csv file for the rows.")
 
 def rows() -> Iterator[rounds_vs_bits.Row]:
     """Yields the rows of all problems of the flags."""
+    messages = [(operator, b) for operator in OPERATOR.value for b in SIZES.value]
     for apart in APART.value:
         task = known_problems.quadratics(
             d=PARAMETERS.value,
@@ -54,21 +55,16 @@ def rows() -> Iterator[rounds_vs_bits.Row]:
             apart=apart,
         )
         for steps in STEPS.value:
-            count = rounds_vs_bits.Count(
-                task, steps, ACCURACY.value, range(SEEDS.value)
-            )
-            control = rounds_vs_bits.Control(count)
-            yield from control.rows
-            for operator in OPERATOR.value:
-                for b in SIZES.value:
-                    yield from rounds_vs_bits.measure(count, operator, [b], control)
+            seeds = range(SEEDS.value)
+            count = rounds_vs_bits.Count(task, steps, ACCURACY.value, seeds)
+            yield from rounds_vs_bits.measure(count, messages)
 
 
 def main():
     """Prints the table for the problems of the flags, and keeps it with --out."""
     for b in SIZES.value:
         validate.at_most(PARAMETERS.value, "the parameters", b=b)
-    command.print_rows(rounds_vs_bits, rows(), OUT.value)
+    rounds_vs_bits.TABLE.record(rows(), OUT.value)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Features of images: what the last layer of a small network sees.
+"""Features of images: the output of the last hidden layer of a small network.
 
 The network is trained, as usual and not federated, on the first half of the training
 images. The features of the other half and of the test images are then a data set of
@@ -40,7 +40,7 @@ def extract(
       batch: the number of images of a step.
       rate: the rate of Adam.
       seed: the seed of weights and batches.
-      say: what prints a line, one an epoch.
+      say: what prints a line for every epoch.
 
     Returns:
       Examples whose inputs are float32 [n, width], for training and for testing.
@@ -60,20 +60,19 @@ def extract(
 
     @jax.jit
     def features(inputs):
-        _, seen = model.apply(
+        _, layers = model.apply(
             {"params": params},
             normalise(inputs),
             capture_intermediates=lambda module, _: module.name == LAYER,
         )
-        return jax.nn.relu(seen["intermediates"][LAYER]["__call__"][0])  # pyright: ignore[reportArgumentType]
+        return jax.nn.relu(layers["intermediates"][LAYER]["__call__"][0])  # pyright: ignore[reportArgumentType]
 
     def of(examples: Examples) -> Examples:
         starts = range(0, len(examples.targets), BLOCK)
         parts = [np.asarray(features(examples.inputs[s : s + BLOCK])) for s in starts]
         return Examples(np.concatenate(parts), np.asarray(examples.targets))
 
-    private = Examples(*(leaf[half:] for leaf in splits.train))
-    return of(private), of(splits.test)
+    return of(Examples(*(leaf[half:] for leaf in splits.train))), of(splits.test)
 
 
 def _trained(model, examples: Examples, epochs, batch, rate, seed, say):

@@ -6,6 +6,7 @@ program, with the engine's own rounds.
 """
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,20 +17,35 @@ import numpy as np
 from fl_sketch import engine
 from fl_sketch.algorithms import dp_fedavg
 from fl_sketch.core import files
+from fl_sketch.experiments.measurements import Column, Table
+from fl_sketch.experiments.verify import walks
 from fl_sketch.privacy import accounting, clipping, literature
 
 BOUNDS = {"clip": clipping.clip, "normalise": clipping.normalise}
 STARTS = {"w* + z": 1.0, "w* + z/5": 0.2}
+TABLE = Table(
+    {
+        "start": Column("10"),
+        "C": Column("6g"),
+        "eta": Column("8g"),
+        "clip_excess": Column("12.4g", "clip"),
+        "normalise_excess": Column("12.4g", "normalise"),
+        "ratio": Column("7.3f"),
+        "clip_snr": Column("9.3f", "SNR clip"),
+        "normalise_snr": Column("9.3f", "SNR norm"),
+    }
+)
+Point = tuple[str, str, float, float]  # bound, start, C and eta
 
 
-class Problem(NamedTuple):
-    """The clients' losses, and what can be worked out of them.
+class LowRankQuadratics(NamedTuple):
+    """The clients' losses.
 
     Attributes:
       roots: A, shape=(clients, d, rank).
       optima: `w_i`, shape=(clients, d).
       optimum: `w*`, the minimum of the mean loss, shape=(d,).
-      offset: z, of which a start is some part away from there, shape=(d,).
+      offset: z; a start is some part of it away from the optimum, shape=(d,).
     """
 
     roots: jax.Array
@@ -49,19 +65,14 @@ class Problem(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What the figures vary, and the size of it all; by default the paper's.
+    """What the figures vary, and all sizes; by default the paper's.
 
     Attributes:
       thresholds: the values of C.
       rates: the values of eta, the rate of local steps.
       seeds: the seeds of problems and noise, over which means are taken.
-      rounds: the number of rounds of a run.
-      steps: the number of a client's local steps in a round.
-      clients: the number of clients, all of whom take part.
-      d: the number of parameters.
-      rank: the columns of every A.
-      epsilon: the epsilon that is promised to a client.
-      delta: its delta.
+      rank: the number of columns of every A.
+      epsilon: what is promised to a client, with `delta`.
     """
 
     thresholds: Sequence[float] = (40.0, 50.0, 100.0)
@@ -90,13 +101,8 @@ class Settings(NamedTuple):
         )
 
 
-def problem(settings: Settings, seed: int) -> Problem:
-    """Returns the paper's random problem of these sizes.
-
-    Args:
-      settings: the sizes: clients, d and rank.
-      seed: the seed of all that is random in it.
-    """
+def problem(settings: Settings, seed: int) -> LowRankQuadratics:
+    """Returns the paper's random problem, in the sizes of the settings."""
     random = np.random.default_rng(seed)
     shape = (settings.clients, settings.d)
     optima = random.normal(size=shape)
@@ -105,19 +111,18 @@ def problem(settings: Settings, seed: int) -> Problem:
     right = np.einsum("cdr,cer,ce->d", roots, roots, optima) / settings.clients
     optimum = np.linalg.solve(q, right)
     offset = random.uniform(size=settings.d)
-    return Problem(
-        *(jnp.asarray(x, jnp.float32) for x in (roots, optima, optimum, offset))
-    )
+    arrays = (roots, optima, optimum, offset)
+    return LowRankQuadratics(*(jnp.asarray(x, jnp.float32) for x in arrays))
 
 
 class Path(NamedTuple):
-    """One run of one algorithm.
+    """The runs of one algorithm, of all seeds.
 
     Attributes:
-      excess: `f(w_k) - f(w*)`, shape=(rounds + 1,).
+      excess: `f(w_k) - f(w*)`, shape=(seeds, rounds + 1).
       snr: the norm of the mean bounded update over that of the noise on it,
-        shape=(rounds,).
-      models: `w_k - w*`, shape=(rounds + 1, d).
+        shape=(seeds, rounds).
+      models: `w_k - w*`, shape=(seeds, rounds + 1, d).
     """
 
     excess: np.ndarray
@@ -125,31 +130,25 @@ class Path(NamedTuple):
     models: np.ndarray
 
 
-def paths(
-    settings: Settings, bound: str, start: str, noise_multiplier: float
-) -> dict[tuple[float, float, int], Path]:
-    """Returns a run for every (C, eta, seed) of the settings.
-
-    Args:
-      settings: the settings.
-      bound: one of `BOUNDS`, what is done to updates.
-      start: one of `STARTS`, where models begin.
-      noise_multiplier: z; the noise on a sum has standard deviation z C.
-    """
-    found = {}
-    run = jax.jit(functools.partial(_run, settings, bound, noise_multiplier))
-    for seed in settings.seeds:
-        task = problem(settings, seed)
-        first = task.optimum + STARTS[start] * task.offset
-        for threshold in settings.thresholds:
-            for rate in settings.rates:
-                key = jax.random.key(seed)
-                one = run(task, first, key, jnp.float32(threshold), jnp.float32(rate))
-                found[threshold, rate, seed] = Path(*jax.device_get(one))
-    return found
+def paths(settings: Settings, noise_multiplier: float) -> dict[Point, Path]:
+    """Returns the runs of every point; the noise on a sum has the deviation z C."""
+    tasks = {seed: problem(settings, seed) for seed in settings.seeds}
+    axes = STARTS, settings.thresholds, settings.rates
+    walked = {}
+    for bound in BOUNDS:
+        run = jax.jit(functools.partial(_run, settings, bound, noise_multiplier))
+        for start, *numbers in itertools.product(*axes):
+            runs = []
+            for seed, task in tasks.items():
+                first = task.optimum + STARTS[start] * task.offset
+                rates = map(jnp.float32, numbers)
+                runs.append(run(task, first, jax.random.key(seed), *rates))
+            stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *runs)
+            walked[bound, start, *numbers] = Path(*stacked)
+    return walked
 
 
-def _run(settings, bound, noise_multiplier, task: Problem, first, key, threshold, rate):
+def _run(settings, bound, noise_multiplier, task, first, key, threshold, rate):
     algorithm = dp_fedavg(
         task.loss,
         client_rate=rate,
@@ -158,24 +157,19 @@ def _run(settings, bound, noise_multiplier, task: Problem, first, key, threshold
         cohort=settings.clients,
         bound=BOUNDS[bound],
     )
-
-    def fetch(data, client, plan, key):
-        del data, plan, key
-        return jnp.broadcast_to(client, (settings.steps,))
-
-    one_round = engine.with_everyone(
-        algorithm, fetch, settings.clients, chunk=settings.clients
+    clients, best = settings.clients, task.mean_loss(task.optimum)
+    one_round = walks.round_of(
+        algorithm, steps=settings.steps, clients=clients, chunk=clients
     )
-    best = task.mean_loss(task.optimum)
 
     def step(state, _):
         state, report = one_round(state, key)
-        seen = report.simulator_only.diagnostics
-        snr = jnp.sqrt(seen["signal_energy"] / seen["noise_energy"])
+        energies = report.simulator_only.diagnostics
+        snr = jnp.sqrt(energies["signal_energy"] / energies["noise_energy"])
         now = state.server.params
         return state, (task.mean_loss(now) - best, snr, now - task.optimum)
 
-    state = engine.initial_state(algorithm, first, settings.clients)
+    state = engine.initial_state(algorithm, first, clients)
     _, (excess, snr, models) = jax.lax.scan(step, state, length=settings.rounds)
     begin = (task.mean_loss(first) - best)[None]
     return (
@@ -185,70 +179,47 @@ def _run(settings, bound, noise_multiplier, task: Problem, first, key, threshold
     )
 
 
-def rows(
-    settings: Settings, found: Mapping[tuple[str, str], Mapping]
-) -> Iterator[dict]:
-    """Yields a row for every start, C and eta, means over seeds.
+def rows(settings: Settings, walked: Mapping[Point, Path]) -> Iterator[dict[str, Any]]:
+    """Yields a row for every start, C and eta, of means over seeds.
 
-    Args:
-      settings: the options of the runs.
-      found: `paths` by bound and start, all of both.
-
-    Yields:
-      The settings, and for each bound the last excess and the mean snr; "ratio" is the
-      excess of normalisation over that of clipping.
+    A row has the last excess and the mean snr of each bound; "ratio" is the excess of
+    normalisation over that of clipping.
     """
-    for start in STARTS:
-        for threshold in settings.thresholds:
-            for rate in settings.rates:
-                row: dict[str, Any] = {"start": start, "C": threshold, "eta": rate}
-                for bound in BOUNDS:
-                    own = [
-                        found[bound, start][threshold, rate, seed]
-                        for seed in settings.seeds
-                    ]
-                    row[f"{bound}_excess"] = float(np.mean([p.excess[-1] for p in own]))
-                    row[f"{bound}_snr"] = float(np.mean([p.snr for p in own]))
-                row["ratio"] = row["normalise_excess"] / row["clip_excess"]
-                yield row
+    axes = STARTS, settings.thresholds, settings.rates
+    for start, threshold, rate in itertools.product(*axes):
+        row: dict[str, Any] = {"start": start, "C": threshold, "eta": rate}
+        for bound in BOUNDS:
+            path = walked[bound, start, threshold, rate]
+            row[f"{bound}_excess"] = float(np.mean(path.excess[:, -1]))
+            row[f"{bound}_snr"] = float(np.mean(path.snr))
+        row["ratio"] = row["normalise_excess"] / row["clip_excess"]
+        yield row
 
 
-def draw(settings: Settings, found: Mapping[tuple[str, str], Mapping], path) -> None:
-    """Draws Figures 1 to 3: suboptimality, signal to noise, and two trajectories.
-
-    Args:
-      settings: the options of the runs.
-      found: `paths` by bound and start, all of both.
-      path: the path of the picture.
-    """
+def draw(settings: Settings, walked: Mapping[Point, Path], path) -> None:
+    """Draws Figures 1 to 3: suboptimality, signal to noise, and two trajectories."""
     from matplotlib.figure import Figure  # takes a second to import
 
     columns = len(settings.thresholds)
     figure = Figure(figsize=(4 * columns, 13), layout="constrained")
     panels = figure.subplots(4, columns, squeeze=False)
-    middle = settings.rates[len(settings.rates) // 2]
+    middle, first = settings.rates[len(settings.rates) // 2], next(iter(STARTS))
     for column, threshold in enumerate(settings.thresholds):
-        for place, start in enumerate(STARTS):
-            panel = panels[place][column]
+        for panel, start in zip(panels[:2, column], STARTS, strict=True):
             panel.set(title=f"{start}, C = {threshold:g}", yscale="log", xlabel="round")
             for bound, style in zip(BOUNDS, ("--", "-"), strict=True):
                 for rate in settings.rates:
-                    own = found[bound, start]
-                    mean = _mean(settings, own, threshold, rate, "excess")
-                    panel.plot(mean, style, label=f"{bound}, {rate:g}")
-        first = next(iter(STARTS))
-        for bound in BOUNDS:
-            own = found[bound, first]
-            panels[2][column].plot(
-                _mean(settings, own, threshold, middle, "snr"), label=bound
-            )
-            path_of = own[threshold, middle, settings.seeds[0]].models
-            panels[3][column].plot(
-                *_plane(found, first, threshold, middle, path_of, settings), label=bound
-            )
-        panels[2][column].set(title=f"C = {threshold:g}", xlabel="round")
-        panels[3][column].plot(0, 0, "k*", label="w*")
-        panels[3][column].set(title=f"trajectories, C = {threshold:g}")
+                    excess = walked[bound, start, threshold, rate].excess.mean(0)
+                    panel.plot(excess, style, label=f"{bound}, {rate:g}")
+        ratio, plane = panels[2:, column]
+        both = [walked[bound, first, threshold, middle] for bound in BOUNDS]
+        trajectories = _plane([of_bound.models[0] for of_bound in both])
+        for bound, of_bound, line in zip(BOUNDS, both, trajectories, strict=True):
+            ratio.plot(of_bound.snr.mean(0), label=bound)
+            plane.plot(*line, label=bound)
+        ratio.set(title=f"C = {threshold:g}", xlabel="round")
+        plane.plot(0, 0, "k*", label="w*")
+        plane.set(title=f"trajectories, C = {threshold:g}")
     panels[0][0].set_ylabel("f(w) - f(w*)")
     panels[2][0].set_ylabel("signal to noise")
     for panel in (panels[0][0], panels[2][0], panels[3][0]):
@@ -256,16 +227,12 @@ def draw(settings: Settings, found: Mapping[tuple[str, str], Mapping], path) -> 
     files.write_figure(path, figure)
 
 
-def _mean(settings, own, threshold, rate, name) -> np.ndarray:
-    each = [getattr(own[threshold, rate, seed], name) for seed in settings.seeds]
-    return np.mean(each, axis=0)
-
-
-def _plane(found, start, threshold, rate, models, settings) -> np.ndarray:
-    """Returns a trajectory in the plane in which both move most, smoothed."""
-    seed = settings.seeds[0]
-    both = [found[bound, start][threshold, rate, seed].models for bound in BOUNDS]
+def _plane(both: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Returns trajectories in the plane in which they move most, smoothed."""
     axes = np.linalg.svd(np.concatenate(both), full_matrices=False)[2][:2]
-    width = max(1, settings.rounds // 25)
+    width = max(1, (len(both[0]) - 1) // 25)
     window = np.ones(width) / width
-    return np.stack([np.convolve(models @ axis, window, "valid") for axis in axes])
+    return [
+        np.stack([np.convolve(models @ axis, window, "valid") for axis in axes])
+        for models in both
+    ]

@@ -10,18 +10,20 @@ the step that is best for it, and gradient descent the one that is best for that
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch import engine, sketch, theory
-from fl_sketch.algorithms import catalog, iterative_sketching
+from fl_sketch import engine, theory
+from fl_sketch.algorithms import iterative_sketching
 from fl_sketch.core import validate
-from fl_sketch.core.protocols import Sketch
 from fl_sketch.core.wire import FLOAT_BITS
+from fl_sketch.experiments.measurements import Column, Table
+from fl_sketch.experiments.verify import walks
 from fl_sketch.experiments.verify.known_problems import Quadratics
 from fl_sketch.sweep.standings import half_width
 
@@ -31,10 +33,6 @@ TUNING = (1000, 1001, 1002)  # seeds by which steps are chosen, apart from those
 OCTAVE = 4  # steps that are tried between one and twice it
 FURTHEST = 30 * OCTAVE
 CONTROL = "none"
-HEAD = (
-    "operator          b  K  sigma^2 step of        step   rounds     +-  no sketch"
-    "     bits up   promised"
-)
 
 
 class Row(NamedTuple):
@@ -56,17 +54,20 @@ class Row(NamedTuple):
       promised: the bits that the theorem says are enough, with its step.
     """
 
-    operator: str
-    b: int
-    local_steps: int
-    spread: float
-    chosen: str
-    step: float
-    rounds: float
-    half_width: float
-    control: float
-    bits: float
-    promised: int
+    operator: Annotated[str, Column("15")]
+    b: Annotated[int, Column("3d")]
+    local_steps: Annotated[int, Column("2d", "K")]
+    spread: Annotated[float, Column("8.3g", "sigma^2")]
+    chosen: Annotated[str, Column("7", "step of")]
+    step: Annotated[float, Column("11.4g")]
+    rounds: Annotated[float, Column("8.1f")]
+    half_width: Annotated[float, Column("6.1f", "+-")]
+    control: Annotated[float, Column("10.5g", "no sketch")]
+    bits: Annotated[float, Column("11.4g", "bits up")]
+    promised: Annotated[int, Column("10.4g")]
+
+
+TABLE = Table.of(Row)
 
 
 class Count(NamedTuple):
@@ -84,124 +85,74 @@ class Count(NamedTuple):
     accuracy: float
     seeds: Sequence[int]
 
+    @property
+    def target(self) -> float:
+        """The error that may be left."""
+        return self.accuracy * self.task.constants.start
 
-def line(row: Row) -> str:
-    """Returns `row` as text, below `HEAD`."""
-    text = "{:15} {:3} {:2} {:8.3g} {:7} {:11.4g} {:8.1f} {:6.1f} {:10.5g} {:11.4g}"
-    return f"{text} {{:10.4g}}".format(*row)
+    def promised(self, operator: str, b: int) -> theory.Bound:
+        """Returns what Song et al. promise, for a sketch that sends b numbers."""
+        run = {"operator": operator, "b": b, "steps": self.steps}
+        constants = replace(self.task.constants, **run)
+        return theory.iterative_sketching(constants, "strongly_convex", self.target)
 
 
-def measure(
-    count: Count, operator: str, sizes: Sequence[int], control: "Control"
-) -> list[Row]:
-    """Returns two rows for each size of a message, with the theorem's step and its own.
+def measure(count: Count, messages: Sequence[tuple[str, int]]) -> Iterator[Row]:
+    """Yields two rows for each message, with the theorem's step and with its own.
 
-    Args:
-      count: the problem, and the manner of counting.
-      operator: a name of `catalog.OPERATORS`.
-      sizes: the sizes of messages, from 1 to d.
-      control: gradient descent on the same problem, as `Control` makes it.
+    The first two are those of gradient descent without a sketch. A message is the name
+    of a sketch operator, as configs have it, and its size b.
 
     Raises:
       ValueError: for a size beyond d, or an operator that cannot have it.
     """
     d = count.task.optimum.size
-    for b in sizes:
+    for _, b in messages:
         validate.at_most(d, "the parameters", b=b)
-    rows = []
-    for b in sizes:
-        op = catalog.build_sketch(
-            operator, d, compression=d / b, rows=1, layout="whole"
-        )
-        runs = Runs(op, count)
-        rows += _rows(operator, runs, theory.alpha(operator, d, b), control.after)
-    return rows
+    plain, known = Runs(count, "identity", d), {}
 
+    def without_sketch(step: float, most: int) -> float:
+        if not math.isfinite(known.get(step, math.inf)):
+            known[step] = float(plain([step], (0,), most)[0, 0])
+        return known[step]
 
-class Control:
-    """Gradient descent without a sketch, on one problem.
-
-    `rows` has its rows, with the theorem's step for alpha = 0 and with its own.
-    """
-
-    def __init__(self, count: Count):
-        """Measures its rows.
-
-        Args:
-          count: the problem, and the manner of counting.
-        """
-        self._runs = Runs(sketch.identity(), count)
-        self._known: dict[float, float] = {}
-        self.rows = _rows(CONTROL, self._runs, 0.0, None)
-
-    def after(self, step: float, most: int) -> float:
-        """Returns the rounds that a step needs without a sketch.
-
-        Args:
-          step: the step.
-          most: the number of rounds after which it is given up.
-        """
-        if not math.isfinite(self._known.get(step, math.inf)):
-            self._known[step] = float(self._runs([step], (0,), most)[0, 0])
-        return self._known[step]
+    yield from _rows(plain)
+    for operator, b in messages:
+        yield from _rows(Runs(count, operator, b), without_sketch)
 
 
 def _rows(
-    name: str,
-    runs: "Runs",
-    alpha: float,
-    control: Callable[[float, int], float] | None,
-) -> list[Row]:
-    """Returns the rows of one sketch: at the theorem's step, and at the best."""
-    count, b = runs.count, runs.op.size(runs.d)
-    promise, rows = promised(count, alpha, b), []
-    most = 2 * promise.rounds
-    slowest = runs([promise.step], count.seeds, most)[0]
-    most = int(min(most, 2 * slowest.max()))
-    tuned = best_step(lambda steps: runs.race(steps, most), promise.step)
-    for chosen, step in (("theorem", promise.step), ("tuned", tuned)):
+    runs: "Runs", control: Callable[[float, int], float] | None = None
+) -> Iterator[Row]:
+    """Yields the rows of one sketch: at the theorem's step, and at the best.
+
+    A control is `(step, most) -> rounds`, at most so many, that a step needs without a
+    sketch; None: the runs are without one.
+    """
+    count, promised = runs.count, runs.count.promised(runs.operator, runs.b)
+    slowest = runs([promised.step], count.seeds, 2 * promised.rounds)[0]
+    most = int(min(2 * promised.rounds, 2 * slowest.max()))
+    tuned = best_step(lambda steps: runs.race(steps, most), promised.step)
+    for chosen, step in (("theorem", promised.step), ("tuned", tuned)):
         needed = slowest if chosen == "theorem" else runs([step], count.seeds, most)[0]
         mean = float(needed.mean())
-        clients = count.task.matrices.shape[0]
-        rows.append(
-            Row(
-                *(name, b, count.steps, count.task.spread, chosen, step),
-                *(mean, half_width(list(needed))),
-                control(step, 2 * most) if control else mean,
-                FLOAT_BITS * clients * b * mean,
-                promise.bits,
-            )
+        yield Row(
+            operator=runs.operator if control else CONTROL,
+            b=runs.b,
+            local_steps=count.steps,
+            spread=count.task.spread,
+            chosen=chosen,
+            step=step,
+            rounds=mean,
+            half_width=half_width(list(needed)),
+            control=control(step, 2 * most) if control else mean,
+            bits=FLOAT_BITS * promised.constants.clients * runs.b * mean,
+            promised=promised.bits,
         )
-    return rows
-
-
-def promised(count: Count, alpha: float, b: int) -> theory.Bound:
-    """Returns what Song et al. promise: Theorem E.1 for one local step, or 5.1.
-
-    Args:
-      count: the problem, and the manner of counting.
-      alpha: the number alpha of the operator; 0 without a sketch.
-      b: the number of numbers in a message.
-    """
-    task = count.task
-    given = {
-        "target": count.accuracy * task.start,
-        "smoothness": task.smoothness,
-        "convexity": task.convexity,
-        "alpha": alpha,
-        "clients": task.matrices.shape[0],
-        "b": b,
-    }
-    if count.steps == 1:
-        return theory.one_step_strongly_convex(start=task.start, **given)
-    known = {"distance": task.distance, "spread": task.spread}
-    return theory.strongly_convex(steps=count.steps, **known, **given)
 
 
 def best_step(race: Callable[[Sequence[float]], np.ndarray], first: float) -> float:
-    """Returns the step that needs the fewest rounds, with none faster beside it.
-
-    Of several that need as few it is the shortest.
+    """Returns the shortest step that needs the fewest rounds.
 
     Steps are tried an octave apart, further and further in the direction that is
     better, until the best has neighbours on both sides, and then `OCTAVE` times as
@@ -215,18 +166,18 @@ def best_step(race: Callable[[Sequence[float]], np.ndarray], first: float) -> fl
     Raises:
       ValueError: for steps that get better and better, or of which none gets there.
     """
-    found: dict[int, float] = {}
+    rounds: dict[int, float] = {}
 
     def look(exponents):
-        new = [exponent for exponent in exponents if exponent not in found]
+        new = [exponent for exponent in exponents if exponent not in rounds]
         steps = [first * 2 ** (exponent / OCTAVE) for exponent in new]
-        found.update(zip(new, race(steps), strict=True))
-        return min(found, key=lambda exponent: (found[exponent], exponent))
+        rounds.update(zip(new, race(steps), strict=True))
+        return min(rounds, key=lambda exponent: (rounds[exponent], exponent))
 
     best = look(range(0, 5 * OCTAVE, OCTAVE))
-    while best in (min(found), max(found)):
-        onward = OCTAVE if best == max(found) else -OCTAVE
-        if not math.isfinite(found[best]) or abs(best) >= FURTHEST:
+    while best in (min(rounds), max(rounds)):
+        onward = OCTAVE if best == max(rounds) else -OCTAVE
+        if not math.isfinite(rounds[best]) or abs(best) >= FURTHEST:
             msg = f"Expected a best step near {first:g}, got none with both neighbours."
             raise ValueError(msg)
         best = look(best + onward * k for k in range(1, 5))
@@ -238,30 +189,24 @@ class Runs:
     """Counts the rounds that steps need, several runs in one program.
 
     Attributes:
-      op: the sketch.
       count: the problem, and the manner of counting.
-      d: the number of parameters.
+      operator: the name of the sketch.
+      b: the numbers of a message.
     """
 
-    def __init__(self, op: Sketch, count: Count):
-        """Compiles nothing yet.
-
-        Args:
-          op: the sketch.
-          count: the problem, and the manner of counting.
-        """
-        self.op, self.count, self.d = op, count, count.task.optimum.size
-        self._several = jax.jit(
-            functools.partial(_several, op, count.steps), donate_argnums=0
-        )
+    def __init__(self, count: Count, operator: str, b: int):
+        """Compiles nothing yet."""
+        self.count, self.operator = count, operator
+        op = walks.sketch_of(operator, count.task.optimum.size, b)
+        self.b = op.size(count.task.optimum.size)
+        self._algorithm = functools.partial(iterative_sketching, sketch=op)
+        self._several = jax.jit(self._rounds, donate_argnums=0)
 
     def race(self, steps: Sequence[float], most: int) -> np.ndarray:
         """Returns the mean rounds of each step, by the seeds of `TUNING`.
 
-        Args:
-          steps: the steps, of which those count that get there in the same call as the
-            fastest; the others are infinite.
-          most: the number of rounds after which all are given up.
+        Those steps count that get there in the same call as the fastest; the others are
+        infinite.
         """
         return self(steps, TUNING, most, race=True).mean(axis=1)
 
@@ -282,22 +227,19 @@ class Runs:
           race: whether the rest are given up when one step has got there.
         """
         pairs = [(step, seed) for step in steps for seed in seeds]
-        needed = np.full(len(pairs), np.inf)
-        for begin in range(0, len(pairs), LANES[-1]):
-            group = slice(begin, begin + LANES[-1])
-            needed[group] = self._count(pairs[group], len(seeds), most, race)
-        return needed.reshape(len(steps), len(seeds))
+        groups = [pairs[i : i + LANES[-1]] for i in range(0, len(pairs), LANES[-1])]
+        needed = [self._count(group, len(seeds), most, race) for group in groups]
+        return np.concatenate(needed).reshape(len(steps), len(seeds))
 
     def _count(self, pairs, seeds: int, most: int, race: bool) -> np.ndarray:
         lanes = next(lanes for lanes in LANES if len(pairs) <= lanes)
         filled = [*pairs, *[pairs[0]] * (lanes - len(pairs))]
         rates = jnp.asarray([step for step, _ in filled], jnp.float32)
         keys = jnp.stack([jax.random.key(seed) for _, seed in filled])
-        task, states, done = self.count.task, self._initial(lanes), 0
-        target, above = self.count.accuracy * task.start, np.zeros(lanes)
-        needed = np.full(lanes, np.inf)
+        states, done, above = self._initial(lanes), 0, np.zeros(lanes)
+        needed, target = np.full(lanes, np.inf), self.count.target
         while done < most + ROUNDS and not np.isfinite(needed[: len(pairs)]).all():
-            states, errors = self._several(states, task, rates, keys)
+            states, errors = self._several(states, self.count.task, rates, keys)
             small = np.asarray(errors) <= target
             stays = small.all(1) & ~np.isfinite(needed)
             needed[stays] = above[stays] + 1
@@ -310,31 +252,23 @@ class Runs:
         return needed[: len(pairs)]
 
     def _initial(self, lanes: int):
-        clients = self.count.task.optima.shape[0]
-        algorithm = _algorithm(self.count.task, self.op, 1.0)
-        state = engine.initial_state(algorithm, jnp.zeros(self.d), clients)
+        clients, d = self.count.task.optima.shape
+        algorithm = self._algorithm(self.count.task.loss, client_rate=1.0)
+        state = engine.initial_state(algorithm, jnp.zeros(d), clients)
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (lanes, *x.shape)), state)
 
+    def _rounds(self, states, task: Quadratics, rates, keys):
+        """Returns the states after some rounds, and the errors after each."""
+        steps, clients = self.count.steps, task.optima.shape[0]
 
-def _algorithm(task, op: Sketch, rate):
-    return iterative_sketching(task.loss, sketch=op, client_rate=rate)
+        def lane(state, rate, key):
+            algorithm = self._algorithm(task.loss, client_rate=rate)
+            one_round = walks.round_of(algorithm, steps=steps, clients=clients)
 
+            def step(state, _):
+                state, _ = one_round(state, key)
+                return state, task.excess(state.server.params)
 
-def _several(op: Sketch, steps: int, states, task: Quadratics, rates, keys):
-    """Returns the states after some rounds, and the errors after each."""
-    clients = task.optima.shape[0]
+            return jax.lax.scan(step, state, length=ROUNDS)
 
-    def lane(state, rate, key):
-        one_round = engine.with_everyone(
-            _algorithm(task, op, rate),
-            lambda data, client, plan, key: jnp.full(steps, client),
-            clients,
-        )
-
-        def one(state, _):
-            state, _ = one_round(state, key)
-            return state, task.excess(state.server.params)
-
-        return jax.lax.scan(one, state, length=ROUNDS)
-
-    return jax.vmap(lane)(states, rates, keys)
+        return jax.vmap(lane)(states, rates, keys)

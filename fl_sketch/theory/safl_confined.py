@@ -1,133 +1,78 @@
 """Chen et al.: SAFL without a bound on gradients, Theorem 4.4.
 
 Losses along the way stay below G / (2 L), and so squared gradients below G, for a G
-that is found rather than assumed. The printed G (equation 4 in appendix C) comes of a
-chain of inequalities that loses factors: K^2 where a preconditioner changes, for which
-G must then be larger, and which the step must hold down; L beside nu in the square; and
-in the last line L stands for K. Here the same chain is closed with these factors, by
-the smallest G that closes it: the root of a quadratic equation in sqrt(G).
+that is found rather than assumed: the smallest that closes the chain of inequalities of
+the proof, a root of a quadratic equation in sqrt(G). The print of G (equation 4 in
+appendix C) loses factors of the chain, which docs/theory.md lists.
 """
 
 import math
-from typing import NamedTuple
 
-from fl_sketch.core import validate
-from fl_sketch.theory.bound import no_more, positive
-from fl_sketch.theory.safl import Sizes
+from fl_sketch.theory.bound import Bound, Theorem
+from fl_sketch.theory.constants import Constants
+from fl_sketch.theory.safl import ASSUMPTIONS
+from fl_sketch.theory.tails import joint_tail
+
+THEOREM_4_4 = Theorem(
+    "Chen et al., Theorem 4.4",
+    (
+        *("smoothness", "intrinsic", "deviation", "start", "clients", "steps"),
+        *("d", "b", "b1", "b2", "eps", "delta", "delta_g", "nu", "rounds"),
+    ),
+    (ASSUMPTIONS[0], *ASSUMPTIONS[2:]),
+)
 
 
-class Unassuming(NamedTuple):
-    """The constants of Theorem 4.4, among which is no bound on gradients.
+def adaptive_confined(constants: Constants) -> Bound:
+    """Returns what Theorem 4.4 gives for a number of rounds.
 
-    Attributes:
-      smoothness: L, the largest eigenvalue of every client's Hessian.
-      intrinsic: I, the intrinsic dimension; I L is no less than the sum of any Hessian.
-      deviation: Delta, which the noise of a gradient exceeds with a probability of
-        exp(-Delta^2 / sigma^2); 0 without noise.
-      loss: L(z_1), the loss at the start over its lower bound of 0.
-      b1: the decay beta_1 of the first moment.
-      b2: the decay beta_2 of the second moment.
-      eps: the number epsilon of AMSGrad.
-      delta: the chance that the sketches mislead.
-      delta_c: the chance that a client's gradients do.
-      nu: a free number; the theorem fails with a probability of order exp(-nu^2).
+    The server's rate is kappa = 1 / sqrt(G), and the step that of the constants or, if
+    it is unknown, the largest. G is `Bound.largest`, which no `|grad f|^2` exceeds; the
+    error is their mean over rounds. The paper's delta_c is the constant `delta_g`.
     """
+    c, k, length = THEOREM_4_4.require(constants), constants.steps, constants.smoothness
+    first = longest = _largest(c)
+    if not math.isnan(c.step):
+        first = c.step * math.sqrt(c.rounds)
+        THEOREM_4_4.at_most(longest / math.sqrt(c.rounds), step=c.step)
+    off = joint_tail(c, c.rounds)
+    grown = 1 + joint_tail(c, c.rounds, coordinates=True)
+    moved, shrunk = first * k / c.eps, 1 - c.b1
+    # f(x_T) <= constant + 2 rooted sqrt(G) + linear G, which is to be G / (2 L).
+    linear = 16 * math.sqrt(1 - c.b2) * (grown * moved) ** 2 / shrunk
+    rooted = 2 * math.sqrt(2) * moved * (first * k * length + c.nu * off)
+    curved = (32 + 8 * (1 + c.b1) ** 2) * c.intrinsic
+    curved += 4 * c.b1**2 * (1 + c.intrinsic) / c.rounds
+    constant = 2 * c.start + 2 * c.nu * moved * c.deviation
+    constant += length * (grown * moved / shrunk) ** 2 * curved
+    left = 1 / (2 * length) - linear
+    chain = (rooted + math.sqrt(rooted**2 + left * constant)) / left
+    events = 2 * c.clients * k / c.delta_g
+    noisy = 2 * c.deviation * (1 + math.sqrt(2 * math.log(events)))
+    square = max(chain**2, noisy**2 / 2)
+    # Sketched gradients: the bound on those of clients, grown by the tail.
+    widest = 1 + joint_tail(c, c.rounds**2, coordinates=True)
+    step = first / math.sqrt(c.rounds)
+    reach = widest * step * k * (math.sqrt(2 * square) + noisy) + c.eps
+    error = square**1.5 * reach / (4 * length * first * k * math.sqrt(c.rounds))
+    bound = THEOREM_4_4.bound(c, error, step=step, server_rate=1 / math.sqrt(square))
+    return bound._replace(largest=square)
 
-    smoothness: float
-    intrinsic: float
-    deviation: float
-    loss: float
-    b1: float
-    b2: float
-    eps: float
-    delta: float = 1e-3
-    delta_c: float = 1e-3
-    nu: float = 1.0
 
-
-class Confined(NamedTuple):
-    """What Theorem 4.4 gives.
-
-    Attributes:
-      square: G, which no `|grad L(x_t)|^2` exceeds.
-      rate: the rate kappa of the server, 1 / sqrt(G).
-      step: the step size eta of the clients, eta_0 / sqrt(T).
-      error: the bound on the mean over rounds of `|grad L(x_t)|^2`.
-    """
-
-    square: float
-    rate: float
-    step: float
-    error: float
-
-
-def adaptive_confined_largest(
-    constants: Unassuming, sizes: Sizes, *, rounds: int
-) -> float:
+def _largest(constants: Constants) -> float:
     """Returns the largest eta_0 = eta sqrt(T) of Theorem 4.4.
 
     The three limits of the paper, and one under which the terms with a change of
     preconditioner take half of G / (2 L).
-
-    Args:
-      constants: the constants of the problem.
-      sizes: the sizes of the run.
-      rounds: the number T of rounds.
     """
-    c, k = constants, sizes.steps
-    chances = {"delta": c.delta, "delta_c": c.delta_c}
-    positive(smoothness=c.smoothness, eps=c.eps, rounds=rounds, **chances)
-    validate.in_range(0, 1, **chances)
-    validate.below_one(b1=c.b1, b2=c.b2)
-    root = math.sqrt(c.smoothness)
-    grown = 1 + sizes.tail(c.delta, rounds, coordinates=True)
-    changing = 8 * root * k * (1 - c.b2) ** 0.25 / math.sqrt(1 - c.b1)
+    c, root = constants, math.sqrt(constants.smoothness)
+    grown = 1 + joint_tail(c, c.rounds, coordinates=True)
+    changing = 8 * root * c.steps * (1 - c.b2) ** 0.25 / math.sqrt(1 - c.b1)
     limits = [
         c.eps / (6 * root * grown),
         c.eps / (changing * grown),
-        math.sqrt(rounds) / (2 * c.smoothness * math.sqrt(k)),
+        math.sqrt(c.rounds) / (2 * c.smoothness * math.sqrt(c.steps)),
     ]
     if c.b1:
         limits.append(c.eps * (1 - c.b1) / (4 * c.b1 * c.smoothness * grown))
     return min(limits)
-
-
-def adaptive_confined(
-    constants: Unassuming, sizes: Sizes, *, rounds: int, first: float
-) -> Confined:
-    """Returns what SAFL's Theorem 4.4 gives.
-
-    Args:
-      constants: the constants of the problem.
-      sizes: the sizes of the run.
-      rounds: the number T of rounds.
-      first: the number eta_0, at most `adaptive_confined_largest`.
-
-    Raises:
-      Unreachable: for a larger eta_0.
-    """
-    c, k, length = constants, sizes.steps, constants.smoothness
-    positive(first=first)
-    longest = adaptive_confined_largest(c, sizes, rounds=rounds)
-    no_more("Chen et al.'s Theorem 4.4", longest, first=first)
-    off = sizes.tail(c.delta, rounds)
-    grown = 1 + sizes.tail(c.delta, rounds, coordinates=True)
-    moved, shrunk = first * k / c.eps, 1 - c.b1
-    # L(x_T) <= constant + 2 rooted sqrt(G) + linear G, which is to be G / (2 L).
-    linear = 16 * math.sqrt(1 - c.b2) * (grown * moved) ** 2 / shrunk
-    rooted = 2 * math.sqrt(2) * moved * (first * k * length + c.nu * off)
-    curved = (32 + 8 * (1 + c.b1) ** 2) * c.intrinsic
-    curved += 4 * c.b1**2 * (1 + c.intrinsic) / rounds
-    constant = 2 * c.loss + 2 * c.nu * moved * c.deviation
-    constant += length * (grown * moved / shrunk) ** 2 * curved
-    left = 1 / (2 * length) - linear
-    chain = (rooted + math.sqrt(rooted**2 + left * constant)) / left
-    events = 2 * sizes.clients * k / c.delta_c
-    noisy = 2 * c.deviation * (1 + math.sqrt(2 * math.log(events)))
-    square = max(chain**2, noisy**2 / 2)
-    # Sketched gradients: the bound on those of clients, grown by the tail.
-    widest = 1 + sizes.tail(c.delta, rounds**2, coordinates=True)
-    step = first / math.sqrt(rounds)
-    reach = widest * step * k * (math.sqrt(2 * square) + noisy) + c.eps
-    error = square**1.5 * reach / (4 * length * first * k * math.sqrt(rounds))
-    return Confined(square, 1 / math.sqrt(square), step, error)

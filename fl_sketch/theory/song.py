@@ -1,14 +1,17 @@
-"""Song et al.: iterative sketching with K local steps, Theorems 5.1 to 5.4 and G.2.
+"""Song et al.: iterative sketching, Theorems 5.1 to 5.4 and G.2, and appendix E.
 
-For one local step `one_step` has the paper's appendix E, whose steps are up to 8 times
-longer and whose bounds have no drift.
+The theorems of appendix E are about one local step. The mean of the clients' sketches
+is then the sketch of the gradient of f, so that only f has to be smooth or convex,
+clients may differ, and there is no drift: steps are up to 8 times longer. Their step is
+eta_global eta_local; with a server rate of 1 it is that of the clients.
 """
 
 import math
+from dataclasses import replace
 
 from fl_sketch.core import validate
-from fl_sketch.core.wire import FLOAT_BITS
-from fl_sketch.theory.bound import Bound, no_more, positive
+from fl_sketch.theory.bound import Bound, Theorem
+from fl_sketch.theory.constants import Constants
 
 # a of Song's Table 1: alpha = a d / b.
 EMBEDDING = {
@@ -18,303 +21,231 @@ EMBEDDING = {
     "count_sketch": 3,
     "sparse_embedding": 2,
 }
+FRESH = "a fresh sketch every round, independent of all others (Theorem 4.2)"
+SECTION_5 = (
+    "every client's loss is convex and L-smooth (Assumption 3.1)",
+    "clients take full gradient steps, all in every round, and the server rate is 1",
+    FRESH,
+)
+APPENDIX_E = (
+    "clients take one full gradient step, all in every round",
+    "the step is that of the clients times the server rate",
+    FRESH,
+)
+AVERAGE = "the promise is for the average of all parameters on the way"
+MEAN = "the promise is for the mean of E |grad f|^2 over the parameters of all rounds"
 
 
 def alpha(operator: str, d: int, b: int) -> float:
     """Returns alpha with `E|R^T R x|^2 <= (1 + alpha) |x|^2`, as Song's Theorem 4.2.
 
-    Table 1 for the operators of the paper; exactly d/b - 1 for uniform sampling,
-    which is not in it, and 0 for the identity. The exact values stand in
+    Table 1 for the operators of the paper; exactly d/b - 1 for uniform sampling, which
+    is not in it, and 0 for the identity. The exact values are in
     `tests/oracles/closed_forms.py` and are smaller.
-
-    Args:
-      operator: a name as configs have it: one of `EMBEDDING`, "uniform_sampling" or
-        "identity".
-      d: the number of parameters.
-      b: the number of numbers in a message.
     """
-    if operator == "identity" or b >= d and operator == "uniform_sampling":
-        return 0.0
-    if operator == "uniform_sampling":
-        return d / b - 1
     validate.one_of((*EMBEDDING, "uniform_sampling", "identity"), operator=operator)
-    return EMBEDDING[operator] * d / b
+    validate.at_least_one(d=d, b=b)
+    if operator == "uniform_sampling":
+        return max(d / b - 1, 0.0)
+    return EMBEDDING.get(operator, 0) * d / b
 
 
-FRESH = "a fresh sketch every round, independent of all others (Theorem 4.2)"
-SONG = (
-    "every client's loss is convex and L-smooth (Assumption 3.1)",
-    "clients take full gradient steps, all in every round, and the server rate is 1",
-    FRESH,
-)
-NONCONVEX = (
-    "every client's loss is L-smooth, and its gradients are at most G long, anywhere",
-    "clients take full gradient steps, all in every round",
-    FRESH,
-    "the promise is for the mean of E |grad f|^2 over the parameters of all rounds",
-)
+def _grown(constants: Constants) -> float:
+    """Returns 1 + alpha."""
+    c = constants
+    return 1 + (alpha(c.operator, c.d, c.b) if math.isnan(c.alpha) else c.alpha)
 
 
-def largest_step(*, smoothness: float, steps: int, alpha: float) -> float:
-    """Returns 1 / (8 (1 + alpha) L K), the largest step of Theorems 5.1 and 5.3.
+def strongly_convex(constants: Constants, target: float | None = None) -> Bound:
+    """Returns the bound on E f(w) - f(w*) of Song's Theorem 5.1 (formally, F.9).
 
-    Args:
-      smoothness: the smoothness L of every client's loss.
-      steps: the number K of local steps.
-      alpha: the number that `alpha` returns for the operator.
+    `L/2 |w0 - w*|^2 e^(-mu eta T) + 4 eta^2 L^2 K^3 sigma^2 / mu`, for steps up to
+    1 / (8 (1 + alpha) L K). For a target it is Corollary 5.2: the largest step for
+    which the drift, the second term, is at most half the target, and the rounds after
+    which the rest is (the proof of Theorem F.10). One local step is best, and
+    `one_step_strongly_convex` better still. For a target not too small the rounds grow
+    like 1 + alpha ~ d/b and the bits, rounds times b, do not grow as b shrinks.
     """
-    positive(smoothness=smoothness, steps=steps)
-    return 1 / (8 * (1 + alpha) * smoothness * steps)
-
-
-def strongly_convex_error(
-    *,
-    step: float,
-    rounds: int,
-    steps: int,
-    smoothness: float,
-    convexity: float,
-    distance: float,
-    spread: float,
-    alpha: float,
-) -> float:
-    """Returns the bound on E f(w) - f(w*) after some rounds, Song's Theorem 5.1.
-
-    `L/2 |w0 - w*|^2 e^(-mu eta T) + 4 eta^2 L^2 K^3 sigma^2 / mu`. The formal version
-    is Theorem F.9.
-
-    Args:
-      step: the step size eta of the clients.
-      rounds: the number T of rounds.
-      steps: the number K of local steps.
-      smoothness: the smoothness L of every client's loss.
-      convexity: the strong convexity mu > 0 of every client's loss.
-      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
-      spread: the mean over clients of `|grad f_c(w*)|^2`, sigma^2; 0 if all have their
-        minimum in one place.
-      alpha: the number that `alpha` returns for the operator.
-
-    Raises:
-      Unreachable: for a step above `largest_step`, or mu above L.
-    """
-    positive(convexity=convexity, step=step)
-    validate.in_range(0, math.inf, rounds=rounds)
-    no_more("Song et al.'s Theorem 5.1", smoothness, convexity=convexity)
-    longest = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)
-    no_more("Song et al.'s Theorem 5.1", longest, step=step)
-    shrunk = distance * math.exp(-convexity * step * rounds)
-    drift = 4 * step**2 * smoothness**2 * steps**3 * spread / convexity
-    return smoothness / 2 * shrunk + drift
-
-
-def convex_error(
-    *,
-    step: float,
-    rounds: int,
-    steps: int,
-    smoothness: float,
-    distance: float,
-    spread: float,
-    alpha: float,
-) -> float:
-    """Returns the bound on E f(average) - f(w*), Song's Theorem 5.3.
-
-    `4 |w0 - w*|^2 / (eta K T) + 32 eta^2 L K^2 sigma^2`, of the average of all clients'
-    parameters before each of their K T steps, which `theorems.known_problems` can make
-    (`averages_of_rounds`). The formal version is Theorem F.7.
-
-    Args:
-      step: the step size eta of the clients.
-      rounds: the number T of rounds.
-      steps: the number K of local steps.
-      smoothness: the smoothness L of every client's loss.
-      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
-      spread: the mean over clients of `|grad f_c(w*)|^2`, sigma^2.
-      alpha: the number that `alpha` returns for the operator.
-
-    Raises:
-      Unreachable: for a step above `largest_step`.
-    """
-    positive(step=step, rounds=rounds)
-    longest = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)
-    no_more("Song et al.'s Theorem 5.3", longest, step=step)
-    first = 4 * distance / (step * steps * rounds)
-    return first + 32 * step**2 * smoothness * steps**2 * spread
-
-
-def strongly_convex(
-    *,
-    target: float,
-    smoothness: float,
-    convexity: float,
-    distance: float,
-    spread: float,
-    alpha: float,
-    clients: int,
-    b: int,
-    steps: int = 1,
-) -> Bound:
-    """Returns step, rounds and bits to E f(w) - f(w*) <= target, Song's Corollary 5.2.
-
-    The largest step for which the drift of Theorem 5.1 is at most half the target, and
-    the rounds after which the rest is (the proof of Theorem F.10). One local step is
-    best, and `one_step_strongly_convex` better still. For a target not too small the
-    rounds grow like 1 + alpha ~ d/b and the bits, rounds times b, do not grow as b
-    shrinks.
-
-    Args:
-      target: the error E f(w) - f(w*).
-      smoothness: the smoothness L of every client's loss.
-      convexity: the strong convexity mu > 0 of every client's loss.
-      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
-      spread: the mean over clients of `|grad f_c(w*)|^2`, sigma^2.
-      alpha: the number that `alpha` returns for the operator.
-      clients: the number of clients, all of which take part in every round.
-      b: the number of numbers in a message.
-      steps: the number K of local steps.
-    """
-    positive(target=target, convexity=convexity, distance=distance)
-    no_more("Song et al.'s Theorem 5.1", smoothness, convexity=convexity)
-    step = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)
-    if spread > 0:
-        drift = math.sqrt(convexity * target / (2 * steps * spread))
-        step = min(step, drift / (2 * smoothness * steps))
-    logarithm = max(math.log(smoothness * distance / target), 0)
-    rounds = max(1, math.ceil(logarithm / (convexity * step)))
-    return Bound(
+    theorem = Theorem(
         "Song et al., Theorem 5.1 and Corollary 5.2",
-        step,
-        rounds,
-        steps,
-        FLOAT_BITS * clients * b * rounds,
-        (*SONG, "every client's loss is mu-strongly convex"),
+        ("smoothness", "convexity", "distance", "spread", "steps"),
+        (*SECTION_5, "every client's loss is mu-strongly convex"),
     )
+    c = theorem.require(constants, target)
+    theorem.at_most(c.smoothness, convexity=c.convexity)
+    step = longest = 1 / (8 * _grown(c) * c.smoothness * c.steps)
+    if target is not None:
+        if c.spread > 0:
+            drift = math.sqrt(c.convexity * target / (2 * c.steps * c.spread))
+            step = min(step, drift / (2 * c.smoothness * c.steps))
+        logarithm = max(math.log(c.smoothness * c.distance / target), 0)
+        rounds = max(1, math.ceil(logarithm / (c.convexity * step)))
+        c = replace(c, step=step, rounds=rounds)
+    theorem.require_step(c, longest)
+    shrunk = c.distance * math.exp(-c.convexity * c.step * c.rounds)
+    drift = 4 * c.step**2 * c.smoothness**2 * c.steps**3 * c.spread / c.convexity
+    return theorem.bound(c, c.smoothness / 2 * shrunk + drift)
 
 
-def convex(
-    *,
-    target: float,
-    smoothness: float,
-    distance: float,
-    spread: float,
-    alpha: float,
-    clients: int,
-    b: int,
-    steps: int = 1,
-) -> Bound:
-    """Returns step, rounds and bits to E f(average) - f(w*) <= target, Corollary 5.4.
+def convex(constants: Constants, target: float | None = None) -> Bound:
+    """Returns the bound on E f(average) - f(w*) of Song's Theorem 5.3 (formally, F.7).
 
-    As `strongly_convex`, with both terms of Theorem 5.3 at most half the target (the
-    proof of Theorem F.8).
-
-    Args:
-      target: the error E f(average) - f(w*).
-      smoothness: the smoothness L of every client's loss.
-      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
-      spread: the mean over clients of `|grad f_c(w*)|^2`, sigma^2.
-      alpha: the number that `alpha` returns for the operator.
-      clients: the number of clients, all of which take part in every round.
-      b: the number of numbers in a message.
-      steps: the number K of local steps.
+    `4 |w0 - w*|^2 / (eta K T) + 32 eta^2 L K^2 sigma^2`, for the average of all
+    clients' parameters before each of their K T steps, and the steps of Theorem 5.1.
+    For a target it is Corollary 5.4: both terms are at most half of it (the proof of
+    Theorem F.8).
     """
-    positive(target=target, distance=distance)
-    step = largest_step(smoothness=smoothness, steps=steps, alpha=alpha)
-    if spread > 0:
-        step = min(step, math.sqrt(target / (smoothness * spread)) / (8 * steps))
-    rounds = math.ceil(8 * distance / (step * steps * target))
-    return Bound(
+    theorem = Theorem(
         "Song et al., Theorem 5.3 and Corollary 5.4",
-        step,
-        rounds,
-        steps,
-        FLOAT_BITS * clients * b * rounds,
-        (*SONG, "the promise is for the average of all parameters on the way"),
+        ("smoothness", "distance", "spread", "steps"),
+        (*SECTION_5, AVERAGE),
     )
+    c = theorem.require(constants, target)
+    step = longest = 1 / (8 * _grown(c) * c.smoothness * c.steps)
+    if target is not None:
+        if c.spread > 0:
+            calm = math.sqrt(target / (c.smoothness * c.spread)) / (8 * c.steps)
+            step = min(step, calm)
+        rounds = math.ceil(8 * c.distance / (step * c.steps * target))
+        c = replace(c, step=step, rounds=rounds)
+    theorem.require_step(c, longest)
+    theorem.at_least(1, rounds=c.rounds)
+    first = 4 * c.distance / (c.step * c.steps * c.rounds)
+    drift = 32 * c.step**2 * c.smoothness * c.steps**2 * c.spread
+    return theorem.bound(c, first + drift)
 
 
-def nonconvex_error(
-    *,
-    step: float,
-    rounds: int,
-    steps: int,
-    smoothness: float,
-    gradient: float,
-    start: float,
-    alpha: float,
-    server_rate: float = 1.0,
-) -> float:
-    """Returns the bound on the mean `E |grad f(w)|^2`, Song's Theorem G.2, corrected.
+def nonconvex(constants: Constants, target: float | None = None) -> Bound:
+    """Returns the bound on the mean `E |grad f(w)|^2` of Song's Theorem G.2, corrected.
 
     With gamma for the server's rate it is
-    `start / ((T + 1) gamma eta K) + L K G^2 eta (1 + gamma (1 + alpha) / 2)`.
-
-    The paper prints gamma where gamma eta K stands in the first term, and eta K times
-    the second: in the bound on E[A] of Lemma G.1 the K gradients of eta each are drawn
-    together to one, so that the descent is `gamma |grad f|^2` in place of
-    `gamma eta K |grad f|^2`. As printed it is false: at the start, T = 0, a quadratic
-    has `|grad f|^2 = 2 L (f(w0) - f(w*))`.
-
-    Args:
-      step: the step size eta of the clients.
-      rounds: the number T of rounds; the mean is over the T + 1 parameters w^0 to w^T.
-      steps: the number K of local steps.
-      smoothness: the smoothness L of every client's loss.
-      gradient: the length G that no gradient of a client exceeds.
-      start: f(w0) - f(w*), or no less.
-      alpha: the number that `alpha` returns for the operator.
-      server_rate: the server's rate gamma, eta_global.
-
-    Raises:
-      Unreachable: for a step above 1 / (2 L K), which Lemma G.1 asks for.
+    `start / ((T + 1) gamma eta K) + L K G^2 eta (1 + gamma (1 + alpha) / 2)`, for the
+    mean over w^0 to w^T, and steps up to 1 / (2 L K), which Lemma G.1 asks for. For a
+    target both terms are at most half of it. As printed, without the factor eta K of
+    the descent, it is false (docs/theory.md).
     """
-    positive(step=step, smoothness=smoothness, server_rate=server_rate)
-    validate.in_range(0, math.inf, rounds=rounds)
-    longest = 1 / (2 * smoothness * steps)
-    no_more("Song et al.'s Theorem G.2", longest, step=step)
-    first = start / ((rounds + 1) * server_rate * step * steps)
-    noise = 1 + server_rate * (1 + alpha) / 2
-    return first + smoothness * steps * gradient**2 * step * noise
-
-
-def nonconvex(
-    *,
-    target: float,
-    smoothness: float,
-    gradient: float,
-    start: float,
-    alpha: float,
-    clients: int,
-    b: int,
-    steps: int = 1,
-    server_rate: float = 1.0,
-) -> Bound:
-    """Returns step, rounds and bits to a mean `E |grad f|^2` <= target, Theorem G.2.
-
-    Both terms of `nonconvex_error` are at most half the target.
-
-    Args:
-      target: the mean of E `|grad f(w)|^2` over the parameters of all rounds.
-      smoothness: the smoothness L of every client's loss.
-      gradient: the length G that no gradient of a client exceeds.
-      start: f(w0) - f(w*), or no less.
-      alpha: the number that `alpha` returns for the operator.
-      clients: the number of clients, all of which take part in every round.
-      b: the number of numbers in a message.
-      steps: the number K of local steps.
-      server_rate: the server's rate gamma, eta_global.
-    """
-    positive(target=target, smoothness=smoothness, gradient=gradient, start=start)
-    positive(server_rate=server_rate)
-    noise = 1 + server_rate * (1 + alpha) / 2
-    calm = target / (2 * smoothness * steps * gradient**2 * noise)
-    step = min(1 / (2 * smoothness * steps), calm)
-    terms = math.ceil(2 * start / (target * server_rate * step * steps))
-    rounds = max(1, terms - 1)
-    return Bound(
+    theorem = Theorem(
         "Song et al., Theorem G.2, with the factor K eta that its print loses",
-        step,
-        rounds,
-        steps,
-        FLOAT_BITS * clients * b * rounds,
-        (*NONCONVEX, f"the server rate is {server_rate:g}"),
+        ("smoothness", "gradient", "start", "steps", "server_rate"),
+        (
+            "every client's loss is L-smooth, and its gradients are at most G long, "
+            "anywhere",
+            "clients take full gradient steps, all in every round",
+            FRESH,
+            MEAN,
+            f"the server rate is {constants.server_rate:g}",
+        ),
     )
+    c = theorem.require(constants, target)
+    longest = 1 / (2 * c.smoothness * c.steps)
+    noise = 1 + c.server_rate * _grown(c) / 2
+    if target is not None:
+        calm = target / (2 * c.smoothness * c.steps * c.gradient**2 * noise)
+        step = min(longest, calm)
+        terms = math.ceil(2 * c.start / (target * c.server_rate * step * c.steps))
+        c = replace(c, step=step, rounds=max(1, terms - 1))
+    theorem.require_step(c, longest)
+    first = c.start / ((c.rounds + 1) * c.server_rate * c.step * c.steps)
+    second = c.smoothness * c.steps * c.gradient**2 * c.step * noise
+    return theorem.bound(c, first + second)
+
+
+def one_step_strongly_convex(
+    constants: Constants, target: float | None = None
+) -> Bound:
+    """Returns the bound on E f(w) - f(w*) of Song's Theorem E.1.
+
+    `(1 - mu eta)^T (f(w0) - f(w*))` after T rounds, by the recurrence of its proof. L/2
+    `|w0 - w*|^2` may stand for f(w0) - f(w*), the constant `start`. For a target it has
+    the largest step, 1 / ((1 + alpha) L), which is the best by the bound.
+
+    >>> constants = Constants(smoothness=1.0, convexity=0.1, start=0.5, alpha=12.0)
+    >>> one_step_strongly_convex(constants, target=1e-6).rounds
+    1700
+    """
+    theorem = Theorem(
+        "Song et al., Theorem E.1",
+        ("smoothness", "convexity", "start"),
+        ("f is L-smooth and mu-strongly convex", *APPENDIX_E),
+    )
+    c = theorem.require(constants, target)
+    longest = 1 / (_grown(c) * c.smoothness)
+    theorem.at_most(c.smoothness, convexity=c.convexity)
+    if target is not None:
+        rounds, fraction = 1, target / c.start
+        if c.convexity * longest < 1 and fraction < 1:
+            rounds = math.ceil(math.log(fraction) / math.log1p(-c.convexity * longest))
+        c = replace(c, step=longest, rounds=rounds)
+    theorem.require_step(c, longest)
+    theorem.at_most(1, steps=c.steps)
+    error = (1 - c.convexity * min(c.step, longest)) ** c.rounds * c.start
+    return theorem.bound(c, error)
+
+
+def one_step_convex(constants: Constants, target: float | None = None) -> Bound:
+    """Returns the bound on E f(average) - f(w*) of Song's Theorem E.2.
+
+    `|w0 - w*|^2 / (eta (T + 1))`, for the average of the parameters w^0 to w^T, and
+    half the steps of Theorem E.1.
+    """
+    theorem = Theorem(
+        "Song et al., Theorem E.2",
+        ("smoothness", "distance"),
+        ("f is convex and L-smooth", *APPENDIX_E, AVERAGE),
+    )
+    return _falling(theorem, constants, target, constants.distance, 2)
+
+
+def one_step_nonconvex(constants: Constants, target: float | None = None) -> Bound:
+    """Returns the bound on the mean `E |grad f(w)|^2` of Song's Theorem E.3.
+
+    `2 (f(w0) - f(w*)) / (eta (T + 1))`, for the mean over w^0 to w^T, and so for the
+    smallest, of which the paper states it.
+    """
+    theorem = Theorem(
+        "Song et al., Theorem E.3",
+        ("smoothness", "start"),
+        ("f is L-smooth and bounded below", *APPENDIX_E, MEAN),
+    )
+    return _falling(theorem, constants, target, 2 * constants.start, 1)
+
+
+def _falling(
+    theorem: Theorem,
+    constants: Constants,
+    target: float | None,
+    first: float,
+    part: int,
+) -> Bound:
+    """Returns the bound `first` / (eta (T + 1)), for a target with the largest step.
+
+    That is a `part` of 1 / ((1 + alpha) L).
+    """
+    c = theorem.require(constants, target)
+    longest = 1 / (part * _grown(c) * c.smoothness)
+    if target is not None:
+        rounds = max(1, math.ceil(first / (longest * target)) - 1)
+        c = replace(c, step=longest, rounds=rounds)
+    theorem.require_step(c, longest)
+    theorem.at_most(1, steps=c.steps)
+    return theorem.bound(c, first / (c.step * (c.rounds + 1)))
+
+
+PROMISES = {
+    "strongly_convex": (one_step_strongly_convex, strongly_convex),
+    "convex": (one_step_convex, convex),
+    "nonconvex": (one_step_nonconvex, nonconvex),
+}
+
+
+def iterative_sketching(
+    constants: Constants, objective: str, target: float | None = None
+) -> Bound:
+    """Returns the bound of appendix E for one local step, else of section 5 or G.
+
+    An objective is "strongly_convex", "convex" or "nonconvex". The error is f - f*, or
+    for nonconvex losses the mean `|grad f|^2`.
+    """
+    validate.one_of((*PROMISES,), objective=objective)
+    one_step, several = PROMISES[objective]
+    return (one_step if constants.steps == 1 else several)(constants, target)

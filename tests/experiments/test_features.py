@@ -1,7 +1,8 @@
-"""Features are a data set like any other, and wrong files are refused in a line."""
+"""Features are a data set like any other, and tell the classes apart."""
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from fl_sketch.data import datasets, npz
 from fl_sketch.data.examples import Examples, Splits
@@ -22,12 +23,12 @@ def images(count, seed):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    path, said = tmp_path_factory.mktemp("features"), []
+    path, printed = tmp_path_factory.mktemp("features"), []
     splits = Splits("squares", images(400, 0), images(100, 1), 2)
     train, test = features.extract(
-        splits, width=16, epochs=2, batch=20, say=said.append
+        splits, width=16, epochs=2, batch=20, say=printed.append
     )
-    assert len(said) == 2
+    assert len(printed) == 2
     assert train.inputs.shape == (200, 16) and test.inputs.shape == (100, 16)
     assert (train.inputs >= 0).all()  # after relu
     np.testing.assert_array_equal(train.targets, splits.train.targets[200:])
@@ -35,33 +36,38 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_a_run_on_features_tells_the_classes_apart(folder):
-    config = config_with(
-        data__name="npz/squares", rounds=10, eval_every=10, server__rate=0.1
-    )
-    one = build(config, str(folder))
-    compiled = one.compile()
-    state, _ = compiled.advance(one.start(), 10)
-    assert compiled.evaluate(state)["test_accuracy"] > 0.95
-
-
-def test_what_was_saved_is_what_is_read(folder):
+def test_a_linear_model_of_features_tells_the_classes_apart(folder):
     splits = datasets.load("npz/squares", folder)
     with np.load(folder / "squares.npz") as file:
         np.testing.assert_array_equal(splits.train.inputs, file["train_inputs"])
     assert splits.classes == 2 and splits.test.targets.dtype == np.int32
+    probe = LogisticRegression().fit(splits.train.inputs, splits.train.targets)
+    assert probe.score(splits.test.inputs, splits.test.targets) > 0.95
 
 
-def test_private_arrays_must_not_decide_how_many_classes_a_model_has(folder):
-    private = {
-        "data__name": "npz/squares",
-        "cohort__sampling": "poisson",
-        "privacy__bound": "clip",
-        "privacy__noise_multiplier": 2.0,
-    }
-    with pytest.raises(ValueError, match="classes to be fixed beforehand"):
-        build(config_with(**private), str(folder))
-    built = build(config_with(**private, data__classes=2), str(folder))
-    assert built.private
-    with pytest.raises(ValueError, match="classes >= 2.*got classes=1"):
-        build(config_with(**private, data__classes=1), str(folder))
+@pytest.mark.parametrize(
+    ("classes", "found"), [(0, "classes to be fixed"), (1, "classes=1")]
+)
+def test_private_arrays_must_not_decide_how_many_classes_a_model_has(
+    folder, classes, found
+):
+    private = config_with(
+        data__name="npz/squares",
+        data__classes=classes,
+        cohort__sampling="poisson",
+        privacy__bound="clip",
+        privacy__noise_multiplier=2.0,
+    )
+    with pytest.raises(ValueError, match=found):
+        build(private, str(folder))
+    private.data.classes = 2
+    assert build(private, str(folder)).private
+
+
+def test_texts_and_small_data_sets_are_refused():
+    splits = Splits("squares", images(10, 0), images(10, 1), 2)
+    with pytest.raises(ValueError, match="batch <= 5 .*got batch=6"):
+        features.extract(splits, batch=6)
+    vectors = splits.train._replace(inputs=np.zeros((10, 3)))
+    with pytest.raises(ValueError, match="images"):
+        features.extract(splits._replace(train=vectors), batch=5)

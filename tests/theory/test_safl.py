@@ -2,127 +2,127 @@
 
 import functools
 import math
+from dataclasses import replace
 
 import pytest
 
 from fl_sketch import theory
+from fl_sketch.theory import Constants
+from fl_sketch.theory.tails import joint_tail
 
-ADAPTIVE = theory.Adaptive(
-    smoothness=2.0, intrinsic=10.0, gradient=1.0, noise=0.3, loss=2.3, rate=0.01,
-    b1=0.9, eps=0.5,
+ADAPTIVE = Constants(
+    smoothness=2.0, intrinsic=10.0, gradient=1.5, noise=0.3, deviation=0.7, start=2.3,
+    server_rate=0.01, b1=0.9, b2=0.99, eps=0.5, nu=2.0, operator="srht", d=10_000,
+    b=5000, clients=5, steps=2,
 )  # fmt: skip
-ONES = theory.Adaptive(1, 1, 1, 0, 1, 1, 0.0, 1, delta=1.0, delta_g=1.0, nu=0.0)
-SIZES = theory.Sizes("srht", d=10_000, b=10_000, clients=5, steps=2)
-ONE = theory.Sizes("srht", d=1, b=1, clients=1, steps=1)
-WHOLE = SIZES._replace(operator="identity")
+WHOLE = replace(ADAPTIVE, operator="identity")
 
 
 def test_safl_needs_the_fewest_rounds_that_do():
-    plan = theory.adaptive(ADAPTIVE, SIZES, target=5.0)
-    bound = functools.partial(theory.adaptive_long_run_error, ADAPTIVE, SIZES)
-    assert bound(rounds=plan.rounds) <= 5 < bound(rounds=plan.rounds - 1)
-    assert plan.step == 1 / (2 * math.sqrt(plan.rounds))
-    assert plan.bits == 32 * 5 * 10_000 * plan.rounds
+    bound = theory.adaptive_long_run(ADAPTIVE, 5.0)
+    fewer = replace(bound.constants, rounds=bound.rounds - 1)
+    assert bound.error <= 5 < theory.adaptive_long_run(fewer).error
+    assert bound == theory.adaptive_long_run(bound.constants)
+    assert bound.step == 1 / (2 * math.sqrt(bound.rounds))
+    assert bound.bits == 32 * 5 * 5000 * bound.rounds
 
 
-def test_the_adaptive_bound_at_values_of_one():
-    # log(1) = 0: 1 / J_1 = 2; loss 1 + smooth 1 + curved 10, over kappa eta K T.
-    assert theory.adaptive_error(ONES, ONE, step=1, rounds=1) == 24
-    assert theory.adaptive_long_run_error(ONES, ONE, rounds=1) == 24
-    # Tails of 1: J_3 = 3, times loss 1 + smooth 1 + curved 4 10.
-    assert theory.adaptive_early_error(ONES, ONE, rounds=1, ceiling=3.0) == 3 * 42
-    # T_0 = 1, J = 1, energy log 2: (1/sqrt 2 + 1) sqrt 2 (1 + 11 log 2).
-    found = theory.adaptive_decaying_error(ONES, ONE, rounds=1)
-    assert found == pytest.approx((1 + math.sqrt(2)) * (1 + 11 * math.log(2)))
+@pytest.mark.parametrize(
+    ("theorem", "changes", "error"),
+    [
+        (theory.adaptive, {"step": 0.01}, 1221.5351304699984),
+        (theory.adaptive_long_run, {}, 8635.645183347156),
+        (theory.adaptive_decaying, {}, 334690.50605281687),
+        (theory.adaptive_confined, {}, 5063.855053878437),
+        (theory.adaptive_confined, {"b1": 0.0}, 914.477738760207),
+        (
+            functools.partial(theory.adaptive_early, ceiling=5.0),
+            {"operator": "identity", "rounds": 9},
+            9340.907973783926,
+        ),
+    ],
+)
+def test_bounds_are_what_they_were(theorem, changes, error):
+    bound = theorem(replace(ADAPTIVE, **{"rounds": 1000} | changes))
+    assert bound.error == pytest.approx(error, rel=1e-12)
 
 
 def test_what_the_print_of_theorem_3_2_loses_is_kept():
     """Beside the print: 1 + tail for its root, G sigma, 2 G K^2, and one d more."""
-    constants = ADAPTIVE._replace(gradient=1.5, nu=2.0)
-    c, sizes, rounds, step = constants, SIZES, 1000, 0.01
+    c = replace(ADAPTIVE, rounds=1000, step=0.01)
+    rate, rounds, step, square = c.server_rate, c.rounds, c.step, c.gradient**2
     tails = [
-        math.log(5 * 2 * 10_000**p * 1000**q / c.delta) ** 1.5 / 100
+        math.log(5 * 2 * 10_000**p * 1000**q / c.delta) ** 1.5 / 5000**0.5
         for p, q in ((1, 1), (2, 2))
     ]
-    square = c.gradient**2
-    smooth = c.rate * step**2 * c.smoothness * 4 * square * rounds / c.eps
+    smooth = rate * step**2 * c.smoothness * 4 * square * rounds / c.eps
     noise = 0.3 * c.gradient * math.sqrt(math.log(2 * rounds / c.delta_g))
-    lucky = 2.0 * c.rate * step * 2 * rounds**0.5 * (tails[0] * square + noise) / c.eps
-    curved = 8 * c.rate * c.intrinsic * c.smoothness * 4 + 2 * c.gradient * 4
-    curved *= step**2 * c.rate * rounds * (1 + tails[1]) ** 2 / 0.1**2 * square / 0.25
+    lucky = 2.0 * rate * step * 2 * rounds**0.5 * (tails[0] * square + noise) / c.eps
+    curved = 8 * rate * c.intrinsic * c.smoothness * 4 + 2 * c.gradient * 4
+    curved *= step**2 * rate * rounds * (1 + tails[1]) ** 2 / 0.1**2 * square / 0.25
     inverse_j1 = (1 + tails[1]) * step * 2 * c.gradient + c.eps
-    by_hand = (c.loss + smooth + lucky + curved) * inverse_j1
-    found = theory.adaptive_error(c, sizes, step=step, rounds=rounds)
-    assert found == pytest.approx(by_hand / (c.rate * step * 2 * rounds))
+    by_hand = (c.start + smooth + lucky + curved) * inverse_j1
+    by_hand /= rate * step * 2 * rounds
+    assert theory.adaptive(c).error == pytest.approx(by_hand, rel=1e-12)
 
 
 @pytest.mark.parametrize("operator", ["srht", "count_sketch", "identity"])
 def test_corollary_1_is_theorem_3_2_at_its_step_and_loses_no_factor(operator):
     """Equal at T = G^2 / eps^2, where eta K G = eps, and above it from there on."""
-    sizes = SIZES._replace(operator=operator, d=10_000_000, b=1000)
-    for rounds, most in ((4, 1 + 1e-12), (10**6, 1000.0), (10**9, 1000.0)):
-        step = 1 / (2 * math.sqrt(rounds))
-        whole = theory.adaptive_error(ADAPTIVE, sizes, step=step, rounds=rounds)
-        short = theory.adaptive_long_run_error(ADAPTIVE, sizes, rounds=rounds)
-        assert whole * (1 - 1e-12) <= short <= whole * most
+    constants = replace(ADAPTIVE, operator=operator, d=10_000_000, b=1000)
+    for rounds, most in ((9, 1 + 1e-12), (10**6, 1000.0), (10**9, 1000.0)):
+        short = theory.adaptive_long_run(replace(constants, rounds=rounds))
+        whole = theory.adaptive(short.constants).error
+        assert whole * (1 - 1e-12) <= short.error <= whole * most
 
 
-def test_corollary_2_is_above_theorem_3_2_while_it_speaks():
-    for rounds in (1, 3, 10):
-        ceiling = 2 * ADAPTIVE.gradient + ADAPTIVE.eps * math.sqrt(rounds)
-        bound = theory.adaptive_early_error(
-            ADAPTIVE, WHOLE, rounds=rounds, ceiling=ceiling
-        )
-        step = 1 / (2 * math.sqrt(rounds))
-        assert theory.adaptive_error(ADAPTIVE, WHOLE, step=step, rounds=rounds) < bound
+@pytest.mark.parametrize("rounds", [1, 3, 10])
+def test_corollary_2_is_above_theorem_3_2_while_it_speaks(rounds):
+    ceiling = 2 * ADAPTIVE.gradient + ADAPTIVE.eps * math.sqrt(rounds)
+    bound = theory.adaptive_early(replace(WHOLE, rounds=rounds), ceiling=ceiling)
+    assert bound.step == 1 / (2 * math.sqrt(rounds))
+    assert theory.adaptive(bound.constants).error < bound.error
 
 
-def test_a_long_message_of_few_rounds_has_corollary_2():
-    sizes = theory.Sizes("srht", d=1 << 20, b=1 << 19, clients=5, steps=2)
-    given = {"rounds": 9, "ceiling": 3.5}
-    assert theory.adaptive_early_error(ADAPTIVE, sizes, **given) > 0
-    short = sizes._replace(b=1 << 15)
-    with pytest.raises(theory.Unreachable, match="asks for tail <= 1, got tail=1."):
-        theory.adaptive_early_error(ADAPTIVE, short, **given)
+def test_corollary_2_needs_a_long_message_few_rounds_and_a_high_ceiling():
+    constants = replace(ADAPTIVE, d=1 << 20, b=1 << 19, rounds=9)
+    assert theory.adaptive_early(constants, ceiling=4.5).error > 0
+    tail = math.log(5 * 2 * 81 * 2**40 / 1e-3) ** 1.5 / 2**7.5
+    for changes, ceiling, found in (
+        ({"b": 1 << 15}, 4.5, f"tail <= 1 .*got tail={tail:.6g}"),
+        ({"operator": "count_sketch"}, 4.5, "tail <= 1 .*got tail="),
+        ({}, 2.9, "ceiling >= 3 .*got ceiling=2.9"),
+        ({"rounds": 10}, 4.5, "rounds <= 9 .*got rounds=10"),
+    ):
+        with pytest.raises(theory.Unreachable, match=found):
+            theory.adaptive_early(replace(constants, **changes), ceiling=ceiling)
 
 
 @pytest.mark.parametrize("b1", [0.0, 0.5, 0.9, 0.99])
 def test_moments_lag_behind_decaying_steps_by_no_more_than_lemma_b_4_says(b1):
     """The first moment of gradients of length 1, over the step of its round."""
+    constants = replace(WHOLE, b1=b1, steps=3, rounds=100, eps=1e-3, smoothness=1e6)
     delay = math.ceil(1 / (1 - b1**2))
     lag = (1 - b1) / (1 - b1 * math.sqrt((delay + 1) / delay))
     moment, worst = 0.0, 0.0
     for number in range(1, 1000):
-        step = theory.adaptive_decaying_step(number, b1=b1, steps=3)
+        step = theory.adaptive_decaying_step(constants, number)
         assert step == pytest.approx(1 / (3 * math.sqrt(number + delay)))
         moment = b1 * moment + (1 - b1) * step
         worst = max(worst, moment / step)
     assert worst <= lag
-    constants = ADAPTIVE._replace(b1=b1, eps=1e-3, smoothness=1e6)
-    # Curvature dominates, and grows with the square of the lag.
-    ratio = theory.adaptive_decaying_error(constants, WHOLE, rounds=100)
-    ratio /= theory.adaptive_decaying_error(
-        constants._replace(intrinsic=20.0), WHOLE, rounds=100
-    )
-    assert ratio == pytest.approx(0.5, rel=0.01)
+    # Curvature dominates, of a bound that has the square of the lag.
+    error = theory.adaptive_decaying(constants).error
+    twice = theory.adaptive_decaying(replace(constants, intrinsic=20.0)).error
+    assert error / twice == pytest.approx(0.5, rel=0.01)
 
 
-def test_decaying_steps_promise_less_than_constant_ones():
-    for rounds in (100, 10_000):
-        constant = theory.adaptive_long_run_error(ADAPTIVE, WHOLE, rounds=rounds)
-        assert theory.adaptive_decaying_error(ADAPTIVE, WHOLE, rounds=rounds) > constant
-
-
-FREE = theory.Unassuming(
-    smoothness=2.0, intrinsic=10.0, deviation=0.0, loss=2.3, b1=0.9, b2=0.99, eps=0.5
-)
-
-
-def chain(constants, sizes, found, rounds):
+def chain(bound):
     """Returns what the proof of Theorem 4.4 bounds L(x_T) by, term by term."""
-    c, k, g, step, kappa = constants, sizes.steps, found.square, found.step, found.rate
-    off = sizes.tail(c.delta, rounds)
-    grown = 1 + sizes.tail(c.delta, rounds, coordinates=True)
+    c, k, g = bound.constants, bound.constants.steps, bound.largest
+    rounds, step, kappa = c.rounds, c.step, c.server_rate
+    off = joint_tail(c, rounds)
+    grown = 1 + joint_tail(c, rounds, coordinates=True)
     each = 2 * math.sqrt(2 * g)  # no less than a stochastic gradient's mean length
     moment = grown * step * k * each / c.eps
     drift = kappa * step**2 * k**2 * c.smoothness * math.sqrt(g) * each / c.eps
@@ -131,7 +131,7 @@ def chain(constants, sizes, found, rounds):
     sums = (2 + (1 + c.b1) ** 2 / 2) / (1 - c.b1) ** 2
     curved = kappa**2 * sums * c.intrinsic * c.smoothness * moment**2
     drawn = kappa * c.nu * step * k * math.sqrt(rounds * g) / c.eps
-    z = c.loss + rounds * (drift + change + curved)
+    z = c.start + rounds * (drift + change + curved)
     z += drawn * (off * each + c.deviation)
     behind = c.b1 / (1 - c.b1) * kappa * moment
     linear = behind * math.sqrt(2 * c.smoothness * z)
@@ -141,33 +141,36 @@ def chain(constants, sizes, found, rounds):
 @pytest.mark.parametrize("operator", ["identity", "srht", "count_sketch"])
 @pytest.mark.parametrize("deviation", [0.0, 0.7])
 def test_theorem_4_4_closes_its_own_chain(operator, deviation):
-    sizes, rounds = SIZES._replace(operator=operator), 10_000
-    free = FREE._replace(deviation=deviation)
-    first = theory.adaptive_confined_largest(free, sizes, rounds=rounds)
+    c = replace(ADAPTIVE, operator=operator, deviation=deviation, rounds=10_000)
+    longest = theory.adaptive_confined(c).step
     for part in (1.0, 0.1):
-        found = theory.adaptive_confined(free, sizes, rounds=rounds, first=part * first)
-        assert chain(free, sizes, found, rounds) <= found.square / (2 * free.smoothness)
-        assert found.rate == pytest.approx(found.square**-0.5)
-        assert found.step == part * first / 100
-    assert found.square >= 4 * free.smoothness * free.loss
-    noisier = free._replace(deviation=50.0)
-    loud = theory.adaptive_confined(noisier, sizes, rounds=rounds, first=first)
-    events = 2 * 5 * 2 / free.delta_c
+        bound = theory.adaptive_confined(replace(c, step=part * longest))
+        assert chain(bound) <= bound.largest / (2 * c.smoothness)
+        assert bound.constants.server_rate == pytest.approx(bound.largest**-0.5)
+        assert bound.step == part * longest and bound.error > 0
+    assert bound.largest >= 4 * c.smoothness * c.start
+    loud = theory.adaptive_confined(replace(c, deviation=50.0, step=longest))
+    events = 2 * 5 * 2 / c.delta_g
     floor = 2 * (50 * (1 + math.sqrt(2 * math.log(events)))) ** 2
-    assert loud.square >= floor > found.square
+    assert loud.largest >= floor > bound.largest
+    with pytest.raises(theory.Unreachable, match="step <=.*4.4"):
+        theory.adaptive_confined(replace(c, step=1.01 * longest))
 
 
 def test_tails_are_those_of_the_operator():
-    same = {"d": 1000, "b": 100, "failure": 0.01}
+    sizes = {"d": 1000, "b": 100, "failure": 0.01}
     for operator in ("srht", "ams", "gaussian"):
-        assert theory.tail(operator, **same) == math.log(1e5) ** 1.5 / 10
+        assert theory.tail(operator, **sizes) == math.log(1e5) ** 1.5 / 10
     for b in (1, 100, 10**6):
-        found = theory.tail("count_sketch", d=1000, b=b, failure=0.01)
-        assert found == math.log(1 / 0.01)
-    assert theory.tail("identity", **same) == 0
+        tail = theory.tail("count_sketch", d=1000, b=b, failure=0.01)
+        assert tail == math.log(1 / 0.01)
+    assert theory.tail("identity", **sizes) == 0
     for operator in ("sparse_embedding", "uniform_sampling"):
         with pytest.raises(theory.Unreachable, match=f"got operator={operator}"):
-            theory.tail(operator, **same)
+            theory.tail(operator, **sizes)
+    for failure in (0.0, 2.0):
+        with pytest.raises(ValueError, match=f"got failure={failure}"):
+            theory.tail("srht", d=10, b=5, failure=failure)
 
 
 def test_the_count_sketch_has_no_tail_that_falls_as_property_3_says():
@@ -179,70 +182,34 @@ def test_the_count_sketch_has_no_tail_that_falls_as_property_3_says():
     assert theory.tail("count_sketch", d=d, b=b, failure=failure) > 1
 
 
-CALLS = {
-    "rounds >= 4, got rounds=3": lambda: theory.adaptive_long_run_error(
-        ADAPTIVE, SIZES, rounds=3
-    ),
-    "tail <= 1, got tail=18.42": lambda: theory.adaptive_early_error(
-        ADAPTIVE, SIZES._replace(operator="count_sketch"), rounds=1, ceiling=9.0
-    ),
-    "ceiling >= 2, got ceiling=1.9": lambda: theory.adaptive_early_error(
-        ADAPTIVE, WHOLE, rounds=1, ceiling=1.9
-    ),
-    "rounds <= 4, got rounds=5": lambda: theory.adaptive_early_error(
-        ADAPTIVE, WHOLE, rounds=5, ceiling=3.0
-    ),
-    "operator=uniform_sampling": lambda: theory.adaptive(
-        ADAPTIVE, SIZES._replace(operator="uniform_sampling"), target=1.0
-    ),
-    "operator='shrt'. Did you mean 'srht'": lambda: theory.adaptive(
-        ADAPTIVE, SIZES._replace(operator="shrt"), target=1.0
-    ),
-    "eps > 0 and finite, got eps=0": lambda: theory.adaptive(
-        ADAPTIVE._replace(eps=0.0), SIZES, target=1.0
-    ),
-    "0 <= b1 < 1, got b1=1": lambda: theory.adaptive_error(
-        ADAPTIVE._replace(b1=1.0), SIZES, step=1.0, rounds=1
-    ),
-    "Theorem 4.4 asks for first <= ": lambda: theory.adaptive_confined(
-        FREE, WHOLE, rounds=100, first=1.0
-    ),
-    "failure=2.0": lambda: theory.tail("srht", d=10, b=5, failure=2.0),
-    "step > 0 and finite, got step=-0.1": lambda: theory.adaptive_error(
-        ADAPTIVE, SIZES, step=-0.1, rounds=9
-    ),
-    "rounds > 0 and finite, got rounds=0": lambda: theory.adaptive_error(
-        ADAPTIVE, SIZES, step=0.1, rounds=0
-    ),
-    "rounds > 0 and finite, got rounds=-1": lambda: theory.adaptive_early_error(
-        ADAPTIVE, WHOLE, rounds=-1, ceiling=3.0
-    ),
-    "rounds > 0 and finite, got rounds=-2": lambda: theory.adaptive_decaying_error(
-        ADAPTIVE, SIZES, rounds=-2
-    ),
-    "rounds > 0 and finite, got rounds=-3": lambda: theory.adaptive_confined_largest(
-        FREE, WHOLE, rounds=-3
-    ),
-    r"delta to be a number in \[0, 1\], got delta=2": lambda: theory.adaptive_error(
-        ADAPTIVE._replace(delta=2.0), SIZES, step=0.1, rounds=9
-    ),
-    "delta_g > 0 and finite, got delta_g=0": lambda: theory.adaptive_error(
-        ADAPTIVE._replace(delta_g=0.0), SIZES, step=0.1, rounds=9
-    ),
-    r"delta_c to be a number in \[0, 1\]": lambda: theory.adaptive_confined_largest(
-        FREE._replace(delta_c=1.5), WHOLE, rounds=9
-    ),
-    r"more than 1e\+100 rounds to target=1e-80": lambda: theory.adaptive(
-        ADAPTIVE, SIZES, target=1e-80
-    ),
-    r"more than 1e\+100 rounds to target=1.": lambda: theory.adaptive(
-        ADAPTIVE._replace(gradient=1e160), SIZES, target=1.0
-    ),
-}
-
-
-@pytest.mark.parametrize("words", CALLS)
-def test_what_a_theorem_does_not_speak_of_is_refused_in_a_line(words):
-    with pytest.raises(ValueError, match=words) as caught:
-        CALLS[words]()
+@pytest.mark.parametrize(
+    ("theorem", "changes", "found"),
+    [
+        (theory.adaptive_long_run, {"rounds": 8}, "rounds >= 9 .*got rounds=8"),
+        (theory.adaptive, {"step": math.nan}, "step > 0 .*got step=nan"),
+        (theory.adaptive, {"rounds": 0}, "rounds > 0 .*got rounds=0"),
+        (theory.adaptive_decaying, {"rounds": 0}, "rounds > 0 .*got rounds=0"),
+        (theory.adaptive_confined, {"rounds": 0}, "rounds > 0 .*got rounds=0"),
+        (theory.adaptive_confined, {"b2": math.nan}, "b2 >= 0 .*got b2=nan"),
+        (theory.adaptive, {"delta_g": 0.0}, "delta_g > 0 .*got delta_g=0"),
+        (theory.adaptive, {"eps": 0.0}, "eps > 0 .*got eps=0"),
+        (theory.adaptive, {"operator": "shrt"}, "'shrt'. Did you mean 'srht'"),
+    ],
+)
+def test_what_a_theorem_does_not_speak_of_is_refused_in_a_line(theorem, changes, found):
+    with pytest.raises(ValueError, match=found) as caught:
+        theorem(replace(ADAPTIVE, **{"step": 0.1, "rounds": 9} | changes))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "target", "found"),
+    [
+        ({}, 1e-80, r"1e\+100 rounds .*target=1e-80"),
+        ({"gradient": 1e160}, 1.0, r"1e\+100 rounds .*target=1"),
+        ({"operator": "uniform_sampling"}, 1.0, "operator=uniform_sampling"),
+    ],
+)
+def test_targets_out_of_reach_are_refused(changes, target, found):
+    with pytest.raises(theory.Unreachable, match=found):
+        theory.adaptive_long_run(replace(ADAPTIVE, **changes), target)

@@ -1,226 +1,193 @@
 """Song et al.'s numbers: as derived, consistent, and refused outside conditions."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from fl_sketch import theory
+from fl_sketch.theory import Constants
 
-CONVEX = {"smoothness": 2.0, "distance": 5.0, "alpha": 12.0, "clients": 4, "b": 100}
-START = {"smoothness": 2.0, "start": 3.0, "alpha": 12.0}
-MESSAGES = {"clients": 4, "b": 100}
+CONSTANTS = Constants(
+    smoothness=2.0, convexity=0.2, distance=5.0, start=3.0, spread=0.0, gradient=1.5,
+    alpha=12.0, clients=4, b=100,
+)  # fmt: skip
+ONE_STEP = {
+    "E.1": theory.one_step_strongly_convex,
+    "E.2": theory.one_step_convex,
+    "E.3": theory.one_step_nonconvex,
+}
+THEOREMS = ONE_STEP | {
+    "5.1": theory.strongly_convex,
+    "5.3": theory.convex,
+    "G.2": theory.nonconvex,
+}
 
 
 @pytest.mark.parametrize("spread", [0.0, 1e-6, 30.0])
 @pytest.mark.parametrize("steps", [1, 4])
-def test_promised_rounds_are_enough_by_the_bounds_themselves(spread, steps):
-    same = {"smoothness": 2.0, "distance": 5.0, "spread": spread, "steps": steps}
-    same |= {"alpha": 12.0}
-    for target in (1e-1, 1e-3):
-        plan = theory.strongly_convex(
-            target=target, convexity=0.2, steps=steps, spread=spread, **CONVEX
-        )
-        found = theory.strongly_convex_error(
-            step=plan.step, rounds=plan.rounds, convexity=0.2, **same
-        )
-        assert found <= target * (1 + 1e-9)
-        plan = theory.convex(target=target, steps=steps, spread=spread, **CONVEX)
-        found = theory.convex_error(step=plan.step, rounds=plan.rounds, **same)
-        assert 0.4 * target <= found <= target * (1 + 1e-9)
+@pytest.mark.parametrize("target", [1e-1, 1e-3])
+def test_promised_rounds_are_enough_by_the_bounds_themselves(spread, steps, target):
+    constants = replace(CONSTANTS, spread=spread, steps=steps)
+    strong = theory.strongly_convex(constants, target)
+    convex = theory.convex(constants, target)
+    assert strong.error <= target * (1 + 1e-9)
+    assert 0.4 * target <= convex.error <= target * (1 + 1e-9)
+    if spread * target == 0.03:  # drift holds both steps, and is half the target
+        drift = 4 * strong.step**2 * 4 * steps**3 * spread / 0.2
+        assert drift == pytest.approx(target / 2)
+        drift = 32 * convex.step**2 * 2 * steps**2 * spread
+        assert drift == pytest.approx(target / 2)
 
 
 @pytest.mark.parametrize("target", [1e-1, 1e-2])
-@pytest.mark.parametrize(
-    ("plan", "error", "given"),
-    [
-        (
-            theory.one_step_strongly_convex,
-            theory.one_step_strongly_convex_error,
-            START | {"convexity": 0.2},
-        ),
-        (
-            theory.one_step_convex,
-            theory.one_step_convex_error,
-            {"smoothness": 2.0, "distance": 5.0, "alpha": 12.0},
-        ),
-        (theory.one_step_nonconvex, theory.one_step_nonconvex_error, START),
-        (
-            theory.nonconvex,
-            theory.nonconvex_error,
-            START | {"gradient": 1.5, "steps": 3, "server_rate": 0.5},
-        ),
-    ],
-)
-def test_promised_rounds_are_the_fewest_by_the_bound(plan, error, given, target):
-    promised = plan(target=target, **MESSAGES, **given)
-    bound = [
-        error(step=promised.step, rounds=promised.rounds - less, **given)
-        for less in (0, 1)
-    ]
-    assert bound[0] <= target * (1 + 1e-9) < bound[1]
-    assert promised.bits == 32 * 4 * 100 * promised.rounds
+@pytest.mark.parametrize("name", [*ONE_STEP, "G.2"])
+def test_promised_rounds_are_the_fewest_by_the_bound(name, target):
+    steps = {"steps": 3, "server_rate": 0.5} if name == "G.2" else {}
+    bound = THEOREMS[name](replace(CONSTANTS, **steps), target)
+    fewer = THEOREMS[name](replace(bound.constants, rounds=bound.rounds - 1))
+    assert bound.error <= target * (1 + 1e-9) < fewer.error
+    assert bound.error == THEOREMS[name](bound.constants).error
+    assert bound.bits == 32 * 4 * 100 * bound.rounds
 
 
 def test_one_local_step_needs_no_drift_and_a_step_8_times_longer():
     """Without appendix E these constants ask for 1,235,697 rounds, for 1,700."""
-    given = {"target": 1e-6, "smoothness": 1.0, "convexity": 0.1, "alpha": 12.0}
-    given |= {"clients": 1, "b": 1}
-    single = theory.one_step_strongly_convex(start=0.5, **given)
-    several = theory.strongly_convex(distance=1.0, spread=1.0, steps=1, **given)
-    assert single.rounds == 1700 and several.rounds == 1_235_697
-    assert single.step == 8 * theory.largest_step(smoothness=1.0, steps=1, alpha=12.0)
-    without = theory.strongly_convex(distance=1.0, spread=0.0, steps=1, **given)
-    assert single.rounds < without.rounds / 8
+    constants = Constants(
+        smoothness=1.0, convexity=0.1, alpha=12.0, start=0.5, distance=1.0, spread=1.0
+    )
+    single = theory.one_step_strongly_convex(constants, 1e-6)
+    assert single.rounds == 1700 and single.step == 1 / 13
+    assert theory.strongly_convex(constants, 1e-6).rounds == 1_235_697
+    without = theory.strongly_convex(replace(constants, spread=0.0), 1e-6)
+    assert single.rounds < without.rounds / 8 and single.step == 8 * without.step
 
 
 def test_one_step_reaches_a_minimum_of_curvature_l_at_once():
     """Newton's step: without a sketch and with mu = L nothing is left."""
-    given = {"smoothness": 2.0, "convexity": 2.0, "start": 3.0, "alpha": 0.0}
-    assert theory.one_step_strongly_convex(target=1e-9, **MESSAGES, **given).rounds == 1
-    assert theory.one_step_strongly_convex_error(step=0.5, rounds=1, **given) == 0
+    constants = Constants(smoothness=2.0, convexity=2.0, start=3.0, alpha=0.0)
+    bound = theory.one_step_strongly_convex(constants, 1e-9)
+    assert (bound.rounds, bound.step, bound.error) == (1, 0.5, 0)
 
 
 def test_bits_do_not_grow_as_the_sketch_shrinks():
     """Song's trade, below Corollary 5.2: (1 + alpha) b stays about a d."""
+    constants = Constants(
+        smoothness=1.0, convexity=0.1, distance=1.0, spread=0.0, clients=10,
+        operator="srht", d=10_000,
+    )  # fmt: skip
     bits = [
-        theory.strongly_convex(
-            target=0.01, smoothness=1.0, convexity=0.1, distance=1.0, spread=0.0,
-            alpha=theory.alpha("srht", 10_000, b), clients=10, b=b,
-        ).bits
+        theory.strongly_convex(replace(constants, b=b), 0.01).bits
         for b in (10_000, 1000, 100, 10)
-    ]  # fmt: skip
+    ]
     assert bits == sorted(bits, reverse=True) and bits[0] < 1.51 * bits[-1]
 
 
-def test_the_values_of_a_hand_calculation():
-    assert theory.alpha("count_sketch", 100, 10) == 30
-    assert theory.alpha("uniform_sampling", 100, 10) == 9
-    assert theory.alpha("identity", 100, 100) == 0
-    assert theory.largest_step(smoothness=0.5, steps=5, alpha=1.0) == 1 / 40
-    assert theory.one_step_largest(smoothness=0.5, alpha=1.0) == 1
-    assert theory.one_step_largest(smoothness=0.5, alpha=1.0, convex=True) == 0.5
-    error = theory.strongly_convex_error(
-        step=0.01, rounds=100, steps=2, smoothness=2.0, convexity=0.5, distance=3.0,
-        spread=0.25, alpha=1.0,
+@pytest.mark.parametrize(
+    ("operator", "alpha"),
+    [("count_sketch", 30), ("gaussian", 30), ("srht", 20), ("ams", 20),
+     ("sparse_embedding", 20), ("uniform_sampling", 9), ("identity", 0)],
+)  # fmt: skip
+def test_alpha_is_that_of_table_1(operator, alpha):
+    assert theory.alpha(operator, 100, 10) == alpha
+    known = replace(CONSTANTS, operator=operator, d=100, b=10)
+    own = theory.one_step_convex(replace(known, alpha=math.nan), 1.0)
+    assert own.step == theory.one_step_convex(replace(known, alpha=alpha), 1.0).step
+
+
+@pytest.mark.parametrize(
+    ("name", "rounds", "value"),
+    [
+        # L/2 |w0 - w*|^2 e^(-mu eta T) + 4 eta^2 L^2 K^3 sigma^2 / mu
+        ("5.1", 100, 3 * math.exp(-0.5) + 4 * 1e-4 * 4 * 8 * 0.25 / 0.5),
+        # 4 |w0 - w*|^2 / (eta K T) + 32 eta^2 L K^2 sigma^2
+        ("5.3", 100, 4 * 3 / 2 + 32 * 1e-4 * 2 * 4 * 0.25),
+        # start / ((T + 1) gamma eta K) + L K G^2 eta (1 + gamma (1 + alpha) / 2)
+        ("G.2", 9, 3.5 / (10 * 0.5 * 0.02) + 2 * 2 * 1.5**2 * 0.01 * 1.5),
+        ("E.1", 9, (1 - 0.5 * 0.01) ** 9 * 3.5),
+        ("E.2", 9, 3 / (0.01 * 10)),
+        ("E.3", 9, 2 * 3.5 / (0.01 * 10)),
+    ],
+)
+def test_the_values_of_a_hand_calculation(name, rounds, value):
+    constants = Constants(
+        smoothness=2.0, convexity=0.5, distance=3.0, start=3.5, spread=0.25,
+        gradient=1.5, alpha=1.0, step=0.01, rounds=rounds, server_rate=0.5,
+        steps=1 if name in ONE_STEP else 2,
     )  # fmt: skip
-    assert error == pytest.approx(3 * math.exp(-0.5) + 4 * 1e-4 * 4 * 8 * 0.25 / 0.5)
-    error = theory.convex_error(
-        step=0.01, rounds=100, steps=2, smoothness=2.0, distance=3.0, spread=0.25,
-        alpha=1.0,
-    )  # fmt: skip
-    assert error == pytest.approx(4 * 3 / 2 + 32 * 1e-4 * 2 * 4 * 0.25)
-    error = theory.one_step_convex_error(
-        step=0.1, rounds=9, smoothness=2.0, distance=3.0, alpha=1.0
-    )
-    assert error == pytest.approx(3)
-    error = theory.one_step_nonconvex_error(
-        step=0.1, rounds=9, smoothness=2.0, start=3.0, alpha=1.0
-    )
-    assert error == pytest.approx(6)
-    # 3 / (10 0.5 0.01 4) + 2 4 1.5^2 0.01 (1 + 0.5 (1 + 1) / 2)
-    error = theory.nonconvex_error(
-        step=0.01, rounds=9, steps=4, smoothness=2.0, gradient=1.5, start=3.0,
-        alpha=1.0, server_rate=0.5,
-    )  # fmt: skip
-    assert error == pytest.approx(15 + 0.27)
+    assert THEOREMS[name](constants).error == pytest.approx(value, rel=1e-12)
 
 
 def test_theorem_g_2_as_printed_is_false_at_the_start():
     """Of log(1 + x^2) / 2 at 0.1, with L = 1 and G = 1/2, before any round."""
     loss, square = math.log1p(0.01) / 2, (0.1 / 1.01) ** 2
-    given = {"step": 1e-3, "rounds": 0, "steps": 1, "smoothness": 1.0, "alpha": 0.0}
-    bound = theory.nonconvex_error(gradient=0.5, start=loss, **given)
+    constants = Constants(
+        smoothness=1.0, gradient=0.5, start=loss, alpha=0.0, step=1e-3, rounds=0
+    )
     printed = loss / (0 + 1) + 1e-3 * 0.25 * (1e-3 + 1e-3 / 2)
-    assert printed < square < bound
+    assert printed < square < theory.nonconvex(constants).error
 
 
-def error_5_1(**changes):
-    given = {"step": 1e-3, "rounds": 9, "steps": 2, "smoothness": 2.0}
-    given |= {"convexity": 0.2, "distance": 1.0, "spread": 0.0, "alpha": 1.0}
-    return theory.strongly_convex_error(**given | changes)
+@pytest.mark.parametrize("steps", [1, 4])
+def test_one_local_step_has_the_theorems_of_appendix_e(steps):
+    constants = replace(CONSTANTS, steps=steps)
+    for objective, single, several in (
+        ("strongly_convex", "E.1", "5.1"),
+        ("convex", "E.2", "5.3"),
+        ("nonconvex", "E.3", "G.2"),
+    ):
+        bound = theory.iterative_sketching(constants, objective, 0.1)
+        assert bound == THEOREMS[single if steps == 1 else several](constants, 0.1)
+    with pytest.raises(ValueError, match="objective='covnex'"):
+        theory.iterative_sketching(constants, "covnex", 0.1)
 
 
-def error_5_3(**changes):
-    given = {"step": 1e-3, "rounds": 9, "steps": 2, "smoothness": 2.0}
-    given |= {"distance": 1.0, "spread": 0.0, "alpha": 1.0}
-    return theory.convex_error(**given | changes)
+LARGEST = {"5.1": 1 / 416, "5.3": 1 / 416, "G.2": 1 / 8,
+           "E.1": 1 / 26, "E.2": 1 / 52, "E.3": 1 / 26}  # fmt: skip
 
 
-def error_e(name, **changes):
-    given = {"step": 1e-3, "rounds": 9, "smoothness": 2.0, "alpha": 1.0}
-    return getattr(theory, f"one_step_{name}_error")(**given | changes)
-
-
-def error_g(**changes):
-    given = {"step": 1e-3, "rounds": 9, "steps": 4, "smoothness": 2.0, "alpha": 1.0}
-    return theory.nonconvex_error(**given | {"gradient": 1.0, "start": 1.0} | changes)
-
-
-STRONG = {"convexity": 0.2, "start": 1.0}
+@pytest.mark.parametrize("name", LARGEST)
+def test_a_theorem_admits_its_largest_step_and_none_beyond(name):
+    theorem, steps = THEOREMS[name], 1 if name in ONE_STEP else 2
+    constants = replace(CONSTANTS, steps=steps, rounds=9)
+    theorem(replace(constants, step=LARGEST[name]))
+    with pytest.raises(theory.Unreachable, match=rf"step <=.*{name}.*got step="):
+        theorem(replace(constants, step=1.01 * LARGEST[name]))
+    for unknown in (0.0, math.nan):
+        with pytest.raises(ValueError, match=f"step > 0.*{name}.*got step={unknown}"):
+            theorem(replace(constants, step=unknown))
+    for target in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"target > 0.*got target={target}"):
+            theorem(constants, target)
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("name", "changes", "found"),
     [
-        (lambda: theory.alpha("count", 10, 5), "operator='count'"),
-        (lambda: theory.largest_step(smoothness=0, steps=1, alpha=1.0), "smoothness=0"),
-        (
-            lambda: theory.convex(target=-1.0, spread=0.0, **CONVEX),
-            "target > 0 and finite, got target=-1.0",
-        ),
-        (lambda: error_5_1(step=0.016), "5.1 asks for step <= 0.015625, got step="),
-        (lambda: error_5_1(convexity=2.1), "convexity <= 2, got convexity=2.1"),
-        (lambda: error_5_3(step=0.016), "5.3 asks for step <= 0.015625, got step="),
-        (
-            lambda: error_e("strongly_convex", step=0.26, **STRONG),
-            "E.1 asks for step <= 0.25, got step=0.26",
-        ),
-        (
-            lambda: error_e("strongly_convex", **STRONG | {"convexity": 2.1}),
-            "E.1 asks for convexity <= 2, got",
-        ),
-        (
-            lambda: error_e("convex", step=0.13, distance=1.0),
-            "E.2 asks for step <= 0.125, got step=0.13",
-        ),
-        (
-            lambda: error_e("nonconvex", step=0.26, start=1.0),
-            "E.3 asks for step <= 0.25, got step=0.26",
-        ),
-        (lambda: error_g(step=0.07), "G.2 asks for step <= 0.0625, got step=0.07"),
-        (lambda: error_5_1(step=-1e-3), "step > 0 and finite, got step=-0.001"),
-        (lambda: error_5_1(rounds=-1), "rounds to be a number in .*got rounds=-1"),
-        (lambda: error_5_3(step=-1e-3), "step > 0 and finite, got step=-0.001"),
-        (lambda: error_5_3(step=math.nan), "step > 0 and finite, got step=nan"),
-        (lambda: error_5_3(rounds=0), "rounds > 0 and finite, got rounds=0"),
-        (
-            lambda: error_e("strongly_convex", step=0.0, **STRONG),
-            "step > 0 and finite, got step=0",
-        ),
-        (
-            lambda: error_e("strongly_convex", rounds=-1, **STRONG),
-            "rounds to be a number in .*got rounds=-1",
-        ),
-        (
-            lambda: error_e("convex", rounds=-1, distance=1.0),
-            "rounds to be a number in .*got rounds=-1",
-        ),
-        (
-            lambda: error_e("nonconvex", rounds=-1, start=1.0),
-            "rounds to be a number in .*got rounds=-1",
-        ),
-        (lambda: error_g(rounds=-1), "rounds to be a number in .*got rounds=-1"),
+        ("5.1", {"convexity": 2.1}, "convexity <= 2 .*got convexity=2.1"),
+        ("E.1", {"convexity": 2.1}, "convexity <= 2 .*got convexity=2.1"),
+        ("E.1", {"convexity": math.nan}, "convexity > 0 .*got convexity=nan"),
+        ("E.2", {"steps": 2}, "steps <= 1 .*got steps=2"),
+        ("E.3", {"smoothness": 0.0}, "smoothness > 0 .*got smoothness=0.0"),
+        ("5.3", {"spread": math.nan}, "spread >= 0 .*got spread=nan"),
+        ("5.3", {"rounds": 0}, "rounds >= 1 .*got rounds=0"),
+        ("G.2", {"gradient": math.nan}, "gradient > 0 .*got gradient=nan"),
+        ("G.2", {"alpha": math.nan, "operator": "count"}, "operator='count'"),
+        ("G.2", {"alpha": math.nan, "operator": "srht"}, "d to be .*got d=0"),
     ],
-)
-def test_what_a_theorem_does_not_speak_of_is_refused_in_a_line(call, words):
-    with pytest.raises(ValueError, match=words) as caught:
-        call()
+)  # fmt: skip
+def test_what_a_theorem_does_not_speak_of_is_refused_in_a_line(name, changes, found):
+    constants = replace(CONSTANTS, **{"step": 1e-3, "rounds": 9} | changes)
+    with pytest.raises(ValueError, match=found) as caught:
+        THEOREMS[name](constants)
     assert "\n" not in str(caught.value)
 
 
-def test_the_largest_steps_are_not_refused():
-    error_5_1(step=theory.largest_step(smoothness=2.0, steps=2, alpha=1.0))
-    longest = theory.one_step_largest(smoothness=2.0, alpha=1.0)
-    error_e("strongly_convex", step=longest, **STRONG)
-    error_e("convex", step=longest / 2, distance=1.0)
-    error_g(step=1 / 16)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("smoothness", -1.0), ("start", math.inf), ("rounds", -1), ("b1", 1.0),
+     ("delta", 2.0), ("delta_g", 1.5)],
+)  # fmt: skip
+def test_constants_refuse_values_that_no_theorem_has(name, value):
+    with pytest.raises(ValueError, match=rf"{name}.*got {name}={value}"):
+        Constants(**{name: value})

@@ -1,4 +1,4 @@
-"""Chen et al.'s theorems beside a measurement: SAFL, and the tails of its sketches.
+"""Chen et al.'s theorems and measurements: SAFL, and the tails of its sketches.
 
 The losses are wells of a bounded intrinsic dimension, clients take whole gradients
 (sigma = 0), and beta_1 is 0, with which the bounds are lowest. They hold with high
@@ -8,7 +8,7 @@ probability, so that the largest of several walks counts. The statements are tho
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -16,15 +16,10 @@ import numpy as np
 
 from fl_sketch import algorithms, theory, transforms
 from fl_sketch.algorithms import catalog
-from fl_sketch.experiments.verify import known_problems
+from fl_sketch.experiments.verify import known_problems, walks
 from fl_sketch.experiments.verify.known_problems import Wells
-from fl_sketch.experiments.verify.table import (
-    Row,
-    row,
-    running_mean,
-    sketch_of,
-    squares,
-)
+from fl_sketch.experiments.verify.rows import Row, row
+from fl_sketch.theory import Bound, Constants
 
 SEEDS = range(4)
 D, B, CLIENTS, STEPS, ROUNDS = 256, 64, 4, 2, 10_000
@@ -36,124 +31,64 @@ NUMBERS, MORE = 32, 128  # two coordinates meet more often than FAILURE, and les
 
 
 def chen(operator: str) -> Iterator[Row]:
-    """Yields the rows of Chen et al.'s theorems.
-
-    Args:
-      operator: the name of the sketch operator.
-    """
+    """Yields the rows of Chen et al.'s theorems for a sketch operator."""
     task = known_problems.wells(d=D, clients=CLIENTS, decay=DECAY, seed=0)
-    constants, sizes = _constants(task), _sizes(operator, D, B)
-    known = {"C": CLIENTS, "K": STEPS, "d": D, "b": sizes.b}
-    known |= {"b1": B1, "b2": B2, "eps": EPS, **_of(constants)}
+    constants = _constants(task, operator, D if operator == "identity" else B, ROUNDS)
     step = 1 / (STEPS * math.sqrt(ROUNDS))
-    found = _largest_means(task, sizes, np.full(ROUNDS, step), RATE)
-    begin = float(found[0])
-    names = operator, "wells", known | {"step": step, "rate": RATE}, MEAN, found
-    bound = theory.adaptive_error(constants, sizes, step=step, rounds=ROUNDS)
-    yield row("Chen 3.2, corrected", *names, start=begin, bound=bound)
-    bound = theory.adaptive_long_run_error(constants, sizes, rounds=ROUNDS)
-    yield row("Chen Corollary 1, corrected", *names, start=begin, bound=bound)
+    bound = theory.adaptive(replace(constants, step=step))
+    means = _largest_means(_squares(task, bound))
+    start = float(means[0])
+    yield row("Chen 3.2, corrected", "wells", MEAN, bound, means, start)
+    bound = theory.adaptive_long_run(constants)
+    yield row("Chen Corollary 1, corrected", "wells", MEAN, bound, means, start)
 
-    rates = np.array(
-        [
-            theory.adaptive_decaying_step(number, b1=B1, steps=STEPS)
-            for number in range(1, ROUNDS + 1)
-        ]
-    )
-    found = _largest_means(task, sizes, rates, RATE)
-    bound = theory.adaptive_decaying_error(constants, sizes, rounds=ROUNDS)
-    names = operator, "wells", known | {"rate": RATE}, MEAN, found
-    yield row("Chen B.3, corrected", *names, start=begin, bound=bound)
-    yield from _confined(task, sizes, known, begin)
+    rates = [theory.adaptive_decaying_step(constants, t + 1) for t in range(ROUNDS)]
+    bound = theory.adaptive_decaying(constants)
+    means = _largest_means(_squares(task, bound, np.array(rates)))
+    yield row("Chen B.3, corrected", "wells", MEAN, bound, means, start)
 
-
-def _confined(
-    task: Wells, sizes: theory.Sizes, known: dict[str, Any], begin: float
-) -> Iterator[Row]:
-    """Yields the rows of Theorem 4.4: of the largest gradient, and of the mean."""
-    free = theory.Unassuming(
-        task.smoothness, task.intrinsic, 0.0, task.start, B1, B2, EPS
-    )
-    first = theory.adaptive_confined_largest(free, sizes, rounds=ROUNDS)
-    given = theory.adaptive_confined(free, sizes, rounds=ROUNDS, first=first)
-    rates = np.full(ROUNDS, given.step)
-    walked = _walk(task, sizes, rates, given.rate)
-    found = squares(task, walked)
-    known = known | {"step": given.step, "rate": given.rate}
-    worst = np.maximum.accumulate(found.max(0))[1:]
-    yield row(
-        *(
-            "Chen 4.4, corrected: largest",
-            sizes.operator,
-            "wells",
-            known,
-            "largest |grad f|^2",
-            worst,
-        ),
-        start=begin,
-        bound=given.square,
-    )._replace(needed=math.nan)
-    means = running_mean(found[:, :-1]).max(0)
-    yield row(
-        *("Chen 4.4, corrected: mean", sizes.operator, "wells", known, MEAN, means),
-        start=begin,
-        bound=given.error,
-    )
+    bound = theory.adaptive_confined(constants)
+    squares, name = _squares(task, bound), "Chen 4.4, corrected"
+    largest = np.maximum.accumulate(squares.max(0))[1:]
+    confined = bound._replace(error=bound.largest)
+    quantity = "largest |grad f|^2"
+    measured = row(f"{name}: largest", "wells", quantity, confined, largest, start)
+    yield measured._replace(needed=math.nan)
+    means = _largest_means(squares)
+    yield row(f"{name}: mean", "wells", MEAN, bound, means, start)
 
 
 def early() -> Row:
     """Returns the row of Corollary 2, for a message that is long enough for it."""
     task = known_problems.wells(d=LONG, clients=CLIENTS, decay=DECAY, seed=0)
-    constants, sizes = _constants(task), _sizes("srht", LONG, LONG // 2)
-    ceiling = 2 * task.gradient + EPS * math.sqrt(EARLY)
-    step = 1 / (STEPS * math.sqrt(EARLY))
-    bound = theory.adaptive_early_error(constants, sizes, rounds=EARLY, ceiling=ceiling)
-    found = _largest_means(task, sizes, np.full(EARLY, step), RATE)
-    known = {"C": CLIENTS, "K": STEPS, "d": LONG, "b": LONG // 2}
-    known |= {"step": step, "rate": RATE, "J3": ceiling, **_of(constants)}
-    names = "srht", "wells", known, MEAN, found
-    return row(
-        "Chen Corollary 2, corrected", *names, start=float(found[0]), bound=bound
-    )
+    constants = _constants(task, "srht", LONG // 2, EARLY)
+    ceiling = 2 * constants.gradient + EPS * math.sqrt(EARLY)
+    bound = theory.adaptive_early(constants, ceiling=ceiling)
+    means, name = _largest_means(_squares(task, bound)), "Chen Corollary 2, corrected"
+    return row(name, "wells", MEAN, bound, means, float(means[0]))
 
 
-def _constants(task: Wells) -> theory.Adaptive:
-    return theory.Adaptive(
-        task.smoothness, task.intrinsic, task.gradient, 0.0, task.start, RATE, B1, EPS
-    )
+def _constants(task: Wells, operator: str, b: int, rounds: int) -> Constants:
+    run = {"operator": operator, "b": b, "steps": STEPS, "rounds": rounds}
+    server = {"server_rate": RATE, "b1": B1, "b2": B2, "eps": EPS}
+    return replace(task.constants, **run, **server, noise=0.0, deviation=0.0)
 
 
-def _of(constants: theory.Adaptive) -> dict[str, Any]:
-    """Returns the constants of a problem that are worth a line."""
-    names = ("smoothness", "intrinsic", "gradient", "loss", "delta", "nu")
-    return {name: getattr(constants, name) for name in names}
+def _squares(task: Wells, bound: Bound, rates: np.ndarray | None = None) -> np.ndarray:
+    """Returns `|grad f|^2` on walks of SAFL, with AMSGrad as printed."""
+    c = bound.constants
+    op = walks.sketch_of(c.operator, c.d, c.b)
+    server = transforms.paper_amsgrad(c.server_rate, B1, B2, EPS)
+
+    def make(rate):
+        return algorithms.safl(task.loss, sketch=op, client_rate=rate, server=server)
+
+    return walks.squares(task, walks.walk(make, c, SEEDS, rates=rates))
 
 
-def _sizes(operator: str, d: int, b: int) -> theory.Sizes:
-    b = d if operator == "identity" else b
-    return theory.Sizes(operator, d=d, b=b, clients=CLIENTS, steps=STEPS)
-
-
-def _walk(
-    task: Wells, sizes: theory.Sizes, rates: np.ndarray, rate: float
-) -> np.ndarray:
-    """Returns walks of SAFL, with AMSGrad as printed."""
-    op = sketch_of(sizes.operator, sizes.d, sizes.b)
-    server = transforms.paper_amsgrad(rate, B1, B2, EPS)
-
-    def make(own):
-        return algorithms.safl(task.loss, sketch=op, client_rate=own, server=server)
-
-    run = {"steps": STEPS, "clients": CLIENTS, "d": sizes.d, "seeds": SEEDS}
-    return known_problems.walk(make, rates, **run)
-
-
-def _largest_means(
-    task: Wells, sizes: theory.Sizes, rates: np.ndarray, rate: float
-) -> np.ndarray:
+def _largest_means(squares: np.ndarray) -> np.ndarray:
     """Returns the mean over rounds up to each, of the walk in which it is largest."""
-    found = squares(task, _walk(task, sizes, rates, rate))[:, :-1]
-    return running_mean(found).max(0)
+    return walks.running_mean(squares[:, :-1]).max(0)
 
 
 def property_3(operator: str, numbers: int = NUMBERS) -> Row:
@@ -167,31 +102,30 @@ def property_3(operator: str, numbers: int = NUMBERS) -> Row:
       operator: the name of the sketch operator.
       numbers: the length b of a message.
     """
-    op, pairs = sketch_of(operator, LENGTH, numbers), _pairs(LENGTH)
+    op, pairs = walks.sketch_of(operator, LENGTH, numbers), _pairs(LENGTH)
 
     @jax.jit
     def products(keys):
-        def one(key):
+        def of_pairs(key):
             sent = jax.vmap(jax.vmap(lambda x: op.apply(key, x)))(pairs)
             return jnp.sum(sent[:, 0] * sent[:, 1], axis=range(1, sent.ndim - 1))
 
-        return jax.lax.map(one, keys, batch_size=100)
+        return jax.lax.map(of_pairs, keys, batch_size=100)
 
     keys = jax.random.split(jax.random.key(0), DRAWS)
     off = np.abs(np.asarray(products(keys)) - np.sum(pairs[:, 0] * pairs[:, 1], axis=1))
     worst = np.quantile(off, 1 - FAILURE, axis=0).max()
     try:
-        sizes = {"d": LENGTH, "b": numbers, "failure": FAILURE}
-        bound = theory.tail(operator, **sizes)
+        tail = theory.tail(operator, d=LENGTH, b=numbers, failure=FAILURE)
     except theory.Unreachable:
-        bound = math.nan
-    known = {"d": LENGTH, "b": numbers, "delta": FAILURE, "draws": DRAWS}
-    return row(
-        *("Chen Property 3", operator, "pairs of vectors", known, "|<R'Rv - v, h>|"),
-        np.array([worst]),
-        start=math.nan,
-        bound=bound,
-    )._replace(rounds=0, needed=math.nan)
+        tail = math.nan
+    constants = Constants(operator=operator, d=LENGTH, b=numbers, delta=FAILURE)
+    bound = Bound("Chen et al., Property 3", constants, tail, ())
+    name, quantity, curve = "Chen Property 3", "|<R'Rv - v, h>|", np.array([worst])
+    measured = row(
+        name, "pairs of vectors", quantity, bound, curve, math.nan, draws=DRAWS
+    )
+    return measured._replace(rounds=0, needed=math.nan)
 
 
 def _pairs(d: int) -> np.ndarray:

@@ -1,30 +1,19 @@
-"""Small problems whose constants are known exactly, and walks of algorithms on them.
+"""Small problems whose constants are known exactly.
 
 A theorem can be told from what is measured only where L, mu, sigma^2, G and the minimum
 are those of the problem, and not estimates.
 """
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch import engine
 from fl_sketch.core import validate
-from fl_sketch.core.protocols import Algorithm
+from fl_sketch.theory import Constants
 
 TRIED = 201  # numbers between the optima of a coordinate
-
-
-class Problem(Protocol):
-    """Losses of clients, known by their number."""
-
-    def loss(self, params: jax.Array, client: jax.Array) -> jax.Array:
-        """Returns the loss at `params` of `client`, a number that may be traced."""
-        ...
 
 
 class Quadratics(NamedTuple):
@@ -57,14 +46,18 @@ class Quadratics(NamedTuple):
         return off @ self.matrices.mean(0) @ off / 2
 
     @property
-    def distance(self) -> float:
-        """The squared distance `|w0 - w*|^2` from zero, where all walks start."""
-        return float(self.optimum @ self.optimum)
-
-    @property
-    def start(self) -> float:
-        """The excess f - f* at zero."""
-        return float(self.excess(jnp.zeros_like(self.optimum)))
+    def constants(self) -> Constants:
+        """The constants of the problem, from zero, where all walks start."""
+        clients, d = self.optima.shape
+        return Constants(
+            smoothness=self.smoothness,
+            convexity=self.convexity,
+            distance=float(self.optimum @ self.optimum),
+            start=float(self.excess(jnp.zeros_like(self.optimum))),
+            spread=self.spread,
+            d=d,
+            clients=clients,
+        )
 
 
 def quadratics(
@@ -80,9 +73,8 @@ def quadratics(
       d: the number of parameters.
       clients: the number of clients.
       condition: L / mu.
-      seed: the seed of the axes and of the optima.
-      apart: the distance of a client's optimum from their common part, about, whose own
-        length is about 1; 0: all have one minimum.
+      seed: the seed of axes and optima.
+      apart: about how far optima are from their common part, itself about 1 long.
     """
     validate.at_least_one(d=d, clients=clients)
     random, even = np.random.default_rng(seed), np.linspace(0, 1, d)
@@ -127,23 +119,20 @@ class Wells(NamedTuple):
         return jnp.mean(jnp.log1p((params - self.optima) ** 2) @ self.curvatures) / 2
 
     @property
-    def smoothness(self) -> float:
-        """L."""
-        return float(self.curvatures.max())
+    def constants(self) -> Constants:
+        """The constants of the problem, from zero, where all walks start."""
+        smoothness, (clients, d) = float(self.curvatures.max()), self.optima.shape
+        return Constants(
+            smoothness=smoothness,
+            start=self._excess(),
+            gradient=float(jnp.sqrt(jnp.sum(self.curvatures**2))) / 2,
+            intrinsic=float(self.curvatures.sum()) / smoothness,
+            d=d,
+            clients=clients,
+        )
 
-    @property
-    def intrinsic(self) -> float:
-        """I, for which no sum of a Hessian's eigenvalues exceeds I L."""
-        return float(self.curvatures.sum()) / self.smoothness
-
-    @property
-    def gradient(self) -> float:
-        """G."""
-        return float(jnp.sqrt(jnp.sum(self.curvatures**2))) / 2
-
-    @property
-    def start(self) -> float:
-        """f(w0) - f* for w0 = 0, or more by less than a part in 10,000.
+    def _excess(self) -> float:
+        """Returns f - f* at zero, or more by less than a part in 10,000.
 
         Coordinates are apart, and the best number of each is between its optima. It is
         at most half a step from one that is tried, where a second derivative of at most
@@ -164,16 +153,10 @@ class Wells(NamedTuple):
 def wells(
     *, d: int, clients: int, decay: float, seed: int, apart: float = 0.3
 ) -> Wells:
-    """Returns wells with curvatures i^-decay.
+    """Returns wells with curvatures i^-decay; above 1, I is bounded for all d.
 
-    Args:
-      d: the number of parameters.
-      clients: the number of clients.
-      decay: the power by which curvatures fall; above 1 the intrinsic dimension stays
-        bounded, whatever d.
-      seed: the seed of the optima.
-      apart: the deviation of a client's optima from their common part, which is about 1
-        in every coordinate.
+    Optima are `apart`, as a deviation, from their common part, which is about 1 in
+    every coordinate.
     """
     validate.at_least_one(d=d, clients=clients)
     random = np.random.default_rng(seed)
@@ -183,104 +166,4 @@ def wells(
     return Wells(jnp.asarray(curvatures, jnp.float32), jnp.asarray(optima, jnp.float32))
 
 
-def walk(
-    make: Callable[[jax.Array], Algorithm],
-    rates: np.ndarray,
-    *,
-    steps: int,
-    clients: int,
-    d: int,
-    seeds: Sequence[int],
-    batch: Callable | None = None,
-) -> np.ndarray:
-    """Returns the parameters before every round and after the last, from zero on.
-
-    Args:
-      make: `(rate) -> algorithm`, with the clients' rate of a round.
-      rates: these rates, one for each round.
-      steps: the number of local steps.
-      clients: the number of clients, all of which take part.
-      d: the number of parameters.
-      seeds: the seeds of all that is drawn.
-      batch: `(client, key) -> batches`, one for each step; by default the number of the
-        client, which makes each step one of its whole loss.
-
-    Returns:
-      The parameters, of shape (seeds, rounds + 1, d).
-    """
-    batch = batch or (lambda client, key: jnp.full(steps, client))
-
-    def fetch(data, client, plan, key):
-        del data, plan
-        return batch(client, key)
-
-    @jax.jit
-    @functools.partial(jax.vmap, in_axes=(0, None))
-    def walked(key, rates):
-        def one(state, rate):
-            one_round = engine.with_everyone(make(rate), fetch, clients)
-            state, _ = one_round(state, key)
-            return state, state.server.params
-
-        state = engine.initial_state(make(rates[0]), jnp.zeros(d), clients)
-        return jax.lax.scan(one, state, rates)[1]
-
-    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-    later = np.asarray(walked(keys, jnp.asarray(rates, jnp.float32)))
-    return np.concatenate([np.zeros((len(seeds), 1, d), later.dtype), later], axis=1)
-
-
-def steps_of_clients(
-    task: Problem, params: jax.Array, *, rate: float, steps: int, clients: int
-) -> jax.Array:
-    """Returns where each client is before each of its steps, and after the last.
-
-    Args:
-      task: the problem.
-      params: the parameters at which the round begins, shape=(d,).
-      rate: the step size.
-      steps: the number K of steps.
-      clients: the number of clients.
-
-    Returns:
-      Parameters of shape (clients, steps + 1, d).
-    """
-
-    def client_steps(client):
-        def one(x, _):
-            x_next = x - rate * jax.grad(task.loss)(x, client)
-            return x_next, x_next
-
-        return jax.lax.scan(one, params, length=steps)[1]
-
-    later = jax.vmap(client_steps)(jnp.arange(clients))
-    first = jnp.broadcast_to(params, (clients, 1, params.size))
-    return jnp.concatenate([first, later], axis=1)
-
-
-def averages_of_rounds(
-    task: Problem, walked: np.ndarray, *, rate: float, steps: int, clients: int
-) -> np.ndarray:
-    """Returns the averages of all clients' parameters before each step of a round.
-
-    Their mean over rounds is the average of Song et al.'s Theorem 5.3, of all clients'
-    parameters over all steps, for walks whose clients take full gradient steps.
-
-    Args:
-      task: the problem.
-      walked: the parameters before every round and after the last, as of `walk`.
-      rate: the clients' step size.
-      steps: the number K of local steps.
-      clients: the number of clients.
-
-    Returns:
-      An average for each round of each walk, of shape (seeds, rounds, d).
-    """
-
-    def mean(params):
-        places = steps_of_clients(task, params, rate=rate, steps=steps, clients=clients)
-        return places[:, :-1].mean((0, 1))
-
-    before = jnp.asarray(walked[:, :-1])
-    of_walk = jax.jit(lambda walk: jax.lax.map(mean, walk, batch_size=64))
-    return np.stack([np.asarray(of_walk(walk)) for walk in before])
+Problem = Quadratics | Wells

@@ -1,4 +1,4 @@
-"""Das et al.'s Theorem 2 and Haddadpour et al.'s Theorems 2 and 3 beside measurements.
+"""Das et al.'s Theorem 2 and Haddadpour et al.'s Theorems 2 and 3, and measurements.
 
 Haddadpour et al. state orders. With constants of one they are promises that may fail,
 and a ratio below 1 says that a constant is larger.
@@ -6,16 +6,17 @@ and a ratio below 1 says that a constant is larger.
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import algorithms, sketch, theory
-from fl_sketch.experiments.verify import known_problems
+from fl_sketch.experiments.verify import known_problems, walks
 from fl_sketch.experiments.verify.known_problems import Quadratics
-from fl_sketch.experiments.verify.table import Row, over_walks, row, running_mean
+from fl_sketch.experiments.verify.rows import Row, row
+from fl_sketch.theory import Constants
 
 SEEDS = range(4)
 PRIVATE, LOCAL, RHO = 20, 4, 0.05  # clients and local steps of Das et al., privacy
@@ -29,55 +30,49 @@ def das() -> Row:
         d=32, clients=PRIVATE, condition=CONDITION, seed=0, apart=0.02
     )
     off = np.asarray(task.optimum - task.optima, np.float64)
-    own = np.einsum("ci,cij,cj->c", off, np.asarray(task.matrices), off) / 2
-    known: dict[str, Any] = {"smoothness": task.smoothness, "rho": RHO}
-    known |= {"distance": task.distance, "gap": float(own.max()), "steps": LOCAL}
-    known["threshold"] = 4 * LOCAL * math.sqrt(task.smoothness * own.max())
-    gamma = task.smoothness * math.sqrt(task.distance)
-    target = 1.1 * theory.clipped_error(alpha=1e9, gamma=gamma, **known)
-    plan = theory.clipped(target=target, clients=PRIVATE, d=32, **known)
-    alpha = RHO / (2 * task.smoothness * plan.step)
-    bound = theory.clipped_error(alpha=alpha, gamma=gamma, **known)
-    noise = RHO * PRIVATE * math.sqrt(plan.rounds / 32)
+    worse = np.einsum("ci,cij,cj->c", off, np.asarray(task.matrices), off) / 2
+    threshold = 4 * LOCAL * math.sqrt(task.smoothness * worse.max())
+    private = {"rho": RHO, "gap": float(worse.max()), "threshold": threshold}
+    constants = replace(task.constants, steps=LOCAL, **private)
+    gamma = task.smoothness * math.sqrt(constants.distance)
+    target = 1.1 * theory.clipped_error(constants, alpha=1e9, gamma=gamma)
+    bound = theory.clipped(constants, target=target)
+    alpha = RHO / (2 * task.smoothness * bound.step)
+    noise = RHO * PRIVATE * math.sqrt(bound.rounds / 32)
 
     def make(rate):
         return algorithms.dp_fedavg(
             task.loss,
             client_rate=rate,
-            threshold=known["threshold"],
+            threshold=threshold,
             noise_multiplier=noise,
             cohort=PRIVATE,
         )
 
-    sizes = {"steps": LOCAL, "clients": PRIVATE, "d": 32, "seeds": SEEDS}
-    walked = known_problems.walk(make, np.full(plan.rounds, plan.step), **sizes)
-    share = RHO * LOCAL / alpha
-    found = _left_side(task, walked[:, :-1], plan.step, share, known["threshold"])
-    begin = float(found[0, 0])
-    means = running_mean(found).mean(0)
-    known |= {"alpha": alpha, "step": plan.step, "z": noise}
-    names = "none", "quadratics", known, "left side of (6)"
-    return row("Das Theorem 2", *names, means, start=begin, bound=bound)
+    walked = walks.walk(make, bound.constants, SEEDS)
+    left = _left_side(task, walked[:, :-1], bound.constants, alpha)
+    means, names = walks.running_mean(left).mean(0), ("quadratics", "left side of (6)")
+    others = {"alpha": alpha, "z": noise}
+    return row("Das Theorem 2", *names, bound, means, float(left[0, 0]), **others)
 
 
 def _left_side(
-    task: Quadratics, walked: np.ndarray, rate: float, share: float, threshold: float
+    task: Quadratics, walked: np.ndarray, c: Constants, alpha: float
 ) -> np.ndarray:
     """Returns what Theorem 2 bounds the mean of, at all parameters."""
-    clients = jnp.arange(PRIVATE)
+    share = RHO * LOCAL / alpha
 
     def value(params):
-        places = known_problems.steps_of_clients(
-            task, params, rate=rate, steps=LOCAL, clients=PRIVATE
-        )
-        u = jnp.linalg.norm(places[:, 0] - places[:, -1], axis=1) / rate
+        places = walks.steps_of_clients(task, params, c)
+        u = jnp.linalg.norm(places[:, 0] - places[:, -1], axis=1) / c.step
         losses = jax.vmap(task.loss, (None, 0))
-        worse = losses(params, clients) - losses(task.optimum, clients)
+        worse = losses(params, jnp.arange(PRIVATE))
+        worse -= losses(task.optimum, jnp.arange(PRIVATE))
         whole = (2 - share - share**2) * worse
-        cut = 3 * threshold * u / (8 * task.smoothness * LOCAL**2)
-        return jnp.mean(jnp.where(u <= threshold, whole, cut))
+        cut = 3 * c.threshold * u / (8 * task.smoothness * LOCAL**2)
+        return jnp.mean(jnp.where(u <= c.threshold, whole, cut))
 
-    return over_walks(value, walked)
+    return walks.over_walks(value, walked)
 
 
 def haddadpour(variant: str, *, tracking: bool) -> Iterator[Row]:
@@ -95,68 +90,54 @@ def haddadpour(variant: str, *, tracking: bool) -> Iterator[Row]:
             matrices=jnp.broadcast_to(task.matrices[:1], task.matrices.shape),
             optima=jnp.broadcast_to(task.optima[:1], task.optima.shape),
             optimum=task.optima[0],
+            spread=0.0,
         )
-    known: dict[str, Any] = {"smoothness": task.smoothness, "condition": CONDITION}
-    known |= {"clients": CLIENTS, "d": D, "cols": COLS, "server_rate": float(CLIENTS)}
+    constants = replace(task.constants, server_rate=float(CLIENTS), delta=DELTA)
     for objective in ("pl", "nonconvex"):
-        plan = theory.fedsketch(
-            *(objective, variant),
-            target=TARGET,
-            delta=DELTA,
-            tracking=tracking,
-            **known,
-        )
-        rows = math.ceil(math.log(D * plan.rounds / DELTA))
-        walked = _walk(task, variant, plan, rows, tracking=tracking)
-        said = known | {"rows": rows, "noise": NOISE, "tau": plan.local_steps}
-        said |= {"step": plan.step}
-        yield _promised(task, walked, plan, objective, said)
+        kind = {"objective": objective, "variant": variant, "tracking": tracking}
+        bound = theory.fedsketch(constants, TARGET, cols=COLS, **kind)
+        rows = math.ceil(math.log(D * bound.rounds / DELTA))
+        walked = _walk(task, variant, bound.constants, rows, tracking=tracking)
+        if objective == "pl":
+            curve = walks.over_walks(task.excess, walked).mean(0)[1:]
+            quantity, start = "E f(w) - f*", constants.start
+        else:
+            squares = _squares(task, walked)
+            curve = walks.running_mean(squares[:, :-1]).mean(0)
+            quantity, start = "mean |grad f|^2", float(squares[0, 0])
+        name = f"Haddadpour {2 + tracking}, {objective}"
+        sketched = {"operator": variant, "cols": COLS, "rows": rows, "noise": NOISE}
+        yield row(name, "quadratics", quantity, bound, curve, start, **sketched)
 
 
-def _promised(
-    task: Quadratics,
-    walked: np.ndarray,
-    plan: theory.Bound,
-    objective: str,
-    said: dict[str, Any],
-) -> Row:
-    name, _, variant = plan.theorem.replace(" et al., Theorem", "").rpartition(", ")
-    if objective == "pl":
-        curve = over_walks(task.excess, walked).mean(0)[1:]
-        quantity, start = "E f(w) - f*", task.start
-    else:
-        hessian = task.matrices.mean(0)
+def _squares(task: Quadratics, walked: np.ndarray) -> np.ndarray:
+    """Returns `|grad f|^2` of all parameters of walks."""
+    hessian = task.matrices.mean(0)
 
-        def square(params):
-            return jnp.sum((hessian @ (params - task.optimum)) ** 2)
+    def square(params):
+        return jnp.sum((hessian @ (params - task.optimum)) ** 2)
 
-        found = over_walks(square, walked)
-        curve = running_mean(found[:, :-1]).mean(0)
-        quantity, start = "mean |grad f|^2", float(found[0, 0])
-    names = variant, "quadratics", said, quantity
-    return row(name, *names, curve, start=start, bound=TARGET)
+    return walks.over_walks(square, walked)
 
 
 def _walk(
-    task: Quadratics, variant: str, plan: theory.Bound, rows: int, *, tracking: bool
+    task: Quadratics, variant: str, c: Constants, rows: int, *, tracking: bool
 ) -> np.ndarray:
     """Returns walks whose gradients have noise of the variance NOISE^2."""
-    op, tau = sketch.count_sketch(COLS, rows), plan.local_steps
+    op, tau = sketch.count_sketch(COLS, rows), c.steps
     common = {"sketch": op, "server_rate": float(CLIENTS), "query": variant}
 
     def loss(params, drawn):
         return task.loss(params, drawn[0].astype(jnp.int32)) + drawn[1:] @ params
 
     def make(rate):
-        given = {"client_rate": rate, **common}
         if tracking:  # with the gain as printed
-            return algorithms.fedsketchgate(loss, gain=1 / tau, **given)
-        return algorithms.fedsketch(loss, **given)
+            gain = 1 / tau
+            return algorithms.fedsketchgate(loss, client_rate=rate, gain=gain, **common)
+        return algorithms.fedsketch(loss, client_rate=rate, **common)
 
     def batch(client, key):
         noise = jax.random.normal(key, (tau, D)) * NOISE / D**0.5
         return jnp.concatenate([jnp.full((tau, 1), client, jnp.float32), noise], 1)
 
-    sizes = {"steps": tau, "clients": CLIENTS, "d": D, "seeds": SEEDS}
-    rates = np.full(plan.rounds, plan.step)
-    return known_problems.walk(make, rates, batch=batch, **sizes)
+    return walks.walk(make, c, SEEDS, batch=batch)
