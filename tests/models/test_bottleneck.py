@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fl_sketch.models.bottleneck import Bottleneck
-from fl_sketch.models.normalisation import NORMS
+from fl_sketch.models.layers import NORMS
 
 KEY = jax.random.key(0)
 

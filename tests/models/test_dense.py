@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch.models.dense import FEW, ByClass, Dense
+from fl_sketch.models.cpu.dense import FEW
+from fl_sketch.models.layers import ByClass, Dense
 
 KEY = jax.random.key(0)
 

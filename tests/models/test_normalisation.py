@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch.models.normalisation import NORMS, GroupNorm
+from fl_sketch.models.layers import NORMS, GroupNorm
 
 KEY = jax.random.key(0)
 
