@@ -185,14 +185,9 @@ def _checked(x, kernel, strides: int, padding: str) -> Pads:
         msg = f"Expected NHWC images and an HWIO kernel, got {x.shape}, {kernel.shape}."
         raise ValueError(msg)
     image, window = x.shape[1:3], kernel.shape[:2]
-    if padding == "VALID":
-        if min(image[0] - window[0], image[1] - window[1]) < 0:
-            need, got = "x".join(map(str, window)), "x".join(map(str, image))
-            msg = f"Expected images of {need} at least, as the kernel, got {got}."
-            raise ValueError(msg)
-        return (0, 0), (0, 0)
-    high, wide = (
-        max((-(-size // strides) - 1) * strides + span - size, 0)
-        for size, span in zip(image, window, strict=True)
-    )
-    return (high // 2, high - high // 2), (wide // 2, wide - wide // 2)
+    if padding == "VALID" and min(image[0] - window[0], image[1] - window[1]) < 0:
+        need, got = "x".join(map(str, window)), "x".join(map(str, image))
+        msg = f"Expected images of {need} at least, as the kernel, got {got}."
+        raise ValueError(msg)
+    high, wide = lax.padtype_to_pads(image, window, (strides, strides), padding)
+    return high, wide

@@ -129,9 +129,13 @@ def _f1_sums(outputs, targets, weights):
 def _f1(sums):
     """Returns the mean over the classes that were predicted or are in the data."""
     hits, both = sums
-    there = both > 0
-    each = jnp.where(there, 2 * hits / jnp.where(there, both, 1), 0)
-    return each.sum() / jnp.maximum(there.sum(), 1)
+    return _ratio(2 * hits, both).sum() / jnp.maximum((both > 0).sum(), 1)
+
+
+def _ratio(part, whole, otherwise: Any = 0.0):
+    """Returns part / whole where the whole is above zero."""
+    there = whole > 0
+    return jnp.where(there, part / jnp.where(there, whole, 1), otherwise)
 
 
 def _scores(outputs, targets, weights):
@@ -175,9 +179,7 @@ def _auc(rows):
         return right, (true * weights).sum() * below[-1]
 
     right, pairs = jax.vmap(of_class, in_axes=1)(scores, true)
-    there = pairs > 0
-    each = jnp.where(there, right / jnp.where(there, pairs, 1), 0)
-    return each.sum() / there.sum()
+    return _ratio(right, pairs).sum() / (pairs > 0).sum()
 
 
 def _r2(rows):
@@ -193,8 +195,7 @@ def _r2(rows):
     center = (each * targets).sum(0) / each.sum()
     left = (each * (outputs - targets) ** 2).sum()
     whole = (each * (targets - center) ** 2).sum()
-    alike = jnp.where(left > 0, 0.0, 1.0)
-    return jnp.where(whole > 0, 1 - left / jnp.where(whole > 0, whole, 1), alike)
+    return 1 - _ratio(left, whole, otherwise=jnp.sign(left))
 
 
 def _rows(outputs, targets, weights):
