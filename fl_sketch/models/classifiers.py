@@ -1,8 +1,5 @@
 """Classifiers of images: from float32 inputs in NHWC order to logits.
 
-All but one keep nothing beside their parameters: normalisation by batch statistics
-mixes the examples of a client, and where clients differ the averages of them fit none.
-
 >>> import jax, jax.numpy as jnp
 >>> model = lenet(10)
 >>> images = jnp.zeros((1, 28, 28, 1))
@@ -11,9 +8,8 @@ mixes the examples of a client, and where clients differ the averages of them fi
 61706
 """
 
-import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -21,8 +17,7 @@ import jax.numpy as jnp
 
 from fl_sketch.core import validate
 from fl_sketch.models.convolution import Conv, PooledConv
-from fl_sketch.models.dense import ByClass, Dense
-from fl_sketch.models.normalisation import NORMS
+from fl_sketch.models.layers import ByClass, Dense
 
 KERNELS = {
     "lecun_normal": nn.initializers.lecun_normal(),
@@ -31,11 +26,7 @@ KERNELS = {
 
 
 def logistic(classes: int) -> nn.Module:
-    """Multinomial logistic regression on flattened inputs, from zero.
-
-    Args:
-      classes: the number of logits of an input.
-    """
+    """Multinomial logistic regression on flattened inputs, from zero."""
     validate.at_least_one(classes=classes)
     return Logistic(classes)
 
@@ -46,7 +37,7 @@ def mlp(
     """Dense layers on flattened inputs, each but the last followed by relu.
 
     Args:
-      classes: the number of logits of an input.
+      classes: the number of logits.
       hidden: the sizes of the layers before the last; may be empty. None: two layers of
         `width`.
       width: their size.
@@ -64,9 +55,6 @@ def mlp(
 def lenet(classes: int) -> nn.Module:
     """LeNet-5 with relu and max pooling: 61,706 parameters on 28x28x1.
 
-    Args:
-      classes: the number of logits of an image.
-
     Reference: LeCun et al. (1998), with the changes that became usual.
     """
     validate.at_least_one(classes=classes)
@@ -77,9 +65,6 @@ def sigmoid_lenet(classes: int) -> nn.Module:
     """Three 5x5 convolutions of 12 channels and a dense layer, all smooth: for attacks.
 
     Weights begin uniform in [-0.5, 0.5]; 13,426 parameters on 28x28x1.
-
-    Args:
-      classes: the number of logits of an image.
 
     Reference: Zhu et al. (2019), Deep Leakage from Gradients, section 4.1.
     """
@@ -98,12 +83,12 @@ def cnn(
     """Two 3x3 convolutions (32, 64), a pool, a dense layer: 1,626,442 on 32x32x3.
 
     Args:
-      classes: the number of logits of an image.
+      classes: the number of logits.
       width: channels of the first convolution; the second has twice as many.
       hidden: the size of the dense layer before the last; None: four times the width.
-      dropout: the share that is left out before the last layer in training; after the
-        pool it is half of that. The paper has 0.5.
-      kernels: the distribution that they begin with, one of `KERNELS`.
+      dropout: the rate before the last layer in training; after the pool it is half of
+        that. The paper has 0.5.
+      kernels: the initializer of all kernels, one of `KERNELS`.
 
     Reference: Reddi et al. (2021), the model of their EMNIST task.
     """
@@ -114,34 +99,8 @@ def cnn(
     return Cnn(classes, width, hidden, dropout, kernels)
 
 
-def resnet(
-    classes: int, *, width: int = 16, blocks: int = 3, norm: str = "group"
-) -> nn.Module:
-    """The 6 blocks + 2 layer ResNet for 32x32 images.
-
-    Its default, ResNet-20, has 269,722 parameters on 32x32x3 and 10 classes.
-
-    Args:
-      classes: the number of logits of an image.
-      width: channels of the first of three stages; each next one has twice as many.
-      blocks: the number of residual blocks of a stage.
-      norm: the kind of normalisation: "group", of each example by itself, or "batch",
-        as printed, which keeps statistics beside the parameters.
-
-    References: He et al. (2016), section 4.2, with the shortcut of option A;
-    Hsieh et al. (2020) on group normalisation for clients that differ.
-    """
-    validate.at_least_one(classes=classes, width=width, blocks=blocks)
-    validate.one_of(tuple(NORMS), norm=norm)
-    return ResNet(classes, width, blocks, norm)
-
-
 class Logistic(nn.Module):
-    """The module of `logistic`.
-
-    Attributes:
-      classes: the number of logits of an input.
-    """
+    """The module of `logistic`."""
 
     classes: int
 
@@ -152,12 +111,7 @@ class Logistic(nn.Module):
 
 
 class Mlp(nn.Module):
-    """The module of `mlp`.
-
-    Attributes:
-      classes: the number of logits of an input.
-      hidden: the sizes of the layers before the last.
-    """
+    """The module of `mlp`."""
 
     classes: int
     hidden: tuple[int, ...]
@@ -172,18 +126,14 @@ class Mlp(nn.Module):
 
 
 class LeNet(nn.Module):
-    """The module of `lenet`.
-
-    Attributes:
-      classes: the number of logits of an image.
-    """
+    """The module of `lenet`."""
 
     classes: int
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Returns logits [batch, classes] of float images in NHWC order."""
-        x = PooledConv(6, (5, 5), padding="SAME", name="conv1")(_images(inputs))
+        x = PooledConv(6, (5, 5), padding="SAME", name="conv1")(images(inputs))
         x = _flat(PooledConv(16, (5, 5), padding="VALID", name="conv2")(x))
         x = nn.relu(nn.Dense(120, name="dense1")(x))
         x = nn.relu(nn.Dense(84, name="dense2")(x))
@@ -191,11 +141,7 @@ class LeNet(nn.Module):
 
 
 class SigmoidLeNet(nn.Module):
-    """The module of `sigmoid_lenet`.
-
-    Attributes:
-      classes: the number of logits of an image.
-    """
+    """The module of `sigmoid_lenet`."""
 
     classes: int
 
@@ -203,7 +149,7 @@ class SigmoidLeNet(nn.Module):
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Returns logits [batch, classes] of float images in NHWC order."""
         wide: dict[str, Any] = {"kernel_init": _wide, "bias_init": _wide}
-        x = _images(inputs)
+        x = images(inputs)
         for number, strides in enumerate((2, 2, 1), start=1):
             layer = Conv(12, (5, 5), strides, name=f"conv{number}", **wide)
             x = nn.sigmoid(layer(x))
@@ -215,15 +161,7 @@ def _wide(key: jax.Array, shape: Sequence[int], dtype=jnp.float32) -> jax.Array:
 
 
 class Cnn(nn.Module):
-    """The module of `cnn`.
-
-    Attributes:
-      classes: the number of logits of an image.
-      width: channels of the first convolution.
-      hidden: the size of the dense layer before the last.
-      dropout: the share that is left out before the last layer in training.
-      kernels: the distribution that they begin with.
-    """
+    """The module of `cnn`."""
 
     classes: int
     width: int
@@ -236,7 +174,7 @@ class Cnn(nn.Module):
         """Returns logits [batch, classes] of float images in NHWC order."""
         begin: dict[str, Any] = {"kernel_init": KERNELS[self.kernels]}
         valid: dict[str, Any] = {"padding": "VALID"}
-        x = Conv(self.width, (3, 3), name="conv1", **valid, **begin)(_images(inputs))
+        x = Conv(self.width, (3, 3), name="conv1", **valid, **begin)(images(inputs))
         conv2 = PooledConv(2 * self.width, (3, 3), name="conv2", **valid, **begin)
         x = conv2(nn.relu(x))
         x = nn.Dropout(self.dropout / 2, deterministic=not train)(x)
@@ -245,75 +183,8 @@ class Cnn(nn.Module):
         return nn.Dense(self.classes, name="dense2", **begin)(x)
 
 
-class ResNet(nn.Module):
-    """The module of `resnet`.
-
-    Attributes:
-      classes: the number of logits of an image.
-      width: channels of the first of three stages.
-      blocks: the number of residual blocks of a stage.
-      norm: the kind of normalisation.
-      dropout: none, as the paper has it.
-    """
-
-    classes: int
-    width: int
-    blocks: int
-    norm: str
-    dropout: ClassVar[float] = 0.0
-
-    @nn.compact
-    def __call__(self, inputs: jax.Array, train: bool = False) -> jax.Array:
-        """Returns logits [batch, classes] of float images in NHWC order."""
-        normalised = functools.partial(NORMS[self.norm], train)
-        x = _conv(self.width, "conv")(_images(inputs))
-        x = nn.relu(normalised(x, "norm"))
-        for stage in range(3):
-            for number in range(self.blocks):
-                strides = 2 if stage > 0 and number == 0 else 1
-                name = f"stage{stage + 1}_block{number + 1}"
-                block = Residual(self.width * 2**stage, strides, self.norm, name=name)
-                x = block(x, train)
-        return nn.Dense(self.classes, name="dense")(x.mean((1, 2)))
-
-
-class Residual(nn.Module):
-    """Two convolutions beside a shortcut that pads channels with zeros.
-
-    Attributes:
-      features: channels of the output, no fewer than those of the input.
-      strides: strides of the first convolution and of the shortcut.
-      norm: the kind of normalisation.
-    """
-
-    features: int
-    strides: int
-    norm: str
-
-    @nn.compact
-    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
-        """Returns the block's output of `x`, both in NHWC order."""
-        normalised = functools.partial(NORMS[self.norm], train)
-        y = _conv(self.features, "conv1", self.strides)(x)
-        y = nn.relu(normalised(y, "norm1"))
-        y = normalised(_conv(self.features, "conv2")(y), "norm2")
-        short = x[:, :: self.strides, :: self.strides]
-        more = self.features - x.shape[-1]
-        return nn.relu(y + jnp.pad(short, ((0, 0), (0, 0), (0, 0), (0, more))))
-
-
-def _conv(features: int, name: str, strides: int = 1) -> Conv:
-    return Conv(features, (3, 3), strides=strides, use_bias=False, name=name)
-
-
-def _flat(inputs: jax.Array) -> jax.Array:
-    if inputs.ndim < 2:
-        msg = f"Expected a batch of inputs, got shape {inputs.shape}."
-        raise ValueError(msg)
-    return _floats(inputs).reshape(len(inputs), -1)
-
-
-def _images(inputs: jax.Array) -> jax.Array:
+def images(inputs: jax.Array) -> jax.Array:
+    """Returns `inputs`, which must be float images of four axes."""
     if inputs.ndim != 4:
         msg = (
             "Expected images of shape (batch, height, width, channels), "
@@ -321,6 +192,13 @@ def _images(inputs: jax.Array) -> jax.Array:
         )
         raise ValueError(msg)
     return _floats(inputs)
+
+
+def _flat(inputs: jax.Array) -> jax.Array:
+    if inputs.ndim < 2:
+        msg = f"Expected a batch of inputs, got shape {inputs.shape}."
+        raise ValueError(msg)
+    return _floats(inputs).reshape(len(inputs), -1)
 
 
 def _floats(inputs: jax.Array) -> jax.Array:

@@ -1,24 +1,15 @@
-"""Convolutions and pools that stay fast inside a loop: the one place that knows how.
+"""Convolutions that are fast inside loops on CPUs too, as layers and as functions.
 
-XLA for CPUs brings convolutions into the order its kernels want only where a program
-begins, not inside `lax.scan` or `lax.map`. Federated learning is all loops: there a
-kernel's gradient, as JAX writes it, is tens of times slower. So on CPUs there are
-other forms; accelerators get the plain one. Nobody else needs to know: all agree up to
-rounding, in values and in gradients, where numbers are finite. What is not may reach
-neighbours that a plain convolution spares, within its own image.
+On CPUs and in float32 they compute the forms of `models.cpu`, elsewhere the convolution
+of XLA. Both agree up to rounding, in values and in gradients, where numbers are finite.
+On CPUs a number that is not finite may reach neighbours in its own image that a plain
+convolution spares.
 
-A layer by itself is `canonical`, with backward passes in that order, from 16 input
-channels on, by pairs of columns if there are no more of them. Below them it is
-`banded`, one matrix product of the whole: with few channels `canonical` has too little
-to multiply at a time, with many `banded` too many zeros.
-
-A layer with a pool is Winograd's where it is wide, and elsewhere Toom's and Cook's, or
-`batch_minor` where there are fewer than four channels. What whole rounds take is W1
-(the CNN), W2 (LeNet) and W5 (a ResNet) of `python -m launch.benchmark --suite=engine`.
-
-Under vmap the kernels of clients differ, and XLA's grouped convolutions take longer
-than a loop: on CPUs, loop.
+The kernels of clients differ, and under `vmap` XLA convolves by groups. On CPUs that
+takes longer than a loop over clients.
 """
+
+import functools
 
 import flax.linen as nn
 import jax
@@ -26,28 +17,18 @@ import jax.numpy as jnp
 from jax import lax
 
 from fl_sketch.core import validate
-from fl_sketch.models import forms, toom_cook
-from fl_sketch.models.forms import Pads
-from fl_sketch.models.winograd import is_worth_it, pooled_winograd
+from fl_sketch.models import cpu
+from fl_sketch.models.pooling import Pads, max_pool, require_windows
 
 PADDINGS = ("SAME", "VALID")
-MANY_CHANNELS = 16  # input channels from which products of one place are wide enough
-WIDE_LAYER = 2048  # input times output channels from which fewer products pay
-SOME_CHANNELS = 4  # input channels from which fewer products of few channels pay
-MANY_EXAMPLES = 8  # from which they may be what is innermost
 
 
 class Conv(nn.Module):
-    """A convolution layer with the parameters of `flax.linen.Conv`, same shapes.
+    """A convolution layer with the parameters of `flax.linen.Conv`.
 
     Attributes:
-      features: the number of output channels.
-      kernel_size: height and width of the kernel.
       strides: steps of 1, 2, ... in both directions.
-      padding: the kind of padding, "SAME" or "VALID".
-      use_bias: whether a bias is added.
-      kernel_init: an initializer of the kernel.
-      bias_init: an initializer of the bias.
+      padding: "SAME" or "VALID".
     """
 
     features: int
@@ -77,8 +58,7 @@ class Conv(nn.Module):
 class PooledConv(Conv):
     """The relu of a `Conv`'s maxima in 2x2 windows, with the same parameters.
 
-    That is the pool of its relu, in which both come before anything is written. The
-    attributes are those of `Conv`, without strides.
+    That is the pool of its relu. The attributes are those of `Conv`; strides are 1.
     """
 
     @nn.compact
@@ -100,27 +80,17 @@ def convolve(
     ceil(size / strides) places, and an odd row or column of zeros goes to the end.
 
     Args:
-      x: the images.
-      kernel: the kernel: height, width, input channels as the images have, output
-        channels.
+      x: images.
+      kernel: height, width, input channels as the images have, output channels.
       strides: steps of 1, 2, ... in both directions.
-      padding: the kind of padding, "SAME" or "VALID".
+      padding: "SAME" or "VALID".
 
     Raises:
       ValueError: for shapes that do not fit together.
     """
     validate.at_least_one(strides=strides)
     pads = _checked(x, kernel, strides, padding)
-    if x.dtype != jnp.float32:  # other forms are as exact in float32 alone
-        return forms.plain(x, kernel, pads, strides)
-    if strides == 1 and x.shape[-1] >= MANY_CHANNELS:
-        return forms.canonical(x, kernel, pads)
-    return lax.platform_dependent(
-        x,
-        kernel,
-        cpu=lambda x, k: forms.banded(_padded(x, pads), k, strides),
-        default=lambda x, k: forms.plain(x, k, pads, strides),
-    )
+    return _by_platform(x, kernel, pads, strides, pool=False)
 
 
 def convolve_and_pool(
@@ -128,61 +98,96 @@ def convolve_and_pool(
 ) -> jax.Array:
     """Returns the maxima of 2x2 windows of `convolve`, without an odd row or column.
 
-    A bias may be added to the maxima, and what never falls may be taken of them, as of
-    the outputs themselves.
+    A bias may be added to the maxima instead of the outputs, and a function that never
+    decreases, as relu, may be applied to them.
 
     Args:
-      x: the images.
-      kernel: the kernel, as `convolve` has it.
-      padding: the kind of padding, "SAME" or "VALID".
+      x: images.
+      kernel: as `convolve` has it.
+      padding: "SAME" or "VALID".
 
     Raises:
       ValueError: for shapes that do not fit together, or too few outputs to pool.
     """
     pads = _checked(x, kernel, 1, padding)
-    rows, cols = (n + sum(pad) for n, pad in zip(x.shape[1:3], pads, strict=True))
-    forms.require_windows(rows - kernel.shape[0] + 1, cols - kernel.shape[1] + 1)
-    if x.dtype != jnp.float32:
-        return forms.max_pool(forms.plain(x, kernel, pads))
-    height, width, channels, features = kernel.shape
-    wide = (height, width) == (3, 3) and channels * features >= WIDE_LAYER
-    if wide and is_worth_it((len(x), rows, cols, channels)):
-        return pooled_winograd(_padded(x, pads), kernel)
-    if x.shape[-1] >= MANY_CHANNELS or len(x) < MANY_EXAMPLES:
-        return forms.max_pool(convolve(x, kernel, padding=padding))
-    few = channels < SOME_CHANNELS or not 2 <= width <= len(toom_cook.POINTS)
-    pooled = forms.batch_minor if few else toom_cook.pooled_toom_cook
-    return lax.platform_dependent(
-        x,
-        kernel,
-        cpu=lambda x, k: pooled(x, k, pads),
-        default=lambda x, k: forms.max_pool(forms.plain(x, k, pads)),
+    rows, cols = (
+        size + sum(pad) - window + 1
+        for size, pad, window in zip(x.shape[1:3], pads, kernel.shape[:2], strict=True)
+    )
+    require_windows(rows, cols)
+    return _by_platform(x, kernel, pads, 1, pool=True)
+
+
+def _by_platform(x, kernel, pads: Pads, strides: int, *, pool: bool) -> jax.Array:
+    def plain(x, kernel):
+        y = _plain(x, kernel, pads, strides)
+        return max_pool(y) if pool else y
+
+    if x.dtype != jnp.float32:  # the forms of CPUs are less exact in other types
+        return plain(x, kernel)
+    fast = functools.partial(cpu.convolve, pads=pads, strides=strides, pool=pool)
+    return lax.platform_dependent(x, kernel, cpu=fast, default=plain)
+
+
+def _convolved(x: jax.Array, kernel: jax.Array, pads: Pads, strides: int) -> jax.Array:
+    order = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(
+        x, kernel, (strides, strides), pads, dimension_numbers=order
     )
 
 
-def _padded(x: jax.Array, pads: Pads) -> jax.Array:
-    return jnp.pad(x, ((0, 0), *pads, (0, 0)))
+# The gradients of jax name their sharding. With one, jax cannot batch a convolution
+# twice, over the clients and over the points of a sweep, where points share the images.
+# The gradients below do not. `jax.jvp` works for them, not for the layer itself.
+_plain = jax.custom_vjp(_convolved, nondiff_argnums=(2, 3))
+
+
+def _forward(x, kernel, pads, strides):
+    return _convolved(x, kernel, pads, strides), (x, kernel)
+
+
+def _backward(pads, strides, residuals, dy):
+    x, kernel = residuals
+    of_x, of_kernel = [], []
+    for axis, (before, _) in enumerate(pads):
+        size, window = x.shape[axis + 1], kernel.shape[axis]
+        span = strides * (dy.shape[axis + 1] - 1) + 1  # of dy, with zeros between
+        of_x.append((window - 1 - before, size + before - span))
+        # What no window reached is left out: a padding may be negative.
+        of_kernel.append((before, window - 1 + span - size - before))
+    apart = (strides, strides)
+    dx = lax.conv_general_dilated(
+        dy,
+        lax.rev(kernel, (0, 1)),
+        (1, 1),
+        of_x,
+        lhs_dilation=apart,
+        dimension_numbers=("NHWC", "HWOI", "NHWC"),
+    )
+    dkernel = lax.conv_general_dilated(
+        x,
+        dy,
+        (1, 1),
+        of_kernel,
+        rhs_dilation=apart,
+        dimension_numbers=("CHWN", "IHWO", "HWNC"),
+    )
+    return dx, dkernel
+
+
+_plain.defvjp(_forward, _backward)
 
 
 def _checked(x, kernel, strides: int, padding: str) -> Pads:
-    """Returns the padding of a layer, if its shapes fit together."""
+    """Returns the zeros around images, if the shapes of a layer fit together."""
     validate.one_of(PADDINGS, padding=padding)
     if x.ndim != 4 or kernel.ndim != 4 or x.shape[-1] != kernel.shape[2]:
         msg = f"Expected NHWC images and an HWIO kernel, got {x.shape}, {kernel.shape}."
         raise ValueError(msg)
-    return _pads(x.shape[1:3], kernel.shape[:2], strides, padding)
-
-
-def _pads(image, kernel, strides, padding) -> Pads:
-    """Returns (before, after) for height and width."""
-    if padding == "VALID":
-        if min(image[0] - kernel[0], image[1] - kernel[1]) < 0:
-            need, got = "x".join(map(str, kernel)), "x".join(map(str, image))
-            msg = f"Expected images of {need} at least, as the kernel, got {got}."
-            raise ValueError(msg)
-        return (0, 0), (0, 0)
-    high, wide = (
-        max((-(-size // strides) - 1) * strides + window - size, 0)
-        for size, window in zip(image, kernel, strict=True)
-    )
-    return (high // 2, high - high // 2), (wide // 2, wide - wide // 2)
+    image, window = x.shape[1:3], kernel.shape[:2]
+    if padding == "VALID" and min(image[0] - window[0], image[1] - window[1]) < 0:
+        need, got = "x".join(map(str, window)), "x".join(map(str, image))
+        msg = f"Expected images of {need} at least, as the kernel, got {got}."
+        raise ValueError(msg)
+    high, wide = lax.padtype_to_pads(image, window, (strides, strides), padding)
+    return high, wide

@@ -12,7 +12,6 @@ Array(1.0986, dtype=float32)
 {'loss': '1.0986', 'accuracy': '0.3333'}
 """
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from fl_sketch.core import validate
 from fl_sketch.core.keys import require_key
 from fl_sketch.core.protocols import Key, Tree
 from fl_sketch.core.trees import Stateful, trained
-from fl_sketch.models import metrics as measures
+from fl_sketch.models import metrics as all_metrics
 from fl_sketch.models.metrics import CLASSES, LABELS, NUMBERS, Metric
 
 
@@ -35,18 +34,17 @@ class Loss(NamedTuple):
     """What training and evaluation need to know of a model and its task.
 
     Attributes:
-      init: `(key, example_inputs) -> params`; of the inputs only shape and dtype
-        are read, so a `jax.ShapeDtypeStruct` will do. A model with statistics beside
-        its parameters gives `Stateful`.
-      value: `(params, inputs, targets, weights=None, key=None) -> scalar`, the mean
-        over examples, to be differentiated. Weights say how much an example counts: a
-        padded one counts 0. If none counts the value and its gradient are zero. With a
-        key the model is trained as it likes to be, with dropout; without, there is
-        none. Of `Stateful` it gives (scalar, the statistics after the batch).
+      init: `(key, example_inputs) -> params`. Only the shape and the dtype of the
+        inputs are read, so a `jax.ShapeDtypeStruct` will do. A model that keeps
+        statistics gives `Stateful`.
+      value: `(params, inputs, targets, weights=None, key=None) -> scalar`, the weighted
+        mean over examples, to be differentiated. The weight of a padded example is 0.
+        If all weights are 0, the value and its gradient are 0. With a key there is
+        dropout. With `Stateful` it returns (scalar, the statistics after the batch).
       metrics: `(params, inputs, targets, weights=None) -> dict` of sums over the
         examples: "loss", "count", and those of each metric. Sums of batches may be
-        added up, so an evaluation over padded batches is exact.
-      measured: the metrics by name; the first is what models are chosen by.
+        added, so an evaluation over padded batches is exact.
+      measured: the metrics by name; models are chosen by the first.
       random: whether `value` wants a key.
     """
 
@@ -57,9 +55,9 @@ class Loss(NamedTuple):
     random: bool = False
 
     def report(self, sums: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Returns the mean loss, and each metric by its name, of the `sums` of all."""
-        found = {name: one.value(sums[name]) for name, one in self.measured.items()}
-        return {"loss": sums["loss"] / sums["count"], **found}
+        """Returns the mean loss, and each metric by its name, of `sums` of all."""
+        loss = {"loss": sums["loss"] / sums["count"]}
+        return loss | {name: m.value(sums[name]) for name, m in self.measured.items()}
 
 
 class Kind(NamedTuple):
@@ -68,7 +66,7 @@ class Kind(NamedTuple):
     Attributes:
       each: `(outputs, targets) -> losses`, one for each target.
       targets: the kind of the targets: `CLASSES`, `LABELS` or `NUMBERS`.
-      metrics: the names of what is measured, unless something else is asked for.
+      metrics: the names of the metrics by default.
     """
 
     each: Callable[[jax.Array, jax.Array], jax.Array]
@@ -76,40 +74,38 @@ class Kind(NamedTuple):
     metrics: tuple[str, ...]
 
 
-def _entropies(logits, targets):
+def _cross_entropies(logits, targets):
     legal = (targets >= 0) & (targets < logits.shape[-1])
     each = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
     return each * jnp.where(legal, 1, jnp.nan)  # -1 would count from the end
 
 
 def _over_outputs(each):
-    """Returns a loss of an example: the mean over its outputs."""
+    """Returns the loss of an example: the mean over its outputs."""
     return lambda outputs, targets: each(outputs, targets).mean(-1)
 
 
+_binary = _over_outputs(optax.sigmoid_binary_cross_entropy)
+_absolute = _over_outputs(lambda outputs, targets: jnp.abs(outputs - targets))
+_huber = _over_outputs(optax.huber_loss)
+
 TYPES = ("float32", "bfloat16")
 KINDS: dict[str, Kind] = {
-    "cross_entropy": Kind(_entropies, CLASSES, ("accuracy",)),
-    "binary": Kind(
-        _over_outputs(optax.sigmoid_binary_cross_entropy), LABELS, ("f1", "auc")
-    ),
+    "cross_entropy": Kind(_cross_entropies, CLASSES, ("accuracy",)),
+    "binary": Kind(_binary, LABELS, ("f1", "auc")),
     "squared": Kind(_over_outputs(optax.squared_error), NUMBERS, ("rmse", "r2")),
-    "absolute": Kind(
-        _over_outputs(lambda outputs, targets: jnp.abs(outputs - targets)),
-        NUMBERS,
-        ("mae",),
-    ),
-    "huber": Kind(_over_outputs(optax.huber_loss), NUMBERS, ("mae", "r2")),
+    "absolute": Kind(_absolute, NUMBERS, ("mae",)),
+    "huber": Kind(_huber, NUMBERS, ("mae", "r2")),
 }
 
 
 def classification(model: nn.Module, **options: Any) -> Loss:
     """Returns the cross-entropy of a model's logits with integer labels.
 
-    With smoothing a and C classes the target of label y is (1 - a) e_y + a/C. Labels
-    may have any shape whose predictions the model gives (an example, or each place of
-    a text); weights may leave out trailing axes of it. A label outside of the classes
-    makes the loss NaN.
+    With smoothing a and C classes the target of label y is (1 - a) e_y + a/C. The model
+    gives logits for labels of any shape: one for an example, or for each place of a
+    text. Weights may leave out trailing axes of that shape. A label outside of the
+    classes makes the loss NaN.
 
     Args:
       model: a flax module from inputs to logits.
@@ -134,116 +130,80 @@ def supervised(
     "cross_entropy" has classes as targets, "binary" a zero or one for each of several
     labels, the others numbers, one or several for an example. The decay adds
     `weight_decay/2 |params|^2`, so that its gradient is weight_decay times the
-    parameters. It and smoothing belong to what is trained and not to what is reported:
-    `metrics` gives the plain loss, comparable between settings.
+    parameters. Decay and smoothing are part of `value` and not of `metrics`, whose loss
+    is comparable between settings.
 
     Args:
-      model: a flax module, which may keep statistics beside its parameters. If its
-        `__call__` has an argument `train`, that is true while it is trained.
+      model: a flax module, which may keep statistics. If its `__call__` has an argument
+        `train`, that is true in training.
       kind: the name of the loss.
-      metrics: the names of what is measured; by default the kind's own.
+      metrics: names of metrics; by default those of the kind.
       label_smoothing: the smoothing a, in [0, 1], of "cross_entropy". May be traced.
       weight_decay: the factor of the decay, at least 0. May be traced, for a sweep.
       padding: a label that does not count, after the end of a text; or None.
       classes: the number of classes of the targets, for which a model must have as many
         outputs at least; 0: whatever it has.
-      dtype: the type in which the model is computed while it is trained, one of
-        `TYPES`. Parameters and their gradients, statistics, the loss and what is
-        measured of the model stay float32.
+      dtype: the type in which the model is computed in training, one of `TYPES`.
+        Parameters and their gradients, statistics, the loss and metrics stay float32.
 
     Raises:
-      ValueError: in one line, for a name or a number that cannot be.
+      ValueError: in one line, for a name or a number that is not allowed.
     """
     validate.one_of(tuple(KINDS), loss=kind)
     validate.in_range(0, 1, label_smoothing=label_smoothing)
     validate.in_range(0, float("inf"), weight_decay=weight_decay)
     validate.one_of(TYPES, dtype=dtype)
-    own = KINDS[kind]
-    if own.targets != CLASSES and not validate.is_off(label_smoothing):
+    each, targets_are, names = KINDS[kind]
+    if targets_are != CLASSES and not validate.is_off(label_smoothing):
         msg = f"Expected label_smoothing=0 with loss={kind}, got {label_smoothing}."
         raise ValueError(msg)
-    measured = measures.named(metrics or own.metrics, own.targets)
-    made = _Supervised(
-        model,
-        own,
-        measured,
-        label_smoothing,
-        weight_decay,
-        padding,
-        classes if own.targets == CLASSES else 0,
-        jnp.dtype(dtype),
-    )
-    random = made.modes and bool(getattr(model, "dropout", True))
-    init = functools.partial(_initial, model)
-    return Loss(init, made.value, made.sums, measured, random)
+    measured = all_metrics.named(metrics or names, targets_are)
+    modes = "train" in inspect.signature(type(model).__call__).parameters
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Supervised:
-    """The functions of `supervised`, of whose arguments it is made."""
-
-    model: nn.Module
-    kind: Kind
-    measured: Mapping[str, Metric]
-    label_smoothing: jax.typing.ArrayLike
-    weight_decay: jax.typing.ArrayLike
-    padding: int | None
-    classes: int
-    dtype: Any
-
-    @property
-    def modes(self) -> bool:
-        """Whether the model does something else while it is trained."""
-        return "train" in inspect.signature(type(self.model).__call__).parameters
-
-    def value(self, params, inputs, targets, weights=None, key=None):
-        train = self.modes and (key is not None or isinstance(params, Stateful))
-        model, seen = self._computed(params), self._computed(inputs)
-        outputs, state = _applied(self.model, model, seen, key, train=train)
-        outputs, targets, weights = self._matched(outputs, targets, weights)
-        each = _smoothed(self.kind.each, outputs, targets, self.label_smoothing)
-        total = weights.sum()
-        found = (each * weights).sum() / jnp.where(total > 0, total, 1)
-        if not validate.is_off(self.weight_decay):
-            norm = optax.tree.norm(trained(params), squared=True)
-            found = found + jnp.where(total > 0, self.weight_decay / 2 * norm, 0)
-        return (found, state) if isinstance(params, Stateful) else found
-
-    def _computed(self, tree: Tree) -> Tree:
-        """Returns the floats of a tree in the type that is computed in.
-
-        Statistics beside parameters are left as they are.
-        """
-        if isinstance(tree, Stateful):
-            return tree._replace(params=self._computed(tree.params))
-        if self.dtype == jnp.float32:
-            return tree
-
-        def low(x):
-            floats = jnp.issubdtype(x.dtype, jnp.floating)
-            return x.astype(self.dtype) if floats else x
-
-        return jax.tree.map(low, tree)
-
-    def sums(self, params, inputs, targets, weights=None):
-        outputs, _ = _applied(self.model, params, inputs, None, train=False)
-        matched = self._matched(outputs, targets, weights)
-        losses = self.kind.each(*matched[:2]) * matched[2]
-        found = {name: one.sums(*matched) for name, one in self.measured.items()}
-        return {"loss": losses.sum(), "count": matched[2].sum(), **found}
-
-    def _matched(self, outputs, targets, weights):
+    def matched(outputs, targets, weights):
         """Returns outputs, targets and one weight for each of these."""
-        kind = self.kind.targets
-        if outputs.ndim < 1 or outputs.shape[-1] < self.classes:
-            msg = f"Expected a model with {self.classes} outputs, one for each class, "
+        least = classes if targets_are == CLASSES else 0
+        if outputs.ndim < 1 or outputs.shape[-1] < least:
+            msg = f"Expected a model with {least} outputs, one for each class, "
             raise ValueError(msg + f"got outputs of shape {outputs.shape}.")
-        outputs, targets = _matched(outputs, targets, kind)
-        shape = targets.shape if kind == CLASSES else targets.shape[:1]
-        weights = _weights(weights, shape)
-        if self.padding is not None:
-            weights = weights * (targets != self.padding)
+        outputs, targets, weights = _matched(outputs, targets, weights, targets_are)
+        if padding is not None:
+            weights = weights * (targets != padding)
         return outputs, targets, weights
+
+    def value(params, inputs, targets, weights=None, key=None):
+        train = modes and (key is not None or isinstance(params, Stateful))
+        low, seen = _cast(params, dtype), _cast(inputs, dtype)
+        outputs, state = _applied(model, low, seen, key, train=train)
+        outputs, targets, weights = matched(outputs, targets, weights)
+        losses = _smoothed(each, outputs, targets, label_smoothing)
+        total = weights.sum()
+        mean = (losses * weights).sum() / jnp.where(total > 0, total, 1)
+        if not validate.is_off(weight_decay):
+            norm = optax.tree.norm(trained(params), squared=True)
+            mean = mean + jnp.where(total > 0, weight_decay / 2 * norm, 0)
+        return (mean, state) if isinstance(params, Stateful) else mean
+
+    def sums(params, inputs, targets, weights=None):
+        outputs, _ = _applied(model, params, inputs, None, train=False)
+        examples = outputs, targets, weights = matched(outputs, targets, weights)
+        loss = (each(outputs, targets) * weights).sum()
+        of_metrics = {name: metric.sums(*examples) for name, metric in measured.items()}
+        return {"loss": loss, "count": weights.sum(), **of_metrics}
+
+    random = modes and bool(getattr(model, "dropout", True))
+    return Loss(functools.partial(_initial, model), value, sums, measured, random)
+
+
+def _cast(tree: Tree, dtype: str) -> Tree:
+    """Returns a tree with its floats in a type, except the statistics of a model."""
+    if isinstance(tree, Stateful):
+        return tree._replace(params=_cast(tree.params, dtype))
+    if dtype == "float32":
+        return tree
+    return jax.tree.map(
+        lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree
+    )
 
 
 def _initial(
@@ -255,11 +215,11 @@ def _initial(
     # Under jit the model's output is not needed, and so not computed.
     variables = dict(jax.jit(model.init)(key, inputs))
     params = variables.pop("params", None)
-    kinds = [leaf.dtype for leaf in jax.tree.leaves(variables)]
-    if params is None or not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
+    types = {leaf.dtype for leaf in jax.tree.leaves(variables)}
+    if params is None or not all(jnp.issubdtype(t, jnp.floating) for t in types):
         msg = (
             "Expected a model of params, with floats beside them at most, got "
-            f"{sorted(variables)} of {sorted({kind.name for kind in kinds})}."
+            f"{sorted(variables)} of {sorted(t.name for t in types)}."
         )
         raise ValueError(msg)
     return Stateful(params, variables) if variables else params
@@ -270,33 +230,36 @@ def _applied(model: nn.Module, params: Tree, inputs, key, *, train: bool):
     options: dict[str, Any] = {"train": True} if train else {}
     if train and key is not None:
         options["rngs"] = {"dropout": key}
-    if not isinstance(params, Stateful):
-        outputs = model.apply({"params": params}, inputs, **options)
-        return outputs.astype(jnp.float32), ()  # pyright: ignore[reportAttributeAccessIssue]
-    variables, moved = {"params": params.params, **params.state}, params.state
-    if train:
-        outputs, moved = model.apply(
-            variables, inputs, mutable=list(params.state), **options
-        )
-    else:
-        outputs = model.apply(variables, inputs)
-    return outputs.astype(jnp.float32), dict(moved)  # pyright: ignore[reportAttributeAccessIssue]
+    variables, state = {"params": params}, {}
+    if isinstance(params, Stateful):
+        variables, state = {"params": params.params, **params.state}, params.state
+    options["mutable"] = list(state) if train else []
+    outputs, moved = model.apply(variables, inputs, **options)
+    return outputs.astype(jnp.float32), {**state, **moved}
 
 
 def _smoothed(each, outputs, targets, smoothing) -> jax.Array:
-    found = each(outputs, targets)
+    losses = each(outputs, targets)
     if validate.is_off(smoothing):
-        return found
+        return losses
     # The mean over classes of -log p is the cross-entropy with a uniform target.
     uniform = jax.nn.logsumexp(outputs, -1) - outputs.mean(-1)
-    return (1 - smoothing) * found + smoothing * uniform
+    return (1 - smoothing) * losses + smoothing * uniform
 
 
-def _matched(outputs, targets, kind: str) -> tuple[jax.Array, jax.Array]:
-    """Returns outputs and targets of shapes that go together."""
+def _matched(outputs, targets, weights, kind: str):
+    """Returns outputs, targets and weights of shapes that go together."""
     targets = jnp.asarray(targets)
     if kind == CLASSES:
-        return outputs, _labels(targets, outputs.shape[:-1])
+        shape = outputs.shape[:-1]
+        if not jnp.issubdtype(targets.dtype, jnp.integer) or targets.shape != shape:
+            msg = (
+                f"Expected integer labels of shape {shape}, the model's, got "
+                f"{targets.dtype} of shape {targets.shape}: loss=binary is for several "
+                "labels of an example, and others for numbers."
+            )
+            raise ValueError(msg)
+        return outputs, targets, _weights(weights, shape)
     outputs = outputs.reshape(len(outputs), -1)
     targets = targets.astype(jnp.float32).reshape(len(targets), -1)
     if outputs.shape != targets.shape:
@@ -305,18 +268,7 @@ def _matched(outputs, targets, kind: str) -> tuple[jax.Array, jax.Array]:
             f"got {targets.shape}."
         )
         raise ValueError(msg)
-    return outputs, targets
-
-
-def _labels(targets: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    if not jnp.issubdtype(targets.dtype, jnp.integer) or targets.shape != shape:
-        msg = (
-            f"Expected integer labels of shape {shape}, the model's, "
-            f"got {targets.dtype} of shape {targets.shape}: loss=binary is for several "
-            "labels of an example, and others for numbers."
-        )
-        raise ValueError(msg)
-    return targets
+    return outputs, targets, _weights(weights, targets.shape[:1])
 
 
 def _weights(weights, shape: tuple[int, ...]) -> jax.Array:

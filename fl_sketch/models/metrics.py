@@ -1,8 +1,9 @@
-"""Metrics by name: what a model's outputs are worth, beside the loss.
+"""Metrics by name.
 
-Each is made of sums over examples, so that an evaluation in padded batches, on many
-devices, is exact; those that need all outputs at once, as an area under a curve does,
-say so.
+Each is computed from sums over examples, so that an evaluation in padded batches, on
+many devices, is exact. A metric that needs all outputs at once, such as an area under a
+curve, is `whole`. Devices compute them: in rounds, and for each of thousands of clients
+or points of a sweep.
 
 >>> import jax.numpy as jnp
 >>> logits, labels = jnp.array([[2.0, 1], [0, 3], [1, 0]]), jnp.array([0, 1, 1])
@@ -27,10 +28,11 @@ class Metric(NamedTuple):
     """A number that says how well a model does.
 
     Attributes:
-      sums: `(outputs, targets, weights) -> tree`, sums over the examples of a batch;
-        or if `whole` what is kept of each of them. Weights are one for each target.
-      value: `(sums) -> scalar`, of the sums of all batches, or of all that was kept.
-      targets: kinds of targets that it is for: `CLASSES`, `LABELS` or `NUMBERS`.
+      sums: `(outputs, targets, weights) -> tree`, sums over the examples of a batch, or
+        if `whole` an array with a row for each example. There is one weight for each
+        target.
+      value: `(sums) -> scalar`, of the sums of all batches, or of all rows.
+      targets: the kinds of targets: `CLASSES`, `LABELS` or `NUMBERS`.
       higher: whether more is better.
       whole: whether it needs all examples at once.
       percent: whether it is a share, which tables print as percents.
@@ -52,7 +54,7 @@ def named(names: Sequence[str], targets: str) -> dict[str, Metric]:
       targets: the kind of the targets, which all of them must be for.
 
     Raises:
-      ValueError: in one line, for a name that there is not, or of other targets.
+      ValueError: in one line, for an unknown name, or one of other targets.
     """
     able = tuple(name for name in METRICS if targets in METRICS[name].targets)
     for name in names:
@@ -63,13 +65,25 @@ def named(names: Sequence[str], targets: str) -> dict[str, Metric]:
     return {name: METRICS[name] for name in names}
 
 
-def _mean_of(right: Callable[[jax.Array, jax.Array], jax.Array]) -> dict[str, Any]:
-    """Returns the sums and the value of a mean over targets."""
+def _mean(each: Callable, targets: Sequence[str], of_mean=lambda mean: mean, **how):
+    """Returns the metric of a mean over targets: `of_mean(mean of each(...))`."""
 
     def sums(outputs, targets, weights):
-        return (right(outputs, targets) * weights).sum(), weights.sum()
+        return (each(outputs, targets) * weights).sum(), weights.sum()
 
-    return {"sums": sums, "value": lambda sums: sums[0] / sums[1]}
+    def value(sums):
+        return of_mean(sums[0] / sums[1])
+
+    return Metric(sums, value, tuple(targets), **how)
+
+
+def _error(each: Callable, of_mean=lambda mean: mean):
+    """Returns the metric of a mean over the numbers of an example, and over these."""
+
+    def of_example(outputs, targets):
+        return each(outputs - targets).mean(-1)
+
+    return _mean(of_example, [NUMBERS], of_mean, higher=False, percent=False)
 
 
 def _right(outputs, targets):
@@ -83,10 +97,10 @@ def _right(outputs, targets):
 
 
 def _among_five(outputs, targets):
-    """Returns whether less than five logits come before the label's.
+    """Returns whether fewer than five logits come before the label's.
 
-    Of equal logits the first comes first, as in `_right`; one that is no number is
-    behind no other, so that nothing is right where the label's is none.
+    Of equal logits the first comes first, as in `_right`. NaN is behind no other logit,
+    so that nothing is right where the label's logit is NaN.
     """
     own = jnp.take_along_axis(outputs, targets[..., None], -1)
     first = jnp.arange(outputs.shape[-1]) < targets[..., None]
@@ -113,11 +127,15 @@ def _f1_sums(outputs, targets, weights):
 
 
 def _f1(sums):
-    """Returns the mean over the classes that were found or are there."""
+    """Returns the mean over the classes that were predicted or are in the data."""
     hits, both = sums
-    there = both > 0
-    each = jnp.where(there, 2 * hits / jnp.where(there, both, 1), 0)
-    return each.sum() / jnp.maximum(there.sum(), 1)
+    return _ratio(2 * hits, both).sum() / jnp.maximum((both > 0).sum(), 1)
+
+
+def _ratio(part, whole, otherwise: Any = 0.0):
+    """Returns part / whole where the whole is above zero."""
+    there = whole > 0
+    return jnp.where(there, part / jnp.where(there, whole, 1), otherwise)
 
 
 def _scores(outputs, targets, weights):
@@ -132,8 +150,8 @@ def _scores(outputs, targets, weights):
 def _odds(logits):
     """Returns log(p / (1 - p)) of the probability p of each class.
 
-    Probabilities themselves are 1 in many places as soon as a model is sure, and then
-    say nothing of the order.
+    The probabilities of a model that is sure round to 1 in many places, and then say
+    nothing of the order.
     """
     largest = logits.max(-1, keepdims=True)
     parts = jnp.exp(logits - largest)
@@ -143,13 +161,13 @@ def _odds(logits):
     return logits - jnp.where(first, rest, others)
 
 
-def _auc(kept):
+def _auc(rows):
     """Returns the mean over classes of the share of pairs in their right order.
 
-    A pair is an example of the class and one of the others; of equal scores half is
-    right. Classes that nobody or everybody has do not count.
+    A pair is an example of the class and one of another. If both have equal scores,
+    half of the pair is right. Classes of no example or of all do not count.
     """
-    scores, true, weights = kept
+    scores, true, weights = rows
 
     def of_class(scores, true):
         order = jnp.argsort(scores)
@@ -161,17 +179,15 @@ def _auc(kept):
         return right, (true * weights).sum() * below[-1]
 
     right, pairs = jax.vmap(of_class, in_axes=1)(scores, true)
-    there = pairs > 0
-    each = jnp.where(there, right / jnp.where(there, pairs, 1), 0)
-    return each.sum() / there.sum()
+    return _ratio(right, pairs).sum() / (pairs > 0).sum()
 
 
-def _r2(kept):
+def _r2(rows):
     """Returns one minus the share of the targets' variance that is left.
 
-    Where the targets have none it is 1 for a model that is right, and else 0.
+    If the targets have none, it is 1 for a model without errors, and else 0.
     """
-    outputs, targets, weights = kept
+    outputs, targets, weights = rows
     each = weights[:, None]
     # Around one of them: a mean of large numbers would lose what they differ in.
     near = targets[weights.argmax()]
@@ -179,45 +195,22 @@ def _r2(kept):
     center = (each * targets).sum(0) / each.sum()
     left = (each * (outputs - targets) ** 2).sum()
     whole = (each * (targets - center) ** 2).sum()
-    alike = jnp.where(left > 0, 0.0, 1.0)
-    return jnp.where(whole > 0, 1 - left / jnp.where(whole > 0, whole, 1), alike)
+    return 1 - _ratio(left, whole, otherwise=jnp.sign(left))
 
 
-def _cross_entropy(outputs, targets):
-    return optax.softmax_cross_entropy_with_integer_labels(outputs, targets)
-
-
-def _kept(outputs, targets, weights):
+def _rows(outputs, targets, weights):
     return outputs, targets, weights
 
 
-_error = _mean_of(lambda outputs, targets: ((outputs - targets) ** 2).mean(-1))
-_entropy = _mean_of(_cross_entropy)
+_entropy = optax.softmax_cross_entropy_with_integer_labels
 
 METRICS: dict[str, Metric] = {
-    "accuracy": Metric(**_mean_of(_right), targets=(CLASSES, LABELS)),
-    "top5": Metric(**_mean_of(_among_five), targets=(CLASSES,)),
+    "accuracy": _mean(_right, [CLASSES, LABELS]),
+    "top5": _mean(_among_five, [CLASSES]),
     "f1": Metric(_f1_sums, _f1, (CLASSES, LABELS)),
     "auc": Metric(_scores, _auc, (CLASSES, LABELS), whole=True),
-    "perplexity": Metric(
-        _entropy["sums"],
-        lambda sums: jnp.exp(_entropy["value"](sums)),
-        (CLASSES,),
-        higher=False,
-        percent=False,
-    ),
-    "mae": Metric(
-        **_mean_of(lambda outputs, targets: jnp.abs(outputs - targets).mean(-1)),
-        targets=(NUMBERS,),
-        higher=False,
-        percent=False,
-    ),
-    "rmse": Metric(
-        _error["sums"],
-        lambda sums: jnp.sqrt(_error["value"](sums)),
-        (NUMBERS,),
-        higher=False,
-        percent=False,
-    ),
-    "r2": Metric(_kept, _r2, (NUMBERS,), whole=True, percent=False),
+    "perplexity": _mean(_entropy, [CLASSES], jnp.exp, higher=False, percent=False),
+    "mae": _error(jnp.abs),
+    "rmse": _error(jnp.square, jnp.sqrt),
+    "r2": Metric(_rows, _r2, (NUMBERS,), whole=True, percent=False),
 }

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 
 from fl_sketch.core import files, validate
 from fl_sketch.core.protocols import Tree
@@ -28,18 +29,12 @@ def tree_of(arrays: Mapping[str, np.ndarray]) -> Tree:
     >>> tree_of({"dense/bias": np.zeros(1)})
     {'dense': {'bias': array([0.])}}
     """
-    found: dict[str, Any] = {}
-    for name, array in arrays.items():
-        *parents, last = name.split("/")
-        place = found
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[last] = array
-    return Stateful(**found) if set(found) == {"params", "state"} else found
+    tree = traverse_util.unflatten_dict(arrays, sep="/")
+    return Stateful(**tree) if set(tree) == {"params", "state"} else tree
 
 
 def save(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes `arrays` to the file `path`, in the form that its ending says."""
+    """Writes `arrays` to the file `path`, in the form of its ending."""
     with files.replacing(path) as partial, open(partial, "wb") as file:
         if path.suffix == ".npz":
             np.savez(file, allow_pickle=False, **arrays)
@@ -56,75 +51,47 @@ def load(path: pathlib.Path) -> Arrays:
             return dict(arrays)
     from safetensors import deserialize
 
-    found = deserialize(path.read_bytes())
-    return {name: _of_bytes(**view) for name, view in found}
+    def array(dtype: str, shape: Sequence[int], data: bytes) -> np.ndarray:
+        # The reader of safetensors for numpy lacks bfloat16.
+        return np.frombuffer(data, jnp.dtype(TYPES[dtype])).reshape(shape)
 
-
-def _of_bytes(dtype: str, shape: Sequence[int], data: bytes) -> np.ndarray:
-    """Returns one array of a safetensors file, whose own reader lacks bfloat16."""
-    return np.frombuffer(data, jnp.dtype(TYPES[dtype])).reshape(shape)
+    return {name: array(**view) for name, view in deserialize(path.read_bytes())}
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
     """Returns a SHA-256 of `arrays`, their names, types and shapes."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
-        found.update(f"{name} {array.dtype} {array.shape}".encode())
-        found.update(array.reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
+        hashed.update(f"{name} {array.dtype} {array.shape}".encode())
+        hashed.update(array.reshape(-1).view(np.uint8).data)
+    return hashed.hexdigest()
 
 
 def chosen(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
-    """Returns the arrays that a model begins with, as it would have them.
+    """Returns the arrays that a model begins with, in its types.
 
     Args:
       model: shapes of the model.
-      arrays: the arrays that there are.
-      fresh: names of arrays, or of what holds them, that are not wanted.
+      arrays: the arrays of a file.
+      fresh: names of arrays, or beginnings of their names, that are left out.
 
     Raises:
       ValueError: in one line, for an array that is missing or has another shape, or for
-        a name that there is not.
+        a name that does not exist.
     """
-    ours = dict(named_leaves(model))
+    leaves = dict(named_leaves(model))
     for start in fresh:
-        if not any(_begins(name, start) for name in ours):
-            said = ", ".join(dict.fromkeys(name.rpartition("/")[0] for name in ours))
-            msg = f"Expected fresh to begin a name of arrays in {said}, got {start!r}."
-            raise ValueError(msg + validate.nearest(start, tuple(ours)))
+        if not any(_begins(name, start) for name in leaves):
+            layers = dict.fromkeys(name.rpartition("/")[0] for name in leaves)
+            msg = "Expected fresh to begin a name of arrays in "
+            msg += f"{', '.join(layers)}, got {start!r}."
+            raise ValueError(msg + validate.nearest(start, tuple(leaves)))
     wanted = {
         name: leaf
-        for name, leaf in ours.items()
+        for name, leaf in leaves.items()
         if not any(_begins(name, start) for start in fresh)
     }
-    _require_arrays(wanted, arrays, ours)
-    return {name: _cast(name, arrays[name], wanted[name].dtype) for name in wanted}
-
-
-def _cast(name: str, array: np.ndarray, kind: Any) -> np.ndarray:
-    """Returns an array of numbers as a model has them, which must be finite there."""
-    if array.dtype.kind not in "fiubV":  # V: bfloat16 and its like
-        msg = f"Expected init_from to have {name} of numbers, got {array.dtype}."
-        raise ValueError(msg)
-    with np.errstate(over="ignore"):
-        found = array.astype(kind)
-    if not np.isfinite(found.astype(np.float32)).all():
-        msg = f"Expected finite numbers of {kind} in {name} of init_from, got others."
-        raise ValueError(msg)
-    return found
-
-
-def placed(model: Tree, arrays: Mapping[str, Any]) -> Tree:
-    """Returns `model` with `arrays` in the places of their names."""
-    if not arrays:
-        return model
-    leaves = [arrays.get(name, leaf) for name, leaf in named_leaves(model)]
-    return jax.tree.unflatten(jax.tree.structure(model), map(jnp.asarray, leaves))
-
-
-def _require_arrays(wanted: Mapping[str, Any], arrays: Arrays, ours) -> None:
-    """Raises unless arrays have all that is wanted, and nothing that is not ours."""
     for name, leaf in wanted.items():
         if name not in arrays:
             msg = f"Expected init_from to have {name}, got {', '.join(arrays)}."
@@ -135,11 +102,32 @@ def _require_arrays(wanted: Mapping[str, Any], arrays: Arrays, ours) -> None:
                 f"{arrays[name].shape}: fresh={name.rpartition('/')[0]} begins it anew."
             )
             raise ValueError(msg)
-    strange = [name for name in arrays if name not in ours]
-    if strange:
-        msg = f"Expected init_from to have arrays of the model alone, got {strange[0]}."
+    for name in arrays.keys() - leaves.keys():
+        msg = f"Expected init_from to have arrays of the model alone, got {name}."
         raise ValueError(msg)
+    return {name: _cast(name, arrays[name], wanted[name].dtype) for name in wanted}
 
 
 def _begins(name: str, start: str) -> bool:
     return name == start or name.startswith(f"{start}/")
+
+
+def _cast(name: str, array: np.ndarray, dtype: Any) -> np.ndarray:
+    """Returns an array of numbers in a model's type, where they must be finite."""
+    if array.dtype.kind not in "fiubV":  # V: bfloat16 and its like
+        msg = f"Expected init_from to have {name} of numbers, got {array.dtype}."
+        raise ValueError(msg)
+    with np.errstate(over="ignore"):
+        cast = array.astype(dtype)
+    if not np.isfinite(cast.astype(np.float32)).all():
+        msg = f"Expected finite numbers of {dtype} in {name} of init_from, got others."
+        raise ValueError(msg)
+    return cast
+
+
+def placed(model: Tree, arrays: Mapping[str, Any]) -> Tree:
+    """Returns `model` with `arrays` in the places of their names."""
+    if not arrays:
+        return model
+    leaves = [arrays.get(name, leaf) for name, leaf in named_leaves(model)]
+    return jax.tree.unflatten(jax.tree.structure(model), map(jnp.asarray, leaves))

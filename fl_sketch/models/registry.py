@@ -22,7 +22,7 @@ import flax.linen as nn
 from flax import nnx
 
 from fl_sketch.core import plugins, validate
-from fl_sketch.models import bottleneck, classifiers, transformers
+from fl_sketch.models import classifiers, resnets, transformers
 
 MODELS = {
     "logistic": classifiers.logistic,
@@ -30,39 +30,38 @@ MODELS = {
     "lenet": classifiers.lenet,
     "sigmoid_lenet": classifiers.sigmoid_lenet,
     "cnn": classifiers.cnn,
-    "resnet": classifiers.resnet,
+    "resnet": resnets.resnet,
     "vit": transformers.vit,
     "transformer": transformers.transformer,
     "language_model": transformers.language_model,
 }
 
-# The shapes that SAFL's experiments have, where they differ from the defaults.
+# The shapes of SAFL's experiments, where they differ from the defaults.
 BASE = {"width": 768, "depth": 12, "heads": 12}
-OTHERS = {
-    "tiny": {"resnet": functools.partial(classifiers.resnet, blocks=1)},
+LARGE = {"width": 2048, "depth": 26, "heads": 16}
+SIZES = {
+    "small": MODELS,
+    "tiny": {"resnet": functools.partial(resnets.resnet, blocks=1)},
     "paper": {
-        "resnet": bottleneck.resnet101,
+        "resnet": resnets.resnet101,
         "vit": functools.partial(transformers.vit, **BASE),
         "transformer": functools.partial(transformers.transformer, **BASE),
     },
-    "billion": {  # 1.3 of them
-        "language_model": functools.partial(
-            transformers.language_model, width=2048, depth=26, heads=16
-        ),
+    "billion": {
+        "language_model": functools.partial(transformers.language_model, **LARGE)
     },
 }
-SIZES = ("small", *OTHERS)
 
 
 def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn.Module:
     """Returns the model of that name; options are those of its function.
 
     Args:
-      name: the name, one of `MODELS`, or FILE.py:NAME, a function of the number of
-        classes that returns a module of flax.linen.
+      name: one of `MODELS`, or FILE.py:NAME, a function of the number of classes that
+        returns a module of flax.linen.
       classes: the number of classes of the data.
-      size: the size: "small", which trains on two cores, or for those in `OTHERS`
-        "tiny", the ResNet of 8 layers, "paper", or "billion".
+      size: "small", which trains on two cores, or for the models in `SIZES` "tiny", the
+        ResNet of 8 layers, "paper", or "billion", of 1.3 billion parameters.
       **options: options of the model's function.
 
     Raises:
@@ -71,14 +70,11 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
       TypeError: for a value of another type.
     """
     if plugins.named(name):
-        return _own(name, classes, size, options)
+        return _from_file(name, classes, size, options)
     validate.one_of((*MODELS, plugins.SHAPE), model=name)
-    validate.one_of(SIZES, size=size)
-    sizes = {"small": MODELS, **OTHERS}
-    if name not in sizes[size]:
-        msg = f"Expected size='small' for model {name!r}, got size={size!r}."
-        raise ValueError(msg)
-    make = sizes[size][name]
+    validate.one_of(tuple(SIZES), size=size)
+    _require_size(name, size, name in SIZES[size])
+    make = SIZES[size][name]
     legal = _options(make)
     for option in options:
         if option not in legal:
@@ -89,16 +85,27 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
     return make(classes, **options)
 
 
-def _own(name: str, classes: int, size: str, options: dict[str, Any]) -> nn.Module:
-    """Returns the model that a function in a file makes, which has one size."""
-    if size != "small":
+def _require_size(name: str, size: str, exists: bool) -> None:
+    if not exists:
         msg = f"Expected size='small' for model {name!r}, got size={size!r}."
         raise ValueError(msg)
+
+
+def _from_file(
+    name: str, classes: int, size: str, options: dict[str, Any]
+) -> nn.Module:
+    """Returns the model that a function in a user's file makes, which has one size."""
+    _require_size(name, size, size == "small")
     make = plugins.load(name)
     if not callable(make):
         msg = f"Expected {name} to be a function of the number of classes, got {make!r}"
         raise TypeError(msg)
-    _require_takes(name, make, options)
+    takes = inspect.signature(make).parameters
+    if not any(argument.kind is argument.VAR_KEYWORD for argument in takes.values()):
+        for option, value in options.items():
+            if option not in takes:
+                msg = f"Expected {name} to take {option}, got {option}={value!r} and a "
+                raise ValueError(msg + f"function of {', '.join(takes) or 'nothing'}.")
     model = make(classes, **options)
     if not isinstance(model, nn.Module):
         kind = f"{type(model).__module__}.{type(model).__name__}"
@@ -107,17 +114,6 @@ def _own(name: str, classes: int, size: str, options: dict[str, Any]) -> nn.Modu
             msg += " of flax.nnx, which trains from Python: see docs/models/nnx.md"
         raise TypeError(msg + ".")
     return model
-
-
-def _require_takes(name: str, make: Any, options: dict[str, Any]) -> None:
-    """Raises for an option that a function of one's own has no argument for."""
-    takes = inspect.signature(make).parameters
-    if any(one.kind is one.VAR_KEYWORD for one in takes.values()):
-        return
-    for option, value in options.items():
-        if option not in takes:
-            msg = f"Expected {name} to take {option}, got {option}={value!r} and a "
-            raise ValueError(msg + f"function of {', '.join(takes) or 'nothing'}.")
 
 
 def options_of(name: str) -> tuple[str, ...]:

@@ -1,8 +1,10 @@
 """Transformers: of image patches, of sentences, and of the characters of a text.
 
-All are made of the same blocks, normalised before each part, so that they train from
-scratch without a warm-up. Dropout stands where the first transformer has it, after the
-embeddings and after each part of a block, in training, and not unless it is asked for.
+All consist of the same blocks, normalised before each part, so that they train from
+scratch without a warm-up. `width` is that of a token, `depth` the number of blocks, and
+`heads`, those of attention, divide the width. `dropout` is a rate in training, after
+the embeddings and after each part of a block, as in the first transformer. The papers
+have 0.1.
 
 >>> import jax, jax.numpy as jnp
 >>> model = transformer(2, vocabulary=50, width=8, depth=1, heads=2)
@@ -17,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from fl_sketch.core import validate
-from fl_sketch.models.dense import Dense
+from fl_sketch.models.layers import Dense
 
 PAD = 0  # the token after the end of a text, as in `data.text`
 WIDENING = 4  # of the hidden layer of a block
@@ -35,13 +37,8 @@ def vit(
 ) -> nn.Module:
     """A transformer of image patches: 207,946 parameters on 32x32x3 and 10 classes.
 
-    Args:
-      classes: the number of logits of an image.
-      patch: height and width of a patch, which divide those of the image.
-      width: the width of a token.
-      depth: the number of blocks.
-      heads: the number of heads of attention, dividing the width.
-      dropout: the share that is left out in training; the papers have 0.1.
+    `patch` is the height and width of a patch, which divide those of the image. The
+    module describes the other options.
 
     Reference: Dosovitskiy et al. (2021), with the mean of all tokens for a class
     token. Width 768, depth 12 and 12 heads are ViT-B.
@@ -62,13 +59,8 @@ def transformer(
 ) -> nn.Module:
     """A transformer over the tokens of a sentence, both ways, as BERT is.
 
-    Args:
-      classes: the number of logits of a sentence.
-      vocabulary: the number of tokens, `PAD` included.
-      width: the width of a token.
-      depth: the number of blocks.
-      heads: the number of heads of attention, dividing the width.
-      dropout: the share that is left out in training; the papers have 0.1.
+    `vocabulary` is the number of tokens, `PAD` included. The module describes the other
+    options.
 
     Reference: Devlin et al. (2019), normalised before each part and without
     pre-training. Width 768, depth 12 and 12 heads are BERT-base.
@@ -88,29 +80,24 @@ def language_model(
 ) -> nn.Module:
     """Logits of the next token at every place, from the tokens up to it.
 
-    Args:
-      classes: the number of tokens, going in and coming out.
-      width: the width of a token.
-      depth: the number of blocks.
-      heads: the number of heads of attention, dividing the width.
-      dropout: the share that is left out in training; the papers have 0.1.
+    `classes` is the number of tokens, of inputs and outputs. The module describes the
+    options.
     """
     validate.at_least_one(classes=classes)
     _check(width, depth, heads, dropout)
     return LanguageModel(classes, width, depth, heads, dropout)
 
 
-class Vit(nn.Module):
-    """The module of `vit`.
+def _check(width: int, depth: int, heads: int, dropout: float) -> None:
+    validate.at_least_one(width=width, depth=depth, heads=heads)
+    validate.below_one(dropout=dropout)
+    if width % heads:
+        msg = f"Expected heads to divide width={width}, got heads={heads}."
+        raise ValueError(msg)
 
-    Attributes:
-      classes: the number of logits of an image.
-      patch: height and width of a patch.
-      width: the width of a token.
-      depth: the number of blocks.
-      heads: the number of heads of attention.
-      dropout: the share that is left out in training.
-    """
+
+class Vit(nn.Module):
+    """The module of `vit`."""
 
     classes: int
     patch: int
@@ -128,16 +115,7 @@ class Vit(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The module of `transformer`.
-
-    Attributes:
-      classes: the number of logits of a sentence.
-      vocabulary: the number of tokens, `PAD` included.
-      width: the width of a token.
-      depth: the number of blocks.
-      heads: the number of heads of attention.
-      dropout: the share that is left out in training.
-    """
+    """The module of `transformer`."""
 
     classes: int
     vocabulary: int
@@ -149,7 +127,7 @@ class Transformer(nn.Module):
     @nn.compact
     def __call__(self, tokens: jax.Array, train: bool = False) -> jax.Array:
         """Returns logits [batch, classes] of `tokens`, integers [batch, length]."""
-        x, there = _embedded(tokens, self.vocabulary, self.width), _there(tokens)
+        x, there = _embedded(tokens, self.vocabulary, self.width), tokens != PAD
         x = _blocks(self, x, train, mask=there[:, None, None, :])
         weights = there / jnp.maximum(there.sum(1, keepdims=True), 1)
         weights = weights.astype(x.dtype)
@@ -157,15 +135,7 @@ class Transformer(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """The module of `language_model`.
-
-    Attributes:
-      classes: the number of tokens, going in and coming out.
-      width: the width of a token.
-      depth: the number of blocks.
-      heads: the number of heads of attention.
-      dropout: the share that is left out in training.
-    """
+    """The module of `language_model`."""
 
     classes: int
     width: int
@@ -182,12 +152,7 @@ class LanguageModel(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and two dense layers, each beside a shortcut.
-
-    Attributes:
-      heads: the number of heads of attention.
-      dropout: the share that is left out in training.
-    """
+    """Attention and two dense layers, each added to a shortcut."""
 
     heads: int
     dropout: float
@@ -196,12 +161,12 @@ class Block(nn.Module):
     def __call__(
         self, x: jax.Array, mask: jax.Array | None, train: bool = False
     ) -> jax.Array:
-        """Returns the block's output of tokens `x`, of the same shape.
+        """Returns the block's output of tokens `x` [batch, length, width].
 
         Args:
-          x: tokens [batch, length, width].
-          mask: bool, which places a place may look at; None: all.
-          train: whether it is trained, with dropout.
+          x: tokens.
+          mask: bool, which places a place may attend to; None: all.
+          train: whether there is dropout.
         """
 
         def dropped(y):
@@ -234,10 +199,6 @@ def _embedded(tokens: jax.Array, vocabulary: int, width: int) -> jax.Array:
     return nn.Embed(vocabulary, width, embedding_init=SPREAD, name="tokens")(tokens)
 
 
-def _there(tokens: jax.Array) -> jax.Array:
-    return tokens != PAD
-
-
 def _patches(images: jax.Array, patch: int) -> jax.Array:
     """Returns the pixels of each patch: [batch, patches, patch * patch * channels]."""
     if images.ndim != 4 or images.shape[1] % patch or images.shape[2] % patch:
@@ -253,11 +214,3 @@ def _patches(images: jax.Array, patch: int) -> jax.Array:
     rows, cols = height // patch, width // patch
     tiles = images.reshape(batch, rows, patch, cols, patch, channels)
     return tiles.swapaxes(2, 3).reshape(batch, rows * cols, patch * patch * channels)
-
-
-def _check(width: int, depth: int, heads: int, dropout: float) -> None:
-    validate.at_least_one(width=width, depth=depth, heads=heads)
-    validate.below_one(dropout=dropout)
-    if width % heads:
-        msg = f"Expected heads to divide width={width}, got heads={heads}."
-        raise ValueError(msg)

@@ -10,60 +10,56 @@ import numpy as np
 import pytest
 
 from fl_sketch import models
+from fl_sketch.models.layers import NORMS
+from fl_sketch.models.resnets import Bottleneck
 from tests.channels.rounds import quickly
 
+KEY = jax.random.key(0)
+IMAGES = (32, 32, 3)
 # name: (options, shape of an input, parameters for ten classes)
 MODELS = {
     "logistic": ({}, (28, 28, 1), 7_850),
     "mlp": ({"hidden": (32, 16)}, (8, 8, 1), 64 * 32 + 32 + 32 * 16 + 16 + 170),
     "lenet": ({}, (28, 28, 1), 61_706),
-    "cnn": ({}, (32, 32, 3), 1_626_442),
+    "sigmoid_lenet": ({}, (28, 28, 1), 13_426),
+    "cnn": ({"width": 4}, (16, 16, 3), 5_202),
     "resnet": ({"blocks": 1, "width": 8}, (16, 16, 3), 19_218),
+    "vit": ({"depth": 1, "width": 8}, (8, 8, 3), 1_402),
 }
-KEY = jax.random.key(0)
+# A size and options: the same, where computing is too much.
+LARGE = {
+    ("cnn", "small"): (IMAGES, 1_626_442),
+    ("resnet", "small"): (IMAGES, 269_722),
+    ("resnet", "tiny"): (IMAGES, 75_290),
+    ("resnet", "paper"): (IMAGES, 42_512_970),
+    ("vit", "small"): (IMAGES, 207_946),
+    ("vit", "paper"): (IMAGES, 85_150_474),
+}
 every_model = pytest.mark.parametrize("name", MODELS)
 
 
 @functools.cache
 def made(name):
-    """Returns (model, a batch of inputs, initial parameters)."""
+    """Returns (model, a batch of inputs, what makes parameters, these)."""
     options, shape, _ = MODELS[name]
     model = models.build(name, 10, **options)
     inputs = np.random.default_rng(1).normal(size=(2, *shape)).astype(np.float32)
-    return model, inputs, start(name)(KEY, inputs)
-
-
-@functools.cache
-def start(name):
-    """Returns the function that makes the parameters, compiled."""
-    options, *_ = MODELS[name]
-    return quickly(models.classification(models.build(name, 10, **options)).init)
+    start = quickly(models.classification(model).init)
+    return model, inputs, start, start(KEY, inputs)
 
 
 def shapes_of(model, shape):
-    """Returns the shapes of the parameters, without computing any."""
-    variables = jax.eval_shape(model.init, KEY, jnp.zeros((1, *shape)))
-    return jax.tree.map(lambda leaf: leaf.shape, variables["params"])
+    """Returns the parameters without computing any."""
+    return jax.eval_shape(model.init, KEY, jnp.zeros((1, *shape)))["params"]
 
 
-def count(shapes):
-    leaves = jax.tree.leaves(shapes, is_leaf=lambda leaf: isinstance(leaf, tuple))
-    return sum(map(math.prod, leaves))
-
-
-@every_model
-def test_the_number_of_parameters_is_exact(name):
-    options, shape, expected = MODELS[name]
-    assert count(shapes_of(models.build(name, 10, **options), shape)) == expected
-
-
-def test_the_default_resnet_has_twenty_layers_and_269_722_parameters():
-    assert count(shapes_of(models.resnet(10), (32, 32, 3))) == 269_722
+def count(params):
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
 
 
 @every_model
-def test_logits_are_finite_and_so_are_gradients(name):
-    model, inputs, params = made(name)
+def test_parameters_logits_and_gradients_have_their_sizes_and_are_finite(name):
+    model, inputs, _, params = made(name)
     loss = models.classification(model)
 
     @quickly
@@ -72,6 +68,7 @@ def test_logits_are_finite_and_so_are_gradients(name):
         return logits, jax.grad(loss.value)(params, inputs, jnp.array([3, 9]))
 
     logits, gradient = both(params, inputs)
+    assert count(params) == MODELS[name][2]
     assert logits.shape == (2, 10) and logits.dtype == jnp.float32
     for leaf in jax.tree.leaves((params, logits, gradient)):
         assert np.isfinite(leaf).all()
@@ -80,20 +77,21 @@ def test_logits_are_finite_and_so_are_gradients(name):
 
 @every_model
 def test_one_seed_gives_one_start(name):
-    _, inputs, params = made(name)
-    again, other = (start(name)(key, inputs) for key in (KEY, jax.random.key(7)))
-    jax.tree.map(np.testing.assert_array_equal, params, again)
-    if name != "logistic":  # which starts from zero
-        assert any(
-            (a != b).any()
-            for a, b in zip(
-                jax.tree.leaves(params), jax.tree.leaves(other), strict=True
-            )
-        )
+    _, inputs, start, params = made(name)
+    jax.tree.map(np.testing.assert_array_equal, params, start(KEY, inputs))
+    again = start(jax.random.key(7), inputs)
+    pairs = zip(jax.tree.leaves(params), jax.tree.leaves(again), strict=True)
+    assert any((a != b).any() for a, b in pairs) == (name != "logistic")
+
+
+@pytest.mark.parametrize(("name", "size"), LARGE)
+def test_large_models_have_their_sizes(name, size):
+    shape, expected = LARGE[name, size]
+    assert count(shapes_of(models.build(name, 10, size=size), shape)) == expected
 
 
 def test_the_convolutional_models_equal_flax_on_the_same_parameters():
-    model, inputs, params = made("lenet")
+    model, inputs, _, params = made("lenet")
 
     def pool(x):
         return nn.max_pool(x, (2, 2), (2, 2))
@@ -112,42 +110,71 @@ def test_the_convolutional_models_equal_flax_on_the_same_parameters():
     np.testing.assert_allclose(*both(params, inputs), atol=1e-5)
 
 
-def test_the_layers_of_the_cnn_have_their_usual_shapes():
-    shapes = shapes_of(models.cnn(10), (32, 32, 3))
+def test_layers_have_their_usual_shapes():
+    shapes = jax.tree.map(jnp.shape, shapes_of(models.cnn(10), IMAGES))
     assert shapes["conv1"] == {"kernel": (3, 3, 3, 32), "bias": (32,)}
     assert shapes["conv2"] == {"kernel": (3, 3, 32, 64), "bias": (64,)}
     assert shapes["dense1"] == {"kernel": (12_544, 128), "bias": (128,)}
-
-
-@pytest.mark.parametrize("width", [3, 12, 24])
-def test_a_resnet_of_any_width_normalises(width):
-    model = models.resnet(10, width=width, blocks=1)
-    shapes = shapes_of(model, (16, 16, 3))
-    assert shapes["stage3_block1"]["conv2"]["kernel"] == (3, 3, 4 * width, 4 * width)
+    for width in (3, 12):  # which eight groups do not divide
+        shapes = shapes_of(models.resnet(10, width=width, blocks=1), (16, 16, 3))
+        kernel = shapes["stage3_block1"]["conv2"]["kernel"]
+        assert kernel.shape == (3, 3, 4 * width, 4 * width)
 
 
 def test_the_logistic_model_is_a_dense_layer_stored_by_class():
     model, images = models.logistic(3), jax.random.normal(KEY, (5, 2, 2, 1))
     kernel, bias = jax.random.normal(KEY, (3, 4)), jnp.arange(3.0)
-    logits = model.apply(
-        {"params": {"dense": {"kernel": kernel, "bias": bias}}}, images
-    )
+    params = {"params": {"dense": {"kernel": kernel, "bias": bias}}}
     expected = images.reshape(5, 4) @ kernel.T + bias
+    logits = model.apply(params, images)
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_bottleneck_begins_as_its_shortcut_and_leaves_it(norm):
+    block, x = Bottleneck(8, 1, norm), jax.random.normal(KEY, (2, 4, 4, 32))
+    variables = quickly(block.init)(KEY, x)
+
+    @quickly
+    def output_and_slopes(params):
+        def loss(params):
+            y = block.apply(variables | {"params": params}, x)
+            return jnp.square(y).sum(), y
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    params = variables["params"]
+    slopes, start = output_and_slopes(params)
+    np.testing.assert_array_equal(start, nn.relu(x))
+    assert np.abs(slopes["norm3"]["scale"]).min() > 0
+    moved = params | {"norm3": jax.tree.map(jnp.ones_like, params["norm3"])}
+    assert np.abs(output_and_slopes(moved)[1] - nn.relu(x)).max() > 0.1
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_shortcut_with_a_convolution_is_normalised_with_scales_of_one(norm):
+    x = jnp.ones((2, 4, 4, 16))
+    params = quickly(Bottleneck(8, 2, norm).init)(KEY, x)["params"]
+    scales = {name: own["scale"] for name, own in params.items() if "scale" in own}
+    means = {name: float(scale.mean()) for name, scale in scales.items()}
+    assert means == {"norm1": 1, "norm2": 1, "norm3": 0, "norm4": 1}
 
 
 @pytest.mark.parametrize(
     ("model", "inputs", "error", "words"),
     [
         (models.lenet(10), jnp.zeros((2, 784)), ValueError, r"images.*\(2, 784\)"),
-        (models.cnn(10), jnp.zeros((32, 32, 3)), ValueError, r"\(32, 32, 3\)"),
+        (models.cnn(10), jnp.zeros(IMAGES), ValueError, r"\(32, 32, 3\)"),
         (models.lenet(10), jnp.zeros((2, 8, 8, 1)), ValueError, "5x5.*got 4x4"),
         (models.logistic(10), jnp.zeros(5), ValueError, r"got shape \(5,\)"),
         (models.mlp(10), jnp.zeros((2, 5), jnp.uint8), TypeError, "uint8"),
-        (models.cnn(10), jnp.zeros((1, 32, 32, 3), int), TypeError, "int32"),
+        (models.cnn(10), jnp.zeros((1, *IMAGES), int), TypeError, "int32"),
+        (models.vit(10), jnp.zeros((1, *IMAGES), jnp.uint8), TypeError, "uint8"),
+        (models.vit(10, patch=5), jnp.zeros((1, *IMAGES)), ValueError, "patch=5.*, 32"),
+        (models.transformer(2), jnp.zeros((1, 9)), TypeError, r"float32.*\(1, 9\)"),
     ],
 )
 def test_inputs_that_do_not_fit_get_one_line(model, inputs, error, words):
     with pytest.raises(error, match=words) as caught:
-        model.init(KEY, inputs)
+        jax.eval_shape(model.init, KEY, inputs)
     assert "\n" not in str(caught.value)

@@ -1,7 +1,6 @@
 """Metrics against scikit-learn, whole and in padded batches."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn import metrics as sklearn
@@ -19,11 +18,31 @@ SAID = (LOGITS > 0).astype(int)
 NUMBERS = (5 + 3 * LOGITS[:, :2] + RANDOM.normal(size=(N, 2))).astype(np.float32)
 GUESSED = (5 + 3 * LOGITS[:, :2]).astype(np.float32)
 WIDE = RANDOM.normal(size=(N, 3 * CLASSES)).astype(np.float32)
+FAR = (1e6 + RANDOM.normal(size=(20_000, 1))).astype(np.float32)
+NEAR = (FAR + RANDOM.normal(size=(20_000, 1)) / 2).astype(np.float32)
+ALIKE = np.full((1000, 1), 0.1, np.float32)
 SHARES = np.asarray(jax.nn.softmax(LOGITS))
+THREE, NEVER = np.minimum(LABELS, 2), np.where(np.arange(CLASSES) == 3, -9, LOGITS)
+SURE = WIDE[:, :CLASSES] + np.float32([60, 0, 0, 0])  # probabilities round to 1
 
 
 def auc(labels, scores):
     return sklearn.roc_auc_score(labels, scores, multi_class="ovr", average="macro")
+
+
+def odds(logits, c):
+    rest = np.delete(logits.astype(np.float64), c, 1)
+    return logits[:, c] - np.log(np.exp(rest - rest.max()).sum(1)) - rest.max()
+
+
+def auc_of_odds(labels, logits):
+    classes = np.unique(labels)
+    each = [sklearn.roc_auc_score(labels == c, odds(logits, c)) for c in classes]
+    return np.mean(each)
+
+
+def f1(labels, logits):
+    return sklearn.f1_score(labels, logits.argmax(1), average="macro")
 
 
 # name: (outputs, targets, what scikit-learn says)
@@ -35,10 +54,19 @@ CASES = {
         LABELS,
         sklearn.top_k_accuracy_score(LABELS, WIDE, k=5, labels=range(3 * CLASSES)),
     ),
-    "f1": (LOGITS, LABELS, sklearn.f1_score(LABELS, LOGITS.argmax(1), average="macro")),
+    "top5 of equal logits": (np.zeros((10, 10)), np.arange(10), 0.5),
+    "top5 of nan": (np.full((10, 10), np.nan), np.arange(10), 0),
+    "f1": (LOGITS, LABELS, f1(LABELS, LOGITS)),
     "f1 of labels": (LOGITS, MANY, sklearn.f1_score(MANY, SAID, average="macro")),
+    "f1 without a class": (NEVER, THREE, f1(THREE, NEVER)),
+    "f1 of nothing": (-np.ones((4, 2)), np.zeros((4, 2), np.float32), 0),
     "auc": (LOGITS, LABELS, auc(LABELS, SHARES)),
     "auc of labels": (LOGITS, MANY, auc(MANY, LOGITS)),
+    "auc without a class": (LOGITS, THREE, auc_of_odds(THREE, LOGITS)),
+    "auc of a sure model": (SURE, LABELS, auc_of_odds(LABELS, SURE)),
+    "auc of the order": (np.c_[-LABELS, LABELS], LABELS > 1, 1),
+    "auc of the reverse": (np.c_[LABELS, -LABELS], LABELS > 1, 0),
+    "auc of equal scores": (0 * LOGITS, LABELS, 0.5),
     "perplexity": (LOGITS, LABELS, np.exp(sklearn.log_loss(LABELS, SHARES))),
     "mae": (GUESSED, NUMBERS, sklearn.mean_absolute_error(NUMBERS, GUESSED)),
     "rmse": (GUESSED, NUMBERS, sklearn.mean_squared_error(NUMBERS, GUESSED) ** 0.5),
@@ -47,118 +75,45 @@ CASES = {
         NUMBERS,
         sklearn.r2_score(NUMBERS, GUESSED, multioutput="variance_weighted"),
     ),
+    "r2 of large numbers": (NEAR, FAR, sklearn.r2_score(*map(np.float64, (FAR, NEAR)))),
+    "r2 of equal numbers": (ALIKE, ALIKE, 1),
+    "r2 of errors on equal numbers": (ALIKE + 1, ALIKE, 0),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_what_scikit_learn_says(case):
+def test_it_is_what_scikit_learn_says_whole_and_in_padded_batches(case):
     outputs, targets, expected = CASES[case]
+    outputs, targets = np.float32(outputs), np.asarray(targets)
+    if targets.dtype == bool:
+        targets = targets.astype(int)
     metric = METRICS[case.split()[0]]
-    found = quickly(lambda *x: metric.value(metric.sums(*x)))
-    value = found(outputs, targets, jnp.ones(N))
-    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    ones = np.ones(len(outputs), np.float32)
+    extra = -len(outputs) % 16
 
-
-@pytest.mark.parametrize("case", CASES)
-def test_padded_batches_give_the_same(case):
-    outputs, targets, expected = CASES[case]
-    metric = METRICS[case.split()[0]]
-
-    def batches(x, extra):
-        x = np.pad(x, [(0, extra)] + [(0, 0)] * (x.ndim - 1), "edge")
+    def batches(x, mode="edge"):
+        x = np.pad(x, [(0, extra)] + [(0, 0)] * (x.ndim - 1), mode)
         return x.reshape(-1, 16, *x.shape[1:])
 
-    weights = np.pad(np.ones(N, np.float32), (0, 4)).reshape(-1, 16)
-    each = quickly(jax.vmap(metric.sums))(
-        batches(outputs, 4), batches(targets, 4), weights
-    )
-    merge = (
-        (lambda x: x.reshape(-1, *x.shape[2:]))
-        if metric.whole
-        else (lambda x: x.sum(0))
-    )
-    value = quickly(metric.value)(jax.tree.map(merge, each))
-    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    def merged(leaf):
+        return leaf.reshape(-1, *leaf.shape[2:]) if metric.whole else leaf.sum(0)
 
+    @quickly
+    def both(whole, parts):
+        sums = jax.tree.map(merged, jax.vmap(metric.sums)(*parts))
+        return metric.value(metric.sums(*whole)), metric.value(sums)
 
-def test_a_perfect_ranking_is_worth_one_and_its_reverse_nothing():
-    metric, labels = METRICS["auc"], jnp.array([0, 0, 1, 1])
-    scores = jnp.array([[4.0, -4], [1, -1], [-1, 1], [-1e-3, 1e-3]])
-
-    def value(scores):
-        return metric.value(metric.sums(scores, labels, jnp.ones(4)))
-
-    assert value(scores) == 1 and value(-scores) == 0
-    assert value(0 * scores) == 0.5  # all alike
-
-
-def value_of(name, outputs, targets):
-    outputs, targets = jnp.asarray(outputs), jnp.asarray(targets)
-    metric = METRICS[name]
-    return float(metric.value(metric.sums(outputs, targets, jnp.ones(len(outputs)))))
-
-
-@pytest.mark.parametrize("classes", [2, 4])
-def test_a_model_that_is_sure_keeps_its_order(classes):
-    random = np.random.default_rng(1)
-    labels = random.integers(0, classes, 300)
-    logits = random.normal(size=(300, classes)).astype(np.float32)
-    logits[np.arange(300), labels] += 1
-    logits[:, 0] += 60  # probabilities of one, as far as 32 bits can say
-    shares = np.exp(logits - logits.max(1, keepdims=True), dtype=np.float64)
-    shares /= shares.sum(1, keepdims=True)
-    each = [
-        sklearn.roc_auc_score(labels == c, logits[:, c] - _rest(logits, c))
-        for c in range(classes)
-    ]
-    assert value_of("auc", logits, labels) == pytest.approx(np.mean(each), abs=1e-5)
-
-
-def _rest(logits, c):
-    others = np.delete(logits.astype(np.float64), c, 1)
-    return np.log(np.exp(others - others.max()).sum(1)) + others.max()
-
-
-def test_equal_logits_are_no_five_best_and_neither_are_those_that_are_none():
-    labels = np.arange(10)
-    assert value_of("top5", np.zeros((10, 10)), labels) == 0.5  # as `top_k` has it
-    assert value_of("top5", np.full((10, 10), np.nan), labels) == 0
-
-
-def test_targets_that_are_alike_or_far_from_zero_have_their_share_of_variance():
-    same = np.full((1000, 1), 0.1, np.float32)
-    assert value_of("r2", same, same) == 1 and value_of("r2", same + 1, same) == 0
-    random = np.random.default_rng(2)
-    targets = (1e6 + random.normal(size=(20_000, 1))).astype(np.float32)
-    guessed = (targets + random.normal(size=(20_000, 1)) / 2).astype(np.float32)
-    expected = sklearn.r2_score(targets.astype(float), guessed.astype(float))
-    assert value_of("r2", guessed, targets) == pytest.approx(expected, abs=1e-4)
-
-
-def test_labels_that_nobody_has_or_gets_are_worth_nothing():
-    assert value_of("f1", -np.ones((4, 2)), np.zeros((4, 2), np.float32)) == 0
-
-
-def test_a_class_that_nobody_has_does_not_count():
-    labels = np.minimum(LABELS, 2)
-    for name in ("f1", "auc"):
-        metric = METRICS[name]
-        shown = LOGITS[:, :3] if name == "f1" else LOGITS
-        found = metric.value(metric.sums(shown, labels, jnp.ones(N)))
-        assert np.isfinite(found)
-    outputs = np.where(np.arange(CLASSES) == 3, -9, LOGITS)
-    f1 = METRICS["f1"]
-    found = f1.value(f1.sums(outputs, labels, jnp.ones(N)))
-    expected = sklearn.f1_score(labels, outputs.argmax(1), average="macro")
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    padded = batches(outputs), batches(targets), batches(ones, "constant")
+    values = both((outputs, targets, ones), padded)
+    np.testing.assert_allclose(values, [expected] * 2, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("names", "targets", "words"),
     [
         (["acuracy"], "classes", "Did you mean 'accuracy'"),
-        (["mae"], "classes", "metrics to be one of 'accuracy', 'top5'"),
-        (["f1", "f1"], "labels", "once each"),
+        (["mae"], "classes", "'accuracy'.*metrics='mae'"),
+        (["f1", "f1"], "labels", "once each.*'f1', 'f1'"),
         ([], "numbers", "once each"),
     ],
 )

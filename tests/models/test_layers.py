@@ -1,0 +1,111 @@
+"""Dense layers and group normalisation are flax's, in value and gradient."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fl_sketch.models.cpu.dense import FEW
+from fl_sketch.models.layers import NORMS, ByClass, Dense, GroupNorm
+from tests.channels.rounds import quickly
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize(
+    ("layer", "of_flax", "shape"),
+    [
+        *((Dense(5), nn.Dense(5), (rows, 7)) for rows in (0, 1, 2, FEW, FEW + 1)),
+        (Dense(9), nn.Dense(9), (3, FEW, 7)),
+        (Dense(3), nn.Dense(3), (FEW + 1, 50)),
+        *((GroupNorm(n), nn.GroupNorm(n), (2, 5, 4, 8)) for n in (1, 2, 8)),
+        (GroupNorm(2), nn.GroupNorm(2), (0, 3, 3, 4)),
+    ],
+)
+def test_a_layer_is_that_of_flax(layer, of_flax, shape):
+    x = 3 + jax.random.normal(KEY, shape)
+    params = of_flax.init(KEY, x)
+    jax.tree.map(np.testing.assert_array_equal, params, layer.init(KEY, x))
+    params = jax.tree.map(lambda leaf: leaf + jnp.arange(1.0 * leaf.shape[-1]), params)
+
+    def computed(layer, params, x):
+        def loss(params, x):
+            y = layer.apply(params, x)
+            return jnp.sin(y).sum(), y
+
+        gradient = jax.grad(loss, argnums=(0, 1), has_aux=True)
+        curved = jax.jvp(lambda p: gradient(p, x)[0][0], (params,), (params,))[1]
+        return gradient(params, x), curved
+
+    ours, theirs = (
+        quickly(functools.partial(computed, of))(params, x) for of in (layer, of_flax)
+    )
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3)
+    jax.tree.map(close, ours, theirs)
+
+
+@pytest.mark.parametrize("rows", [2, FEW + 1])
+def test_gradients_have_the_types_of_what_they_are_of(rows):
+    x = jnp.ones((rows, 7), jnp.bfloat16)
+    layer = Dense(5)
+    params = layer.init(KEY, x)
+    gradients = jax.grad(lambda p, x: layer.apply(p, x).sum(), (0, 1))(params, x)
+    types = [
+        jax.tree.map(lambda leaf: leaf.dtype, of) for of in (gradients, (params, x))
+    ]
+    assert types[0] == types[1]
+
+
+@pytest.mark.parametrize("layer", [Dense(5), ByClass(5)])
+def test_accelerators_get_plain_products(layer):
+    x = jnp.ones((4, 7))
+    params = layer.init(KEY, x)
+    for function in (layer.apply, jax.grad(lambda p, x: layer.apply(p, x).sum())):
+        traced = jax.jit(function).trace(params, x)
+        for platform in ("cuda", "tpu"):
+            text = traced.lower(lowering_platforms=(platform,)).as_text()
+            assert text.count("dot_general") == 1
+            assert "optimization_barrier" not in text
+
+
+def test_cpus_get_sums_of_outer_products_and_logits_by_class():
+    x = jnp.ones((4, 7))
+
+    def lowered(layer, function):
+        params = layer.init(KEY, x)
+        traced = jax.jit(function(lambda p: layer.apply(p, x).sum())).trace(params)
+        return traced.lower(lowering_platforms=("cpu",)).as_text()
+
+    assert "dot_general" not in lowered(Dense(5), jax.grad)
+    assert "optimization_barrier" in lowered(ByClass(5), lambda function: function)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("of_parameters", [jnp.float32, None])
+def test_short_numbers_are_added_up_as_flax_does(dtype, of_parameters):
+    x = (20 + jax.random.normal(KEY, (2, 8, 8, 8))).astype(dtype)
+    params = {"params": {"scale": jnp.full(8, 2.0), "bias": jnp.full(8, 0.5)}}
+    params = jax.tree.map(lambda leaf: leaf.astype(of_parameters or dtype), params)
+    ours, theirs = (g.apply(params, x) for g in (GroupNorm(2), nn.GroupNorm(2)))
+    assert ours.dtype == theirs.dtype
+    ours, theirs = (np.asarray(y, np.float32) for y in (ours, theirs))
+    np.testing.assert_allclose(ours, theirs, rtol=0.01, atol=0.02)
+
+
+def test_equal_numbers_are_normalised_to_zero():
+    x = jnp.full((2, 3, 3, 4), 1e3)
+    np.testing.assert_array_equal(GroupNorm(2).init_with_output(KEY, x)[0], 0)
+
+
+def test_channels_that_no_group_divides_have_fewer_groups():
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return NORMS["group"](True, x, "norm", groups=8)
+
+    x = jax.random.normal(KEY, (2, 3, 3, 12))
+    y = Model().init_with_output(KEY, x)[0].reshape(2, 9, 4, 3)
+    np.testing.assert_allclose(y.mean((1, 3)), 0, atol=1e-6)
