@@ -17,8 +17,6 @@ of participants is known, got relation='add_remove'.
 A unit is a client, or an example of one client. Under the relation `add_remove`
 neighbours differ in whether a unit takes part, and a sum changes by at most C. Under
 `replace_one` they differ in the data of a unit, and a sum changes by at most **2C**.
-(In dp_accounting the PLD accountant doubles the sensitivity for `replace_one` and the
-RDP accountant does not. Both get what they need here.)
 
 Samples are secret. "poisson" takes every unit independently with probability
 sample / population, "fixed" a uniform set of that size without replacement, and
@@ -151,7 +149,7 @@ def epsilon(
 ) -> float:
     """Returns the epsilon of `plan` at `delta`; infinite without noise.
 
-    The tightest accountant counts unless `accountant` names one of `ACCOUNTANTS`.
+    By default the tightest of `ACCOUNTANTS` counts.
     """
     between(0, 1, delta=delta)
     if not (known := certain(plan, noise_multiplier, accountant)):
@@ -167,13 +165,8 @@ def beyond(plan: Plan, noise_multiplier: float, epsilon: float) -> float:
     `tails.missing`. The union bound adds up all samples, since the support of a release
     is known before it. A sum of several shares has no such simple support. There exact
     noise replaces the drawn noise, at e^epsilon times the probability of a share beyond
-    its end. The same other units are in a cut sample on both sides.
-
-    Args:
-      plan: what is released.
-      noise_multiplier: z, above zero.
-      epsilon: the epsilon of the plan at about this delta; only read with several
-        shares.
+    its end, for the `epsilon` of the plan at about this delta. The same other units are
+    in a cut sample on both sides.
     """
     if plan.shares > 1:
         shares = plan.coordinates * plan.shares * 2 * tails.upper(tails.REACH)
@@ -375,7 +368,7 @@ def event(plan: Plan, noise_multiplier: float, name: str):
     """Returns the event of dp_accounting that `plan` is to the accountant `name`."""
     import dp_accounting
 
-    # PLD doubles the sensitivity for replace_one by itself.
+    # The PLD accountant doubles the sensitivity for replace_one by itself.
     doubled = plan.sensitivity if name == "rdp" else 1.0
     z = noise_multiplier / doubled / math.sqrt(plan.releases)
     release = dp_accounting.GaussianDpEvent(z)
