@@ -8,7 +8,7 @@ For an algorithm of two exchanges, such as HEAPRIX, say --releases=2.
 
 from absl import flags
 
-from fl_sketch.privacy import accounting, calibration
+from fl_sketch.privacy import accounting, literature
 from launch import command
 
 EPSILON = flags.DEFINE_float(
@@ -61,7 +61,7 @@ def main():
         releases=RELEASES.value,
         relation=RELATION.value,
     )
-    for line in calibration.table(plan, epsilon=EPSILON.value, delta=DELTA.value):
+    for line in literature.table(plan, epsilon=EPSILON.value, delta=DELTA.value):
         print(line)
 
 

@@ -1,26 +1,34 @@
 """The distinguishing game: a lower bound on epsilon from many runs of two worlds.
 
 The same few rounds are played many times with fresh randomness, in a world without a
-canary and in one with it. An attacker who sees all that is released learns from a
-part of the runs how the worlds differ, and guesses in the others by a score. How well
-it guesses bounds epsilon from below, with confidence (Clopper-Pearson). A bound above
-the claim is a proof that the claim is wrong; one below it proves nothing.
+canary and in one with it. An attacker who sees every release learns from some of the
+runs how the worlds differ, and guesses the world of the others by a score. The
+frequencies of right and wrong guesses bound epsilon from below (Clopper-Pearson). A
+bound above the claim proves that the claim is wrong; one below it proves nothing.
 
-The score is one of two, whichever does better on runs that are not counted. One is
-linear and weighs all that was released by the inverse of its covariance: noise that
-several releases share has a combination without noise, and that is found. The other is
-the likelihood ratio of Gaussian releases in which the canary takes part by chance.
+A plan claims an epsilon for every delta. At a small delta only rare outputs exceed a
+false claim, which takes very many runs to see. At a larger delta of the same plan the
+outputs are common. So the game is judged at the delta where the attacker does best.
+
+There are two scores. The linear one weighs the releases by the inverse of their
+covariance: if several releases share noise, it finds the combination without noise. The
+other is the likelihood ratio of Gaussian releases in which the canary takes part by
+chance. The one that does better on runs that are not counted is used.
 
 >>> import numpy as np
 >>> rng = np.random.default_rng(0)
 >>> absent, present = rng.normal(size=(2, 4000))
->>> lower_bound(absent, present, delta=0.1)  # nothing to see
+>>> lower_bound(absent, present, delta=0.1)  # the worlds are the same
 0.0
 >>> 2 < lower_bound(absent, present + 2, delta=0.1) < 3.81  # the truth
 True
+
+Reference: Nasr et al. (2023), Tight auditing, section 4, for the choice of the event.
 """
 
+import itertools
 import math
+import time
 from collections.abc import Callable
 from concurrent import futures
 from typing import NamedTuple
@@ -33,40 +41,55 @@ from fl_sketch import engine
 from fl_sketch.core import validate
 from fl_sketch.core.protocols import Key, Roots
 
-# `(key, present) -> float32 [rounds, numbers]`: all that a run released. Whether the
-# canary is there, 0.0 or 1.0, is traced, so that one program plays both worlds.
+# `(key, present) -> float32 [rounds, numbers]`: all that a run releases. Whether the
+# canary is present, 0.0 or 1.0, is traced, so that one program plays both worlds.
 Observe = Callable[[Key | Roots, jax.Array], jax.Array]
 
-BLOCK = 4096  # runs at a time: what they hold stays in a core's cache
+BLOCK = 4096  # runs of one call: their values stay in a core's cache
+PARTS = (1, 2, 5)  # of eight: runs to learn from, to choose an event, and to count
 RIDGE = 1e-6  # of the attacker's covariances, over their diagonals
 CHOICE = 0.999  # confidence by which events are compared: fewer are chosen by luck
-RANKS = 60  # thresholds that are tried at each end of each world's scores
+RANKS = 60  # thresholds to try at each end of the scores of each world
+LEAST_CLAIM = 0.1  # at the deltas where the game is judged, over that at its own
 
 
 class Found(NamedTuple):
     """What an audit proves.
 
     Attributes:
-      epsilon: a bound below the true one, with this confidence.
-      confidence: the confidence in it.
-      trials: runs of each world, or canaries, that it took.
-      most: what so many could have shown at best.
+      what: what was audited, in words.
+      claimed_epsilon: the claim at `delta`.
+      delta: the delta at which it is compared.
+      found_epsilon: a lower bound on the true epsilon there, with this confidence.
+      confidence: the confidence in the bound.
+      trials: the number of runs of each world, or of canaries.
+      most_epsilon: the largest bound that so many trials could prove.
+      seconds: the time that it took.
     """
 
-    epsilon: float
+    what: str
+    claimed_epsilon: float
+    delta: float
+    found_epsilon: float
     confidence: float
     trials: int
-    most: float
+    most_epsilon: float
+    seconds: float
+
+    @property
+    def broken(self) -> bool:
+        """Whether the claim is shown to be wrong."""
+        return self.found_epsilon > self.claimed_epsilon
 
 
 class Event(NamedTuple):
-    """What is likely in one world and not in the other: sign score > threshold.
+    """The event sign score > threshold, which is likely in one world only.
 
     Attributes:
-      score: the number of the score that is compared, from zero.
-      sign: the sign of the score, 1 or -1.
+      score: the number of the score, from zero.
+      sign: 1 or -1.
       threshold: the threshold, after the sign.
-      swapped: whether it is the world without the canary in which it is likely.
+      swapped: whether it is likely in the world without the canary.
     """
 
     score: int
@@ -77,6 +100,7 @@ class Event(NamedTuple):
 
 def play(
     observe: Observe,
+    claim: Callable[[float], float],
     *,
     delta: float,
     trials: int,
@@ -84,131 +108,79 @@ def play(
     rate: float = 1.0,
     mirrored: bool = False,
     confidence: float = 0.95,
+    what: str = "game",
 ) -> Found:
     """Returns how far two worlds can be told apart.
 
-    An eighth of the runs teach the attacker how the worlds differ, three eighths which
-    event does best, and the rest are counted.
-
     Args:
-      observe: what the attacker sees of a run.
-      delta: the delta of the claim.
-      trials: runs of each world, made up to whole blocks.
-      key: the key of all runs; each gets its own.
-      rate: the chance that the canary takes part in a round.
-      mirrored: whether without the canary there is its mirror image, by the same
-        chance, and not the same of everybody in every round.
+      observe: all that a run releases.
+      claim: delta -> the epsilon that is claimed of a run at this delta.
+      delta: the smallest delta of the claim.
+      trials: the number of runs of each world, rounded up to whole blocks.
+      key: the key of all runs, each of which gets its own.
+      rate: the probability that the canary takes part in a round.
+      mirrored: whether the world without the canary has its mirror image, with the same
+        probability, and not the same participants in every round.
       confidence: the confidence in the bound.
+      what: the game in words, for the result.
 
     Raises:
-      ValueError: for chances that are none, or no trial.
+      ValueError: for impossible probabilities, or no trial.
       ArithmeticError: for releases that are not finite.
     """
+    begin = time.perf_counter()
     validate.at_least_one(trials=trials)
     validate.in_range(0, 1, delta=delta, rate=rate, confidence=confidence)
-    blocks = max(1, math.ceil(trials / (8 * BLOCK)))
+    blocks = max(1, math.ceil(trials / (sum(PARTS) * BLOCK)))
     run = _program(observe, key)
 
-    def worlds(first, count, of=lambda seen: seen):
-        """Returns what is made of the runs of so many eighths, in each world."""
-        numbers = range(first * blocks, (first + count) * blocks)
-        asked = [(number, there) for number in numbers for there in (0.0, 1.0)]
+    def worlds(first, parts, of=lambda releases: releases):
+        """Returns `of` the releases of some of the runs, for each world."""
+        numbers = range(first * blocks, (first + parts) * blocks)
+        tasks = [(number, present) for number in numbers for present in (0.0, 1.0)]
         with futures.ThreadPoolExecutor(engine.cores()) as pool:
-            made = list(pool.map(lambda one: of(run(*one)), asked))
-        return [np.concatenate(made[there::2]) for there in (0, 1)]
+            results = list(pool.map(lambda task: of(run(*task)), tasks))
+        return [np.concatenate(results[world::2]) for world in (0, 1)]
 
-    scores_of = _attacker(*worlds(0, 1), rate=rate, mirrored=mirrored)
-    pilot, counted = worlds(1, 3, scores_of), worlds(4, 4, scores_of)
-    event = max(
-        (_best([s[:, n] for s in pilot], delta, n) for n in range(2)),
-        key=lambda found: found[0],
-    )[1]
-    size = len(counted[0])
+    learn, choose, count = PARTS
+    scores_of = _attacker(*worlds(0, learn), rate=rate, mirrored=mirrored)
+    deltas, claims = _claims(claim, delta)
+    pilot = worlds(learn, choose, scores_of)
+    event, judged = _best(pilot, deltas, claims)
+    counted = worlds(learn + choose, count, scores_of)
+    size, at = len(counted[0]), deltas[judged]
     return Found(
-        _bound([s[:, event.score] for s in counted], event, delta, confidence),
+        what,
+        float(claims[judged]),
+        float(at),
+        _bound(counted, event, at, confidence),
         confidence,
-        8 * blocks * BLOCK,
-        _log_ratio((size, 0), (size, size), delta, confidence).item(),
+        sum(PARTS) * blocks * BLOCK,
+        _log_ratio((size, 0), (size, size), at, confidence).item(),
+        time.perf_counter() - begin,
     )
 
 
 def lower_bound(
     absent: np.ndarray, present: np.ndarray, *, delta: float, confidence: float = 0.95
 ) -> float:
-    """Returns an epsilon below the true one, with this confidence.
+    """Returns a lower bound on epsilon from the scores of runs in two worlds.
 
     (epsilon, delta) privacy means P(A | one) <= e^epsilon P(A | other) + delta for
     every event A, both ways. The event, a score beyond a threshold, is chosen on the
     first half of the runs and counted on the second.
-
-    Args:
-      absent: scores of independent runs without the canary.
-      present: scores of runs with it.
-      delta: the delta of the claim.
-      confidence: the chance that the bound holds.
     """
     validate.in_range(0, 1, delta=delta, confidence=confidence)
-    first, second = zip(*(np.array_split(s, 2) for s in (absent, present)), strict=True)
-    event = _best(first, delta, 0)[1]
+    halves = [np.array_split(scores[:, None], 2) for scores in (absent, present)]
+    first, second = zip(*halves, strict=True)
+    event, _ = _best(first, np.array([delta]), np.ones(1))
     return _bound(second, event, delta, confidence)
 
 
-def beyond_the_end(
-    draw: Callable[[Key, jax.Array], jax.Array],
-    *,
-    delta: float,
-    draws: int,
-    key: Key,
-    confidence: float = 0.95,
-) -> Found:
-    """Returns what outputs say that noise alone never makes: where its tail ends.
-
-    The event is an output above the largest of a third of the runs without a canary;
-    the other runs are counted and not kept. With the canary there are as many as fit a
-    tenth of these, since there the event is not rare.
-
-    Args:
-      draw: `(key, present) -> float32 [runs]`, a number that each of them releases.
-      delta: the delta of the claim.
-      draws: the number of runs without the canary, in all.
-      key: the key of all runs.
-      confidence: the confidence in the bound.
-    """
-    validate.in_range(0, 1, delta=delta, confidence=confidence)
-    own = jax.random.fold_in(key, 0)
-    size = jax.eval_shape(draw, own, jnp.float32(0)).size
-    blocks = max(3, math.ceil(draws / size))
-    pilot, few = blocks // 3, max(1, blocks // 10)
-
-    @jax.jit
-    def largest(keys):
-        tops = jax.lax.map(lambda own: jnp.max(draw(own, jnp.float32(0))), keys)
-        return jnp.max(tops)
-
-    @jax.jit
-    def above(keys, present, threshold):
-        return jax.lax.map(lambda own: jnp.sum(draw(own, present) > threshold), keys)
-
-    def keys(first, count):
-        numbers = jnp.arange(first, first + count)
-        return jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers)
-
-    end = largest(keys(0, pilot))
-    rare = np.asarray(above(keys(pilot, blocks - pilot), jnp.float32(0), end))
-    seen = np.asarray(above(keys(blocks, few), jnp.float32(1), end))
-    sizes = (few * size, (blocks - pilot) * size)
-    found = _log_ratio((seen.sum(), rare.sum()), sizes, delta, confidence)
-    most = _log_ratio((sizes[0], 0), sizes, delta, confidence)
-    return Found(found.item(), confidence, blocks * size, most.item())
-
-
 def clopper_pearson(hits, count, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns one-sided bounds on a probability, each wrong with chance alpha.
+    """Returns one-sided bounds on the probability of `hits` in `count` trials.
 
-    Args:
-      hits: the number of times that it happened.
-      count: the number of trials.
-      alpha: the chance of each bound to be wrong.
+    Each of the two is wrong with probability `alpha`.
     """
     from scipy import stats  # takes half a second to import
 
@@ -223,26 +195,26 @@ def _program(observe: Observe, key: Key | Roots) -> Callable[..., np.ndarray]:
 
     @jax.jit
     def run(key, number, present):
-        own = jax.tree.map(lambda k: _keys_of_block(k, number, present), key)
-        return jax.vmap(lambda k: observe(k, present))(own)
+        keys = jax.tree.map(lambda root: _keys_of_block(root, number, present), key)
+        return jax.vmap(lambda key: observe(key, present))(keys)
 
     # Threads that call it would each compile it.
     compiled = run.lower(key, jnp.uint32(0), jnp.float32(0)).compile()
 
     def checked(number, present):
-        seen = np.asarray(compiled(key, jnp.uint32(number), jnp.float32(present)))
-        if not np.isfinite(seen).all():
+        releases = np.asarray(compiled(key, jnp.uint32(number), jnp.float32(present)))
+        if not np.isfinite(releases).all():
             msg = "Expected finite numbers in all that is released, got others."
             raise ArithmeticError(msg)
-        return seen
+        return releases
 
     return checked
 
 
 def _keys_of_block(key: Key, number: jax.Array, present: jax.Array) -> Key:
-    """Returns a key for each run of a block, none of them that of another run."""
-    own = jax.random.fold_in(key, 2 * number + present.astype(jnp.uint32))
-    return jax.random.split(own, BLOCK)
+    """Returns a key for each run of a block; no two runs share one."""
+    block_key = jax.random.fold_in(key, 2 * number + present.astype(jnp.uint32))
+    return jax.random.split(block_key, BLOCK)
 
 
 def _attacker(
@@ -259,21 +231,21 @@ def _attacker(
     runs, rounds, _ = absent.shape
     centre = (absent.mean(0) + present.mean(0)) / 2
     apart = present.mean(0) - absent.mean(0)
-    flat = [(w - w.mean(0)).reshape(runs, -1) for w in (absent, present)]
+    flat = [(world - world.mean(0)).reshape(runs, -1) for world in (absent, present)]
     linear = _solved(np.concatenate(flat), apart.ravel()).reshape(apart.shape)
     origin = centre if mirrored else absent.mean(0)
     shift = apart / rate / (2 if mirrored else 1)
     still = absent - absent.mean(0)
     weights = np.stack([_solved(still[:, t], shift[t]) for t in range(rounds)])
     lengths = np.sum(weights * shift, axis=1)
-    if mirrored:  # what is still in the other world also moves by chance
+    if mirrored:  # the other world also moves by chance
         moved = rate * (1 - rate) * lengths
         weights /= np.maximum(1 - moved, 0.05)[:, None]
         lengths = np.sum(weights * shift, axis=1)
 
-    def scores_of(seen):
-        straight = np.einsum("nrf,rf->n", seen - centre, linear)
-        along = np.einsum("nrf,rf->nr", seen - origin, weights)
+    def scores_of(releases):
+        straight = np.einsum("nrf,rf->n", releases - centre, linear)
+        along = np.einsum("nrf,rf->nr", releases - origin, weights)
         ratio = _mixture(along - lengths / 2, rate)
         if mirrored:
             ratio -= _mixture(-along - lengths / 2, rate)
@@ -297,25 +269,42 @@ def _solved(centred: np.ndarray, vector: np.ndarray) -> np.ndarray:
     return np.linalg.solve(ridged, vector / scale) / scale
 
 
-def _best(scores, delta: float, score: int) -> tuple[float, Event]:
-    """Returns the largest bound of an event on both worlds' scores, and the event.
+def _claims(
+    claim: Callable[[float], float], delta: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the deltas at which the game may be judged, and what is claimed there.
 
-    Thresholds are scores of all ranks, the largest included: what one world never
-    does may be what gives the other away.
+    They grow from the smallest as long as the claim is not too small to be of interest.
     """
-    found = []
-    for sign in (1, -1):
-        worlds = [np.sort(sign * s) for s in scores]
-        thresholds = np.concatenate([_ranked(s) for s in worlds])
-        hits = [s.size - np.searchsorted(s, thresholds, side="right") for s in worlds]
-        sizes = [s.size for s in worlds]
+    deltas, claims = [delta], [claim(delta)]
+    while deltas[-1] < 0.1:
+        deltas.append(deltas[-1] * 10**0.5)
+        claims.append(claim(deltas[-1]))
+    kept = np.array(claims) >= LEAST_CLAIM * claims[0]
+    return np.array(deltas)[kept], np.array(claims)[kept]
+
+
+def _best(scores, deltas: np.ndarray, claims: np.ndarray) -> tuple[Event, int]:
+    """Returns the event and the number of the delta with the largest bound over claim.
+
+    Thresholds are scores of all ranks, the largest included, since outputs of one world
+    alone give it away.
+    """
+    candidates = []
+    for number, sign in itertools.product(range(scores[0].shape[1]), (1, -1)):
+        worlds = [np.sort(sign * world[:, number]) for world in scores]
+        thresholds = np.concatenate([_ranked(world) for world in worlds])
+        hits = [w.size - np.searchsorted(w, thresholds, side="right") for w in worlds]
+        sizes = [world.size for world in worlds]
         for swapped in (False, True):
             order = slice(None, None, 1 if swapped else -1)
-            bounds = _log_ratio(hits[order], sizes[order], delta, CHOICE)
-            at = int(np.argmax(bounds))
-            event = Event(score, sign, float(thresholds[at]), swapped)
-            found.append((float(bounds[at]), event))
-    return max(found, key=lambda one: one[0])
+            bounds = _log_ratio(hits[order], sizes[order], deltas[:, None], CHOICE)
+            over = bounds / np.maximum(claims[:, None], 1e-9)
+            judged, at = np.unravel_index(np.argmax(over), over.shape)
+            event = Event(number, sign, float(thresholds[at]), swapped)
+            candidates.append((over[judged, at], event, int(judged)))
+    _, event, judged = max(candidates, key=lambda candidate: candidate[0])
+    return event, judged
 
 
 def _ranked(ascending: np.ndarray) -> np.ndarray:
@@ -324,13 +313,15 @@ def _ranked(ascending: np.ndarray) -> np.ndarray:
 
 
 def _bound(scores, event: Event, delta: float, confidence: float) -> float:
-    worlds = scores if event.swapped else scores[::-1]  # the likely one first
-    hits = [np.sum(event.sign * s > event.threshold) for s in worlds]
-    return _log_ratio(hits, [s.size for s in worlds], delta, confidence).item()
+    worlds = [event.sign * world[:, event.score] for world in scores]
+    likely_first = worlds if event.swapped else worlds[::-1]
+    hits = [np.sum(world > event.threshold) for world in likely_first]
+    sizes = [world.size for world in likely_first]
+    return _log_ratio(hits, sizes, delta, confidence).item()
 
 
-def _log_ratio(hits, sizes, delta: float, confidence: float) -> np.ndarray:
-    """Returns what hits in two worlds prove of epsilon, the likely one first; or 0."""
+def _log_ratio(hits, sizes, delta, confidence: float) -> np.ndarray:
+    """Returns the bound that hits in two worlds prove, the likely world first; or 0."""
     alpha = (1 - confidence) / 2  # both sides may fail
     low = clopper_pearson(hits[0], sizes[0], alpha)[0] - delta
     high = clopper_pearson(hits[1], sizes[1], alpha)[1]

@@ -1,17 +1,17 @@
-"""Gradient inversion: inputs found again from what a client sent.
+"""Gradient inversion: inputs recovered from what a client sent.
 
-The attacker knows the model, the round's key and one client's message s. It looks for
-inputs z whose own message m(z) is the one it saw: the minimum of `|m(z) - s|^2`. For
-the gradient of one step and a sketch R this is `|R grad F(w, z) - R g|^2` (Song et al.,
-section 7.2). `client_view` makes m from any algorithm: whatever steps, sketch,
-compressor and bound lie between the images and the message, the attacker can compute
-them too, and differentiates through them.
+The attacker knows the model, the round's key and one client's message s, and looks for
+inputs z whose own message m(z) equals it: the minimum of `|m(z) - s|^2`. For the
+gradient of one step and a sketch R this is `|R grad F(w, z) - R g|^2` (Song et al.,
+section 7.2). `client_view` makes m from any algorithm. The attacker can compute every
+step, sketch, compressor and bound between the images and the message, and
+differentiates through them.
 
-Noise is not in m, local noise neither: give `client_view` the algorithm without it.
-The dither of a client (QSGD) is known to this attacker, who is in that stronger than a
-real one. What the attacker sees with a mechanism is the bounded message and the noise
-of the release, as if it knew everyone else's message and had taken them out of the
-sum: the strongest attacker that a client-level promise speaks of.
+Noise is not in m: give `client_view` the algorithm without it, local noise included.
+This attacker also knows the dither of a client (QSGD), which a real one does not. With
+a mechanism the attacker sees the bounded message with the noise of the release, as if
+it knew every other message and had subtracted them from the sum: the strongest attacker
+that a client-level promise covers.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,18 +27,17 @@ from fl_sketch.core.protocols import Algorithm, Keys, Message, Round, Server
 
 View = Callable[[jax.Array], Message]  # inputs -> the message of a client that has them
 OPTIMIZERS = ("gd", "adam", "lbfgs")
-PATIENCE = 3  # iterations without a gain, after which a search may be over
+PATIENCE = 3  # iterations without a gain, after which a search may end
 
 
 class Found(NamedTuple):
-    """What an attack came to.
+    """The result of an attack.
 
     Attributes:
-      inputs: the best inputs found.
-      mismatch: the mismatch of their messages, `|m(z) - s|^2 / |s|^2`.
-      value: the least value of what was minimised: the mismatch, and if there is a
-        prior, what it says of the inputs as well.
-      curve: the values of all iterations, shape=(steps,).
+      inputs: the best inputs.
+      mismatch: the mismatch of their message, `|m(z) - s|^2 / |s|^2`.
+      value: the least value of the objective: the mismatch, and the prior if any.
+      curve: the objective in every iteration, shape=(steps,).
     """
 
     inputs: jax.Array
@@ -53,13 +52,13 @@ def client_view(
     keys: Keys,
     batches: Callable[[jax.Array], Any],
 ) -> View:
-    """Returns inputs -> the first message of a client that has never been drawn.
+    """Returns inputs -> the first message of a client in its first round.
 
     Args:
-      algorithm: the client's algorithm; a mechanism's bound is part of the message.
-      server: what clients fetch.
-      keys: the keys of the round. An attacker who does not know the hashes has others.
-      batches: inputs -> what the client trains on, labels included.
+      algorithm: the client's algorithm; the bound of its mechanism is applied.
+      server: what clients download.
+      keys: the keys of the round, or others if the attacker does not know the hashes.
+      batches: inputs -> the client's batches, labels included.
     """
 
     def view(inputs):
@@ -78,18 +77,15 @@ def client_view(
 
 
 def released(algorithm: Algorithm, message: Message, keys: Keys) -> Message:
-    """Returns a message as it is seen when all other clients' are known.
-
-    Under a mechanism it has the whole noise of the sum.
+    """Returns a message with the whole noise of the sum, as if all others were known.
 
     Args:
-      algorithm: the algorithm, with noise.
-      message: what the client sent, bounded and without noise.
-      keys: the keys of the round, from which the noise follows.
+      algorithm: the algorithm, with noise; without a mechanism there is none.
+      message: the bounded message of the client, without noise.
+      keys: the keys of the round, which decide the noise.
 
     Raises:
-      ValueError: for a mechanism whose noise is none of the server's, or whose
-        threshold adapts.
+      ValueError: for distributed noise or an adaptive threshold.
     """
     if algorithm.mechanism is None:
         return message
@@ -98,9 +94,9 @@ def released(algorithm: Algorithm, message: Message, keys: Keys) -> Message:
     if "signal_energy" not in release.facts or jax.tree.leaves(guard):
         msg = "Expected a mechanism with central noise and a fixed threshold to attack."
         raise ValueError(msg)
-    # What is released is (sum + noise) / r.
-    size = optax.tree.norm(message) / jnp.sqrt(release.facts["signal_energy"])
-    return jax.tree.map(lambda leaf: leaf * size, release.mean)
+    # The release is (sum + noise) / r.
+    r = optax.tree.norm(message) / jnp.sqrt(release.facts["signal_energy"])
+    return jax.tree.map(lambda leaf: leaf * r, release.mean)
 
 
 def invert(
@@ -113,21 +109,18 @@ def invert(
     rate: float = 0.1,
     smoothness: float = 0.0,
 ) -> Found:
-    """Returns the inputs whose message comes nearest to the one that was seen.
+    """Returns the inputs whose message comes nearest to the one that was `seen`.
 
-    To be jitted, and mapped over images and starts.
+    It can be jitted, and mapped over images and starts.
 
     Args:
       view: inputs -> message.
       seen: the message.
-      start: inputs to begin from; they need not be in [0, 1].
-      optimizer: "gd", plain gradient descent as the theorem has it; "adam"; "lbfgs".
+      start: the first inputs, which need not be in [0, 1].
+      optimizer: "gd", plain gradient descent as in the theorem; "adam"; "lbfgs".
       steps: the number of iterations.
       rate: the rate of gd and adam; lbfgs searches along lines.
       smoothness: the weight of the total variation of images, a prior.
-
-    Raises:
-      ValueError: for another optimizer, or no step.
     """
     view, off = compared(view, seen)
 
@@ -143,10 +136,10 @@ def invert(
 
 
 def compared(view: View, seen: Message) -> tuple[View, Callable[[jax.Array], Any]]:
-    """Returns (inputs -> their message as one vector, that -> its mismatch).
+    """Returns (inputs -> their message as one vector, message -> its mismatch).
 
-    The mismatch of a message m is `|m - s|^2 / |s|^2` beside the one that was `seen`.
-    The `view` is traced once, though line searches ask for it in many places.
+    The mismatch of m with the message s that was `seen` is `|m - s|^2 / |s|^2`. The
+    `view` is traced once, although line searches call it in many places.
     """
     traced_once = jax.jit(lambda inputs: trees.ravel(view(inputs)), inline=True)
     target = trees.ravel(seen)
@@ -166,17 +159,14 @@ def minimised(
     """Returns the best point of a search, its value, and the value in every iteration.
 
     Args:
-      value: a point -> what is to be small.
-      start: the point to begin from.
+      value: the objective, a function of a point.
+      start: the first point.
       optimizer: one of `OPTIMIZERS`.
       steps: the number of iterations.
       rate: the rate of gd and adam.
-      least_gain: the part of the least value by which it must fall; after `PATIENCE`
-        iterations of less the search is over, and the value stays. At the bottom a
-        line search takes longest, and finds nothing. 0: it goes on to the end.
-
-    Raises:
-      ValueError: for another optimizer, or no step.
+      least_gain: the search ends after `PATIENCE` iterations that reduce the least
+        value by a smaller part, since line searches take longest at the bottom. 0: it
+        never ends early.
     """
     validate.one_of(OPTIMIZERS, optimizer=optimizer)
     validate.at_least_one(steps=steps)
@@ -215,36 +205,29 @@ def minimised(
 
 
 def _transformation(optimizer: str, rate: float):
-    """Returns the optimizer of that name."""
     if optimizer == "lbfgs":
         return optax.lbfgs(memory_size=20)
     return optax.sgd(rate) if optimizer == "gd" else optax.adam(rate)
 
 
 def best_of(found: Found) -> Found:
-    """Returns the one of least value of what was `found` from several starts.
-
-    These stand along a leading axis of all its arrays.
-    """
+    """Returns the result of least value among several along a leading axis."""
     return jax.tree.map(lambda leaf: leaf[jnp.argmin(found.value)], found)
 
 
 def total_variation(images: jax.Array) -> jax.Array:
-    """Returns the mean absolute difference of neighbouring pixels, rounded at zero.
+    """Returns the mean absolute difference of neighbouring pixels of `images`, NHWC.
 
-    Args:
-      images: the images, NHWC.
+    The absolute value is smooth at zero, since line searches need second derivatives.
     """
     down, right = jnp.diff(images, axis=1), jnp.diff(images, axis=2)
-    # |x| has no second derivative at zero, which line searches meet.
     return sum(jnp.mean(jnp.sqrt(d**2 + 1e-6)) for d in (down, right))  # pyright: ignore[reportReturnType]
 
 
 def label_of_bias(bias_gradient: jax.Array) -> jax.Array:
     """Returns the label of a single example from the last layer's bias gradient.
 
-    With cross-entropy `bias_gradient`, one number for each class, is softmax minus
-    one-hot: negative at the label alone.
+    With cross-entropy this is softmax minus one-hot, negative at the label alone.
     """
     return jnp.argmin(bias_gradient)
 
@@ -252,20 +235,13 @@ def label_of_bias(bias_gradient: jax.Array) -> jax.Array:
 def input_of_dense(kernel_gradient: jax.Array, bias_gradient: jax.Array) -> jax.Array:
     """Returns the input of a first dense layer, exactly: dW / db at the largest `|db|`.
 
-    Args:
-      kernel_gradient: an array of (inputs, outputs), of a single example.
-      bias_gradient: an array of (outputs,), of the same example.
+    The gradients are those of a single example, of shape (inputs, outputs) and
+    (outputs,).
     """
     row = jnp.argmax(jnp.abs(bias_gradient))
     return kernel_gradient[:, row] / bias_gradient[row]
 
 
 def starts(key: jax.Array, shape: Sequence[int], count: int) -> jax.Array:
-    """Returns images of uniform noise in [0, 1] to begin from.
-
-    Args:
-      key: the attacker's key.
-      shape: the shape of a start, which has all images that are looked for together.
-      count: the number of starts, along a leading axis.
-    """
+    """Returns `count` starts of uniform noise in [0, 1], shape=(count, *shape)."""
     return jax.random.uniform(key, (count, *shape))

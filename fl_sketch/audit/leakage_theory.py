@@ -1,26 +1,26 @@
-"""What Song et al., section 7, says of an attack, worked out on an instance.
+"""The theory of attacks of Song et al., section 7, on one instance.
 
-`L(z) = |m(z) - s|^2` for the message m(z) of inputs z, and plain gradient descent on
-it. Theorem 7.5 needs two things of L, for all z in question::
+Let `L(z) = |m(z) - s|^2` for the message m(z) of inputs z, minimised by plain gradient
+descent. Theorem 7.5 needs two properties of L, for all z in question::
 
   semi-smooth      L(y) <= L(x) + <grad L(x), y - x> + b |y-x|^2 + a |y-x|^(2-2p) L(x)^p
   non-critical     theta_1^2 L <= |grad L|^2 <= theta_2^2 L
 
-and promises, for steps `eta <= (theta_1^2 - a theta_2^(2-2p)) / (2 b theta_2^2)`, where
+and promises, for steps `eta <= (theta_1^2 - a theta_2^(2-2p)) / (2 b theta_2^2)`, if
 `theta_1^2 > a theta_2^(2-2p)`::
 
   L(z_t+1) - L* <= (1 - gamma) (L(z_t) - L*),
   gamma = eta (theta_1^2 - a theta_2^(2-2p)) / 2
 
-`printed` has the constants of Theorems 7.4 and 7.8 as they are printed: a = 2 tau beta
-+ 2 theta_2 gamma_2 and p = 1/2. They cannot meet that condition: beta bounds the
-largest singular value of the pseudo-Hessian and tau that of R, so a theta_2 is the
-theta_2^2 of the sketched problem or more, and so its theta_1^2. The theorem says
-nothing about any instance with these constants.
+`printed` has the constants of Theorems 7.4 and 7.8 as printed: a = 2 tau beta + 2
+theta_2 gamma_2 and p = 1/2. They cannot meet that condition. beta bounds the largest
+singular value of the pseudo-Hessian and tau that of R, so a theta_2 is at least the
+theta_2^2 of the sketched problem, and so its theta_1^2. With these constants the
+theorem says nothing about any instance.
 
-`near` has constants with which it does, near the solution: the nonlinearity enters
-through the Lipschitz constant of m's Jacobian times the length of a step, and
-not through the Jacobian itself.
+`near` has constants that meet it near the solution. There the nonlinearity enters by
+the Lipschitz constant of m's Jacobian times the length of a step, instead of the
+Jacobian itself.
 """
 
 import math
@@ -43,14 +43,14 @@ class Singular(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """What Theorem 7.5 promises of L with these constants.
+    """What Theorem 7.5 promises with these constants.
 
     Attributes:
       a: the constant a of semi-smoothness.
       b: the constant b of semi-smoothness.
-      theta: the constants theta_1 and theta_2 of non-criticality.
+      theta: theta_1 and theta_2 of non-criticality.
       step: the largest admissible eta; 0 if there is none.
-      gamma: the part of L - L* that a step takes away; 0 if nothing is promised.
+      gamma: the part of L - L* that a step removes; 0 if nothing is promised.
     """
 
     a: float
@@ -61,36 +61,32 @@ class Rate(NamedTuple):
 
 
 def jacobians(view: Callable, points: jax.Array) -> jax.Array:
-    """Returns the message's derivative by the inputs, (points, numbers, pixels).
+    """Returns the Jacobians of `view`, inputs -> message, at `points`.
 
-    Of an unsketched gradient it is the pseudo-Hessian of Definition 7.1.
+    For an unsketched gradient it is the pseudo-Hessian of Definition 7.1.
 
-    Args:
-      view: inputs -> message.
-      points: inputs, along a leading axis.
+    Returns:
+      An array of shape (points, length of the message, pixels).
     """
     shape = points.shape[1:]
 
-    def of(vector):
+    def flat_view(vector):
         return trees.ravel(view(vector.reshape(shape)))
 
-    return jax.lax.map(jax.jacfwd(of), points.reshape(len(points), -1))
+    return jax.lax.map(jax.jacfwd(flat_view), points.reshape(len(points), -1))
 
 
 def singular_values(maps: jax.Array) -> Singular:
     """Returns the range of the singular values of all `maps`, made by `jacobians`."""
-    found = jax.lax.map(lambda m: jnp.linalg.svd(m, compute_uv=False), maps)
-    return Singular(float(found.min()), float(found.max()))
+    values = jax.lax.map(lambda m: jnp.linalg.svd(m, compute_uv=False), maps)
+    return Singular(float(values.min()), float(values.max()))
 
 
 def bend(maps: jax.Array, points: jax.Array) -> float:
-    """Returns `|J(x) - J(y)| / |x - y|`, the largest over neighbouring points given.
+    """Returns the largest `|J(x) - J(y)| / |x - y|` over neighbours among the points.
 
-    It estimates the Lipschitz constant of the Jacobian from below.
-
-    Args:
-      maps: the Jacobians at the points, made by `jacobians`.
-      points: two or more, along a leading axis.
+    It estimates the Lipschitz constant of the Jacobian from below. `maps` are the
+    Jacobians at two or more `points`.
     """
     validate.at_least_one(pairs=len(points) - 1)
     gaps = jax.lax.map(lambda m: jnp.linalg.norm(m, 2), maps[1:] - maps[:-1])
@@ -102,7 +98,7 @@ def of_sketch(op: Sketch, key: Key, like: Like) -> Singular:
     """Returns gamma_1 and gamma_2: the range of the singular values of R^T.
 
     Args:
-      op: the operator R; as many of its adjoints are taken as a message has numbers.
+      op: the operator R, whose adjoint is taken of every unit vector of messages.
       key: the key of its hashes.
       like: what it is applied to: a length, or a tree of the same shapes.
     """
@@ -111,19 +107,11 @@ def of_sketch(op: Sketch, key: Key, like: Like) -> Singular:
     def row(unit):
         return trees.ravel(op.transpose(key, rebuild(unit), like))
 
-    found = jnp.linalg.svd(jax.lax.map(row, jnp.eye(flat.size)), compute_uv=False)
-    return Singular(float(found.min()), float(found.max()))
+    return singular_values(jax.lax.map(row, jnp.eye(flat.size))[None])
 
 
 def promised(*, a: float, b: float, theta: Singular, p: float = 0.5) -> Rate:
-    """Returns what Theorem 7.5 promises; with a step and gamma of 0 it is nothing.
-
-    Args:
-      a: the constant a of semi-smoothness.
-      b: the constant b of semi-smoothness.
-      theta: the constants theta_1 and theta_2 of non-criticality.
-      p: the exponent p of semi-smoothness.
-    """
+    """Returns the promise of Theorem 7.5; a step and gamma of 0 promise nothing."""
     left = theta.smallest**2 - a * theta.largest ** (2 - 2 * p)
     if left <= 0:
         return Rate(a, b, theta, 0.0, 0.0)
@@ -137,9 +125,10 @@ def printed(
     """Returns the promise with the constants of Theorem 7.8 as printed.
 
     Args:
-      hessian: the theta_1 and theta_2 of the pseudo-Hessian.
-      sketch: the gamma_1 and gamma_2 of R^T.
-      lipschitz: the beta of the gradient by the inputs; at least theta_2, its default.
+      hessian: theta_1 and theta_2 of the pseudo-Hessian.
+      sketch: gamma_1 and gamma_2 of R^T.
+      lipschitz: beta of the gradient by the inputs; by default its least value,
+        theta_2.
     """
     beta, tau = lipschitz or hessian.largest, sketch.largest
     theta = Singular(
@@ -160,9 +149,9 @@ def near(message: Singular, bend: float, *, start: float) -> Rate:
     halved until that fits.
 
     Args:
-      message: the sigma_1 and sigma_2 of the message's Jacobian where the descent goes.
-      bend: the value of H there.
-      start: the value L_0, where the descent begins.
+      message: sigma_1 and sigma_2 where the descent goes.
+      bend: H there.
+      start: L_0, where the descent begins.
     """
     theta = Singular(2 * message.smallest, 2 * message.largest)
     eta = 1 / (2 * message.largest**2)

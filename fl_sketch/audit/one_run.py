@@ -1,18 +1,18 @@
 """Many canaries in one run: a lower bound on epsilon from a single training run.
 
-Some clients are made up. Each is thrown a coin: whether it is there at all, or where
-units are replaced, whether it pushes up or down. Whatever it is asked, it answers with
-a very long update in a random direction of its own. The attacker follows what the
-server's optimizer hears, adds up how far that lies along each direction, and guesses
-the coins of the canaries with the largest and the smallest sums. All else is the run
-as it would be, its data, its channel and its server.
+Some clients are made up. A coin decides whether each takes part at all, or under
+`replace_one` whether it pushes up or down. Whenever it is asked, it answers with a very
+long update in a random direction of its own. The attacker adds up how far the estimates
+of the server lie along each direction, and guesses the coins of the canaries with the
+largest and the smallest sums. The data, the channel and the server are those of the
+run.
 
-(epsilon, delta) privacy says how many of the guesses can be right. Without delta every
-guess is right with a chance of at most p = e^epsilon / (1 + e^epsilon), whatever came
-of the others. Their number is then no likelier to be large than that of coins with
-this p. With delta there are outputs that give away more, and these have a
-budget: on average over the m canaries at most 2 m delta of them are given away, and
-with i given away, i wrong coins become right ones.
+(epsilon, delta) privacy bounds how many guesses can be right. Without delta every guess
+is right with probability at most p = e^epsilon / (1 + e^epsilon), whatever the others
+are. Their number is then no more likely to be large than that of coins with this p.
+With delta there are outputs that give away more, and these have a budget: on average
+over the m canaries at most 2 m delta of them are given away, and with i given away, i
+wrong coins become right ones.
 
 >>> canaries = 100
 >>> lower_bound(20, 10, canaries=canaries, delta=1e-5)  # half of them are right
@@ -38,19 +38,19 @@ from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Algorithm, Key, Local, Memory, Round, Tree
 from fl_sketch.engine.cohort import Cohort, Sampler
 
-LOUD = 1e6  # the length of a canary's update, in every coordinate
+LOUD = 1e6  # every number of a canary's update
 WORD = 32  # signs that a random word makes
 AT_ONCE = 16  # canaries whose directions are in memory at the same time
 
 
 class Canaries(NamedTuple):
-    """Clients that are made up: those from number `first` on.
+    """Clients that are made up, with numbers from `first` on.
 
     Attributes:
       first: the number of the first, and of true clients.
       count: the number of canaries.
-      coins: what came of the coins, 1.0 or -1.0, float32 [count].
-      away: whether those with -1.0 are not there; if not they push the other way.
+      coins: 1.0 or -1.0, float32 [count].
+      away: whether those with -1.0 do not take part, rather than push down.
       key: the key of their directions.
     """
 
@@ -61,14 +61,14 @@ class Canaries(NamedTuple):
     key: Key
 
     def direction(self, number: jax.Array, like: Tree) -> Tree:
-        """Returns the own signs of canary `number`, a tree with the shapes of `like`.
+        """Returns the signs of canary `number`, a tree with the shapes of `like`.
 
-        They are made anew wherever they are needed: all of them would take as much
-        memory as so many models.
+        They are made anew at every use. All of them would take the memory of as many
+        models.
         """
         size = trees.size(like)
-        own = jax.random.fold_in(self.key, number)
-        words = jax.random.bits(own, (-(-size // WORD), 1), jnp.uint32)
+        key = jax.random.fold_in(self.key, number)
+        words = jax.random.bits(key, (-(-size // WORD), 1), jnp.uint32)
         bits = words >> jnp.arange(WORD, dtype=jnp.uint32) & 1
         signs = 1.0 - 2.0 * bits.ravel()[:size].astype(jnp.float32)
         return trees.unraveler(like)(signs)
@@ -78,7 +78,7 @@ class Heard(NamedTuple):
     """The state of a server's optimizer that the attacker follows.
 
     Attributes:
-      scores: the sum of all estimates so far along each direction, float32 [canaries].
+      scores: the sum of all estimates along each direction, float32 [canaries].
       inner: the state of the optimizer itself.
     """
 
@@ -87,11 +87,11 @@ class Heard(NamedTuple):
 
 
 class Talk(NamedTuple):
-    """What clients and server say in a round.
+    """What clients and server exchange in a round.
 
     Attributes:
       exchanges: the number of exchanges.
-      of_updates: whether updates and estimates are shaped like the model.
+      of_updates: whether updates and estimates have the shapes of the model.
     """
 
     exchanges: int
@@ -99,15 +99,9 @@ class Talk(NamedTuple):
 
 
 def listen(algorithm: Algorithm, params: Tree, batches: Any) -> Talk:
-    """Returns what a round of an algorithm is, from shapes alone.
+    """Returns what a round of `algorithm` exchanges, from the shapes of its inputs."""
 
-    Args:
-      algorithm: the algorithm of a config.
-      params: shapes of its model.
-      batches: shapes of what a client trains on.
-    """
-
-    def one(params, batches):
+    def play(params, batches):
         server, client = engine.initial_server(algorithm, params)
         keys = round_keys(jax.random.key(0), 0, 0)
         work = algorithm.local.run(server, client.local, batches, keys)
@@ -118,20 +112,13 @@ def listen(algorithm: Algorithm, params: Tree, batches: Any) -> Talk:
         end = player.ended(algorithm.uplink, turn)
         return means, work.update, end.delivery.estimate
 
-    means, *others = jax.eval_shape(one, params, batches)
-    shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, *others)]
+    means, *trees_of_round = jax.eval_shape(play, params, batches)
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, *trees_of_round)]
     return Talk(len(means), all(shape == shapes[0] for shape in shapes))
 
 
 def canaries_of(key: Key, *, first: int, count: int, away: bool) -> Canaries:
-    """Returns canaries with coins and directions of their own.
-
-    Args:
-      key: the attacker's key.
-      first: the number of true clients.
-      count: the number of canaries.
-      away: whether a canary is there or not, rather than pushing up or down.
-    """
+    """Returns canaries with random coins and directions, from the attacker's key."""
     validate.at_least_one(first=first, count=count)
     toss, directions = jax.random.split(key)
     coins = 2.0 * jax.random.bernoulli(toss, shape=(count,)) - 1.0
@@ -139,52 +126,42 @@ def canaries_of(key: Key, *, first: int, count: int, away: bool) -> Canaries:
 
 
 def with_canaries(algorithm: Algorithm, canaries: Canaries) -> Algorithm:
-    """Returns the algorithm with canaries among its clients, and the attacker's ear.
+    """Returns the algorithm with canaries among its clients, and an attacker.
 
-    Batches are then pairs of batches and the client's number, as `fetching` makes
-    them, and the server's optimizer has the state `Heard`.
-
-    Args:
-      algorithm: the algorithm, whose mechanism counts on canaries too.
-      canaries: the canaries.
+    Its batches are pairs of batches and the client's number, as `fetching` makes them,
+    and the server's optimizer has the state `Heard`. The mechanism of `algorithm` must
+    count canaries too.
     """
-    local = _crying(algorithm.local, canaries)
+    local = _with_loud_updates(algorithm.local, canaries)
     server = algorithm.server
-    if algorithm.downlink:  # it hears the estimate, not what is made of it
+    if algorithm.downlink:  # the attacker sees the estimate before it is transformed
         server = optax.chain(algorithm.downlink.transform, server)
-    server = _overhearing(server, canaries)
+    server = _overheard(server, canaries)
     return algorithm._replace(local=local, server=server, downlink=None)
 
 
 def fetching(fetch: Callable, canaries: Canaries) -> Callable:
-    """Returns what clients train on, and their number; canaries get some client's.
+    """Returns `fetch` that adds the client's number; canaries get some client's data.
 
-    Args:
-      fetch: what true clients train on, as for `engine.make_round`.
-      canaries: the canaries.
+    Both are functions as for `engine.make_round`.
     """
 
     def fetched(data, client, plan, key):
-        some = jnp.minimum(client, canaries.first - 1)
-        return fetch(data, some, plan, key), client
+        true_client = jnp.minimum(client, canaries.first - 1)
+        return fetch(data, true_client, plan, key), client
 
     return fetched
 
 
 def sampling(sampler: Sampler, canaries: Canaries) -> Callable[[Key], Cohort]:
-    """Returns the sampler of cohorts in which canaries that are away have no weight.
-
-    Args:
-      sampler: the sampler of cohorts of clients and canaries.
-      canaries: the canaries, with their coins.
-    """
+    """Returns `sampler`, in whose cohorts canaries that are away have no weight."""
     if not canaries.away:
         return sampler
 
     def sample(key):
         cohort = sampler(key)
-        own = jnp.clip(cohort.ids - canaries.first, 0, canaries.count - 1)
-        gone = (cohort.ids >= canaries.first) & (canaries.coins[own] < 0)
+        number = jnp.clip(cohort.ids - canaries.first, 0, canaries.count - 1)
+        gone = (cohort.ids >= canaries.first) & (canaries.coins[number] < 0)
         return cohort._replace(weights=jnp.where(gone, 0, cohort.weights))
 
     return sample
@@ -206,14 +183,14 @@ def program(
 
     Args:
       algorithm: the algorithm, whose denominator counts canaries too.
-      fetch: what true clients train on, as for `engine.make_round`.
+      fetch: the data of true clients, as for `engine.make_round`.
       sampler: the sampler of cohorts of clients and canaries.
       mesh: the devices.
       first: the number of true clients.
       count: the number of canaries.
-      away: whether a canary is there or not, rather than pushing up or down.
+      away: as in `Canaries`.
       rounds: the number of rounds of the run.
-      options: the options of `engine.make_round`.
+      **options: options of `engine.make_round`.
     """
 
     def run(params, roots, data, key):
@@ -223,9 +200,9 @@ def program(
             attacked, fetching(fetch, canaries), mesh, **options
         )
         state = engine.initial_state(attacked, params, first + count)
-        people = sampling(sampler, canaries)
+        cohorts = sampling(sampler, canaries)
         state, _ = engine.run_rounds(
-            one_round, people, state, roots, data, rounds, most=rounds
+            one_round, cohorts, state, roots, data, rounds, most=rounds
         )
         return state.server.opt.scores, canaries.coins
 
@@ -233,12 +210,7 @@ def program(
 
 
 def right_guesses(scores: np.ndarray, coins: np.ndarray, each: int) -> int:
-    """Returns how many are right of the guesses at both ends of the scores.
-
-    Args:
-      scores: what the attacker has of each canary.
-      coins: what came of the coins, 1.0 or -1.0.
-      each: the number of guesses at each end.
+    """Returns how many guesses are right, if `each` are made at both ends of scores.
 
     Raises:
       ValueError: unless there is a guess, and a canary for each.
@@ -253,18 +225,11 @@ def right_guesses(scores: np.ndarray, coins: np.ndarray, each: int) -> int:
 def p_value(
     guesses: int, right: int, epsilon: float, *, canaries: int, delta: float
 ) -> float:
-    """Returns how likely so many right guesses are at most under (epsilon, delta).
+    """Returns a bound on the chance of so many right guesses under (epsilon, delta).
 
-    The bound is `P[B >= v] + 2 m delta max_i P[v - i <= B < v] / i` over i = 1 ... v.
-    It is for v right ones of r guesses about m canaries, and B is binomial of r and
-    e^epsilon / (1 + e^epsilon).
-
-    Args:
-      guesses: the number r.
-      right: the number v.
-      epsilon: the epsilon that is claimed.
-      canaries: the number m, those without a guess included.
-      delta: the delta of the claim.
+    It is `P[B >= v] + 2 m delta max_i P[v - i <= B < v] / i` over i = 1 ... v, for v
+    right ones of r guesses about m canaries. B is binomial with r trials of
+    probability e^epsilon / (1 + e^epsilon).
     """
     from scipy import stats  # takes half a second to import
 
@@ -285,14 +250,7 @@ def lower_bound(
     delta: float,
     confidence: float = 0.95,
 ) -> float:
-    """Returns an epsilon below the true one, with this confidence.
-
-    Args:
-      guesses: the number of guesses.
-      right: the number of right guesses.
-      canaries: the number of coins that were thrown.
-      delta: the delta of the claim.
-      confidence: the chance that the bound holds.
+    """Returns a lower bound on the true epsilon, with this confidence.
 
     Raises:
       ValueError: for more right ones than guesses, or more guesses than canaries.
@@ -303,8 +261,8 @@ def lower_bound(
     validate.in_range(0, 1, delta=delta, confidence=confidence)
 
     def refuted(epsilon):
-        found = p_value(guesses, right, epsilon, canaries=canaries, delta=delta)
-        return found <= 1 - confidence
+        chance = p_value(guesses, right, epsilon, canaries=canaries, delta=delta)
+        return chance <= 1 - confidence
 
     low, high = 0.0, 40.0
     if not refuted(low):
@@ -315,28 +273,27 @@ def lower_bound(
     return low
 
 
-def _crying(local: Local, canaries: Canaries) -> Local:
-    """Returns local work in which canaries have updates of their own."""
+def _with_loud_updates(local: Local, canaries: Canaries) -> Local:
+    """Returns local work in which canaries push along their directions."""
 
     def run(server, state, batches, keys):
         batches, client = batches
         work = local.run(server, state, batches, keys)
         number = jnp.maximum(client - canaries.first, 0)
         coin = 1.0 if canaries.away else canaries.coins[number]
-        loud = canaries.direction(number, work.update)
         update = jax.tree.map(
-            lambda own, sign: jnp.where(
-                client >= canaries.first, (LOUD * coin * sign).astype(own.dtype), own
+            lambda leaf, sign: jnp.where(
+                client >= canaries.first, (LOUD * coin * sign).astype(leaf.dtype), leaf
             ),
             work.update,
-            loud,
+            canaries.direction(number, work.update),
         )
         return work._replace(update=update)
 
     return local._replace(run=run)
 
 
-def _overhearing(server: Any, canaries: Canaries) -> Any:
+def _overheard(server: Any, canaries: Canaries) -> Any:
     """Returns the optimizer, which also adds up estimates along all directions."""
     server = optax.with_extra_args_support(server)
 
@@ -347,12 +304,12 @@ def _overhearing(server: Any, canaries: Canaries) -> Any:
         vector = trees.ravel(updates)
 
         def along(number):
-            own = canaries.direction(number, updates)
-            return jnp.vdot(trees.ravel(own), vector)
+            direction = canaries.direction(number, updates)
+            return jnp.vdot(trees.ravel(direction), vector)
 
         numbers = jnp.arange(canaries.count)
-        heard = jax.lax.map(along, numbers, batch_size=AT_ONCE)
+        scores = jax.lax.map(along, numbers, batch_size=AT_ONCE)
         step, inner = server.update(updates, state.inner, params, **extra)
-        return step, Heard(state.scores + heard, inner)
+        return step, Heard(state.scores + scores, inner)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -1,19 +1,18 @@
-"""The most probable inputs of a noisy message: an attacker who knows what inputs are.
+"""The most probable inputs of a noisy message, for an attacker with a prior.
 
-`gradient_inversion.invert` takes a message at its word: under noise it explains the
-noise as well, and finds worse inputs than a guess. This attacker knows how large the
-noise n_i of every number is, s_i = m_i(z) + n_i, and what inputs are like: a Gaussian
-with the mean and the covariance of public examples. It looks for the inputs of largest
-posterior density, the minimum of ::
+`gradient_inversion.invert` fits the noise of a message too, and under noise finds worse
+inputs than a guess. This attacker knows the size of the noise n_i on every number,
+s_i = m_i(z) + n_i, and that inputs are Gaussian with the mean and the covariance of
+public examples. It looks for the inputs of largest posterior density, the minimum of ::
 
   sum_i (m_i(z) - s_i)^2 / (2 deviation_i^2) + (z - mean)' covariance^-1 (z - mean) / 2
 
-Where noise is large, that is the mean, which is the best guess without a message; where
-it is small, the prior chooses among the inputs that explain the message. With a message
-that is linear in the inputs it is the posterior's mean.
+With much noise that is the mean, the best guess without a message. With little noise
+the prior chooses among the inputs that explain the message. If the message is linear in
+the inputs, it is the posterior's mean.
 
-What is approximated: numbers of the noise are taken for independent. After a count
-sketch of one row they are; where rows of R overlap, their correlations are left out.
+The numbers of the noise are taken as independent, which they are after a count sketch
+of one row. If rows of R overlap, this leaves out their correlations.
 """
 
 import math
@@ -36,18 +35,18 @@ LEAST_GAIN = 1e-6  # of a search's iteration: float32 shows a tenth of it
 
 
 class Prior(NamedTuple):
-    """A Gaussian on inputs, which are mean + L c with c standard normal, their code.
+    """A Gaussian on inputs: mean + L c, where their code c is standard normal.
 
     Attributes:
       mean: the mean input, of any shape.
-      spread: L, a root of the covariance, a matrix of (numbers, numbers) of an input.
+      spread: L, a root of the covariance, shape=(numbers, numbers) of an input.
     """
 
     mean: jax.Array
     spread: jax.Array
 
     def inputs(self, codes: jax.Array) -> jax.Array:
-        """Returns the inputs that `codes` stand for, along the same leading axes."""
+        """Returns the inputs of `codes`, along the same leading axes."""
         moved = codes @ self.spread.T
         return self.mean + moved.reshape(*codes.shape[:-1], *self.mean.shape)
 
@@ -55,9 +54,7 @@ class Prior(NamedTuple):
 def prior_of(examples: np.ndarray) -> Prior:
     """Returns the Gaussian with the mean and the covariance of `examples`.
 
-    Args:
-      examples: inputs along a leading axis, in [0, 1]; `FLOOR` is added to the variance
-        of every number.
+    They are in [0, 1], along a leading axis. `FLOOR` is added to every variance.
     """
     flat = np.asarray(examples, np.float32).reshape(len(examples), -1)
     mean = flat.mean(0, dtype=np.float64)
@@ -69,14 +66,10 @@ def prior_of(examples: np.ndarray) -> Prior:
 
 
 def row_norms(linear: Callable[[Tree], Message], like: Tree) -> jax.Array:
-    """Returns the norm of each row of a linear map.
+    """Returns the norm of each row of a linear map of updates shaped as `like`.
 
-    It is the standard deviation of every number of a message that is made of
-    independent noise of deviation 1.
-
-    Args:
-      linear: an update -> its message.
-      like: an update.
+    It is the standard deviation of every number of the message of standard normal
+    noise.
     """
     flat, adjoint = jax.vjp(lambda update: trees.ravel(linear(update)), like)
 
@@ -100,23 +93,20 @@ def most_probable(
 ) -> inversion.Found:
     """Returns the inputs of largest posterior density that a search finds.
 
-    What is minimised is the negative logarithm of that density, but for a constant. To
-    be jitted, and mapped over images and starts.
+    The objective is the negative logarithm of that density, up to a constant. It can be
+    jitted, and mapped over images and starts.
 
     Args:
       view: inputs -> message, without noise.
       seen: the message, with noise.
-      deviations: the standard deviation of the noise on every number of the message;
-        of a number that never varies, for R has an empty row, it is zero.
-      prior: the Gaussian that inputs are taken from, each by itself.
-      start: the code of the inputs to begin from; zeros are the mean.
-      optimizer: one of `gradient_inversion.OPTIMIZERS`; with others than lbfgs the rate
-        has to be made for the scale of the posterior.
+      deviations: the standard deviation of the noise on every number of the message; 0
+        for a number that never varies.
+      prior: the Gaussian of each input, independently.
+      start: the code of the first inputs; zeros are the mean.
+      optimizer: one of `gradient_inversion.OPTIMIZERS`; with gd and adam the rate must
+        fit the scale of the posterior.
       steps: the number of iterations.
       rate: the rate of gd and adam.
-
-    Raises:
-      ValueError: for another optimizer, or no step.
     """
     view, off = inversion.compared(view, seen)
     target = trees.ravel(seen)
@@ -127,7 +117,7 @@ def most_probable(
         gap = view(prior.inputs(codes)) - target
         return (jnp.sum(weights * gap**2) + jnp.sum(codes**2)) / 2
 
-    best, value_found, curve = inversion.minimised(
+    best, least_value, curve = inversion.minimised(
         value,
         start,
         optimizer=optimizer,
@@ -136,16 +126,16 @@ def most_probable(
         least_gain=LEAST_GAIN,
     )
     inputs = prior.inputs(best)
-    return inversion.Found(inputs, off(view(inputs)), value_found, curve)
+    return inversion.Found(inputs, off(view(inputs)), least_value, curve)
 
 
 def starts(key: jax.Array, shape: Sequence[int], count: int) -> jax.Array:
-    """Returns codes to begin from: the mean's, and some that are drawn from the prior.
+    """Returns codes to begin from: that of the mean, and `count` drawn from the prior.
 
     Args:
       key: the attacker's key.
-      shape: the shape of all images that are looked for together, their axis first.
-      count: the number of starts that are drawn, beside the mean.
+      shape: the shape of all images of an attack, their axis first.
+      count: the number of drawn codes.
     """
     codes = shape[0], math.prod(shape[1:])
     drawn = jax.random.normal(key, (count, *codes))

@@ -16,8 +16,8 @@ from fl_sketch.core import validate
 from fl_sketch.core.hashing import sample_without_replacement
 from fl_sketch.core.keys import cohort_key
 from fl_sketch.core.protocols import Key, Roots
-
-CUT = 1e-14  # how often a Poisson cohort is larger than its places
+from fl_sketch.privacy.tails import cut_chance as cut_chance
+from fl_sketch.privacy.tails import places_for
 
 
 class Cohort(NamedTuple):
@@ -175,31 +175,6 @@ def _drawn(key: Key, table: np.ndarray) -> jax.Array:
     high, low = jax.random.bits(key, (2,), jnp.uint32)
     below = (table[0] < high) | ((table[0] == high) & (table[1] <= low))
     return jnp.sum(below, dtype=jnp.int32)
-
-
-def places_for(population: int, expected: float) -> int:
-    """Returns how many places a cohort of `poisson` has, at most the `population`.
-
-    So many that one of which `expected` clients come is larger less often than `CUT`.
-    """
-    from scipy import stats  # takes half a second to import
-
-    rate = expected / population
-    return min(population, int(stats.binom.isf(CUT, population, rate)) + 1)
-
-
-def cut_chance(population: int, expected: float) -> float:
-    """Returns how likely the others leave a client of a Poisson cohort no place.
-
-    Or the last place, which it then has a little more often than Poisson's. The numbers
-    `population` and `expected` are those of `poisson`.
-    """
-    from scipy import stats
-
-    places = places_for(population, expected)
-    if places == population:
-        return 0.0
-    return float(stats.binom.sf(places - 2, population, expected / population))
 
 
 def with_dropout(sampler: Sampler, dropout: float) -> Sampler:

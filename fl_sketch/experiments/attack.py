@@ -1,10 +1,10 @@
-"""An attack on an own config: images found again from what its clients would send.
+"""An attack on a config: images recovered from what its clients would send.
 
-The model has fresh weights, where gradients say most. Every image is the whole data of
+The model has fresh weights, where gradients tell most. Every image is all the data of
 one client, which sends the first message of a round of the config's algorithm, through
 its sketch, compressor and mechanism. The attacker knows the round's key, or with
-`known_key=False` another one. Without a prior the attacker looks for whatever explains
-the message; with one, for the most probable images.
+`known_key=False` another one. Without a prior it looks for any images that explain the
+message; with one, for the most probable images.
 """
 
 from collections.abc import Mapping
@@ -33,18 +33,17 @@ class Attack(NamedTuple):
     """What the attacker does and knows.
 
     Attributes:
-      images: the number of images attacked, the first of the test set.
+      images: the number of images, the first of the test set.
       batch: the number of images of a client.
-      clients: the number of clients of whose messages only the mean is seen.
+      clients: the number of clients, of whose messages only the mean is seen.
       optimizer: one of `gradient_inversion.OPTIMIZERS`.
       steps: the number of iterations.
       rate: the rate of gd and adam.
-      restarts: the number of random starts, of which the best is taken.
+      restarts: the number of random starts, of which the best counts.
       smoothness: the weight of the total variation.
-      prior: "none": whatever explains the message; or "gaussian": the most probable
-        images, given the size of the noise and the mean and covariance of the training
-        images, from the mean image on as well as from random starts.
-      labels: "given", or "tried": all of them, and the best taken; for one image.
+      prior: "none", or "gaussian": the size of the noise and the mean and covariance of
+        the training images are known, and the mean image is one more start.
+      labels: "given", or "tried": all labels, of which the best counts, for one image.
       known_key: whether the attacker has the round's key.
     """
 
@@ -62,18 +61,18 @@ class Attack(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What came of it.
+    """The result of an attack.
 
     Attributes:
       true: the images, shape=(images, height, width, channels).
-      found: what the attacker has of them.
-      mismatch: `|m(z) - s|^2 / |s|^2` of these, shape=(attacks,).
-      curve: what was minimised, in every iteration, shape=(attacks, steps).
+      found: the attacker's images.
+      mismatch: `|m(z) - s|^2 / |s|^2`, shape=(attacks,).
+      curve: the objective in every iteration, shape=(attacks, steps).
       psnr: the PSNR of every image, in decibels.
       ssim: the SSIM of every image.
       mse: the mean squared error of every image.
       guess: the PSNR of the mean training image, as a guess at every image.
-      epsilon: the epsilon of one round of the config; None: it promises nothing.
+      epsilon: the epsilon of one round of the config; None without noise.
     """
 
     true: np.ndarray
@@ -88,49 +87,42 @@ class Result(NamedTuple):
 
 
 def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Result:
-    """Returns what an attack on a config finds.
-
-    Args:
-      config: the config whose messages are attacked.
-      attack: what the attacker does and knows.
-      data_dir: the folder of raw data sets.
+    """Returns the result of an attack on a config.
 
     Raises:
       ValueError, TypeError, FileNotFoundError: in one line.
     """
     _require(config, attack)
-    scene = scene_of(
-        config,
-        data_dir,
-        images=attack.images,
-        batch=attack.batch,
-        clients=attack.clients,
-    )
+    dealt = {"batch": attack.batch, "clients": attack.clients}
+    scene = scene_of(config, data_dir, images=attack.images, **dealt)
     train = np.asarray(normalise(jnp.asarray(scene.setup.splits.train.inputs)))
     found = _attacked(scene, attack, train)
-    guessed = np.asarray(found.inputs)
-    if guessed.shape[1] > 1:
-        pairs = zip(scene.images, guessed, strict=True)
-        guessed = np.stack([g[likeness.assignment(t, g)] for t, g in pairs])
+    guesses = np.asarray(found.inputs)
+    if guesses.shape[1] > 1:  # the order within a batch is unknown
+        pairs = zip(scene.images, guesses, strict=True)
+        guesses = np.stack([g[likeness.assignment(t, g)] for t, g in pairs])
     true = scene.images.reshape(-1, *scene.images.shape[2:])
-    guessed = guessed.reshape(true.shape)
+    guesses = guesses.reshape(true.shape)
     mean, guarantee = train.mean(0), scene.setup.guarantee
-    pairs = list(zip(true, guessed, strict=True))
+
+    def compared(measure):
+        return np.array([measure(a, b) for a, b in zip(true, guesses, strict=True)])
+
     return Result(
         true,
-        np.clip(guessed, 0, 1),
+        np.clip(guesses, 0, 1),
         np.asarray(found.mismatch),
         np.asarray(found.curve),
-        np.array([likeness.psnr(a, b) for a, b in pairs]),
-        np.array([likeness.ssim(a, b) for a, b in pairs]),
-        np.array([likeness.mse(a, b) for a, b in pairs]),
-        np.array([likeness.psnr(a, mean) for a in true]),
+        compared(likeness.psnr),
+        compared(likeness.ssim),
+        compared(likeness.mse),
+        np.array([likeness.psnr(image, mean) for image in true]),
         guarantee and guarantee.epsilon(1),
     )
 
 
 def _require(config: ConfigDict, attack: Attack) -> None:
-    """Raises for an attack that is none, or that would say nothing of this config."""
+    """Raises for an impossible attack, or one that proves nothing about this config."""
     validate.at_least_one(steps=attack.steps, restarts=attack.restarts)
     validate.one_of(LABELS, labels=attack.labels)
     validate.one_of(PRIORS, prior=attack.prior)
@@ -140,7 +132,8 @@ def _require(config: ConfigDict, attack: Attack) -> None:
     if attack.labels == "tried" and attack.batch * attack.clients > 1:
         msg = "Expected batch=1 and clients=1 for labels='tried', got "
         raise ValueError(msg + f"batch={attack.batch} and clients={attack.clients}.")
-    if not attack.known_key and has_one_key(config):
+    one_key = config.sketch.stored or catalog.method(config.algorithm).one_key
+    if not attack.known_key and one_key:
         msg = (
             "Expected hashes that change from round to round for known_key=False, got "
             f"algorithm={config.algorithm} with sketch.stored={config.sketch.stored}."
@@ -148,28 +141,22 @@ def _require(config: ConfigDict, attack: Attack) -> None:
         raise ValueError(msg)
 
 
-def has_one_key(config: ConfigDict) -> bool:
-    """Returns whether all hashes of `config` come from one key that is in the code."""
-    return config.sketch.stored or catalog.method(config.algorithm).one_key
-
-
 def _attacked(scene: Scene, attack: Attack, train: np.ndarray) -> inversion.Found:
     classes, search = scene.setup.splits.classes, _search(scene, attack, train)
 
-    def one(images, targets, number):
+    def on_client(images, targets, number):
         keys = scene.keys(number)
         guessed_keys = scene.keys(number, known=attack.known_key)
         seen = scene.seen(images, keys, targets)
-
         start_key = jax.random.fold_in(scene.attacker, number)
         begin, from_start = search(guessed_keys, seen, start_key)
         labels = targets[None]
         if attack.labels == "tried":
             labels = jnp.arange(classes, dtype=targets.dtype)[:, None]
         tries = [jnp.repeat(begin, len(labels), 0), jnp.tile(labels, (len(begin), 1))]
-        return inversion.best_of(jax.lax.map(lambda own: from_start(*own), tries))
+        return inversion.best_of(jax.lax.map(lambda one: from_start(*one), tries))
 
-    mapped = engine.on_all(one, scene.setup.mesh)
+    mapped = engine.on_all(on_client, scene.setup.mesh)
     numbers = jnp.arange(len(scene.images))
     return jax.jit(mapped)(scene.images, scene.targets, numbers)
 
@@ -203,9 +190,9 @@ def _search(scene: Scene, attack: Attack, train: np.ndarray):
 
 
 def row(result: Result) -> dict[str, Any]:
-    """Returns the numbers of `result`: medians and means with Student's intervals.
+    """Returns the numbers of `result`: medians, and means with Student's intervals.
 
-    These are over attacks: the images of a batch are found or missed together.
+    The intervals are over attacks, since the images of a batch are not independent.
     """
 
     def half_widths(values):
@@ -230,16 +217,16 @@ def row(result: Result) -> dict[str, Any]:
     }
 
 
-def verdict(found: Mapping[str, Any]) -> str:
-    """Returns what the numbers `found`, made by `row`, mean, in a line."""
-    share = f"{100 * found['recovered']:.0f}% of {found['images']} images"
+def verdict(row: Mapping[str, Any]) -> str:
+    """Returns what the numbers of `row` mean, in a line."""
+    share = f"{100 * row['recovered']:.0f}% of {row['images']} images"
     numbers = (
-        f"median PSNR {found['psnr_median']:.1f} dB, SSIM {found['ssim_mean']:.2f}; "
-        f"guessing the mean image: {found['guess_psnr']:.1f} dB"
+        f"median PSNR {row['psnr_median']:.1f} dB, SSIM {row['ssim_mean']:.2f}; "
+        f"guessing the mean image: {row['guess_psnr']:.1f} dB"
     )
-    if found["recovered"] > 0:
+    if row["recovered"] > 0:
         return f"LEAKS: {share} can be seen ({VISIBLE:g} dB or more). {numbers}"
-    above = found["psnr_median"] > found["guess_psnr"] + 1
-    if above or found["over_guess_mean"] > found["over_guess_half_width"]:
+    above = row["psnr_median"] > row["guess_psnr"] + 1
+    if above or row["over_guess_mean"] > row["over_guess_half_width"]:
         return f"LEAKS SOMETHING: better than guessing. {numbers}"
     return f"this attack found no more than a guess would. {numbers}"

@@ -14,12 +14,12 @@ FOLDER = "folder"  # of an attack, among the keys of its settings
 
 
 def draw(results: Mapping[str, Result], path, most: int = 8) -> None:
-    """Draws images, true ones first, and what was found with every setting.
+    """Draws the true images, and those that were found with every setting.
 
     Args:
-      results: what came of the attacks on each setting, by its name.
+      results: the result of the attack on each setting, by its name.
       path: the path of the picture.
-      most: the number of images to draw, the first ones, if there are so many.
+      most: the number of images to draw, from the first on.
     """
     from matplotlib.figure import Figure  # takes a second to import
 
@@ -62,48 +62,51 @@ def draw_curves(
     path,
     beside: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Draws PSNR against every key that takes several numbers, if any does.
+    """Draws PSNR against every key that takes several numbers, if there is one.
 
-    A row of panels for each prior of the attackers, and in it a line for each attack
-    and each setting of all other keys; the range is the interval of the mean. Without
-    such a key there is no picture.
+    A row of panels for each prior has a line for each attack and each setting of all
+    other keys, with the interval of the mean.
 
     Args:
       rows: the keys of a setting, and then its numbers as in `attack.row`, in each.
-      path: the path of the picture, whose folder is named as the attack.
-      beside: rows of other attacks, as `rows_of` returns them.
+      path: the path of the picture, whose folder has the name of the attack.
+      beside: rows of other attacks, made by `rows_of`.
     """
-    from matplotlib.figure import Figure  # takes a second to import
+    from matplotlib.figure import Figure
 
     here = pathlib.Path(path).resolve().parent.name
     rows = [*beside, *({FOLDER: here, **row} for row in rows)]
     keys = dict.fromkeys(key for row in rows for key in _keys_of(row))
     swept = [key for key in keys if len({row.get(key) for row in rows}) > 1]
-    drawn = [key for key in swept if all(_is_number(row.get(key)) for row in rows)]
+    drawn = [
+        key for key in swept if all(isinstance(r.get(key), int | float) for r in rows)
+    ]
     if not drawn:
         return
     priors = list(dict.fromkeys(row["prior"] for row in rows))
     figure = Figure(figsize=(5 * len(drawn), 4 * len(priors)), layout="constrained")
     panels = figure.subplots(len(priors), len(drawn), squeeze=False, sharey=True)
     for line, prior in zip(panels, priors, strict=True):
-        own = [row for row in rows if row["prior"] == prior]
+        of_prior = [row for row in rows if row["prior"] == prior]
         for panel, key in zip(line, drawn, strict=True):
-            rest = [other for other in swept if other not in (key, "prior")]
-            _draw_against(panel, own, key, rest)
+            others = [other for other in swept if other not in (key, "prior")]
+            _draw_against(panel, of_prior, key, others)
             panel.set_title(f"prior={prior}" * (len(priors) > 1))
     files.write_figure(path, figure)
 
 
-def _draw_against(panel, rows: Sequence[Mapping[str, Any]], key: str, rest) -> None:
-    """Draws a line for each setting of the `rest` of the keys, against `key`."""
+def _draw_against(panel, rows: Sequence[Mapping[str, Any]], key: str, others) -> None:
+    """Draws a line for each setting of the `others` of the keys, against `key`."""
     lines: dict[str, list] = {}
     for row in sorted(rows, key=lambda row: row[key]):
-        name = named({other: row[other] for other in rest if other in row})
+        name = named({other: row[other] for other in others if other in row})
         lines.setdefault(name.removeprefix(f"{FOLDER}="), []).append(row)
-    for name, own in lines.items():
-        means = [row["psnr_mean"] for row in own]
-        around = [row["psnr_half_width"] for row in own]
-        panel.errorbar([row[key] for row in own], means, around, label=name or None)
+    for name, points in lines.items():
+        x, means, halves = (
+            [row[column] for row in points]
+            for column in (key, "psnr_mean", "psnr_half_width")
+        )
+        panel.errorbar(x, means, halves, label=name or None)
     panel.axhline(rows[0]["guess_mean"], ls="--", color="grey", label="a guess")
     panel.set(xlabel=key, ylabel="PSNR")
     if min(row[key] for row in rows) > 0:
@@ -112,13 +115,9 @@ def _draw_against(panel, rows: Sequence[Mapping[str, Any]], key: str, rest) -> N
 
 
 def _keys_of(row: Mapping[str, Any]) -> list[str]:
-    """Returns the keys of a setting, which stand before its numbers."""
+    """Returns the keys of a setting, which come before its numbers."""
     names = list(row)
     return names[: names.index("images")]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
 
 
 def _number(text: str) -> float | str:

@@ -1,9 +1,4 @@
-"""What is attacked of a config: fresh weights, clients' messages, and their noise.
-
-The model has fresh weights, where gradients say most. Every image is the whole data of
-one client, which sends the first message of a round of the config's algorithm, through
-its sketch, compressor and mechanism.
-"""
+"""What is attacked of a config: fresh weights, clients' messages, and their noise."""
 
 import math
 from typing import NamedTuple
@@ -31,11 +26,11 @@ class Scene(NamedTuple):
       setup: the program of the config.
       algorithm: the algorithm of the config.
       silent: the same without noise, which the attacker does not know.
-      server: what clients fetch: fresh weights.
+      server: what clients download: fresh weights.
       key: the key of the run.
-      images: what is true, shape=(attacks, images, height, width, channels).
+      images: the true images, shape=(attacks, images, height, width, channels).
       targets: their labels, shape=(attacks, images).
-      clients: the number of clients of an attack, whose images are as many.
+      clients: the number of clients of an attack, with as many images each.
       steps: the number of a client's steps.
     """
 
@@ -50,10 +45,10 @@ class Scene(NamedTuple):
     steps: int
 
     def keys(self, number: jax.typing.ArrayLike, *, known: bool = True) -> Keys:
-        """Returns the keys of attack `number`; unless `known`, what one takes for them.
+        """Returns the keys of attack `number`, or if not `known` the attacker's guess.
 
-        Each has a round of its own, so that hashes and noise are drawn
-        anew for every attack, as the intervals over attacks want it.
+        Every attack is in a round of its own with its own hashes and noise, so that
+        attacks are independent.
         """
         return round_keys(self.key if known else self.attacker, number, number)
 
@@ -63,15 +58,11 @@ class Scene(NamedTuple):
         return apart(self.key, Purpose.ATTACK)
 
     def view(self, keys: Keys, labels: jax.Array) -> inversion.View:
-        """Returns images -> the message of those who have them, before noise.
-
-        `keys` are those of the round and `labels` those of the images, or what the
-        attacker takes for them.
-        """
+        """Returns images -> their message before noise, for the attacker's guesses."""
         return self._view(self.silent, keys, labels)
 
     def seen(self, images: jax.Array, keys: Keys, labels: jax.Array) -> Message:
-        """Returns the message as the attacker sees it, with all its noise.
+        """Returns the message that the attacker sees, with all its noise.
 
         The `images` of all clients in order, `keys` and `labels` are the true ones.
         """
@@ -81,13 +72,13 @@ class Scene(NamedTuple):
     def deviations(self, keys: Keys) -> jax.Array:
         """Returns the standard deviation of the noise on every number that is seen.
 
-        It is known from the config: that of the mechanism, or that of every local step
-        through the rate, the steps and the sketch of the round's `keys`. What the noise
-        of one step does to the gradients of later ones is left out: of one step this
-        is exact, and of several it is so to first order in the rate.
+        It follows from the config: that of the mechanism, or that of every local step
+        through the rate, the steps and the sketch of the round's `keys`. The effect of
+        the noise of one step on later gradients is left out, so that it is exact for
+        one step and to first order in the rate for several.
 
         Raises:
-          ValueError: for noise that goes through what is not linear.
+          ValueError: for noise that goes through a compressor.
         """
         config, guarantee = self.setup.config, self.setup.guarantee
         z = guarantee.noise_multiplier if guarantee else 0.0
@@ -96,42 +87,42 @@ class Scene(NamedTuple):
         if local:
             batch = self.images.shape[1] // self.clients
             scale *= config.client.rate / batch * math.sqrt(self.steps * self.clients)
-        uplink, nothing = self.silent.uplink, jax.tree.map(jnp.zeros_like, params)
-        arguments = nothing, uplink.init(params), keys, Round(self.server.round)
-        said = player.play(uplink, arguments).sent
+        uplink, zeros = self.silent.uplink, jax.tree.map(jnp.zeros_like, params)
+        arguments = zeros, uplink.init(params), keys, Round(self.server.round)
+        sent = player.play(uplink, arguments).sent
         if not (scale and (local or config.privacy.form == "update")):
-            sent = jax.eval_shape(lambda: player.message(said))
-            return jnp.full(trees.size(sent), scale)
-        if isinstance(said, Coded):
+            message = jax.eval_shape(lambda: player.message(sent))
+            return jnp.full(trees.size(message), scale)
+        if isinstance(sent, Coded):
             msg = "Expected noise that goes through a linear map, got a compressor."
             raise ValueError(msg)
-        value, linear = player.parts(said)
+        value, linear = player.parts(sent)
         return scale * posterior.row_norms(linear, value)
 
     def _view(self, algorithm: Algorithm, keys: Keys, labels) -> inversion.View:
-        def message(one):
-            number, inputs, labels = one
+        def message(client):
+            number, inputs, labels = client
 
             def batches(inputs):
-                batch = Examples(inputs, labels)
                 return jax.tree.map(
                     lambda leaf: jnp.broadcast_to(leaf, (self.steps, *leaf.shape)),
-                    batch,
+                    Examples(inputs, labels),
                 )
 
-            own = keys._replace(own=jax.random.fold_in(keys.own, number))
-            return inversion.client_view(algorithm, self.server, own, batches)(inputs)
+            of_client = keys._replace(own=jax.random.fold_in(keys.own, number))
+            view = inversion.client_view(algorithm, self.server, of_client, batches)
+            return view(inputs)
 
         def total(inputs):
-            """Noise is said of sums, and an attack looks at ratios only."""
+            """Returns the sum of messages, since noise is on sums."""
             shared = (self.clients, -1)
-            everyone = (
+            clients = (
                 jnp.arange(self.clients),
                 inputs.reshape(*shared, *inputs.shape[1:]),
                 labels.reshape(shared),
             )
             # One by one: batches of kernels make convolutions slow on a CPU.
-            messages = jax.lax.map(message, everyone)
+            messages = jax.lax.map(message, clients)
             return jax.tree.map(lambda leaf: leaf.sum(0), messages)
 
         return total

@@ -1,9 +1,9 @@
-"""Theorem 7.5 on an own config: the rate it promises, and the rate that is measured.
+"""Theorem 7.5 on a config: the rate that it promises, and the rate that is measured.
 
 The theorem is about plain gradient descent on `|m(z) - s|^2`. Its constants are taken
-around the true images, in a ball that descent begins in and stays in, and descent is
-run with the step that the theorem admits. Where the constants promise nothing, or a
-step too short to be seen in float32, the row says so: gamma is 0 or tiny.
+around the true images, in a ball where descent begins and stays, and descent has the
+step that the theorem admits. If the constants promise nothing, or a step too short for
+float32, gamma is 0 or tiny.
 """
 
 import math
@@ -35,19 +35,15 @@ class Row(NamedTuple):
     Attributes:
       image: its number among the test images.
       numbers: the length of the message.
-      hessian_1: the pseudo-Hessian's smallest singular value: of the unsketched
-        message's Jacobian by the pixels.
-      hessian_2: the largest.
-      gamma_1: the smallest singular value of R^T; NaN for messages beyond `MOST`.
-      gamma_2: the largest.
-      sigma_1: the smallest singular value of the message's Jacobian.
-      sigma_2: the largest.
+      hessian_1, hessian_2: the range of the singular values of the pseudo-Hessian, the
+        Jacobian of the unsketched message by the pixels.
+      gamma_1, gamma_2: that of R^T; NaN for messages beyond `MOST`.
+      sigma_1, sigma_2: that of the Jacobian of the message.
       bend: the Lipschitz constant of that Jacobian.
-      printed: gamma by the constants of Theorem 7.8 as they are printed; NaN where
-        gamma_1 is.
-      step: admitted by those of `leakage_theory.near`.
-      promised: gamma by them: L falls to (1 - gamma) L or below in every step.
-      measured: the least part of L that a step took away.
+      printed: gamma by the constants of Theorem 7.8 as printed; NaN where gamma_1 is.
+      step: the step that the constants of `leakage_theory.near` admit.
+      promised: gamma by these: L falls to (1 - gamma) L or below in every step.
+      measured: the least part of L that a step removed.
       fell: L at the end over L at the start.
     """
 
@@ -74,13 +70,7 @@ def rows(
     images: int,
     steps: int = 300,
 ) -> list[Row]:
-    """Returns a row for each of the first test images.
-
-    Args:
-      config: the config whose messages are attacked.
-      data_dir: the folder of raw data sets.
-      images: the number of images, the first ones.
-      steps: the number of steps of gradient descent.
+    """Returns a row for each of the first test images, after `steps` of descent.
 
     Raises:
       ValueError, TypeError, FileNotFoundError: in one line.
@@ -94,7 +84,7 @@ def rows(
 
 
 def _of_sketch(config: ConfigDict, scene: Scene, number: int) -> Singular:
-    """Returns gamma_1 and gamma_2; 1 for algorithms that have no sketch."""
+    """Returns gamma_1 and gamma_2, which are 1 without a sketch."""
     method = catalog.method(config.algorithm)
     if "sketch" not in method.takes or config.sketch.operator == "identity":
         return Singular(1.0, 1.0)
@@ -136,17 +126,17 @@ def _row(scene: Scene, around, descended, sketch: Singular, number: int) -> Row:
 
 
 def _programs(scene: Scene, steps: int):
-    """Returns what is computed for every image, one program for all of them."""
+    """Returns the two programs of a row, compiled once for all images."""
     whole = scene.silent._replace(uplink=channels.exact())
     unsketched = scene._replace(silent=whole)
 
-    def view_of(own: Scene, number):
-        view = own.view(own.keys(number), jnp.asarray(own.targets)[number])
+    def view_of(scene: Scene, number):
+        view = scene.view(scene.keys(number), jnp.asarray(scene.targets)[number])
         return lambda z: trees.ravel(view(z))
 
     @jax.jit
     def around(number, points):
-        """Returns two points' messages, and all Jacobians, also the unsketched."""
+        """Returns two points' messages, all Jacobians, and the unsketched ones."""
         view = view_of(scene, number)
         seen, first = jax.lax.map(view, points[:2])
         maps = theory.jacobians(view, points)
@@ -157,11 +147,11 @@ def _programs(scene: Scene, steps: int):
         """Returns L before each step."""
         view = view_of(scene, number)
 
-        def one(z, _):
+        def descend(z, _):
             now, slope = jax.value_and_grad(lambda z: jnp.sum((view(z) - seen) ** 2))(z)
             return z - step * slope, now
 
-        return jax.lax.scan(one, start, length=steps)[1]
+        return jax.lax.scan(descend, start, length=steps)[1]
 
     return around, descended
 

@@ -1,4 +1,4 @@
-"""An audit of a config: the epsilon that attacks find, and the one that is claimed.
+"""An audit of a config: the epsilon that attacks prove, and the one that is claimed.
 
 Two attacks. The distinguishing game repeats a few rounds of the config's mechanism with
 few clients, and counts the claim for these rounds. The other runs the config as it is,
@@ -8,7 +8,7 @@ with canaries among its clients.
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -19,23 +19,21 @@ from ml_collections import ConfigDict
 
 from fl_sketch import engine, models
 from fl_sketch.audit import canaries, game, one_run
+from fl_sketch.audit.game import Found
 from fl_sketch.config import arguments, build, cohorts, parse, privacy
 from fl_sketch.config.guarantee import claimed
 from fl_sketch.core import validate
 from fl_sketch.core.keys import Purpose, apart
-from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Roots, Tree
 from fl_sketch.engine import cohort
 from fl_sketch.privacy import accounting
+from fl_sketch.privacy.accounting import Plan
 from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.run.setup import Setup, prepare
 from fl_sketch.workdir import secrets
 
 UPDATE, SKETCHED = 8, 2.0  # numbers of an update that is bounded before its sketch
-GUESSES = 10  # of so many canaries one is guessed to be in, and one to be out
-HEAD = "{:<66} {:>8} {:>8} {:>8} {:>5} {:>8} {:>7}".format(
-    "", "claimed", "found", "at most", "sure", "trials", "seconds"
-)
+GUESSES = 10  # of so many canaries, one is guessed to be in, and one to be out
 
 
 class Audit(NamedTuple):
@@ -45,6 +43,8 @@ class Audit(NamedTuple):
       trials: games in each world.
       rounds: rounds of a game.
       canaries: canaries among the clients of a run; 0: no such run.
+      repetitions: such runs, whose guesses are counted together.
+      confidence: the confidence in each of the bounds.
     """
 
     trials: int = 1_000_000
@@ -54,30 +54,8 @@ class Audit(NamedTuple):
     confidence: float = 0.95
 
 
-class Row(NamedTuple):
-    """What an audit of `what` found in `seconds`, beside the claim at `delta`.
-
-    `found_epsilon` is a lower bound, with this `confidence`, on the true epsilon, of
-    which `claimed_epsilon` is said. `most_epsilon` is what so many `trials` could show.
-    """
-
-    what: str
-    claimed_epsilon: float
-    delta: float
-    found_epsilon: float
-    confidence: float
-    trials: int
-    most_epsilon: float
-    seconds: float
-
-    @property
-    def broken(self) -> bool:
-        """Whether the claim is shown to be wrong."""
-        return self.found_epsilon > self.claimed_epsilon
-
-
 def check(audit: Audit) -> None:
-    """Raises a ValueError, in one line, for an `audit` that cannot be made."""
+    """Raises a ValueError, in one line, for an impossible `audit`."""
     validate.at_least_one(
         trials=audit.trials, rounds=audit.rounds, repetitions=audit.repetitions
     )
@@ -87,20 +65,13 @@ def check(audit: Audit) -> None:
             f"got canaries={audit.canaries}."
         )
         raise ValueError(msg)
-    if not 0 < audit.confidence < 1:
-        msg = f"Expected 0 < confidence < 1, got confidence={audit.confidence}."
-        raise ValueError(msg)
+    accounting.between(0, 1, confidence=audit.confidence)
 
 
 def run(
     config: ConfigDict, audit: Audit, data_dir: str | None = None
-) -> Iterator[Row | str]:
-    """Yields what each audit found, or a line that says why there is none.
-
-    Args:
-      config: a config as `configs/default.py` has it.
-      audit: the numbers of runs, rounds and canaries that are tried.
-      data_dir: the folder of raw data sets.
+) -> Iterator[Found | str]:
+    """Yields the result of each attack, or a line that says why there is none.
 
     Raises:
       ValueError: in one line, for a config that claims nothing.
@@ -109,83 +80,63 @@ def run(
     setup = prepare(config, data_dir)
     config = setup.config
     claimed(config, setup.guarantee)
-    yield _timed(lambda: play(config, setup, audit))
+    yield play(config, setup, audit)
     if not audit.canaries:
         return
     why = _unfit(config, setup)
     if why:
         yield f"no run with canaries: {why}"
     else:
-        yield _timed(lambda: with_canaries(config, setup, audit))
+        yield with_canaries(config, setup, audit)
 
 
-def line(row: Row) -> str:
-    """Returns `row` as text, below `HEAD`."""
-    return (
-        f"{row.what:<66} {row.claimed_epsilon:8.4f} {row.found_epsilon:8.4f} "
-        f"{row.most_epsilon:8.4f} {row.confidence:5.0%} {row.trials:8d} "
-        f"{row.seconds:7.1f}"
-    )
+def play(config: ConfigDict, setup: Setup, audit: Audit) -> Found:
+    """Returns the result of the distinguishing game.
 
-
-def verdict(row: Row) -> str:
-    """Returns what is said of a `row` whose claim is broken."""
-    return (
-        f"{row.what}: epsilon is at least {row.found_epsilon:.4g}, with "
-        f"{row.confidence:.0%} confidence, and {row.claimed_epsilon:.4g} is claimed at "
-        f"delta {row.delta:g}"
-    )
-
-
-def play(config: ConfigDict, setup: Setup, audit: Audit) -> Row:
-    """Returns what the distinguishing game finds.
-
-    It has as many exchanges as the engine makes, whatever was claimed of them.
+    It has the exchanges that the engine makes, whatever the claim says of them.
 
     Args:
       config: the config, checked.
-      setup: the config's setup.
-      audit: the numbers of runs, rounds and canaries that are tried.
+      setup: its setup.
+      audit: the effort.
     """
     guarantee = claimed(config, setup.guarantee)
     local = privacy.local_noise(config)
     plan = canaries.few(guarantee.plan)._replace(steps=audit.rounds)
     near = canaries.neighbours(plan.sampling, plan.relation)
     if local:
-        observe, plan = _among_examples(config, guarantee.noise_multiplier, plan, near)
+        z = guarantee.noise_multiplier
+        observe, plan = _among_examples(config, z, plan, near)
     else:
         observe, plan = _among_clients(config, setup, plan, near)
-    found = game.play(
+    what = (
+        f"game: {_count(plan.steps, 'step' if local else 'round')}, "
+        f"{_count(plan.releases, 'release')} each, {plan.sampling} {plan.sample:.4g} "
+        f"of {plan.population}, {plan.relation}"
+    )
+    if not math.isclose(plan.rate, guarantee.plan.rate):
+        what += f", for a rate of {guarantee.plan.rate:.4g}"
+    return game.play(
         observe,
+        functools.partial(_claim, guarantee, plan),
         delta=guarantee.delta,
         trials=audit.trials,
         key=_roots(config, 0),
         rate=plan.rate,
         mirrored=near.mirrored,
         confidence=audit.confidence,
+        what=what,
     )
-    what = (
-        f"game: {_some(plan.steps, 'step' if local else 'round')}, "
-        f"{_some(plan.releases, 'release')} each, {plan.sampling} {plan.sample:.4g} of "
-        f"{plan.population}, {plan.relation}"
-    )
-    if not math.isclose(plan.rate, guarantee.plan.rate):
-        what += f", for a rate of {guarantee.plan.rate:.4g}"
-    return _row(what, plan, guarantee, found)
 
 
-def _among_clients(config: ConfigDict, setup: Setup, plan: accounting.Plan, near):
-    """Returns what is seen of a game among clients, and its plan.
-
-    Clients that drop out get no credit, and here there are none.
-    """
+def _among_clients(config: ConfigDict, setup: Setup, plan: Plan, near):
+    """Returns what an attacker sees of a game among clients, and its plan."""
     numbers, few = parse.numbers_of(config), _few(config, plan)
     z = claimed(config, setup.guarantee).noise_multiplier
     exchanges = _talk(config, setup).exchanges
     like, options, read = canaries.NUMBERS, {}, {}
-    drawn = exchanges * canaries.NUMBERS
     if config.privacy.form == "update":
-        like = drawn = UPDATE
+        like = UPDATE
         op = arguments.sketch_of(few, like)
         options["spread"], read["read"] = canaries.before_a_sketch(op, like)
     local = canaries.shouting(
@@ -208,17 +159,19 @@ def _among_clients(config: ConfigDict, setup: Setup, plan: accounting.Plan, near
         shape=(exchanges, canaries.NUMBERS),
         **read,
     )
-    watched = guarded.mechanism.watched if guarded.mechanism else ()
-    beside = len(watched) + (privacy.bound_of(config) == "adaptive")
-    shares = int(plan.sample) if plan.shares > 1 else 1
-    return observe, plan._replace(coordinates=drawn + beside, shares=shares)
+    assert guarded.mechanism is not None
+    drawn = guarded.mechanism.drawn or exchanges * canaries.NUMBERS
+    return observe, plan._replace(
+        coordinates=drawn + guarded.mechanism.beside,
+        shares=int(plan.sample) if plan.shares > 1 else 1,
+    )
 
 
-def _few(config: ConfigDict, plan: accounting.Plan) -> ConfigDict:
+def _few(config: ConfigDict, plan: Plan) -> ConfigDict:
     """Returns the config of a game among clients.
 
-    Noise on counts is as large as in the config. What it moves, a threshold that
-    adapts, moves as it does there: a smaller cohort's count has more noise.
+    Noise on counts is as large as in the config. The rate of an adaptive threshold is
+    scaled, since the count of a smaller cohort has relatively more noise.
     """
     few = _scaled(config, plan.population, plan.sample)
     size = privacy.expected(config)
@@ -231,10 +184,10 @@ def _few(config: ConfigDict, plan: accounting.Plan) -> ConfigDict:
     return few
 
 
-def _among_examples(config: ConfigDict, z: float, plan: accounting.Plan, near):
-    """Returns what is seen of a game among one client's examples, and its plan.
+def _among_examples(config: ConfigDict, z: float, plan: Plan, near):
+    """Returns what an attacker sees of a game among examples, and its plan.
 
-    A round has one step, so that all is seen that the noise was put on.
+    A round has one step, so that the attacker sees every noisy sum.
     """
     numbers, few = parse.numbers_of(config), _scaled(config, 1, 1)
     few.client.update({"steps": 1, "batch": int(plan.sample)})
@@ -262,40 +215,57 @@ def _among_examples(config: ConfigDict, z: float, plan: accounting.Plan, near):
     return observe, plan._replace(coordinates=canaries.NUMBERS)
 
 
-def with_canaries(config: ConfigDict, setup: Setup, audit: Audit) -> Row:
-    """Returns what canaries in a run, or in several, give away.
+def with_canaries(config: ConfigDict, setup: Setup, audit: Audit) -> Found:
+    """Returns the result of one or several runs with canaries.
 
-    The guesses of all repetitions are taken together: they are as good as one run with
-    so many more canaries, each of which takes part in one of them only. Scores that are
-    not finite are refused, by an ArithmeticError.
+    The guesses of all repetitions are counted together, like those of one run with as
+    many canaries, since each canary takes part in one run only.
 
     Args:
       config: the config, checked.
-      setup: the config's setup.
-      audit: the numbers of runs, rounds and canaries that are tried.
+      setup: its setup.
+      audit: the effort.
+
+    Raises:
+      ArithmeticError: for scores that are not finite.
     """
+    begin = time.perf_counter()
     guarantee, count = claimed(config, setup.guarantee), audit.canaries
     scores_of, plan = _crowded(config, setup, count)
     each, right = max(1, count // GUESSES), 0
-    own = apart(jax.random.key(config.seed), Purpose.AUDIT)
+    attacker = apart(jax.random.key(config.seed), Purpose.AUDIT)
     for number in range(audit.repetitions):
-        attacker = jax.random.fold_in(own, number)
-        scores, coins = map(np.asarray, scores_of(_roots(config, 1 + number), attacker))
+        key = jax.random.fold_in(attacker, number)
+        scores, coins = map(np.asarray, scores_of(_roots(config, 1 + number), key))
         if not np.isfinite(scores).all():
             msg = "Expected estimates that are finite in a run with canaries."
             raise ArithmeticError(msg)
         right += one_run.right_guesses(scores, coins, each)
     total, guesses = (audit.repetitions * n for n in (count, 2 * each))
-    bound = functools.partial(
-        one_run.lower_bound, guesses, canaries=total, delta=guarantee.delta
+    found, most = (
+        one_run.lower_bound(
+            guesses,
+            number,
+            canaries=total,
+            delta=guarantee.delta,
+            confidence=audit.confidence,
+        )
+        for number in (right, guesses)
     )
-    found, most = (bound(n, confidence=audit.confidence) for n in (right, guesses))
     what = (
-        f"run: {_some(plan.steps, 'round')}, {count} of {plan.population} clients are "
+        f"run: {_count(plan.steps, 'round')}, {count} of {plan.population} clients are "
         f"canaries, {right} of {guesses} right"
     )
-    proof = game.Found(found, audit.confidence, total, most)
-    return _row(what, plan, guarantee, proof)
+    return Found(
+        what,
+        _claim(guarantee, plan, guarantee.delta),
+        guarantee.delta,
+        found,
+        audit.confidence,
+        total,
+        most,
+        time.perf_counter() - begin,
+    )
 
 
 def _crowded(config: ConfigDict, setup: Setup, count: int):
@@ -304,10 +274,9 @@ def _crowded(config: ConfigDict, setup: Setup, count: int):
     people, poisson = config.data.clients + count, guarantee.plan.sampling == "poisson"
     size = max(1, round(guarantee.plan.rate * people))
     more, numbers = _scaled(config, people, size), parse.numbers_of(config)
-    params = _params(config, setup)
     sampler = cohorts.sampler_of(more)
     run = one_run.program(
-        _algorithm(more, setup, params),
+        _algorithm(more, setup)[0],
         parse.fetch_of(config),
         sampler,
         setup.mesh,
@@ -335,64 +304,54 @@ def _crowded(config: ConfigDict, setup: Setup, count: int):
 
 
 def _unfit(config: ConfigDict, setup: Setup) -> str:
-    """Returns why there is no run with canaries, if there is none."""
+    """Returns why no run with canaries is possible, or an empty string."""
     if claimed(config, setup.guarantee).unit == "example":
         return "canaries are clients, and with unit=example clients are not protected"
     if not _talk(config, setup).of_updates:
         return (
-            f"the server of algorithm={config.algorithm} does not hear updates, along "
-            "which canaries could be looked for"
+            f"the server of algorithm={config.algorithm} does not receive updates, "
+            "along which it could look for canaries"
         )
     return ""
 
 
 def _talk(config: ConfigDict, setup: Setup) -> one_run.Talk:
-    params = _params(config, setup)
-    algorithm = _algorithm(config, setup, params)
-    return one_run.listen(algorithm, params, setup.batches)
+    return one_run.listen(*_algorithm(config, setup), setup.batches)
 
 
-def _algorithm(config: ConfigDict, setup: Setup, params: Tree) -> Algorithm:
-    """Returns the algorithm of a config, with the noise of the program's promise."""
+def _algorithm(config: ConfigDict, setup: Setup) -> tuple[Algorithm, Tree]:
+    """Returns the algorithm of a config with the claimed noise, and its params' shapes.
+
+    The noise is that of the setup, also for other numbers of clients.
+    """
+    numbers = parse.numbers_of(config)
+    start = functools.partial(setup.start, numbers)
+    params = jax.eval_shape(start, jax.random.key(0)).server.params
     bare = build.bare_of(config, setup.seen, params)
     z = claimed(config, setup.guarantee).noise_multiplier
-    numbers = parse.numbers_of(config)
-    return privacy.guarded(config, bare, z, numbers, params)
-
-
-def _params(config: ConfigDict, setup: Setup) -> Tree:
-    """Returns the shapes of the model."""
-    start = functools.partial(setup.start, parse.numbers_of(config))
-    return jax.eval_shape(start, jax.random.key(0)).server.params
+    return privacy.guarded(config, bare, z, numbers, params), params
 
 
 def _scaled(config: ConfigDict, population: int, sample: float) -> ConfigDict:
     """Returns the config for another number of clients."""
-    own, size = config.copy_and_resolve_references(), privacy.expected(config)
-    own.data.clients, own.cohort.size = population, max(1, round(sample))
-    smallest = config.privacy.smallest_cohort * privacy.expected(own) / size
-    own.privacy.smallest_cohort = math.ceil(smallest)
-    return own
+    scaled, size = config.copy_and_resolve_references(), privacy.expected(config)
+    scaled.data.clients, scaled.cohort.size = population, max(1, round(sample))
+    smallest = config.privacy.smallest_cohort * privacy.expected(scaled) / size
+    scaled.privacy.smallest_cohort = math.ceil(smallest)
+    return scaled
 
 
 def _roots(config: ConfigDict, number: int) -> Roots:
-    """Returns the roots of an audit: nobody is protected by its randomness."""
+    """Returns the roots of an audit, whose randomness protects no client."""
     both = secrets.roots(config.seed, secrets.simulated(flat(config)))
     return jax.tree.map(lambda key: jax.random.fold_in(key, number), both)
 
 
-def _timed(make: Callable[[], Row]) -> Row:
-    begin = time.perf_counter()
-    return make()._replace(seconds=time.perf_counter() - begin)
-
-
-def _some(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count > 1)}"
-
-
-def _row(
-    what: str, plan: accounting.Plan, guarantee: Guarantee, found: game.Found
-) -> Row:
+def _claim(guarantee: Guarantee, plan: Plan, delta: float) -> float:
+    """Returns the epsilon at `delta` that `guarantee` would claim of `plan`."""
     z, name = guarantee.noise_multiplier, guarantee.accountant
-    claimed = accounting.spent(plan, z, delta=guarantee.delta, accountant=name)
-    return Row(what, float(claimed), guarantee.delta, *found, seconds=0.0)
+    return float(accounting.spent(plan, z, delta=delta, accountant=name))
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count > 1)}"

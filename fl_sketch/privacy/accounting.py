@@ -1,8 +1,8 @@
-"""What a run gives away: (epsilon, delta) from what it releases; no jax in here.
+"""What a run gives away: (epsilon, delta) of what it releases; imports no jax.
 
-A `Plan` says how often a sample is taken, of how many, in which way, and how many
-noisy sums are released of each sample. The noise multiplier z is everywhere the
-standard deviation of the noise on the **sum**, over the bound C of one message.
+A `Plan` says how often a sample of units is taken, how, and how many noisy sums are
+released of each sample. The noise multiplier z is always the standard deviation of the
+noise on the **sum**, divided by the bound C on one message.
 
 >>> plan = Plan(steps=200, sample=50, population=1000)
 >>> round(epsilon(plan, 2.0, delta=1e-5), 2)
@@ -14,27 +14,23 @@ Traceback (most recent call last):
 ValueError: Expected relation=replace_one with sampling=fixed, where the number \
 of participants is known, got relation='add_remove'.
 
-A unit is whatever `population` counts: clients, or one client's examples. Who is
-protected is said by `relation`. `add_remove`: outputs are alike whether a unit is
-there or not, and a sum changes by at most C. `replace_one`: whatever a unit's data
-are, and a sum changes by at most **2C**. (In dp_accounting the PLD accountant doubles
-the sensitivity for this relation and the RDP accountant does not; both get what
-they need here.)
+A unit is a client, or an example of one client. Under the relation `add_remove`
+neighbours differ in whether a unit takes part, and a sum changes by at most C. Under
+`replace_one` they differ in the data of a unit, and a sum changes by at most **2C**.
 
-Several releases of one sample are one Gaussian of z / sqrt(releases), and not as
-many samples: nobody is drawn anew in between.
+Samples are secret. "poisson" takes every unit independently with probability
+sample / population, "fixed" a uniform set of that size without replacement, and
+"everyone" all units. Several releases of one sample are one Gaussian of
+z / sqrt(releases), not several samples. Units that drop out for reasons that do not
+depend on their data only help, and earn no credit.
 
-Noise as it is drawn ends somewhere (`tails`), and a Poisson cohort is cut at some
-size. `spent` pays for both from delta, up to a thousandth of it; `epsilon` is that of
-exact Gaussians.
-
-What a sampler must be for its row to hold: "poisson" takes every unit with
-probability sample / population, independently; "fixed" a uniform set of that size,
-without replacement; "everyone" all. The sample is secret. Units that drop out for
-reasons that do not depend on their data only help, and get no credit.
+`epsilon` is that of exact Gaussians and uncut samples. `spent` also charges delta for
+the missing tail of the noise and for Poisson cohorts that are cut (`tails`), up to
+delta / 1000.
 """
 
 import contextlib
+import decimal
 import functools
 import math
 import numbers
@@ -52,18 +48,18 @@ ACCOUNTANTS = ("pld", "rdp")
 
 
 class Plan(NamedTuple):
-    """All that an accountant must know beside the noise.
+    """What is released, apart from the noise.
 
     Attributes:
-      steps: the number of times that a sample is taken: of rounds, or of local steps.
-      sample: the number of units in a sample; for "poisson", on average.
-      population: the number of units that there are.
-      sampling: the way in which samples are taken, one of `SAMPLINGS`.
+      steps: the number of samples, one for each round or local step.
+      sample: the number of units in a sample; the mean number for "poisson".
+      population: the number of all units.
+      sampling: one of `SAMPLINGS`.
       releases: the number of noisy sums of each sample.
-      relation: the change that the noise hides, one of `RELATIONS`.
-      coordinates: the number of numbers in all releases of a sample together.
-      shares: the number of draws whose sum is the noise.
-      cut: the chance that a Poisson sample is cut, each time.
+      relation: one of `RELATIONS`.
+      coordinates: the length of all releases of a sample together.
+      shares: the number of independent draws that add up to the noise.
+      cut: the probability that one Poisson sample is cut.
     """
 
     steps: int
@@ -78,78 +74,82 @@ class Plan(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """The share of the units that a sample holds."""
+        """The fraction of the units in a sample."""
         if self.sampling == "everyone":
             return 1.0
         return self.sample / self.population
 
     @property
     def sensitivity(self) -> float:
-        """By how much one unit changes a sum, over C."""
+        """The most that one unit changes a sum, divided by C."""
         return 2.0 if self.relation == "replace_one" else 1.0
 
 
 def accountant_for(plan: Plan) -> str:
-    """Returns the name of the tightest accountant that knows such a `plan`."""
+    """Returns the name of the tightest accountant for `plan`."""
     return "rdp" if plan.sampling == "fixed" else "pld"
 
 
 def require_delta(plan: Plan, delta: float) -> None:
-    """Raises a ValueError unless `delta` is below one over the population of `plan`.
+    """Raises a ValueError unless `delta` is below one over the population.
 
-    With a larger one, giving away a whole unit now and then would be a promise.
+    A larger delta would allow a release of one whole unit.
     """
     if not 0 < delta * plan.population < 1:
         msg = (
-            f"Expected 0 < delta < 1 / {plan.population}, one over how many there are, "
+            f"Expected 0 < delta < 1 / {plan.population}, one over the population, "
             f"got delta={delta}."
         )
         raise ValueError(msg)
 
 
 def require(plan: Plan, accountant: str) -> None:
-    """Raises a ValueError in one line unless `accountant` has a theory of `plan`."""
+    """Raises a ValueError in one line unless `accountant` can count `plan`."""
     validate.one_of(SAMPLINGS, sampling=plan.sampling)
     validate.one_of(RELATIONS, relation=plan.relation)
     validate.one_of(ACCOUNTANTS, accountant=accountant)
     for name, low in (("steps", 0), ("population", 1), ("releases", 1)):
-        _whole(low, **{name: getattr(plan, name)})
+        _require_integer(low, **{name: getattr(plan, name)})
     if not 0 <= plan.sample <= plan.population:
         msg = (
             f"Expected 0 <= sample <= {plan.population} (the population), "
             f"got sample={plan.sample}."
         )
         raise ValueError(msg)
-    if plan.sampling == "fixed" and plan.relation != "replace_one":
+    fixed = plan.sampling == "fixed"
+    if fixed and plan.relation != "replace_one":
         msg = (
             "Expected relation=replace_one with sampling=fixed, where the number of "
             f"participants is known, got relation={plan.relation!r}."
         )
         raise ValueError(msg)
-    fixed = plan.sampling == "fixed"
     if fixed:
-        _whole(0, sample=plan.sample)
-    thinned = plan.sampling == "poisson" and plan.relation == "replace_one"
-    if accountant == ("pld" if fixed else "rdp") and (fixed or thinned):
-        other = accountant_for(plan)
+        _require_integer(0, sample=plan.sample)
+    poisson_replaced = plan.sampling == "poisson" and plan.relation == "replace_one"
+    if (accountant == "pld" and fixed) or (accountant == "rdp" and poisson_replaced):
         msg = (
-            f"Expected accountant={other} with sampling={plan.sampling} and "
-            f"relation={plan.relation}, got accountant={accountant!r}."
+            f"Expected accountant={accountant_for(plan)} with "
+            f"sampling={plan.sampling} and relation={plan.relation}, "
+            f"got accountant={accountant!r}."
         )
         raise ValueError(msg)
+
+
+def knows(accountant: str, plan: Plan) -> bool:
+    """Returns whether `accountant` can count `plan`."""
+    try:
+        require(plan, accountant)
+    except ValueError:
+        return False
+    return True
 
 
 def epsilon(
     plan: Plan, noise_multiplier: float, *, delta: float, accountant: str | None = None
 ) -> float:
-    """Returns the epsilon of a plan at this delta; infinite without noise.
+    """Returns the epsilon of `plan` at `delta`; infinite without noise.
 
-    Args:
-      plan: the plan of what is released.
-      noise_multiplier: the noise z on a sum over the bound of one message.
-      delta: a number in (0, 1).
-      accountant: the name of the accountant, "pld" or "rdp"; None: the tightest that
-        fits.
+    By default the tightest of `ACCOUNTANTS` counts.
     """
     between(0, 1, delta=delta)
     if not (known := certain(plan, noise_multiplier, accountant)):
@@ -158,27 +158,22 @@ def epsilon(
 
 
 def beyond(plan: Plan, noise_multiplier: float, epsilon: float) -> float:
-    """Returns what noise that ends, and samples that are cut, add to delta.
+    """Returns what missing tails and cut samples add to delta.
 
-    Where one draw makes the noise, what both neighbours can give has the probabilities
-    of exact noise over a constant. What only one can give is as likely as
-    `tails.missing` says. The union bound adds up all samples, as the support of a
-    release is known before it. A sum of shares has no such simple support: there exact
-    noise is taken for what is drawn, at e^epsilon times the chance of a share beyond
-    its end. A sample is cut with the same others on both sides.
-
-    Args:
-      plan: the plan of what is released.
-      noise_multiplier: the noise z on a sum over the bound of one message.
-      epsilon: the price of the plan at about this delta; read where there are several
-        shares.
+    With one draw of noise, outputs that both neighbours can give have the probabilities
+    of exact noise over a constant. Outputs that only one can give have the probability
+    `tails.missing`. The union bound adds up all samples, since the support of a release
+    is known before it. A sum of several shares has no such simple support. There exact
+    noise replaces the drawn noise, at e^epsilon times the probability of a share beyond
+    its end, for the `epsilon` of the plan at about this delta. The same other units are
+    in a cut sample on both sides.
     """
     if plan.shares > 1:
         shares = plan.coordinates * plan.shares * 2 * tails.upper(tails.REACH)
         missing = (1 + math.exp(min(epsilon, 700.0))) * shares
     else:
-        shift, each = plan.sensitivity / noise_multiplier, plan.releases
-        missing = (each - 1) * tails.missing(shift, 1)
+        shift = plan.sensitivity / noise_multiplier
+        missing = (plan.releases - 1) * tails.missing(shift, 1)
         missing += tails.missing(shift, plan.coordinates)
     return min(1.0, plan.steps * (missing + plan.cut))
 
@@ -187,16 +182,10 @@ def beyond(plan: Plan, noise_multiplier: float, epsilon: float) -> float:
 def spent(
     plan: Plan, noise_multiplier: float, *, delta: float, accountant: str | None = None
 ) -> float:
-    """Returns the epsilon of a plan at this delta with noise as it is drawn.
+    """Returns the epsilon of `plan` at `delta` with noise and samples as drawn.
 
-    Infinite where the end of the noise would take more than delta / 1000: there is too
-    little noise for a promise.
-
-    Args:
-      plan: the plan of what is released.
-      noise_multiplier: the noise z on a sum over the bound of one message.
-      delta: the delta of the promise, all included.
-      accountant: a name as in `epsilon`.
+    It is infinite if `beyond` exceeds delta / 1000: the noise is too small for any
+    promise.
     """
     if certain(plan, noise_multiplier, accountant):
         return epsilon(plan, noise_multiplier, delta=delta, accountant=accountant)
@@ -215,10 +204,7 @@ def delta(
     epsilon: float,
     accountant: str | None = None,
 ) -> float:
-    """Returns the delta of a plan at this `epsilon`, a number above zero.
-
-    The others, `plan`, `noise_multiplier` and `accountant`, are as in `epsilon`.
-    """
+    """Returns the delta of `plan` at `epsilon`, a number above zero."""
     between(0, math.inf, epsilon=epsilon)
     if not (known := certain(plan, noise_multiplier, accountant)):
         return _composed(plan, noise_multiplier, accountant).get_delta(epsilon)
@@ -229,39 +215,20 @@ def delta(
 def calibrate(
     plan: Plan, *, epsilon: float, delta: float, accountant: str | None = None
 ) -> float:
-    """Returns the least noise multiplier with which a plan keeps (epsilon, delta).
+    """Returns the least noise multiplier with which `plan` is (epsilon, delta)-private.
 
-    Never less than that: what comes back keeps the promise.
+    It is rounded up, so that `spent` never exceeds `epsilon`. A Poisson plan without a
+    `cut` is calibrated for the one that `engine.poisson` makes.
 
-    Args:
-      plan: the plan of what will be released.
-      epsilon: the promise, above zero and finite.
-      delta: a number in (0, 1).
-      accountant: the name of the accountant, "pld" or "rdp"; None: the tightest that
-        fits.
+    Raises:
+      ValueError: if the missing tail of the noise would cost more than delta / 1000.
     """
     between(0, math.inf, epsilon=epsilon)
     between(0, 1, delta=delta)
     if certain(plan, 1.0, accountant) == "nothing":
         return 0.0
-    import dp_accounting  # takes half a second to import
-
     name = accountant or accountant_for(plan)
-    low = 1.0
-    while _exact(plan, low, delta, name) > epsilon:
-        low *= 2
-    while _exact(plan, low, delta, name) <= epsilon:
-        low /= 2
-    with without_warnings():
-        z = dp_accounting.calibrate_dp_mechanism(
-            lambda: accountant_of(plan, low, name),
-            lambda z: event(plan, z, name),
-            epsilon,
-            delta,
-            dp_accounting.ExplicitBracketInterval(low, 4 * low),
-        )
-    while _exact(plan, z, delta, name) > epsilon:  # by the wider cells of little noise
-        z *= 1.001
+    z = _least_noise(plan, epsilon, delta, name)
     if math.isinf(spent(plan, z, delta=delta, accountant=name)):
         msg = (
             "Expected noise whose end, and samples whose cut, add less than delta / "
@@ -269,9 +236,41 @@ def calibrate(
             f"epsilon={epsilon}."
         )
         raise ValueError(msg)
-    while spent(plan, z, delta=delta, accountant=name) > epsilon:  # by its end
-        z *= 1 + 1e-6
+    for drawn in (plan, _cut_as_drawn(plan)):
+        while epsilon < spent(drawn, z, delta=delta, accountant=name) < math.inf:
+            z *= 1 + 1e-6
     return z
+
+
+def _least_noise(plan: Plan, target: float, delta: float, name: str) -> float:
+    """Returns the least z at which `epsilon` keeps the target."""
+    import dp_accounting  # takes half a second to import
+
+    def exceeds(z):
+        return epsilon(plan, z, delta=delta, accountant=name) > target
+
+    low = 1.0
+    while exceeds(low):
+        low *= 2
+    while not exceeds(low):
+        low /= 2
+    with without_warnings():
+        z = dp_accounting.calibrate_dp_mechanism(
+            lambda: accountant_of(plan, low, name),
+            lambda z: event(plan, z, name),
+            target,
+            delta,
+            dp_accounting.ExplicitBracketInterval(low, 4 * low),
+        )
+    while exceeds(z):  # the cells of the PLD are wider at this z than at `low`
+        z *= 1.001
+    return z
+
+
+def _cut_as_drawn(plan: Plan) -> Plan:
+    if plan.sampling != "poisson" or plan.cut:
+        return plan
+    return plan._replace(cut=tails.cut_chance(plan.population, plan.sample))
 
 
 def steps_within(
@@ -282,34 +281,37 @@ def steps_within(
     delta: float,
     accountant: str | None = None,
 ) -> int:
-    """Returns how many of the plan's steps keep (epsilon, delta): 0 to `plan.steps`.
-
-    Noise is counted as it is drawn: `plan`, `noise_multiplier`, `delta` and
-    `accountant` are those of `spent`, and `epsilon` is the promise.
-    """
-
-    def kept(steps: int) -> bool:
-        some = plan._replace(steps=steps)
-        found = spent(some, noise_multiplier, delta=delta, accountant=accountant)
-        return found <= epsilon
-
+    """Returns how many steps of the plan `spent` allows: from 0 to `plan.steps`."""
+    promise = {"delta": delta, "accountant": accountant}
     low, high = 0, plan.steps
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if kept(middle) else (low, middle - 1)
+        shorter = plan._replace(steps=middle)
+        enough = spent(shorter, noise_multiplier, **promise) <= epsilon
+        low, high = (middle, high) if enough else (low, middle - 1)
     return low
 
 
-def _exact(plan, noise_multiplier, at_delta, accountant) -> float:
-    return epsilon(plan, noise_multiplier, delta=at_delta, accountant=accountant)
+def rounded_up(value: float, digits: int = 4) -> str:
+    """Returns `value` with so many significant digits, never less than it is.
+
+    >>> rounded_up(8.00004), rounded_up(7.99999), rounded_up(8.0)
+    ('8.001', '8', '8')
+    """
+    if not math.isfinite(value):
+        return f"{value:g}"
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    return f"{float(context.create_decimal(value)):.{digits}g}"
 
 
 def certain(plan: Plan, noise_multiplier: float, accountant: str | None) -> str:
-    """Returns what is given away where no accountant is needed to say it.
+    """Returns what is given away where no accountant has to count.
 
-    It is "nothing" without steps or a sample, or with an infinite `noise_multiplier`;
-    "everything" with one of 0; and else "". Raises as `require` does for this `plan`
-    and `accountant`, of which None is the tightest.
+    It is "nothing" without steps, without a sample, or with infinite noise,
+    "everything" without noise, and otherwise "".
+
+    Raises:
+      ValueError: as `require`, and for a `noise_multiplier` below zero.
     """
     require(plan, accountant or accountant_for(plan))
     if not noise_multiplier >= 0:
@@ -322,7 +324,7 @@ def certain(plan: Plan, noise_multiplier: float, accountant: str | None) -> str:
     return "" if noise_multiplier > 0 else "everything"
 
 
-@functools.lru_cache(maxsize=8)  # `spent` asks twice, of two deltas
+@functools.lru_cache(maxsize=8)  # `spent` asks twice, at two deltas
 def _composed(plan: Plan, noise_multiplier: float, accountant: str | None):
     name = accountant or accountant_for(plan)
     released = event(plan, noise_multiplier, name)
@@ -332,7 +334,7 @@ def _composed(plan: Plan, noise_multiplier: float, accountant: str | None):
 
 @contextlib.contextmanager
 def without_warnings() -> Iterator[None]:
-    """Silences the RDP accountant on orders that it leaves out, which is safe."""
+    """Silences the RDP accountant about orders that it leaves out, which is safe."""
     before = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
     try:
@@ -342,10 +344,9 @@ def without_warnings() -> Iterator[None]:
 
 
 def accountant_of(plan: Plan, noise_multiplier: float, name: str):
-    """Returns an accountant, by its `name`, that has counted nothing yet.
+    """Returns a new accountant of dp_accounting for the relation of `plan`.
 
-    Its relation is the plan's. The cells of a PLD are fit for a `plan` with such a
-    `noise_multiplier`, which must be above zero.
+    The cells of a PLD fit a plan with this `noise_multiplier`, above zero.
     """
     import dp_accounting
     from dp_accounting import pld, rdp
@@ -356,34 +357,31 @@ def accountant_of(plan: Plan, noise_multiplier: float, name: str):
     }[plan.relation]
     if name == "rdp":
         return rdp.RdpAccountant(neighboring_relation=relation)
-    # Losses of one release are about 1 / (2 z^2): cells that grow with them keep
-    # little noise from taking minutes. Cells are rounded up, so this is safe.
+    # Losses of one release are about 1 / (2 z^2). Cells that grow with them keep
+    # little noise from taking minutes. They are rounded up, so this is safe.
     z = noise_multiplier / plan.sensitivity / math.sqrt(plan.releases)
     cell = 1e-3 * max(1.0, 0.05 / z**2)
     return pld.PLDAccountant(relation, value_discretization_interval=cell)
 
 
 def event(plan: Plan, noise_multiplier: float, name: str):
-    """Returns what `plan` releases with `noise_multiplier`, as dp_accounting has it.
-
-    The `name` is the accountant's: they differ in who doubles the sensitivity.
-    """
+    """Returns the event of dp_accounting that `plan` is to the accountant `name`."""
     import dp_accounting
 
-    # PLD doubles the sensitivity for replace_one by itself.
+    # The PLD accountant doubles the sensitivity for replace_one by itself.
     doubled = plan.sensitivity if name == "rdp" else 1.0
     z = noise_multiplier / doubled / math.sqrt(plan.releases)
-    found = dp_accounting.GaussianDpEvent(z)
+    release = dp_accounting.GaussianDpEvent(z)
     if plan.sampling == "poisson":
-        found = dp_accounting.PoissonSampledDpEvent(plan.rate, found)
+        release = dp_accounting.PoissonSampledDpEvent(plan.rate, release)
     elif plan.sampling == "fixed":
-        found = dp_accounting.SampledWithoutReplacementDpEvent(
-            plan.population, int(plan.sample), found
+        release = dp_accounting.SampledWithoutReplacementDpEvent(
+            plan.population, int(plan.sample), release
         )
-    return dp_accounting.SelfComposedDpEvent(found, plan.steps)
+    return dp_accounting.SelfComposedDpEvent(release, plan.steps)
 
 
-def _whole(low: int, **named: float) -> None:
+def _require_integer(low: int, **named: float) -> None:
     for name, value in named.items():
         if not isinstance(value, numbers.Integral) or value < low:
             msg = f"Expected {name} to be an integer >= {low}, got {name}={value}."
@@ -391,7 +389,7 @@ def _whole(low: int, **named: float) -> None:
 
 
 def between(low: float, high: float, **named: float) -> None:
-    """Raises a ValueError unless each of `named` is above `low` and below `high`."""
+    """Raises a ValueError unless every named number is above `low` and below `high`."""
     for name, value in named.items():
         if not low < value < high:
             msg = f"Expected {low} < {name} < {high}, got {name}={value}."

@@ -1,4 +1,4 @@
-"""Bounds on what one client, or one example, can contribute: l2 norms of pytrees.
+"""Bounds on what one client, or one example, contributes: l2 norms of pytrees.
 
 The norm is that of all numbers of a message together. It is taken of the message
 divided by its largest magnitude, so that squares neither overflow nor vanish.
@@ -32,11 +32,11 @@ from fl_sketch.core.protocols import Message, Tree
 
 
 class Bound(NamedTuple):
-    """A map after which no message is longer than C, with the C that noise scales by.
+    """A map to messages of norm at most C, with the C that noise scales by.
 
     Attributes:
       apply: `(message) -> message` of norm at most C, up to float rounding.
-      limit: the largest norm C; may be traced.
+      limit: C; may be traced.
     """
 
     apply: Callable[[Message], Message]
@@ -44,44 +44,29 @@ class Bound(NamedTuple):
 
 
 def clip(limit: jax.typing.ArrayLike) -> Bound:
-    """Shortens a message to norm C where it is longer: `u min(1, C / |u|)`.
+    """Shortens a message to norm C if it is longer: `u min(1, C / |u|)`.
 
     Args:
-      limit: the largest norm C, above zero; may be traced. Infinity is allowed, and
-        changes nothing; there is no noise to scale by it then.
+      limit: C, above zero; may be traced. Infinity changes nothing, and allows no
+        noise.
     """
-    _positive(limit)
-
-    def apply(message):
-        message = _in_float32(message)
-        unit, norm, scale = _direction(message)
-        short = scale * norm <= limit
-        return _choose(short, message, _times(unit, limit / norm))
-
-    return Bound(apply, limit)
+    return _bound(limit, lambda length: length <= limit)
 
 
 def normalise(limit: jax.typing.ArrayLike) -> Bound:
-    """Makes every message but zero one of norm C: `C u / |u|`.
+    """Gives every message but zero norm C: `C u / |u|`.
 
     Args:
-      limit: the norm C, above zero; may be traced.
+      limit: C, above zero; may be traced.
     """
-    _positive(limit)
-
-    def apply(message):
-        message = _in_float32(message)
-        unit, norm, scale = _direction(message)
-        return _choose(scale == 0, message, _times(unit, limit / norm))
-
-    return Bound(apply, limit)
+    return _bound(limit, lambda length: length == 0)
 
 
 def reject(message: Message) -> tuple[Message, jax.Array]:
-    """Returns (`message`, 0.0), or if a number of it is not finite (zeros, 1.0)."""
-    good = trees.finite(message)
+    """Returns (`message`, 0.0), or (zeros, 1.0) if a number of it is not finite."""
+    finite = trees.finite(message)
     zeros = jax.tree.map(jnp.zeros_like, message)
-    return _choose(good, message, zeros), 1.0 - good.astype(jnp.float32)
+    return _where(finite, message, zeros), 1.0 - finite.astype(jnp.float32)
 
 
 def norm(message: Message) -> jax.Array:
@@ -96,50 +81,49 @@ def clipped_gradient_sum(
     batch: Tree,
     limit: jax.typing.ArrayLike,
 ) -> tuple[Tree, jax.Array, jax.Array]:
-    """Returns the sum of per-example gradients, each clipped to norm l.
+    """Returns the sum of per-example gradients, each clipped to norm `limit`.
 
     Args:
       loss: `(params, batch) -> scalar`, the mean over a batch.
       params: the parameters of the model.
       batch: leaves with a leading axis of examples.
-      limit: the bound l that stands for the Lipschitz constant.
+      limit: the bound, which stands for the Lipschitz constant.
 
     Returns:
-      The sum, the mean loss of the examples kept, and how many were rejected because
-      their gradient was not finite.
+      The sum, the mean loss of the examples with a finite gradient, and the number of
+      the other examples, which are left out.
     """
     bound = clip(limit)
 
-    def one(example):
-        alone = jax.tree.map(lambda leaf: leaf[None], example)
-        value, gradient = jax.value_and_grad(loss)(params, alone)
+    def of_example(example):
+        batch_of_one = jax.tree.map(lambda leaf: leaf[None], example)
+        value, gradient = jax.value_and_grad(loss)(params, batch_of_one)
         gradient, rejected = reject(gradient)
         return bound.apply(gradient), jnp.where(rejected > 0, 0, value), rejected
 
-    gradients, values, rejected = jax.vmap(one)(batch)
+    gradients, values, rejected = jax.vmap(of_example)(batch)
     total = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), gradients)
     dropped = jnp.sum(rejected)
-    kept = jnp.maximum(values.size - dropped, 1)
-    return total, jnp.sum(values) / kept, dropped
+    return total, jnp.sum(values) / jnp.maximum(values.size - dropped, 1), dropped
 
 
 def split_noise(noise_multiplier: float, count_noise: float) -> float:
     """Returns the noise multiplier left for messages when a count shares z.
 
-    Adaptive clipping releases the sum of messages and, beside it, the sum of b_i - 1/2,
-    where b_i says whether client i was short enough. The latter changes by at most 1/2
-    and gets noise of standard deviation s_b. Together they give away what one sum with
-    multiplier z would if z_delta = (z^-2 - (2 s_b)^-2)^(-1/2).
+    Adaptive clipping releases the sum of messages and the sum of b_i - 1/2, where b_i
+    says whether message i was short enough. The second changes by at most 1/2 and gets
+    noise of standard deviation s_b. Together they give away what one sum with
+    multiplier z gives away if z_delta = (z^-2 - (2 s_b)^-2)^(-1/2).
 
     >>> round(split_noise(1.0, 5.0), 7)
     1.0050378
 
     Args:
       noise_multiplier: the multiplier z of both together; of 0 nothing is left.
-      count_noise: the standard deviation s_b of the noise on the count.
+      count_noise: s_b.
 
     Raises:
-      ValueError: unless z < 2 s_b: the count alone would give away as much.
+      ValueError: unless z < 2 s_b, since the count alone would give away as much.
 
     Reference: Andrew et al. (2021), Theorem 1.
     """
@@ -152,6 +136,27 @@ def split_noise(noise_multiplier: float, count_noise: float) -> float:
         )
         raise ValueError(msg)
     return (noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5
+
+
+def infinite(limit: jax.typing.ArrayLike) -> bool:
+    """Returns whether `limit` is known, not traced, to be infinite."""
+    return validate.is_known(limit) and limit == math.inf
+
+
+def _bound(limit: jax.typing.ArrayLike, unchanged: Callable) -> Bound:
+    """Returns the map to norm C of all messages but those of an unchanged length."""
+    if not infinite(limit):
+        validate.in_range(0, math.inf, threshold=limit)
+        if validate.is_off(limit):
+            msg = f"Expected threshold > 0, got threshold={limit}."
+            raise ValueError(msg)
+
+    def apply(message):
+        message = _in_float32(message)
+        unit, scaled, scale = _direction(message)
+        return _where(unchanged(scale * scaled), message, _times(unit, limit / scaled))
+
+    return Bound(apply, limit)
 
 
 def _direction(message: Message) -> tuple[Message, jax.Array, jax.Array]:
@@ -175,19 +180,5 @@ def _times(unit: Message, factor) -> Message:
     return jax.tree.map(lambda leaf: leaf * factor, unit)
 
 
-def _choose(condition, one: Message, other: Message) -> Message:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
-
-
-def _positive(limit: jax.typing.ArrayLike) -> None:
-    if infinite(limit):
-        return
-    validate.in_range(0, math.inf, threshold=limit)
-    if validate.is_off(limit):
-        msg = f"Expected threshold > 0, got threshold={limit}."
-        raise ValueError(msg)
-
-
-def infinite(limit: jax.typing.ArrayLike) -> bool:
-    """Returns whether `limit` is known, not traced, to be no limit."""
-    return validate.is_known(limit) and limit == math.inf
+def _where(condition, message: Message, otherwise: Message) -> Message:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), message, otherwise)

@@ -1,4 +1,4 @@
-"""What several runs on the same data give away together; no jax in here.
+"""What several runs on the same data give away together; imports no jax.
 
 >>> plan = Plan(steps=200, sample=50, population=1000)
 >>> both = together([(plan, 2.0), (plan, 2.0)], delta=1e-5)
@@ -6,16 +6,16 @@
 delta=1e-5), 2)
 True
 
-Runs whose number and noise were fixed beforehand are composed as rounds are, whatever
-order they came in. If what an earlier run released chose the plan of a later one, the
-total is that of the plans that were run, and no promise that was given beforehand. To
-choose the best of several privately, without paying for all of them, their number must
-be random and stay secret: `best_of_a_random_number`.
+Runs whose number and noise were fixed beforehand compose as rounds do, in any order. If
+the release of one run decided the plan of a later one, the total describes the plans
+that were run, and is no promise given beforehand. A private choice of the best of
+several runs costs less than all of them, if their number is random and stays secret:
+`best_of_a_random_number`.
 """
 
 import collections
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fl_sketch.privacy import accounting
@@ -23,12 +23,13 @@ from fl_sketch.privacy.accounting import Plan
 
 
 class Trials(NamedTuple):
-    """How many runs a private selection makes: a random number of this distribution.
+    """The distribution of the number of runs of a private selection.
+
+    It is the truncated negative binomial, which is never zero.
 
     Attributes:
-      mean: the mean of the number, above one.
-      shape: eta of the truncated negative binomial: 1 is geometric, 0 logarithmic.
-        None of these numbers is zero, as a Poisson number may be.
+      mean: the mean number, above one.
+      shape: eta of the distribution: 1 is geometric, 0 logarithmic.
     """
 
     mean: float
@@ -36,50 +37,60 @@ class Trials(NamedTuple):
 
 
 def together(parts: Sequence[tuple[Plan, float]], *, delta: float) -> float:
-    """Returns the epsilon of all runs together, at this delta.
+    """Returns the epsilon of all runs together, at `delta`.
 
-    It is for one relation: where one of the runs protects only against replacing,
-    all are counted so (see `under_one_relation`).
+    It is for the relation that all runs keep (`common_relation`).
 
     Args:
       parts: the pair (plan, noise multiplier) of each run.
-      delta: the delta of the promise about all of them.
+      delta: the delta of the promise about all runs.
     """
     accounting.between(0, 1, delta=delta)
-    counted: dict[tuple[Plan, float], int] = collections.Counter()
-    for plan, z in under_one_relation(parts):
+    relation = common_relation([plan for plan, _ in parts])
+    steps: dict[tuple[Plan, float], int] = collections.Counter()
+    for plan, z in parts:
+        plan = plan._replace(relation=relation)
         known = accounting.certain(plan, z, None)
         if known == "everything":
             return math.inf
         if not known:
-            counted[plan._replace(steps=1), z] += plan.steps
-    whole = [(plan._replace(steps=n), z) for (plan, z), n in counted.items()]
-    groups = _groups(whole)
+            steps[plan._replace(steps=1), z] += plan.steps
+    groups = _by_accountant(
+        [(plan._replace(steps=count), z) for (plan, z), count in steps.items()]
+    )
     if not groups:
         return 0.0
     each = delta / len(groups)  # basic composition of what no one accountant knows
-    return sum(_epsilon(name, own, each) for name, own in groups.items())
-
-
-def under_one_relation(
-    parts: Sequence[tuple[Plan, float]],
-) -> list[tuple[Plan, float]]:
-    """Returns the runs by the one relation for which all of them promise something.
-
-    A run that hides whether somebody is there also hides what their data are, at
-    twice the sensitivity. The other way round nothing follows.
-
-    Args:
-      parts: the pair (plan, noise multiplier) of each run.
-    """
-    relation = common_relation([plan for plan, _ in parts])
-    return [(plan._replace(relation=relation), z) for plan, z in parts]
+    return sum(_epsilon(name, runs, each) for name, runs in groups.items())
 
 
 def common_relation(plans: Sequence[Plan]) -> str:
-    """Returns the one relation for which all of `plans` promise something."""
-    alike = any(plan.relation == "replace_one" for plan in plans)
-    return "replace_one" if alike else "add_remove"
+    """Returns the one relation under which all of `plans` promise something.
+
+    A run that hides whether a unit takes part also hides its data, at twice the
+    sensitivity. The converse is false.
+    """
+    replaced = any(plan.relation == "replace_one" for plan in plans)
+    return "replace_one" if replaced else "add_remove"
+
+
+def require_one_partition(digests: Iterable[str]) -> None:
+    """Raises a ValueError unless all runs dealt the examples to clients alike.
+
+    A client of one run is other examples in the next if these are dealt anew, and no
+    total of both runs protects either.
+
+    Args:
+      digests: a digest of the partition of each run.
+    """
+    partitions = sorted(set(digests))
+    if len(partitions) > 1:
+        names = ", ".join(digest[:8] for digest in partitions)
+        msg = (
+            "Expected one partition in all runs of a total, since only then their "
+            f"clients are the same, got {len(partitions)} partitions: {names}."
+        )
+        raise ValueError(msg)
 
 
 def best_of_a_random_number(
@@ -87,17 +98,11 @@ def best_of_a_random_number(
 ) -> float:
     """Returns the epsilon of the best of a secret random number of equal runs.
 
-    Equal means that plan and noise are the same whatever was tuned. The score that
-    decides must not look at the protected data, or be part of what each run released.
-    What comes out is one run; all others, and how many there were, stay secret.
+    All runs have the same plan and noise, whatever is tuned. The score that decides
+    must not depend on the protected data, or must be part of what each run releases.
+    One run is released. The others, and their number, stay secret.
 
-    Args:
-      plan: the plan of one run.
-      noise_multiplier: the noise multiplier z of each.
-      trials: the distribution of their number.
-      delta: the delta of the promise.
-
-    Reference: Papernot and Steinke (2022), Theorems 2 and 6, as dp-accounting has them.
+    Reference: Papernot and Steinke (2022), Theorems 2 and 6, as in dp-accounting.
     """
     from dp_accounting import dp_event
 
@@ -105,23 +110,19 @@ def best_of_a_random_number(
     known = accounting.certain(plan, noise_multiplier, "rdp")
     if known:
         return 0.0 if known == "nothing" else math.inf
-    once = accounting.event(plan, noise_multiplier, "rdp")
-    repeated = dp_event.RepeatAndSelectDpEvent(once, trials.mean, trials.shape)
     extra = trials.mean * accounting.beyond(plan, noise_multiplier, math.inf)
     if extra > delta / 1000:
         return math.inf
+    once = accounting.event(plan, noise_multiplier, "rdp")
+    repeated = dp_event.RepeatAndSelectDpEvent(once, trials.mean, trials.shape)
     with accounting.without_warnings():
-        counted = accounting.accountant_of(plan, noise_multiplier, "rdp").compose(
-            repeated
-        )
-    return counted.get_epsilon(delta - extra)
+        accountant = accounting.accountant_of(plan, noise_multiplier, "rdp")
+        accountant.compose(repeated)
+    return accountant.get_epsilon(delta - extra)
 
 
 def require(trials: Trials) -> None:
-    """Raises a ValueError unless `trials` are the parameters of a distribution.
-
-    The mean must be above one and finite, the shape finite and not negative.
-    """
+    """Raises a ValueError unless `trials` are the parameters of a distribution."""
     if not (trials.mean > 1 and math.isfinite(trials.mean)):
         msg = f"Expected a mean number of trials > 1, got mean={trials.mean}."
         raise ValueError(msg)
@@ -130,12 +131,12 @@ def require(trials: Trials) -> None:
         raise ValueError(msg)
 
 
-def _groups(parts: Sequence[tuple[Plan, float]]) -> dict[str, list]:
-    """Returns the runs by accountant: one for all of them if one can."""
+def _by_accountant(parts: Sequence[tuple[Plan, float]]) -> dict[str, list]:
+    """Returns the runs by the name of their accountant: a single one if possible."""
     common = [
         name
         for name in accounting.ACCOUNTANTS
-        if all(_knows(name, plan) for plan, _ in parts)
+        if all(accounting.knows(name, plan) for plan, _ in parts)
     ]
     groups: dict[str, list] = {}
     for plan, z in parts:
@@ -144,21 +145,13 @@ def _groups(parts: Sequence[tuple[Plan, float]]) -> dict[str, list]:
     return groups
 
 
-def _knows(name: str, plan: Plan) -> bool:
-    try:
-        accounting.require(plan, name)
-    except ValueError:
-        return False
-    return True
-
-
 def _epsilon(name: str, parts: Sequence[tuple[Plan, float]], delta: float) -> float:
     least = min(parts, key=lambda part: part[1] / part[0].releases ** 0.5)
     with accounting.without_warnings():
-        counted = accounting.accountant_of(*least, name)
+        accountant = accounting.accountant_of(*least, name)
         for plan, z in parts:
-            counted.compose(accounting.event(plan, z, name))
+            accountant.compose(accounting.event(plan, z, name))
     most = delta / 1000
-    bound = counted.get_epsilon(delta - most)
+    bound = accountant.get_epsilon(delta - most)
     extra = sum(accounting.beyond(plan, z, bound) for plan, z in parts)
-    return counted.get_epsilon(delta - extra) if extra <= most else math.inf
+    return accountant.get_epsilon(delta - extra) if extra <= most else math.inf

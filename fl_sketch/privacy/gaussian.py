@@ -1,20 +1,20 @@
-"""Gaussian noise with a tail: its grid and its end are known, and its price is counted.
+"""Gaussian noise whose grid and tail are known.
 
 `jax.random.normal` of float32 ends at 5.42 standard deviations below and 5.22 above
-the mean, which one release of a few hundred numbers in a few hundred rounds reaches
-too often for a small delta. Here it goes to `tails.REACH`, 12.2, and what is missing
-beyond is accounted for.
+the mean. One release of a few hundred numbers in a few hundred rounds reaches that too
+often for a small delta. The noise here goes to `tails.REACH`, 12.2, and the accountant
+charges delta for what is missing beyond.
 
 What float32 leaves open. A noisy sum is rounded to multiples of a power of two between
 1/32 and 1/16 of the noise. Whatever the data, the outputs are the same multiples, and
-no low bit says what was added to what. The noise is a quantile that is wrong by at most
-2.5e-6 of a standard deviation, and sums of size M are wrong by M 2^-24 for each of n
-summands. Together that shifts the edges of a cell by e = 2.5e-6 + n M 2^-24 standard
+no low bit shows which numbers were added. The noise is a quantile that is wrong by at
+most 2.5e-6 of a standard deviation, and sums of size M are wrong by M 2^-24 for each of
+n summands. Together that shifts the edges of a cell by e = 2.5e-6 + n M 2^-24 standard
 deviations. The logarithm of the probability of an output then moves by at most 64 e for
 each number: 2e-4 for a sum of ten summands no longer than the noise. The accountant
 does not count this. Worst cases of many numbers add up to more than a promise allows,
-though nobody knows an attack. Noise of integers on sums of integers, drawn from a table
-of exact probabilities, would make it zero.
+although no attack is known. Integer noise on sums of integers, drawn from a table of
+exact probabilities, would make it zero.
 
 >>> import jax
 >>> noise(jax.random.key(0), jax.numpy.zeros(3), 0.5).shape
@@ -28,43 +28,44 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fl_sketch.core.protocols import Key, Message
+from fl_sketch.core import chacha
+from fl_sketch.core.keys import roots_of
+from fl_sketch.core.protocols import Key, Message, Roots
 from fl_sketch.privacy import tails
 
-# Sizes of x for u >= 1/2, over v = 1 - u, in powers of v^2; and for u < 1/2, over
-# s = sqrt(-log u), in powers of 1 / (1 + s) - MIDDLE: fits by Chebyshev points.
+# |x| for u >= 1/2 is v = 1 - u times a polynomial in v^2. For u < 1/2 it is
+# s = sqrt(-log u) times one in 1 / (1 + s) - MIDDLE. Both are fits by Chebyshev points.
 NEAR = (
-    1.25331414,
-    0.328116509,
-    0.180414486,
-    0.121873233,
-    0.0976391672,
-    0.0418635146,
+    1.25331414, 0.328116509, 0.180414486, 0.121873233, 0.0976391672, 0.0418635146,
     0.138337654,
-)
+)  # fmt: skip
 MIDDLE = 0.32360366
 FAR = (
-    1.19273801,
-    -1.33200654,
-    -2.01922155,
-    0.412177056,
-    2.85092936,
-    3.61050198,
-    -2.71959023,
-    -8.71415267,
-    -10.6694441,
-    25.2710279,
-)
-MORE = 1  # sets the bits of the smallest numbers apart
+    1.19273801, -1.33200654, -2.01922155, 0.412177056, 2.85092936, 3.61050198,
+    -2.71959023, -8.71415267, -10.6694441, 25.2710279,
+)  # fmt: skip
+MORE = 1  # the use of a key for the further bits of the smallest numbers
 STEPS = 2.0**-4  # of the grid of outputs, over the power of two below the noise
 
 
-def standard(key: Key, count: int) -> jax.Array:
-    """Returns independent standard normal numbers, float32 [count]; see `tails`.
+def is_secret(key: Key | Roots) -> bool:
+    """Returns whether the noise, cohorts and batches of a run can be secret.
 
-    Args:
-      key: a key of any kind; of `chacha` for noise that protects somebody.
-      count: the number of numbers.
+    Its secret root must be a ChaCha key, as `engine.secret_roots` makes it, and not be
+    the public root. Keys of jax's own generators have few bits and come from seeds that
+    others can guess.
+    """
+    public, secret = roots_of(key)
+    if jax.random.key_impl(secret) != chacha.IMPLEMENTATION:
+        return False
+    public, secret = map(jax.random.key_data, (public, secret))
+    return not np.array_equal(public, secret)
+
+
+def standard(key: Key, count: int) -> jax.Array:
+    """Returns `count` independent standard normal numbers, float32; see `tails`.
+
+    The key may be of any kind. Noise that protects someone needs one of `core.chacha`.
     """
     pairs = -(-count // 2)
     words = jax.random.bits(key, (3 * pairs,), jnp.uint32)
@@ -85,8 +86,8 @@ def from_words(
     Args:
       first: a sign and 31 bits of each number, uint32 [n].
       rest: 16 more bits of each, uint32 [n].
-      more: `() -> uint32 [2, n]`, 64 more bits of each; only asked where the first 31
-        of a number are zero.
+      more: `() -> uint32 [2, n]`, 64 more bits of each, which only matter if the first
+        31 of a number are zero.
     """
     leading = first & jnp.uint32(0x7FFFFFFF)
     chance = _fraction(leading, 31) + (_fraction(rest, 47) + 2.0**-48)
@@ -102,11 +103,11 @@ def from_words(
 
 
 def noise(key: Key, like: Message, scale: jax.typing.ArrayLike) -> Message:
-    """Returns noise shaped like a message, float32, each number drawn by itself.
+    """Returns independent noise with the shapes of a message, float32.
 
     Args:
-      key: the key of the draw, as in `standard`.
-      like: a message; its values are not read.
+      key: as in `standard`.
+      like: a message; only its shapes are read.
       scale: the standard deviation of each number; may be traced.
     """
     leaves, treedef = jax.tree.flatten(like)
@@ -121,9 +122,7 @@ def noise(key: Key, like: Message, scale: jax.typing.ArrayLike) -> Message:
 def on_grid(message: Message, scale: jax.typing.ArrayLike) -> Message:
     """Returns a noisy message rounded to multiples of a power of two.
 
-    Args:
-      message: a message with its noise.
-      scale: the noise's standard deviation, above zero.
+    The `scale` is the standard deviation of its noise, above zero.
     """
     bits = lax.bitcast_convert_type(jnp.float32(scale), jnp.uint32)
     power = lax.bitcast_convert_type(bits & jnp.uint32(0x7F800000), jnp.float32)

@@ -1,26 +1,67 @@
-"""What papers claim a mechanism costs: for comparison only; no jax in here.
+"""What papers claim that a mechanism costs, for comparison only; imports no jax.
 
-None of these numbers reaches the accountant.
+No accountant uses these numbers. `table` shows them beside those of the accountants.
 """
 
 import math
 
 from fl_sketch.privacy import accounting
-from fl_sketch.privacy.accounting import Plan
+from fl_sketch.privacy.accounting import Plan, rounded_up
+
+ROW = "  {:<44} {:>16} {:>12}"
+
+
+def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
+    """Returns lines of text: the noise multiplier by each formula, and its epsilon.
+
+    Raises:
+      ValueError: in one line, for an impossible plan or promise.
+    """
+    accounting.require_delta(plan, delta)
+    best = accounting.accountant_for(plan)
+    promise = {"epsilon": epsilon, "delta": delta}
+    z = accounting.calibrate(plan, **promise)
+
+    def row(name, z):
+        spent = accounting.epsilon(plan, z, delta=delta, accountant=best)
+        return ROW.format(name, rounded_up(z, 6), rounded_up(spent))
+
+    def counted(name):
+        if not accounting.knows(name, plan):
+            return ROW.format(name.upper(), "does not know it", "")
+        z = accounting.calibrate(plan, accountant=name, **promise)
+        return row(name.upper(), z)
+
+    r = plan.population * plan.rate
+    return [
+        f"epsilon {epsilon:g} at delta {delta:g}: {plan.steps} rounds, "
+        f"{plan.sampling} cohorts of {r:g} among {plan.population} clients, "
+        f"{plan.releases} release{'s' * (plan.releases > 1)} a round, {plan.relation}",
+        ROW.format("", "noise multiplier", f"epsilon, {best}"),
+        *map(counted, accounting.ACCOUNTANTS),
+        row(
+            "advanced composition (Song et al., Lemma H.3)",
+            advanced_noise_multiplier(plan, **promise),
+        ),
+        row(
+            "Das et al., Theorem 1, its constant as 1",
+            das_noise_multiplier(plan, **promise),
+        ),
+        f"noise on the sum of messages: {rounded_up(z, 5)} C; on the mean over {r:g}: "
+        f"{rounded_up(z / r, 5)} C; C bounds one message",
+        "the last two are for comparison: advanced composition gives no credit for "
+        "sampling, and the constant of Das et al. is nowhere stated",
+    ]
 
 
 def advanced_composition(plan: Plan, noise_multiplier: float, *, delta: float) -> float:
-    """Returns the epsilon of Song et al., Appendix H: for comparison only.
+    """Returns the epsilon of Song et al., Appendix H.
 
     Every release is (e, d)-private by the classical Gaussian mechanism, z = sqrt(2
     log(1.25/d)) / e (Lemma H.7). Composed by Lemma H.3 as printed, k of them cost
-    sqrt(2 k log(1/d')) e + 2 k e^2 with d' + k d = delta; here d' = k d. Sampling gets
-    no credit, as in their Theorem H.11. Infinite where e > 1, which the lemma excludes.
-
-    Args:
-      plan: the plan of what is released; k is its steps times its releases.
-      noise_multiplier: the noise z on a sum over the bound of one message.
-      delta: the delta of the promise.
+    sqrt(2 k log(1/d')) e + 2 k e^2 with d' + k d = delta; here d' = k d. Sampling earns
+    no credit, as in their Theorem H.11. The result is infinite if e > 1, which the
+    lemma excludes.
     """
     accounting.between(0, 1, delta=delta)
     count = plan.steps * plan.releases
@@ -34,21 +75,24 @@ def advanced_composition(plan: Plan, noise_multiplier: float, *, delta: float) -
     return composed + 2 * count * each**2
 
 
+def advanced_noise_multiplier(plan: Plan, *, epsilon: float, delta: float) -> float:
+    """Returns the noise multiplier at which `advanced_composition` is `epsilon`."""
+    count = plan.steps * plan.releases
+    half = math.sqrt(2 * count * math.log(2 / delta)) / 2
+    each = epsilon / (half + math.sqrt(half**2 + 2 * count * epsilon))
+    classical = math.sqrt(2 * math.log(1.25 * 2 * count / delta))
+    return classical * plan.sensitivity / min(each, 1.0)
+
+
 def das_noise_multiplier(
     plan: Plan, *, epsilon: float, delta: float, constant: float = 1.0
 ) -> float:
-    """Returns z by Das et al., Theorem 1, whose constant nobody states.
+    """Returns z by Das et al., Theorem 1, with a `constant` q that they do not state.
 
     Noise of sigma^2 = q K C^2 log(1/delta) / (n epsilon)^2 on the mean over r clients
-    is z = (r / n) sqrt(q K log(1/delta)) / epsilon on the sum. It comes from the
-    moments accountant and holds for some q and small epsilon only: no promise.
-
-    Args:
-      plan: the plan of what will be released: r of n clients a round, K releases in
-        all.
-      epsilon: the promise.
-      delta: the delta of the promise.
-      constant: the constant q.
+    is z = (r / n) sqrt(q K log(1/delta)) / epsilon on the sum, for r of n clients in a
+    round and K releases in all. It comes from the moments accountant and holds for some
+    q and small epsilon only: it is no promise.
     """
     count = plan.steps * plan.releases
     return plan.rate * math.sqrt(constant * count * math.log(1 / delta)) / epsilon
@@ -59,17 +103,18 @@ def count_sketch_claim(
 ) -> float:
     """Returns the epsilon that FedSKETCH's Theorem 1 claims of a sketch without noise.
 
-    t ln(1 + alpha C^2 m (m - 1) (1 + ln(l - m)) / (sigma^2 (l - 2))). It assumes that
-    the l numbers sketched are independent draws of N(0, sigma^2), at most C in size
-    (Assumption 1): gradients are not. Nothing in fl_sketch gives credit for it.
+    t ln(1 + alpha C^2 m (m - 1) (1 + ln(l - m)) / (sigma^2 (l - 2))) for t rows and m
+    columns. It assumes that the l numbers sketched are independent draws of
+    N(0, sigma^2), at most C in size (Assumption 1). Gradients are not. Nothing in
+    fl_sketch gives credit for it.
 
     Args:
-      rows: the number t of rows of the count sketch.
-      cols: the number m of columns of the count sketch.
-      length: the number l of numbers sketched.
+      rows: t.
+      cols: m.
+      length: l.
       sigma: the standard deviation that the numbers are assumed to have.
-      bound: the most that any of them is assumed to be, C.
-      alpha: the theorem's free number.
+      bound: C.
+      alpha: the free number of the theorem.
 
     Raises:
       ValueError: if its condition on alpha does not hold, or unless 2 < m < l - 1.

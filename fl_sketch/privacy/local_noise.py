@@ -1,7 +1,7 @@
 """Noise at every local step, before anything leaves a client: example-level privacy.
 
-Song et al., Algorithms 2 and 3. Their Lipschitz constant l_c becomes a clip of every
-example's gradient, so that nothing has to be assumed of the loss.
+Song et al., Algorithms 2 and 3. A clip of every example's gradient replaces their
+Lipschitz constant l_c, so that nothing has to be assumed of the loss.
 """
 
 import math
@@ -23,38 +23,38 @@ def noisy_steps(
     clip: jax.typing.ArrayLike,
     noise_multiplier: float,
 ) -> Local:
-    """One step x -= rate (sum of clipped gradients + noise) / B on each batch.
+    """Takes a step x -= rate (sum of clipped gradients + noise) / B on each batch of B.
 
     The noise on the sum has standard deviation z l; that on the mean, the paper's
-    sigma, z l / B. B is the size of the batch, fixed. Each step is a release of its
-    own: a round has as many as there are batches, and a client that is not drawn has
-    none. What leaves in the end, sketched or not, costs nothing more.
+    sigma, z l / B. Each step is a release of its own: a round has one for each batch,
+    and none for a client that is not drawn. The message that leaves in the end costs
+    nothing more, sketched or not.
 
     Args:
       loss: the loss of one batch, a mean over its examples.
       rate: the step size eta.
       clip: the bound l on the norm of one example's gradient.
-      noise_multiplier: the noise z on the sum, over l; 0 for clipping alone.
+      noise_multiplier: z; 0 only clips.
 
     Reference: Song et al., Algorithms 2 and 3.
     """
     validate.in_range(0, math.inf, noise_multiplier=noise_multiplier)
-    clipping.clip(clip)  # says what is wrong with it
+    clipping.clip(clip)  # refuses what is no bound
 
     def run(server, state, batches, keys):
         count, size = jax.tree.leaves(batches)[0].shape[:2]
         noise_key, value_of = apart(keys.own, Purpose.NOISE), stepwise(loss, keys)
 
-        def alone(params, example_and_number):
-            """Returns the loss of a batch of one example, with a key of its own."""
-            example, number = example_and_number
-            return value_of(params, example, number[0])
+        def loss_of_example(params, batch_of_one_and_number):
+            """Each example has a key of its own in every step."""
+            batch_of_one, number = batch_of_one_and_number
+            return value_of(params, batch_of_one, number[0])
 
         def step(params, batch_and_number):
             batch, number = batch_and_number
             examples = batch, number * size + jnp.arange(size)
             total, value, dropped = clipping.clipped_gradient_sum(
-                alone, params, examples, clip
+                loss_of_example, params, examples, clip
             )
             if noise_multiplier:
                 key = jax.random.fold_in(noise_key, number)
@@ -65,10 +65,10 @@ def noisy_steps(
             params = jax.tree.map(lambda x, g: x - rate * g / size, params, total)
             return params, (value, dropped)
 
-        slices = batches, jnp.arange(count)
-        params, (values, dropped) = jax.lax.scan(step, server.params, slices)
+        numbered = batches, jnp.arange(count)
+        params, (values, dropped) = jax.lax.scan(step, server.params, numbered)
         update = jax.tree.map(jnp.subtract, server.params, params)
-        said = {"loss": values[0], "rejected_examples": jnp.sum(dropped)}
-        return Work(update, state, said)
+        diagnostics = {"loss": values[0], "rejected_examples": jnp.sum(dropped)}
+        return Work(update, state, diagnostics)
 
     return Local(run)

@@ -1,18 +1,20 @@
-"""Where the noise ends, and what the missing tail adds to delta; no jax in here.
+"""Where drawn noise and drawn cohorts end, and what that adds to delta; imports no jax.
 
 The numbers of `gaussian.standard` are quantiles: x has the sign of one bit and the size
 with `P(|N(0, 1)| > x) = u`. Here u is on the grid (m + 1/2) 2^-47, m in [0, 2^47).
-Where the first 31 bits of m are zero, 64 more bits follow, so that u is at least
-`SMALLEST` and no number is larger than `REACH`. An exact Gaussian goes on. Whoever sees
-an output that noise of this reach cannot have made of the data without a client knows
-that the client is there: that much is added to delta.
+If the first 31 bits of m are zero, 64 more bits follow, so that u is at least
+`SMALLEST` and no number is larger than `REACH`. An exact Gaussian goes on. An output
+that noise of this reach cannot make from the data without a client proves that the
+client is there. The probability of such outputs is added to delta.
+
+A Poisson cohort has places for all but one cohort in 10^14, which is cut to the places.
 """
 
 import math
 
-FIRST_BITS, MORE_BITS = 47, 64  # of u, and those that follow the smallest
-ZERO_BITS = 31  # leading bits that must be zero for more to follow
-SMALLEST = 2.0 ** -(FIRST_BITS + MORE_BITS + 1)
+SMALLEST = 2.0 ** -(47 + 64 + 1)
+REACH = 12.238913701438605  # standard deviations: P(|N(0, 1)| > REACH) = SMALLEST
+CUT = 1e-14  # the probability of a Poisson cohort that is larger than its places
 
 
 def upper(x: float) -> float:
@@ -24,34 +26,47 @@ def upper(x: float) -> float:
     return math.erfc(x / math.sqrt(2)) / 2
 
 
-def _reach(probability: float) -> float:
-    low, high = 0.0, 40.0
-    while high - low > 1e-12:
-        middle = (low + high) / 2
-        low, high = (middle, high) if 2 * upper(middle) > probability else (low, middle)
-    return low
-
-
-REACH = _reach(SMALLEST)  # 12.2 standard deviations
-
-
 def missing(shift: float, coordinates: int, reach: float = REACH) -> float:
-    """Returns how likely one release lies where noise without a client cannot.
+    """Returns the probability that noise without a client cannot make a release.
 
-    A client moves the sum by a vector of this length, over the noise. The chance is the
-    sum over coordinates of `P(|N + v_i| > reach)`. It is convex in the squares of the
-    v_i as long as the length stays below reach - 1. Then it is largest if everything
-    lies in one coordinate.
+    A client moves the sum by a vector v. The probability is at most the sum over
+    coordinates of `P(|N + v_i| > reach)`, which is convex in the squares of the v_i if
+    the length of v is below reach - 1. It is then largest with v in one coordinate.
 
     Args:
-      shift: the length of what the client moves, in standard deviations.
-      coordinates: the numbers of the release, all together.
-      reach: the largest number of the noise, in standard deviations.
+      shift: the length of v, in standard deviations of the noise.
+      coordinates: the length of the release.
+      reach: the largest size of the noise, in standard deviations.
 
     Returns:
-      A probability; 1 for a shift beyond reach - 1, where that argument ends.
+      A probability; 1 for a shift above reach - 1, where that argument ends.
     """
     if shift > reach - 1:
         return 1.0
     worst = upper(reach - shift) + upper(reach + shift)
     return min(1.0, worst + (coordinates - 1) * 2 * upper(reach))
+
+
+def places_for(population: int, expected: float) -> int:
+    """Returns the places of a Poisson cohort: larger ones have a probability of `CUT`.
+
+    The cohort has `expected` clients on average, and never more than the `population`.
+    """
+    from scipy import stats  # takes half a second to import
+
+    rate = expected / population
+    return min(population, int(stats.binom.isf(CUT, population, rate)) + 1)
+
+
+def cut_chance(population: int, expected: float) -> float:
+    """Returns the probability that the others leave one client no place in a cohort.
+
+    Or the last place, which a client has a little more often than under Poisson
+    sampling.
+    """
+    from scipy import stats
+
+    places = places_for(population, expected)
+    if places == population:
+        return 0.0
+    return float(stats.binom.sf(places - 2, population, expected / population))

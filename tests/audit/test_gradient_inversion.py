@@ -8,34 +8,29 @@ import numpy as np
 import optax
 import pytest
 
-from fl_sketch import algorithms, channels, engine, models, sketch
+from fl_sketch import algorithms, channels, models, sketch
 from fl_sketch.audit import gradient_inversion as inversion
 from fl_sketch.audit import likeness
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Algorithm, Server
 from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.transforms import local
-from tests.meshes import mesh_of
 
 pytestmark = pytest.mark.slow
 
 SIDE = 6
-KEYS = round_keys(jax.random.key(1), 0, 0)
-
-
-def weights(key):
-    shapes = {"a": (SIDE * SIDE, 24), "b": (24,), "c": (24, 4), "d": (4,)}
-    keys = jax.random.split(key, 4)
-    return {
-        name: jax.random.uniform(k, shape, minval=-0.5, maxval=0.5)
-        for k, (name, shape) in zip(keys, shapes.items(), strict=True)
-    }
-
-
-PARAMS = weights(jax.random.key(0))
+KEYS, OTHER_KEYS = (round_keys(jax.random.key(seed), 0, 0) for seed in (1, 99))
+SHAPES = {"a": (SIDE * SIDE, 24), "b": (24,), "c": (24, 4), "d": (4,)}
+PARAMS = {
+    name: jax.random.uniform(key, shape, minval=-0.5, maxval=0.5)
+    for key, (name, shape) in zip(
+        jax.random.split(jax.random.key(0), 4), SHAPES.items(), strict=True
+    )
+}
 SERVER = Server(PARAMS, (), (), jnp.int32(0))
 IMAGES = jax.random.uniform(jax.random.key(2), (3, 1, SIDE, SIDE, 1))
 LABELS = jnp.array([[1], [3], [0]])
+PLAIN, SKETCH = sketch.identity(), sketch.count_sketch(500)  # of 1012 numbers
 
 
 def loss(params, batch):
@@ -45,21 +40,6 @@ def loss(params, batch):
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
-def clients(op, steps=1, guard=None):
-    algorithm = algorithms.safl(loss, sketch=op, client_rate=1.0, server=optax.sgd(1.0))
-
-    def batches(labels):
-        def of(images):
-            return jax.tree.map(
-                lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape)),
-                (images, labels),
-            )
-
-        return of
-
-    return algorithm._replace(mechanism=guard), batches
-
-
 def clipped(threshold, z):
     return mechanism.central(
         clipping.clip(threshold), noise_multiplier=z, denominator=50
@@ -67,93 +47,84 @@ def clipped(threshold, z):
 
 
 def client(op, steps, z, labels, keys):
+    """Returns (the algorithm of a client, images -> its message)."""
+    algorithm = algorithms.safl(loss, sketch=op, client_rate=1.0, server=optax.sgd(1.0))
     guard = None if z is None else clipped(0.1, z)
-    algorithm, batches = clients(op, steps, guard)
-    return algorithm, inversion.client_view(algorithm, SERVER, keys, batches(labels))
+
+    def batches(images):
+        return jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape)), (images, labels)
+        )
+
+    algorithm = algorithm._replace(mechanism=guard)
+    return algorithm, inversion.client_view(algorithm, SERVER, keys, batches)
 
 
 @functools.cache
 def attacker(op, steps, z, iterations, optimizer):
-    """Returns `(messages, labels, starts, keys) -> Found` of three clients.
+    """Returns `(messages, keys) -> Found` of three clients.
 
-    Keys are arguments: whoever knows others has the same program, and no sketch is
-    made while the program is compiled.
+    Keys are arguments, so that all attackers have the same program.
     """
 
-    def one(message, labels, start, keys):
+    def on_client(message, labels, start, keys):
         _, view = client(op, steps, z, labels, keys)
         return inversion.invert(
             view, message, start, steps=iterations, optimizer=optimizer, rate=0.1
         )
 
-    return jax.jit(engine.on_all(one, mesh_of(2, "clients")))
+    def on_all(messages, keys):
+        starts = inversion.starts(jax.random.key(3), IMAGES.shape[1:], len(IMAGES))
+        rows = messages, LABELS, starts
+        return jax.lax.map(lambda row: on_client(*row, keys), rows)
+
+    return jax.jit(on_all)
 
 
-@functools.cache
-def seen(op, steps, z):
-    def of(image, labels, keys):
-        algorithm, view = client(op, steps, z, labels, keys)
-        return inversion.released(algorithm, view(image), keys)
-
-    return jax.jit(jax.vmap(of, in_axes=(0, 0, None)))(IMAGES, LABELS, KEYS)
-
-
-def attack(
-    op, *, known=True, steps=1, noise=(None,), iterations=150, optimizer="lbfgs"
-):
+def attack(op, *, keys=KEYS, steps=1, noise=(None,), iterations=150, optimizer="lbfgs"):
     """Returns the PSNR of three images of three clients, for one level after another.
 
     What is seen depends on the level of noise, the attacker's program does not.
     """
-    keys = KEYS if known else round_keys(jax.random.key(99), 0, 0)
-    keys = jax.tree.map(lambda key: jnp.stack([key] * len(IMAGES)), keys)
-    starts = inversion.starts(jax.random.key(3), IMAGES.shape[1:], len(IMAGES))
-    mapped = attacker(op, steps, noise[0], iterations, optimizer)
     psnr = []
     for z in noise:
-        found = mapped(seen(op, steps, z), LABELS, starts, keys)
+
+        def message(image, labels, z=z):
+            algorithm, view = client(op, steps, z, labels, KEYS)
+            return inversion.released(algorithm, view(image), KEYS)
+
+        seen = jax.jit(jax.vmap(message))(IMAGES, LABELS)
+        found = attacker(op, steps, noise[0], iterations, optimizer)(seen, keys)
         assert found.curve.shape == (3, iterations)
         for true, guess in zip(IMAGES, np.asarray(found.inputs), strict=True):
             psnr.append(float(likeness.psnr(true[0], guess[0])))
     return psnr
 
 
-def test_a_dense_layer_gives_its_input_away_exactly():
-    image = IMAGES[0]
-    grads = jax.grad(loss)(PARAMS, (image, LABELS[0]))
+@pytest.mark.parametrize("number", range(3))
+def test_gradients_give_a_single_input_and_its_label_away_exactly(number):
+    image = IMAGES[number]
+    grads = jax.grad(loss)(PARAMS, (image, LABELS[number]))
+    assert int(inversion.label_of_bias(grads["d"])) == int(LABELS[number, 0])
     found = inversion.input_of_dense(grads["a"], grads["b"])
     error = jnp.linalg.norm(found - image.ravel()) / jnp.linalg.norm(image)
     assert float(error) < 1e-4
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_the_last_bias_gives_the_label_away(number):
-    grads = jax.grad(loss)(PARAMS, (IMAGES[number], LABELS[number]))
-    assert int(inversion.label_of_bias(grads["d"])) == int(LABELS[number, 0])
-
-
-PLAIN, SKETCH = sketch.identity(), sketch.count_sketch(500)  # of 1012 numbers
-
-
-def test_the_plain_gradient_and_its_sketch_give_images_away():
+def test_who_knows_the_hashes_finds_images_and_who_does_not_finds_nothing():
     assert min(attack(PLAIN)) > 40
     assert min(attack(SKETCH)) > 30
+    assert max(attack(SKETCH, keys=OTHER_KEYS)) < 15
 
 
 # A matrix of numbers is drawn in every step of the search: it is a small one.
-@pytest.mark.parametrize(
-    ("name", "size"), [("gaussian", 64), ("srht", 256), ("ams", 256)]
-)
+@pytest.mark.parametrize(("name", "size"), [("gaussian", 64), ("srht", 256)])
 def test_no_operator_hides_anything(name, size):
-    assert np.median(attack(getattr(sketch, name)(size))) > 30
+    assert np.median(attack(getattr(sketch, name)(size), iterations=100)) > 30
 
 
 def test_fewer_numbers_than_pixels_are_not_enough():
-    assert max(attack(sketch.count_sketch(16))) < 20
-
-
-def test_who_does_not_know_the_hashes_finds_nothing():
-    assert max(attack(SKETCH, known=False)) < 15
+    assert max(attack(sketch.count_sketch(16), iterations=50)) < 20
 
 
 def test_more_local_steps_are_simulated():
@@ -162,41 +133,34 @@ def test_more_local_steps_are_simulated():
 
 def test_adam_and_plain_descent_get_somewhere_too():
     assert np.median(attack(PLAIN, optimizer="adam", iterations=800)) > 18
-    plain = attack(PLAIN, optimizer="gd", iterations=20)
-    assert all(np.isfinite(plain))
+    assert np.isfinite(attack(PLAIN, optimizer="gd", iterations=20)).all()
 
 
 def test_noise_hides_what_sketches_do_not():
-    found = np.median(
-        np.reshape(attack(SKETCH, noise=(0.0, 0.01, 10.0)), (3, 3)), axis=1
-    )
-    assert found[0] > 30 > found[2]
-    assert found[0] > found[1] > found[2]
-    assert found[2] < 12
+    psnr = attack(SKETCH, noise=(0.0, 0.01, 10.0))
+    none, little, much = np.median(np.reshape(psnr, (3, 3)), axis=1)
+    assert none > 30 and none > little > much and much < 12
 
 
-def test_what_is_released_has_the_noise_of_the_whole_sum():
-    algorithm = Algorithm(
-        local.one_gradient(loss), channels.exact(), optax.sgd(1.0), clipped(2.0, 1.5)
-    )
+def exact(guard):
+    return Algorithm(local.one_gradient(loss), channels.exact(), optax.sgd(1.0), guard)
+
+
+@pytest.mark.parametrize("z", [0.0, 1.5])
+def test_what_is_released_has_the_noise_of_the_whole_sum(z):
     message = {"x": jnp.full(20_000, 0.001)}
-    seen = inversion.released(algorithm, message, KEYS)["x"]
-    assert float(jnp.std(seen)) == pytest.approx(3.0, rel=0.02)
-    quiet = algorithm._replace(mechanism=clipped(2.0, 0.0))
-    seen = inversion.released(quiet, message, KEYS)["x"]
-    np.testing.assert_allclose(seen, message["x"], rtol=1e-5)
+    seen = inversion.released(exact(clipped(2.0, z)), message, KEYS)["x"]
+    assert float(jnp.std(seen)) == pytest.approx(2 * z, rel=0.02, abs=1e-8)
+    assert z or np.allclose(seen, message["x"], rtol=1e-5)
 
 
 def test_mechanisms_that_cannot_be_attacked_so_are_refused():
     guard = mechanism.distributed(
         clipping.clip(1.0), noise_multiplier=1.0, denominator=5, smallest=5
     )
-    algorithm = Algorithm(
-        local.one_gradient(loss), channels.exact(), optax.sgd(1.0), guard
-    )
     with pytest.raises(ValueError, match="central noise"):
-        inversion.released(algorithm, (jnp.ones(3), jnp.ones(())), KEYS)
-    with pytest.raises(ValueError, match="Did you mean 'adam'"):
+        inversion.released(exact(guard), (jnp.ones(3), jnp.ones(())), KEYS)
+    with pytest.raises(ValueError, match="optimizer='adams'"):
         inversion.invert(lambda z: z, jnp.ones(3), jnp.ones(3), optimizer="adams")
 
 
@@ -218,8 +182,7 @@ def test_likeness_is_what_its_names_say():
     plain = np.zeros((11, 11, 1))
     plain[5, 5] = 1.0
     # One place: by hand from the window's weights, of which the middle's is w.
-    offsets = np.arange(-5, 6)
-    weights = np.exp(-(offsets**2) / (2 * 1.5**2))
+    weights = np.exp(-(np.arange(-5, 6) ** 2) / (2 * 1.5**2))
     w = float((weights / weights.sum())[5] ** 2)
     c1, c2 = 0.01**2, 0.03**2
     by_hand = (c1 / (w**2 + c1)) * (c2 / (w - w**2 + c2))
@@ -231,7 +194,6 @@ def test_likeness_is_what_its_names_say():
 def test_the_smooth_net_is_as_large_as_it_is_said_to_be():
     loss = models.classification(models.build("sigmoid_lenet", 10))
     shape = jax.ShapeDtypeStruct((1, 28, 28, 1), jnp.float32)
-    params = loss.init(jax.random.key(0), shape)
-    leaves = jax.tree.leaves(params)
+    leaves = jax.tree.leaves(loss.init(jax.random.key(0), shape))
     assert sum(leaf.size for leaf in leaves) == 13_426
     assert all(0.3 < float(jnp.abs(leaf).max()) <= 0.5 for leaf in leaves)

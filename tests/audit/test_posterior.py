@@ -48,6 +48,7 @@ def defended(z):
 
 OP = sketch.count_sketch(50)  # of 144 numbers
 PARAMS = jnp.zeros((SIDE * SIDE, OUTPUTS))
+SERVER = Server(PARAMS, (), (), jnp.int32(0))
 NORMS = posterior.row_norms(functools.partial(OP.apply, KEYS.shared), PARAMS)
 WAYS = {"sketched": (sketched, jnp.ones(50)), "defended": (defended, NORMS)}
 
@@ -56,13 +57,9 @@ WAYS = {"sketched": (sketched, jnp.ones(50)), "defended": (defended, NORMS)}
 def test_of_a_linear_message_it_is_the_mean_of_the_posterior(way):
     """Wherever the search begins: at the mean image, or at one that is drawn."""
     make, norms = WAYS[way]
-    server = Server(PARAMS, (), (), jnp.int32(0))
 
     def view_of(z):
-        def batches(images):
-            return images[None]
-
-        return inversion.client_view(make(z), server, KEYS, batches)
+        return inversion.client_view(make(z), SERVER, KEYS, lambda images: images[None])
 
     image, view = PIXELS[:1], view_of(0.0)
     starts = posterior.starts(jax.random.key(3), SHAPE, 1)
@@ -91,66 +88,49 @@ def test_of_a_linear_message_it_is_the_mean_of_the_posterior(way):
         assert (np.abs(closed - mean).max() > 0.1) == (z < 1.0)
 
 
-IMAGES = jax.random.uniform(jax.random.key(5), (16, *SHAPE))
-LABELS = jnp.arange(16)[:, None] % 4
+IMAGES = jax.random.uniform(jax.random.key(5), (8, *SHAPE))
+LABELS = jnp.arange(8)[:, None] % 4
 FLAT = posterior.Prior(
     jnp.full(SHAPE[1:], 0.5), jnp.eye(SIDE * SIDE) / jnp.sqrt(12.0)
 )  # the mean and the covariance of those
-LEVELS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+LEVELS = (1e-4, 1e-2, 1.0, 10.0)
 TOLERANCE = 0.1  # decibels
 
 
-@functools.cache
-def attackers():
-    """Returns (messages, labels, z) -> what is found, with a prior and without."""
+def test_with_more_noise_it_shrinks_to_the_guess_and_never_below():
     start = jnp.zeros((1, SIDE * SIDE))
 
-    def most_probable(seen, labels, z):
-        _, view = small.client(small.SKETCH, 1, 0.0, labels, KEYS)
-        noise = jnp.full(500, z * 0.1)
-        return posterior.most_probable(view, seen, noise, FLAT, start).inputs
+    @jax.jit
+    def found(z):
+        """Returns the images of the attackers with a prior and without."""
 
-    def nearest(seen, labels, z):
-        del z
-        _, view = small.client(small.SKETCH, 1, 0.0, labels, KEYS)
-        return inversion.invert(view, seen, FLAT.inputs(start), steps=150).inputs
+        def attacked(row):
+            image, labels, number = row
+            keys = KEYS._replace(server=jax.random.fold_in(KEYS.server, number))
+            algorithm, noisy = small.client(small.SKETCH, 1, 1.0, labels, KEYS)
+            released = inversion.released(algorithm, noisy(image), keys)
+            _, view = small.client(small.SKETCH, 1, 0.0, labels, KEYS)
+            message = view(image)
+            seen = message + z * (released - message)
+            deviations = jnp.full(500, z * 0.1)
+            likely = posterior.most_probable(view, seen, deviations, FLAT, start)
+            nearest = inversion.invert(view, seen, FLAT.inputs(start), steps=150)
+            return likely.inputs, nearest.inputs
 
-    def over(one):
-        return jax.jit(lambda s, y, z: jax.lax.map(lambda a: one(*a, z), (s, y)))
+        return jax.lax.map(attacked, (IMAGES, LABELS, jnp.arange(len(IMAGES))))
 
-    return over(most_probable), over(nearest)
+    def decibels(images):
+        pairs = zip(IMAGES, np.asarray(images), strict=True)
+        return np.mean([likeness.psnr(true[0], image[0]) for true, image in pairs])
 
-
-def decibels(found):
-    pairs = zip(IMAGES, np.asarray(found), strict=True)
-    return np.mean([likeness.psnr(true[0], one[0]) for true, one in pairs])
-
-
-def seen_with(z):
-    """Returns messages, each with noise of its own."""
-
-    def of(image, labels, number):
-        keys = KEYS._replace(server=jax.random.fold_in(KEYS.server, number))
-        algorithm, view = small.client(small.SKETCH, 1, z, labels, KEYS)
-        return inversion.released(algorithm, view(image), keys)
-
-    return jax.jit(jax.vmap(of))(IMAGES, LABELS, jnp.arange(16))
-
-
-def test_with_more_noise_it_shrinks_to_the_guess_and_never_below():
-    most_probable, nearest = attackers()
     guess = decibels(jnp.broadcast_to(FLAT.mean, IMAGES.shape))
-    with_prior, without = [], []
-    for z in LEVELS:
-        seen = seen_with(z)
-        with_prior.append(decibels(most_probable(seen, LABELS, z)))
-        without.append(decibels(nearest(seen, LABELS, z)))
+    with_prior, without = np.transpose([list(map(decibels, found(z))) for z in LEVELS])
     assert with_prior[0] > 30
-    assert all(np.diff(with_prior) < TOLERANCE), with_prior
-    assert min(with_prior) > guess - TOLERANCE
+    assert (np.diff(with_prior) < TOLERANCE).all(), with_prior
+    assert with_prior.min() > guess - TOLERANCE
     assert abs(with_prior[-1] - guess) < TOLERANCE
     assert without[-1] < guess - 3  # the attacker who takes noise for a message
-    assert all(np.array(with_prior) > np.array(without) - TOLERANCE)
+    assert (with_prior > without - TOLERANCE).all()
 
 
 @pytest.mark.parametrize("name", ["count_sketch", "srht", "gaussian"])

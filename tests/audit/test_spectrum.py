@@ -80,6 +80,12 @@ def test_a_small_net_is_seen_as_densely():
     assert spectrum.intrinsic_dimension(found) == pytest.approx(dimension, 0.1)
     near = np.mean(np.abs(values) < 0.01 * np.abs(values).max())
     assert spectrum.share_near_zero(found) == pytest.approx(near, abs=0.03)
+    at = np.linspace(-1.5 * top, 1.5 * top, 2001)
+    total = spectrum.density(found, at, width=top / 100).sum() * (at[1] - at[0])
+    assert total == pytest.approx(1, abs=1e-3)
+
+
+TOKENS = {"tokens": 9, "vocabulary": 9, "width": 8, "depth": 1, "heads": 2}
 
 
 # A vision transformer has nothing that is not in one of the last two.
@@ -88,11 +94,7 @@ def test_a_small_net_is_seen_as_densely():
     [
         ("logistic", (6, 6, 1), {}),
         ("cnn", (8, 8, 3), {}),
-        (
-            "transformer",
-            (7,),
-            {"tokens": 9, "vocabulary": 9, "width": 8, "depth": 1, "heads": 2},
-        ),
+        ("transformer", (7,), TOKENS),
     ],
 )
 def test_any_model_has_a_spectrum(name, shape, options):
@@ -193,15 +195,6 @@ def test_devices_share_the_probes_out():
     alone, shared = find(None), find(mesh_of(2, "clients"))
     assert shared.shape == (3, 10, 10)
     np.testing.assert_allclose(alone, shared, rtol=1e-3, atol=1e-5)
-
-
-def test_the_density_integrates_to_one():
-    loss, params, batches = task("logistic", (4, 4, 1))
-    found = spectrum.of_loss(loss, params, batches, KEY, probes=2, steps=10)
-    edge = 1.5 * spectrum.largest(found)
-    at = np.linspace(-edge, edge, 2001)
-    total = spectrum.density(found, at, width=edge / 100).sum() * (at[1] - at[0])
-    assert total == pytest.approx(1, abs=1e-3)
 
 
 def test_a_hessian_of_rank_one_does_not_break_lanczos():

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from fl_sketch import engine
 from fl_sketch.core import chacha
+from fl_sketch.core.protocols import Roots
 from fl_sketch.privacy import accounting, gaussian, tails
 from fl_sketch.privacy.accounting import Plan
 
@@ -118,6 +120,13 @@ def test_what_the_end_of_the_noise_costs_is_the_mass_beyond_it():
 PLAN = Plan(500, 100, 100, coordinates=200)
 
 
+@pytest.mark.parametrize("releases", [2, 5])
+def test_every_release_pays_for_its_end(releases):
+    once = accounting.beyond(PLAN._replace(coordinates=1), 0.3, 0.0)
+    plan = PLAN._replace(coordinates=1, releases=releases)
+    assert accounting.beyond(plan, 0.3, 0.0) / once == pytest.approx(releases)
+
+
 def test_the_end_is_paid_from_delta_and_costs_nothing_to_speak_of():
     z, delta = 0.7, 1e-6
     old = PLAN.steps * (tails.upper(5.42 - 1 / z) + tails.upper(5.22 + 1 / z))
@@ -145,7 +154,20 @@ def test_samples_that_are_cut_are_paid_for():
 
 def test_shares_of_many_are_paid_for_at_e_to_the_epsilon():
     plan = Plan(50, 40, 40, "everyone", relation="replace_one", shares=40)
-    one = accounting.beyond(plan, 5.0, 0.0)
-    assert accounting.beyond(plan, 5.0, 3.0) == pytest.approx(
-        one * (1 + np.e**3) / 2, rel=1e-6
-    )
+    least = 50 * 40 * 2 * 2 * tails.upper(tails.REACH)
+    for epsilon in (0.0, 3.0):
+        paid = accounting.beyond(plan, 5.0, epsilon) / least
+        assert paid == pytest.approx((1 + np.e**epsilon) / 2)
+
+
+def test_only_a_chacha_root_of_its_own_is_secret():
+    public, other = jax.random.split(jax.random.key(0))
+    assert gaussian.is_secret(engine.secret_roots(0))
+    for guessable in (
+        public,
+        Roots(public, other),  # 64 bits, from a seed
+        Roots(public, jax.random.key(1, impl="rbg")),
+        SECRET,  # clients are told the public root
+        Roots(SECRET, SECRET),
+    ):
+        assert not gaussian.is_secret(guessable)

@@ -168,7 +168,7 @@ def test_the_shares_of_clients_add_up_to_the_noise_on_the_smallest_cohort():
     def totals(number):
         def one(client):
             keys = round_keys(KEY, number, client)
-            return guard.bound((), 0, jnp.zeros(4), keys).summand
+            return guard.encode((), 0, jnp.zeros(4), keys).summand
 
         shares = jax.vmap(one)(jnp.arange(6))
         summed = [jax.tree.map(lambda leaf, n=n: leaf[:n].sum(0), shares) for n in few]
@@ -374,7 +374,7 @@ def test_a_sketch_can_make_an_update_longer_so_its_bound_is_not_the_update_s():
         return jnp.linalg.norm(sketch.count_sketch(4).apply(key, ones))
 
     assert length(np.arange(20)).max() > 1.2
-    guarded = GAUSSIAN.bound((), 0, 100 * ones, None).summand
+    guarded = GAUSSIAN.encode((), 0, 100 * ones, None).summand
     assert float(jnp.linalg.norm(guarded)) <= C * 1.001
 
 

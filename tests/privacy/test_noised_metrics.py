@@ -31,7 +31,7 @@ def seen(loss, accuracy):
 
 def shares(loss, accuracy, message=1.0):
     told = (jnp.full(3, message), seen(loss, accuracy))
-    return np.asarray(GUARD.bound((), 0, told, None).summand[1])
+    return np.asarray(GUARD.encode((), 0, told, None).summand[1])
 
 
 def test_numbers_are_cut_to_their_ranges_and_centred():
@@ -72,7 +72,9 @@ def test_means_over_the_cohort_come_out_and_only_of_the_first_exchange():
     @jax.jit
     def released_of(numbers):
         def one(n):
-            return quiet.bound((), 0, (jnp.ones(3), seen(n / 10, n / 50)), None).summand
+            return quiet.encode(
+                (), 0, (jnp.ones(3), seen(n / 10, n / 50)), None
+            ).summand
 
         total = jax.tree.map(lambda leaf: leaf.sum(0), jax.vmap(one)(numbers))
         return quiet.release((), 0, total, None).released
@@ -80,7 +82,7 @@ def test_means_over_the_cohort_come_out_and_only_of_the_first_exchange():
     released = released_of(numbers)
     assert float(released["noised_loss"]) == pytest.approx(2.45, abs=1e-4)
     assert float(released["noised_accuracy"]) == pytest.approx(0.49, abs=1e-4)
-    second = quiet.bound((), 1, jnp.ones(3), None).summand
+    second = quiet.encode((), 1, jnp.ones(3), None).summand
     assert quiet.release((), 1, second, None).released == {}
 
 
