@@ -24,6 +24,7 @@ from fl_sketch.config import arguments, build, cohorts, parse, privacy
 from fl_sketch.config.guarantee import claimed
 from fl_sketch.core import validate
 from fl_sketch.core.keys import Purpose, apart
+from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Roots, Tree
 from fl_sketch.engine import cohort
 from fl_sketch.privacy import accounting
