@@ -13,10 +13,11 @@ from fl_sketch.core import validate
 from fl_sketch.theory.bound import Bound, Constants, Theorem, Unreachable
 
 MOST = 1e100  # rounds: their squares are floats
-NEEDS = (
-    *("smoothness", "intrinsic", "gradient", "noise", "start", "server_rate"),
-    *("clients", "steps", "d", "b", "b1", "eps", "delta", "delta_g", "nu"),
+UNASSUMING = (
+    *("smoothness", "intrinsic", "start", "clients", "steps", "d", "b"),
+    *("b1", "eps", "delta", "delta_g", "nu"),
 )
+NEEDS = (*UNASSUMING, "gradient", "noise", "server_rate")
 ASSUMPTIONS = (
     "AMSGrad as printed at the server, and all clients in every round",
     "all gradients are at most G long (Assumptions 1 and 2)",
@@ -24,8 +25,6 @@ ASSUMPTIONS = (
     "clients' Hessians have eigenvalues of at most L, the loss has the intrinsic "
     "dimension I (Assumption 4)",
 )
-
-
 WITH_TAIL = ("srht", "ams", "gaussian", "count_sketch", "identity")
 WITHOUT_TAIL = ("sparse_embedding", "uniform_sampling")
 
@@ -50,8 +49,8 @@ def tail(operator: str, *, d: int, b: int, failure: float) -> float:
     validate.one_of((*WITH_TAIL, *WITHOUT_TAIL), operator=operator)
     if operator in WITHOUT_TAIL:
         msg = (
-            f"Expected operator in {', '.join(WITH_TAIL)}, of which Chen et al. give a tail "
-            f"(Property 3), got operator={operator}."
+            f"Expected operator in {', '.join(WITH_TAIL)} (Chen et al., Property 3), "
+            f"got operator={operator}."
         )
         raise Unreachable(msg)
     if not 0 < failure <= 1:
@@ -185,13 +184,12 @@ def _drawn(constants: Constants, off: float) -> float:
 
 
 def adaptive_decaying_step(constants: Constants, round: int) -> float:
-    """Returns the clients' step 1 / (K sqrt(t + T_0)) of Theorem B.3, from t = 1 on."""
-    return 1 / (constants.steps * math.sqrt(round + _delay(constants.b1)))
+    """Returns the clients' step of Theorem B.3, from the round t = 1 on.
 
-
-def _delay(b1: float) -> int:
-    """Returns T_0 of Theorem B.3."""
-    return math.ceil(1 / (1 - b1**2))
+    It is 1 / (K sqrt(t + T_0)), for T_0 = ceil(1 / (1 - beta_1^2)).
+    """
+    delay = math.ceil(1 / (1 - constants.b1**2))
+    return 1 / (constants.steps * math.sqrt(round + delay))
 
 
 def adaptive_decaying(constants: Constants) -> Bound:
@@ -203,7 +201,7 @@ def adaptive_decaying(constants: Constants) -> Bound:
     """
     theorem = Theorem("Chen et al., Theorem B.3", (*NEEDS, "rounds"), ASSUMPTIONS)
     c, square = theorem.require(constants), constants.gradient**2
-    delay = _delay(c.b1)
+    delay = math.ceil(1 / (1 - c.b1**2))  # T_0
     energy = math.log1p(c.rounds / delay)  # of all steps, times K
     lag = (1 - c.b1) / (1 - c.b1 * math.sqrt((delay + 1) / delay))
     widest = joint_tail(c, c.rounds**2, coordinates=True)
@@ -228,12 +226,19 @@ def adaptive_confined(constants: Constants) -> Bound:
     The server's rate is kappa = 1 / sqrt(G), and the step that of the constants or, if
     it is unknown, the largest. G is `Bound.largest`, which no `|grad f|^2` exceeds; the
     error is their mean over rounds. The paper's delta_c is the constant `delta_g`.
+
+    G is the smallest that closes the chain of inequalities of the proof, a root of a
+    quadratic equation in sqrt(G), with which losses stay below G / (2 L). No bound on
+    gradients is assumed.
     """
-    c, k, length = THEOREM_4_4.require(constants), constants.steps, constants.smoothness
+    needs = *UNASSUMING, "deviation", "b2", "rounds"
+    assumptions = ASSUMPTIONS[0], *ASSUMPTIONS[2:]
+    theorem = Theorem("Chen et al., Theorem 4.4", needs, assumptions)
+    c, k, length = theorem.require(constants), constants.steps, constants.smoothness
     first = longest = _largest(c)
     if not math.isnan(c.step):
         first = c.step * math.sqrt(c.rounds)
-        THEOREM_4_4.at_most(longest / math.sqrt(c.rounds), step=c.step)
+        theorem.at_most(longest / math.sqrt(c.rounds), step=c.step)
     off = joint_tail(c, c.rounds)
     grown = 1 + joint_tail(c, c.rounds, coordinates=True)
     moved, shrunk = first * k / c.eps, 1 - c.b1
@@ -254,7 +259,7 @@ def adaptive_confined(constants: Constants) -> Bound:
     step = first / math.sqrt(c.rounds)
     reach = widest * step * k * (math.sqrt(2 * square) + noisy) + c.eps
     error = square**1.5 * reach / (4 * length * first * k * math.sqrt(c.rounds))
-    bound = THEOREM_4_4.bound(c, error, step=step, server_rate=1 / math.sqrt(square))
+    bound = theorem.bound(c, error, step=step, server_rate=1 / math.sqrt(square))
     return bound._replace(largest=square)
 
 
