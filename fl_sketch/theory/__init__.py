@@ -19,17 +19,18 @@ theorem bounds.
 """
 
 from fl_sketch.theory.bound import Bound as Bound
+from fl_sketch.theory.bound import Constants as Constants
 from fl_sketch.theory.bound import Unreachable as Unreachable
-from fl_sketch.theory.constants import Constants as Constants
 from fl_sketch.theory.das import clipped as clipped
 from fl_sketch.theory.das import clipped_error as clipped_error
 from fl_sketch.theory.fedsketch import fedsketch as fedsketch
 from fl_sketch.theory.safl import adaptive as adaptive
+from fl_sketch.theory.safl import adaptive_confined as adaptive_confined
 from fl_sketch.theory.safl import adaptive_decaying as adaptive_decaying
 from fl_sketch.theory.safl import adaptive_decaying_step as adaptive_decaying_step
 from fl_sketch.theory.safl import adaptive_early as adaptive_early
 from fl_sketch.theory.safl import adaptive_long_run as adaptive_long_run
-from fl_sketch.theory.safl_confined import adaptive_confined as adaptive_confined
+from fl_sketch.theory.safl import tail as tail
 from fl_sketch.theory.song import alpha as alpha
 from fl_sketch.theory.song import convex as convex
 from fl_sketch.theory.song import iterative_sketching as iterative_sketching
@@ -38,4 +39,3 @@ from fl_sketch.theory.song import one_step_convex as one_step_convex
 from fl_sketch.theory.song import one_step_nonconvex as one_step_nonconvex
 from fl_sketch.theory.song import one_step_strongly_convex as one_step_strongly_convex
 from fl_sketch.theory.song import strongly_convex as strongly_convex
-from fl_sketch.theory.tails import tail as tail

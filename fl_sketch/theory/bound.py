@@ -1,4 +1,4 @@
-"""The common shape of theorems: their conditions, and what they give.
+"""The common shape of theorems: their constants, their conditions and what they give.
 
 A theorem is a function of `Constants` that returns a `Bound`: its right side at the
 constants' step and rounds or, for a target, the step and rounds that reach it. A
@@ -10,10 +10,105 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
+from fl_sketch.core import validate
 from fl_sketch.core.wire import FLOAT_BITS
-from fl_sketch.theory.constants import MAY_BE_ZERO, Constants
 
+UNKNOWN = math.nan
 ROUNDING = 1e-9  # of a largest step that was computed in another order
+MAY_BE_ZERO = ("spread", "gap", "noise", "deviation", "b1", "b2", "nu")
+
+
+@dataclasses.dataclass(frozen=True)
+class Constants:
+    """What is known of a problem, a sketch and a run; every theorem uses some of it.
+
+    A constant that is not set is unknown (NaN, or 0 for an integer), and a theorem that
+    needs it refuses. `dataclasses.replace` changes some of them.
+
+    >>> Constants(smoothness=1.0, operator="srht", d=600, b=100).known()
+    {'smoothness': 1.0, 'operator': 'srht', 'd': 600, 'b': 100}
+
+    Attributes:
+      smoothness: L: no Hessian of a client's loss has a larger eigenvalue.
+      convexity: mu, of strong convexity or of the Polyak-Lojasiewicz condition.
+      distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
+      start: f(w0) - f(w*), or no less; of a loss with the lower bound 0, f(w0).
+      spread: sigma^2, the mean over clients of `|grad f_c(w*)|^2`.
+      gap: Delta, the largest `f_c(w*) - min f_c` of a client.
+      gradient: G, a length that no gradient of a client exceeds.
+      intrinsic: the intrinsic dimension I; I L is no less than the sum of the absolute
+        eigenvalues of any Hessian.
+      noise: sigma: stochastic gradients are sigma-sub-Gaussian.
+      deviation: Delta, which noise exceeds with probability exp(-Delta^2 / sigma^2).
+      operator: the name of the sketch operator, as configs have it.
+      d: the number of parameters.
+      b: the number of numbers in a message.
+      alpha: the number with `E|R^T R x|^2 <= (1 + alpha) |x|^2`; if unknown, that of
+        Song et al.'s Table 1 for the operator.
+      clients: the number of clients in a round, or its mean.
+      steps: K, the number of local steps in a round.
+      step: eta, the step size of the clients.
+      rounds: T, the number of rounds.
+      server_rate: the server's rate, kappa of Chen et al. and gamma of the others.
+      b1, b2: beta_1 and beta_2, the decays of AMSGrad's moments.
+      eps: epsilon of AMSGrad.
+      threshold: C, to which Das et al. clip a client's sum of gradients.
+      rho: the privacy term of Das et al., (z / r) sqrt(d / T) for noise z C on the sum
+        of r clients in each of T rounds.
+      delta: the chance that sketches mislead.
+      delta_g: the chance that stochastic gradients do.
+      nu: a free number: theorems of Chen et al. fail with a chance of order exp(-nu^2).
+    """
+
+    smoothness: float = UNKNOWN
+    convexity: float = UNKNOWN
+    distance: float = UNKNOWN
+    start: float = UNKNOWN
+    spread: float = UNKNOWN
+    gap: float = UNKNOWN
+    gradient: float = UNKNOWN
+    intrinsic: float = UNKNOWN
+    noise: float = UNKNOWN
+    deviation: float = UNKNOWN
+    operator: str = ""
+    d: int = 0
+    b: int = 0
+    alpha: float = UNKNOWN
+    clients: float = 0
+    steps: int = 1
+    step: float = UNKNOWN
+    rounds: int = 0
+    server_rate: float = 1.0
+    b1: float = UNKNOWN
+    b2: float = UNKNOWN
+    eps: float = UNKNOWN
+    threshold: float = UNKNOWN
+    rho: float = UNKNOWN
+    delta: float = 1e-3
+    delta_g: float = 1e-3
+    nu: float = 1.0
+
+    def __post_init__(self):
+        """Raises a ValueError for a constant that cannot have its value."""
+        for name, value in self.known().items():
+            if isinstance(value, str):
+                continue
+            if not 0 <= value < math.inf:
+                msg = f"Expected {name} >= 0 and finite, got {name}={value}."
+                raise ValueError(msg)
+            if name in ("b1", "b2"):
+                validate.below_one(**{name: value})
+            if name in ("delta", "delta_g"):
+                validate.in_range(0, 1, **{name: value})
+
+    def known(self) -> dict[str, float | str]:
+        """Returns the constants that differ from their defaults, by name."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if value == value and value != defaults[name]  # NaN differs from itself
+        }
 
 
 class Unreachable(ValueError):

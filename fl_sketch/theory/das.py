@@ -2,8 +2,7 @@
 
 import math
 
-from fl_sketch.theory.bound import Bound, Theorem, Unreachable
-from fl_sketch.theory.constants import Constants
+from fl_sketch.theory.bound import Bound, Constants, Theorem, Unreachable
 
 THEOREM_2 = Theorem(
     "Das et al., Theorem 2",

@@ -3,8 +3,7 @@
 import math
 
 from fl_sketch.core import validate
-from fl_sketch.theory.bound import Bound, Theorem
-from fl_sketch.theory.constants import Constants
+from fl_sketch.theory.bound import Bound, Constants, Theorem
 
 OBJECTIVES = ("nonconvex", "pl", "convex")
 VARIANTS = ("privix", "heaprix")

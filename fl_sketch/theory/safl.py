@@ -9,15 +9,15 @@ paper has them, and the tails of fixed vectors for some that depend on the sketc
 import math
 from dataclasses import replace
 
-from fl_sketch.theory.bound import Bound, Theorem, Unreachable
-from fl_sketch.theory.constants import Constants
-from fl_sketch.theory.tails import joint_tail
+from fl_sketch.core import validate
+from fl_sketch.theory.bound import Bound, Constants, Theorem, Unreachable
 
 MOST = 1e100  # rounds: their squares are floats
-NEEDS = (
-    *("smoothness", "intrinsic", "gradient", "noise", "start", "server_rate"),
-    *("clients", "steps", "d", "b", "b1", "eps", "delta", "delta_g", "nu"),
+UNASSUMING = (
+    *("smoothness", "intrinsic", "start", "clients", "steps", "d", "b"),
+    *("b1", "eps", "delta", "delta_g", "nu"),
 )
+NEEDS = (*UNASSUMING, "gradient", "noise", "server_rate")
 ASSUMPTIONS = (
     "AMSGrad as printed at the server, and all clients in every round",
     "all gradients are at most G long (Assumptions 1 and 2)",
@@ -25,6 +25,56 @@ ASSUMPTIONS = (
     "clients' Hessians have eigenvalues of at most L, the loss has the intrinsic "
     "dimension I (Assumption 4)",
 )
+WITH_TAIL = ("srht", "ams", "gaussian", "count_sketch", "identity")
+WITHOUT_TAIL = ("sparse_embedding", "uniform_sampling")
+
+
+def tail(operator: str, *, d: int, b: int, failure: float) -> float:
+    """Returns how many times `|v| |h|` the product <R^T R v, h> is off at the most.
+
+    `log^1.5(d / failure) / sqrt(b)` for SRHT, AMS and Gaussian matrices (Lemmas A.1 and
+    A.2), and `log(1 / failure)` for the count sketch (A.3). Their probabilities are
+    orders, Theta(failure), and their constants one, as the paper prints them.
+
+    >>> round(tail("srht", d=1000, b=100, failure=0.01), 3), \
+            round(tail("count_sketch", d=1000, b=100, failure=0.01), 3)
+    (3.906, 4.605)
+
+    Args:
+      operator: the name of an operator, as configs have it.
+      d: the number of parameters.
+      b: the number of numbers in a message.
+      failure: the probability, up to a constant, that it is off by more.
+    """
+    validate.one_of((*WITH_TAIL, *WITHOUT_TAIL), operator=operator)
+    if operator in WITHOUT_TAIL:
+        msg = (
+            f"Expected operator in {', '.join(WITH_TAIL)} (Chen et al., Property 3), "
+            f"got operator={operator}."
+        )
+        raise Unreachable(msg)
+    if not 0 < failure <= 1:
+        msg = f"Expected 0 < failure <= 1, got failure={failure}."
+        raise ValueError(msg)
+    if operator == "identity":
+        return 0.0
+    validate.at_least_one(d=d, b=b)
+    if operator == "count_sketch":
+        return math.log(1 / failure)
+    return math.log(d / failure) ** 1.5 / math.sqrt(b)
+
+
+def joint_tail(
+    constants: Constants, times: float, *, coordinates: bool = False
+) -> float:
+    """Returns the tail of many inner products, which all hold but for a chance delta.
+
+    There are so many `times` for each client and local step and, with `coordinates`,
+    for each parameter.
+    """
+    c = constants
+    events = c.clients * c.steps * times * (c.d if coordinates else 1)
+    return tail(c.operator, d=c.d, b=c.b, failure=c.delta / events)
 
 
 def adaptive(constants: Constants) -> Bound:
@@ -134,13 +184,12 @@ def _drawn(constants: Constants, off: float) -> float:
 
 
 def adaptive_decaying_step(constants: Constants, round: int) -> float:
-    """Returns the clients' step 1 / (K sqrt(t + T_0)) of Theorem B.3, from t = 1 on."""
-    return 1 / (constants.steps * math.sqrt(round + _delay(constants.b1)))
+    """Returns the clients' step of Theorem B.3, from the round t = 1 on.
 
-
-def _delay(b1: float) -> int:
-    """Returns T_0 of Theorem B.3."""
-    return math.ceil(1 / (1 - b1**2))
+    It is 1 / (K sqrt(t + T_0)), for T_0 = ceil(1 / (1 - beta_1^2)).
+    """
+    delay = math.ceil(1 / (1 - constants.b1**2))
+    return 1 / (constants.steps * math.sqrt(round + delay))
 
 
 def adaptive_decaying(constants: Constants) -> Bound:
@@ -152,7 +201,7 @@ def adaptive_decaying(constants: Constants) -> Bound:
     """
     theorem = Theorem("Chen et al., Theorem B.3", (*NEEDS, "rounds"), ASSUMPTIONS)
     c, square = theorem.require(constants), constants.gradient**2
-    delay = _delay(c.b1)
+    delay = math.ceil(1 / (1 - c.b1**2))  # T_0
     energy = math.log1p(c.rounds / delay)  # of all steps, times K
     lag = (1 - c.b1) / (1 - c.b1 * math.sqrt((delay + 1) / delay))
     widest = joint_tail(c, c.rounds**2, coordinates=True)
@@ -169,3 +218,65 @@ def adaptive_decaying(constants: Constants) -> Bound:
         total * inverse_j1 * math.sqrt(c.rounds + delay) / (c.server_rate * c.rounds)
     )
     return theorem.bound(c, error, step=adaptive_decaying_step(c, c.rounds))
+
+
+def adaptive_confined(constants: Constants) -> Bound:
+    """Returns what Theorem 4.4 gives for a number of rounds.
+
+    The server's rate is kappa = 1 / sqrt(G), and the step that of the constants or, if
+    it is unknown, the largest. G is `Bound.largest`, which no `|grad f|^2` exceeds; the
+    error is their mean over rounds. The paper's delta_c is the constant `delta_g`.
+
+    G is the smallest that closes the chain of inequalities of the proof, a root of a
+    quadratic equation in sqrt(G), with which losses stay below G / (2 L). No bound on
+    gradients is assumed.
+    """
+    needs = *UNASSUMING, "deviation", "b2", "rounds"
+    assumptions = ASSUMPTIONS[0], *ASSUMPTIONS[2:]
+    theorem = Theorem("Chen et al., Theorem 4.4", needs, assumptions)
+    c, k, length = theorem.require(constants), constants.steps, constants.smoothness
+    first = longest = _largest(c)
+    if not math.isnan(c.step):
+        first = c.step * math.sqrt(c.rounds)
+        theorem.at_most(longest / math.sqrt(c.rounds), step=c.step)
+    off = joint_tail(c, c.rounds)
+    grown = 1 + joint_tail(c, c.rounds, coordinates=True)
+    moved, shrunk = first * k / c.eps, 1 - c.b1
+    # f(x_T) <= constant + 2 rooted sqrt(G) + linear G, which is to be G / (2 L).
+    linear = 16 * math.sqrt(1 - c.b2) * (grown * moved) ** 2 / shrunk
+    rooted = 2 * math.sqrt(2) * moved * (first * k * length + c.nu * off)
+    curved = (32 + 8 * (1 + c.b1) ** 2) * c.intrinsic
+    curved += 4 * c.b1**2 * (1 + c.intrinsic) / c.rounds
+    constant = 2 * c.start + 2 * c.nu * moved * c.deviation
+    constant += length * (grown * moved / shrunk) ** 2 * curved
+    left = 1 / (2 * length) - linear
+    chain = (rooted + math.sqrt(rooted**2 + left * constant)) / left
+    events = 2 * c.clients * k / c.delta_g
+    noisy = 2 * c.deviation * (1 + math.sqrt(2 * math.log(events)))
+    square = max(chain**2, noisy**2 / 2)
+    # Sketched gradients: the bound on those of clients, grown by the tail.
+    widest = 1 + joint_tail(c, c.rounds**2, coordinates=True)
+    step = first / math.sqrt(c.rounds)
+    reach = widest * step * k * (math.sqrt(2 * square) + noisy) + c.eps
+    error = square**1.5 * reach / (4 * length * first * k * math.sqrt(c.rounds))
+    bound = theorem.bound(c, error, step=step, server_rate=1 / math.sqrt(square))
+    return bound._replace(largest=square)
+
+
+def _largest(constants: Constants) -> float:
+    """Returns the largest eta_0 = eta sqrt(T) of Theorem 4.4.
+
+    The three limits of the paper, and one under which the terms with a change of
+    preconditioner take half of G / (2 L).
+    """
+    c, root = constants, math.sqrt(constants.smoothness)
+    grown = 1 + joint_tail(c, c.rounds, coordinates=True)
+    changing = 8 * root * c.steps * (1 - c.b2) ** 0.25 / math.sqrt(1 - c.b1)
+    limits = [
+        c.eps / (6 * root * grown),
+        c.eps / (changing * grown),
+        math.sqrt(c.rounds) / (2 * c.smoothness * math.sqrt(c.steps)),
+    ]
+    if c.b1:
+        limits.append(c.eps * (1 - c.b1) / (4 * c.b1 * c.smoothness * grown))
+    return min(limits)

@@ -10,8 +10,7 @@ import math
 from dataclasses import replace
 
 from fl_sketch.core import validate
-from fl_sketch.theory.bound import Bound, Theorem
-from fl_sketch.theory.constants import Constants
+from fl_sketch.theory.bound import Bound, Constants, Theorem
 
 # a of Song's Table 1: alpha = a d / b.
 EMBEDDING = {

@@ -23,6 +23,8 @@ def left(tmp_path_factory):
     measured = gradient_tracking.TABLE.record(rows, str(path))
     written = files.read_rows(path)
     assert [row["algorithm"] for row in written] == [row[0] for row in measured]
+    best = {row.algorithm: row.server_rate for row in measured}
+    assert (best["FedAvg"], best["FedGATE"]) == rates
     return {tuple(row[:3]): row.of_fedavg for row in measured}
 
 

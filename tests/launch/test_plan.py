@@ -4,9 +4,12 @@ import re
 
 import pytest
 
+from fl_sketch import theory
 from fl_sketch.engine import graph as graphs
 from fl_sketch.experiments import plan
 from fl_sketch.run import task_of
+from fl_sketch.theory import Constants
+from fl_sketch.workdir.rows import sized
 from tests.launching import launch
 from tests.run.configs import config_with, rows_of
 
@@ -36,9 +39,10 @@ def lines(graph=None, constants=(), convex=True, **changes):
 def test_the_bytes_planned_are_the_bytes_sent():
     changes = {"rounds": 3, "download": "model"}
     (row,) = rows_of(eval_every=3, **changes)
-    up, down = row["bytes_up_total"] // 3, row["bytes_down_total"] // 3
-    sent = f"a round: {up} bytes up and {down} down"
-    assert any(text.startswith(sent) for text in lines(**changes))
+    up, down = row["bytes_up_total"], row["bytes_down_total"]
+    sent = f"a round: {up // 3} bytes up and {down // 3} down; 3 rounds: "
+    sent += f"{sized(up)} up and {sized(down)} down"
+    assert sent in lines(**changes)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +74,30 @@ def test_the_bytes_planned_are_the_bytes_sent():
 def test_the_theorem_is_the_one_about_the_algorithm(changes, constants, found):
     printed = lines(constants=constants, **changes)
     assert any(re.search(found, line) for line in printed)
+
+
+def promised(constants=(), **changes):
+    """Returns what a config is promised, and what it was built from."""
+    config = config_with(**changes)
+    built, problem = task_of(config), CONSTANTS | dict(constants)
+    return plan.promised(config, built, problem), config, built.facts["d"]
+
+
+def test_a_theorem_is_asked_with_the_constants_of_the_config():
+    changes = FEDSKETCH | {"sketch__numbers": 100, "sketch__rows": 5}
+    bound, config, d = promised(**changes)
+    run = Constants(smoothness=1, clients=config.cohort.size, d=d, server_rate=99)
+    kind = {"objective": "nonconvex", "variant": "privix"}
+    expected = theory.fedsketch(run, 0.1, cols=20, **kind)
+    assert (bound.step, bound.rounds) == (expected.step, expected.rounds)
+    assert bound.bits == expected.bits
+
+    bound, config, d = promised({"distance": 3.0}, **NOISED)
+    rho = 0.01 / config.cohort.size * (d / config.rounds) ** 0.5
+    assert bound.constants.rho == pytest.approx(rho) and bound.constants.b == d
+    assert bound.constants.distance == 3 and bound.constants.threshold == 10
+    bound, *_ = promised({"convexity": 0.1, "distance": 3.0}, **ONE_STEP)
+    assert bound.constants.start == 1.5  # L/2 |w0 - w*|^2
 
 
 def test_losses_that_are_not_convex_have_theorems_of_their_own():

@@ -8,7 +8,7 @@ import pytest
 
 from fl_sketch import theory
 from fl_sketch.theory import Constants
-from fl_sketch.theory.tails import joint_tail
+from fl_sketch.theory.safl import joint_tail
 
 ADAPTIVE = Constants(
     smoothness=2.0, intrinsic=10.0, gradient=1.5, noise=0.3, deviation=0.7, start=2.3,
