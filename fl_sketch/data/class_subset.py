@@ -77,7 +77,7 @@ def part(splits: Splits, text: str, classes: int = 0) -> Splits:
         return Examples(examples.inputs[kept], numbered)
 
     owners = splits.owners
-    return splits.each(of)._replace(
+    return splits.map(of)._replace(
         classes=len(chosen),
         owners=None if owners is None else owners[np.isin(targets, chosen)],
         learnt=(("part", text), *splits.learnt) if learnt else splits.learnt,

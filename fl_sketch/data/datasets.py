@@ -38,8 +38,8 @@ from fl_sketch.core import plugins, validate
 from fl_sketch.data import cache, npz, raw
 from fl_sketch.data.examples import Examples as Examples
 from fl_sketch.data.examples import Splits as Splits
+from fl_sketch.data.examples import from_parts
 from fl_sketch.data.examples import normalise as normalise
-from fl_sketch.data.examples import splits_of
 from fl_sketch.data.examples import with_classes as with_classes
 
 DIGITS_SEED = 0  # of the one shuffle that decides which digits are for testing
@@ -130,7 +130,7 @@ def _from_raw(
         return source.examples(path, part)
 
     parts = cache.examples(folder, made_from, read)
-    return splits_of(name, parts, source.classes or 0)
+    return from_parts(name, parts, source.classes or 0)
 
 
 def _digits() -> Splits:

@@ -61,13 +61,18 @@ class Splits(NamedTuple):
         parts = {"test": self.test, "validation": self.validation}
         return {name: part for name, part in parts.items() if part is not None}
 
-    def each(self, change: Callable[[Examples], Examples]) -> "Splits":
-        """Returns the data set with a changed version of each part."""
-        parts = {"train": self.train} | self.measured
-        return self._replace(**{name: change(part) for name, part in parts.items()})
+    @property
+    def parts(self) -> dict[str, Examples]:
+        """All parts, by name."""
+        return {"train": self.train} | self.measured
+
+    def map(self, change: Callable[[Examples], Examples]) -> "Splits":
+        """Returns the data set with `change` applied to each part."""
+        changed = {name: change(part) for name, part in self.parts.items()}
+        return self._replace(**changed)
 
 
-def splits_of(
+def from_parts(
     name: str, parts: Mapping[str, Examples], classes: int = 0, **fields
 ) -> Splits:
     """Returns the data set of its parts, by their names.
@@ -89,7 +94,7 @@ def digests(splits: Splits) -> dict[str, str]:
     """Returns a SHA-256 of every array of a data set of numbers, by its name."""
     arrays = {
         f"{name}_{kind}": array
-        for name, part in ({"train": splits.train} | splits.measured).items()
+        for name, part in splits.parts.items()
         for kind, array in part._asdict().items()
     }
     if splits.owners is not None:

@@ -26,7 +26,7 @@ import numpy as np
 
 from fl_sketch.core import files, untrusted_files
 from fl_sketch.data import raw
-from fl_sketch.data.examples import Examples, Splits, splits_of
+from fl_sketch.data.examples import Examples, Splits, from_parts
 
 NAME = "npz"
 PARTS = ("train", "test")
@@ -99,7 +99,7 @@ def checked(
     if owners is not None:
         owners = _owners(where, owners, len(parts["train"].targets))
     width = 0 if targets == CLASSES else parts["train"].targets.shape[1]
-    splits = splits_of(name, parts, width, owners=owners)
+    splits = from_parts(name, parts, width, owners=owners)
     marks = arrays.get(LEARNT, np.array([], str))
     if marks.dtype.kind != "U" or marks.ndim != 1:
         _refuse(where, f"{LEARNT} to be names", _form(marks))

@@ -67,8 +67,8 @@ def encoded(
 
 def _require_tokens(splits: Splits, most: int) -> None:
     """Raises for tokens without an embedding, which would become NaN or others."""
-    parts = [part.inputs for part in (splits.train, *splits.measured.values())]
-    low, high = min(p.min() for p in parts), max(p.max() for p in parts)
+    inputs = [part.inputs for part in splits.parts.values()]
+    low, high = min(x.min() for x in inputs), max(x.max() for x in inputs)
     if low < 0 or high >= most:
         msg = (
             f"Expected integer inputs to be tokens below vocabulary={most}, and other "
@@ -167,7 +167,7 @@ def _sentences(splits: Splits, length: int, most: int, vocabulary_file: str) -> 
             tokens(map(split, part.inputs), known, length=length), part.targets
         )
 
-    return splits.each(encode)
+    return splits.map(encode)
 
 
 def _next_characters(splits: Splits, length: int, known: Sequence[str]) -> Splits:

@@ -18,7 +18,7 @@ from tensorflow_datasets.core import read_only_builder
 
 from fl_sketch.core import untrusted_files
 from fl_sketch.data import cache
-from fl_sketch.data.examples import Examples, Splits, splits_of
+from fl_sketch.data.examples import Examples, Splits, from_parts
 
 FOLDER = "tfds"
 FEATURES = "tensorflow_datasets.core.features."  # modules of TFDS's own features
@@ -49,7 +49,7 @@ def read(name: str, cache_dir: str | os.PathLike | None) -> Splits | None:
             {"files": _digest(data_dir)},
             lambda part: _decoded(builder, split_of[part]),
         )
-        return splits_of(name, parts, declared or 0)
+        return from_parts(name, parts, declared or 0)
 
 
 def _builder(name: str, folder: pathlib.Path) -> Any:

@@ -5,7 +5,7 @@ import pytest
 
 from fl_sketch.config import inputs
 from fl_sketch.data import class_subset, datasets
-from fl_sketch.data.examples import Examples, Splits, splits_of
+from fl_sketch.data.examples import Examples, Splits, from_parts
 from tests.run.configs import config_with
 
 pytestmark = pytest.mark.fast
@@ -16,7 +16,7 @@ def splits_with(targets):
     targets = np.array(targets, np.int32)
     part = Examples(targets.astype(np.float32)[:, None], targets)
     owners = np.arange(len(targets), dtype=np.int32)
-    return splits_of("own", {"train": part, "test": part}, owners=owners)
+    return from_parts("own", {"train": part, "test": part}, owners=owners)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10])

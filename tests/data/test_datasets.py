@@ -7,7 +7,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from fl_sketch.data import datasets, raw
-from fl_sketch.data.examples import Examples, Splits, splits_of, with_classes
+from fl_sketch.data.examples import Examples, Splits, from_parts, with_classes
 
 pytestmark = pytest.mark.fast
 
@@ -69,7 +69,7 @@ def test_a_wrong_number_of_examples_is_one_line(name):
 
 def test_declared_classes_are_not_learnt_and_nothing_else_is_forgotten():
     part = Examples(np.zeros((4, 1)), np.array([0, 3, 1, 3], np.int32))
-    found = splits_of("x", {"train": part, "test": part})
+    found = from_parts("x", {"train": part, "test": part})
     assert found.classes == 4 and found.learnt == (("classes", 0),)
     marked = found._replace(learnt=(("vocabulary", "x"), *found.learnt))
     declared = with_classes(marked, 6)
