@@ -51,7 +51,12 @@ def through(channel, update):
 @pytest.mark.parametrize("limit", [0.0, 0.5, jnp.float32(0.5), jnp.float32(0), 9.0])
 def test_a_clipped_update_is_as_long_as_it_may_be_and_points_the_same_way(limit):
     update = jax.tree.map(lambda leaf: leaf + 0.5, PARAMS)  # of norm 2
-    end = through(channels.clipped(channels.exact(), limit), update)
+
+    def clipped(limit):
+        return through(channels.clipped(channels.exact(), limit), update)
+
+    # A limit that is traced is a point of a sweep.
+    end = (jax.jit(clipped) if isinstance(limit, jax.Array) else clipped)(limit)
     sent = end.delivery
     expected = 2.0 if limit in (0, 9) else 0.5
     assert float(jnp.linalg.norm(flat(sent.estimate))) == pytest.approx(expected)
