@@ -16,7 +16,7 @@ from fl_sketch.core.wire import byte_count
 from fl_sketch.engine import costs
 from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
-from tests.quadratics import D, flat, loss, optima
+from tests.quadratics import PARAMS, STEPS, D, flat, loss, optima
 from tests.simulation import simulate
 
 CLIENTS, KEY = 6, jax.random.key(5)
