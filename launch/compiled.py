@@ -47,6 +47,8 @@ def kept(folder: str | None) -> Iterator[None]:
         except (OSError, RuntimeError) as error:  # no disk, no home
             print(f"note: compiled programs are not kept: {error}", file=sys.stderr)
     _use(programs)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     try:
         with _emptied_after_errors(programs):
             yield
@@ -78,11 +80,14 @@ def processor() -> str:
 
 def prune(folder: pathlib.Path) -> None:
     """Removes the programs that were not used for longest, above `MOST` bytes."""
-    status = {path: path.stat() for path in folder.glob("*-cache")}
+    status: dict[pathlib.Path, os.stat_result] = {}
+    for path in folder.glob("*-cache"):
+        with contextlib.suppress(FileNotFoundError):  # another process removed it
+            status[path] = path.stat()
     total = sum(each.st_size for each in status.values())
     for path in sorted(status, key=lambda path: status[path].st_atime):
         if total > MOST:
-            path.unlink()
+            path.unlink(missing_ok=True)
             total -= status[path].st_size
 
 
@@ -90,9 +95,6 @@ def _use(folder: pathlib.Path | None) -> None:
     """Makes jax use another folder from now on; None: none."""
     jax.config.update("jax_compilation_cache_dir", folder and str(folder))
     compilation_cache.reset_cache()
-    if folder:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
-        jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from fl_sketch import algorithms, channels, engine, sketch, transforms
 from fl_sketch.algorithms import catalog
 from fl_sketch.core.protocols import Algorithm
 from fl_sketch.core.wire import byte_count
-from fl_sketch.engine import costs, ledger
+from fl_sketch.engine import costs
 from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
 from tests.quadratics import PARAMS, STEPS, D, flat, loss, optima
@@ -157,25 +157,6 @@ def test_some_clients_at_a_time_are_enough_for_marina():
     assert not jax.tree.leaves(state.clients)
 
 
-def test_down_a_compressed_server_sends_what_it_says():
-    """After the warm-up of 3 rounds, signs and a scale; before it, whole means."""
-    algorithm = algorithms.onebit_adam(loss, server_rate=0.1, warmup=3)
-    traffic = costs.measure_traffic(algorithm, PARAMS, jnp.zeros((STEPS, D)))
-    prices = costs.prices(algorithm, PARAMS, traffic, download="messages", rounds=10)
-    short, whole = -(-(D + 32) // 8), 4 * D
-    assert prices.follow[1:4] == (short, whole - short, 3)
-    book = ledger.empty(1)
-    down = []
-    for number in range(6):
-        report = engine.SimulatorOnly(np.array([0]), np.array([True]), 8, 0, {})
-        down.append(ledger.record(book, prices, number, report).down)
-    assert down[1:] == [whole, whole, whole, short, short]
-    away = ledger.empty(1)
-    ledger.record(away, prices, 1, report)
-    big = prices._replace(params=10_000)
-    assert ledger.record(away, big, 5, report).down == 2 * whole + 2 * short
-
-
 def test_one_bit_adam_is_that_of_the_paper():
     """Algorithm 1 in numpy, with optax's correction of the bias."""
     warmup, rounds, rate, b1, b2 = 4, 15, 0.05, 0.9, 0.999
@@ -206,6 +187,15 @@ def test_one_bit_adam_is_that_of_the_paper():
         byte_count(report.simulator_only.bytes_up).tolist()
         == [64] * 4 + [(16 + 32) // 8] * 11
     )
+
+
+def test_1_bit_adam_sends_whole_means_down_before_the_freeze():
+    algorithm = algorithms.onebit_adam(loss, server_rate=0.1, warmup=3)
+    traffic = costs.measure_traffic(algorithm, PARAMS, jnp.zeros((STEPS, D)))
+    ways = {"download": "messages", "rounds": 10}
+    short, whole = -(-(D + 32) // 8), 4 * D
+    follow = costs.prices(algorithm, PARAMS, traffic, **ways).follow
+    assert follow[1:4] == (short, whole - short, 3)
 
 
 def test_1_bit_adam_leaves_alone_what_has_no_gradient():

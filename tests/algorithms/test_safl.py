@@ -1,4 +1,4 @@
-"""SAFL: FedOpt when nothing is lost, Algorithm 2 to the letter, and clipped."""
+"""SAFL and iterative sketching: to the letter, as FedOpt, and clipped."""
 
 import chex
 import jax
@@ -10,9 +10,11 @@ import pytest
 from fl_sketch import algorithms, channels, sketch, transforms
 from fl_sketch.algorithms import catalog
 from fl_sketch.channels import player
+from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Keys
-from tests.algorithms.test_iterative_sketching import star
-from tests.quadratics import PARAMS, RATE, flat, loss
+from tests.oracles.rounds import local_sgd, matrix
+from tests.quadratics import ALGORITHMS, PARAMS, RATE, D, flat, loss, optima
+from tests.simulation import KEY, simulate
 
 SERVERS = {  # handed on as they are, so two say it of all
     "paper_amsgrad": transforms.paper_amsgrad(0.05),
@@ -26,10 +28,26 @@ def test_the_identity_is_fedopt(name):
     options = {"client_rate": RATE, "server": SERVERS[name]}
     ours = algorithms.safl(loss, sketch=sketch.identity(), client_clip=1e3, **options)
     theirs = algorithms.fedopt(loss, **options)
-    ours, theirs = star(ours, 20), star(theirs, 20)
-    chex.assert_trees_all_close(
-        ours.server.params, theirs.server.params, rtol=1e-6, atol=1e-6
-    )
+    ours, theirs = (simulate(each, rounds=20)[0].server for each in (ours, theirs))
+    chex.assert_trees_all_close(ours.params, theirs.params, rtol=1e-6, atol=1e-6)
+
+
+def test_iterative_sketching_follows_the_papers_lines():
+    clients, rounds, op, rate = 6, 6, sketch.ams(8), 0.5
+    targets, w = np.asarray(optima(clients), np.float64), np.zeros(D)
+    for t in range(rounds):
+        r = matrix(op, round_keys(KEY, t, 0).shared)
+        changes = [-local_sgd(w, o) for o in targets]  # line 15
+        mean = rate * np.mean([r @ c for c in changes], axis=0)  # lines 16, 19
+        w = w + r.T @ mean  # line 9
+    algorithm = ALGORITHMS["iterative_sketching"]
+    state, _ = simulate(algorithm, rounds=rounds, clients=clients)
+    np.testing.assert_allclose(flat(state.server.params), w, rtol=1e-5, atol=1e-5)
+
+
+def test_channels_that_do_not_clip_are_left_alone():
+    channel = channels.exact()
+    assert channels.clipped(channel, 0.0) is channel
 
 
 def test_both_moments_are_of_the_desketched_mean():
@@ -38,7 +56,7 @@ def test_both_moments_are_of_the_desketched_mean():
     algorithm = algorithms.safl(
         loss, sketch=op, client_rate=RATE, server=transforms.paper_amsgrad(0.05)
     )
-    moments = star(algorithm, 1).server.opt[0]
+    moments = simulate(algorithm, rounds=1)[0].server.opt[0]
     first, second = flat(moments.first), flat(moments.second)
     np.testing.assert_allclose(second / 0.001, (first / 0.1) ** 2, rtol=1e-4)
 
@@ -51,7 +69,12 @@ def through(channel, update):
 @pytest.mark.parametrize("limit", [0.0, 0.5, jnp.float32(0.5), jnp.float32(0), 9.0])
 def test_a_clipped_update_is_as_long_as_it_may_be_and_points_the_same_way(limit):
     update = jax.tree.map(lambda leaf: leaf + 0.5, PARAMS)  # of norm 2
-    end = through(channels.clipped(channels.exact(), limit), update)
+
+    def clipped(limit):
+        return through(channels.clipped(channels.exact(), limit), update)
+
+    # A limit that is traced is a point of a sweep.
+    end = (jax.jit(clipped) if isinstance(limit, jax.Array) else clipped)(limit)
     sent = end.delivery
     expected = 2.0 if limit in (0, 9) else 0.5
     assert float(jnp.linalg.norm(flat(sent.estimate))) == pytest.approx(expected)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch import channels
+from fl_sketch import channels, sketch
 from fl_sketch.channels import player
 from fl_sketch.core import wire
 from fl_sketch.core.protocols import Channel, Keys, Memory, Round, ServerReply
@@ -368,16 +368,20 @@ def test_a_long_update_of_16_bits_is_shortened_and_not_lost(kind):
     assert np.linalg.norm(np.asarray(own, np.float64)) == pytest.approx(6, rel=0.01)
 
 
-def test_a_limit_of_zero_is_none_also_as_a_point_of_a_sweep():
-    update, known = jnp.arange(1.0, 1 + D), keys(0)
+@pytest.mark.parametrize("make", [channels.heavy_values, channels.heaprix])
+def test_filled_from_the_top_the_server_asks_for_the_largest_estimates(make):
+    op, update = sketch.count_sketch(12, rows=3), jnp.asarray(some(1)["w"][0].ravel())
+    own, replies = keys(0)._replace(own=keys(0).own[0]), []
+    here, channel = (update, Memory(), own, Round()), make(op, 5, fill="top")
 
-    @jax.jit
-    def own(limit):
-        clipped = channels.clipped(channels.exact(), limit)
-        return player.single_client(clipped, update, known).delivery.own
+    def noted(reply: ServerReply):
+        replies.append(reply.value)
+        return reply.value
 
-    np.testing.assert_array_equal(own(0.0), update)
-    assert np.linalg.norm(own(6.0)) == pytest.approx(6)
+    player.play(channel, here, player.messages(channel, here), receive=noted)
+    estimates = op.estimate(own.shared, op.apply(own.shared, update), update.size)
+    largest = np.argsort(-np.abs(estimates))[:5]
+    np.testing.assert_array_equal(np.sort(replies[0]), np.sort(largest))
 
 
 def test_what_marina_sends_first_is_whole_whatever_the_coin():

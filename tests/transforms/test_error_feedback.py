@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import sketch, transforms
+from fl_sketch.core import trees
 from fl_sketch.sketch import compressors
 from tests.meshes import mesh_of
 
@@ -45,6 +46,15 @@ def test_what_was_sent_and_what_is_owed_add_up_to_the_updates(name):
     if name == "top_k":
         changed = sum(int((leaf != 0).sum()) for leaf in jax.tree.leaves(out))
         assert changed == 3
+
+
+def test_an_update_that_is_not_finite_leaves_the_error_as_it_was():
+    tx = transforms.error_feedback(INSIDE["top_k"])
+    _, state = tx.update(some(0), tx.init(PARAMS), PARAMS, key=KEY)
+    bad = some(1) | {"b": jnp.array([1.0, jnp.nan, 0.0, 0.0])}
+    sent, after = tx.update(bad, state, PARAMS, key=KEY)
+    chex.assert_trees_all_equal(after.error, state.error)
+    assert jnp.isnan(trees.ravel(sent)).any()
 
 
 def test_top_k_with_feedback_reaches_what_top_k_alone_cannot():
