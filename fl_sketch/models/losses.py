@@ -158,41 +158,64 @@ def supervised(
         msg = f"Expected label_smoothing=0 with loss={kind}, got {label_smoothing}."
         raise ValueError(msg)
     measured = all_metrics.named(metrics or names, targets_are)
-    modes = "train" in inspect.signature(type(model).__call__).parameters
+    classes = classes if targets_are == CLASSES else 0
+    numbers = label_smoothing, weight_decay
+    task = _Task(model, each, targets_are, measured, *numbers, padding, classes, dtype)
+    random = task.has_train and bool(getattr(model, "dropout", True))
+    init = functools.partial(_initial, model)
+    return Loss(init, task.value, task.sums, measured, random)
 
-    def matched(outputs, targets, weights):
-        """Returns outputs, targets and one weight for each of these."""
-        least = classes if targets_are == CLASSES else 0
-        if outputs.ndim < 1 or outputs.shape[-1] < least:
-            msg = f"Expected a model with {least} outputs, one for each class, "
-            raise ValueError(msg + f"got outputs of shape {outputs.shape}.")
-        outputs, targets, weights = _matched(outputs, targets, weights, targets_are)
-        if padding is not None:
-            weights = weights * (targets != padding)
-        return outputs, targets, weights
 
-    def value(params, inputs, targets, weights=None, key=None):
-        train = modes and (key is not None or isinstance(params, Stateful))
-        low, seen = _cast(params, dtype), _cast(inputs, dtype)
-        outputs, state = _applied(model, low, seen, key, train=train)
-        outputs, targets, weights = matched(outputs, targets, weights)
-        losses = _smoothed(each, outputs, targets, label_smoothing)
+class _Task(NamedTuple):
+    """The functions of `supervised`, with its arguments."""
+
+    model: nn.Module
+    each: Callable[[jax.Array, jax.Array], jax.Array]
+    targets: str
+    measured: Mapping[str, Metric]
+    label_smoothing: jax.typing.ArrayLike
+    weight_decay: jax.typing.ArrayLike
+    padding: int | None
+    classes: int
+    dtype: str
+
+    @property
+    def has_train(self) -> bool:
+        """Whether the model does something else in training."""
+        return "train" in inspect.signature(type(self.model).__call__).parameters
+
+    def value(self, params, inputs, targets, weights=None, key=None):
+        train = self.has_train and (key is not None or isinstance(params, Stateful))
+        low, seen = _cast(params, self.dtype), _cast(inputs, self.dtype)
+        outputs, state = _applied(self.model, low, seen, key, train=train)
+        outputs, targets, weights = self.matched(outputs, targets, weights)
+        losses = _smoothed(self.each, outputs, targets, self.label_smoothing)
         total = weights.sum()
         mean = (losses * weights).sum() / jnp.where(total > 0, total, 1)
-        if not validate.is_off(weight_decay):
+        if not validate.is_off(self.weight_decay):
             norm = optax.tree.norm(trained(params), squared=True)
-            mean = mean + jnp.where(total > 0, weight_decay / 2 * norm, 0)
+            mean = mean + jnp.where(total > 0, self.weight_decay / 2 * norm, 0)
         return (mean, state) if isinstance(params, Stateful) else mean
 
-    def sums(params, inputs, targets, weights=None):
-        outputs, _ = _applied(model, params, inputs, None, train=False)
-        examples = outputs, targets, weights = matched(outputs, targets, weights)
-        loss = (each(outputs, targets) * weights).sum()
-        of_metrics = {name: metric.sums(*examples) for name, metric in measured.items()}
+    def sums(self, params, inputs, targets, weights=None):
+        outputs, _ = _applied(self.model, params, inputs, None, train=False)
+        outputs, targets, weights = self.matched(outputs, targets, weights)
+        loss = (self.each(outputs, targets) * weights).sum()
+        of_metrics = {
+            name: metric.sums(outputs, targets, weights)
+            for name, metric in self.measured.items()
+        }
         return {"loss": loss, "count": weights.sum(), **of_metrics}
 
-    random = modes and bool(getattr(model, "dropout", True))
-    return Loss(functools.partial(_initial, model), value, sums, measured, random)
+    def matched(self, outputs, targets, weights):
+        """Returns outputs, targets and one weight for each of these."""
+        if outputs.ndim < 1 or outputs.shape[-1] < self.classes:
+            msg = f"Expected a model with {self.classes} outputs, one for each class, "
+            raise ValueError(msg + f"got outputs of shape {outputs.shape}.")
+        outputs, targets, weights = _matched(outputs, targets, weights, self.targets)
+        if self.padding is not None:
+            weights = weights * (targets != self.padding)
+        return outputs, targets, weights
 
 
 def _cast(tree: Tree, dtype: str) -> Tree:
