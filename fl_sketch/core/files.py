@@ -76,8 +76,10 @@ def replacing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         flush(partial)
         os.replace(partial, path)
         flush(path.parent)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # which a full disk does not name
         raise
 
 
