@@ -184,6 +184,7 @@ def test_a_full_disk_does_not_leave_half_a_config(tmp_path, monkeypatch):
 
 def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
     def full(handle):
+        del handle
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with Workdir(tmp_path, CONFIG) as folder:
