@@ -99,12 +99,7 @@ class Setup:
 
     def dealt(self, seed: int) -> tuple[partition.Partition, partition.Partition]:
         """Returns which client trains on which examples, and holds which ones back."""
-        own = seed == self.config.seed
-        return self._own_deal if own else _dealt(self.config, self.splits, seed)
-
-    @functools.cached_property
-    def _own_deal(self) -> tuple[partition.Partition, partition.Partition]:
-        return _dealt(self.config, self.splits, self.config.seed)
+        return _dealt(self.config, self.splits, seed)
 
     def clients(self, numbers: Numbers, seed: int) -> Clients:
         """Returns the clients as they are measured one by one."""
