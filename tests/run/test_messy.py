@@ -136,7 +136,7 @@ PRIVATE = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0,
     ids=range(16),
 )
 def test_what_cannot_be_is_said_in_one_line(tmp_path, changes, words):
-    with refused("config.cohort: ", *words, error=(ValueError, FileNotFoundError)):
+    with refused(*words, error=(ValueError, FileNotFoundError)):
         task_of(config_of(tmp_path, **changes))
 
 
