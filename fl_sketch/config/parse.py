@@ -23,6 +23,7 @@ from fl_sketch.data import datasets, partition, residency
 from fl_sketch.engine.host_states import PLACES
 from fl_sketch.privacy import accounting
 from fl_sketch.sketch import FILLS
+from fl_sketch.transforms import by_name
 
 Numbers = Mapping[str, float | jax.Array]
 NO_GRAPH = "none"  # the graph of a config with a server
@@ -137,7 +138,10 @@ def check(config: ConfigDict) -> None:
             f"is damaged, got checkpoint_keep={config.checkpoint_keep}."
         )
         raise ValueError(msg)
+    with section("client"):
+        by_name.optimizer(config.client.optimizer)
     with section("data"):
+        validate.below_one(held_out=config.data.held_out)
         if config.data.clients or config.data.partition != "natural":
             validate.at_least_one(clients=config.data.clients)
     with section("sketch"):

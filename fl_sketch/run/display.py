@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch.engine.costs import FLOAT_BYTES
 from fl_sketch.engine.task import Task
-from fl_sketch.privacy.guarantee import mark
+from fl_sketch.privacy.guarantee import mark, rounded_up
 from fl_sketch.workdir import rows
 
 COLUMNS = {
@@ -109,7 +109,7 @@ def _kept(guarantee) -> str:
     if not guarantee.noise_multiplier:
         return "none (messages are bounded, without noise)"
     spent = guarantee.epsilon(guarantee.rounds)
-    return f"epsilon {spent:.4g} at delta {guarantee.delta:g}"
+    return f"epsilon {rounded_up(spent)} at delta {guarantee.delta:g}"
 
 
 def _how(guarantee, asked: int) -> list[str]:
@@ -173,13 +173,18 @@ def row(values: Mapping[str, Any]) -> str:
     )
     columns = [*COLUMNS.values(), *[SCORE] * len(scores), *COSTS.values()]
     if values.get("epsilon") not in (None, ""):
-        cells, columns = (*cells, values["epsilon"]), [*columns, EPSILON]
+        cells, columns = (*cells, _up(values["epsilon"])), [*columns, EPSILON]
     noised = [values[name] for name in values if name.startswith("noised_")]
     cells, columns = (*cells, *noised), [*columns, *[NOISED] * len(noised)]
     return " ".join(
         f"{form.format(math.nan if cell is None else cell):>{width}}"
         for (width, form), cell in zip(columns, cells, strict=True)
     )
+
+
+def _up(epsilon: float) -> float:
+    """Returns a number of four decimals that is no less than `epsilon`."""
+    return math.ceil(1e4 * epsilon) / 1e4 if math.isfinite(epsilon) else epsilon
 
 
 def done_before(summary: Mapping[str, Any], task: Task, workdir: str) -> list[str]:
@@ -247,5 +252,5 @@ def _given_away(summary: Mapping[str, Any]) -> list[str]:
     how = mark(summary["randomness"])
     return [
         f"given away of every {summary['privacy_unit']}: epsilon "
-        f"{summary['epsilon']:.4g} at delta {summary['delta']:g}{how}"
+        f"{rounded_up(summary['epsilon'])} at delta {summary['delta']:g}{how}"
     ]

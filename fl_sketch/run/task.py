@@ -46,6 +46,7 @@ def of_setup(setup: Setup) -> Task:
     shapes = jax.eval_shape(start, jax.eval_shape(jax.random.key, 0))
     state = setup.placed(shapes)
     start = jax.jit(start, out_shardings=jax.tree.map(lambda x: x.sharding, state))
+    setup.shares(config.seed)  # says what cannot be dealt, before anything compiles
     secret = setup.secret()
 
     @functools.cache

@@ -8,7 +8,7 @@ from typing import Any
 
 from fl_sketch.core import files
 from fl_sketch.models.metrics import METRICS
-from fl_sketch.privacy.guarantee import mark
+from fl_sketch.privacy.guarantee import mark, rounded_up
 from fl_sketch.sweep import pictures
 from fl_sketch.sweep.grid import shown
 from fl_sketch.workdir import tables
@@ -164,7 +164,7 @@ def _private(row: Row) -> str:
     """Returns what a run of a method gives away, as a cell."""
     if not row["epsilon"]:
         return "all"
-    return f"{float(row['epsilon']):.4g}{mark(row['randomness'])}"
+    return f"{rounded_up(float(row['epsilon']))}{mark(row['randomness'])}"
 
 
 def write(

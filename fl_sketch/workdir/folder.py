@@ -13,14 +13,14 @@ import json
 import os
 import pathlib
 import resource
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fl_sketch.core import files, untrusted_files
 from fl_sketch.core.mappings import flat, for_json
-from fl_sketch.workdir import config_file, identity, weights
+from fl_sketch.workdir import checkpoint, config_file, identity, weights
 from fl_sketch.workdir.config_file import FILES, FORMAT, IDENTITY, LENGTHS
 from fl_sketch.workdir.identity import ACCEPTED, Identity
 from fl_sketch.workdir.rows import MARK
@@ -166,17 +166,13 @@ class Workdir:
             self._write_all()
             return
         text = _csv_text(rows, columns, head=not self.rows)
-        try:
-            with open(self._table, "a", newline="", opener=files.unlinked) as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            msg = (
-                f"Expected room for a row in {self._table}, got {error.strerror}: the "
-                "same command goes on from the last checkpoint."
-            )
-            raise ValueError(msg) from None
+        with (
+            _writing(self._table),
+            open(self._table, "a", newline="", opener=files.unlinked) as file,
+        ):
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         self.rows.extend(rows)
 
     def finish(self, summary: Mapping[str, Any]) -> Row:
@@ -269,6 +265,7 @@ class Workdir:
         whole |= {TRAINED_ON: self._trained_on}
         whole |= {FILES: self._files} if self._files else {}
         if not path.exists():
+            self._require_own_remains()
             files.write_text(path, json.dumps(whole, indent=2) + "\n")
             return
         before = config_file.read(path)
@@ -298,11 +295,41 @@ class Workdir:
                     )
                     raise ValueError(msg)
 
+    def _require_own_remains(self) -> None:
+        """Raises if a folder without a config.json has what another run left.
+
+        Files that cannot be read are refused by whoever reads them.
+        """
+        stamp, path = None, self._summary
+        with contextlib.suppress(Exception):
+            stamp = json.loads(path.read_text())[IDENTITY]
+        with contextlib.suppress(Exception):
+            last = checkpoint.rounds(self.checkpoints)[-1]
+            newest = checkpoint.path_of(self.checkpoints, last)
+            saved = checkpoint.array_of(newest, checkpoint.EXTRA + IDENTITY)
+            stamp, path = json.loads(saved.tobytes()), newest
+        if stamp is not None:
+            self._require_stamp(path, stamp, ACCEPTED)
+
     def _write_all(self) -> None:
-        if self.rows:
-            files.write_text(self._table, _csv_text(self.rows))
-        else:
-            self._table.unlink(missing_ok=True)
+        with _writing(self._table):
+            if self.rows:
+                files.write_text(self._table, _csv_text(self.rows))
+            else:
+                self._table.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _writing(table: pathlib.Path) -> Iterator[None]:
+    """Raises a ValueError for rows that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        msg = (
+            f"Expected to write rows to {table}, got {error.strerror}: the same "
+            "command goes on from the last checkpoint."
+        )
+        raise ValueError(msg) from None
 
 
 def _rows_in(path: pathlib.Path) -> list[Row]:

@@ -1,16 +1,13 @@
 """A config's privacy: calibrated, accounted in every row, or refused in one line."""
 
-import csv
-import json
-
 import jax
 import jax.numpy as jnp
 import pytest
 
-from fl_sketch.config import parse as choices
+from fl_sketch.config import parse
 from fl_sketch.privacy import accounting
-from fl_sketch.run import build, display, prepare, run
-from tests.run.configs import config_with
+from fl_sketch.run import prepare, run, task_of
+from tests.run.configs import config_with, read_json, rows_of, table_in
 
 PRIVATE = {
     "data__clients": 200,
@@ -24,32 +21,21 @@ PRIVATE = {
 SAFL = PRIVATE | {"privacy__bound": "normalise", "privacy__target_epsilon": 4.0}
 
 
-def ran(tmp_path, **changes):
-    lines = []
-    config = config_with(**changes)
-    summary = run(config, str(tmp_path / "run"), say=lines.append)
-    with open(tmp_path / "run" / "metrics.csv") as file:
-        return summary, list(csv.DictReader(file)), lines
-
-
-def test_noise_is_calibrated_and_the_promise_is_said_before_the_run():
-    config = config_with(**SAFL)
-    built = build(config)
-    plan, z = accounting.Plan(6, 50, 200), built.guarantee.noise_multiplier
+def test_noise_is_calibrated_and_the_promise_is_known_before_the_run():
+    promise = task_of(config_with(**SAFL)).known.guarantee
+    plan, z = accounting.Plan(6, 50, 200), promise.noise_multiplier
     assert accounting.epsilon(plan, z, delta=1e-5) == pytest.approx(4.0, abs=1e-3)
     assert accounting.epsilon(plan, 0.999 * z, delta=1e-5) > 4.0
-    assert built.guarantee.epsilon(6) == pytest.approx(4.0, abs=1e-3)
-    assert built.guarantee.delta == 1e-5
-    lines = display.plan(config, built)
-    assert "privacy: epsilon 4 at delta 1e-05" in lines[2]
-    assert "for every client after 6 rounds: add_remove, pld, " in lines[3]
-    assert "1 release a round" in lines[3]
-    assert "from the operating system" in lines[4]
+    assert promise.epsilon(6) == pytest.approx(4.0, abs=1e-3)
+    assert (promise.delta, promise.randomness) == (1e-5, "system")
+    assert task_of(config_with(**PRIVATE)).known.guarantee is None
 
 
 def test_a_run_ends_where_its_privacy_does_and_says_epsilon_in_every_row(tmp_path):
     changes = SAFL | {"privacy__noise_multiplier": 1.2, "rounds": 60}
-    summary, rows, lines = ran(tmp_path, **changes)
+    lines = []
+    summary = run(config_with(**changes), tmp_path, say=lines.append)
+    rows = table_in(tmp_path)
     plan = accounting.Plan(summary["rounds"], 50, 200)
     for row in rows:
         played = plan._replace(steps=int(row["round"]))
@@ -60,19 +46,18 @@ def test_a_run_ends_where_its_privacy_does_and_says_epsilon_in_every_row(tmp_pat
     assert summary["epsilon"] == pytest.approx(spent) and plan.steps < 60
     assert summary["noise_multiplier"] == 1.2 and summary["delta"] == 1e-5
     assert int(rows[-1]["round"]) == summary["rounds"]
-    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
-    assert "not 60, which would pass target_epsilon" in lines[3]
-    assert lines[5].split()[-1] == "epsilon"
-    for row, line in zip(rows, lines[6:], strict=False):
-        assert line.split()[-1] == f"{float(row['epsilon']):.4f}"
-    again, _, _ = ran(tmp_path, **changes)
-    assert again == summary
+    assert read_json(tmp_path / "summary.json") == summary
+    (at,) = [n for n, line in enumerate(lines) if line.split()[-1] == "epsilon"]
+    for row, line in zip(rows, lines[at + 1 :], strict=False):
+        shown = float(line.split()[-1])
+        assert 0 <= shown - float(row["epsilon"]) < 1e-4
+    assert run(config_with(**changes), tmp_path, say=lines.append) == summary
 
 
 def test_the_threshold_and_the_rates_may_be_swept_in_one_program():
     config = config_with(**SAFL | {"algorithm": "dp_fedavg", "privacy__bound": "clip"})
-    program = prepare(config)
-    numbers, key = choices.numbers_of(config), jax.random.key(0)
+    setup = prepare(config)
+    numbers, key = parse.numbers_of(config), jax.random.key(0)
 
     def point(threshold, rate):
         swept = {
@@ -81,18 +66,10 @@ def test_the_threshold_and_the_rates_may_be_swept_in_one_program():
             "client.decay": rate,
         }
         own = {**numbers, **swept}
-        return program.rounds(own, program.start(own, key), key, program.data(0), 2)
+        return setup.play(own).rounds(setup.start(own, key), key, setup.data(0), 2)
 
     shapes = jax.eval_shape(jax.vmap(point), jnp.ones(3), jnp.ones(3))
     assert {leaf.shape[0] for leaf in jax.tree.leaves(shapes)} == {3}
-
-
-def test_without_a_mechanism_there_is_no_promise():
-    config = config_with(**PRIVATE)
-    built = build(config)
-    assert built.guarantee is None
-    lines = display.plan(config, built)
-    assert "privacy: none" in lines[2] and not any("epsilon" in line for line in lines)
 
 
 EXAMPLES = {
@@ -126,19 +103,16 @@ DISTRIBUTED = {
 )
 def test_what_a_config_can_ask_for_is_built(changes):
     config = config_with(**{**PRIVATE, "privacy__target_epsilon": 3.0, **changes})
-    built = build(config)
-    target = config.privacy.target_epsilon
-    assert built.guarantee.epsilon(6) == pytest.approx(target, rel=0.01)
-    assert built.guarantee.rounds == 6
+    task, target = task_of(config), config.privacy.target_epsilon
+    assert task.known.guarantee.epsilon(6) == pytest.approx(target, rel=0.01)
+    assert task.last == 6
     steps = 5 if config.algorithm == "private_sketching" else 1
-    assert built.facts["releases"] == steps
+    assert task.facts["releases"] == steps
 
 
-def test_bounded_without_noise_promises_nothing(tmp_path):
-    summary, rows, lines = ran(tmp_path, **PRIVATE | {"privacy__bound": "clip"})
-    assert summary["epsilon"] is None and summary["delta"] is None
-    assert [row["epsilon"] for row in rows] == ["", ""]
-    assert "privacy: none (messages are bounded, without noise)" in lines[2]
+def test_bounded_without_noise_promises_nothing():
+    for row in rows_of(**PRIVATE | {"privacy__bound": "clip"}):
+        assert row["epsilon"] is None and "train_loss" in row
 
 
 @pytest.mark.parametrize(
@@ -213,6 +187,6 @@ def test_bounded_without_noise_promises_nothing(tmp_path):
     ids=str,
 )
 def test_what_cannot_be_promised_is_refused_in_one_line(changes, words):
-    with pytest.raises(ValueError, match=words) as raised:
-        build(config_with(**{**SAFL, **changes}))
-    assert "\n" not in str(raised.value)
+    with pytest.raises(ValueError, match=words) as caught:
+        task_of(config_with(**{**SAFL, **changes}))
+    assert "\n" not in str(caught.value)

@@ -7,7 +7,7 @@ import pytest
 
 from configs import default
 from fl_sketch.algorithms import catalog
-from fl_sketch.config import parse as choices
+from fl_sketch.config import parse
 from fl_sketch.config.arguments import (
     ARGUMENTS,
     ASKED_FOR,
@@ -86,7 +86,7 @@ def test_every_key_is_one_and_goes_somewhere():
 @pytest.mark.parametrize("name", catalog.methods())
 def test_an_algorithm_gets_what_it_requires_and_nothing_else_is_made(name, monkeypatch):
     config, method = default.get_config(), catalog.method(name)
-    parts = Parts(config, 1000, choices.numbers_of(config))
+    parts = Parts(config, 1000, parse.numbers_of(config))
 
     def fail(_):
         raise AssertionError
@@ -101,7 +101,7 @@ def test_steps_are_read_unless_the_catalogue_says_that_they_are_not(name):
     config, method = default.get_config(), catalog.method(name)
     if name == "marina":
         config.compressor.name = "random_k"
-    parts = Parts(config, 1000, choices.numbers_of(config))
+    parts = Parts(config, 1000, parse.numbers_of(config))
     algorithm = method.make(squares, **taken(method, parts))
     same = jnp.zeros((config.client.steps, 2, 1000))
 

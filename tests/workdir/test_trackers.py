@@ -1,6 +1,5 @@
 """Rows for wandb and mlflow, tried with stand-ins that keep what they are told."""
 
-import csv
 import sys
 import types
 
@@ -8,7 +7,7 @@ import pytest
 
 from fl_sketch.run import run
 from fl_sketch.workdir import trackers
-from tests.run.configs import config_with
+from tests.run.configs import NOISY, config_with, quiet, refused, table_in
 
 KEYS = {"rounds": 4, "eval_every": 2, "compute__devices": 1}
 
@@ -42,9 +41,8 @@ def said(monkeypatch, request):
 
 def ran(folder, name, **changes):
     config = config_with(**KEYS | changes)
-    run(config, folder, tracker=name, say=lambda line: None)
-    text = (folder / "metrics.csv").read_text()
-    return list(csv.DictReader(text.splitlines()))
+    run(config, folder, tracker=name, say=quiet)
+    return table_in(folder)
 
 
 @pytest.mark.parametrize("said", ["wandb"], indirect=True)
@@ -78,9 +76,7 @@ def test_mlflow_keeps_its_own_folder_unless_it_is_told_of_another(
 
 @pytest.mark.parametrize("said", ["wandb"], indirect=True)
 def test_what_only_the_simulator_may_see_is_not_sent(said, tmp_path):
-    private = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
-    private |= {"data__classes": 10, "cohort__sampling": "poisson"}
-    rows = ran(tmp_path / "one", "wandb", **private)
+    rows = ran(tmp_path / "one", "wandb", **NOISY)
     sent = {name for _, (values,), _ in said[1:-1] for name in values}
     assert "epsilon" in sent and "test_accuracy" in sent
     assert any("simulator_only" in name for name in rows[0])
@@ -89,14 +85,14 @@ def test_what_only_the_simulator_may_see_is_not_sent(said, tmp_path):
 
 def test_a_function_of_ones_own_is_told_of_every_row(tmp_path):
     rows = []
-    run(config_with(**KEYS), tmp_path, on_row=rows.append, say=lambda line: None)
+    run(config_with(**KEYS), tmp_path, on_row=rows.append, say=quiet)
     assert [row["round"] for row in rows] == [2, 4]
 
 
 def test_a_tracker_that_is_not_there_is_said_in_one_line(tmp_path):
-    with pytest.raises(ValueError, match="one of 'wandb', 'mlflow', got tracker='x'"):
+    with refused("'wandb', 'mlflow'", "tracker='x'"):
         trackers.require_installed("x")
     if "wandb" not in sys.modules:
-        with pytest.raises(ValueError, match="wandb to be installed"):
+        with refused("wandb", "pip install"):
             ran(tmp_path / "new", "wandb")
         assert not (tmp_path / "new").exists()
