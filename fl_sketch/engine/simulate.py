@@ -179,10 +179,13 @@ def simulate(
         checks.require_made_by(Standing, "engine.simulate", state=state)
         _require_no_folder(workdir)
     checks.require_batches(batches, batch, clients)
-    checks.require_options(look, relation, delta)
+    checks.require_privacy(relation, delta, target_epsilon)
+    checks.require_functions("params", look=look)
+    checks.require_functions("a row", on_row=on_row)
     for root in roots_of(key):
         require_key(root)
     params, sampler = checks.floats(params), checks.sampler_of(cohort, clients)
+    checks.require_measurable(per_client, params, clients, held_out)
     terms = {"relation": relation, "delta": delta, "target_epsilon": target_epsilon}
     begun = int(state.server.round) if state else 0
     setup = _Setup(
@@ -196,10 +199,11 @@ def simulate(
     task = setup.task(
         chosen, guarantee, price, now, watched, min(every, rounds), places
     )
-    task = task._replace(every=every, save_every=checkpoint_every)
+    # A record has room for the rounds of a row, and there are no more than all.
+    task = task._replace(every=min(every, task.last), save_every=checkpoint_every)
     told = [on_row] if on_row else []
     if workdir is None:
-        recorder = resumable.Recorder.new(task.known, every)
+        recorder = resumable.Recorder.new(task.known, task.every)
         recorder.ledger = checks.book_to_go_on(price, state, clients.population)
         public = _public(key)
         if state is not None:
@@ -212,7 +216,7 @@ def simulate(
                 task, progress, task.compile(key), told=told, watch=Watch(rounds=move)
             )
     else:
-        about = {"download": download, "eval_every": every, **setup.about(chosen)}
+        about = {"download": download, "eval_every": every, **setup.about(chosen, talk)}
         task = python_run.described(task, key, params, clients, talk, about)
         progress, history = python_run.in_folder(task, workdir, told, bar)
     end = Standing(
@@ -257,6 +261,7 @@ class _Setup(NamedTuple):
         guarantee = self.guarantee(chosen, talk, calibrated=make is not None)
         if make is not None and guarantee:
             chosen = make(guarantee.noise_multiplier)
+        checks.require_noise(chosen, self.terms["target_epsilon"])
         return chosen, talk, guarantee
 
     def guarantee(
@@ -283,7 +288,7 @@ class _Setup(NamedTuple):
             randomness="system" if secret else "simulated",
         )
 
-    def about(self, algorithm: Algorithm) -> dict[str, Any]:
+    def about(self, algorithm: Algorithm, talk: Traffic) -> dict[str, Any]:
         """Returns what config.json is to hold, by which the run is known again."""
         name = player.name_of(algorithm.uplink)
         return {
@@ -294,9 +299,11 @@ class _Setup(NamedTuple):
                 "batch": self.batch,
                 "batches": self.batches,
             },
-            "privacy": self.terms,
+            "privacy": {**self.terms, "noise_multiplier": _noise_of(algorithm)},
             "algorithm": {
                 "channel": name,
+                "messages": [*talk.sent],
+                "bits_up": talk.bits_up,
                 "server": _shapes(algorithm.server, self.params),
             },
         }
@@ -376,6 +383,11 @@ def _reserved(name: str) -> bool:
 def _shapes(server: Any, params: Tree) -> str:
     """Returns a server's optimizer in words: the names of what it keeps."""
     return str(jax.tree.structure(jax.eval_shape(server.init, params)))
+
+
+def _noise_of(algorithm: Algorithm) -> float | None:
+    mechanism = algorithm.mechanism
+    return mechanism and float(mechanism.noise_multiplier)
 
 
 def _untimed(row: Row) -> Row:
