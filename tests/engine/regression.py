@@ -19,8 +19,9 @@ TARGETS = (INPUTS @ np.array([1.0, -2.0, 0.5, 0.0])).astype(np.float32)
 OWNERS = np.arange(COUNT) % POPULATION
 CLIENTS = data.clients((INPUTS, TARGETS), OWNERS)
 PARAMS = {"w": np.zeros(4, np.float32)}
+KEY = jax.random.key(0)
 WORK = {
-    "key": jax.random.key(0),
+    "key": KEY,
     "cohort": 4,
     "steps": 2,
     "batch": 5,
