@@ -205,7 +205,7 @@ def fetching(kind: str, *, steps: int, batch: int) -> Callable[..., Any]:
         return taken(data, jnp.where(size > 0, own, -1))
 
     def fetch(data, client, plan, key):
-        if plan:
+        if jax.tree.leaves(plan):
             return plan
         if kind == "fresh":
             return batches(data, key, client, steps=steps, batch=batch)

@@ -1,8 +1,28 @@
-"""Configs for tests: a small model on two devices, with a few keys changed."""
+"""Configs and runs for tests: a small model on two devices, with a few keys changed."""
+
+import contextlib
+import json
+import os
+import signal
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
 
 from configs import default
-from fl_sketch.run import begin, build, train
-from fl_sketch.run.loop import Watch
+from fl_sketch.core import files
+from fl_sketch.engine import progress_bar, resumable
+from fl_sketch.engine.loop import Stopped, Watch
+from fl_sketch.run import run, task_of
+from fl_sketch.workdir.folder import TIMES
+
+LENGTHS = {"rounds": 12, "eval_every": 5, "checkpoint_every": 3}
+NOISY = {
+    "cohort__sampling": "poisson",
+    "privacy__bound": "clip",
+    "privacy__noise_multiplier": 1.0,
+    "data__classes": 10,
+}
 
 
 def config_with(**changes):
@@ -19,16 +39,140 @@ def config_with(**changes):
     return config
 
 
+def quiet(line):
+    del line
+
+
+class Played(NamedTuple):
+    """How a run ended, and its rows."""
+
+    progress: resumable.Progress
+    rows: list[dict[str, Any]]
+
+    @property
+    def params(self):
+        return self.progress.state.server.params
+
+
+def played(task, compiled=None, folder=None, watch=Watch()):  # noqa: B008
+    """Plays a task to its end, without a folder or in one."""
+    rows = []
+    compiled = compiled or task.compile(task.roots(task.secret))
+    begun = resumable.begin(task)
+    end = resumable.play_on(
+        task, begun, compiled, folder, told=[rows.append], watch=watch
+    )
+    return Played(end, rows)
+
+
+def begun(task):
+    """Returns the state of a task before its first round, and its programs."""
+    roots = task.roots(task.secret)
+    return task.start(roots), task.compile(roots)
+
+
 def rows_of(data_dir=None, **changes):
     """Returns the rows of such a config's run, which leaves no files."""
-    config, rows = config_with(**changes), []
-    built = build(config, data_dir)
-    train(
-        built,
-        built.compile(),
-        begin(built, config.eval_every),
-        rounds=config.rounds,
-        checkpoint_every=config.checkpoint_every,
-        watch=Watch(row=rows.append),
-    )
-    return rows
+    return played(task_of(config_with(**changes), data_dir)).rows
+
+
+def ran(folder, data_dir=None, accept=(), **changes):
+    """Runs in a folder; returns its summary, and the lines that it printed."""
+    lines = []
+    config = config_with(**LENGTHS | {"cohort__sampling": "poisson"} | changes)
+    summary = run(config, folder, data_dir, accept=accept, say=lines.append)
+    return summary, lines
+
+
+def table_in(folder, name="metrics.csv"):
+    return files.read_rows(folder / name)
+
+
+def read_json(path):
+    return json.loads(path.read_text())
+
+
+def untimed(folder):
+    """Returns metrics.csv without the times."""
+    rows = table_in(folder)
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+
+
+def numbers(folder):
+    """Returns metrics.csv without the times, and the bytes of the checkpoints."""
+    paths = sorted((folder / "checkpoints").iterdir())
+    return untimed(folder), [(path.name, path.read_bytes()) for path in paths]
+
+
+@contextlib.contextmanager
+def refused(*parts, error=ValueError):
+    """Expects an error of one line in which all these parts occur."""
+    with pytest.raises(error) as caught:
+        yield
+    line = str(caught.value)
+    assert "\n" not in line
+    for part in parts:
+        assert str(part) in line
+
+
+class Killed(BaseException):
+    """What a test kills a run with."""
+
+
+def killed_at(row, config, folder, data_dir=None):
+    """Runs until a row, counted from 1, and dies."""
+    rows = []
+
+    def die(values):
+        rows.append(values)
+        if len(rows) == row:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(config, folder, data_dir, on_row=die, say=quiet)
+
+
+def moving(patch, move):
+    """Makes the bar of the next runs a function of the number of rounds done."""
+
+    @contextlib.contextmanager
+    def shown(rounds, done, *, shown=None):
+        del rounds, done, shown
+        yield lambda now, loss: move(now)
+
+    patch.setattr(progress_bar, "shown", shown)
+
+
+def signalled(number, patch, sent):
+    """Sends a signal in the first chunk that ends at or after a round."""
+    came = []
+
+    def move(now):
+        if now >= number and not came:
+            came.append(now)
+            os.kill(os.getpid(), sent)
+
+    moving(patch, move)
+    return came
+
+
+def stop_at(folder, number, monkeypatch, sent=signal.SIGTERM, **changes):
+    """Runs until the first chunk that ends at or after a round, then a signal."""
+    before = signal.getsignal(sent)
+    if before == signal.SIG_IGN:  # tests under nohup: hang-ups are ignored
+        signal.signal(sent, signal.SIG_DFL)
+    try:
+        with monkeypatch.context() as patch:
+            came = signalled(number, patch, sent)
+            with pytest.raises(Stopped):
+                ran(folder, **changes)
+    finally:
+        signal.signal(sent, before)
+    return came[0]
+
+
+def table(path, seed, parts=("train", "test")):
+    """Writes an npz file of 60 random examples of three classes for each part."""
+    random = np.random.default_rng(seed)
+    arrays = {"inputs": random.normal(size=(60, 5)), "targets": np.arange(60) % 3}
+    np.savez(path, **{f"{p}_{name}": x for p in parts for name, x in arrays.items()})

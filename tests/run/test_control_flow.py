@@ -5,13 +5,14 @@ import functools
 import numpy as np
 import pytest
 
-from fl_sketch.config import parse as choices
+from fl_sketch.config import parse
 from fl_sketch.core import trees
 from fl_sketch.data import datasets
 from fl_sketch.data.examples import Examples
-from fl_sketch.run import NotFinite, begin, build, train
-from fl_sketch.run.loop import Watch
-from tests.run.configs import config_with
+from fl_sketch.run import NotFinite, task_of
+from fl_sketch.workdir import checkpoint
+from fl_sketch.workdir.folder import Workdir
+from tests.run.configs import config_with, played
 
 pytestmark = pytest.mark.slow
 
@@ -22,6 +23,7 @@ PRIVATE = {
     "rounds": 6,
     "eval_every": 2,
     "checkpoint_every": 3,
+    "checkpoint_keep": 0,
     "privacy__bound": "clip",
     "privacy__target_epsilon": 8.0,
     "privacy__randomness": "seed",
@@ -34,32 +36,27 @@ def owned():
     """Returns the places of the training examples that the client owns."""
     config = config_with(**PRIVATE)
     splits = datasets.load("digits")
-    shares = choices.partition_of(config, splits.train.targets, config.seed)
-    return shares.of(TARGET)
+    return parse.partition_of(config, splits.train.targets, 0).of(TARGET)
 
 
 def with_inputs(value):
     def change(train, places):
         train.inputs[places] = value
-        return train
 
     return change
 
 
 def other_labels(train, places):
     train.targets[places] = (train.targets[places] + 1) % 10
-    return train
 
 
 def garbage(train, places):
     random = np.random.default_rng(0)
     train.inputs[places] = random.normal(size=train.inputs[places].shape) * 1e6
-    return train
 
 
 def as_they_are(train, places):
-    del places
-    return train
+    del train, places
 
 
 CHANGES = {
@@ -70,9 +67,7 @@ CHANGES = {
     "other labels": other_labels,
     "garbage": garbage,
 }
-
-
-# What a run may have beside a model: a client's state, a server's, what it looks at.
+# What a run may have besides a model: a client's state, a server's, numbers to watch.
 OPTIONS = {
     "neither": {},
     "memories and watched numbers": {
@@ -89,74 +84,65 @@ OPTIONS = {
 }
 
 
-def flow(change, **options):
+def flow(change, folder, **options):
     """Returns everything that happens in a run but for the numbers it releases."""
     splits = datasets.load("digits")
-    copy = Examples(splits.train.inputs.copy(), splits.train.targets.copy())
-    changed = splits._replace(train=change(copy, owned()))
-    config = config_with(**PRIVATE | options)
+    train = Examples(splits.train.inputs.copy(), splits.train.targets.copy())
+    change(train, owned())
+    changed = splits._replace(train=train)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "load", lambda name, data_dir=None, **_: changed)
-        built, events = build(config), []
-    progress = train(
-        built,
-        built.compile(),
-        begin(built, config.eval_every),
-        checkpoint_every=config.checkpoint_every,
-        watch=Watch(
-            row=lambda row: events.append(
-                ("row", row["round"], tuple(row), row["epsilon"])
-            ),
-            save=lambda done, progress: events.append(("save", done)),
-        ),
-    )
-    assert trees.finite(progress.state.server.params)
-    return events, built.rounds, built.guarantee
+        task = task_of(config_with(**PRIVATE | options))
+    with Workdir(folder, task.config, task.identity) as own:
+        end = played(task, folder=own)
+    assert trees.finite(end.params)
+    rows = [(row["round"], tuple(row), row["epsilon"]) for row in end.rows]
+    promise = task.known.guarantee and task.known.guarantee._replace(partition="")
+    return rows, checkpoint.rounds(folder / "checkpoints"), task.last, promise
 
 
-@functools.cache
-def undisturbed(name):
-    return flow(as_they_are, **OPTIONS[name])
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    def played_so(name):
+        return flow(as_they_are, tmp_path_factory.mktemp("plain"), **OPTIONS[name])
+
+    return functools.cache(played_so)
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_one_client_changes_nothing_of_what_happens(name):
+def test_one_client_changes_nothing_of_what_happens(name, undisturbed, tmp_path):
     expected = undisturbed("neither")
-    assert [event[:2] for event in expected[0]] == [
-        ("row", 2), ("save", 3), ("row", 4), ("row", 6), ("save", 6),
-    ]  # fmt: skip
-    assert flow(CHANGES[name]) == expected
+    assert [row[0] for row in expected[0]] == [2, 4, 6] and expected[1] == [3, 6]
+    assert flow(CHANGES[name], tmp_path) == expected
 
 
 @pytest.mark.parametrize("options", [name for name in OPTIONS if OPTIONS[name]])
 @pytest.mark.parametrize("name", ["NaN", "1e30"])
-def test_nor_with_memories_thresholds_and_watched_numbers(name, options):
+def test_nor_with_memories_thresholds_and_watched_numbers(
+    name, options, undisturbed, tmp_path
+):
     expected = undisturbed(options)
-    assert flow(CHANGES[name], **OPTIONS[options]) == expected
+    assert flow(CHANGES[name], tmp_path, **OPTIONS[options]) == expected
 
 
-def test_an_empty_client_changes_nothing_either(monkeypatch):
+def test_an_empty_client_changes_nothing_either(monkeypatch, undisturbed, tmp_path):
     expected = undisturbed("neither")
-    of, places = choices.partition_of, owned()
+    partition_of, places = parse.partition_of, owned()
 
     def without(*arguments):
-        """What it had is nobody's and comes last: the program is the same."""
-        shares = of(*arguments)
+        """What it had is dealt to none and comes last: the program is the same."""
+        shares = partition_of(*arguments)
         its = np.isin(shares.indices, places)
         indices = np.concatenate([shares.indices[~its], shares.indices[its]])
         starts = shares.starts - len(places) * (np.arange(21) > TARGET)
         return shares._replace(indices=indices, starts=starts)
 
-    monkeypatch.setattr(choices, "partition_of", without)
+    monkeypatch.setattr(parse, "partition_of", without)
     monkeypatch.setitem(globals(), "owned", lambda: places)
-    assert flow(as_they_are) == expected
+    assert flow(as_they_are, tmp_path) == expected
 
 
-def test_where_nobody_is_protected_a_loss_that_is_not_finite_ends_the_run():
+def test_where_no_one_is_protected_a_loss_that_is_not_finite_ends_the_run(tmp_path):
+    public = {"privacy__bound": "none", "privacy__target_epsilon": 0.0}
     with pytest.raises(NotFinite, match="training loss"):
-        flow(
-            CHANGES["NaN"],
-            privacy__bound="none",
-            privacy__target_epsilon=0.0,
-            cohort__sampling="everyone",
-        )
+        flow(CHANGES["NaN"], tmp_path, cohort__sampling="everyone", **public)

@@ -1,7 +1,5 @@
 """A run becomes a longer one, begins with weights, and is taken away."""
 
-import csv
-import json
 import shutil
 
 import jax
@@ -15,12 +13,21 @@ from fl_sketch.core import files
 from fl_sketch.core.trees import Stateful
 from fl_sketch.data import datasets
 from fl_sketch.models import params_io
-from fl_sketch.run import build, load_params, run
+from fl_sketch.run import load_params, run, task_of
 from fl_sketch.sweep.sweep import sweep
-from fl_sketch.workdir import folder, weights
-from fl_sketch.workdir.folder import TIMES
+from fl_sketch.workdir import weights
 from tests.models import own
-from tests.run.configs import config_with
+from tests.run.configs import (
+    Killed,
+    config_with,
+    killed_at,
+    quiet,
+    read_json,
+    refused,
+    table,
+    table_in,
+    untimed,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -29,12 +36,13 @@ KEYS = {"eval_every": 5, "checkpoint_every": 3, "compute__devices": 1}
 
 def ran(folder, extend=False, **changes):
     config = config_with(**KEYS | {"cohort__sampling": "poisson"} | changes)
-    return run(config, folder, extend=extend, say=lambda line: None)
+    return run(config, folder, extend=extend, say=quiet)
 
 
-def rows_of(folder):
-    rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
-    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+def begun_params(**changes):
+    """Returns the parameters that a run begins with."""
+    task = task_of(config_with(**KEYS | changes))
+    return jax.device_get(task.start(task.roots(task.secret))).server.params
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +56,11 @@ def test_an_extended_run_is_the_longer_one_bit_for_bit(longer, tmp_path, first):
     folder, summary = longer
     ran(tmp_path, rounds=first)
     found = ran(tmp_path, rounds=14, extend=True)
-    assert rows_of(tmp_path) == rows_of(folder)
+    assert untimed(tmp_path) == untimed(folder)
     for name in ("checkpoints/round_00000014.npz", "params.safetensors"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
-    kept, theirs = (
-        json.loads((f / "config.json").read_text()) for f in (tmp_path, folder)
-    )
-    assert kept == theirs | {"extended_from": [first]}
+    ours, theirs = (read_json(at / "config.json") for at in (tmp_path, folder))
+    assert ours == theirs | {"extended_from": [first]}
     again = {k: v for k, v in found.items() if k in summary and "second" not in k}
     assert all(summary[k] == v for k, v in again.items() if k != "peak_rss_mb")
     assert ran(tmp_path, rounds=14) == found  # done, whichever way one asks
@@ -64,7 +70,7 @@ def test_a_run_that_was_stopped_while_it_became_longer_is_begun_again(longer, tm
     ran(tmp_path, rounds=7)
     (tmp_path / "summary.json").unlink()  # as far as a kill may let it come
     ran(tmp_path, rounds=14, extend=True)
-    assert rows_of(tmp_path) == rows_of(longer[0])
+    assert untimed(tmp_path) == untimed(longer[0])
 
 
 NOISY = {"privacy__bound": "clip", "data__classes": 10, "privacy__randomness": "seed"}
@@ -73,37 +79,46 @@ NOISY = {"privacy__bound": "clip", "data__classes": 10, "privacy__randomness": "
 @pytest.mark.parametrize(
     ("changes", "more", "words"),
     [
-        ({}, {"rounds": 3}, "extend >= 4, the rounds of the run, got extend=3"),
-        ({"server__schedule": "cosine"}, {}, "server.schedule=cosine, which is a part"),
+        ({}, {"rounds": 3}, "extend=3"),
+        ({"server__schedule": "cosine"}, {}, "server.schedule=cosine"),
         (
             {"algorithm": "onebit_adam", "server__warmup": 0.5},
             {},
-            "server.warmup=0.5, which is a part of all 4 rounds",
+            "server.warmup=0.5",
         ),
-        (NOISY | {"privacy__noise_multiplier": 1.0}, {}, "got privacy.randomness=seed"),
-        ({}, {"server__rate": 0.5}, "server.rate=0.5.*take another workdir"),
+        (NOISY | {"privacy__noise_multiplier": 1.0}, {}, "privacy.randomness=seed"),
+        ({}, {"server__rate": 0.5}, "server.rate=0.5"),
     ],
+    ids=range(5),
 )
 def test_a_length_that_would_change_what_was_played_is_refused(
     tmp_path, changes, more, words
 ):
     ran(tmp_path, **{"rounds": 4, **changes})
-    with pytest.raises(ValueError, match=words) as caught:
+    with refused(words):
         ran(tmp_path, extend=True, **{"rounds": 8, **changes, **more})
-    assert "\n" not in str(caught.value)
     assert (tmp_path / "summary.json").exists()
 
 
+PRIVATE = {"privacy__bound": "clip", "data__classes": 10, "rounds": 4,
+           "privacy__target_epsilon": 20.0}  # fmt: skip
+
+
+def contents(folder):
+    return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
 def test_a_longer_private_run_needs_noise_that_was_planned_for_it(tmp_path):
-    private = {"privacy__bound": "clip", "data__classes": 10, "rounds": 4}
-    private |= {"privacy__target_epsilon": 20.0}
-    ran(tmp_path / "one", **private)
-    with pytest.raises(ValueError, match="privacy.planned_rounds says beforehand"):
-        ran(tmp_path / "one", extend=True, **private | {"rounds": 8})
-    planned = private | {"privacy__planned_rounds": 8}
-    ran(tmp_path / "two", **planned)  # its secret is gone, and so are its rounds
-    with pytest.raises(ValueError, match="the secret of the run.*is gone"):
+    ran(tmp_path / "one", **PRIVATE)
+    with refused("privacy.planned_rounds", "rounds=4"):
+        ran(tmp_path / "one", extend=True, **PRIVATE | {"rounds": 8})
+    planned = PRIVATE | {"privacy__planned_rounds": 8}
+    summary = ran(tmp_path / "two", **planned)
+    before = contents(tmp_path / "two")
+    with refused("secret", tmp_path / "two"):  # which a run that is done forgets
         ran(tmp_path / "two", extend=True, **planned | {"rounds": 8})
+    assert contents(tmp_path / "two") == before  # and it is done as before
+    assert ran(tmp_path / "two", **planned) == summary
 
 
 def test_the_model_is_taken_away_with_what_one_must_know(longer):
@@ -120,7 +135,7 @@ def test_the_model_is_taken_away_with_what_one_must_know(longer):
     )
     saved = load_file(folder / "params.safetensors")
     np.testing.assert_array_equal(saved["dense/kernel"], params["dense"]["kernel"])
-    about = json.loads((folder / "params.json").read_text())
+    about = read_json(folder / "params.json")
     assert about["model"] == "logistic" and about["outputs"] == 10
     assert about["inputs"] == {"shape": [8, 8, 1], "dtype": "float32", "divided_by": 1}
     assert about["arrays"] == {"dense/bias": [10], "dense/kernel": [10, 64]}
@@ -133,14 +148,13 @@ def test_a_run_begins_with_the_weights_of_another(longer, tmp_path, form):
     if form != "folder":
         source = tmp_path / f"weights.{form}"
         params_io.save(source, weights.in_run(longer[0]))
-    built = build(config_with(model__init_from=str(source), **KEYS))
-    params = jax.device_get(built.start()).server.params
+    params = begun_params(model__init_from=str(source))
     jax.tree.map(np.testing.assert_array_equal, params, load_params(longer[0]))
 
 
 def test_what_is_fresh_begins_anew(longer):
-    changes = {"model__init_from": str(longer[0]), "model__fresh": "dense/bias"}
-    params = jax.device_get(build(config_with(**KEYS, **changes)).start()).server.params
+    fresh = {"model__fresh": "dense/bias"}
+    params = begun_params(model__init_from=str(longer[0]), **fresh)
     assert not params["dense"]["bias"].any() and params["dense"]["kernel"].any()
 
 
@@ -151,9 +165,8 @@ def test_statistics_are_taken_along(tmp_path):
     assert (
         isinstance(found, Stateful) and found.state["batch_stats"]["norm"]["var"].any()
     )
-    changes = {"model__name": name, "model__init_from": str(tmp_path / "one")}
-    state = jax.device_get(build(config_with(**KEYS, **changes)).start())
-    jax.tree.map(np.testing.assert_array_equal, state.server.params, found)
+    params = begun_params(model__name=name, model__init_from=str(tmp_path / "one"))
+    jax.tree.map(np.testing.assert_array_equal, params, found)
 
 
 def test_weights_that_do_not_fit_get_one_line(longer, tmp_path):
@@ -174,23 +187,22 @@ def test_weights_that_do_not_fit_get_one_line(longer, tmp_path):
     (tmp_path / "bad.npz").write_bytes(b"PK nothing")
     (tmp_path / "w.txt").write_text("")
     wrong = {
-        "few.npz": "init_from to have dense/kernel, got dense/bias",
-        "wide.npz": r"of shape \(10,\), got \(9,\): fresh=dense begins it anew",
-        "more.npz": "arrays of the model alone, got other",
-        "bad.npz": "to hold arrays by name",
-        "w.txt": "ending of init_from to be one of 'safetensors', 'npz'",
-        "none.npz": "a run's folder or a file",
-        "nan.npz": "finite numbers of float32 in dense/",
-        "large.npz": "finite numbers of float32 in dense/",
-        "complex.npz": "of numbers, got complex128",
-        "words.npz": "of numbers, got <U",
+        "few.npz": ["dense/kernel", "dense/bias"],
+        "wide.npz": ["(10,)", "(9,)", "fresh=dense"],
+        "more.npz": ["other"],
+        "bad.npz": ["bad.npz"],
+        "w.txt": ["init_from", "'safetensors', 'npz'"],
+        "none.npz": ["none.npz"],
+        "nan.npz": ["finite", "float32", "dense/"],
+        "large.npz": ["finite", "float32", "dense/"],
+        "complex.npz": ["complex128"],
+        "words.npz": ["<U"],
     }
     for name, words in wrong.items():
-        with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:
-            build(config_with(model__init_from=str(tmp_path / name)))
-        assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="Did you mean 'dense/bias'"):
-        build(config_with(model__init_from=str(longer[0]), model__fresh="dense/bia"))
+        with refused(*words, error=(ValueError, FileNotFoundError)):
+            task_of(config_with(model__init_from=str(tmp_path / name)))
+    with refused("'dense/bias'"):
+        task_of(config_with(model__init_from=str(longer[0]), model__fresh="dense/bia"))
 
 
 def test_weights_that_changed_are_not_gone_on_with(longer, tmp_path):
@@ -199,21 +211,21 @@ def test_weights_that_changed_are_not_gone_on_with(longer, tmp_path):
     changes = {"model__init_from": str(source), "rounds": 2}
     ran(tmp_path / "run", **changes)
     params_io.save(source, {name: array + 1 for name, array in found.items()})
-    with pytest.raises(ValueError, match="as it was when the run"):
+    with refused(source, tmp_path / "run"):
         ran(tmp_path / "run", **changes)
 
 
 def test_the_best_point_of_a_sweep_goes_on_as_its_own_run(tmp_path):
     config = config_with(**KEYS, rounds=7)
     over = ["client.rate=0.001,0.1", "seed=1,2", "sketch.compression=10,20"]
-    found = sweep(config, over, tmp_path / "sweep", say=lambda line: None)
+    found = sweep(config, over, tmp_path / "sweep", say=quiet)
     best = {k: found["best"][k] for k in ("client.rate", "seed", "sketch.compression")}
-    assert files.read_rows(tmp_path / "sweep/best/metrics.csv")[-1]["round"] == "7"
+    assert table_in(tmp_path / "sweep/best")[-1]["round"] == "7"
     config.update_from_flattened_dict(best)
     config.rounds = 14
-    run(config, tmp_path / "alone", say=lambda line: None)
-    run(config, tmp_path / "sweep/best", extend=True, say=lambda line: None)
-    assert rows_of(tmp_path / "sweep/best") == rows_of(tmp_path / "alone")
+    run(config, tmp_path / "alone", say=quiet)
+    run(config, tmp_path / "sweep/best", extend=True, say=quiet)
+    assert untimed(tmp_path / "sweep/best") == untimed(tmp_path / "alone")
     one, other = (
         tmp_path / name / "checkpoints/round_00000014.npz"
         for name in ("sweep/best", "alone")
@@ -223,12 +235,12 @@ def test_the_best_point_of_a_sweep_goes_on_as_its_own_run(tmp_path):
 
 def test_the_best_point_of_a_sweep_is_taken_away(tmp_path):
     config = config_with(**KEYS, rounds=4)
-    sweep(config, ["client.rate=0.01,0.1"], tmp_path, say=lambda line: None)
-    about = json.loads((tmp_path / "best/params.json").read_text())
+    sweep(config, ["client.rate=0.01,0.1"], tmp_path, say=quiet)
+    about = read_json(tmp_path / "best/params.json")
     assert about["round"] == 4 and about["outputs"] == 10
     params = params_io.tree_of(params_io.load(tmp_path / "best/params.safetensors"))
     jax.tree.map(np.testing.assert_array_equal, params, load_params(tmp_path / "best"))
-    with pytest.raises(ValueError, match="of a sweep: .*best is its best run"):
+    with refused(tmp_path / "best"):
         load_params(tmp_path)
 
 
@@ -237,30 +249,10 @@ def test_a_longer_private_run_may_not_be_fetched_in_another_way(tmp_path):
                "privacy__planned_rounds": 8, "privacy__relation": "replace_one",
                "data__classes": 10, "data__clients": 20, "cohort__size": 10,
                "server__optimizer": "sgd", "checkpoint_every": 1}  # fmt: skip
-
-    def stop(_):
-        raise KeyboardInterrupt
-
-    config = config_with(**private, rounds=3, eval_every=1)
-    with pytest.raises(KeyboardInterrupt):
-        run(config, tmp_path, on_row=stop, say=lambda line: None)
+    killed_at(1, config_with(**private, rounds=3, eval_every=1), tmp_path)
     longer = config_with(**private, rounds=8, eval_every=1)
-    with pytest.raises(ValueError, match="fetch the same way in both lengths"):
-        run(longer, tmp_path, extend=True, say=lambda line: None)
-
-
-def contents(folder):
-    return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def test_a_run_that_is_refused_more_rounds_is_as_it_was(tmp_path):
-    private = {"privacy__bound": "clip", "data__classes": 10, "rounds": 4}
-    private |= {"privacy__target_epsilon": 20.0, "privacy__planned_rounds": 8}
-    summary = ran(tmp_path, **private)
-    before = contents(tmp_path)
-    with pytest.raises(ValueError, match="the secret of the run.*is gone"):
-        ran(tmp_path, extend=True, **private | {"rounds": 8})
-    assert contents(tmp_path) == before and ran(tmp_path, **private) == summary
+    with refused("download=cheapest", "rounds=8"):
+        run(longer, tmp_path, extend=True, say=quiet)
 
 
 @pytest.mark.parametrize("at", ["config.json", "summary.json"])
@@ -270,18 +262,18 @@ def test_a_kill_between_two_files_of_a_longer_run_loses_nothing(
     short = ran(tmp_path, rounds=7)
 
     def killed(*_, **__):
-        raise KeyboardInterrupt
+        raise Killed
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched, pytest.raises(Killed):
         if at == "config.json":
-            patched.setattr(folder, "write_text", killed)
+            patched.setattr(files, "write_text", killed)
         else:
             patched.setattr(type(tmp_path), "unlink", killed)
         ran(tmp_path, rounds=14, extend=True)
     if at == "config.json":
         assert ran(tmp_path, rounds=7) == short
     ran(tmp_path, rounds=14, extend=True)
-    assert rows_of(tmp_path) == rows_of(longer[0])
+    assert untimed(tmp_path) == untimed(longer[0])
 
 
 def test_a_longer_run_looked_at_its_clients_as_often(tmp_path):
@@ -331,13 +323,71 @@ def test_a_run_that_was_killed_at_its_end_leaves_its_parameters(longer, tmp_path
         assert ours.read_bytes() == theirs.read_bytes()
 
 
-def test_weights_of_the_same_people_are_not_public(longer, tmp_path):
-    private = {"privacy__bound": "clip", "data__classes": 10, "rounds": 4,
-               "cohort__sampling": "poisson"}  # fmt: skip
-    private |= {"privacy__target_epsilon": 20.0}
-    for source in (longer[0], longer[0] / "params.safetensors"):
-        with pytest.raises(ValueError, match="weights of public data in a private run"):
-            build(config_with(**private, model__init_from=str(source)))
-    shutil.copy(longer[0] / "params.safetensors", tmp_path / "known.safetensors")
-    named = str(tmp_path / "known.safetensors")
-    assert build(config_with(**private, model__init_from=named)).private
+SMALL = {"data__clients": 6, "cohort__size": 3, "rounds": 4}
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """Runs of A on a, of B on b from A's weights, and of C on b from them, privately.
+
+    The data a stand in a file of another name, too, where their digests tell.
+    """
+    place = tmp_path_factory.mktemp("seen")
+    for number, name in enumerate("ab"):
+        table(place / f"{name}.npz", number)
+    shutil.copy(place / "a.npz", place / "copy.npz")
+
+    def on(name, **more):
+        keys = KEYS | SMALL | {"data__name": f"npz/{name}", "data__classes": 3}
+        return config_with(**keys | more)
+
+    noise = NOISY | {"privacy__noise_multiplier": 1.0, "cohort__sampling": "poisson"}
+    begun = {"model__init_from": str(place / "A")}
+    for run_name, config in {
+        "A": on("a"),
+        "B": on("b", **begun),
+        "C": on("b", **begun, **noise),
+        "public": on("a", data__public=True),
+    }.items():
+        run(config, place / run_name, place, say=quiet)
+    return place, lambda name, **more: on(name, **noise | more)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("A", "a"),
+        ("A", "./a"),
+        ("A", "{}/./a"),
+        ("A", "copy"),
+        ("A/params.safetensors", "copy"),
+        ("B", "copy"),
+        ("B/params.safetensors", "copy"),
+        ("C", "copy"),
+        ("C/params.safetensors", "copy"),
+    ],
+)
+def test_weights_that_have_seen_the_private_data_are_refused(seen, source, name):
+    place, private = seen
+    config = private(name.format(place), model__init_from=str(place / source))
+    with refused("public", place / source):
+        task_of(config, str(place))
+
+
+def test_a_part_of_the_private_data_is_known_by_its_name(seen, tmp_path):
+    table(tmp_path / "a.npz", 5)
+    config = seen[1]("a", model__init_from=str(seen[0] / "A"))
+    with refused("public", seen[0] / "A"):
+        task_of(config, str(tmp_path))
+
+
+def test_weights_of_public_or_other_data_or_without_a_record_are_taken(seen, tmp_path):
+    place, private = seen
+    shutil.copy(place / "A/params.safetensors", tmp_path / "known.safetensors")
+    for name, source in (
+        ("a", place / "public"),
+        ("b", place / "A"),
+        ("a", tmp_path / "known.safetensors"),
+    ):
+        config = private(name, model__init_from=str(source))
+        assert task_of(config, str(place)).private

@@ -1,6 +1,5 @@
 """A round costs what its cohort costs, however many clients there are."""
 
-import functools
 import time
 
 import jax
@@ -8,8 +7,9 @@ import numpy as np
 import pytest
 
 from configs import million_clients
-from fl_sketch.config import parse as choices
+from fl_sketch.config import parse
 from fl_sketch.run import prepare
+from fl_sketch.run.task import of_setup
 
 pytestmark = pytest.mark.slow
 
@@ -22,12 +22,12 @@ def compiled(population):
     config.compute.devices = 2
     config.data.clients = population
     config.data.name = f"synthetic/{3 * population}"
-    numbers, program = choices.numbers_of(config), prepare(config)
-    key = jax.device_put(jax.random.key(0), program.same)
-    start = functools.partial(program.start, numbers)
-    state = jax.jit(start, out_shardings=program.same)(key)
-    arguments = [state, key, program.data(0)]
-    rounds = jax.jit(functools.partial(program.rounds, numbers), donate_argnums=0)
+    setup = prepare(config)
+    task = of_setup(setup)
+    roots = task.roots(task.secret)
+    arguments = [task.start(roots), roots, setup.data(0)]
+    play = setup.play(parse.numbers_of(setup.config))
+    rounds = jax.jit(play.rounds, donate_argnums=0)
     return rounds.lower(*arguments, 0).compile(), arguments
 
 
@@ -37,13 +37,13 @@ def few_and_many():
 
 
 def test_only_the_partition_grows_with_the_population(both):
-    def beside_the_data(program, arguments):
+    def apart_from_data(program, arguments):
         held = sum(leaf.nbytes for leaf in jax.tree.leaves(arguments[2]))
-        found = program.memory_analysis()
-        assert found.argument_size_in_bytes < held + 4096
-        return found.temp_size_in_bytes, found.output_size_in_bytes
+        sizes = program.memory_analysis()
+        assert sizes.argument_size_in_bytes < held + 4096
+        return sizes.temp_size_in_bytes, sizes.output_size_in_bytes
 
-    (few, out), (many, same_out) = (beside_the_data(*one) for one in both)
+    (few, out), (many, same_out) = (apart_from_data(*one) for one in both)
     # For small populations a cohort is the beginning of a shuffle of all.
     assert many <= few < 64 * 1024
     assert out == same_out

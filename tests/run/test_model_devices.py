@@ -6,22 +6,17 @@ import chex
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import engine
 from fl_sketch.algorithms.catalog import methods
-from fl_sketch.config import networks
-from fl_sketch.config import parse as choices
+from fl_sketch.config import networks, parse
 from fl_sketch.core import trees
-from fl_sketch.core.keys import roots_of
-from fl_sketch.data import batches as draws
-from fl_sketch.run import build, run
-from fl_sketch.run import task as problem
-from fl_sketch.run.program import work_of
+from fl_sketch.run import prepare, run, task_of
+from fl_sketch.run.task import of_setup
 from fl_sketch.sweep.dry_run import outline
 from fl_sketch.sweep.grid import programs, read_axes
-from tests.run.configs import config_with
+from tests.run.configs import config_with, quiet, refused
 
 CUT = {
     "model__name": "mlp",
@@ -39,15 +34,14 @@ CUT = {
 @functools.cache
 def after_two_rounds(algorithm, devices, own=()):
     """Returns the state of a run of models in four parts, on so many devices."""
-    given = problem.read(config_with(**CUT | dict(own), algorithm=algorithm), None)
-    mesh = engine.mesh_over(jax.devices()[:devices], min(4, devices))
-    work, _ = work_of(given, mesh, bank="devices")
-    numbers, roots = choices.numbers_of(given.config), roots_of(jax.random.key(0))
-    same = NamedSharding(mesh, P())
-    data = draws.resident(given.splits.train, given.shares(0), device=same)
-    state = jax.jit(functools.partial(work.start, numbers))(roots)
-    state = jax.device_put(state, engine.layout(mesh, state.server.params, state))
-    state, _ = jax.jit(functools.partial(work.rounds, numbers))(state, roots, data, 2)
+    setup = prepare(
+        config_with(**CUT | dict(own), algorithm=algorithm),
+        mesh=engine.mesh_over(jax.devices()[:devices], min(4, devices)),
+    )
+    task = of_setup(setup)
+    roots = task.roots(None)
+    play = setup.play(parse.numbers_of(setup.config))
+    state, _ = jax.jit(play.rounds)(task.start(roots), roots, setup.data(0), 2)
     return state
 
 
@@ -70,7 +64,8 @@ def test_every_method_but_of_vectors_plays_on_one_row_of_devices(algorithm):
 
 
 def test_what_is_shaped_like_the_model_is_cut_and_all_else_is_everywhere():
-    begun = build(config_with(**CUT, algorithm="scaffold")).start()
+    task = task_of(config_with(**CUT, algorithm="scaffold"))
+    begun = task.start(task.roots(None))
     kernel = begun.server.params["dense1"]["kernel"]
     assert kernel.sharding.spec == P(None, engine.MODEL)
     assert dict(kernel.sharding.mesh.shape) == {"clients": 2, "model": 4}
@@ -82,31 +77,34 @@ def test_what_is_shaped_like_the_model_is_cut_and_all_else_is_everywhere():
     assert begun.server.round.sharding.spec == P()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_as_if_nothing_had_been(tmp_path):
     short = CUT | {"download": "model"}
-    whole = run(config_with(**short), tmp_path / "whole")
-    run(config_with(**short | {"rounds": 2}), tmp_path / "parts")
-    parts = run(config_with(**short), tmp_path / "parts", extend=True)
+    whole = run(config_with(**short), tmp_path / "whole", say=quiet)
+    run(config_with(**short | {"rounds": 2}), tmp_path / "parts", say=quiet)
+    parts = run(config_with(**short), tmp_path / "parts", extend=True, say=quiet)
     for name in ("test_loss", "train_loss", "bytes_up_total"):
         assert whole[name] == parts[name]
 
 
 def test_where_clients_alone_are_shared_out_it_is_refused():
-    with pytest.raises(ValueError, match="a divisor of 8, .*got model_devices=3"):
-        build(config_with(**CUT | {"compute__model_devices": 3}))
+    with refused("divisor of 8", "model_devices=3"):
+        task_of(config_with(**CUT | {"compute__model_devices": 3}))
     config = config_with(**CUT)
     (group,) = programs(config, read_axes(config, ["server.rate=0.1,0.2"]))
-    with pytest.raises(ValueError, match="Expected model_devices=1 in a sweep"):
+    with refused("model_devices=1 in a sweep", "model_devices=4"):
         outline(group, None)
-    graph = {"network__graph": "ring", "cohort__sampling": "everyone"}
-    with pytest.raises(ValueError, match="Expected compute.model_devices=1 with graph"):
-        networks.relay_of(config_with(**CUT | graph))
     heaprix = {"algorithm": "fedsketch", "sketch__query": "heaprix"}
     for own in ({"algorithm": "sketched_sgd"}, heaprix):
-        with pytest.raises(ValueError, match="model_devices=1 with .*sketches vectors"):
-            problem.check(config_with(**CUT | own))
-    with pytest.raises(ValueError, match="stored=False for models over several"):
-        build(config_with(**CUT | {"sketch__stored": True}))
+        with refused("model_devices=1", "sketches vectors"):
+            task_of(config_with(**CUT | own))
+    with refused("stored=False"):
+        task_of(config_with(**CUT | {"sketch__stored": True}))
+
+
+def test_a_graph_may_have_models_over_several_devices():
+    graph = {"network__graph": "ring", "cohort__sampling": "everyone"}
+    assert networks.relay_of(config_with(**CUT | graph)).hops == 4
 
 
 def test_a_model_that_cannot_be_cut_is_on_all_devices():
@@ -118,12 +116,8 @@ def test_a_model_that_cannot_be_cut_is_on_all_devices():
 def test_gradients_are_cut_where_devices_hold_a_model_together():
     """Else what they are made of may be gathered by every device."""
     mesh, tree = engine.mesh_over(jax.devices()[:8], 4), {"kernel": jnp.ones((6, 8))}
-
-    def of_client(tree):
-        return trees.cut_here(tree)
-
     played = jax.shard_map(
-        of_client, mesh=mesh, in_specs=P(), out_specs=P(), axis_names={engine.AXIS}
+        trees.cut_here, mesh=mesh, in_specs=P(), out_specs=P(), axis_names={engine.AXIS}
     )
     assert jax.jit(played)(tree)["kernel"].sharding.spec == P(None, engine.MODEL)
     assert trees.cut_here(tree)["kernel"] is tree["kernel"]

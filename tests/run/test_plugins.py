@@ -2,10 +2,11 @@
 
 import pytest
 
+from configs import default
 from fl_sketch.core import plugins
-from fl_sketch.run import build
-from tests.run.configs import config_with
-from tests.run.test_run import numbers, ran, stop_at
+from fl_sketch.run import run, task_of
+from fl_sketch.workdir.config_file import config_of
+from tests.run.configs import config_with, numbers, quiet, ran, refused, stop_at
 
 OWN = """
 import flax.linen as nn
@@ -101,25 +102,21 @@ def keys(own, **more):
     }
 
 
-def test_a_config_may_name_all_three_and_prices_are_those_of_the_bytes(own, tmp_path):
-    summary, _ = ran(tmp_path / "run", **keys(own, rounds=4, eval_every=2))
+def test_a_run_resumes_to_the_bit_with_the_same_file_only(own, tmp_path, monkeypatch):
+    more = keys(own)
+    summary, _ = ran(tmp_path / "whole", **more)
     d = 5 * 7 + 7 + 7 * 2 + 2
     assert summary["d"] == d and summary["clients"] == 6
     each = -(-(32 + 4 * d) // 8)  # a norm; a sign, and seven levels as the config has
     assert summary["bytes_up_per_client_round"] == each
     assert summary["algorithm"] == f"{own}:quantised"
-
-
-def test_a_run_goes_on_to_the_bit_with_the_same_file_only(own, tmp_path, monkeypatch):
-    more = keys(own)
-    ran(tmp_path / "whole", **more)
     stop_at(tmp_path / "stopped", 5, monkeypatch, **more)
     ran(tmp_path / "stopped", **more)
-    (rows, files), (ours, last) = (numbers(tmp_path / f) for f in ("whole", "stopped"))
-    assert rows == ours and files[-1] == last[-1]
+    (rows, kept), (ours, last) = (numbers(tmp_path / f) for f in ("whole", "stopped"))
+    assert rows == ours and kept[-1] == last[-1]
     with open(own, "a") as file:
         file.write("# other words\n")
-    with pytest.raises(ValueError, match="the file of .*:quantised as it was"):
+    with refused(f"{own}:quantised", tmp_path / "stopped"):
         ran(tmp_path / "stopped", **more)
 
 
@@ -128,32 +125,29 @@ def test_what_makes_it_private_is_asked_and_counted(own):
         "data__public": True, "cohort__sampling": "poisson",
         "privacy__noise_multiplier": 2.0,
     }  # fmt: skip
-    clipped = build(config_with(**keys(own, **private, algorithm=f"{own}:clipped")))
-    assert clipped.private and clipped.guarantee.epsilon(3) > 0
-    with pytest.raises(ValueError, match="bound='none'|bound"):
-        build(config_with(**keys(own, **private)))
+    clipped = task_of(config_with(**keys(own, **private, algorithm=f"{own}:clipped")))
+    assert clipped.private and clipped.known.guarantee.epsilon(3) > 0
+    with refused("bound='none'"):
+        task_of(config_with(**keys(own, **private)))
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"algorithm": "{}:quantized"},
-            "to have a quantized. Did you mean 'quantised'",
-        ),
-        ({"algorithm": "{}x.py:mine"}, "and there is no .*own.pyx.py"),
-        ({"algorithm": "{}:number"}, "with a function, got"),
-        ({"model__name": "{}:number"}, "a function of the number of classes, got 3"),
-        ({"model__name": "{}:table"}, "table"),
-        ({"model__name": "{}:wide", "model__size": "paper"}, "size='small' for model"),
-        ({"data__name": "{}:number"}, "to return arrays by name, got int"),
-        ({"data__name": "{}:bad"}, "whole numbers .*own.py:bad, got 0.7 in row 0"),
-        ({"algorithm": "{}:nothing"}, "to return a protocols.Algorithm, got 3"),
-        ({"model__name": "{}:still"}, r"config.model.*run on float32\[1, 5\].*`train`"),
-        ({"model__name": "{}:narrow"}, "a model with 2 outputs, one for each class"),
-        ({"model__name": "{}:nnx_one"}, "of flax.nnx, which trains from Python"),
-        ({"model__name": "{}:wide", "model__dropout": 0.5}, "to take dropout, got"),
-        ({"client__optimizer": "adamm"}, "config.client: .*adamm"),
+        ({"algorithm": "{}:quantized"}, ["quantized", "'quantised'"]),
+        ({"algorithm": "{}x.py:mine"}, ["own.pyx.py"]),
+        ({"algorithm": "{}:number"}, ["function"]),
+        ({"model__name": "{}:number"}, ["function", "3"]),
+        ({"model__name": "{}:table"}, ["table"]),
+        ({"model__name": "{}:wide", "model__size": "paper"}, ["size='small'"]),
+        ({"data__name": "{}:number"}, ["arrays by name", "int"]),
+        ({"data__name": "{}:bad"}, ["whole numbers", "own.py:bad", "0.7", "row 0"]),
+        ({"algorithm": "{}:nothing"}, ["protocols.Algorithm", "3"]),
+        ({"model__name": "{}:still"}, ["config.model", "float32[1, 5]", "`train`"]),
+        ({"model__name": "{}:narrow"}, ["2 outputs"]),
+        ({"model__name": "{}:nnx_one"}, ["flax.nnx"]),
+        ({"model__name": "{}:wide", "model__dropout": 0.5}, ["dropout"]),
+        ({"client__optimizer": "adamm"}, ["config.client: ", "adamm"]),
     ],
     ids=range(14),
 )
@@ -162,12 +156,45 @@ def test_what_is_no_part_is_refused_in_one_line(own, changes, words):
         key: value.format(own) if isinstance(value, str) else value
         for key, value in changes.items()
     }
-    with pytest.raises((ValueError, TypeError, OSError), match=words) as caught:
-        build(config_with(**keys(own, **changes)))
-    assert "\n" not in str(caught.value)
+    with refused(*words, error=(ValueError, TypeError, OSError)):
+        task_of(config_with(**keys(own, **changes)))
 
 
 def test_a_file_that_fails_is_said_to(tmp_path):
     (tmp_path / "broken.py").write_text("import nothing_of_it")
-    with pytest.raises(ValueError, match="broken.py to run, got ModuleNotFound"):
+    with refused("broken.py", "ModuleNotFound"):
         plugins.load(f"{tmp_path}/broken.py:x")
+
+
+FOREIGN = """
+import pathlib
+
+pathlib.Path(__file__).with_name("ran").touch()
+
+
+def optimizer(rate):
+    import optax
+
+    return optax.sgd(rate)
+"""
+
+
+@pytest.mark.slow
+def test_code_that_a_foreign_folder_names_runs_only_if_it_is_named(tmp_path):
+    (tmp_path / "theirs.py").write_text(FOREIGN)
+    name = f"{tmp_path}/theirs.py:optimizer"
+    folder, ours = tmp_path / "run", {"rounds": 2, "eval_every": 1}
+    run(config_with(**ours), folder, say=quiet)
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(
+        text.replace('"optimizer": "sgd"', f'"optimizer": "{name}"')
+    )
+    assert name in (folder / "config.json").read_text()
+    longer = config_with(**ours | {"rounds": 3})
+    for plugin in ((), ["elsewhere.py:optimizer"]):
+        with refused(name, "client.optimizer", "--plugin"):
+            run(longer, folder, extend=True, plugin=plugin, say=quiet)
+        with refused(name, "client.optimizer", "--plugin"):
+            config_of(folder, default.get_config(), plugin)
+    assert config_of(folder, default.get_config(), [name]).client.optimizer == name
+    assert not (tmp_path / "ran").exists()

@@ -15,15 +15,16 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fl_sketch import models
-from fl_sketch.config import guarantee
-from fl_sketch.config import parse as choices
+from fl_sketch.config import parse
 from fl_sketch.core import files
 from fl_sketch.data import npz
 from fl_sketch.data.examples import Examples
 from fl_sketch.engine import ledger
-from fl_sketch.run import begin, build, run
-from fl_sketch.workdir import checkpoint, release, rows, secrets, weights
-from tests.run.configs import config_with
+from fl_sketch.models import params_io
+from fl_sketch.privacy.guarantee import UNPROTECTED
+from fl_sketch.run import load_params, release, run
+from fl_sketch.workdir import rows, secrets, weights
+from tests.run.configs import config_with, quiet, read_json, table_in
 
 pytestmark = pytest.mark.slow
 
@@ -106,23 +107,23 @@ def plant(folder, name):
         patch.setattr(ledger, "record", recorded)
         patch.setattr(secrets, "forget", kept)
         patch.setattr(secrets, "fresh", lambda: secrets.Secret(SECRET))
-        run(config, own, str(data), say=lambda line: None)
+        run(config, own, str(data), say=quiet)
     return Planted(own, before, data, config, patterns(config, own, reports))
 
 
 def patterns(config, folder, reports):
     """Returns what to look for, by what it says of clients."""
     train = examples(1, 400)
-    shares = choices.partition_of(config, train.targets, config.seed)
+    shares = parse.partition_of(config, train.targets, 0)
     with np.load(newest(folder)) as arrays:
         saved = dict(arrays)
-    books = (saved[f"ledger/{name}"] for name in ("up", "down", "last", "answered"))
+    names = ("up", "down", "last", "answered")
+    books = (saved[f"extra/ledger/{name}"] for name in names)
     banks = [leaf for name, leaf in saved.items() if name.startswith("state/clients/")]
     losses = [report.diagnostics["loss"] for report in reports]
-    table = files.read_rows(folder / "metrics.csv")
-    table.append(json.loads((folder / "summary.json").read_text()))
-    hidden = [row[rows.MARK + name] for row in table for name in rows.HIDDEN
-              if rows.MARK + name in row]  # fmt: skip
+    table = [*table_in(folder), read_json(folder / "summary.json")]
+    hidden = [x for row in table for name, x in row.items()
+              if name.startswith(rows.MARK)]  # fmt: skip
     measured = [pattern for number in hidden for pattern in as_text(number)]
     return {
         "the secret": [SECRET, SECRET.hex().encode(), SECRET[:8], SECRET[-8:]],
@@ -219,22 +220,12 @@ def test_nothing_of_any_client_is_in_a_release(planted, tmp_path, form):
 @pytest.mark.parametrize("form", release.FORMS)
 def test_parameters_are_those_of_the_last_checkpoint_to_the_bit(one, tmp_path, form):
     out = tmp_path / "out"
-    (first, second) = release.release(one.folder, out, form)
-    assert "650 parameters" in first and "every client: epsilon 8 at" in second
-    if form == "npz":
-        with np.load(out / "params.npz") as arrays:
-            ours = dict(arrays)
-    else:
-        from safetensors.numpy import load_file
-
-        ours = load_file(out / "params.safetensors")
-    built = build(one.config, str(one.data))
-    progress = begin(built, one.config.eval_every)
-    _, saved, _ = checkpoint.newest(one.folder / "checkpoints", progress, print)
-    theirs = flatten_dict(saved.state.server.params, sep="/")
+    lines = release.release(one.folder, out, form)
+    assert "650" in lines[0] and "epsilon 8 " in lines[1]
+    ours = params_io.load(out / f"params.{form}")
+    theirs = flatten_dict(load_params(one.folder), sep="/")
     assert ours.keys() == theirs.keys()
     for name, leaf in theirs.items():
-        leaf = np.asarray(leaf)
         assert (ours[name].dtype, ours[name].shape) == (leaf.dtype, leaf.shape)
         assert ours[name].tobytes() == leaf.tobytes()
 
@@ -250,14 +241,14 @@ def test_five_lines_of_the_page_load_the_model(planted, tmp_path, form, monkeypa
     names = {"inputs": test.inputs}
     exec(lines, names)
     accuracy = (np.argmax(names["logits"], 1) == test.targets).mean()
-    summary = json.loads((planted.folder / "summary.json").read_text())
+    summary = read_json(planted.folder / "summary.json")
     assert accuracy == pytest.approx(summary["test_accuracy"], abs=1e-6)
 
 
 def test_the_promise_stands_in_numbers_and_in_words(planted, tmp_path):
     release.release(planted.folder, tmp_path / "out")
-    promise = json.loads((tmp_path / "out/privacy.json").read_text())
-    summary = json.loads((planted.folder / "summary.json").read_text())
+    promise = read_json(tmp_path / "out/privacy.json")
+    summary = read_json(planted.folder / "summary.json")
     expected = {
         "unit": "client",
         "relation": "add_remove",
@@ -276,7 +267,7 @@ def test_the_promise_stands_in_numbers_and_in_words(planted, tmp_path):
         "public_data": False,
     }
     assert promise.items() >= expected.items() and "all_runs" not in promise
-    assert promise["not_protected"] == list(guarantee.UNPROTECTED)
+    assert promise["not_protected"] == list(UNPROTECTED)
     now = promise["versions"]["of_the_release"]
     assert set(now) == {"fl_sketch", "jax", "numpy", "dp-accounting"}
     assert promise["versions"]["of_the_run"]["jax"] == summary["versions"]["jax"]
@@ -325,9 +316,9 @@ def test_examples_are_promised_what_was_counted_for_them(tmp_path):
         privacy__relation="replace_one",
         privacy__noise_multiplier=4.0,
     )
-    run(config, tmp_path / "run", say=lambda line: None)
+    run(config, tmp_path / "run", say=quiet)
     release.release(tmp_path / "run", tmp_path / "out")
-    promise = json.loads((tmp_path / "out/privacy.json").read_text())
+    promise = read_json(tmp_path / "out/privacy.json")
     assert promise["sampling_rate"] == 2 / 7 and promise["releases_a_round"] == 5
     assert promise["noise"] == "local" and promise["bound"] == "clip"
     assert promise["not_protected"][-1] == "how many examples a client has"
@@ -343,7 +334,7 @@ def test_examples_are_promised_what_was_counted_for_them(tmp_path):
                        ("resnet", "tiny")],
 )  # fmt: skip
 def test_the_page_builds_every_model_that_a_config_names(one, tmp_path, name, size):
-    config = json.loads((one.folder / "config.json").read_text())
+    config = read_json(one.folder / "config.json")
     config["model"] |= {"name": name, "size": size}
     config["data"] |= {"vocabulary": 50, "vocabulary_file": "/home/me/words.txt"}
     options = {"vocabulary": 50} if name == "transformer" else {}
@@ -359,7 +350,7 @@ def test_the_page_builds_every_model_that_a_config_names(one, tmp_path, name, si
     saved = {weights.PARAMS + k: np.zeros(v, np.float32) for k, v in leaves.items()}
     np.savez(newest(folder), **saved, **{release.ROUND: np.int32(6)})
     (folder / "config.json").write_text(json.dumps(config))
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = read_json(folder / "summary.json")
     summary["d"] = sum(map(math.prod, leaves.values()))
     (folder / "summary.json").write_text(json.dumps(summary))
     found = release.read(folder)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fl_sketch.run import build
+from fl_sketch.run import task_of
 from tests.data import fake_raw
-from tests.run.configs import config_with, rows_of
+from tests.run.configs import NOISY, config_with, refused, rows_of
 
 pytestmark = pytest.mark.slow
 
@@ -52,39 +52,33 @@ def test_texts_train(changes, folder):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (WORDS | {"data__vocabulary": 999}, "config.data: .*vocabulary=999"),
-        (WORDS | {"data__length": 0}, "config.data: .*length=0"),
-        (WORDS | {"data__partition": "natural"}, "owners.*natural"),
-        (WORDS | {"model__name": "lenet"}, "images"),
-        (WORDS | {"model__size": "large"}, "config.model: .*size='large'"),
-        (CHARACTERS | {"data__clients": 4}, "clients=3.*got clients=4"),
-        ({"model__name": "transformer"}, "integer tokens"),
-        ({"model__name": "vit", "data__name": "digits", "client__clip": -1.0}, "clip"),
-        ({"server__schedule": "cosin"}, "config.server: .*mean 'cosine'"),
+        (WORDS | {"data__vocabulary": 999}, ["config.data: ", "vocabulary=999"]),
+        (WORDS | {"data__length": 0}, ["config.data: ", "length=0"]),
+        (WORDS | {"data__partition": "natural"}, ["owners", "natural"]),
+        (WORDS | {"model__name": "lenet"}, ["images"]),
+        (WORDS | {"model__size": "large"}, ["config.model: ", "size='large'"]),
+        (CHARACTERS | {"data__clients": 4}, ["clients=3", "clients=4"]),
+        ({"model__name": "transformer"}, ["integer tokens"]),
+        (
+            {"model__name": "vit", "data__name": "digits", "client__clip": -1.0},
+            ["clip"],
+        ),
+        ({"server__schedule": "cosin"}, ["config.server: ", "'cosine'"]),
         (
             {"server__schedule": "cosine", "server__floor": 3.0},
-            "config.server: .*floor=3.0",
+            ["config.server: ", "floor=3.0"],
         ),
     ],
+    ids=range(10),
 )
 def test_what_a_config_may_not_say_of_texts_is_one_line(changes, words, folder):
-    with pytest.raises((ValueError, TypeError), match=words) as caught:
-        build(config_with(**changes), str(folder))
-    assert "\n" not in str(caught.value)
-
-
-PRIVATE = {
-    "cohort__sampling": "poisson",
-    "privacy__bound": "clip",
-    "privacy__noise_multiplier": 2.0,
-}
+    with refused(*words, error=(ValueError, TypeError)):
+        task_of(config_with(**changes), str(folder))
 
 
 def test_what_private_texts_decide_is_refused_unless_it_was_fixed(folder):
-    with pytest.raises(ValueError, match="vocabulary_file to be fixed beforehand"):
-        build(config_with(**WORDS | PRIVATE), str(folder))
-    fixed = PRIVATE | {"data__vocabulary_file": "characters", "data__vocabulary": 99}
-    built = build(config_with(**WORDS | fixed), str(folder))
-    assert built.private
-    public = PRIVATE | {"data__public": True}
-    assert build(config_with(**WORDS | public), str(folder)).private
+    with refused("vocabulary_file"):
+        task_of(config_with(**WORDS | NOISY), str(folder))
+    fixed = {"data__vocabulary_file": "characters", "data__vocabulary": 99}
+    for more in (fixed, {"data__public": True}):
+        assert task_of(config_with(**WORDS | NOISY | more), str(folder)).private

@@ -4,12 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from fl_sketch.config import build as methods
-from fl_sketch.config import inputs
-from fl_sketch.config import parse as choices
-from fl_sketch.run import build
+from fl_sketch.config import build, inputs, parse
+from fl_sketch.run import task_of
 from tests.models import own
-from tests.run.configs import config_with, rows_of
+from tests.run.configs import config_with, refused, rows_of
 
 SHORT = {"rounds": 4, "eval_every": 2, "compute__devices": 1}
 DROPPED = {"model__name": f"{own.__file__}:dropped"}
@@ -31,7 +29,7 @@ def loss_of(**changes):
     config = config_with(**changes)
     splits = inputs.splits_of(config, None)
     seen = inputs.seen_of(config, splits)
-    return methods.loss_of(config, seen, choices.numbers_of(config)), splits.test
+    return build.loss_of(config, seen, parse.numbers_of(config)), splits.test
 
 
 @pytest.mark.parametrize("changes", [DROPPED, CROPPED], ids=["dropout", "crop_flip"])
@@ -99,8 +97,8 @@ def test_an_augmentation_of_ones_own_is_named_by_its_file(tmp_path):
         for changes in ({"data__augment": f"{path}:noise"}, {})
     )
     assert noisy != plain
-    with pytest.raises(ValueError, match=r"return float32 of shape \(2, 8, 8, 1\)"):
-        build(config_with(data__augment=f"{path}:cut"))
+    with refused("float32 of shape (2, 8, 8, 1)", f"{path}:cut"):
+        task_of(config_with(data__augment=f"{path}:cut"))
 
 
 NOISY = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
@@ -109,30 +107,30 @@ NOISY = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"data__standardise": "half"}, "config.data: Expected standardise to be none"),
-        ({"data__standardise": "1,2/3,4"}, "standardise to have 1 mean, got"),
-        ({"data__augment": "flop"}, "config.data: .*Did you mean 'flip'"),
-        ({"client__optimizer": "adm"}, "config.client: .*Did you mean 'adam'"),
-        ({"client__weight_decay": -1.0}, "client.weight_decay >= 0"),
-        ({"model__dropout": 0.5}, "config.model: Model 'logistic' has no option"),
-        ({"model__name": "cnn", "model__dropout": 1.0}, "Expected 0 <= dropout < 1"),
-        ({"model__norm": "batch"}, "Model 'logistic' has no option 'norm'"),
-        ({"model__name": "resnet", "model__norm": "layer"}, "one of 'group', 'batch'"),
-        ({"model__loss": "hinge"}, "config.model: Expected loss to be one of"),
-        ({"model__loss": "squared"}, "a loss of classes, which digits has"),
-        ({"model__metrics": "acc"}, "config.model: Expected metrics to be one of"),
-        ({"model__metrics": "mae"}, "one of 'accuracy', 'top5', 'f1'"),
+        ({"data__standardise": "half"}, ["config.data: ", "standardise", "half"]),
+        ({"data__standardise": "1,2/3,4"}, ["1 mean", "standardise='1,2/3,4'"]),
+        ({"data__augment": "flop"}, ["config.data: ", "'flip'"]),
+        ({"client__optimizer": "adm"}, ["config.client: ", "'adam'"]),
+        ({"client__weight_decay": -1.0}, ["client.weight_decay >= 0"]),
+        ({"model__dropout": 0.5}, ["config.model: ", "'logistic'", "dropout"]),
+        ({"model__name": "cnn", "model__dropout": 1.0}, ["dropout < 1"]),
+        ({"model__norm": "batch"}, ["'logistic'", "'norm'"]),
+        ({"model__name": "resnet", "model__norm": "layer"}, ["'group', 'batch'"]),
+        ({"model__loss": "hinge"}, ["config.model: ", "loss"]),
+        ({"model__loss": "squared"}, ["classes", "digits"]),
+        ({"model__metrics": "acc"}, ["config.model: ", "metrics"]),
+        ({"model__metrics": "mae"}, ["'accuracy', 'top5', 'f1'"]),
         (
             {"data__standardise": "train", "data__classes": 10, **NOISY},
-            "Expected standardise to be fixed beforehand",
+            ["standardise", "privacy"],
         ),
         (
             {"model__metrics": "f1", "privacy__watch": True, **NOISY},
-            "accuracy among the metrics with watch=True",
+            ["accuracy", "watch=True"],
         ),
     ],
+    ids=range(15),
 )
 def test_what_cannot_be_is_said_in_one_line(changes, words):
-    with pytest.raises((ValueError, TypeError), match=words) as caught:
-        build(config_with(cohort__sampling="poisson", **changes))
-    assert "\n" not in str(caught.value)
+    with refused(*words, error=(ValueError, TypeError)):
+        task_of(config_with(cohort__sampling="poisson", **changes))

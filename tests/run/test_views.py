@@ -1,19 +1,27 @@
 """Single clients: what they hold back, a model's worth to each, and their own ones."""
 
-import csv
-import json
+import dataclasses
 
 import jax
 import numpy as np
 import pytest
 
+from fl_sketch.config import parse
 from fl_sketch.data import datasets, partition
 from fl_sketch.data.holdout import held_out
 from fl_sketch.engine.client_metrics import summed_up
-from fl_sketch.run import build, load_params, prepare, run
+from fl_sketch.run import load_params, prepare, run, task_of
+from fl_sketch.run.task import of_setup
 from tests.models import own
-from tests.run.configs import config_with
-from tests.run.test_run import stop_at
+from tests.run.configs import (
+    NOISY,
+    config_with,
+    quiet,
+    read_json,
+    refused,
+    stop_at,
+    table_in,
+)
 
 KEYS = {
     "rounds": 6,
@@ -74,9 +82,9 @@ def test_a_client_whose_loss_is_no_number_counts_and_one_that_held_nothing_does_
     assert row["clients_auc_worst_tenth"] == 0.4  # an area of one class is none
 
 
-def by_hand(params, program, client, steps):
+def by_hand(params, setup, client, steps):
     """Returns accuracy and loss of a client, and of its own model, in plain numpy."""
-    train, (kept, held) = program.splits.train, dealt(program)
+    train, (kept, held) = setup.splits.train, setup.dealt(0)
     kernel, bias = (np.array(params["dense"][name]) for name in ("kernel", "bias"))
     x = train.inputs.reshape(len(train.inputs), -1)
     y = np.asarray(train.targets)
@@ -99,27 +107,17 @@ def by_hand(params, program, client, steps):
     return before, measured(kernel, bias)
 
 
-def dealt(program):
-    clients = program.clients({"client.rate": 0.1, **ZERO}, 0)
-    return clients.kept, clients.held
-
-
-ZERO = {"client.weight_decay": 0.0, "model.weight_decay": 0.0,
-        "model.label_smoothing": 0.0}  # fmt: skip
-
-
 @pytest.mark.slow
 def test_views_are_what_one_computes_by_hand(tmp_path):
     config = config_with(**KEYS)
-    summary = run(config, tmp_path, say=lambda line: None)
-    rows = list(csv.DictReader((tmp_path / "clients.csv").read_text().splitlines()))
+    summary = run(config, tmp_path, say=quiet)
+    rows = table_in(tmp_path, "clients.csv")
     assert [row["round"] for row in rows] == ["4", "6"]
-    text = (tmp_path / "clients_last.csv").read_text()
-    each = list(csv.DictReader(text.splitlines()))
-    params, program = load_params(tmp_path), prepare(config)
+    each = table_in(tmp_path, "clients_last.csv")
+    params, setup = load_params(tmp_path), prepare(config)
     assert len(each) == 12 and (tmp_path / "clients.png").exists()
     for client, row in enumerate(each):
-        before, after = by_hand(params, program, client, 3)
+        before, after = by_hand(params, setup, client, 3)
         found = [float(row[name]) for name in ("accuracy", "loss")]
         np.testing.assert_allclose(found, before, rtol=1e-4)
         found = [float(row[f"personal_{name}"]) for name in ("accuracy", "loss")]
@@ -135,10 +133,10 @@ def test_views_are_what_one_computes_by_hand(tmp_path):
 
 @pytest.mark.slow
 def test_a_stopped_run_sees_the_same_clients(tmp_path, monkeypatch):
-    run(config_with(**KEYS), tmp_path / "whole", say=lambda line: None)
+    run(config_with(**KEYS), tmp_path / "whole", say=quiet)
     keys = {**KEYS, "checkpoint_every": 5}
     stop_at(tmp_path / "cut", 3, monkeypatch, **keys, cohort__sampling="fixed")
-    run(config_with(**keys), tmp_path / "cut", say=lambda line: None)
+    run(config_with(**keys), tmp_path / "cut", say=quiet)
     for name in ("clients.csv", "clients_last.csv", "clients.png"):
         one, other = ((tmp_path / at / name).read_bytes() for at in ("whole", "cut"))
         assert one == other, name
@@ -149,21 +147,19 @@ def test_a_stopped_run_sees_the_same_clients(tmp_path, monkeypatch):
 def test_models_with_modes_and_statistics_are_made_ones_own(tmp_path, model):
     name = f"{own.__file__}:{model}"
     config = config_with(**KEYS, model__name=name)
-    summary = run(config, tmp_path, say=lambda line: None)
+    summary = run(config, tmp_path, say=quiet)
     assert np.isfinite(summary["personal_loss"])
     assert summary["personal_loss"] != summary["clients_loss"]
 
 
 @pytest.mark.slow
 def test_a_private_run_marks_what_its_clients_measured(tmp_path):
-    private = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
-    private |= {"data__classes": 10, "cohort__sampling": "poisson"}
-    run(config_with(**KEYS | private), tmp_path, say=lambda line: None)
+    run(config_with(**KEYS | NOISY), tmp_path, say=quiet)
     names = {path.name for path in tmp_path.iterdir()}
     marked = ("clients.csv", "clients_last.csv", "clients.png")
     assert {f"simulator_only_{name}" for name in marked} <= names
     assert not names & set(marked)
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    summary = read_json(tmp_path / "summary.json")
     assert "simulator_only_clients_accuracy" in summary
     assert not any(name.startswith(("clients_", "personal_")) for name in summary)
 
@@ -171,25 +167,42 @@ def test_a_private_run_marks_what_its_clients_measured(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"clients_every": 10}, "data.held_out > 0 with clients_every > 0"),
-        ({"personal_steps": 2}, "data.held_out > 0 with personal_steps > 0"),
-        ({"data__held_out": 1.0}, "0 <= held_out < 1"),
-        ({"clients_every": 15, "data__held_out": 0.2}, "a multiple of 10, which is"),
-        ({"personal_steps": -1, "data__held_out": 0.2}, "personal_steps=0, got -1"),
+        ({"clients_every": 10}, ["data.held_out > 0", "clients_every=10"]),
+        ({"personal_steps": 2}, ["data.held_out > 0", "personal_steps=2"]),
+        ({"data__held_out": 1.0}, ["held_out < 1"]),
+        ({"clients_every": 15, "data__held_out": 0.2}, ["multiple of 10", "15"]),
+        (
+            {"personal_steps": -1, "data__held_out": 0.2},
+            ["personal_steps=0", "personal_steps=-1"],
+        ),
     ],
+    ids=range(5),
 )
 def test_what_cannot_be_looked_at_is_said_in_one_line(changes, words):
-    with pytest.raises(ValueError, match=words):
-        build(config_with(**changes))
+    with refused(*words):
+        task_of(config_with(**changes))
 
 
 def test_training_is_on_what_is_left():
-    config = config_with(data__held_out=0.25)
-    program = prepare(config)
-    resident = program.data(0)
-    kept, held = dealt(program)
+    setup = prepare(config_with(data__held_out=0.25))
+    resident, (kept, held) = setup.data(0), setup.dealt(0)
     np.testing.assert_array_equal(np.asarray(resident.indices), kept.indices)
     total = len(datasets.load("digits").train.targets)
     assert len(kept.indices) + len(held.indices) == total
     assert not set(kept.indices.tolist()) & set(held.indices.tolist())
     assert jax.tree.leaves(resident.examples)[0].shape[0] == total
+
+
+def test_personal_steps_of_every_client_have_keys_of_their_own():
+    """With one batch for all, clients differ by nothing but dropout's keys."""
+    keys = {"data__held_out": 0.5, "personal_steps": 2, "data__partition": "iid"}
+    config = config_with(**KEYS | keys, model__name=f"{own.__file__}:dropped")
+    setup = prepare(config)
+    twins = [0] * 40
+    same = partition.Partition(np.array(twins * 2), np.array([0, 40, 80]))
+    clients = setup.clients(parse.numbers_of(config), 0)
+    clients = dataclasses.replace(clients, kept=same, held=same)
+    task = of_setup(setup)
+    params = jax.device_get(task.start(task.roots(None)).server.params)
+    losses = clients.look(params, 2)["loss"]
+    assert losses[0] != losses[1]
