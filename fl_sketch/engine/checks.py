@@ -40,6 +40,7 @@ def floats(params: Any) -> Tree:
     Raises:
       TypeError: for a leaf that is not an array of float32, naming it: messages are
         priced as such, and optimizers keep their moments so.
+      ValueError: for an array without a number.
     """
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     if not leaves:
@@ -53,6 +54,10 @@ def floats(params: Any) -> Tree:
             if jnp.issubdtype(dtype, jnp.floating):
                 msg += " A loss may compute in other floats."
             raise TypeError(msg)
+        if not np.size(leaf):
+            where, shape = jax.tree_util.keystr(path) or "the root", np.shape(leaf)
+            msg = f"Expected params without empty arrays, got shape {shape} at {where}."
+            raise ValueError(msg)
     return jax.tree.map(jnp.asarray, params)
 
 
@@ -90,15 +95,71 @@ def devices_of(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
     return list(named)
 
 
-def require_options(
-    look: Callable[[Tree], Mapping[str, Any]], relation: str, delta: float
-) -> None:
-    """Raises for a `look`, `relation` or `delta` that would be read late or never."""
-    if not callable(look):
-        msg = f"Expected look to be a function of params, got look={look!r}."
-        raise TypeError(msg)
+def require_functions(of: str, **named: Any) -> None:
+    """Raises a TypeError unless every named argument is None or a function of `of`."""
+    for name, value in named.items():
+        if value is not None and not callable(value):
+            msg = f"Expected {name} to be a function of {of}, got {name}={value!r}."
+            raise TypeError(msg)
+
+
+def require_privacy(relation: str, delta: float, target_epsilon: float) -> None:
+    """Raises for options of privacy that would be read late or never."""
     validate.one_of(accounting.RELATIONS, relation=relation)
     validate.in_range(0, 1, delta=delta)
+    validate.in_range(0, float("inf"), target_epsilon=target_epsilon)
+
+
+def require_noise(algorithm: Algorithm, target_epsilon: float) -> None:
+    """Raises for a target that no noise of the algorithm would keep."""
+    mechanism = algorithm.mechanism
+    if target_epsilon and not (mechanism and mechanism.noise_multiplier):
+        msg = (
+            "Expected an algorithm with noise, or a function of the noise multiplier, "
+            f"with target_epsilon={target_epsilon}, got noise_multiplier="
+            f"{mechanism and mechanism.noise_multiplier}."
+        )
+        raise ValueError(msg)
+
+
+def require_measurable(
+    per_client: Callable[[Tree, Any], Mapping[str, Any]] | None,
+    params: Tree,
+    clients: Clients,
+    held_out: Clients | None,
+) -> None:
+    """Raises for a `per_client`, or for examples, that cannot be measured.
+
+    Args:
+      held_out: the examples to measure on; None: those of `clients`.
+    """
+    if held_out is not None:
+        require_made_by(Clients, "data.clients", held_out=held_out)
+        if held_out.population != clients.population:
+            msg = (
+                f"Expected held_out of {clients.population} clients, as there are, got "
+                f"{held_out.population}."
+            )
+            raise ValueError(msg)
+    if per_client is None:
+        return
+    require_functions("params and an example", per_client=per_client)
+    example = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            leaf.shape[1:], jax.dtypes.canonicalize_dtype(leaf.dtype)
+        ),
+        (held_out or clients).examples,
+    )
+    found: Any = jax.eval_shape(per_client, params, example)
+    numbers = isinstance(found, Mapping) and all(
+        getattr(value, "shape", None) == () for value in found.values()
+    )
+    if not numbers:
+        msg = (
+            "Expected per_client to return a dictionary of numbers of one example, got "
+            f"{found!r}."
+        )
+        raise ValueError(msg)
 
 
 def require_fitting(algorithm: Algorithm, sampler: Sampler) -> None:

@@ -67,6 +67,7 @@ class PythonSetup(NamedTuple):
         guarantee = self.guarantee(chosen, talk, calibrated=make is not None)
         if make is not None and guarantee:
             chosen = make(guarantee.noise_multiplier)
+        checks.require_noise(chosen, self.terms["target_epsilon"])
         return Chosen(chosen, talk, guarantee, self.prices(chosen, talk, download))
 
     def guarantee(
@@ -93,8 +94,10 @@ class PythonSetup(NamedTuple):
             randomness="system" if secret else "simulated",
         )
 
-    def about(self, algorithm: Algorithm) -> dict[str, Any]:
+    def about(self, chosen: Chosen) -> dict[str, Any]:
         """Returns what config.json is to hold, by which the run is known again."""
+        algorithm, guard = chosen.algorithm, chosen.algorithm.mechanism
+        z = guard and float(guard.noise_multiplier)
         name = player.name_of(algorithm.uplink)
         return {
             "rounds": self.last,
@@ -104,9 +107,11 @@ class PythonSetup(NamedTuple):
                 "batch": self.batch,
                 "batches": self.batches,
             },
-            "privacy": self.terms,
+            "privacy": {**self.terms, "noise_multiplier": z},
             "algorithm": {
                 "channel": name,
+                "messages": [*chosen.talk.sent],
+                "bits_up": chosen.talk.bits_up,
                 "server": _shapes(algorithm.server, self.params),
             },
         }

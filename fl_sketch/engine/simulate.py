@@ -167,10 +167,13 @@ def simulate(
     checks.require_made_by(Clients, "data.clients", clients=clients)
     _require_one_beginning(state, workdir)
     checks.require_batches(batches, batch, clients)
-    checks.require_options(look, relation, delta)
+    checks.require_privacy(relation, delta, target_epsilon)
+    checks.require_functions("params", look=look)
+    checks.require_functions("a row", on_row=on_row)
     for root in roots_of(key):
         require_key(root)
     params, sampler = checks.floats(params), checks.sampler_of(cohort, clients)
+    checks.require_measurable(per_client, params, clients, held_out)
     terms = {"relation": relation, "delta": delta, "target_epsilon": target_epsilon}
     begun = int(state.server.round) if state else 0
     setup = PythonSetup(
@@ -181,7 +184,8 @@ def simulate(
     watched = _looking(look, per_client, held_out or clients)
     places = {"data": data, "devices": devices, "chunk": chunk}
     task = setup.task(chosen, now, watched, min(every, rounds), places)
-    task = task._replace(every=every, save_every=checkpoint_every)
+    # A record has room for the rounds of a row, and there are no more than all.
+    task = task._replace(every=min(every, task.last), save_every=checkpoint_every)
     told = [on_row] if on_row else []
     if workdir is None:
         book = checks.book_to_go_on(chosen.prices, state, clients.population)
@@ -190,7 +194,7 @@ def simulate(
         progress, history = _in_memory(task, key, book, told, bar)
     else:
         about = {"download": download, "eval_every": every}
-        about |= setup.about(chosen.algorithm)
+        about |= setup.about(chosen)
         task = python_run.described(task, key, params, clients, chosen.talk, about)
         progress, history = python_run.in_folder(task, workdir, told, bar)
     server, kept = progress.state.server, progress.state.clients

@@ -1,5 +1,7 @@
 """Who is there, who answers in time, and how long a round lasts."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,6 +69,26 @@ def test_times_vary_from_round_to_round_around_the_median():
     times = jax.vmap(lambda key: clock.times(key, jnp.zeros(1, int))[0])(KEYS)
     logs = np.log(np.asarray(times) / 2)
     assert abs(logs.mean()) < 0.1 and abs(logs.std() - 0.5) < 0.07
+
+
+def test_sending_takes_the_same_time_in_every_round():
+    clock = Clock(np.array([0.0, 2.0], np.float32), jitter=0.5, sending=3.0)
+    times = jax.vmap(lambda key: clock.times(key, jnp.arange(2)))(KEYS)
+    np.testing.assert_array_equal(times[:, 0], 3.0)
+    logs = np.log((np.asarray(times[:, 1]) - 3) / 2)
+    assert logs.std() == pytest.approx(0.5, abs=0.07)
+
+
+def test_a_round_lasts_as_long_as_the_slowest_who_was_asked():
+    """Answered or not: the server does not know who is still at work."""
+    seconds = np.array([1.0, 2.0, 7.0, 9.0], np.float32)
+    cohort = engine.Cohort(
+        jnp.arange(4), jnp.array([1.0, 1, 0, 0]), 2.0, jnp.arange(4) < 3
+    )
+    sampler = dataclasses.replace(
+        engine.everyone(4), draw=lambda key, number: cohort, timed=True
+    )
+    assert availability.lasting(sampler, Clock(seconds))(KEYS[0], 0) == 7
 
 
 def test_what_is_late_by_chance_is_late_in_the_clock_too():

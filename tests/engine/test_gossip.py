@@ -1,189 +1,188 @@
-"""Nodes that play by themselves have what a server would have."""
+"""Nodes that flood their messages have what one server has with everyone in the cohort.
+
+Every node keeps a server of its own, adds up what it heard, and takes the step. The
+engine plays a graph as an ordinary round, and counts bytes by a relay's prices.
+"""
 
 import functools
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fl_sketch.channels import player
-from fl_sketch.core.protocols import Linear
-from fl_sketch.core.wire import byte_count
-from fl_sketch.engine import gossip, relays
+from fl_sketch.core.keys import for_batches, round_keys
+from fl_sketch.core.protocols import Memory, Round
 from fl_sketch.engine import graph as graphs
-from fl_sketch.privacy import clipping, mechanism
-from tests.meshes import mesh_of
+from fl_sketch.engine import initial_server, ledger, relays
+from fl_sketch.engine.clients import Client
+from fl_sketch.engine.costs import Prices
+from fl_sketch.engine.exchange import as_heard
+from tests.engine.test_relays import flood_by_hand
 from tests.quadratics import CATALOGUE, PARAMS, fetch, optima
-from tests.simulation import KEY, compiled, simulate
+from tests.simulation import KEY, cohort_of, compiled, with_cohort
 
-NODES, ROUNDS = 6, 6
+NODES, ROUNDS = 6, 4
 GRAPHS = {
     "ring": graphs.ring(6),
     "grid": graphs.grid(2, 3),
-    "random_regular": graphs.random_regular(6, 3, seed=0),
     "edge list": graphs.from_edges([(0, 5), (5, 2), (2, 1), (1, 3), (3, 4)]),
 }
-QUICK = ("fedavg", "safl", "heaprix", "scaffold", "marina")  # the others are slow
-SHORT = {  # messages that are not as long as their sums
-    "quantised", "ef21", "marina", "onebit_adam", "cocktail_sgd", "cd_adam",
-    "sign_sgd", "ef_sign_sgd",
-}  # fmt: skip
+# Of sketches a server adds up what they are made of, which rounds in another way.
+LINEAR = ("safl", "heaprix")
+ALGORITHMS = ("fedavg", "marina", "scaffold", "ef21", "sketched_down", *LINEAR)
+EXCHANGES = {"heaprix": 2}
 
 
-def round_of(name, graph, devices=1, **options):
-    mesh = mesh_of(devices, "clients")
-    make = gossip.make_gossip_round
-    return make(CATALOGUE[name], fetch, GRAPHS[graph], mesh, **options)
+def over_nodes(function):
+    """Returns the program that maps one of a node over the rows of all nodes.
+
+    What all nodes know comes first, as an argument: a compiler rounds otherwise what it
+    knows, and what is in no loop.
+    """
+
+    @compiled
+    def program(known, *rows):
+        return jax.lax.map(lambda row: function(known, *row), rows)
+
+    return lambda *rows: jax.device_get(program(KNOWN, *rows))
+
+
+KNOWN = np.asarray(optima(NODES)), np.float32(NODES)
+NUMBERS = np.arange(NODES, dtype=np.int32)
 
 
 @functools.cache
-def played(name, graph, devices=1, **options):
-    """Returns the nodes of an algorithm after some rounds, and all reports."""
-    one_round = compiled(round_of(name, graph, devices, **options))
-    state, reports = gossip.initial_nodes(CATALOGUE[name], PARAMS, NODES), []
+def parts_of(name):
+    """Returns what a node does: its work, its messages, and what it then has."""
+    algorithm = CATALOGUE[name]
+
+    def work(known, node, server, client):
+        keys = round_keys(KEY, server.round, node)
+        batches = fetch(known[0], node, None, for_batches(keys))
+        return algorithm.local.run(server, client.local, batches, keys)
+
+    def turn(known, node, server, client, work, means):
+        count = known[1]
+        about = Round(server.round, denominator=count, present=count, population=count)
+        memory, keys = (
+            Memory(client.memory, server.memory),
+            round_keys(KEY, server.round, node),
+        )
+        return keys, player.play(
+            algorithm.uplink, (work.update, memory, keys, about), means
+        )
+
+    def message(*arguments):
+        return player.message(turn(*arguments)[1].sent)
+
+    def after(known, node, server, client, work, means):
+        keys, end = turn(known, node, server, client, work, means)
+        server = server._replace(memory=end.memory.server)
+        server = player.serve(algorithm, server, end.delivery.estimate, keys)
+        local = algorithm.local.finish(work.state, end.delivery)
+        return server, Client(local, end.memory.client)
+
+    def mean(known, total, server):
+        return as_heard(jax.tree.map(lambda leaf: leaf / known[1], total), server.round)
+
+    return [over_nodes(part) for part in (work, message, mean, after)]
+
+
+def flooded(graph, messages):
+    """Returns the sum that every node makes, in the order of the nodes' numbers."""
+    heard = [{node: message} for node, message in enumerate(messages)]
+    for node, other, message in flood_by_hand(graph)[1]:
+        heard[other][message] = heard[node][message]  # which it must have by then
+    return [
+        functools.reduce(added, [own[node] for node in range(NODES)]) for own in heard
+    ]
+
+
+def over_a_tree(graph, messages):
+    """Returns the sum of all at every node, made on the way to the root of a tree."""
+    sums = list(messages)
+    for node, parent in reversed(graphs.links(graph, 0).tolist()):
+        sums[parent] = added(sums[parent], sums[node])
+    return [sums[0]] * NODES
+
+
+def added(one, other):
+    return jax.tree.map(np.add, one, other)
+
+
+def stacked(trees):
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def of_node(rows, node):
+    return jax.tree.map(lambda leaf: leaf[node], rows)
+
+
+@functools.cache
+def played(name, graph, adds=flooded):
+    """Returns servers and clients of all nodes after some rounds."""
+    work, message, mean, after = parts_of(name)
+    start = jax.device_get(initial_server(CATALOGUE[name], PARAMS))
+    rows = stacked([start] * NODES)
     for _ in range(ROUNDS):
-        state, report = jax.device_get(one_round(state, KEY, optima(NODES)))
-        reports.append(report)
-    return state, reports
-
-
-def message_by_message(algorithm):
-    """The same algorithm, whose server adds up messages, as a network must.
-
-    By default it adds up what sketches are of, and makes one sketch of the sum.
-    """
-    inner = algorithm.uplink.talk
-
-    def talk(*arguments):
-        own, answer = inner(*arguments), None
-        try:
-            while True:
-                said = own.send(answer)
-                answer = (
-                    yield player.message(said) if isinstance(said, Linear) else said
-                )
-        except StopIteration as end:
-            return end.value
-
-    return algorithm._replace(uplink=algorithm.uplink._replace(talk=talk))
+        works, means = work(NUMBERS, *rows), ()
+        for _ in range(EXCHANGES.get(name, 1)):
+            sent = message(NUMBERS, *rows, works, means)
+            sums = adds(GRAPHS[graph], [of_node(sent, node) for node in NUMBERS])
+            means += (mean(stacked(sums), rows[0]),)
+        rows = after(NUMBERS, *rows, works, means)
+    return rows
 
 
 @functools.cache
 def served(name):
-    algorithm = message_by_message(CATALOGUE[name])
-    return jax.device_get(simulate(algorithm, rounds=ROUNDS, clients=NODES))
+    everyone = cohort_of(NUMBERS)
+    return with_cohort(CATALOGUE[name], everyone, rounds=ROUNDS, clients=NODES)
 
 
-def of_node(state, node):
-    return jax.tree.map(lambda leaf: leaf[node], state.server)
+def compared(name, servers, clients, check):
+    state, _ = served(name)
+    for node in NUMBERS:
+        chex.assert_trees_all_equal(of_node(servers, node), of_node(servers, 0))
+    check(of_node(servers, 0), state.server)
+    check(clients, state.clients)
 
 
-def marked(names):
-    slow = pytest.mark.slow
-    return [n if n in QUICK else pytest.param(n, marks=slow) for n in names]
+close = functools.partial(chex.assert_trees_all_close, rtol=2e-5, atol=2e-5)
 
 
-def graph_for(name):
-    """Returns the name of a graph: all of them come up."""
-    return list(GRAPHS)[list(CATALOGUE).index(name) % len(GRAPHS)]
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_flood_gives_every_node_what_a_server_has(name):
+    graph = list(GRAPHS)[ALGORITHMS.index(name) % len(GRAPHS)]
+    check = close if name in LINEAR else chex.assert_trees_all_equal
+    compared(name, *played(name, graph), check)
 
 
-@pytest.mark.parametrize("name", marked(CATALOGUE))
-def test_a_flood_gives_every_node_what_a_server_has_to_the_last_bit(name):
-    nodes, reports = played(name, graph_for(name))
-    server, others = served(name)
-    for node in range(NODES):  # without ever sending a model
-        chex.assert_trees_all_equal(of_node(nodes, node), server.server)
-    chex.assert_trees_all_equal(nodes.clients, server.clients)
-    for number, report in enumerate(reports):
-        for key, value in report.simulator_only.diagnostics.items():
-            theirs = others.simulator_only.diagnostics[key][number]
-            np.testing.assert_allclose(value, theirs, rtol=1e-6)
-
-
-@pytest.mark.parametrize("name", marked(n for n in CATALOGUE if n not in SHORT))
-def test_a_tree_gives_all_nodes_the_same_within_rounding(name):
-    nodes, _ = played(name, graph_for(name), relay="tree")
-    for node in range(NODES):
-        chex.assert_trees_all_equal(of_node(nodes, node), of_node(nodes, 0))
-    server = served(name)[0]
-    close = functools.partial(chex.assert_trees_all_close, rtol=2e-5, atol=2e-5)
-    close(of_node(nodes, 0), server.server)
-    close(nodes.clients, server.clients)
-
-
-@pytest.mark.parametrize("name", sorted(SHORT))
-def test_a_tree_refuses_messages_that_are_shorter_than_their_sums(name):
-    state = gossip.initial_nodes(CATALOGUE[name], PARAMS, NODES)
-    with pytest.raises(ValueError, match="relay=tree, got messages of 16 numbers"):
-        jax.eval_shape(round_of(name, "ring", relay="tree"), state, KEY, optima(NODES))
-
-
-@pytest.mark.parametrize("devices", [2, 4])  # the last of which has nodes left over
-def test_devices_share_the_nodes_and_change_no_bit(devices):
-    alone = played("heaprix", "grid", relay="tree")
-    shared = played("heaprix", "grid", devices, relay="tree")
-    chex.assert_trees_all_equal(shared, alone)
-
-
-def test_nodes_that_work_at_the_same_time_stay_alike():
-    alone, _ = played("safl", "ring")
-    together, _ = played("safl", "ring", chunk=4)  # and two are left
-    for node in range(NODES):
-        chex.assert_trees_all_equal(of_node(together, node), of_node(together, 0))
-    chex.assert_trees_all_close(together, alone, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("name", ["fedavg", "safl"])
+def test_sums_over_a_tree_differ_in_last_bits_only(name):
+    compared(name, *played(name, "grid", over_a_tree), close)
 
 
 @pytest.mark.parametrize(
-    ("name", "relay", "message", "exchanges"),
-    [
-        ("safl", "flood", 4 * 8, 1),
-        ("safl", "tree", 4 * 8, 1),
-        ("heaprix", "flood", 4 * (12 * 3 + 4), 2),
-        ("heaprix", "tree", 4 * (12 * 3 + 4), 2),
-        ("sign_sgd", "flood", 2, 1),
-    ],
+    ("name", "message"), [("safl", 4 * 8), ("heaprix", 4 * (12 * 3 + 4))]
 )
-def test_a_report_has_the_bytes_that_every_node_sent(name, relay, message, exchanges):
-    way = gossip.RELAYS[relay](GRAPHS[graph_for(name)])
-    _, reports = played(name, graph_for(name), relay=relay)
-    each = message + exchanges * (4 if relay == "flood" else 0)
-    for report in reports:
-        seen = report.simulator_only
-        np.testing.assert_array_equal(byte_count(seen.bytes_up), way.sent * each)
-        np.testing.assert_array_equal(seen.clients, np.arange(NODES))
-        assert seen.answered.all() and byte_count(seen.bytes_told) == 0
-
-
-def test_bytes_that_depend_on_the_round_are_those_of_the_round():
-    way = relays.flood(GRAPHS[graph_for("onebit_adam")])
-    _, reports = played("onebit_adam", graph_for("onebit_adam"))
-    sent = [byte_count(one.simulator_only.bytes_up) for one in reports]
-    np.testing.assert_array_equal(sent[3], way.sent * (16 * 4 + 4))  # of the warm-up
-    np.testing.assert_array_equal(sent[4], way.sent * (16 // 8 + 4 + 4))
-
-
-def test_a_sum_is_of_floats_of_32_bits():
-    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
-    nodes = gossip.initial_nodes(CATALOGUE["full_gradient"], params, NODES)
-    one_round = round_of("full_gradient", "ring", relay="tree")
-    after, _ = jax.eval_shape(one_round, nodes, KEY, optima(NODES))
-    shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), after.server.params)
-    assert shapes == jax.tree.map(
-        lambda leaf: (leaf.shape, leaf.dtype), nodes.server.params
-    )
-
-
-def test_a_mechanism_is_refused_where_every_node_sees_every_message():
-    guard = mechanism.central(
-        clipping.clip(1.0), noise_multiplier=1.0, denominator=NODES
-    )
-    private = CATALOGUE["iterative_sketching"]._replace(mechanism=guard)
-    with pytest.raises(ValueError, match="without a mechanism on a graph"):
-        gossip.make_gossip_round(private, fetch, GRAPHS["ring"])
-    with pytest.raises(ValueError, match="without a mechanism on a graph"):
-        gossip.initial_nodes(private, PARAMS, NODES)
-    with pytest.raises(ValueError, match="relay to be one of 'flood', 'tree'"):
-        round_of("fedavg", "ring", relay="tre")
+def test_a_ledger_has_the_bytes_that_nodes_send(name, message):
+    """Of a flood with the number of its node, of a tree the sums alone."""
+    graph, exchanges = GRAPHS["edge list"], EXCHANGES.get(name, 1)
+    _, reports = served(name)
+    flood = [node for node, *_ in flood_by_hand(graph)[1]]
+    tree = [node for link in graphs.links(graph, 0).tolist() for node in link]
+    for relay, senders, more in ((relays.flood, flood, 4), (relays.tree, tree, 0)):
+        book = ledger.empty(NODES)
+        prices = Prices(0, relay=relay(graph), exchanges=exchanges)
+        for number in range(ROUNDS):
+            report = of_node(reports, number).simulator_only
+            ledger.record(book, prices, number, report)
+        each = message + exchanges * more
+        sent = ROUNDS * each * np.bincount(senders, minlength=NODES)
+        np.testing.assert_array_equal(book.up, sent)
+        assert not book.down.any()  # no model is ever sent
+        over_edges = prices.relay.over_edges(message, exchanges)
+        assert over_edges.sum() * ROUNDS == book.up.sum()

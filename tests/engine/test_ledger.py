@@ -1,9 +1,11 @@
 """Every byte of a round stands in the ledger of the client that sent or got it."""
 
+import types
+
 import numpy as np
 import pytest
 
-from fl_sketch.engine import ledger
+from fl_sketch.engine import checks, ledger
 from fl_sketch.engine.costs import Follow, Prices
 from fl_sketch.engine.round import SimulatorOnly
 
@@ -83,3 +85,20 @@ def test_what_followers_do_not_know_is_fetched_every_time():
     book = ledger.empty(1)
     down = [ledger.record(book, prices, n, report([0])).down for n in (0, 1, 2)]
     assert down == [104, 34, 34]
+
+
+def test_who_did_not_follow_is_a_newcomer_once_it_does():
+    """It has a model and no moments, and what it heard is of no use to it."""
+    first = Prices(100, heard=20, follow=Follow(50, 30))
+    book = ledger.empty(2)
+    ledger.record(book, first, 0, report([0], heard=20))
+    assert book.heard[0] == 20
+    standing = types.SimpleNamespace(prices=first, ledger=book)
+    followed = first._replace(followed=True)
+    after = checks.book_to_go_on(followed, standing, 2)
+    assert not after.heard.any() and (after.last == -1).all()
+    assert after.up.tolist() == book.up.tolist() and book.heard[0] == 20
+    assert checks.book_to_go_on(first, standing, 2).heard[0] == 20
+    with pytest.raises(ValueError, match="got 31 instead of 30"):
+        more = followed._replace(follow=Follow(50, 31))
+        checks.book_to_go_on(more, standing, 2)

@@ -32,6 +32,18 @@ def test_what_a_user_says_of_an_option_stays(monkeypatch):
     assert set(engine.compiler_options(every)) == {"xla_cpu_multi_thread_eigen"}
 
 
+@pytest.mark.parametrize(
+    ("places", "chunk"),
+    [(1, 1), (16, 8), (18, 5), (20, 5), (2 * 8 * 3, 8), (2 * 8 * 3 + 1, 7)],
+)
+def test_an_accelerator_has_turns_of_about_as_many_clients(monkeypatch, places, chunk):
+    """At most eight at a time, and in the last turn no fewer than it must."""
+    two = engine.mesh_over(jax.devices()[:2])
+    assert engine.default_chunk(two, places) == 1
+    monkeypatch.setattr(mesh, "on_cpu", lambda mesh: False)
+    assert mesh.AT_ONCE == 8 and engine.default_chunk(two, places) == chunk
+
+
 @pytest.mark.skipif(
     not 1 < CORES <= jax.device_count(), reason="needs cores, each of them a device"
 )

@@ -1,4 +1,4 @@
-"""Streamed data: the same run to the bit, whatever is made ahead of time."""
+"""Data and clients' states on the host: the same run to the bit as on the devices."""
 
 import functools
 import threading
@@ -7,96 +7,119 @@ import chex
 import jax
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from configs import default
-from fl_sketch import engine
+from fl_sketch import data, engine
+from fl_sketch.core import free_memory
+from fl_sketch.core.keys import roots_of
 from fl_sketch.core.protocols import Server
-from fl_sketch.data import datasets, residency
-from fl_sketch.engine import prefetch
-from fl_sketch.run import build
+from fl_sketch.data import batches, residency, streamed
+from fl_sketch.engine import host_states, prefetch
+from fl_sketch.engine.rounds import Play, compile_rounds
+from tests.engine.regression import (
+    EF21,
+    FEDAVG,
+    INPUTS,
+    KEY,
+    OWNERS,
+    PARAMS,
+    POPULATION,
+    TARGETS,
+)
 from tests.meshes import mesh_of
 from tests.run.devices import Device
 
-pytestmark = pytest.mark.slow
+UNLIKE = data.clients((INPUTS, TARGETS), np.minimum(OWNERS, np.arange(90) % 8 + 1))
+DROPPED = engine.with_dropout(engine.poisson(POPULATION, 4), 0.3)
 
 
-def built(form, **changes):
-    config = default.get_config()
-    config.compute.devices = 2
-    config.model.name = "logistic"
-    config.eval_every = 8
-    config.cohort.size = 7  # not a multiple of the devices
-    config.compute.data = form
-    config.update_from_flattened_dict(changes)
-    return build(config)
-
-
-def where_it_was(leaf, old):
-    """Returns a copy: on the devices, or on the host if the old one was there."""
-    if isinstance(old, np.ndarray):
-        return leaf.copy()
-    return jax.device_put(leaf, old.sharding)
-
-
-def run(form, cuts=(5,), **changes):
-    """Returns the state after rounds in calls of these lengths, and all reports."""
-    one = built(form, **changes)
-    advance, state, reports = one.compile().advance, one.start(), []
-    for count in cuts:
-        state, report = advance(state, count)
-        reports.append(jax.tree.map(lambda leaf, n=count: np.asarray(leaf[:n]), report))
-        # As a checkpoint would have it.
-        saved = jax.device_get(state)
-        state = jax.tree.map(where_it_was, saved, state)
-    return saved, jax.tree.map(lambda *leaves: np.concatenate(leaves), *reports)
-
-
-EVERYONE = {"cohort.sampling": "everyone", "algorithm": "fedopt"}
+def by_size(starts):
+    """Returns a sampler of clients that count by their number of examples."""
+    return engine.weighted(DROPPED, lambda ids: 1.0 * (starts[ids + 1] - starts[ids]))
 
 
 @functools.cache
-def whole_run():
-    return run("streamed", **EVERYONE)
+def compiled(form, bank, algorithm, sampler, weighted=None, chunk=1):
+    """Returns what plays rounds on two devices, and the first state."""
+    mesh = mesh_of(2, "clients")
+    same = NamedSharding(mesh, P())
+    fetch = batches.fetching("fresh", steps=2, batch=5)
+    one_round = engine.make_round(algorithm, fetch, mesh, chunk=chunk)
+    play = Play(one_round, sampler, weighted, chunk, 2, 5, most=5, bank=bank)
+    rows = sampler.places if bank == "host" else POPULATION
+    params = jax.tree.map(jax.numpy.asarray, PARAMS)
+    state = jax.device_put(engine.initial_state(algorithm, params, rows), same)
+    if form == "streamed":
+        examples = streamed.on_host(*UNLIKE)
+    else:
+        examples = batches.resident(*UNLIKE, device=same)
+    roots = jax.device_put(roots_of(KEY), same)
+    advance = compile_rounds(play, mesh, state=state, key=roots, data=examples)
+    first = host_states.start(state, POPULATION) if bank == "host" else state
+    return advance, jax.device_get(first), state
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {
-            "cohort.sampling": "poisson",
-            "cohort.dropout": 0.3,
-            "cohort.weighting": "examples",
-            "data.partition": "power_law",
-        },
-        {
-            "cohort.sampling": "replacement",
-            "compute.chunk": 3,
-            "data.partition": "dirichlet",
-            "algorithm": "fedopt",
-        },
-        EVERYONE,
-    ],
-    ids=lambda changes: ",".join(f"{k}={v}" for k, v in changes.items()),
-)
-def test_a_streamed_run_is_the_resident_run_to_the_bit(changes):
-    streamed = whole_run() if changes is EVERYONE else run("streamed", **changes)
-    resident = run("resident", **changes)
-    chex.assert_trees_all_equal(streamed, resident)
-    chex.assert_trees_all_equal_dtypes(streamed, resident)
-
-
-def test_a_streamed_run_may_be_cut_and_resumed():
-    whole = whole_run()
-    chex.assert_trees_all_equal(run("streamed", (2, 1, 2), **EVERYONE), whole)
-    one = built("streamed", **EVERYONE)
-    advance = one.compile().advance
-    middle, _ = advance(one.start(), 3)
-    kept = jax.device_get(middle)
-    advance(middle, 2)  # and then back, to batches that nobody has made ahead
-    again = jax.tree.map(
-        lambda leaf, old: jax.device_put(leaf, old.sharding), kept, one.start()
+def placed(saved, bank, like):
+    """Returns a state that was saved where a run has it."""
+    on_devices = jax.tree.map(
+        lambda leaf, old: jax.device_put(leaf, old.sharding), saved.server, like.server
     )
-    chex.assert_trees_all_equal(jax.device_get(advance(again, 2)[0]), whole[0])
+    clients = jax.tree.map(np.copy, saved.clients)
+    if bank != "host":
+        clients = jax.tree.map(
+            lambda leaf, old: jax.device_put(leaf, old.sharding), clients, like.clients
+        )
+    return engine.State(on_devices, clients)
+
+
+def played(form, bank, *what, cuts=(5,), **how):
+    """Returns the state after rounds in calls of these lengths, and all reports."""
+    advance, saved, like = compiled(form, bank, *what, **how)
+    reports, done = [], 0
+    for count in cuts:
+        state, report = advance(placed(saved, bank, like), done, count)
+        reports.append(jax.tree.map(lambda leaf, n=count: np.asarray(leaf[:n]), report))
+        saved, done = jax.device_get(state), done + count
+    return saved, jax.tree.map(lambda *leaves: np.concatenate(leaves), *reports)
+
+
+CASES = {
+    "weights": (FEDAVG, DROPPED, {"weighted": by_size}),
+    "replacement": (FEDAVG, engine.with_replacement(POPULATION, 5), {"chunk": 3}),
+    "client state": (EF21, DROPPED, {"chunk": 2}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_stays_on_the_host_changes_no_bit(case):
+    """Cohorts are no multiple of the devices; some clients do not answer."""
+    *what, how = CASES[case]
+    reference = played("resident", "devices", *what, **how)
+    assert not reference[1].simulator_only.answered.all() or case == "replacement"
+    bank = "host" if case == "client state" else "devices"
+    found = played("streamed", bank, *what, **how)
+    chex.assert_trees_all_equal(found, reference)
+    chex.assert_trees_all_equal_dtypes(found, reference)
+
+
+def test_a_run_on_the_host_may_be_cut_and_resumed():
+    *what, how = CASES["client state"]
+    whole = played("streamed", "host", *what, **how)
+    cut = played("streamed", "host", *what, cuts=(2, 1, 2), **how)
+    chex.assert_trees_all_equal(cut, whole)
+    advance, saved, like = compiled("streamed", "host", *what, **how)
+    middle, _ = advance(placed(saved, "host", like), 0, 3)
+    kept = jax.device_get(jax.tree.map(np.copy, middle))
+    advance(middle, 3, 2)  # and then back, to batches that nobody has made ahead
+    again, _ = advance(placed(kept, "host", like), 3, 2)
+    chex.assert_trees_all_equal(jax.device_get(again), whole[0])
+
+
+def test_all_clients_begin_alike_in_a_bank():
+    state = engine.State((), {"a": np.ones((2, 3)), "b": np.zeros((2, 0))})
+    bank = host_states.start(state, 5).clients
+    assert bank["a"].tolist() == np.ones((5, 3)).tolist() and bank["b"].shape == (5, 0)
 
 
 class Script:
@@ -132,12 +155,12 @@ def state_of(number):
 def test_batches_are_gathered_a_round_ahead_also_between_calls():
     script = Script()
     advance = prefetch.advancing(script.draw, script.gather, script.one_round)
-    state, report = advance(state_of(0), 3)
+    state, report = advance(state_of(0), 0, 3)
     assert report.tolist() == [0, 1, 2]
-    advance(state, 2)
+    advance(state, 3, 2)
     assert script.used == [0, 1, 2, 3, 4] and script.drawn == [0, 1, 2, 3, 4, 5]
     assert len(script.threads) == 1 and threading.main_thread() not in script.threads
-    advance(state_of(9), 1)
+    advance(state_of(9), 9, 1)
     assert script.used[-1] == 9
 
 
@@ -148,20 +171,17 @@ def test_an_error_of_the_reading_thread_reaches_the_caller():
     script = Script()
     advance = prefetch.advancing(script.draw, gather, script.one_round)
     with pytest.raises(OSError, match="for round 4"):
-        advance(state_of(4), 1)
+        advance(state_of(4), 4, 1)
 
 
 def test_data_are_streamed_if_they_do_not_fit(monkeypatch):
-    train, mesh = datasets.load("digits").train, mesh_of(2, "clients")
+    train, mesh = UNLIKE.examples, mesh_of(2, "clients")
     size = sum(leaf.nbytes for leaf in train)
     assert residency.form("auto", train, mesh, "fresh") == "resident"
-    monkeypatch.setattr(residency, "HOST_LIMIT", 2 * size)
-    assert residency.form("auto", train, mesh, "fresh") == "resident"
-    monkeypatch.setattr(residency, "HOST_LIMIT", 2 * size - 2)
-    assert residency.form("auto", train, mesh, "fresh") == "streamed"
+    for limit, form in ((2 * size, "resident"), (2 * size - 2, "streamed")):
+        monkeypatch.setattr(residency, "HOST_LIMIT", limit)
+        assert residency.form("auto", train, mesh, "fresh") == form
     assert residency.form("resident", train, mesh, "fresh") == "resident"
-    assert built("auto").facts["data"] == "streamed"
-    assert built("resident").facts["data"] == "resident"
 
 
 def test_room_is_a_share_of_what_is_free():
@@ -169,6 +189,24 @@ def test_room_is_a_share_of_what_is_free():
     assert residency.room(devices) == residency.SHARE * 40
 
 
-def test_another_form_is_refused():
-    with pytest.raises(ValueError, match="compute: .*data='stream'.*mean 'streamed'"):
-        built("stream")
+@pytest.mark.parametrize(
+    ("place", "room", "there", "expected"),
+    [
+        ("devices", 10, 10_000, "devices"),
+        ("auto", 10_000, 10_000, "devices"),
+        ("auto", 10, 10_000, "host"),
+        ("auto", 10, 900, "9e-07 GB.*1e-06 GB with clients='host'"),
+        ("devices", 10_000, 1_800, "9e-07 GB.*with clients='devices'"),
+    ],
+)
+def test_a_bank_goes_where_it_fits_or_is_refused(
+    monkeypatch, place, room, there, expected
+):
+    monkeypatch.setattr(host_states, "room", lambda devices: room)
+    monkeypatch.setattr(free_memory, "of_host", lambda: there)
+    mesh = mesh_of(2, "clients")
+    if expected in host_states.PLACES:
+        assert host_states.place(place, 1000, mesh) == expected
+        return
+    with pytest.raises(ValueError, match=expected):
+        host_states.place(place, 1000, mesh)

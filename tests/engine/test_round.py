@@ -14,6 +14,7 @@ from fl_sketch.core.keys import Purpose, for_purpose, round_keys
 from fl_sketch.core.protocols import Algorithm, Channel, Delivery
 from fl_sketch.core.wire import byte_count
 from fl_sketch.engine.cohort import padded
+from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.transforms import local
 from tests.meshes import mesh_of
 from tests.oracles import rounds as oracle
@@ -240,6 +241,31 @@ def test_a_leak_around_the_mean_is_refused_when_the_round_is_built(what):
     algorithm = Algorithm(local.sgd_steps(loss, SGD), leaky(what), optax.sgd(1.0))
     with pytest.raises(ValueError, match="of means alone"):
         simulate(algorithm)
+
+
+def counting(update, memory, keys, round):
+    """Says what the server knows of its cohort, as an estimate."""
+    del keys
+    average = yield update
+    sizes = jnp.stack([round.denominator, round.present, round.population])
+    known = {"w": jnp.broadcast_to(sizes, (4, 3)), "b": jnp.zeros(4)}
+    return Delivery(
+        jax.tree.map(lambda k, a: k + 0 * a, known, average), update
+    ), memory
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_under_a_mechanism_nobody_learns_who_was_present(private):
+    algorithm = Algorithm(
+        local.sgd_steps(loss, SGD), Channel(counting), optax.sgd(-1.0)
+    )
+    if private:
+        bounded = clipping.clip(1.0)
+        noise = mechanism.central(bounded, noise_multiplier=1.0, denominator=4)
+        algorithm = algorithm._replace(mechanism=noise)
+    few = cohort_of([0, 1, 2, 3, 5], [1, 0, 0, 1, 0], 4.0)
+    state, _ = with_cohort(algorithm, few, rounds=1)
+    assert state.server.params["w"][0].tolist() == [4, 4 if private else 2, 4]
 
 
 def test_a_channel_without_an_exchange_is_refused():

@@ -9,150 +9,187 @@ import optax
 import pytest
 
 from fl_sketch import algorithms, data, engine, sketch
+from fl_sketch.core.protocols import Roots
 from fl_sketch.data import batches as draws
 from fl_sketch.data import residency
 from fl_sketch.privacy import accounting, clipping, mechanism
 from fl_sketch.sketch import compressors
-from tests.simulation import KEY
-
-COUNT, POPULATION = 90, 9
-INPUTS = np.asarray(jax.random.normal(jax.random.key(3), (COUNT, 4)))
-TARGETS = (INPUTS @ np.array([1.0, -2.0, 0.5, 0.0])).astype(np.float32)
-CLIENTS = data.clients((INPUTS, TARGETS), np.arange(COUNT) % POPULATION)
-PARAMS = {"w": np.zeros(4, np.float32)}
-# Of three rounds or more all runs of an algorithm are one program, compiled once.
-WORK = {
-    "key": KEY,
-    "cohort": 4,
-    "steps": 2,
-    "batch": 5,
-    "every": 3,
-    "bar": False,
-    "devices": jax.devices()[:1],
-}
-
-
-def loss(params, batch):
-    inputs, targets = batch
-    return jnp.mean((inputs @ params["w"] - targets) ** 2)
-
-
-SAFL = algorithms.safl(
-    loss, sketch=sketch.count_sketch(2), client_rate=0.05, server=optax.adam(0.05)
+from tests.engine.regression import (
+    CLIENTS,
+    COUNT,
+    EF21,
+    FEDAVG,
+    INPUTS,
+    OWNERS,
+    PARAMS,
+    POISSON,
+    POPULATION,
+    PRIVATE,
+    SAFL,
+    TARGETS,
+    WORK,
+    loss,
+    private,
+    ran,
+    same,
+    simulated,
 )
-EF21 = algorithms.sketched_sgd(
-    loss, sketch=sketch.count_sketch(2, rows=3), server_rate=0.05, heavy=1
-)
-NOISY = mechanism.central(clipping.clip(1.0), noise_multiplier=2.0, denominator=4)
 
-PRIVATE = SAFL._replace(mechanism=NOISY)
-POISSON = engine.poisson(POPULATION, 4)
-SCAFFOLD = algorithms.scaffold(loss, client_rate=0.05, server_rate=1.0, steps=5)
 EXACT = {"relation": "replace_one"}
 
 
-def same(one, other):
-    return all(
-        np.array_equal(a, b)
-        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    )
-
-
-@functools.cache
-def ran(algorithm, rounds, cohort=4, **change):
-    """Returns a run from the beginning, which all tests share that ask for it."""
-    work = WORK | {"cohort": cohort} | change
-    return engine.simulate(algorithm, PARAMS, CLIENTS, rounds=rounds, **work)
-
-
 def test_it_is_the_engines_own_rounds():
-    run = ran(SAFL, 7)
-    mesh = engine.mesh_over(WORK["devices"])
+    run = ran(SAFL)
     fetch = draws.fetching("fresh", steps=2, batch=5)
-    one_round = jax.jit(engine.make_round(SAFL, fetch, mesh))
+    one_round = engine.make_round(SAFL, fetch, engine.mesh_over(WORK["devices"]))
     sampler = engine.fixed_size(POPULATION, 4)
     state = engine.initial_state(SAFL, jax.tree.map(jnp.asarray, PARAMS), POPULATION)
     resident = draws.resident(CLIENTS.examples, CLIENTS.partition)
-    step = jax.jit(functools.partial(engine.run_rounds, one_round, sampler, most=1))
-    losses = []
-    for _ in range(7):
-        state, report = step(state, KEY, resident, 1)
-        losses.append(report.simulator_only.diagnostics["loss"].item())
+    play = jax.jit(functools.partial(engine.run_rounds, one_round, sampler, most=7))
+    state, report = play(state, WORK["key"], resident, 7)
     np.testing.assert_allclose(run.params["w"], state.server.params["w"], rtol=1e-6)
     assert [row["round"] for row in run.history] == [3, 6, 7]
-    np.testing.assert_allclose(run.history[1]["loss"], np.mean(losses[3:6]), rtol=1e-6)
-    assert run.history[-1]["bytes_up"] == 7 * 4 * 2 * 4
-    assert run.history[-1]["bytes_down"] == run.state.ledger.down.sum()
-    assert "epsilon" not in run.history[-1]
+    losses = report.simulator_only.diagnostics["loss"]
+    expected = [losses[:3].mean(), losses[3:6].mean(), losses[6]]
+    found = [row["train_loss"] for row in run.history]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    row = run.history[-1]
+    assert row["bytes_up_total"] == 7 * 4 * 2 * 4 == run.state.ledger.up.sum()
+    assert row["bytes_down_total"] == run.state.ledger.down.sum()
+    assert row["epsilon"] is None and not {"delta", "randomness"} & {*row}
+
+
+def error(params, example):
+    inputs, target = example
+    return {"error": jnp.abs(inputs @ params["w"] - target)}
+
+
+def test_rows_have_what_is_measured_of_the_model_and_of_each_client():
+    """Of the models that `look` was given, which it may keep."""
+    models, rows = [], []
+
+    def look(params):
+        models.append(params)
+        return {"far": jnp.abs(params["w"]).sum()}
+
+    few = slice(0, 50), OWNERS[:50] * 2 % POPULATION
+    for some, owners in ((slice(None), OWNERS), few):
+        held_out = data.clients((INPUTS[some], TARGETS[some]), owners)
+        del models[:], rows[:]
+        measured = {"look": look, "per_client": error}
+        measured |= {"held_out": held_out} if owners is not OWNERS else {}
+        run = simulated(on_row=rows.append, rounds=6, **measured)
+        assert len(models) == len(rows) == len(run.history) == 2
+        for params, row, told in zip(models, run.history, rows, strict=True):
+            assert row["far"] == float(jnp.abs(params["w"]).sum())
+            errors = np.abs(INPUTS[some] @ np.asarray(params["w"]) - TARGETS[some])
+            each = [errors[owners == client].mean() for client in range(POPULATION)]
+            found = [
+                row[f"clients_error{of}"] for of in ("", "_worst_tenth", "_median")
+            ]
+            expected = [np.mean(each), np.max(each), np.median(each)]
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+            assert row == {k: v for k, v in told.items() if k != "rounds_per_second"}
+            assert told["rounds_per_second"] > 0
 
 
 @pytest.mark.parametrize("algorithm", [SAFL, EF21], ids=["safl", "client state"])
 def test_it_goes_on_to_the_bit_from_a_state_that_is_not_used_up(algorithm):
-    whole, begun = ran(algorithm, 7), ran(algorithm, 4)
+    whole, begun = ran(algorithm), ran(algorithm, rounds=4)
     for _ in range(2):
-        ended = engine.simulate(
-            algorithm, PARAMS, CLIENTS, rounds=3, state=begun.state, **WORK
-        )
+        ended = simulated(algorithm, rounds=3, state=begun.state)
         assert same(ended.state, whole.state)
         assert ended.history[-1] == whole.history[-1]
 
 
-def test_data_on_the_host_give_the_same_run_to_the_bit(tmp_path):
+def test_data_on_the_host_give_the_same_run_to_the_bit(tmp_path, monkeypatch):
+    """By choice, or if they are too large; files and bare arrays as well."""
     np.save(tmp_path / "inputs.npy", INPUTS)
     mapped = np.load(tmp_path / "inputs.npy", mmap_mode="r")
     clients = data.clients((mapped, TARGETS), CLIENTS.partition)
-    runs = [
-        engine.simulate(SAFL, PARAMS, clients, rounds=7, data=form, **WORK)
-        for form in ("resident", "streamed")
-    ]
-    assert same(runs[0].state, runs[1].state) and runs[0].history == runs[1].history
+    streamed = simulated(clients=clients, data="streamed")
+    assert same(ran(SAFL).state, streamed.state)
+    assert ran(SAFL).history == streamed.history
+    bare = {"clients": data.clients(INPUTS, OWNERS), "rounds": 3}
+    length = algorithms.fedavg(
+        lambda params, inputs: jnp.mean((inputs @ (params["w"] - 1)) ** 2),
+        client_rate=0.05,
+    )
+    monkeypatch.setattr(residency, "HOST_LIMIT", 10)
+    runs = [simulated(length, data=form, **bare) for form in ("resident", "auto")]
+    assert same(runs[0].state, runs[1].state) and np.abs(runs[0].params["w"]).any()
+    with pytest.raises(ValueError, match="data='resident'"):
+        simulated(batches="subsets")
 
 
 def test_devices_and_chunks_change_last_bits_only():
-    one, all_devices = ran(SAFL, 7), ran(SAFL, 7, devices=None, chunk=2)
+    one, all_devices = ran(SAFL), ran(SAFL, devices=None, chunk=2)
     np.testing.assert_allclose(one.params["w"], all_devices.params["w"], rtol=1e-5)
-    assert one.history[-1]["bytes_up"] == all_devices.history[-1]["bytes_up"]
+    assert same(one.state.ledger, all_devices.state.ledger)
 
 
-def test_what_is_looked_at_may_be_kept():
-    kept = []
-
-    def look(params):
-        kept.append(params)
-        return {"far": jnp.abs(params["w"]).sum()}
-
-    run = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=6, look=look, **WORK)
-    fars = [float(jnp.abs(params["w"]).sum()) for params in kept]
-    assert [row["far"] for row in run.history] == fars and len(fars) == 2
+def test_a_row_of_a_longer_stretch_than_the_run_needs_no_room_for_it():
+    assert [row["round"] for row in simulated(every=2**40).history] == [7]
 
 
 def test_a_mechanism_makes_it_private_and_history_says_for_which_epsilon():
-    run = ran(PRIVATE, 4, POISSON)
-    row = run.history[-1]
-    plan = accounting.Plan(4, 4, POPULATION, coordinates=2)
-    assert row["epsilon"] == pytest.approx(
-        accounting.epsilon(plan, 2.0, delta=1e-5), rel=1e-3
-    )
-    assert row["randomness"] == "simulated" and "simulator_only_loss" in row
-    assert not {"loss", "bytes_up"} & {*row}
-    secret = WORK | {"key": engine.secret_roots(0), "cohort": POISSON}
-    other = engine.simulate(PRIVATE, PARAMS, CLIENTS, rounds=4, **secret)
-    assert other.history[-1]["randomness"] == "secret"
-    assert other.history[-1]["epsilon"] == row["epsilon"]
-    assert not same(other.params, run.params)
-    assert ran(PRIVATE, 4, **EXACT).history[-1]["epsilon"] > 0
+    run = ran(PRIVATE, rounds=4, cohort=POISSON)
+    row, plan = run.history[-1], accounting.Plan(4, 4, POPULATION, coordinates=2)
+    expected = accounting.epsilon(plan, 2.0, delta=1e-5)
+    assert row["epsilon"] == pytest.approx(expected, rel=1e-3) and row["delta"] == 1e-5
+    hidden = {"train_loss", "bytes_up_total", "mechanism_rejected"}
+    assert {f"simulator_only_{name}" for name in hidden} <= {*row}
+    open_to_all = {"round", "epsilon", "delta", "randomness"}
+    assert {n for n in row if not n.startswith("simulator_only_")} == open_to_all
+    assert ran(PRIVATE, rounds=4, **EXACT).history[-1]["epsilon"] > 0
+
+
+def test_only_secret_bits_of_the_system_are_called_so():
+    """Roots that differ are not enough: whoever knows them knows the noise."""
+    known, rounds = Roots(jax.random.key(0), jax.random.key(1)), {"rounds": 3}
+    runs = {
+        name: simulated(PRIVATE, key=key, cohort=POISSON, **rounds)
+        for name, key in (("simulated", known), ("system", engine.secret_roots(0)))
+    }
+    for name, run in runs.items():
+        assert run.history[-1]["randomness"] == name
+    runs |= {"same": simulated(PRIVATE, key=known, cohort=POISSON, **rounds)}
+    assert same(runs["simulated"].params, runs["same"].params)
+    assert not same(runs["simulated"].params, runs["system"].params)
+
+
+def test_a_target_chooses_the_noise_or_ends_the_run_before_it_is_passed():
+    target, made = 3.0, []
+
+    def make(noise_multiplier):
+        made.append(noise_multiplier)
+        return private(noise_multiplier)
+
+    run = simulated(make, cohort=POISSON, target_epsilon=target)
+    last = run.history[-1]
+    assert last["round"] == 7 and 0.99 * target < last["epsilon"] <= target
+    z = made[-1]
+    assert last["epsilon"] == ran(private(z), cohort=POISSON).history[-1]["epsilon"]
+    plan = accounting.Plan(7, 4, POPULATION, coordinates=2)
+    assert accounting.epsilon(plan, 0.99 * z, delta=1e-5) > target
+    ended = simulated(PRIVATE, cohort=POISSON, target_epsilon=2.0)
+    assert ended.history[-1]["epsilon"] <= 2.0
+    rounds = ended.history[-1]["round"]
+    assert 0 < rounds < 7
+    more = accounting.epsilon(plan._replace(steps=rounds + 1), 2.0, delta=1e-5)
+    assert more > 2.0
 
 
 def test_rounds_that_were_played_otherwise_are_not_counted_as_these():
-    weak = SAFL._replace(mechanism=NOISY._replace(noise_multiplier=0.5))
-    work = WORK | {"cohort": POISSON}
-    open_to_all, noisy = ran(SAFL, 4).state, ran(PRIVATE, 4, POISSON).state
-    known = ran(PRIVATE, 4, **EXACT).state
-    for other, played in ((PRIVATE, open_to_all), (PRIVATE, known), (weak, noisy)):
+    open_to_all = ran(SAFL, rounds=4).state
+    noisy = ran(PRIVATE, rounds=4, cohort=POISSON).state
+    known = ran(PRIVATE, rounds=4, **EXACT).state
+    pairs = (PRIVATE, open_to_all), (PRIVATE, known), (private(0.5), noisy)
+    for algorithm, state in pairs:
         with pytest.raises(ValueError, match="same mechanism, cohorts and relation"):
-            engine.simulate(other, PARAMS, CLIENTS, rounds=1, state=played, **work)
-    ended = engine.simulate(PRIVATE, PARAMS, CLIENTS, rounds=3, state=noisy, **work)
-    whole = ran(PRIVATE, 7, POISSON)
+            simulated(algorithm, rounds=1, state=state, cohort=POISSON)
+    ended = simulated(PRIVATE, rounds=3, state=noisy, cohort=POISSON)
+    whole = ran(PRIVATE, cohort=POISSON)
     assert ended.history[-1]["epsilon"] == whole.history[-1]["epsilon"]
 
 
@@ -160,190 +197,207 @@ def test_distributed_noise_is_for_cohorts_whose_size_all_know():
     shares = mechanism.distributed(
         clipping.clip(1.0), noise_multiplier=2.0, denominator=4, smallest=4
     )
-    private = SAFL._replace(mechanism=shares)
-    work = WORK | {"cohort": POISSON}
-    for given in (WORK, work | EXACT):
+    for change in ({}, {"cohort": POISSON, **EXACT}):
         with pytest.raises(ValueError, match="with distributed noise, got"):
-            engine.simulate(private, PARAMS, CLIENTS, rounds=1, **given)
-    run = engine.simulate(private, PARAMS, CLIENTS, rounds=1, **WORK, **EXACT)
+            simulated(SAFL._replace(mechanism=shares), rounds=1, **change)
+    run = simulated(SAFL._replace(mechanism=shares), rounds=1, **EXACT)
     assert run.history[-1]["epsilon"] > 0
 
 
-@pytest.mark.parametrize(
-    "cohort",
-    [
-        engine.with_replacement(POPULATION, 4),
-        engine.weighted(POISSON, lambda ids: ids + 1.0),
-    ],
-    ids=["replacement", "weighted"],
-)
-def test_cohorts_that_no_accountant_knows_are_refused(cohort):
-    with pytest.raises(ValueError, match="no accountant here knows"):
-        engine.simulate(PRIVATE, PARAMS, CLIENTS, rounds=2, **WORK | {"cohort": cohort})
-
-
-def test_a_key_of_the_loss_is_its_own_in_every_round_step_and_client():
-    def shaken(params, batch, key):
-        return loss(params, batch) + params["w"][0] * jax.random.normal(key)
-
+@pytest.mark.parametrize("with_key", [False, True])
+def test_a_key_of_the_loss_is_its_own_in_every_round_step_and_client(with_key):
     drawn = []
 
-    def one(params, batch, key):
+    def noted(params, batch, key):
         jax.debug.callback(
             lambda words: drawn.append(tuple(words.tolist())), jax.random.key_data(key)
         )
-        return loss(params, batch) + 0 * params["w"][0]
+        return loss(params, batch)
 
-    plain = algorithms.fedavg(one, client_rate=0.05)
-    # On one device: on more, empty places work as well.
-    engine.simulate(plain, PARAMS, CLIENTS, rounds=3, **WORK)
-    jax.effects_barrier()
-    assert len({*drawn}) == len(drawn) == 3 * 4 * 2
-    named = algorithms.fedavg(
-        lambda params, batch, key=None: loss(params, batch) if key is None else 1 / 0,
-        client_rate=0.05,
-    )
-    with pytest.raises(ValueError, match="ZeroDivisionError"):
-        engine.simulate(named, PARAMS, CLIENTS, rounds=1, **WORK)
+    def shaken(params, batch, key):
+        return loss(params, batch) + params["w"][0] * jax.random.normal(key)
+
+    if not with_key:  # on one device: on more, empty places work as well
+        simulated(algorithms.fedavg(noted, client_rate=0.05), rounds=3)
+        jax.effects_barrier()
+        assert len({*drawn}) == len(drawn) == 3 * 4 * 2
+        return
     noisy = algorithms.fedavg(shaken, client_rate=0.05)
-    whole, begun = ran(noisy, 6), ran(noisy, 3)
-    ended = engine.simulate(noisy, PARAMS, CLIENTS, rounds=3, state=begun.state, **WORK)
-    assert same(ended.params, whole.params)
-    quiet = ran(algorithms.fedavg(loss, client_rate=0.05), 6)
-    assert not same(quiet.params, whole.params)
+    whole, begun = simulated(noisy, rounds=6), simulated(noisy, rounds=3)
+    assert same(simulated(noisy, rounds=3, state=begun.state).params, whole.params)
+    assert not same(ran(FEDAVG, rounds=6).params, whole.params)
 
 
-def fedavg(own):
-    return algorithms.fedavg(own, client_rate=0.1)
+def test_weights_known_for_all_clients_scale_no_memory():
+    """EF21's server keeps the weighted mean over all clients, here or not."""
+    algorithm = algorithms.ef21(
+        loss, compressor=compressors.top_k(2), server=optax.sgd(0.05)
+    )
+
+    def after(sampler):
+        return ran(algorithm, rounds=8, cohort=sampler).params["w"]
+
+    half = engine.fixed_size(POPULATION, 4)
+    ten = engine.weighted(half, lambda ids: 10.0 + 0.0 * ids, average=10.0)
+    np.testing.assert_allclose(after(ten), after(half), rtol=1e-4)
+    with pytest.raises(ValueError, match="weighted.*average"):
+        after(engine.weighted(half, lambda ids: 10.0 + 0.0 * ids))
 
 
-OTHER = data.clients((INPUTS, TARGETS), np.arange(COUNT) % 3)
+def test_a_run_goes_on_with_the_hashes_and_the_prices_that_it_had():
+    begun = ran(SAFL, rounds=4, download="messages")
+    with pytest.raises(ValueError, match="public root of the rounds before"):
+        simulated(rounds=1, state=begun.state, key=jax.random.key(99))
+    longer = algorithms.safl(
+        loss, sketch=sketch.count_sketch(3), client_rate=0.05, server=optax.adam(0.05)
+    )
+    with pytest.raises(ValueError, match="Expected messages of as many bytes"):
+        simulated(longer, rounds=1, state=begun.state, download="messages")
 
 
-@pytest.mark.parametrize(
-    ("change", "kind", "words"),
-    [
-        ({"algorithm": loss}, TypeError, "algorithm to be made by .*type function"),
-        ({"clients": (INPUTS, TARGETS)}, TypeError, "clients to be made by data.cl"),
-        (
-            {"params": {"w": np.zeros(4, int)}},
-            TypeError,
-            r"32, got int64 at \['w'",
-        ),
-        (
-            {"params": {"w": jnp.zeros(4, jnp.bfloat16)}},
-            TypeError,
-            r"got bfloat16 at \['w'\]. A loss may compute in other",
-        ),
-        ({"params": {}}, TypeError, "params to be a tree of float arrays"),
-        ({"params": {"w": np.zeros(3)}}, TypeError, "fit together, got TypeError"),
-        ({"params": {"v": np.zeros(4)}}, ValueError, "together, got KeyError: 'w'"),
-        ({"algorithm": fedavg(lambda p: 0.0)}, TypeError, r"loss to take .*got \(p\)"),
-        ({"algorithm": fedavg(3)}, TypeError, "loss to be a function .*got 3"),
-        (
-            {"algorithm": fedavg(lambda p, b: p["w"])},
-            TypeError,
-            r"loss to return one float, got float32 of shape \(4,\)",
-        ),
-        (
-            {"algorithm": fedavg(lambda p, b: (loss(p, b), 1))},
-            TypeError,
-            "one float, got tuple",
-        ),
-        ({"algorithm": fedavg(lambda p, b: None)}, TypeError, "got NoneType"),
-        ({"algorithm": SAFL._replace(server=0.1)}, TypeError, "optax trans.*got 0.1"),
-        (
-            {"algorithm": SAFL._replace(mechanism=NOISY), "cohort": None},
-            ValueError,
-            "denominator to be 9, .*got denominator=4",
-        ),
-        ({"key": 0}, TypeError, "key to be one typed key"),
-        ({"rounds": 0}, ValueError, "rounds"),
-        ({"every": 0}, ValueError, "every"),
-        ({"cohort": 10}, ValueError, "cohort <= 9"),
-        ({"cohort": engine.everyone(5)}, ValueError, "cohort .*got one of 5"),
-        ({"batches": "all"}, ValueError, "batches='all'"),
-        ({"data": "disk"}, ValueError, "data='disk'"),
-        (
-            {"data": "streamed", "batches": "whole", "batch": 10},
-            ValueError,
-            "data='resident' with whole batches, got",
-        ),
-        ({"batches": "whole", "batch": 7}, ValueError, "batch=7 and clients of 10"),
-        ({"batches": "subsets", "batch": 11}, ValueError, "batch <= 10"),
-        ({"steps": 0}, ValueError, "steps"),
-        ({"batch": 1.5}, TypeError, "batch"),
-        ({"devices": 1}, TypeError, "some of jax.devices.*got 1"),
-        ({"devices": "cpu"}, TypeError, "some of jax.devices"),
-        ({"relation": "near"}, ValueError, "relation='near'"),
-        ({"delta": None}, TypeError, "delta=None"),
-        ({"algorithm": SCAFFOLD}, ValueError, "steps=2, the batches of a client"),
-        ({"look": 3}, TypeError, "look to be a function of params, got look=3"),
-        ({"look": lambda params: 3.0}, ValueError, "look to return .*got 3.0"),
-        ({"look": lambda params: {"loss": 0}}, ValueError, "not among round, loss"),
-        ({"download": "all"}, ValueError, "download='all'"),
-        ({"state": 1}, TypeError, "state to be made by .* of type int"),
-    ],
-)
+def test_who_begins_to_follow_is_a_newcomer():
+    """Of one round the model is the cheapest way, of more it is to follow.
+
+    Those who have the model and no moments fetch them, and forget what they heard.
+    """
+    begun = simulated(rounds=1, cohort=None, every=1)
+    ended = simulated(rounds=9, state=begun.state, cohort=None, every=9)
+    assert not begun.prices.followed and ended.prices.followed
+    assert (ended.state.ledger.down == 16 + (16 + 8) + 8 * 8).all()
+
+
+EMPTY = {"e": np.zeros(0, np.float32)}
+NOISY_EMPTY = {"algorithm": PRIVATE, "cohort": POISSON, "params": PARAMS | EMPTY}
+
+
+def of_loss(own):
+    return {"algorithm": algorithms.fedavg(own, client_rate=0.1)}
+
+
+def raised(params, batch, key=None):
+    return loss(params, batch) if key is None else 1 / 0
+
+
+REFUSED = [
+    ({"algorithm": loss}, TypeError, "algorithm .*type function"),
+    ({"clients": (INPUTS, TARGETS)}, TypeError, "clients .*data.clients"),
+    ({"params": {"w": np.zeros(4, int)}}, TypeError, r"float32, got int64 at \['w'"),
+    ({"params": {"w": jnp.zeros(4, jnp.bfloat16)}}, TypeError, "bfloat16.*other"),
+    ({"params": {}}, TypeError, "params"),
+    ({"params": PARAMS | EMPTY}, ValueError, r"params .*\(0,\) at \['e'\]"),
+    (NOISY_EMPTY, ValueError, r"params .*\(0,\) at \['e'\]"),
+    ({"params": {"w": np.zeros(3)}}, TypeError, "fit together, got TypeError"),
+    ({"params": {"v": np.zeros(4)}}, ValueError, "together, got KeyError: 'w'"),
+    (of_loss(raised), ValueError, "ZeroDivisionError"),
+    (of_loss(lambda p: 0.0), TypeError, r"loss .*got \(p\)"),
+    (of_loss(3), TypeError, "loss .*got 3"),
+    (of_loss(lambda p, b: p["w"]), TypeError, r"loss .*shape \(4,\)"),
+    (of_loss(lambda p, b: (loss(p, b), 1)), TypeError, "one float, got tuple"),
+    (of_loss(lambda p, b: None), TypeError, "got NoneType"),
+    ({"algorithm": SAFL._replace(server=0.1)}, TypeError, "optax trans.*got 0.1"),
+    ({"algorithm": PRIVATE, "cohort": None}, ValueError, "9, .*denominator=4"),
+    (
+        {"algorithm": PRIVATE, "cohort": engine.with_replacement(POPULATION, 4)},
+        ValueError,
+        "no accountant",
+    ),
+    (
+        {
+            "algorithm": PRIVATE,
+            "cohort": engine.weighted(POISSON, lambda ids: ids + 1.0),
+        },
+        ValueError,
+        "no accountant",
+    ),
+    (
+        {
+            "algorithm": algorithms.scaffold(
+                loss, client_rate=0.05, server_rate=1.0, steps=5
+            )
+        },
+        ValueError,
+        "steps=2",
+    ),
+    (
+        {
+            "algorithm": algorithms.fedsketch(
+                loss,
+                sketch=sketch.identity(),
+                client_rate=0.1,
+                server_rate=1.0,
+                query="heaprix",
+                heavy=1,
+            )
+        },
+        ValueError,
+        "sketch",
+    ),
+    ({"key": 0}, TypeError, "key"),
+    ({"rounds": 0}, ValueError, "rounds"),
+    ({"every": 0}, ValueError, "every"),
+    ({"checkpoint_every": 0}, ValueError, "checkpoint_every"),
+    ({"cohort": 10}, ValueError, "cohort <= 9"),
+    ({"cohort": engine.everyone(5)}, ValueError, "cohort .*got one of 5"),
+    ({"batches": "all"}, ValueError, "batches='all'"),
+    ({"data": "disk"}, ValueError, "data='disk'"),
+    (
+        {"data": "streamed", "batches": "whole", "batch": 10},
+        ValueError,
+        "data='streamed'",
+    ),
+    ({"batches": "whole", "batch": 7}, ValueError, "batch=7 and clients of 10"),
+    ({"batches": "subsets", "batch": 11}, ValueError, "batch=11"),
+    ({"steps": 0}, ValueError, "steps"),
+    ({"batch": 1.5}, TypeError, "batch"),
+    ({"devices": 1}, TypeError, "devices.*got 1"),
+    ({"devices": "cpu"}, TypeError, "devices.*got 'cpu'"),
+    ({"relation": "near"}, ValueError, "relation='near'"),
+    ({"delta": None}, TypeError, "delta=None"),
+    ({"target_epsilon": -1.0}, ValueError, "target_epsilon=-1.0"),
+    ({"target_epsilon": 1.0}, ValueError, "target_epsilon=1.0"),
+    ({"algorithm": private(0.0), "target_epsilon": 1.0}, ValueError, "target_epsilon"),
+    (
+        {"algorithm": lambda z: SAFL, "target_epsilon": 1.0},
+        ValueError,
+        "target_epsilon",
+    ),
+    (
+        {"algorithm": PRIVATE, "cohort": POISSON, "target_epsilon": 0.01},
+        ValueError,
+        "target_epsilon=0.01",
+    ),
+    ({"look": 3}, TypeError, "look=3"),
+    ({"look": lambda params: 3.0}, ValueError, "look .*3.0"),
+    ({"look": lambda params: {"epsilon": 0}}, ValueError, "look .*'epsilon'"),
+    ({"look": lambda params: {"train_loss": 0}}, ValueError, "look .*'train_loss'"),
+    ({"on_row": 3}, TypeError, "on_row=3"),
+    ({"per_client": 3}, TypeError, "per_client=3"),
+    ({"per_client": lambda p, e: 3.0}, ValueError, "per_client"),
+    ({"per_client": lambda p, e: {"w": p["w"]}}, ValueError, "per_client"),
+    ({"per_client": error, "held_out": INPUTS}, TypeError, "held_out"),
+    (
+        {"per_client": error, "held_out": data.clients((INPUTS, TARGETS), OWNERS % 3)},
+        ValueError,
+        "held_out of 9 .*got 3",
+    ),
+    ({"download": "all"}, ValueError, "download='all'"),
+    ({"state": 1}, TypeError, "state .* of type int"),
+]
+
+
+@pytest.mark.parametrize(("change", "kind", "words"), REFUSED)
 def test_what_does_not_fit_is_refused_in_one_line(change, kind, words):
-    given = {"algorithm": SAFL, "params": PARAMS, "clients": CLIENTS, "rounds": 3}
     with pytest.raises(kind, match=words) as raised:
-        engine.simulate(**WORK | given | change)
+        simulated(**{"rounds": 3} | change)
     assert "\n" not in str(raised.value)
 
 
 def test_a_state_of_another_algorithm_or_population_is_refused():
-    begun = ran(SAFL, 4)
-    for algorithm, clients in ((EF21, CLIENTS), (SAFL, OTHER)):
-        with pytest.raises(ValueError, match="Expected state to be that of a run"):
-            engine.simulate(
-                algorithm,
-                PARAMS,
-                clients,
-                rounds=1,
-                state=begun.state,
-                **WORK | {"cohort": 2},
-            )
-
-
-def test_a_run_goes_on_with_the_hashes_and_the_prices_that_it_had():
-    begun = ran(SAFL, 4)
-    longer = algorithms.safl(
-        loss, sketch=sketch.count_sketch(3), client_rate=0.05, server=optax.adam(0.05)
-    )
-    with pytest.raises(ValueError, match="public root of the rounds before"):
-        engine.simulate(
-            SAFL,
-            PARAMS,
-            CLIENTS,
-            rounds=1,
-            state=begun.state,
-            **WORK | {"key": jax.random.key(99)},
-        )
-    work = WORK | {"download": "messages"}
-    begun = ran(SAFL, 4, download="messages")
-    assert begun.prices.followed
-    with pytest.raises(ValueError, match="Expected messages of as many bytes"):
-        engine.simulate(longer, PARAMS, CLIENTS, rounds=1, state=begun.state, **work)
-    work = WORK | {"cohort": None, "every": 1}
-    begun = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=1, **work)
-    # Of one round the model is the cheapest way, of more it is to follow; and those
-    # who have the model and no moments begin as newcomers.
-    ended = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=9, state=begun.state, **work)
-    assert not begun.prices.followed and ended.prices.followed
-    book = ended.state.ledger
-    assert (book.down == 16 + (16 + 8) + 8 * 8).all()
-
-
-def test_data_too_large_for_the_devices_are_streamed_or_refused(monkeypatch):
-    monkeypatch.setattr(residency, "HOST_LIMIT", 10)
-    streamed = engine.simulate(SAFL, PARAMS, CLIENTS, rounds=7, **WORK)
-    with pytest.raises(
-        ValueError, match="at most .* with subsets batches.*try data='resident'"
-    ):
-        engine.simulate(SAFL, PARAMS, CLIENTS, rounds=2, batches="subsets", **WORK)
-    whole = ran(SAFL, 7, data="resident")
-    assert same(streamed.params, whole.params)
+    begun = ran(SAFL, rounds=4).state
+    other = data.clients((INPUTS, TARGETS), np.arange(COUNT) % 3)
+    for change in ({"algorithm": EF21}, {"clients": other, "cohort": 2}):
+        with pytest.raises(ValueError, match="state"):
+            simulated(rounds=1, state=begun, **change)
 
 
 @pytest.mark.parametrize(
@@ -368,26 +422,6 @@ def test_examples_that_cannot_be_are_refused_in_one_line(examples, owners, words
     with pytest.raises((ValueError, TypeError), match=words) as raised:
         data.clients(examples, owners)
     assert "\n" not in str(raised.value)
-
-
-def test_weights_known_for_all_clients_scale_no_memory():
-    """EF21's server keeps the weighted mean over all clients, here or not."""
-
-    algorithm = algorithms.ef21(
-        loss, compressor=compressors.top_k(2), server=optax.sgd(0.05)
-    )
-
-    def after(sampler):
-        return ran(algorithm, 8, sampler).params
-
-    half, all_nine = engine.fixed_size(POPULATION, 4), engine.everyone(POPULATION)
-    ten = engine.weighted(half, lambda ids: 10.0 + 0.0 * ids, average=10.0)
-    np.testing.assert_allclose(after(ten)["w"], after(half)["w"], rtol=1e-4)
-    ten = engine.weighted(all_nine, lambda ids: 10.0 + 0.0 * ids)
-    np.testing.assert_allclose(after(ten)["w"], after(all_nine)["w"], rtol=1e-4)
-    ten = engine.weighted(half, lambda ids: 10.0 + 0.0 * ids)
-    with pytest.raises(ValueError, match="weighted.*average"):
-        after(ten)
 
 
 def test_owners_may_be_objects_of_one_kind():

@@ -1,0 +1,234 @@
+"""`engine.simulate(workdir=...)` goes on to the bit, and counts what it spends."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from fl_sketch import algorithms, data, engine, sketch
+from fl_sketch.core import files
+from fl_sketch.workdir import checkpoint, config_file, odometer, secrets, weights
+from tests.engine.regression import (
+    CLIENTS,
+    EF21,
+    INPUTS,
+    OWNERS,
+    PARAMS,
+    POISSON,
+    PRIVATE,
+    SAFL,
+    TARGETS,
+    loss,
+    private,
+    same,
+    simulated,
+)
+
+NOISY = {"algorithm": PRIVATE, "cohort": POISSON}
+OFTEN = {"every": 2, "checkpoint_every": 3, "rounds": 7}
+
+
+class Killed(Exception):
+    """Ends a run in the middle."""
+
+
+def played(folder, **change):
+    return simulated(workdir=folder, **OFTEN | change)
+
+
+def killed(folder, at, **change):
+    """Plays up to the row of a round."""
+
+    def kill(row):
+        if row["round"] == at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        played(folder, on_row=kill, **change)
+
+
+def rows_of(folder):
+    rows = files.read_rows(folder / "metrics.csv")
+    assert all(float(row.pop("rounds_per_second")) > 0 for row in rows)
+    return rows
+
+
+def newest(folder):
+    """Returns the name of the newest checkpoint, and all that it holds."""
+    path = max((folder / "checkpoints").iterdir())
+    with np.load(path) as arrays:
+        kept = {name: arrays[name].tobytes() for name in arrays.files}
+    kept.pop(
+        checkpoint.EXTRA + config_file.IDENTITY
+    )  # private data have digests by a key of the folder
+    return path.name, kept
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"algorithm": EF21}, NOISY, NOISY | {"key": engine.secret_roots}],
+    ids=["public", "client state", "simulated", "secret"],
+)
+def test_a_run_that_was_killed_ends_as_if_it_had_not_been(tmp_path, change):
+    """A private one with the secret that it began with, though it is given others."""
+    roots, change = change.get("key"), {k: v for k, v in change.items() if k != "key"}
+    first = {"key": roots(0)} if roots else {}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run = played(whole, **change, **first)
+    for at in (2, 4):
+        killed(broken, at, **change, **first)
+        first = {"key": roots(0)} if roots else {}
+        assert (broken / secrets.FILE).exists() == bool(roots)
+    told = []
+    again = played(broken, **change, **first, on_row=told.append)
+    assert [row["round"] for row in told] == [4, 6, 7]  # the checkpoint is of round 3
+    assert same(again.state, run.state)
+    assert rows_of(broken) == rows_of(whole) and newest(broken) == newest(whole)
+    assert [row["round"] for row in again.history] == [2, 4, 6, 7]
+    for one, other in zip(again.history, run.history, strict=True):
+        assert one | {"rounds_per_second": 0} == other | {"rounds_per_second": 0}
+    for folder in (whole, broken):
+        assert same(weights.load_params(folder), run.params)
+        assert not (folder / secrets.FILE).exists()
+
+
+def test_rows_of_a_folder_are_those_of_a_run_without_one(tmp_path):
+    run, bare = played(tmp_path / "run"), simulated(**OFTEN)
+    assert same(run.state, bare.state)
+    columns = [name for name in run.history[0] if name != "rounds_per_second"]
+    assert columns == [*bare.history[0]]
+    for row, other in zip(run.history, bare.history, strict=True):
+        assert {name: row[name] for name in columns} == other
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["rounds"] == 7 and summary["d"] == 4
+    for name in ("train_loss", "bytes_up_total", "bytes_down_total", "epsilon"):
+        assert summary[name] == bare.history[-1][name]
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [({}, {}), (NOISY, {}), (NOISY, {"key": engine.secret_roots})],
+    ids=["public", "simulated", "secret"],
+)
+def test_a_run_that_is_done_is_not_run_again(tmp_path, first, later):
+    later = {name: make(0) for name, make in later.items()}
+    run = played(tmp_path, **first, **later)
+    later = {"key": engine.secret_roots(0)} if later else {}
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    told = []
+    again = played(tmp_path, **first, **later, on_row=told.append)
+    assert not told and same(again.state.server, run.state.server)
+    assert again.history == run.history
+    assert same(again.state.ledger, run.state.ledger)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_rounds_are_counted_before_they_are_played(tmp_path):
+    counted = []
+
+    def noting(params, batch):
+        def note():
+            counted.append(odometer.read(tmp_path)["run"].plan.steps)
+
+        jax.debug.callback(note)
+        return loss(params, batch)
+
+    algorithm = algorithms.safl(
+        noting, sketch=sketch.count_sketch(2), client_rate=0.05, server=SAFL.server
+    )
+    noisy = NOISY | {"algorithm": algorithm._replace(mechanism=PRIVATE.mechanism)}
+    run = played(tmp_path, **noisy, key=engine.secret_roots(0))
+    jax.effects_barrier()
+    assert min(counted) >= 1 and max(counted) <= 7
+    (entry,) = odometer.read(tmp_path).values()
+    assert entry.plan.steps == 7 and entry.randomness == "system"
+    assert entry.spent() == run.history[-1]["epsilon"]
+
+
+def test_a_run_ends_at_its_target_in_a_folder_too(tmp_path):
+    """And its calibrated noise is that of the folder."""
+    ended = played(tmp_path / "ended", **NOISY, target_epsilon=2.0)
+    assert 0 < ended.history[-1]["round"] < 7
+    assert ended.history[-1]["epsilon"] <= 2.0
+    change = NOISY | {"algorithm": private, "target_epsilon": 3.0}
+    killed(tmp_path / "broken", 4, **change)
+    run = played(tmp_path / "broken", **change)
+    assert run.history[-1]["round"] == 7
+    assert 2.9 < run.history[-1]["epsilon"] <= 3.0
+
+
+LONGER = algorithms.safl(
+    loss, sketch=sketch.count_sketch(3), client_rate=0.05, server=SAFL.server
+)
+OTHER_TARGETS = data.clients((INPUTS, TARGETS + 1), OWNERS)
+OTHER_OWNERS = data.clients((INPUTS, TARGETS), OWNERS[::-1])
+OTHERS = {
+    "data": ({"clients": OTHER_TARGETS}, "data"),
+    "owners": ({"clients": OTHER_OWNERS}, "partition"),
+    "model": ({"params": {"w": PARAMS["w"] + 1}}, "model"),
+    "algorithm": ({"algorithm": EF21}, "algorithm"),
+    "sketch": ({"algorithm": LONGER}, "algorithm"),
+    "cohort": ({"cohort": 5}, "cohort"),
+    "rounds": ({"rounds": 8}, "rounds=8"),
+    "steps": ({"steps": 3}, "steps=3"),
+    "key": ({"key": jax.random.key(1)}, "key"),
+}
+
+
+@pytest.fixture(scope="module", name="begun")
+def _begun(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("begun")
+    killed(folder, 4)
+    return folder
+
+
+@pytest.fixture(scope="module", name="noisy")
+def _noisy(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("noisy")
+    killed(folder, 4, **NOISY, key=engine.secret_roots(0))
+    return folder
+
+
+def refused(folder, words, **change):
+    with pytest.raises(ValueError, match=words) as raised:
+        played(folder, **change)
+    assert "\n" not in str(raised.value) and str(folder) in str(raised.value)
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_another_call_is_refused_in_one_line(begun, what):
+    change, words = OTHERS[what]
+    refused(begun, words, **change)
+
+
+@pytest.mark.parametrize("what", ("data", "owners", "rounds", "key"))
+def test_another_private_call_is_refused_in_one_line(noisy, what):
+    change, words = OTHERS[what]
+    key = {"key": engine.secret_roots(1 if what == "key" else 0)}
+    refused(noisy, words, **NOISY | change | key)
+
+
+def test_other_noise_is_refused_in_one_line(noisy):
+    key = {"key": engine.secret_roots(0)}
+    refused(noisy, "workdir", **NOISY | key | {"algorithm": private(1.0)})
+    refused(noisy, "workdir", **NOISY | key | {"algorithm": SAFL})
+    refused(noisy, "workdir", **NOISY)  # that everybody knows
+
+
+def test_a_secret_that_was_lost_or_damaged_is_refused_in_one_line(noisy):
+    path, key = noisy / secrets.FILE, {"key": engine.secret_roots(0)}
+    raw = path.read_bytes()
+    for spoilt in (bytes(len(raw)), raw[:5], None):
+        path.unlink()
+        if spoilt is not None:
+            secrets.keep(noisy, secrets.Secret(spoilt))
+        refused(noisy, "secret", **NOISY, **key)
+    secrets.keep(noisy, secrets.Secret(raw))
+
+
+def test_a_run_goes_on_from_a_folder_or_from_a_state(tmp_path):
+    state = simulated(rounds=1).state
+    with pytest.raises(ValueError, match="workdir"):
+        played(tmp_path / "run", state=state)
+    assert CLIENTS.population == len(state.ledger.up) and not [*tmp_path.iterdir()]

@@ -1,0 +1,87 @@
+"""Rows say what was measured in their rounds, and whose eyes it is for."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fl_sketch.engine.costs import Prices
+from fl_sketch.engine.recorder import Known, Recorder
+from fl_sketch.engine.round import Report, SimulatorOnly
+from fl_sketch.privacy.accounting import Plan
+from fl_sketch.privacy.guarantee import promised
+
+pytestmark = pytest.mark.fast
+
+PLAN = Plan(steps=10, sample=2, population=4, relation="replace_one")
+NOISY = promised(PLAN, rounds=10, delta=1e-5, noise_multiplier=2.0)
+QUIET = promised(PLAN, rounds=10, delta=1e-5)
+
+
+def report(loss, answered=(True, True), **released):
+    shown = SimulatorOnly(
+        np.array([0, 3]), np.array(answered), 8, 0, {"loss": loss, "far": 2 * loss}
+    )
+    return Report(released, shown)
+
+
+def recorder(guarantee=None, every=2):
+    known = Known(
+        Prices(100), 4, guarantee, absences=True, clock=lambda done: 2.5 * done
+    )
+    return Recorder.new(known, every)
+
+
+def test_a_row_has_means_of_its_rounds_and_totals_of_all():
+    one = recorder()
+    for number, loss in enumerate((1.0, 3.0)):
+        one.record(number, report(loss, test_released=loss))
+    first = one.row(2, {"test_loss": 0.5})
+    one.forget()
+    one.record(2, report(7.0, answered=(False, False)))
+    one.record(3, report(5.0, answered=(True, False)))
+    second = one.row(4, {"test_loss": 0.25})
+    assert first == {
+        "round": 2, "train_loss": 2.0, "train_far": 4.0, "test_loss": 0.5,
+        "test_released": 2.0, "bytes_up_total": 32, "bytes_down_total": 400,
+        "asked": 4, "answered": 4, "simulated_seconds": 5.0, "epsilon": None,
+    }  # fmt: skip
+    # Of a round without an answer nothing was measured.
+    assert second["train_loss"] == 5.0 and second["bytes_up_total"] == 40
+    assert (second["asked"], second["answered"]) == (8, 5)
+
+
+def test_of_a_private_run_all_that_clients_measured_and_did_is_marked():
+    one = recorder(NOISY)
+    one.record(0, report(1.0, released=3.0))
+    row = one.row(1, {"test_loss": 0.5})
+    shown = {name for name in row if not name.startswith("simulator_only_")}
+    assert shown == {
+        "round", "test_loss", "released", "simulated_seconds", "epsilon", "delta",
+        "randomness",
+    }  # fmt: skip
+    assert row["simulator_only_asked"] == row["simulator_only_answered"] == 2
+    assert row["epsilon"] == NOISY.epsilon(1) > 0
+    quiet = recorder(QUIET)
+    quiet.record(0, report(1.0))
+    assert quiet.row(1, {})["asked"] == 2 and quiet.row(1, {})["epsilon"] is None
+
+
+def test_a_loss_that_is_not_finite_ends_public_runs_alone():
+    for guarantee, diverged in ((None, 2), (NOISY, 0)):
+        one = recorder(guarantee)
+        for number, loss in enumerate((1.0, np.nan, np.inf)):
+            one.record(number, report(loss))
+        assert one.diverged == diverged
+
+
+def test_what_is_kept_of_a_record_is_all_of_it():
+    whole, part = recorder(every=4), recorder(every=4)
+    for number in range(3):
+        whole.record(number, report(number + 1.0))
+    for number in range(2):
+        part.record(number, report(number + 1.0))
+    again = recorder(every=4)
+    again.resume(part.arrays())
+    again.record(2, report(3.0))
+    assert json.dumps(again.row(3, {})) == json.dumps(whole.row(3, {}))
