@@ -19,10 +19,9 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
-from flax import nnx
 
 from fl_sketch.core import plugins, validate
-from fl_sketch.models import classifiers, resnets, transformers
+from fl_sketch.models import adapters, classifiers, resnets, transformers
 
 MODELS = {
     "logistic": classifiers.logistic,
@@ -58,7 +57,7 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
 
     Args:
       name: one of `MODELS`, or FILE.py:NAME, a function of the number of classes that
-        returns a module of flax.linen.
+        returns a module of flax.linen; with `rngs` of flax.nnx, with `key` of equinox.
       classes: the number of classes of the data.
       size: "small", which trains on two cores, or for the models in `SIZES` "tiny", the
         ResNet of 8 layers, "paper", or "billion", of 1.3 billion parameters.
@@ -106,13 +105,14 @@ def _from_file(
             if option not in takes:
                 msg = f"Expected {name} to take {option}, got {option}={value!r} and a "
                 raise ValueError(msg + f"function of {', '.join(takes) or 'nothing'}.")
-    model = make(classes, **options)
+    model = adapters.linen_of(make, classes, options)
     if not isinstance(model, nn.Module):
         kind = f"{type(model).__module__}.{type(model).__name__}"
-        msg = f"Expected {name} to return a module of flax.linen, got {kind}"
-        if isinstance(model, nnx.Module):
-            msg += " of flax.nnx, which trains from Python: see docs/models/nnx.md"
-        raise TypeError(msg + ".")
+        msg = (
+            f"Expected {name} to return a module of flax.linen, or to take rngs and "
+            f"return one of flax.nnx, or key and one of equinox, got {kind}."
+        )
+        raise TypeError(msg)
     return model
 
 
