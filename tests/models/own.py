@@ -23,9 +23,4 @@ class Dropped(nn.Module):
         return nn.Dense(self.classes, name="last")(x)
 
 
-def normed(classes):
-    return Normed(classes)
-
-
-def dropped(classes):
-    return Dropped(classes)
+normed, dropped = Normed, Dropped
