@@ -212,8 +212,8 @@ def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike, steps: int) -> L
     """
 
     def run(server, variate, batches, keys):
-        if _steps(batches) != steps:
-            msg = f"Expected steps={_steps(batches)}, one for each batch, got {steps}."
+        if (count := _steps(batches)) != steps:
+            msg = f"Expected steps={count}, the batches of a client, got {steps}."
             raise ValueError(msg)
         correction = jax.tree.map(jnp.subtract, variate, server.memory)
         corrected = _corrected_steps(stepwise(loss, keys), rate, correction)

@@ -102,7 +102,7 @@ def part(algorithm):
             told.append(said.value)
             return said.value
 
-        player.play(algorithm.uplink, given, means, told=note)
+        player.play(algorithm.uplink, given, means, receive=note)
         return means, told
 
     @compiled
@@ -112,7 +112,7 @@ def part(algorithm):
         def turn(known):
             answers = iter(told)
             return player.play(
-                algorithm.uplink, given, known, told=lambda _: next(answers)
+                algorithm.uplink, given, known, receive=lambda _: next(answers)
             )
 
         said = [player.message(turn(means[:n]).sent) for n in range(len(means))]
