@@ -61,6 +61,10 @@ CONFIGS = {
 }
 
 
+# What is known of fixed samples is a bound by moments, which is not tight.
+LEAST = {"fixed, replaced, normalised": 0.2, "some examples": 0.2}
+
+
 @functools.cache
 def played(name, **changes):
     config = config_with(**CONFIGS[name] | changes)
@@ -70,8 +74,8 @@ def played(name, **changes):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_game_stays_below_the_claim(name):
     row = played(name)
-    assert 0 < row.found_epsilon <= row.claimed_epsilon < row.most_epsilon
-    assert not row.broken and row.trials >= FEW.trials
+    assert LEAST.get(name, 0.6) < row.found_epsilon / row.claimed_epsilon <= 1
+    assert row.claimed_epsilon < row.most_epsilon and row.trials >= FEW.trials
 
 
 def halved(config, bare, z, numbers, params):
