@@ -8,7 +8,9 @@ bound above the claim proves that the claim is wrong; one below it proves nothin
 
 A plan claims an epsilon for every delta. At a small delta only rare outputs exceed a
 false claim, which takes very many runs to see. At a larger delta of the same plan the
-outputs are common. So the game is judged at the delta where the attacker does best.
+outputs are common. So the game is judged at the delta where the attacker does best. A
+claim that is broken there shows that the mechanism is not what the accountant counted,
+and leaves the plan's claims at other deltas without a proof.
 
 There are two scores. The linear one weighs the releases by the inverse of their
 covariance: if several releases share noise, it finds the combination without noise. The
@@ -23,7 +25,8 @@ chance. The one that does better on runs that are not counted is used.
 >>> 2 < lower_bound(absent, present + 2, delta=0.1) < 3.81  # the truth
 True
 
-Reference: Nasr et al. (2023), Tight auditing, section 4, for the choice of the event.
+Reference: Nasr et al. (2023), Tight Auditing of Differentially Private Machine
+Learning, which also looks at the whole trade-off between both errors.
 """
 
 import itertools

@@ -130,30 +130,27 @@ def test_steps_say_between_what_the_intrinsic_dimension_is():
     law = np.arange(1, 401.0) ** -1
     values = jnp.array(np.concatenate([law, -0.3 * law, np.zeros(20_000)]))
     true = float(jnp.abs(values).sum())  # of a probe of signs too: H is diagonal
-
-    def loss(params, _):
-        return values @ params**2 / 2
-
     batch, start = jnp.zeros((1, 1)), jnp.ones(len(values))
-    whole = spectrum.of_loss(loss, start, batch, KEY, probes=3, steps=60)
-    widths, single = [], []
+    whole = spectrum.of_loss(
+        lambda params, _: values @ params**2 / 2, start, batch, KEY, probes=3, steps=60
+    )
+    widths = []
     for steps in (20, 40, 60):
         seen = whole._replace(tridiagonal=whole.tridiagonal[:, :steps, :steps])
         least, most = spectrum.bounds(seen)
         assert least < true < most
         assert least < spectrum.intrinsic_dimension(seen) < most
         widths.append(most - least)
-        single += [
-            (np.abs(value) * weight).sum() * len(values)
-            for found in spectrum.rules(seen)
-            for value, weight in zip(*found, strict=True)
-        ]
     assert widths == sorted(widths, reverse=True)
-    assert spectrum.intrinsic_dimension(seen) == pytest.approx(true, rel=0.15)
+    assert spectrum.intrinsic_dimension(whole) == pytest.approx(true, rel=0.15)
+    single = [
+        (np.abs(nodes) * weights).sum(axis=1).max() * len(values)
+        for nodes, weights in spectrum.rules(whole)
+    ]
     assert max(single) > 1.5 * true
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_bounds_are_those_of_a_linear_program(seed):
     """Over all weights of a grid of places that have what four steps know of them.
 

@@ -54,15 +54,3 @@ def test_who_shrinks_is_drawn_beside(tmp_path):
     assert abs(float(much["over_guess_mean"])) < 0.1
     picture = (tmp_path / "second" / "attack_curves.png").read_bytes()
     assert len(picture) > len((tmp_path / "first" / "attack_curves.png").read_bytes())
-
-
-def test_what_cannot_be_attacked_is_refused_in_a_line(tmp_path):
-    done = launch(
-        "launch.attack", "--config=configs/attack_mnist.py", f"--workdir={tmp_path}",
-        *SMALL, "--labels=tried", "--batch=2",
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == (
-        "error: Expected batch=1 and clients=1 for labels='tried', got batch=2 and "
-        "clients=1."
-    )

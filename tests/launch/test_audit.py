@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from tests import pages
-from tests.launching import launch, launch_python
+from tests.launching import launch_python
 
 pytestmark = pytest.mark.slow
 
@@ -61,11 +61,3 @@ def test_a_broken_claim_is_said_and_is_the_exit_code(tmp_path):
     )
     (row,) = rows_in(tmp_path)
     assert float(row["found_epsilon"]) > float(row["claimed_epsilon"])
-
-
-def test_what_claims_nothing_is_refused_in_a_line(tmp_path):
-    done = launch(
-        "launch.audit", "--config=configs/default.py", f"--workdir={tmp_path}"
-    )
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("error: config.privacy: Expected a")
