@@ -339,7 +339,7 @@ def prepare(
         identity,
     )
     setup.algorithm(numbers)  # says what is wrong with it
-    cohorts.sampler_of(config)
+    _ = setup.sampler  # made here, and not while a program is traced
     return setup
 
 
