@@ -341,7 +341,8 @@ def seen(tmp_path_factory):
         keys = KEYS | SMALL | {"data__name": f"npz/{name}", "data__classes": 3}
         return config_with(**keys | more)
 
-    noise = NOISY | {"privacy__noise_multiplier": 1.0, "cohort__sampling": "poisson"}
+    noise = NOISY | {"privacy__noise_multiplier": 1.0, "data__classes": 3}
+    noise |= {"cohort__sampling": "poisson"}
     begun = {"model__init_from": str(place / "A")}
     for run_name, config in {
         "A": on("a"),
