@@ -89,7 +89,7 @@ def test_a_private_one_that_is_stopped_goes_on_to_the_bit(tmp_path, monkeypatch)
         "privacy__randomness": "seed",
         "compute__devices": 1,
     }
-    summary = ran(tmp_path / "whole", **keys)
+    summary, _ = ran(tmp_path / "whole", **keys)
     assert summary["epsilon"] > 0 and summary["releases"] == 1
     stop_at(tmp_path / "stopped", 5, monkeypatch, **keys)
     ran(tmp_path / "stopped", **keys)

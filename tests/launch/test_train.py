@@ -140,7 +140,7 @@ def test_runs_stopped_at_random_moments_end_as_if_they_had_not_been(tmp_path):
     # Another process, whose sets and dictionaries of strings have another order.
     done = launch_anew("-m", *arguments(whole, *LONG))
     assert done.returncode == 0, done.stderr
-    for number in [signal.SIGKILL] * 6 + [signal.SIGINT, signal.SIGTERM]:
+    for number in [signal.SIGKILL] * 3 + [signal.SIGINT, signal.SIGTERM]:
         with Started("-m", *arguments(broken, *LONG)) as command:
             wait_for_rounds(broken, command)
             time.sleep(rng.uniform(0, 0.1))
@@ -158,7 +158,7 @@ def test_runs_stopped_at_random_moments_end_as_if_they_had_not_been(tmp_path):
             assert newest == f"round_{int(stopped):08d}.npz"
     done = train(broken, *LONG)
     assert done.returncode == 0, done.stderr
-    assert "going on after round" in done.stdout
+    assert "after round" in done.stdout
     assert saved(broken) == saved(whole)
 
 
