@@ -5,7 +5,7 @@ import re
 import pytest
 
 from fl_sketch.algorithms import catalog
-from fl_sketch.run import build
+from fl_sketch.run import prepare, task
 from tests.launching import ROOT
 from tests.pages import PAGES
 from tests.run.configs import config_with
@@ -57,7 +57,7 @@ def test_the_full_table_is_what_the_code_does():
         if name == "private_sketching":
             config.privacy.unit = "example"
             config.client.batches = "subsets"
-        facts = build(config).facts
+        facts = task.facts_of(prepare(config))
         assert str(facts["exchanges"]) in allowed, name
         kept = {"": 0, "d": 1}.get(states[name], 1 if name == "ef_sign_sgd" else 0)
         assert bool(facts["client_state_bytes"]) == bool(kept), name

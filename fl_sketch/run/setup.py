@@ -320,7 +320,7 @@ def prepare(
     made = config, splits, seen, params, initial, batches, here, bare, talk
     setup = Setup(*made, guarantee, relay, bank, identity)
     setup.algorithm(numbers)  # raises unless it can be built with its noise
-    cohorts.sampler_of(config)  # and cohorts can be drawn
+    _ = setup.sampler  # made here, and not while a program is traced
     return setup
 
 

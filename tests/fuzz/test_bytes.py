@@ -111,9 +111,13 @@ def test_a_checkpoint_comes_back_and_damage_is_seen_or_harmless(
     tree, lines = tree_of(shapes, seed), []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name) / "kept"
-        checkpoint.save(folder, 3, tree, beside={"own": text})
+        checkpoint.save(folder, 3, tree, extra={"own": text})
         saved = checkpoint.newest(folder, tree, lines.append)
-        assert same(saved.tree, tree) and saved.beside["own"] == text and not lines
+        assert (
+            same(saved.tree, tree)
+            and saved.extra["own"].tobytes() == text
+            and not lines
+        )
         path = checkpoint.path_of(folder, 3)
         whole = bytearray(path.read_bytes())
         place = data.draw(st.integers(0, len(whole) - 1))

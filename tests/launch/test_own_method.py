@@ -8,7 +8,7 @@ import pytest
 from fl_sketch.algorithms import catalog
 from fl_sketch.sketch.compressors import top_k
 from tests.launching import launch
-from tests.run.test_run import numbers, ran, stop_at
+from tests.run.configs import numbers, ran, stop_at
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ import pytest
 from fl_sketch.workdir.folder import Workdir
 from tests.launch.test_train import arguments, saved, wait_for_rounds
 from tests.launching import Started, launch
-from tests.run.test_identity import table
+from tests.run.configs import table
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from configs import private_safl
-from fl_sketch.run import build
-from fl_sketch.workdir import odometer, release, secrets, weights
+from fl_sketch.run import prepare, release, task
+from fl_sketch.workdir import odometer, secrets, weights
 from fl_sketch.workdir.folder import FORMAT
 from tests.launching import launch
 
@@ -81,7 +81,7 @@ def test_a_run_that_is_bounded_and_has_no_noise_says_so():
     """Which is refused below, as other runs without noise are in test_train.py."""
     config = private_safl.get_config()
     config.privacy.target_epsilon = 0.0
-    assert build(config).facts["noise_multiplier"] == 0.0
+    assert task.facts_of(prepare(config))["noise_multiplier"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -199,25 +199,26 @@ def test_what_may_not_be_published_is_refused_in_one_line(
 
 
 def test_what_else_was_made_of_the_data_is_said(finished, tmp_path):
-    (own,) = odometer.read(finished)
-    odometer.note(finished, [own._replace(name="free", public=True)])
+    own = odometer.read(finished)["run"]
+    odometer.note(finished, {"free": own._replace(public=True)})
     release.release(finished, tmp_path / "first")
     assert "all_runs" not in (tmp_path / "first/privacy.json").read_text()
-    odometer.note(finished, [own._replace(name="before")])
+    odometer.note(finished, {"before": own})
     release.release(finished, tmp_path / "second")
     both = json.loads((tmp_path / "second/privacy.json").read_text())["all_runs"]
-    total = odometer.total([own, own._replace(name="before")])
+    total = odometer.total({"run": own, "before": own})
     assert both == {"runs": 2, "epsilon": total.epsilon, "delta": 1e-5}
     assert total.epsilon > 10
     page = (tmp_path / "second/MODEL.md").read_text()
     assert "all 2 runs that were counted give away" in page
-    odometer.note(finished, [own._replace(name="toy", randomness="simulated")])
+    odometer.note(finished, {"toy": own._replace(randomness="simulated")})
     with pytest.raises(ValueError, match="Expected no simulated run"):
         release.release(finished, tmp_path / "third")
 
 
 def test_public_data_are_said_to_be(finished, tmp_path):
-    odometer.note(finished, [odometer.read(finished)[0]._replace(public=True)])
+    own = odometer.read(finished)["run"]
+    odometer.note(finished, {"run": own._replace(public=True)})
     release.release(finished, tmp_path / "out")
     page = (tmp_path / "out/MODEL.md").read_text()
     assert "calls these data public, so that nobody is owed it." in page

@@ -6,7 +6,7 @@ import pytest
 
 from configs import default
 from fl_sketch.experiments import hessian
-from fl_sketch.run import build, run
+from fl_sketch.run import prepare, run
 from tests.launching import launch
 from tests.run.configs import config_with
 
@@ -51,7 +51,7 @@ def test_every_checkpoint_that_was_kept_is_a_row(folder):
 
 def test_all_or_at_least_two_checkpoints_are_kept():
     with pytest.raises(ValueError, match="checkpoint_keep=1"):
-        build(config_with(checkpoint_keep=1))
+        prepare(config_with(checkpoint_keep=1))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import importlib
 import pathlib
 import weakref
 
-import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,14 +16,8 @@ from fl_sketch.config import parse, privacy
 from fl_sketch.experiments import scaling
 from fl_sketch.run import NotFinite, prepare, run, task_of
 from fl_sketch.sweep import comparison, grid
-from tests.run.configs import begun, config_with, played, quiet, refused, rows_of
+from tests.run.configs import begun, config_with, quiet, refused, rows_of
 
-AMSGRAD = {
-    "algorithm": "safl",
-    "server__optimizer": "paper_amsgrad",
-    "data__partition": "label_shards",
-    "compute__chunk": 3,
-}
 # A run with these numbers is one program with all others that have them.
 SHORT = {"rounds": 6, "eval_every": 3}
 
@@ -65,7 +58,12 @@ def test_arrays_of_an_earlier_run_are_let_go():
             "cohort__sampling": "replacement",
             "data__partition": "classes",
         },
-        AMSGRAD,
+        {
+            "algorithm": "safl",
+            "server__optimizer": "paper_amsgrad",
+            "data__partition": "label_shards",
+            "compute__chunk": 3,
+        },
         {
             "sketch__operator": "srht",
             "sketch__layout": "leaves",
@@ -201,13 +199,6 @@ def test_all_methods_of_a_comparison_are_legal_configs_with_legal_grids(name):
         assert not lines or grid.read_axes(config, lines)
         parse.check(config)
         privacy.check(config)
-
-
-def test_a_task_may_be_begun_again():
-    task = task_of(config_with(rounds=2, eval_every=20, **AMSGRAD))
-    compiled = task.compile(task.roots(task.secret))
-    ends = [played(task, compiled).progress.state for _ in range(2)]
-    chex.assert_trees_all_equal(*ends)
 
 
 def test_clients_may_count_by_their_examples():

@@ -122,9 +122,7 @@ def test_other_devices_are_refused_unless_they_are_accepted(folder, ended, monke
         ran(folder, accept=["device"])
 
 
-@pytest.mark.parametrize(
-    "text", ["", "x" * 200_000, "\x00\x01,\n", "round\n1,2,3\n"], ids=range(4)
-)
+@pytest.mark.parametrize("text", ["", "\x00\x01,\nround\n1,2,3\n"], ids=range(2))
 def test_rows_that_are_lost_or_of_anything_else_are_written_again(folder, ended, text):
     path = folder / "metrics.csv"
     path.unlink()

@@ -15,6 +15,8 @@ KEYS = {
 }
 TRACE = "client,first,last\n" + "".join(f"{c},{1 + c % 2},{3}\n" for c in range(6))
 TIMES = "client,seconds\n" + "".join(f"{c},{1 + c}\n" for c in range(6))
+PRIVATE = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0,
+           "data__classes": 10}  # fmt: skip
 slow = pytest.mark.slow
 
 
@@ -32,8 +34,7 @@ def config_of(tmp_path, **changes):
 @pytest.mark.parametrize("mark", ["", "simulator_only_"])
 def test_rows_say_who_was_asked_who_answered_and_how_long_it_took(tmp_path, mark):
     late = {"cohort__times": "{}/times.csv", "cohort__deadline": 3.5}
-    private = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0,
-               "privacy__relation": "replace_one", "data__classes": 10}  # fmt: skip
+    private = PRIVATE | {"privacy__relation": "replace_one"}
     # No accountant knows clients who are late, but some who never answer.
     own = private | {"cohort__dropout": 0.5} if mark else late
     config = config_of(tmp_path, cohort__sampling="everyone", **own)
@@ -92,10 +93,6 @@ def test_a_message_takes_its_time(tmp_path):
         seconds.append(task.known.clock(8))
     saved = 8 * 1000 * 4 * (650 - int(650 / 20)) / 1e6
     assert seconds[0] - seconds[1] == pytest.approx(saved, rel=1e-4)
-
-
-PRIVATE = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0,
-           "data__classes": 10}  # fmt: skip
 
 
 @pytest.mark.parametrize(

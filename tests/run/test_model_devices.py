@@ -45,6 +45,7 @@ def after_two_rounds(algorithm, devices, own=()):
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [4, 8])  # one row, and two
 @pytest.mark.parametrize("algorithm", ["safl", "scaffold"])
 def test_rounds_on_rows_of_four_are_those_of_one_device(algorithm, devices):

@@ -89,7 +89,7 @@ def test_a_run_prints_writes_and_draws_its_own_metrics(folder, tmp_path):
         config_of("numbers", "huber"), tmp_path / "run", folder, say=lines.append
     )
     head = [line.split() for line in lines if "test mae" in line][0]
-    assert head[6:10] == ["test", "mae", "test", "r2"]
+    assert head[5:9] == ["test", "mae", "test", "r2"]
     assert summary["metrics"] == ["mae", "r2"]
     assert f"test mae {summary['test_mae']:.4f}" in lines[-2]
     rows = table_in(tmp_path / "run")

@@ -78,7 +78,7 @@ def test_what_a_config_may_not_say_of_texts_is_one_line(changes, words, folder):
 
 def test_what_private_texts_decide_is_refused_unless_it_was_fixed(folder):
     with refused("vocabulary_file"):
-        task_of(config_with(**WORDS | NOISY), str(folder))
+        task_of(config_with(**WORDS | NOISY | {"data__classes": 0}), str(folder))
     fixed = {"data__vocabulary_file": "characters", "data__vocabulary": 99}
     for more in (fixed, {"data__public": True}):
         assert task_of(config_with(**WORDS | NOISY | more), str(folder)).private

@@ -50,6 +50,7 @@ def test_a_loss_varies_with_its_key_and_metrics_do_not(changes):
     np.testing.assert_allclose(sums["loss"] / sums["count"], none, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [DROPPED, CROPPED], ids=["dropout", "crop_flip"])
 def test_a_run_that_varies_is_the_same_again_and_another_without(changes):
     rows = [

@@ -5,7 +5,7 @@ import functools
 from configs import default
 from fl_sketch.algorithms import catalog
 from fl_sketch.experiments.aot import collectives, placing, topology
-from fl_sketch.run import task as problem
+from fl_sketch.run import prepare
 
 SMALL = {
     "model.name": "logistic",
@@ -38,22 +38,21 @@ OPERATORS = tuple(catalog.OPERATORS)
 
 
 @functools.cache
-def _problem(settings):
+def _setup(slice_of, settings):
     config = default.get_config()
     config.update_from_flattened_dict(SMALL | dict(settings))
-    return problem.read(config, None)
+    mesh = topology.of_tpus(slice_of, config.compute.model_devices)
+    return prepare(config, mesh=mesh)
 
 
-def problem_of(settings):
-    """Returns what is trained with some settings."""
-    return _problem(tuple(settings.items()))
+def setup_of(settings, slice_of="v5e:2x2"):
+    """Returns the setup of some settings on a slice."""
+    return _setup(slice_of, tuple(settings.items()))
 
 
 @functools.cache
 def _placed(slice_of, settings):
-    given = _problem(settings)
-    mesh = topology.of_tpus(slice_of, given.config.compute.model_devices)
-    return placing.place(placing.lower(given, mesh))
+    return placing.place(placing.lower(_setup(slice_of, settings)))
 
 
 def placed(slice_of, settings=None):

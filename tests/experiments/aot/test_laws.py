@@ -6,7 +6,7 @@ import pytest
 from configs import accelerators
 from fl_sketch.experiments.aot import placing, products, report, room, topology
 from fl_sketch.privacy import gaussian
-from fl_sketch.run import task as problem
+from fl_sketch.run import prepare
 from tests.data import fake_raw
 from tests.experiments.aot.problems import (
     METHODS,
@@ -17,7 +17,7 @@ from tests.experiments.aot.problems import (
     D,
     crossing,
     placed,
-    problem_of,
+    setup_of,
 )
 
 SAFL_B = D // 10
@@ -66,8 +66,7 @@ def test_noise_is_drawn_once_for_all_unless_every_client_adds_its_own(
         return standard(key, count)
 
     monkeypatch.setattr(gaussian, "standard", recorded)
-    given = problem_of(PRIVATE | {"privacy.noise": noise})
-    placing.lower(given, topology.of_tpus("v5e:2x2"))
+    placing.lower(setup_of(PRIVATE | {"privacy.noise": noise}))
     assert {count for count, _ in drawn} == {SAFL_B}
     own = [differing for _, differing in drawn]
     assert True in own if differs else own == [False]
@@ -114,18 +113,20 @@ def test_between_the_rows_of_a_mesh_go_sketches_alone():
 
 @pytest.mark.slow
 def test_the_most_clients_at_a_time_are_found_and_one_too_large_is_refused(monkeypatch):
-    given, mesh = problem_of({"cohort.size": 20}), topology.of_tpus("v5e:1x1")
-    one = placing.place(placing.lower(given, mesh))
+    given = setup_of({"cohort.size": 20}, "v5e:1x1")
+
+    def with_chunk(chunk):
+        return placing.place(placing.lower(given.with_chunk(chunk)))
+
+    one = placing.place(placing.lower(given))
     assert one.lowered.chunk == 7  # of 20 in three turns
     assert room.most_clients(given, one) == 20
     room.require_fit(given.config, one)
-    some = placing.place(placing.lower(given, mesh, chunk=3))
+    some = with_chunk(3)
     limit = some.arguments + some.temporaries
     monkeypatch.setattr(topology, "memory", lambda mesh: limit)
-    most = room.most_clients(given, placing.place(placing.lower(given, mesh)))
-    fitting = [
-        placing.place(placing.lower(given, mesh, chunk=most + n)) for n in (0, 1)
-    ]
+    most = room.most_clients(given, placing.place(placing.lower(given)))
+    fitting = [with_chunk(most + n) for n in (0, 1)]
     assert 3 <= most < 20 and [one.fits for one in fitting] == [True, False]
     with pytest.raises(ValueError, match=r"got .* GiB: compute.chunk=\d+ takes less"):
         room.require_fit(given.config, fitting[1])
@@ -142,7 +143,9 @@ def test_a_round_that_does_not_fit_is_told_with_what_it_takes():
     )
     row = report.row(one)
     assert row["fits"] is False and row["collectives"] == row["sent_bytes"] == ""
-    config = problem_of(large | {"client.batch": 2}).config
+    config = setup_of(
+        large | {"client.batch": 2}, "v5e:1x1"
+    ).config.copy_and_resolve_references()
     with pytest.raises(ValueError, match="GiB: client.batch=1 takes less"):
         room.require_fit(config, one)
     config.client.batch = 1
@@ -151,9 +154,9 @@ def test_a_round_that_does_not_fit_is_told_with_what_it_takes():
 
 
 def test_what_takes_less_is_a_key_that_may_be():
-    config = problem_of({"model.name": "mlp"}).config
-    mesh = topology.of_tpus("v5e:2x2")
-    lowered = placing.lower(problem_of({"model.name": "mlp"}), mesh, chunk=1)
+    given = setup_of({"model.name": "mlp"})
+    config = given.config.copy_and_resolve_references()
+    lowered = placing.lower(given.with_chunk(1))
     one = placing.Placed(lowered, 2**30, 2**35, 2**34, "", 0.0)
     with pytest.raises(ValueError, match="compute.model_devices=2 takes less"):
         room.require_fit(config, one)
@@ -173,8 +176,8 @@ def test_eight_chips_hold_an_eighth_of_a_billion_parameters_each(tmp_path, monke
     lines = [f"Speaker {n % 9}:\n" + "To be, or not. " * 99 for n in range(99)]
     (tmp_path / "shakespeare" / "input.txt").write_text("\n\n".join(lines) + "\n")
     fake_raw.sign(tmp_path)
-    given = problem.read(accelerators.get_config("billion"), str(tmp_path))
-    lowered = placing.lower(given, topology.of_tpus("v5e:4x4", 8))
+    config, mesh = accelerators.get_config("billion"), topology.of_tpus("v5e:4x4", 8)
+    lowered = placing.lower(prepare(config, str(tmp_path), mesh=mesh))
     assert dict(lowered.mesh.shape) == {"clients": 2, "model": 8}
     assert (lowered.d, lowered.numbers) == (1_310_773_347, 1_310_773)
     each = 3 * 4 * lowered.d / 8  # the model and two moments
