@@ -14,7 +14,7 @@ from fl_sketch.engine import ledger
 from fl_sketch.run import nodes
 from fl_sketch.run.loop import MESSY, Progress
 from fl_sketch.sweep.grid import Axis, Group
-from fl_sketch.sweep.ranking import ranked
+from fl_sketch.sweep.tables import ranked
 from fl_sketch.workdir import checkpoint, weights
 from fl_sketch.workdir.folder import Workdir
 from fl_sketch.workdir.identity import Identity

@@ -18,7 +18,6 @@ from tqdm import tqdm
 
 from fl_sketch import engine
 from fl_sketch.config import cohorts
-from fl_sketch.core.files import write_rows, write_text
 from fl_sketch.engine import ledger
 from fl_sketch.engine.chunks import Ask, in_calls
 from fl_sketch.run import loop
@@ -26,14 +25,14 @@ from fl_sketch.run.build import clock_of, model_of
 from fl_sketch.run.loop import Row, Stopped, mean_of_finite
 from fl_sketch.run.program import Program, prepare
 from fl_sketch.run.signals import asking
-from fl_sketch.sweep import best, grid, heatmap, programs, ranking
+from fl_sketch.sweep import best, grid, plots, programs, tables
 from fl_sketch.sweep.best import Notes
 from fl_sketch.sweep.dry_run import Outline, outline, plan, require_one_table
 from fl_sketch.workdir import odometer
 from fl_sketch.workdir import rows as names
 from fl_sketch.workdir.folder import Files, Workdir
 from fl_sketch.workdir.identity import Identity
-from fl_sketch.workdir.tables import tabular
+from fl_sketch.workdir.tables import named
 
 
 def sweep(
@@ -64,7 +63,7 @@ def sweep(
     outlines = [outline(g, data_dir) for g in grid.programs(config, axes)]
     require_one_table(outlines)
     about = config.to_dict() | {"over": grid.listed(axes)}
-    draw = functools.partial(heatmap.draw, axes)
+    draw = functools.partial(plots.heatmap, axes)
     files = Files("sweep.csv", "sweep.json", "heatmap.png", draw)
     with Workdir(workdir, about, files, _identity(outlines)) as folder:
         for line in plan(axes, outlines, how):
@@ -80,10 +79,11 @@ def sweep(
         else:
             times = _run_rest(outlines, axes, folder, data_dir, how, say)
             results = summary_of(config, axes, outlines, folder.rows)
-            given = odometer.facts(odometer.total(odometer.read(folder.folder)))
+            _, given = tables.totals(odometer.read(folder.folder))
             found = folder.finish({**results, "map": how, **times, **given})
-        last, given = _written(folder, axes)
-    for line in (*ranking.table(last, axes), *given):
+        notes, _ = tables.totals(odometer.read(folder.folder))
+        lines = tables.write_sweep(folder.folder, folder.rows, axes, notes)
+    for line in lines:
         say(line)
     if (folder.folder / best.FOLDER).is_dir():
         say(
@@ -105,18 +105,6 @@ def _require_all_rows(found: Row | None, outlines, folder: Workdir) -> None:
         raise ValueError(msg)
 
 
-def _written(folder: Workdir, axes) -> tuple[list[Row], list[str]]:
-    """Writes the tables of a sweep; returns its points, and what they gave away."""
-    last = ranking.ranked(folder.rows, axes)
-    given = odometer.said(odometer.total(odometer.read(folder.folder)))
-    table = ranking.markdown(last, axes)
-    lines = [*table, *(f"\n{line}." for line in given)]
-    write_text(folder.folder / "sweep.md", "\n".join(lines) + "\n")
-    write_text(folder.folder / "sweep.tex", "\n".join(tabular(table)) + "\n")
-    write_rows(folder.folder / "ranking.csv", _ranking(last, axes))
-    return last, given
-
-
 def _identity(outlines: Sequence[Outline]) -> Identity:
     """Returns what all programs are made of, the data of each by its number."""
     data = {
@@ -134,8 +122,8 @@ def summary_of(
     rows: Sequence[Row],
 ) -> Row:
     """Returns the sweep.json of `config`, `axes`, `outlines` and the best `rows`."""
-    last = ranking.ranked(rows, axes)
-    means = ranking.over_seeds(last, axes) if ranking.seeds_swept(axes) else []
+    last = tables.ranked(rows, axes)
+    means = tables.over_seeds(last, axes) if tables.seeds_swept(axes) else []
     found = next((row for row in last if not row["diverged"]), None)
     return {
         "config": config.to_dict(),
@@ -148,13 +136,6 @@ def summary_of(
     }
 
 
-def _ranking(last: Sequence[Row], axes: Sequence[grid.Axis]) -> Sequence[Row]:
-    """Returns what sweep.md has as rows: settings over seeds, or every point."""
-    if ranking.seeds_swept(axes):
-        return ranking.over_seeds(last, axes)
-    return [names.marked(row, bool(row.get("epsilon"))) for row in last]
-
-
 def _finished(outlines: Sequence[Outline], rows: Sequence[Row]) -> int:
     """Returns how many programs have all their rows."""
     ends = np.cumsum([o.rows for o in outlines])
@@ -165,7 +146,7 @@ def _require_counted(kept: Sequence[Outline], folder: pathlib.Path) -> None:
     """Raises if private programs have rows, and nothing counts what they released."""
     counted = {one.name for one in odometer.read(folder)}
     points = (point for one in kept if one.private for point in one.group.points)
-    if any(ranking.named(point) not in counted for point in points):
+    if any(named(point) not in counted for point in points):
         msg = (
             f"Expected {odometer.FILE} in {folder}, which counts what its rows gave "
             "away, and it does not: take another workdir."
@@ -253,7 +234,7 @@ def _counting(folder: Workdir, one: Outline) -> Callable[[int], None]:
     """Returns what notes in the odometer how far all points of a program have come."""
     if not ((promise := one.guarantee) and promise.private):
         return lambda done: None
-    names = [ranking.named(point) for point in one.group.points]
+    names = [named(point) for point in one.group.points]
     if promise.randomness != "simulated":  # nor is the same noise drawn again
         odometer.set_apart(folder.folder, names)
 
