@@ -50,9 +50,9 @@ def config_of(**changes):
     return grid.changed(default.get_config(), {"privacy.randomness": "seed", **keys})
 
 
-def search(folder, rates, widen=0):
-    said = []
-    arguments = (config_of(), {"server.rate": rates}, folder / "tuning", None, 2)
+def search(folder, rates, widen=0, **words):
+    said, tune = [], {"server.rate": rates, **words}
+    arguments = (config_of(), tune, folder / "tuning", None, 2)
     return *tuning.search(*arguments, said.append, widen=widen), said
 
 
@@ -64,6 +64,13 @@ def test_a_search_chooses_by_validation_and_the_last_evaluations(tmp_path, swept
     ]  # fmt: skip
     assert points[0]["epsilon"] == 1.5 and points[0]["randomness"] == "simulated"
     assert "server.rate=10 is next" in said[-1]
+
+
+def test_a_method_is_tuned_over_words_too(tmp_path, swept):
+    words = {"client.optimizer": ("sgd", "adam(b1=0.8, b2=0.9)")}
+    best, points, _ = search(tmp_path, (0.1, 1), **words)
+    assert best == {"server.rate": 1.0, "client.optimizer": "sgd"} and len(swept) == 1
+    assert points[-1]["client.optimizer"] == "adam(b1=0.8, b2=0.9)"
 
 
 def test_a_grid_grows_until_its_best_point_is_inside(tmp_path, swept):
