@@ -62,9 +62,7 @@ LABELS = flags.DEFINE_enum(
     attack.LABELS,
     "Whether the attacker knows the labels, or tries all.",
 )
-KNOWN_KEY = flags.DEFINE_bool(
-    "known_key", True, "Whether the attacker knows the hashes."
-)
+KNOWN_KEY = flags.DEFINE_bool("known_key", True, "The attacker knows the hashes.")
 THEORY = flags.DEFINE_integer(
     "theory", 0, "For how many images Theorem 7.5 is worked out.", lower_bound=0
 )

@@ -27,6 +27,7 @@ from fl_sketch.run.task import check
 from fl_sketch.sweep import grid, plots, tables, tuning
 from fl_sketch.sweep.sweep import sweep
 from fl_sketch.sweep.tables import Row
+from fl_sketch.sweep.tuning import Tuning
 from fl_sketch.workdir import odometer
 from fl_sketch.workdir.rows import plain
 from fl_sketch.workdir.tables import markdown
@@ -226,16 +227,13 @@ def _tuned_and_run(
     comparison: Comparison, method: Method, config, plan, folder, data_dir, say
 ) -> tuple[dict[str, Any], list[Row], list[Row]]:
     """Returns the best keys, the evaluations, and the points of the search."""
-    last, tune = comparison.last, method.tune
+    tuned = Tuning(config, method.tune, folder, data_dir, comparison.last, say)
     if plan:
-        best, rows = tuning.select(config, tune, plan, folder, data_dir, last, say)
-        return best, rows, []
+        return *tuned.select(plan), []
     best, points = {}, []
-    if tune:
-        shorter, place = _for_search(comparison, method, config), folder / "tuning"
-        best, points = tuning.search(
-            shorter, tune, place, data_dir, last, say, widen=comparison.widen
-        )
+    if method.tune:
+        tuned = tuned._replace(config=_for_search(comparison, method, config))
+        best, points = tuned.search(comparison.widen)
     config, place, seeds = (
         grid.changed(config, best),
         folder / "seeds",

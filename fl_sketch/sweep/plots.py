@@ -82,11 +82,7 @@ def plot(
 def read(workdirs: Sequence[str], only: Sequence[str] = ()) -> list[Row]:
     """Returns the evaluations of folders, each with the name of its line as method.
 
-    Folders of one name are told apart by their paths.
-
-    Args:
-      workdirs: folders of runs, sweeps and comparisons.
-      only: parts of names; lines without any of them are left out.
+    Folders of one name are told apart by their paths. Arguments are those of `plot`.
 
     Raises:
       ValueError: for a folder that has no evaluations, or if no line is left.
@@ -192,14 +188,8 @@ def reached(
 ) -> list[list[str]]:
     """Returns cells on what each method took to reach a score, the cheapest first.
 
-    Numbers are means over seeds, each at its first evaluation that is good enough. A
-    method has none if one of its seeds did not reach the score.
-
-    Args:
-      rows: evaluations of methods.
-      value: the score.
-      metric: as in `column_of`.
-      labels: words for methods, by their names.
+    Numbers are means over seeds, each at its first evaluation of this `value` or a
+    better one. A method has none if one of its seeds did not reach it.
     """
     column = column_of(rows, metric)
     kind = METRICS.get(column.partition("_")[2])

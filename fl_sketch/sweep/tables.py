@@ -143,11 +143,7 @@ def write_sweep(
 ) -> list[str]:
     """Writes sweep.md, sweep.tex and ranking.csv; returns the lines to print.
 
-    Args:
-      folder: the folder of the sweep.
-      rows: the rows of sweep.csv.
-      axes: the axes of the grid.
-      notes: lines on what all points give away together.
+    The tables end with `notes`, on what all points give away together.
     """
     points = ranked(rows, axes)
     table = sweep_table(points, axes)
@@ -184,13 +180,10 @@ def _number(score: Score, value: float) -> str:
 
 
 def standing(method: str, chosen: Row, rows: Rows, last: int) -> Row:
-    """Returns the row of a method in standings.csv.
+    """Returns the row of a `method` in standings.csv.
 
-    Args:
-      method: the name of the method.
-      chosen: the keys that were tuned and their values.
-      rows: all evaluations of all seeds.
-      last: the number of evaluations in the mean of a seed, the last ones.
+    It was tuned, and the `chosen` keys were the best. `rows` are all evaluations of all
+    seeds, of which the `last` ones are in the mean of a seed.
     """
     seeds = list(by_point(rows).values())
     scores = [mean_score(seed, last) for seed in seeds]
@@ -265,7 +258,7 @@ def write_standings(
       folder: the folder of the comparison.
       rows: the rows of `standing`.
       evaluations: all evaluations that are reported, by plain names.
-      last: the number of evaluations in the mean of a seed, the last ones.
+      last: as in `standing`.
       notes: lines on what all runs give away together.
     """
     methods = by_method(evaluations)
@@ -305,11 +298,7 @@ def _mean(row: Row) -> str:
 
 
 def side_by_side(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns a line for each run, and lines on what the first one saves.
-
-    Args:
-      summaries: the contents of summary.json of each run, by the run's name.
-    """
+    """Returns a line for each run's summary, and lines on what the first run saves."""
     runs = {name: names.plain(summary) for name, summary in summaries.items()}
     first, *others = runs
     score, up = score_of(runs[first]), "bytes_up_per_client_round"

@@ -32,7 +32,6 @@ from fl_sketch.workdir.tables import named
 
 FOLDER = "simulator_only_trials"
 Tune = Mapping[str, Sequence[Any]]  # keys and the values that they are tuned over
-Say = Callable[[str], None]
 
 
 class _Tried(NamedTuple):
@@ -44,41 +43,108 @@ class _Tried(NamedTuple):
     rows: list[Row]
 
 
-def search(
-    config: ConfigDict,
-    tune: Tune,
-    folder: pathlib.Path,
-    data_dir: str | None,
-    last: int,
-    say: Say,
-    *,
-    widen: int,
-) -> tuple[dict[str, Any], list[Row]]:
-    """Returns the keys of the best point of a grid, and a row for every point.
+class Tuning(NamedTuple):
+    """A method that is tuned: with `config`, over the grid `tune`, in a `folder`.
 
-    Arguments are those of a `Comparison` and its method. The folders of wider grids are
-    next to `folder`.
+    `data_dir` is the folder of raw data sets, `last` the number of evaluations in the
+    mean of a score, and `say` prints a line.
     """
-    over = dict(tune)
-    tried = _run(config, over, folder, data_dir, last)
-    for number in range(1, widen + 1):
-        end = grid.beyond(over, _best(tried).keys)
-        if end is None:
-            break
-        key, value = end
-        over[key] = (*over[key], value)
-        wider = folder.with_name(f"{folder.name}_{number}")
-        tried += _run(config, {**over, key: (value,)}, wider, data_dir, last)
-    best = _best(tried)
-    if not any(math.isfinite(point.value) for point in tried):
-        say(f"  all {len(tried)} points of its grid diverged")
-    say(f"  best of {len(tried)}: {named(best.keys)}, {best.value:.4f}")
-    if end := grid.beyond(over, best.keys):
-        say(f"  which is at an end of its grid: {named(dict([end]))} is next")
-    return best.keys, [
-        {**keys, score.name: value, **epsilon_of(rows[-1:])}
-        for keys, score, value, rows in tried
-    ]
+
+    config: ConfigDict
+    tune: Tune
+    folder: pathlib.Path
+    data_dir: str | None
+    last: int
+    say: Callable[[str], None]
+
+    def search(self, widen: int = 0) -> tuple[dict[str, Any], list[Row]]:
+        """Returns the keys of the best point of the grid, and a row for every point.
+
+        The grid grows by up to `widen` values, in folders next to the first one, while
+        its best point is at an end of it.
+        """
+        over = dict(self.tune)
+        tried = self._run(over, "tuning")
+        for number in range(1, widen + 1):
+            end = grid.beyond(over, _best(tried).keys)
+            if end is None:
+                break
+            key, value = end
+            over[key] = (*over[key], value)
+            tried += self._run({**over, key: (value,)}, f"tuning_{number}")
+        best = _best(tried)
+        if not any(math.isfinite(point.value) for point in tried):
+            self.say(f"  all {len(tried)} points of its grid diverged")
+        self.say(f"  best of {len(tried)}: {named(best.keys)}, {best.value:.4f}")
+        if end := grid.beyond(over, best.keys):
+            next_value = named(dict([end]))
+            self.say(f"  which is at an end of its grid: {next_value} is next")
+        return best.keys, [
+            {**keys, score.name: value, **epsilon_of(rows[-1:])}
+            for keys, score, value, rows in tried
+        ]
+
+    def select(self, entry: odometer.Entry) -> tuple[dict[str, Any], list[Row]]:
+        """Returns the keys of the best of a random number of runs, and its evaluations.
+
+        Their epsilon is that of the whole selection, of which `planned` made the entry.
+        """
+        assert entry.trials is not None
+        tried = []
+        for number, keys in enumerate(self.drawn(Trials(*entry.trials))):
+            over = {key: [value] for key, value in keys.items()}
+            tried += self._run(over, f"{FOLDER}/{number}", seed=False)
+        odometer.note(self.folder, [entry])
+        best = _best(tried)
+        chosen = f"{named(best.keys)}, {best.value:.4f}"
+        self.say(f"  best of a random number of runs: {chosen}")
+        if entry.public:
+            return best.keys, best.rows
+        epsilon = odometer.selected(entry, entry.delta)
+        return best.keys, [{**row, "epsilon": epsilon} for row in best.rows]
+
+    def drawn(self, trials: Trials) -> list[dict[str, Any]]:
+        """Returns the keys of each run of a selection, drawn once for a folder.
+
+        Raises:
+          ValueError: if they were drawn for another distribution of their number.
+        """
+        path = self.folder / FOLDER / "points.json"
+        if path.exists():
+            with untrusted_files.reading(path, "to hold points as they were drawn"):
+                before = dict(json.loads(path.read_text()))
+            if before["trials"] != list(trials):
+                mean, shape = before["trials"]
+                msg = (
+                    f"Expected trials of mean={mean} and shape={shape}, as drawn in "
+                    f"{self.folder}, got mean={trials.mean} and shape={trials.shape}."
+                )
+                raise ValueError(msg)
+            return before["points"]
+        secret = secrets.made_for(self.config).reveal()
+        random = np.random.default_rng(int.from_bytes(secret, "little"))
+        points = [
+            {key: own[int(random.integers(len(own)))] for key, own in self.tune.items()}
+            for _ in range(number_of(trials, random))
+        ]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.chmod(path.parent, 0o700)
+        text = json.dumps({"trials": list(trials), "points": points})
+        files.write_text(path, text)
+        return points
+
+    def _run(self, over: Tune, name: str, *, seed: bool = True) -> list[_Tried]:
+        """Runs a grid in folder `name`, or what is left of it; returns its points."""
+        folder = self.folder / name
+        lines = [f"{key}={','.join(map(str, values))}" for key, values in over.items()]
+        lines += [f"seed={self.config.seed}"] * seed
+        sweep(self.config, lines, folder, self.data_dir, say=lambda line: None)
+        tried, likes = [], flat(self.config)
+        for rows in by_point(files.read_rows(folder / "sweep.csv")).values():
+            keys = {key: grid.typed(rows[0][key], likes[key]) for key in over}
+            value = mean_score(rows, self.last, CHOSEN)
+            tried.append(_Tried(keys, score_of(rows[0], CHOSEN), value, rows))
+        return tried
 
 
 def planned(
@@ -118,35 +184,6 @@ def planned(
     return entry._replace(trials=tuple(trials))
 
 
-def select(
-    config: ConfigDict,
-    tune: Tune,
-    entry: odometer.Entry,
-    folder: pathlib.Path,
-    data_dir: str | None,
-    last: int,
-    say: Say,
-) -> tuple[dict[str, Any], list[Row]]:
-    """Returns the keys of the best of a random number of runs, and its evaluations.
-
-    Their epsilon is that of the whole selection, of which `planned` made the `entry`.
-    """
-    assert entry.trials is not None
-    tried = []
-    points = _drawn(config, tune, Trials(*entry.trials), folder / FOLDER)
-    for number, keys in enumerate(points):
-        over = {key: [value] for key, value in keys.items()}
-        place = folder / FOLDER / str(number)
-        tried += _run(config, over, place, data_dir, last, seed=False)
-    odometer.note(folder, [entry])
-    best = _best(tried)
-    say(f"  best of a random number of runs: {named(best.keys)}, {best.value:.4f}")
-    if entry.public:
-        return best.keys, best.rows
-    epsilon = odometer.selected(entry, entry.delta)
-    return best.keys, [{**row, "epsilon": epsilon} for row in best.rows]
-
-
 def number_of(trials: Trials, random: np.random.Generator) -> int:
     """Returns a random number of runs, at least one.
 
@@ -176,50 +213,7 @@ def _chance(trials: Trials) -> float:
     return math.exp(optimize.root_scalar(excess, bracket=within).root)
 
 
-def _run(config, over: Tune, folder, data_dir, last: int, *, seed=True) -> list[_Tried]:
-    """Runs a grid, or what is left of it; returns its points."""
-    lines = [f"{key}={','.join(map(str, values))}" for key, values in over.items()]
-    lines += [f"seed={config.seed}"] * seed
-    sweep(config, lines, folder, data_dir, say=lambda line: None)
-    tried, likes = [], flat(config)
-    for rows in by_point(files.read_rows(folder / "sweep.csv")).values():
-        keys = {key: grid.typed(rows[0][key], likes[key]) for key in over}
-        value = mean_score(rows, last, CHOSEN)
-        tried.append(_Tried(keys, score_of(rows[0], CHOSEN), value, rows))
-    return tried
-
-
 def _best(tried: Sequence[_Tried]) -> _Tried:
     """Returns the best point, the first one if all of them diverged."""
     finite = [point for point in tried if math.isfinite(point.value)]
     return max(finite or tried[:1], key=lambda point: point.score.worth(point.value))
-
-
-def _drawn(config, tune: Tune, trials: Trials, folder: pathlib.Path) -> list[dict]:
-    """Returns the keys of each run, drawn once for a folder.
-
-    Raises:
-      ValueError: if they were drawn for another distribution of their number.
-    """
-    path = folder / "points.json"
-    if path.exists():
-        with untrusted_files.reading(path, "to hold points as they were drawn"):
-            before = dict(json.loads(path.read_text()))
-        if before["trials"] != list(trials):
-            mean, shape = before["trials"]
-            msg = (
-                f"Expected trials of mean={mean} and shape={shape}, as drawn in "
-                f"{folder.parent}, got mean={trials.mean} and shape={trials.shape}."
-            )
-            raise ValueError(msg)
-        return before["points"]
-    secret = secrets.made_for(config).reveal()
-    random = np.random.default_rng(int.from_bytes(secret, "little"))
-    points = [
-        {key: values[int(random.integers(len(values)))] for key, values in tune.items()}
-        for _ in range(number_of(trials, random))
-    ]
-    folder.mkdir(parents=True, exist_ok=True)
-    os.chmod(folder, 0o700)
-    files.write_text(path, json.dumps({"trials": list(trials), "points": points}))
-    return points

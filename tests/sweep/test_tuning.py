@@ -52,8 +52,8 @@ def config_of(**changes):
 
 def search(folder, rates, widen=0, **words):
     said, tune = [], {"server.rate": rates, **words}
-    arguments = (config_of(), tune, folder / "tuning", None, 2)
-    return *tuning.search(*arguments, said.append, widen=widen), said
+    tuned = tuning.Tuning(config_of(), tune, folder, None, 2, said.append)
+    return *tuned.search(widen), said
 
 
 def test_a_search_chooses_by_validation_and_the_last_evaluations(tmp_path, swept):
@@ -87,11 +87,10 @@ def test_a_selection_takes_the_best_run_at_the_price_of_all(
     for seed in range(8):
         folder, config = tmp_path / str(seed), config_of(seed=seed)
         tune = {"server.rate": (0.1, 1.0, 0.01)}
-        chosen, rows = tuning.select(
-            config, tune, ENTRY, folder, None, 1, lambda line: None
-        )
-        drawn = tuning._drawn(config, tune, Trials(3.0, 1.0), folder / tuning.FOLDER)
-        assert chosen["server.rate"] == max(keys["server.rate"] for keys in drawn)
+        tuned = tuning.Tuning(config, tune, folder, None, 1, lambda line: None)
+        chosen, rows = tuned.select(ENTRY)
+        drawn = [keys["server.rate"] for keys in tuned.drawn(Trials(3.0, 1.0))]
+        assert chosen["server.rate"] == max(drawn)
         assert [row["epsilon"] for row in rows] == [1e-5] * 3
         assert odometer.read(folder) == [ENTRY]
     assert len(swept) > 8  # not every selection has a single run
