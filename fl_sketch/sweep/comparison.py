@@ -6,12 +6,11 @@ are sweeps, so that what is done is kept when a comparison is begun again.
 """
 
 import inspect
-import itertools
 import os
 import pathlib
 import re
 import runpy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -234,14 +233,13 @@ def _tuned_and_run(
     if method.tune:
         tuned = tuned._replace(config=_for_search(comparison, method, config))
         best, points = tuned.search(comparison.widen)
-    config, place, seeds = (
+    config, seeds, place = (
         grid.changed(config, best),
-        folder / "seeds",
         comparison.seeds,
+        folder / "seeds",
     )
     if comparison.apart:
-        each = (_alone(config, *run, place, data_dir) for run in enumerate(seeds))
-        return best, list(itertools.chain(*each)), points
+        return best, list(_apart(config, seeds, place, data_dir)), points
     over = [f"seed={','.join(map(str, seeds))}"]
     sweep(config, over, place, data_dir, say=lambda line: None)
     return best, files.read_rows(place / "sweep.csv"), points
@@ -259,20 +257,22 @@ def _for_search(comparison: Comparison, method: Method, config) -> ConfigDict:
     return grid.changed(config, {"privacy.planned_rounds": planned, "rounds": rounds})
 
 
-def _alone(config, point: int, seed: int, folder: pathlib.Path, data_dir) -> list[Row]:
-    """Returns the rows of one seed as a run of its own, as a sweep has them."""
-    place, lost = folder / str(seed), []
-    try:
-        config = grid.changed(config, {"seed": seed})
-        run_once(config, str(place), data_dir, say=lambda line: None)
-    except NotFinite:
-        numbers = [f"test_{name}" for name in (*metrics_of(config), "loss")]
-        nowhere = dict.fromkeys(("train_loss", *numbers), float("nan"))
-        sent = dict.fromkeys((tables.UP, tables.DOWN), 0)
-        lost = [{"round": config.rounds, **nowhere, **sent}]
-    path = place / "metrics.csv"
-    rows = files.read_rows(path) if path.exists() else []
-    return [{"point": point, "seed": seed, **row} for row in (*rows, *lost)]
+def _apart(config, seeds: Sequence[int], folder, data_dir) -> Iterator[Row]:
+    """Yields the rows of each seed as a run of its own, as a sweep has them."""
+    for point, seed in enumerate(seeds):
+        place, lost = folder / str(seed), []
+        try:
+            config = grid.changed(config, {"seed": seed})
+            run_once(config, str(place), data_dir, say=lambda line: None)
+        except NotFinite:
+            numbers = [f"test_{name}" for name in (*metrics_of(config), "loss")]
+            nowhere = dict.fromkeys(("train_loss", *numbers), float("nan"))
+            sent = dict.fromkeys((tables.UP, tables.DOWN), 0)
+            lost = [{"round": config.rounds, **nowhere, **sent}]
+        path = place / "metrics.csv"
+        rows = files.read_rows(path) if path.exists() else []
+        for row in (*rows, *lost):
+            yield {"point": point, "seed": seed, **row}
 
 
 def _check(

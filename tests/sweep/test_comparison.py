@@ -42,52 +42,42 @@ def done(tmp_path_factory):
     return folder, rows, said
 
 
+def accuracies(path, method, after):
+    """Returns the accuracies of a method after a round."""
+    rows = (row for row in read(path) if row.get("method", method) == method)
+    return [float(row["test_accuracy"]) for row in rows if int(row["round"]) > after]
+
+
 def test_a_method_runs_with_the_best_of_its_grid(done):
     folder, rows, said = done
-    tuned = read(folder / "safl_20x" / "tuning" / "sweep.csv")
+    tuned = read(folder / "safl_20x/tuning/sweep.csv")
     assert {row["seed"] for row in tuned} == {"100"} and len(tuned) == 2 * 2
-    score = {
-        rate: sum(float(r["test_accuracy"]) for r in tuned if r["server.rate"] == rate)
-        for rate in ("0.001", "0.03")
-    }
-    best = max(score, key=score.get)
-    assert rows[0]["chosen"] == f"server.rate={best}"
+    scores = {}
+    for row in tuned:
+        scores.setdefault(row["server.rate"], []).append(float(row["test_accuracy"]))
+    scores = {rate: sum(values) / 2 for rate, values in scores.items()}
+    assert rows[0]["chosen"] == f"server.rate={max(scores, key=scores.get)}"
     searched = read(folder / "search.csv")
     assert [row["method"] for row in searched] == ["SAFL, 20x"] * 2 + ["too far"] * 2
     for row in searched[:2]:
-        assert float(row["accuracy"]) == pytest.approx(score[row["server.rate"]] / 2)
+        assert float(row["accuracy"]) == pytest.approx(scores[row["server.rate"]])
     assert any("best of 2" in line for line in said)
-    whole = read(folder / "too_far" / "tuning" / "sweep.csv")
+    whole = read(folder / "too_far/tuning/sweep.csv")
     assert (tuned[-1]["round"], whole[-1]["round"]) == ("4", "6")
 
 
-def test_what_is_reported_are_means_over_seeds_and_the_last_evaluations(done):
-    folder, rows, _ = done
-    own = read(folder / "fedavg" / "seeds" / "sweep.csv")
-    last = [float(row["test_accuracy"]) for row in own if int(row["round"]) > 2]
+def test_standings_are_of_the_last_evaluations_also_at_equal_bytes(done):
+    folder, rows, said = done
+    last = accuracies(folder / "fedavg/seeds/sweep.csv", "FedAvg", 2)
     assert len(last) == 4  # two seeds, two evaluations
     assert rows[1]["accuracy"] == pytest.approx(sum(last) / 4)
-    by_seed = [(last[0] + last[2]) / 2, (last[1] + last[3]) / 2]
-    width = 12.7062 * abs(by_seed[0] - by_seed[1]) / 2  # Student's, of two values
+    width = 12.7062 * abs(last[0] + last[2] - last[1] - last[3]) / 4  # Student's
     assert rows[1]["half_width"] == pytest.approx(width, rel=1e-4)
-
-
-def test_at_equal_bytes_a_method_is_seen_where_the_cheapest_one_ends(done):
-    folder, rows, _ = done
-    cheapest = min(rows, key=lambda row: row["bytes_up"])
-    assert cheapest["method"] == "SAFL, 20x"
+    assert min(rows, key=lambda row: row["bytes_up"])["method"] == "SAFL, 20x"
+    last = accuracies(folder / "comparison.csv", "SAFL, 20x", 2)
+    assert rows[0]["accuracy_at_budget"] == pytest.approx(sum(last) / 4)
     # FedAvg sends 20 times as much and is over the budget at its first evaluation.
     assert math.isnan(rows[1]["accuracy_at_budget"])
-    last = [
-        float(r["test_accuracy"])
-        for r in read(folder / "comparison.csv")
-        if r["method"] == "SAFL, 20x" and int(r["round"]) > 2
-    ]
-    assert rows[0]["accuracy_at_budget"] == pytest.approx(sum(last) / 4)
-
-
-def test_a_method_that_diverges_everywhere_is_said_to(done):
-    folder, rows, said = done
     assert rows[2]["diverged"] == 2 and math.isnan(rows[2]["accuracy"])
     assert any("all 2 points of its grid diverged" in line for line in said)
     assert "| too far | diverged |" in (folder / "standings.md").read_text()

@@ -9,17 +9,15 @@ from fl_sketch.sweep import grid, plots
 
 KEYS = ("method", "point", "round", "test_accuracy", "test_mae", "bytes_up_total",
         "bytes_down_total", "simulated_seconds", "epsilon")  # fmt: skip
-ROWS = [
-    dict(zip(KEYS, map(str, row), strict=True))
-    for row in (
-        ("100x", 0, 10, 0.5, 3, 1e6, 2e6, 5, 1),
-        ("100x", 0, 20, 0.8, 2, 2e6, 4e6, 10, 2),
-        ("100x", 1, 10, 0.7, 3, 1e6, 2e6, 5, 1),
-        ("100x", 1, 20, 0.9, 1, 2e6, 4e6, 10, 2),
-        ("FedAvg", 0, 10, 0.8, 1, 1e8, 2e8, 50, 1),
-        ("FedAvg", 0, 20, 0.7, 4, 2e8, 4e8, 90, 2),
-    )
-]
+LINES = """
+100x 0 10 0.5 3 1e6 2e6 5 1
+100x 0 20 0.8 2 2e6 4e6 10 2
+100x 1 10 0.7 3 1e6 2e6 5 1
+100x 1 20 0.9 1 2e6 4e6 10 2
+FedAvg 0 10 0.8 1 1e8 2e8 50 1
+FedAvg 0 20 0.7 4 2e8 4e8 90 2
+"""
+ROWS = [dict(zip(KEYS, line.split(), strict=True)) for line in LINES.split("\n")[1:-1]]
 
 
 @pytest.fixture
@@ -62,22 +60,14 @@ def folders(tmp_path):
 
 def test_each_axis_is_what_it_says(figures):
     plots.draw(ROWS, "x.png", [*plots.ABSCISSAS])
-    ends = []
-    for panel in figures[0].axes:
-        line = panel.get_lines()[0]
-        ends.append((panel.get_xlabel(), *line.get_xdata()))
+    panels, ends = figures[0].axes, [10, 1e6, 2e6, 3e6, 5, 1]
+    for panel, x, end in zip(panels, plots.ABSCISSAS, ends, strict=True):
+        line, band = panel.get_lines()[0], panel.collections[0]
+        assert panel.get_xlabel() == plots.ABSCISSAS[x][0]
+        assert [*line.get_xdata()] == [end, 2 * end]
         assert line.get_ydata() == pytest.approx([0.6, 0.85])  # means of two seeds
-        (band, *_) = panel.collections
         assert sorted({*band.get_paths()[0].vertices[:, 1]}) == [0.5, 0.7, 0.8, 0.9]
-    assert ends == [
-        ("round", 10, 20),
-        ("sent by all clients", 1e6, 2e6),
-        ("received by all clients", 2e6, 4e6),
-        ("sent and received by all clients", 3e6, 6e6),
-        ("simulated seconds", 5, 10),
-        ("epsilon", 1, 2),
-    ]
-    assert figures[0].axes[0].get_ylabel() == "test accuracy"
+    assert panels[0].get_ylabel() == "test accuracy"
 
 
 def test_words_are_those_that_are_asked_for(figures):
@@ -89,11 +79,10 @@ def test_words_are_those_that_are_asked_for(figures):
     assert "up to 2 seeds" in legend.get_title().get_text()
     figure.canvas.draw()
     low, high = panel.get_xlim()
-    ticks = [
-        label.get_text()
-        for label in panel.get_xticklabels()
-        if low <= label.get_position()[0] <= high and label.get_text()
+    labels = [
+        one for one in panel.get_xticklabels() if low <= one.get_position()[0] <= high
     ]
+    ticks = [label.get_text() for label in labels if label.get_text()]
     assert 2 <= len(ticks) <= 6 and all(text.endswith("MB") for text in ticks), ticks
 
 
@@ -171,30 +160,20 @@ def test_a_folder_that_is_given_twice_or_as_a_dot_is_one_line_by_its_name(
     with open(tmp_path / "mine/metrics.csv", "a") as file:
         file.write("3,1,1")  # a row that is being written does not count
     monkeypatch.chdir(folder)
-    rows = plots.read([".", folder])
-    assert [(row["method"], row["round"]) for row in rows] == [
-        ("mine", "1"),
-        ("mine", "2"),
-    ]
+    rows = [(row["method"], row["round"]) for row in plots.read([".", folder])]
+    assert rows == [("mine", "1"), ("mine", "2")]
 
 
 @pytest.mark.usefixtures("figures")
 def test_what_cannot_be_drawn_is_said_in_one_line(tmp_path, folders):
-    def folder(name, file="metrics.csv", **changes):
-        return results(tmp_path / name, file, row(**changes))
-
-    mae = row(test_mae=1)
-    del mae["test_accuracy"]
-    unlike = results(tmp_path / "unlike", "metrics.csv", mae)
+    short = results(tmp_path / "short", "metrics.csv", {"round": 1})
+    lost = results(tmp_path / "lost", "metrics.csv", row(test_accuracy="nan"))
+    unlike = results(tmp_path / "unlike", "metrics.csv", row(test_accuracy=""))
     cases = [
-        ([folder("empty", "none.csv")], {}, "comparison.csv, sweep.csv, metrics.csv"),
-        (
-            [results(tmp_path / "short", "metrics.csv", {"round": 1})],
-            {},
-            "bytes_up_total",
-        ),
+        ([str(tmp_path)], {}, "comparison.csv, sweep.csv, metrics.csv"),
+        ([short], {}, "bytes_up_total"),
         ([folders[0], unlike], {}, "test_accuracy in all rows, .* of unlike"),
-        ([folder("lost", test_accuracy="nan")], {}, "numbers in test_accuracy"),
+        ([lost], {}, "numbers in test_accuracy"),
         (folders, {"metric": "f1"}, "'test_accuracy'.*test_f1"),
         (folders, {"xs": ["bytes"]}, "'rounds', 'up'.*x='bytes'"),
         (folders, {"xs": ["epsilon"]}, "epsilon in all rows"),
