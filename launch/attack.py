@@ -19,7 +19,8 @@ from fl_sketch.audit import gradient_inversion
 from fl_sketch.config import parse
 from fl_sketch.core import files
 from fl_sketch.experiments import attack, attack_pictures, attack_theory
-from fl_sketch.sweep import grid, ranking
+from fl_sketch.sweep import grid
+from fl_sketch.workdir.tables import named
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()
@@ -61,9 +62,7 @@ LABELS = flags.DEFINE_enum(
     attack.LABELS,
     "Whether the attacker knows the labels, or tries all.",
 )
-KNOWN_KEY = flags.DEFINE_bool(
-    "known_key", True, "Whether the attacker knows the hashes."
-)
+KNOWN_KEY = flags.DEFINE_bool("known_key", True, "The attacker knows the hashes.")
 THEORY = flags.DEFINE_integer(
     "theory", 0, "For how many images Theorem 7.5 is worked out.", lower_bound=0
 )
@@ -95,7 +94,7 @@ def main():
     beside = attack_pictures.rows_of(BESIDE.value)
     files.writable_folder(WORKDIR.value)
     for point, config in chosen:
-        name = ranking.named(point) or "as configured"
+        name = named(point) or "as configured"
         results[name] = attack.run(config, options, DATA_DIR.value)
         rows.append({**point, "prior": PRIOR.value, **attack.row(results[name])})
         print(f"{name}: {attack.verdict(rows[-1])}", flush=True)

@@ -4,14 +4,14 @@ python -m launch.plot --workdir=/tmp/run --workdir=/tmp/other --out=/tmp/both.pn
 python -m launch.plot --workdir=/tmp/run --out=/tmp/run.pdf --x=up --x=epsilon \
     --label='run=SAFL, 1/100' --title='Digits' --reach=0.9
 
-The test score against rounds, bytes up and all bytes, or what --x names: a line for
-each run, for each point of a sweep and each method of a comparison, with the range of
-its seeds. --only=TEXT keeps the lines with that text in their names.
+The test score against rounds, bytes up and all bytes, or what --x names. There is a
+line for each run, each setting of a sweep and each method of a comparison, with the
+range of its seeds. --only=TEXT keeps the lines with that text in their names.
 """
 
 from absl import flags
 
-from fl_sketch.sweep import pictures, plots
+from fl_sketch.sweep import plots
 from launch import command
 
 WORKDIR = flags.DEFINE_multi_string("workdir", None, "A folder of results; repeat it.")
@@ -19,8 +19,8 @@ ONLY = flags.DEFINE_multi_string("only", [], "Text of the names to keep; repeat 
 OUT = flags.DEFINE_string("out", None, "The picture: a png, pdf or svg file.")
 X = flags.DEFINE_multi_enum(
     "x",
-    list(pictures.Asked().xs),
-    list(pictures.AXES),
+    list(plots.DEFAULT),
+    list(plots.ABSCISSAS),
     "What to draw against, a panel each; repeat it.",
 )
 METRIC = flags.DEFINE_string("metric", "", "What to draw; by default the first metric.")
@@ -34,16 +34,17 @@ flags.mark_flags_as_required(["workdir", "out"])
 
 def main():
     """Draws the folders into one picture, and prints the names of its lines."""
-    plots.require_picture(OUT.value)
-    rows = plots.chosen(WORKDIR.value, ONLY.value)
-    names = plots.names_of(rows)
-    labels = plots.labels_of(LABEL.value, names)
-    asked = pictures.Asked(tuple(X.value), METRIC.value, labels, TITLE.value)
-    plots.draw(rows, OUT.value, asked)
-    print(*names, sep="\n")
-    if REACH.value is not None:
-        print(*plots.reached(rows, REACH.value, asked), sep="\n")
-    print(f"picture in {OUT.value}")
+    lines = plots.plot(
+        WORKDIR.value,
+        OUT.value,
+        ONLY.value,
+        xs=X.value,
+        metric=METRIC.value,
+        labels=LABEL.value,
+        title=TITLE.value,
+        reach=REACH.value,
+    )
+    print(*lines, f"picture in {OUT.value}", sep="\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ is needed for it. A simulated run (privacy.randomness=seed) is refused.
 
 from absl import flags
 
-from fl_sketch.run import release
+from fl_sketch.workdir import release
 from launch import command
 
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder of a finished private run.")

@@ -22,7 +22,7 @@ from fl_sketch.audit import likeness, posterior
 from fl_sketch.core import validate
 from fl_sketch.data.examples import normalise
 from fl_sketch.experiments.attack_scene import Scene, scene_of
-from fl_sketch.sweep.standings import half_width
+from fl_sketch.workdir.tables import half_width
 
 VISIBLE = 20.0  # decibels from which a person sees what an image shows
 LABELS = ("given", "tried")

@@ -8,7 +8,7 @@ import numpy as np
 
 from fl_sketch.core import files
 from fl_sketch.experiments.attack import Result
-from fl_sketch.sweep.ranking import named
+from fl_sketch.workdir.tables import named
 
 FOLDER = "folder"  # of an attack, among the keys of its settings
 

@@ -163,7 +163,7 @@ def _among_clients(config: ConfigDict, setup: Setup, plan: Plan, near):
     assert guarded.mechanism is not None
     drawn = guarded.mechanism.drawn or exchanges * canaries.NUMBERS
     return observe, plan._replace(
-        coordinates=drawn + guarded.mechanism.beside,
+        coordinates=drawn + guarded.mechanism.extra,
         shares=int(plan.sample) if plan.shares > 1 else 1,
     )
 

@@ -19,10 +19,10 @@ from fl_sketch.core.trees import Stateful
 from fl_sketch.data import datasets
 from fl_sketch.engine import resumable
 from fl_sketch.run.task import task_of
-from fl_sketch.sweep.standings import half_width
 from fl_sketch.workdir import checkpoint
 from fl_sketch.workdir.config_file import config_of
 from fl_sketch.workdir.rows import MARK
+from fl_sketch.workdir.tables import half_width
 
 ROW = "{:7} {:10.4g} {:10.4g} {:8.4f} {:12.4g} {:6.2g} {:7.4g} {:7.4g} {:10.4f}"
 HEAD = (

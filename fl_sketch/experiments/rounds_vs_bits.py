@@ -25,7 +25,7 @@ from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.experiments.measurements import Column, Table
 from fl_sketch.experiments.verify import walks
 from fl_sketch.experiments.verify.known_problems import Quadratics
-from fl_sketch.sweep.standings import half_width
+from fl_sketch.workdir.tables import half_width
 
 ROUNDS = 64  # in a call, in all of which the error is to be small enough
 LANES = (7, 21)  # runs at a time: few that may take long, or many that race

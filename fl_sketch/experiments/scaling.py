@@ -25,8 +25,8 @@ from fl_sketch.experiments import hessian, scaling_fits, scaling_pictures
 from fl_sketch.run.setup import prepare
 from fl_sketch.sweep import comparison
 from fl_sketch.sweep.comparison import Comparison, Method
-from fl_sketch.sweep.standings import half_width
 from fl_sketch.workdir import checkpoint, weights
+from fl_sketch.workdir.tables import half_width
 
 Row = dict[str, Any]
 HEAD = "  width method                       d        b    gap     +-    I   b / I"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fl_sketch.core import files
-from fl_sketch.sweep.standings import half_width
+from fl_sketch.workdir.tables import half_width
 
 Row = Mapping[str, Any]
 

@@ -11,7 +11,7 @@ from fl_sketch import engine
 from fl_sketch.engine.recorder import ABSENCES, Recorder
 from fl_sketch.run.run import write_edges
 from fl_sketch.sweep.grid import Axis, Group
-from fl_sketch.sweep.ranking import ranked
+from fl_sketch.sweep.tables import ranked
 from fl_sketch.workdir import checkpoint, weights
 from fl_sketch.workdir.folder import Workdir
 from fl_sketch.workdir.identity import Identity

@@ -1,17 +1,16 @@
-"""Methods side by side: each tuned on its own grid, then run with several seeds.
+"""Methods side by side: each is tuned on its own grid, then run with several seeds.
 
-A comparison is as good as its weakest baseline. Every method gets a grid, which is
-searched with a seed of its own; what is reported are other seeds of the best point.
-Both are sweeps, so that what is done is kept when a comparison is begun again.
+A comparison is as good as its weakest baseline. So every method gets a grid, which is
+searched with a seed of its own; the reported runs have other seeds. Searches and seeds
+are sweeps, so that what is done is kept when a comparison is begun again.
 """
 
 import inspect
-import math
 import os
 import pathlib
 import re
 import runpy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -20,17 +19,17 @@ from tqdm import tqdm
 from fl_sketch.config import parse, privacy
 from fl_sketch.config.build import metrics_of
 from fl_sketch.core import files, validate
-from fl_sketch.models.metrics import METRICS
+from fl_sketch.engine.loop import NotFinite
 from fl_sketch.privacy.composition import Trials
 from fl_sketch.privacy.guarantee import Guarantee
-from fl_sketch.sweep import grid, pictures, selection, separate_runs, standings
-from fl_sketch.sweep.extend_grid import beyond
-from fl_sketch.sweep.grid import shown
-from fl_sketch.sweep.selection import select
-from fl_sketch.sweep.standings import Row
+from fl_sketch.run.run import run as run_once
+from fl_sketch.sweep import grid, plots, tables, tuning
 from fl_sketch.sweep.sweep import sweep
+from fl_sketch.sweep.tables import Row
+from fl_sketch.sweep.tuning import Tuning
 from fl_sketch.workdir import odometer
-from fl_sketch.workdir.rows import CHOSEN, Score, score_of
+from fl_sketch.workdir.rows import plain
+from fl_sketch.workdir.tables import markdown
 
 
 class Method(NamedTuple):
@@ -58,8 +57,8 @@ class Comparison(NamedTuple):
       tuning_seed: the seed of the search.
       tuning_rounds: the number of rounds of the search; 0: as many as are reported. A
         private search has the noise of the whole run.
-      tuning_keys: keys of the config for the search alone: another data set, say,
-        with data.public=True if nobody has to be protected there.
+      tuning_keys: keys of the config for the search alone: another data set, say, with
+        data.public=True if nobody has to be protected there.
       last: the number of evaluations that the mean counts, the last ones.
       apart: whether the seeds are runs in folders of their own rather than a sweep: for
         runs of hours, which go on where they were stopped, keep their checkpoints, and
@@ -80,11 +79,11 @@ class Comparison(NamedTuple):
 
 
 def load(config: str, maker: str = "get_comparison") -> Any:
-    """Returns what a file makes, a comparison unless told, by the name after a colon.
+    """Returns what the function `maker` of a Python file returns.
 
     Args:
-      config: the path of a Python file with `maker`, as in "configs/compare_das.py";
-        after a colon, what that function is given.
+      config: the path of the file, as in "configs/compare_das.py"; after a colon, the
+        argument of the function.
       maker: the name of the function.
 
     Raises:
@@ -122,22 +121,19 @@ def run(
     trials: Trials | None = None,
     say: Callable[[str], None] = tqdm.write,
 ) -> list[Row]:
-    """Runs a comparison, or what an earlier one in the folder left of it.
+    """Runs a comparison, or what an earlier one left of it; returns its standings.
 
     Args:
-      comparison: what is compared.
-      workdir: the folder that gets a folder for each method, search.csv with the score
-        of every point of all grids, comparison.csv with all evaluations, standings.csv,
-        standings.md and comparison.png.
+      comparison: the methods.
+      workdir: the folder of results. It gets a folder for each method, search.csv with
+        every point of all grids, comparison.csv with all reported evaluations,
+        standings.csv, standings.md, standings.tex and comparison.png.
       data_dir: the folder of raw data sets.
       settings: lines "key=value" for the config of every method.
       only: names of methods; empty: all.
-      trials: the number of runs that a private selection makes of each private method
-        that is tuned, in place of a search and of seeds; None: no private selection.
+      trials: the number of runs of a private selection, which takes the place of search
+        and seeds for each private method that is tuned.
       say: what prints a line.
-
-    Returns:
-      A row for each method, in their order.
 
     Raises:
       ValueError, TypeError, FileNotFoundError: in one line.
@@ -146,104 +142,159 @@ def run(
     folder = files.writable_folder(workdir)
     for name in only:
         validate.one_of(tuple(comparison.methods), only=name)
-    chosen = only or tuple(comparison.methods)
     configs = {
         name: config_of(comparison, comparison.methods[name], settings)
-        for name in chosen
+        for name in only or comparison.methods
     }
-    _require_own(folder)
-    _require_one_metric(configs)
-    privacy.require_one_unit(configs.values())
-    if comparison.apart:
-        separate_runs.require_public(configs)
-    _require_sound(comparison, configs)
-    planned = _planned(comparison, configs, trials, data_dir)
-    searched, evaluations, rows = [], [], []
-    with tqdm(total=2 * len(configs), unit="sweep", disable=None) as bar:
-        doing = _Doing(comparison, planned, folder, data_dir, say, bar.update)
-        for number, (name, config) in enumerate(configs.items(), 1):
-            say(f"{name} ({number} of {len(configs)})")
-            best, found, points = doing.tuned_and_run(name, config)
-            searched += [{"method": name, **point} for point in points]
-            evaluations += [{"method": name, **row} for row in found]
-            rows.append(standings.row(name, best, found, comparison.last))
-            say("  " + standings.said(rows[-1]))
+    _check(comparison, configs, folder)
+    plans = _plans(comparison, configs, trials, data_dir) if trials else {}
+    searched, evaluations, standings = [], [], []
+    methods = tqdm(configs.items(), unit="method", disable=None)
+    for number, (name, config) in enumerate(methods, 1):
+        say(f"{name} ({number} of {len(configs)})")
+        method, place = comparison.methods[name], folder_of(folder, name)
+        best, rows, points = _tuned_and_run(
+            comparison, method, config, plans.get(name), place, data_dir, say
+        )
+        searched += [{"method": name, **point} for point in points]
+        evaluations += [{"method": name, **plain(row)} for row in rows]
+        standings.append(tables.standing(name, best, rows, comparison.last))
+        say("  " + markdown(tables.standings_table(standings[-1:]))[-1])
     if searched:
         files.write_rows(folder / "search.csv", searched)
-    released = odometer.below(folder, selection.FOLDER)
+    released = odometer.below(folder, tuning.FOLDER)
     if released:
         odometer.write(folder, released)
-    given = odometer.lines(released)
-    standings.write(folder, rows, evaluations, comparison.last, given)
-    for line in (*standings.table(rows), *given):
+    notes = odometer.lines(released)
+    tables.write_standings(folder, standings, evaluations, comparison.last, notes)
+    plots.draw(evaluations, folder / "comparison.png")
+    for line in (*markdown(tables.standings_table(standings)), *notes):
         say(line)
     say(f"results in {workdir}")
-    return rows
+    return standings
 
 
-class _Doing(NamedTuple):
-    """What the work on a method needs beside its config."""
+def side_by_side(
+    configs: Mapping[str, ConfigDict],
+    workdir: str | os.PathLike,
+    data_dir: str | None = None,
+    *,
+    say: Callable[[str], None] = tqdm.write,
+) -> dict[str, dict[str, Any]]:
+    """Runs every config in a folder of its own; returns the summaries by name.
 
-    comparison: Comparison
-    planned: Mapping[str, Guarantee]
-    folder: pathlib.Path
-    data_dir: str | None
-    say: Callable[[str], None]
-    move: Callable[[int], Any]
+    It prints a table, in which the first run is compared with the others.
 
-    def tuned_and_run(self, name: str, config: ConfigDict):
-        """Returns the best keys of a method, its evaluations, and what was searched."""
-        method, own = self.comparison.methods[name], folder_of(self.folder, name)
-        tune, last, say = method.tune, self.comparison.last, self.say
-        if name in self.planned:
-            plan = self.planned[name]
-            best, found = select(
-                config, tune, plan, own, self.data_dir, last=last, say=say
-            )
-            self.move(2)
-            return best, found, []
-        best, points = _tuned(
-            self.comparison, method, config, own / "tuning", self.data_dir, say
-        )
-        self.move(1)
-        config.update_from_flattened_dict(best)
-        seeds, folder = self.comparison.seeds, own / "seeds"
-        if self.comparison.apart:
-            found = separate_runs.evaluations(config, seeds, folder, self.data_dir)
-        else:
-            over = [f"seed={','.join(map(str, seeds))}"]
-            sweep(config, over, folder, self.data_dir, say=_nothing)
-            found = files.read_rows(folder / "sweep.csv")
-        self.move(1)
-        return best, found, points
+    Args:
+      configs: the configs by name.
+      workdir: the folder of their folders.
+      data_dir: the folder of raw data sets.
+      say: what prints a line.
+    """
+    summaries = {}
+    for name, config in configs.items():
+        place = os.path.join(workdir, re.sub(r"\W+", "_", name).lower())
+        summaries[name] = run_once(config, place, data_dir, say=say)
+        say("")
+    for line in tables.side_by_side(summaries):
+        say(line)
+    return summaries
 
 
-def _require_own(folder: pathlib.Path) -> None:
-    """Raises for a folder in which a run was counted that is none of a comparison's."""
+def config_of(
+    comparison: Comparison, method: Method, settings: Sequence[str]
+) -> ConfigDict:
+    """Returns a method's config before it is tuned.
+
+    The keys of the method replace those of the base, and `settings`, lines "key=value",
+    replace both.
+
+    Raises:
+      ValueError: for a line that is no setting.
+    """
+    config = grid.changed(comparison.base, method.keys)
+    axes = grid.read_axes(config, settings, flag="set") if settings else ()
+    return grid.changed(config, {axis.key: axis.values[0] for axis in axes})
+
+
+def folder_of(workdir: str | os.PathLike, name: str) -> pathlib.Path:
+    """Returns the folder of the method `name` in the folder of a comparison."""
+    return pathlib.Path(workdir) / re.sub(r"\W+", "_", name).strip("_").lower()
+
+
+def _tuned_and_run(
+    comparison: Comparison, method: Method, config, plan, folder, data_dir, say
+) -> tuple[dict[str, Any], list[Row], list[Row]]:
+    """Returns the best keys, the evaluations, and the points of the search."""
+    tuned = Tuning(config, method.tune, folder, data_dir, comparison.last, say)
+    if plan:
+        return *tuned.select(plan), []
+    best, points = {}, []
+    if method.tune:
+        tuned = tuned._replace(config=_for_search(comparison, method, config))
+        best, points = tuned.search(comparison.widen)
+    config = grid.changed(config, best)
+    seeds, place = comparison.seeds, folder / "seeds"
+    if comparison.apart:
+        return best, list(_apart(config, seeds, place, data_dir)), points
+    over = [f"seed={','.join(map(str, seeds))}"]
+    sweep(config, over, place, data_dir, say=lambda line: None)
+    return best, files.read_rows(place / "sweep.csv"), points
+
+
+def _for_search(comparison: Comparison, method: Method, config) -> ConfigDict:
+    """Returns the config with which a method is tuned."""
+    keys = {**comparison.tuning_keys, "seed": comparison.tuning_seed}
+    config = grid.changed(config, keys)
+    if not comparison.tuning_rounds or method.whole:
+        return config
+    # The noise of fewer rounds would be less, and so would its cost.
+    planned = config.privacy.planned_rounds or config.rounds
+    rounds = min(config.rounds, comparison.tuning_rounds)
+    return grid.changed(config, {"privacy.planned_rounds": planned, "rounds": rounds})
+
+
+def _apart(config, seeds: Sequence[int], folder, data_dir) -> Iterator[Row]:
+    """Yields the rows of each seed as a run of its own, as a sweep has them."""
+    for point, seed in enumerate(seeds):
+        place, lost = folder / str(seed), []
+        try:
+            config = grid.changed(config, {"seed": seed})
+            run_once(config, str(place), data_dir, say=lambda line: None)
+        except NotFinite:
+            numbers = [f"test_{name}" for name in (*metrics_of(config), "loss")]
+            nowhere = dict.fromkeys(("train_loss", *numbers), float("nan"))
+            sent = dict.fromkeys((tables.UP, tables.DOWN), 0)
+            lost = [{"round": config.rounds, **nowhere, **sent}]
+        path = place / "metrics.csv"
+        rows = files.read_rows(path) if path.exists() else []
+        for row in (*rows, *lost):
+            yield {"point": point, "seed": seed, **row}
+
+
+def _check(
+    comparison: Comparison, configs: Mapping[str, ConfigDict], folder: pathlib.Path
+) -> None:
+    """Raises for what can be told of the last method before the first one trains."""
     if any("/" not in name for name in odometer.read(folder)):
         msg = (
             f"Expected workdir to be that of a comparison, got {folder}, whose "
             f"{odometer.FILE} counts a run: take another workdir."
         )
         raise ValueError(msg)
-
-
-def _require_one_metric(configs: Mapping[str, ConfigDict]) -> None:
-    """Raises for methods that are measured by unlike things, which no table ranks."""
-    first = {name: metrics_of(config)[0] for name, config in configs.items()}
-    if len({*first.values()}) > 1:
-        found = ", ".join(f"{metric} of {name}" for name, metric in first.items())
-        msg = f"Expected one metric that comes first in all methods, got {found}: say "
+    metrics = {name: metrics_of(config)[0] for name, config in configs.items()}
+    if len({*metrics.values()}) > 1:  # no table ranks unlike things
+        got = ", ".join(f"{metric} of {name}" for name, metric in metrics.items())
+        msg = f"Expected one metric that comes first in all methods, got {got}: say "
         raise ValueError(msg + "model.metrics=NAME.")
-
-
-def _require_sound(comparison: Comparison, configs: Mapping[str, ConfigDict]) -> None:
-    """Raises for what can be told of the last method before the first one trains."""
+    privacy.require_one_unit(configs.values())
     for name, config in configs.items():
+        if comparison.apart and privacy.is_noisy(config):
+            msg = f"Expected methods without privacy for apart=True, got {name!r}."
+            raise ValueError(msg)
         tune = comparison.methods[name].tune
-        first = config.copy_and_resolve_references()
-        first.update_from_flattened_dict({key: tune[key][0] for key in tune})
         try:
+            first = grid.changed(config, {key: tune[key][0] for key in tune})
             parse.check(first)
             privacy.check(first)
         except (ValueError, TypeError) as error:
@@ -252,116 +303,14 @@ def _require_sound(comparison: Comparison, configs: Mapping[str, ConfigDict]) ->
             raise kind(msg) from None
 
 
-def _planned(
-    comparison, configs, trials: Trials | None, data_dir
-) -> dict[str, Guarantee]:
-    """Returns the methods of which a random number of runs is made, and what it costs.
-
-    Raises:
-      ValueError: if that is asked for, and none is private, or one cannot be counted.
-    """
-    if trials is None:
-        return {}
-    tuned = [name for name in configs if comparison.methods[name].tune]
-    found = [name for name in tuned if privacy.is_noisy(configs[name])]
-    if not found:
+def _plans(comparison, configs, trials: Trials, data_dir) -> dict[str, Guarantee]:
+    """Returns the cost of each private selection, by the name of its method."""
+    tunes = {name: comparison.methods[name].tune for name in configs}
+    private = [n for n in configs if tunes[n] and privacy.is_noisy(configs[n])]
+    if not private:
         msg = "Expected a private method that is tuned, for private trials, got none."
         raise ValueError(msg)
     return {
-        name: selection.planned(
-            configs[name], comparison.methods[name].tune, trials, data_dir
-        )
-        for name in found
+        name: tuning.planned(configs[name], tunes[name], trials, data_dir)
+        for name in private
     }
-
-
-def config_of(
-    comparison: Comparison, method: Method, settings: Sequence[str]
-) -> ConfigDict:
-    """Returns a method's config before it is tuned.
-
-    Args:
-      comparison: the comparison, whose base the config starts from.
-      method: the method, whose keys come next.
-      settings: lines "key=value", which come last.
-
-    Raises:
-      ValueError: for a line that is none.
-    """
-    config = comparison.base.copy_and_resolve_references()
-    config.update_from_flattened_dict(dict(method.keys))
-    for axis in grid.read_axes(config, settings, flag="set") if settings else ():
-        config.update_from_flattened_dict({axis.key: axis.values[0]})
-    return config
-
-
-def _tuned(
-    comparison, method, config, folder, data_dir, say
-) -> tuple[dict[str, Any], list[Row]]:
-    """Returns the keys of a method's best point, and all points with their scores."""
-    if not method.tune:
-        return {}, []
-    config, tune = config.copy_and_resolve_references(), dict(method.tune)
-    config.update_from_flattened_dict(dict(comparison.tuning_keys))
-    if comparison.tuning_rounds and not method.whole:
-        # The noise of fewer rounds would be less, and so would what it costs.
-        config.privacy.planned_rounds = config.privacy.planned_rounds or config.rounds
-        config.rounds = min(config.rounds, comparison.tuning_rounds)
-    config.seed = comparison.tuning_seed
-    points = _searched(config, tune, folder, data_dir, comparison.last)
-    for number in range(comparison.widen):
-        more = beyond(tune, _best(points, tune, _nothing))
-        if more is None:
-            break
-        key, value = more
-        tune[key] = (*tune[key], value)
-        own = {**tune, key: (value,)}
-        wider = folder.with_name(f"{folder.name}_{number + 1}")
-        points += _searched(config, own, wider, data_dir, comparison.last)
-    best = _best(points, tune, say)
-    if more := beyond(tune, best):
-        say(f"  which is at an end of its grid: {more[0]}={shown(more[1])} is next")
-    return best, points
-
-
-def _searched(config, tune, folder, data_dir, last: int) -> list[Row]:
-    """Returns every point of a grid, and its score by the metric's name."""
-    over = [f"{key}={','.join(map(str, v))}" for key, v in tune.items()]
-    over.append(f"seed={config.seed}")
-    sweep(config, over, folder, data_dir, say=_nothing)
-    points = pictures.by_point(files.read_rows(folder / "sweep.csv"))
-    return [
-        {
-            **{k: grid.typed(rows[0][k], v[0]) for k, v in tune.items()},
-            score_of(rows[0], CHOSEN).name: standings.score(rows, last, CHOSEN),
-            **standings.given_away([rows[-1]]),
-        }
-        for rows in points.values()
-    ]
-
-
-def _best(points: Sequence[Row], tune: Iterable[str], say) -> dict[str, Any]:
-    """Returns the keys of the best point, the first where all diverged."""
-    by = Score("", next(name for name in points[0] if name in METRICS))
-    found = [point for point in points if math.isfinite(point[by.name])]
-    if not found:
-        say(f"  all {len(points)} points of its grid diverged")
-    best = max(found or points[:1], key=lambda point: by.worth(point[by.name]))
-    chosen = {key: best[key] for key in tune}
-    said = ", ".join(f"{key}={shown(value)}" for key, value in chosen.items())
-    say(f"  best of {len(points)}: {said}, {best[by.name]:.4f}")
-    return chosen
-
-
-def folder_of(workdir: str | os.PathLike, name: str) -> pathlib.Path:
-    """Returns the folder of a method in that of a comparison.
-
-    Args:
-      workdir: the folder of the comparison.
-      name: the name of the method.
-    """
-    return pathlib.Path(workdir) / re.sub(r"\W+", "_", name).strip("_").lower()
-
-
-def _nothing(line: str) -> None:
-    del line

@@ -13,18 +13,16 @@ from fl_sketch.privacy.guarantee import mark, rounded_up
 from fl_sketch.run import display
 from fl_sketch.run.setup import prepare
 from fl_sketch.run.task import facts_of, known_of
-from fl_sketch.sweep import grid, ranking
+from fl_sketch.sweep import grid
 from fl_sketch.workdir.identity import Identity
+from fl_sketch.workdir.tables import named
 
 
 class Outline(NamedTuple):
     """What is known of the program of a `group` before it is compiled.
 
-    Attributes:
-      facts: those of a run.
-      known: what rows need; the guarantee is to every point.
-      state_bytes: the size of one point's state.
-      last: the round with which all points end.
+    `facts`, `known` and `identity` are those of a run. The state of one point has
+    `state_bytes`, and `last` is the last round of all points.
     """
 
     group: grid.Group
@@ -36,22 +34,29 @@ class Outline(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows it will leave in sweep.csv."""
+        """The number of its rows in sweep.csv."""
         return len(self.group.points) * -(-self.last // self.group.config.eval_every)
 
     @property
     def private(self) -> bool:
-        """Whether somebody is protected."""
+        """Whether it protects anybody."""
         return self.known.private
 
 
 def outline(group: grid.Group, data_dir: str | None) -> Outline:
-    """Returns the outline of `group`, checked as a run is, and that all points fit.
+    """Returns the outline of `group`, checked as a run is.
 
     Raises:
-      ValueError, TypeError, FileNotFoundError: as `prepare` does.
+      ValueError, TypeError, FileNotFoundError: as `prepare` does, for models on several
+        devices, and for points that do not fit the memory.
     """
-    _require_whole_models(group.config.compute.model_devices)
+    devices = group.config.compute.model_devices
+    if devices != 1:
+        msg = (
+            "config.compute: Expected model_devices=1 in a sweep, which shares out "
+            f"clients alone, got model_devices={devices}: launch.train takes it."
+        )
+        raise ValueError(msg)
     setup = prepare(group.config, data_dir)
     group = group._replace(config=setup.config)
     start = functools.partial(setup.start, parse.numbers_of(setup.config))
@@ -70,55 +75,44 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
     return Outline(group, facts, known_of(setup), state_bytes, setup.last, identity)
 
 
-def _require_whole_models(devices: int) -> None:
-    """Raises where a model would lie on several `devices`, as no point of a grid is."""
-    if devices != 1:
-        msg = (
-            "config.compute: Expected model_devices=1 in a sweep, which shares out "
-            f"clients alone, got model_devices={devices}: launch.train takes it."
-        )
-        raise ValueError(msg)
-
-
 def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> list[str]:
     """Returns lines on the `axes` and `outlines` of a grid, mapped as `how` says."""
-    facts = outlines[0].facts
-    points = sum(len(o.group.points) for o in outlines)
+    points = sum(len(program.group.points) for program in outlines)
     sizes = " x ".join(f"{len(axis.values)} {axis.key}" for axis in axes)
-    in_turn = (
+    order = (
         "one after the other" if how == "loop" else "at once, as many as memory allows,"
     )
     lines = [
         f"points: {points} = {sizes}; programs: {len(outlines)}, the points of each "
-        f"{in_turn} on {facts['devices']} devices"
+        f"{order} on {outlines[0].facts['devices']} devices"
     ]
-    for number, one in enumerate(outlines, 1):
-        group, facts = one.group, one.facts
-        own = {k: v for k, v in group.points[0].items() if not grid.shares_program(k)}
-        lines.append(
-            f"  program {number}{': ' if own else ''}{ranking.named(own)}: "
+    for number, program in enumerate(outlines, 1):
+        points, facts = program.group.points, program.facts
+        guarantee = program.known.guarantee
+        static = {k: v for k, v in points[0].items() if not grid.shares_program(k)}
+        line = (
+            f"  program {number}{': ' if static else ''}{named(static)}: "
             f"{facts['algorithm']}, {facts['model']} of {facts['d']} parameters on "
             f"{facts['dataset']}; a message: {display.message(facts)}; "
-            f"{len(group.points)} points of {one.state_bytes / 1e6:.3g} MB, "
-            f"{one.last} rounds{_promised(one)}"
+            f"{len(points)} points of {program.state_bytes / 1e6:.3g} MB, "
+            f"{program.last} rounds"
         )
+        if guarantee and guarantee.private:
+            epsilon = rounded_up(guarantee.epsilon(program.last) or 0)
+            line += (
+                f"; each spends epsilon = {epsilon} at delta = {guarantee.delta:g}"
+                f"{mark(guarantee.randomness)}"
+            )
+        lines.append(line)
     return lines
 
 
-def _promised(one: Outline) -> str:
-    """Says what each point gives away, if that is anything but all."""
-    if not ((promise := one.known.guarantee) and promise.private):
-        return ""
-    how, spent = mark(promise.randomness), rounded_up(promise.epsilon(one.last) or 0)
-    return f"; each spends epsilon = {spent} at delta = {promise.delta:g}{how}"
-
-
 def require_one_table(outlines: Sequence[Outline]) -> None:
-    """Raises for `outlines` that measure unlike things, which no table could rank."""
-    measured = {", ".join(one.facts["metrics"]) for one in outlines}
-    if len(measured) > 1:
+    """Raises a ValueError for programs of unlike metrics, which no table can rank."""
+    metrics = {", ".join(program.facts["metrics"]) for program in outlines}
+    if len(metrics) > 1:
         msg = (
             "config.model: Expected metrics that all points have, got "
-            f"{' and '.join(sorted(measured))}: say metrics=NAME."
+            f"{' and '.join(sorted(metrics))}: say metrics=NAME."
         )
         raise ValueError(msg)

@@ -1,19 +1,17 @@
-"""The grid of a sweep: which keys take which values, and what shares a program.
+"""Grids of configs: which keys take which values, and which points share a program.
 
-Continuous keys and the seed are arguments of a program, so all their values share
-one; every combination of the other keys is a program of its own.
+Continuous keys and the seed are arguments of a program, so all their values share one.
+Every combination of the other keys is a program of its own.
 
 >>> from configs import default
 >>> config = default.get_config()
 >>> axes = read_axes(config, ["client.rate=0.03,0.1", "sketch.compression=10,20"])
 >>> [program.points for program in programs(config, axes)][1]  # doctest: +ELLIPSIS
 ({'client.rate': 0.03, 'sketch.compression': 20.0}, {'client.rate': 0.1, ...})
->>> read_axes(config, ["client.rat=1"])
-Traceback (most recent call last):
-ValueError: Expected --over=key=value,value with a key of the config, got \
---over=client.rat=1. Did you mean 'client.rate'?
 """
 
+import collections
+import contextlib
 import itertools
 import math
 import re
@@ -26,9 +24,8 @@ from fl_sketch.config import parse
 from fl_sketch.core import validate
 from fl_sketch.core.mappings import flat
 
-BETWEEN = re.compile(r",(?![^()]*\))")  # values, whose options have commas too
-MOST = 10_000  # points, of which a table can still be read
-
+BETWEEN = re.compile(r",(?![^()]*\))")  # between values, whose options have commas too
+MOST = 10_000  # points of which a table can be read
 READ: dict[type, Callable[[str], Any]] = {
     bool: lambda text: {"true": True, "false": False}[text.lower()],
     float: float,
@@ -38,7 +35,7 @@ READ: dict[type, Callable[[str], Any]] = {
 
 
 class Axis(NamedTuple):
-    """A `key` of the config, by its dotted name, and the `values` that it takes."""
+    """A dotted `key` of the config, and the `values` that it takes."""
 
     key: str
     values: tuple[Any, ...]
@@ -47,12 +44,9 @@ class Axis(NamedTuple):
 class Group(NamedTuple):
     """The points that share a program: all seeds with all continuous values.
 
-    Attributes:
-      config: the config of the program; where points differ, it is the first one's.
-      seeds: the seeds of the points.
-      numbers: the continuous keys that are swept, for each point of one seed.
-      points: all swept keys of each point, those of one seed next to each other.
-      first: the number of points of the programs before it.
+    `config` has the values of the first point. `numbers` are the swept continuous keys
+    of each point of one seed, and `points` all swept keys of each point, one seed after
+    the other. `first` is the number of points in the programs before it.
     """
 
     config: ConfigDict
@@ -65,62 +59,48 @@ class Group(NamedTuple):
 def read_axes(
     config: ConfigDict, over: Sequence[str], *, flag: str = "over"
 ) -> tuple[Axis, ...]:
-    """Returns the axes of a grid, from lines "key=value,value".
-
-    They come in the order of the config, the seed last, so that the same grid is the
-    same however it was written down.
+    """Returns the axes of a grid, in the order of the config with the seed last.
 
     Args:
-      config: the config whose keys they may name, and whose types values must have.
-      over: the lines; a comma within brackets belongs to a value, as in "adam(b1=0.8,
-        b2=0.9)", and with another flag than "over" every comma does.
-      flag: the flag that they were given with.
+      config: the config that has the keys, and values of the right types.
+      over: lines "key=value,value". A comma in brackets belongs to a value, as in
+        "adam(b1=0.8, b2=0.9)"; under another flag than "over" every comma does.
+      flag: the name of the flag that had the lines.
 
     Raises:
-      ValueError: in one line. It is raised for what is no axis of this config, a key or
-        a value given twice, a value that its key may not have, no axis at all, or more
-        than `MOST` points.
+      ValueError: in one line, for a line that is no axis of this config, a key or value
+        given twice, a value that its key may not have, no axis, or too many points.
     """
     if not over:
         msg = "Expected at least one --over=key=value,value, got none."
         raise ValueError(msg)
     legal = flat(config)
-    order = [*(key for key in legal if key != "seed"), "seed"]
-    axes = sorted(
-        (_axis(legal, line, flag) for line in over),
-        key=lambda axis: order.index(axis.key),
-    )
-    keys = [axis.key for axis in axes]
-    for key in keys:
-        if keys.count(key) > 1:
-            msg = f"Expected each key once, got --{flag}={key} {keys.count(key)} times."
+    axes = [_axis(legal, line, flag) for line in over]
+    axes.sort(key=lambda axis: (axis.key == "seed", [*legal].index(axis.key)))
+    for key, count in collections.Counter(axis.key for axis in axes).items():
+        if count > 1:
+            msg = f"Expected each key once, got --{flag}={key} {count} times."
             raise ValueError(msg)
-    points = math.prod(len(axis.values) for axis in axes)
-    if points > MOST:
-        sizes = " x ".join(str(len(axis.values)) for axis in axes)
-        msg = f"Expected at most {MOST} points, got {sizes} = {points}."
+    sizes = [len(axis.values) for axis in axes]
+    if math.prod(sizes) > MOST:
+        product = f"{' x '.join(map(str, sizes))} = {math.prod(sizes)}"
+        msg = f"Expected at most {MOST} points, got {product}."
         raise ValueError(msg)
     return tuple(axes)
 
 
 def programs(config: ConfigDict, axes: Sequence[Axis]) -> list[Group]:
-    """Returns the points of the grid, program by program.
-
-    Args:
-      config: what the points have in common.
-      axes: the axes, in the order of `read_axes`; the seed need not be among them.
-    """
+    """Returns the points of a grid of `axes`, in their order, program by program."""
     static = [axis for axis in axes if not shares_program(axis.key)]
     numbers = tuple(_product([a for a in axes if a.key in parse.CONTINUOUS]))
     seeds = {axis.key: axis.values for axis in axes}.get("seed", (config.seed,))
     groups, first = [], 0
     for fixed in _product(static):
         points = tuple(
-            {axis.key: {**fixed, **own, "seed": seed}[axis.key] for axis in axes}
-            for seed, own in itertools.product(seeds, numbers)
+            {axis.key: {**fixed, **values, "seed": seed}[axis.key] for axis in axes}
+            for seed, values in itertools.product(seeds, numbers)
         )
-        whole = config.copy_and_resolve_references()
-        whole.update_from_flattened_dict(points[0])
+        whole = changed(config, points[0])
         groups.append(Group(whole, tuple(seeds), numbers, points, first))
         first += len(points)
     return groups
@@ -129,24 +109,23 @@ def programs(config: ConfigDict, axes: Sequence[Axis]) -> list[Group]:
 def points_of(
     config: ConfigDict, over: Sequence[str]
 ) -> Iterator[tuple[dict[str, Any], ConfigDict]]:
-    """Yields every point of a grid with its config; without axes `config` alone.
-
-    Args:
-      config: what the points have in common.
-      over: lines "key=value,value", as in `read_axes`.
-    """
+    """Yields every point of a grid with its config; without axes `config` alone."""
+    for group in programs(config, read_axes(config, over)) if over else ():
+        for point in group.points:
+            yield point, changed(group.config, point)
     if not over:
         yield {}, config
-        return
-    for group in programs(config, read_axes(config, over)):
-        for point in group.points:
-            own = group.config.copy_and_resolve_references()
-            own.update_from_flattened_dict(point)
-            yield point, own
+
+
+def changed(config: ConfigDict, keys: Mapping[str, Any]) -> ConfigDict:
+    """Returns a copy of `config` with other values of some dotted keys."""
+    copy = config.copy_and_resolve_references()
+    copy.update_from_flattened_dict(dict(keys))
+    return copy
 
 
 def shares_program(key: str) -> bool:
-    """Returns whether points that differ in `key` alone run in one program."""
+    """Returns whether points that differ in `key` alone share a program."""
     return key == "seed" or key in parse.CONTINUOUS
 
 
@@ -156,7 +135,7 @@ def listed(axes: Sequence[Axis]) -> dict[str, list[Any]]:
 
 
 def typed(value: Any, like: Any) -> Any:
-    """Returns a `value`, of which a file may have a text, with the type of `like`.
+    """Returns a `value`, which may be a file's text, with the type of `like`.
 
     >>> typed("False", True), typed("3", 0.5), typed(7, 0)
     (False, 3.0, 7)
@@ -164,30 +143,49 @@ def typed(value: Any, like: Any) -> Any:
     return READ[type(like)](value) if isinstance(value, str) else type(like)(value)
 
 
-def shown(value: Any) -> str:
-    """Returns `value` as short as it can be without becoming another."""
-    return f"{value:.8g}" if isinstance(value, float) else str(value)
+def beyond(
+    tune: Mapping[str, Sequence[Any]], best: Mapping[str, Any]
+) -> tuple[str, float] | None:
+    """Returns a key whose best value is at an end of its grid, and the next value.
+
+    Values go on as they began: 0.1 follows 0.003, 0.01, 0.03. It is None if the best
+    point has a worse neighbour on both sides of all continuous keys with two values or
+    more, or if its key may not have the next value.
+
+    >>> beyond({"server.rate": (0.001, 0.003, 0.01)}, {"server.rate": 0.001})
+    ('server.rate', 0.0003)
+    >>> beyond({"server.rate": (0.0003, 0.001, 0.003)}, {"server.rate": 0.001})
+    """
+    for key, tried in tune.items():
+        values = sorted({*tried})
+        if key not in parse.CONTINUOUS or len(values) < 2 or values[0] <= 0:
+            continue
+        if best[key] == values[-1]:
+            values.reverse()
+        if best[key] == values[0]:
+            ratio = values[2] / values[1] if values[2:] else values[1] / values[0]
+            value = float(f"{values[0] / ratio:.6g}")
+            with contextlib.suppress(ValueError):
+                parse.check_number(key, value)
+                return key, value
+    return None
 
 
 def _axis(legal: Mapping[str, Any], line: str, flag: str) -> Axis:
-    key, equals, listed = line.partition("=")
-    if key in legal and not equals:
-        msg = f"Expected --{flag}={key}=value,value, got no values in --{flag}={line}."
-        raise ValueError(msg)
+    key, _, text = line.partition("=")
     if key not in legal:
         near = validate.nearest(key, tuple(legal))
         msg = f"Expected --{flag}=key=value,value with a key of the config, got "
         raise ValueError(msg + f"--{flag}={line}.{near}")
     kind = type(legal[key])
-    texts = BETWEEN.split(listed) if flag == "over" else [listed]
+    texts = BETWEEN.split(text) if flag == "over" else [text]
     try:
-        values = tuple(READ[kind](text.strip()) for text in texts)
+        values = tuple(READ[kind](value.strip()) for value in texts)
     except (ValueError, KeyError):
         values = ()
     if not values or "" in values:
-        kind = kind.__name__
-        msg = f"Expected --{flag}={key}= and {kind} values, got --{flag}={line}."
-        raise ValueError(msg)
+        msg = f"Expected --{flag}={key}= and {kind.__name__} values, got "
+        raise ValueError(msg + f"--{flag}={line}.")
     if len(set(values)) < len(values):
         msg = f"Expected different values of {key}, got --{flag}={line}."
         raise ValueError(msg)

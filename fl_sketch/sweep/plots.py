@@ -1,166 +1,366 @@
-"""One picture of several runs, sweeps and comparisons that are done."""
+"""Pictures of many runs: curves of methods, and the scores of a sweep's grid."""
 
 import math
+import os
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+import statistics
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fl_sketch.core import files, validate
-from fl_sketch.sweep import pictures
-from fl_sketch.sweep.pictures import Asked
-from fl_sketch.workdir import tables
-from fl_sketch.workdir.rows import all_plain
+import numpy as np
 
-DRAWN = ("round", "bytes_up_total", "bytes_down_total")
+from fl_sketch.core import files, validate
+from fl_sketch.models.metrics import METRICS
+from fl_sketch.sweep.grid import Axis
+from fl_sketch.sweep.tables import DOWN, UP, Row, by_method, ranked
+from fl_sketch.workdir.rows import all_plain, score_of
+from fl_sketch.workdir.tables import markdown, named, shown
+
+NEEDED = ("round", UP, DOWN)  # columns of evaluations
+LOSSES = ("train_loss", "test_loss", "validation_loss")
 FILES = ("comparison.csv", "sweep.csv", "metrics.csv")
+TITLED = 9  # letters of a title on an inch
+STYLES = ("-", "--", ":")  # there are ten colours
+WRITTEN_UP_TO = 12  # values of an axis, with room for numbers in cells
+ABSCISSAS = {  # the label of an axis, and the columns that are added up along it
+    "rounds": ("round", ("round",)),
+    "up": ("sent by all clients", (UP,)),
+    "down": ("received by all clients", (DOWN,)),
+    "both": ("sent and received by all clients", (UP, DOWN)),
+    "seconds": ("simulated seconds", ("simulated_seconds",)),
+    "epsilon": ("epsilon", ("epsilon",)),
+}
+DEFAULT = ("rounds", "up", "both")
 
 
 def plot(
     workdirs: Sequence[str],
     path: str,
     only: Sequence[str] = (),
-    asked: Asked = Asked(),  # noqa: B008 - immutable
+    *,
+    xs: Sequence[str] = DEFAULT,
+    metric: str = "",
+    labels: Sequence[str] = (),
+    title: str = "",
+    reach: float | None = None,
 ) -> list[str]:
-    """Draws a score against rounds, bytes and more; returns the names of the lines.
+    """Draws the curves of results in one picture; returns the names of the lines.
 
-    A run has a line, a sweep one for each point and a comparison one for each method;
-    those that differ by their seeds alone share one.
+    A run has a line, a sweep has one for each setting, and a comparison one for each
+    method.
 
     Args:
-      workdirs: the folders; those of one name are told apart by their paths.
+      workdirs: the folders of results.
       path: the picture, which ends in .png, .pdf or .svg.
-      only: texts, of which a line's name must have one; empty: all lines are drawn.
-      asked: what the picture is to show.
+      only: parts of names; lines without any of them are left out.
+      xs: names of `ABSCISSAS`, a panel for each.
+      metric: the metric to draw; empty: the one by which models are reported.
+      labels: texts "NAME=words" for the legend; both sides may have a "=".
+      title: the words above the picture.
+      reach: a score. A table of what each line took to it follows the names.
 
     Raises:
-      ValueError: for a folder that has none of these, or where no line is left.
+      ValueError: in one line, for what cannot be read or drawn.
     """
-    require_picture(path)
-    kept = chosen(workdirs, only)
-    draw(kept, path, asked)
-    return names_of(kept)
-
-
-def draw(rows: Sequence[dict[str, Any]], path: str, asked: Asked) -> None:
-    """Draws evaluations, the `rows`, as they are `asked` for, to the file `path`.
-
-    Raises:
-      ValueError: for rows of which nothing would be seen.
-    """
-    pictures.require_numbers(rows, asked)
-    pictures.draw(rows, path, asked)
-
-
-def require_picture(path: str) -> None:
-    """Raises unless a picture can be written to the file `path`, by its ending."""
     files.writable_file(path)
     endings = tuple(f".{form}" for form in files.PICTURES)
     validate.one_of(endings, **{"the ending of out": pathlib.Path(path).suffix})
-
-
-def chosen(workdirs: Sequence[str], only: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Returns the evaluations of folders, each with the name of its line.
-
-    Args:
-      workdirs: the folders; those of one name are told apart by their paths.
-      only: texts, of which a line's name must have one; empty: all lines are chosen.
-
-    Raises:
-      ValueError: for a folder that has none, or where no line is left.
-    """
-    workdirs = list({pathlib.Path(one).resolve(): one for one in workdirs}.values())
-    short = [pathlib.Path(workdir).resolve().name for workdir in workdirs]
-    evaluations: list[dict[str, Any]] = []
-    taken: set[str] = set()
-    for workdir, name in zip(workdirs, short, strict=True):
-        name = name if short.count(name) == 1 else str(workdir)
-        found = list(evaluations_of(workdir, name))
-        if {row["method"] for row in found} & taken:  # of another comparison
-            found = [row | {"method": f"{name}: {row['method']}"} for row in found]
-        taken |= {row["method"] for row in found}
-        evaluations += found
-    names = names_of(evaluations)
-    kept = [name for name in names if not only or any(text in name for text in only)]
-    if not kept:
-        msg = f"Expected only to be part of one of {', '.join(names)}, got {only}."
+    rows = read(workdirs, only)
+    names = list(dict.fromkeys(row["method"] for row in rows))
+    words = _labels(labels, names)
+    column = column_of(rows, metric)
+    if not any(math.isfinite(float(row[column])) for row in rows):
+        msg = f"Expected numbers in {column}, got nothing that is finite."
         raise ValueError(msg)
-    return [row for row in evaluations if row["method"] in kept]
+    draw(rows, path, xs, metric, words, title)
+    if reach is not None:
+        names += markdown(reached(rows, reach, metric, words))
+    return names
 
 
-def names_of(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns the names of the lines of some evaluations, the `rows`."""
-    return list(dict.fromkeys(row["method"] for row in rows))
+def read(workdirs: Sequence[str], only: Sequence[str] = ()) -> list[Row]:
+    """Returns the evaluations of folders, each with the name of its line as method.
 
-
-def reached(rows: Sequence[dict[str, Any]], value: float, asked: Asked) -> list[str]:
-    """Returns a table in markdown of what each line took to reach a score.
-
-    Args:
-      rows: the evaluations.
-      value: the score.
-      asked: what counts as score.
-    """
-    table = [["", "seeds", "rounds", "MB up", "MB up and down"]]
-    for took in pictures.reached(rows, value, asked):
-        numbers = (took["rounds"], took["up"] / 1e6, took["both"] / 1e6)
-        cells = ["-" if math.isnan(one) else f"{one:.4g}" for one in numbers]
-        table.append([took["method"], took["seeds"], *cells])
-    return tables.markdown(table)
-
-
-def labels_of(texts: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Returns the words for lines, by their names.
-
-    Args:
-      texts: texts "NAME=words", where both may have an = in them.
-      names: the names of all lines.
+    Folders of one name are told apart by their paths. Arguments are those of `plot`.
 
     Raises:
-      ValueError: for a text without =, or of a name that there is not.
+      ValueError: for a folder that has no evaluations, or if no line is left.
     """
+    folders = {pathlib.Path(folder).resolve(): folder for folder in workdirs}
+    short = [folder.name for folder in folders]
+    rows: list[Row] = []
+    taken: set[str] = set()
+    for place, folder in folders.items():
+        name = place.name if short.count(place.name) == 1 else str(folder)
+        evaluations = list(_evaluations(pathlib.Path(folder), name))
+        if taken & {row["method"] for row in evaluations}:  # of another comparison
+            for row in evaluations:
+                row["method"] = f"{name}: {row['method']}"
+        taken |= {row["method"] for row in evaluations}
+        rows += evaluations
+    left = [
+        row for row in rows if not only or any(text in row["method"] for text in only)
+    ]
+    if not left:
+        names = ", ".join(dict.fromkeys(row["method"] for row in rows))
+        msg = f"Expected only to be part of one of {names}, got {only}."
+        raise ValueError(msg)
+    return left
+
+
+def draw(
+    rows: Sequence[Row],
+    path: str | os.PathLike,
+    xs: Sequence[str] = DEFAULT,
+    metric: str = "",
+    labels: Mapping[str, str] = {},  # noqa: B006 - only read
+    title: str = "",
+) -> None:
+    """Draws the mean of each method's seeds as a line, and their range as a band.
+
+    Arguments are those of `plot`; `rows` are evaluations with a method and a point.
+
+    Raises:
+      ValueError: in one line, for an axis or a metric that the rows do not have.
+    """
+    from matplotlib.figure import Figure  # takes a second to import
+
+    column = column_of(rows, metric)
+    for x in xs:
+        validate.one_of(tuple(ABSCISSAS), x=x)
+        _require(rows, *ABSCISSAS[x][1])
+    width = 2.5 + 3.8 * len(xs)
+    figure = Figure(figsize=(width, 4.2), layout="constrained")
+    panels = figure.subplots(1, len(xs), sharey=True, squeeze=False)[0]
+    methods = by_method(rows)
+    for number, (name, seeds) in enumerate(methods.items()):
+        # Evaluations of all seeds side by side, as far as every seed has come.
+        places = list(zip(*seeds, strict=False))
+        scores = [[float(row[column]) for row in place] for place in places]
+        means, low, high = (list(map(f, scores)) for f in (statistics.fmean, min, max))
+        style = {
+            "linestyle": STYLES[number // 10 % len(STYLES)],
+            "label": labels.get(name, name),
+            "marker": "o" if len(places) == 1 else "",  # no line shows a point
+        }
+        for panel, x in zip(panels, xs, strict=True):
+            along = [_mean(place, ABSCISSAS[x][1]) for place in places]
+            (line,) = panel.plot(along, means, **style)
+            colour = line.get_color()
+            panel.fill_between(along, low, high, color=colour, alpha=0.15, linewidth=0)
+    for panel, x in zip(panels, xs, strict=True):
+        _scale(panel, *ABSCISSAS[x])
+    panels[0].set(ylabel=column.replace("_", " "))
+    if title:
+        lines = textwrap.wrap(title, int(TITLED * width))
+        figure.suptitle("\n".join(lines))
+    figure.legend(
+        handles=panels[0].get_lines(),
+        loc="outside right upper",
+        fontsize="small",
+        title=_band({len(seeds) for seeds in methods.values()}),
+        title_fontsize="small",
+    )
+    files.write_figure(path, figure)
+
+
+def column_of(rows: Sequence[Mapping[str, Any]], metric: str = "") -> str:
+    """Returns the column of a metric or a loss, which the rows of all methods have.
+
+    Without a `metric` it is the one by which models are reported.
+
+    Raises:
+      ValueError: in one line, for a name that is no metric, or that some rows lack.
+    """
+    column = score_of(rows[0]).column
+    if metric:
+        legal = [name for name in rows[0] if name.partition("_")[2] in METRICS]
+        legal += [name for name in LOSSES if name in rows[0]]
+        column = metric if metric in legal else f"test_{metric}"
+        validate.one_of(tuple(legal), metric=column)
+    _require(rows, column)
+    return column
+
+
+def reached(
+    rows: Sequence[Mapping[str, Any]], value: float, metric: str, labels: Mapping
+) -> list[list[str]]:
+    """Returns cells on what each method took to reach a score, the cheapest first.
+
+    Numbers are means over seeds, each at its first evaluation of this `value` or a
+    better one. A method has none if one of its seeds did not reach it.
+    """
+    column = column_of(rows, metric)
+    kind = METRICS.get(column.partition("_")[2])
+    sign = 1 if kind and kind.higher else -1
+    methods = []
+    for name, seeds in by_method(rows).items():
+        good = (
+            [row for row in seed if sign * float(row[column]) >= sign * value]
+            for seed in seeds
+        )
+        firsts = [evaluations[0] for evaluations in good if evaluations]
+        costs = [math.nan] * 3
+        if len(firsts) == len(seeds):
+            up, both = _mean(firsts, [UP]) / 1e6, _mean(firsts, [UP, DOWN]) / 1e6
+            costs = [_mean(firsts, ["round"]), up, both]
+        cells = ["-" if math.isnan(cost) else f"{cost:.4g}" for cost in costs]
+        line = [labels.get(name, name), f"{len(firsts)} of {len(seeds)}", *cells]
+        methods.append((math.isnan(costs[1]), costs[1], line))
+    methods.sort(key=lambda method: method[:2])
+    head = ["", "seeds", "rounds", "MB up", "MB up and down"]
+    return [head, *(line for *_, line in methods)]
+
+
+def heatmap(
+    axes: Sequence[Axis], rows: Sequence[Mapping[str, Any]], path: str | os.PathLike
+) -> None:
+    """Draws the last score over the two axes of a sweep, or over one.
+
+    These are the first two keys with several values; the seed is one only if there are
+    no others. A cell is the mean over all other keys, and is grey if a point of it
+    diverged. A single key has a line, and the range around it.
+    """
+    from matplotlib.figure import Figure  # takes a second to import
+
+    several = [axis for axis in axes if len(axis.values) > 1]
+    drawn = [axis for axis in several if axis.key != "seed"]
+    drawn = (drawn or list(axes))[:2]
+    cells = cells_of(drawn, axes, rows)
+    rest = [axis.key for axis in several if axis not in drawn]
+    title, most = score_of(rows[0]).title, max(map(len, cells.values()))
+    if most > 1:
+        what = "seeds" if rest == ["seed"] else f"points over {', '.join(rest)}"
+        spread = "range" if len(drawn) == 1 else "deviation"
+        title += f", mean and {spread} of {most} {what}"
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    (_line if len(drawn) == 1 else _map)(figure.subplots(), drawn, cells, title)
+    files.write_figure(path, figure)
+
+
+def cells_of(
+    drawn: Sequence[Axis], axes: Sequence[Axis], rows: Sequence[Mapping[str, Any]]
+) -> dict[tuple[int, ...], list[float]]:
+    """Returns the scores of all points that share a place on the axes `drawn`."""
+    cells: dict[tuple[int, ...], list[float]] = {}
+    score = score_of(rows[0])
+    for row in ranked(rows, axes):
+        place = tuple(axis.values.index(row[axis.key]) for axis in drawn)
+        cells.setdefault(place, []).append(score.of(row))
+    return cells
+
+
+def _evaluations(folder: pathlib.Path, name: str) -> Iterator[Row]:
+    """Yields the evaluations of a folder, each with a method and a point."""
+    file = next((file for file in FILES if (folder / file).is_file()), None)
+    if file is None:
+        msg = f"Expected a folder with one of {', '.join(FILES)}, got {folder}."
+        raise ValueError(msg)
+    rows = all_plain(files.read_rows(folder / file, whole=True))
+    if not rows or not {*NEEDED} <= {*rows[0]}:
+        msg = f"Expected rows with {', '.join(NEEDED)} in {folder / file}."
+        raise ValueError(msg)
+    for row in rows:
+        method = {"method": name, "point": 0}
+        if file == "sweep.csv":  # points that differ in the seed alone share a line
+            columns = list(row)
+            keys = columns[columns.index("point") + 1 : columns.index("round")]
+            values = {key: row[key] for key in keys if key != "seed"}
+            method["method"] = " ".join(filter(None, (name, named(values, " "))))
+        yield {**method, **row}
+
+
+def _labels(texts: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Returns the words for lines, by their names."""
     labels = {}
     for text in texts:
-        starts = [text[:place] for place, one in enumerate(text) if one == "="]
-        if not starts:
-            msg = f"Expected --label=NAME=text, got --label={text}."
-            raise ValueError(msg)
-        name = next((one for one in reversed(starts) if one in names), starts[0])
-        validate.one_of(tuple(names), label=name)
+        starts = [name for name in names if text.startswith(f"{name}=")]
+        name = max(starts, key=len, default=text.partition("=")[0])
+        if name not in names or "=" not in text:
+            msg = f"Expected --label=NAME=text, with one of {', '.join(names)}, got "
+            raise ValueError(msg + f"--label={text}.{validate.nearest(name, names)}")
         labels[name] = text[len(name) + 1 :]
     return labels
 
 
-def evaluations_of(workdir: str, name: str) -> Iterator[dict[str, Any]]:
-    """Yields the evaluations of a folder, each with a method and a point.
-
-    Args:
-      workdir: the folder of a run, a sweep or a comparison.
-      name: what the method of a run is called, and with its swept keys that of a
-        sweep's point; the methods of a comparison have names of their own.
-
-    Raises:
-      ValueError: for a folder that has no such evaluations.
-    """
-    folder = pathlib.Path(workdir)
-    found = next((file for file in FILES if (folder / file).is_file()), None)
-    if found is None:
-        msg = f"Expected a folder with one of {', '.join(FILES)}, got {workdir}."
-        raise ValueError(msg)
-    rows = all_plain(files.read_rows(folder / found, whole=True))
-    if not rows or not {*DRAWN} <= {*rows[0]}:
-        msg = f"Expected rows with {', '.join(DRAWN)} in {folder / found}."
-        raise ValueError(msg)
+def _require(rows: Sequence[Mapping[str, Any]], *columns: str) -> None:
+    """Raises a ValueError unless all rows have these columns."""
     for row in rows:
-        if found == "comparison.csv":
-            yield row
-        elif found == "metrics.csv":
-            yield {"method": name, "point": 0, **row}
-        else:
-            yield {"method": " ".join((name, *_point_of(row))), **row}
+        for column in columns:
+            if row.get(column, "") == "":
+                msg = f"Expected {column} in all rows, got none in those of "
+                raise ValueError(msg + f"{row['method']}: choose another metric or x.")
 
 
-def _point_of(row: dict[str, str]) -> Iterable[str]:
-    """Returns the keys that were swept, but for the seed: they follow the point."""
-    names = list(row)
-    keys = names[names.index("point") + 1 : names.index("round")]
-    return (f"{key}={row[key]}" for key in keys if key != "seed")
+def _mean(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> float:
+    """Returns the mean over rows of the sum of some columns."""
+    return statistics.fmean(sum(float(row[name]) for name in columns) for row in rows)
+
+
+def _band(counts: set[int]) -> str | None:
+    """Returns what lines and bands are, of methods with these numbers of seeds."""
+    if max(counts) == 1:
+        return None
+    many = f"{'up to ' * (len(counts) > 1)}{max(counts)}"
+    return f"line: mean of {many} seeds\nband: their range"
+
+
+def _scale(panel, label: str, columns: Sequence[str]) -> None:
+    """Labels the axis of a panel, and gives bytes a log scale with a few ticks."""
+    from matplotlib import ticker
+
+    panel.set(xlabel=label)
+    if columns == ("round",):
+        panel.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    # A log scale of nothing, where all has diverged, is an error.
+    if {UP, DOWN} & {*columns} and math.isfinite(panel.dataLim.minposx):
+        panel.set_xscale("log")
+        low, high = panel.get_xlim()
+        # Within a decade matplotlib labels all ticks, over one another.
+        subs = (1.0,) if math.log10(high / low) > 2 else (1.0, 3.0)
+        panel.xaxis.set_major_locator(ticker.LogLocator(subs=subs, numticks=6))
+        panel.xaxis.set_major_formatter(ticker.EngFormatter(unit="B"))
+        panel.xaxis.set_minor_formatter(ticker.NullFormatter())
+
+
+def _line(plot, drawn: Sequence[Axis], cells, title: str) -> None:
+    """Draws the mean and the range of the scores over one axis."""
+    (axis,) = drawn
+    places = range(len(axis.values))
+    low, mean, high = (
+        [f(cells[place,]) for place in places] for f in (np.min, np.mean, np.max)
+    )
+    if isinstance(axis.values[0], int | float) and not isinstance(axis.values[0], bool):
+        plot.plot(places, mean, marker="o")
+        plot.fill_between(places, low, high, alpha=0.2)
+    else:  # there is nothing between two names
+        plot.vlines(places, low, high, alpha=0.4, linewidth=6)
+        plot.plot(places, mean, marker="o", linestyle="none")
+    plot.set_xticks(places, [shown(value) for value in axis.values])
+    plot.set(xlabel=axis.key, ylabel=title)
+
+
+def _map(plot, drawn: Sequence[Axis], cells, title: str) -> None:
+    """Draws the mean of the scores over two axes as colours."""
+    down, across = drawn
+    means = np.full([len(axis.values) for axis in drawn], np.nan)
+    for place, scores in cells.items():
+        means[place] = np.mean(scores)
+    plot.set_facecolor("lightgrey")
+    image = plot.imshow(means, aspect="auto", origin="lower")
+    plot.figure.colorbar(image, label=title)
+    plot.set_xticks(range(len(across.values)), [shown(v) for v in across.values])
+    plot.set_yticks(range(len(down.values)), [shown(v) for v in down.values])
+    plot.set(xlabel=across.key, ylabel=down.key)
+    if max(means.shape) > WRITTEN_UP_TO:
+        return
+    box = {"boxstyle": "round", "facecolor": "white", "alpha": 0.6, "lw": 0}
+    # Two lines of ten letters fit a cell in a picture of five columns.
+    style = {"ha": "center", "va": "center", "fontsize": min(10, 50 / max(means.shape))}
+    for (row, column), mean in np.ndenumerate(means):
+        text = "diverged" if np.isnan(mean) else f"{mean:.3f}"
+        scores = cells[row, column]
+        if len(scores) > 1 and not np.isnan(mean):
+            text += f"\n+- {np.std(scores, ddof=1):.3f}"
+        plot.text(column, row, text, bbox=box, **style)

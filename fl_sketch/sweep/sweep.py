@@ -16,19 +16,18 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.core.files import write_rows, write_text
 from fl_sketch.engine.loop import Watch, play
 from fl_sketch.engine.recorder import Recorder, Row
 from fl_sketch.run.setup import Setup, prepare
 from fl_sketch.run.signals import asking
 from fl_sketch.run.task import clock_of, model_of
-from fl_sketch.sweep import best, grid, heatmap, programs, ranking
+from fl_sketch.sweep import best, grid, plots, programs, tables
 from fl_sketch.sweep.dry_run import Outline, outline, plan, require_one_table
 from fl_sketch.workdir import odometer
 from fl_sketch.workdir import rows as names
 from fl_sketch.workdir.folder import Workdir
 from fl_sketch.workdir.identity import Identity
-from fl_sketch.workdir.tables import tabular
+from fl_sketch.workdir.tables import named
 
 ROWS, SUMMARY, PICTURE = "sweep.csv", "sweep.json", "heatmap.png"
 Say = Callable[[str], None]
@@ -80,10 +79,11 @@ def sweep(
             times = _run_rest(outlines, axes, folder, data_dir, how, say)
             results = summary_of(config, axes, outlines, folder.rows)
             spent = odometer.facts(odometer.read(folder.folder))
-            heatmap.draw(axes, folder.rows, folder.folder / PICTURE)
+            plots.heatmap(axes, folder.rows, folder.folder / PICTURE)
             summary = folder.finish({**results, "map": how, **times, **spent})
-        last, spent = _written(folder, axes)
-    for line in (*ranking.table(last, axes), *spent):
+        notes = odometer.lines(odometer.read(folder.folder))
+        lines = tables.write_sweep(folder.folder, folder.rows, axes, notes)
+    for line in lines:
         say(line)
     if (folder.folder / best.FOLDER).is_dir():
         say(
@@ -105,18 +105,6 @@ def _require_all_rows(summary: Row | None, outlines, folder: Workdir) -> None:
         raise ValueError(msg)
 
 
-def _written(folder: Workdir, axes) -> tuple[list[Row], list[str]]:
-    """Writes the tables of a sweep; returns its points, and lines on its privacy."""
-    last = ranking.ranked(folder.rows, axes)
-    spent = odometer.lines(odometer.read(folder.folder))
-    table = ranking.markdown(last, axes)
-    lines = [*table, *(f"\n{line}." for line in spent)]
-    write_text(folder.folder / "sweep.md", "\n".join(lines) + "\n")
-    write_text(folder.folder / "sweep.tex", "\n".join(tabular(table)) + "\n")
-    write_rows(folder.folder / "ranking.csv", _ranking(last, axes))
-    return last, spent
-
-
 def _identity(outlines: Sequence[Outline]) -> Identity:
     """Returns what all programs are made of, the data of each by its number."""
     data = {
@@ -134,9 +122,9 @@ def summary_of(
     outlines: Sequence[Outline],
     rows: Sequence[Row],
 ) -> Row:
-    """Returns the sweep.json of a grid with these `rows`."""
-    last = ranking.ranked(rows, axes)
-    means = ranking.over_seeds(last, axes) if ranking.seeds_swept(axes) else []
+    """Returns the sweep.json of `config`, `axes`, `outlines` and the best `rows`."""
+    last = tables.ranked(rows, axes)
+    means = tables.over_seeds(last, axes) if tables.seeds_swept(axes) else []
     first = next((row for row in last if not row["diverged"]), None)
     return {
         "config": config.to_dict(),
@@ -149,24 +137,17 @@ def summary_of(
     }
 
 
-def _ranking(last: Sequence[Row], axes: Sequence[grid.Axis]) -> Sequence[Row]:
-    """Returns what sweep.md has as rows: settings over seeds, or every point."""
-    if ranking.seeds_swept(axes):
-        return ranking.over_seeds(last, axes)
-    return [names.marked(row, bool(row.get("epsilon"))) for row in last]
-
-
 def _finished(outlines: Sequence[Outline], rows: int) -> int:
-    """Returns how many programs have all their rows."""
+    """Returns how many programs have all of their rows."""
     ends = np.cumsum([o.rows for o in outlines])
     return int(np.searchsorted(ends, rows, side="right"))
 
 
 def _require_counted(done: Sequence[Outline], folder: pathlib.Path) -> None:
-    """Raises if private programs have rows, and no entry counts what they released."""
+    """Raises if private programs have rows, and nothing counts what they released."""
     counted = odometer.read(folder)
     points = (point for one in done if one.private for point in one.group.points)
-    if any(ranking.named(point) not in counted for point in points):
+    if any(named(point) not in counted for point in points):
         msg = (
             f"Expected {odometer.FILE} in {folder} to count the private runs that "
             f"{ROWS} lists, and it does not: take another workdir."
@@ -312,7 +293,7 @@ def _counting(folder: Workdir, one: Outline) -> Callable[[int], None]:
     guarantee = one.known.guarantee
     if guarantee is None or not guarantee.private:
         return lambda done: None
-    points = [ranking.named(point) for point in one.group.points]
+    points = [named(point) for point in one.group.points]
     if guarantee.randomness != "simulated":  # the same noise is not drawn again
         odometer.set_apart(folder.folder, points)
 

@@ -1,8 +1,8 @@
-"""The names of numbers in rows and summaries: which of them only a simulator may see.
+"""Rows of metrics: which columns only a simulator may see, and which score counts.
 
-In a private run, what is measured on clients' data, and who took part (exact bytes say
-how many did), stands in columns whose names say so: who publishes the file publishes
-them knowingly. Everything else follows from what was released, and from test data.
+In a private run, the columns of what clients' data gave, and of who took part (exact
+bytes tell how many did), have names that say so. Whoever publishes the file publishes
+them knowingly. Everything else follows from released models and test data.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,27 +10,19 @@ from typing import Any, NamedTuple
 
 from fl_sketch.models.metrics import METRICS
 
-MARK = "simulator_only_"  # before names of what a private run must not give away
-COSTS = (
-    "bytes_up_total",
-    "bytes_down_total",
-    "bytes_up_per_client_round",
-    "bytes_down_per_client_round",
-    "bytes_up",
-    "bytes_down",
-    "asked",
-    "answered",
-)
+MARK = "simulator_only_"  # before names of columns that a private run must not publish
+HIDDEN = (
+    "asked", "answered", "bytes_up", "bytes_down", "bytes_up_total",
+    "bytes_down_total", "bytes_up_per_client_round", "bytes_down_per_client_round",
+)  # fmt: skip
 OF_CLIENTS = ("train_", "mechanism_", "clients_", "personal_")  # of clients' data
+REPORTED = ("test",)
+CHOSEN = ("validation", "test")  # models are chosen by the first that the data have
+MEASURED = tuple(f"{part}_" for part in CHOSEN)  # before names of numbers of a model
 
 
 class Score(NamedTuple):
-    """The number of a row by which a model is chosen, or reported.
-
-    Attributes:
-      part: the part of the data that it was measured on: "test" or "validation".
-      name: the name of the metric.
-    """
+    """A column of a row: metric `name` of a `part`, "test" or "validation"."""
 
     part: str
     name: str
@@ -47,7 +39,7 @@ class Score(NamedTuple):
 
     @property
     def factor(self) -> int:
-        """What tables multiply it by: 100 for a share."""
+        """The factor for tables: 100 for a share."""
         return 100 if METRICS[self.name].percent else 1
 
     def of(self, row: Mapping[str, Any]) -> float:
@@ -55,27 +47,18 @@ class Score(NamedTuple):
         return float(row[self.column])
 
     def worth(self, value: float) -> float:
-        """Returns a `value` so that more is better."""
+        """Returns a number that is larger for a better `value`."""
         return value if METRICS[self.name].higher else -value
 
 
-REPORTED = ("test",)
-CHOSEN = ("validation", "test")  # by the first of these parts that the data have
-MEASURED = tuple(f"{part}_" for part in CHOSEN)  # what such names begin with
-
-
 def score_of(row: Iterable[str], parts: Iterable[str] = REPORTED) -> Score:
-    """Returns what a model is reported by, the first metric of a row.
+    """Returns the first metric of a row, on the first part that was measured.
 
     >>> score_of(["round", "test_loss", "test_mae", "test_r2"]).title
     'test mae'
 
-    Args:
-      row: a row, or its names.
-      parts: the parts of the data, of which the first that was measured counts.
-
     Raises:
-      ValueError: if nothing was.
+      ValueError: if the row has no metric of these parts.
     """
     for part in parts:
         for name in row:
@@ -87,37 +70,32 @@ def score_of(row: Iterable[str], parts: Iterable[str] = REPORTED) -> Score:
 
 
 def measured(row: Mapping[str, Any]) -> dict[str, float]:
-    """Returns what a `row` says of the model on data that are no client's."""
+    """Returns the numbers of a `row` on data that belong to no client."""
     return {name: float(row[name]) for name in row if name.startswith(MEASURED)}
 
 
 def marked(row: Mapping[str, Any], private: bool) -> dict[str, Any]:
-    """Returns `row` by its names in a file.
+    """Returns `row` under its names in a file: if `private`, hidden ones get `MARK`."""
 
-    If `private`, names of costs and of what clients measured get `MARK`.
-    """
+    def name_of(name: str) -> str:
+        hidden = name in HIDDEN or name.startswith(OF_CLIENTS)
+        return MARK + name if private and hidden else name
 
-    def hidden(name):
-        return name in COSTS or name.startswith(OF_CLIENTS)
-
-    return {
-        MARK + name if private and hidden(name) else name: value
-        for name, value in row.items()
-    }
+    return {name_of(name): value for name, value in row.items()}
 
 
 def plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `row` with plain names, for those who draw or print it.
+    """Returns `row` under names without `MARK`.
 
     >>> plain({"round": 3, "simulator_only_train_loss": 0.5})
     {'round': 3, 'train_loss': 0.5}
     """
-    found = {name.removeprefix(MARK): row[name] for name in row if row[name] != ""}
-    return {name.removeprefix(MARK): "" for name in row} | found
+    full = {name.removeprefix(MARK): row[name] for name in row if row[name] != ""}
+    return {name.removeprefix(MARK): "" for name in row} | full
 
 
 def all_plain(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns `rows` with plain names."""
+    """Returns `rows` under names without `MARK`."""
     return [plain(row) for row in rows]
 
 
@@ -134,7 +112,7 @@ def sized(count: float) -> str:
 
 
 def megabytes(count: float) -> str:
-    """Returns a `count` of bytes for a column of MB; what is long has its own unit.
+    """Returns a `count` of bytes for a column of MB; a long one has its own unit.
 
     >>> megabytes(11_040_000), megabytes(99_999_000_000), megabytes(1e11)
     ('11.04', '99999.00', '100 GB')

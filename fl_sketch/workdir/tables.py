@@ -1,11 +1,11 @@
-r"""Tables to paste: rows of Markdown, and LaTeX of them, for the package booktabs.
+r"""Tables to paste, in Markdown and in LaTeX (package booktabs), and their numbers.
 
->>> lines = markdown([["a_b", "n|m"], ["90 %", "1 +- 2"]])
->>> print("\n".join(lines))
+>>> cells = [["a_b", "n|m"], ["90 %", "1 +- 2"]]
+>>> print("\n".join(markdown(cells)))
 | a_b | n\|m |
 | --- | --- |
 | 90 % | 1 +- 2 |
->>> print("\n".join(tabular(lines)))
+>>> print("\n".join(tabular(cells)))
 \begin{tabular}{ll}
 \toprule
 a\_b & n|m \\
@@ -15,12 +15,17 @@ a\_b & n|m \\
 \end{tabular}
 """
 
+import math
+import pathlib
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-BAR = re.compile(r"(?<!\\)\|")  # between cells
+from fl_sketch.core import files
+
 SPECIAL = re.compile(r"\+-|[\\&%$#_{}^~<>]")
-WORDS = {
+LATEX = {
     "+-": r"$\pm$",
     "\\": r"\textbackslash{}",
     "^": r"\textasciicircum{}",
@@ -28,46 +33,76 @@ WORDS = {
     "<": "$<$",
     ">": "$>$",
 }
+Cells = Sequence[Sequence[str]]  # a head, and then the rows
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the lines of a table in Markdown.
-
-    Args:
-      rows: the cells of a head, and of every row.
-    """
-    head, *rest = rows
-    return [*map(_line, (head, ["---"] * len(head), *rest))]
+def markdown(cells: Cells) -> list[str]:
+    """Returns the lines of a table in Markdown."""
+    head, *rows = cells
+    return [_markdown_row(row) for row in (head, ["---"] * len(head), *rows)]
 
 
-def tabular(lines: Sequence[str]) -> list[str]:
-    """Returns the lines of a table in LaTeX.
-
-    Args:
-      lines: those that `markdown` returned.
-    """
-    head, _, *rows = (_cells(line) for line in lines)
+def tabular(cells: Cells) -> list[str]:
+    """Returns the lines of a table in LaTeX."""
+    head, *rows = map(_latex_row, cells)
     return [
-        rf"\begin{{tabular}}{{{'l' * len(head)}}}",
-        r"\toprule",
-        _row(head),
-        r"\midrule",
-        *map(_row, rows),
-        r"\bottomrule",
+        rf"\begin{{tabular}}{{{'l' * len(cells[0])}}}",
+        *(r"\toprule", head, r"\midrule", *rows, r"\bottomrule"),
         r"\end{tabular}",
     ]
 
 
-def _line(cells: Sequence[str]) -> str:
+def aligned(cells: Cells) -> list[str]:
+    """Returns the lines of a table to print, in columns of at least eight letters."""
+    widths = [max(8, *map(len, column)) for column in zip(*cells, strict=True)]
+    return ["   " + " ".join(map(str.rjust, row, widths)) for row in cells]
+
+
+def write(
+    folder: pathlib.Path, name: str, cells: Cells, notes: Sequence[str] = ()
+) -> None:
+    """Writes a table as `name`.md, which ends with the notes, and as `name`.tex."""
+    lines = [*markdown(cells), *(f"\n{note}." for note in notes)]
+    files.write_text(folder / f"{name}.md", "\n".join(lines) + "\n")
+    files.write_text(folder / f"{name}.tex", "\n".join(tabular(cells)) + "\n")
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Returns half of Student's 95 % interval of the mean of `values`.
+
+    It is NaN for a single value, and if a value is not finite.
+
+    >>> round(half_width([1.0, 2.0, 3.0]), 3)
+    2.484
+    """
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return math.nan
+    from scipy import stats  # takes half a second to import
+
+    quantile = stats.t.ppf(0.975, len(values) - 1)
+    return float(quantile * statistics.stdev(values) / len(values) ** 0.5)
+
+
+def shown(value: Any) -> str:
+    """Returns a value as short as possible, with a float's first eight digits."""
+    return f"{value:.8g}" if isinstance(value, float) else str(value)
+
+
+def named(values: Mapping[str, Any], between: str = ", ") -> str:
+    """Returns keys and their values in one line.
+
+    >>> named({"client.rate": 0.1, "seed": 3})
+    'client.rate=0.1, seed=3'
+    """
+    return between.join(f"{key}={shown(value)}" for key, value in values.items())
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def _cells(line: str) -> list[str]:
-    return [cell.strip().replace(r"\|", "|") for cell in BAR.split(line)[1:-1]]
+def _latex_row(cells: Sequence[str]) -> str:
+    def escaped(special: re.Match[str]) -> str:
+        return LATEX.get(special[0], f"\\{special[0]}")
 
-
-def _row(cells: Sequence[str]) -> str:
-    def escaped(cell: str) -> str:
-        return SPECIAL.sub(lambda found: WORDS.get(found[0], f"\\{found[0]}"), cell)
-
-    return " & ".join(map(escaped, cells)) + r" \\"
+    return " & ".join(SPECIAL.sub(escaped, cell) for cell in cells) + r" \\"

@@ -17,11 +17,9 @@ def require_installed() -> None:
 def open_board(
     folder: str | os.PathLike, after: int
 ) -> Callable[[Mapping[str, Any]], None]:
-    """Returns a function that writes a row, of which what is no number is left out.
+    """Returns a function that writes the numbers of a row as events in `folder`.
 
-    Args:
-      folder: the folder for the event files.
-      after: the round from which a resumed run goes on; later events are dropped.
+    A resumed run goes on `after` some round: later events are dropped.
     """
     from tensorboardX import SummaryWriter
 

@@ -1,6 +1,6 @@
 """Rows for services that watch runs: wandb and mlflow, where they are installed.
 
-What in a private run only the simulator may see is not sent.
+Columns that only the simulator of a private run may see are not sent.
 """
 
 import contextlib
@@ -25,29 +25,22 @@ def require_installed(name: str) -> None:
     """Raises a ValueError in one line unless tracker `name` is known and installed."""
     validate.one_of(NAMES, tracker=name)
     if importlib.util.find_spec(name) is None:
-        msg = (
-            f"Expected {name} to be installed, got tracker={name} without it: "
-            f"pip install {name}."
-        )
-        raise ValueError(msg)
+        msg = f"Expected {name} to be installed, got tracker={name} without it: "
+        raise ValueError(msg + f"pip install {name}.")
 
 
 @contextlib.contextmanager
 def tracking(
     name: str, folder: str | os.PathLike, config: Mapping[str, Any]
 ) -> Iterator[Write]:
-    """Yields a function that sends a row.
+    """Yields a function that sends a row of the run in `folder` to tracker `name`.
 
-    A run is called as its folder is. wandb's own variables, and MLFLOW_TRACKING_URI,
-    say where rows go; without the latter mlflow keeps them in the folder.
-
-    Args:
-      name: one of `NAMES`.
-      folder: the folder of the run.
-      config: the keys of its config, dotted, with their values.
+    The run there has the name of the folder and the values of the `config`, by dotted
+    keys. wandb's own variables say where rows go, and so does MLFLOW_TRACKING_URI;
+    without it mlflow writes to the folder.
     """
-    own = {"wandb": _wandb, "mlflow": _mlflow}[name]
-    with own(pathlib.Path(folder).absolute(), config) as send:
+    service = {"wandb": _wandb, "mlflow": _mlflow}[name]
+    with service(pathlib.Path(folder).absolute(), config) as send:
 
         def write(row: Mapping[str, Any]) -> None:
             values = {

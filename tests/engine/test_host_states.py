@@ -23,7 +23,7 @@ def task_with(place, **changes):
 
 
 def states_and_reports(cuts, **changes):
-    """Returns the state after chunks of these lengths, and the reports of all rounds."""
+    """Returns the state after chunks of these lengths, and the reports of rounds."""
     state, compiled = begun(task_with(**changes))
     done, reports = 0, []
     for count in cuts:
@@ -90,6 +90,7 @@ def test_rows_of_those_who_did_not_answer_are_as_they_were():
     answered = np.array([True, False, True])
 
     def one_round(state, number):
+        del number
         shown = SimulatorOnly(np.arange(3), answered, 0, 0, {})
         rows = state.clients + 100.0
         report = jax.tree.map(lambda leaf: np.asarray(leaf)[None], Report({}, shown))

@@ -42,14 +42,9 @@ def test_quickstart_compares_a_sketch_with_everything(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flag", "words"),
-    [
-        ("--config.sketch.compression=0", "compression >= 1, got compression=0.0"),
-        ("--config.rounds=many", "rounds=many"),
-        ("--step=3", "'step'"),
-    ],
+    "flag", ["--config.sketch.compression=0", "--config.rounds=many", "--step=3"]
 )
-def test_bad_flags_are_one_line(flag, words):
-    done = launch("launch.quickstart", flag)
-    assert done.returncode == 2 and words in done.stderr
+def test_bad_flags_are_one_line(flag):
+    done, name = launch("launch.quickstart", flag), re.findall(r"(\w+)=", flag)[0]
+    assert done.returncode == 2 and name in done.stderr
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1

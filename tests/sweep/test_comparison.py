@@ -1,17 +1,23 @@
 """Comparisons: what is tuned is used, what is done is kept, and the sums are right."""
 
-import csv
 import math
 import sys
 
 import pytest
 
 from fl_sketch.core import files
-from fl_sketch.sweep import comparison, pictures, standings, sweep
+from fl_sketch.privacy.composition import Trials
+from fl_sketch.sweep import comparison, sweep
 from fl_sketch.sweep.comparison import Comparison, Method
+from fl_sketch.workdir import odometer
 from tests.run.configs import config_with
 
 pytestmark = pytest.mark.slow
+read = files.read_rows
+
+
+def quiet(line):
+    del line
 
 
 def small():
@@ -36,82 +42,70 @@ def done(tmp_path_factory):
     return folder, rows, said
 
 
-def read(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
+def accuracies(path, method, after):
+    """Returns the accuracies of a method after a round."""
+    rows = (row for row in read(path) if row.get("method", method) == method)
+    return [float(row["test_accuracy"]) for row in rows if int(row["round"]) > after]
 
 
 def test_a_method_runs_with_the_best_of_its_grid(done):
     folder, rows, said = done
-    tuning = read(folder / "safl_20x" / "tuning" / "sweep.csv")
-    assert {row["seed"] for row in tuning} == {"100"} and len(tuning) == 2 * 2
-    score = {
-        rate: sum(float(r["test_accuracy"]) for r in tuning if r["server.rate"] == rate)
-        for rate in ("0.001", "0.03")
-    }
-    best = max(score, key=score.get)
-    assert rows[0]["chosen"] == f"server.rate={best}"
+    tuned = read(folder / "safl_20x/tuning/sweep.csv")
+    assert {row["seed"] for row in tuned} == {"100"} and len(tuned) == 2 * 2
+    scores = {}
+    for row in tuned:
+        scores.setdefault(row["server.rate"], []).append(float(row["test_accuracy"]))
+    scores = {rate: sum(values) / 2 for rate, values in scores.items()}
+    assert rows[0]["chosen"] == f"server.rate={max(scores, key=scores.get)}"
     searched = read(folder / "search.csv")
     assert [row["method"] for row in searched] == ["SAFL, 20x"] * 2 + ["too far"] * 2
     for row in searched[:2]:
-        assert float(row["accuracy"]) == pytest.approx(score[row["server.rate"]] / 2)
+        assert float(row["accuracy"]) == pytest.approx(scores[row["server.rate"]])
     assert any("best of 2" in line for line in said)
+    whole = read(folder / "too_far/tuning/sweep.csv")
+    assert (tuned[-1]["round"], whole[-1]["round"]) == ("4", "6")
 
 
-def test_what_is_reported_are_means_over_seeds_and_the_last_evaluations(done):
-    folder, rows, _ = done
-    own = read(folder / "fedavg" / "seeds" / "sweep.csv")
-    last = [float(row["test_accuracy"]) for row in own if int(row["round"]) > 2]
+def test_standings_are_of_the_last_evaluations_also_at_equal_bytes(done):
+    folder, rows, said = done
+    last = accuracies(folder / "fedavg/seeds/sweep.csv", "FedAvg", 2)
     assert len(last) == 4  # two seeds, two evaluations
     assert rows[1]["accuracy"] == pytest.approx(sum(last) / 4)
-    by_seed = [(last[0] + last[2]) / 2, (last[1] + last[3]) / 2]
-    assert standings.half_width(by_seed) == pytest.approx(rows[1]["half_width"])
-
-
-def test_at_equal_bytes_a_method_is_seen_where_the_cheapest_one_ends(done):
-    folder, rows, _ = done
-    everything = read(folder / "comparison.csv")
-    cheapest = min(rows, key=lambda row: row["bytes_up"])
-    assert cheapest["method"] == "SAFL, 20x"
+    width = 12.7062 * abs(last[0] + last[2] - last[1] - last[3]) / 4  # Student's
+    assert rows[1]["half_width"] == pytest.approx(width, rel=1e-4)
+    assert min(rows, key=lambda row: row["bytes_up"])["method"] == "SAFL, 20x"
+    last = accuracies(folder / "comparison.csv", "SAFL, 20x", 2)
+    assert rows[0]["accuracy_at_budget"] == pytest.approx(sum(last) / 4)
     # FedAvg sends 20 times as much and is over the budget at its first evaluation.
     assert math.isnan(rows[1]["accuracy_at_budget"])
-    last = [
-        float(r["test_accuracy"])
-        for r in everything
-        if r["method"] == "SAFL, 20x" and int(r["round"]) > 2
-    ]
-    assert rows[0]["accuracy_at_budget"] == pytest.approx(sum(last) / 4)
-
-
-def test_a_method_that_diverges_everywhere_is_said_to(done):
-    folder, rows, said = done
     assert rows[2]["diverged"] == 2 and math.isnan(rows[2]["accuracy"])
     assert any("all 2 points of its grid diverged" in line for line in said)
     assert "| too far | diverged |" in (folder / "standings.md").read_text()
     assert (folder / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_of_nothing_but_divergence_is_drawn(done, tmp_path):
-    folder, _, _ = done
-    lost = [r for r in read(folder / "comparison.csv") if r["method"] == "too far"]
-    assert lost
-    pictures.draw(lost, tmp_path / "lost.png")
-    assert (tmp_path / "lost.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_the_same_again_runs_nothing_and_says_the_same(done, monkeypatch):
-    folder, rows, _ = done
+    folder, _, _ = done
     # Of that name the package has the function.
     monkeypatch.setattr(sys.modules[sweep.__module__], "run", None)  # would fail
     before = (folder / "standings.csv").read_bytes()
-    comparison.run(small(), folder, say=lambda line: None)
+    comparison.run(small(), folder, say=quiet)
     assert (folder / "standings.csv").read_bytes() == before
+
+    def refused(_):
+        raise ValueError("the runs deal examples to clients differently")
+
+    monkeypatch.setattr(odometer, "total", refused)
+    said = []
+    comparison.run(small(), folder, say=said.append)
+    line = "no total: the runs deal examples to clients differently"
+    assert (folder / "standings.md").read_text().endswith(f"\n\n{line}.\n")
+    assert said[-2] == line
 
 
 def test_seeds_apart_are_the_same_and_more_can_be_added(done, tmp_path):
     _, rows, _ = done
-    apart = small()._replace(apart=True)
-    only, quiet = ["FedAvg", "too far"], lambda line: None
+    apart, only = small()._replace(apart=True), ["FedAvg", "too far"]
     comparison.run(apart._replace(seeds=(0,)), tmp_path, only=only, say=quiet)
     first = (tmp_path / "fedavg/seeds/0/summary.json").read_text()  # and how long
     found, lost = comparison.run(apart, tmp_path, only=only, say=quiet)
@@ -121,76 +115,40 @@ def test_seeds_apart_are_the_same_and_more_can_be_added(done, tmp_path):
     assert lost["diverged"] == 2 and math.isnan(lost["accuracy"])
 
 
-def test_private_methods_are_not_run_apart(tmp_path):
-    private = small()._replace(apart=True)
-    private.base.privacy.bound, private.base.privacy.noise_multiplier = "clip", 1.0
-    with pytest.raises(ValueError, match="without privacy for apart=True, got 'SAFL"):
-        comparison.run(private, tmp_path)
-
-
-def test_a_grid_grows_until_its_best_point_is_inside(tmp_path):
-    rates, said = (0.1, 0.3), []
-    methods = {"FedAvg": Method({"algorithm": "fedavg"}, {"server.rate": rates})}
-    growing = Comparison(small().base, methods, seeds=(0,), widen=1)
-    comparison.run(growing, tmp_path, say=said.append)
-    searched = read(tmp_path / "search.csv")
-    tried = [float(row["server.rate"]) for row in searched]
-    assert tried == pytest.approx([0.1, 0.3, 0.9])
-    assert any("is at an end of its grid: server.rate=" in line for line in said)
-
-
-def test_settings_go_to_every_method_and_wrong_ones_are_refused(tmp_path):
+def test_settings_go_to_every_method_and_come_last():
     one = small()
-    config = comparison.config_of(one, one.methods["FedAvg"], ["rounds=3"])
-    assert config.rounds == 3 and config.algorithm == "fedavg"
-    with pytest.raises(ValueError, match="--set=round=3. Did you mean 'rounds'"):
-        comparison.config_of(one, one.methods["FedAvg"], ["round=3"])
-    one_set = ["client.optimizer=sgd(momentum=0.9, nesterov=True)"]
-    found = comparison.config_of(one, one.methods["FedAvg"], one_set)
-    assert found.client.optimizer == "sgd(momentum=0.9, nesterov=True)"
-    with pytest.raises(ValueError, match="and int values, got --set=rounds=3,4"):
-        comparison.config_of(one, one.methods["FedAvg"], ["rounds=3,4"])
-    with pytest.raises(ValueError, match="Did you mean 'FedAvg'"):
-        comparison.run(one, tmp_path, only=["FedAvgg"])
+    fedavg = one.methods["FedAvg"]
+    optimizer = "sgd(momentum=0.9, nesterov=True)"  # a comma of a value
+    settings = ["rounds=3", "server.rate=0.5", f"client.optimizer={optimizer}"]
+    config = comparison.config_of(one, fedavg, settings)
+    assert (config.rounds, config.algorithm, config.server.rate) == (3, "fedavg", 0.5)
+    assert config.client.optimizer == optimizer
+    for setting in ("round=3", "rounds=3,4"):
+        with pytest.raises(ValueError, match=f"--set={setting}"):
+            comparison.config_of(one, fedavg, [setting])
 
 
-def test_a_method_is_tuned_over_words_too(tmp_path):
-    words = {"client.optimizer": ("sgd", "adam(b1=0.8, b2=0.9)")}
-    base = small().base
-    base.client.rate = 0.01
-    one = Comparison(base, {"SAFL": Method({}, words)}, seeds=(0,), tuning_rounds=2)
-    (row,) = comparison.run(one, tmp_path, say=lambda line: None)
-    assert row["chosen"] in [f"client.optimizer={v}" for v in words["client.optimizer"]]
-
-
-def test_methods_of_unlike_metrics_are_refused_before_anything_runs(tmp_path):
-    one = small()
-    one.methods["FedAvg"].keys["model.metrics"] = "f1"
-    with pytest.raises(ValueError, match="accuracy of SAFL, 20x, f1 of FedAvg"):
-        comparison.run(one, tmp_path, say=lambda line: None)
-    assert not list(tmp_path.iterdir())
+PRIVATE = {"privacy.bound": "clip", "privacy.noise_multiplier": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("keys", "options", "words"),
     [
-        ("network.graph", "grid:5x5", "FedAvg: config.network: .* of 6 nodes.* of 25"),
-        ("sketch.operator", "shrt", "FedAvg: .*Did you mean 'srht'"),
+        ({"model.metrics": "f1"}, {}, "accuracy of SAFL, 20x, f1 of FedAvg"),
+        ({"network.graph": "grid:5x5"}, {}, "FedAvg: config.network: .* 6 nodes.* 25"),
+        ({"sketch.operator": "shrt"}, {}, "FedAvg: .*'srht'"),
+        ({}, {"only": ["FedAvgg"]}, "'FedAvg'"),
+        ({}, {"trials": Trials(2.0)}, "private method that is tuned"),
+        (PRIVATE, {}, "apart=True, got 'FedAvg'"),
     ],
 )
-def test_a_wrong_key_of_the_second_method_stops_the_first(key, value, words, tmp_path):
+def test_what_is_wrong_with_the_second_method_stops_the_first(
+    keys, options, words, tmp_path
+):
     one = small()
     one.base.cohort.sampling = "everyone"
-    one.methods["FedAvg"].keys[key] = value
+    one.methods["FedAvg"].keys.update(keys)
+    one = one._replace(apart=keys is PRIVATE)
     with pytest.raises(ValueError, match=words) as caught:
-        comparison.run(one, tmp_path, say=lambda line: None)
+        comparison.run(one, tmp_path, say=quiet, **options)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
-
-
-def test_a_method_may_be_tuned_in_all_rounds(done):
-    folder, _, _ = done
-    short, whole = (
-        int(files.read_rows(folder / name / "tuning" / "sweep.csv")[-1]["round"])
-        for name in ("safl_20x", "too_far")
-    )
-    assert short == 4 < whole == small().base.rounds

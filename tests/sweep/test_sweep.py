@@ -1,10 +1,7 @@
 """A sweep's points are the runs they stand for, and one command's worth of them."""
 
-import csv
-import itertools
 import json
 import math
-import re
 import signal
 
 import chex
@@ -14,10 +11,12 @@ import pytest
 from fl_sketch.run.loop import NotFinite, Watch
 
 from configs import default
-from fl_sketch.core import free_memory
+from fl_sketch.core import files, free_memory
 from fl_sketch.run import Stopped, begin, build, prepare, train
-from fl_sketch.sweep import grid, heatmap, programs, ranking
+from fl_sketch.run import run as train_run
+from fl_sketch.sweep import best, grid, programs
 from fl_sketch.sweep.sweep import outline, run, sweep
+from fl_sketch.workdir import odometer
 
 pytestmark = pytest.mark.slow
 
@@ -32,14 +31,22 @@ SMALL = {
 
 
 def config_of(**changes):
-    config = default.get_config()
     dotted = {key.replace("__", "."): value for key, value in changes.items()}
-    config.update_from_flattened_dict(SMALL | dotted)
-    return config
+    return grid.changed(default.get_config(), SMALL | dotted)
 
 
 def quiet(line):
     del line
+
+
+def stop_at(text):
+    """Returns a function that is told lines, and stops the sweep at one with a text."""
+
+    def say(line):
+        if text in line:
+            signal.raise_signal(signal.SIGTERM)
+
+    return say
 
 
 def swept(group, how):
@@ -73,27 +80,16 @@ def alone(config):
 # A key of one value is an argument of the program too.
 GRIDS = {
     "fedprox": (
-        {
-            "algorithm": "fedavg",
-            "cohort__sampling": "poisson",
-            "cohort__dropout": 0.3,
-            "data__partition": "classes",
-        },
+        {"algorithm": "fedavg", "cohort__dropout": 0.3, "data__partition": "classes"},
         ["client.rate=0.05,0.2", "client.proximal=0,0.5", "server.rate=1"],
     ),
-    "safl": (
-        {
-            "data__partition": "power_law",
-            "cohort__weighting": "examples",
-            "cohort__sampling": "poisson",
-        },
-        ["client.rate=0.05,0.2", "model.weight_decay=0.01", "server.eps=1e-8,1e-3"]
-        + ["server.rate=0.1", "server.b1=0.5,0.9", "server.b2=0.9"],
-    ),
     # Points share the images of clients that work at once.
-    "convolutions": (
-        {"model__name": "cnn", "model__width": 4, "compute__chunk": 2},
-        ["client.rate=0.05,0.2"],
+    "safl": (
+        {"data__partition": "power_law", "cohort__weighting": "examples"}
+        | {"server__schedule": "cosine", "compute__chunk": 2}
+        | {"model__name": "cnn", "model__width": 4},
+        ["client.rate=0.05,0.2", "model.weight_decay=0.01", "server.eps=1e-3"]
+        + ["server.rate=0.1", "server.floor=0,0.05", "server.b1=0.5", "server.b2=0.9"],
     ),
 }
 
@@ -101,14 +97,11 @@ GRIDS = {
 @pytest.mark.parametrize("name", GRIDS)
 def test_points_are_the_runs_of_their_configs(name):
     changes, over = GRIDS[name]
-    config = config_of(**changes)
-    axes = grid.read_axes(config, [*over, "seed=3,0"])
-    (group,) = grid.programs(config, axes)
+    config = config_of(cohort__sampling="poisson", **changes)
+    (group,) = grid.programs(config, grid.read_axes(config, [*over, "seed=3,0"]))
     found = {how: swept(group, how) for how in programs.MAPS}
     last = len(group.points) - 1  # neither of the first seed nor of the first values
-    own = config.copy_and_resolve_references()
-    own.update_from_flattened_dict(group.points[last])
-    state, expected = alone(own)
+    state, expected = alone(grid.changed(config, group.points[last]))
     for states, rows in found.values():
         jax.tree.map(
             lambda ours, theirs: np.testing.assert_allclose(
@@ -125,6 +118,9 @@ def test_points_are_the_runs_of_their_configs(name):
             del shared["epsilon"]
             assert len(shared) >= 6
             assert {key: row[key] for key in shared} == pytest.approx(shared, rel=1e-5)
+        # Every axis, the floor of a schedule too, changes where a point ends.
+        losses = [row["test_loss"] for row in rows if row["round"] == config.rounds]
+        assert len({*losses}) == len(group.points)
 
 
 def test_as_many_points_run_at_once_as_the_memory_allows(monkeypatch):
@@ -148,33 +144,12 @@ def test_as_many_points_run_at_once_as_the_memory_allows(monkeypatch):
     chex.assert_trees_all_close(whole, least, rtol=1e-5, atol=1e-6)
 
 
-def test_points_whose_states_fit_nowhere_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(free_memory, "free", lambda devices: 10_000)
-    monkeypatch.setattr(programs, "compile_points", pytest.fail)
-    with pytest.raises(ValueError, match="2 points to take at most 1e-05 GB"):
-        sweep(config_of(), ["seed=0,1"], tmp_path / "new", say=quiet)
-
-
-def test_each_seed_has_its_own_partition_of_the_same_examples():
-    program = prepare(config_of())
-    seeded, data = programs._data(program, (0, 1, 2))
-    assert len(data.examples.targets) * 3 == len(data.indices)
-    for place, seed in enumerate((0, 1, 2)):
-        own = program.data(seed)
-        starts = seeded.starts[place]
-        mine = data.indices[starts[3] : starts[4]]
-        assert mine.tolist() == own.indices[own.starts[3] : own.starts[4]].tolist()
-
-
-def table_of(folder):
-    return list(csv.DictReader((folder / "sweep.csv").read_text().splitlines()))
-
-
 def test_a_point_that_diverges_does_not_stop_the_others(tmp_path):
     changes = {"algorithm": "fedavg", "model__name": "mlp", "server__rate": 1.0}
     config, said = config_of(**changes), []
     summary = sweep(config, ["client.rate=0.1,1e20"], tmp_path, say=said.append)
-    good, bad = ([row for row in table_of(tmp_path) if row["point"] == p] for p in "01")
+    rows = files.read_rows(tmp_path / "sweep.csv")
+    good, bad = ([row for row in rows if row["point"] == point] for point in "01")
     assert [row["round"] for row in bad] == ["3", "5"]
     assert all(math.isfinite(float(row["test_loss"])) for row in good)
     assert {bad[1][k] for k in ("train_loss", "test_loss", "test_accuracy")} == {"nan"}
@@ -196,21 +171,16 @@ def test_programs_that_are_done_are_kept(tmp_path, monkeypatch):
         return original(program, group, how)
 
     monkeypatch.setattr(programs, "compile_points", counted)
-
-    def stop(line):
-        if "program 2 of 2, round 3" in line:
-            signal.raise_signal(signal.SIGTERM)
-
     with pytest.raises(Stopped, match="round 3"):
-        sweep(config, over, tmp_path, say=stop)
-    before = table_of(tmp_path)
+        sweep(config, over, tmp_path, say=stop_at("program 2 of 2, round 3"))
+    before = files.read_rows(tmp_path / "sweep.csv")
     assert len(before) == 2 * 2 + 2
     with open(tmp_path / "sweep.csv", "a") as file:
         file.write("3,0.1")  # a torn line
     said, again = [], over[::-1]  # the same grid, written down in another order
     first = sweep(config, again, tmp_path, say=said.append)
     assert compiled == [10, 20, 20]
-    rows = table_of(tmp_path)
+    rows = files.read_rows(tmp_path / "sweep.csv")
     assert rows[:6] == before and len(rows) == 8
     assert "keeping the rows of 1 of 2 programs" in said
 
@@ -221,129 +191,86 @@ def test_programs_that_are_done_are_kept(tmp_path, monkeypatch):
         sweep(config, ["server.rate=0.01"], tmp_path, say=quiet)
 
 
+def test_a_private_program_that_was_interrupted_is_counted_once_more(
+    tmp_path, monkeypatch
+):
+    changes = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
+    changes |= {"privacy__relation": "replace_one", "data__classes": 10}
+    config, over = config_of(**changes, compute__devices=1), ["client.rate=0.1,0.2"]
+    with pytest.raises(Stopped):
+        sweep(config, over, tmp_path, say=stop_at("round 3"))
+    found = sweep(config, over, tmp_path, say=quiet)
+    entries = odometer.read(tmp_path)
+    assert [entry.plan.steps for entry in entries] == [3, 3, 5, 5]
+    assert len({entry.name for entry in entries}) == 4
+    assert found["epsilon_of_all"] == odometer.total(entries).epsilon
+    assert found["epsilon_of_all"] > odometer.total(entries[2:]).epsilon
+    assert "all 4 runs together" in (tmp_path / "sweep.md").read_text()
+
+    def refused(_):
+        raise ValueError("the runs deal examples to clients differently")
+
+    monkeypatch.setattr(odometer, "total", refused)
+    sweep(config, over, tmp_path, say=quiet)
+    line = (tmp_path / "sweep.md").read_text().splitlines()[-1]
+    assert line == "no total: the runs deal examples to clients differently."
+
+
+def test_a_kill_before_the_best_point_is_kept_lets_no_other_be_called_so(
+    tmp_path, monkeypatch
+):
+    config, over = config_of(rounds=2), ["client.steps=1,20", "compute.devices=1"]
+    plain, calls = best.keep, []
+
+    def killed(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        plain(*arguments)
+
+    monkeypatch.setattr(best, "keep", killed)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(config, over, tmp_path, say=quiet)
+    found = sweep(config, over, tmp_path, say=quiet)
+    kept = json.loads((tmp_path / "best/config.json").read_text())
+    assert kept["client"]["steps"] == found["best"]["client.steps"]
+
+
+def test_the_best_point_of_clients_who_may_not_answer_is_a_run(tmp_path):
+    config = config_of(rounds=2, eval_every=1)
+    sweep(config, ["cohort.dropout=0.0,0.5"], tmp_path / "sweep", say=quiet)
+    kept = json.loads((tmp_path / "sweep/best/config.json").read_text())
+    config.cohort.dropout, config.rounds = kept["cohort"]["dropout"], 4
+    train_run(config, tmp_path / "sweep/best", extend=True, say=quiet)
+    train_run(config, tmp_path / "one", say=quiet)
+    one, other = (
+        files.read_rows(tmp_path / folder / "metrics.csv")
+        for folder in ("sweep/best", "one")
+    )
+    assert list(one[0]) == list(other[0])
+    assert [row["test_loss"] for row in one] == [row["test_loss"] for row in other]
+
+
 @pytest.mark.parametrize(
     ("over", "words"),
     [
-        ([], "at least one --over"),
-        (["client.rat=1"], "Did you mean 'client.rate'"),
-        (["client=1"], "Did you mean 'client.rate'"),
-        (["client.rate"], "client.rate=value,value, got no values"),
-        (["client.rate="], "float values"),
-        (["client.rate=0.1,,0.2"], "float values"),
-        (["client.rate=fast"], "float values.*client.rate=fast"),
-        (["client.steps=2.5"], "int values"),
-        (["algorithm=safl,"], "str values"),
-        (["client.rate=-0.1"], "client.rate > 0.*client.rate=-0.1"),
-        (["client.rate=nan"], "client.rate=nan"),
-        (["server.b1=1.5"], "< 1.*server.b1=1.5"),
-        (["client.rate=0.1,0.10"], "different values"),
-        (["seed=0", "seed=1"], "once.*seed 2 times"),
-        (["seed=-1"], "seed=-1"),
+        (["client.rat=1"], "'client.rate'"),
         (["client.steps=1,0"], "steps=0"),
         (["sketch.compression=10,0.5"], "compression=0.5"),
-        (["algorithm=safl,fedavgg"], "Did you mean 'fedavg'"),
+        (["algorithm=safl,fedavgg"], "'fedavg'"),
         (["cohort.size=4,21"], "size=21"),
-        ([f"seed={','.join(map(str, range(101)))}"] * 1 + [
-            f"client.rate={','.join(f'{i}' for i in range(1, 101))}"
-        ], "100 x 101 = 10100"),
+        (["compute.model_devices=1,2"], "model_devices=2"),
+        (["model.metrics=accuracy,f1"], "accuracy and f1"),
+        (["seed=0,1"], "2 points .* 1e-05 GB"),  # whose states fit nowhere
     ],
-)  # fmt: skip
-def test_what_is_no_grid_is_one_line_before_anything_is_compiled(
+)
+def test_what_is_no_sweep_is_one_line_before_anything_is_compiled(
     tmp_path, monkeypatch, over, words
 ):
     monkeypatch.setattr(programs, "compile_points", pytest.fail)
+    if over == ["seed=0,1"]:
+        monkeypatch.setattr(free_memory, "free", lambda devices: 10_000)
     with pytest.raises((ValueError, TypeError), match=words) as caught:
         sweep(config_of(), over, tmp_path / "new", say=quiet)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "new").exists()
-
-
-def test_continuous_keys_and_seeds_share_a_program():
-    config = config_of()
-    axes = grid.read_axes(
-        config,
-        ["seed=5,6", "sketch.rows=1,2,3", "client.rate=0.1,0.2", "server.b1=0.5"],
-    )
-    groups = grid.programs(config, axes)
-    assert [group.config.sketch.rows for group in groups] == [1, 2, 3]
-    assert [group.first for group in groups] == [0, 4, 8]
-    keys = ("client.rate", "server.b1", "sketch.rows", "seed")
-    assert [tuple(point) for group in groups for point in group.points] == [keys] * 12
-    assert [tuple(point.values()) for point in groups[1].points] == [
-        (rate, 0.5, 2, seed) for seed, rate in itertools.product((5, 6), (0.1, 0.2))
-    ]
-    assert config.seed == 0 and config.sketch.rows == 1
-
-
-def rows_of(axes, accuracy):
-    """Returns one row for each point, as sweep.csv has it: strings."""
-    rows = []
-    for point in itertools.product(*(axis.values for axis in axes)):
-        named = dict(zip((axis.key for axis in axes), point, strict=True))
-        value = accuracy(named)
-        rows.append({"point": len(rows), **named, "round": 9, "train_loss": 1.0}
-            | {"test_loss": 1 - value, "test_accuracy": value, "bytes_up_total": 1}
-            | {"bytes_down_total": 2, "diverged": 4 if math.isnan(value) else ""}
-        )  # fmt: skip
-    return [{key: str(value) for key, value in row.items()} for row in rows]
-
-
-RATE = grid.Axis("client.rate", (0.1, 0.2))
-ROWS = grid.Axis("sketch.rows", (1, 3))
-SEEDS = grid.Axis("seed", (0, 1))
-
-
-def test_the_best_stand_first_and_what_diverged_last():
-    axes = (RATE, ROWS, SEEDS)
-
-    def accuracy(p):
-        if p["client.rate"] == 0.2 and p["sketch.rows"] == 3 and p["seed"]:
-            return math.nan
-        return p["client.rate"] + 0.1 * p["sketch.rows"] + 0.02 * p["seed"]
-
-    last = ranking.ranked(rows_of(axes, accuracy), axes)
-    assert [row["point"] for row in last] == [6, 3, 2, 5, 4, 1, 0, 7]
-    means = ranking.over_seeds(last, axes)
-    assert [row["client.rate"] for row in means] == [0.1, 0.2, 0.1, 0.2]
-    assert means[0]["mean"] == pytest.approx(0.41)
-    assert means[0]["deviation"] == pytest.approx(0.02 / math.sqrt(2))
-    assert means[3]["diverged"] == 1 and math.isnan(means[3]["mean"])
-    lines = ranking.table(last, axes)
-    assert len(lines) == 1 + 8 + 1 + 4
-    assert re.search(r"0\.2 +3 +1 diverged in round 4$", lines[8])
-    assert re.search(r"0\.1 +3 +0\.4100 \+- 0\.0141$", lines[10])
-    assert lines[13].endswith("diverged with 1 of 2 seeds")
-    assert ranking.markdown(last, axes) == [
-        "| client.rate | sketch.rows | test accuracy, +- deviation over seeds |",
-        "| --- | --- | --- |",
-        "| 0.1 | 3 | 41.00 +- 1.41 |",
-        "| 0.2 | 1 | 31.00 +- 1.41 |",
-        "| 0.1 | 1 | 21.00 +- 1.41 |",
-        "| 0.2 | 3 | diverged |",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("axes", "cells"),
-    [
-        ((RATE, ROWS, SEEDS), {(0, 0): [0.1, 0.2], (0, 1): [0.3, 0.4]}),
-        ((RATE, grid.Axis("sketch.rows", (1,)), SEEDS), {(0,): [0.1, 0.2]}),
-        ((SEEDS,), {(0,): [0.1], (1,): [0.2]}),
-        ((grid.Axis("client.rate", (0.1,)),), {(0,): [0.1]}),
-        ((grid.Axis("client.rate", (0.2,)),), {}),  # all diverged
-        ((grid.Axis("client.rate", (0.2,)), ROWS), {}),
-    ],
-)
-def test_a_picture_shows_one_axis_or_two(tmp_path, axes, cells):
-    def accuracy(p):
-        if p.get("client.rate") == 0.2:
-            return math.nan
-        return 0.1 * (p.get("sketch.rows", 1) + p.get("seed", 0))
-
-    rows = rows_of(axes, accuracy)
-    drawn = [axis for axis in axes if len(axis.values) > 1 and axis.key != "seed"]
-    found = heatmap._cells(drawn or axes, axes, rows)
-    for place, values in cells.items():
-        assert sorted(found[place]) == pytest.approx(values)
-    heatmap.draw(axes, rows, tmp_path / "map.png")
-    assert (tmp_path / "map.png").read_bytes()[1:4] == b"PNG"

@@ -5,11 +5,12 @@ import types
 
 import pytest
 
+from fl_sketch.core import files
 from fl_sketch.run import run
 from fl_sketch.workdir import trackers
-from tests.run.configs import NOISY, config_with, quiet, refused, table_in
+from tests.run.configs import config_with
 
-KEYS = {"rounds": 4, "eval_every": 2, "compute__devices": 1}
+ROW = {"round": 2, "test_accuracy": 0.5, "simulator_only_train_loss": 1.0, "how": "x"}
 
 
 class Said(list):
@@ -39,60 +40,55 @@ def said(monkeypatch, request):
     return one
 
 
-def ran(folder, name, **changes):
-    config = config_with(**KEYS | changes)
-    run(config, folder, tracker=name, say=quiet)
-    return table_in(folder)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("said", ["wandb"], indirect=True)
-def test_wandb_is_told_of_the_config_and_every_row(said, tmp_path):
-    rows = ran(tmp_path / "one", "wandb")
+def test_wandb_and_a_function_are_told_of_the_config_and_every_row(said, tmp_path):
+    rows, config = [], config_with(rounds=4, eval_every=2, compute__devices=1)
+    arguments = {"tracker": "wandb", "on_row": rows.append, "say": lambda line: None}
+    run(config, tmp_path / "one", **arguments)
     first, *logs, last = said
     assert first[0] == "init" and last[0] == "finish"
     assert first[2]["config"]["client.rate"] == 0.1 and first[2]["name"] == "one"
     assert first[2]["settings"] == {"console": "off"}
-    assert [named["step"] for _, _, named in logs] == [2, 4]
-    for row, (name, (values,), _) in zip(rows, logs, strict=True):
+    assert [named["step"] for _, _, named in logs] == [row["round"] for row in rows]
+    written = files.read_rows(tmp_path / "one" / "metrics.csv")
+    for row, (name, (values,), _) in zip(written, logs, strict=True):
         assert name == "log"
-        assert values["test_accuracy"] == float(row["test_accuracy"])
-        assert values["bytes_up_total"] == float(row["bytes_up_total"])
+        for column in ("test_accuracy", "bytes_up_total"):
+            assert values[column] == float(row[column])
 
 
 @pytest.mark.parametrize("said", ["mlflow"], indirect=True)
 def test_mlflow_keeps_its_own_folder_unless_it_is_told_of_another(
     said, tmp_path, monkeypatch
 ):
-    ran(tmp_path / "one", "mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with trackers.tracking("mlflow", tmp_path / "one", {"rounds": 4}) as write:
+        write(ROW)
     names = [name for name, *_ in said]
     assert names == ["set_tracking_uri", "set_experiment", "start_run", "enter",
-                     "log_params", "log_metrics", "log_metrics", "exit"]  # fmt: skip
+                     "log_params", "log_metrics", "exit"]  # fmt: skip
     assert said[0][1][0] == (tmp_path / "one" / "mlflow").as_uri()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://elsewhere")
     said.clear()
-    ran(tmp_path / "two", "mlflow")
-    assert said[0][0] == "set_experiment"
+    with trackers.tracking("mlflow", tmp_path / "two", {}):
+        assert said[0][0] == "set_experiment"
 
 
-@pytest.mark.parametrize("said", ["wandb"], indirect=True)
-def test_what_only_the_simulator_may_see_is_not_sent(said, tmp_path):
-    rows = ran(tmp_path / "one", "wandb", **NOISY)
-    sent = {name for _, (values,), _ in said[1:-1] for name in values}
-    assert "epsilon" in sent and "test_accuracy" in sent
-    assert any("simulator_only" in name for name in rows[0])
-    assert not any("simulator_only" in name or "bytes" in name for name in sent)
+@pytest.mark.parametrize(
+    ("said", "name"), [("wandb", "log"), ("mlflow", "log_metrics")], indirect=["said"]
+)
+def test_only_numbers_that_all_may_see_are_sent(said, name, tmp_path):
+    tracker = "wandb" if name == "log" else "mlflow"
+    with trackers.tracking(tracker, tmp_path, {}) as write:
+        write(ROW)
+    (sent,) = [(args, named) for called, args, named in said if called == name]
+    assert sent == (({"round": 2.0, "test_accuracy": 0.5},), {"step": 2})
 
 
-def test_a_function_of_ones_own_is_told_of_every_row(tmp_path):
-    rows = []
-    run(config_with(**KEYS), tmp_path, on_row=rows.append, say=quiet)
-    assert [row["round"] for row in rows] == [2, 4]
-
-
-def test_a_tracker_that_is_not_there_is_said_in_one_line(tmp_path):
-    with refused("'wandb', 'mlflow'", "tracker='x'"):
+def test_a_tracker_that_is_not_there_is_said_in_one_line():
+    with pytest.raises(ValueError, match="'wandb', 'mlflow', got tracker='x'"):
         trackers.require_installed("x")
     if "wandb" not in sys.modules:
-        with refused("wandb", "pip install"):
-            ran(tmp_path / "new", "wandb")
-        assert not (tmp_path / "new").exists()
+        with pytest.raises(ValueError, match="wandb to be installed"):
+            trackers.require_installed("wandb")

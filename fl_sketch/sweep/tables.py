@@ -1,0 +1,308 @@
+"""Tables of many runs: points of a sweep, methods of a comparison, runs side by side.
+
+Rows are evaluations, possibly from csv files, with strings as numbers and marked names.
+"""
+
+import math
+import pathlib
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fl_sketch.core import files
+from fl_sketch.models.metrics import METRICS
+from fl_sketch.privacy.guarantee import mark, rounded_up
+from fl_sketch.sweep.grid import Axis, typed
+from fl_sketch.workdir import rows as names
+from fl_sketch.workdir import tables
+from fl_sketch.workdir.rows import CHOSEN, REPORTED, Score, all_plain, score_of, sized
+from fl_sketch.workdir.tables import half_width, named, shown
+
+Row = dict[str, Any]
+Rows = Iterable[Mapping[str, Any]]
+UP, DOWN = "bytes_up_total", "bytes_down_total"
+RUN = "{:<24} {:>13} {:>10} {:>10} {:>12} {:>9}"  # a line of `side_by_side`
+
+
+def by_point(rows: Rows) -> dict[int, list[Row]]:
+    """Returns the evaluations of each point of a sweep, in order, by plain names."""
+    points: dict[int, list[Row]] = {}
+    for row in all_plain(rows):
+        points.setdefault(int(row["point"]), []).append(row)
+    return points
+
+
+def by_method(rows: Rows) -> dict[str, list[list[Row]]]:
+    """Returns the evaluations of each seed of each method."""
+    methods: dict[str, list] = {}
+    for row in rows:
+        methods.setdefault(row["method"], []).append(row)
+    return {name: list(by_point(own).values()) for name, own in methods.items()}
+
+
+def mean_score(
+    rows: Sequence[Mapping[str, Any]], last: int, parts: Sequence[str] = REPORTED
+) -> float:
+    """Returns the mean score of a run's `last` evaluations; NaN if the run diverged."""
+    score = score_of(rows[0], parts)
+    return statistics.fmean(score.of(row) for row in rows[-last:])
+
+
+def ranked(rows: Rows, axes: Sequence[Axis]) -> list[Row]:
+    """Returns the last row of every point, the best first, diverged points last."""
+    last = {int(row["point"]): row for row in all_plain(rows)}
+    points = [_typed(row, axes) for row in last.values()]
+    score = score_of(points[0], CHOSEN)
+
+    def order(row: Row) -> tuple:
+        loss = math.inf if row["diverged"] else row[f"{score.part}_loss"]
+        return (*_best_first(score, score.of(row)), loss)
+
+    return sorted(points, key=order)
+
+
+def over_seeds(points: Sequence[Row], axes: Sequence[Axis]) -> list[Row]:
+    """Returns mean, deviation and interval over seeds of each setting, best first.
+
+    Settings are of points that `ranked` returned. One of which a seed diverged has no
+    mean.
+    """
+    keys = [axis.key for axis in axes if axis.key != "seed"]
+    chosen, reported = score_of(points[0], CHOSEN), score_of(points[0])
+    settings: dict[tuple, list[Row]] = {}
+    for row in sorted(points, key=lambda row: row["point"]):
+        settings.setdefault(tuple(row[key] for key in keys), []).append(row)
+    means = []
+    for values, rows in settings.items():
+        scores = [reported.of(row) for row in rows]
+        choice = statistics.fmean(map(chosen.of, rows))
+        spread = len(scores) > 1 and all(map(math.isfinite, scores))
+        setting = {
+            **dict(zip(keys, values, strict=True)),
+            "mean": sum(scores) / len(scores),
+            "deviation": statistics.stdev(scores) if spread else math.nan,
+            "half_width": half_width(scores),
+            "seeds": len(scores),
+            **({chosen.column: choice} if chosen != reported else {}),
+            "diverged": sum(not math.isfinite(score) for score in scores),
+        }
+        means.append((_best_first(chosen, choice), setting))
+    return [setting for _, setting in sorted(means, key=lambda mean: mean[0])]
+
+
+def seeds_swept(axes: Sequence[Axis]) -> bool:
+    """Returns whether several seeds are swept."""
+    return any(axis.key == "seed" and len(axis.values) > 1 for axis in axes)
+
+
+def sweep_table(
+    points: Sequence[Row], axes: Sequence[Axis], *, printed: bool = False
+) -> list[list[str]]:
+    """Returns the cells of sweep.md: settings, best first, with means over seeds.
+
+    Without several seeds, and if it is to be `printed`, it has a row for every point.
+    The score by which points are chosen is there if another one is reported.
+    """
+    seeds = seeds_swept(axes) and not printed
+    chosen, score = score_of(points[0], CHOSEN), score_of(points[0])
+    choice = [chosen] * (chosen != score)
+    keys = [axis.key for axis in axes if not (seeds and axis.key == "seed")]
+    titles = [*keys, *(other.title for other in choice), score.title]
+    titles[-1] += ", +- deviation over seeds" * seeds
+    cells = [titles + ["test loss", "MB up"] * printed]
+    for row in over_seeds(points, axes) if seeds else points:
+        line = [shown(row[key]) for key in keys]
+        line += [_number(other, other.of(row)) for other in choice]
+        if row["diverged"]:
+            where = [f"in round {row['diverged']}", ""]
+            cells.append([*line, "diverged", *where * printed])
+            continue
+        line.append(_number(score, row["mean" if seeds else score.column]))
+        if seeds:
+            line[-1] += f" +- {_number(score, row['deviation'])}"
+        if printed:
+            line += [f"{row['test_loss']:.4f}", names.megabytes(row[UP])]
+        cells.append(line)
+    return cells
+
+
+def write_sweep(
+    folder: pathlib.Path, rows: Rows, axes: Sequence[Axis], notes: Sequence[str]
+) -> list[str]:
+    """Writes sweep.md, sweep.tex and ranking.csv; returns the lines to print.
+
+    The tables end with `notes`, on what all points give away together.
+    """
+    points = ranked(rows, axes)
+    table = sweep_table(points, axes)
+    tables.write(folder, "sweep", table, notes)
+    ranking = [names.marked(row, bool(row.get("epsilon"))) for row in points]
+    lines = tables.aligned(sweep_table(points, axes, printed=True))
+    if seeds_swept(axes):
+        ranking = over_seeds(points, axes)
+        lines += tables.aligned(table)
+    files.write_rows(folder / "ranking.csv", ranking)
+    return [*lines, *notes]
+
+
+def _typed(row: Mapping[str, Any], axes: Sequence[Axis]) -> Row:
+    """Returns what summaries and tables need of a plain row, as numbers."""
+    likes = {axis.key: axis.values[0] for axis in axes}
+    likes |= dict.fromkeys(("point", "round", UP, DOWN), 0) | {"train_loss": 0.0}
+    values = {key: typed(row[key], like) for key, like in likes.items()}
+    values |= names.measured(row)
+    if row.get("epsilon"):
+        values |= {"epsilon": float(row["epsilon"]), "delta": float(row["delta"])}
+        values["randomness"] = row["randomness"]
+    return values | {"diverged": int(row["diverged"]) if row["diverged"] else None}
+
+
+def _best_first(score: Score, value: float) -> tuple[bool, float]:
+    """Returns a key to sort values of a score by: the best first, and NaN last."""
+    missing = math.isnan(value)
+    return missing, 0.0 if missing else -score.worth(value)
+
+
+def _number(score: Score, value: float) -> str:
+    return f"{score.factor * value:.{2 if score.factor > 1 else 4}f}"
+
+
+def standing(method: str, chosen: Row, rows: Rows, last: int) -> Row:
+    """Returns the row of a `method` in standings.csv.
+
+    It was tuned, and the `chosen` keys were the best. `rows` are all evaluations of all
+    seeds, of which the `last` ones are in the mean of a seed.
+    """
+    seeds = list(by_point(rows).values())
+    scores = [mean_score(seed, last) for seed in seeds]
+    ends = [seed[-1] for seed in seeds]
+
+    def mean(name: str) -> float:
+        return statistics.fmean(float(end[name]) for end in ends)
+
+    return {
+        "method": method,
+        score_of(ends[0]).name: statistics.fmean(scores),
+        "half_width": half_width(scores),
+        "train_loss": mean("train_loss"),
+        "seeds": len(seeds),
+        "diverged": sum(not math.isfinite(score) for score in scores),
+        "bytes_up": mean(UP),
+        "bytes_down": mean(DOWN),
+        "rounds": int(ends[0]["round"]),
+        **epsilon_of(ends),
+        "chosen": named(chosen, " "),
+    }
+
+
+def epsilon_of(ends: Sequence[Mapping[str, Any]]) -> Row:
+    """Returns the largest epsilon of runs, of which `ends` are the last rows.
+
+    Cells are empty without privacy. The epsilon of examples depends on how the seed
+    deals them to clients.
+    """
+    spent = [float(end["epsilon"]) for end in ends if end.get("epsilon")]
+    if not spent:
+        return dict.fromkeys(("epsilon", "delta", "randomness"), "")
+    rest = {name: ends[0][name] for name in ("delta", "randomness")}
+    return {"epsilon": max(spent), **rest}
+
+
+def standings_table(rows: Sequence[Row]) -> list[list[str]]:
+    """Returns the cells of standings.md, of the rows of `standing`."""
+    private = any(row["epsilon"] for row in rows)
+    hidden = " (simulator only)" * private  # exact bytes tell who took part
+    score = Score("test", _metric(rows[0]))
+    head = ["method", f"{score.title}, +- 95 % interval"]
+    head += [f"{name}{hidden}" for name in ("at equal MB up", "MB up", "MB down")]
+    cells = [[*head, *["epsilon of a run"] * private, "chosen"]]
+    for row in rows:
+        equal = row.get(f"{score.name}_at_budget", math.nan)
+        line = [row["method"], _mean(row)]
+        line.append("-" if math.isnan(equal) else f"{score.factor * equal:.2f}")
+        for name in ("bytes_up", "bytes_down"):
+            line.append(sized(row[name]).removesuffix(" MB"))
+        if private and row["epsilon"]:
+            epsilon = rounded_up(float(row["epsilon"]))
+            line.append(f"{epsilon}{mark(row['randomness'])}")
+        elif private:
+            line.append("all")
+        cells.append([*line, row["chosen"]])
+    return cells
+
+
+def write_standings(
+    folder: pathlib.Path,
+    rows: Sequence[Row],
+    evaluations: Rows,
+    last: int,
+    notes: Sequence[str] = (),
+) -> None:
+    """Writes comparison.csv and the standings, and adds scores at equal bytes to rows.
+
+    That score is of the last evaluations within what the cheapest method sends, with
+    the seed that sends most. It is NaN if a seed has no evaluation within that.
+
+    Args:
+      folder: the folder of the comparison.
+      rows: the rows of `standing`.
+      evaluations: all evaluations that are reported, by plain names.
+      last: as in `standing`.
+      notes: lines on what all runs give away together.
+    """
+    methods = by_method(evaluations)
+    sent = {
+        name: [float(row[UP]) for seed in seeds for row in seed]
+        for name, seeds in methods.items()
+    }
+    budget = min(map(max, sent.values()))
+    for row in rows:
+        within = (
+            [evaluation for evaluation in seed if float(evaluation[UP]) <= budget]
+            for seed in methods[row["method"]]
+        )
+        row[f"{_metric(row)}_at_budget"] = statistics.fmean(
+            mean_score(seed, last) if seed else math.nan for seed in within
+        )
+    hidden = any(row["epsilon"] for row in rows)
+    for name, table in (("comparison.csv", evaluations), ("standings.csv", rows)):
+        marked = [names.marked(row, hidden) for row in table]
+        files.write_rows(folder / name, marked)
+    tables.write(folder, "standings", standings_table(rows), notes)
+
+
+def _metric(row: Row) -> str:
+    """Returns the name of the metric that a row of `standing` reports."""
+    return next(name for name in row if name in METRICS)
+
+
+def _mean(row: Row) -> str:
+    """Returns the mean with its interval, which a single seed has not."""
+    mean, half = row[_metric(row)], row["half_width"]
+    if math.isnan(mean):
+        return "diverged"
+    factor = Score("test", _metric(row)).factor
+    interval = "" if math.isnan(half) else f" +- {factor * half:.2f}"
+    return f"{factor * mean:.2f}{interval}"
+
+
+def side_by_side(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Returns a line for each run's summary, and lines on what the first run saves."""
+    runs = {name: names.plain(summary) for name, summary in summaries.items()}
+    first, *others = runs
+    score, up = score_of(runs[first]), "bytes_up_per_client_round"
+    head = (score.title, "kB up", "kB down", "MB up in all", "rounds/s")
+    lines = [RUN.format("", *head)]
+    for name, run in runs.items():
+        kilobytes = (run[up] / 1e3, run["bytes_down_per_client_round"] / 1e3)
+        cells = [f"{score.of(run):.4f}", *(f"{sent:.2f}" for sent in kilobytes)]
+        cells += [names.megabytes(run[UP]), f"{run['rounds_per_second']:.0f}"]
+        lines.append(RUN.format(name, *cells))
+    for name in others:
+        lost = score.of(runs[name]) - score.of(runs[first])
+        lines.append(
+            f"{first} sent {runs[name][up] / runs[first][up]:.1f} times fewer bytes up "
+            f"than {name}, at {abs(lost):.4f} {'less' if lost > 0 else 'more'} "
+            f"{score.title}."
+        )
+    return lines

@@ -1,0 +1,86 @@
+"""Grids: what is an axis, which points share a program, and how a grid grows."""
+
+import itertools
+
+import pytest
+
+from configs import default
+from fl_sketch.sweep import grid
+
+pytestmark = pytest.mark.fast
+CONFIG = default.get_config()
+
+
+def test_continuous_keys_and_seeds_share_a_program():
+    over = ["seed=5,6", "sketch.rows=1,2,3", "client.rate=0.1,0.2", "server.b1=0.5"]
+    groups = grid.programs(CONFIG, grid.read_axes(CONFIG, over))
+    assert [group.config.sketch.rows for group in groups] == [1, 2, 3]
+    assert [group.first for group in groups] == [0, 4, 8]
+    keys = ("client.rate", "server.b1", "sketch.rows", "seed")
+    assert [tuple(point) for group in groups for point in group.points] == [keys] * 12
+    assert [tuple(point.values()) for point in groups[1].points] == [
+        (rate, 0.5, 2, seed) for seed, rate in itertools.product((5, 6), (0.1, 0.2))
+    ]
+    assert CONFIG.seed == 0 and CONFIG.sketch.rows == 1
+
+
+def test_values_may_be_words_and_yes_or_no():
+    over = ["client.optimizer=sgd,adam(b1=0.8, b2=0.9)", "sketch.stored=true,False"]
+    axes = {axis.key: axis.values for axis in grid.read_axes(CONFIG, over)}
+    assert axes["client.optimizer"] == ("sgd", "adam(b1=0.8, b2=0.9)")
+    assert axes["sketch.stored"] == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        ([], "at least one --over"),
+        (["client.rat=1"], "client.rat=1.*'client.rate'"),
+        (["client=1"], "'client.rate'"),
+        (["client.rate"], "float values.*client.rate"),
+        (["client.rate="], "float values"),
+        (["client.rate=0.1,,0.2"], "float values"),
+        (["client.rate=fast"], "float values.*client.rate=fast"),
+        (["client.steps=2.5"], "int values"),
+        (["algorithm=safl,"], "str values"),
+        (["client.rate=-0.1"], "client.rate > 0.*client.rate=-0.1"),
+        (["client.rate=nan"], "client.rate=nan"),
+        (["server.b1=1.5"], "< 1.*server.b1=1.5"),
+        (["client.rate=0.1,0.10"], "different values"),
+        (["seed=0", "seed=1"], "once.*seed 2 times"),
+        (["seed=-1"], "seed=-1"),
+        (
+            [
+                f"{key}={','.join(map(str, range(1, 102)))}"
+                for key in ("seed", "rounds")
+            ],
+            "101 x 101 = 10201",
+        ),
+    ],
+)
+def test_what_is_no_grid_is_refused_in_one_line(over, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        grid.read_axes(CONFIG, over)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "best", "end"),
+    [
+        ((0.003, 0.01, 0.03), 0.03, 0.1),
+        ((0.03, 0.003, 0.01), 0.003, 0.001),
+        ((0.1, 0.3), 0.3, 0.9),
+        ((0.1, 0.3, 1.0), 0.3, None),  # inside
+        ((0.1,), 0.1, None),
+        ((0.0, 0.1), 0.0, None),
+    ],
+)
+def test_a_grid_grows_from_its_end_as_it_began(values, best, end):
+    found = grid.beyond({"server.rate": values}, {"server.rate": best})
+    assert found == (end and ("server.rate", pytest.approx(end)))
+
+
+def test_a_grid_does_not_grow_to_what_its_key_may_not_be_or_by_words():
+    tune = {"server.b1": (0.5, 0.9), "sketch.rows": (1, 3), "client.rate": (0.1, 0.3)}
+    best = {"server.b1": 0.9, "sketch.rows": 3, "client.rate": 0.1}
+    assert grid.beyond(tune, best) == ("client.rate", pytest.approx(0.1 / 3, rel=1e-5))

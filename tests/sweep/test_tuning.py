@@ -1,0 +1,105 @@
+"""Searches and private selections choose the best point, on sweeps that are made up."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from configs import default
+from fl_sketch.core import files
+from fl_sketch.privacy.accounting import Plan
+from fl_sketch.privacy.composition import Trials
+from fl_sketch.sweep import grid, tuning
+from fl_sketch.workdir import odometer
+
+pytestmark = pytest.mark.fast
+RATES = (0.01, 0.1, 1)
+ENTRY = odometer.Entry(
+    "selection", Plan(4, 50, 200), 2.0, 1e-5, "client", "simulated", False, (3.0, 1.0)
+)
+
+
+@pytest.fixture
+def swept(monkeypatch):
+    """Makes sweeps write scores that follow from a rate, where few have the best."""
+    folders = []
+
+    def sweep(config, over, folder, data_dir, *, say):
+        del data_dir, say
+        pathlib.Path(folder).mkdir(parents=True)
+        folders.append(pathlib.Path(folder).name)
+        rows = []
+        for point, _ in grid.points_of(config, over):
+            rate = point["server.rate"]
+            for number in (1, 2, 3):
+                late = abs(np.log10(rate)) if number > 1 else 9.0  # best at a rate of 1
+                rows.append({
+                    "point": len(rows) // 3, **point, "round": number, "train_loss": 1,
+                    "validation_rmse": late, "test_rmse": 3 - late,
+                    "simulator_only_bytes_up_total": 1, "epsilon": 1.5, "delta": 1e-5,
+                    "randomness": "simulated",
+                })  # fmt: skip
+        files.write_rows(folder / "sweep.csv", rows)
+
+    monkeypatch.setattr(tuning, "sweep", sweep)
+    return folders
+
+
+def config_of(**changes):
+    keys = {key.replace("__", "."): value for key, value in changes.items()}
+    return grid.changed(default.get_config(), {"privacy.randomness": "seed", **keys})
+
+
+def search(folder, rates, widen=0, **words):
+    said, tune = [], {"server.rate": rates, **words}
+    tuned = tuning.Tuning(config_of(), tune, folder, None, 2, said.append)
+    return *tuned.search(widen), said
+
+
+def test_a_search_chooses_by_validation_and_the_last_evaluations(tmp_path, swept):
+    best, points, said = search(tmp_path, RATES)
+    assert best == {"server.rate": 1.0} and swept == ["tuning"]
+    assert [(p["server.rate"], p["rmse"]) for p in points] == [
+        (0.01, 2), (0.1, 1), (1.0, 0),
+    ]  # fmt: skip
+    assert points[0]["epsilon"] == 1.5 and points[0]["randomness"] == "simulated"
+    assert "server.rate=10 is next" in said[-1]
+
+
+def test_a_method_is_tuned_over_words_too(tmp_path, swept):
+    words = {"client.optimizer": ("sgd", "adam(b1=0.8, b2=0.9)")}
+    best, points, _ = search(tmp_path, (0.1, 1), **words)
+    assert best == {"server.rate": 1.0, "client.optimizer": "sgd"} and len(swept) == 1
+    assert points[-1]["client.optimizer"] == "adam(b1=0.8, b2=0.9)"
+
+
+def test_a_grid_grows_until_its_best_point_is_inside(tmp_path, swept):
+    best, points, said = search(tmp_path, (0.01, 0.1), widen=5)
+    assert best == {"server.rate": 1.0} and swept == ["tuning", "tuning_1", "tuning_2"]
+    assert [point["server.rate"] for point in points] == [0.01, 0.1, 1.0, 10.0]
+    assert len(said) == 1 and "best of 4" in said[0]
+
+
+def test_a_selection_takes_the_best_run_at_the_price_of_all(
+    tmp_path, swept, monkeypatch
+):
+    monkeypatch.setattr(odometer, "selected", lambda _, delta: delta)
+    for seed in range(8):
+        folder, config = tmp_path / str(seed), config_of(seed=seed)
+        tune = {"server.rate": (0.1, 1.0, 0.01)}
+        tuned = tuning.Tuning(config, tune, folder, None, 1, lambda line: None)
+        chosen, rows = tuned.select(ENTRY)
+        drawn = [keys["server.rate"] for keys in tuned.drawn(Trials(3.0, 1.0))]
+        assert chosen["server.rate"] == max(drawn)
+        assert [row["epsilon"] for row in rows] == [1e-5] * 3
+        assert odometer.read(folder) == [ENTRY]
+    assert len(swept) > 8  # not every selection has a single run
+
+
+@pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, 4.0])
+def test_the_number_of_runs_has_its_mean_and_is_never_none(shape):
+    random = np.random.default_rng(0)
+    for mean in (1.2, 5.0):
+        numbers = [tuning.number_of(Trials(mean, shape), random) for _ in range(4000)]
+        error = np.std(numbers) / len(numbers) ** 0.5
+        assert min(numbers) == 1 and abs(np.mean(numbers) - mean) < 4 * error
