@@ -90,7 +90,7 @@ def _rows():
 
 
 def main():
-    """Prints a suite's table while it grows, then the same rows as JSON lines."""
+    """Prints a suite's table row by row, then the same rows as JSON lines."""
     if SUITE.value == "sketch":
         jax.config.update("jax_num_cpu_devices", 1)  # a kernel may use all cores
     if OUT.value:
@@ -105,11 +105,8 @@ def main():
         "ready_seconds": timing.since_start(),  # with imports and devices
     }
     print(json.dumps(machine))
-    print(suite.HEAD)
-    lines = []
-    for row in growing:
-        lines.append(json.dumps(row._asdict() | machine))
-        print(suite.line(row), flush=True)
+    measured = suite.TABLE.record(growing)
+    lines = [json.dumps(row._asdict() | machine) for row in measured]
     print("\n".join(lines))
     if OUT.value:
         with open(OUT.value, "a") as file:

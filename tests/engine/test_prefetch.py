@@ -15,7 +15,7 @@ from fl_sketch.core import free_memory
 from fl_sketch.core.keys import roots_of
 from fl_sketch.core.protocols import Server
 from fl_sketch.data import batches, residency, streamed
-from fl_sketch.engine import host_states, prefetch
+from fl_sketch.engine import availability, host_states, prefetch
 from fl_sketch.engine.rounds import Play, compile_rounds
 from tests.engine.regression import (
     EF21,
@@ -32,6 +32,10 @@ from tests.run.devices import Device
 
 UNLIKE = data.clients((INPUTS, TARGETS), np.minimum(OWNERS, np.arange(90) % 8 + 1))
 DROPPED = engine.with_dropout(engine.poisson(POPULATION, 4), 0.3)
+# In every other round an empty place has the number of a client that answers.
+TRACE = availability.present(
+    POPULATION, 5, first_and_last=[(0, 1, 2), (3, 2, 2), (7, 2, 2)], rounds=2
+)
 
 
 def by_size(starts):
@@ -87,7 +91,7 @@ def played(form, bank, *what, cuts=(5,), **how):
 CASES = {
     "weights": (FEDAVG, DROPPED, {"weighted": by_size}),
     "replacement": (FEDAVG, engine.with_replacement(POPULATION, 5), {"chunk": 3}),
-    "client state": (EF21, DROPPED, {"chunk": 2}),
+    "client state": (EF21, TRACE, {"chunk": 2}),
 }
 
 

@@ -7,8 +7,8 @@
   client_state   count_sketch with a control variate of every client (FedSKETCHGATE)
 
 No data set is read. Images are bytes drawn from a seed, of the size and number that the
-named data sets have. The examples of a client are drawn as a partition would, and
-neither times nor memory depend on what the pictures show.
+named data sets have. A client's examples are drawn as a partition would, and neither
+times nor memory depend on what the images show.
 """
 
 import time
@@ -26,7 +26,6 @@ from fl_sketch import channels, engine, models, sketch
 from fl_sketch.core import free_memory, trees
 from fl_sketch.core.protocols import Algorithm
 from fl_sketch.data.examples import aligned, normalise
-from fl_sketch.experiments.bench.arithmetic import operations
 from fl_sketch.experiments.bench.plain_round import make_plain_round
 from fl_sketch.transforms import local
 
@@ -39,14 +38,8 @@ class Workload(NamedTuple):
     """A model, its clients and their local work.
 
     Attributes:
-      model: the name of the model.
       image: height, width and channels.
-      population: the number of clients.
-      cohort: the number of clients of a round.
-      owned: the number of examples of each client.
-      steps: the number of local steps.
-      batch: the number of examples of a step.
-      rate: the rate of local steps.
+      examples: the number of examples of each client.
       full_batch: whether all steps are on one batch, the client's whole data.
       compression: d over the numbers of a message, where there is a sketch.
       width: the width of the model; 0: the usual.
@@ -56,7 +49,7 @@ class Workload(NamedTuple):
     image: tuple[int, int, int]
     population: int
     cohort: int
-    owned: int
+    examples: int
     steps: int
     batch: int
     rate: float
@@ -72,20 +65,18 @@ WORKLOADS = {
     "W4": Workload("lenet", (28, 28, 1), 1000, 1000, 60, 5, 32, 0.05),
     "W5": Workload("resnet", (32, 32, 3), 5, 5, 10000, 2, 32, 0.1, compression=100),
 }
-# The same at five million parameters: slow, and so not timed unless it is named.
+# The same with five million parameters: slow, so it is timed only if it is named.
 WORKLOADS["W6"] = WORKLOADS["W5"]._replace(width=72)
 USUAL = ("W1", "W2", "W3", "W4", "W5")
 
 
 class Form(NamedTuple):
-    """A compiled round, and what it starts from.
+    """A compiled round.
 
     Attributes:
-      compiled: the program, for what it says of its memory.
+      compiled: the program, for its memory.
       start: `() -> state`, to be donated and carried from call to call.
-      call: `(state) -> state`, one round, over when it returns.
-      trace_seconds: the time that Python took to make the program.
-      compile_seconds: the time that compiling it took.
+      call: `(state) -> state`, one round, which returns when it is done.
     """
 
     compiled: Any
@@ -99,13 +90,10 @@ class Setting(NamedTuple):
     """What all forms of one workload share.
 
     Attributes:
-      work: the workload.
-      mesh: the devices.
       chunk: the number of clients that a device works on at a time.
       data: images and targets, on every device.
       ids: the cohort, shape=(cohort,), where the engine keeps clients' states.
       plan: rows of the data, shape=(cohort, batches, batch).
-      params: the first model.
       value: the loss, `(params, (bytes, targets)) -> scalar`.
     """
 
@@ -123,17 +111,13 @@ def prepare(work: Workload, chunk: int = 0, devices: int = 0) -> Setting:
     """Returns a workload on the devices, with data and initial model drawn.
 
     Args:
-      work: the workload.
-      chunk: the clients at a time on a device; 0 leaves their number to the platform.
+      chunk: the clients at a time on a device; 0: by platform.
       devices: the number of devices; 0: all.
     """
-    some = jax.devices()[: devices or None]
-    mesh = engine.mesh_over(some)
-    # A CPU is best without vmap (see models/convolution.py); the other number is the
-    # default of experiments there and waits for a GPU to be measured on.
+    mesh = engine.mesh_over(jax.devices()[: devices or None])
     chunk = chunk or engine.default_chunk(mesh, work.cohort)
     rng = np.random.default_rng(0)
-    count = work.population * work.owned
+    count = work.population * work.examples
     images = rng.integers(0, 256, (count, *work.image), np.uint8)
     targets = rng.integers(0, CLASSES, count, np.int32)
     ids = rng.permutation(work.cohort).astype(np.int32)
@@ -154,28 +138,33 @@ def prepare(work: Workload, chunk: int = 0, devices: int = 0) -> Setting:
 
 def _plan(work: Workload, rng: np.random.Generator) -> np.ndarray:
     """Returns rows of examples, (cohort, batches, batch): whole passes, shuffled."""
-    count = work.population * work.owned
-    owned = rng.permutation(count).reshape(-1, work.owned)[: work.cohort]
+    rows = rng.permutation(work.population * work.examples)
+    rows = rows.reshape(-1, work.examples)[: work.cohort]
     batches = 1 if work.full_batch else work.steps
-    passes = -(-batches * work.batch // work.owned)
-    rows = [rng.permuted(owned, axis=1) for _ in range(passes)]
-    rows = np.concatenate(rows, axis=1)[:, : batches * work.batch]
+    passes = -(-batches * work.batch // work.examples)
+    rows = np.concatenate([rng.permuted(rows, axis=1) for _ in range(passes)], axis=1)
+    rows = rows[:, : batches * work.batch]
     return rows.reshape(work.cohort, batches, work.batch).astype(np.int32)
 
 
 def operations_of(setting: Setting) -> float:
-    """Returns the operations of the local work of a round of a `setting`."""
+    """Returns the floating-point operations of the local work of a round.
+
+    They are those of the layers as they are defined, in the form that accelerators get,
+    however a CPU computes them.
+    """
     work = setting.work
     batch = (
         jax.ShapeDtypeStruct((work.batch, *work.image), jnp.uint8),
         jax.ShapeDtypeStruct((work.batch,), jnp.int32),
     )
-    one = operations(jax.value_and_grad(setting.value), setting.params, batch)
-    return one * work.cohort * work.steps
+    step = jax.jit(jax.value_and_grad(setting.value)).trace(setting.params, batch)
+    analysis = step.lower(lowering_platforms=("tpu",)).cost_analysis() or {}
+    return analysis.get("flops", 0.0) * work.cohort * work.steps
 
 
 def plain(setting: Setting) -> Form:
-    """Returns the round of `setting` that is written by hand."""
+    """Returns the round that is written by hand."""
     work = setting.work
     one_round = make_plain_round(
         setting.value,
@@ -188,19 +177,19 @@ def plain(setting: Setting) -> Form:
     extra = -work.cohort % (setting.mesh.size * setting.chunk)
     plan = jnp.pad(setting.plan, ((0, extra), (0, 0), (0, 0)), mode="edge")
     weights = jnp.pad(jnp.ones(work.cohort), (0, extra))
-    rest = jax.device_put((setting.data, plan, weights), setting.plan.sharding)
+    inputs = jax.device_put((setting.data, plan, weights), setting.plan.sharding)
 
-    def with_empty_report(params, *rest):
-        return one_round(params, *rest), ()
+    def with_empty_report(params, *inputs):
+        return one_round(params, *inputs), ()
 
     def start():
         return jax.tree.map(jnp.copy, setting.params)
 
-    return _form(setting.mesh, with_empty_report, start, *rest)
+    return _form(setting.mesh, with_empty_report, start, *inputs)
 
 
 def by_engine(setting: Setting, form: str) -> Form:
-    """Returns a round of `setting` by the engine: any `form` except the plain one."""
+    """Returns a round by the engine: any form except the plain one."""
     work, params = setting.work, setting.params
     algorithm = _algorithm(form, work, setting.value, trees.size(params))
 
@@ -223,15 +212,15 @@ def by_engine(setting: Setting, form: str) -> Form:
         state = engine.initial_state(algorithm, params, work.cohort)
         return jax.device_put(state, same)
 
-    rest = key, cohort, setting.data, setting.plan
-    return _form(setting.mesh, one_round, start, *rest)
+    inputs = key, cohort, setting.data, setting.plan
+    return _form(setting.mesh, one_round, start, *inputs)
 
 
 def _algorithm(form: str, work: Workload, value: Callable, d: int) -> Algorithm:
     """Returns the algorithm of a form.
 
-    A sketch of one twentieth has twenty times the energy of what it carries, so
-    where it is followed steps are twenty times shorter: numbers stay finite.
+    A sketch of one twentieth has twenty times the energy of its vector, so with a
+    sketch the server's steps are twenty times shorter: numbers stay finite.
     """
     tx, shorter = optax.sgd(work.rate), 1 / work.compression
     cols = max(1, d // work.compression)
@@ -240,31 +229,29 @@ def _algorithm(form: str, work: Workload, value: Callable, d: int) -> Algorithm:
         if work.full_batch
         else local.sgd_steps(value, tx)
     )
-    sketched = channels.sketched(sketch.count_sketch(cols))
     if form == "engine":
         return Algorithm(steps, channels.exact(), optax.sgd(1.0))
-    if form == "count_sketch":
-        return Algorithm(steps, sketched, optax.sgd(shorter))
+    channel = channels.sketched(sketch.count_sketch(cols))
     if form == "heaprix":
         op = sketch.count_sketch(max(1, cols // 5), rows=5)
         channel = channels.heaprix(op, max(1, cols // 10))
-        return Algorithm(steps, channel, optax.sgd(shorter))
-    gain = shorter / (work.rate * work.steps)
-    steps = local.tracked_steps(value, rate=work.rate, gain=gain)
-    return Algorithm(steps, sketched, optax.sgd(shorter))
+    if form == "client_state":
+        gain = shorter / (work.rate * work.steps)
+        steps = local.tracked_steps(value, rate=work.rate, gain=gain)
+    return Algorithm(steps, channel, optax.sgd(shorter))
 
 
-def _form(mesh, function: Callable, start: Callable, *rest: Any) -> Form:
-    """Returns `function(state, *rest) -> (state, report)`, compiled, state donated."""
+def _form(mesh, function: Callable, start: Callable, *inputs: Any) -> Form:
+    """Compiles `function(state, *inputs) -> (state, report)` with a donated state."""
     state = start()
     begin = time.perf_counter()
-    lowered = jax.jit(function, donate_argnums=0).lower(state, *rest)
+    lowered = jax.jit(function, donate_argnums=0).lower(state, *inputs)
     traced = time.perf_counter()
     compiled = lowered.compile(engine.compiler_options(mesh))
     done = time.perf_counter()
     free_memory.give_back()
 
     def call(state):
-        return jax.block_until_ready(compiled(state, *rest))[0]
+        return jax.block_until_ready(compiled(state, *inputs))[0]
 
     return Form(compiled, start, call, traced - begin, done - traced)

@@ -1,7 +1,7 @@
 """Whole rounds of the engine, timed against the same round written by hand.
 
-Each workload's forms, see engine_forms, in one process and in turn; and with them
-products of large matrices, which say what the machine can do at that moment.
+All forms of a workload (see engine_forms) are timed in one process and in turn,
+together with products of large matrices, which measure the machine's peak.
 """
 
 import itertools
@@ -10,68 +10,60 @@ import resource
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 
 from fl_sketch.core import trees, validate
-from fl_sketch.experiments.bench import arithmetic
-from fl_sketch.experiments.bench.engine_forms import (
-    BASE,
-    WORKLOADS,
-    Form,
-    Setting,
-    by_engine,
-    operations_of,
-    plain,
-    prepare,
-)
+from fl_sketch.engine import AXIS
+from fl_sketch.experiments.bench import engine_forms
+from fl_sketch.experiments.bench.engine_forms import BASE, WORKLOADS, Form, Setting
 from fl_sketch.experiments.bench.timing import Timed, interleaved, ratio
+from fl_sketch.experiments.measurements import Column, Table
 
 PRODUCTS = "products of matrices"  # their name among the forms that are timed
+SIZES = {"cpu": 1024}  # of square matrices, by platform
+SIZE, TIMES = 8192, 4  # elsewhere, and how often they are multiplied
 
 
 class Row(NamedTuple):
-    """One line of the table; seconds are medians over rounds.
-
-    `workload`, `form`, `d`, `cohort`, `devices` and `chunk` say what was timed, and a
-    `note` whether numbers stayed finite.
+    """The times of a form of a round; seconds are medians over rounds.
 
     Attributes:
-      seconds: the seconds of a round.
-      ratio: these to those of plain, the median of rounds timed in turn.
+      ratio: the seconds over those of plain, the median of rounds timed in turn.
       share: the part of the round that the channel takes: 1 - engine / this.
-      clients_per_second: the cohort over the seconds.
-      gigaflops: the billions of operations a second of the local work, as its layers
-        are defined, however they are computed.
+      gigaflops: the billions of operations a second of the local work.
       of_peak: this as a part of what products of large matrices reach on the same
         devices, the median of those timed in turn.
-      trace_seconds: the time that Python took to make the program.
-      compile_seconds: the time that compiling it took.
       first_seconds: the time of the first call.
       program_megabytes: arguments and temporaries, of one device.
-      peak_megabytes: the most of the process up to here, all forms together.
+      peak_megabytes: the most of the process so far, with all forms before.
+      note: whether numbers stayed finite.
     """
 
-    workload: str
-    form: str
+    workload: Annotated[str, Column("8")]
+    form: Annotated[str, Column("13")]
     d: int
     cohort: int
     devices: int
     chunk: int
-    seconds: float
-    ratio: float | None
-    share: float | None
-    clients_per_second: float
-    gigaflops: float
-    of_peak: float
-    trace_seconds: float
-    compile_seconds: float
-    first_seconds: float
-    program_megabytes: float
-    peak_megabytes: float
-    note: str
+    seconds: Annotated[float, Column("8.4f", "s/round")]
+    ratio: Annotated[float | None, Column("8.3f", "/ plain")]
+    share: Annotated[float | None, Column("6.3f")]
+    clients_per_second: Annotated[float, Column("9.0f", "clients/s")]
+    gigaflops: Annotated[float, Column("8.1f", "GFLOP/s")]
+    of_peak: Annotated[float, Column("7.2f", "of peak")]
+    trace_seconds: Annotated[float, Column("6.2f", "trace")]
+    compile_seconds: Annotated[float, Column("8.1f", "compile")]
+    first_seconds: Annotated[float, Column("6.2f", "first")]
+    program_megabytes: Annotated[float, Column("7.0f", "MB")]
+    peak_megabytes: Annotated[float, Column("7.0f", "peak MB")]
+    note: Annotated[str, Column("", "")]
+
+
+TABLE = Table.of(Row)
 
 
 def run(
@@ -86,10 +78,9 @@ def run(
 
     Args:
       names: the names of the workloads.
-      forms: the forms of the rounds.
-      rounds: the number of timed rounds; three at least are.
-      chunk: the clients at a time on a device; 0 leaves their number to the platform.
-      cohort: the number of clients of a round; 0 leaves it to the workload.
+      rounds: the number of timed rounds; at least three are.
+      chunk: the clients at a time on a device; 0: by platform.
+      cohort: the number of clients of a round; 0: that of the workload.
 
     Raises:
       ValueError: for a cohort that is more than a workload's population.
@@ -103,7 +94,7 @@ def run(
             work = work._replace(cohort=cohort)
         works[name] = work
     return itertools.chain.from_iterable(
-        _compare(name, prepare(work, chunk), forms, rounds)
+        _compare(name, engine_forms.prepare(work, chunk), forms, rounds)
         for name, work in works.items()
     )
 
@@ -112,7 +103,9 @@ def _compare(
     name: str, setting: Setting, forms: Sequence[str], rounds: int
 ) -> Iterator[Row]:
     made = {
-        form: plain(setting) if form == "plain" else by_engine(setting, form)
+        form: engine_forms.plain(setting)
+        if form == "plain"
+        else engine_forms.by_engine(setting, form)
         for form in forms
     }
     last, first = {}, {}  # the newest state of every form, and its first call's seconds
@@ -126,10 +119,10 @@ def _compare(
 
         return Timed(made[form].start, call)
 
-    products, count = arithmetic.products(setting.mesh)
+    products, peak = _products(setting.mesh)
     all_timed = {form: timed(form) for form in made} | {PRODUCTS: products}
     samples = interleaved(all_timed, rounds=rounds, budget_seconds=math.inf)
-    operations = operations_of(setting)
+    operations = engine_forms.operations_of(setting)
     for form in made:
         taken, unit = samples[form], samples[PRODUCTS]
         yield Row(
@@ -142,7 +135,7 @@ def _compare(
             ratio=ratio(taken, samples["plain"]) if "plain" in samples else None,
             share=_share(form, samples),
             gigaflops=operations / statistics.median(taken) / 1e9,
-            of_peak=operations / count * ratio(unit, taken),
+            of_peak=operations / peak * ratio(unit, taken),
             first_seconds=first[form],
             note="" if _finite(last[form]) else "not finite",
             **_of_form(made[form], taken, setting.work.cohort),
@@ -150,16 +143,16 @@ def _compare(
 
 
 def _of_form(made: Form, taken: Sequence[float], cohort: int) -> dict[str, float]:
-    """Returns the columns of a row that are of its form alone."""
+    """Returns the columns that depend on the form alone."""
     memory = made.compiled.memory_analysis()
-    whole = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+    program = memory.argument_size_in_bytes + memory.temp_size_in_bytes
     seconds = statistics.median(taken)
     return {
         "seconds": seconds,
         "clients_per_second": cohort / seconds,
         "trace_seconds": made.trace_seconds,
         "compile_seconds": made.compile_seconds,
-        "program_megabytes": whole / 1e6,
+        "program_megabytes": program / 1e6,
         "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     }
 
@@ -170,31 +163,27 @@ def _share(form: str, samples: dict[str, list[float]]) -> float | None:
     return 1 - ratio(samples[BASE], samples[form]) if adds else None
 
 
+def _products(mesh: jax.sharding.Mesh) -> tuple[Timed, float]:
+    """Returns products of large matrices on every device, and their operations."""
+    size = SIZES.get(mesh.devices.flat[0].platform, SIZE)
+
+    def on_device(x, y):
+        x, y = (jax.lax.pcast(part, AXIS, to="varying") for part in (x, y))
+        for _ in range(TIMES):
+            x = x @ y
+        return jax.lax.psum(x[0, 0], AXIS)
+
+    run = jax.shard_map(on_device, mesh=mesh, in_specs=(P(), P()), out_specs=P())
+    square = jnp.full((size, size), 1 / size, jnp.float32)  # a product leaves it
+    compiled = jax.jit(run).lower(square, square).compile()
+
+    def call(last):
+        del last
+        return jax.block_until_ready(compiled(square, square))
+
+    return Timed(lambda: None, call), 2.0 * size**3 * TIMES * mesh.size
+
+
 def _finite(state: Any) -> bool:
-    floats = [
-        leaf
-        for leaf in jax.tree.leaves(state)
-        if jnp.issubdtype(leaf.dtype, jnp.floating)
-    ]
+    floats = (x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.inexact))
     return all(bool(jnp.isfinite(leaf).all()) for leaf in floats)
-
-
-COLUMNS = (
-    "{:8} {:13} {:>8} {:>8} {:>6} {:>9} {:>8} {:>7} {:>6} {:>8} {:>6} {:>7} {:>7}  {}"
-)
-HEAD = COLUMNS.format(
-    "workload", "form", "s/round", "/ plain", "share", "clients/s", "GFLOP/s",
-    "of peak", "trace", "compile", "first", "MB", "peak MB", "",
-)  # fmt: skip
-
-
-def line(row: Row) -> str:
-    """Returns `row` as a line of the printed table."""
-    ratio, share = ("" if n is None else f"{n:.3f}" for n in (row.ratio, row.share))
-    return COLUMNS.format(
-        row.workload, row.form, f"{row.seconds:.4f}", ratio, share,
-        f"{row.clients_per_second:.0f}", f"{row.gigaflops:.1f}", f"{row.of_peak:.2f}",
-        f"{row.trace_seconds:.2f}", f"{row.compile_seconds:.1f}",
-        f"{row.first_seconds:.2f}", f"{row.program_megabytes:.0f}",
-        f"{row.peak_megabytes:.0f}", row.note,
-    )  # fmt: skip

@@ -1,16 +1,16 @@
-"""What FedSKETCH's compressors lose, measured, beside what the paper says.
+"""The measured errors of FedSKETCH's compressors, and the paper's bounds.
 
 Two numbers are measured for a vector x. One is `E|C(x) - x|^2 / |x|^2` over hashes,
-beside mu^2 d with mu^2 = e / m (Property 2 for PRIVIX; Corollary 1 has mu^2 d - 1 for
-HEAPRIX). The other is the mean of `(C(x) - x).x / |x|^2`, in standard errors, which is
-zero if C is unbiased.
+which the paper bounds by mu^2 d with mu^2 = e / m (Property 2) for PRIVIX, and by
+mu^2 d - 1 (Corollary 1) for HEAPRIX. The other is the mean of `(C(x) - x).x / |x|^2`,
+in standard errors, which is zero if C is unbiased.
 """
 
 import functools
 import itertools
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from fl_sketch import channels, sketch
 from fl_sketch.channels import player
 from fl_sketch.core import validate
-from fl_sketch.core.protocols import Channel, Keys
+from fl_sketch.core.protocols import Keys
+from fl_sketch.experiments.measurements import Column, Table
 
 D = 61_706  # of LeNet-5, as in the paper's experiments
 SIZES = ((5, 2000), (20, 40), (50, 100))  # rows, columns
@@ -35,47 +36,43 @@ CHANNELS = {
 
 
 class Row(NamedTuple):
-    """One line of the table.
+    """The errors of a compressor C on a vector x.
 
     Attributes:
-      channel: one of `CHANNELS`, what makes C.
-      vector: one of `VECTORS`, x.
-      d: the length of the vector.
-      rows: the number of rows of the count sketch.
-      cols: the number of its columns.
-      numbers: the number of numbers sent, exact values included.
+      rows: the rows of the count sketch.
+      cols: its columns.
+      numbers: the numbers sent, exact values included.
       error: `E|C(x) - x|^2 / |x|^2`.
       bound: the paper's bound on it.
       bias: the mean error along x, as a part of x.
       standard_errors: the bias over its standard error.
     """
 
-    channel: str
-    vector: str
+    channel: Annotated[str, Column("18")]
+    vector: Annotated[str, Column("10")]
     d: int
-    rows: int
-    cols: int
-    numbers: int
-    error: float
-    bound: float
-    bias: float
-    standard_errors: float
+    rows: Annotated[int, Column("5d")]
+    cols: Annotated[int, Column("5d")]
+    numbers: Annotated[int, Column("8d")]
+    error: Annotated[float, Column("10.4g")]
+    bound: Annotated[float, Column("10.4g", "paper <=")]
+    bias: Annotated[float, Column("9.4f")]
+    standard_errors: Annotated[float, Column("6.1f", "in se")]
+
+
+TABLE = Table.of(Row)
 
 
 def run(draws: int) -> Iterator[Row]:
-    """Yields the rows of the table.
-
-    Args:
-      draws: the number of draws of hashes.
-    """
+    """Yields the rows of the table, means over so many draws of hashes."""
     validate.at_least_one(draws=draws)
     for (rows, cols), vector, name in itertools.product(SIZES, VECTORS, CHANNELS):
-        op = sketch.count_sketch(cols, rows)
-        x = VECTORS[vector](jax.random.key(0))
-        yield _row(name, CHANNELS[name](op, cols), vector, x, rows, cols, draws)
+        yield _row(name, vector, rows, cols, draws)
 
 
-def _row(name, channel: Channel, vector, x, rows, cols, draws) -> Row:
+def _row(name: str, vector: str, rows: int, cols: int, draws: int) -> Row:
+    channel = CHANNELS[name](sketch.count_sketch(cols, rows), cols)
+    x = VECTORS[vector](jax.random.key(0))
     norm2 = jnp.sum(x**2)
 
     @jax.jit
@@ -84,8 +81,8 @@ def _row(name, channel: Channel, vector, x, rows, cols, draws) -> Row:
         gap = player.single_client(channel, x, keys).delivery.estimate - x
         return jnp.sum(gap**2) / norm2, gap @ x / norm2
 
-    found = [measure(key) for key in jax.random.split(jax.random.key(1), draws)]
-    energy, along = (jnp.stack(values) for values in zip(*found, strict=True))
+    measured = [measure(key) for key in jax.random.split(jax.random.key(1), draws)]
+    energy, along = (jnp.stack(values) for values in zip(*measured, strict=True))
     spread = float(along.std()) / math.sqrt(draws)
     exact = {"heaprix": cols, "heaprix fresh": (rows + 1) * cols}.get(name, 0)
     return Row(
@@ -104,18 +101,3 @@ def _row(name, channel: Channel, vector, x, rows, cols, draws) -> Row:
 
 def _signs(key: jax.Array) -> jax.Array:
     return jax.random.rademacher(key, (D,)).astype(jnp.float32)
-
-
-COLUMNS = "{:18} {:10} {:>5} {:>5} {:>8} {:>10} {:>10} {:>9} {:>6}"
-HEAD = COLUMNS.format(
-    "channel", "vector", "rows", "cols", "numbers", "error", "paper <=", "bias", "in se"
-)  # fmt: skip
-
-
-def line(row: Row) -> str:
-    """Returns `row` as a line of the printed table."""
-    return COLUMNS.format(
-        row.channel, row.vector, row.rows, row.cols, row.numbers,
-        f"{row.error:.4g}", f"{row.bound:.4g}", f"{row.bias:.4f}",
-        f"{row.standard_errors:.1f}",
-    )  # fmt: skip

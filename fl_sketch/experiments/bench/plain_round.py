@@ -1,8 +1,8 @@
-"""FedAvg written by hand for one loss, with nothing of the engine: the yardstick.
+"""FedAvg written by hand for one loss, without the engine: the unit of its times.
 
-The form is the engine's: devices share the clients, each visits its own in a scan,
-and one `psum` makes the mean. What the engine costs beyond this is the price of being
-general: keys, weights, client state, channels, reports.
+It has the engine's form: devices share the clients, each device visits its own in a
+scan, and one `psum` makes the mean. What the engine takes beyond this is the price of
+being general: keys, weights, client states, channels, reports.
 """
 
 import functools
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-AXIS = "clients"
+from fl_sketch.engine import AXIS
 
 
 def _trained(loss, params, data, rows, *, rate, steps, full_batch):
@@ -41,14 +41,11 @@ def make_plain_round(
 ) -> Callable:
     """Returns `round(params, data, plan, weights) -> params`, not jitted.
 
-    The cohort must be a multiple of devices times chunk; places beyond it get weight
-    zero. The server's step has size one: the new model is the mean of the clients'.
+    The cohort must be a multiple of devices times chunk; padded places get weight zero.
+    The server's step has size one: the new model is the mean of the clients'.
 
     Args:
       loss: `(params, (inputs, targets)) -> scalar`.
-      mesh: the devices along the axis "clients".
-      rate: the step size of the clients.
-      steps: the number of steps of a client.
       full_batch: whether all steps see the first batch of the plan.
       chunk: the number of clients that a device works on at a time, by vmap.
     """
@@ -67,20 +64,16 @@ def make_plain_round(
         return jax.tree.map(add, total, models), None
 
     @functools.partial(
-        jax.shard_map,
-        mesh=mesh,
-        in_specs=(P(), P(), P(AXIS), P(AXIS)),
-        out_specs=P(),
+        jax.shard_map, mesh=mesh, in_specs=(P(), P(), P(AXIS), P(AXIS)), out_specs=P()
     )
     def one_round(params, data, plan, weights):
         # Each device differentiates its own copy: otherwise jax sums the gradients.
-        own = jax.tree.map(lambda x: jax.lax.pcast(x, AXIS, to="varying"), params)
+        copies = jax.tree.map(lambda x: jax.lax.pcast(x, AXIS, to="varying"), params)
         places = jax.tree.map(
             lambda leaf: leaf.reshape(-1, chunk, *leaf.shape[1:]), (plan, weights)
         )
-        zeros = jax.tree.map(jnp.zeros_like, own)
-        body = functools.partial(visit, own, data)
-        total, _ = jax.lax.scan(body, zeros, places)
+        zeros = jax.tree.map(jnp.zeros_like, copies)
+        total, _ = jax.lax.scan(functools.partial(visit, copies, data), zeros, places)
         count = jax.lax.psum(weights.sum(), AXIS)
         return jax.tree.map(lambda t: jax.lax.psum(t, AXIS) / count, total)
 

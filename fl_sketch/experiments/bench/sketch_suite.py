@@ -2,16 +2,16 @@
 
 The unit is the copy: `x -> -x` over as many numbers, in place because x is donated,
 in the same process and in turn with everything else. A ratio of 1.5 means that the
-operator takes half as long again as reading and writing its input once. Adjoints
-write into a donated vector, as a program that keeps its buffers would: a fresh
-64 MB output costs a CPU more in page faults than any of the work.
+operator takes one and a half times as long as reading and writing its input once.
+Adjoints write into a donated vector, like a program that reuses its buffers: a fresh
+output of 64 MB costs a CPU more in page faults than any of the work.
 """
 
 import functools
 import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from fl_sketch import sketch
 from fl_sketch.core.protocols import Sketch
 from fl_sketch.experiments.bench import torch_column
 from fl_sketch.experiments.bench.timing import Timed, interleaved, ratio
+from fl_sketch.experiments.measurements import Column, Table
 
 # A dense operator draws b d numbers; beyond this a row of the table takes minutes.
 LARGEST_DENSE = 4 * 10**9
@@ -39,45 +40,42 @@ DENSE = ("gaussian", "ams")
 
 
 class Row(NamedTuple):
-    """One line of the table; what was not timed has None for its numbers.
+    """The times of a kernel; all None if it was not timed.
 
     Attributes:
-      operator: one of `OPERATORS`, or "copy", or with "torch" before it one of theirs.
-      kernel: what is done with it.
-      d: the length of a vector.
-      b: the length of a message.
+      operator: one of `OPERATORS`, "copy", or one of PyTorch with "torch" before it.
       clients: the number of vectors.
       milliseconds: the median time of a call.
       ratio: this time over that of the copy.
-      copy_milliseconds: the median time of the copy.
       extra_vectors: the memory beyond the arguments, in vectors of length d.
-      note: the reason why there is no time, if so.
+      note: the reason why there is no time.
     """
 
-    operator: str
-    kernel: str
-    d: int
-    b: int
-    clients: int
-    milliseconds: float | None
-    ratio: float | None
-    copy_milliseconds: float | None
-    extra_vectors: float | None
-    note: str
+    operator: Annotated[str, Column("26")]
+    kernel: Annotated[str, Column("16")]
+    d: Annotated[int, Column("9d")]
+    b: Annotated[int, Column("8d")]
+    clients: Annotated[int, Column("7d")]
+    milliseconds: Annotated[float | None, Column("10.3g", "ms")] = None
+    ratio: Annotated[float | None, Column("7.3g", "/ copy")] = None
+    copy_milliseconds: float | None = None
+    extra_vectors: Annotated[float | None, Column("9.3g", "vectors")] = None
+    note: Annotated[str, Column("", "")] = ""
+
+
+TABLE = Table.of(Row)
 
 
 class Kernel(NamedTuple):
-    """A jitted function and what it is fed; the first argument may be donated.
+    """A jitted function and its arguments, of which the first may be donated.
 
     Attributes:
-      function: the function.
-      arguments: `() -> arguments`, fresh ones.
       carried: whether the result takes the place of the first argument, donated.
     """
 
     function: jax.stages.Wrapped
     arguments: Callable[[], tuple]
-    carried: bool
+    carried: bool = False
 
 
 def run(
@@ -93,7 +91,7 @@ def run(
       sizes: the lengths d of a vector.
       compressions: the values of d / b.
       clients: the numbers of vectors that are sketched at once.
-      names: the operators, names of `OPERATORS`.
+      names: names of `OPERATORS`.
       with_torch: whether PyTorch is timed too, where there is one vector.
     """
     for d, compression, count in itertools.product(sizes, compressions, clients):
@@ -109,7 +107,7 @@ def _compare(d: int, b: int, clients: int, names: Sequence[str]) -> Iterator[Row
     for name in names:
         if name in DENSE and b * d * clients > LARGEST_DENSE:
             note = f"not timed: {b * d * clients:.1e} entries"
-            skipped.append(Row(name, "", d, b, clients, None, None, None, None, note))
+            skipped.append(Row(name, "", d, b, clients, note=note))
             continue
         op = OPERATORS[name](b)
         made = _one_vector(op, d) if clients == 1 else _many(op, d, clients)
@@ -119,7 +117,7 @@ def _compare(d: int, b: int, clients: int, names: Sequence[str]) -> Iterator[Row
     for (name, kernel), taken in samples.items():
         vectors = _extra_vectors(kernels[name, kernel], d)
         times = _milliseconds(taken), ratio(taken, copy), _milliseconds(copy)
-        yield Row(name, kernel, d, b, clients, *times, vectors, "")
+        yield Row(name, kernel, d, b, clients, *times, vectors)
     yield from skipped
 
 
@@ -131,29 +129,25 @@ def _copy(d: int, clients: int) -> Kernel:
 
 def _one_vector(op: Sketch, d: int) -> dict[str, Kernel]:
     key = jax.random.key(0)
-    donating = functools.partial(jax.jit, donate_argnums=0, keep_unused=True)
 
-    def message():
-        return op.apply(key, _vector((d,)))
+    def into_donated(function):
+        donating = jax.jit(function, donate_argnums=0, keep_unused=True)
 
-    def into_donated(read):
-        return Kernel(
-            donating(lambda x, key, s: read(key, s, d)),
-            lambda: (_vector((d,)), key, message()),
-            carried=True,
-        )
+        def arguments():
+            return _vector((d,)), key, op.apply(key, _vector((d,)))
+
+        return Kernel(donating, arguments, carried=True)
 
     kernels = {
-        "apply": Kernel(jax.jit(op.apply), lambda: (key, _vector((d,))), carried=False),
-        "adjoint": into_donated(op.transpose),
-        "x -= lr R's": Kernel(
-            donating(lambda x, key, s: op.add_transpose(key, s, x, -1e-3)),
-            lambda: (_vector((d,)), key, message()),
-            carried=True,
+        "apply": Kernel(jax.jit(op.apply), lambda: (key, _vector((d,)))),
+        "adjoint": into_donated(lambda x, key, s: op.transpose(key, s, d)),
+        "x -= lr R's": into_donated(
+            lambda x, key, s: op.add_transpose(key, s, x, -1e-3)
         ),
     }
     if op.estimate is not op.transpose:
-        kernels["median of rows"] = into_donated(op.estimate)
+        median = into_donated(lambda x, key, s: op.estimate(key, s, d))
+        kernels["median of rows"] = median
     return kernels
 
 
@@ -168,8 +162,8 @@ def _many(op: Sketch, d: int, clients: int) -> dict[str, Kernel]:
         return jax.random.key(0), _shared_vectors(clients, d)
 
     return {
-        "apply, lax.map": Kernel(jax.jit(with_map), arguments, carried=False),
-        "apply, vmap": Kernel(jax.jit(with_vmap), arguments, carried=False),
+        "apply, lax.map": Kernel(jax.jit(with_map), arguments),
+        "apply, vmap": Kernel(jax.jit(with_vmap), arguments),
     }
 
 
@@ -201,29 +195,11 @@ def _extra_vectors(kernel: Kernel, d: int) -> float | None:
 
 
 def _compare_torch(d: int, b: int, copy: float) -> Iterator[Row]:
-    """Times PyTorch by itself: its threads spin for a while, and would slow others."""
+    """Times PyTorch alone, since its threads spin for a while and would slow others."""
     for name, samples in interleaved(torch_column.computations(d, b)).items():
         taken = _milliseconds(samples)
-        yield Row(
-            f"torch {name}", "apply", d, b, 1, taken, taken / copy, copy, None, ""
-        )
+        yield Row(f"torch {name}", "apply", d, b, 1, taken, taken / copy, copy)
 
 
 def _milliseconds(samples: Sequence[float]) -> float:
     return 1e3 * statistics.median(samples)
-
-
-COLUMNS = "{:26} {:16} {:>9} {:>8} {:>7} {:>10} {:>7} {:>9}  {}"
-HEAD = COLUMNS.format(
-    "operator", "kernel", "d", "b", "clients", "ms", "/ copy", "vectors", ""
-)
-
-
-def line(row: Row) -> str:
-    """Returns `row` as a line of the printed table."""
-    numbers = (row.milliseconds, row.ratio, row.extra_vectors)
-    ms, ratio, vectors = ("" if n is None else f"{n:.3g}" for n in numbers)
-    return COLUMNS.format(
-        row.operator, row.kernel, row.d, row.b, row.clients, ms, ratio, vectors,
-        row.note,
-    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Timing several computations in turn, so that a drifting machine hits all alike."""
+"""Timing several computations in turn, so that a drifting machine affects all alike."""
 
 import os
 import random
@@ -11,10 +11,10 @@ Name = TypeVar("Name")
 
 
 class Timed(NamedTuple):
-    """Something to time that carries a value from call to call.
+    """A computation that carries a value from call to call.
 
-    A computation that overwrites its donated argument returns it for the next call;
-    one that does not may return anything.
+    If it overwrites its donated argument it returns the value for the next call;
+    otherwise it may return anything.
 
     Attributes:
       start: `() -> value` for the first call.
@@ -38,9 +38,7 @@ def interleaved(
     run of calls of about `sample_seconds`, and counts with its median call.
 
     Args:
-      timed: the computations by name.
-      rounds: the number of rounds, at least three; fewer if they pass the budget.
-      sample_seconds: the length of a sample; a longer call is a sample by itself.
+      rounds: at least three; fewer if they exceed the budget.
       budget_seconds: the seconds that the slowest computation's calls may take.
     """
     values, calls, spent = {}, {}, {}
@@ -61,10 +59,10 @@ def interleaved(
 
 
 def since_start() -> float | None:
-    """Returns the seconds since this process began, or None where nobody says it."""
+    """Returns the seconds since this process began; None if /proc does not have it."""
     try:
-        with open("/proc/self/stat") as own, open("/proc/uptime") as system:
-            began = int(own.read().rpartition(")")[2].split()[19])
+        with open("/proc/self/stat") as process, open("/proc/uptime") as system:
+            began = int(process.read().rpartition(")")[2].split()[19])
             now = float(system.read().split()[0])
     except OSError:
         return None

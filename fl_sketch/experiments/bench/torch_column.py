@@ -1,7 +1,7 @@
-"""The same work in PyTorch, where torch is installed: a yardstick from outside.
+"""The same work in PyTorch, where torch is installed, for comparison.
 
-Both sketches keep their hashes in memory, made once, which is how the code released
-with FetchSGD works and which spares them the cost of drawing fresh ones each round.
+Both sketches keep their hashes in memory, made once, as the code released with FetchSGD
+does. That saves them the cost of new hashes in each round.
 """
 
 from fl_sketch.experiments.bench.timing import Timed
@@ -9,11 +9,6 @@ from fl_sketch.experiments.bench.timing import Timed
 
 def computations(d: int, b: int, rows: int = 5) -> dict[str, Timed]:
     """Returns a copy, a scatter sketch of `rows` rows and a blocked one of one row.
-
-    Args:
-      d: the length of the vector.
-      b: the number of columns of a sketch.
-      rows: the number of rows of the scatter sketch.
 
     Raises:
       ImportError: if torch is not installed.
@@ -39,11 +34,8 @@ def computations(d: int, b: int, rows: int = 5) -> dict[str, Timed]:
             place.addcmul_(x[first:last], signs[0, first:last])
         return table[:b] + table[b:]
 
-    def no_state():
-        return None
-
     return {
         "copy": Timed(lambda: x.clone(), lambda values: values.neg_()),
-        f"scatter x{rows}": Timed(no_state, scatter),
-        "blocked": Timed(no_state, blocked),
+        f"scatter x{rows}": Timed(lambda: None, scatter),
+        "blocked": Timed(lambda: None, blocked),
     }

@@ -187,7 +187,7 @@ def test_eight_chips_hold_an_eighth_of_a_billion_parameters_each(tmp_path, monke
 @pytest.mark.slow
 def test_bfloat16_is_what_a_client_computes_in_and_nobody_sends():
     """Products and what they leave behind are bfloat16; state and messages are not."""
-    own = {"model.name": "vit", "client.steps": 3, "client.batch": 64}
+    own = {"model.name": "vit", "client.steps": 1, "client.batch": 32}
     plain = placed("v5e:2x2", own)
     low = placed("v5e:2x2", own | {"compute.dtype": "bfloat16"})
     assert set(products.types(low.text)) == {("bf16", "bf16")}
