@@ -14,7 +14,7 @@ import pytest
 from fl_sketch import algorithms, engine
 from fl_sketch.core.trees import Stateful
 from fl_sketch.engine import costs
-from fl_sketch.run import build
+from fl_sketch.run import prepare
 from tests import quadratics
 from tests.models import own
 from tests.quadratics import COUNT, PARAMS, RATE, STEPS, D, optima
@@ -112,4 +112,4 @@ PRIVATE = {"privacy__noise_multiplier": 1.0, "cohort__sampling": "poisson"}
 def test_where_nothing_covers_them_they_are_refused(changes, words):
     name = f"{own.__file__}:normed"
     with pytest.raises(ValueError, match=words):
-        build(config_with(model__name=name, data__classes=10, **changes))
+        prepare(config_with(model__name=name, data__classes=10, **changes))

@@ -8,7 +8,7 @@ import pytest
 
 from fl_sketch.config import inputs, privacy
 from fl_sketch.data import federated, npz
-from fl_sketch.run import build
+from fl_sketch.run import prepare
 from launch import import_data
 from tests.launching import launch
 from tests.run.configs import config_with
@@ -157,7 +157,7 @@ def test_what_was_imported_can_be_trained_on(folder, so, tmp_path, form):
         data__name="npz/own", data__partition="natural", data__clients=0,
         cohort__size=2, sketch__compression=2, **KEYS[form],
     )  # fmt: skip
-    assert build(config, str(tmp_path)).population == 2
+    assert prepare(config, str(tmp_path)).config.data.clients == 2
 
 
 PRIVATE = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}

@@ -6,7 +6,8 @@ import pytest
 from fl_sketch.config import inputs, privacy
 from fl_sketch.data import datasets, npz
 from fl_sketch.data.examples import Examples
-from fl_sketch.run import build
+from fl_sketch.run import prepare
+from fl_sketch.run.task import facts_of
 from tests.run.configs import config_with
 
 pytestmark = pytest.mark.fast
@@ -129,8 +130,8 @@ def test_what_is_saved_is_what_is_read(tmp_path):
 def test_a_config_takes_the_owners_and_how_many_they_are(tmp_path):
     saved(tmp_path, owners=OWNERS)
     keys = {"data__name": "npz/one", "data__partition": "natural", "cohort__size": 2}
-    built = build(config_with(**keys, data__clients=0), str(tmp_path))
-    assert built.population == built.facts["clients"] == built.config.data.clients == 3
+    setup = prepare(config_with(**keys, data__clients=0), str(tmp_path))
+    assert facts_of(setup)["clients"] == setup.config.data.clients == 3
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,7 @@ def test_owners_that_a_config_cannot_take_are_refused(tmp_path, changes, words):
     saved(tmp_path, owners=OWNERS)
     keys = {"data__name": "npz/one", "data__partition": "natural", "cohort__size": 2}
     with pytest.raises(ValueError, match=words):
-        build(config_with(**keys | changes), str(tmp_path))
+        prepare(config_with(**keys | changes), str(tmp_path))
 
 
 def test_texts_are_read_as_texts_and_their_classes_are_learnt(tmp_path):

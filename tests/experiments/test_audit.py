@@ -1,14 +1,15 @@
 """An audit of a config finds less than it claims, unless the claim is wrong."""
 
+import dataclasses
 import functools
 
 import pytest
-from fl_sketch.run.program import prepare
 
 from fl_sketch.audit import canaries, game
 from fl_sketch.config import privacy as protection
 from fl_sketch.experiments import audit
 from fl_sketch.privacy import accounting
+from fl_sketch.run import prepare
 from tests.run.configs import config_with
 
 pytestmark = pytest.mark.slow
@@ -94,11 +95,13 @@ def test_a_config_with_half_the_noise_is_exposed(name, monkeypatch):
 
 def test_an_exchange_that_was_not_counted_is_exposed():
     config = config_with(**CONFIGS["two exchanges"])
-    program = prepare(config)
-    plan = program.guarantee.plan
+    setup = prepare(config)
+    plan = setup.guarantee.plan
     assert plan.releases == 2
-    forgotten = program.guarantee._replace(plan=plan._replace(releases=1))
-    assert audit.play(config, program._replace(guarantee=forgotten), FEW).broken
+    forgotten = setup.guarantee._replace(plan=plan._replace(releases=1))
+    assert audit.play(
+        config, dataclasses.replace(setup, guarantee=forgotten), FEW
+    ).broken
 
 
 PLAYED = game.Found("game", 1.0, 1e-3, 0.9, 0.95, 8 * game.BLOCK, 9.0, 0.1)

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from fl_sketch.data import datasets, npz
 from fl_sketch.data.examples import Examples, Splits
 from fl_sketch.experiments import features
-from fl_sketch.run import build
+from fl_sketch.run import prepare
 from tests.run.configs import config_with
 
 
@@ -59,9 +59,9 @@ def test_private_arrays_must_not_decide_how_many_classes_a_model_has(
         privacy__noise_multiplier=2.0,
     )
     with pytest.raises(ValueError, match=found):
-        build(private, str(folder))
+        prepare(private, str(folder))
     private.data.classes = 2
-    assert build(private, str(folder)).private
+    assert prepare(private, str(folder)).private
 
 
 def test_texts_and_small_data_sets_are_refused():

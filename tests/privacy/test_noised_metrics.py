@@ -9,7 +9,8 @@ import pytest
 
 from fl_sketch.core.keys import round_keys
 from fl_sketch.privacy import clipping, mechanism, noised_metrics
-from fl_sketch.run import build
+from fl_sketch.run import prepare
+from fl_sketch.run.task import facts_of
 from tests.run.configs import config_with, rows_of
 
 pytestmark = pytest.mark.slow
@@ -135,7 +136,7 @@ def test_an_adaptive_threshold_is_released_beside_them():
     def after_a_round(numbers):
         def one(n):
             told = (jnp.full(3, n), seen(n / 10, n / 50))
-            return guard.bound(guard.init(), 0, told, keys).summand
+            return guard.encode(guard.init(), 0, told, keys).summand
 
         total = jax.tree.map(lambda leaf: leaf.sum(0), jax.vmap(one)(numbers))
         return guard.release(guard.init(), 0, total, keys)
@@ -154,11 +155,11 @@ def test_an_adaptive_threshold_is_released_beside_them():
 
 def test_they_cost_no_more_epsilon_but_two_numbers_more_on_the_way():
     plain, watched = (
-        build(config_with(**WATCHED | {"privacy__watch": watch}))
+        prepare(config_with(**WATCHED | {"privacy__watch": watch}))
         for watch in (False, True)
     )
     assert plain.guarantee.epsilon(6) == pytest.approx(watched.guarantee.epsilon(6))
-    more = watched.facts["bytes_up_planned"] - plain.facts["bytes_up_planned"]
+    more = facts_of(watched)["bytes_up_planned"] - facts_of(plain)["bytes_up_planned"]
     assert more == 8
     assert watched.guarantee.plan.coordinates == plain.guarantee.plan.coordinates + 2
 
@@ -181,4 +182,4 @@ def test_they_cost_no_more_epsilon_but_two_numbers_more_on_the_way():
 )
 def test_configs_that_cannot_be_watched_are_refused(changes, words):
     with pytest.raises(ValueError, match=words):
-        build(config_with(**WATCHED | changes))
+        prepare(config_with(**WATCHED | changes))

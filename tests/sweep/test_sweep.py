@@ -8,15 +8,16 @@ import chex
 import jax
 import numpy as np
 import pytest
-from fl_sketch.run.loop import NotFinite, Watch
 
 from configs import default
 from fl_sketch.core import files, free_memory
-from fl_sketch.run import Stopped, begin, build, prepare, train
+from fl_sketch.engine.loop import NotFinite, Stopped, Watch
+from fl_sketch.run import prepare, task_of
 from fl_sketch.run import run as train_run
 from fl_sketch.sweep import best, grid, programs
-from fl_sketch.sweep.sweep import outline, run, sweep
+from fl_sketch.sweep.sweep import outline, recorders_of, run_points, sweep
 from fl_sketch.workdir import odometer
+from tests.run import configs
 
 pytestmark = pytest.mark.slow
 
@@ -51,30 +52,23 @@ def stop_at(text):
 
 def swept(group, how):
     """Returns the last states and all rows of a program's points."""
-    points = programs.compile_points(prepare(group.config), group, how)
-    rows = []
-    states, _ = run(
-        outline(group, None),
-        points,
-        rows=rows.extend,
-        rounds=lambda more: None,
-        stop=lambda: False,
-    )
-    return states, rows
+    setup, one = prepare(group.config), outline(group, None)
+    points = programs.compile_points(setup, group, how)
+    rows, last = [], []
+
+    def ended(rows, states):
+        del rows
+        last.append(states)
+
+    recorders = recorders_of(one, setup)
+    run_points(one, points, recorders, Watch(), False, rows.extend, ended)
+    return last[0], rows
 
 
 def alone(config):
     """Returns the last state and all rows of a run of its own."""
-    built, rows = build(config), []
-    progress = train(
-        built,
-        built.compile(),
-        begin(built, config.eval_every),
-        rounds=config.rounds,
-        checkpoint_every=100,
-        watch=Watch(row=rows.append),
-    )
-    return progress.state, rows
+    played = configs.played(task_of(config))
+    return played.progress.state, played.rows
 
 
 # A key of one value is an argument of the program too.
@@ -126,15 +120,15 @@ def test_points_are_the_runs_of_their_configs(name):
 def test_as_many_points_run_at_once_as_the_memory_allows(monkeypatch):
     config, over = config_of(), ["client.rate=0.05,0.1,0.2,0.4", "seed=3,0"]
     (group,) = grid.programs(config, grid.read_axes(config, over))
-    program = prepare(config)
+    setup = prepare(config)
 
     def points(*free):
         there = iter(free)
         monkeypatch.setattr(programs.free_memory, "free", lambda devices: next(there))
-        return programs.compile_points(program, group, "vmap")
+        return programs.compile_points(setup, group, "vmap")
 
     def after_two(points):
-        states, _ = points.advance(points.states, 0, 2)
+        states, _ = points.compiled.advance(points.states, 0, 2)
         return states.server.params
 
     whole, part, least = points(1e9), points(0, 0, 1e9), points(*4 * [0])
@@ -166,9 +160,9 @@ def test_programs_that_are_done_are_kept(tmp_path, monkeypatch):
     config, over = config_of(), ["sketch.compression=10,20", "server.rate=0.01,0.1"]
     compiled, original = [], programs.compile_points
 
-    def counted(program, group, how):
+    def counted(setup, group, how):
         compiled.append(group.config.sketch.compression)
-        return original(program, group, how)
+        return original(setup, group, how)
 
     monkeypatch.setattr(programs, "compile_points", counted)
     with pytest.raises(Stopped, match="round 3"):
@@ -201,19 +195,22 @@ def test_a_private_program_that_was_interrupted_is_counted_once_more(
         sweep(config, over, tmp_path, say=stop_at("round 3"))
     found = sweep(config, over, tmp_path, say=quiet)
     entries = odometer.read(tmp_path)
-    assert [entry.plan.steps for entry in entries] == [3, 3, 5, 5]
-    assert len({entry.name for entry in entries}) == 4
+    assert [entry.plan.steps for entry in entries.values()] == [3, 3, 5, 5]
     assert found["epsilon_of_all"] == odometer.total(entries).epsilon
-    assert found["epsilon_of_all"] > odometer.total(entries[2:]).epsilon
+    done = dict([*entries.items()][2:])
+    assert found["epsilon_of_all"] > odometer.total(done).epsilon
     assert "all 4 runs together" in (tmp_path / "sweep.md").read_text()
 
     def refused(_):
-        raise ValueError("the runs deal examples to clients differently")
+        raise odometer.NoTotal("they deal examples to clients differently")
 
     monkeypatch.setattr(odometer, "total", refused)
     sweep(config, over, tmp_path, say=quiet)
     line = (tmp_path / "sweep.md").read_text().splitlines()[-1]
-    assert line == "no total: the runs deal examples to clients differently."
+    assert line == (
+        "privacy: there is no total of these runs: they deal examples to clients "
+        "differently."
+    )
 
 
 def test_a_kill_before_the_best_point_is_kept_lets_no_other_be_called_so(

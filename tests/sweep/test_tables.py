@@ -7,7 +7,6 @@ import re
 import pytest
 
 from fl_sketch.sweep import grid, tables
-from fl_sketch.workdir import odometer
 from fl_sketch.workdir.tables import half_width
 
 pytestmark = pytest.mark.fast
@@ -127,19 +126,3 @@ def test_an_interval_is_missing_for_a_single_seed_alone():
 
     assert math.isnan(half(0.98)) and half(0.9, 1.0) == pytest.approx(0.6353, rel=1e-3)
     assert half_width([0.5, 0.5]) == 0 and math.isnan(half_width([0.5, math.nan]))
-
-
-def test_runs_without_one_total_say_why(monkeypatch):
-    entry = odometer.Entry("x", None, 1.0, 1e-5, "client", "system", False)
-    entries = [entry, entry._replace(unit="example")]
-    (line,), facts = tables.totals(entries)
-    assert line.startswith("no total: ") and "client and example" in line and not facts
-
-    def refused(_):
-        raise ValueError("the runs deal examples to clients differently")
-
-    monkeypatch.setattr(odometer, "total", refused)
-    line = "no total: the runs deal examples to clients differently"
-    assert tables.totals(entries) == ([line], {})
-    monkeypatch.setattr(odometer, "total", lambda entries: None)
-    assert tables.totals([]) == ([], {})

@@ -9,13 +9,14 @@ from configs import default
 from fl_sketch.core import files
 from fl_sketch.privacy.accounting import Plan
 from fl_sketch.privacy.composition import Trials
+from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.sweep import grid, tuning
 from fl_sketch.workdir import odometer
 
 pytestmark = pytest.mark.fast
 RATES = (0.01, 0.1, 1)
-ENTRY = odometer.Entry(
-    "selection", Plan(4, 50, 200), 2.0, 1e-5, "client", "simulated", False, (3.0, 1.0)
+ENTRY = Guarantee(
+    Plan(4, 50, 200), 2.0, 1e-5, "rdp", 4, randomness="simulated", trials=(3.0, 1.0)
 )
 
 
@@ -92,7 +93,7 @@ def test_a_selection_takes_the_best_run_at_the_price_of_all(
         drawn = [keys["server.rate"] for keys in tuned.drawn(Trials(3.0, 1.0))]
         assert chosen["server.rate"] == max(drawn)
         assert [row["epsilon"] for row in rows] == [1e-5] * 3
-        assert odometer.read(folder) == [ENTRY]
+        assert odometer.read(folder) == {"selection": ENTRY}
     assert len(swept) > 8  # not every selection has a single run
 
 
