@@ -110,7 +110,8 @@ class Setup:
     @functools.cached_property
     def sampler(self) -> Sampler:
         """The sampler of cohorts, all clients counting alike."""
-        return cohorts.sampler_of(self.config, self.sent)
+        with jax.ensure_compile_time_eval():  # it is kept, and may be read in a trace
+            return cohorts.sampler_of(self.config, self.sent)
 
     @functools.cached_property
     def sent(self) -> float:
