@@ -328,12 +328,13 @@ SMALL = {"data__clients": 6, "cohort__size": 3, "rounds": 4}
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """Runs of A on a, of B on b from A's weights, and of C on b from them, privately.
+    """Runs of A on a, of B and C on b from A's weights, and of D on c from those of C.
 
-    The data a stand in a file of another name, too, where their digests tell.
+    C is private, so that its record has a key. The data a stand in a file of another
+    name, too, where their digests tell.
     """
     place = tmp_path_factory.mktemp("seen")
-    for number, name in enumerate("ab"):
+    for number, name in enumerate("abc"):
         table(place / f"{name}.npz", number)
     shutil.copy(place / "a.npz", place / "copy.npz")
 
@@ -348,6 +349,7 @@ def seen(tmp_path_factory):
         "A": on("a"),
         "B": on("b", **begun),
         "C": on("b", **begun, **noise),
+        "D": on("c", model__init_from=str(place / "C")),
         "public": on("a", data__public=True),
     }.items():
         run(config, place / run_name, place, say=quiet)
@@ -366,6 +368,7 @@ def seen(tmp_path_factory):
         ("B/params.safetensors", "copy"),
         ("C", "copy"),
         ("C/params.safetensors", "copy"),
+        ("D", "copy"),
     ],
 )
 def test_weights_that_have_seen_the_private_data_are_refused(seen, source, name):
