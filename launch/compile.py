@@ -3,22 +3,21 @@ r"""Compiles a config's round for TPUs that need not be here: its memory, what c
 python -m launch.compile --config=configs/default.py --topology=v5e:2x2
 python -m launch.compile --config=configs/default.py --platform=cuda --devices=8
 
-For TPUs it says the memory of a chip, whether the round fits, every collective with
-its type and size, and the bytes that a chip sends in a round; it needs libtpu, which
-`pip install 'fl_sketch[tpu]'` has, and no TPU. For GPUs it lowers the round and no
-more. With --most it also searches how many clients a chip can work on at a time, by
-compiling again.
+For TPUs it prints the memory of a chip, whether the round fits, every collective with
+its type and size, and the bytes that a chip sends in a round. It needs libtpu, which
+`pip install 'fl_sketch[tpu]'` has, and no TPU. For GPUs it only lowers the round. With
+--most it also searches how many clients a chip can work on at a time, by compiling
+again.
 """
 
 import pathlib
 
 import jax
 from absl import flags
-from ml_collections import ConfigDict
 
 from configs import default
 from fl_sketch.core import files
-from fl_sketch.experiments.aot import placing, report, room, topology
+from fl_sketch.experiments.aot import memory, placing, report, topology
 from fl_sketch.run import prepare
 from launch import command, parsing
 
@@ -33,17 +32,22 @@ DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
 )
 flags.mark_flag_as_required("config")
-OFF_CHIPS = {"data": "streamed", "clients": "host"}  # which a run need not hold there
+OFF_CHIPS = {"data": "streamed", "clients": "host"}  # on the host in a run
 
 
 def main():
-    """Says what the round of --config is on --topology, or on --devices GPUs."""
+    """Prints the round of --config on --topology, or on --devices GPUs."""
     config, gpus = CONFIG.value, PLATFORM.value == "cuda"
     _require_flags(gpus)
-    jax.config.update("jax_platforms", "cpu")  # whatever else is here is not asked
+    jax.config.update("jax_platforms", "cpu")  # whatever accelerator is here
     if OUT.value:
         files.writable_file(OUT.value)
-    _require_chips(config)
+    if config.compute.devices:
+        msg = (
+            "config.compute: Expected devices=0, since --topology or --devices says "
+            f"how many there are, got devices={config.compute.devices}."
+        )
+        raise ValueError(msg)
     model = config.compute.model_devices
     mesh = (
         topology.of_gpus(DEVICES.value, model)
@@ -61,18 +65,18 @@ def main():
         return
     placed = placing.place(lowered)
     print(*report.lines(placed), sep="\n", flush=True)
-    most = room.most_clients(setup, placed) if MOST.value else None
+    most = memory.most_clients(setup, placed) if MOST.value else None
     if most is not None:
         print(f"clients that fit at a time: {most}")
     if OUT.value:
         own = {"name": NAME.value, "topology": TOPOLOGY.value}
         kept = files.read_rows(OUT.value) if pathlib.Path(OUT.value).exists() else []
         files.write_rows(OUT.value, [*kept, own | report.row(placed, most)])
-    room.require_fit(config, placed)
+    memory.require_fit(config, placed)
 
 
 def _require_flags(gpus: bool) -> None:
-    """Raises for flags that say nothing of the platform."""
+    """Raises for flags of the other platform."""
     if gpus == (TOPOLOGY.value is not None):
         msg = "Expected --topology for --platform=tpu alone, got "
         raise ValueError(msg + ("it with cuda." if gpus else "none."))
@@ -84,15 +88,5 @@ def _require_flags(gpus: bool) -> None:
             raise ValueError(msg)
 
 
-def _require_chips(config: ConfigDict) -> None:
-    """Raises for a number of devices, of which the flags say how many there are."""
-    if config.compute.devices:
-        msg = (
-            "config.compute: Expected devices=0, since --topology or --devices says "
-            f"how many there are, got devices={config.compute.devices}."
-        )
-        raise ValueError(msg)
-
-
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, keep=False)  # jax cannot read programs for absent chips back

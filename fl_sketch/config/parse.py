@@ -288,6 +288,7 @@ def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
 
 def require_rows(devices: int, model: int) -> None:
     """Raises a ValueError unless models over `model` each can share `devices`."""
+    validate.at_least_one(model_devices=model)
     if model > 1 and jax.process_count() > 1:
         msg = (
             "config.compute: Expected model_devices=1 in a run of several processes, "

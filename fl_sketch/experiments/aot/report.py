@@ -1,90 +1,84 @@
-"""What is said of a round that was placed: its memory, and what crosses."""
+"""The report on a compiled round: its memory, and what devices send each other."""
 
 import collections
 import re
 
 from fl_sketch import engine
-from fl_sketch.experiments.aot import collectives, computations, products
-from fl_sketch.experiments.aot.collectives import Collective
+from fl_sketch.experiments.aot import hlo
+from fl_sketch.experiments.aot.hlo import Collective
 from fl_sketch.experiments.aot.placing import Lowered, Placed
 from fl_sketch.experiments.aot.topology import GIB
 
 Row = dict[str, str | int | float | bool]
-# StableHLO's operations in which devices talk, and calls of code that is not XLA's.
-TALKING = re.compile(
+# StableHLO's operations in which devices communicate, and calls of other code.
+COMMUNICATION = re.compile(
     r'"?stablehlo\.(all_reduce|all_gather|reduce_scatter|all_to_all|collective_\w+)'
 )
 CUSTOM = re.compile(r"stablehlo\.custom_call @([\w.]+)")
-PLAIN = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "shape_assertion")
+PLAIN = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "shape_assertion"}
 
 
 def lines(placed: Placed) -> list[str]:
-    """Returns the lines that `launch.compile` prints of a `placed` round."""
-    found = crossing(placed)
-    sent = sum(one.sent for one in found)
-    told = [
+    """Returns the lines that `launch.compile` prints of a compiled round."""
+    text = [
         *_head(placed.lowered),
         f"memory of a chip: {_gib(placed.arguments)} of arguments, "
         f"{_gib(placed.temporaries)} of temporaries, of {_gib(placed.room)}: "
         + ("it fits" if placed.fits else "it does not fit"),
     ]
     if placed.text:
-        told += [f"collectives: {len(found)}", *(f"  {line}" for line in said(found))]
-        told.append(f"products: {products.said(placed.text)}")
-        told.append(f"over the interconnect: {_bytes(sent)} sent by a chip in a round")
-        expected = computations.cycles(placed.text) / 1e6
-        told.append(f"the compiler expects {expected:.4g} million cycles a round")
-    return [*told, f"compiled in {placed.seconds:.1f} s"]
+        collectives = collectives_of(placed)
+        sent = sum(collective.sent for collective in collectives)
+        products = sorted(hlo.products(placed.text).items())
+        listed = ", ".join(f"{n} of {a} by {b}" for (a, b), n in products) or "none"
+        expected = hlo.cycles(placed.text) / 1e6
+        text += [
+            f"collectives: {len(collectives)}",
+            *(f"  {line}" for line in described(collectives)),
+            f"products: {listed}",
+            f"over the interconnect: {_bytes(sent)} sent by a chip in a round",
+            f"the compiler expects {expected:.4g} million cycles a round",
+        ]
+    return [*text, f"compiled in {placed.seconds:.1f} s"]
 
 
 def lines_of_lowered(lowered: Lowered) -> list[str]:
-    """Returns the lines on a round that was `lowered` and not compiled."""
+    """Returns the lines on a round that was lowered and not compiled."""
     text = lowered.program.as_text()
-    talking = collections.Counter(TALKING.findall(text))
-    calls = sorted({*CUSTOM.findall(text)} - {*PLAIN})
-    told = [f"{count} {kind}" for kind, count in sorted(talking.items())]
+    kinds = sorted(collections.Counter(COMMUNICATION.findall(text)).items())
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds)
+    calls = ", ".join(sorted({*CUSTOM.findall(text)} - PLAIN))
     return [
         *_head(lowered),
-        "operations between devices: " + (", ".join(told) or "none"),
-        "calls of other code than XLA's: " + (", ".join(calls) or "none"),
+        f"operations between devices: {counts or 'none'}",
+        f"calls of other code than XLA's: {calls or 'none'}",
         "memory and bytes are known when it is compiled, on such a machine",
     ]
 
 
-def crossing(placed: Placed) -> list[Collective]:
-    """Returns the collectives of a `placed` round, the ones that send most first."""
-    found = collectives.read(placed.text, placed.lowered.mesh.size)
-    return sorted(found, key=lambda one: -one.sent)
+def collectives_of(placed: Placed) -> list[Collective]:
+    """Returns the collectives of a round, those that send most first."""
+    collectives = hlo.collectives(placed.text, placed.lowered.mesh.size)
+    return sorted(collectives, key=lambda collective: -collective.sent)
 
 
-def said(found: list[Collective]) -> list[str]:
-    """Returns a line for all collectives of one kind and size.
-
-    Args:
-      found: the collectives.
-    """
-    alike = collections.Counter(
-        (one.kind, one.arrays, one.group, one.times) for one in found
-    )
-    told = []
-    for (kind, arrays, group, times), count in alike.items():
+def described(collectives: list[Collective]) -> list[str]:
+    """Returns a line for all collectives of one kind and size."""
+    text = []
+    for alike, count in collections.Counter(collectives).items():
         shapes = collections.Counter(
-            f"{one.dtype}[{','.join(map(str, one.shape))}]" for one in arrays
+            f"{array.dtype}[{','.join(map(str, array.shape))}]"
+            for array in alike.arrays
         )
-        what = ", ".join(f"{n} {s}" if n > 1 else s for s, n in shapes.items())
-        many = f"{count} x " if count > 1 else ""
-        often = f", {times} times" if times > 1 else ""
-        told.append(f"{many}{kind} of {what} between {group}{often}")
-    return told
+        arrays = ", ".join(f"{n} {s}" if n > 1 else s for s, n in shapes.items())
+        several = f"{count} x " if count > 1 else ""
+        times = f", {alike.times} times" if alike.times > 1 else ""
+        text.append(f"{several}{alike.kind} of {arrays} between {alike.group}{times}")
+    return text
 
 
 def row(placed: Placed, most: int | None = None) -> Row:
-    """Returns a table's row on a round.
-
-    Args:
-      placed: the round.
-      most: the most clients that fit at a time; None: nobody asked.
-    """
+    """Returns a row of a table on a round; `most` is how many clients fit, if known."""
     lowered = placed.lowered
     return {
         "d": lowered.d,
@@ -105,15 +99,15 @@ def row(placed: Placed, most: int | None = None) -> Row:
 
 
 def _of_program(placed: Placed) -> Row:
-    """Returns what only a compiled program says; empty: there is none."""
-    found = crossing(placed)
-    told: Row = {
-        "collectives": len(found),
-        "largest_numbers": max((one.numbers for one in found), default=0),
-        "sent_bytes": round(sum(one.sent for one in found)),
-        "expected_megacycles": round(computations.cycles(placed.text) / 1e6, 3),
+    """Returns what a compiled program shows; blank if there is none."""
+    collectives = collectives_of(placed)
+    columns: Row = {
+        "collectives": len(collectives),
+        "largest_numbers": max((part.numbers for part in collectives), default=0),
+        "sent_bytes": round(sum(part.sent for part in collectives)),
+        "expected_megacycles": round(hlo.cycles(placed.text) / 1e6, 3),
     }
-    return told if placed.text else dict.fromkeys(told, "")
+    return columns if placed.text else dict.fromkeys(columns, "")
 
 
 def _head(lowered: Lowered) -> list[str]:

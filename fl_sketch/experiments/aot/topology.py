@@ -1,4 +1,4 @@
-"""Accelerators that are not at hand, as meshes that programs can be compiled for."""
+"""Meshes of accelerators that need not be here, to compile programs for."""
 
 import contextlib
 import math
@@ -22,6 +22,7 @@ class Chip(NamedTuple):
     """A kind of TPU.
 
     Attributes:
+      kind: what the chip calls itself.
       room: the GiB of memory that a program may use, as the compiler itself says it
         when one does not fit; it keeps a little for itself.
       axes: the number of axes along which chips of a slice stand.
@@ -29,18 +30,19 @@ class Chip(NamedTuple):
         ends the process.
     """
 
+    kind: str
     room: float
     axes: int
     most: int
 
 
 CHIPS = {
-    "v5e": Chip(15.75, 2, 256),
-    "v5p": Chip(95.73, 3, 8960),
-    "v6e": Chip(31.24, 2, 256),
+    "v5e": Chip("TPU v5 lite", 15.75, 2, 256),
+    "v5p": Chip("TPU v5", 95.73, 3, 8960),
+    "v6e": Chip("TPU v6 lite", 31.24, 2, 256),
 }
 SHAPE = re.compile(rf"({'|'.join(CHIPS)}):([1-9]\d*(?:x[1-9]\d*)+)")
-# What the compiler's library would else ask a network for, or complain of.
+# Without these the compiler's library asks a network, or warns.
 QUIET = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
@@ -50,7 +52,7 @@ QUIET = {
 
 
 def of_tpus(name: str, model: int = 1) -> Mesh:
-    """Returns the mesh of a slice of TPUs, of which none need be here.
+    """Returns the mesh of a slice of TPUs.
 
     Args:
       name: a chip of `CHIPS` and how many there are along each axis, as in v5e:4x4.
@@ -65,11 +67,11 @@ def of_tpus(name: str, model: int = 1) -> Mesh:
         os.environ.setdefault(variable, value)
     try:
         with own_flags():
-            found = topologies.get_topology_desc(topology_name=name, platform="tpu")
+            slice_of = topologies.get_topology_desc(topology_name=name, platform="tpu")
     except RuntimeError as error:  # also of jax
-        raise ValueError(_said(name, str(error))) from None
-    require_rows(len(found.devices), model)
-    return engine.mesh_over(found.devices, model)
+        raise ValueError(_in_one_line(name, str(error))) from None
+    require_rows(len(slice_of.devices), model)
+    return engine.mesh_over(slice_of.devices, model)
 
 
 def _require_shape(name: str) -> None:
@@ -77,9 +79,9 @@ def _require_shape(name: str) -> None:
     shape = SHAPE.fullmatch(name)
     sizes = [int(size) for size in shape[2].split("x")] if shape else []
     if not shape or len(sizes) != CHIPS[shape[1]].axes:
-        known = "|".join(of for of, chip in CHIPS.items() if chip.axes == 2)
+        flat = "|".join(chip for chip in CHIPS if CHIPS[chip].axes == 2)
         msg = (
-            f"Expected topology={known}:NxM, as v5e:4x4, or v5p:NxMxK, got "
+            f"Expected topology={flat}:NxM, as v5e:4x4, or v5p:NxMxK, got "
             f"topology={name}."
         )
         raise ValueError(msg)
@@ -91,22 +93,22 @@ def _require_shape(name: str) -> None:
 
 @contextlib.contextmanager
 def own_flags() -> Iterator[None]:
-    """Keeps XLA_FLAGS from the compiler for TPUs, to be entered before it is called.
+    """Hides XLA_FLAGS from the compiler for TPUs while the context is open.
 
-    They are for the devices of this machine, whose compiler has read them by then. What
-    the other one does not know of them would end the process; it has LIBTPU_INIT_ARGS.
+    They are for the devices of this machine, which have read them by then. A flag that
+    the compiler for TPUs does not know ends the process; it has LIBTPU_INIT_ARGS.
     """
     jax.devices()
-    kept = os.environ.pop("XLA_FLAGS", None)
+    hidden = os.environ.pop("XLA_FLAGS", None)
     try:
         yield
     finally:
-        if kept is not None:
-            os.environ["XLA_FLAGS"] = kept
+        if hidden is not None:
+            os.environ["XLA_FLAGS"] = hidden
 
 
-def _said(name: str, error: str) -> str:
-    """Says in one line why there is no such slice."""
+def _in_one_line(name: str, error: str) -> str:
+    """Returns the message of an error of the compiler's library."""
     if "not installed" in error:
         return (
             "Expected libtpu, the compiler for TPUs, which pip install "
@@ -117,10 +119,9 @@ def _said(name: str, error: str) -> str:
 
 
 def of_gpus(count: int, model: int = 1) -> AbstractMesh:
-    """Returns a mesh of as many GPUs, of no kind, that programs are lowered for.
+    """Returns a mesh of GPUs, of no kind, that programs are lowered for.
 
     Args:
-      count: the number of GPUs.
       model: the number of them that hold a client's model together.
 
     Raises:
@@ -135,11 +136,6 @@ def of_gpus(count: int, model: int = 1) -> AbstractMesh:
 
 
 def memory(mesh: Mesh) -> float:
-    """Returns the bytes of memory that a program may use of each chip of a `mesh`."""
+    """Returns the bytes of memory that a program may use of each chip of a mesh."""
     kind = mesh.devices.flat[0].device_kind
-    return GIB * CHIPS[_names()[kind]].room
-
-
-def _names() -> dict[str, str]:
-    """Returns the names of chips in topologies by what the chips call themselves."""
-    return {"TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e"}
+    return next(chip.room for chip in CHIPS.values() if chip.kind == kind) * GIB

@@ -1,10 +1,10 @@
-"""Small rounds compiled for TPUs that nobody has, each once."""
+"""Small rounds compiled for absent TPUs, each once."""
 
 import functools
 
 from configs import default
 from fl_sketch.algorithms import catalog
-from fl_sketch.experiments.aot import collectives, placing, topology
+from fl_sketch.experiments.aot import placing, topology
 from fl_sketch.run import prepare
 
 SMALL = {
@@ -17,7 +17,7 @@ SMALL = {
 }
 D = 650  # parameters of a logistic regression on digits
 SLICES = {"v5e:1x1": 1, "v5e:2x2": 4, "v5e:4x4": 16}
-# What a method needs beside, to be what it is for.
+# Keys without which a method is not what it is for.
 PRIVATE = {
     "privacy.bound": "clip",
     "privacy.noise_multiplier": 1.0,
@@ -58,8 +58,3 @@ def _placed(slice_of, settings):
 def placed(slice_of, settings=None):
     """Returns the round of some settings, compiled for a slice."""
     return _placed(slice_of, tuple((settings or {}).items()))
-
-
-def crossing(one):
-    """Returns the collectives of a placed round."""
-    return collectives.read(one.text, one.lowered.mesh.size)

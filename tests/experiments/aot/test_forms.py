@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import sketch
-from fl_sketch.experiments.aot import computations, topology
+from fl_sketch.experiments.aot import hlo, topology
 from tests.experiments.aot.problems import placed
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ def expected(form, *arrays):
     with topology.own_flags():
         compiled = program.compile()
     taken = compiled.memory_analysis().temp_size_in_bytes
-    return computations.cycles(compiled.as_text()), taken
+    return hlo.cycles(compiled.as_text()), taken
 
 
 def by_a_loop(key, x):
@@ -91,4 +91,4 @@ def test_clients_train_at_once(model):
     one, all_of = (
         placed("v5e:1x1", own | {"compute.chunk": chunk}) for chunk in (1, 8)
     )
-    assert computations.cycles(all_of.text) < computations.cycles(one.text)
+    assert hlo.cycles(all_of.text) < hlo.cycles(one.text)

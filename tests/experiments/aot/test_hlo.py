@@ -1,9 +1,9 @@
-"""What crosses is read off programs as compilers print them."""
+"""Collectives and cycles are read off programs as compilers print them."""
 
 import pytest
 
-from fl_sketch.experiments.aot import collectives, computations, report
-from fl_sketch.experiments.aot.collectives import Array, Collective
+from fl_sketch.experiments.aot import hlo, report
+from fl_sketch.experiments.aot.hlo import Array, Collective
 
 pytestmark = pytest.mark.fast
 
@@ -48,7 +48,7 @@ ENTRY %main (p: f32[10]) -> f32[] {
 
 
 def test_each_is_found_with_its_arrays_its_group_and_how_often_it_is_played():
-    found = collectives.read(PROGRAM, 8)
+    found = hlo.collectives(PROGRAM, 8)
     numbers = Array("f32", (1, 100)), Array("f32", ())
     assert sorted(found) == [
         Collective("all-gather", (Array("bf16", (8, 4)),), 2, 5),
@@ -61,7 +61,7 @@ def test_each_is_found_with_its_arrays_its_group_and_how_often_it_is_played():
 
 
 def test_a_chip_sends_what_a_ring_makes_it_send():
-    found = collectives.read(PROGRAM, 8)
+    found = hlo.collectives(PROGRAM, 8)
     sent = {one.kind: one.sent for one in found if one.arrays[0].dtype == "f32"}
     assert sent["all-reduce"] == 404 * 2 * 7 / 8
     assert sent["all-gather"] == 16 * 5 * 4 * 7 / 8
@@ -79,7 +79,7 @@ def test_types_have_their_bytes(dtype, size):
 def test_equal_ones_are_told_in_one_line():
     one = Collective("all-reduce", (Array("f32", (7,)), Array("f32", ())), 4, 1)
     other = Collective("all-gather", (Array("bf16", (8, 2)),), 2, 3)
-    assert report.said([one, other, one]) == [
+    assert report.described([one, other, one]) == [
         "2 x all-reduce of f32[7], f32[] between 4",
         "all-gather of bf16[8,2] between 2, 3 times",
     ]
@@ -93,5 +93,5 @@ def test_cycles_count_as_often_as_their_loop_turns():
     text = text.replace(
         "f32[3] fusion(%p), kind=kLoop", "f32[3] fusion(%p)" + guess % 2
     )
-    assert computations.cycles(PROGRAM) == 0
-    assert computations.cycles(text) == 5 * 7 + 2
+    assert hlo.cycles(PROGRAM) == 0
+    assert hlo.cycles(text) == 5 * 7 + 2

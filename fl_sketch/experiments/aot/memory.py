@@ -1,0 +1,82 @@
+"""How many clients fit on the devices at a time, and what helps where none does."""
+
+from ml_collections import ConfigDict
+
+from fl_sketch import engine
+from fl_sketch.config import build
+from fl_sketch.experiments.aot.placing import Placed, lower, place
+from fl_sketch.experiments.aot.topology import GIB
+from fl_sketch.run.setup import Setup
+
+
+def most_clients(setup: Setup, placed: Placed) -> int:
+    """Returns the most clients that fit on a row of devices at a time; 0: not one.
+
+    Their number is doubled until they do not fit or are all clients of a round. Then it
+    is searched by halves. Each trial is a compilation.
+
+    Args:
+      placed: the round for some number of clients.
+    """
+    start = placed.lowered.chunk
+    most = -(-placed.lowered.places // engine.rows(placed.lowered.mesh))
+
+    def fits(chunk: int) -> bool:
+        if chunk == start:
+            return placed.fits
+        return place(lower(setup.with_chunk(chunk))).fits
+
+    fitting, beyond = 0, most + 1
+    trial = min(start, most)
+    while fitting + 1 < beyond:
+        if fits(trial):
+            fitting = trial
+        else:
+            beyond = trial
+        doubled = fitting * 2 if beyond > most else (fitting + beyond) // 2
+        trial = min(max(doubled, 1), beyond - 1)
+    return fitting
+
+
+def require_fit(config: ConfigDict, placed: Placed) -> None:
+    """Raises a ValueError if a device lacks memory for a round, with a key that helps.
+
+    Fewer clients at a time, or fewer examples of each, make temporaries smaller and
+    nothing else. That is no help where state and data alone are too much.
+    """
+    if placed.fits:
+        return
+    lowered, batch = placed.lowered, config.client.batch
+    inputs, chunk = lowered.inputs, lowered.chunk
+    wider = _more_model_devices(config, lowered.mesh.size)
+    if inputs < placed.room and chunk > 1:
+        advice = f"compute.chunk={chunk // 2} takes less"
+    elif wider:
+        advice = f"compute.model_devices={wider} takes less"
+    elif inputs < placed.room and batch > 1:
+        advice = f"client.batch={batch // 2} takes less"
+    else:
+        advice = f"{inputs / GIB:.4g} GiB of it are state and data; a smaller model or "
+        advice += "more chips take less"
+    needed = placed.arguments + placed.temporaries
+    msg = (
+        f"config.compute: Expected a round of at most {placed.room / GIB:.4g} GiB a "
+        f"chip, got {needed / GIB:.4g} GiB: {advice}."
+    )
+    raise ValueError(msg)
+
+
+def _more_model_devices(config: ConfigDict, devices: int) -> int:
+    """Returns the next larger number of devices that may hold a model; 0: none may."""
+    model = config.compute.model_devices
+    divisors = (n for n in range(model + 1, devices + 1) if devices % n == 0)
+    larger = next(divisors, 0)
+    if not larger:
+        return 0
+    wider = config.copy_and_resolve_references()
+    wider.compute.model_devices = larger
+    try:
+        build.require_trees(wider)
+    except ValueError:  # its algorithm sketches vectors, or it has no server
+        return 0
+    return larger
