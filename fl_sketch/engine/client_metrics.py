@@ -6,7 +6,6 @@ counts once: in the mean over clients, and in the mean over the worst tenth of t
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import data, models
-from fl_sketch.core import files
 from fl_sketch.core.protocols import Keys, Local, Server, Tree
 from fl_sketch.data.examples import Examples
 from fl_sketch.data.partition import Partition
@@ -199,51 +197,3 @@ def summed_up(
             row[f"{whose}_{name}{which}"] = float(some.mean()) if some.size else np.nan
         row[f"{whose}_{name}_median"] = float(np.median(all_)) if all_.size else np.nan
     return row
-
-
-def write_each(
-    path: str | os.PathLike,
-    clients: MeasuredClients,
-    found: Found,
-    personal: Found | None,
-) -> None:
-    """Writes a csv file with a row for each client.
-
-    Args:
-      found: the results of the model.
-      personal: those of each client's personal model; None: there are none.
-    """
-    columns: dict[str, Any] = {
-        "client": np.arange(clients.held.clients),
-        "examples": clients.kept.sizes,
-        "held_out": clients.held.sizes,
-        **found,
-        **{f"personal_{name}": values for name, values in (personal or {}).items()},
-    }
-    rows = zip(*columns.values(), strict=True)
-    files.write_rows(path, [dict(zip(columns, row, strict=True)) for row in rows])
-
-
-def draw(path: str | os.PathLike, name: str, found: Mapping[str, Found]) -> None:
-    """Draws a histogram of a metric over clients, as a png.
-
-    Args:
-      name: the name of the metric.
-      found: results by the words of the legend.
-    """
-    from matplotlib import ticker  # takes a second to import
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    plot = figure.subplots()
-    values = {label: one[name][np.isfinite(one[name])] for label, one in found.items()}
-    everything = np.concatenate(list(values.values()))
-    if everything.size:
-        bins = np.histogram_bin_edges(everything, bins=20).tolist()
-        for label, column in values.items():
-            label = f"{label}: mean {column.mean():.3f}"
-            plot.hist(column, bins=bins, histtype="step", label=label)
-        figure.legend(loc="outside upper center", fontsize="small")
-        plot.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-    plot.set(xlabel=f"{name} of a client, on what it held out", ylabel="clients")
-    files.write_figure(path, figure)
