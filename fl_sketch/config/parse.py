@@ -1,10 +1,11 @@
-"""What the keys of a config may say, and the parts that single keys name.
+"""The values that keys of a config may have, and the parts that single keys name.
 
-A value that a constructor checks is checked there, under the name of its section. Here
-are the others. Every error is one line that begins with the section of the config.
+A value that a constructor checks is checked there, under the name of its section; the
+others are checked here. Every error is one line that begins with the section.
 """
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,6 +22,8 @@ from fl_sketch.core.mappings import flat
 from fl_sketch.data import batches as client_batches
 from fl_sketch.data import datasets, partition, residency
 from fl_sketch.engine.host_states import PLACES
+from fl_sketch.engine.relays import RELAYS
+from fl_sketch.models.losses import KINDS, TYPES
 from fl_sketch.privacy import accounting
 from fl_sketch.sketch import FILLS
 from fl_sketch.transforms import by_name
@@ -28,6 +31,7 @@ from fl_sketch.transforms import by_name
 Numbers = Mapping[str, float | jax.Array]
 NO_GRAPH = "none"  # the graph of a config with a server
 WHOLE = 2**31  # whole numbers are int32 in programs
+LEAST = 1e-3  # with less noise than this, or such a promise, numbers overflow
 
 # The continuous keys, which may also be traced, and their ranges. A lower end of None
 # means greater than zero.
@@ -47,61 +51,72 @@ CONTINUOUS: dict[str, tuple[float | None, float]] = {
     "client.decay": (None, 1),
     "privacy.threshold": (None, math.inf),
 }
+BY_LABEL = ("dirichlet", "mixtures", "label_shards", "classes")  # partitions
 BELOW = ("server.b1", "server.b2")  # at 1 a moment never changes
 
-# Keys that name something, and what they may name.
-NAMED: dict[str, Any] = {
-    "client.batches": client_batches.KINDS,
-    "sketch.operator": catalog.OPERATORS,
-    "sketch.layout": catalog.LAYOUTS,
-    "sketch.query": QUERIES,
-    "sketch.heavy_fill": ("", *FILLS),
-    "server.optimizer": catalog.OPTIMIZERS,
-    "server.schedule": catalog.SCHEDULES,
-    "compressor.name": catalog.COMPRESSORS,
-    "compute.updates": ("keep", "recompute"),
-    "compute.data": ("auto", *residency.FORMS),
-    "compute.clients": ("auto", *PLACES),
-    "privacy.bound": ("none", "clip", "normalise", "adaptive"),
-    "privacy.noise": ("central", "distributed"),
-    "privacy.form": ("message", "update"),
-    "privacy.relation": accounting.RELATIONS,
-    "privacy.accountant": ("auto", *accounting.ACCOUNTANTS),
-    "privacy.randomness": ("system", "seed"),
+
+def _one_of(*names: str) -> Callable[..., None]:
+    return functools.partial(validate.one_of, names)
+
+
+def _within(low: float, high: float = math.inf) -> Callable[..., None]:
+    return functools.partial(validate.in_range, low, high)
+
+
+# The other keys that no constructor checks: `(**{name: value})` raises an error.
+CHECKS: dict[str, Callable[..., Any]] = {
+    "rounds": validate.at_least_one,
+    "eval_every": validate.at_least_one,
+    "checkpoint_every": validate.at_least_one,
+    "data.classes": _within(0, datasets.MOST_CLASSES),
+    "data.per_client": validate.at_least_one,
+    "data.partition_seed": _within(-1, WHOLE - 1),
+    "data.held_out": validate.below_one,
+    "model.loss": _one_of(*KINDS),
+    "cohort.weighting": _one_of("equal", "examples"),
+    "network.relay": _one_of(*RELAYS),
+    "client.optimizer": lambda optimizer: by_name.optimizer(optimizer),
+    "client.steps": validate.at_least_one,
+    "client.batch": validate.at_least_one,
+    "client.batches": _one_of(*client_batches.KINDS),
+    "server.optimizer": _one_of(*catalog.OPTIMIZERS),
+    "server.schedule": _one_of(*catalog.SCHEDULES),
+    "server.warmup": _within(0, 1),
+    "sketch.operator": _one_of(*catalog.OPERATORS),
+    "sketch.compression": catalog.require_compression,
+    "sketch.rows": validate.at_least_one,
+    "sketch.layout": _one_of(*catalog.LAYOUTS),
+    "sketch.window": _within(0),
+    "sketch.query": _one_of(*QUERIES),
+    "sketch.heavy": _within(0),
+    "sketch.heavy_fill": _one_of("", *FILLS),
+    "compressor.name": _one_of(*catalog.COMPRESSORS),
+    "compressor.levels": validate.at_least_one,
+    "privacy.randomness": _one_of("system", "seed"),
+    "privacy.bound": _one_of("none", "clip", "normalise", "adaptive"),
+    "privacy.noise_multiplier": _within(0, 1e6),
+    "privacy.target_epsilon": _within(0, 500),
+    "privacy.planned_rounds": _within(0),
+    "privacy.relation": _one_of(*accounting.RELATIONS),
+    "privacy.accountant": _one_of("auto", *accounting.ACCOUNTANTS),
+    "privacy.noise": _one_of("central", "distributed"),
+    "privacy.smallest_cohort": _within(0),
+    "privacy.form": _one_of("message", "update"),
+    "privacy.quantile_rate": _within(0),
+    "privacy.watch_noise": _within(0),
+    "compute.devices": _within(0, WHOLE),
+    "compute.model_devices": validate.at_least_one,
+    "compute.dtype": _one_of(*TYPES),
+    "compute.chunk": _within(0, WHOLE),
+    "compute.data": _one_of("auto", *residency.FORMS),
+    "compute.clients": _one_of("auto", *PLACES),
+    "compute.updates": _one_of("keep", "recompute"),
 }
-# Keys of numbers, and the least and the largest that they may be.
-RANGES: dict[str, tuple[float, float]] = {
-    "data.classes": (0, datasets.MOST_CLASSES),
-    "server.warmup": (0, 1),
-    "sketch.window": (0, math.inf),
-    "sketch.heavy": (0, math.inf),
-    "compute.devices": (0, WHOLE),
-    "compute.chunk": (0, WHOLE),
-    "data.partition_seed": (-1, WHOLE - 1),
-    "privacy.planned_rounds": (0, math.inf),
-    "privacy.watch_noise": (0, math.inf),
-    "privacy.quantile_rate": (0, math.inf),
-    "privacy.smallest_cohort": (0, math.inf),
-    "privacy.noise_multiplier": (0, 1e6),
-    "privacy.target_epsilon": (0, 500),
-}
-COUNTS = (
-    "rounds",
-    "eval_every",
-    "checkpoint_every",
-    "data.per_client",
-    "client.steps",
-    "client.batch",
-    "sketch.rows",
-    "compressor.levels",
-    "compute.model_devices",
-)  # at least one each
-LEAST = 1e-3  # with less noise than this, or such a promise, numbers overflow
 
 
 @contextlib.contextmanager
 def section(name: str) -> Iterator[None]:
-    """Begins the message of a ValueError or TypeError raised within with the section.
+    """Lets the message of a ValueError or TypeError within begin with the section.
 
     An empty `name` stands for the keys without a section.
     """
@@ -121,36 +136,22 @@ def check(config: ConfigDict) -> None:
     check_seed(config.seed)
     numbers_of(config)
     for key, value in flat(config).items():
-        place, _, name = key.rpartition(".")
         if isinstance(value, int) and not -WHOLE <= value < WHOLE:
             msg = f"Expected {key} in [-{WHOLE}, {WHOLE}), got {key}={value}."
             raise ValueError(msg)
+        place, _, name = key.rpartition(".")
         with section(place):
-            if key in COUNTS:
-                validate.at_least_one(**{name: value})
-            if key in NAMED:
-                validate.one_of(tuple(NAMED[key]), **{name: str(value)})
-            if key in RANGES:
-                validate.in_range(*RANGES[key], **{name: value})
+            if key in CHECKS:
+                CHECKS[key](**{name: value})
+    with section("data"):
+        if config.data.clients or config.data.partition != "natural":
+            validate.at_least_one(clients=config.data.clients)
     if config.checkpoint_keep not in (0, *range(2, 1000)):
         msg = (
             "Expected checkpoint_keep to be 0 (all) or at least 2, in case the newest "
             f"is damaged, got checkpoint_keep={config.checkpoint_keep}."
         )
         raise ValueError(msg)
-    with section("client"):
-        by_name.optimizer(config.client.optimizer)
-    with section("data"):
-        validate.below_one(held_out=config.data.held_out)
-        if config.data.clients or config.data.partition != "natural":
-            validate.at_least_one(clients=config.data.clients)
-    with section("sketch"):
-        catalog.require_compression(config.sketch.compression)
-    _check_looks(config)
-
-
-def _check_looks(config: ConfigDict) -> None:
-    """Raises where single clients are to be measured on nothing, or between rows."""
     for key in ("clients_every", "personal_steps"):
         if config[key] < 0 or (config[key] and not config.data.held_out):
             msg = f"Expected data.held_out > 0 with {key} > 0, or {key}=0, got "
@@ -160,12 +161,8 @@ def _check_looks(config: ConfigDict) -> None:
         raise ValueError(msg + f"is eval_every, got {config.clients_every}.")
 
 
-def numbers_of(config: ConfigDict) -> Numbers:
-    """Returns the continuous keys of `config` and their values.
-
-    Raises:
-      ValueError: for a value that its key may not have.
-    """
+def numbers_of(config: ConfigDict) -> dict[str, float]:
+    """Returns the continuous keys of a config, checked."""
     values = flat(config)
     numbers = {name: values[name] for name in CONTINUOUS}
     for name, value in numbers.items():
@@ -174,7 +171,7 @@ def numbers_of(config: ConfigDict) -> Numbers:
 
 
 def check_number(name: str, value: float) -> None:
-    """Raises a ValueError unless the continuous key `name` may have this `value`."""
+    """Raises a ValueError unless a continuous key may have this value."""
     low, high = CONTINUOUS[name]
     inside = value > 0 if low is None else value >= low
     below = value < high if name in BELOW else value <= high
@@ -187,21 +184,18 @@ def check_number(name: str, value: float) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """Raises a ValueError for a `seed` below 0 or from `WHOLE` on."""
+    """Raises a ValueError for a seed that is negative or has more than 31 bits."""
     if not 0 <= seed < WHOLE:
         msg = f"Expected 0 <= seed < {WHOLE}, got seed={seed}."
         raise ValueError(msg)
 
 
 def with_clients(config: ConfigDict, splits: datasets.Splits) -> ConfigDict:
-    """Returns `config` with a client for each owner of the data."""
+    """Returns a config with a client for each owner of the data."""
     copy = config.copy_and_resolve_references()
     with section("data"):
         copy.data.clients = len(np.unique(_required(splits.owners)))
     return copy
-
-
-BY_LABEL = ("dirichlet", "mixtures", "label_shards", "classes")  # read the targets
 
 
 def partition_of(
@@ -214,35 +208,35 @@ def partition_of(
 
     Args:
       labels: the targets of all training examples, in their order.
-      owners: the owner of each example; None: the data do not say it.
+      owners: the owner of each example; None: unknown.
 
     Raises:
-      ValueError: in one line, for what cannot be dealt in this way.
+      ValueError: in one line, for examples that cannot be dealt in this way.
     """
-    own, total = config.data, len(labels)
-    count, rare = own.clients, own.per_client
-    sizes = {"exponent": own.exponent, "seed": seed}
+    keys, total = config.data, len(labels)
+    count, alpha, each = keys.clients, keys.alpha, keys.per_client
+    sizes = {"exponent": keys.exponent, "seed": seed}
     ways = {
         "iid": lambda: data.iid(total, count, seed=seed),
-        "dirichlet": lambda: data.dirichlet(labels, count, own.alpha, seed=seed),
-        "mixtures": lambda: data.mixtures(labels, count, own.alpha, seed=seed),
-        "label_shards": lambda: data.label_shards(labels, count, rare, seed=seed),
-        "classes": lambda: data.classes_per_client(labels, count, rare, seed=seed),
+        "dirichlet": lambda: data.dirichlet(labels, count, alpha, seed=seed),
+        "mixtures": lambda: data.mixtures(labels, count, alpha, seed=seed),
+        "label_shards": lambda: data.label_shards(labels, count, each, seed=seed),
+        "classes": lambda: data.classes_per_client(labels, count, each, seed=seed),
         "power_law": lambda: data.iid(
             total, count, sizes=data.power_law_sizes(total, count, **sizes), seed=seed
         ),
         "natural": lambda: _natural(owners, count),
     }
     with section("data"):
-        validate.one_of(tuple(ways), partition=own.partition)
-        if own.partition in BY_LABEL and (labels.ndim, labels.dtype.kind) != (1, "i"):
+        validate.one_of(tuple(ways), partition=keys.partition)
+        if keys.partition in BY_LABEL and (labels.ndim, labels.dtype.kind) != (1, "i"):
             msg = (
                 "Expected one class for each example to deal them by, got "
-                f"partition={own.partition!r} and targets of {labels.dtype}"
+                f"partition={keys.partition!r} and targets of {labels.dtype}"
                 f"{list(labels.shape[1:]) or ''}: take iid, power_law or natural."
             )
             raise ValueError(msg)
-        return ways[own.partition]()
+        return ways[keys.partition]()
 
 
 def _natural(owners: np.ndarray | None, clients: int) -> partition.Partition:
@@ -267,16 +261,16 @@ def _required(owners: np.ndarray | None) -> np.ndarray:
 
 
 def fetch_of(config: ConfigDict) -> Callable[..., Any]:
-    """Returns what gives a client its batches, as `engine.make_round` takes it."""
-    own = config.client
-    return client_batches.fetching(own.batches, steps=own.steps, batch=own.batch)
+    """Returns the `fetch` of `engine.make_round`."""
+    keys = config.client
+    return client_batches.fetching(keys.batches, steps=keys.steps, batch=keys.batch)
 
 
 def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
     """Returns the devices that share the clients of a round.
 
     Raises:
-      ValueError: in one line, if there are fewer than asked for, or some are left over.
+      ValueError: in one line, if there are too few, or if some would be left over.
     """
     devices, available = config.compute.devices, len(jax.devices())
     with section("compute"):
@@ -287,7 +281,7 @@ def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
 
 
 def require_rows(devices: int, model: int) -> None:
-    """Raises a ValueError unless models over `model` each can share `devices`."""
+    """Raises unless models over `model` devices each can share all devices."""
     validate.at_least_one(model_devices=model)
     if model > 1 and jax.process_count() > 1:
         msg = (

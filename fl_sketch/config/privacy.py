@@ -1,8 +1,9 @@
 """From the privacy section of a config to a mechanism; refused if it cannot be one."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
+from jax.typing import ArrayLike
 from ml_collections import ConfigDict
 
 from fl_sketch import channels
@@ -10,21 +11,23 @@ from fl_sketch.algorithms import catalog
 from fl_sketch.config import arguments, build, inputs
 from fl_sketch.config.parse import LEAST, Numbers, section
 from fl_sketch.core import trees, validate
+from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Mechanism, Tree
 from fl_sketch.data import datasets
 from fl_sketch.privacy import accounting, clipping, mechanism, noised_metrics
 
 # `(numbers, z) -> Algorithm`, without a mechanism.
 Bare = Callable[[Numbers, float], Algorithm]
+BOUNDS = {"clip": clipping.clip, "normalise": clipping.normalise}
 
 
 def bound_of(config: ConfigDict) -> str:
     """Returns how messages are bounded, a value of `privacy.bound`.
 
-    It is the bound that the algorithm brings, or else that of the privacy section.
+    It is the bound of the algorithm, or else that of the privacy section.
     """
-    own = catalog.method(config.algorithm).bound
-    return config.privacy.bound if own == "none" else own
+    bound = catalog.method(config.algorithm).bound
+    return config.privacy.bound if bound == "none" else bound
 
 
 def local_noise(config: ConfigDict) -> bool:
@@ -33,20 +36,25 @@ def local_noise(config: ConfigDict) -> bool:
 
 
 def is_noisy(config: ConfigDict) -> bool:
-    """Returns whether `config` adds noise, and so protects somebody."""
-    bounded = bound_of(config) != "none" or local_noise(config)
+    """Returns whether a config adds noise."""
     noise = config.privacy.noise_multiplier or config.privacy.target_epsilon
-    return bool(bounded and noise)
+    return bool(noise and (bound_of(config) != "none" or local_noise(config)))
 
 
 def protects(config: ConfigDict) -> bool:
-    """Returns whether `config` protects data that are not public."""
+    """Returns whether a config protects data that are not public."""
     return is_noisy(config) and not config.data.public
 
 
+def expected(config: ConfigDict) -> int:
+    """Returns the expected number of clients in a round, by which sums are divided."""
+    everyone = config.cohort.sampling == "everyone"
+    return config.data.clients if everyone else config.cohort.size
+
+
 def require_one_unit(configs: Iterable[ConfigDict]) -> None:
-    """Raises for configs of one table that protect unlike units: they have no total."""
-    units = sorted({one.privacy.unit for one in configs if protects(one)})
+    """Raises for configs of one table that protect different units, without a total."""
+    units = sorted({config.privacy.unit for config in configs if protects(config)})
     if len(units) > 1:
         msg = (
             "config.privacy: Expected one unit in all runs of a table, got "
@@ -56,16 +64,16 @@ def require_one_unit(configs: Iterable[ConfigDict]) -> None:
 
 
 def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
-    """Raises for private data that decide what a private run's model looks like.
+    """Raises for private data that decide the form of a private run's model.
 
-    A vocabulary, a number of classes or clients, or means of pixels that are found in
-    private data are released without noise: one new word of one client changes the
-    model's shape.
+    A vocabulary, a number of classes or clients, or means of pixels that are computed
+    from private data would be released without noise: one new word of one client
+    changes the model's shape.
     """
     learnt = list(splits.learnt)
     for key, unsaid in (("clients", 0), ("standardise", inputs.MEASURED)):
         learnt += [(key, unsaid)] if config.data[key] == unsaid else []
-    if not protects(config) or not learnt:
+    if not learnt or not protects(config):
         return
     key, value = learnt[-1]
     msg = (
@@ -77,8 +85,8 @@ def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
 
 def check(config: ConfigDict) -> None:
     """Raises in one line for a privacy section that cannot be kept."""
-    local, privacy = local_noise(config), config.privacy
-    why = f"algorithm={config.algorithm}"
+    local, bound, privacy = local_noise(config), bound_of(config), config.privacy
+    noise = privacy.noise_multiplier or privacy.target_epsilon
     with section("privacy"):
         for name in ("noise_multiplier", "target_epsilon"):
             if 0 < privacy[name] < LEAST:
@@ -86,65 +94,61 @@ def check(config: ConfigDict) -> None:
                 msg = f"Expected {name} to be 0 or >= {LEAST}, got {name}={value}."
                 raise ValueError(msg)
         accounting.between(0, 1, delta=privacy.delta)
-        _only(("example",) if local else ("client",), why, privacy, "unit")
-        bounds = ("none",) if local else ("none", bound_of(config))
-        _only(bounds, why, privacy, "bound")
-        noise = privacy.noise_multiplier or privacy.target_epsilon
-        if noise and bound_of(config) == "none" and not local:
+        if noise and bound == "none" and not local:
             msg = (
                 "Expected bound to be one of clip, normalise, adaptive with noise, "
                 f"got bound={privacy.bound!r}."
             )
             raise ValueError(msg)
-    if bound_of(config) == "none" and not local:
-        return
-    _check_watching(config, local)
-    with section("cohort"):
-        _only(("equal",), "a bound on every client", config.cohort, "weighting")
-        _only(accounting.SAMPLINGS, "an accountant", config.cohort, "sampling")
-        for key in ("available", "times"):
-            _only(("",), "an accountant, who knows no such cohorts", config.cohort, key)
-    _check_forms(config)
-    with section("client"):
-        if local:
-            _only(("subsets", "whole"), "unit=example", config.client, "batches")
-
-
-def _check_forms(config: ConfigDict) -> None:
-    privacy = config.privacy
-    with section("privacy"):
-        if privacy.form == "update":
-            able = [one.name for one in catalog.methods().values() if one.before_sketch]
-            _only(able, "privacy.form=update", config, "algorithm")
-            _only(("clip", "normalise"), "form=update", privacy, "bound")
-            _only(("central",), "form=update", privacy, "noise")
-        if privacy.noise == "distributed":
-            _only(("none", "clip", "normalise"), "noise=distributed", privacy, "bound")
-            _only(("replace_one",), "noise=distributed", privacy, "relation")
-    if privacy.noise == "distributed":
-        with section("cohort"):
-            ways = ("fixed", "everyone")
-            _only(ways, "privacy.noise=distributed", config.cohort, "sampling")
-
-
-def _check_watching(config: ConfigDict, local: bool) -> None:
-    privacy = config.privacy
-    if not privacy.watch:
-        return
-    with section("privacy"):
-        if local:
-            msg = "Expected watch=False with unit=example, got watch=True."
-            raise ValueError(msg)
-        _only(("message",), "watch=True", privacy, "form")
-        _only(("central",), "watch=True", privacy, "noise")
-        validate.in_range(LEAST, 1 / LEAST, watch_loss=privacy.watch_loss)
+    values = flat(config)
+    for key, allowed, why in _rules(config, bound, local):
+        place, _, name = key.rpartition(".")
+        if values[key] not in allowed:
+            choice = " or ".join(allowed) or "''"
+            msg = f"Expected {name}={choice} with {why}, got {name}={values[key]!r}."
+            with section(place):
+                raise ValueError(msg)
+    if bound != "none" and privacy.watch:
         metrics = build.metrics_of(config)
-        if "accuracy" not in metrics:
-            msg = (
-                "Expected accuracy among the metrics with watch=True, got "
-                f"model.metrics={','.join(metrics)}."
-            )
-            raise ValueError(msg)
+        with section("privacy"):
+            validate.in_range(LEAST, 1 / LEAST, watch_loss=privacy.watch_loss)
+            if "accuracy" not in metrics:
+                msg = (
+                    "Expected accuracy among the metrics with watch=True, got "
+                    f"model.metrics={','.join(metrics)}."
+                )
+                raise ValueError(msg)
+
+
+def _rules(
+    config: ConfigDict, bound: str, local: bool
+) -> Iterator[tuple[str, tuple, str]]:
+    """Yields keys, the values that they may have here, and why."""
+    privacy, algorithm = config.privacy, f"algorithm={config.algorithm}"
+    yield "privacy.unit", ("example",) if local else ("client",), algorithm
+    yield "privacy.bound", ("none",) if local else ("none", bound), algorithm
+    if bound == "none" and not local:
+        return
+    yield "cohort.weighting", ("equal",), "a bound on every client"
+    yield "cohort.sampling", accounting.SAMPLINGS, "an accountant"
+    for key in ("cohort.available", "cohort.times"):
+        yield key, ("",), "an accountant, who knows no such cohorts"
+    if local:
+        yield "client.batches", ("subsets", "whole"), "unit=example"
+    if privacy.watch:
+        yield "privacy.unit", ("client",), "watch=True"
+        yield "privacy.form", ("message",), "watch=True"
+        yield "privacy.noise", ("central",), "watch=True"
+    if privacy.form == "update":
+        methods = catalog.methods().values()
+        able = tuple(method.name for method in methods if method.before_sketch)
+        yield "algorithm", able, "privacy.form=update"
+        yield "privacy.bound", ("clip", "normalise"), "form=update"
+        yield "privacy.noise", ("central",), "form=update"
+    if privacy.noise == "distributed":
+        yield "privacy.bound", ("none", "clip", "normalise"), "noise=distributed"
+        yield "privacy.relation", ("replace_one",), "noise=distributed"
+        yield "cohort.sampling", ("fixed", "everyone"), "privacy.noise=distributed"
 
 
 def guarded(
@@ -154,15 +158,15 @@ def guarded(
     numbers: Numbers,
     params: Tree,
 ) -> Algorithm:
-    """Returns the algorithm with the config's mechanism; without a bound, as it is.
+    """Returns the algorithm with the config's mechanism, if messages are bounded.
 
     Args:
-      bare: what makes the algorithm.
+      bare: makes the algorithm.
       noise_multiplier: z; 0 for the same without noise.
       params: shapes of the model.
     """
-    algorithm = bare(numbers, noise_multiplier)
-    if bound_of(config) == "none" and not local_noise(config):
+    algorithm, bound = bare(numbers, noise_multiplier), bound_of(config)
+    if bound == "none" and not local_noise(config):
         return algorithm
     if isinstance(params, trees.Stateful):
         msg = (
@@ -171,69 +175,50 @@ def guarded(
             "a resnet has norm=group."
         )
         raise ValueError(msg)
-    if bound_of(config) == "none":
+    if bound == "none":
         return algorithm
+    privacy, size, threshold = config.privacy, expected(config), "privacy.threshold"
     with section("privacy"):
-        if config.privacy.form == "update":
+        if privacy.form == "update":
             channel, guard = mechanism.before_sketch(
                 arguments.sketch_of(config, trees.size(params)),
                 params,
-                _bound(config, numbers),
+                BOUNDS[bound](numbers[threshold]),
                 noise_multiplier=noise_multiplier,
-                denominator=expected(config),
+                denominator=size,
             )
             channel = channels.clipped(channel, numbers["client.clip"])
             return algorithm._replace(uplink=channel, mechanism=guard)
-        make = functools.partial(_mechanism, config, numbers)
-        if not config.privacy.watch:
-            return algorithm._replace(mechanism=make(noise_multiplier))
-        ranges = ((0.0, config.privacy.watch_loss), (0.0, 1.0))
-        return algorithm._replace(
-            mechanism=noised_metrics.watching(
+        make = functools.partial(_mechanism, privacy, bound, size, numbers[threshold])
+        guard = make(noise_multiplier)
+        if privacy.watch:
+            ranges = ((0.0, privacy.watch_loss), (0.0, 1.0))
+            guard = noised_metrics.watching(
                 make,
                 dict(zip(build.WATCHED, ranges, strict=True)),
                 noise_multiplier=noise_multiplier,
-                noise=config.privacy.watch_noise or expected(config) / 20,
+                noise=privacy.watch_noise or size / 20,
             )
-        )
+        return algorithm._replace(mechanism=guard)
 
 
-def _mechanism(config: ConfigDict, numbers: Numbers, z: float) -> Mechanism:
-    privacy, size = config.privacy, expected(config)
+def _mechanism(
+    privacy: ConfigDict, bound: str, size: int, threshold: ArrayLike, z: float
+) -> Mechanism:
+    """Returns the mechanism of a privacy section for cohorts of a size."""
     common = {"noise_multiplier": z, "denominator": size}
     if privacy.noise == "distributed":
         smallest = privacy.smallest_cohort or size
         validate.at_most(size, "the cohort", smallest_cohort=smallest)
         return mechanism.distributed(
-            _bound(config, numbers), smallest=smallest, **common
+            BOUNDS[bound](threshold), smallest=smallest, **common
         )
-    if bound_of(config) == "adaptive":
+    if bound == "adaptive":
         return mechanism.adaptive(
-            numbers["privacy.threshold"],
+            threshold,
             quantile=privacy.quantile,
             rate=privacy.quantile_rate,
             count_noise=privacy.quantile_noise or size / 20,
             **common,
         )
-    return mechanism.central(_bound(config, numbers), **common)
-
-
-def _bound(config: ConfigDict, numbers: Numbers) -> clipping.Bound:
-    make = {"clip": clipping.clip, "normalise": clipping.normalise}[bound_of(config)]
-    return make(numbers["privacy.threshold"])
-
-
-def expected(config: ConfigDict) -> int:
-    """Returns the denominator of sums: how many clients are expected in a round.
-
-    It is fixed, whoever takes part: with poisson it is their mean number.
-    """
-    everyone = config.cohort.sampling == "everyone"
-    return config.data.clients if everyone else config.cohort.size
-
-
-def _only(allowed: Sequence[str], why: str, place: ConfigDict, key: str) -> None:
-    if place[key] not in allowed:
-        choice = " or ".join(allowed) or "''"
-        msg = f"Expected {key}={choice} with {why}, got {key}={place[key]!r}."
-        raise ValueError(msg)
+    return mechanism.central(BOUNDS[bound](threshold), **common)

@@ -1,4 +1,4 @@
-"""Who is there in which round, and who answers in time.
+"""Which clients are available in a round, and which of them answer in time.
 
 >>> import jax
 >>> there = present(3, 2, first_and_last=[(0, 1, 2), (1, 2, 3), (2, 2, 2)], rounds=3)
@@ -17,10 +17,9 @@ import numpy as np
 from fl_sketch.core import validate
 from fl_sketch.core.keys import Purpose, apart
 from fl_sketch.core.protocols import Key
-from fl_sketch.engine.cohort import Cohort, Sampler
+from fl_sketch.engine.cohort import LEAST, Cohort, Sampler
 
-MOST = 2**27  # entries of a trace: clients, in each round in which they are there
-LEAST = 1e-9  # of a sum of weights, where nobody has any
+MOST = 2**27  # entries of a trace: clients, in each round in which they are available
 
 
 def present(
@@ -30,15 +29,14 @@ def present(
     first_and_last: Sequence[tuple[int, int, int]],
     rounds: int,
 ) -> Sampler:
-    """`size` different clients of those that are there, or all where there are fewer.
+    """Draws different clients of those that are available by a trace, which repeats.
 
-    The trace repeats. The mean is over those who come; in a round of nobody it is zero.
+    The mean is over those that are drawn, and zero in a round without any.
 
     Args:
-      population: the number of clients.
-      size: the number of clients of a round; the population for everyone who is there.
+      size: the number of clients of a round, or all where fewer are available.
       first_and_last: triples of a client, and the first and the last round in which it
-        is there; rounds are counted from 1.
+        is available; rounds are counted from 1.
       rounds: the number of rounds after which the trace repeats.
 
     Raises:
@@ -53,17 +51,17 @@ def present(
         here = jnp.asarray(number, jnp.int32) % rounds
         count = starts[here + 1] - starts[here]
         places = jnp.arange(longest)
-        own = jnp.where(places < count, clients[starts[here] + places], 0)
+        ids = jnp.where(places < count, clients[starts[here] + places], 0)
         scores = jax.random.uniform(key, (longest,))
         order = jax.lax.top_k(jnp.where(places < count, scores, -1), size)[1]
         weights = (order < count).astype(jnp.float32)
-        return Cohort(own[order], weights, jnp.maximum(weights.sum(), LEAST))
+        return Cohort(ids[order], weights, jnp.maximum(weights.sum(), LEAST))
 
     return Sampler(draw, "", population, size, float(population), timed=True)
 
 
 def _by_round(population: int, triples, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the clients of every round, one after the other, and where they begin."""
+    """Returns where the clients of each round begin, and the clients of all rounds."""
     validate.at_least_one(population=population, rounds=rounds)
     table = np.asarray(triples, np.int64).reshape(-1, 3)
     for number, (client, first, last) in enumerate(table.tolist(), 1):
@@ -78,7 +76,7 @@ def _by_round(population: int, triples, rounds: int) -> tuple[np.ndarray, np.nda
     total = int(spans.sum())
     validate.at_most(MOST, "there is no room for more", presences=total)
     if not total:
-        msg = "Expected somebody to be there, got a trace without rows."
+        msg = "Expected clients that are available, got a trace without rows."
         raise ValueError(msg)
     offsets = np.arange(total) - np.repeat(np.cumsum(spans) - spans, spans)
     when = np.repeat(table[:, 1] - 1, spans) + offsets
@@ -89,10 +87,10 @@ def _by_round(population: int, triples, rounds: int) -> tuple[np.ndarray, np.nda
 
 @dataclasses.dataclass(frozen=True)
 class Clock:
-    """How long clients take, and when a round closes.
+    """How long clients take for a round, and when it closes.
 
     Attributes:
-      seconds: the median time of each client for a round, float32 [population].
+      seconds: the median time of each client, float32 [population].
       jitter: the deviation of the logarithm of a time from round to round.
       sending: the seconds that sending a message takes.
       deadline: the seconds after which a round closes; 0: it waits for all.
@@ -104,30 +102,25 @@ class Clock:
     deadline: float = 0.0
 
     def times(self, key: Key, ids: jax.Array) -> jax.Array:
-        """Returns the seconds that clients `ids` take in the round with a `key`."""
-        own = apart(key, Purpose.TIMES)
-        spread = jnp.exp(self.jitter * jax.random.normal(own, ids.shape))
+        """Returns the seconds that clients take in the round with a key."""
+        normal = jax.random.normal(apart(key, Purpose.TIMES), ids.shape)
+        spread = jnp.exp(self.jitter * normal)
         return jnp.asarray(self.seconds, jnp.float32)[ids] * spread + self.sending
 
 
 def in_time(sampler: Sampler, clock: Clock) -> Sampler:
-    """Of the clients that `sampler` drew those count who answer before the deadline.
+    """Counts those clients of a cohort that answer before the deadline.
 
-    The mean is over them; if nobody answers it is zero. The others have received the
-    model all the same.
-
-    Args:
-      sampler: the sampler of the cohorts.
-      clock: the times of clients, and the deadline.
+    The mean is over them, and zero if none does. The others have received the model
+    too.
     """
     if not clock.deadline:
         return sampler
 
     def draw(key, number):
         cohort = sampler(key, number)
-        weights = cohort.weights * (clock.times(key, cohort.ids) <= clock.deadline)
-        total = jnp.maximum(jnp.sum(weights), LEAST)
-        return Cohort(cohort.ids, weights, total, cohort.asked)
+        early = clock.times(key, cohort.ids) <= clock.deadline
+        return cohort.answering(cohort.weights * early)
 
     return dataclasses.replace(sampler, draw=draw, sampling="", timed=True)
 
@@ -135,11 +128,7 @@ def in_time(sampler: Sampler, clock: Clock) -> Sampler:
 def lasting(sampler: Sampler, clock: Clock) -> Callable[[Key, Any], jax.Array]:
     """Returns `(key, number) -> seconds`, the time that a round takes.
 
-    It is that of the slowest of those who were asked, or the deadline.
-
-    Args:
-      sampler: the sampler of the cohorts.
-      clock: the times of clients, and the deadline.
+    It is the time of the slowest client that received the model, or the deadline.
     """
 
     def seconds(key, number):

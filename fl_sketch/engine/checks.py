@@ -1,4 +1,4 @@
-"""Whether model, loss, data and cohorts fit together, told in one line before a run."""
+"""Checks of the arguments of `simulate`: whether they fit together, in one line."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -10,23 +10,15 @@ import numpy as np
 from fl_sketch.core import validate
 from fl_sketch.core.protocols import Algorithm, Tree
 from fl_sketch.data import Clients
-from fl_sketch.data import batches as draws
 from fl_sketch.engine import cohort as cohorts
 from fl_sketch.engine import ledger
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Prices, Traffic, measure_traffic
 from fl_sketch.engine.round import State, initial_state
-from fl_sketch.privacy import accounting
 
 
 def require_made_by(kind: type, how: str, **named: Any) -> None:
-    """Raises a TypeError unless every named argument is of a kind.
-
-    Args:
-      kind: a type.
-      how: the name of what makes it, for the complaint.
-      **named: the arguments.
-    """
+    """Raises a TypeError unless every named argument is of a kind, made by `how`."""
     for name, value in named.items():
         if not isinstance(value, kind):
             got = type(value).__name__
@@ -34,12 +26,20 @@ def require_made_by(kind: type, how: str, **named: Any) -> None:
             raise TypeError(msg)
 
 
+def require_functions(of: str, **named: Any) -> None:
+    """Raises a TypeError unless every named argument is None or a function of `of`."""
+    for name, value in named.items():
+        if value is not None and not callable(value):
+            msg = f"Expected {name} to be a function of {of}, got {name}={value!r}."
+            raise TypeError(msg)
+
+
 def floats(params: Any) -> Tree:
-    """Returns `params` as arrays of jax.
+    """Returns parameters as arrays of jax.
 
     Raises:
-      TypeError: for a leaf that is not an array of float32, naming it: messages are
-        priced as such, and optimizers keep their moments so.
+      TypeError: for a leaf that is not an array of float32: messages are priced as
+        such, and optimizers keep their moments so.
       ValueError: for an array without a number.
     """
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
@@ -48,26 +48,21 @@ def floats(params: Any) -> Tree:
         raise TypeError(msg)
     for path, leaf in leaves:
         dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+        where = jax.tree_util.keystr(path) or "the root"
         if jax.dtypes.canonicalize_dtype(dtype, True) != jnp.float32:
-            where = jax.tree_util.keystr(path) or "the root"
             msg = f"Expected params to be a tree of float32, got {dtype} at {where}."
             if jnp.issubdtype(dtype, jnp.floating):
                 msg += " A loss may compute in other floats."
             raise TypeError(msg)
         if not np.size(leaf):
-            where, shape = jax.tree_util.keystr(path) or "the root", np.shape(leaf)
+            shape = np.shape(leaf)
             msg = f"Expected params without empty arrays, got shape {shape} at {where}."
             raise ValueError(msg)
     return jax.tree.map(jnp.asarray, params)
 
 
 def sampler_of(cohort: int | Sampler | None, clients: Clients) -> Sampler:
-    """Returns the sampler of cohorts of these clients.
-
-    Args:
-      cohort: the number of clients, or a sampler; None: everyone.
-      clients: all clients.
-    """
+    """Returns the sampler of cohorts: a given one, of a size, or (None) of everyone."""
     population = clients.population
     if cohort is None:
         return cohorts.everyone(population)
@@ -85,29 +80,14 @@ def sampler_of(cohort: int | Sampler | None, clients: Clients) -> Sampler:
 
 
 def devices_of(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
-    """Returns the `devices` that somebody named, or if that is None all."""
+    """Returns the devices that the caller named, or all."""
     if devices is None:
         return jax.devices()
     named = devices if isinstance(devices, Iterable) else ()
-    if not named or not all(isinstance(one, jax.Device) for one in named):
+    if not named or not all(isinstance(device, jax.Device) for device in named):
         msg = f"Expected devices to be some of jax.devices(), got {devices!r}."
         raise TypeError(msg)
     return list(named)
-
-
-def require_functions(of: str, **named: Any) -> None:
-    """Raises a TypeError unless every named argument is None or a function of `of`."""
-    for name, value in named.items():
-        if value is not None and not callable(value):
-            msg = f"Expected {name} to be a function of {of}, got {name}={value!r}."
-            raise TypeError(msg)
-
-
-def require_privacy(relation: str, delta: float, target_epsilon: float) -> None:
-    """Raises for options of privacy that would be read late or never."""
-    validate.one_of(accounting.RELATIONS, relation=relation)
-    validate.in_range(0, 1, delta=delta)
-    validate.in_range(0, float("inf"), target_epsilon=target_epsilon)
 
 
 def require_noise(algorithm: Algorithm, target_epsilon: float) -> None:
@@ -128,11 +108,7 @@ def require_measurable(
     clients: Clients,
     held_out: Clients | None,
 ) -> None:
-    """Raises for a `per_client`, or for examples, that cannot be measured.
-
-    Args:
-      held_out: the examples to measure on; None: those of `clients`.
-    """
+    """Raises for a `per_client` that cannot be measured on `held_out`, or `clients`."""
     if held_out is not None:
         require_made_by(Clients, "data.clients", held_out=held_out)
         if held_out.population != clients.population:
@@ -144,34 +120,35 @@ def require_measurable(
     if per_client is None:
         return
     require_functions("params and an example", per_client=per_client)
-    example = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(
-            leaf.shape[1:], jax.dtypes.canonicalize_dtype(leaf.dtype)
-        ),
-        (held_out or clients).examples,
-    )
-    found: Any = jax.eval_shape(per_client, params, example)
-    numbers = isinstance(found, Mapping) and all(
-        getattr(value, "shape", None) == () for value in found.values()
+    example = _shapes((), (held_out or clients).examples)
+    result: Any = jax.eval_shape(per_client, params, example)
+    numbers = isinstance(result, Mapping) and all(
+        getattr(value, "shape", None) == () for value in result.values()
     )
     if not numbers:
         msg = (
             "Expected per_client to return a dictionary of numbers of one example, got "
-            f"{found!r}."
+            f"{result!r}."
         )
         raise ValueError(msg)
 
 
-def require_fitting(algorithm: Algorithm, sampler: Sampler) -> None:
-    """Raises for an algorithm whose server, or whose cohort, is another one.
+def _shapes(lead: tuple[int, ...], examples: Any) -> Any:
+    """Returns the shapes of examples on a device, with leading axes."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            (*lead, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(leaf.dtype)
+        ),
+        examples,
+    )
 
-    Args:
-      algorithm: the work of clients and server.
-      sampler: the sampler of the cohorts, by whose size a mechanism must divide.
+
+def require_fitting(algorithm: Algorithm, sampler: Sampler) -> None:
+    """Raises for an algorithm that does not fit its cohorts.
 
     Raises:
       TypeError: for a server that is no optax transformation.
-      ValueError: for a mechanism made for other cohorts.
+      ValueError: for a mechanism made for cohorts of another size.
     """
     if not hasattr(algorithm.server, "update"):
         msg = (
@@ -195,15 +172,7 @@ def require_fitting(algorithm: Algorithm, sampler: Sampler) -> None:
 
 
 def require_weights(traffic: Traffic, sampler: Sampler) -> None:
-    """Raises where a server remembers all clients and nobody knows what they weigh.
-
-    Args:
-      traffic: the traffic of a round, by which it is seen whether a server does.
-      sampler: the sampler of the cohorts, which may know what all weigh.
-
-    Raises:
-      ValueError: in one line.
-    """
+    """Raises where the server's step needs the weight of all clients, unknown here."""
     some = sampler.size < sampler.population
     if traffic.counts and sampler.weight is None and some:
         msg = (
@@ -214,18 +183,7 @@ def require_weights(traffic: Traffic, sampler: Sampler) -> None:
 
 
 def require_batches(kind: str, batch: int, clients: Clients) -> None:
-    """Raises where batches of a kind would not be what it says, for some client.
-
-    Args:
-      kind: one of `data.draws.KINDS`.
-      batch: the number of examples of a batch.
-      clients: all clients; only how many examples each has is read.
-
-    Raises:
-      ValueError: for "whole" unless all have `batch` examples, for "subsets" if one has
-        fewer, and for a kind that there is not.
-    """
-    validate.one_of(draws.KINDS, batches=kind)
+    """Raises where the batches of some client would not be what their kind says."""
     least, most = int(clients.sizes.min()), int(clients.sizes.max())
     if kind == "whole" and not least == most == batch:
         msg = (
@@ -240,28 +198,16 @@ def require_batches(kind: str, batch: int, clients: Clients) -> None:
 def traffic_of(
     algorithm: Algorithm, params: Tree, clients: Clients, *, steps: int, batch: int
 ) -> Traffic:
-    """Returns what is said in a round of clients with such examples.
-
-    Args:
-      algorithm: the work of clients and server.
-      params: the model.
-      clients: all clients; of their examples only shapes and types are read.
-      steps: the number of batches of a client.
-      batch: the number of examples in each.
+    """Returns the traffic of clients with such examples.
 
     Raises:
-      TypeError, ValueError: if the loss and what it is given do not fit together,
-        caused by the error that says where.
+      TypeError, ValueError: if the loss and its arguments do not fit together, caused
+        by the error that says where.
     """
-    shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(
-            (steps, batch, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(leaf.dtype)
-        ),
-        clients.examples,
-    )
     try:
-        return measure_traffic(algorithm, params, shapes)
-    except Exception as error:  # whatever one's own loss raises
+        batches = _shapes((steps, batch), clients.examples)
+        return measure_traffic(algorithm, params, batches)
+    except Exception as error:  # anything that a user's loss raises
         first = str(error).strip().partition("\n")[0]
         if first.startswith("Expected"):
             raise
@@ -269,21 +215,20 @@ def traffic_of(
             "Expected loss, params and clients to fit together, got "
             f"{type(error).__name__}: {first}"
         )
-        raise (TypeError if isinstance(error, TypeError) else ValueError)(
-            msg
-        ) from error
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(msg) from error
 
 
 def book_to_go_on(price: Prices, standing: Any, population: int) -> ledger.Ledger:
     """Returns the ledger with which a run goes on, or an empty one.
 
-    Who follows fetches what it missed, and so what rounds before this call cost; who
-    did not follow has no moments of the server, and is a newcomer if it now does.
+    A client that follows fetches what it missed, and so the messages of rounds before
+    this call. One that did not follow lacks the server's moments, and is new if it now
+    does.
 
     Args:
       price: the prices of the rounds to come.
-      standing: the end of an earlier run, from which this one goes on, or None.
-      population: the number of clients.
+      standing: the end of an earlier run, or None.
 
     Raises:
       ValueError: if clients would fetch what was not sent.
@@ -307,10 +252,8 @@ def begun(algorithm: Algorithm, params: Tree, population: int, standing: Any) ->
     """Returns the first state, or a copy of that of an earlier run.
 
     Args:
-      algorithm: the algorithm.
       params: the first model; of an earlier run only the shapes are read.
-      population: the number of clients.
-      standing: the end of an earlier run, with its server and clients, or None.
+      standing: the end of an earlier run, or None.
 
     Raises:
       ValueError: for the state of another algorithm, model or population.
@@ -318,18 +261,18 @@ def begun(algorithm: Algorithm, params: Tree, population: int, standing: Any) ->
     if standing is None:
         return initial_state(algorithm, params, population)
     fresh = jax.eval_shape(lambda p: initial_state(algorithm, p, population), params)
-    found = State(standing.server, standing.clients)
-    one, other = (
+    state = State(standing.server, standing.clients)
+    expected, got = (
         [
             (jax.tree_util.keystr(path), leaf.shape, leaf.dtype)
             for path, leaf in jax.tree.leaves_with_path(tree)
         ]
-        for tree in (fresh, found)
+        for tree in (fresh, state)
     )
-    if one != other or len(standing.ledger.up) != population:
+    if expected != got or len(standing.ledger.up) != population:
         msg = (
             "Expected state to be that of a run of this algorithm with parameters of "
             f"these shapes and {population} clients, got another."
         )
         raise ValueError(msg)
-    return jax.tree.map(jnp.copy, found)
+    return jax.tree.map(jnp.copy, state)

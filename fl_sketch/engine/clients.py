@@ -1,4 +1,4 @@
-"""A device visits its clients, a chunk at a time, and adds up what they say."""
+"""The clients of one device: they work in chunks, and their messages are added up."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,35 +11,34 @@ from fl_sketch.core.keys import for_batches, of_client
 from fl_sketch.core.protocols import (
     Algorithm,
     Channel,
+    Encoded,
     Key,
     Keys,
     Memory,
+    Message,
+    Release,
     Round,
     Server,
     Work,
 )
 from fl_sketch.core.trees import varying_like
+from fl_sketch.engine.cohort import LEAST
 
 Fetch = Callable[[Any, jax.Array, Any, Key], Any]
 
 
 class Client(NamedTuple):
-    """What is kept of one client between rounds; in a bank, of all of them.
-
-    It is what its `local` work keeps, and its `memory` of the channel.
-    """
+    """The state of a client between rounds: of its `local` work, and of the channel."""
 
     local: Any
     memory: Any
 
 
-class Seat(NamedTuple):
-    """A place of a cohort; with a leading axis, all of them.
+class Slot(NamedTuple):
+    """A place of a cohort, with the state and the `id` of the client that has it.
 
-    Attributes:
-      client: the part that is kept of the client that has it.
-      id: the number of the client, int32.
-      plan: the caller's own for this place, or None.
+    The `plan` is what the caller has for this place, or None. With a leading axis, all
+    places.
     """
 
     client: Client
@@ -47,16 +46,19 @@ class Seat(NamedTuple):
     plan: Any
 
 
-class Visitor(NamedTuple):
-    """What clients do, as one device plays them in one round.
+class DeviceRound(NamedTuple):
+    """One round as one device plays it for its clients.
+
+    Without a mechanism a message is its own summand, and the mean is the weighted sum
+    over the cohort's denominator. With a mechanism, `encode` makes a client's summand,
+    `release` makes what all may see of the sum, and all clients count alike.
 
     Attributes:
-      algorithm: the work of clients and server.
-      server: the server before the round, as clients see it.
-      fetch: `(data, client id, plan, key) -> batches`.
-      data: the data that `fetch` reads.
+      server: the server before the round, marked as varying over devices.
       of_round: the keys of the round.
-      weights: the weights of the device's clients, float32.
+      weights: the weights of the device's clients, float32; with a mechanism 0 or 1.
+      present: the sum of the weights over all devices.
+      round: what channels know of the round.
       chunk: the number of clients that work at a time.
     """
 
@@ -66,29 +68,58 @@ class Visitor(NamedTuple):
     data: Any
     of_round: Keys
     weights: jax.Array
+    present: jax.Array
+    round: Round
     chunk: int
 
     def keys(self, client: jax.typing.ArrayLike) -> Keys:
-        """Returns the keys of a `client` in this round."""
+        """Returns the keys of a client in this round."""
         return of_client(self.of_round, client)
 
-    def work(self, seat: Seat) -> Work:
-        """Returns what the local steps of the client on a `seat` come to."""
-        keys = self.keys(seat.id)
-        batches = self.fetch(self.data, seat.id, seat.plan, for_batches(keys))
-        return self.algorithm.local.run(self.server, seat.client.local, batches, keys)
+    def work(self, slot: Slot) -> Work:
+        """Returns the result of a client's local steps."""
+        keys = self.keys(slot.id)
+        batches = self.fetch(self.data, slot.id, slot.plan, for_batches(keys))
+        return self.algorithm.local.run(self.server, slot.client.local, batches, keys)
 
-    def talk(self, seat: Seat, work: Work, round: Round) -> tuple[Channel, tuple]:
-        """Returns the channel, and the arguments of the talk of the client on a `seat`.
+    def turn(self, slot: Slot, work: Work, round: Round) -> tuple[Channel, tuple]:
+        """Returns what `player.play` needs of a client: the channel, its arguments."""
+        memory = Memory(slot.client.memory, self.server.memory)
+        return self.algorithm.uplink, (work.update, memory, self.keys(slot.id), round)
 
-        Its `work` is done, and `round` is what it is told of the round.
-        """
-        memory = Memory(seat.client.memory, self.server.memory)
-        arguments = (work.update, memory, self.keys(seat.id), round)
-        return self.algorithm.uplink, arguments
+    def encode(
+        self, exchange: int, message: Message, slot: Slot, work: Work
+    ) -> Encoded:
+        """Returns what a client adds to the sum of an exchange."""
+        mechanism = self.algorithm.mechanism
+        if mechanism is None:
+            return Encoded(jax.tree.map(_as_float, message), ())
+        message = mechanism.told(exchange, message, work.diagnostics)
+        guard, keys = self.server.guard, self.keys(slot.id)
+        return mechanism.encode(guard, exchange, message, keys)
+
+    def release(self, exchange: int, total: Encoded, state: Any) -> Release:
+        """Returns the mean of an exchange, of the total over all devices."""
+        mechanism = self.algorithm.mechanism
+        if mechanism is None:
+            denominator = self.round.denominator
+            return Release(
+                jax.tree.map(lambda t: t / denominator, total.summand), state, {}
+            )
+        released = mechanism.release(state, exchange, total.summand, self.keys(0))
+        return released._replace(facts=released.facts | {"rejected": total.rejected})
+
+    def mean_diagnostics(self, sums: dict, rejected: Any) -> dict:
+        """Returns means over the clients that took part and were not rejected."""
+        if self.algorithm.mechanism:
+            counted = jnp.maximum(self.present - rejected, LEAST)
+            return jax.tree.map(lambda total: total / counted, sums)
+        denominator = self.round.denominator  # whose rounding the scale takes back
+        scale = denominator / jnp.maximum(self.present, LEAST)
+        return jax.tree.map(lambda total: total / denominator * scale, sums)
 
     def each(self, function: Callable, *arguments: Any) -> tuple[Any, Any]:
-        """Returns (weighted sum of first results, all second results).
+        """Returns the weighted sum of first results, and all second results.
 
         Args:
           function: a function of one client's slices of the arguments that returns a
@@ -121,36 +152,37 @@ class Visitor(NamedTuple):
 
 
 def traced(function: Callable, *arguments: Any) -> tuple[Callable, Any]:
-    """Returns the same function, traced once, and the shapes of what it returns.
+    """Returns the function as traced once with arguments, and its result's shapes.
 
-    Asking `jax.eval_shape` and calling it afterwards would trace it twice, and what is
-    traced twice at every depth of a round takes seconds.
-
-    Args:
-      function: the function, which may use what is traced around it.
-      *arguments: the arguments that it is traced with.
+    `jax.eval_shape` and a call afterwards would trace it twice, which takes seconds
+    where each level of a round does it. The function may use what is traced around it.
     """
     program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
     flat, tree = jaxpr_as_fun(program), jax.tree.structure(shapes)
 
-    def play(*given):
-        return jax.tree.unflatten(tree, flat(*jax.tree.leaves(given)))
+    def play(*arguments):
+        return jax.tree.unflatten(tree, flat(*jax.tree.leaves(arguments)))
 
     return play, shapes
 
 
 def first(tree: Any) -> Any:
-    """Returns the first slice of every leaf of `tree`."""
+    """Returns the first slice of every leaf."""
     return jax.tree.map(lambda leaf: leaf[0], tree)
 
 
 def zeros(shapes: Any) -> Any:
-    """Returns arrays of zeros of these `shapes` and their types."""
+    """Returns arrays of zeros of these shapes and their types."""
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
+def _as_float(leaf: jax.Array) -> jax.Array:
+    """Returns numbers that may be weighted."""
+    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+
+
 def _weighted_sum(weights: jax.Array, values: jax.Array) -> jax.Array:
-    """Returns sum_i w_i v_i, in which what has no weight cannot be NaN either.
+    """Returns sum_i w_i v_i, to which a NaN without weight adds nothing.
 
     Integers are a mechanism's, whose weights are 0 and 1: they are added exactly, in
     their own type.

@@ -1,7 +1,7 @@
-"""Who takes part in a round. Sampling costs the cohort's size, not the population's.
+"""The clients of a round: a sampler draws a cohort by the key of the round.
 
-A sampler is a function of the round's key; cohorts of one sampler have one length,
-so that rounds share a program. Unused places carry weight zero.
+Cohorts of one sampler have one length, so that all rounds share a program; unused
+places have weight zero. Sampling costs the cohort's size, not the population's.
 """
 
 import dataclasses
@@ -19,18 +19,20 @@ from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.privacy.tails import cut_chance as cut_chance
 from fl_sketch.privacy.tails import places_for
 
+LEAST = 1e-9  # of a sum of weights, so that a round without weight has a mean of zero
+
 
 class Cohort(NamedTuple):
     """The clients of one round.
 
     Attributes:
-      ids: the clients, int32 [places].
-      weights: the weights of these, float32 [places]; zero: not taking part.
-      denominator: the number by which the weighted sum is divided, float32 [].
+      ids: the number of each client, int32 [places].
+      weights: their weights in the mean, float32 [places]; zero: not taking part.
+      denominator: divides the weighted sum, float32 [].
       invited: the places that received the model, bool [places]; None: those with
         weight.
       rows: the rows in the bank of states, int32 [places]; None: the ids.
-      population: the weight of all clients there are; None: the denominator's.
+      population: the weight of all clients that exist; None: the denominator.
     """
 
     ids: jax.Array
@@ -42,8 +44,13 @@ class Cohort(NamedTuple):
 
     @property
     def asked(self) -> jax.Array:
-        """Which places hold a client that received the model, answering or not."""
+        """The places whose clients received the model, whether they answer or not."""
         return self.weights > 0 if self.invited is None else self.invited
+
+    def answering(self, weights: jax.Array) -> "Cohort":
+        """Returns the cohort with other weights; the mean is over their sum."""
+        total = jnp.maximum(jnp.sum(weights), LEAST)
+        return Cohort(self.ids, weights, total, self.asked)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +59,11 @@ class Sampler:
 
     Attributes:
       draw: `(key) -> Cohort`; if it is timed, `(key, number of the round) -> Cohort`.
-      sampling: the name in `privacy.accounting`; empty: no accountant knows it.
+      sampling: its name in `privacy.accounting`; empty: no accountant knows it.
       population: the number of clients.
-      size: the number of them that is expected in a round.
-      weight: the weight of all clients together, which is their number where all count
-        alike; None: nobody knows it.
-      timed: whether it matters which round it is.
+      size: the expected number of clients in a round.
+      weight: the sum of all clients' weights; None: unknown.
+      timed: whether cohorts depend on the number of the round.
     """
 
     draw: Callable[..., Cohort]
@@ -73,40 +79,40 @@ class Sampler:
         return jax.eval_shape(lambda: self(jax.random.key(0))).ids.size
 
     def __call__(self, key: Key, number: jax.typing.ArrayLike = 0) -> Cohort:
-        """Returns the cohort of the round of this `number`, whose `key` this is."""
-        known = None if self.weight is None else jnp.float32(self.weight)
+        """Returns the cohort of a round, of its key and its number."""
+        weight = None if self.weight is None else jnp.float32(self.weight)
         drawn = self.draw(key, number) if self.timed else self.draw(key)
-        return drawn._replace(population=known)
+        return drawn._replace(population=weight)
 
 
 def of_round(
     sampler: Callable[..., Cohort], key: Key | Roots, number: jax.typing.ArrayLike
 ) -> Cohort:
-    """Returns the cohort of a round.
+    """Returns the cohort of a round, numbered from zero.
 
     Args:
-      sampler: the sampler, or a function of the round's key.
+      sampler: a sampler, or a function of the round's key.
       key: the key of the whole run, or its roots.
-      number: the number of the round, from zero.
     """
-    own = cohort_key(key, number)
-    return sampler(own, number) if isinstance(sampler, Sampler) else sampler(own)
+    drawn_by = cohort_key(key, number)
+    timed = isinstance(sampler, Sampler)
+    return sampler(drawn_by, number) if timed else sampler(drawn_by)
 
 
 def _alike(draw, sampling: str, population: int, size: float) -> Sampler:
-    """Returns a sampler of clients that all count alike."""
+    """Returns a sampler of clients with equal weights."""
     return Sampler(draw, sampling, population, size, float(population))
 
 
 def everyone(population: int) -> Sampler:
-    """All clients in every round, `population` of them."""
+    """Draws all clients in every round."""
     validate.at_least_one(population=population)
     ids = jnp.arange(population, dtype=jnp.int32)
     return _alike(lambda key: _equal_weights(ids), "everyone", population, population)
 
 
 def fixed_size(population: int, size: int) -> Sampler:
-    """`size` different clients of the `population`, all sets equally likely."""
+    """Draws `size` different clients, all sets equally likely."""
     validate.at_least_one(population=population, size=size)
     validate.at_most(population, "the population", size=size)
 
@@ -117,9 +123,9 @@ def fixed_size(population: int, size: int) -> Sampler:
 
 
 def with_replacement(population: int, size: int) -> Sampler:
-    """`size` independent draws of the `population`; one drawn twice takes part twice.
+    """Draws `size` clients independently; a client that is drawn twice counts twice.
 
-    Not for algorithms whose clients keep a state: of two copies only one is kept.
+    It is not for algorithms with client state: of two copies only one would be kept.
     """
     validate.at_least_one(population=population, size=size)
 
@@ -132,11 +138,10 @@ def with_replacement(population: int, size: int) -> Sampler:
 
 
 def poisson(population: int, expected: float) -> Sampler:
-    """Every client of the `population` by itself, with chance expected / population.
+    """Draws every client independently, with probability expected / population.
 
-    The denominator is fixed at `expected`, whoever comes: that is what privacy
-    accounting assumes. A round of no clients is a round like any other. There are
-    places for all but one cohort in 10^14, and that one is cut to the places.
+    The denominator is always `expected`, as privacy accounting assumes. A cohort may be
+    empty. There are places for all but one cohort in 10^14, which is cut to the places.
     """
     validate.at_least_one(population=population)
     if not 0 < expected <= population:
@@ -171,29 +176,25 @@ def _cumulative(population: int, rate: float, places: int) -> np.ndarray:
 
 
 def _drawn(key: Key, table: np.ndarray) -> jax.Array:
-    """Returns how many of the chances lie at or below a uniform number of 64 bits."""
+    """Returns how many entries of the table a uniform number of 64 bits reaches."""
     high, low = jax.random.bits(key, (2,), jnp.uint32)
     below = (table[0] < high) | ((table[0] == high) & (table[1] <= low))
     return jnp.sum(below, dtype=jnp.int32)
 
 
 def with_dropout(sampler: Sampler, dropout: float) -> Sampler:
-    """Each client that `sampler` drew fails to answer with probability `dropout`.
+    """Lets each client of a cohort fail to answer with probability `dropout`.
 
-    The mean is over those who answer; if none does it is zero. The others have
-    received the model all the same.
+    The mean is over those that answer, and zero if none does. The others have received
+    the model too.
     """
-    if not 0 <= dropout < 1:
-        msg = f"Expected 0 <= dropout < 1, got dropout={dropout}."
-        raise ValueError(msg)
+    validate.below_one(dropout=dropout)
 
     def draw(key, number):
         key_cohort, key_drop = jax.random.split(key)
         cohort = sampler(key_cohort, number)
         stays = jax.random.bernoulli(key_drop, 1 - dropout, cohort.weights.shape)
-        weights = cohort.weights * stays
-        total = jnp.maximum(jnp.sum(weights), 1e-9)
-        return Cohort(cohort.ids, weights, total, cohort.asked)
+        return cohort.answering(cohort.weights * stays)
 
     return dataclasses.replace(sampler, draw=draw, timed=True)
 
@@ -204,25 +205,23 @@ def weighted(
     *,
     average: jax.typing.ArrayLike | None = None,
 ) -> Sampler:
-    """Each client counts in the mean with its own weight.
+    """Gives each client its own weight in the mean.
 
     Args:
-      sampler: the sampler of the cohorts.
-      weight_of: `(ids) -> float32 [places]`: how many examples each has, say. It is
-        asked about a cohort only, so that a round costs no pass over a population.
-      average: the mean over the population, for a denominator that is the sampler's own
-        times this, the same in every round; None: the sum of the weights of those
-        who answer.
+      weight_of: `(ids) -> float32 [places]`, for instance how many examples each has.
+        It gets the ids of a cohort, so that no round costs a pass over the population.
+      average: the mean weight over the population. The denominator is then that of the
+        sampler times this, the same in every round; None: it is the sum of the weights
+        of those that answer.
     """
 
     def draw(key, number):
         cohort = sampler(key, number)
-        own = cohort.weights * weight_of(cohort.ids)
+        weights = cohort.weights * weight_of(cohort.ids)
         if average is None:
-            total = jnp.maximum(jnp.sum(own), 1e-9)
-        else:
-            total = cohort.denominator * average
-        return Cohort(cohort.ids, own, total, cohort.asked)
+            return cohort.answering(weights)
+        total = cohort.denominator * average
+        return Cohort(cohort.ids, weights, total, cohort.asked)
 
     weight = None if average is None else sampler.population * average
     return dataclasses.replace(
@@ -235,7 +234,7 @@ def _equal_weights(ids: jax.Array) -> Cohort:
 
 
 def padded(cohort: Cohort, multiple: int) -> Cohort:
-    """Returns `cohort` with places of weight zero, up to a `multiple` of a number."""
+    """Returns the cohort with more places, of weight zero, up to a multiple."""
     extra = -cohort.ids.size % multiple
     if not extra:
         return cohort

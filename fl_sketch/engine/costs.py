@@ -1,7 +1,7 @@
-"""What clients and server say to each other, found from shapes alone, and its price.
+"""What clients and server send in a round, found from shapes alone, and its bytes.
 
-Nothing is declared: what a client reads of the server, and whether it must hear a mean
-before the round is over, is seen in its program as traced.
+Nothing is declared. What a client reads of the server, and whether it needs a mean
+before the round is over, is found in its traced program.
 """
 
 import functools
@@ -23,26 +23,26 @@ from fl_sketch.engine.relays import Relay
 from fl_sketch.engine.round import initial_server
 
 FLOAT_BYTES = FLOAT_BITS // 8
-COUNTED = ("denominator", "present", "population")  # what a round knows of weights
-COUNTS_BYTES = 2 * FLOAT_BYTES  # the mean's denominator, and what those present weigh
+COUNTED = ("denominator", "present", "population")  # what a `Round` has of weights
+COUNTS_BYTES = 2 * FLOAT_BYTES  # the denominator, and the weight of those present
 DOWNLOADS = ("cheapest", "model", "messages")
 
 
 class Traffic(NamedTuple):
-    """What one client says and hears in a round.
+    """What one client sends and receives in a round.
 
     Attributes:
-      sent: numbers in each message, as the mean is taken of them; one entry for each
-        exchange, and so for each release of a mechanism.
-      bits_up: the bits that it sends; None: it depends on the round.
-      bits_told: the bits that the server says between exchanges.
-      stateful: whether clients or the channel keep something of each client.
-      heard: bytes of the means that a client must hear within the round.
-      read: the leaves that clients read of the server beside the parameters; each a
-        bool.
-      counts: whether the server's step depends on what all clients weigh, or those who
-        took part.
-      alone: whether the server's step depends on the key that it alone has.
+      sent: the numbers of each message; one entry for each exchange, and so for each
+        release of a mechanism.
+      bits_up: the bits that it sends; None: they depend on the round.
+      bits_told: the bits of the server's replies between exchanges.
+      stateful: whether any state is kept of each client.
+      heard: bytes of the means that a client needs within the round.
+      read: a bool for each leaf of the server: whether clients read it, apart from the
+        parameters.
+      counts: whether the server's step depends on the weight of all clients, or of
+        those that took part.
+      alone: whether the server's step depends on the key that only the server has.
     """
 
     sent: tuple[int, ...]
@@ -56,15 +56,13 @@ class Traffic(NamedTuple):
 
 
 class Follow(NamedTuple):
-    """What it costs to follow the server, in bytes.
+    """The bytes that it costs a client to follow the server.
 
     Attributes:
-      begin: the bytes beside the parameters, to go on from a round that is not the
-        first.
-      missed: the bytes for every round since the last one.
-      early: the bytes more for each of the first rounds.
-      warmup: the number of these first rounds.
-      always: the bytes that clients read and those who follow do not know.
+      begin: to begin after round one, in addition to the parameters.
+      missed: for every round since the last one.
+      early: in addition, for each of the first `warmup` rounds.
+      always: what clients read and cannot compute by following.
     """
 
     begin: int
@@ -75,15 +73,14 @@ class Follow(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """What a client is sent, in bytes.
+    """The bytes that a client receives.
 
     Attributes:
-      params: the parameters.
-      read: the rest of what it reads, if it fetches them.
-      heard: the means that it must hear within the round, instead of what is told.
-      follow: the prices of following the server.
-      followed: whether it follows.
-      relay: the relay by which messages reach all clients without a server.
+      params: of the parameters.
+      read: of the rest of what it reads, if it fetches the model.
+      heard: of the means that it needs within the round, in place of replies.
+      followed: whether clients follow the server.
+      relay: the relay of messages where there is no server.
       exchanges: the messages of a client in a round, where there is a relay.
     """
 
@@ -96,34 +93,33 @@ class Prices(NamedTuple):
     exchanges: int = 1
 
     def sent(self, clients: Any, message: Any) -> Any:
-        """Returns the bytes that `clients` send, whose `message` has so many."""
+        """Returns the bytes that clients send whose own messages have so many."""
         if self.relay is None:
             return message
         each = message + self.exchanges * self.relay.extra
         return self.relay.sent[clients] * each
 
     def told(self, reply: Any) -> Any:
-        """Returns the bytes that clients hear from a server between exchanges."""
+        """Returns the bytes that clients receive from a server between exchanges."""
         return 0 if self.relay else self.heard or reply
 
     @property
     def model(self) -> int:
-        """What a client fetches that does not follow."""
+        """The bytes that a client fetches that does not follow."""
         return self.params + self.read
 
     def fetched(self, last: Any, heard: Any, number: Any) -> np.ndarray:
-        """Returns what clients fetch before their work in a round.
+        """Returns the bytes that clients fetch before their work in round `number`.
 
         Args:
           last: the round in which each of them last had the model; -1: never.
-          heard: bytes of that round's means that it heard at once.
-          number: the number of this round.
+          heard: bytes of that round's means that they received within it.
         """
         last = np.asarray(last, np.int64)
         if not self.followed:
             return np.full(last.shape, self.model, np.int64)
         whole = self.params + self.follow.begin
-        # Who had the model of round m lacks the steps of rounds m to number - 1.
+        # A client with the model of round m lacks the steps of rounds m to number - 1.
         since = self._sent(number) - self._sent(np.maximum(last, 0)) - heard
         # All begin with the same parameters, and with nothing else.
         new = np.minimum(whole, self.params + self._sent(number))
@@ -141,52 +137,52 @@ class Prices(NamedTuple):
         return int(self.fetched(last, heard, visits).sum())
 
     def _sent(self, rounds: Any) -> Any:
-        """Returns the bytes of what the server sent in so many first rounds."""
+        """Returns the bytes that the server sent in so many first rounds."""
         follow = self.follow
         return follow.missed * rounds + follow.early * np.minimum(rounds, follow.warmup)
 
 
 def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic:
-    """Returns what a client with such batches would say; nothing is computed.
+    """Returns the traffic of a client with such batches; nothing is computed.
 
     Args:
-      algorithm: the work of clients and server.
-      params: the model; as of the batches, only shapes and types are read.
-      batches: the batches of one client in a round, leaves [steps, batch, ...].
+      params: the model, or its shapes.
+      batches: the batches of one client in a round, or their shapes, [steps, batch,
+        ...].
 
     Raises:
-      TypeError, ValueError: in one line, for a talk that no network can hold, or a
+      TypeError, ValueError: in one line, for a channel that no network can hold, or a
         message that the mechanism refuses.
     """
     bits: list[tuple[Any, int]] = []
 
     def echoed(server, client, batches):
-        """Returns a client's messages, each its own mean, and what it is told."""
-        told: list[Any] = []
+        """Returns a client's messages, each its own mean, and the server's replies."""
+        replies: list[Any] = []
         arguments = _work(algorithm, server, client, batches)[1]
         means = player.messages(algorithm.uplink, arguments)
 
-        def noted(said):
-            told.append(said.value)
-            return said.value
+        def noted(reply):
+            replies.append(reply.value)
+            return reply.value
 
         turn = player.play(algorithm.uplink, arguments, means, receive=noted)
         end = player.ended(algorithm.uplink, turn)
         _require_same_memory(algorithm.uplink, arguments[1], end.memory)
         bits.append((end.bits_up, end.bits_reply))
-        return means, told
-
-    def part(server, means, told, client, batches):
-        return _part(algorithm, server, client, batches, means, told)
+        return means, replies
 
     start = jax.eval_shape(lambda p: initial_server(algorithm, p), params)
     algorithm = _with_work_traced(algorithm, start, batches)
-    means, told = jax.eval_shape(echoed, *start, batches)
-    read, heard, *_ = _used(part, start[0], means, told, start[1], batches)
-    served = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0).server)
+    means, replies = jax.eval_shape(echoed, *start, batches)
+    part = functools.partial(_part, algorithm)
+    read, heard, *_ = _used(part, start[0], means, replies, start[1], batches)
+    server_key = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0).server)
     weights = dict.fromkeys(COUNTED, jax.ShapeDtypeStruct((), np.float32))
     after = functools.partial(_after, algorithm)
-    alone, counts, *_ = _used(after, served, weights, start, batches, (means, told))
+    alone, counts, *_ = _used(
+        after, server_key, weights, start, batches, (means, replies)
+    )
     (up, down), guard = bits[-1], algorithm.mechanism
     up = guard.wire(up, _numbers(means)) if guard else up
     return Traffic(
@@ -210,24 +206,19 @@ def prices(
     rounds: int,
     gap: float = 1.0,
 ) -> Prices:
-    """Returns the prices of a way to hand the model to clients.
+    """Returns the prices of a way to download the model.
 
     Args:
-      algorithm: the algorithm as it is run.
-      params: the parameters of the model.
-      traffic: the traffic of this algorithm.
       download: "model": every client of a round fetches the model. "messages": the
-        server sends the round's means, or what its downlink made of them, and every
-        client takes the server's step itself (`player.replay`). A client that was away,
-        or comes for the first time, fetches what it missed, or everything where that is
-        less. "cheapest": whichever is less for a client that is drawn every `gap`
-        rounds. A server that draws from a key of its own nobody follows.
+        server sends the round's means, or its downlink's output, and every client takes
+        the server's step itself (`player.replay`); a client that was away or is new
+        fetches what it missed, or everything where that is less. "cheapest": whichever
+        is less. No client can follow a server that draws from its own key.
       rounds: the number of rounds of the run.
-      gap: the number of rounds from one time that a client is drawn to the next, on
-        average.
+      gap: the average number of rounds between two in which a client is drawn.
 
     Raises:
-      ValueError: for a way that there is not.
+      ValueError: for a way that does not exist.
     """
     validate.one_of(DOWNLOADS, download=download)
     server = jax.eval_shape(lambda p: initial_server(algorithm, p), params)[0]
@@ -244,8 +235,8 @@ def prices(
         short = -(-algorithm.downlink.bits(trees.size(params)) // 8)
         warmup, always = algorithm.downlink.warmup, read["guard"] + read["memory"]
         follow = Follow(opt, short, means - short, warmup, always)
-    size, beside = FLOAT_BYTES * trees.size(params), sum(read.values())
-    model = Prices(size, beside, traffic.heard, follow)
+    size = FLOAT_BYTES * trees.size(params)
+    model = Prices(size, sum(read.values()), traffic.heard, follow)
     ways = {"model": model, "messages": model._replace(followed=True)}
     if traffic.alone:
         ways = {"model": model}
@@ -254,42 +245,41 @@ def prices(
     if download not in ways:
         msg = (
             "Expected download='model' where the server's step draws from its own key, "
-            f"so that nobody can take it as well, got download={download!r}."
+            f"so that no client can take it as well, got download={download!r}."
         )
         raise ValueError(msg)
     return ways[download]
 
 
 def _with_work_traced(algorithm: Algorithm, start, batches) -> Algorithm:
-    """Returns the same algorithm, whose local work Python need not go through again."""
+    """Returns the algorithm with local work that is traced once and for all."""
     (server, client), local = start, algorithm.local
     keys = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0))
     run, _ = traced(local.run, server, client.local, batches, keys)
     return algorithm._replace(local=local._replace(run=run))
 
 
-def _after(algorithm: Algorithm, own, weights, start, batches, heard):
-    """Returns the server after a round, with this key that it alone has.
+def _after(algorithm: Algorithm, server_key, weights, start, batches, received):
+    """Returns the server after a round, in which only it knows `server_key`.
 
-    What a downlink's server draws before it sends something nobody has to draw again.
+    Draws that a server with a downlink makes before it sends need no repetition.
     """
-    (server, client), (means, told) = start, heard
+    (server, client), (means, replies) = start, received
     _, (update, memory, keys, round) = _work(algorithm, server, client, batches)
-    mine, down = keys._replace(server=own), algorithm.downlink
-    known = round._replace(**weights)
-    arguments = update, memory, keys if down else mine, known
-    turn = player.play(algorithm.uplink, arguments, means, receive=_again(told))
+    alone, down = keys._replace(server=server_key), algorithm.downlink
+    arguments = update, memory, keys if down else alone, round._replace(**weights)
+    turn = player.play(algorithm.uplink, arguments, means, receive=_again(replies))
     end = player.ended(algorithm.uplink, turn)
     sent, server = end.delivery.estimate, server._replace(memory=end.memory.server)
     if down:
         key = keys.server
         sent, _ = down.transform.update(sent, server.down, server.params, key=key)
-    after = player.step(algorithm, server, sent, mine)
+    after = player.step(algorithm, server, sent, alone)
     return after.params, after.opt, after.memory
 
 
 def _work(algorithm: Algorithm, server: Server, client, batches):
-    """Returns a client's work, and the arguments of its talk."""
+    """Returns a client's work, and the arguments of its channel."""
     keys = round_keys(jax.random.key(0), 0, 0)
     work = algorithm.local.run(server, client.local, batches, keys)
     memory, known = Memory(client.memory, server.memory), Round(server.round)
@@ -299,53 +289,54 @@ def _work(algorithm: Algorithm, server: Server, client, batches):
     return work, (work.update, memory, keys, known)
 
 
-def _part(algorithm: Algorithm, server: Server, client, batches, means, told):
-    """Returns all that a client sends in a round, and what it remembers of it."""
+def _part(algorithm: Algorithm, server: Server, means, replies, client, batches):
+    """Returns all that a client sends in a round, and its state afterwards."""
     work, arguments = _work(algorithm, server, client, batches)
-    mechanism, said = algorithm.mechanism, []
+    mechanism, messages = algorithm.mechanism, []
 
     def turn(known):
-        return player.play(algorithm.uplink, arguments, known, receive=_again(told))
+        receive = _again(replies)
+        return player.play(algorithm.uplink, arguments, known, receive=receive)
 
     for number in range(len(means)):
         message = player.message(turn(means[:number]).sent)
         if mechanism:
             message = mechanism.told(number, message, work.diagnostics)
             message = mechanism.encode(server.guard, number, message, arguments[2])
-        said.append(message)
+        messages.append(message)
     end = player.ended(algorithm.uplink, turn(means))
-    return said, algorithm.local.finish(work.state, end.delivery), end.memory.client
+    return messages, algorithm.local.finish(work.state, end.delivery), end.memory.client
 
 
-def _again(told: Any) -> Callable[[Any], Any]:
-    """Returns what hands out what the server said, in the same order."""
-    answers = iter(told)
-    return lambda _: next(answers)
+def _again(replies: Any) -> Callable[[Any], Any]:
+    """Returns a `receive` for `player.play` that gives these replies in order."""
+    remaining = iter(replies)
+    return lambda _: next(remaining)
 
 
 def _require_same_memory(channel: Channel, before: Memory, after: Memory) -> None:
-    """Raises for a talk that remembers what its channel's `init` has no place for."""
-    one, other = (
+    """Raises for a channel that returns another memory than its `init`."""
+    first, last = (
         [(jax.tree_util.keystr(path), jnp.shape(leaf)) for path, leaf in leaves]
         for leaves in map(jax.tree.leaves_with_path, (before, after))
     )
-    if one != other:
+    if first != last:
         msg = (
             f"Expected {player.name_of(channel)} to return a Memory like that of its "
-            f"init, got {other} after {one}."
+            f"init, got {last} after {first}."
         )
         raise ValueError(msg)
 
 
 def _used(function: Callable, *arguments: Any) -> Any:
-    """Returns which leaves of the arguments decide anything that a function returns."""
-    traced = jax.make_jaxpr(function)(*arguments).jaxpr
-    kept = partial_eval.dce_jaxpr(traced, [True] * len(traced.outvars))[1]
-    return jax.tree.unflatten(jax.tree.structure(arguments), kept)
+    """Returns for each leaf of the arguments whether the result depends on it."""
+    program = jax.make_jaxpr(function)(*arguments).jaxpr
+    used = partial_eval.dce_jaxpr(program, [True] * len(program.outvars))[1]
+    return jax.tree.unflatten(jax.tree.structure(arguments), used)
 
 
 def _numbers(shapes: Any, counted: Any = None) -> int:
-    """Returns how many numbers a tree holds, or those of its leaves that count."""
+    """Returns the count of numbers in a tree, or in those of its leaves that count."""
     leaves = jax.tree.leaves(shapes)
     flags = [True] * len(leaves) if counted is None else jax.tree.leaves(counted)
     return sum(leaf.size for leaf, flag in zip(leaves, flags, strict=True) if flag)

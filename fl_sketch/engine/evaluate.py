@@ -1,4 +1,4 @@
-"""The exact loss and metrics on data to test on, shared out to all devices."""
+"""The exact loss and metrics of a model on test data, on all devices."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from fl_sketch.data.examples import Examples
 from fl_sketch.engine import AXIS, rows
 from fl_sketch.engine.mesh import on_cpu
 
-BATCH, CPU_BATCH = 500, 25  # of a few examples, all layers' outputs stay in the cache
+BATCH, CPU_BATCH = 500, 25  # a CPU's caches hold all layers' outputs of few examples
 
 
 def make_evaluation(
@@ -25,9 +25,7 @@ def make_evaluation(
 
     Args:
       loss_of: `(numbers) -> Loss`.
-      parts: the examples by the names that results begin with, as in "test_loss". All
-        count once; what fills up the last batches counts zero.
-      mesh: devices along the axis of clients.
+      parts: examples by the first word of results, as in "test_loss".
     """
 
     def evaluate(numbers, params, data):
@@ -51,22 +49,21 @@ def make_evaluation(
     return evaluate, {name: _batches(part, mesh) for name, part in parts.items()}
 
 
-def in_order(found: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, Any]:
-    """Returns what was `found` with the metric first by which models are chosen.
+def in_order(results: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, Any]:
+    """Returns results of `evaluate` with the metrics in their order, then the loss.
 
-    A compiled program knows names in the order of the alphabet alone.
-
-    Args:
-      found: what `evaluate` returned, of all parts.
-      metrics: the names of metrics, in their order.
+    A compiled program returns names in alphabetical order.
     """
-    parts = dict.fromkeys(name.partition("_")[0] for name in sorted(found))
+    parts = dict.fromkeys(name.partition("_")[0] for name in sorted(results))
     names = [f"{part}_{name}" for part in parts for name in (*metrics, "loss")]
-    return {name: found[name] for name in names}
+    return {name: results[name] for name in names}
 
 
 def _batches(examples: Examples, mesh: jax.sharding.Mesh) -> Any:
-    """Returns (inputs, targets, weights) in batches, spread over the devices."""
+    """Returns (inputs, targets, weights) in batches, spread over the devices.
+
+    All examples have weight one, and those that fill up the last batches weight zero.
+    """
     count = len(examples.targets)
     most = CPU_BATCH if on_cpu(mesh) else BATCH
     across = rows(mesh)
@@ -85,23 +82,23 @@ def _batches(examples: Examples, mesh: jax.sharding.Mesh) -> Any:
 
 
 def _sums(loss: models.Loss, params, batches) -> dict[str, Any]:
-    """Returns sums over all devices' batches, or all that a metric keeps of them."""
+    """Returns sums over all batches, or all values of a metric that needs them."""
 
-    def total(name, found):
+    def total(name, values):
         if name in loss.measured and loss.measured[name].whole:
-            flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
+            flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), values)
             return jax.tree.map(_gathered, flat)
-        return jax.lax.psum(jax.tree.map(lambda x: x.sum(0), found), AXIS)
+        return jax.lax.psum(jax.tree.map(lambda x: x.sum(0), values), AXIS)
 
     sums = jax.lax.map(lambda batch: loss.metrics(params, *batch), batches)
-    return {name: total(name, found) for name, found in sums.items()}
+    return {name: total(name, values) for name, values in sums.items()}
 
 
-def _gathered(own: jax.Array) -> jax.Array:
-    """Returns what all devices have, the same on each: a sum, as jax sees that."""
+def _gathered(values: jax.Array) -> jax.Array:
+    """Returns the values of all devices, as a sum, which jax knows to be the same."""
     size, place = jax.lax.axis_size(AXIS), jax.lax.axis_index(AXIS)
-    whole = jax.numpy.zeros((size, *own.shape), own.dtype).at[place].set(own)
-    return jax.lax.psum(whole, AXIS).reshape(-1, *own.shape[1:])
+    whole = jax.numpy.zeros((size, *values.shape), values.dtype).at[place].set(values)
+    return jax.lax.psum(whole, AXIS).reshape(-1, *values.shape[1:])
 
 
 def _last(leaf: np.ndarray, extra: int):

@@ -1,4 +1,8 @@
-"""The exchanges of a round: messages are added up, and all hear the mean."""
+"""One round on a device: exchanges of messages, the server's step, clients' memories.
+
+In an exchange the messages of all clients are added up, and everybody receives the
+mean. All means together make the estimate, along which the server takes its step.
+"""
 
 from typing import Any, NamedTuple
 
@@ -7,23 +11,24 @@ import jax.numpy as jnp
 
 from fl_sketch.channels import player
 from fl_sketch.core.protocols import Message, Round, Server
-from fl_sketch.engine.clients import Seat, Visitor, first, traced, zeros
-from fl_sketch.engine.guard import Guard
+from fl_sketch.core.trees import varying_like
+from fl_sketch.core.wire import traced_bytes
+from fl_sketch.engine.clients import Client, DeviceRound, Slot, first, traced, zeros
 from fl_sketch.engine.mesh import over_rows
 
 MECHANISM = "mechanism_"  # before the names of a mechanism's facts
 
 
 class Exchanged(NamedTuple):
-    """What is known after the exchanges of a round.
+    """What is known after all exchanges of a round.
 
     Attributes:
-      means: the means of all exchanges.
+      means: the mean of each exchange.
       blank: zeros, shaped like a client's work.
-      works: the work of all of the device's clients, or () where they are not kept.
-      diagnostics: means of those of clients, and the mechanism's facts.
-      released: numbers that the mechanism released beside the means.
-      guard: the mechanism's state after them.
+      works: the work of the device's clients, or () if it is not kept.
+      diagnostics: means over clients, and the mechanism's facts.
+      released: numbers that the mechanism released with the means.
+      guard: the mechanism's state afterwards.
     """
 
     means: tuple[Message, ...]
@@ -34,62 +39,81 @@ class Exchanged(NamedTuple):
     guard: Any
 
 
+class Served(NamedTuple):
+    """The server after its step, and how it got there.
+
+    Attributes:
+      estimate: the estimate of the mean update.
+      bytes_up: bytes that each client sent, as `wire.traced_bytes` has them.
+      bytes_told: bytes of the server's replies to each, between exchanges.
+    """
+
+    server: Server
+    estimate: Any
+    bytes_up: jax.Array
+    bytes_told: jax.Array
+
+
 def exchange(
-    visitor: Visitor, guard: Guard, server: Server, seats: Seat, *, recompute: bool
+    device: DeviceRound, server: Server, slots: Slot, *, recompute: bool
 ) -> Exchanged:
-    """Plays all exchanges, a pass over the device's clients for each.
+    """Plays all exchanges, with a pass over the device's clients for each.
 
     Args:
-      visitor: the device's.
-      guard: the guard of the messages.
       server: the server before the round, the same on all devices.
-      seats: the device's.
+      slots: the places of the device's clients.
       recompute: whether clients work again in every pass.
     """
-    one = first(seats)
-    play, shapes = traced(visitor.work, one)
-    blank = zeros(shapes)
-    shapes = jax.eval_shape(lambda: player.messages(*visitor.talk(one, blank, Round())))
-    count = len(shapes)
-    state, keep = (
-        server.guard,
-        not recompute and (count > 1 or bool(jax.tree.leaves(seats.client))),
+    one = first(slots)
+    play, shapes = traced(device.work, one)
+    blank, plain = zeros(shapes), device.algorithm.mechanism is None
+    messages = jax.eval_shape(
+        lambda: player.messages(*device.turn(one, blank, Round()))
     )
-    works, means, seen, facts, released = (), (), {}, {}, {}
-    for number in range(count):
+    passes = len(messages) + bool(jax.tree.leaves(slots.client))
+    state, keep = server.guard, passes > 1 and not recompute
+    works, means, diagnostics, facts, released = (), (), {}, {}, {}
+    for number in range(len(messages)):
 
-        def said(seat, work, number=number, means=means):
-            had, work = work, work or play(seat)
-            sent = player.next_message(*visitor.talk(seat, work, guard.round), means)
-            sent = player.parts(sent)[0] if guard.adds_first else player.message(sent)
-            keys = visitor.keys(seat.id)
-            encoded = guard.encode(number, sent, keys, work.diagnostics)
-            seen = () if number else guard.seen(encoded, work.diagnostics)
-            return (encoded, seen), (work if keep and not had else ())
+        def send(slot, work, number=number, means=means):
+            earlier, work = work, work or play(slot)
+            sent = player.next_message(*device.turn(slot, work, device.round), means)
+            # Without a mechanism only sums matter: a linear map may follow them.
+            sent = player.parts(sent)[0] if plain else player.message(sent)
+            encoded = device.encode(number, sent, slot, work)
+            shown = () if number else work.diagnostics
+            if not plain:
+                shown = _without_rejected(encoded.rejected, shown)
+            return (encoded, shown), (work if keep and not earlier else ())
 
-        (total, sums), kept = visitor.each(said, seats, works)
+        (total, sums), kept = device.each(send, slots, works)
         works = kept or works
-        if guard.adds_first:
-            sent = player.next_message(*visitor.talk(one, blank, guard.round), means)
-            linear = player.parts(sent)[1]
-            total = total._replace(summand=linear(total.summand))
+        if plain:
+            sent = player.next_message(*device.turn(one, blank, device.round), means)
+            total = total._replace(summand=player.parts(sent)[1](total.summand))
         total, sums = over_rows((total, sums))
         if not number:
-            seen = guard.averaged(sums, total.rejected)
-        mean, state, *more = guard.release(number, total, state)
-        means += (as_heard(mean, server.round),)
-        facts, released = _added(facts, more[0]), _added(released, more[1])
-    facts = {f"{MECHANISM}{name}": value for name, value in facts.items()}
-    return Exchanged(means, blank, works, seen | facts, released, state)
+            diagnostics = device.mean_diagnostics(sums, total.rejected)
+        release = device.release(number, total, state)
+        means += (as_heard(release.mean, server.round),)
+        state, facts = release.state, _added(facts, release.facts)
+        released = _added(released, release.released)
+    diagnostics |= {f"{MECHANISM}{name}": value for name, value in facts.items()}
+    return Exchanged(means, blank, works, diagnostics, released, state)
+
+
+def _without_rejected(rejected: jax.Array, diagnostics: Any) -> Any:
+    """Returns diagnostics, or zeros if the mechanism rejected the message."""
+    return jax.tree.map(lambda value: jnp.where(rejected > 0, 0, value), diagnostics)
 
 
 def as_heard(mean: Message, number: jax.Array) -> Message:
-    """Returns a `mean` with its numbers rounded, in the round of this `number`.
+    """Returns a mean with its numbers rounded, in the round of this number.
 
-    What crosses a network is numbers. If XLA rounded the division by the denominator
-    together with what comes after it (a multiply-add), whoever hears the mean would
-    get another model. Barriers are gone before CPU code is made; it cannot know that
-    rounds are not negative.
+    A network transports numbers. If XLA rounded the division by the denominator
+    together with what follows it (a multiply-add), whoever receives the mean would get
+    another model. Barriers are removed before CPU code is made, but no compiler knows
+    that the numbers of rounds are not negative.
     """
     nothing = (number < 0).astype(jnp.uint32)
 
@@ -102,9 +126,65 @@ def as_heard(mean: Message, number: jax.Array) -> Message:
     return jax.tree.map(rounded, mean)
 
 
-def _added(one: dict, other: dict) -> dict:
-    """Returns both, sums where they have the same name."""
+def _added(totals: dict, terms: dict) -> dict:
+    """Returns both, with sums where they have the same name."""
     return {
-        name: sum(part[name] for part in (one, other) if name in part)
-        for name in {**one, **other}
+        name: sum(part[name] for part in (totals, terms) if name in part)
+        for name in {**totals, **terms}
     }
+
+
+def serve(device: DeviceRound, server: Server, heard: Exchanged, slots: Slot) -> Served:
+    """Returns the server after its step along the estimate.
+
+    The channel is traced as one client's, with blank work along an axis of length one.
+    With `out_axes=None`, jax refuses an algorithm in which the server would get
+    anything of a client that did not go through a mean.
+    """
+    algorithm, here = device.algorithm, device._replace(server=server)
+    known = device.round._replace(counted=Round().counted)
+
+    def as_one(slot, work):
+        turn = player.play(*here.turn(slot, work, known), heard.means)
+        end = player.ended(algorithm.uplink, turn)
+        up, leaves = end.bits_up, jax.tree.leaves(heard.means)
+        if algorithm.mechanism:
+            up = algorithm.mechanism.wire(up, sum(leaf.size for leaf in leaves))
+        traffic = traced_bytes(up), traced_bytes(end.bits_reply)
+        return end.delivery.estimate, end.memory.server, *traffic
+
+    blank = jax.tree.map(lambda leaf: varying_like(leaf[None], slots.id), heard.blank)
+    one = jax.tree.map(lambda leaf: leaf[:1], slots)
+    try:
+        estimate, memory, up, told = jax.vmap(as_one, out_axes=None)(one, blank)
+    except ValueError as error:
+        if "out_axes" not in str(error):
+            raise
+        msg = (
+            f"Expected {player.name_of(algorithm.uplink)} to make the estimate and the "
+            "server's memory of means alone, got something of one client's in them."
+        )
+        raise ValueError(msg) from error
+    after = server._replace(memory=memory, guard=heard.guard)
+    after = player.serve(algorithm, after, estimate, here.keys(0))
+    return Served(after, estimate, up, told)
+
+
+def finish(
+    device: DeviceRound, heard: Exchanged, served: Served, slots: Slot
+) -> Client:
+    """Returns the states of the device's clients after the round.
+
+    All are given the server's estimate. If each client made it again, that would be
+    the most expensive part of a round with client state.
+    """
+
+    def of_client(slot, work):
+        work = work or device.work(slot)
+        turn = player.play(*device.turn(slot, work, device.round), heard.means)
+        end = player.ended(device.algorithm.uplink, turn)
+        delivery = end.delivery._replace(estimate=served.estimate)
+        state = device.algorithm.local.finish(work.state, delivery)
+        return (), Client(state, end.memory.client)
+
+    return device.each(of_client, slots, heard.works)[1]

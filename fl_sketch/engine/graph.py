@@ -1,4 +1,4 @@
-"""Networks without a server: who talks to whom. Runs on the host.
+"""Graphs of clients, for networks without a server. Runs on the host.
 
 >>> line = named("grid:1x3", 3)
 >>> line.edges.tolist(), diameter(line)
@@ -17,16 +17,16 @@ from scipy.sparse import csgraph
 from fl_sketch.core import validate
 
 WORDS = "ring, grid:HEIGHTxWIDTH, regular:DEGREE, complete or a file of edges"
-MOST = 1024  # nodes: their distances are a table, and each plays its own part
-SWAPS = 10  # an edge, on average, when a random regular graph is made
-REGULAR = 0x6EA9  # a seed: of regular graphs that are asked for by name
+MOST = 1024  # nodes, whose distances are a table
+SWAPS = 10  # of each edge, on average, when a random regular graph is made
+REGULAR = 0x6EA9  # the seed of regular graphs that are named
 
 
 class Graph(NamedTuple):
-    """An undirected connected graph on the nodes 0 ... nodes - 1.
+    """An undirected connected graph.
 
     Attributes:
-      nodes: the number of nodes.
+      nodes: the number of nodes, which are 0 ... nodes - 1.
       edges: pairs of nodes, int32 [edges, 2], the smaller first, sorted.
     """
 
@@ -35,11 +35,11 @@ class Graph(NamedTuple):
 
 
 def from_edges(edges: Sequence[tuple[int, ...]] | np.ndarray) -> Graph:
-    """Returns the graph of `edges`, pairs of nodes in any order and direction.
+    """Returns the graph of pairs of nodes, in any order and direction.
 
     Raises:
-      ValueError: for no edge, a node joined to itself, more than `MOST` nodes, or a
-        graph in parts.
+      ValueError: for no edge, an edge from a node to itself, more than `MOST` nodes, or
+        a graph that is not connected.
     """
     pairs = np.sort(np.asarray(edges, np.int64).reshape(-1, 2), axis=1)
     if not len(pairs) or pairs.min() < 0 or (pairs[:, 0] == pairs[:, 1]).any():
@@ -58,12 +58,11 @@ def named(text: str, nodes: int) -> Graph:
     """Returns the graph that a flag or a config names.
 
     Args:
-      text: one of `WORDS`, as "ring", "grid:2x3", "regular:4", or where a file is. A
-        regular graph is drawn at random, the same one whenever it is asked for.
-      nodes: the number of its nodes.
+      text: "ring", "complete", "grid:2x3", "regular:4", or the path of a file. A
+        regular graph is drawn at random, always the same one.
 
     Raises:
-      ValueError: in one line, for a text that names no graph of so many nodes.
+      ValueError: in one line, for a text that names no graph with so many nodes.
     """
     kind, _, rest = text.partition(":")
     try:
@@ -86,7 +85,7 @@ def named(text: str, nodes: int) -> Graph:
 
 
 def _named(kind: str, rest: str, nodes: int) -> Graph | None:
-    """Returns the graph of a kind that has a name; None for any other."""
+    """Returns the graph of a kind; None for a kind that does not exist."""
     if kind in ("ring", "complete") and not rest:
         return {"ring": ring, "complete": complete}[kind](nodes)
     if kind == "grid":
@@ -98,16 +97,16 @@ def _named(kind: str, rest: str, nodes: int) -> Graph | None:
 
 
 def read(path: str) -> Graph:
-    """Returns the graph of the file `path`: the two nodes of an edge on each line.
+    """Returns the graph of a file with the two nodes of an edge on each line.
 
     Raises:
-      ValueError: for a line of anything else, and as `from_edges`.
+      ValueError: for any other line, and as `from_edges` does.
     """
     try:
         lines = pathlib.Path(path).read_text().splitlines()
         pairs = [tuple(map(int, line.split())) for line in lines if line.strip()]
         whole = all(len(pair) == 2 and max(map(abs, pair)) < 2**31 for pair in pairs)
-    except ValueError:  # of text in another coding, too
+    except ValueError:  # which a UnicodeDecodeError is, too
         pairs, whole = [], False
     if not whole:
         msg = f"Expected two whole numbers on each line of {path}."
@@ -116,40 +115,33 @@ def read(path: str) -> Graph:
 
 
 def ring(nodes: int) -> Graph:
-    """The graph of `nodes` nodes with two neighbours each; of two nodes, with one."""
-    validate.at_least_one(**{"nodes - 1": nodes - 1})
-    _require_few(nodes)
+    """The graph in which each node has two neighbours; of two nodes, one."""
+    _require_size(nodes)
     return from_edges([(node, (node + 1) % nodes) for node in range(nodes)])
 
 
 def complete(nodes: int) -> Graph:
-    """The graph of `nodes` nodes, each joined to all others."""
-    validate.at_least_one(**{"nodes - 1": nodes - 1})
-    _require_few(nodes)
+    """The graph in which each node is joined to all others."""
+    _require_size(nodes)
     return from_edges(np.stack(np.triu_indices(nodes, 1), axis=1))
 
 
 def grid(height: int, width: int) -> Graph:
-    """The graph of `height` x `width` nodes joined to those beside, above and below."""
+    """The graph of height x width nodes with neighbours in four directions."""
     validate.at_least_one(height=height, width=width)
     _require_few(height * width)
     number = np.arange(height * width).reshape(height, width)
-    beside = np.stack([number[:, :-1].ravel(), number[:, 1:].ravel()], 1)
+    right = np.stack([number[:, :-1].ravel(), number[:, 1:].ravel()], 1)
     below = np.stack([number[:-1].ravel(), number[1:].ravel()], 1)
-    return from_edges(np.concatenate([beside, below]))
+    return from_edges(np.concatenate([right, below]))
 
 
-@functools.cache  # of every point of a sweep, it is asked for anew
+@functools.cache  # every point of a sweep needs it
 def random_regular(nodes: int, degree: int, *, seed: int) -> Graph:
     """A random graph in which each node has `degree` neighbours.
 
-    Edges of a circulant graph exchange their ends, which keeps all degrees, until it
-    is well mixed and connected.
-
-    Args:
-      nodes: the number of nodes.
-      degree: the number of neighbours of each.
-      seed: the seed of the exchanges.
+    The edges of a circulant graph exchange ends at random, which keeps all degrees,
+    until the graph is well mixed and connected.
 
     Raises:
       ValueError: unless 2 <= degree < nodes and nodes * degree is even.
@@ -167,55 +159,44 @@ def random_regular(nodes: int, degree: int, *, seed: int) -> Graph:
         edges = _swapped(sorted(edges), random)
         try:
             return from_edges(sorted(edges))
-        except ValueError:  # it fell into parts: go on
+        except ValueError:  # it is not connected
             continue
 
 
 def distances(graph: Graph) -> np.ndarray:
-    """Returns int [nodes, nodes], the hops between any two of `graph`."""
-    return ways(graph)[0]
-
-
-def ways(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the shortest ways between any two nodes of `graph`.
-
-    Returns:
-      Hops, and the last node before the end: both int [nodes, nodes], of the way from
-      the node of a row to that of a column. Nobody stands before the beginning.
-    """
-    hops, before = csgraph.shortest_path(
-        _matrix(graph), unweighted=True, return_predecessors=True
-    )
-    return hops.astype(np.int64), before
+    """Returns int [nodes, nodes], the hops between any two nodes."""
+    hops = csgraph.shortest_path(_matrix(graph), unweighted=True)
+    return hops.astype(np.int64)
 
 
 def diameter(graph: Graph) -> int:
-    """Returns the largest distance between two nodes of `graph`, in hops."""
+    """Returns the largest distance between two nodes, in hops."""
     return int(distances(graph).max())
 
 
 def links(graph: Graph, root: int) -> np.ndarray:
-    """Returns a spanning tree of shortest ways to `root`, breadth first.
+    """Returns a spanning tree of shortest paths to a root, found breadth first.
 
-    Of several neighbours on such a way a node takes the one that was met first.
-
-    Args:
-      graph: the graph.
-      root: the node that the tree hangs from.
+    Of several neighbours on such a path a node takes the one that was found first.
 
     Returns:
-      Pairs of a node and the next one on its way, int32 [nodes - 1, 2], nearer nodes
-      before farther ones; fewer pairs, if the graph is in parts.
+      Pairs of a node and the next one on its path, int32 [nodes - 1, 2], nearer nodes
+      before farther ones; fewer pairs if the graph is not connected.
     """
     order, before = csgraph.breadth_first_order(_matrix(graph), root)
     return np.stack([order, before[order]], axis=1)[1:].astype(np.int32)
 
 
 def _matrix(graph: Graph) -> sparse.csr_array:
-    """Returns which nodes are joined, neighbours in the order of their numbers."""
+    """Returns the adjacency matrix, neighbours in the order of their numbers."""
     both = np.concatenate([graph.edges, graph.edges[:, ::-1]])
     shape = graph.nodes, graph.nodes
     return sparse.csr_array((np.ones(len(both)), both.T), shape=shape)
+
+
+def _require_size(nodes: int) -> None:
+    validate.at_least_one(**{"nodes - 1": nodes - 1})
+    _require_few(nodes)
 
 
 def _require_few(nodes: int) -> None:
@@ -227,7 +208,7 @@ def _edge(a: int, b: int) -> tuple[int, int]:
 
 
 def _swapped(edges: list[tuple[int, int]], random) -> set[tuple[int, int]]:
-    """Returns edges (a, b), (c, d) exchanged for (a, d), (c, b), many times over."""
+    """Returns edges after many exchanges of (a, b), (c, d) for (a, d), (c, b)."""
     present, edges = set(edges), list(edges)
     for _ in range(SWAPS * len(edges)):
         i, j = random.integers(len(edges), size=2)
@@ -236,7 +217,7 @@ def _swapped(edges: list[tuple[int, int]], random) -> set[tuple[int, int]]:
             c, d = d, c
         new = {_edge(a, d), _edge(c, b)}
         if len({a, b, c, d}) == 4 and not new & present:
-            present -= {edges[i], edges[j]}  # in place: a copy is as long as all edges
+            present -= {edges[i], edges[j]}
             present |= new
             edges[i], edges[j] = new
     return present

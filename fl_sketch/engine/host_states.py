@@ -1,9 +1,9 @@
-"""What clients keep between rounds, on the devices or on the host.
+"""The bank of clients' states, on the devices or on the host.
 
-Every client of an algorithm with state has a row in a bank. On the devices it is part
-of the program. On the host it may be as large as the host's memory. Before a round the
-rows of its cohort are sent, and after it those of the clients who answered are written
-back, so that devices hold one cohort's.
+Every client of an algorithm with state has a row in the bank. On the devices the bank
+is part of the program. On the host it may be as large as the host's memory: before a
+round the rows of its cohort are sent to the devices, and after it those of the clients
+that answered are written back.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ PLACES = ("devices", "host")
 
 
 def row_bytes(algorithm: Algorithm, params: Tree) -> int:
-    """Returns the bytes that are kept of one client; of `params` shapes do."""
+    """Returns the bytes of one client's state, for parameters or their shapes."""
     _, client = jax.eval_shape(lambda p: initial_server(algorithm, p), params)
     return sum(
         math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(client)
@@ -33,12 +33,13 @@ def row_bytes(algorithm: Algorithm, params: Tree) -> int:
 
 
 def place(wanted: str, size: int, mesh: jax.sharding.Mesh) -> str:
-    """Returns the one of `PLACES` where a bank of `size` bytes is to be.
+    """Returns the one of `PLACES` for a bank of so many bytes.
 
-    That is `wanted`; for "auto" the devices of `mesh`, if it fits into their memory.
+    Args:
+      wanted: one of `PLACES`; or "auto": the devices, if the bank fits there.
 
     Raises:
-      ValueError: if it does not fit there.
+      ValueError: if it does not fit.
     """
     devices = mesh.local_devices
     if wanted == "auto":
@@ -61,7 +62,7 @@ def place(wanted: str, size: int, mesh: jax.sharding.Mesh) -> str:
 
 
 def at_places(sampler: Sampler) -> Sampler:
-    """Returns `sampler` with the rows of its cohorts place by place."""
+    """Returns a sampler whose cohorts have the rows 0, 1, ... in the bank."""
 
     def draw(key, number):
         cohort = sampler(key, number)
@@ -71,17 +72,12 @@ def at_places(sampler: Sampler) -> Sampler:
 
 
 def start(state: State, population: int) -> State:
-    """Returns the first state with the bank of all clients on the host.
-
-    Args:
-      state: the state of a run whose clients are all new, and so all alike.
-      population: the number of clients.
-    """
+    """Returns the first state of a run, in which all clients are alike, on the host."""
 
     def bank(leaf):
         first = np.asarray(leaf[0])
         rows = np.zeros((population, *first.shape), first.dtype)
-        if first.any():  # zeros take no memory before they are written to
+        if first.any():  # numpy gives zeros memory when they are written
             rows[:] = first
         return rows
 
@@ -98,9 +94,10 @@ def advancing(
     The bank is written in place. Reports have a leading axis of `count`.
 
     Args:
-      one_round: `(state, number) -> (state, report)` for a state with a row a place.
+      one_round: `(state, number) -> (state, report)` for a state with a row for each
+        place.
       draw: `(number) -> ids` of a round's cohort.
-      put: brings the rows of a cohort onto the devices.
+      put: `(rows of a cohort) -> rows` on the devices.
     """
 
     def advance(state, done, count):

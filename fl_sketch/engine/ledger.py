@@ -1,9 +1,8 @@
 """The ledger: the exact bytes that every client sent and received.
 
-Up: what a client sent in all exchanges of a round, as channels say it: indices, scales
-and seeds included. Down: what came back between the exchanges, and what a client had
-to fetch before it could begin. It runs on the host, in 64-bit integers, on the
-reports of rounds.
+Up: all messages of a client, with indices, scales and seeds. Down: what the server sent
+between the exchanges, and what the client fetched before its work. The ledger is kept
+on the host, in 64-bit integers, from the reports of rounds.
 
 >>> ledger = empty(3)
 >>> one = SimulatorOnly(np.array([2, 0]), np.array([True, False]), 40, 8, {})
@@ -30,8 +29,8 @@ class Ledger(NamedTuple):
       up: bytes sent, int64.
       down: bytes received, int64.
       last: the round in which it last had the model, int32; -1: never.
-      heard: bytes of that round's means that it heard at once, int64.
-      asked: the number of rounds in which it had the model, int32.
+      heard: bytes of that round's means that it received within it, int64.
+      asked: the number of rounds in which it received the model, int32.
       answered: the number of rounds in which it sent something, int32.
     """
 
@@ -44,7 +43,7 @@ class Ledger(NamedTuple):
 
 
 class Bytes(NamedTuple):
-    """One round: all bytes `up` and `down`, and how many clients `answered`."""
+    """All bytes of one round, and how many clients answered."""
 
     up: int
     down: int
@@ -52,7 +51,7 @@ class Bytes(NamedTuple):
 
 
 def empty(population: int) -> Ledger:
-    """Returns the ledger of `population` clients before the first round."""
+    """Returns the ledger before the first round."""
     validate.at_least_one(population=population)
     up, down, heard = np.zeros((3, population), np.int64)
     asked, answered = np.zeros((2, population), np.int32)
@@ -61,13 +60,9 @@ def empty(population: int) -> Ledger:
 
 
 def record(ledger: Ledger, prices: Prices, number: int, report: SimulatorOnly) -> Bytes:
-    """Writes one round into the ledger and returns what it cost.
+    """Writes round `number`, from zero, into the ledger; returns what it cost.
 
-    Args:
-      ledger: the ledger, written in place.
-      prices: the prices of fetching the model.
-      number: the number of the round, from zero.
-      report: what a simulator sees of this round, as numpy arrays.
+    The report has numpy arrays.
     """
     places = report.clients >= 0
     asked, answered = report.clients[places], report.answered[places]

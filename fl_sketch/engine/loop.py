@@ -1,10 +1,7 @@
 """The loop of every run: rounds in chunks of about a second, rows, and checkpoints.
 
-Between two chunks somebody looks at signals and moves a bar. How a run is cut into
-chunks cannot change a bit of it. A run that was saved and loaded again goes on exactly
-as if nothing had happened, since cohorts, batches and sketches are functions of the
-run's roots and of the round's number.
-
+How a run is cut into chunks, or saved and loaded again, cannot change a bit of it:
+cohorts, batches and sketches are functions of the run's roots and the round's number.
 The control flow of a private run reads released quantities only: parameters, what is
 measured of them on test data, and the clock.
 """
@@ -20,12 +17,12 @@ import numpy as np
 from fl_sketch.engine.recorder import Recorder, Row, of_point
 from fl_sketch.engine.round import Report, State
 
-SECONDS = 1.0  # about how long a chunk takes
-MOST = 4096  # rounds of a chunk, for whose reports there is room
+SECONDS = 1.0  # of a chunk, about
+MOST = 4096  # rounds of a chunk
 
 
 class Ask(enum.IntEnum):
-    """What is asked of a run between two chunks; of several the largest counts."""
+    """A request to a run between two chunks; of several the largest counts."""
 
     NOTHING = 0
     SAVE = 1
@@ -33,14 +30,14 @@ class Ask(enum.IntEnum):
 
 
 class NotFinite(RuntimeError):
-    """The loss is no longer finite; says since when."""
+    """The loss is no longer finite."""
 
 
 class Stopped(RuntimeError):
     """The run was asked to stop, after this `number` of rounds."""
 
     def __init__(self, number: int):
-        """Takes the `number` of rounds done."""
+        """Takes the number of rounds done."""
         super().__init__(f"stopped after round {number}")
         self.number = number
 
@@ -49,10 +46,10 @@ class Compiled(NamedTuple):
     """The programs of a run, or of all points of a sweep.
 
     Attributes:
-      advance: `(state, done, count) -> (state, reports)`, the state being used up;
+      advance: `(state, done, count) -> (state, reports)`, which uses up the state;
         leaves of reports are [rounds, ...], for points [points, rounds, ...].
       evaluate: `(state) -> {column: number}`, for points arrays [points].
-      seconds: the time that compiling took.
+      seconds: the time of compiling.
     """
 
     advance: Callable[[Any, int, int], tuple[Any, Report]]
@@ -61,14 +58,14 @@ class Compiled(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """Who hears of a run, and may stop it.
+    """Callbacks of a run.
 
     Attributes:
       rows: gets the rows of an evaluation, one for each recorder, and the speed.
-      ahead: gets the round that the next chunk will end with, before it is played.
+      ahead: gets the last round of the next chunk, before it is played.
       rounds: gets the number of rounds done, and the last training loss.
-      look: gets the number of rounds and the state after every evaluation.
-      save: gets the number of rounds and the state at every checkpoint.
+      look: gets the number of rounds done and the state after every evaluation.
+      save: gets the number of rounds done and the state at every checkpoint.
       asked: returns whether to save, or to save and stop.
       agree: makes `(pace, asked)` the same in all processes of a run.
       lost: gets a line about each loss that is not finite; may raise.
@@ -97,9 +94,9 @@ def play(
     """Plays rounds, and returns the state after the last.
 
     Args:
-      state: the state before the first of these rounds; used up.
+      state: the state before the first of these rounds, which is used up.
       recorders: one for the run, or one for each point.
-      rounds: the number of rounds that are done already, and the last one.
+      rounds: the number of rounds that are done, and the last one.
       points: whether state and reports have a leading axis of points.
       save_every: rounds between saves; the last round is saved too. 0: no saves.
 
@@ -110,7 +107,7 @@ def play(
     stops = (every, save_every) if save_every else (every,)
     pace, spent, since = 1, 0.0, done
     while done < last:
-        stop = min(last, *((done // few + 1) * few for few in stops))
+        stop = min(last, *((done // step + 1) * step for step in stops))
         count = min(pace, stop - done, MOST)
         watch.ahead(done + count)
         begin = time.perf_counter()
@@ -134,29 +131,30 @@ def play(
 
 
 def _record(recorders, reports, done: int, count: int, points: bool, watch) -> float:
-    """Notes the reports of a chunk; returns the last training loss."""
+    """Records the reports of a chunk; returns the last training loss."""
     loss = np.nan
     for place, recorder in enumerate(recorders):
-        own = of_point(reports, place) if points else reports
+        mine = of_point(reports, place) if points else reports
         for number in range(done, done + count):
-            loss = recorder.record(number, of_point(own, number - done))
+            loss = recorder.record(number, of_point(mine, number - done))
             if recorder.diverged == number + 1:
                 watch.lost(f"The training loss is {loss} in round {number + 1}")
     return loss
 
 
 def _rows(compiled, state, recorders, done: int, points: bool, watch) -> list[Row]:
-    """Returns a row of each recorder, of what is measured of its model."""
-    measured, rows = compiled.evaluate(state), []
+    """Returns a row of each recorder, with what is measured of its model."""
+    results, rows = compiled.evaluate(state), []
     for place, recorder in enumerate(recorders):
-        own = {
+        measured = {
             name: _plain(value[place] if points else value)
-            for name, value in measured.items()
+            for name, value in results.items()
         }
-        if "test_loss" in own and not np.isfinite(own["test_loss"]):
-            recorder.lose(done, own["test_loss"])
-            watch.lost(f"The test loss is {own['test_loss']} after round {done}")
-        rows.append(recorder.row(done, own))
+        loss = measured.get("test_loss", 0.0)
+        if not np.isfinite(loss):
+            recorder.lose(done, loss)
+            watch.lost(f"The test loss is {loss} after round {done}")
+        rows.append(recorder.row(done, measured))
         # The last row may be between two of a longer run, which then needs these.
         if done % recorder.every == 0:
             recorder.forget()
@@ -164,5 +162,5 @@ def _rows(compiled, state, recorders, done: int, points: bool, watch) -> list[Ro
 
 
 def _plain(value: Any) -> Any:
-    """Returns Python's number of an array of one."""
+    """Returns the number of an array of one number."""
     return value.item() if getattr(value, "shape", None) == () else value

@@ -1,6 +1,6 @@
 """The mesh: devices in rows, which share the clients of a round.
 
-A row is one device, or as many as it takes to hold a client's model.
+A row is one device, or several that hold a client's model together.
 """
 
 import os
@@ -24,31 +24,30 @@ UNSPLIT = {
 
 
 def cores() -> int:
-    """Returns how many cores of the host this process may use."""
+    """Returns the number of the host's cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # not everywhere
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def on_cpu(mesh: Mesh | AbstractMesh) -> bool:
-    """Returns whether the devices of a `mesh` are CPUs; none at all are not."""
+    """Returns whether the devices of a mesh are CPUs; abstract ones are not."""
     if isinstance(mesh, AbstractMesh):
         return False
     return mesh.devices.flat[0].platform == "cpu"
 
 
 def default_chunk(mesh: Mesh, places: int) -> int:
-    """Returns how many clients a row works on at a time, where nobody says it.
+    """Returns how many clients a row works on at a time by default.
 
-    On a CPU one: `vmap` makes convolutions slow there.
+    On a CPU that is one, since `vmap` makes convolutions slow there.
 
     Args:
-      mesh: the devices.
       places: the number of places of a cohort.
     """
     if on_cpu(mesh):
         return 1
-    each = -(-places // rows(mesh))  # no fuller than it must be in the last turn
+    each = -(-places // rows(mesh))  # in equal turns
     return -(-each // -(-each // AT_ONCE))
 
 
@@ -56,9 +55,8 @@ def mesh_over(devices: Sequence[jax.Device], model: int = 1) -> Mesh:
     """Returns the mesh of devices along the axis `AXIS`.
 
     Args:
-      devices: the devices.
-      model: the number of them, along the axis `MODEL`, that hold a client's model
-        together; a divisor of theirs. One: there is no such axis.
+      model: the number of devices, along the axis `MODEL`, that hold a client's model
+        together; one: there is no such axis.
     """
     shape, names = ((len(devices),), (AXIS,))
     if model > 1:
@@ -68,21 +66,21 @@ def mesh_over(devices: Sequence[jax.Device], model: int = 1) -> Mesh:
 
 
 def rows(mesh: Mesh) -> int:
-    """Returns between how many the clients of a round are shared out by a `mesh`."""
+    """Returns the number of rows, which share the clients of a round."""
     return mesh.shape[AXIS]
 
 
 def is_one_row(mesh: Mesh | AbstractMesh) -> bool:
-    """Returns whether all devices of a `mesh` hold one model together.
+    """Returns whether all devices of a mesh hold one model together.
 
-    A sum over rows has one part then, and `over_rows` leaves it out, because CPUs'
-    partitioner refuses it for arrays that are cut (jaxlib 0.10.2).
+    A sum over rows then has one term, and `over_rows` leaves it out, because the
+    partitioner for CPUs refuses it for arrays that are cut (jaxlib 0.10.2).
     """
     return MODEL in mesh.shape and mesh.shape[AXIS] == 1
 
 
 def over_rows(tree: Any) -> Any:
-    """Returns the sum of a `tree` over rows, on a device in a `shard_map` over them.
+    """Returns the sum of a tree over rows, within a `shard_map` over them.
 
     Where `is_one_row`, the `shard_map` must not check what differs between rows.
     """
@@ -91,13 +89,12 @@ def over_rows(tree: Any) -> Any:
 
 
 def layout(mesh: Mesh, params: Any, tree: Any) -> Any:
-    """Returns the sharding of each leaf of what is shaped like a model, or holds such.
+    """Returns the sharding of each leaf of a tree that may hold copies of a model.
 
-    Arrays of the model's shapes, of clients' states too, are cut where `trees.cut` cuts
-    them, and lie on the devices of every row; all else lies on each device whole.
+    Arrays of the model's shapes, also with a leading axis of clients, are cut where
+    `trees.cut` cuts them, the same in every row. All others are whole on each device.
 
     Args:
-      mesh: the devices.
       params: the model, or its shapes.
       tree: the arrays, or their shapes.
     """
@@ -116,23 +113,22 @@ def layout(mesh: Mesh, params: Any, tree: Any) -> Any:
 
 
 def on_all(function: Callable, mesh: Mesh) -> Callable:
-    """Returns `function` over a leading axis of all arguments, on all devices.
+    """Returns a function over a leading axis of all arguments, on all devices.
 
-    On each device it goes through its share one by one: what searches takes different
-    numbers of steps, and a CPU has nothing to gain from batches.
+    Each device goes through its share one by one: searches take different numbers of
+    steps, and a CPU has nothing to gain from batches.
 
     Args:
       function: a function of one entry of each argument.
-      mesh: the devices.
     """
 
     def over(*arguments):
         share = jax.shard_map(
-            lambda *own: jax.lax.map(lambda one: function(*one), own),
+            lambda *share: jax.lax.map(lambda entry: function(*entry), share),
             mesh=mesh,
             in_specs=P(AXIS),
             out_specs=P(AXIS),
-            check_vma=False,  # optax's line search does not know of it
+            check_vma=False,  # optax's line search is not made for it
         )
         count = len(jax.tree.leaves(arguments)[0])
         extra = -count % rows(mesh)
@@ -140,29 +136,26 @@ def on_all(function: Callable, mesh: Mesh) -> Callable:
         def padded(leaf):
             return jnp.concatenate([leaf, jnp.repeat(leaf[-1:], extra, axis=0)])
 
-        found = share(*jax.tree.map(padded, arguments))
-        return jax.tree.map(lambda leaf: leaf[:count], found)
+        results = share(*jax.tree.map(padded, arguments))
+        return jax.tree.map(lambda leaf: leaf[:count], results)
 
     return over
 
 
 def compiler_options(mesh: Mesh) -> dict[str, bool | str]:
-    """Returns how to compile a program in which each device has work of its own.
+    """Returns options for a program in which each device has work of its own.
 
-    XLA for CPUs splits long loops between the cores of a host, even where each is a
-    device that is busy with its own clients: halves of one loop then wait for the
-    other, and find in its cache what they need. Where there are as many devices as
-    cores, loops stay whole. What XLA_FLAGS says of an option is left as it is.
-
-    Args:
-      mesh: the devices.
+    XLA for CPUs splits long loops between the cores of a host, even where each core is
+    a device that is busy with its own clients. The halves of a loop then wait for each
+    other. Where there are as many devices as cores, loops stay whole. Options in
+    XLA_FLAGS are left as they are.
     """
-    apart = on_cpu(mesh) and len(mesh.local_devices) >= cores()
-    said = os.environ.get("XLA_FLAGS", "")
-    return {name: UNSPLIT[name] for name in UNSPLIT if apart and name not in said}
+    busy = on_cpu(mesh) and len(mesh.local_devices) >= cores()
+    flags = os.environ.get("XLA_FLAGS", "")
+    return {name: UNSPLIT[name] for name in UNSPLIT if busy and name not in flags}
 
 
 def name_of(mesh: Mesh) -> str:
-    """Returns the number and the kind of the devices, and whether each has a core."""
+    """Returns the number and kind of the devices, and whether each has its own core."""
     name = f"{mesh.size} {mesh.devices.flat[0].device_kind}"
     return name + ", each with a core" * bool(compiler_options(mesh))

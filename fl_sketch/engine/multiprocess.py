@@ -1,7 +1,6 @@
-"""What the processes of one run tell each other: texts, bytes, and what to do next.
+"""What the processes of one run exchange: texts, bytes, and what to do next.
 
-All of them must call these functions in the same order. A process that is alone agrees
-with itself.
+All processes must call these functions in the same order.
 """
 
 import json
@@ -13,7 +12,7 @@ from jax.experimental import multihost_utils
 
 from fl_sketch.engine.loop import Ask
 
-PART = 2**28  # bytes that are sent at once
+PART = 2**28  # bytes of one broadcast
 
 
 def several() -> bool:
@@ -27,7 +26,7 @@ def is_first() -> bool:
 
 
 def agree(pace: int, asked: Ask) -> tuple[int, Ask]:
-    """Returns the smallest `pace` of all processes, and the most that was `asked`."""
+    """Returns the smallest `pace` and the largest `asked` of all processes."""
     if not several():
         return pace, asked
     both = multihost_utils.process_allgather(np.array([pace, asked], np.int32))
@@ -35,7 +34,7 @@ def agree(pace: int, asked: Ask) -> tuple[int, Ask]:
 
 
 def from_first(data: bytes) -> bytes:
-    """Returns the `data` of the first process, in every process."""
+    """Returns the data of the first process, in every process."""
     if not several():
         return data
     many = multihost_utils.broadcast_one_to_all(np.int32(-(-len(data) // PART)))
@@ -50,22 +49,21 @@ def _part_from_first(data: bytes) -> bytes:
 
 
 def require_same(values: Callable[[], Mapping[str, str]]) -> None:
-    """Raises unless all processes have the same `values()`: texts by their names.
+    """Raises unless all processes have the same `values()`, which are texts by name.
 
-    It is called before anything is compiled, and reads `values` only where there are
-    several processes.
+    Call it before anything is compiled. Only several processes read `values`.
 
     Raises:
       ValueError: with the first name whose value differs from that in process 0.
     """
     if not several():
         return
-    own = dict(values())
-    first = json.loads(from_first(json.dumps(own).encode()))
-    for name in {**first, **own}:
-        if first.get(name) != own.get(name):
+    here = dict(values())
+    first = json.loads(from_first(json.dumps(here).encode()))
+    for name in {**first, **here}:
+        if first.get(name) != here.get(name):
             msg = (
                 f"Expected one {name} in all processes, got {first.get(name)} in "
-                f"process 0 and {own.get(name)} in process {jax.process_index()}."
+                f"process 0 and {here.get(name)} in process {jax.process_index()}."
             )
             raise ValueError(msg)

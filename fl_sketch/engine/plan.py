@@ -1,4 +1,4 @@
-"""What the accountant is told of a run: counted in its program, not in its config."""
+"""The plan of a run for the accountant, counted in its program and not its config."""
 
 from fl_sketch.core.protocols import Mechanism
 from fl_sketch.core.wire import FLOAT_BITS
@@ -15,17 +15,14 @@ def plan_of(
     rounds: int,
     relation: str,
 ) -> accounting.Plan:
-    """Returns the plan of a run, each of whose exchanges a mechanism guards.
+    """Returns the plan of a run in which a mechanism guards every exchange.
 
     Args:
-      mechanism: the mechanism that guards every exchange.
-      sampler: the sampler of the cohorts.
-      traffic: the traffic of the algorithm with this mechanism.
-      rounds: the number of rounds.
+      traffic: that of the algorithm with this mechanism.
       relation: the relation of neighbours, one of `accounting.RELATIONS`.
 
     Raises:
-      ValueError: in one line, for what no accountant here knows.
+      ValueError: in one line, for a run that no accountant here can count.
     """
     _refuse(mechanism, sampler, traffic, relation)
     numbers = sum(traffic.sent)
@@ -47,7 +44,7 @@ def plan_of(
 def _refuse(
     mechanism: Mechanism, sampler: Sampler, traffic: Traffic, relation: str
 ) -> None:
-    """Raises a ValueError in one line for a run that no accountant here knows."""
+    """Raises a ValueError for a run that no accountant here can count."""
     if sampler.sampling not in accounting.SAMPLINGS:
         msg = (
             "Expected cohorts of everyone, fixed_size or poisson, all clients counting "
@@ -56,15 +53,15 @@ def _refuse(
         raise ValueError(msg)
     if mechanism.smallest and (
         sampler.sampling == "poisson" or relation != "replace_one"
-    ):  # whether enough came, and so how many did, is seen
+    ):  # all see whether there were enough, and so how many
         msg = (
             "Expected relation='replace_one' and cohorts of everyone or fixed_size "
             f"with distributed noise, got {relation!r} and {sampler.sampling!r}."
         )
         raise ValueError(msg)
     if traffic.stateful and sampler.sampling == "fixed":
-        # Who else came to earlier rounds, which such states show, says whether a client
-        # did; an accountant takes every round's sample to be a secret of its own.
+        # Such states show who took part in earlier rounds, and so whether a client did.
+        # An accountant assumes that the sample of each round is secret.
         msg = (
             "Expected sampling=poisson or everyone where clients keep a state, "
             "got sampling='fixed'."

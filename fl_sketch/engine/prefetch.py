@@ -1,9 +1,8 @@
 """Rounds on data that stay on the host.
 
 While the devices work on a round, a thread gathers the batches of the next and sends
-them, so that devices hold the batches of two rounds and no data set. Which batches
-these are follows from the run's roots and the round's number alone: a batch that was
-made too early, or twice, is the same batch.
+them, so that devices hold the batches of two rounds and no data set. Batches are a
+function of the run's roots and the round's number, whenever they are made.
 """
 
 from collections.abc import Callable
@@ -23,14 +22,24 @@ from fl_sketch.engine.mesh import AXIS
 from fl_sketch.engine.round import Report, State
 
 
-def drawing(
-    sampler: Callable[[Key], Cohort], *, multiple: int, steps: int, batch: int
-) -> Callable[[Key | Roots, jax.Array, jax.typing.ArrayLike], jax.Array]:
-    """Returns `(key, starts, number) -> places` of a round's batches, not jitted.
+def batches_on_devices(
+    sampler: Callable[[Key], Cohort],
+    mesh: jax.sharding.Mesh,
+    key: Roots,
+    data: streamed.OnHost,
+    *,
+    multiple: int,
+    steps: int,
+    batch: int,
+) -> tuple[Callable[[int], jax.Array], Callable[[jax.Array], Any], Any]:
+    """Returns `(number) -> places`, `(places) -> batches`, and the batches' shapes.
 
     Args:
-      sampler: the sampler of the cohorts; weights do not matter.
-      multiple: a divisor of the number of places, as the engine fills them up.
+      sampler: of the cohorts, whose weights do not matter.
+      key: the roots of the run, on all devices.
+      multiple: the cohort's places are filled up to a multiple of this.
+      steps: the number of batches of a client.
+      batch: the number of examples of each.
     """
 
     def places(key, starts, number):
@@ -38,30 +47,15 @@ def drawing(
         keys = jax.vmap(lambda client: batch_key(key, number, client))(ids)
         return streamed.places(starts, keys, ids, steps=steps, batch=batch)
 
-    return places
-
-
-def batches_on_devices(
-    places: Callable[[Key | Roots, jax.Array, jax.typing.ArrayLike], jax.Array],
-    mesh: jax.sharding.Mesh,
-    key: Roots,
-    data: streamed.OnHost,
-) -> tuple[Callable[[int], jax.Array], Callable[[jax.Array], Any], Any]:
-    """Returns what draws the places of a round, what gathers them, and the shapes.
-
-    Args:
-      places: a function as `drawing` makes it.
-      key: the roots of the run, placed.
-    """
-    # Every process draws the cohorts for itself, on one device.
-    alone = SingleDeviceSharding(mesh.local_devices[0])
-    own_key = jax.tree.map(
-        lambda root: jax.device_put(root.addressable_data(0), alone), key
+    # Every process draws the cohorts itself, on one device.
+    one_device = SingleDeviceSharding(mesh.local_devices[0])
+    key = jax.tree.map(
+        lambda root: jax.device_put(root.addressable_data(0), one_device), key
     )
-    own_starts = jax.device_put(data.starts, alone)
-    draw = jax.jit(places).lower(own_key, own_starts, 0).compile()
+    starts = jax.device_put(data.starts, one_device)
+    draw = jax.jit(places).lower(key, starts, 0).compile()
     spread = NamedSharding(mesh, P(AXIS))
-    shape = jax.eval_shape(places, own_key, own_starts, 0).shape
+    shape = jax.eval_shape(places, key, starts, 0).shape
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
             (*shape, *leaf.shape[1:]),
@@ -71,7 +65,7 @@ def batches_on_devices(
         data.examples,
     )
     return (
-        lambda number: draw(own_key, own_starts, number),
+        lambda number: draw(key, starts, number),
         lambda drawn: streamed.gather(data, np.asarray(drawn), spread),
         shapes,
     )
@@ -84,15 +78,15 @@ def advancing(
 ) -> Callable[[State, int, int], tuple[State, Report]]:
     """Returns `advance(state, done, count)`, which gathers ahead in a thread.
 
-    Reports come back as numpy arrays along a leading axis of `count`, at least one.
+    Reports are numpy arrays with a leading axis of `count`.
 
     Args:
       draw: `(number) -> places` of a round, on the device.
       gather: `(places) -> batches`.
-      one_round: `(state, batches) -> (state, report)`, the state being used up.
+      one_round: `(state, batches) -> (state, report)`, which uses up the state.
     """
     thread = ThreadPoolExecutor(1, "gather")
-    ahead: dict[int, Future] = {}  # of one round, also from one call to the next
+    ahead: dict[int, Future] = {}  # of one round, kept between calls
 
     def batches_of(number: int) -> Future:
         future = ahead.pop(number, None)
@@ -103,7 +97,7 @@ def advancing(
         reports = []
         for number in range(done, done + count):
             batches = batches_of(number).result()
-            # Before the round: a device takes programs in the order they come.
+            # Before the round: a device runs programs in the order of their calls.
             ahead[number + 1] = thread.submit(gather, draw(number + 1))
             state, report = one_round(state, batches)
             del batches

@@ -12,12 +12,12 @@ import numpy as np
 def shown(
     rounds: int, done: int, *, shown: bool | None = None
 ) -> Iterator[Callable[[int, float], None]]:
-    """Shows `done` of `rounds`; yields `(rounds done, last training loss)`, to move it.
+    """Shows `done` of `rounds`; yields `(rounds done, last training loss) -> None`.
 
     Args:
       shown: whether there is a bar; None: in terminals and notebooks.
     """
-    with warnings.catch_warnings():  # it would like a notebook to have widgets
+    with warnings.catch_warnings():  # in notebooks without widgets
         warnings.simplefilter("ignore")
         from tqdm import auto
     if shown is None:

@@ -1,45 +1,59 @@
-"""What `engine.simulate` is given, checked, and the task that it makes."""
+"""The setup of a run that Python describes: from arguments of `simulate` to a task."""
 
+import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch.channels import player
-from fl_sketch.core import chacha
+from fl_sketch.core import chacha, trees
 from fl_sketch.core.keys import roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Tree
 from fl_sketch.data import Clients, residency, streamed
 from fl_sketch.data import batches as client_batches
 from fl_sketch.engine import checks
+from fl_sketch.engine.clients import Fetch
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Prices, Traffic, prices
 from fl_sketch.engine.loop import MOST, Compiled
-from fl_sketch.engine.mesh import default_chunk, mesh_over
+from fl_sketch.engine.mesh import default_chunk, mesh_over, name_of
 from fl_sketch.engine.plan import plan_of
 from fl_sketch.engine.recorder import Known
 from fl_sketch.engine.round import State, make_round
 from fl_sketch.engine.rounds import Play, compile_rounds
 from fl_sketch.engine.task import Task
+from fl_sketch.models import params_io
 from fl_sketch.privacy.guarantee import Guarantee, promised
+from fl_sketch.workdir.identity import identity_of
+from fl_sketch.workdir.secrets import Secret
 
 MakeAlgorithm = Callable[[float], Algorithm]
+DOOR = "engine.simulate"  # in config.json, what made the folder
 
 
 class Chosen(NamedTuple):
-    """An algorithm, what it sends, what it promises, and what that costs."""
+    """An algorithm with its noise, what it sends, what it promises, what it costs."""
 
     algorithm: Algorithm
-    talk: Traffic
+    traffic: Traffic
     guarantee: Guarantee | None
     prices: Prices
 
 
 class PythonSetup(NamedTuple):
-    """What clients train on, who takes part, and what is promised to them."""
+    """What clients train on, who takes part, and what is promised to them.
+
+    Attributes:
+      key: the root of everything random.
+      last: the last round that was asked for.
+      batches: how `batch` examples are drawn, one of `data.batches.KINDS`.
+      terms: `relation`, `delta` and `target_epsilon`.
+    """
 
     params: Tree
     clients: Clients
@@ -49,123 +63,198 @@ class PythonSetup(NamedTuple):
     steps: int
     batch: int
     batches: str
+    fetch: Fetch
     terms: dict[str, Any]
 
     def choose(self, algorithm: Algorithm | MakeAlgorithm, download: str) -> Chosen:
         """Returns the algorithm with its noise, and what follows from it."""
-        make, chosen = None, algorithm
-        if not isinstance(algorithm, Algorithm) and self.terms["target_epsilon"]:
-            make = algorithm
-            chosen = make(0.0) if callable(make) else make
+        make, target = None, self.terms["target_epsilon"]
+        chosen: Any = algorithm
+        if target and callable(algorithm) and not isinstance(algorithm, Algorithm):
+            make, chosen = algorithm, algorithm(0.0)
         checks.require_made_by(Algorithm, "fl_sketch.algorithms", algorithm=chosen)
-        assert isinstance(chosen, Algorithm)
         checks.require_fitting(chosen, self.sampler)
-        talk = checks.traffic_of(
+        traffic = checks.traffic_of(
             chosen, self.params, self.clients, steps=self.steps, batch=self.batch
         )
-        checks.require_weights(talk, self.sampler)
-        guarantee = self.guarantee(chosen, talk, calibrated=make is not None)
+        checks.require_weights(traffic, self.sampler)
+        guarantee = self._guarantee(chosen, traffic, calibrated=make is not None)
         if make is not None and guarantee:
             chosen = make(guarantee.noise_multiplier)
-        checks.require_noise(chosen, self.terms["target_epsilon"])
-        return Chosen(chosen, talk, guarantee, self.prices(chosen, talk, download))
+        checks.require_noise(chosen, target)
+        cost = prices(
+            chosen,
+            self.params,
+            traffic,
+            download=download,
+            rounds=self.last,
+            gap=self.clients.population / self.sampler.size,
+        )
+        return Chosen(chosen, traffic, guarantee, cost)
 
-    def guarantee(
-        self, algorithm: Algorithm, talk: Traffic, *, calibrated: bool
+    def _guarantee(
+        self, algorithm: Algorithm, traffic: Traffic, *, calibrated: bool
     ) -> Guarantee | None:
         """Returns what the run promises; None: it adds no noise."""
-        mechanism = algorithm.mechanism
+        mechanism, terms = algorithm.mechanism, self.terms
         if mechanism is None or not (mechanism.noise_multiplier or calibrated):
             return None
+        relation = terms["relation"]
         plan = plan_of(
-            mechanism,
-            self.sampler,
-            talk,
-            rounds=self.last,
-            relation=self.terms["relation"],
+            mechanism, self.sampler, traffic, rounds=self.last, relation=relation
         )
         secret = chacha.is_secret(roots_of(self.key).secret)
         return promised(
             plan,
             rounds=self.last,
-            delta=self.terms["delta"],
+            delta=terms["delta"],
             noise_multiplier=float(mechanism.noise_multiplier),
-            target_epsilon=self.terms["target_epsilon"],
+            target_epsilon=terms["target_epsilon"],
             randomness="system" if secret else "simulated",
         )
 
-    def about(self, chosen: Chosen) -> dict[str, Any]:
-        """Returns what config.json is to hold, by which the run is known again."""
-        algorithm, guard = chosen.algorithm, chosen.algorithm.mechanism
-        z = guard and float(guard.noise_multiplier)
-        name = player.name_of(algorithm.uplink)
-        return {
-            "rounds": self.last,
-            "cohort": {"sampling": self.sampler.sampling, "size": self.sampler.size},
-            "client": {
-                "steps": self.steps,
-                "batch": self.batch,
-                "batches": self.batches,
-            },
-            "privacy": {**self.terms, "noise_multiplier": z},
-            "algorithm": {
-                "channel": name,
-                "messages": [*chosen.talk.sent],
-                "bits_up": chosen.talk.bits_up,
-                "server": _shapes(algorithm.server, self.params),
-            },
-        }
+    def task(
+        self,
+        chosen: Chosen,
+        begun: State,
+        look: Callable[[Tree], dict[str, Any]],
+        *,
+        every: int,
+        data: str,
+        devices: Sequence[jax.Device] | None,
+        chunk: int,
+    ) -> Task:
+        """Returns the run that goes on from a state.
 
-    def prices(self, algorithm: Algorithm, talk: Traffic, download: str) -> Prices:
-        """Returns the prices of the rounds to come."""
-        gap = self.clients.population / self.sampler.size
-        params, last = self.params, self.last
-        return prices(algorithm, params, talk, download=download, rounds=last, gap=gap)
-
-    def task(self, chosen: Chosen, now: State, look, every: int, places) -> Task:
-        """Returns the run as the loop has it; `now` is its state before."""
+        Args:
+          look: measures the model for each row, every `every` rounds.
+        """
         guarantee = chosen.guarantee
-        mesh = mesh_over(checks.devices_of(places["devices"]))
+        mesh = mesh_over(checks.devices_of(devices))
         same = NamedSharding(mesh, P())
-        chunk = places["chunk"] or default_chunk(mesh, self.sampler.places)
-        fetch = client_batches.fetching(
-            self.batches, steps=self.steps, batch=self.batch
-        )
+        chunk = chunk or default_chunk(mesh, self.sampler.places)
         play = Play(
-            make_round(chosen.algorithm, fetch, mesh, chunk=chunk),
+            make_round(chosen.algorithm, self.fetch, mesh, chunk=chunk),
             self.sampler,
             chunk=chunk,
             steps=self.steps,
             batch=self.batch,
-            most=min(every, MOST),
+            most=min(every, self.last, MOST),
         )
-        kind = residency.form(places["data"], self.clients.examples, mesh, self.batches)
+        form = residency.form(data, self.clients.examples, mesh, self.batches)
 
         def compiled(roots) -> Compiled:
             begin = time.perf_counter()
-            examples = self.examples(kind, same)
+            if form == "streamed":
+                examples = streamed.on_host(*self.clients)
+            else:
+                examples = client_batches.resident(*self.clients, device=same)
             roots = jax.device_put(roots_of(roots), same)
-            state = jax.device_put(now, same)
+            state = jax.device_put(begun, same)
             advance = compile_rounds(play, mesh, state=state, key=roots, data=examples)
             seconds = time.perf_counter() - begin
             return Compiled(advance, lambda state: look(state.server.params), seconds)
 
+        last = guarantee.rounds if guarantee else self.last
         return Task(
-            start=lambda roots: jax.device_put(now, same),
+            start=lambda roots: jax.device_put(begun, same),
             compile=compiled,
             roots=lambda secret: self.key,
             known=Known(chosen.prices, self.clients.population, guarantee),
-            last=guarantee.rounds if guarantee else self.last,
-            every=every,
+            last=last,
+            # A record has room for the rounds of a row, and there are no more than all.
+            every=min(every, last),
         )
 
-    def examples(self, kind: str, same: NamedSharding) -> Any:
-        """Returns the data of clients, on the devices or on the host."""
-        if kind == "streamed":
-            return streamed.on_host(*self.clients)
-        return client_batches.resident(*self.clients, device=same)
+    def described(self, task: Task, chosen: Chosen, **options: Any) -> Task:
+        """Returns a task with what a folder needs: config, identity, secret, facts."""
+        roots, digests = roots_of(self.key), _digests(self.clients)
+        model = {
+            name: np.asarray(leaf) for name, leaf in trees.named_leaves(self.params)
+        }
+        config = {
+            **options,
+            **self._config(chosen),
+            "made_by": DOOR,
+            "model": {"digest": params_io.digest(model)},
+            "data": {
+                "name": DOOR,
+                "public": False,
+                "clients": self.clients.population,
+            },
+            "key": np.asarray(jax.random.key_data(roots.public)).tobytes().hex(),
+        }
+        known, guarantee = task.known, chosen.guarantee
+        if guarantee:
+            guarantee = guarantee._replace(partition=digests["partition"])
+        facts = {
+            "made_by": DOOR,
+            "d": trees.size(trees.trained(self.params)),
+            "sketch_size": sum(chosen.traffic.sent),
+            "clients": self.clients.population,
+            "exchanges": len(chosen.traffic.sent),
+            **(guarantee.facts if guarantee else {}),
+            **dict.fromkeys(("bound", "noise"), "one's own"),
+            "threshold": "as it says",
+            "noised": [],
+        }
+        devices = name_of(mesh_over(jax.devices()))
+        return task._replace(
+            config=config,
+            identity=identity_of(digests, devices, keyed=task.private),
+            known=known._replace(guarantee=guarantee),
+            facts=facts,
+            model={
+                "model": DOOR,
+                "algorithm": DOOR,
+                "dataset": DOOR,
+                "public": False,
+            },
+            secret=_secret(roots) if task.private else None,
+            roots=lambda secret: _with(roots, secret),
+        )
+
+    def _config(self, chosen: Chosen) -> dict[str, Any]:
+        """Returns the part of config.json that describes the rounds."""
+        algorithm, sampler = chosen.algorithm, self.sampler
+        guard, batches = algorithm.mechanism, self.batches
+        server = jax.eval_shape(algorithm.server.init, self.params)
+        z = guard and float(guard.noise_multiplier)
+        return {
+            "rounds": self.last,
+            "cohort": {"sampling": sampler.sampling, "size": sampler.size},
+            "client": {"steps": self.steps, "batch": self.batch, "batches": batches},
+            "privacy": {**self.terms, "noise_multiplier": z},
+            "algorithm": {
+                "channel": player.name_of(algorithm.uplink),
+                "messages": [*chosen.traffic.sent],
+                "bits_up": chosen.traffic.bits_up,
+                "server": str(jax.tree.structure(server)),  # with names of its state
+            },
+        }
 
 
-def _shapes(server: Any, params: Tree) -> str:
-    """Returns a server's optimizer in words: the names of what it keeps."""
-    return str(jax.tree.structure(jax.eval_shape(server.init, params)))
+def _digests(clients: Clients) -> dict[str, str]:
+    """Returns digests of the examples and of the partition."""
+    digests = {
+        f"train_{name}": params_io.digest({"": np.asarray(leaf)})
+        for name, leaf in trees.named_leaves(clients.examples)
+    }
+    shares = clients.partition
+    arrays = {"indices": shares.indices, "starts": shares.starts}
+    return digests | {"partition": params_io.digest(arrays)}
+
+
+def _secret(roots: Roots) -> Secret:
+    """Returns the secret of a private run; a simulated one follows from the key."""
+    raw = np.asarray(jax.random.key_data(roots.secret)).tobytes()
+    return Secret(
+        raw if chacha.is_secret(roots.secret) else hashlib.sha256(raw).digest()
+    )
+
+
+def _with(roots: Roots, secret: Secret | None) -> Roots:
+    """Returns roots with the secret that the folder has kept."""
+    if secret is None or not chacha.is_secret(roots.secret):
+        return roots
+    return roots._replace(secret=chacha.key_of(secret.reveal()))

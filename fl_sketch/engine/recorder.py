@@ -1,10 +1,9 @@
-"""The recorder: turns what rounds report into rows, bytes and epsilon.
+"""The recorder: turns the reports of rounds into rows, bytes and epsilon.
 
-Every run has one, whether it was begun in Python or by a config; a sweep has one for
-each point. A row has the mean over its rounds of every diagnostic that clients return
-(`loss` as train_loss), what was measured of the model, what a mechanism released, all
-bytes so far, and the epsilon. In a private run the names of what only a simulator may
-see begin with `rows.MARK`.
+Every run has one, and a sweep has one for each point. A row has the mean over its
+rounds of every diagnostic that clients return (`loss` as train_loss), what was measured
+of the model, what a mechanism released, all bytes so far, and the epsilon. In a private
+run the names of what only a simulator may see begin with `rows.MARK`.
 """
 
 import dataclasses
@@ -23,20 +22,18 @@ from fl_sketch.workdir import rows
 Row = dict[str, Any]
 Clock = Callable[[int], float]
 ABSENCES = ("asked", "answered", "simulated_seconds")  # where clients may be absent
-RECENT = "recent/"  # names of what a checkpoint has of the rounds since the last row
+RECENT = "recent/"  # in checkpoints: the numbers of rounds since the last row
 BOOK = "ledger/"
-OWN = ("train_", "mechanism_")  # what columns of diagnostics begin with
+OF_CLIENTS = ("train_", "mechanism_")  # columns of diagnostics begin so
 
 
 class Known(NamedTuple):
-    """What a row needs that is the same in all rounds.
+    """What rows need that is the same in all rounds.
 
     Attributes:
-      prices: what clients send and fetch, in bytes.
-      population: the number of clients.
       guarantee: None: no message is bounded.
       absences: whether clients may be absent, so that rows say how many answered.
-      clock: the simulated seconds of so many rounds; None: rounds take no time.
+      clock: `(rounds) -> simulated seconds` of them; None: rounds take no time.
     """
 
     prices: Prices
@@ -47,7 +44,7 @@ class Known(NamedTuple):
 
     @property
     def private(self) -> bool:
-        """Whether there is noise, which protects somebody."""
+        """Whether there is noise."""
         return bool(self.guarantee and self.guarantee.private)
 
 
@@ -57,10 +54,9 @@ class Recorder:
 
     Attributes:
       every: the number of rounds from row to row.
-      ledger: bytes of every client so far.
       recent: each diagnostic and released number in the rounds since the last row, NaN
         where no client answered; float32 [every].
-      diverged: the round, from one, whose loss was not finite; 0: none.
+      diverged: the first round, from one, whose loss was not finite; 0: none.
     """
 
     known: Known
@@ -75,17 +71,14 @@ class Recorder:
         return cls(known, every, empty(known.population))
 
     def record(self, number: int, report: Report) -> float:
-        """Notes round `number`, from zero; returns its training loss."""
+        """Records round `number`, from zero; returns its training loss."""
         shown = report.simulator_only
         record(self.ledger, self.known.prices, number, shown)
         answered = bool(shown.answered.any())
-        # A client's own loss goes before one that it measured to be released.
-        columns = {
-            column_of(name): name for name in reversed(sorted(shown.diagnostics))
-        }
-        for column, name in columns.items():
+        # A client's `loss` overwrites a `train_loss` that it measured for release.
+        for name in sorted(shown.diagnostics, reverse=True):
             value = shown.diagnostics[name] if answered else np.nan
-            self._note(number, column, value)
+            self._note(number, column_of(name), value)
         for name, value in report.released.items():
             self._note(number, name, value)
         loss = float(shown.diagnostics.get("loss", np.nan)) if answered else np.nan
@@ -95,18 +88,14 @@ class Recorder:
         return loss
 
     def lose(self, done: int, value: float) -> None:
-        """Notes that a loss after so many rounds is this `value`, finite or not."""
+        """Notes the loss after so many rounds, which may be finite or not."""
         if not np.isfinite(value) and not self.diverged:
             self.diverged = done
 
     def row(self, done: int, measured: Mapping[str, Any]) -> Row:
-        """Returns the row after so many rounds.
-
-        Args:
-          measured: what was measured of the model, by column.
-        """
+        """Returns the row after so many rounds, with what was measured of the model."""
         known, book = self.known, self.ledger
-        of_clients = [name for name in self.recent if name.startswith(OWN)]
+        of_clients = [name for name in self.recent if name.startswith(OF_CLIENTS)]
         released = [name for name in self.recent if name not in of_clients]
         of_clients.sort(key=lambda name: name != "train_loss")
         row: Row = {
@@ -125,25 +114,25 @@ class Recorder:
         return rows.marked(row, known.private)
 
     def forget(self) -> None:
-        """Forgets the rounds before a row, once it is made."""
+        """Forgets the rounds of a row that was made."""
         for values in self.recent.values():
             values[:] = np.nan
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Returns what a checkpoint has to keep of the record."""
-        book = {BOOK + name: one for name, one in self.ledger._asdict().items()}
-        return book | {RECENT + name: one for name, one in self.recent.items()}
+        """Returns what a checkpoint has of the record."""
+        book = {BOOK + name: total for name, total in self.ledger._asdict().items()}
+        return book | {RECENT + name: values for name, values in self.recent.items()}
 
     def resume(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Goes on from what `arrays` has kept, as `arrays()` returned it."""
+        """Goes on from what `arrays()` returned."""
         book = {
-            name: np.array(arrays[BOOK + name], one.dtype).reshape(one.shape)
-            for name, one in self.ledger._asdict().items()
+            name: np.array(arrays[BOOK + name], total.dtype).reshape(total.shape)
+            for name, total in self.ledger._asdict().items()
         }
         self.ledger = Ledger(**book)
         self.recent = {
-            name.removeprefix(RECENT): np.array(one)
-            for name, one in arrays.items()
+            name.removeprefix(RECENT): np.array(values)
+            for name, values in arrays.items()
             if name.startswith(RECENT)
         }
 
@@ -167,15 +156,15 @@ def column_of(diagnostic: str) -> str:
     >>> column_of("loss"), column_of("train_accuracy"), column_of("mechanism_rejected")
     ('train_loss', 'train_accuracy', 'mechanism_rejected')
     """
-    return diagnostic if diagnostic.startswith(OWN) else f"train_{diagnostic}"
+    return diagnostic if diagnostic.startswith(OF_CLIENTS) else f"train_{diagnostic}"
 
 
 def mean_of_finite(values: np.ndarray) -> float:
-    """Returns the mean of those `values` that are finite; NaN if none is."""
+    """Returns the mean of the values that are finite; NaN if none is."""
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if finite.size else float("nan")
 
 
 def of_point(reports: Report, place: int) -> Report:
-    """Returns the reports of one point of a sweep, of those of all points."""
+    """Returns the reports of one point of a sweep."""
     return jax.tree.map(lambda leaf: leaf[place], reports)

@@ -1,18 +1,18 @@
-"""Relays: how the sum of all messages reaches every node of a graph, over which edges.
+"""Relays: how the sum of all messages reaches every node of a graph.
 
 Song et al., section 4: without a server, messages reach all nodes in as many hops as
 the graph's diameter. All nodes then have the same mean, take the same step, and keep
 equal models that are never sent. A round is thus the same as one with a server and
 everyone in the cohort; a relay counts the messages over each edge.
 
-A flood hands on every message as it is: a node passes what it heard for the first time
-in the last hop to all neighbours but those it came from. After as many hops as the
-graph's diameter all have everything, and each adds it up for itself.
+A flood passes every message on as it is: a node sends what it received for the first
+time in the last hop to all neighbours but those it came from. After as many hops as the
+graph's diameter all nodes have all messages, and each adds them up.
 
 Only the sum is needed. On a spanning tree a node adds what its children send to its own
-message and sends that on towards the root, from which the sum of all comes back: two
-messages for every edge of the tree, and nothing over the others. The root is a node
-from which the tree is as low as it can be, so that both ways take the fewest hops.
+message and sends that on towards the root, from which the sum comes back: two messages
+for every edge of the tree, and none over other edges. The root is a node from which the
+tree is as low as possible, so that both directions take the fewest hops.
 
 >>> line = graphs.named("grid:1x3", 3)
 >>> flood(line).crossings.tolist()  # over 0 - 1 and back, over 1 - 2 and back
@@ -29,7 +29,7 @@ from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.engine import graph as graphs
 from fl_sketch.engine.graph import Graph
 
-ORIGIN_BYTES = 4  # with a flooded message goes the number of the node that made it
+ORIGIN_BYTES = 4  # a flooded message has the number of the node that made it
 
 
 class Relay(NamedTuple):
@@ -37,11 +37,10 @@ class Relay(NamedTuple):
 
     Attributes:
       name: its name in `RELAYS`.
-      graph: the graph.
       hops: the hops from the messages of an exchange to their sum at all nodes.
       crossings: the number of messages over each edge in an exchange, there and back,
         int64 [edges, 2].
-      extra: bytes that travel with each of them.
+      extra: bytes that are added to each message.
       adds: whether messages are added up on their way.
     """
 
@@ -54,23 +53,21 @@ class Relay(NamedTuple):
 
     @property
     def sent(self) -> np.ndarray:
-        """How many messages each node sends in an exchange, int64 [nodes]."""
+        """The number of messages that each node sends in an exchange, int64 [nodes]."""
         (a, b), (there, back) = self.graph.edges.T, self.crossings.T
         nodes = self.graph.nodes
         both = np.bincount(a, there, nodes) + np.bincount(b, back, nodes)
         return both.astype(np.int64)
 
     def over_edges(self, message: int, exchanges: int = 1) -> np.ndarray:
-        """Returns the bytes that cross every edge, there and back, int64 [edges, 2].
+        """Returns the bytes over every edge, there and back, int64 [edges, 2].
 
-        Args:
-          message: the bytes of what one node has to say, in all exchanges.
-          exchanges: the number of these.
+        The `message` has the bytes of one node's messages in all exchanges.
         """
         return self.crossings * (message + exchanges * self.extra)
 
     def shared_out(self, total: int) -> np.ndarray:
-        """Returns the bytes over every edge where `total` crossed all of them.
+        """Returns the bytes over every edge, of the total over all edges.
 
         All messages of an exchange have one length, so that edges share the bytes as
         they share the messages.
@@ -78,36 +75,33 @@ class Relay(NamedTuple):
         return self.crossings * (total // int(self.crossings.sum()))
 
     def require_sums(self, bits: int | None, numbers: int) -> None:
-        """Raises unless the messages may be sent over this relay at their own price.
+        """Raises a ValueError unless a sum of messages is as long as each of them.
 
-        The sum of messages that are shorter than their numbers is not: of signs, say,
-        or of a few values at places of each client's own.
+        It is longer where messages are shorter than 32 bits a number, such as signs, or
+        a few values at coordinates that each client chooses.
 
         Args:
           bits: the length of a message on the wire; None: it depends on the round.
-          numbers: the numbers that it stands for.
-
-        Raises:
-          ValueError: for messages that are added up on their way, and are no floats.
+          numbers: the count of numbers that it stands for.
         """
         if self.adds and not (isinstance(bits, int) and bits == FLOAT_BITS * numbers):
-            own = bits if isinstance(bits, int) else "a round's own number of"
+            length = bits if isinstance(bits, int) else "a round's own number of"
             msg = (
                 f"Expected messages of {FLOAT_BITS} bits a number, whose sums are as "
                 f"long as they are, with relay={self.name}, got messages of {numbers} "
-                f"numbers in {own} bits: take relay=flood."
+                f"numbers in {length} bits: take relay=flood."
             )
             raise ValueError(msg)
 
 
 def flood(graph: Graph) -> Relay:
-    """Returns the flood of all messages over `graph`.
+    """Returns the flood of all messages over a graph.
 
     A node at distance h from an origin has its message after h hops. In the next hop,
     if there is one, it passes the message on to the neighbours that are not nearer to
-    the origin. It cannot know that a neighbour as far as itself has it too.
+    the origin. It cannot know that a neighbour at the same distance has it too.
     """
-    hops, _ = graphs.ways(graph)
+    hops = graphs.distances(graph)
     (a, b), last = graph.edges.T, int(hops.max())
     crossings = np.zeros((len(graph.edges), 2), np.int64)
     for far in hops:  # from one origin
@@ -117,7 +111,7 @@ def flood(graph: Graph) -> Relay:
 
 
 def tree(graph: Graph) -> Relay:
-    """Returns the relay of sums on a spanning tree of `graph`."""
+    """Returns the relay of sums on a spanning tree of a graph."""
     hops = graphs.distances(graph).max(axis=1)
     root = int(hops.argmin())
     links = graphs.links(graph, root)
@@ -128,5 +122,4 @@ def tree(graph: Graph) -> Relay:
     return Relay("tree", graph, 2 * int(hops[root]), crossings, 0, True)
 
 
-#: The ways of messages, each by its name.
 RELAYS = {"flood": flood, "tree": tree}

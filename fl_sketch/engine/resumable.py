@@ -1,7 +1,7 @@
 """A run in a folder: it keeps its secret, resumes exactly, and counts what it spent.
 
-The first process of a run owns the folder: it reads and writes there and tells the
-others. In them the folder is None.
+Only the first process of a run reads and writes the folder, and sends the others what
+they need. In them the folder is None.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from fl_sketch.workdir import checkpoint, odometer, rows, secrets, weights
 from fl_sketch.workdir.folder import Workdir
 from fl_sketch.workdir.odometer import RUN
 
-SECRET = "secret"  # in a checkpoint: the check value of the secret
+SECRET = "secret"  # in checkpoints: the check value of the secret
 Say = Callable[[str], None]
 
 
 class Progress(NamedTuple):
-    """A run that may go on: its state, and the record of its rounds so far."""
+    """A run that may go on: its state and its record."""
 
     state: State
     recorder: Recorder
@@ -54,9 +54,9 @@ def opened(workdir: Any, task: Task, **options: Any) -> Iterator[Workdir | None]
 
 
 def ended_before(folder: Workdir | None) -> Row | None:
-    """Returns the summary of a run that has ended, in all processes."""
+    """Returns the summary of a run that has ended, or None, in all processes."""
     return json.loads(
-        _from_first(folder, lambda own: json.dumps(own.summary()).encode())
+        _from_first(folder, lambda folder: json.dumps(folder.summary()).encode())
     )
 
 
@@ -71,7 +71,9 @@ def with_secret(folder: Workdir | None, task: Task) -> Task:
         return task
 
     def begun(folder: Workdir) -> bytes:
-        secret, entries = _secret_in(folder, task), odometer.read(folder.folder)
+        secret, entries = fresh, odometer.read(folder.folder)
+        if guarantee.randomness != "simulated":
+            secret = _secret_in(folder, fresh, entries)
         expected = guarantee.after(0)._replace(secret=secret.check)
         _require_same_plan(entries, expected, folder)
         z = guarantee.noise_multiplier
@@ -88,46 +90,43 @@ def with_secret(folder: Workdir | None, task: Task) -> Task:
     return task._replace(secret=secrets.Secret(bytes.fromhex(raw)))
 
 
-def _secret_in(folder: Workdir, task: Task) -> secrets.Secret:
-    """Returns the secret of the run in a folder, where it keeps that of a new run."""
-    place, fresh = folder.folder, task.secret
-    assert fresh and task.known.guarantee
-    if task.known.guarantee.randomness == "simulated":
+def _secret_in(
+    folder: Workdir, fresh: secrets.Secret, entries: odometer.Entries
+) -> secrets.Secret:
+    """Returns the secret of the run in a folder, or a fresh one that is now kept."""
+    place = folder.folder
+    if not entries:  # no round was released, since they are counted beforehand
+        if folder.has_rows or checkpoint.rounds(folder.checkpoints):
+            msg = (
+                f"Expected {odometer.FILE} in workdir={place}, which counts what its "
+                "rounds released, got none: take another workdir."
+            )
+            raise ValueError(msg)
+        secrets.keep(place, fresh)
         return fresh
-    entries = odometer.read(place)
-    begun = entries or checkpoint.rounds(folder.checkpoints)
-    if (folder.has_rows or begun) and not entries:  # rounds are counted beforehand
-        msg = (
-            f"Expected {odometer.FILE} in workdir={place}, which counts what its "
-            "rounds released, got none: take another workdir."
-        )
-        raise ValueError(msg)
-    # Without entries a secret is that of a start that was killed, or somebody's else.
-    before = secrets.kept(place) if begun else fresh
-    if before is None:
+    kept = secrets.kept(place)
+    if kept is None:
         msg = (
             f"Expected the secret of the run in workdir={place}, without which rounds "
             "would be released again with other noise, got none, as after the end of a "
             "run: take another workdir."
         )
         raise ValueError(msg)
-    if begun and entries[RUN].secret != before.check:
+    if entries[RUN].secret != kept.check:
         msg = (
             f"Expected {place / secrets.FILE} as it was written, without which rounds "
             "would be released again with other noise, got a damaged one: take another "
             "workdir."
         )
         raise ValueError(msg)
-    if not begun:
-        secrets.keep(place, fresh)
-    return before
+    return kept
 
 
 def _require_same_plan(entries, expected, folder: Workdir) -> None:
-    """Raises if what was released here was of other rounds than are to be played."""
-    for name, one in entries.items():
-        same = one._replace(
-            plan=one.plan._replace(steps=0),
+    """Raises if the rounds in a folder were counted otherwise than is expected."""
+    for name, entry in entries.items():
+        same = entry._replace(
+            plan=entry.plan._replace(steps=0),
             rounds=expected.rounds,
             noise_multiplier=expected.noise_multiplier,
         )
@@ -168,7 +167,7 @@ def resumed(folder: Workdir | None, task: Task, say: Say) -> Progress:
 
 
 def _require_same_secret(path, task: Task, extra) -> None:
-    """Raises if a checkpoint's rounds had the noise of another secret."""
+    """Raises if the rounds of a checkpoint had another secret."""
     before = extra.get(SECRET)
     if before is None or (task.private and task.secret is None):  # the run is done
         return
@@ -179,7 +178,7 @@ def _require_same_secret(path, task: Task, extra) -> None:
 
 
 def _placed(saved, leaf):
-    """Returns what was saved where the other is: on devices, or on the host."""
+    """Returns a saved array where another one is: on devices, or on the host."""
     on_device = isinstance(leaf, jax.Array)
     return jax.device_put(saved, leaf.sharding) if on_device else saved
 
@@ -194,11 +193,11 @@ def play_on(
     say: Say = lambda line: None,
     watch: Watch = Watch(),  # noqa: B008 - immutable
 ) -> Progress:
-    """Plays a run to its end, and leaves rows and checkpoints in its folder.
+    """Plays a run to its end, and writes rows and checkpoints to its folder.
 
     Args:
       told: functions that get every row, once it is in the folder.
-      watch: further watchers: `rounds`, `look`, `asked`.
+      watch: further callbacks: `rounds`, `look`, `asked`.
 
     Raises:
       NotFinite: if the run diverges and its task has advice for that.
@@ -238,7 +237,7 @@ def play_on(
 
 
 def _lost(task: Task) -> Callable[[str], None]:
-    """Returns what ends a run whose loss is not finite, if its task has advice."""
+    """Returns a callback that ends a run which diverges, if its task has advice."""
 
     def lost(line: str) -> None:
         if task.advice:
@@ -249,7 +248,7 @@ def _lost(task: Task) -> Callable[[str], None]:
 
 
 def _save(folder: Workdir, task: Task, done: int, progress: Progress, say: Say) -> None:
-    """Saves progress; where it cannot, only the last round is an error."""
+    """Saves progress; where that fails, only the last round is an error."""
     try:
         extra = {**folder.extra(), **progress.recorder.arrays()}
         extra |= {SECRET: task.secret.check.encode()} if task.secret else {}
@@ -271,7 +270,7 @@ def _save(folder: Workdir, task: Task, done: int, progress: Progress, say: Say) 
 
 
 def finish(folder: Workdir, task: Task, summary: Row) -> Row:
-    """Leaves the model and the summary of a run that has ended; returns the latter."""
+    """Writes the model and the summary of a run that has ended; returns the latter."""
     about = {**task.model, weights.TRAINED_ON: folder.trained_on}
     weights.write_model(folder.folder, summary["rounds"], about)
     whole = folder.finish(summary)
@@ -280,7 +279,7 @@ def finish(folder: Workdir, task: Task, summary: Row) -> Row:
 
 
 def complete(folder: Workdir, task: Task, rounds: int) -> None:
-    """Leaves what a run lacks that was killed in its last moment."""
+    """Writes what is missing of a run that was killed in its last moment."""
     secrets.forget(folder.folder)
     if not (folder.folder / weights.FILE).exists():
         about = {**task.model, weights.TRAINED_ON: folder.trained_on}
@@ -295,12 +294,7 @@ def summary_of(
     compile_seconds: float,
     more: Row = {},  # noqa: B006 - only read
 ) -> Row:
-    """Returns the summary of a run: its facts, its last row, and totals.
-
-    Args:
-      last: its last row.
-      more: what else was measured at its end.
-    """
+    """Returns the summary of a run: its facts, its last row, `more`, and totals."""
     book, guarantee = progress.recorder.ledger, task.known.guarantee
     promise = guarantee if task.private else None
     up, down, plain = int(book.up.sum()), int(book.down.sum()), rows.plain(last)

@@ -1,10 +1,9 @@
 """One round: local work in chunks of clients, the exchanges, the server's step.
 
-Clients are spread over the devices of a mesh, and each device visits its own a chunk at
+Clients are spread over the devices of a mesh, and each device plays its own, a chunk at
 a time. An algorithm with one exchange and no client state thus needs memory for a chunk
 of updates and one sum, whatever the cohort. With several exchanges or with client state
 the updates of the cohort are kept until the round is over, or made again in every pass.
-This takes memory for the whole cohort, or the local work once more.
 """
 
 from collections.abc import Callable
@@ -17,22 +16,18 @@ from jax.sharding import PartitionSpec as P
 
 from fl_sketch.core import validate
 from fl_sketch.core.keys import of_round
-from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
-from fl_sketch.engine.clients import Client, Fetch, Seat, Visitor
+from fl_sketch.core.protocols import Algorithm, Key, Roots, Round, Server, Tree
+from fl_sketch.engine.clients import Client, DeviceRound, Fetch, Slot
 from fl_sketch.engine.cohort import Cohort, padded
-from fl_sketch.engine.exchange import exchange
-from fl_sketch.engine.guard import Guard, guarded, open_mean
+from fl_sketch.engine.exchange import exchange, finish, serve
 from fl_sketch.engine.mesh import AXIS, is_one_row, rows
-from fl_sketch.engine.server import finish, serve
 
 
 class State(NamedTuple):
     """Everything that a run carries from round to round.
 
     Attributes:
-      server: all that the server has.
-      clients: the part that is kept of each client, along a leading axis of the
-        population: a `Client`, or what a round of another kind keeps.
+      clients: the state of each client, along a leading axis of the population.
     """
 
     server: Server
@@ -40,15 +35,15 @@ class State(NamedTuple):
 
 
 class SimulatorOnly(NamedTuple):
-    """What a simulator sees of a round and nobody else may, if the round is private.
+    """What only a simulator may see of a round, if the round is private.
 
     Attributes:
-      clients: the clients that were asked, int32 [places]; -1: nobody.
+      clients: the clients that received the model, int32 [places]; -1: none.
       answered: the places whose clients answered, bool [places].
       bytes_up: bytes that each of those sent, as `wire.traced_bytes` has them: one
         length, or one for each place.
-      bytes_told: bytes that the server said between exchanges, in the same form.
-      diagnostics: means over them; under a mechanism also its facts.
+      bytes_told: bytes of the server's replies between exchanges, in the same form.
+      diagnostics: means over clients; under a mechanism also its facts.
     """
 
     clients: jax.Array
@@ -59,11 +54,10 @@ class SimulatorOnly(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a round says of itself, beside its effect, by who may look at it.
+    """Numbers about a round, by who may see them.
 
     Attributes:
       released: scalars by name that the mechanism released, paid for by its noise.
-      simulator_only: all that is not for others' eyes.
     """
 
     released: dict[str, jax.Array]
@@ -75,11 +69,6 @@ def initial_state(algorithm: Algorithm, params: Tree, population: int) -> State:
 
     Leaves that start as the same array get a buffer each: donating one buffer twice
     is an error on one device and has crashed the process on two (jaxlib 0.10.2).
-
-    Args:
-      algorithm: the work of clients and server.
-      params: the first model.
-      population: the number of clients.
     """
     validate.at_least_one(population=population)
     server, client = initial_server(algorithm, params)
@@ -90,10 +79,7 @@ def initial_state(algorithm: Algorithm, params: Tree, population: int) -> State:
 
 
 def initial_server(algorithm: Algorithm, params: Tree) -> tuple[Server, Client]:
-    """Returns what the server has before the first round, and what a client has.
-
-    Both follow from the `algorithm` and the first model, `params`.
-    """
+    """Returns the states of the server and of a client before the first round."""
     memory = algorithm.uplink.init(params)
     server = Server(
         params,
@@ -117,7 +103,6 @@ def make_round(
     """Returns `round(state, key, cohort, data, plan) -> (state, report)`, not jitted.
 
     Args:
-      algorithm: the work of clients and server.
       fetch: `(data, client id, plan of the client, key) -> batches`.
       mesh: devices along the axis "clients".
       chunk: the number of clients that a device works on at a time, by vmap. One is
@@ -131,13 +116,24 @@ def make_round(
     """
     validate.at_least_one(chunk=chunk)
 
-    def on_device(server, seats, weights, sizes, data, keys):
+    def on_device(server, slots, weights, sizes, data, keys):
         # Clients' gradients are their own: without the mark, jax would sum them.
         view = jax.tree.map(
             lambda leaf: jax.lax.pcast(leaf, AXIS, to="varying"), server
         )
-        visitor = Visitor(algorithm, view, fetch, data, keys, weights, chunk)
-        return _played(visitor, server, sizes, seats, recompute=recompute)
+        weights, present, known = _counted(
+            algorithm, view.guard, weights, server.round, *sizes
+        )
+        device = DeviceRound(
+            algorithm, view, fetch, data, keys, weights, present, known, chunk
+        )
+        heard = exchange(device, server, slots, recompute=recompute)
+        served = serve(device, server, heard, slots)
+        states = slots.client
+        if jax.tree.leaves(states):
+            states = finish(device, heard, served, slots)
+        traffic = served.bytes_up, served.bytes_told
+        return served.server, states, traffic, heard.diagnostics, heard.released
 
     same, own = P(), P(AXIS)
     sharded = jax.shard_map(
@@ -145,7 +141,7 @@ def make_round(
         mesh=mesh,
         in_specs=(same, own, own, same, same, same),
         out_specs=(same, own, same, same, same),
-        axis_names={AXIS},  # a model over several devices is for the compiler to cut
+        axis_names={AXIS},  # the compiler cuts a model over several devices
         check_vma=not is_one_row(mesh),
     )
     everywhere = NamedSharding(mesh, P())
@@ -156,58 +152,55 @@ def make_round(
         # Each device draws it for itself: its few numbers are not worth a message.
         cohort = jax.lax.with_sharding_constraint(cohort, everywhere)
         weights, denominator = cohort.weights, cohort.denominator
-        there = denominator if cohort.population is None else cohort.population
-        seats, keys = _seats(bank, cohort, plan), of_round(key, state.server.round)
-        server, kept, traffic, diagnostics, released = sharded(
-            state.server, seats, weights, (denominator, there), data, keys
+        population = denominator if cohort.population is None else cohort.population
+        slots, keys = _slots(bank, cohort, plan), of_round(key, state.server.round)
+        server, states, traffic, diagnostics, released = sharded(
+            state.server, slots, weights, (denominator, population), data, keys
         )
         asked = jnp.where(cohort.asked, cohort.ids, -1)[:places]
-        seen = SimulatorOnly(asked, weights[:places] > 0, *traffic, diagnostics)
-        return State(server, _written(bank, kept, cohort)), Report(released, seen)
+        shown = SimulatorOnly(asked, weights[:places] > 0, *traffic, diagnostics)
+        return State(server, _written(bank, states, cohort)), Report(released, shown)
 
     return run
 
 
-def _played(visitor: Visitor, server: Server, sizes, seats: Seat, *, recompute):
-    """Returns a device's part of a round, in the order of `out_specs`."""
-    guard = _guard(visitor, server.round, *sizes)
-    visitor = visitor._replace(weights=guard.weights)
-    heard = exchange(visitor, guard, server, seats, recompute=recompute)
-    served = serve(visitor, guard, server, heard, seats)
-    kept = seats.client
-    if jax.tree.leaves(kept):
-        kept = finish(visitor, guard, heard, served, seats)
-    traffic = served.bytes_up, served.bytes_told
-    return served.server, kept, traffic, heard.diagnostics, heard.released
+def _counted(algorithm: Algorithm, guard, weights, number, denominator, population):
+    """Returns how clients count: their weights, the sum of all weights, the `Round`."""
+    mechanism = algorithm.mechanism
+    if mechanism:
+        weights = (weights > 0).astype(weights.dtype)
+    present = jax.lax.psum(jnp.sum(weights), AXIS)
+    known = Round(
+        number, denominator=denominator, present=present, population=population
+    )
+    if mechanism:
+        known = known._replace(
+            counted=lambda message: mechanism.bounded(guard, message).summand,
+            denominator=mechanism.denominator,
+            present=mechanism.denominator,
+        )
+    return weights, present, known
 
 
-def _seats(bank: Client, cohort: Cohort, plan: Any) -> Seat:
-    """Returns the places of a cohort with what their clients have kept."""
+def _slots(bank: Client, cohort: Cohort, plan: Any) -> Slot:
+    """Returns the places of a cohort with the states of their clients."""
     missing = cohort.ids.size - min(map(len, jax.tree.leaves(plan)), default=0)
 
     def filled(leaf):
         return jnp.concatenate([leaf, jnp.repeat(leaf[-1:], missing, axis=0)])
 
-    rows = jax.tree.map(lambda leaf: leaf[_rows(cohort)], bank)
-    return Seat(rows, cohort.ids, jax.tree.map(filled, plan))
+    states = jax.tree.map(lambda leaf: leaf[_rows(cohort)], bank)
+    return Slot(states, cohort.ids, jax.tree.map(filled, plan))
 
 
-def _written(bank: Client, rows: Client, cohort: Cohort) -> Client:
-    """Returns the bank after a round; absent clients keep what they had."""
+def _written(bank: Client, states: Client, cohort: Cohort) -> Client:
+    """Returns the bank after a round, in which absent clients keep their state."""
     nowhere = jnp.iinfo(jnp.int32).max
     at = jnp.where(cohort.weights > 0, _rows(cohort), nowhere)
-    return jax.tree.map(lambda leaf, new: leaf.at[at].set(new, mode="drop"), bank, rows)
+    return jax.tree.map(
+        lambda leaf, new: leaf.at[at].set(new, mode="drop"), bank, states
+    )
 
 
 def _rows(cohort: Cohort) -> jax.Array:
     return cohort.ids if cohort.rows is None else cohort.rows
-
-
-def _guard(visitor: Visitor, number, denominator, population) -> Guard:
-    """Returns what stands between the messages of this round and their means."""
-    mechanism, weights = visitor.algorithm.mechanism, visitor.weights
-    if mechanism is None:
-        return open_mean(weights, denominator, population, number)
-    anyone = visitor.keys(0)
-    view = visitor.server.guard
-    return guarded(mechanism, view, weights, anyone, population, number)

@@ -24,15 +24,14 @@ class Play(NamedTuple):
     """How rounds are played, of which `compile_rounds` makes a program.
 
     Attributes:
-      one_round: a round made by `make_round`.
-      sampler: the sampler of the cohorts.
+      one_round: made by `make_round`.
       weighted: `(starts) -> sampler` with the weights of clients whose examples begin
         there; None: `sampler` has them.
-      chunk: the clients that a device works on at a time.
+      chunk: the number of clients that a device works on at a time.
       steps: the number of batches of a client.
       batch: the number of examples of each.
       most: the number of rounds for whose reports there is room.
-      bank: the one of `host_states.PLACES` where clients' states are.
+      bank: the one of `host_states.PLACES` that holds clients' states.
     """
 
     one_round: Callable
@@ -44,27 +43,27 @@ class Play(NamedTuple):
     most: int = 1
     bank: str = "devices"
 
-    def people(self, starts: jax.Array) -> Sampler:
-        """Returns the sampler for clients whose examples begin at `starts`."""
-        people = self.weighted(starts) if self.weighted else self.sampler
-        return host_states.at_places(people) if self.bank == "host" else people
-
     def rounds(self, state: State, key: Key | Roots, data, count):
         """Returns the state after `count` rounds on resident data, and reports."""
-        people = self.people(data.starts)
+        sampler = self.sampler_for(data.starts)
         return run_rounds(
-            self.one_round, people, state, key, data, count, most=self.most
+            self.one_round, sampler, state, key, data, count, most=self.most
         )
 
     def on_batches(self, state: State, key: Key | Roots, sent, count):
-        """Returns the same for one round, on `sent`: its batches, and the starts."""
+        """Returns the same for one round on `sent`, its batches and the starts."""
         batches, starts = sent
 
         def on_these(state, key, cohort, batches):
             return self.one_round(state, key, cohort, None, batches)
 
-        people = self.people(starts)
-        return run_rounds(on_these, people, state, key, batches, count, most=1)
+        sampler = self.sampler_for(starts)
+        return run_rounds(on_these, sampler, state, key, batches, count, most=1)
+
+    def sampler_for(self, starts: jax.Array) -> Sampler:
+        """Returns the sampler for clients whose examples begin at `starts`."""
+        sampler = self.weighted(starts) if self.weighted else self.sampler
+        return host_states.at_places(sampler) if self.bank == "host" else sampler
 
 
 def with_everyone(
@@ -72,14 +71,8 @@ def with_everyone(
 ) -> Callable:
     """Returns `(state, key) -> (state, report)`, a round of all clients, not jitted.
 
-    It runs on one device: for small problems inside programs of one's own. Of what
-    `fetch` is given only the client's number says anything.
-
-    Args:
-      algorithm: the work of clients and server.
-      fetch: a function as `make_round` has it.
-      population: the number of clients.
-      chunk: the number of clients that work at a time.
+    It runs on one device: for small problems inside other programs. The `fetch` is as
+    `make_round` has it, without data.
     """
     mesh = mesh_over(jax.devices()[:1])
     one_round = make_round(algorithm, fetch, mesh, chunk=chunk)
@@ -94,46 +87,39 @@ def compile_rounds(
 
     Args:
       state: the state, or its shapes with their shardings.
-      key: the roots of the run, placed.
+      key: the roots of the run, on all devices.
       data: `Resident` data on the devices, or `OnHost`, to be streamed.
     """
     same, options = NamedSharding(mesh, P()), compiler_options(mesh)
     out = jax.tree.map(lambda leaf: leaf.sharding, state), same
+
+    def compiled(function, *arguments):
+        program = jax.jit(function, donate_argnums=0, out_shardings=out)
+        return program.lower(state, key, *arguments).compile(options)
+
     if isinstance(data, streamed.OnHost):
-        places = prefetch.drawing(
+        draw, gather, shapes = prefetch.batches_on_devices(
             play.sampler,
+            mesh,
+            key,
+            data,
             multiple=rows(mesh) * play.chunk,
             steps=play.steps,
             batch=play.batch,
         )
-        draw, gather, shapes = prefetch.batches_on_devices(places, mesh, key, data)
         starts = jax.device_put(data.starts, same)
-        program = jax.jit(play.on_batches, donate_argnums=0, out_shardings=out)
-        program = program.lower(state, key, (shapes, starts), 1).compile(options)
+        program = compiled(play.on_batches, (shapes, starts), 1)
         advance = prefetch.advancing(
             draw, gather, lambda state, sent: program(state, key, (sent, starts), 1)
         )
     else:
-        program = jax.jit(play.rounds, donate_argnums=0, out_shardings=out)
-        program = program.lower(state, key, data, 0).compile(options)
+        program = compiled(play.rounds, data, 0)
 
-        advance = _on_devices(program, key, data)
+        def resident(state, done, count):
+            del done
+            return program(state, key, data, count)
 
-    return _with_bank(play, advance, state, key)
-
-
-def _on_devices(program: Any, key: Roots, data: Any) -> Advance:
-    """Returns `advance` of a program for data on the devices."""
-
-    def advance(state, done, count):
-        del done
-        return program(state, key, data, count)
-
-    return advance
-
-
-def _with_bank(play: Play, advance: Advance, state: State, key: Roots) -> Advance:
-    """Returns `advance` for states whose bank of clients may be on the host."""
+        advance = resident
     if play.bank != "host":
         return advance
     ids = jax.jit(lambda key, number: of_round(play.sampler, key, number).ids)
@@ -158,21 +144,18 @@ def run_rounds(
 ) -> tuple[State, Report]:
     """Runs several rounds in one program; jit this, with the state donated.
 
-    How many may be traced: one program then serves blocks of all lengths, and how a
+    The count may be traced: one program then serves blocks of all lengths, and how a
     run is cut into blocks cannot change a bit of it.
 
     Args:
       one_round: `(state, key, cohort, data) -> (state, report)`, of `make_round`.
-      sampler: the sampler of the cohorts.
-      state: the state before the first of these rounds.
       key: the key of the whole run, or its roots.
-      data: the data that `fetch` reads.
       count: the number of rounds, at most `most`.
       most: the number of rounds whose reports there is room for.
 
     Returns:
-      The state after them, and reports along a leading axis of `most` places, the
-      first `count` of which say something.
+      The state, and reports along a leading axis of `most`, of which the first `count`
+      are those of the rounds.
     """
 
     def step(state):
@@ -185,8 +168,8 @@ def run_rounds(
         state, reports = carry
         state, report = play(state)
         return state, jax.tree.map(
-            lambda all_rounds, one: all_rounds.at[number].set(one), reports, report
+            lambda rows, row: rows.at[number].set(row), reports, report
         )
 
-    reports = jax.tree.map(lambda one: jnp.zeros((most, *one.shape), one.dtype), shapes)
+    reports = jax.tree.map(lambda row: jnp.zeros((most, *row.shape), row.dtype), shapes)
     return jax.lax.fori_loop(0, count, body, (state, reports))

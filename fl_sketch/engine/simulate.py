@@ -1,4 +1,4 @@
-"""Runs an algorithm on one's own model and data in one call.
+"""Runs an algorithm on any model and data in one call.
 
 >>> from fl_sketch import algorithms, data
 >>> x, y = jax.random.normal(jax.random.key(0), (60, 3)), np.arange(60) % 2
@@ -10,6 +10,7 @@
 ((3,), 8, 576)
 """
 
+import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -19,27 +20,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch.core import chacha, validate
+from fl_sketch.core import chacha, files, validate
 from fl_sketch.core.keys import require_key, roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
 from fl_sketch.data import Clients
-from fl_sketch.engine import checks, ledger, progress_bar, python_run, resumable
+from fl_sketch.data.batches import fetching
+from fl_sketch.engine import checks, ledger, progress_bar, resumable
 from fl_sketch.engine.client_metrics import PerExample, columns_of
 from fl_sketch.engine.clients import Client
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Prices, Traffic
 from fl_sketch.engine.loop import Watch
 from fl_sketch.engine.python_setup import MakeAlgorithm, PythonSetup
-from fl_sketch.engine.recorder import Row
+from fl_sketch.engine.recorder import Recorder, Row
+from fl_sketch.engine.resumable import Progress
 from fl_sketch.engine.task import Task
+from fl_sketch.privacy import accounting
 from fl_sketch.privacy.guarantee import Guarantee
+from fl_sketch.workdir.folder import METRICS
+
+RESERVED = ("round", "epsilon", "delta", "randomness", "rounds_per_second")
+RESERVED_STARTS = ("train_", "bytes_", "clients_")
 
 
 class Standing(NamedTuple):
     """All that a simulation goes on from.
 
     Attributes:
-      clients: what is kept of each client, along a leading axis of the population.
+      clients: the state of each client, along a leading axis of the population.
       ledger: bytes of every client since the first round.
       public: words of the public root.
       terms: the plan and the noise by which its rounds are accounted for; None: it is
@@ -75,15 +83,15 @@ class Run(NamedTuple):
 
     @property
     def prices(self) -> Prices:
-        """What a client is sent, in bytes."""
+        """The bytes that a client receives."""
         return self.state.prices
 
 
 def secret_roots(seed: int) -> Roots:
-    """Returns roots of a private run: noise, cohorts and batches by the system's bits.
+    """Returns roots of a private run, whose secret comes from the operating system.
 
-    Args:
-      seed: the source of what all may know: hashes, and coins that are shared.
+    Noise, cohorts and batches follow from the secret. Hashes and shared coins, which
+    all may know, follow from the seed.
     """
     words = jnp.asarray(chacha.words_of(os.urandom(chacha.KEY_BYTES)))
     return chacha.roots_with(seed, words)
@@ -120,54 +128,55 @@ def simulate(
     """Runs an algorithm and counts its bytes and its privacy.
 
     Args:
-      algorithm: the work of clients and server; with a mechanism the run is private.
-        With a `target_epsilon` it may be `(noise_multiplier) -> Algorithm`, and the
-        least noise is chosen that keeps the target in all rounds.
+      algorithm: an algorithm; with a mechanism the run is private. With a
+        `target_epsilon` it may be `(noise_multiplier) -> Algorithm`, and the least
+        noise is chosen that keeps the target in all rounds.
       params: the first model, a tree of floats.
       clients: examples and their owners, made by `data.clients`.
-      key: the root of everything random. One that others know protects nobody, and the
-        history then calls a private run simulated: see `secret_roots`. Those are for
-        one run, going on included: a second with the same has the same noise.
+      key: the root of everything random. A key that others know protects nobody, and
+        the history then calls a private run simulated. `secret_roots` makes a secret
+        one for one run, with its continuations: a second run would have the same noise.
       rounds: the number of rounds to play.
-      cohort: the number of clients in a round, all sets alike; or a sampler of
+      cohort: the number of clients in a round, all sets equally likely; or a sampler of
         `engine`; None: everyone.
-      steps: the number of batches that a client has in a round.
+      steps: the number of batches of a client in a round.
       batch: the number of examples in each.
       batches: how they are drawn, one of `data.batches.KINDS`.
-      every: the number of rounds between two rows of the history, which are of its
-        multiples and of the last round; a row begins where the call does.
-      look: `(params) -> {name: value}` for its rows; called as it is, not jitted.
-      per_client: `(params, example) -> {name: number}`, for rows with the mean, the
+      every: the number of rounds between two rows of the history; the last round has a
+        row too. A row begins where the call does.
+      look: `(params) -> {name: value}` for the rows; not jitted.
+      per_client: `(params, example) -> {name: number}`. Rows then have the mean, the
         worst tenth and the median over clients of each client's mean.
       held_out: examples of the same clients to measure `per_client` on; None: those
         that they train on.
       on_row: is called with every row.
-      state: the state of an earlier run of this algorithm, to go on from, with the same
-        key; `params` are then read for their shapes only. Bytes and privacy go on as
-        well.
-      workdir: a folder for rows, checkpoints, the model and what privacy was spent. The
-        same call goes on there, to the last bit, wherever it was stopped.
+      state: the state of an earlier run of this algorithm and this key, to go on from;
+        only the shapes of `params` are then read. Bytes and privacy go on as well.
+      workdir: a folder for rows, checkpoints, the model and the privacy that was spent.
+        The same call goes on there, to the last bit, wherever it was stopped.
       checkpoint_every: rounds between checkpoints in it.
-      download: how clients get the model; see `engine.costs.prices`. Of a run that goes
-        on, those who did not follow begin as newcomers where they now do.
-      relation: what neighbours a mechanism makes alike, of `accounting.RELATIONS`.
+      download: how clients get the model; see `engine.costs.prices`. If a run goes on
+        and clients now follow that did not before, they begin as new clients.
+      relation: the neighbours of a mechanism's promise, one of `accounting.RELATIONS`.
       delta: the delta of the promise.
       target_epsilon: the run ends before its epsilon exceeds this; 0: no limit.
-      data: where examples are: "resident" on the devices; "streamed" from the host,
-        round by round; "auto": by their size.
+      data: "resident" stores examples on the devices; "streamed" sends batches from the
+        host, round by round; "auto": by their size.
       devices: the devices that share the clients of a round; None: all.
-      chunk: how many clients a device works on at a time; 0: by platform.
+      chunk: the number of clients that a device works on at a time; 0: by platform.
       bar: whether to show a bar; None: in terminals and notebooks.
 
     Raises:
-      TypeError, ValueError: in one line, for what does not fit together.
+      TypeError, ValueError: in one line, for arguments that do not fit together.
     """
-    counts = {"rounds": rounds, "every": every, "steps": steps, "batch": batch}
-    validate.at_least_one(**counts, checkpoint_every=checkpoint_every)
+    validate.at_least_one(rounds=rounds, every=every, checkpoint_every=checkpoint_every)
     checks.require_made_by(Clients, "data.clients", clients=clients)
     _require_one_beginning(state, workdir)
+    fetch = fetching(batches, steps=steps, batch=batch)
     checks.require_batches(batches, batch, clients)
-    checks.require_privacy(relation, delta, target_epsilon)
+    validate.one_of(accounting.RELATIONS, relation=relation)
+    validate.in_range(0, 1, delta=delta)
+    validate.in_range(0, float("inf"), target_epsilon=target_epsilon)
     checks.require_functions("params", look=look)
     checks.require_functions("a row", on_row=on_row)
     for root in roots_of(key):
@@ -175,17 +184,14 @@ def simulate(
     params, sampler = checks.floats(params), checks.sampler_of(cohort, clients)
     checks.require_measurable(per_client, params, clients, held_out)
     terms = {"relation": relation, "delta": delta, "target_epsilon": target_epsilon}
-    begun = int(state.server.round) if state else 0
-    setup = PythonSetup(
-        params, clients, key, begun + rounds, sampler, steps, batch, batches, terms
-    )
+    last = rounds + (int(state.server.round) if state else 0)
+    drawn = sampler, steps, batch, batches, fetch
+    setup = PythonSetup(params, clients, key, last, *drawn, terms)
     chosen = setup.choose(algorithm, download)
-    now = checks.begun(chosen.algorithm, params, clients.population, state)
-    watched = _looking(look, per_client, held_out or clients)
+    begun = checks.begun(chosen.algorithm, params, clients.population, state)
+    measure = _looking(look, per_client, held_out or clients)
     places = {"data": data, "devices": devices, "chunk": chunk}
-    task = setup.task(chosen, now, watched, min(every, rounds), places)
-    # A record has room for the rounds of a row, and there are no more than all.
-    task = task._replace(every=min(every, task.last), save_every=checkpoint_every)
+    task = setup.task(chosen, begun, measure, every=every, **places)
     told = [on_row] if on_row else []
     if workdir is None:
         book = checks.book_to_go_on(chosen.prices, state, clients.population)
@@ -193,23 +199,22 @@ def simulate(
             _require_same_run(chosen.guarantee, _public(key), state)
         progress, history = _in_memory(task, key, book, told, bar)
     else:
-        about = {"download": download, "eval_every": every}
-        about |= setup.about(chosen)
-        task = python_run.described(task, key, params, clients, chosen.talk, about)
-        progress, history = python_run.in_folder(task, workdir, told, bar)
-    server, kept = progress.state.server, progress.state.clients
+        task = setup.described(task, chosen, download=download, eval_every=every)
+        task = task._replace(save_every=checkpoint_every)
+        progress, history = _in_folder(task, workdir, told, bar)
+    server, states = progress.state.server, progress.state.clients
     book, terms = progress.recorder.ledger, _terms(chosen.guarantee)
-    end = Standing(server, kept, book, chosen.prices, _public(key), terms)
-    return Run(end, history, chosen.talk)
+    end = Standing(server, states, book, chosen.prices, _public(key), terms)
+    return Run(end, history, chosen.traffic)
 
 
 def _in_memory(
     task: Task, key: Key | Roots, book: ledger.Ledger, told, bar: bool | None
-) -> tuple[resumable.Progress, list[Row]]:
-    """Plays a run that leaves no files; returns its rows as well."""
-    recorder = resumable.Recorder.new(task.known, task.every)
+) -> tuple[Progress, list[Row]]:
+    """Plays a run without files; returns its rows as well."""
+    recorder = Recorder.new(task.known, task.every)
     recorder.ledger = book
-    progress, history = resumable.Progress(task.start(key), recorder), list[Row]()
+    progress, history = Progress(task.start(key), recorder), list[Row]()
     told = [lambda row: history.append(_untimed(row)), *told]
     with progress_bar.shown(task.last, progress.done, shown=bar) as move:
         watch = Watch(rounds=move)
@@ -218,28 +223,64 @@ def _in_memory(
     return progress, history
 
 
+def _in_folder(
+    task: Task, workdir: str | os.PathLike, told, bar: bool | None
+) -> tuple[Progress, list[Row]]:
+    """Plays a run in a folder, from where it was stopped; returns all rows as well."""
+    with resumable.opened(workdir, task) as folder:
+        assert folder
+        done = folder.summary() is not None
+        if done:
+            task = task._replace(secret=None)  # it is forgotten, and no longer needed
+        else:
+            task = resumable.with_secret(folder, task)
+        progress = resumable.resumed(folder, task, lambda line: None)
+        with progress_bar.shown(task.last, progress.done, shown=bar) as move:
+            if not done:
+                compiled = task.compile(task.roots(task.secret))
+                watch = Watch(rounds=move)
+                progress = resumable.play_on(
+                    task, progress, compiled, folder, told=told, watch=watch
+                )
+                seconds, last = compiled.seconds, folder.rows[-1]
+                summary = resumable.summary_of(
+                    task, progress, last, compile_seconds=seconds
+                )
+                resumable.finish(folder, task, summary)
+        rows = files.read_rows(folder.folder / METRICS)
+    return progress, [{name: _read(row[name]) for name in row} for row in rows]
+
+
+def _read(text: str) -> Any:
+    """Returns the value of a cell of a csv file: None, a number or a text."""
+    for read in (json.loads, float):  # floats are also nan and inf
+        try:
+            return read(text) if text else None
+        except ValueError:
+            continue
+    return text
+
+
 def _looking(look, per_client: PerExample | None, clients: Clients):
-    """Returns `(params) -> columns`, checked, of what is measured for a row."""
+    """Returns `(params) -> columns` with all that is measured for a row, checked."""
     views = columns_of(per_client, clients) if per_client else None
 
     def measured(params):
-        copy = jax.tree.map(jnp.copy, params)  # a caller may keep it
-        found = look(copy)
-        if not isinstance(found, Mapping) or any(map(_reserved, found)):
-            names = [*found] if isinstance(found, Mapping) else found
+        columns = look(jax.tree.map(jnp.copy, params))  # a caller may keep the copy
+        if not isinstance(columns, Mapping) or any(map(_reserved, columns)):
+            names = [*columns] if isinstance(columns, Mapping) else columns
             msg = (
                 "Expected look to return a dictionary whose names are not those of "
                 f"other columns (round, epsilon, train_*, bytes_*), got {names!r}."
             )
             raise ValueError(msg)
-        return {**found, **(views(params) if views else {})}
+        return {**columns, **(views(params) if views else {})}
 
     return measured
 
 
 def _reserved(name: str) -> bool:
-    taken = ("round", "epsilon", "delta", "randomness", "rounds_per_second")
-    return name in taken or str(name).startswith(("train_", "bytes_", "clients_"))
+    return name in RESERVED or str(name).startswith(RESERVED_STARTS)
 
 
 def _untimed(row: Row) -> Row:
@@ -251,7 +292,7 @@ def _public(key: Key | Roots) -> np.ndarray:
 
 
 def _terms(guarantee: Guarantee | None) -> Any:
-    """Returns what must not change while rounds are counted as one run."""
+    """Returns the plan and the noise, which all rounds of a run share."""
     if guarantee is None:
         return None
     return guarantee.plan._replace(steps=0), guarantee.noise_multiplier

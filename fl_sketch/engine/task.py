@@ -18,17 +18,15 @@ class Task(NamedTuple):
       start: `(roots) -> State` before the first round.
       compile: `(roots) -> Compiled`, which takes seconds.
       roots: `(secret) -> roots` of the run; a secret of None: it is not private.
-      known: what its rows need.
-      last: the round with which it ends: that which was asked for, or the budget's.
+      last: its last round: the one that was asked for, or that of its budget.
       every: rounds between rows.
       save_every: rounds between checkpoints.
       keep: how many checkpoints stay; 0: all.
-      config: what config.json is to hold, nested.
-      identity: what else it is made of.
-      facts: what is known beforehand, for the summary.
-      model: what params.json is to hold.
+      config: the contents of config.json, nested.
+      facts: what is known before the run, for its summary.
+      model: the contents of params.json.
       secret: a fresh secret; None: the run is not private.
-      with_noise: `(z) -> Task`, the same with the noise multiplier that it began with.
+      with_noise: `(z) -> Task`, the same with another noise multiplier.
       advice: what may help if it diverges; empty: a loss that is not finite does not
         stop it.
     """
@@ -51,5 +49,5 @@ class Task(NamedTuple):
 
     @property
     def private(self) -> bool:
-        """Whether somebody is protected."""
+        """Whether there is noise."""
         return self.known.private

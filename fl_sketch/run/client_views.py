@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from fl_sketch.config import parse
 from fl_sketch.core import files
 from fl_sketch.core.protocols import Tree
-from fl_sketch.engine import client_metrics
+from fl_sketch.engine.client_metrics import Found, MeasuredClients, summed_up
 from fl_sketch.engine.recorder import Recorder
 from fl_sketch.engine.round import State
 from fl_sketch.run.setup import Setup
@@ -77,21 +78,21 @@ class Views:
             personal = self._clients.look(params, self._steps)
             shown[f"after {self._steps} steps of its own"] = personal
         self._note(done, found)
-        client_metrics.write_each(self._path(EACH), self._clients, found, personal)
+        _write_each(self._path(EACH), self._clients, found, personal)
         name = next(iter(self._clients.loss.measured))
-        client_metrics.draw(self._path(PICTURE), name, shown)
+        _draw(self._path(PICTURE), name, shown)
         seen = self._clients.held.sizes > 0
-        summed = client_metrics.summed_up(found, seen)
+        summed = summed_up(found, seen)
         if personal:
-            summed |= client_metrics.summed_up(personal, seen, "personal")
+            summed |= summed_up(personal, seen, "personal")
         return summed
 
     def _due(self, done: int | str) -> bool:
         return self._every > 0 and int(done) % self._every == 0
 
-    def _note(self, done: int, found: client_metrics.Found) -> None:
+    def _note(self, done: int, found: Found) -> None:
         seen = self._clients.held.sizes > 0
-        row = {"round": done, **client_metrics.summed_up(found, seen)}
+        row = {"round": done, **summed_up(found, seen)}
         before = [one for one in self._rows if int(one["round"]) < done]
         self._rows = [*before, row]
         files.write_rows(self._path(ROWS), self._rows)
@@ -99,3 +100,51 @@ class Views:
     def _path(self, name: str) -> pathlib.Path:
         assert self._folder
         return self._folder.folder / f"{self._mark}{name}"
+
+
+def _write_each(
+    path: pathlib.Path,
+    clients: MeasuredClients,
+    found: Found,
+    personal: Found | None,
+) -> None:
+    """Writes a csv file with a row for each client.
+
+    Args:
+      found: the results of the model.
+      personal: those of each client's personal model; None: there are none.
+    """
+    columns: dict[str, Any] = {
+        "client": np.arange(clients.held.clients),
+        "examples": clients.kept.sizes,
+        "held_out": clients.held.sizes,
+        **found,
+        **{f"personal_{name}": values for name, values in (personal or {}).items()},
+    }
+    rows = zip(*columns.values(), strict=True)
+    files.write_rows(path, [dict(zip(columns, row, strict=True)) for row in rows])
+
+
+def _draw(path: pathlib.Path, name: str, found: Mapping[str, Found]) -> None:
+    """Draws a histogram of a metric over clients, as a png.
+
+    Args:
+      name: the name of the metric.
+      found: results by the words of the legend.
+    """
+    from matplotlib import ticker  # takes a second to import
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    plot = figure.subplots()
+    values = {label: one[name][np.isfinite(one[name])] for label, one in found.items()}
+    everything = np.concatenate(list(values.values()))
+    if everything.size:
+        bins = np.histogram_bin_edges(everything, bins=20).tolist()
+        for label, column in values.items():
+            label = f"{label}: mean {column.mean():.3f}"
+            plot.hist(column, bins=bins, histtype="step", label=label)
+        figure.legend(loc="outside upper center", fontsize="small")
+        plot.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    plot.set(xlabel=f"{name} of a client, on what it held out", ylabel="clients")
+    files.write_figure(path, figure)

@@ -28,7 +28,7 @@ from fl_sketch.data import batches as client_batches
 from fl_sketch.data import datasets, examples, partition, residency, streamed
 from fl_sketch.data.holdout import held_out
 from fl_sketch.engine import costs, host_states, loop, multiprocess
-from fl_sketch.engine.client_metrics import Clients
+from fl_sketch.engine.client_metrics import MeasuredClients
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.evaluate import make_evaluation
 from fl_sketch.engine.relays import Relay
@@ -101,11 +101,12 @@ class Setup:
         """Returns which client trains on which examples, and holds which ones back."""
         return _dealt(self.config, self.splits, seed)
 
-    def clients(self, numbers: Numbers, seed: int) -> Clients:
+    def clients(self, numbers: Numbers, seed: int) -> MeasuredClients:
         """Returns the clients as they are measured one by one."""
         loss, batch = self.loss(numbers), self.config.client.batch
         steps = build.personal_of(self.config, loss, numbers)
-        return Clients(loss, self.splits.train, *self.dealt(seed), steps, batch, seed)
+        train, dealt = self.splits.train, self.dealt(seed)
+        return MeasuredClients(loss, train, *dealt, steps, batch, seed)
 
     @functools.cached_property
     def sampler(self) -> Sampler:

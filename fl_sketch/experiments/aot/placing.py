@@ -87,7 +87,7 @@ def lower(setup: Setup) -> Lowered:
 
     def one_round(state, roots, data):
         data = client_batches.Resident(*data)
-        cohort = of_round(play.people(data.starts), roots, state.server.round)
+        cohort = of_round(play.sampler_for(data.starts), roots, state.server.round)
         return play.one_round(state, roots, cohort, data)
 
     def everywhere(leaf):
