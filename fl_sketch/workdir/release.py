@@ -69,7 +69,7 @@ def release(
     """
     validate.one_of(FORMS, format=form)
     folder = pathlib.Path(out)
-    empty = not folder.is_dir() or not any(folder.iterdir())
+    empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     _require(empty, "out to be a new or an empty folder", f"out={out}")
     found = read(workdir)
     with _appearing(folder) as partial:

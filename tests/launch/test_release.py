@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from configs import private_safl
-from fl_sketch.run import prepare, release, task
-from fl_sketch.workdir import odometer, secrets, weights
-from fl_sketch.workdir.folder import FORMAT
+from fl_sketch.run import prepare, task
+from fl_sketch.workdir import odometer, release, secrets, weights
 from tests.launching import launch
 
 pytestmark = pytest.mark.slow
@@ -56,8 +55,8 @@ def test_a_run_becomes_three_files_and_nothing_is_compiled(whole, tmp_path, form
         "to those of the last checkpoint"
     )
     assert second == (
-        "promised to every client: epsilon 8 at delta 1e-05; what is not protected "
-        "stands in MODEL.md"
+        "privacy spent per client: epsilon = 8 at delta = 1e-05; MODEL.md lists what "
+        "is not protected"
     )
     names = sorted([FILES[0], f"params.{form}", FILES[2]])
     assert sorted(path.name for path in out.iterdir()) == names
@@ -130,10 +129,9 @@ def without(name):
     return lambda run: (run / name).unlink()
 
 
-def of_the_config(run):
-    config = json.loads((run / "config.json").read_text())
-    config["privacy"]["randomness"] = "seed"
-    edited(run / "config.json", **config)
+def counted_as_simulated(run):
+    own = odometer.read(run)["run"]
+    odometer.note(run, {"run": own._replace(randomness="simulated")})
 
 
 def with_a_bit_flipped(run):
@@ -158,13 +156,13 @@ def of_another_round(run):
 
 SPOILED = [
     (without("summary.json"), "a finished run"),
-    (holding("summary.json", "{"), "to be a summary as it was written"),
-    (holding("summary.json", "[1]"), "as launch.train leaves it"),
+    (holding("summary.json", "{"), "summary.json to be as it was written"),
+    (holding("summary.json", "[1]"), "as it was written, got TypeError"),
     (holding("summary.json", '{"noise_multiplier": 1}'), "without randomness"),
     (without("config.json"), "to be the folder of a run"),
-    (holding("config.json", "{"), "config.json to be a config"),
-    (holding("config.json", json.dumps({"format": FORMAT})), "without privacy"),
-    (of_the_config, "privacy.randomness=system"),
+    (holding(weights.SIDECAR, "{"), "params.json to be as it was written"),
+    (holding(weights.SIDECAR, "{}"), "without "),
+    (counted_as_simulated, "counts, got randomness='system'"),
     (summing_up(randomness="simulated"), "for what is published"),
     (summing_up(noise_multiplier=9.0), "got noise_multiplier=9.0"),
     (summing_up(noise_multiplier=0.0), "a private run, got noise_multiplier=0.0"),
