@@ -20,7 +20,7 @@ from fl_sketch.algorithms.fedsketch import QUERIES
 from fl_sketch.core import validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.data import batches as client_batches
-from fl_sketch.data import datasets, partition, residency
+from fl_sketch.data import class_subset, datasets, partition, residency
 from fl_sketch.engine.host_states import PLACES
 from fl_sketch.engine.relays import RELAYS
 from fl_sketch.models.losses import KINDS, TYPES
@@ -69,6 +69,7 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "eval_every": validate.at_least_one,
     "checkpoint_every": validate.at_least_one,
     "data.classes": _within(0, datasets.MOST_CLASSES),
+    "data.part": class_subset.parsed,
     "data.per_client": validate.at_least_one,
     "data.partition_seed": _within(-1, WHOLE - 1),
     "data.held_out": validate.below_one,
@@ -191,10 +192,24 @@ def check_seed(seed: int) -> None:
 
 
 def with_clients(config: ConfigDict, splits: datasets.Splits) -> ConfigDict:
-    """Returns a config with a client for each owner of the data."""
-    copy = config.copy_and_resolve_references()
+    """Returns a config that says how many clients there are.
+
+    Raises:
+      ValueError: in one line, for another number than that of the owners of the data,
+        where each is a client.
+    """
+    if config.data.partition != "natural":
+        return config
     with section("data"):
-        copy.data.clients = len(np.unique(_required(splits.owners)))
+        found, clients = len(np.unique(_required(splits.owners))), config.data.clients
+        if clients not in (0, found):
+            msg = (
+                f"Expected clients={found}, the owners of the data, or 0, which is as "
+                f"many as there are, got clients={clients}."
+            )
+            raise ValueError(msg)
+    copy = config.copy_and_resolve_references()
+    copy.data.clients = found
     return copy
 
 
@@ -225,7 +240,7 @@ def partition_of(
         "power_law": lambda: data.iid(
             total, count, sizes=data.power_law_sizes(total, count, **sizes), seed=seed
         ),
-        "natural": lambda: _natural(owners, count),
+        "natural": lambda: data.natural(_required(owners)),
     }
     with section("data"):
         validate.one_of(tuple(ways), partition=keys.partition)
@@ -237,17 +252,6 @@ def partition_of(
             )
             raise ValueError(msg)
         return ways[keys.partition]()
-
-
-def _natural(owners: np.ndarray | None, clients: int) -> partition.Partition:
-    shares = data.natural(_required(owners))
-    if shares.clients != clients:
-        msg = (
-            f"Expected clients={shares.clients}, the owners of the data, or 0, which "
-            f"is as many as there are, got clients={clients}."
-        )
-        raise ValueError(msg)
-    return shares
 
 
 def _required(owners: np.ndarray | None) -> np.ndarray:

@@ -17,17 +17,17 @@ from fl_sketch.data.examples import FOUND_CLASSES, Examples, Splits, with_classe
 ALL = "all"
 
 
-def parsed(text: str) -> tuple[int, int] | None:
+def parsed(part: str) -> tuple[int, int] | None:
     """Returns (2, 3) for "2/3", the second of three parts; None for "all".
 
     Raises:
-      ValueError: in one line, for any other text.
+      ValueError: in one line, for any other part.
     """
-    if text == ALL:
+    if part == ALL:
         return None
-    match = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text)
+    match = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", part)
     if not match or int(match[1]) > int(match[2]):
-        msg = f"Expected part to be all, or 1/2, the first of two, got part={text!r}."
+        msg = f"Expected part to be all, or 1/2, the first of two, got part={part!r}."
         raise ValueError(msg)
     return int(match[1]), int(match[2])
 

@@ -187,7 +187,23 @@ class PythonSetup(NamedTuple):
         known, guarantee = task.known, chosen.guarantee
         if guarantee:
             guarantee = guarantee._replace(partition=digests["partition"])
-        facts = {
+        devices = name_of(mesh_over(jax.devices()))
+        return task._replace(
+            config=config,
+            identity=identity_of(digests, devices, keyed=task.private),
+            known=known._replace(guarantee=guarantee),
+            facts=self._facts(chosen, guarantee),
+            model={
+                **dict.fromkeys(("model", "algorithm", "dataset"), DOOR),
+                "public": False,
+            },
+            secret=_secret(roots) if task.private else None,
+            roots=lambda secret: _with(roots, secret),
+        )
+
+    def _facts(self, chosen: Chosen, guarantee: Guarantee | None) -> dict[str, Any]:
+        """Returns what summary.json says of the run before it begins."""
+        return {
             "made_by": DOOR,
             "d": trees.size(trees.trained(self.params)),
             "sketch_size": sum(chosen.traffic.sent),
@@ -198,21 +214,6 @@ class PythonSetup(NamedTuple):
             "threshold": "as it says",
             "noised": [],
         }
-        devices = name_of(mesh_over(jax.devices()))
-        return task._replace(
-            config=config,
-            identity=identity_of(digests, devices, keyed=task.private),
-            known=known._replace(guarantee=guarantee),
-            facts=facts,
-            model={
-                "model": DOOR,
-                "algorithm": DOOR,
-                "dataset": DOOR,
-                "public": False,
-            },
-            secret=_secret(roots) if task.private else None,
-            roots=lambda secret: _with(roots, secret),
-        )
 
     def _config(self, chosen: Chosen) -> dict[str, Any]:
         """Returns the part of config.json that describes the rounds."""

@@ -127,13 +127,7 @@ def make_round(
         device = DeviceRound(
             algorithm, view, fetch, data, keys, weights, present, known, chunk
         )
-        heard = exchange(device, server, slots, recompute=recompute)
-        served = serve(device, server, heard, slots)
-        states = slots.client
-        if jax.tree.leaves(states):
-            states = finish(device, heard, served, slots)
-        traffic = served.bytes_up, served.bytes_told
-        return served.server, states, traffic, heard.diagnostics, heard.released
+        return _played(device, server, slots, recompute)
 
     same, own = P(), P(AXIS)
     sharded = jax.shard_map(
@@ -151,17 +145,26 @@ def make_round(
         cohort = padded(cohort, rows(mesh) * chunk)
         # Each device draws it for itself: its few numbers are not worth a message.
         cohort = jax.lax.with_sharding_constraint(cohort, everywhere)
-        weights, denominator = cohort.weights, cohort.denominator
-        population = denominator if cohort.population is None else cohort.population
         slots, keys = _slots(bank, cohort, plan), of_round(key, state.server.round)
         server, states, traffic, diagnostics, released = sharded(
-            state.server, slots, weights, (denominator, population), data, keys
+            state.server, slots, cohort.weights, _sizes(cohort), data, keys
         )
         asked = jnp.where(cohort.asked, cohort.ids, -1)[:places]
-        shown = SimulatorOnly(asked, weights[:places] > 0, *traffic, diagnostics)
+        shown = SimulatorOnly(asked, cohort.weights[:places] > 0, *traffic, diagnostics)
         return State(server, _written(bank, states, cohort)), Report(released, shown)
 
     return run
+
+
+def _played(device: DeviceRound, server: Server, slots: Slot, recompute: bool):
+    """Plays a round on one of the devices; returns states, traffic and numbers."""
+    heard = exchange(device, server, slots, recompute=recompute)
+    served = serve(device, server, heard, slots)
+    states = slots.client
+    if jax.tree.leaves(states):
+        states = finish(device, heard, served, slots)
+    traffic = served.bytes_up, served.bytes_told
+    return served.server, states, traffic, heard.diagnostics, heard.released
 
 
 def _counted(algorithm: Algorithm, guard, weights, number, denominator, population):
@@ -180,6 +183,12 @@ def _counted(algorithm: Algorithm, guard, weights, number, denominator, populati
             present=mechanism.denominator,
         )
     return weights, present, known
+
+
+def _sizes(cohort: Cohort):
+    """Returns the denominator of a mean, and the sum of all clients' weights."""
+    population = cohort.population
+    return cohort.denominator, cohort.denominator if population is None else population
 
 
 def _slots(bank: Client, cohort: Cohort, plan: Any) -> Slot:

@@ -165,7 +165,8 @@ def _run(settings, bound, noise_multiplier, task, first, key, threshold, rate):
     def step(state, _):
         state, report = one_round(state, key)
         energies = report.simulator_only.diagnostics
-        snr = jnp.sqrt(energies["signal_energy"] / energies["noise_energy"])
+        signal, noise = (energies[f"mechanism_{k}_energy"] for k in ("signal", "noise"))
+        snr = jnp.sqrt(signal / noise)
         now = state.server.params
         return state, (task.mean_loss(now) - best, snr, now - task.optimum)
 

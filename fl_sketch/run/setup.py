@@ -299,8 +299,7 @@ def prepare(
     here = mesh or parse.mesh_of(config)
     splits = inputs.splits_of(config, data_dir, build.targets_of(config))
     privacy.check_data(config, splits)
-    if not config.data.clients:
-        config = parse.with_clients(config, splits)
+    config = parse.with_clients(config, splits)
     privacy.check(config)
     relay, seen = networks.relay_of(config), inputs.seen_of(config, splits)
     params = _shapes(config, splits, seen)

@@ -58,7 +58,7 @@ def test_no_bound_and_no_noise_is_no_mechanism(name):
         plain.simulator_only.diagnostics["loss"],
         rtol=1e-5,
     )
-    assert not report.simulator_only.diagnostics["rejected"].any()
+    assert not report.simulator_only.diagnostics["mechanism_rejected"].any()
 
 
 GUARDS = {
@@ -146,7 +146,7 @@ def test_the_noise_in_a_round_is_one_draw_on_the_sum():
     steps = -np.diff(after, axis=0, prepend=flat(PARAMS)[None])
     assert fits(CLIENTS * steps, Z * C)
     assert not report.simulator_only.answered.any()
-    assert not report.simulator_only.diagnostics["signal_energy"].any()
+    assert not report.simulator_only.diagnostics["mechanism_signal_energy"].any()
 
 
 @pytest.mark.parametrize(
@@ -221,9 +221,9 @@ def test_one_client_moves_the_sum_by_no_more_than_c(size, bound):
     found, report = contribution(BOUNDED[bound], np.full(D, size))
     assert found <= C * 1.001
     expected = 0.0 if not np.isfinite(size) else 1.0
-    assert float(report.simulator_only.diagnostics["rejected"][0]) == expected * 0 + (
-        1 - expected
-    )
+    assert float(
+        report.simulator_only.diagnostics["mechanism_rejected"][0]
+    ) == expected * 0 + (1 - expected)
     assert np.isfinite(report.simulator_only.diagnostics["loss"]).all() or size == 1e30
 
 
@@ -252,7 +252,7 @@ def test_a_nan_is_rejected_counted_and_kept_out_of_everything():
     without, _ = with_cohort(private("heaprix"), others)
     chex.assert_trees_all_close(state.server, without.server, rtol=1e-5, atol=1e-6)
     assert (
-        report.simulator_only.diagnostics["rejected"].tolist() == [2.0] * 5
+        report.simulator_only.diagnostics["mechanism_rejected"].tolist() == [2.0] * 5
     )  # in two exchanges
     assert np.isfinite(report.simulator_only.diagnostics["loss"]).all()
 
@@ -361,7 +361,7 @@ def test_a_nan_is_rejected_in_the_linear_form_too():
     data[2] = np.nan
     state, report = with_cohort(linear_form(Z), ALL, data=data)
     assert np.isfinite(flat(state.server.params)).all()
-    assert report.simulator_only.diagnostics["rejected"].tolist() == [1.0] * 5
+    assert report.simulator_only.diagnostics["mechanism_rejected"].tolist() == [1.0] * 5
 
 
 def test_a_sketch_can_make_an_update_longer_so_its_bound_is_not_the_update_s():

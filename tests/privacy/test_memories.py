@@ -90,7 +90,7 @@ def test_a_client_that_was_not_finite_once_is_heard_again(name):
     )
     algorithm = nan_once(FORGETFUL[name])._replace(mechanism=guard)
     state, report = simulate(algorithm, rounds=ROUNDS)
-    rejected = np.asarray(report.simulator_only.diagnostics["rejected"])
+    rejected = np.asarray(report.simulator_only.diagnostics["mechanism_rejected"])
     assert rejected[WRONG] > 0
     assert not rejected[:WRONG].any() and not rejected[WRONG + 1 :].any()
     assert trees.finite((state.server.params, state.clients))

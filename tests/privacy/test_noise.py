@@ -38,6 +38,6 @@ def test_noise_has_the_tail_that_the_accountant_knows(guard, monkeypatch):
     if guard == "central":
         noise, scale = CLIENTS * GAUSSIAN.release((), 0, zeros, keys).mean, Z * C
     else:
-        noise = GUARDS[guard].bound((), 0, zeros, keys).summand[0]
+        noise = GUARDS[guard].encode((), 0, zeros, keys).summand[0]
         scale = Z * C / 5**0.5
     np.testing.assert_allclose(noise, 11 * scale, rtol=0.01)

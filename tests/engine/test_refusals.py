@@ -1,0 +1,181 @@
+"""What does not fit together is refused by `engine.simulate` in one line."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fl_sketch import algorithms, data, engine, sketch
+from tests.engine.regression import (
+    COUNT,
+    EF21,
+    INPUTS,
+    OWNERS,
+    PARAMS,
+    POISSON,
+    POPULATION,
+    PRIVATE,
+    SAFL,
+    TARGETS,
+    error,
+    loss,
+    private,
+    ran,
+    simulated,
+)
+
+EMPTY = {"e": np.zeros(0, np.float32)}
+NOISY_EMPTY = {"algorithm": PRIVATE, "cohort": POISSON, "params": PARAMS | EMPTY}
+
+
+def of_loss(own):
+    return {"algorithm": algorithms.fedavg(own, client_rate=0.1)}
+
+
+def raised(params, batch, key=None):
+    return loss(params, batch) if key is None else 1 / 0
+
+
+REFUSED = [
+    ({"algorithm": loss}, TypeError, "algorithm .*type function"),
+    ({"clients": (INPUTS, TARGETS)}, TypeError, "clients .*data.clients"),
+    ({"params": {"w": np.zeros(4, int)}}, TypeError, r"float32, got int64 at \['w'"),
+    ({"params": {"w": jnp.zeros(4, jnp.bfloat16)}}, TypeError, "bfloat16.*other"),
+    ({"params": {}}, TypeError, "params"),
+    ({"params": PARAMS | EMPTY}, ValueError, r"params .*\(0,\) at \['e'\]"),
+    (NOISY_EMPTY, ValueError, r"params .*\(0,\) at \['e'\]"),
+    ({"params": {"w": np.zeros(3)}}, TypeError, "fit together, got TypeError"),
+    ({"params": {"v": np.zeros(4)}}, ValueError, "together, got KeyError: 'w'"),
+    (of_loss(raised), ValueError, "ZeroDivisionError"),
+    (of_loss(lambda p: 0.0), TypeError, r"loss .*got \(p\)"),
+    (of_loss(3), TypeError, "loss .*got 3"),
+    (of_loss(lambda p, b: p["w"]), TypeError, r"loss .*shape \(4,\)"),
+    (of_loss(lambda p, b: (loss(p, b), 1)), TypeError, "one float, got tuple"),
+    (of_loss(lambda p, b: None), TypeError, "got NoneType"),
+    ({"algorithm": SAFL._replace(server=0.1)}, TypeError, "optax trans.*got 0.1"),
+    ({"algorithm": PRIVATE, "cohort": None}, ValueError, "9, .*denominator=4"),
+    (
+        {"algorithm": PRIVATE, "cohort": engine.with_replacement(POPULATION, 4)},
+        ValueError,
+        "no accountant",
+    ),
+    (
+        {
+            "algorithm": PRIVATE,
+            "cohort": engine.weighted(POISSON, lambda ids: ids + 1.0),
+        },
+        ValueError,
+        "no accountant",
+    ),
+    (
+        {
+            "algorithm": algorithms.scaffold(
+                loss, client_rate=0.05, server_rate=1.0, steps=5
+            )
+        },
+        ValueError,
+        "steps=2",
+    ),
+    (
+        {
+            "algorithm": algorithms.fedsketch(
+                loss,
+                sketch=sketch.identity(),
+                client_rate=0.1,
+                server_rate=1.0,
+                query="heaprix",
+                heavy=1,
+            )
+        },
+        ValueError,
+        "sketch",
+    ),
+    ({"key": 0}, TypeError, "key"),
+    ({"rounds": 0}, ValueError, "rounds"),
+    ({"every": 0}, ValueError, "every"),
+    ({"checkpoint_every": 0}, ValueError, "checkpoint_every"),
+    ({"cohort": 10}, ValueError, "cohort <= 9"),
+    ({"cohort": engine.everyone(5)}, ValueError, "cohort .*got one of 5"),
+    ({"batches": "all"}, ValueError, "batches='all'"),
+    ({"data": "disk"}, ValueError, "data='disk'"),
+    (
+        {"data": "streamed", "batches": "whole", "batch": 10},
+        ValueError,
+        "data='streamed'",
+    ),
+    ({"batches": "whole", "batch": 7}, ValueError, "batch=7 and clients of 10"),
+    ({"batches": "subsets", "batch": 11}, ValueError, "batch=11"),
+    ({"steps": 0}, ValueError, "steps"),
+    ({"batch": 1.5}, TypeError, "batch"),
+    ({"devices": 1}, TypeError, "devices.*got 1"),
+    ({"devices": "cpu"}, TypeError, "devices.*got 'cpu'"),
+    ({"relation": "near"}, ValueError, "relation='near'"),
+    ({"delta": None}, TypeError, "delta=None"),
+    ({"target_epsilon": -1.0}, ValueError, "target_epsilon=-1.0"),
+    ({"target_epsilon": 1.0}, ValueError, "target_epsilon=1.0"),
+    ({"algorithm": private(0.0), "target_epsilon": 1.0}, ValueError, "target_epsilon"),
+    (
+        {"algorithm": lambda z: SAFL, "target_epsilon": 1.0},
+        ValueError,
+        "target_epsilon",
+    ),
+    (
+        {"algorithm": PRIVATE, "cohort": POISSON, "target_epsilon": 0.01},
+        ValueError,
+        "target_epsilon=0.01",
+    ),
+    ({"look": 3}, TypeError, "look=3"),
+    ({"look": lambda params: 3.0}, ValueError, "look .*3.0"),
+    ({"look": lambda params: {"epsilon": 0}}, ValueError, "look .*'epsilon'"),
+    ({"look": lambda params: {"train_loss": 0}}, ValueError, "look .*'train_loss'"),
+    ({"on_row": 3}, TypeError, "on_row=3"),
+    ({"per_client": 3}, TypeError, "per_client=3"),
+    ({"per_client": lambda p, e: 3.0}, ValueError, "per_client"),
+    ({"per_client": lambda p, e: {"w": p["w"]}}, ValueError, "per_client"),
+    ({"per_client": error, "held_out": INPUTS}, TypeError, "held_out"),
+    (
+        {"per_client": error, "held_out": data.clients((INPUTS, TARGETS), OWNERS % 3)},
+        ValueError,
+        "held_out of 9 .*got 3",
+    ),
+    ({"download": "all"}, ValueError, "download='all'"),
+    ({"state": 1}, TypeError, "state .* of type int"),
+]
+
+
+@pytest.mark.parametrize(("change", "kind", "words"), REFUSED)
+def test_what_does_not_fit_is_refused_in_one_line(change, kind, words):
+    with pytest.raises(kind, match=words) as raised:
+        simulated(**{"rounds": 3} | change)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_state_of_another_algorithm_or_population_is_refused():
+    begun = ran(SAFL, rounds=4).state
+    other = data.clients((INPUTS, TARGETS), np.arange(COUNT) % 3)
+    for change in ({"algorithm": EF21}, {"clients": other, "cohort": 2}):
+        with pytest.raises(ValueError, match="state"):
+            simulated(rounds=1, state=begun, **change)
+
+
+@pytest.mark.parametrize(
+    ("examples", "owners", "words"),
+    [
+        ((INPUTS, TARGETS[:5]), np.arange(COUNT), r"shapes \(90, 4\), \(5,\)"),
+        ((), np.arange(COUNT), "got shapes none"),
+        ((INPUTS, 3.0), np.arange(COUNT), r"\(90, 4\), \(\)"),
+        (np.zeros(2, [("a", "f4")]), [0, 1], "to be numbers, got .*'a'"),
+        (INPUTS[:3], ["a", None, "b"], "3 integers or strings"),
+        (np.array(["a"] * 4), np.arange(4), "to be numbers, got <U1"),
+        (np.array([2**40]), [0], r"lie in \[-2\^31"),
+        (INPUTS, np.arange(5), "90 integers or strings"),
+        (INPUTS, np.arange(COUNT) / 2, "integers or strings.*float64"),
+        (INPUTS, data.iid(200, 3, seed=0), "whose last example is 199"),
+        (INPUTS, data.Partition(np.array([-1, 0]), np.array([0, 2])), "first -1"),
+        (INPUTS, data.Partition(np.arange(2), np.array([0, 2, 2])), "sizes from 0"),
+        (INPUTS, data.Partition(np.arange(2), np.array([0, 1])), "an example, got"),
+    ],
+)
+def test_examples_that_cannot_be_are_refused_in_one_line(examples, owners, words):
+    with pytest.raises((ValueError, TypeError), match=words) as raised:
+        data.clients(examples, owners)
+    assert "\n" not in str(raised.value)
