@@ -149,7 +149,7 @@ def columns(op: Sketch) -> int:
     if shape is None or len(shape) != 2:
         msg = (
             "Expected a count sketch of the whole model, for its heavy coordinates, "
-            f"got one with messages of shape {shape}."
+            f"got one with messages of {f'shape {shape}' if shape else 'its size'}."
         )
         raise ValueError(msg)
     return shape[1]

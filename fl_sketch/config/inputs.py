@@ -28,20 +28,25 @@ class Seen(NamedTuple):
 
 
 def splits_of(
-    config: ConfigDict, data_dir: str | None, targets: str = "classes"
+    config: ConfigDict,
+    data_dir: str | None,
+    targets: str = "classes",
+    *,
+    finite: bool = True,
 ) -> Splits:
     """Returns the data set of a config, its texts as tokens.
 
     Args:
       data_dir: the folder of raw data sets; None: that of FL_SKETCH_DATA.
       targets: the kind of the targets.
+      finite: whether training data must be finite.
 
     Raises:
       ValueError: for data of another kind, or of more classes than the config says.
       FileNotFoundError: for data that are not there.
     """
     data = config.data
-    whole = datasets.load(data.name, data_dir, targets=targets)
+    whole = datasets.load(data.name, data_dir, targets=targets, finite=finite)
     with section("data"):
         splits = class_subset.part(whole, data.part, data.classes)
         encoded = text.encoded(

@@ -57,6 +57,7 @@ def load(
     *,
     cache_dir: str | os.PathLike | None = None,
     targets: str = npz.CLASSES,
+    finite: bool = True,
 ) -> Splits:
     """Returns a data set by name; one of raw files is read into the cache first.
 
@@ -70,6 +71,7 @@ def load(
         are below `tfds` there.
       targets: the kind of the targets, "classes", "labels" or "numbers"; only npz files
         and your own functions may have other targets than classes.
+      finite: whether training data of npz files and your own functions must be finite.
 
     Raises:
       FileNotFoundError: for a missing folder or file, or an unknown name.
@@ -77,9 +79,11 @@ def load(
         data of another kind.
     """
     if plugins.named(name):
-        return npz.checked(name, _made(name), where=name, targets=targets)
+        return npz.checked(
+            name, _made(name), where=name, targets=targets, finite=finite
+        )
     if name.split("/")[0] == npz.NAME:
-        return npz.load(name, data_dir, targets)
+        return npz.load(name, data_dir, targets, finite=finite)
     if targets != npz.CLASSES:
         msg = f"Expected a loss of classes, which {name} has, got one of {targets}."
         raise ValueError(msg)

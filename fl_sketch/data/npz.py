@@ -41,7 +41,11 @@ MOST = 2**24  # classes, above which a model's last layer does not fit
 
 
 def load(
-    name: str, data_dir: str | os.PathLike | None, targets: str = CLASSES
+    name: str,
+    data_dir: str | os.PathLike | None,
+    targets: str = CLASSES,
+    *,
+    finite: bool = True,
 ) -> Splits:
     """Returns the data set "npz/FILE" from the file FILE.npz of a folder.
 
@@ -52,6 +56,7 @@ def load(
       name: the name, "npz/FILE".
       data_dir: the folder; None: that of FL_SKETCH_DATA.
       targets: the kind of the targets.
+      finite: whether training data must be finite.
 
     Raises:
       FileNotFoundError: for a missing folder or file.
@@ -65,7 +70,7 @@ def load(
     if not path.is_file():
         msg = f"Expected {path} for data.name={name}, and it is not there."
         raise FileNotFoundError(msg)
-    return checked(name, _read(path), where=str(path), targets=targets)
+    return checked(name, _read(path), where=str(path), targets=targets, finite=finite)
 
 
 def checked(
@@ -74,6 +79,7 @@ def checked(
     *,
     where: str,
     targets: str = CLASSES,
+    finite: bool = True,
 ) -> Splits:
     """Returns the data set of some arrays, each as a device would hold it.
 
@@ -82,6 +88,8 @@ def checked(
       arrays: the arrays by their names, as a file has them.
       where: where they come from, for errors.
       targets: the kind of the targets: `CLASSES`, `LABELS` or `NUMBERS`.
+      finite: whether training data must be finite. A private run is not told: the
+        client of an example that is not has no influence in its rounds.
 
     Raises:
       ValueError: in one line, for what is missing or wrong.
@@ -92,7 +100,10 @@ def checked(
     if missing:
         _refuse(where, ", ".join(wanted), f"no {missing[0]}")
     names = (*PARTS, "validation") if three else PARTS
-    parts = {part: _examples(where, part, arrays, targets) for part in names}
+    parts = {
+        part: _examples(where, part, arrays, targets, finite or part != "train")
+        for part in names
+    }
     for kind in KINDS:
         _require_alike(where, kind, [getattr(part, kind) for part in parts.values()])
     owners = arrays.get(OWNERS)
@@ -162,16 +173,17 @@ def _array(archive: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
         raise ValueError(msg) from None
 
 
-def _examples(where: str, part: str, arrays, kind: str) -> Examples:
-    inputs = _inputs(where, f"{part}_inputs", arrays[f"{part}_inputs"])
-    targets = _targets(where, f"{part}_targets", arrays[f"{part}_targets"], kind)
+def _examples(where: str, part: str, arrays, kind: str, finite: bool) -> Examples:
+    inputs, targets = (arrays[f"{part}_{what}"] for what in KINDS)
+    inputs = _inputs(where, f"{part}_inputs", inputs, finite)
+    targets = _targets(where, f"{part}_targets", targets, kind, finite)
     if len(inputs) != len(targets):
         counts = f"{len(targets)} for {len(inputs)}"
         _refuse(where, f"as many {part} targets as inputs", counts)
     return Examples(inputs, targets)
 
 
-def _inputs(where: str, name: str, inputs: np.ndarray) -> np.ndarray:
+def _inputs(where: str, name: str, inputs: np.ndarray, finite: bool) -> np.ndarray:
     kind = inputs.dtype.kind
     if kind not in "fiuUb" or not inputs.ndim or not inputs.size:
         _refuse(where, f"{name} of numbers or strings, one at least", _form(inputs))
@@ -182,16 +194,17 @@ def _inputs(where: str, name: str, inputs: np.ndarray) -> np.ndarray:
     if inputs.dtype == np.uint8:
         return inputs
     if kind == "f":
-        return _floats(where, name, inputs)
+        return _floats(where, name, inputs, finite)
     fits = (inputs >= -LARGEST) & (inputs <= LARGEST)
     _require(where, f"integers of 32 bits in {name}", inputs, fits)
     return inputs.astype(np.int32)
 
 
-def _floats(where: str, name: str, values: np.ndarray) -> np.ndarray:
+def _floats(where: str, name: str, values: np.ndarray, finite: bool) -> np.ndarray:
     with np.errstate(over="ignore"):
         values = values.astype(np.float32)
-    _require(where, f"finite numbers in {name}", values, np.isfinite(values))
+    if finite:
+        _require(where, f"finite numbers in {name}", values, np.isfinite(values))
     return values
 
 
@@ -202,7 +215,9 @@ def _require_alike(where: str, kind: str, arrays: list[np.ndarray]) -> None:
         _refuse(where, f"{kind} of one kind and shape", " and ".join(forms))
 
 
-def _targets(where: str, name: str, targets: np.ndarray, kind: str) -> np.ndarray:
+def _targets(
+    where: str, name: str, targets: np.ndarray, kind: str, finite: bool
+) -> np.ndarray:
     what, types = {
         CLASSES: ("whole numbers, one at least", "fiub"),
         LABELS: ("zeros and ones, a column a label", "fiub"),
@@ -216,7 +231,7 @@ def _targets(where: str, name: str, targets: np.ndarray, kind: str) -> np.ndarra
     if kind == LABELS:
         right = (targets == 0) | (targets == 1)
         _require(where, f"zeros and ones in {name}", targets, right)
-    return _floats(where, name, targets).reshape(len(targets), -1)
+    return _floats(where, name, targets, finite).reshape(len(targets), -1)
 
 
 def _classes(where: str, name: str, targets: np.ndarray) -> np.ndarray:

@@ -297,7 +297,9 @@ def prepare(
     parse.check(config)
     gc.collect()  # what an earlier run of this process left refers to itself
     here = mesh or parse.mesh_of(config)
-    splits = inputs.splits_of(config, data_dir, build.targets_of(config))
+    # That one client has a NaN must not end a private run, which all would notice.
+    finite, targets = not privacy.protects(config), build.targets_of(config)
+    splits = inputs.splits_of(config, data_dir, targets, finite=finite)
     privacy.check_data(config, splits)
     config = parse.with_clients(config, splits)
     privacy.check(config)

@@ -2,11 +2,13 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from fl_sketch.config import parse
 from fl_sketch.privacy import accounting
 from fl_sketch.run import prepare, run, task_of
+from fl_sketch.workdir.rows import MARK
 from tests.run.configs import config_with, read_json, rows_of, table_in
 
 PRIVATE = {
@@ -190,3 +192,21 @@ def test_what_cannot_be_promised_is_refused_in_one_line(changes, words):
     with pytest.raises(ValueError, match=words) as caught:
         task_of(config_with(**{**SAFL, **changes}))
     assert "\n" not in str(caught.value)
+
+
+def test_examples_of_one_client_that_are_not_finite_end_no_private_run(tmp_path):
+    """The client counts as zero; a refusal would tell all of its data."""
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(66, 4)).astype(np.float32)
+    arrays = {"train_inputs": inputs[:60], "test_inputs": inputs[60:]}
+    arrays |= {"train_targets": np.arange(60) % 2, "test_targets": np.arange(6) % 2}
+    arrays["train_inputs"][7] = np.nan
+    np.savez(tmp_path / "one.npz", **arrays)
+    keys = {"data__name": "npz/one", "data__classes": 2, "data__clients": 6}
+    keys |= {"cohort__sampling": "everyone", "rounds": 2, "eval_every": 2}
+    with pytest.raises(ValueError, match="finite numbers in train_inputs"):
+        prepare(config_with(**keys), str(tmp_path))
+    keys |= {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
+    (row,) = rows_of(str(tmp_path), **keys)
+    assert np.isfinite(row["test_loss"]) and np.isfinite(row[MARK + "train_loss"])
+    assert row[MARK + "mechanism_rejected"] == 1
