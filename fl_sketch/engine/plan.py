@@ -38,6 +38,7 @@ def plan_of(
         coordinates=(mechanism.drawn or numbers) + mechanism.extra,
         shares=int(size) if mechanism.smallest else 1,
         cut=cut_chance(population, size) if poisson else 0.0,
+        noise=mechanism.noise,
     )
 
 

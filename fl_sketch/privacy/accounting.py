@@ -34,8 +34,8 @@ import decimal
 import functools
 import math
 import numbers
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -45,6 +45,12 @@ from fl_sketch.privacy import tails
 SAMPLINGS = ("poisson", "fixed", "everyone")
 RELATIONS = ("add_remove", "replace_one")
 ACCOUNTANTS = ("pld", "rdp")
+
+
+# `(dp_accounting, z) -> event` of one noisy sum, by the name that a Mechanism gives.
+NOISES: dict[str, Callable[[Any, float], Any]] = {
+    "gaussian": lambda library, z: library.GaussianDpEvent(z),
+}
 
 
 class Plan(NamedTuple):
@@ -60,6 +66,7 @@ class Plan(NamedTuple):
       coordinates: the length of all releases of a sample together.
       shares: the number of independent draws that add up to the noise.
       cut: the probability that one Poisson sample is cut.
+      noise: one of `NOISES`.
     """
 
     steps: int
@@ -71,6 +78,7 @@ class Plan(NamedTuple):
     coordinates: int = 1
     shares: int = 1
     cut: float = 0.0
+    noise: str = "gaussian"
 
     @property
     def rate(self) -> float:
@@ -371,7 +379,8 @@ def event(plan: Plan, noise_multiplier: float, name: str):
     # The PLD accountant doubles the sensitivity for replace_one by itself.
     doubled = plan.sensitivity if name == "rdp" else 1.0
     z = noise_multiplier / doubled / math.sqrt(plan.releases)
-    release = dp_accounting.GaussianDpEvent(z)
+    validate.one_of(tuple(NOISES), noise=plan.noise)
+    release = NOISES[plan.noise](dp_accounting, z)
     if plan.sampling == "poisson":
         release = dp_accounting.PoissonSampledDpEvent(plan.rate, release)
     elif plan.sampling == "fixed":

@@ -13,7 +13,8 @@ from scipy import stats
 from fl_sketch import channels, engine, sketch
 from fl_sketch.core import trees
 from fl_sketch.core.keys import round_keys
-from fl_sketch.core.protocols import Algorithm
+from fl_sketch.core.protocols import Algorithm, Encoded
+from fl_sketch.core.wire import byte_count
 from fl_sketch.engine import costs as traffic
 from fl_sketch.privacy import accounting, clipping, mechanism
 from fl_sketch.transforms import local
@@ -395,3 +396,51 @@ def test_what_cannot_be_promised_is_refused(options, words):
         mechanism.central(
             clipping.clip(float("inf")), noise_multiplier=1.0, denominator=1.0
         )
+
+
+def whole_numbers(summed):
+    """Returns a mechanism whose messages are integers above 2^24, without noise.
+
+    A float32 sum of such numbers would be rounded; `summed` gets what the engine adds.
+    """
+    grid = 2.0**-26
+
+    def encode(state, exchange, message, keys):
+        del exchange, keys
+        sent = jax.tree.map(lambda leaf: jnp.int32(leaf / grid), message)
+        return Encoded(sent, GAUSSIAN.bounded(state, message).rejected)
+
+    def release(state, exchange, total, keys):
+        summed.append(jax.tree.leaves(total))
+        mean = jax.tree.map(lambda leaf: leaf * (grid / CLIENTS), total)
+        return GAUSSIAN.release(state, exchange, mean, keys)._replace(mean=mean)
+
+    return GAUSSIAN._replace(
+        encode=encode, release=release, wire=lambda bits, numbers: 24 * numbers
+    )
+
+
+def test_integers_are_added_exactly_and_priced_as_the_mechanism_says():
+    summed = []
+    guard = whole_numbers(summed)
+
+    def mean(chunk, devices):
+        algorithm = private("fedavg", guard)
+        one_round = engine.make_round(
+            algorithm, fetch, mesh_of(devices, "clients"), chunk=chunk
+        )
+        state = engine.initial_state(algorithm, PARAMS, CLIENTS)
+        state, report = compiled(one_round)(state, KEY, ALL, DATA)
+        return flat(state.server.params), report
+
+    first, report = mean(1, 1)
+    for chunk, devices in ((3, 1), (2, 1), (3, 2)):
+        np.testing.assert_array_equal(first, mean(chunk, devices)[0])
+    assert all(leaf.dtype == jnp.int32 for leaves in summed for leaf in leaves)
+    assert byte_count(report.simulator_only.bytes_up) == 3 * D
+
+
+def test_an_accountant_prices_the_noise_that_a_mechanism_names():
+    plan = accounting.Plan(steps=3, sample=5, population=50)
+    with pytest.raises(ValueError, match="noise='laplace'"):
+        accounting.epsilon(plan._replace(noise="laplace"), 1.0, delta=1e-5)
