@@ -11,8 +11,8 @@ Read it from the ground up. A file imports only from floors below its own:
 - `algorithms` (one file a method) and `workdir` (the folder of a run);
 - `engine` (rounds as one program, with a server or without);
 - `audit` (what messages give away) and `config` (what keys may say);
-- `run` (one config), `sweep` (many) and `experiments` (what papers claim, what parts
-  cost).
+- `run` (one config), above it `sweep` (many), and above that `experiments` (what papers
+  claim, what parts cost).
 """
 
 __version__ = "0.1.0"
