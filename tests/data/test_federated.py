@@ -141,7 +141,13 @@ def test_numbers_of_words_that_there_are_not_are_refused(so, options, words):
 
 KEYS = {
     "femnist": {"model__name": "logistic"},
-    "next_words": {"model__name": "language_model", "data__vocabulary": 6},
+    "next_words": {
+        "model__name": "language_model",
+        "data__vocabulary": 6,
+        "model__width": 8,
+        "model__depth": 1,
+        "model__heads": 2,
+    },
     "tags": {"model__name": "logistic", "model__loss": "binary"},
 }
 

@@ -166,9 +166,7 @@ def test_bad_input_gets_one_line(call, error, words):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("mlp", {}), ("lenet", {}), ("vit", {"depth": 1})]
-)
+@pytest.mark.parametrize(("name", "options"), [("mlp", {}), ("vit", {"depth": 1})])
 def test_only_training_is_in_bfloat16_and_its_gradients_are_float32(name, options):
     model = models.build(name, 10, **options)
     plain, low = (
@@ -176,7 +174,7 @@ def test_only_training_is_in_bfloat16_and_its_gradients_are_float32(name, option
         for dtype in models.TYPES
     )
     # Rounding moves the winners of some poolings: few examples show it in the gradient.
-    images, labels = jax.random.normal(KEY, (64, 16, 16, 1)), jnp.arange(64) % 10
+    images, labels = jax.random.normal(KEY, (64, 8, 8, 1)), jnp.arange(64) % 10
     params = quickly(low.init)(KEY, images)
 
     @quickly

@@ -3,12 +3,6 @@
 import pytest
 
 from fl_sketch import models
-from fl_sketch.models import registry
-
-
-@pytest.mark.parametrize("name", registry.MODELS)
-def test_every_name_builds(name):
-    assert models.build(name, 3).classes == 3
 
 
 def test_options_arrive():
