@@ -242,6 +242,7 @@ def test_bounded_before_the_sketch_is_the_sketch_of_the_private_sum():
     )
 
     guard = linear_form(Z).mechanism
+    assert guard.drawn == D
 
     def draw(server):
         own = keys._replace(server=server)
