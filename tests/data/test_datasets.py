@@ -8,6 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from fl_sketch.data import datasets, raw
 from fl_sketch.data.examples import Examples, Splits, from_parts, with_classes
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fast
 
@@ -62,9 +63,8 @@ def test_the_synthetic_test_set_is_the_same_for_every_number():
 
 @pytest.mark.parametrize("name", ["synthetic", "synthetic/0", "synthetic/9999999999"])
 def test_a_wrong_number_of_examples_is_one_line(name):
-    with pytest.raises(ValueError, match=f"got '{name}'") as caught:
+    with refused(match=f"got '{name}'"):
         datasets.load(name)
-    assert "\n" not in str(caught.value)
 
 
 def test_declared_classes_are_not_learnt_and_nothing_else_is_forgotten():

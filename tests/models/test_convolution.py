@@ -23,6 +23,7 @@ from fl_sketch.models import (
 from fl_sketch.models.cpu import convolution as forms
 from fl_sketch.models.cpu import winograd
 from tests.channels.rounds import quickly
+from tests.refusals import refused
 
 KEY = jax.random.key(0)
 ORDER = ("NHWC", "HWIO", "NHWC")
@@ -304,6 +305,5 @@ def pool_valid(x, kernel):
     ],
 )
 def test_bad_input_gets_one_line(call, error, words):
-    with pytest.raises(error, match=words) as caught:
+    with refused(match=words, error=error):
         call(*draw((1, 4, 4, 3), (5, 5, 3, 2)))
-    assert "\n" not in str(caught.value)
