@@ -155,6 +155,23 @@ def test_what_no_accountant_can_count_is_refused_in_one_line(plan, accountant, w
             call()
 
 
+def test_a_run_ends_in_whole_rounds_before_its_target_or_its_plan():
+    plan, options = PLAN._replace(steps=60), {"delta": DELTA, "per_round": 7}
+    free = guarantee.promised(plan, rounds=100, noise_multiplier=1.0, **options)
+    assert free.rounds == 8 and free.facts["releases"] == 7
+    target = {"noise_multiplier": 1.0, "target_epsilon": 1.9}
+    bound = guarantee.promised(plan, rounds=100, **target, **options)
+    last = bound.rounds
+    assert 0 < last < 8 and bound.epsilon(last) <= 1.9 < bound.epsilon(last + 1)
+    assert bound.epsilon(2) == pytest.approx(spent(plan._replace(steps=14), 1.0))
+    for changes, words in (
+        ({"delta": 1e-3}, "delta=0.001"),
+        ({"target_epsilon": 0.01}, "target_epsilon=0.01"),
+    ):
+        with refused(match=words):
+            guarantee.promised(plan, rounds=9, **target | options | changes)
+
+
 def test_bad_promises_are_refused():
     for delta in (0.0, 1.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="delta="):
