@@ -8,7 +8,6 @@ import pytest
 from fl_sketch.privacy import accounting, composition
 from fl_sketch.privacy.accounting import Plan
 from fl_sketch.privacy.composition import Trials
-from tests.refusals import refused
 
 pytestmark = pytest.mark.fast
 
@@ -65,13 +64,6 @@ def test_every_run_of_a_total_pays_for_its_cut():
     for part in parts:
         assert math.isfinite(composition.together([part], delta=DELTA))
     assert math.isinf(composition.together(parts, delta=DELTA))
-
-
-def test_runs_whose_clients_are_not_the_same_have_no_total():
-    composition.require_one_partition([])
-    composition.require_one_partition(["a1b2"] * 3)
-    with refused(match=r"2 partitions: a1b2, c3d4\."):
-        composition.require_one_partition(["c3d4", "a1b2", "c3d4"])
 
 
 def geometric(plan, z, mean):
