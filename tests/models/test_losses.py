@@ -128,6 +128,17 @@ def test_statistics_move_in_training_and_stay_float32():
         np.testing.assert_allclose(after, 0.9 * before, rtol=1e-6)
 
 
+def test_a_decay_is_of_parameters_and_not_of_statistics():
+    plain, decayed = (
+        models.classification(own.normed(2), weight_decay=decay) for decay in (0.0, 0.2)
+    )
+    zeros, labels = jnp.zeros((4, 3)), jnp.zeros(4, int)
+    start = plain.init(KEY, zeros)
+    values = [loss.value(start, zeros, labels)[0] for loss in (plain, decayed)]
+    square = float(jnp.sum(trees.ravel(start.params) ** 2))
+    assert float(values[1] - values[0]) == pytest.approx(0.1 * square, rel=1e-4)
+
+
 class WithCount(nn.Module):
     @nn.compact
     def __call__(self, inputs):
