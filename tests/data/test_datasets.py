@@ -7,7 +7,13 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from fl_sketch.data import datasets, raw
-from fl_sketch.data.examples import Examples, Splits, from_parts, with_classes
+from fl_sketch.data.examples import (
+    Examples,
+    Splits,
+    digests,
+    from_parts,
+    with_classes,
+)
 from tests.refusals import refused
 
 pytestmark = pytest.mark.fast
@@ -80,3 +86,16 @@ def test_declared_classes_are_not_learnt_and_nothing_else_is_forgotten():
     numbers = Examples(np.zeros((3, 2)), np.zeros((3, 2), np.float32))
     with pytest.raises(ValueError, match="classes=2"):
         with_classes(Splits("numbers", numbers, numbers, 2), 3)
+
+
+def test_digests_are_of_every_array_its_type_shape_and_numbers():
+    part = Examples(np.zeros((4, 2), np.float32), np.arange(4, dtype=np.int32))
+    splits = Splits("own", part, part, 4, owners=np.arange(4), validation=part)
+    found = digests(splits)
+    names = {f"{p}_{kind}" for p in splits.parts for kind in Examples._fields}
+    assert set(found) == names | {"owners"} and len(names) == 6
+    inputs = part.inputs
+    for other in (inputs.T, inputs.view(np.int32), inputs.reshape(8), inputs + 1):
+        changed = digests(splits._replace(train=part._replace(inputs=other)))
+        assert {n for n in found if found[n] != changed[n]} == {"train_inputs"}
+    assert digests(splits._replace(owners=None)) == {n: found[n] for n in names}
