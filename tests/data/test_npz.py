@@ -84,6 +84,18 @@ def test_targets_of_another_kind_are_refused(kind, targets, words):
         npz.checked("npz/x", arrays, where="x", targets=kind)
 
 
+@pytest.mark.parametrize("part", ["train", "validation", "test"])
+def test_only_what_is_trained_on_in_private_may_be_not_finite(part):
+    arrays = GOOD | {f"validation_{kind}": GOOD[f"test_{kind}"] for kind in npz.KINDS}
+    arrays[f"{part}_inputs"] = np.nan * arrays[f"{part}_inputs"]
+    if part == "train":
+        splits = npz.checked("npz/x", arrays, where="x", finite=False)
+        assert np.isnan(splits.train.inputs).all()
+        return
+    with refused(f"{part}_inputs", "nan in row 0"):
+        npz.checked("npz/x", arrays, where="x", finite=False)
+
+
 def test_a_missing_file_is_named(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"one\.npz.*npz/one"):
         datasets.load("npz/one", tmp_path)

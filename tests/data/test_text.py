@@ -96,6 +96,17 @@ def test_characters_are_always_the_same():
     assert play.learnt == () and play.classes == 99
 
 
+@pytest.mark.parametrize("token", [-1, 8])
+def test_tokens_without_an_embedding_are_refused(token):
+    few, more = (
+        Examples(np.int32([[3, last]]), np.zeros(1, np.int32)) for last in (7, token)
+    )
+    own = Splits("own", few, few, 2)
+    assert text.encoded(own, length=2, most=8) is own
+    with refused("vocabulary=8", f"{min(3, token)} to {max(7, token)}"):
+        text.encoded(own._replace(test=more), length=2, most=8)
+
+
 @pytest.mark.parametrize(
     ("splits_", "file", "options", "words"),
     [

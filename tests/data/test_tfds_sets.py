@@ -2,6 +2,7 @@
 
 import io
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -95,6 +96,15 @@ def test_sets_of_another_kind_are_refused(tmp_path, features, example, options, 
 
     with refused(words):
         prepared(tmp_path, features, examples, **options)()
+
+
+@pytest.mark.parametrize(
+    ("splits", "tested"),
+    [("train validation test", "test"), ("validation train", "validation")],
+)
+def test_a_model_is_tested_on_the_test_set_if_there_is_one(splits, tested):
+    info = types.SimpleNamespace(splits=splits.split(), full_name="x")
+    assert tfds_sets._test_split(info) == tested
 
 
 def test_images_of_several_sizes_are_refused(tmp_path):
