@@ -145,8 +145,6 @@ KEYS = {
         "model__name": "language_model",
         "data__vocabulary": 6,
         "model__width": 8,
-        "model__depth": 1,
-        "model__heads": 2,
     },
     "tags": {"model__name": "logistic", "model__loss": "binary"},
 }
