@@ -19,7 +19,7 @@ from absl import flags
 
 from fl_sketch.core import files
 from fl_sketch.experiments import audit
-from fl_sketch.privacy.accounting import rounded_up
+from fl_sketch.privacy.guarantee import rounded_up
 from launch import command, parsing
 
 BROKEN = 1  # the exit code

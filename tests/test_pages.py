@@ -5,9 +5,12 @@ import re
 
 import pytest
 
+from fl_sketch.algorithms import catalog
+from fl_sketch.run import prepare, task
 from tests import pages, test_printed
 from tests.launch import test_audit
 from tests.launching import ROOT
+from tests.run.configs import config_with
 
 BLOCKS = {
     f"{page}, {number}": block
@@ -32,13 +35,8 @@ CUT = {  # what makes a command short
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if "README" in name else pytest.param(name, marks=pytest.mark.slow)
-        for name in BLOCKS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BLOCKS)
 def test_blocks_run_as_they_stand(name):
     """Those of the README as a newcomer would paste them, with nothing else there."""
     if "README" in name:
@@ -96,3 +94,43 @@ def test_every_page_is_in_the_contents():
             index = "/".join([*page.split("/")[:-1], "index.md"])
             name = page.split("/")[-1].removesuffix(".md")
             assert re.search(rf"^{name}$", pages.PAGES[index], re.MULTILINE), page
+
+
+def test_the_readme_is_a_page():
+    lines = pages.PAGES["README.md"].splitlines()
+    assert len(lines) <= 150 and max(map(len, lines)) <= 120
+
+
+def test_the_table_of_the_readme_has_every_method_with_its_file():
+    rows = re.findall(
+        r"^\| \[(.*?)\]\((.*?)\)", pages.PAGES["README.md"], flags=re.MULTILINE
+    )
+    files = {
+        name: file for names, file in rows for name in re.findall(r"`(\w+)`", names)
+    }
+    assert set(files) == set(catalog.methods())
+    for name, file in files.items():
+        assert f"def {name}(" in (ROOT / file).read_text(), name
+
+
+@pytest.mark.slow
+def test_the_full_table_is_what_the_code_does():
+    page = pages.PAGES["docs/methods.md"]
+    table = page.split("| `config.algorithm` |")[1].split("\n\n")[0]
+    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in table.splitlines()]
+    exchanges, states = {}, {}
+    for names, _, _, count, kept in rows[2:]:
+        for name in re.findall(r"`(\w+)`", names):
+            exchanges[name] = exchanges.get(name, set()) | set(re.findall(r"\d", count))
+            states[name] = kept
+    assert set(exchanges) == set(catalog.methods())
+    for name, allowed in exchanges.items():
+        config = config_with(algorithm=name, sketch__rows=3, sketch__compression=5.0)
+        config.compressor.name = "random_k" if name == "marina" else "top_k"
+        if name == "private_sketching":
+            config.privacy.unit = "example"
+            config.client.batches = "subsets"
+        facts = task.facts_of(prepare(config))
+        assert str(facts["exchanges"]) in allowed, name
+        kept = {"": 0, "d": 1}.get(states[name], 1 if name == "ef_sign_sgd" else 0)
+        assert bool(facts["client_state_bytes"]) == bool(kept), name

@@ -7,10 +7,12 @@ mean and its interval must come from one row.
 """
 
 import csv
+import functools
 import json
 import pathlib
 import re
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.fast
@@ -47,6 +49,7 @@ def numbers(value):
         yield float(value)
 
 
+@functools.cache
 def rows_of(folder):
     """Returns the numbers of each row of all files beside a page, or in its folders."""
     rows = []
@@ -62,16 +65,12 @@ def rows_of(folder):
     return rows
 
 
-def scales(token, values):
-    """Returns by what a number was multiplied, of which the page has the digits."""
+def matches(token, values):
+    """Returns where a value has the digits of a page, for each of `SCALES`."""
     digits, _, power = token.replace(",", "").partition("e")
     unit = 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
     shown = abs(float(digits) * 10.0 ** int(power or 0))
-    return {
-        scale
-        for scale in SCALES
-        if any(abs(abs(v) * scale - shown) <= 0.5001 * unit for v in values)
-    }
+    return np.abs(np.outer(SCALES, np.abs(values)) - shown) <= 0.5001 * unit
 
 
 def is_counted(token):
@@ -80,16 +79,16 @@ def is_counted(token):
 
 def unknown(text, rows):
     """Returns the numbers and pairs of a text that no row has."""
-    text = NAMED.sub(" ", CODE.sub(" ", text))
-    missing = [
-        f"{mean} +- {around}"
-        for mean, around in PAIR.findall(text)
-        if not any(scales(mean, row) & scales(around, row) for row in rows)
-    ]
-    values = {value for row in rows for value in row}
+    text, missing = NAMED.sub(" ", CODE.sub(" ", text)), []
+    values = np.array([value for row in rows for value in row])
+    number = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    for pair in PAIR.findall(text):
+        scales = zip(*(matches(token, values) for token in pair), strict=True)
+        if not any({*number[mean]} & {*number[around]} for mean, around in scales):
+            missing.append(" +- ".join(pair))
     for token in TOKEN.findall(PAIR.sub(" ", text)):
         token = token.rstrip(",")
-        if not is_counted(token) and not scales(token, values):
+        if not is_counted(token) and not matches(token, values).any():
             missing.append(token)
     return missing
 
@@ -127,7 +126,7 @@ def test_what_is_made_of_other_numbers_is_made_of_them(path):
         assert row["what"] and row["number"]
         if row["from"]:
             assert re.fullmatch(r"[\d.+*/() -]+", row["from"])
-            assert scales(row["number"], [eval(row["from"])]) == {1}, row  # noqa: S307
+            assert matches(row["number"], [eval(row["from"])])[0], row  # noqa: S307
             assert not unknown(row["from"].replace("100 *", ""), rows), row
 
 

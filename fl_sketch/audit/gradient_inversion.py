@@ -224,24 +224,6 @@ def total_variation(images: jax.Array) -> jax.Array:
     return sum(jnp.mean(jnp.sqrt(d**2 + 1e-6)) for d in (down, right))  # pyright: ignore[reportReturnType]
 
 
-def label_of_bias(bias_gradient: jax.Array) -> jax.Array:
-    """Returns the label of a single example from the last layer's bias gradient.
-
-    With cross-entropy this is softmax minus one-hot, negative at the label alone.
-    """
-    return jnp.argmin(bias_gradient)
-
-
-def input_of_dense(kernel_gradient: jax.Array, bias_gradient: jax.Array) -> jax.Array:
-    """Returns the input of a first dense layer, exactly: dW / db at the largest `|db|`.
-
-    The gradients are those of a single example, of shape (inputs, outputs) and
-    (outputs,).
-    """
-    row = jnp.argmax(jnp.abs(bias_gradient))
-    return kernel_gradient[:, row] / bias_gradient[row]
-
-
 def starts(key: jax.Array, shape: Sequence[int], count: int) -> jax.Array:
     """Returns `count` starts of uniform noise in [0, 1], shape=(count, *shape)."""
     return jax.random.uniform(key, (count, *shape))

@@ -95,10 +95,7 @@ def scaled(inputs: jax.Array, scaling: Scaling | None) -> jax.Array:
 
     Tokens stay tokens.
     """
-    return _shifted(normalise(inputs), scaling)
-
-
-def _shifted(inputs: jax.Array, scaling: Scaling | None) -> jax.Array:
+    inputs = normalise(inputs)
     if scaling is None:
         return inputs
     mean, deviation = (jnp.asarray(part, jnp.float32) for part in scaling)
@@ -118,7 +115,7 @@ def varied(
     inputs = normalise(inputs)
     if augmentation is not None:
         inputs = augmentation(key, inputs)
-    return _shifted(inputs, scaling)
+    return scaled(inputs, scaling)
 
 
 def flip(key: jax.Array, images: jax.Array) -> jax.Array:

@@ -30,7 +30,6 @@ delta / 1000.
 """
 
 import contextlib
-import decimal
 import functools
 import math
 import numbers
@@ -45,7 +44,6 @@ from fl_sketch.privacy import tails
 SAMPLINGS = ("poisson", "fixed", "everyone")
 RELATIONS = ("add_remove", "replace_one")
 ACCOUNTANTS = ("pld", "rdp")
-
 
 # `(dp_accounting, z) -> event` of one noisy sum, by the name that a Mechanism gives.
 NOISES: dict[str, Callable[[Any, float], Any]] = {
@@ -298,18 +296,6 @@ def steps_within(
         enough = spent(shorter, noise_multiplier, **promise) <= epsilon
         low, high = (middle, high) if enough else (low, middle - 1)
     return low
-
-
-def rounded_up(value: float, digits: int = 4) -> str:
-    """Returns `value` with so many significant digits, never less than it is.
-
-    >>> rounded_up(8.00004), rounded_up(7.99999), rounded_up(8.0)
-    ('8.001', '8', '8')
-    """
-    if not math.isfinite(value):
-        return f"{value:g}"
-    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
-    return f"{float(context.create_decimal(value)):.{digits}g}"
 
 
 def certain(plan: Plan, noise_multiplier: float, accountant: str | None) -> str:

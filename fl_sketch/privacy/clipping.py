@@ -154,7 +154,8 @@ def _bound(limit: jax.typing.ArrayLike, unchanged: Callable) -> Bound:
     def apply(message):
         message = _in_float32(message)
         unit, scaled, scale = _direction(message)
-        return _where(unchanged(scale * scaled), message, _times(unit, limit / scaled))
+        bounded = jax.tree.map(lambda leaf: leaf * (limit / scaled), unit)
+        return _where(unchanged(scale * scaled), message, bounded)
 
     return Bound(apply, limit)
 
@@ -174,10 +175,6 @@ def _direction(message: Message) -> tuple[Message, jax.Array, jax.Array]:
 def _in_float32(message: Message) -> Message:
     """Returns the message in a type whose rounding cannot lift a norm above C."""
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), message)
-
-
-def _times(unit: Message, factor) -> Message:
-    return jax.tree.map(lambda leaf: leaf * factor, unit)
 
 
 def _where(condition, message: Message, otherwise: Message) -> Message:

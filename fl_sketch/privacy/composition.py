@@ -15,7 +15,7 @@ several runs costs less than all of them, if their number is random and stays se
 
 import collections
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fl_sketch.privacy import accounting
@@ -72,25 +72,6 @@ def common_relation(plans: Sequence[Plan]) -> str:
     """
     replaced = any(plan.relation == "replace_one" for plan in plans)
     return "replace_one" if replaced else "add_remove"
-
-
-def require_one_partition(digests: Iterable[str]) -> None:
-    """Raises a ValueError unless all runs dealt the examples to clients alike.
-
-    A client of one run is other examples in the next if these are dealt anew, and no
-    total of both runs protects either.
-
-    Args:
-      digests: a digest of the partition of each run.
-    """
-    partitions = sorted(set(digests))
-    if len(partitions) > 1:
-        names = ", ".join(digest[:8] for digest in partitions)
-        msg = (
-            "Expected one partition in all runs of a total, since only then their "
-            f"clients are the same, got {len(partitions)} partitions: {names}."
-        )
-        raise ValueError(msg)
 
 
 def best_of_a_random_number(

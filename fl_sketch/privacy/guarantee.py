@@ -11,10 +11,10 @@ delta=1e-5).rounds
 20
 """
 
+import decimal
 import math
 from typing import Any, NamedTuple
 
-from fl_sketch.core import validate
 from fl_sketch.privacy import accounting
 
 RANDOMNESS = {"system": "system", "seed": "simulated"}  # its name in tables
@@ -143,18 +143,16 @@ def promised(
     return whole
 
 
-def rounded_up(epsilon: float, digits: int = 4) -> str:
-    """Returns `epsilon` in so many significant digits, never a smaller number.
+def rounded_up(value: float, digits: int = 4) -> str:
+    """Returns `value` in so many significant digits, never a smaller number.
 
     >>> rounded_up(8.00004), rounded_up(7.5), rounded_up(0.0), rounded_up(math.inf)
     ('8.001', '7.5', '0', 'inf')
     """
-    validate.at_least_one(digits=digits)
-    if epsilon <= 0 or not math.isfinite(epsilon):
-        return f"{epsilon:g}"
-    unit = 10.0 ** (math.floor(math.log10(epsilon)) + 1 - digits)
-    shown = f"{epsilon:.{digits}g}"
-    return shown if float(shown) >= epsilon else f"{float(shown) + unit:.{digits}g}"
+    if not math.isfinite(value):
+        return f"{value:g}"
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    return f"{float(context.create_decimal(repr(float(value)))):.{digits}g}"
 
 
 def mark(randomness: str) -> str:

@@ -6,7 +6,8 @@ No accountant uses these numbers. `table` shows them beside those of the account
 import math
 
 from fl_sketch.privacy import accounting
-from fl_sketch.privacy.accounting import Plan, rounded_up
+from fl_sketch.privacy.accounting import Plan
+from fl_sketch.privacy.guarantee import rounded_up
 
 ROW = "  {:<44} {:>16} {:>12}"
 

@@ -16,7 +16,7 @@ from fl_sketch.core.wire import byte_count
 from fl_sketch.engine import costs
 from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
-from tests.quadratics import PARAMS, STEPS, D, flat, loss, optima
+from tests.quadratics import CATALOGUE, PARAMS, STEPS, D, flat, loss, optima
 from tests.simulation import simulate
 
 CLIENTS, KEY = 6, jax.random.key(5)
@@ -206,6 +206,26 @@ def test_1_bit_adam_leaves_alone_what_has_no_gradient():
     state, _ = run(algorithm, rounds=8)
     np.testing.assert_array_equal(state.server.params["w"], 0)
     assert 0 < float(jnp.abs(state.server.params["b"]).max()) < 1
+
+
+SOME_OF_EIGHT = {
+    "poisson": engine.poisson(8, 4),
+    "dropout": engine.with_dropout(engine.fixed_size(8, 4), 0.4),
+}
+KEPT = {
+    "ef21": lambda state: (state.clients.memory[0], state.server.memory[0]),
+    "scaffold": lambda state: (state.clients.local, state.server.memory),
+}
+
+
+@pytest.mark.parametrize("sampler", SOME_OF_EIGHT)
+@pytest.mark.parametrize("name", KEPT)
+def test_the_server_has_the_mean_of_all_clients_when_some_take_part(name, sampler):
+    state, _ = simulate(CATALOGUE[name], sampler=SOME_OF_EIGHT[sampler], clients=8)
+    clients, server = KEPT[name](state)
+    mean = jax.tree.map(lambda leaf: leaf.mean(axis=0), clients)
+    assert float(optax.tree.norm(mean)) > 0.1
+    chex.assert_trees_all_close(mean, server, atol=1e-5)
 
 
 BAD = {"compressor": compressors.qsgd(4)}

@@ -130,7 +130,7 @@ def test_a_true_claim_is_not_exceeded_and_nearly_reached(name):
     """Other samplings, relations and mechanisms are played of configs."""
     sampling, rate, z, part = HONEST[name]
     observe = seen(central(z, denominator=1), sampling, rate=rate, rounds=2)
-    result = played(observe, plan_of(2, rate, sampling), z)
+    result = played(observe, plan_of(2, rate, sampling), z, trials=TRIALS // 2)
     assert part * result.claimed_epsilon < result.found_epsilon
     assert not result.broken
 
@@ -151,7 +151,7 @@ def over_those_who_came():
     right = central(denominator=1)
 
     def bound(*arguments):
-        bounded = right.bound(*arguments)
+        bounded = right.encode(*arguments)
         return Encoded((bounded.summand, jnp.float32(1)), bounded.rejected)
 
     def release(state, exchange, total, keys):
@@ -266,6 +266,30 @@ def test_the_chances_are_those_of_clopper_and_pearson():
     low, high = game.clopper_pearson(np.array([0, 5, 10]), 10, 0.025)
     assert low == pytest.approx([0, 0.1871, 0.6915], abs=1e-4)
     assert high == pytest.approx([0.3085, 0.8129, 1], abs=1e-4)
+
+
+def test_no_run_is_played_twice_and_none_shares_a_key(monkeypatch):
+    """What is counted was not seen when the event was chosen."""
+    blocks, keys = [], []
+
+    def program(observe, key):
+        del observe, key
+
+        def run(number, present):
+            blocks.append((number, present))
+            own = game._keys_of_block(
+                KEY.public, np.uint32(number), np.float32(present)
+            )
+            keys.append(np.asarray(jax.random.key_data(own)))
+            noise = np.random.default_rng(len(blocks)).normal(size=(game.BLOCK, 1, 1))
+            return noise + present
+
+        return run
+
+    monkeypatch.setattr(game, "_program", program)
+    game.play(None, lambda delta: 1.0, delta=0.1, trials=1, key=KEY)
+    assert len({*blocks}) == len(blocks) == 2 * sum(game.PARTS)
+    assert len(np.unique(np.concatenate(keys), axis=0)) == len(blocks) * game.BLOCK
 
 
 def test_a_release_that_is_no_number_is_refused():

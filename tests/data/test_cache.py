@@ -11,6 +11,7 @@ from fl_sketch.core import files
 from fl_sketch.data import cache, datasets, raw
 from tests.data import fake_raw
 from tests.launching import Started, launch_python
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +30,6 @@ def copy(made, tmp_path):
     folder = pathlib.Path(shutil.copytree(made[0], tmp_path / "raw"))
     datasets.load("sst2", folder, cache_dir=tmp_path / "cache")
     return folder, tmp_path / "cache", cache.folder(tmp_path / "cache", "sst2")
-
-
-def refused(error, words, *arguments, **options):
-    with pytest.raises(error, match=words) as caught:
-        datasets.load(*arguments, **options)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10"])
@@ -68,7 +63,8 @@ def test_what_is_in_the_cache_needs_no_raw_files(made, monkeypatch, tmp_path):
     train = datasets.load("mnist", cache_dir=made[2]).train
     assert len(train.targets) == fake_raw.TRAIN
     words = f"mnist.*--data_dir.*{raw.VARIABLE}"
-    refused(FileNotFoundError, words, "mnist", cache_dir=tmp_path)
+    with refused(match=words, error=FileNotFoundError):
+        datasets.load("mnist", cache_dir=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -77,7 +73,8 @@ def test_a_corrupt_file_is_refused_although_the_cache_is_whole(made, copy, tmp_p
     (folder / "mnist/t10k-labels-idx1-ubyte.gz").write_bytes(b"")
     for cache_dir in (made[2], tmp_path / "new"):
         words = "t10k-labels-idx1-ubyte.gz to have sha256"
-        refused(ValueError, words, "mnist", folder, cache_dir=cache_dir)
+        with refused(match=words, error=ValueError):
+            datasets.load("mnist", folder, cache_dir=cache_dir)
     assert not (tmp_path / "new").exists()
 
 
@@ -105,10 +102,12 @@ def test_a_spoilt_copy_is_named(copy, name, fault):
         datasets.load("sst2", folder, cache_dir=cache_dir)  # is written again
         assert cache.origin(arrays)
         return
-    refused((ValueError, OSError), name, "sst2", folder, cache_dir=cache_dir)
+    with refused(match=name, error=(ValueError, OSError)):
+        datasets.load("sst2", folder, cache_dir=cache_dir)
     for content in ("[]", "{}", '{"origin": 3, "sha256": {}}', "\0"):
         (arrays / cache.SUMS).write_text(content)
-        refused(ValueError, cache.SUMS, "sst2", folder, cache_dir=cache_dir)
+        with refused(match=cache.SUMS, error=ValueError):
+            datasets.load("sst2", folder, cache_dir=cache_dir)
 
 
 def test_a_cache_that_is_whole_is_only_read(copy):
@@ -122,7 +121,8 @@ def test_a_cache_that_is_whole_is_only_read(copy):
 def test_a_cache_that_cannot_be_written_is_named(made, tmp_path):
     (tmp_path / "file").write_text("")
     words = f"cache_dir to be writable.*{tmp_path}"
-    refused(ValueError, words, "sst2", made[0], cache_dir=tmp_path / "file")
+    with refused(match=words, error=ValueError):
+        datasets.load("sst2", made[0], cache_dir=tmp_path / "file")
 
 
 KILLED = """
@@ -152,6 +152,7 @@ def test_a_killed_process_leaves_nothing_that_looks_finished(made, tmp_path, wha
 TOGETHER = """
 import time
 from fl_sketch.data import cache, datasets
+from tests.refusals import refused
 write = cache._write
 def slow(*arguments):
     time.sleep(0.5)

@@ -13,6 +13,7 @@ import pytest
 from fl_sketch.data import raw
 from tests import pages
 from tests.data import fake_raw
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fast
 
@@ -95,7 +96,8 @@ def test_sentences_may_stand_before_their_labels_as_in_glue(folder):
     sentences, labels = read(folder, "test")
     assert sentences == ["not so bad ", "bad "] and labels.tolist() == [1, 0]
     file.write_text("label\tsentence\n1\tgood\ngood\t1\n")
-    refused(ValueError, "line 3 of", lambda: read(folder, "test"))
+    with refused(match="line 3 of", error=ValueError):
+        read(folder, "test")
 
 
 def test_speeches_are_split_within_each_speaker_and_in_time(whole):
@@ -110,12 +112,6 @@ def test_speeches_are_split_within_each_speaker_and_in_time(whole):
     assert not set(train) & set(test)
 
 
-def refused(error, words, call):
-    with pytest.raises(error, match=words) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-
-
 def test_one_changed_byte_is_refused_with_file_and_both_checksums(folder):
     file = folder / "mnist/train-labels-idx1-ubyte.gz"
     before = raw.verified("mnist", folder)["mnist/train-labels-idx1-ubyte.gz"]
@@ -123,28 +119,31 @@ def test_one_changed_byte_is_refused_with_file_and_both_checksums(folder):
     content[-1] ^= 1
     file.write_bytes(content)
     words = rf"{file} .*{before}.*got [0-9a-f]{{64}}"
-    refused(ValueError, words, lambda: raw.verified("mnist", folder))
+    with refused(match=words, error=ValueError):
+        raw.verified("mnist", folder)
     raw.verified("fashion_mnist", folder)
 
 
 def test_missing_files_and_lists_are_named(folder):
     (folder / "cifar10_webp.zip").unlink()
-    refused(
-        FileNotFoundError, "cifar10_webp.zip", lambda: raw.verified("cifar10", folder)
-    )
+    with refused(match="cifar10_webp.zip", error=FileNotFoundError):
+        raw.verified("cifar10", folder)
     for content in ("one two three\nfour\n", "", None):
         (folder / raw.SUMS).unlink()
         if content is not None:
             (folder / raw.SUMS).write_text(content)
         error = FileNotFoundError if content is None else ValueError
-        refused(error, raw.SUMS, lambda: raw.verified("sst2", folder))
+        with refused(match=raw.SUMS, error=error):
+            raw.verified("sst2", folder)
 
 
 def test_a_missing_folder_is_named_with_the_way_it_was_given(monkeypatch, tmp_path):
     gone = tmp_path / "gone"
-    refused(FileNotFoundError, f"--data_dir={gone}", lambda: raw.folder(gone))
+    with refused(match=f"--data_dir={gone}", error=FileNotFoundError):
+        raw.folder(gone)
     monkeypatch.setenv(raw.VARIABLE, str(gone))
-    refused(FileNotFoundError, f"{raw.VARIABLE}={gone}", lambda: raw.folder(None))
+    with refused(match=f"{raw.VARIABLE}={gone}", error=FileNotFoundError):
+        raw.folder(None)
     assert raw.folder(tmp_path) == tmp_path
     monkeypatch.delenv(raw.VARIABLE)
     assert raw.folder(None) is None

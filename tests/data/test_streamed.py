@@ -8,9 +8,10 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch.data import batches, partition, streamed
+from fl_sketch.data import batches, partition, residency, streamed
 from fl_sketch.data.examples import Examples
 from tests.meshes import mesh_of
+from tests.refusals import refused
 
 KEYS = jax.random.split(jax.random.key(0), 4)
 COHORT = jnp.array([11, 0, 5, 0])
@@ -59,3 +60,12 @@ def test_what_cannot_be_drawn_from_is_refused():
     few = Examples(np.zeros((9, 1)), np.arange(9))
     with pytest.raises(ValueError, match="index 9"):
         streamed.on_host(few, partition.iid(10, 2, seed=0))
+
+
+def test_only_fresh_batches_are_streamed(monkeypatch):
+    arguments = np.zeros((9, 1)), mesh_of(2, "clients"), "subsets"
+    with refused("data='streamed'", "subsets"):
+        residency.form("streamed", *arguments)
+    monkeypatch.setattr(residency, "HOST_LIMIT", 1)
+    with refused("data='resident'", "subsets"):
+        residency.form("auto", *arguments)

@@ -5,6 +5,7 @@ import pytest
 
 from fl_sketch.data import text
 from fl_sketch.data.examples import Examples, Splits
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fast
 
@@ -95,6 +96,17 @@ def test_characters_are_always_the_same():
     assert play.learnt == () and play.classes == 99
 
 
+@pytest.mark.parametrize("token", [-1, 8])
+def test_tokens_without_an_embedding_are_refused(token):
+    few, more = (
+        Examples(np.int32([[3, last]]), np.zeros(1, np.int32)) for last in (7, token)
+    )
+    own = Splits("own", few, few, 2)
+    assert text.encoded(own, length=2, most=8) is own
+    with refused("vocabulary=8", f"{min(3, token)} to {max(7, token)}"):
+        text.encoded(own._replace(test=more), length=2, most=8)
+
+
 @pytest.mark.parametrize(
     ("splits_", "file", "options", "words"),
     [
@@ -118,6 +130,5 @@ def test_impossible_vocabularies_are_refused(splits_, file, options, words, tmp_
         (tmp_path / "words").write_bytes(file)
         file = str(tmp_path / "words")
     options = {"length": 6, "most": 6} | options
-    with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:
+    with refused(match=words, error=(ValueError, FileNotFoundError)):
         text.encoded(splits_, vocabulary_file=file, **options)
-    assert "\n" not in str(caught.value)

@@ -2,6 +2,7 @@
 
 import io
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ tfds = pytest.importorskip("tensorflow_datasets")
 
 from fl_sketch.data import cache, datasets, tfds_sets  # noqa: E402
 from tests.data import fake_raw  # noqa: E402
+from tests.refusals import refused  # noqa: E402
 
 
 class Other(tfds.core.GeneratorBasedBuilder):
@@ -58,13 +60,6 @@ def texts(tmp_path):
     return prepared(tmp_path, features, lambda: examples, keys=("words", "stars"))
 
 
-def refused(call, *words):
-    with pytest.raises(ValueError) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    assert all(word in str(caught.value) for word in words), caught.value
-
-
 def test_images_are_read_with_their_declared_classes(tmp_path):
     features = {"picture": IMAGE, "kind": LABEL, "id": np.int64}
 
@@ -99,14 +94,25 @@ def test_sets_of_another_kind_are_refused(tmp_path, features, example, options, 
     def examples():
         yield {k: picture(v) if features[k] is IMAGE else v for k, v in example.items()}
 
-    refused(prepared(tmp_path, features, examples, **options), words)
+    with refused(words):
+        prepared(tmp_path, features, examples, **options)()
+
+
+@pytest.mark.parametrize(
+    ("splits", "tested"),
+    [("train validation test", "test"), ("validation train", "validation")],
+)
+def test_a_model_is_tested_on_the_test_set_if_there_is_one(splits, tested):
+    info = types.SimpleNamespace(splits=splits.split(), full_name="x")
+    assert tfds_sets._test_split(info) == tested
 
 
 def test_images_of_several_sizes_are_refused(tmp_path):
     def examples():
         return [{"p": picture(height), "l": 0} for height in (4, 5)]
 
-    refused(prepared(tmp_path, {"p": IMAGE, "l": LABEL}, examples), "one shape")
+    with refused("one shape"):
+        prepared(tmp_path, {"p": IMAGE, "l": LABEL}, examples)()
 
 
 def test_a_folder_of_somebody_else_runs_none_of_his_code(texts, tmp_path, monkeypatch):
@@ -117,9 +123,11 @@ def test_a_folder_of_somebody_else_runs_none_of_his_code(texts, tmp_path, monkey
     file.write_text(text.replace(feature, "evilmod.Feature"))
     (tmp_path / "evilmod.py").write_text("raise SystemExit('it was run')")
     monkeypatch.syspath_prepend(tmp_path)
-    refused(texts, "features.json", "evilmod.Feature")
+    with refused("features.json", "evilmod.Feature"):
+        texts()
     file.write_text("{")
-    refused(texts, "features.json")
+    with refused("features.json"):
+        texts()
 
 
 def test_a_copy_is_verified_and_does_not_outlive_its_data(texts, tmp_path):
@@ -128,7 +136,8 @@ def test_a_copy_is_verified_and_does_not_outlive_its_data(texts, tmp_path):
     whole = bytearray(file.read_bytes())
     whole[-2] ^= 1
     file.write_bytes(whole)
-    refused(texts, str(file), "remove its folder")
+    with refused(str(file), "remove its folder"):
+        texts()
     (info,) = tmp_path.rglob("dataset_info.json")
     info.write_text(info.read_text() + "\n")  # other data: the copy is made again
     assert sorted(texts().train.targets.tolist()) == [0, 4]

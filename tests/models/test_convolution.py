@@ -23,6 +23,7 @@ from fl_sketch.models import (
 from fl_sketch.models.cpu import convolution as forms
 from fl_sketch.models.cpu import winograd
 from tests.channels.rounds import quickly
+from tests.refusals import refused
 
 KEY = jax.random.key(0)
 ORDER = ("NHWC", "HWIO", "NHWC")
@@ -79,7 +80,7 @@ def assert_is_of_lax(form, x, kernel, *options):
 sizes = st.integers(1, 9)
 
 
-@hypothesis.settings(max_examples=14, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=8, deadline=None, derandomize=True)
 @hypothesis.given(
     image=st.tuples(st.sampled_from([1, 2, 3, 8]), sizes, sizes),
     window=st.just((3, 3)) | st.tuples(st.integers(1, 5), st.integers(1, 5)),
@@ -110,7 +111,7 @@ PATHS = {
     "canonical pairs": ((2, 6, 6), 16, (3, 3), 4, 1, "SAME"),
     "canonical pairs of even columns": ((2, 5, 7), 16, (2, 4), 3, 1, "SAME"),
     "canonical few tiles pooled": ((7, 6, 6), 16, (3, 3), 128, 1, "VALID"),
-    "winograd pooled": ((8, 13, 12), 16, (3, 3), 128, 1, "VALID"),
+    "winograd pooled": ((4, 11, 10), 16, (3, 3), 128, 1, "VALID"),
     "batch_minor pooled": ((8, 7, 8), 3, (5, 5), 4, 1, "SAME"),
 }
 every_path = pytest.mark.parametrize("path", PATHS)
@@ -304,6 +305,5 @@ def pool_valid(x, kernel):
     ],
 )
 def test_bad_input_gets_one_line(call, error, words):
-    with pytest.raises(error, match=words) as caught:
+    with refused(match=words, error=error):
         call(*draw((1, 4, 4, 3), (5, 5, 3, 2)))
-    assert "\n" not in str(caught.value)

@@ -96,9 +96,25 @@ def test_short_numbers_are_added_up_as_flax_does(dtype, of_parameters):
 
 
 class Normalised(nn.Module):
+    kind: str = "group"
+    train: bool = True
+
     @nn.compact
     def __call__(self, x):
-        return NORMS["group"](True, x, "norm", groups=8)
+        return NORMS[self.kind](self.train, x, "norm", groups=8)
+
+
+def test_statistics_of_batches_move_by_a_tenth_in_training_and_serve_afterwards():
+    x = 3 + jax.random.normal(KEY, (16, 2, 2, 4))
+    trained, measured = Normalised("batch"), Normalised("batch", train=False)
+    variables = trained.init(KEY, x)
+    y, moved = trained.apply(variables, x, mutable=["batch_stats"])
+    np.testing.assert_allclose(y.mean((0, 1, 2)), 0, atol=1e-5)
+    mean, var = (moved["batch_stats"]["norm"][name] for name in ("mean", "var"))
+    np.testing.assert_allclose(mean, 0.1 * x.mean((0, 1, 2)), rtol=1e-5)
+    np.testing.assert_allclose(var, 0.9 + 0.1 * x.var((0, 1, 2)), rtol=1e-5)
+    after = measured.apply(variables | moved, x)
+    np.testing.assert_allclose(after, (x - mean) / np.sqrt(var + 1e-5), rtol=1e-4)
 
 
 def test_channels_that_no_group_divides_have_fewer_groups():

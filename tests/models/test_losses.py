@@ -10,6 +10,7 @@ from fl_sketch import models
 from fl_sketch.core import trees
 from tests.channels.rounds import quickly
 from tests.models import own
+from tests.refusals import refused
 
 KEY = jax.random.key(0)
 
@@ -127,6 +128,17 @@ def test_statistics_move_in_training_and_stay_float32():
         np.testing.assert_allclose(after, 0.9 * before, rtol=1e-6)
 
 
+def test_a_decay_is_of_parameters_and_not_of_statistics():
+    plain, decayed = (
+        models.classification(own.normed(2), weight_decay=decay) for decay in (0.0, 0.2)
+    )
+    zeros, labels = jnp.zeros((4, 3)), jnp.zeros(4, int)
+    start = plain.init(KEY, zeros)
+    values = [loss.value(start, zeros, labels)[0] for loss in (plain, decayed)]
+    square = float(jnp.sum(trees.ravel(start.params) ** 2))
+    assert float(values[1] - values[0]) == pytest.approx(0.1 * square, rel=1e-4)
+
+
 class WithCount(nn.Module):
     @nn.compact
     def __call__(self, inputs):
@@ -161,14 +173,11 @@ def value(targets, *weights, kind="cross_entropy", **options):
     ],
 )
 def test_bad_input_gets_one_line(call, error, words):
-    with pytest.raises(error, match=words) as caught:
+    with refused(match=words, error=error):
         call()
-    assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("mlp", {}), ("lenet", {}), ("vit", {"depth": 1})]
-)
+@pytest.mark.parametrize(("name", "options"), [("mlp", {}), ("vit", {"depth": 1})])
 def test_only_training_is_in_bfloat16_and_its_gradients_are_float32(name, options):
     model = models.build(name, 10, **options)
     plain, low = (
@@ -176,7 +185,7 @@ def test_only_training_is_in_bfloat16_and_its_gradients_are_float32(name, option
         for dtype in models.TYPES
     )
     # Rounding moves the winners of some poolings: few examples show it in the gradient.
-    images, labels = jax.random.normal(KEY, (64, 16, 16, 1)), jnp.arange(64) % 10
+    images, labels = jax.random.normal(KEY, (64, 8, 8, 1)), jnp.arange(64) % 10
     params = quickly(low.init)(KEY, images)
 
     @quickly

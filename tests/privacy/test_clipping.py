@@ -9,7 +9,6 @@ from fl_sketch.privacy import clipping
 
 pytestmark = pytest.mark.fast
 
-KEY = jax.random.key(0)
 BOUNDS = {"clip": clipping.clip, "normalise": clipping.normalise}
 every_bound = pytest.mark.parametrize("make", BOUNDS.values(), ids=BOUNDS)
 
@@ -27,7 +26,7 @@ def length(tree):
 @every_bound
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e-3, 1.0, 1e5, 1e25, 1e37])
-@pytest.mark.parametrize("limit", [1e-4, 1.0, 300.0])
+@pytest.mark.parametrize("limit", [1e-4, 300.0])
 def test_no_message_is_longer_than_the_limit(make, dtype, scale, limit):
     bounded = jax.jit(make(limit).apply)(message(scale, dtype))
     assert length(bounded) <= limit * (1 + 1e-5)
@@ -85,11 +84,11 @@ def test_examples_are_clipped_one_by_one():
     batch = jnp.array([[3.0, 4.0], [0.3, 0.4], [jnp.nan, 0.0]])
 
     def loss(params, batch):
-        return jnp.mean(batch @ params)
+        return jnp.mean(batch @ params) + 3
 
     total, value, dropped = clipping.clipped_gradient_sum(loss, params, batch, 1.0)
     np.testing.assert_allclose(total, [0.9, 1.2], rtol=1e-6)
-    assert float(dropped) == 1 and float(value) == 0.0
+    assert float(dropped) == 1 and float(value) == 3.0
 
 
 def test_noise_is_split_between_messages_and_their_count():

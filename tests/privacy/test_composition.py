@@ -57,12 +57,13 @@ def test_together_they_cost_at_least_the_dearest_and_at_most_the_sum():
     assert max(each) < composition.together(parts, delta=DELTA) <= sum(thirds)
 
 
-def test_runs_whose_clients_are_not_the_same_have_no_total():
-    composition.require_one_partition([])
-    composition.require_one_partition(["a1b2"] * 3)
-    with pytest.raises(ValueError, match=r"2 partitions: a1b2, c3d4\.") as raised:
-        composition.require_one_partition(["c3d4", "a1b2", "c3d4"])
-    assert "\n" not in str(raised.value)
+def test_every_run_of_a_total_pays_for_its_cut():
+    """Each takes 0.6 of what delta allows."""
+    plan = PLAN._replace(cut=0.6 * DELTA / 1000 / PLAN.steps)
+    parts = [(plan, Z), (plan._replace(sample=20), Z)]
+    for part in parts:
+        assert math.isfinite(composition.together([part], delta=DELTA))
+    assert math.isinf(composition.together(parts, delta=DELTA))
 
 
 def geometric(plan, z, mean):

@@ -152,6 +152,23 @@ def test_samples_that_are_cut_are_paid_for():
     assert accounting.spent(plan, 2.0, delta=1e-5 / 2) == float("inf")
 
 
+@pytest.mark.parametrize(("population", "expected"), [(1000, 50.0), (10**6, 1000.0)])
+def test_a_cohort_has_the_fewest_places_but_one_that_are_enough(population, expected):
+    places = tails.places_for(population, expected)
+    larger = stats.binom.sf([places - 1, places - 2], population, expected / population)
+    assert larger[0] <= tails.CUT < larger[1]
+    assert tails.places_for(60, 50.0) == 60 and tails.cut_chance(60, 50.0) == 0
+
+
+def test_the_chance_of_a_cut_is_that_of_others_who_leave_no_place(monkeypatch):
+    """Or the last one, at a chance that a Monte Carlo sees."""
+    monkeypatch.setattr(tails, "CUT", 0.01)
+    places = tails.places_for(200, 30.0)
+    others = np.random.default_rng(0).binomial(199, 30 / 200, 200_000)
+    seen = (others >= places - 1).mean()
+    assert seen <= tails.cut_chance(200, 30.0) < 1.3 * seen
+
+
 def test_shares_of_many_are_paid_for_at_e_to_the_epsilon():
     plan = Plan(50, 40, 40, "everyone", relation="replace_one", shares=40)
     least = 50 * 40 * 2 * 2 * tails.upper(tails.REACH)

@@ -10,7 +10,7 @@ from fl_sketch import algorithms
 from fl_sketch.core import trees
 from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.sketch import compressors
-from tests.privacy.test_mechanism import CLIENTS
+from tests.privacy.noise import CLIENTS
 from tests.quadratics import ALGORITHMS, PARAMS, STEPS, loss, optima
 from tests.simulation import simulate
 

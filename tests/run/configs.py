@@ -15,6 +15,7 @@ from fl_sketch.engine import progress_bar, resumable
 from fl_sketch.engine.loop import Stopped, Watch
 from fl_sketch.run import run, task_of
 from fl_sketch.workdir.folder import TIMES
+from tests.refusals import refused as refused
 
 LENGTHS = {"rounds": 12, "eval_every": 5, "checkpoint_every": 3}
 NOISY = {
@@ -102,17 +103,6 @@ def numbers(folder):
     """Returns metrics.csv without the times, and the bytes of the checkpoints."""
     paths = sorted((folder / "checkpoints").iterdir())
     return untimed(folder), [(path.name, path.read_bytes()) for path in paths]
-
-
-@contextlib.contextmanager
-def refused(*parts, error=ValueError):
-    """Expects an error of one line in which all these parts occur."""
-    with pytest.raises(error) as caught:
-        yield
-    line = str(caught.value)
-    assert "\n" not in line
-    for part in parts:
-        assert str(part) in line
 
 
 class Killed(BaseException):

@@ -102,6 +102,7 @@ def keys(own, **more):
     }
 
 
+@pytest.mark.slow
 def test_a_run_resumes_to_the_bit_with_the_same_file_only(own, tmp_path, monkeypatch):
     more = keys(own)
     summary, _ = ran(tmp_path / "whole", **more)
