@@ -262,7 +262,7 @@ def _apart(config, seeds: Sequence[int], folder, data_dir) -> Iterator[Row]:
             config = grid.changed(config, {"seed": seed})
             run_once(config, str(place), data_dir, say=lambda line: None)
         except NotFinite:
-            numbers = [f"test_{name}" for name in (*metrics_of(config), "loss")]
+            numbers = [f"test_{name}" for name in (*metrics_of(config.model), "loss")]
             nowhere = dict.fromkeys(("train_loss", *numbers), float("nan"))
             sent = dict.fromkeys((tables.UP, tables.DOWN), 0)
             lost = [{"round": config.rounds, **nowhere, **sent}]
@@ -282,14 +282,14 @@ def _check(
             f"{odometer.FILE} counts a run: take another workdir."
         )
         raise ValueError(msg)
-    metrics = {name: metrics_of(config)[0] for name, config in configs.items()}
+    metrics = {name: metrics_of(config.model)[0] for name, config in configs.items()}
     if len({*metrics.values()}) > 1:  # no table ranks unlike things
         got = ", ".join(f"{metric} of {name}" for name, metric in metrics.items())
         msg = f"Expected one metric that comes first in all methods, got {got}: say "
         raise ValueError(msg + "model.metrics=NAME.")
     privacy.require_one_unit(configs.values())
     for name, config in configs.items():
-        if comparison.apart and privacy.is_noisy(config):
+        if comparison.apart and privacy.protection_of(config).noisy:
             msg = f"Expected methods without privacy for apart=True, got {name!r}."
             raise ValueError(msg)
         tune = comparison.methods[name].tune
@@ -306,7 +306,9 @@ def _check(
 def _plans(comparison, configs, trials: Trials, data_dir) -> dict[str, Guarantee]:
     """Returns the cost of each private selection, by the name of its method."""
     tunes = {name: comparison.methods[name].tune for name in configs}
-    private = [n for n in configs if tunes[n] and privacy.is_noisy(configs[n])]
+    private = [
+        n for n in configs if tunes[n] and privacy.protection_of(configs[n]).noisy
+    ]
     if not private:
         msg = "Expected a private method that is tuned, for private trials, got none."
         raise ValueError(msg)

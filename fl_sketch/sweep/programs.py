@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import engine
-from fl_sketch.config import parse
 from fl_sketch.core import chacha, free_memory, validate
 from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.data import batches as draws
@@ -136,7 +135,7 @@ def _scratch(compiled: jax.stages.Compiled) -> float:
 
 def _over_points(setup: Setup, group: Group, at_once: tuple[int, int]):
     """Returns start, rounds and evaluate of a program, over all points."""
-    fixed, names = parse.numbers_of(group.config), tuple(group.numbers[0])
+    fixed, names = setup.numbers, tuple(group.numbers[0])
 
     def numbers(row):
         # Keys that are not swept stay Python numbers: their part is compiled in.
