@@ -8,7 +8,6 @@ from ml_collections import ConfigDict
 
 from fl_sketch.config import privacy
 from fl_sketch.config.parse import NO_GRAPH, section
-from fl_sketch.core import validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.engine import graph as graphs
 from fl_sketch.engine.relays import RELAYS, Relay
@@ -33,7 +32,6 @@ def relay_of(config: ConfigDict) -> Relay | None:
     """
     own = config.network
     with section("network"):
-        validate.one_of(tuple(RELAYS), relay=own.relay)
         if own.graph == NO_GRAPH:
             if own.relay != PLAIN:
                 msg = f"Expected a graph with relay={own.relay}, got graph={NO_GRAPH}."

@@ -187,18 +187,9 @@ class Setup:
             return residency.form(wanted, train, self.mesh, self.config.client.batches)
 
     @functools.cached_property
-    def _evaluation(self) -> tuple[Callable, Any]:
+    def evaluation(self) -> tuple[Callable, Any]:
+        """`(numbers, params, test) -> {"test_loss": ...}`, and that data on devices."""
         return make_evaluation(self.loss, self.splits.measured, self.mesh)
-
-    @property
-    def evaluate(self) -> Callable[[Numbers, Tree, Any], dict[str, jax.Array]]:
-        """`(numbers, params, test) -> {"test_loss": ..., "test_accuracy": ...}`."""
-        return self._evaluation[0]
-
-    @property
-    def test(self) -> Any:
-        """The data to test on, spread over the devices."""
-        return self._evaluation[1]
 
     @property
     def metrics(self) -> tuple[str, ...]:

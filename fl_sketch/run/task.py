@@ -105,13 +105,14 @@ def _compile(setup: Setup, state, roots: Key | Roots) -> Compiled:
     data = setup.data(setup.config.seed)
     play = setup.play(setup.numbers)
     advance = compile_rounds(play, setup.mesh, state=state, key=roots, data=data)
-    evaluate = jax.jit(functools.partial(setup.evaluate, setup.numbers))
-    evaluate = evaluate.lower(state.server.params, setup.test)
+    evaluate, test = setup.evaluation
+    evaluate = jax.jit(functools.partial(evaluate, setup.numbers))
+    evaluate = evaluate.lower(state.server.params, test)
     evaluate = evaluate.compile(engine.compiler_options(setup.mesh))
     free_memory.give_back()
 
     def measured(state) -> dict[str, float]:
-        found = jax.device_get(evaluate(state.server.params, setup.test))
+        found = jax.device_get(evaluate(state.server.params, test))
         found = in_order(found, setup.metrics)
         return {name: float(value) for name, value in found.items()}
 

@@ -78,7 +78,7 @@ def compile_points(setup: Setup, group: Group, how: str) -> Points:
     seeded, data = _data(setup, group.seeds)
     table = np.array([list(own.values()) for own in group.numbers], np.float32)
     table, seeded = jax.device_put((table, seeded), setup.same)
-    own = _secrets(setup, group)
+    own, test = _secrets(setup, group), setup.evaluation[1]
     start, *_ = _over_points(setup, group, (1, 1))
     states = jax.jit(start, out_shardings=setup.same)(table, seeded)
 
@@ -90,7 +90,7 @@ def compile_points(setup: Setup, group: Group, how: str) -> Points:
         rounds = rounds.lower(table, seeded, states, own, data, 0, 0)
         rounds = rounds.compile(options)
         evaluate = jax.jit(evaluate)
-        evaluate = evaluate.lower(table, seeded, states.server.params, setup.test)
+        evaluate = evaluate.lower(table, seeded, states.server.params, test)
         evaluate = evaluate.compile(options)
         free_memory.give_back()
         needed = max(_scratch(rounds), _scratch(evaluate))
@@ -103,7 +103,7 @@ def compile_points(setup: Setup, group: Group, how: str) -> Points:
 
     def measure(states):
         params = states.server.params
-        found = _points_first(evaluate(table, seeded, params, setup.test))
+        found = _points_first(evaluate(table, seeded, params, test))
         return in_order(found, setup.metrics)
 
     seconds = time.perf_counter() - begin
@@ -164,7 +164,7 @@ def _over_points(setup: Setup, group: Group, at_once: tuple[int, int]):
     def evaluate(table, seeds, params, test):
         def one(row, seed, params):
             del seed
-            return setup.evaluate(numbers(row), params, test)
+            return setup.evaluation[0](numbers(row), params, test)
 
         return _over(at_once, one)(table, seeds, params)
 

@@ -60,10 +60,9 @@ def sweep(
     how = how or programs.default_map()
     outlines = [outline(g, data_dir) for g in grid.programs(config, axes)]
     require_one_table(outlines)
-    about = config.to_dict() | {"over": grid.listed(axes)}
-    with Workdir(
-        workdir, about, _identity(outlines), rows=ROWS, summary=SUMMARY
-    ) as folder:
+    keys, values = config.to_dict(), {axis.key: list(axis.values) for axis in axes}
+    about, identity = keys | {"over": values}, _identity(outlines)
+    with Workdir(workdir, about, identity, rows=ROWS, summary=SUMMARY) as folder:
         for line in plan(axes, outlines, how):
             say(line)
         if config.clients_every or config.personal_steps:
@@ -73,10 +72,11 @@ def sweep(
             say(f"{workdir} holds this sweep already, done:")
         else:
             times = _run_rest(outlines, done, axes, folder, data_dir, how, say)
-            results = summary_of(config, axes, outlines, folder.rows)
+            results = _results(axes, outlines, folder.rows)
             spent = odometer.facts(odometer.read(folder.folder))
             plots.heatmap(axes, folder.rows, folder.folder / PICTURE)
-            summary = folder.finish({**results, "map": how, **times, **spent})
+            grid_keys = {"config": keys, "over": values}
+            summary = folder.finish(grid_keys | results | {"map": how} | times | spent)
         notes = odometer.lines(odometer.read(folder.folder))
         lines = tables.write_sweep(folder.folder, folder.rows, axes, notes)
     for line in lines:
@@ -134,19 +134,14 @@ def _identity(outlines: Sequence[Outline]) -> Identity:
     return outlines[0].identity._replace(data=data, keyed=keyed)
 
 
-def summary_of(
-    config: ConfigDict,
-    axes: Sequence[grid.Axis],
-    outlines: Sequence[Outline],
-    rows: Sequence[Row],
+def _results(
+    axes: Sequence[grid.Axis], outlines: Sequence[Outline], rows: Sequence[Row]
 ) -> Row:
-    """Returns the sweep.json of `config`, `axes`, `outlines` and the best `rows`."""
+    """Returns what sweep.json has of the programs and of their best points."""
     last = tables.ranked(rows, axes)
     means = tables.over_seeds(last, axes) if tables.seeds_swept(axes) else []
     first = next((row for row in last if not row["diverged"]), None)
     return {
-        "config": config.to_dict(),
-        "over": grid.listed(axes),
         "points": len(last),
         "programs": [o.facts | {"first_point": o.group.first} for o in outlines],
         "best": first and names.marked(first, any(o.private for o in outlines)),

@@ -67,8 +67,9 @@ def _tensorboard(after: int):
         writer = board.SummaryWriter(str(folder / "tensorboard"), purge_step=after + 1)
 
         def send(values: dict[str, float], step: int) -> None:
-            for name in values.keys() - {"round"}:
-                writer.add_scalar(name, values[name], step)
+            for name, value in values.items():
+                if name != "round":
+                    writer.add_scalar(name, value, step)
             writer.flush()
 
         yield send
