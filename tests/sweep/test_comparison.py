@@ -93,12 +93,13 @@ def test_the_same_again_runs_nothing_and_says_the_same(done, monkeypatch):
     assert (folder / "standings.csv").read_bytes() == before
 
     def refused(_):
-        raise ValueError("the runs deal examples to clients differently")
+        raise odometer.NoTotal("the runs deal examples to clients differently")
 
     monkeypatch.setattr(odometer, "total", refused)
     said = []
     comparison.run(small(), folder, say=said.append)
-    line = "no total: the runs deal examples to clients differently"
+    line = "privacy: there is no total of these runs: "
+    line += "the runs deal examples to clients differently"
     assert (folder / "standings.md").read_text().endswith(f"\n\n{line}.\n")
     assert said[-2] == line
 
