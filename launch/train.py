@@ -78,7 +78,6 @@ def main():
             tensorboard=TENSORBOARD.value,
             extend=extend,
             accept=ACCEPT.value,
-            plugin=PLUGIN.value,
             tracker=TRACKER.value or "",
         )
 

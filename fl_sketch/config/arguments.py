@@ -184,10 +184,6 @@ ASKED_FOR = {
 def taken(method: catalog.Method, parts: Parts) -> dict[str, Any]:
     """Returns the arguments that an algorithm takes by name, and no others are made.
 
-    Args:
-      method: the algorithm's row of the catalogue.
-      parts: what the arguments are made of.
-
     Raises:
       ValueError: for an algorithm that takes what no config has.
     """
@@ -232,9 +228,7 @@ def unread(config: ConfigDict, default: ConfigDict) -> Iterator[str]:
 def small_step(config: ConfigDict, default: ConfigDict) -> str:
     """Returns a line on a server that hardly moves, as adaptive ones do; or none.
 
-    Args:
-      config: a config as a run would have it.
-      default: the config that it was changed from, whose step suits adaptive servers.
+    The step of the config that it was changed from, `default`, suits adaptive servers.
     """
     method, rate = catalog.method(config.algorithm), config.server.rate
     averages = {"client_rate", "server_rate"} <= {*method.takes}
@@ -256,11 +250,7 @@ def by_length(config: ConfigDict) -> Iterator[str]:
 
 
 def advice(config: ConfigDict) -> str:
-    """Returns what may help a run that diverges, of the keys that its algorithm reads.
-
-    Args:
-      config: a config, checked.
-    """
+    """Returns which keys that its algorithm reads may help a run that diverges."""
     read = _read(catalog.method(config.algorithm))
     rates = [f"a smaller {key}" for key in RATES if key in read]
     if "sketch.forget" in read and config.sketch.forget != "zero":

@@ -1,7 +1,6 @@
 """From the values of a config to the algorithm that they name, and its parts."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,12 +15,12 @@ from fl_sketch.config import arguments
 from fl_sketch.config.arguments import Parts
 from fl_sketch.config.inputs import Seen
 from fl_sketch.config.parse import Numbers, section
-from fl_sketch.core import plugins, trees, validate
+from fl_sketch.core import plugins, trees
 from fl_sketch.core.protocols import Algorithm, Local, Tree
 from fl_sketch.data import inputs as seeing
 from fl_sketch.data import text
 from fl_sketch.data.examples import Examples
-from fl_sketch.models.losses import KINDS, TYPES
+from fl_sketch.models.losses import KINDS
 from fl_sketch.transforms import by_name
 from fl_sketch.transforms.local import Loss, measuring, sgd_steps
 
@@ -80,8 +79,6 @@ def loss_of(config: ConfigDict, seen: Seen, numbers: Numbers) -> models.Loss:
 
 def _bare_loss(config: ConfigDict, classes: int, numbers: Numbers) -> models.Loss:
     """Returns the loss of inputs as the model sees them."""
-    with section("compute"):
-        validate.one_of(TYPES, dtype=config.compute.dtype)
     with section("model"):
         model, options = config.model, {"size": config.model.size}
         options |= {key: model[key] for key in PLAIN if model[key] != PLAIN[key]}
@@ -90,7 +87,7 @@ def _bare_loss(config: ConfigDict, classes: int, numbers: Numbers) -> models.Los
         return models.supervised(
             models.build(model.name, classes, **options),
             model.loss,
-            metrics=metrics_of(config),
+            metrics=metrics_of(model),
             label_smoothing=numbers["model.label_smoothing"],
             weight_decay=numbers["model.weight_decay"],
             padding=text.PAD if model.name == "language_model" else None,
@@ -99,10 +96,11 @@ def _bare_loss(config: ConfigDict, classes: int, numbers: Numbers) -> models.Los
         )
 
 
-def require_runs(config: ConfigDict, loss: models.Loss, first: Examples) -> Tree:
+def require_runs(name: str, loss: models.Loss, first: Examples) -> Tree:
     """Returns the shapes of a model's parameters, if it can be trained and tested.
 
     Args:
+      name: the name of the model.
       first: the shapes of one example.
 
     Raises:
@@ -115,52 +113,40 @@ def require_runs(config: ConfigDict, loss: models.Loss, first: Examples) -> Tree
             jax.eval_shape(value_of(loss), params, first, *[key] * loss.random)
             jax.eval_shape(loss.metrics, params, *first)
         except (ValueError, TypeError) as error:
-            raise ValueError(_complaint(config, first, error)) from None
+            raise ValueError(_complaint(name, first, error)) from None
         except Exception as error:  # whatever a module of one's own does
-            raise ValueError(_complaint(config, first, error)) from error
+            raise ValueError(_complaint(name, first, error)) from error
     return params
 
 
-def _complaint(config: ConfigDict, first: Examples, error: Exception) -> str:
+def _complaint(name: str, first: Examples, error: Exception) -> str:
     """Returns a line on a model that does not run, with its error."""
     text = " ".join(str(error).split()).partition(" (https:")[0].rstrip(".") + "."
-    if not plugins.named(config.model.name):
+    if not plugins.named(name):
         return text
-    kind, given = (
-        type(error).__name__,
-        f"{first.inputs.dtype}{list(first.inputs.shape)}",
-    )
+    shown = f"{first.inputs.dtype}{list(first.inputs.shape)}"
     hint = ""
     if isinstance(error, FlaxError):
         hint = " A module with dropout or BatchNorm takes `train`: docs/training.md."
-    return f"Expected {config.model.name} to run on {given}, got {kind}: {text}{hint}"
+    kind = type(error).__name__
+    return f"Expected {name} to run on {shown}, got {kind}: {text}{hint}"
 
 
-def options_of(config: ConfigDict) -> dict[str, Any]:
-    """Returns what `config` says of options that its model has."""
-    name = config.model.name
-    # Of functions of one's own nobody knows more than what they are given.
-    known = () if plugins.named(name) else models.options_of(name)
+def options_of(model: ConfigDict) -> dict[str, Any]:
+    """Returns what a `model` section says of options that its model has."""
+    # Of functions of one's own only what is set is known.
+    known = () if plugins.named(model.name) else models.options_of(model.name)
     return {
-        key: config.model[key]
+        key: model[key]
         for key in PLAIN
-        if config.model[key] != PLAIN[key] or (key in known and key != "width")
+        if model[key] != PLAIN[key] or (key in known and key != "width")
     }
 
 
-def metrics_of(config: ConfigDict) -> tuple[str, ...]:
-    """Returns the names of what `config` measures; its loss is one of `KINDS`."""
-    with section("model"):
-        validate.one_of(tuple(KINDS), loss=config.model.loss)
-    asked = tuple(name for name in config.model.metrics.split(",") if name)
-    return asked or KINDS[config.model.loss].metrics
-
-
-def targets_of(config: ConfigDict) -> str:
-    """Returns what the targets of `config` are: classes, labels or numbers."""
-    with section("model"):
-        validate.one_of(tuple(KINDS), loss=config.model.loss)
-    return KINDS[config.model.loss].targets
+def metrics_of(model: ConfigDict) -> tuple[str, ...]:
+    """Returns the names of what a `model` section measures."""
+    asked = tuple(name for name in model.metrics.split(",") if name)
+    return asked or KINDS[model.loss].metrics
 
 
 def measured(loss: models.Loss, params: Tree, batch) -> dict[str, jax.Array]:
@@ -182,27 +168,11 @@ def value_of(loss: models.Loss) -> Loss:
     return random_value if loss.random else value
 
 
-def personal_of(config: ConfigDict, loss: models.Loss, numbers: Numbers) -> Local:
+def personal_of(optimizer: str, loss: models.Loss, numbers: Numbers) -> Local:
     """Returns the steps by which a client makes the last model its own."""
-    make = by_name.optimizer(config.client.optimizer)
+    make = by_name.optimizer(optimizer)
     make = by_name.decoupled(make, numbers["client.weight_decay"])
     return sgd_steps(value_of(loss), make(numbers["client.rate"]))
-
-
-def bare_of(
-    config: ConfigDict, seen: Seen, model: Tree
-) -> Callable[[Numbers, float], Algorithm]:
-    """Returns `(numbers, noise_multiplier) -> Algorithm`, without a mechanism.
-
-    Args:
-      model: shapes of the model.
-    """
-
-    def bare(numbers, noise_multiplier):
-        loss = loss_of(config, seen, numbers)
-        return algorithm_of(config, loss, model, numbers, noise_multiplier)
-
-    return bare
 
 
 def algorithm_of(

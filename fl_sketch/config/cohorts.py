@@ -5,7 +5,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,72 +20,37 @@ from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.engine import availability
 from fl_sketch.engine.availability import Clock
 from fl_sketch.engine.cohort import Sampler
+from fl_sketch.engine.costs import Traffic
 
 FASTEST, SLOWEST = 1e-6, 1e9  # seconds of a client
 WIDEST = 10.0  # deviation of a logarithm of seconds
 TIMES = 0x7135  # the seed of the times that are drawn for clients
 
 
-def sampler_of(config: ConfigDict, sent: float = 0.0) -> Sampler:
-    """Returns the sampler of cohorts, in which all clients have equal weights.
+class Cohorts(NamedTuple):
+    """Who takes part in a round, and how long that takes.
 
-    Args:
-      sent: the bytes that a client sends in a round.
+    Attributes:
+      sampler: the sampler of cohorts, in which all clients have equal weights.
+      weighted: `(starts) -> Sampler` with the weights that a config asks for. Client i
+        has the examples from starts[i] to starts[i + 1]; in a sweep over seeds the
+        first of them is not zero.
+      clock: `(roots, number) -> seconds` of a round; None: rounds take no time.
+      absences: whether clients may be unavailable, late, or not answer.
+    """
+
+    sampler: Sampler
+    weighted: Callable[[jax.Array], Sampler]
+    clock: Callable[[Key | Roots, Any], jax.Array] | None
+    absences: bool
+
+
+def cohorts_of(config: ConfigDict, traffic: Traffic) -> Cohorts:
+    """Returns the cohorts of a config, whose clients have this `traffic`.
 
     Raises:
       FileNotFoundError, ValueError: in one line, for a wrong cohort section.
     """
-    return availability.in_time(*_asked(config, sent))
-
-
-def clock_of(
-    config: ConfigDict, sent: float = 0.0
-) -> Callable[[Key | Roots, Any], jax.Array] | None:
-    """Returns `(roots, number) -> seconds` of a round; None: rounds take no time."""
-    if not config.cohort.times:
-        return None
-    lasting = availability.lasting(*_asked(config, sent))
-    return lambda roots, number: lasting(cohort_key(roots, number), number)
-
-
-def may_be_absent(config: ConfigDict) -> bool:
-    """Returns whether clients may be unavailable, late, or not answer."""
-    cohort = config.cohort
-    return bool(cohort.available or cohort.times or cohort.dropout)
-
-
-def check_weighting(config: ConfigDict, counts: bool) -> None:
-    """Raises for weights with a server that keeps a mean over all clients.
-
-    Whether it does, `counts`, is a fact of `engine.costs.Traffic`.
-    """
-    if counts and config.cohort.weighting != "equal":
-        msg = (
-            "config.cohort: Expected weighting='equal' with "
-            f"algorithm={config.algorithm}, got weighting={config.cohort.weighting!r}."
-        )
-        raise ValueError(msg)
-
-
-def weighted_sampler_of(config: ConfigDict, sampler, starts: jax.Array):
-    """Returns the sampler with the weights that a config asks for.
-
-    Args:
-      starts: int32 [clients + 1]. Client i has the examples from starts[i] to
-        starts[i + 1]; in a sweep over seeds the first of them is not zero.
-    """
-    if config.cohort.weighting == "equal":
-        return sampler
-    fixed = config.cohort.sampling == "poisson"
-    return engine.weighted(
-        sampler,
-        lambda ids: (starts[ids + 1] - starts[ids]).astype(jnp.float32),
-        average=(starts[-1] - starts[0]) / config.data.clients if fixed else None,
-    )
-
-
-def _asked(config: ConfigDict, sent: float) -> tuple[Sampler, Clock]:
-    """Returns the sampler of those that receive the model, and their times."""
     cohort, population = config.cohort, config.data.clients
     samplers = {
         "everyone": lambda: engine.everyone(population),
@@ -94,13 +59,56 @@ def _asked(config: ConfigDict, sent: float) -> tuple[Sampler, Clock]:
         "replacement": lambda: engine.with_replacement(population, cohort.size),
     }
     with section("cohort"):
+        _require_fitting(cohort, traffic, config.algorithm)
         validate.one_of(tuple(samplers), sampling=cohort.sampling)
-        sampler = samplers[cohort.sampling]()
+        asked = samplers[cohort.sampling]()
         if cohort.available:
-            sampler = _present(cohort, population, config.rounds)
+            asked = _present(cohort, population, config.rounds)
         if cohort.dropout:
-            sampler = engine.with_dropout(sampler, cohort.dropout)
-        return sampler, _clock(cohort, population, sent)
+            asked = engine.with_dropout(asked, cohort.dropout)
+        times = _clock(cohort, population, (traffic.bits_up or 0) / 8)
+    sampler, lasting = availability.in_time(asked, times), None
+    if cohort.times:
+        lasting = availability.lasting(asked, times)
+
+    def clock(roots, number):
+        assert lasting
+        return lasting(cohort_key(roots, number), number)
+
+    def weighted(starts):
+        if cohort.weighting == "equal":
+            return sampler
+        fixed = cohort.sampling == "poisson"
+        return engine.weighted(
+            sampler,
+            lambda ids: (starts[ids + 1] - starts[ids]).astype(jnp.float32),
+            average=(starts[-1] - starts[0]) / population if fixed else None,
+        )
+
+    absences = bool(cohort.available or cohort.times or cohort.dropout)
+    return Cohorts(sampler, weighted, clock if lasting else None, absences)
+
+
+def _require_fitting(cohort: ConfigDict, traffic: Traffic, algorithm: str) -> None:
+    """Raises for a cohort that an algorithm with this traffic cannot have."""
+    if traffic.counts and cohort.weighting != "equal":  # it has a mean over all clients
+        msg = (
+            f"Expected weighting='equal' with algorithm={algorithm}, got "
+            f"weighting={cohort.weighting!r}."
+        )
+        raise ValueError(msg)
+    if cohort.sending and traffic.bits_up is None:
+        msg = (
+            "Expected messages of one length with sending > 0, got those of "
+            f"algorithm={algorithm}."
+        )
+        raise ValueError(msg)
+    if traffic.stateful and cohort.sampling == "replacement":
+        msg = (
+            "Expected a client at most once in a round, since those of "
+            f"{algorithm} keep a state, got sampling='replacement'."
+        )
+        raise ValueError(msg)
 
 
 def _present(cohort: ConfigDict, population: int, last: int) -> Sampler:

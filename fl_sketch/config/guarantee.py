@@ -9,11 +9,12 @@ from collections.abc import Callable, Collection
 from ml_collections import ConfigDict
 
 from fl_sketch import engine
-from fl_sketch.config import cohorts, privacy
 from fl_sketch.config.parse import section
-from fl_sketch.core import trees, validate
-from fl_sketch.core.protocols import Algorithm, Tree
+from fl_sketch.config.privacy import protection_of
+from fl_sketch.core import validate
+from fl_sketch.core.protocols import Algorithm
 from fl_sketch.data.partition import Partition
+from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Traffic
 from fl_sketch.models import params_io
 from fl_sketch.privacy import accounting
@@ -29,7 +30,7 @@ def claimed(config: ConfigDict, guarantee: Guarantee | None) -> Guarantee:
     if guarantee is None or not guarantee.private:
         msg = (
             "config.privacy: Expected a bound and noise, whose claim could be audited, "
-            f"got bound={privacy.bound_of(config)!r} without noise."
+            f"got bound={protection_of(config).bound!r} without noise."
         )
         raise ValueError(msg)
     return guarantee
@@ -38,8 +39,9 @@ def claimed(config: ConfigDict, guarantee: Guarantee | None) -> Guarantee:
 def guarantee_of(
     config: ConfigDict,
     silent: Algorithm,
-    talk: Traffic,
-    params: Tree,
+    traffic: Traffic,
+    sampler: Sampler,
+    d: int,
     shares: Callable[[], Partition],
     *,
     noise_multiplier: float = 0.0,
@@ -48,8 +50,8 @@ def guarantee_of(
 
     Args:
       silent: the algorithm without its noise, which depends on what is counted here.
-      talk: its traffic.
-      params: shapes of the model.
+      traffic: that of a client in a round.
+      d: the number of the model's parameters.
       shares: `() -> partition`, which client has which examples.
       noise_multiplier: z, with which the run began; 0: it has not begun.
 
@@ -57,18 +59,20 @@ def guarantee_of(
       ValueError: in one line that names the section, for a promise that no accountant
         can count, or that no noise or not even one round keeps.
     """
-    local, own = privacy.local_noise(config), config.privacy
-    if privacy.bound_of(config) == "none" and not local:
+    protection = protection_of(config)
+    own, client = protection.keys, config.client
+    if not protection.bounded:
         return None
     planned = own.planned_rounds or config.rounds
     with section("privacy"):
         if silent.mechanism is None:  # clients add the noise
-            plan = _example_plan(config, shares().sizes, planned, trees.size(params))
+            sizes = shares().sizes
+            plan = _example_plan(client, sizes, planned, own.relation, d)
         else:
             plan = engine.plan_of(
                 silent.mechanism,
-                cohorts.sampler_of(config),
-                talk,
+                sampler,
+                traffic,
                 rounds=planned,
                 relation=own.relation,
             )
@@ -79,11 +83,11 @@ def guarantee_of(
             noise_multiplier=noise_multiplier or own.noise_multiplier,
             target_epsilon=own.target_epsilon,
             accountant=own.accountant,
-            per_round=config.client.steps if local else 1,
+            per_round=client.steps if protection.local else 1,
             unit=own.unit,
             randomness=RANDOMNESS[own.randomness],
-            public=config.data.public,
-            partition=_digest(shares()) if privacy.protects(config) else "",
+            public=protection.public,
+            partition=_digest(shares()) if protection.private else "",
         )
 
 
@@ -109,10 +113,10 @@ def require_sizes(guarantee: Guarantee | None, sizes: Collection[int]) -> None:
 
 
 def _example_plan(
-    config: ConfigDict, sizes: Collection[int], rounds: int, d: int
+    client: ConfigDict, sizes: Collection[int], rounds: int, relation: str, d: int
 ) -> accounting.Plan:
     """Returns the plan of a client that is drawn in every round, the smallest one."""
-    client, smallest = config.client, int(min(sizes))
+    smallest = int(min(sizes))
     whole = client.batches == "whole"
     if whole and set(map(int, sizes)) != {client.batch}:
         msg = (
@@ -127,6 +131,6 @@ def _example_plan(
         sample=client.batch,
         population=smallest,
         sampling="everyone" if whole else "fixed",
-        relation=config.privacy.relation,
+        relation=relation,
         coordinates=d,
     )

@@ -4,8 +4,8 @@ import os
 
 from ml_collections import ConfigDict
 
-from fl_sketch.config import privacy
 from fl_sketch.config.parse import section
+from fl_sketch.config.privacy import protection_of
 from fl_sketch.core.protocols import Tree
 from fl_sketch.models.params_io import Arrays, chosen
 from fl_sketch.workdir import weights
@@ -28,33 +28,33 @@ def initial_of(config: ConfigDict, model: Tree, digests: dict[str, str]) -> Arra
     with section("model"):
         if not source:
             return {}
-        if privacy.protects(config):
-            _require_of_others(config, weights.trained_on(source), digests)
+        if protection_of(config).private and _has_seen(
+            weights.trained_on(source), config.data.name, digests
+        ):
+            msg = (
+                "Expected weights of public data in a private run, which counts them "
+                f"as known to all, got init_from={source}, trained on the data of "
+                f"data.name={config.data.name} without data.public=True."
+            )
+            raise ValueError(msg)
         names = [name for name in fresh if name]
         return chosen(model, weights.read(source), names)
 
 
-def _require_of_others(
-    config: ConfigDict, before: weights.TrainedOn | None, digests: dict[str, str]
-) -> None:
-    """Raises for weights that were trained on the data that a run is to protect.
+def _has_seen(
+    before: weights.TrainedOn | None, name: str, digests: dict[str, str]
+) -> bool:
+    """Returns whether weights were trained on the data that a run is to protect.
 
     No noise of this run counts what they give away. Digests of the data are compared,
     and the names of the data sets, for a part of one has another digest. Weights
     without a record are taken for public.
     """
     if before is None:
-        return
-    name = plain_name(config.data.name)
-    train = [one for key, one in digests.items() if key.startswith("train_")]
-    same_data = any(keyed(one, before.key) in before.digests for one in train)
-    if same_data or name in map(plain_name, before.names):
-        msg = (
-            "Expected weights of public data in a private run, which counts them as "
-            f"known to all, got init_from={config.model.init_from}, trained on the "
-            f"data of data.name={config.data.name} without data.public=True."
-        )
-        raise ValueError(msg)
+        return False
+    train = [digest for key, digest in digests.items() if key.startswith("train_")]
+    same = any(keyed(digest, before.key) in before.digests for digest in train)
+    return same or plain_name(name) in map(plain_name, before.names)
 
 
 def plain_name(name: str) -> str:

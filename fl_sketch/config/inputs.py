@@ -9,6 +9,7 @@ from fl_sketch.config.parse import section
 from fl_sketch.data import class_subset, datasets, inputs, text
 from fl_sketch.data.examples import Examples, Splits, aligned
 from fl_sketch.data.inputs import Augmentation, Scaling
+from fl_sketch.models.losses import KINDS
 
 MEASURED = "train"  # the scaling that the training set decides
 
@@ -30,7 +31,6 @@ class Seen(NamedTuple):
 def splits_of(
     config: ConfigDict,
     data_dir: str | None,
-    targets: str = "classes",
     *,
     finite: bool = True,
 ) -> Splits:
@@ -38,14 +38,13 @@ def splits_of(
 
     Args:
       data_dir: the folder of raw data sets; None: that of FL_SKETCH_DATA.
-      targets: the kind of the targets.
       finite: whether training data must be finite.
 
     Raises:
       ValueError: for data of another kind, or of more classes than the config says.
       FileNotFoundError: for data that are not there.
     """
-    data = config.data
+    data, targets = config.data, KINDS[config.model.loss].targets
     whole = datasets.load(data.name, data_dir, targets=targets, finite=finite)
     with section("data"):
         splits = class_subset.part(whole, data.part, data.classes)
@@ -60,46 +59,35 @@ def splits_of(
     return known._replace(train=Examples(*map(aligned, known.train)))
 
 
-def seen_of(config: ConfigDict, splits: Splits) -> Seen:
-    """Returns how a config's model sees its data, whose texts are tokens.
+def seen_of(data: ConfigDict, splits: Splits) -> Seen:
+    """Returns how a model sees the data of a `data` section, whose texts are tokens.
 
     Raises:
       ValueError: in one line, for inputs that cannot be scaled or varied so.
     """
-    found = splits.train.inputs
+    found, asked = splits.train.inputs, data.standardise
     with section("data"):
-        scaling, augment = _fixed(config), inputs.augmentation(config.data.augment)
-        asked = config.data.standardise != "none" or augment is not None
-        if asked and found.dtype == "int32":
+        augment = inputs.augmentation(data.augment)
+        scaling = None if asked in ("none", MEASURED) else inputs.given(asked)
+        if (asked != "none" or augment is not None) and found.dtype == "int32":
             msg = (
                 "Expected standardise=none and augment=none for tokens, got "
-                f"standardise={config.data.standardise!r}, "
-                f"augment={config.data.augment!r}."
+                f"standardise={asked!r}, augment={data.augment!r}."
             )
             raise ValueError(msg)
-        if config.data.standardise == MEASURED:
+        if asked == MEASURED:
             scaling = inputs.measured(found)
+        channels = found.shape[-1]
+        if scaling and len(scaling.mean) not in (1, channels):
+            more = f" or {channels}, one for each channel" * (channels > 1)
+            msg = f"Expected standardise to have 1 mean{more}, got "
+            raise ValueError(msg + f"standardise={asked!r}.")
         seen = Seen(splits.classes, scaling, augment)
-        if scaling and len(scaling.mean) not in (1, found.shape[-1]):
-            many = f" or {found.shape[-1]}, one for each channel" * (
-                found.shape[-1] > 1
-            )
-            msg = (
-                f"Expected standardise to have 1 mean{many}, got "
-                f"standardise={config.data.standardise!r}."
-            )
-            raise ValueError(msg)
-        _require_same_shape(config, seen, found.shape[1:], found.dtype)
+        _require_same_shape(data.augment, seen, found.shape[1:], found.dtype)
     return seen
 
 
-def _fixed(config: ConfigDict) -> Scaling | None:
-    """Returns the scaling that is said in numbers; None without one."""
-    said = config.data.standardise
-    return None if said in ("none", MEASURED) else inputs.given(said)
-
-
-def _require_same_shape(config: ConfigDict, seen: Seen, shape, dtype) -> None:
+def _require_same_shape(name: str, seen: Seen, shape, dtype) -> None:
     """Raises for an augmentation that makes of a batch anything but such a batch."""
     if seen.augmentation is None:
         return
@@ -109,13 +97,13 @@ def _require_same_shape(config: ConfigDict, seen: Seen, shape, dtype) -> None:
         made = jax.eval_shape(seen.augmentation, jax.random.key(0), plain)
     except Exception as error:  # whatever a function of one's own does
         msg = (
-            f"Expected augment={config.data.augment!r} to take (key, batch) with a "
+            f"Expected augment={name!r} to take (key, batch) with a "
             f"batch of shape {plain.shape}, got {type(error).__name__}: {error}"
         )
         raise ValueError(" ".join(msg.split())) from None
     if (made.shape, made.dtype) != (plain.shape, plain.dtype):
         msg = (
-            f"Expected augment={config.data.augment!r} to return {plain.dtype} of "
+            f"Expected augment={name!r} to return {plain.dtype} of "
             f"shape {plain.shape}, got {made.dtype} of shape {made.shape}."
         )
         raise ValueError(msg)

@@ -8,10 +8,8 @@ from ml_collections import ConfigDict
 
 from fl_sketch.config import privacy
 from fl_sketch.config.parse import NO_GRAPH, section
-from fl_sketch.core import validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.engine import graph as graphs
-from fl_sketch.engine.costs import Traffic
 from fl_sketch.engine.relays import RELAYS, Relay
 
 PLAIN = "flood"  # the relay of a config with a server, which does not read it
@@ -26,10 +24,7 @@ ALLOWED = {  # what a round without a server can be, by key
 
 
 def relay_of(config: ConfigDict) -> Relay | None:
-    """Returns the relay over the graph that a config names; None: it has a server.
-
-    Args:
-      config: the config; the graph has a node for each of its `data.clients`.
+    """Returns the relay over a config's graph of its clients; None: it has a server.
 
     Raises:
       ValueError: in one line, for a graph or a relay that there is not, or a config
@@ -37,7 +32,6 @@ def relay_of(config: ConfigDict) -> Relay | None:
     """
     own = config.network
     with section("network"):
-        validate.one_of(tuple(RELAYS), relay=own.relay)
         if own.graph == NO_GRAPH:
             if own.relay != PLAIN:
                 msg = f"Expected a graph with relay={own.relay}, got graph={NO_GRAPH}."
@@ -47,21 +41,10 @@ def relay_of(config: ConfigDict) -> Relay | None:
         return RELAYS[own.relay](graphs.named(own.graph, config.data.clients))
 
 
-def require_sums(relay: Relay, talk: Traffic) -> None:
-    """Raises for messages that a relay would add up and that are not their own sums.
-
-    Args:
-      relay: the relay of the config.
-      talk: the traffic of its algorithm.
-    """
-    with section("network"):
-        relay.require_sums(talk.bits_up, sum(talk.sent))
-
-
 def _require_plain(config: ConfigDict) -> None:
     """Raises for what a round on a graph cannot be."""
     graph, values = config.network.graph, flat(config)
-    if privacy.bound_of(config) != "none" or privacy.local_noise(config):
+    if privacy.protection_of(config).bounded:
         msg = (
             f"Expected nobody to be protected with graph={graph}, where every node "
             f"sees messages as they are, got algorithm={config.algorithm} with "

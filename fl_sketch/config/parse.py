@@ -131,11 +131,14 @@ def section(name: str) -> Iterator[None]:
         raise kind(msg) from None
 
 
-def check(config: ConfigDict) -> None:
-    """Raises in one line for values that no constructor checks."""
+def check(config: ConfigDict) -> dict[str, float]:
+    """Raises in one line for values that no constructor checks.
+
+    Returns the continuous keys.
+    """
     catalog.method(config.algorithm)
     check_seed(config.seed)
-    numbers_of(config)
+    numbers = numbers_of(config)
     for key, value in flat(config).items():
         if isinstance(value, int) and not -WHOLE <= value < WHOLE:
             msg = f"Expected {key} in [-{WHOLE}, {WHOLE}), got {key}={value}."
@@ -160,6 +163,7 @@ def check(config: ConfigDict) -> None:
     if config.clients_every % config.eval_every:
         msg = f"Expected clients_every to be a multiple of {config.eval_every}, which "
         raise ValueError(msg + f"is eval_every, got {config.clients_every}.")
+    return numbers
 
 
 def numbers_of(config: ConfigDict) -> dict[str, float]:
@@ -214,7 +218,7 @@ def with_clients(config: ConfigDict, splits: datasets.Splits) -> ConfigDict:
 
 
 def partition_of(
-    config: ConfigDict,
+    keys: ConfigDict,
     labels: np.ndarray,
     seed: int,
     owners: np.ndarray | None = None,
@@ -222,14 +226,15 @@ def partition_of(
     """Returns which client has which training examples.
 
     Args:
+      keys: the data section.
       labels: the targets of all training examples, in their order.
       owners: the owner of each example; None: unknown.
 
     Raises:
       ValueError: in one line, for examples that cannot be dealt in this way.
     """
-    keys, total = config.data, len(labels)
-    count, alpha, each = keys.clients, keys.alpha, keys.per_client
+    total, count = len(labels), keys.clients
+    alpha, each = keys.alpha, keys.per_client
     sizes = {"exponent": keys.exponent, "seed": seed}
     ways = {
         "iid": lambda: data.iid(total, count, seed=seed),
@@ -264,22 +269,21 @@ def _required(owners: np.ndarray | None) -> np.ndarray:
     return owners
 
 
-def fetch_of(config: ConfigDict) -> Callable[..., Any]:
-    """Returns the `fetch` of `engine.make_round`."""
-    keys = config.client
+def fetch_of(keys: ConfigDict) -> Callable[..., Any]:
+    """Returns the `fetch` of `engine.make_round`, of a client section."""
     return client_batches.fetching(keys.batches, steps=keys.steps, batch=keys.batch)
 
 
-def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
-    """Returns the devices that share the clients of a round.
+def mesh_of(compute: ConfigDict) -> jax.sharding.Mesh:
+    """Returns the devices of a `compute` section, which share the clients of a round.
 
     Raises:
       ValueError: in one line, if there are too few, or if some would be left over.
     """
-    devices, available = config.compute.devices, len(jax.devices())
+    devices, available = compute.devices, len(jax.devices())
     with section("compute"):
         validate.at_most(available, "the devices there are", devices=devices)
-    some, model = jax.devices()[: devices or available], config.compute.model_devices
+    some, model = jax.devices()[: devices or available], compute.model_devices
     require_rows(len(some), model)
     return engine.mesh_over(some, model)
 

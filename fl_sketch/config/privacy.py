@@ -1,7 +1,8 @@
 """From the privacy section of a config to a mechanism; refused if it cannot be one."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from jax.typing import ArrayLike
 from ml_collections import ConfigDict
@@ -16,34 +17,46 @@ from fl_sketch.core.protocols import Algorithm, Mechanism, Tree
 from fl_sketch.data import datasets
 from fl_sketch.privacy import accounting, clipping, mechanism, noised_metrics
 
-# `(numbers, z) -> Algorithm`, without a mechanism.
-Bare = Callable[[Numbers, float], Algorithm]
 BOUNDS = {"clip": clipping.clip, "normalise": clipping.normalise}
 
 
-def bound_of(config: ConfigDict) -> str:
-    """Returns how messages are bounded, a value of `privacy.bound`.
+class Protection(NamedTuple):
+    """How a config protects clients, or their examples.
 
-    It is the bound of the algorithm, or else that of the privacy section.
+    Attributes:
+      keys: the privacy section.
+      bound: how messages are bounded: the bound of the algorithm, or `privacy.bound`.
+      local: whether clients add noise at every local step, to protect examples.
+      public: whether the data are public.
     """
-    bound = catalog.method(config.algorithm).bound
-    return config.privacy.bound if bound == "none" else bound
+
+    keys: ConfigDict
+    bound: str
+    local: bool
+    public: bool
+
+    @property
+    def bounded(self) -> bool:
+        """Whether messages or gradients are bounded, with or without noise."""
+        return self.local or self.bound != "none"
+
+    @property
+    def noisy(self) -> bool:
+        """Whether noise is added."""
+        asked = self.keys.noise_multiplier or self.keys.target_epsilon
+        return bool(asked and self.bounded)
+
+    @property
+    def private(self) -> bool:
+        """Whether data that are not public are protected."""
+        return self.noisy and not self.public
 
 
-def local_noise(config: ConfigDict) -> bool:
-    """Returns whether clients add noise at every local step, to protect examples."""
-    return catalog.method(config.algorithm).unit == "example"
-
-
-def is_noisy(config: ConfigDict) -> bool:
-    """Returns whether a config adds noise."""
-    noise = config.privacy.noise_multiplier or config.privacy.target_epsilon
-    return bool(noise and (bound_of(config) != "none" or local_noise(config)))
-
-
-def protects(config: ConfigDict) -> bool:
-    """Returns whether a config protects data that are not public."""
-    return is_noisy(config) and not config.data.public
+def protection_of(config: ConfigDict) -> Protection:
+    """Returns how a config protects clients."""
+    method, keys = catalog.method(config.algorithm), config.privacy
+    bound = keys.bound if method.bound == "none" else method.bound
+    return Protection(keys, bound, method.unit == "example", config.data.public)
 
 
 def expected(config: ConfigDict) -> int:
@@ -54,7 +67,8 @@ def expected(config: ConfigDict) -> int:
 
 def require_one_unit(configs: Iterable[ConfigDict]) -> None:
     """Raises for configs of one table that protect different units, without a total."""
-    units = sorted({config.privacy.unit for config in configs if protects(config)})
+    protections = map(protection_of, configs)
+    units = sorted({own.keys.unit for own in protections if own.private})
     if len(units) > 1:
         msg = (
             "config.privacy: Expected one unit in all runs of a table, got "
@@ -73,7 +87,7 @@ def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
     learnt = list(splits.learnt)
     for key, unsaid in (("clients", 0), ("standardise", inputs.MEASURED)):
         learnt += [(key, unsaid)] if config.data[key] == unsaid else []
-    if not learnt or not protects(config):
+    if not learnt or not protection_of(config).private:
         return
     key, value = learnt[-1]
     msg = (
@@ -85,8 +99,8 @@ def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
 
 def check(config: ConfigDict) -> None:
     """Raises in one line for a privacy section that cannot be kept."""
-    local, bound, privacy = local_noise(config), bound_of(config), config.privacy
-    noise = privacy.noise_multiplier or privacy.target_epsilon
+    protection = protection_of(config)
+    privacy, bound = protection.keys, protection.bound
     with section("privacy"):
         for name in ("noise_multiplier", "target_epsilon"):
             if 0 < privacy[name] < LEAST:
@@ -94,14 +108,15 @@ def check(config: ConfigDict) -> None:
                 msg = f"Expected {name} to be 0 or >= {LEAST}, got {name}={value}."
                 raise ValueError(msg)
         accounting.between(0, 1, delta=privacy.delta)
-        if noise and bound == "none" and not local:
+        noise = privacy.noise_multiplier or privacy.target_epsilon
+        if noise and not protection.bounded:
             msg = (
                 "Expected bound to be one of clip, normalise, adaptive with noise, "
                 f"got bound={privacy.bound!r}."
             )
             raise ValueError(msg)
     values = flat(config)
-    for key, allowed, why in _rules(config, bound, local):
+    for key, allowed, why in _rules(protection, config.algorithm):
         place, _, name = key.rpartition(".")
         if values[key] not in allowed:
             choice = " or ".join(allowed) or "''"
@@ -109,7 +124,7 @@ def check(config: ConfigDict) -> None:
             with section(place):
                 raise ValueError(msg)
     if bound != "none" and privacy.watch:
-        metrics = build.metrics_of(config)
+        metrics = build.metrics_of(config.model)
         with section("privacy"):
             validate.in_range(LEAST, 1 / LEAST, watch_loss=privacy.watch_loss)
             if "accuracy" not in metrics:
@@ -120,14 +135,13 @@ def check(config: ConfigDict) -> None:
                 raise ValueError(msg)
 
 
-def _rules(
-    config: ConfigDict, bound: str, local: bool
-) -> Iterator[tuple[str, tuple, str]]:
+def _rules(protection: Protection, algorithm: str) -> Iterator[tuple[str, tuple, str]]:
     """Yields keys, the values that they may have here, and why."""
-    privacy, algorithm = config.privacy, f"algorithm={config.algorithm}"
+    privacy, bound, local, _ = protection
+    algorithm = f"algorithm={algorithm}"
     yield "privacy.unit", ("example",) if local else ("client",), algorithm
     yield "privacy.bound", ("none",) if local else ("none", bound), algorithm
-    if bound == "none" and not local:
+    if not protection.bounded:
         return
     yield "cohort.weighting", ("equal",), "a bound on every client"
     yield "cohort.sampling", accounting.SAMPLINGS, "an accountant"
@@ -151,22 +165,28 @@ def _rules(
         yield "cohort.sampling", ("fixed", "everyone"), "privacy.noise=distributed"
 
 
+def algorithm_of(
+    config: ConfigDict, seen: inputs.Seen, params: Tree, numbers: Numbers, z: float
+) -> Algorithm:
+    """Returns the algorithm of a config with its mechanism, and noise of multiplier z.
+
+    `params` are shapes of the model.
+    """
+    loss = build.loss_of(config, seen, numbers)
+    bare = build.algorithm_of(config, loss, params, numbers, z)
+    return guarded(config, bare, z, numbers, params)
+
+
 def guarded(
     config: ConfigDict,
-    bare: Bare,
+    algorithm: Algorithm,
     noise_multiplier: float,
     numbers: Numbers,
     params: Tree,
 ) -> Algorithm:
-    """Returns the algorithm with the config's mechanism, if messages are bounded.
-
-    Args:
-      bare: makes the algorithm.
-      noise_multiplier: z; 0 for the same without noise.
-      params: shapes of the model.
-    """
-    algorithm, bound = bare(numbers, noise_multiplier), bound_of(config)
-    if bound == "none" and not local_noise(config):
+    """Returns an `algorithm` with the config's mechanism, if messages are bounded."""
+    protection = protection_of(config)
+    if not protection.bounded:
         return algorithm
     if isinstance(params, trees.Stateful):
         msg = (
@@ -175,6 +195,7 @@ def guarded(
             "a resnet has norm=group."
         )
         raise ValueError(msg)
+    bound = protection.bound
     if bound == "none":
         return algorithm
     privacy, size, threshold = config.privacy, expected(config), "privacy.threshold"

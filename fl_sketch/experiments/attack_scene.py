@@ -83,7 +83,7 @@ class Scene(NamedTuple):
         config, guarantee = self.setup.config, self.setup.guarantee
         z = guarantee.noise_multiplier if guarantee else 0.0
         scale, params = z * config.privacy.threshold, self.server.params
-        local = privacy.local_noise(config)
+        local = privacy.protection_of(config).local
         if local:
             batch = self.images.shape[1] // self.clients
             scale *= config.client.rate / batch * math.sqrt(self.steps * self.clients)

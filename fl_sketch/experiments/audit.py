@@ -102,7 +102,7 @@ def play(config: ConfigDict, setup: Setup, audit: Audit) -> Found:
       audit: the effort.
     """
     guarantee = claimed(config, setup.guarantee)
-    local = privacy.local_noise(config)
+    local = privacy.protection_of(config).local
     plan = canaries.few(guarantee.plan)._replace(steps=audit.rounds)
     near = canaries.neighbours(plan.sampling, plan.relation)
     if local:
@@ -148,7 +148,7 @@ def _among_clients(config: ConfigDict, setup: Setup, plan: Plan, near):
         **options,
     )
     bare = Algorithm(local, canaries.exchanges(exchanges), optax.sgd(1.0))
-    guarded = privacy.guarded(few, lambda *_: bare, z, numbers, like)
+    guarded = privacy.guarded(few, bare, z, numbers, like)
     observe = canaries.observer(
         guarded.local,
         guarded.uplink,
@@ -211,7 +211,7 @@ def _among_examples(config: ConfigDict, z: float, plan: Plan, near):
         population=1,
         rounds=plan.steps,
         data_of=canaries.examples(near, plan.population, numbers["privacy.threshold"]),
-        fetch=parse.fetch_of(few),
+        fetch=parse.fetch_of(few.client),
     )
     return observe, plan._replace(coordinates=canaries.NUMBERS)
 
@@ -275,10 +275,10 @@ def _crowded(config: ConfigDict, setup: Setup, count: int):
     people, poisson = config.data.clients + count, guarantee.plan.sampling == "poisson"
     size = max(1, round(guarantee.plan.rate * people))
     more, numbers = _scaled(config, people, size), parse.numbers_of(config)
-    sampler = cohorts.sampler_of(more)
+    sampler = cohorts.cohorts_of(more, setup.talk).sampler
     run = one_run.program(
         _algorithm(more, setup)[0],
-        parse.fetch_of(config),
+        parse.fetch_of(config.client),
         sampler,
         setup.mesh,
         first=config.data.clients,
@@ -328,9 +328,8 @@ def _algorithm(config: ConfigDict, setup: Setup) -> tuple[Algorithm, Tree]:
     numbers = parse.numbers_of(config)
     start = functools.partial(setup.start, numbers)
     params = jax.eval_shape(start, jax.random.key(0)).server.params
-    bare = build.bare_of(config, setup.seen, params)
     z = claimed(config, setup.guarantee).noise_multiplier
-    return privacy.guarded(config, bare, z, numbers, params), params
+    return privacy.algorithm_of(config, setup.seen, params, numbers, z), params
 
 
 def _scaled(config: ConfigDict, population: int, sample: float) -> ConfigDict:

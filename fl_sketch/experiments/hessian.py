@@ -62,13 +62,13 @@ def of_run(
         are not there, or more examples than the training set has.
     """
     config = config_of(workdir, defaults)
-    splits = inputs.splits_of(config, data_dir, build.targets_of(config))
+    splits = inputs.splits_of(config, data_dir)
     validate.at_most(len(splits.train.targets), "the training set", examples=examples)
-    mesh = parse.mesh_of(config)
+    mesh = parse.mesh_of(config.compute)
     batch = CPU_BATCH if engine.on_cpu(mesh) else BATCH
     batches = drawn(splits.train, examples, batch, config.seed)
     numbers = {**parse.numbers_of(config), "model.weight_decay": 0.0}
-    loss = build.loss_of(config, inputs.seen_of(config, splits), numbers)
+    loss = build.loss_of(config, inputs.seen_of(config.data, splits), numbers)
 
     @functools.partial(jax.jit, compiler_options=engine.compiler_options(mesh))
     def find(params, batches, key):
@@ -80,7 +80,8 @@ def of_run(
 
     say(HEAD)
     folder = pathlib.Path(workdir)
-    mark = MARK if privacy.is_noisy(config) else ""  # it looks at clients' data
+    noisy = privacy.protection_of(config).noisy
+    mark = MARK if noisy else ""  # it looks at clients' data
     rows, found = [], {}
     for number, params in models_of(workdir, config, data_dir):
         if isinstance(params, Stateful):

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from fl_sketch.config import parse
 from fl_sketch.core import files
 from fl_sketch.core.protocols import Tree
 from fl_sketch.engine.client_metrics import Found, MeasuredClients, summed_up
@@ -27,17 +26,20 @@ def write_participation(folder: pathlib.Path, recorder: Recorder) -> None:
     """Writes how often each client was asked and answered, and its bytes."""
     book = recorder.ledger
     columns = {
+        "client": range(recorder.known.population),
         "asked": book.asked,
         "answered": book.answered,
         "bytes_up": book.up,
         "bytes_down": book.down,
     }
     mark = MARK if recorder.known.private else ""
-    table = [
-        {"client": client, **dict(zip(columns, values, strict=True))}
-        for client, values in enumerate(zip(*columns.values(), strict=True))
-    ]
-    files.write_rows(folder / f"{mark}participation.csv", table)
+    write_columns(folder / f"{mark}participation.csv", columns)
+
+
+def write_columns(path: pathlib.Path, columns: Mapping[str, Any]) -> None:
+    """Writes columns of equal lengths by their names as a csv file."""
+    rows = zip(*columns.values(), strict=True)
+    files.write_rows(path, [dict(zip(columns, row, strict=True)) for row in rows])
 
 
 class Views:
@@ -51,7 +53,7 @@ class Views:
         self._mark = MARK if setup.private else ""
         self._rows: list[Mapping[str, Any]] = []
         if self._folder is not None:
-            self._clients = setup.clients(parse.numbers_of(config), config.seed)
+            self._clients = setup.clients(setup.numbers, config.seed)
 
     def resume(self, done: int) -> None:
         """Forgets the rows after so many rounds, which will be measured again."""
@@ -108,12 +110,7 @@ def _write_each(
     found: Found,
     personal: Found | None,
 ) -> None:
-    """Writes a csv file with a row for each client.
-
-    Args:
-      found: the results of the model.
-      personal: those of each client's personal model; None: there are none.
-    """
+    """Writes a csv file with a row for each client, and `personal` models if any."""
     columns: dict[str, Any] = {
         "client": np.arange(clients.held.clients),
         "examples": clients.kept.sizes,
@@ -121,17 +118,11 @@ def _write_each(
         **found,
         **{f"personal_{name}": values for name, values in (personal or {}).items()},
     }
-    rows = zip(*columns.values(), strict=True)
-    files.write_rows(path, [dict(zip(columns, row, strict=True)) for row in rows])
+    write_columns(path, columns)
 
 
 def _draw(path: pathlib.Path, name: str, found: Mapping[str, Found]) -> None:
-    """Draws a histogram of a metric over clients, as a png.
-
-    Args:
-      name: the name of the metric.
-      found: results by the words of the legend.
-    """
+    """Draws a histogram of metric `name` over clients; the legend names `found`."""
     from matplotlib import ticker  # takes a second to import
     from matplotlib.figure import Figure
 

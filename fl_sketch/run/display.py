@@ -34,18 +34,13 @@ SECRET = {
 
 
 def plan(config: ConfigDict, task: Task) -> list[str]:
-    """Returns lines on what is known of an task before it is compiled.
-
-    Args:
-      config: the config of the task.
-      task: the task that `build` made of it.
-    """
-    facts = task.facts
+    """Returns lines on what is known of the task of a config before it is compiled."""
+    facts, who = task.facts, _cohorts(config.cohort)
     return [
         f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
         f"{facts['dataset']}, {facts['clients']} clients, {facts['devices']} devices",
         f"  a message: {message(facts)}; {_sent(task)}",
-        f"  {config.rounds} rounds, cohorts: {_cohorts(config)}; held in memory: "
+        f"  {config.rounds} rounds, cohorts: {who}; held in memory: "
         f"updates of {facts['kept_updates']}; privacy: {_kept(task.known.guarantee)}",
         *_bank(facts),
         *_slow(config.compute.dtype),
@@ -54,11 +49,7 @@ def plan(config: ConfigDict, task: Task) -> list[str]:
 
 
 def message(facts: Mapping[str, Any]) -> str:
-    """Says how short a message is: in numbers, or in bytes if it is compressed.
-
-    Args:
-      facts: the facts of an task.
-    """
+    """Says how short a message is: in numbers, or in bytes if it is compressed."""
     sent, up, d = facts["sketch_size"], facts["bytes_up_planned"], facts["d"]
     short = f"{sent} numbers, {facts['compression']:.4g} times fewer than the model has"
     if up is not None and up < FLOAT_BYTES * sent:
@@ -136,8 +127,7 @@ def _down(prices) -> str:
     return f"{ways[1]} down, the model (to follow: {told / 1e3:.4g} kB a round)"
 
 
-def _cohorts(config: ConfigDict) -> str:
-    own = config.cohort
+def _cohorts(own: ConfigDict) -> str:
     who = own.sampling
     if own.sampling != "everyone":
         who += f", {own.size}"
@@ -188,13 +178,7 @@ def _up(epsilon: float) -> float:
 
 
 def done_before(summary: Mapping[str, Any], task: Task, workdir: str) -> list[str]:
-    """Returns the lines for a run that has ended before.
-
-    Args:
-      summary: what it came to.
-      task: the task.
-      workdir: the folder of the run.
-    """
+    """Returns the lines for a run that has ended before."""
     return [
         f"{workdir} holds this run already, done; its last row:",
         head(task),

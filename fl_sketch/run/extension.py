@@ -7,41 +7,34 @@ from it.
 
 from ml_collections import ConfigDict
 
-from fl_sketch.config import arguments, privacy
+from fl_sketch.config import arguments
 from fl_sketch.engine.task import Task
 from fl_sketch.run.setup import Setup
-from fl_sketch.run.task import task_of
+from fl_sketch.run.task import of_setup
 
 
-def require(
-    before: ConfigDict, setup: Setup, task: Task, data_dir: str | None = None
-) -> None:
-    """Raises unless a run may go on to the last round of a longer one.
-
-    Args:
-      before: the config of the run so far.
-      setup: the setup of the longer run.
-      task: the longer run.
+def require(before: int, setup: Setup, task: Task) -> None:
+    """Raises unless a run of `before` rounds may go on to the end of a longer one.
 
     Raises:
       ValueError: in one line, with what the new length would change.
     """
     after = setup.config
-    if after.rounds < before.rounds:
-        msg = f"Expected extend >= {before.rounds}, the rounds of the run, got "
+    if after.rounds < before:
+        msg = f"Expected extend >= {before}, the rounds of the run, got "
         raise ValueError(msg + f"extend={after.rounds}.")
-    if after.rounds == before.rounds:
+    if after.rounds == before:
         return
     for key in arguments.by_length(after):
         msg = (
             f"Expected a run whose rounds do not depend on how many there are, got "
-            f"one with {key}, which is a part of all {before.rounds} rounds: a run of "
+            f"one with {key}, which is a part of all {before} rounds: a run of "
             f"rounds={after.rounds} from its beginning differs."
         )
         raise ValueError(msg)
-    shorter = task_of(before, data_dir)
-    if privacy.is_noisy(after):
-        _require_same_noise(after, task, before, shorter)
+    shorter = of_setup(setup.changed("rounds", before).with_noise())
+    if task.private:
+        _require_same_noise(after.privacy, before, shorter, task)
     if task.facts["download"] != shorter.facts["download"]:
         msg = (
             "Expected clients to fetch the same way in both lengths, got "
@@ -52,10 +45,10 @@ def require(
 
 
 def _require_same_noise(
-    after: ConfigDict, longer: Task, before: ConfigDict, shorter: Task
+    privacy: ConfigDict, before: int, shorter: Task, longer: Task
 ) -> None:
     """Raises where the noise of the rounds so far is not that of the longer run."""
-    if after.privacy.randomness == "seed":
+    if privacy.randomness == "seed":
         msg = (
             "Expected a run whose noise does not follow from its config, the number of "
             "rounds included, got privacy.randomness=seed."
@@ -68,13 +61,13 @@ def _require_same_noise(
     if len(noises) > 1:
         msg = (
             "Expected noise that was made for the longer run, got that of "
-            f"rounds={before.rounds}: privacy.planned_rounds says beforehand "
-            "how many there will be."
+            f"rounds={before}: privacy.planned_rounds says beforehand how many there "
+            "will be."
         )
         raise ValueError(msg)
     if longer.last == shorter.last:
         msg = (
             f"Expected a budget for more than {shorter.last} rounds, got "
-            f"target_epsilon={after.privacy.target_epsilon}, which is spent by then."
+            f"target_epsilon={privacy.target_epsilon}, which is spent by then."
         )
         raise ValueError(msg)

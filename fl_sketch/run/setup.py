@@ -1,7 +1,7 @@
 """From a config to its data, its model, and pure functions of its continuous keys.
 
 All points of a sweep that share a program share a `Setup`: the data are read once, and
-continuous keys stay arguments. `task.build` fixes them for one run.
+continuous keys stay arguments. `task.of_setup` fixes them for one run.
 """
 
 import dataclasses
@@ -16,11 +16,13 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, models
-from fl_sketch.config import build, cohorts, inputs, networks, parse, privacy
+from fl_sketch.config import build, inputs, networks, parse, privacy
+from fl_sketch.config.cohorts import Cohorts, cohorts_of
 from fl_sketch.config.guarantee import guarantee_of, require_sizes
 from fl_sketch.config.initial import initial_of
 from fl_sketch.config.inputs import Seen
 from fl_sketch.config.parse import Numbers, section
+from fl_sketch.core import trees
 from fl_sketch.core.keys import Purpose, apart, roots_of
 from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Tree
@@ -45,33 +47,33 @@ class Setup:
 
     Attributes:
       config: the config, with the number of clients that the data have.
+      numbers: its continuous keys.
       splits: the data on the host.
       seen: how the model sees them.
       params: shapes of the model's parameters.
       initial: arrays that it begins with, by name, in place of random ones.
-      batches: shapes of what a client trains on in a round.
       mesh: the devices, which may be abstract.
-      bare: `(numbers, z) -> Algorithm`, without a mechanism.
       talk: the traffic of a client in a round.
-      guarantee: what is promised; None: no message is bounded.
+      cohorts: who takes part in a round.
       relay: how messages reach all clients without a server; None: there is one.
       bank: the one of `host_states.PLACES` where clients' states are.
       identity: what it is made of apart from the config.
+      guarantee: what is promised; None: no message is bounded.
     """
 
     config: ConfigDict
+    numbers: Numbers
     splits: datasets.Splits
     seen: Seen
     params: Tree
     initial: params_io.Arrays
-    batches: Any
     mesh: jax.sharding.Mesh
-    bare: privacy.Bare
     talk: costs.Traffic
-    guarantee: Guarantee | None
+    cohorts: Cohorts
     relay: Relay | None
     bank: str
     identity: Identity
+    guarantee: Guarantee | None = None
 
     @property
     def private(self) -> bool:
@@ -88,6 +90,16 @@ class Setup:
         """The sharding of what all devices hold alike."""
         return NamedSharding(self.mesh, P())
 
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler of cohorts, all clients counting alike."""
+        return self.cohorts.sampler
+
+    @property
+    def batches(self) -> Any:
+        """Shapes of what a client trains on in a round."""
+        return _batches(self.config.client, self.splits.train)
+
     def loss(self, numbers: Numbers) -> models.Loss:
         """Returns the loss of the model."""
         return build.loss_of(self.config, self.seen, numbers)
@@ -95,49 +107,65 @@ class Setup:
     def algorithm(self, numbers: Numbers, noisy: bool = True) -> Algorithm:
         """Returns the algorithm with its mechanism, or without its noise."""
         z = self.guarantee.noise_multiplier if self.guarantee and noisy else 0.0
-        return privacy.guarded(self.config, self.bare, z, numbers, self.params)
+        return privacy.algorithm_of(self.config, self.seen, self.params, numbers, z)
+
+    def with_noise(self, noise_multiplier: float = 0.0) -> "Setup":
+        """Returns the same with its promise; 0: with the noise of the config.
+
+        Raises:
+          ValueError: in one line, for a promise that cannot be kept.
+        """
+        guarantee = guarantee_of(
+            self.config,
+            self.algorithm(self.numbers, noisy=False),
+            self.talk,
+            self.sampler,
+            trees.size(self.params),
+            lambda: self.dealt(self.config.seed)[0],
+            noise_multiplier=noise_multiplier,
+        )
+        setup = dataclasses.replace(self, guarantee=guarantee)
+        setup.algorithm(self.numbers)  # raises unless it can be built with its noise
+        return setup
+
+    def changed(self, key: str, value: Any) -> "Setup":
+        """Returns the same with another value of a key, on which no field depends."""
+        config = self.config.copy_and_resolve_references()
+        config.update_from_flattened_dict({key: value})
+        return dataclasses.replace(self, config=config)
 
     def dealt(self, seed: int) -> tuple[partition.Partition, partition.Partition]:
-        """Returns which client trains on which examples, and holds which ones back."""
-        return _dealt(self.config, self.splits, seed)
+        """Returns which client trains on which examples, and holds which ones back.
+
+        A private run deals by a seed of its own: runs with other seeds then have the
+        same clients, and what they give away of a client adds up.
+        """
+        keys, splits = self.config.data, self.splits
+        if keys.partition_seed >= 0:
+            seed = keys.partition_seed
+        elif self.identity.keyed:
+            seed = 0
+        shares = parse.partition_of(keys, splits.train.targets, seed, splits.owners)
+        with section("data"):
+            return held_out(shares, keys.held_out, seed=seed)
 
     def clients(self, numbers: Numbers, seed: int) -> MeasuredClients:
         """Returns the clients as they are measured one by one."""
         loss, batch = self.loss(numbers), self.config.client.batch
-        steps = build.personal_of(self.config, loss, numbers)
+        steps = build.personal_of(self.config.client.optimizer, loss, numbers)
         train, dealt = self.splits.train, self.dealt(seed)
         return MeasuredClients(loss, train, *dealt, steps, batch, seed)
 
     @functools.cached_property
-    def sampler(self) -> Sampler:
-        """The sampler of cohorts, all clients counting alike."""
-        with jax.ensure_compile_time_eval():  # it is kept, and may be read in a trace
-            return cohorts.sampler_of(self.config, self.sent)
-
-    @functools.cached_property
-    def sent(self) -> float:
-        """The bytes that a client sends in a round, if their time counts; else 0."""
-        if not self.config.cohort.sending:
-            return 0.0
-        if self.talk.bits_up is None:
-            msg = (
-                "config.cohort: Expected messages of one length with sending > 0, got "
-                f"those of algorithm={self.config.algorithm}."
-            )
-            raise ValueError(msg)
-        return self.talk.bits_up / 8
-
-    @functools.cached_property
     def prices(self) -> costs.Prices:
         """What a client sends and fetches, in bytes."""
-        config = self.config
-        cohorts.check_weighting(config, self.talk.counts)
+        config, sent = self.config, self.talk.sent
         if self.relay:
-            networks.require_sums(self.relay, self.talk)
-            exchanges = len(self.talk.sent)
-            return costs.Prices(0, relay=self.relay, exchanges=exchanges)
+            with section("network"):
+                self.relay.require_sums(self.talk.bits_up, sum(sent))
+            return costs.Prices(0, relay=self.relay, exchanges=len(sent))
         return costs.prices(
-            self.algorithm(parse.numbers_of(config)),
+            self.algorithm(self.numbers),
             self.params,
             self.talk,
             download=config.download,
@@ -159,28 +187,19 @@ class Setup:
             return residency.form(wanted, train, self.mesh, self.config.client.batches)
 
     @functools.cached_property
-    def _evaluation(self) -> tuple[Callable, Any]:
+    def evaluation(self) -> tuple[Callable, Any]:
+        """`(numbers, params, test) -> {"test_loss": ...}`, and that data on devices."""
         return make_evaluation(self.loss, self.splits.measured, self.mesh)
-
-    @property
-    def evaluate(self) -> Callable[[Numbers, Tree, Any], dict[str, jax.Array]]:
-        """`(numbers, params, test) -> {"test_loss": ..., "test_accuracy": ...}`."""
-        return self._evaluation[0]
-
-    @property
-    def test(self) -> Any:
-        """The data to test on, spread over the devices."""
-        return self._evaluation[1]
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of what is measured on them apart from the loss, the first decides."""
-        return tuple(self.loss(parse.numbers_of(self.config)).measured)
+        return tuple(self.loss(self.numbers).measured)
 
     @property
     def noised(self) -> tuple[str, ...]:
         """Names of what is released with the model for people to look at."""
-        mechanism = self.algorithm(parse.numbers_of(self.config)).mechanism
+        mechanism = self.algorithm(self.numbers).mechanism
         watched = mechanism.watched if mechanism else ()
         return tuple(f"noised_{name}" for name in watched)
 
@@ -201,7 +220,7 @@ class Setup:
         config = self.config
         one_round = engine.make_round(
             self.algorithm(numbers),
-            parse.fetch_of(config),
+            parse.fetch_of(config.client),
             self.mesh,
             chunk=self.chunk,
             recompute=config.compute.updates == "recompute",
@@ -209,7 +228,7 @@ class Setup:
         return Play(
             one_round,
             self.sampler,
-            functools.partial(cohorts.weighted_sampler_of, config, self.sampler),
+            self.cohorts.weighted,
             chunk=self.chunk,
             most=min(config.eval_every, config.rounds, loop.MOST),
             bank=self.bank,
@@ -252,11 +271,6 @@ class Setup:
             return secrets.fresh()
         return secrets.simulated(flat(config or self.config))
 
-    @property
-    def clock(self) -> Callable[[Key | Roots, Any], jax.Array] | None:
-        """`(roots, number) -> seconds` of a round; None: rounds take no time."""
-        return cohorts.clock_of(self.config, self.sent)
-
     def placed(self, state: engine.State) -> engine.State:
         """Returns the shapes of a `state` with the sharding of each of its arrays."""
         where = engine.layout(self.mesh, state.server.params, state)
@@ -268,19 +282,9 @@ class Setup:
             where,
         )
 
-    def with_chunk(self, chunk: int) -> "Setup":
-        """Returns the same with so many clients on a device at a time."""
-        config = self.config.copy_and_resolve_references()
-        config.compute.chunk = chunk
-        return dataclasses.replace(self, config=config)
-
 
 def prepare(
-    config: ConfigDict,
-    data_dir: str | None = None,
-    *,
-    mesh: Any = None,
-    noise_multiplier: float = 0.0,
+    config: ConfigDict, data_dir: str | None = None, *, mesh: Any = None
 ) -> Setup:
     """Returns the setup of a config, all of it checked and nothing compiled.
 
@@ -288,101 +292,55 @@ def prepare(
       config: a config as `configs/default.py` has it.
       data_dir: the folder of raw data sets.
       mesh: devices that need not exist here; None: those that the config names.
-      noise_multiplier: z of a run that has begun; 0: as the config asks for it.
 
     Raises:
       ValueError, TypeError: in one line, for what a config may not say.
       FileNotFoundError: for data that are not there.
     """
-    parse.check(config)
+    numbers = parse.check(config)
     gc.collect()  # what an earlier run of this process left refers to itself
-    here = mesh or parse.mesh_of(config)
+    here = mesh or parse.mesh_of(config.compute)
+    private = privacy.protection_of(config).private
     # That one client has a NaN must not end a private run, which all would notice.
-    finite, targets = not privacy.protects(config), build.targets_of(config)
-    splits = inputs.splits_of(config, data_dir, targets, finite=finite)
+    splits = inputs.splits_of(config, data_dir, finite=not private)
     privacy.check_data(config, splits)
     config = parse.with_clients(config, splits)
     privacy.check(config)
-    relay, seen = networks.relay_of(config), inputs.seen_of(config, splits)
-    params = _shapes(config, splits, seen)
-    identity = _identity(config, splits, "" if mesh else engine.name_of(here))
-    initial = initial_of(config, params, identity.data)
-    numbers, batches = parse.numbers_of(config), _batches(config, splits.train)
-    bare = build.bare_of(config, seen, params)
-    silent = privacy.guarded(config, bare, 0.0, numbers, params)
-    talk = costs.measure_traffic(silent, params, batches)
-    guarantee = guarantee_of(
-        config,
-        silent,
-        talk,
-        params,
-        lambda: _dealt(config, splits, config.seed)[0],
-        noise_multiplier=noise_multiplier,
+    relay, seen = networks.relay_of(config), inputs.seen_of(config.data, splits)
+    params = _shapes(config, splits, build.loss_of(config, seen, numbers))
+    start = config.model.init_from
+    identity = identity_of(
+        examples.digests(splits),
+        "" if mesh else engine.name_of(here),
+        weights=weights.trained_on(start) if start else None,
+        keyed=private,
     )
-    bank = "devices" if mesh else _bank(config, silent, params, here)
-    made = config, splits, seen, params, initial, batches, here, bare, talk
-    setup = Setup(*made, guarantee, relay, bank, identity)
-    setup.algorithm(numbers)  # raises unless it can be built with its noise
-    _ = setup.sampler  # made here, and not while a program is traced
-    return setup
+    # All processes have read the same, before anything is placed on devices.
+    multiprocess.require_same(lambda: named(flat(config.to_dict()), identity))
+    initial = initial_of(config, params, identity.data)
+    silent = privacy.algorithm_of(config, seen, params, numbers, 0.0)
+    batches = _batches(config.client, splits.train)
+    talk = costs.measure_traffic(silent, params, batches)
+    cohorts, bank = cohorts_of(config, talk), "devices"
+    if not mesh:
+        size = host_states.row_bytes(silent, params) * config.data.clients
+        with section("compute"):
+            bank = host_states.place(config.compute.clients, size, here)
+    known = config, numbers, splits, seen, params, initial, here, talk, cohorts
+    return Setup(*known, relay, bank, identity).with_noise()
 
 
-def _shapes(config: ConfigDict, splits: datasets.Splits, seen: Seen) -> Tree:
+def _shapes(config: ConfigDict, splits: datasets.Splits, loss: models.Loss) -> Tree:
     """Returns the shapes of the model, if it runs on such data."""
     first = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype),
         splits.train,
     )
-    loss = build.loss_of(config, seen, parse.numbers_of(config))
-    return build.require_runs(config, loss, first)
+    return build.require_runs(config.model.name, loss, first)
 
 
-def _identity(config: ConfigDict, splits: datasets.Splits, devices: str) -> Identity:
-    """Returns what all processes have read, before anything is placed on devices."""
-    start = config.model.init_from
-    identity = identity_of(
-        examples.digests(splits),
-        devices,
-        weights=weights.trained_on(start) if start else None,
-        keyed=privacy.protects(config),
-    )
-    keys = flat(config.to_dict())
-    multiprocess.require_same(lambda: named(keys, identity))
-    return identity
-
-
-def _dealt(config: ConfigDict, splits: datasets.Splits, seed: int):
-    """Returns which client trains on which examples, and holds which ones back.
-
-    A private run deals by a seed of its own: runs with other seeds then have the same
-    clients, and what they give away of a client adds up.
-    """
-    own = config.data.partition_seed
-    if own < 0:
-        own = 0 if privacy.protects(config) else seed
-    targets, owners = splits.train.targets, splits.owners
-    shares = parse.partition_of(config, targets, own, owners)
-    with section("data"):
-        return held_out(shares, config.data.held_out, seed=own)
-
-
-def _batches(config: ConfigDict, train: examples.Examples) -> Any:
-    lead = (config.client.steps, config.client.batch)
+def _batches(client: ConfigDict, train: examples.Examples) -> Any:
+    lead = (client.steps, client.batch)
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape[1:]), leaf.dtype), train
     )
-
-
-def _bank(config: ConfigDict, algorithm: Algorithm, params: Tree, mesh) -> str:
-    """Returns where clients' states are kept, one of `host_states.PLACES`."""
-    size = host_states.row_bytes(algorithm, params)
-    if size and config.cohort.sampling == "replacement":
-        msg = (
-            "config.cohort: Expected a client at most once in a round, since those of "
-            f"{config.algorithm} keep a state, got sampling='replacement'."
-        )
-        raise ValueError(msg)
-    with section("compute"):
-        return host_states.place(
-            config.compute.clients, size * config.data.clients, mesh
-        )

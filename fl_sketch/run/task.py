@@ -11,7 +11,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch import engine
-from fl_sketch.config import arguments, build, cohorts, parse, privacy
+from fl_sketch.config import arguments, build
+from fl_sketch.config.privacy import protection_of
 from fl_sketch.core import free_memory, trees
 from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.engine import host_states
@@ -26,22 +27,17 @@ from fl_sketch.workdir import secrets
 TIMED = 100  # rounds that are timed together
 
 
-def task_of(
-    config: ConfigDict, data_dir: str | None = None, *, noise_multiplier: float = 0.0
-) -> Task:
+def task_of(config: ConfigDict, data_dir: str | None = None) -> Task:
     """Returns the run of `config`, with a secret of its own.
 
     The arguments, and what is raised, are those of `setup.prepare`.
     """
-    setup = prepare(config, data_dir, noise_multiplier=noise_multiplier)
-    again = functools.partial(task_of, config, data_dir)
-    task = of_setup(setup)
-    return task._replace(with_noise=lambda z: again(noise_multiplier=z))
+    return of_setup(prepare(config, data_dir))
 
 
 def of_setup(setup: Setup) -> Task:
     """Returns the run of a setup with the config's own continuous keys and seed."""
-    config, numbers = setup.config, parse.numbers_of(setup.config)
+    config, numbers = setup.config, setup.numbers
     start = functools.partial(setup.start, numbers)
     shapes = jax.eval_shape(start, jax.eval_shape(jax.random.key, 0))
     state = setup.placed(shapes)
@@ -59,7 +55,7 @@ def of_setup(setup: Setup) -> Task:
 
     return Task(
         start=started,
-        compile=lambda roots: _compile(setup, numbers, state, roots),
+        compile=lambda roots: _compile(setup, state, roots),
         roots=roots,
         known=known_of(setup, clock_of(setup, lambda: roots(secret))),
         last=setup.last,
@@ -71,13 +67,14 @@ def of_setup(setup: Setup) -> Task:
         facts=facts_of(setup),
         model=model_of(setup),
         secret=secret,
+        with_noise=lambda z: of_setup(setup.with_noise(z)),
         advice=arguments.advice(config),
     )
 
 
 def known_of(setup: Setup, clock: Clock | None = None) -> Known:
     """Returns what the rows of a run need; `clock` if rounds take time."""
-    absences, clients = cohorts.may_be_absent(setup.config), setup.config.data.clients
+    clients, absences = setup.config.data.clients, setup.cohorts.absences
     return Known(setup.prices, clients, setup.guarantee, absences, clock)
 
 
@@ -87,9 +84,9 @@ def clock_of(setup: Setup, roots: Callable[[], Key | Roots]) -> Clock | None:
     Args:
       roots: returns the roots of the run.
     """
-    if setup.clock is None:
+    if setup.cohorts.clock is None:
         return None
-    of_rounds = jax.jit(jax.vmap(setup.clock, in_axes=(None, 0)))
+    of_rounds = jax.jit(jax.vmap(setup.cohorts.clock, in_axes=(None, 0)))
     known: list[float] = []
 
     def clock(done: int) -> float:
@@ -101,20 +98,21 @@ def clock_of(setup: Setup, roots: Callable[[], Key | Roots]) -> Clock | None:
     return clock
 
 
-def _compile(setup: Setup, numbers, state, roots: Key | Roots) -> Compiled:
+def _compile(setup: Setup, state, roots: Key | Roots) -> Compiled:
     """Returns the programs of a run with these roots."""
     begin = time.perf_counter()
     assert isinstance(roots, Roots)
     data = setup.data(setup.config.seed)
-    play = setup.play(numbers)
+    play = setup.play(setup.numbers)
     advance = compile_rounds(play, setup.mesh, state=state, key=roots, data=data)
-    evaluate = jax.jit(functools.partial(setup.evaluate, numbers))
-    evaluate = evaluate.lower(state.server.params, setup.test)
+    evaluate, test = setup.evaluation
+    evaluate = jax.jit(functools.partial(evaluate, setup.numbers))
+    evaluate = evaluate.lower(state.server.params, test)
     evaluate = evaluate.compile(engine.compiler_options(setup.mesh))
     free_memory.give_back()
 
     def measured(state) -> dict[str, float]:
-        found = jax.device_get(evaluate(state.server.params, setup.test))
+        found = jax.device_get(evaluate(state.server.params, test))
         found = in_order(found, setup.metrics)
         return {name: float(value) for name, value in found.items()}
 
@@ -125,8 +123,7 @@ def facts_of(setup: Setup) -> dict[str, Any]:
     """Returns what is known of a run before it is compiled, for its summary."""
     config, talk, prices = setup.config, setup.talk, setup.prices
     sent, d = sum(talk.sent), trees.size(trees.trained(setup.params))
-    numbers = parse.numbers_of(config)
-    row = host_states.row_bytes(setup.algorithm(numbers), setup.params)
+    row = host_states.row_bytes(setup.algorithm(setup.numbers), setup.params)
     return {
         "algorithm": config.algorithm,
         "dataset": config.data.name,
@@ -157,12 +154,12 @@ def _protection(setup: Setup) -> dict[str, Any]:
     """Returns what is known of the run's privacy, if messages are bounded."""
     if setup.guarantee is None:
         return {}
-    local = privacy.local_noise(setup.config)
+    keys, bound, local, _ = protection_of(setup.config)
     return {
         **setup.guarantee.facts,
-        "noise": "local" if local else setup.config.privacy.noise,
-        "bound": "clip" if local else privacy.bound_of(setup.config),
-        "threshold": setup.config.privacy.threshold,
+        "noise": "local" if local else keys.noise,
+        "bound": "clip" if local else bound,
+        "threshold": keys.threshold,
     }
 
 
@@ -203,7 +200,7 @@ def model_of(setup: Setup) -> dict[str, Any]:
         "model": config.model.name,
         "size": config.model.size,
         "loss": config.model.loss,
-        "options": build.options_of(config),
+        "options": build.options_of(config.model),
         "outputs": seen.classes,
         "inputs": {
             "shape": list(train.shape[1:]),

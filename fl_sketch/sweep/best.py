@@ -3,75 +3,57 @@
 import pathlib
 import shutil
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from fl_sketch import engine
 from fl_sketch.engine.recorder import ABSENCES, Recorder
 from fl_sketch.run.run import write_edges
-from fl_sketch.sweep.grid import Axis, Group
+from fl_sketch.run.setup import Setup
+from fl_sketch.run.task import model_of
+from fl_sketch.sweep.grid import Axis, Group, changed
 from fl_sketch.sweep.tables import ranked
 from fl_sketch.workdir import checkpoint, weights
 from fl_sketch.workdir.folder import Workdir
-from fl_sketch.workdir.identity import Identity
 
 FOLDER = weights.BEST
 OWN = ("point", "delta", "randomness", "diverged")  # columns of sweep.csv alone
-Row = dict[str, Any]
-
-
-class Ended(NamedTuple):
-    """A program that has ended.
-
-    Attributes:
-      states: the last states of its points, over seeds and numbers.
-      about: what params.json is to hold.
-    """
-
-    group: Group
-    states: engine.State
-    recorders: Sequence[Recorder]
-    about: Mapping[str, Any]
-    identity: Identity
 
 
 def keep(
     folder: pathlib.Path,
     rows: Sequence[Mapping[str, Any]],
     axes: Sequence[Axis],
-    ended: Ended,
+    group: Group,
+    setup: Setup,
+    recorders: Sequence[Recorder],
+    states: engine.State,
 ) -> None:
     """Leaves the best point so far in a folder of its own, if it is of this program.
 
-    A point that diverged is not kept.
-
-    Args:
-      folder: the folder of the sweep.
-      rows: all rows of the sweep so far.
+    A point that diverged is not kept. `rows` are all rows of the sweep so far, and
+    `states` the last states of the group, over seeds and numbers.
     """
-    group = ended.group
     first = ranked(rows, axes)[0]
     place = first["point"] - group.first
     if first["diverged"] or not 0 <= place < len(group.points):
         return
-    config = group.config.copy_and_resolve_references()
-    config.update_from_flattened_dict(group.points[place])
+    config, point = changed(group.config, group.points[place]), group.points[place]
     partial, kept = folder / f".{FOLDER}.partial", folder / FOLDER
     for path in (partial, kept):
         if path.is_symlink():  # planted, to be written through
             path.unlink()
     shutil.rmtree(partial, ignore_errors=True)  # of a sweep that was killed
-    recorder = ended.recorders[place]
-    with Workdir(partial, config.to_dict(), ended.identity) as run:
-        points = [row for row in rows if int(row["point"]) == first["point"]]
-        run.add(*(_as_of_a_run(row, group.points[place]) for row in points))
+    recorder = recorders[place]
+    with Workdir(partial, config.to_dict(), setup.identity) as run:
+        mine = (row for row in rows if int(row["point"]) == first["point"])
+        run.add(*(_as_of_a_run(row, point) for row in mine))
         where = divmod(place, len(group.numbers))
-        state = jax.tree.map(lambda leaf: leaf[where], ended.states)
-        extra = {**run.extra(), **recorder.arrays()}
-        tree, number = {"state": state}, first["round"]
+        tree = {"state": jax.tree.map(lambda leaf: leaf[where], states)}
+        extra, number = {**run.extra(), **recorder.arrays()}, first["round"]
         checkpoint.save(run.checkpoints, number, tree, extra=extra)
-        about = {**ended.about, weights.TRAINED_ON: run.trained_on}
+        about = {**model_of(setup), weights.TRAINED_ON: run.trained_on}
         weights.write_model(partial, number, about)
         if relay := recorder.known.prices.relay:
             write_edges(partial, relay, int(recorder.ledger.up.sum()))
@@ -79,10 +61,12 @@ def keep(
     partial.rename(kept)
 
 
-def _as_of_a_run(row: Mapping[str, Any], point: Mapping[str, Any]) -> Row:
+def _as_of_a_run(row: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a row of sweep.csv as metrics.csv has it; its time is not known."""
-    skipped = (*OWN, *point)
-    kept = {name: value for name, value in row.items() if name not in skipped}
     # Rows of a sweep have empty columns where another program has absent clients.
-    kept = {n: v for n, v in kept.items() if n not in ABSENCES or v != ""}
-    return kept | {"rounds_per_second": float("nan")}
+    columns = {
+        name: value
+        for name, value in row.items()
+        if name not in (*OWN, *point) and (name not in ABSENCES or value != "")
+    }
+    return columns | {"rounds_per_second": float("nan")}

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.config import parse, privacy
+from fl_sketch.config import networks, parse, privacy
 from fl_sketch.config.build import metrics_of
 from fl_sketch.core import files, validate
 from fl_sketch.engine.loop import NotFinite
@@ -262,7 +262,7 @@ def _apart(config, seeds: Sequence[int], folder, data_dir) -> Iterator[Row]:
             config = grid.changed(config, {"seed": seed})
             run_once(config, str(place), data_dir, say=lambda line: None)
         except NotFinite:
-            numbers = [f"test_{name}" for name in (*metrics_of(config), "loss")]
+            numbers = [f"test_{name}" for name in (*metrics_of(config.model), "loss")]
             nowhere = dict.fromkeys(("train_loss", *numbers), float("nan"))
             sent = dict.fromkeys((tables.UP, tables.DOWN), 0)
             lost = [{"round": config.rounds, **nowhere, **sent}]
@@ -282,14 +282,14 @@ def _check(
             f"{odometer.FILE} counts a run: take another workdir."
         )
         raise ValueError(msg)
-    metrics = {name: metrics_of(config)[0] for name, config in configs.items()}
+    metrics = {name: metrics_of(config.model)[0] for name, config in configs.items()}
     if len({*metrics.values()}) > 1:  # no table ranks unlike things
         got = ", ".join(f"{metric} of {name}" for name, metric in metrics.items())
         msg = f"Expected one metric that comes first in all methods, got {got}: say "
         raise ValueError(msg + "model.metrics=NAME.")
     privacy.require_one_unit(configs.values())
     for name, config in configs.items():
-        if comparison.apart and privacy.is_noisy(config):
+        if comparison.apart and privacy.protection_of(config).noisy:
             msg = f"Expected methods without privacy for apart=True, got {name!r}."
             raise ValueError(msg)
         tune = comparison.methods[name].tune
@@ -297,6 +297,8 @@ def _check(
             first = grid.changed(config, {key: tune[key][0] for key in tune})
             parse.check(first)
             privacy.check(first)
+            if first.data.clients:  # else the data say how many nodes a graph has
+                networks.relay_of(first)
         except (ValueError, TypeError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             msg = f"{name}: {error}"
@@ -306,7 +308,9 @@ def _check(
 def _plans(comparison, configs, trials: Trials, data_dir) -> dict[str, Guarantee]:
     """Returns the cost of each private selection, by the name of its method."""
     tunes = {name: comparison.methods[name].tune for name in configs}
-    private = [n for n in configs if tunes[n] and privacy.is_noisy(configs[n])]
+    private = [
+        n for n in configs if tunes[n] and privacy.protection_of(configs[n]).noisy
+    ]
     if not private:
         msg = "Expected a private method that is tuned, for private trials, got none."
         raise ValueError(msg)

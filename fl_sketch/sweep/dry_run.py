@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fl_sketch.config import parse
 from fl_sketch.core import free_memory
 from fl_sketch.engine.recorder import Known
 from fl_sketch.privacy.guarantee import mark, rounded_up
@@ -59,7 +58,7 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
         raise ValueError(msg)
     setup = prepare(group.config, data_dir)
     group = group._replace(config=setup.config)
-    start = functools.partial(setup.start, parse.numbers_of(setup.config))
+    start = functools.partial(setup.start, setup.numbers)
     state = jax.eval_shape(start, jax.eval_shape(jax.random.key, 0))
     leaves = jax.tree.leaves(state)
     state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)

@@ -129,11 +129,6 @@ def shares_program(key: str) -> bool:
     return key == "seed" or key in parse.CONTINUOUS
 
 
-def listed(axes: Sequence[Axis]) -> dict[str, list[Any]]:
-    """Returns the values of every key of `axes`, as json has them."""
-    return {axis.key: list(axis.values) for axis in axes}
-
-
 def typed(value: Any, like: Any) -> Any:
     """Returns a `value`, which may be a file's text, with the type of `like`.
 

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import engine
-from fl_sketch.config import parse
 from fl_sketch.core import chacha, free_memory, validate
 from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.data import batches as draws
@@ -79,7 +78,7 @@ def compile_points(setup: Setup, group: Group, how: str) -> Points:
     seeded, data = _data(setup, group.seeds)
     table = np.array([list(own.values()) for own in group.numbers], np.float32)
     table, seeded = jax.device_put((table, seeded), setup.same)
-    own = _secrets(setup, group)
+    own, test = _secrets(setup, group), setup.evaluation[1]
     start, *_ = _over_points(setup, group, (1, 1))
     states = jax.jit(start, out_shardings=setup.same)(table, seeded)
 
@@ -91,7 +90,7 @@ def compile_points(setup: Setup, group: Group, how: str) -> Points:
         rounds = rounds.lower(table, seeded, states, own, data, 0, 0)
         rounds = rounds.compile(options)
         evaluate = jax.jit(evaluate)
-        evaluate = evaluate.lower(table, seeded, states.server.params, setup.test)
+        evaluate = evaluate.lower(table, seeded, states.server.params, test)
         evaluate = evaluate.compile(options)
         free_memory.give_back()
         needed = max(_scratch(rounds), _scratch(evaluate))
@@ -104,7 +103,7 @@ def compile_points(setup: Setup, group: Group, how: str) -> Points:
 
     def measure(states):
         params = states.server.params
-        found = _points_first(evaluate(table, seeded, params, setup.test))
+        found = _points_first(evaluate(table, seeded, params, test))
         return in_order(found, setup.metrics)
 
     seconds = time.perf_counter() - begin
@@ -136,7 +135,7 @@ def _scratch(compiled: jax.stages.Compiled) -> float:
 
 def _over_points(setup: Setup, group: Group, at_once: tuple[int, int]):
     """Returns start, rounds and evaluate of a program, over all points."""
-    fixed, names = parse.numbers_of(group.config), tuple(group.numbers[0])
+    fixed, names = setup.numbers, tuple(group.numbers[0])
 
     def numbers(row):
         # Keys that are not swept stay Python numbers: their part is compiled in.
@@ -165,7 +164,7 @@ def _over_points(setup: Setup, group: Group, at_once: tuple[int, int]):
     def evaluate(table, seeds, params, test):
         def one(row, seed, params):
             del seed
-            return setup.evaluate(numbers(row), params, test)
+            return setup.evaluation[0](numbers(row), params, test)
 
         return _over(at_once, one)(table, seeds, params)
 

@@ -20,7 +20,7 @@ from fl_sketch.engine.loop import Watch, play
 from fl_sketch.engine.recorder import Recorder, Row
 from fl_sketch.run.setup import Setup, prepare
 from fl_sketch.run.signals import asking
-from fl_sketch.run.task import clock_of, model_of
+from fl_sketch.run.task import clock_of
 from fl_sketch.sweep import best, grid, plots, programs, tables
 from fl_sketch.sweep.dry_run import Outline, outline, plan, require_one_table
 from fl_sketch.workdir import odometer
@@ -60,27 +60,23 @@ def sweep(
     how = how or programs.default_map()
     outlines = [outline(g, data_dir) for g in grid.programs(config, axes)]
     require_one_table(outlines)
-    about = config.to_dict() | {"over": grid.listed(axes)}
-    with Workdir(
-        workdir, about, _identity(outlines), rows=ROWS, summary=SUMMARY
-    ) as folder:
+    keys, values = config.to_dict(), {axis.key: list(axis.values) for axis in axes}
+    about, identity = keys | {"over": values}, _identity(outlines)
+    with Workdir(workdir, about, identity, rows=ROWS, summary=SUMMARY) as folder:
         for line in plan(axes, outlines, how):
             say(line)
         if config.clients_every or config.personal_steps:
             say("  no point measures single clients: clients_every, personal_steps")
-        done = _finished(outlines, folder.rows_there())
-        folder.keep_rows(_rows_of(outlines[:done]))
-        _require_counted(outlines[:done], folder.folder)
-        summary = folder.summary()
-        _require_all_rows(summary, outlines, folder)
+        done, summary = _done(outlines, folder)
         if summary:
             say(f"{workdir} holds this sweep already, done:")
         else:
-            times = _run_rest(outlines, axes, folder, data_dir, how, say)
-            results = summary_of(config, axes, outlines, folder.rows)
+            times = _run_rest(outlines, done, axes, folder, data_dir, how, say)
+            results = _results(axes, outlines, folder.rows)
             spent = odometer.facts(odometer.read(folder.folder))
             plots.heatmap(axes, folder.rows, folder.folder / PICTURE)
-            summary = folder.finish({**results, "map": how, **times, **spent})
+            grid_keys = {"config": keys, "over": values}
+            summary = folder.finish(grid_keys | results | {"map": how} | times | spent)
         notes = odometer.lines(odometer.read(folder.folder))
         lines = tables.write_sweep(folder.folder, folder.rows, axes, notes)
     for line in lines:
@@ -94,15 +90,37 @@ def sweep(
     return summary
 
 
-def _require_all_rows(summary: Row | None, outlines, folder: Workdir) -> None:
-    """Raises for a sweep that is done, and whose rows are not all there."""
-    there, whole = len(folder.rows), _rows_of(outlines)
-    if summary and there < whole:
+def _done(outlines: Sequence[Outline], folder: Workdir) -> tuple[int, Row | None]:
+    """Returns how many programs are done, and the summary of a sweep that is done.
+
+    Other rows are dropped.
+
+    Raises:
+      ValueError: for a sweep that is done without all of its rows, or if nothing counts
+        what private programs released.
+    """
+    ends = [0, *np.cumsum([one.rows for one in outlines]).tolist()]
+    done = int(np.searchsorted(ends, folder.rows_there(), side="right")) - 1
+    folder.keep_rows(ends[done])
+    counted = odometer.read(folder.folder)
+    private = (one for one in outlines[:done] if one.private)
+    if any(
+        named(point) not in counted for one in private for point in one.group.points
+    ):
         msg = (
-            f"Expected all rows of the sweep in workdir={folder.folder}, which is "
-            f"done, got {there} of {whole}: put them back, or take another workdir."
+            f"Expected {odometer.FILE} in {folder.folder} to count the private runs "
+            f"that {ROWS} lists, and it does not: take another workdir."
         )
         raise ValueError(msg)
+    summary = folder.summary()
+    if summary and done < len(outlines):
+        msg = (
+            f"Expected all rows of the sweep in workdir={folder.folder}, which is "
+            f"done, got {ends[done]} of {ends[-1]}: put them back, or take another "
+            "workdir."
+        )
+        raise ValueError(msg)
+    return done, summary
 
 
 def _identity(outlines: Sequence[Outline]) -> Identity:
@@ -116,19 +134,14 @@ def _identity(outlines: Sequence[Outline]) -> Identity:
     return outlines[0].identity._replace(data=data, keyed=keyed)
 
 
-def summary_of(
-    config: ConfigDict,
-    axes: Sequence[grid.Axis],
-    outlines: Sequence[Outline],
-    rows: Sequence[Row],
+def _results(
+    axes: Sequence[grid.Axis], outlines: Sequence[Outline], rows: Sequence[Row]
 ) -> Row:
-    """Returns the sweep.json of `config`, `axes`, `outlines` and the best `rows`."""
+    """Returns what sweep.json has of the programs and of their best points."""
     last = tables.ranked(rows, axes)
     means = tables.over_seeds(last, axes) if tables.seeds_swept(axes) else []
     first = next((row for row in last if not row["diverged"]), None)
     return {
-        "config": config.to_dict(),
-        "over": grid.listed(axes),
         "points": len(last),
         "programs": [o.facts | {"first_point": o.group.first} for o in outlines],
         "best": first and names.marked(first, any(o.private for o in outlines)),
@@ -137,31 +150,10 @@ def summary_of(
     }
 
 
-def _finished(outlines: Sequence[Outline], rows: int) -> int:
-    """Returns how many programs have all of their rows."""
-    ends = np.cumsum([o.rows for o in outlines])
-    return int(np.searchsorted(ends, rows, side="right"))
-
-
-def _require_counted(done: Sequence[Outline], folder: pathlib.Path) -> None:
-    """Raises if private programs have rows, and nothing counts what they released."""
-    counted = odometer.read(folder)
-    points = (point for one in done if one.private for point in one.group.points)
-    if any(named(point) not in counted for point in points):
-        msg = (
-            f"Expected {odometer.FILE} in {folder} to count the private runs that "
-            f"{ROWS} lists, and it does not: take another workdir."
-        )
-        raise ValueError(msg)
-
-
-def _rows_of(outlines: Sequence[Outline]) -> int:
-    return sum(o.rows for o in outlines)
-
-
-def _run_rest(outlines, axes, folder: Workdir, data_dir, how: str, say: Say) -> Row:
-    """Runs the programs that have no rows yet; returns what that took."""
-    done = _finished(outlines, len(folder.rows))
+def _run_rest(
+    outlines, done: int, axes, folder: Workdir, data_dir, how: str, say: Say
+) -> Row:
+    """Runs the programs after the first `done`; returns what that took."""
     begin, compiling = time.perf_counter(), 0.0
     hidden = any(one.private for one in outlines)  # one table has one head
     if done:
@@ -182,7 +174,14 @@ def _run_rest(outlines, axes, folder: Workdir, data_dir, how: str, say: Say) -> 
                 asked=asked,
             )
             told = functools.partial(_tell, folder, say, f"{number} of {len(outlines)}")
-            ended = functools.partial(_keep_best, folder, axes, one, setup, recorders)
+
+            def ended(last, states, one=one, setup=setup, recorders=recorders):
+                # Secrets of private points are gone: their rounds cannot come again.
+                if not one.private:
+                    rows = [*folder.rows, *last]
+                    kept = one.group, setup, recorders, states
+                    best.keep(folder.folder, rows, axes, *kept)
+
             run_points(one, points, recorders, watch, hidden, told, ended)
     seconds = time.perf_counter() - begin
     return {"seconds": seconds, "compile_seconds": compiling, "programs_kept": done}
@@ -265,27 +264,8 @@ def _of_point(one: Outline, place: int, row: Row, recorder: Recorder, hidden) ->
 
 def _moving(bar, points: int) -> Callable[[int, float], None]:
     """Returns what moves a bar by the rounds of all points together."""
-    before = 0
-
-    def move(done: int, loss: float) -> None:
-        nonlocal before
-        del loss
-        bar.update((done - before) * points)
-        before = done
-
-    return move
-
-
-def _keep_best(folder: Workdir, axes, one: Outline, setup, recorders, last, states):
-    """Keeps the best point so far to go on from, but for one that is private.
-
-    The secrets of private points are gone, so that their rounds cannot come again.
-    """
-    if not one.private:
-        rows = [*folder.rows, *last]
-        about = model_of(setup)
-        ended = best.Ended(one.group, states, recorders, about, setup.identity)
-        best.keep(folder.folder, rows, axes, ended)
+    begun = bar.n
+    return lambda done, loss: bar.update(begun + done * points - bar.n)
 
 
 def _counting(folder: Workdir, one: Outline) -> Callable[[int], None]:

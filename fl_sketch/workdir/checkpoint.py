@@ -20,7 +20,6 @@ KEEP = 2  # the newest, and the one before in case the newest is damaged; 0: all
 EXTRA, ROUND = "extra/", "round"  # names of what is not in the tree
 TYPE = "::"  # before a type in the name of an array
 NAME = re.compile(r"round_(\d{8})\.npz")
-PARTIAL = re.compile(r"\.round_\d{8}\.npz\.partial")
 
 
 class Unreadable(RuntimeError):
@@ -65,8 +64,8 @@ def path_of(folder: pathlib.Path, number: int) -> pathlib.Path:
 
 def rounds(folder: pathlib.Path) -> list[int]:
     """Returns the rounds that have a checkpoint in `folder`, oldest first."""
-    found = (NAME.fullmatch(name) for name in _names(folder))
-    return sorted(int(match[1]) for match in found if match)
+    names = (NAME.fullmatch(path.name) for path in folder.glob("round_*.npz"))
+    return sorted(int(match[1]) for match in names if match)
 
 
 def newest(folder: pathlib.Path, like: Any, say: Callable[[str], None]) -> Saved | None:
@@ -81,9 +80,8 @@ def newest(folder: pathlib.Path, like: Any, say: Callable[[str], None]) -> Saved
       Unreadable: if there are checkpoints and none can be read.
       ValueError: for one that was saved as that of another round.
     """
-    for name in _names(folder):  # of a run that was killed while writing
-        if PARTIAL.fullmatch(name):
-            (folder / name).unlink()
+    for path in folder.glob(".round_*.npz.partial"):  # of a run that was killed
+        path.unlink()
     numbers = rounds(folder)
     for number in reversed(numbers):
         path = path_of(folder, number)
@@ -196,7 +194,3 @@ def _typed(name: str, found: np.ndarray) -> np.ndarray:
 
 def _is_key(leaf: Any) -> bool:
     return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _names(folder: pathlib.Path) -> list[str]:
-    return [path.name for path in folder.iterdir()] if folder.is_dir() else []

@@ -60,6 +60,13 @@ def read(path: pathlib.Path) -> ConfigFile:
     return ConfigFile(config, files, data, lengths)
 
 
+def rounds_in(workdir: str | os.PathLike) -> int:
+    """Returns how many rounds the run in a folder has, and loads no code of it."""
+    path = _path_in(workdir)
+    with untrusted_files.reading(path, WRITTEN):
+        return int(read(path).config["rounds"])
+
+
 def config_of(
     workdir: str | os.PathLike, defaults: ConfigDict, plugin: Collection[str] = ()
 ) -> ConfigDict:
@@ -74,10 +81,7 @@ def config_of(
       ValueError: for a folder without a run, with a run of other keys, or with one that
         names code which is not among `plugin`.
     """
-    path = pathlib.Path(workdir) / CONFIG
-    if not path.is_file():
-        msg = f"Expected workdir to be the folder of a run, got workdir={workdir}."
-        raise ValueError(msg)
+    path = _path_in(workdir)
     config = defaults.copy_and_resolve_references()
     try:
         config.update(read(path).config)
@@ -95,3 +99,11 @@ def config_of(
             )
             raise ValueError(msg)
     return config
+
+
+def _path_in(workdir: str | os.PathLike) -> pathlib.Path:
+    path = pathlib.Path(workdir) / CONFIG
+    if not path.is_file():
+        msg = f"Expected workdir to be the folder of a run, got workdir={workdir}."
+        raise ValueError(msg)
+    return path

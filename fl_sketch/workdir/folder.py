@@ -34,7 +34,10 @@ Row = dict[str, Any]
 
 
 class Workdir:
-    """The `folder` of a run and its `rows`, locked until closed or the process ends."""
+    """The `folder` of a run and its `rows`, locked until closed or the process ends.
+
+    `trained_on` is the data that its model has seen, as json has it.
+    """
 
     def __init__(
         self,
@@ -99,11 +102,6 @@ class Workdir:
     def has_rows(self) -> bool:
         """Whether there is a file of rows, of this run or of one that was killed."""
         return self._table.exists()
-
-    @property
-    def trained_on(self) -> dict[str, list[str]]:
-        """The data that this run's model has seen, as json has it."""
-        return self._trained_on
 
     def extra(self) -> dict[str, bytes]:
         """Returns what a checkpoint holds of its run: whose it is, and all rows."""
@@ -227,21 +225,19 @@ class Workdir:
         before = own.weights or weights.TrainedOn()
         key = weights.key_in(self.folder) or before.key
         if own.keyed and not key:
-            key = identity.new_key()
+            key = os.urandom(32)
         if key and not (self.folder / KEY).exists():
             files.write_private(self.folder / KEY, key, self.folder / f"{KEY}.partial")
-        self._identity, self._files = (
-            identity.with_key(own, key),
-            identity.files_of(self._keys),
-        )
+        data = {name: identity.keyed(one, key) for name, one in own.data.items()}
+        self._identity = own._replace(data=data)
+        self._files = identity.files_of(self._keys)
         names, digests = before.names, before.digests
         if key != before.key:
             digests = tuple(identity.keyed(one, key) for one in digests)
         if not self._keys.get("data.public"):
             names = *names, str(self._keys.get("data.name", ""))
-            data = self._identity.data
             digests += tuple(data[one] for one in data if one.startswith("train_"))
-        self._trained_on = {"names": sorted({*names}), "digests": sorted({*digests})}
+        self.trained_on = {"names": sorted({*names}), "digests": sorted({*digests})}
 
     def _require_stamp(self, path, theirs, accept: Collection[str]) -> None:
         """Raises unless a file with a stamp is of this run, at one of its lengths."""
@@ -262,7 +258,7 @@ class Workdir:
         own = self._identity
         about = {"data": own.data, "versions": own.versions, "devices": own.devices}
         whole = {"format": FORMAT, **self._config, IDENTITY: about}
-        whole |= {TRAINED_ON: self._trained_on}
+        whole |= {TRAINED_ON: self.trained_on}
         whole |= {FILES: self._files} if self._files else {}
         if not path.exists():
             self._require_own_remains()
@@ -314,7 +310,7 @@ class Workdir:
     def _write_all(self) -> None:
         with _writing(self._table):
             if self.rows:
-                files.write_text(self._table, _csv_text(self.rows))
+                files.write_rows(self._table, self.rows)
             else:
                 self._table.unlink(missing_ok=True)
 

@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import importlib.metadata
 import json
-import os
 import pathlib
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -100,16 +99,6 @@ def files_of(keys: Mapping[str, Any]) -> dict[str, str]:
     return digests
 
 
-def with_key(identity: Identity, key: bytes) -> Identity:
-    """Returns `identity` with digests of the data that only holders of `key` can check.
-
-    An empty key leaves them plain.
-    """
-    return identity._replace(
-        data={name: keyed(one, key) for name, one in identity.data.items()}
-    )
-
-
 def keyed(digest: str, key: bytes) -> str:
     """Returns an HMAC of `digest`; the digest itself if `key` is empty."""
     if not key:
@@ -154,9 +143,9 @@ def difference(
     for name, cost in ACCEPTED.items():
         if theirs.get(name) == ours[name] or name in accept:
             continue
-        here, there = (
-            _unlike(ours[name], theirs[name]),
-            _unlike(theirs[name], ours[name]),
+        there, here = (
+            _unlike(*pair)
+            for pair in ((theirs[name], ours[name]), (ours[name], theirs[name]))
         )
         return (
             f"one of {there}, and here are {here}: with --accept={name} the run goes "
@@ -171,8 +160,3 @@ def _unlike(one: Any, other: Any) -> str:
         return str(one)
     names = (name for name in one if one[name] != other.get(name))
     return ", ".join(f"{name} {one[name]}" for name in names)
-
-
-def new_key() -> bytes:
-    """Returns a key for digests, of the operating system."""
-    return os.urandom(32)

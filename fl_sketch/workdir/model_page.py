@@ -22,13 +22,7 @@ TRUST = {
 
 
 def written(promise: Mapping[str, Any], model: Mapping[str, Any], form: str) -> str:
-    """Returns the text of the page.
-
-    Args:
-      promise: what privacy.json holds.
-      model: what there is to say of the model, by the names of `Release.model`.
-      form: one of `release.FORMS`, the way its parameters are written.
-    """
+    """Returns the text of the page; arguments are those of `release.Release`."""
     with_it = " and safetensors" * (form == "safetensors")
     return f"""# {model["name"]}, trained privately on {model["data"]}
 

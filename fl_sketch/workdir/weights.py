@@ -128,12 +128,9 @@ def key_in(folder: pathlib.Path) -> bytes:
 
 
 def write_model(folder: pathlib.Path, number: int, about: Mapping[str, Any]) -> None:
-    """Writes the model of a run's last round, and what is needed to use it.
+    """Writes the model of a run's last round, and what is needed to use it, `about`.
 
-    Args:
-      folder: the folder of the run.
-      number: the number of the round, which has a checkpoint.
-      about: what params.json holds.
+    Round `number` has a checkpoint.
     """
     arrays = in_checkpoint(checkpoint.path_of(folder / "checkpoints", number))
     save(folder / FILE, arrays)

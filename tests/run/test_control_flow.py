@@ -36,7 +36,7 @@ def owned():
     """Returns the places of the training examples that the client owns."""
     config = config_with(**PRIVATE)
     splits = datasets.load("digits")
-    return parse.partition_of(config, splits.train.targets, 0).of(TARGET)
+    return parse.partition_of(config.data, splits.train.targets, 0).of(TARGET)
 
 
 def with_inputs(value):

@@ -194,8 +194,8 @@ def test_code_that_a_foreign_folder_names_runs_only_if_it_is_named(tmp_path):
     longer = config_with(**ours | {"rounds": 3})
     for plugin in ((), ["elsewhere.py:optimizer"]):
         with refused(name, "client.optimizer", "--plugin"):
-            run(longer, folder, extend=True, plugin=plugin, say=quiet)
-        with refused(name, "client.optimizer", "--plugin"):
             config_of(folder, default.get_config(), plugin)
+    with refused(name, "client.optimizer", "another workdir"):
+        run(longer, folder, extend=True, say=quiet)
     assert config_of(folder, default.get_config(), [name]).client.optimizer == name
     assert not (tmp_path / "ran").exists()

@@ -28,7 +28,7 @@ def cut(key, batch):
 def loss_of(**changes):
     config = config_with(**changes)
     splits = inputs.splits_of(config, None)
-    seen = inputs.seen_of(config, splits)
+    seen = inputs.seen_of(config.data, splits)
     return build.loss_of(config, seen, parse.numbers_of(config)), splits.test
 
 
@@ -64,7 +64,7 @@ def test_a_run_that_varies_is_the_same_again_and_another_without(changes):
 def test_a_scaled_run_trains_on_scaled_inputs_and_says_what_it_found():
     config = config_with(data__standardise="train")
     splits = inputs.splits_of(config, None)
-    seen = inputs.seen_of(config, splits)
+    seen = inputs.seen_of(config.data, splits)
     pixels = splits.train.inputs.astype(np.float64)
     np.testing.assert_allclose(seen.scaling.mean, [pixels.mean()], rtol=1e-9)
     text = f"{seen.scaling.mean[0]!r}/{seen.scaling.deviation[0]!r}"

@@ -87,18 +87,19 @@ def test_standings_are_of_the_last_evaluations_also_at_equal_bytes(done):
 def test_the_same_again_runs_nothing_and_says_the_same(done, monkeypatch):
     folder, _, _ = done
     # Of that name the package has the function.
-    monkeypatch.setattr(sys.modules[sweep.__module__], "run", None)  # would fail
+    monkeypatch.setattr(sys.modules[sweep.__module__], "_run_rest", None)  # would fail
     before = (folder / "standings.csv").read_bytes()
     comparison.run(small(), folder, say=quiet)
     assert (folder / "standings.csv").read_bytes() == before
 
     def refused(_):
-        raise ValueError("the runs deal examples to clients differently")
+        raise odometer.NoTotal("the runs deal examples to clients differently")
 
     monkeypatch.setattr(odometer, "total", refused)
     said = []
     comparison.run(small(), folder, say=said.append)
-    line = "no total: the runs deal examples to clients differently"
+    line = "privacy: there is no total of these runs: "
+    line += "the runs deal examples to clients differently"
     assert (folder / "standings.md").read_text().endswith(f"\n\n{line}.\n")
     assert said[-2] == line
 

@@ -114,7 +114,7 @@ def plant(folder, name):
 def patterns(config, folder, reports):
     """Returns what to look for, by what it says of clients."""
     train = examples(1, 400)
-    shares = parse.partition_of(config, train.targets, 0)
+    shares = parse.partition_of(config.data, train.targets, 0)
     with np.load(newest(folder)) as arrays:
         saved = dict(arrays)
     names = ("up", "down", "last", "answered")

@@ -24,7 +24,7 @@ def most_clients(setup: Setup, placed: Placed) -> int:
     def fits(chunk: int) -> bool:
         if chunk == start:
             return placed.fits
-        return place(lower(setup.with_chunk(chunk))).fits
+        return place(lower(setup.changed("compute.chunk", chunk))).fits
 
     fitting, beyond = 0, most + 1
     trial = min(start, most)

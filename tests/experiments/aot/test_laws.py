@@ -117,7 +117,7 @@ def test_the_most_clients_at_a_time_are_found_and_one_too_large_is_refused(monke
     setup = setup_of({"cohort.size": 20}, "v5e:1x1")
 
     def with_chunk(chunk):
-        return placing.place(placing.lower(setup.with_chunk(chunk)))
+        return placing.place(placing.lower(setup.changed("compute.chunk", chunk)))
 
     compiled = placing.place(placing.lower(setup))
     assert compiled.lowered.chunk == 7  # of 20 in three turns
@@ -169,7 +169,7 @@ def test_the_round_of_gpus_is_lowered_and_not_compiled():
 def test_what_takes_less_is_a_key_that_may_be():
     setup = setup_of({"model.name": "mlp"})
     config = setup.config.copy_and_resolve_references()
-    lowered = placing.lower(setup.with_chunk(1))
+    lowered = placing.lower(setup.changed("compute.chunk", 1))
     compiled = placing.Placed(lowered, 2**30, 2**35, 2**34, "", 0.0)
     with pytest.raises(ValueError, match="compute.model_devices=2 takes less"):
         memory.require_fit(config, compiled)
