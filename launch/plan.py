@@ -37,7 +37,6 @@ flags.mark_flag_as_required("config")
 def main():
     """Prints the plan of --config, for the constants that are given as flags."""
     constants = {name: flag.value for name, flag in CONSTANTS.items()}
-    plan.check(constants)
     setup, graph = prepare(CONFIG.value, DATA_DIR.value), None
     task, config = of_setup(setup), setup.config
     if GRAPH.value:

@@ -34,9 +34,7 @@ def main():
     lab = comparison.load(CONFIG.value, "get_laboratory")
     where = WORKDIR.value, DATA_DIR.value
     gaps = scaling.run(lab, *where, widths=WIDTH.value, settings=SET.value)
-    print(scaling.HEAD)
-    for row in gaps:
-        print(scaling.line(row))
+    scaling.TABLE.record(gaps)
     print(f"results in {WORKDIR.value}")
 
 

@@ -40,7 +40,6 @@ def main():
         examples=EXAMPLES.value,
         probes=PROBES.value,
         steps=STEPS.value,
-        say=lambda line: print(line, flush=True),
     )
 
 

@@ -26,7 +26,8 @@ from fl_sketch.core import files
 Row = TypeVar("Row")  # a named tuple, or a dictionary by the names of columns
 
 
-def _print(line: str) -> None:
+def print_line(line: str) -> None:
+    """Prints a line at once, also into a pipe."""
     print(line, flush=True)
 
 
@@ -81,7 +82,7 @@ class Table:
         self,
         rows: Iterable[Row],
         path: str | None = None,
-        say: Callable[[str], None] = _print,
+        say: Callable[[str], None] = print_line,
     ) -> list[Row]:
         """Prints rows as they are measured, and returns them.
 

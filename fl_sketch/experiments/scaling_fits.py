@@ -49,28 +49,21 @@ def fits(gaps: Sequence[Mapping[str, Any]]) -> list[Row]:
 def _of(gaps: Sequence[Mapping[str, Any]], name: str) -> Iterator[Row]:
     """Yields how well each form explains one kind of gap, where it can be told."""
     rows = [row for row in gaps if float(row[name]) > 0]
-    logs = {of: _logarithms(rows, key) for of, key in SIZES.items()}
+
+    def logarithms(column: str) -> np.ndarray:
+        return np.log([float(row[column]) for row in rows])
+
+    logs, target = {of: logarithms(key) for of, key in SIZES.items()}, logarithms(name)
     for form, factors in FORMS.items():
         columns = [sum(n * logs[of] for of, n in own.items()) for own in factors]
         if len(rows) <= len(columns) + 1 or not np.isfinite(columns).all():
             continue
-        powers, explained = _least_squares(columns, _logarithms(rows, name))
+        matrix = np.stack([*columns, np.ones_like(target)], axis=1)
+        powers, *_ = np.linalg.lstsq(matrix, target, rcond=None)
         yield {
             "against": form,
             "gaps": len(rows),
-            "power": powers[0],
-            "second_power": powers[1] if len(columns) > 1 else "",
-            "explained": explained,
+            "power": float(powers[0]),
+            "second_power": float(powers[1]) if len(columns) > 1 else "",
+            "explained": float(1 - (target - matrix @ powers).var() / target.var()),
         }
-
-
-def _logarithms(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
-    return np.log([float(row[name]) for row in rows])
-
-
-def _least_squares(columns, logs: np.ndarray) -> tuple[list[float], float]:
-    """Returns the powers of the `columns`, and the part of variance they explain."""
-    matrix = np.stack([*columns, np.ones_like(logs)], axis=1)
-    found, *_ = np.linalg.lstsq(matrix, logs, rcond=None)
-    rest = logs - matrix @ found
-    return [float(power) for power in found[:-1]], float(1 - rest.var() / logs.var())

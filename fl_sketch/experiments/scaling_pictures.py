@@ -1,7 +1,7 @@
 """The three pictures of a laboratory of dimension."""
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,75 +9,52 @@ import numpy as np
 from fl_sketch.core import files
 from fl_sketch.workdir.tables import half_width
 
-Row = Mapping[str, Any]
+Rows = Sequence[Mapping[str, Any]]
+LOST = "accuracy lost to the sketch, in points"
 
 
-def gap_against_d(gaps: Sequence[Row], path: str | os.PathLike) -> None:
-    """Draws what sketches of a part of d lose against d, a line for each method.
+def draw(runs: Rows, gaps: Rows, folder: pathlib.Path) -> None:
+    """Draws accuracy.png, gap.png and gap_against_dimension.png.
 
-    Args:
-      gaps: the rows of gaps.csv.
-      path: the path of the picture.
-    """
-    relative = [row for row in gaps if "/" in row["method"]]
-    lines = _lines(relative, lambda row: (row["d"], row["gap"], row["half_width"]))
-    _draw(lines, path, "parameters d", "accuracy lost to the sketch, in points")
-
-
-def gap_against_dimension(gaps: Sequence[Row], path: str | os.PathLike) -> None:
-    """Draws what sketches lose against b over the intrinsic dimension.
-
-    Args:
-      gaps: the rows of gaps.csv.
-      path: the path of the picture.
-    """
-    first = gaps[0]["method"].partition(",")[0]
-    own = [row for row in gaps if row["method"].startswith(f"{first},")]
-
-    def place(row):
-        return row["b_over_dimension"], row["gap"], row["half_width"]
-
-    lines: dict[str, list] = {}
-    for row in own:
-        lines.setdefault(f"d = {int(row['d']):,}", []).append(place(row))
-    label = "numbers of a message over the intrinsic dimension"
-    _draw(lines, path, label, "accuracy lost to the sketch, in points")
-
-
-def accuracy_against_d(runs: Sequence[Row], path: str | os.PathLike) -> None:
-    """Draws test accuracy against d, a line for each method of the first server.
+    They have test accuracy against d, a line for each method of the first server; what
+    sketches of a part of d lose, against d; and what all of the first server lose,
+    against b over the intrinsic dimension.
 
     Args:
       runs: the rows of runs.csv.
-      path: the path of the picture.
+      gaps: the rows of gaps.csv.
+      folder: the folder of the pictures.
     """
-    first = runs[0]["method"]
-    seeds: dict[tuple, list[float]] = {}
+    first = runs[0]["method"].partition(",")[0]
+    scores: dict[tuple, list[float]] = {}
     for row in runs:
         if row["method"].partition(",")[0] == first:
-            own = seeds.setdefault((row["method"], int(row["d"])), [])
-            own.append(100 * float(row["test_accuracy"]))
-    lines: dict[str, list] = {}
-    for (method, d), values in seeds.items():
-        lines.setdefault(method, []).append((d, np.mean(values), half_width(values)))
-    _draw(lines, path, "parameters d", "test accuracy, in percent")
+            seeds = scores.setdefault((row["method"], int(row["d"])), [])
+            seeds.append(100 * float(row["test_accuracy"]))
+    accuracies = [(*key, np.mean(v), half_width(v)) for key, v in scores.items()]
+    d, y = "parameters d", "test accuracy, in percent"
+    _draw(accuracies, folder / "accuracy.png", d, y)
+    relative, by_dimension = [], []
+    for row in gaps:
+        lost = row["gap"], row["half_width"]
+        if "/" in row["method"]:
+            relative.append((row["method"], row["d"], *lost))
+        if row["method"].startswith(f"{first},"):
+            line = f"d = {int(row['d']):,}"
+            by_dimension.append((line, row["b_over_dimension"], *lost))
+    _draw(relative, folder / "gap.png", d, LOST)
+    x = "numbers of a message over the intrinsic dimension"
+    _draw(by_dimension, folder / "gap_against_dimension.png", x, LOST)
 
 
-def _lines(rows: Sequence[Row], place: Callable[[Row], tuple]) -> dict[str, list]:
-    lines: dict[str, list] = {}
-    for row in rows:
-        lines.setdefault(row["method"], []).append(place(row))
-    return lines
-
-
-def _draw(lines: Mapping[str, list], path, x: str, y: str) -> None:
-    """Draws lines of (x, mean, half of its interval), x on a logarithmic scale."""
+def _draw(points: Sequence[tuple], path: pathlib.Path, x: str, y: str) -> None:
+    """Draws lines through (line, x, mean, half of its interval), x on a log scale."""
     from matplotlib.figure import Figure  # takes a second to import
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     panel = figure.subplots()
-    for number, (name, points) in enumerate(lines.items()):
-        places = np.array(sorted(points), float).T
+    for number, name in enumerate(dict.fromkeys(point[0] for point in points)):
+        places = np.array(sorted(p[1:] for p in points if p[0] == name), float).T
         places[2] = np.nan_to_num(places[2])
         mark = "osv^Dx+*<>"[number % 10]
         panel.errorbar(*places, fmt=f"{mark}-", capsize=3, label=name)

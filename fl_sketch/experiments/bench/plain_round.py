@@ -15,21 +15,6 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch.engine import AXIS
 
 
-def _trained(loss, params, data, rows, *, rate, steps, full_batch):
-    """Returns one client's model; rows are (batches, examples of a batch)."""
-
-    def step(model, batch):
-        grads = jax.grad(loss)(model, batch)
-        return jax.tree.map(lambda x, g: x - rate * g, model, grads), None
-
-    if full_batch:
-        batch = jax.tree.map(lambda leaf: leaf[rows[0]], data)
-        repeat = lambda model, _: step(model, batch)  # noqa: E731
-        return jax.lax.scan(repeat, params, length=steps)[0]
-    batches = jax.tree.map(lambda leaf: leaf[rows], data)
-    return jax.lax.scan(step, params, batches)[0]
-
-
 def make_plain_round(
     loss: Callable,
     mesh: jax.sharding.Mesh,
@@ -49,9 +34,20 @@ def make_plain_round(
       full_batch: whether all steps see the first batch of the plan.
       chunk: the number of clients that a device works on at a time, by vmap.
     """
-    train = functools.partial(
-        _trained, loss, rate=rate, steps=steps, full_batch=full_batch
-    )
+
+    def train(params, data, rows):
+        """Returns one client's model; rows are (batches, examples of a batch)."""
+
+        def step(model, batch):
+            grads = jax.grad(loss)(model, batch)
+            return jax.tree.map(lambda x, g: x - rate * g, model, grads), None
+
+        if full_batch:
+            batch = jax.tree.map(lambda leaf: leaf[rows[0]], data)
+            repeat = lambda model, _: step(model, batch)  # noqa: E731
+            return jax.lax.scan(repeat, params, length=steps)[0]
+        batches = jax.tree.map(lambda leaf: leaf[rows], data)
+        return jax.lax.scan(step, params, batches)[0]
 
     def visit(params, data, total, places):
         rows, weights = places

@@ -83,7 +83,8 @@ def _squares(task: Wells, bound: Bound, rates: np.ndarray | None = None) -> np.n
     def make(rate):
         return algorithms.safl(task.loss, sketch=op, client_rate=rate, server=server)
 
-    return walks.squares(task, walks.walk(make, c, SEEDS, rates=rates))
+    walked = walks.walk(make, c, SEEDS, rates=rates)
+    return walks.squares(task.gradient, walked)
 
 
 def _largest_means(squares: np.ndarray) -> np.ndarray:

@@ -51,14 +51,14 @@ def _convex(operator: str) -> Iterator[Row]:
 def _nonconvex(operator: str) -> Iterator[Row]:
     """Yields the rows of Theorems E.3 and G.2."""
     task = known_problems.wells(d=D, clients=CLIENTS, decay=0.5, seed=0)
-    start = float(walks.squares(task, np.zeros((1, 1, D)))[0, 0])
+    start = float(walks.squares(task.gradient, np.zeros((1, 1, D)))[0, 0])
     for name, theorem, steps in (
         ("E.3", theory.one_step_nonconvex, 1),
         ("G.2, corrected", theory.nonconvex, STEPS),
     ):
         constants = replace(task.constants, operator=operator, b=B, steps=steps)
         bound, walked = _walk(task, theorem, constants, start)
-        squares = walks.squares(task, walked).mean(0, keepdims=True)
+        squares = walks.squares(task.gradient, walked).mean(0, keepdims=True)
         curve = walks.running_mean(squares)[0, 1:]
         yield row(f"Song {name}", "wells", "mean E |grad f|^2", bound, curve, start)
 

@@ -14,7 +14,7 @@ import numpy as np
 from fl_sketch import engine
 from fl_sketch.algorithms import catalog
 from fl_sketch.core.protocols import Algorithm, Sketch
-from fl_sketch.experiments.verify.known_problems import Problem, Wells
+from fl_sketch.experiments.verify.known_problems import Problem
 from fl_sketch.theory import Constants
 
 
@@ -118,9 +118,9 @@ def over_walks(value: Callable, walked: np.ndarray) -> np.ndarray:
     return np.stack([np.asarray(of_walk(jnp.asarray(walk))) for walk in walked])
 
 
-def squares(task: Wells, walked: np.ndarray) -> np.ndarray:
+def squares(gradient: Callable, walked: np.ndarray) -> np.ndarray:
     """Returns `|grad f|^2` of all parameters of walks, shape=(walks, places)."""
-    return over_walks(lambda x: jnp.sum(jax.grad(task.mean_loss)(x) ** 2), walked)
+    return over_walks(lambda x: jnp.sum(gradient(x) ** 2), walked)
 
 
 def running_mean(values: np.ndarray) -> np.ndarray:

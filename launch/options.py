@@ -1,0 +1,34 @@
+"""Flags for the fields of a named tuple, so that each is said once.
+
+A field is annotated with its type, the help of its flag and, if it is one of a few
+words, these: `prior: Annotated[str, "What is known.", ("none", "gaussian")] = "none"`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar, get_args, get_type_hints
+
+from absl import flags
+
+Settings = TypeVar("Settings", bound=NamedTuple)
+
+flags.disclaim_key_flags()  # they are flags of the command that asks for them
+DEFINED = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+}
+
+
+def of(settings: type[Settings]) -> Callable[[], Settings]:
+    """Returns what makes `settings` of the flags of the parsed flags of its fields."""
+    holders = {}
+    for name, hint in get_type_hints(settings, include_extras=True).items():
+        kind, text, *words = get_args(hint)
+        default = settings._field_defaults[name]
+        holders[name] = (
+            flags.DEFINE_enum(name, default, words[0], text)
+            if words
+            else DEFINED[kind](name, default, text)
+        )
+    return lambda: settings(**{name: flag.value for name, flag in holders.items()})
