@@ -24,9 +24,7 @@ from launch import command, options, parsing
 
 CONFIG = parsing.config_flag()
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
-DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
-)
+DATA_DIR = options.data_dir()
 OVER = flags.DEFINE_multi_string("over", [], "key=value,value: settings to attack.")
 ATTACK = options.of(attack.Attack)
 THEORY = flags.DEFINE_integer(

@@ -30,9 +30,7 @@ HEAD = COLUMNS.format(
 
 CONFIG = parsing.config_flag()
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
-DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
-)
+DATA_DIR = options.data_dir()
 AUDIT = options.of(audit.Audit)
 flags.mark_flags_as_required(["config", "workdir"])
 

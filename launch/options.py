@@ -32,3 +32,9 @@ def of(settings: type[Settings]) -> Callable[[], Settings]:
             else DEFINED[kind](name, default, text)
         )
     return lambda: settings(**{name: flag.value for name, flag in holders.items()})
+
+
+def data_dir() -> flags.FlagHolder:
+    """Returns the flag --data_dir."""
+    text = "The folder of raw data sets; by default FL_SKETCH_DATA."
+    return flags.DEFINE_string("data_dir", None, text)

@@ -66,10 +66,7 @@ class Result(NamedTuple):
       true: the images, shape=(images, height, width, channels).
       found: the attacker's images.
       mismatch: `|m(z) - s|^2 / |s|^2`, shape=(attacks,).
-      curve: the objective in every iteration, shape=(attacks, steps).
       psnr: the PSNR of every image, in decibels.
-      ssim: the SSIM of every image.
-      mse: the mean squared error of every image.
       guess: the PSNR of the mean training image, as a guess at every image.
       epsilon: the epsilon of one round of the config; None without noise.
     """
@@ -77,7 +74,6 @@ class Result(NamedTuple):
     true: np.ndarray
     found: np.ndarray
     mismatch: np.ndarray
-    curve: np.ndarray
     psnr: np.ndarray
     ssim: np.ndarray
     mse: np.ndarray
@@ -108,7 +104,6 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
         true=true,
         found=np.clip(guesses, 0, 1),
         mismatch=np.asarray(best.mismatch),
-        curve=np.asarray(best.curve),
         guess=np.array([likeness.psnr(image, mean) for image in true]),
         epsilon=guarantee and guarantee.epsilon(1),
         **{n: np.array([*map(of, true, guesses)]) for n, of in measures.items()},

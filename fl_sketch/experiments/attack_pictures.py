@@ -16,13 +16,7 @@ NUMBERS = "images"  # the first column of a row after the keys of its setting
 
 
 def draw(results: Mapping[str, Result], path, most: int = 8) -> None:
-    """Draws the true images, and those that were found with every setting.
-
-    Args:
-      results: the result of the attack on each setting, by its name.
-      path: the path of the picture.
-      most: the number of images to draw, from the first on.
-    """
+    """Draws the true images, and those that were found with every setting."""
     from matplotlib.figure import Figure  # takes a second to import
 
     first = next(iter(results.values()))

@@ -33,7 +33,6 @@ class Row(NamedTuple):
     """One image's constants and rates.
 
     Attributes:
-      image: its number among the test images.
       numbers: the length of the message.
       hessian_1, hessian_2: the range of the singular values of the pseudo-Hessian, the
         Jacobian of the unsketched message by the pixels.

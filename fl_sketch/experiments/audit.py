@@ -26,7 +26,7 @@ from fl_sketch.config.guarantee import claimed
 from fl_sketch.core import validate
 from fl_sketch.core.keys import Purpose, apart
 from fl_sketch.core.mappings import flat
-from fl_sketch.core.protocols import Algorithm, Roots, Tree
+from fl_sketch.core.protocols import Algorithm, Roots
 from fl_sketch.engine import cohort
 from fl_sketch.privacy import accounting
 from fl_sketch.privacy.accounting import Plan
@@ -253,7 +253,7 @@ def _crowded(setup: Setup, count: int):
     more, numbers = _scaled(config, people, size), parse.numbers_of(config)
     sampler = cohorts.sampler_of(more)
     run = one_run.program(
-        _algorithm(more, setup)[0],
+        _algorithm(more, setup),
         parse.fetch_of(config),
         sampler,
         setup.mesh,
@@ -293,20 +293,18 @@ def _unfit(setup: Setup) -> str:
 
 
 def _talk(setup: Setup) -> one_run.Talk:
-    return one_run.listen(*_algorithm(setup.config, setup), setup.batches)
+    return one_run.listen(_algorithm(setup.config, setup), setup.params, setup.batches)
 
 
-def _algorithm(config: ConfigDict, setup: Setup) -> tuple[Algorithm, Tree]:
-    """Returns the algorithm of a config with the claimed noise, and its params' shapes.
+def _algorithm(config: ConfigDict, setup: Setup) -> Algorithm:
+    """Returns the algorithm of a config, with the noise of the setup.
 
-    The noise is that of the setup, also for other numbers of clients.
+    The config may have another number of clients.
     """
-    numbers = parse.numbers_of(config)
-    start = functools.partial(setup.start, numbers)
-    params = jax.eval_shape(start, jax.random.key(0)).server.params
-    bare = build.bare_of(config, setup.seen, params)
+    bare = build.bare_of(config, setup.seen, setup.params)
     z = claimed(config, setup.guarantee).noise_multiplier
-    return privacy.guarded(config, bare, z, numbers, params), params
+    numbers = parse.numbers_of(config)
+    return privacy.guarded(config, bare, z, numbers, setup.params)
 
 
 def _scaled(config: ConfigDict, population: int, sample: float) -> ConfigDict:

@@ -57,13 +57,7 @@ def of_run(
     every eigenvalue, over examples drawn by the run's seed.
 
     Args:
-      workdir: the folder of a run.
       defaults: a config with every key that one may have.
-      data_dir: the folder of raw data sets.
-      examples: the number of examples of the training set.
-      probes: the number of random vectors.
-      steps: the number of steps of Lanczos.
-      say: what prints a line.
 
     Raises:
       ValueError, FileNotFoundError: in one line, for a folder without a run, data that

@@ -87,9 +87,7 @@ class Table:
         """Prints rows as they are measured, and returns them.
 
         Args:
-          rows: the rows.
           path: a csv file, which is written anew after every row.
-          say: what prints a line.
         """
         if path:
             files.writable_file(path)  # before anything is measured

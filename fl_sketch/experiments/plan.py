@@ -49,7 +49,6 @@ def lines(
     """Returns what to print of a plan.
 
     Args:
-      config: the config of the run.
       task: what was built from it, not compiled.
       problem: a value for each of `CONSTANTS`.
       convex: whether losses are convex, as far as a paper has a theorem for each kind.

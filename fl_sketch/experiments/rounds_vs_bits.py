@@ -76,7 +76,6 @@ class Count(NamedTuple):
       task: the problem.
       steps: K, the number of local steps.
       accuracy: the part of f(0) - f* that may be left.
-      seeds: the seeds of the sketches.
     """
 
     task: Quadratics
@@ -164,7 +163,6 @@ def best_step(race: Callable[[Sequence[float]], np.ndarray], first: float) -> fl
     Args:
       race: `(steps) -> rounds`, the mean for each step; infinite for those that are far
         behind the first.
-      first: the step at which to begin.
 
     Raises:
       ValueError: for steps that get better and better, or of which none gets there.
@@ -209,8 +207,6 @@ class Runs:
         """Returns the rounds that are needed, shape=(steps, seeds); infinite: too many.
 
         Args:
-          steps: the steps of the clients.
-          seeds: the seeds of the sketches.
           most: the number of rounds after which all are given up.
           race: whether only those steps count that get there in the same call as the
             fastest.

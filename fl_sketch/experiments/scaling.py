@@ -115,13 +115,9 @@ def run(
     """Runs a laboratory, or what an earlier call left of it; returns the gaps.
 
     Args:
-      lab: what is trained, and how it is looked at.
       workdir: the folder that gets one for each width, runs.csv, standings.csv,
         gaps.csv, fits.csv, spectra.csv, search.csv and three pictures.
-      data_dir: the folder of raw data sets.
-      widths: some of the laboratory's; empty: all.
       settings: lines "key=value" for the config of every run.
-      say: what prints a line.
 
     Raises:
       ValueError, TypeError, FileNotFoundError: in one line.
@@ -240,10 +236,6 @@ def gaps(runs: Sequence[Row], spectra: Sequence[Row]) -> list[Row]:
     half of Student's 95 % interval, and so is the training error with a sketch. The
     intrinsic dimension is the mean over the checkpoints of the first method that was
     looked at.
-
-    Args:
-      runs: the rows of all runs.
-      spectra: the rows of all Hessians.
     """
     by = {(row["width"], row["method"], row["seed"]): row for row in runs}
     pairs: dict[tuple, list[tuple[Row, Row]]] = {}

@@ -25,9 +25,6 @@ def fits(gaps: Sequence[Mapping[str, Any]]) -> list[Row]:
     counted, and again without the smallest ones as long as three sizes are left, so
     that a form which holds from some size on is seen to.
 
-    Args:
-      gaps: the rows of gaps.csv.
-
     Returns:
       Rows for the gaps of test accuracy and those of training error, from each size on;
       none for a form that has as many powers as there are gaps above zero.

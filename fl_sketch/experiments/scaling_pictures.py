@@ -19,11 +19,6 @@ def draw(runs: Rows, gaps: Rows, folder: pathlib.Path) -> None:
     They have test accuracy against d, a line for each method of the first server; what
     sketches of a part of d lose, against d; and what all of the first server lose,
     against b over the intrinsic dimension.
-
-    Args:
-      runs: the rows of runs.csv.
-      gaps: the rows of gaps.csv.
-      folder: the folder of the pictures.
     """
     first = runs[0]["method"].partition(",")[0]
     scores: dict[tuple, list[float]] = {}

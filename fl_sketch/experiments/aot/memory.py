@@ -15,9 +15,6 @@ def most_clients(setup: Setup, placed: Placed) -> int:
     """Returns the most clients that fit on a row of devices at a time; 0: not one.
 
     It is searched by halves; each trial is a compilation.
-
-    Args:
-      placed: the round for some number of clients.
     """
     known, lowered = {placed.lowered.chunk: placed.fits}, placed.lowered
 

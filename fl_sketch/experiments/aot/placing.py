@@ -30,12 +30,9 @@ class Lowered(NamedTuple):
     Attributes:
       program: the round as jax gives it to a compiler.
       mesh: the devices; for GPUs, whose kind is not known, an abstract mesh.
-      d: the number of the model's parameters.
       numbers: the numbers that a client sends, in all exchanges.
-      places: the number of places of a cohort.
       chunk: the clients that a row of devices works on at a time.
       inputs: the bytes of each device that state and data take.
-      seconds: the time that tracing and lowering took.
     """
 
     program: Any
@@ -54,9 +51,7 @@ class Placed(NamedTuple):
     Attributes:
       arguments: the size of state and data, and of code where the round fits.
       temporaries: the size of all else while the round runs.
-      room: the memory of a device.
       text: the compiled program; empty: the compiler says that it does not fit.
-      seconds: the time that compiling took.
     """
 
     lowered: Lowered

@@ -41,7 +41,6 @@ class Workload(NamedTuple):
 
     Attributes:
       image: height, width and channels.
-      examples: the number of examples of each client.
       full_batch: whether all steps are on one batch, the client's whole data.
       compression: d over the numbers of a message, where there is a sketch.
       width: the width of the model; 0: the usual.

@@ -36,7 +36,6 @@ class Row(NamedTuple):
       gigaflops: the billions of operations a second of the local work.
       of_peak: this as a part of what products of large matrices reach on the same
         devices, the median of those timed in turn.
-      first_seconds: the time of the first call.
       program_megabytes: arguments and temporaries, of one device.
       peak_megabytes: the most of the process so far, with all forms before.
       note: whether numbers stayed finite.
@@ -76,8 +75,6 @@ def run(
     """Returns the rows of the table, timed while they are read.
 
     Args:
-      workloads: the names of the workloads.
-      forms: the names of the forms.
       rounds: the number of timed rounds; at least three are.
       chunk: the clients at a time on a device; 0: by platform.
       cohort: the number of clients of a round; 0: that of the workload.

@@ -39,8 +39,6 @@ class Row(NamedTuple):
     """The errors of a compressor C on a vector x.
 
     Attributes:
-      rows: the rows of the count sketch.
-      cols: its columns.
       numbers: the numbers sent, exact values included.
       error: `E|C(x) - x|^2 / |x|^2`.
       bound: the paper's bound on it.

@@ -105,10 +105,8 @@ def run(
     """Yields the rows of the table, size by size.
 
     Args:
-      sizes: the lengths d of a vector.
       compressions: the values of d / b.
       clients: the numbers of vectors that are sketched at once.
-      operators: names of `OPERATORS`.
       torch: whether PyTorch is timed too, where there is one vector.
     """
     for d, compression, count in itertools.product(sizes, compressions, clients):

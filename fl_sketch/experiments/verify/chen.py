@@ -100,7 +100,6 @@ def property_3(operator: str, numbers: int = NUMBERS) -> Row:
     NaN stands for the bound where the paper has none for the operator.
 
     Args:
-      operator: the name of the sketch operator.
       numbers: the length b of a message.
     """
     op, pairs = walks.sketch_of(operator, LENGTH, numbers), _pairs(LENGTH)

@@ -75,10 +75,7 @@ def quadratics(
     drift apart in local steps.
 
     Args:
-      d: the number of parameters.
-      clients: the number of clients.
       condition: L / mu.
-      seed: the seed of axes and optima.
       apart: about how far optima are from their common part, itself about 1 long.
     """
     validate.at_least_one(d=d, clients=clients)

@@ -53,7 +53,6 @@ def walk(
     Args:
       make: `(rate) -> algorithm`, with the clients' rate of a round.
       constants: the sizes, the step and the rounds.
-      seeds: the seeds of all that is drawn.
       rates: a rate for each round, in place of the step.
       batch: what `round_of` takes.
     """
