@@ -45,9 +45,10 @@ class Column(NamedTuple):
 
     def head(self, name: str) -> str:
         """Returns the title, as wide as the values and on their side."""
-        align, width, kind = re.fullmatch(r"([<>]?)(\d*)(.*)", self.form).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        width = re.match(r"\d*", self.form)[0]  # pyright: ignore[reportOptionalSubscript]
+        side = ">" if self.form[-1:].isalpha() else "<"
         title = name if self.title is None else self.title
-        return f"{title:{align or ('>' if kind else '<')}{width}}"
+        return f"{title:{side}{width}}"
 
 
 class Table:

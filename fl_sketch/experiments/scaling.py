@@ -22,13 +22,12 @@ from tqdm import tqdm
 from fl_sketch.config import parse
 from fl_sketch.core import files, validate
 from fl_sketch.engine.evaluate import make_evaluation
-from fl_sketch.experiments import hessian, scaling_fits, scaling_pictures
+from fl_sketch.experiments import hessian, scaling_tables
 from fl_sketch.experiments.measurements import Column, Table
 from fl_sketch.run.setup import prepare
 from fl_sketch.sweep import comparison
 from fl_sketch.sweep.comparison import Comparison, Method
 from fl_sketch.workdir import checkpoint, weights
-from fl_sketch.workdir.tables import half_width
 
 Row = dict[str, Any]
 TABLE = Table(
@@ -143,11 +142,11 @@ def run(
         }
         for name, rows in of_width.items():
             tables[name] += [{"width": width, **row} for row in rows]
-    tables["gaps"] = gaps(tables["runs"], tables["spectra"])
-    tables["fits"] = scaling_fits.fits(tables["gaps"])
+    tables["gaps"] = scaling_tables.gaps(tables["runs"], tables["spectra"])
+    tables["fits"] = scaling_tables.fits(tables["gaps"])
     for name, rows in tables.items():
         files.write_rows(folder / f"{name}.csv", rows)
-    scaling_pictures.draw(tables["runs"], tables["gaps"], folder)
+    scaling_tables.draw(tables["runs"], tables["gaps"], folder)
     return tables["gaps"]
 
 
@@ -227,50 +226,3 @@ def _spectra(lab: Laboratory, folder, data_dir, say) -> Iterator[Row]:
             hessian.of_run(str(run), lab.base, data_dir, **options, say=say)
         for row in files.read_rows(run / "spectrum.csv"):
             yield {"method": name, **row}
-
-
-def gaps(runs: Sequence[Row], spectra: Sequence[Row]) -> list[Row]:
-    """Returns what each sketch lost against the same server without one, by width.
-
-    Gaps are means over seeds, in points of accuracy, each seed against itself, with
-    half of Student's 95 % interval, and so is the training error with a sketch. The
-    intrinsic dimension is the mean over the checkpoints of the first method that was
-    looked at.
-    """
-    by = {(row["width"], row["method"], row["seed"]): row for row in runs}
-    pairs: dict[tuple, list[tuple[Row, Row]]] = {}
-    for (width, method, seed), row in by.items():
-        twin = by.get((width, method.partition(",")[0], seed))
-        if "," in method and twin:
-            pairs.setdefault((width, method), []).append((row, twin))
-
-    def numbers(rows: Sequence[Row], name: str) -> np.ndarray:
-        return np.array([float(row[name]) for row in rows])
-
-    table = []
-    for (width, method), both in pairs.items():
-        rows, twins = zip(*both, strict=True)
-        b, dimension = int(rows[0]["b"]), _dimension(spectra, width)
-        sizes = {"width": width, "method": method, "d": rows[0]["d"], "b": b}
-        row = {**sizes, "seeds": len(rows)}
-        accuracies, errors = (
-            numbers(rows, "test_accuracy"),
-            numbers(rows, "train_error"),
-        )
-        for name, interval, parts in (
-            ("gap", "half_width", numbers(twins, "test_accuracy") - accuracies),
-            ("train_gap", "train_half_width", errors - numbers(twins, "train_error")),
-            ("train_error", "train_error_half_width", errors),
-        ):
-            points = 100 * parts
-            row |= {name: float(points.mean()), interval: half_width(points.tolist())}
-        ratios = {"intrinsic_dimension": dimension, "b_over_dimension": b / dimension}
-        table.append(row | ratios)
-    return table
-
-
-def _dimension(spectra: Sequence[Row], width: int) -> float:
-    """Returns the mean intrinsic dimension of a width; NaN if nobody looked."""
-    of_width = [row for row in spectra if row["width"] == width]
-    first = [row for row in of_width if row["method"] == of_width[0]["method"]]
-    return float(np.mean([float(r["intrinsic_dimension"]) for r in first] or [np.nan]))

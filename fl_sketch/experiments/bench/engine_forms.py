@@ -1,6 +1,6 @@
 """Six workloads, and every form of a round of each.
 
-  plain          FedAvg by hand, see plain_round: the unit
+  plain          FedAvg by hand, see `plain_round`: the unit
   engine         the same by the engine
   count_sketch   the engine with messages of one row: of d/20 numbers; W5, W6: d/100
   heaprix        five rows, then exact values of heavy coordinates: two exchanges
@@ -27,7 +27,7 @@ from fl_sketch import channels, engine, models, sketch
 from fl_sketch.core import free_memory, trees
 from fl_sketch.core.protocols import Algorithm
 from fl_sketch.data.examples import aligned, normalise
-from fl_sketch.experiments.bench.plain_round import make_plain_round
+from fl_sketch.engine import AXIS
 from fl_sketch.experiments.bench.timing import Timed
 from fl_sketch.transforms import local
 
@@ -167,10 +167,76 @@ def form(setting: Setting, name: str) -> Form:
     return _by_hand(setting) if name == "plain" else _by_engine(setting, name)
 
 
+def plain_round(
+    loss: Callable,
+    mesh: jax.sharding.Mesh,
+    *,
+    rate: float,
+    steps: int,
+    full_batch: bool,
+    chunk: int,
+) -> Callable:
+    """Returns `round(params, data, plan, weights) -> params`, not jitted.
+
+    This FedAvg by hand is the unit in which the engine's rounds tell of their times, and has the
+    engine's form: devices share the clients, each device visits its own in a scan, and
+    one `psum` makes the mean. What the engine takes beyond this is the price of being
+    general: keys, weights, client states, channels, reports.
+
+    The cohort must be a multiple of devices times chunk; padded places get weight zero.
+    The server's step has size one: the new model is the mean of the clients'.
+
+    Args:
+      loss: `(params, (inputs, targets)) -> scalar`.
+      full_batch: whether all steps see the first batch of the plan.
+      chunk: the number of clients that a device works on at a time, by vmap.
+    """
+
+    def train(params, data, rows):
+        """Returns one client's model; rows are (batches, examples of a batch)."""
+
+        def step(model, batch):
+            grads = jax.grad(loss)(model, batch)
+            return jax.tree.map(lambda x, g: x - rate * g, model, grads), None
+
+        if full_batch:
+            batch = jax.tree.map(lambda leaf: leaf[rows[0]], data)
+            repeat = lambda model, _: step(model, batch)  # noqa: E731
+            return jax.lax.scan(repeat, params, length=steps)[0]
+        batches = jax.tree.map(lambda leaf: leaf[rows], data)
+        return jax.lax.scan(step, params, batches)[0]
+
+    def visit(params, data, total, places):
+        rows, weights = places
+        if chunk == 1:
+            model = train(params, data, rows[0])
+            add = lambda t, x: t + weights[0] * x  # noqa: E731
+            return jax.tree.map(add, total, model), None
+        models = jax.vmap(train, in_axes=(None, None, 0))(params, data, rows)
+        add = lambda t, x: t + jnp.tensordot(weights, x, 1)  # noqa: E731
+        return jax.tree.map(add, total, models), None
+
+    @functools.partial(
+        jax.shard_map, mesh=mesh, in_specs=(P(), P(), P(AXIS), P(AXIS)), out_specs=P()
+    )
+    def one_round(params, data, plan, weights):
+        # Each device differentiates its own copy: otherwise jax sums the gradients.
+        copies = jax.tree.map(lambda x: jax.lax.pcast(x, AXIS, to="varying"), params)
+        places = jax.tree.map(
+            lambda leaf: leaf.reshape(-1, chunk, *leaf.shape[1:]), (plan, weights)
+        )
+        zeros = jax.tree.map(jnp.zeros_like, copies)
+        total, _ = jax.lax.scan(functools.partial(visit, copies, data), zeros, places)
+        count = jax.lax.psum(weights.sum(), AXIS)
+        return jax.tree.map(lambda t: jax.lax.psum(t, AXIS) / count, total)
+
+    return one_round
+
+
 def _by_hand(setting: Setting) -> Form:
     work, chunk = setting.work, setting.chunk
     options = {"rate": work.rate, "steps": work.steps, "full_batch": work.full_batch}
-    one_round = make_plain_round(setting.value, setting.mesh, chunk=chunk, **options)
+    one_round = plain_round(setting.value, setting.mesh, chunk=chunk, **options)
     extra = -work.cohort % (setting.mesh.size * chunk)
     plan = jnp.pad(setting.plan, ((0, extra), (0, 0), (0, 0)), mode="edge")
     weights = jnp.pad(jnp.ones(work.cohort), (0, extra))

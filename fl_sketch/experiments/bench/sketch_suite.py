@@ -18,7 +18,6 @@ import jax.numpy as jnp
 
 from fl_sketch import sketch
 from fl_sketch.core.protocols import Sketch
-from fl_sketch.experiments.bench import torch_column
 from fl_sketch.experiments.bench.timing import Timed, interleaved, ratio
 from fl_sketch.experiments.measurements import Column, Table
 
@@ -115,7 +114,7 @@ def run(
         yield from rows
         if torch and count == 1 and (copy := rows[0].milliseconds):
             # Alone, since PyTorch's threads spin for a while and would slow others.
-            for name, taken in interleaved(torch_column.computations(d, b)).items():
+            for name, taken in interleaved(_in_torch(d, b)).items():
                 time = 1e3 * statistics.median(taken)
                 yield Row(f"torch {name}", "apply", d, b, 1, time, time / copy, copy)
 
@@ -192,3 +191,40 @@ def _shared_vectors(clients: int, d: int) -> jax.Array:
 
 def _vector(shape: tuple[int, ...]) -> jax.Array:
     return jax.random.normal(jax.random.key(1), shape)
+
+
+def _in_torch(d: int, b: int, rows: int = 5) -> dict[str, Timed]:
+    """Returns the same work in PyTorch: a copy, a scatter sketch and a blocked one.
+
+    Both keep their hashes in memory, made once, as the code released with FetchSGD
+    does, which saves them the cost of new hashes in each round.
+
+    Raises:
+      ImportError: if torch is not installed.
+    """
+    import torch  # pyright: ignore[reportMissingImports]
+
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(d, generator=generator)
+    signs = torch.randint(0, 2, (rows, d), generator=generator).float() * 2 - 1
+    buckets = torch.randint(0, b, (rows, d), generator=generator)
+    offsets = torch.randint(0, b, (-(-d // b),), generator=generator).tolist()
+
+    def scatter(_):
+        table = torch.zeros(rows, b)
+        for row in range(rows):
+            table[row].scatter_add_(0, buckets[row], signs[row] * x)
+
+    def blocked(_):
+        table = torch.zeros(2 * b)
+        for number, offset in enumerate(offsets):
+            first, last = number * b, min(d, (number + 1) * b)
+            place = table[offset : offset + last - first]
+            place.addcmul_(x[first:last], signs[0, first:last])
+        return table[:b] + table[b:]
+
+    return {
+        "copy": Timed(lambda: x.clone(), lambda values: values.neg_()),
+        f"scatter x{rows}": Timed(lambda: None, scatter),
+        "blocked": Timed(lambda: None, blocked),
+    }
