@@ -178,10 +178,10 @@ def plain_round(
 ) -> Callable:
     """Returns `round(params, data, plan, weights) -> params`, not jitted.
 
-    This FedAvg by hand is the unit in which the engine's rounds tell of their times, and has the
-    engine's form: devices share the clients, each device visits its own in a scan, and
-    one `psum` makes the mean. What the engine takes beyond this is the price of being
-    general: keys, weights, client states, channels, reports.
+    This FedAvg by hand is the unit in which the engine's rounds are timed. It has their
+    form: devices share the clients, each visits its own in a scan, and one `psum` makes
+    the mean. What the engine takes beyond this is the price of being general: keys,
+    weights, client states, channels, reports.
 
     The cohort must be a multiple of devices times chunk; padded places get weight zero.
     The server's step has size one: the new model is the mean of the clients'.
