@@ -140,9 +140,6 @@ def scene_of(
 
     Args:
       images: the number of images, a multiple of `batch` times `clients`.
-
-    Raises:
-      ValueError, TypeError, FileNotFoundError: in one line.
     """
     validate.at_least_one(images=images, batch=batch, clients=clients)
     if images % (batch * clients):

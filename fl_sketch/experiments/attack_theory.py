@@ -69,11 +69,7 @@ def rows(
     images: int,
     steps: int = 300,
 ) -> list[Row]:
-    """Returns a row for each of the first test images, after `steps` of descent.
-
-    Raises:
-      ValueError, TypeError, FileNotFoundError: in one line.
-    """
+    """Returns a row for each of the first test images, after `steps` of descent."""
     scene = scene_of(config, data_dir, images=images)
     programs = _programs(scene, steps)
     return [

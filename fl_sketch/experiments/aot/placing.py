@@ -126,19 +126,13 @@ def place(lowered: Lowered) -> Placed:
     except jax.errors.JaxRuntimeError as error:
         if not TOO_MUCH.search(str(error)):
             raise
-        sizes = lowered.inputs, _needed(str(error)) - lowered.inputs
-        return Placed(lowered, *sizes, room, "", time.perf_counter() - begin)
+        line = next(line for line in str(error).splitlines() if TOO_MUCH.search(line))
+        # It also names the bytes that a device has, which are fewer.
+        sizes = (float(size) * UNITS[unit] for size, unit in SIZE.findall(line))
+        temporaries, seconds = int(max(sizes)) - lowered.inputs, time.perf_counter()
+        return Placed(lowered, lowered.inputs, temporaries, room, "", seconds - begin)
     seconds, memory = time.perf_counter() - begin, compiled.memory_analysis()
     arguments = memory.argument_size_in_bytes + memory.generated_code_size_in_bytes
     fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
     temporaries = memory.temp_size_in_bytes + fresh
     return Placed(lowered, arguments, temporaries, room, compiled.as_text(), seconds)
-
-
-def _needed(error: str) -> int:
-    """Returns the bytes that a round needs, by the line that says it does not fit.
-
-    The line also names the bytes that a device has, which are fewer.
-    """
-    line = next(line for line in error.splitlines() if TOO_MUCH.search(line))
-    return int(max(float(size) * UNITS[unit] for size, unit in SIZE.findall(line)))
