@@ -21,7 +21,7 @@ DEFINED = {
 
 
 def of(settings: type[Settings]) -> Callable[[], Settings]:
-    """Returns what makes `settings` of the flags of the parsed flags of its fields."""
+    """Defines a flag for each field; returns what reads `settings` off them."""
     holders = {}
     for name, hint in get_type_hints(settings, include_extras=True).items():
         kind, text, *words = get_args(hint)
