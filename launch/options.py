@@ -5,11 +5,11 @@ words, these: `prior: Annotated[str, "What is known.", ("none", "gaussian")] = "
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar, get_args, get_type_hints
+from typing import TypeVar, get_args, get_type_hints
 
 from absl import flags
 
-Settings = TypeVar("Settings", bound=NamedTuple)
+Settings = TypeVar("Settings")
 
 flags.disclaim_key_flags()  # they are flags of the command that asks for them
 DEFINED = {
@@ -20,16 +20,15 @@ DEFINED = {
 }
 
 
-def of(settings: type[Settings]) -> Callable[[], Settings]:
+def of(settings: Callable[..., Settings]) -> Callable[[], Settings]:
     """Defines a flag for each field; returns what reads `settings` off them."""
-    holders = {}
+    holders, defaults = {}, vars(settings)["_field_defaults"]
     for name, hint in get_type_hints(settings, include_extras=True).items():
         kind, text, *words = get_args(hint)
-        default = settings._field_defaults[name]
         holders[name] = (
-            flags.DEFINE_enum(name, default, words[0], text)
+            flags.DEFINE_enum(name, defaults[name], words[0], text)
             if words
-            else DEFINED[kind](name, default, text)
+            else DEFINED[kind](name, defaults[name], text)
         )
     return lambda: settings(**{name: flag.value for name, flag in holders.items()})
 
