@@ -46,10 +46,6 @@ class Quadratics(NamedTuple):
         off = params - self.optimum
         return off @ self.matrices.mean(0) @ off / 2
 
-    def gradient(self, params: jax.Array) -> jax.Array:
-        """Returns the gradient of the mean loss at `params`."""
-        return self.matrices.mean(0) @ (params - self.optimum)
-
     @property
     def constants(self) -> Constants:
         """The constants of the problem, from zero, where all walks start."""
