@@ -18,6 +18,9 @@ class Timed:
       first_seconds: the seconds of the first call.
     """
 
+    value: Any
+    first_seconds: float
+
     def __init__(self, start: Callable[[], Any], call: Callable[[Any], Any]):
         """Takes the parts of the computation; nothing is called yet.
 
