@@ -15,54 +15,18 @@ import os
 
 from absl import flags
 
-from fl_sketch.audit import gradient_inversion
 from fl_sketch.config import parse
 from fl_sketch.core import files
 from fl_sketch.experiments import attack, attack_pictures, attack_theory
 from fl_sketch.sweep import grid
 from fl_sketch.workdir.tables import named
-from launch import command, parsing
+from launch import command, options, parsing
 
 CONFIG = parsing.config_flag()
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
-DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
-)
+DATA_DIR = options.data_dir()
 OVER = flags.DEFINE_multi_string("over", [], "key=value,value: settings to attack.")
-IMAGES = flags.DEFINE_integer(
-    "images", 20, "How many images are attacked.", lower_bound=1
-)
-BATCH = flags.DEFINE_integer("batch", 1, "How many images a client has.", lower_bound=1)
-CLIENTS = flags.DEFINE_integer(
-    "clients", 1, "Of how many clients only the mean is seen.", lower_bound=1
-)
-OPTIMIZER = flags.DEFINE_enum(
-    "optimizer",
-    "lbfgs",
-    gradient_inversion.OPTIMIZERS,
-    "With which the attacker searches.",
-)
-STEPS = flags.DEFINE_integer("steps", 300, "The attacker's iterations.", lower_bound=1)
-RATE = flags.DEFINE_float("rate", 0.1, "The step of gd and adam.", lower_bound=1e-12)
-RESTARTS = flags.DEFINE_integer(
-    "restarts", 1, "Random starts for each image; the best counts.", lower_bound=1
-)
-SMOOTHNESS = flags.DEFINE_float(
-    "smoothness", 0.0, "The weight of total variation; try 0.001.", lower_bound=0.0
-)
-PRIOR = flags.DEFINE_enum(
-    "prior",
-    "none",
-    attack.PRIORS,
-    "With gaussian, the attacker knows the noise's size and what images are like.",
-)
-LABELS = flags.DEFINE_enum(
-    "labels",
-    "given",
-    attack.LABELS,
-    "Whether the attacker knows the labels, or tries all.",
-)
-KNOWN_KEY = flags.DEFINE_bool("known_key", True, "The attacker knows the hashes.")
+ATTACK = options.of(attack.Attack)
 THEORY = flags.DEFINE_integer(
     "theory", 0, "For how many images Theorem 7.5 is worked out.", lower_bound=0
 )
@@ -74,20 +38,7 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 def main():
     """Runs the attack of the flags on every setting, and writes what it found."""
-    options = attack.Attack(
-        images=IMAGES.value,
-        batch=BATCH.value,
-        clients=CLIENTS.value,
-        optimizer=OPTIMIZER.value,
-        steps=STEPS.value,
-        rate=RATE.value,
-        restarts=RESTARTS.value,
-        smoothness=SMOOTHNESS.value,
-        prior=PRIOR.value,
-        labels=LABELS.value,
-        known_key=KNOWN_KEY.value,
-    )
-    rows, results, promises = [], {}, []
+    how, rows, results, promises = ATTACK(), [], {}, []
     chosen = list(grid.points_of(CONFIG.value, OVER.value))
     for _, config in chosen:
         parse.check(config)
@@ -95,8 +46,8 @@ def main():
     files.writable_folder(WORKDIR.value)
     for point, config in chosen:
         name = named(point) or "as configured"
-        results[name] = attack.run(config, options, DATA_DIR.value)
-        rows.append({**point, "prior": PRIOR.value, **attack.row(results[name])})
+        results[name] = attack.run(config, how, DATA_DIR.value)
+        rows.append({**point, "prior": how.prior, **attack.row(results[name])})
         print(f"{name}: {attack.verdict(rows[-1])}", flush=True)
         if THEORY.value:
             found = attack_theory.rows(config, DATA_DIR.value, images=THEORY.value)

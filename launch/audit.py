@@ -20,10 +20,9 @@ from absl import flags
 from fl_sketch.core import files
 from fl_sketch.experiments import audit
 from fl_sketch.privacy.guarantee import rounded_up
-from launch import command, parsing
+from launch import command, options, parsing
 
 BROKEN = 1  # the exit code
-DEFAULT = audit.Audit()
 COLUMNS = "{:<66} {:>8} {:>8} {:>8} {:>8} {:>5} {:>8} {:>7}"
 HEAD = COLUMNS.format(
     "", "at delta", "claimed", "found", "at most", "sure", "trials", "seconds"
@@ -31,22 +30,8 @@ HEAD = COLUMNS.format(
 
 CONFIG = parsing.config_flag()
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
-DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
-)
-TRIALS = flags.DEFINE_integer(
-    "trials", DEFAULT.trials, "Games with the client, and as many without."
-)
-ROUNDS = flags.DEFINE_integer("rounds", DEFAULT.rounds, "Of a game.")
-CANARIES = flags.DEFINE_integer(
-    "canaries", DEFAULT.canaries, "Made-up clients of a run; 0: no such run."
-)
-REPETITIONS = flags.DEFINE_integer(
-    "repetitions", DEFAULT.repetitions, "Such runs, whose guesses are taken together."
-)
-CONFIDENCE = flags.DEFINE_float(
-    "confidence", DEFAULT.confidence, "In each of the bounds."
-)
+DATA_DIR = options.data_dir()
+AUDIT = options.of(audit.Audit)
 flags.mark_flags_as_required(["config", "workdir"])
 
 
@@ -66,13 +51,7 @@ def line(row):
 
 def main():
     """Runs the audits of --config, and exits with 1 if a claim is broken."""
-    effort = audit.Audit(
-        trials=TRIALS.value,
-        rounds=ROUNDS.value,
-        canaries=CANARIES.value,
-        repetitions=REPETITIONS.value,
-        confidence=CONFIDENCE.value,
-    )
+    effort = AUDIT()
     audit.check(effort)
     files.writable_folder(WORKDIR.value)
     path, rows = os.path.join(WORKDIR.value, "audit.csv"), []

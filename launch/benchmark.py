@@ -15,42 +15,38 @@ from absl import flags
 
 from fl_sketch.core import files
 from fl_sketch.experiments.bench import engine_suite, error_suite, sketch_suite, timing
-from fl_sketch.experiments.bench.engine_forms import FORMS as ALL_FORMS
-from fl_sketch.experiments.bench.engine_forms import USUAL
-from fl_sketch.experiments.bench.engine_forms import WORKLOADS as ALL_WORKLOADS
+from fl_sketch.experiments.bench.engine_forms import FORMS, USUAL, WORKLOADS
 from launch import command
 
-SUITE = flags.DEFINE_enum("suite", "sketch", ["sketch", "engine", "error"], "What.")
+SUITES = {"sketch": sketch_suite, "engine": engine_suite, "error": error_suite}
+SUITE = flags.DEFINE_enum("suite", "sketch", list(SUITES), "What.")
 OUT = flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 
 # Of the suite of sketches.
-SIZES = flags.DEFINE_multi_integer(
+flags.DEFINE_multi_integer(
     "sizes", [10**6, 2**24], "Lengths d of the vector.", lower_bound=2
 )
-COMPRESSIONS = flags.DEFINE_multi_integer("compressions", [10, 100, 1000], "d / b.", 1)
-CLIENTS = flags.DEFINE_multi_integer("clients", [1, 16], "Vectors at once.", 1)
+flags.DEFINE_multi_integer("compressions", [10, 100, 1000], "d / b.", 1)
+flags.DEFINE_multi_integer("clients", [1, 16], "Vectors at once.", 1)
 _ALL = list(sketch_suite.OPERATORS)
-OPERATORS = flags.DEFINE_multi_enum("operators", _ALL, _ALL, "Which.")
-TORCH = flags.DEFINE_bool("torch", False, "Also time PyTorch, which must be installed.")
+flags.DEFINE_multi_enum("operators", _ALL, _ALL, "Which.")
+flags.DEFINE_bool("torch", False, "Also time PyTorch, which must be installed.")
 
 # Of the suite of the engine.
-WORKLOADS = flags.DEFINE_multi_enum(
-    "workloads", list(USUAL), list(ALL_WORKLOADS), "Which."
-)
-FORMS = flags.DEFINE_multi_enum("forms", ALL_FORMS, ALL_FORMS, "Of each round.")
-ROUNDS = flags.DEFINE_integer("rounds", 21, "Timed rounds of each.", lower_bound=3)
-CHUNK = flags.DEFINE_integer(
+flags.DEFINE_multi_enum("workloads", list(USUAL), list(WORKLOADS), "Which.")
+flags.DEFINE_multi_enum("forms", FORMS, FORMS, "Of each round.")
+flags.DEFINE_integer("rounds", 21, "Timed rounds of each.", lower_bound=3)
+flags.DEFINE_integer(
     "chunk", 0, "Clients at a time on a device; 0: by platform.", lower_bound=0
 )
-COHORT = flags.DEFINE_integer(
+flags.DEFINE_integer(
     "cohort", 0, "Clients a round; 0: as the workload has it.", lower_bound=0
 )
 
 # Of the suite of errors.
-DRAWS = flags.DEFINE_integer("draws", 100, "How often hashes are drawn.", lower_bound=2)
+flags.DEFINE_integer("draws", 100, "How often hashes are drawn.", lower_bound=2)
 
-SUITES = {"sketch": sketch_suite, "engine": engine_suite, "error": error_suite}
-OWN_FLAGS = {
+OWN_FLAGS = {  # and arguments of each suite's `run`
     "sketch": ("sizes", "compressions", "clients", "operators", "torch"),
     "engine": ("workloads", "forms", "rounds", "chunk", "cohort"),
     "error": ("draws",),
@@ -73,29 +69,14 @@ flags.register_validator(
 )
 
 
-def _rows():
-    if SUITE.value == "sketch":
-        return sketch_suite.run(
-            SIZES.value, COMPRESSIONS.value, CLIENTS.value, OPERATORS.value, TORCH.value
-        )
-    if SUITE.value == "error":
-        return error_suite.run(DRAWS.value)
-    return engine_suite.run(
-        WORKLOADS.value,
-        FORMS.value,
-        rounds=ROUNDS.value,
-        chunk=CHUNK.value,
-        cohort=COHORT.value,
-    )
-
-
 def main():
     """Prints a suite's table row by row, then the same rows as JSON lines."""
     if SUITE.value == "sketch":
         jax.config.update("jax_num_cpu_devices", 1)  # a kernel may use all cores
     if OUT.value:
         files.writable_file(OUT.value)
-    suite, growing = SUITES[SUITE.value], _rows()
+    suite, names = SUITES[SUITE.value], OWN_FLAGS[SUITE.value]
+    growing = suite.run(**{name: flags.FLAGS[name].value for name in names})
     device = jax.devices()[0]
     machine = {
         "device": f"{device.platform} {device.device_kind}",

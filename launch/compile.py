@@ -19,7 +19,7 @@ from configs import default
 from fl_sketch.core import files
 from fl_sketch.experiments.aot import memory, placing, report, topology
 from fl_sketch.run import prepare
-from launch import command, parsing
+from launch import command, options, parsing
 
 CONFIG = parsing.config_flag()
 TOPOLOGY = flags.DEFINE_string("topology", None, "Chips, as v5e:4x4 or v5p:2x2x1.")
@@ -28,9 +28,7 @@ DEVICES = flags.DEFINE_integer("devices", 1, "GPUs, for --platform=cuda.")
 MOST = flags.DEFINE_bool("most", False, "Search how many clients fit at a time.")
 OUT = flags.DEFINE_string("out", None, "A csv file that gets a row more.")
 NAME = flags.DEFINE_string("name", "", "What that row is called.")
-DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
-)
+DATA_DIR = options.data_dir()
 flags.mark_flag_as_required("config")
 OFF_CHIPS = {"data": "streamed", "clients": "host"}  # on the host in a run
 

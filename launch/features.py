@@ -14,7 +14,7 @@ from absl import flags
 from fl_sketch.core import files
 from fl_sketch.data import datasets, npz
 from fl_sketch.experiments import features
-from launch import command
+from launch import command, options
 
 DATASET = flags.DEFINE_string("dataset", "cifar10", "A data set of images.")
 OUT = flags.DEFINE_string("out", None, "The folder for the file.")
@@ -22,9 +22,7 @@ WIDTH = flags.DEFINE_integer("width", 512, "How many features.", lower_bound=1)
 EPOCHS = flags.DEFINE_integer(
     "epochs", 4, "How often the small network sees its half.", lower_bound=1
 )
-DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
-)
+DATA_DIR = options.data_dir()
 flags.mark_flags_as_required(["out"])
 
 

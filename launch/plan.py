@@ -15,12 +15,10 @@ from fl_sketch.engine import graph as graphs
 from fl_sketch.experiments import plan
 from fl_sketch.run import prepare
 from fl_sketch.run.task import of_setup
-from launch import command, parsing
+from launch import command, options, parsing
 
 CONFIG = parsing.config_flag()
-DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
-)
+DATA_DIR = options.data_dir()
 GRAPH = flags.DEFINE_string(
     "graph", None, f"{graphs.WORDS}, without a server; by default the config's."
 )
@@ -37,7 +35,6 @@ flags.mark_flag_as_required("config")
 def main():
     """Prints the plan of --config, for the constants that are given as flags."""
     constants = {name: flag.value for name, flag in CONSTANTS.items()}
-    plan.check(constants)
     setup, graph = prepare(CONFIG.value, DATA_DIR.value), None
     task, config = of_setup(setup), setup.config
     if GRAPH.value:

@@ -15,14 +15,12 @@ import sys
 from absl import flags
 
 from fl_sketch.core import validate
-from launch import command, reproductions
+from launch import command, options, reproductions
 
 LIST = flags.DEFINE_bool("list", False, "Print what there is, and run nothing.")
 ONLY = flags.DEFINE_multi_string("only", [], "A name of the list; may be repeated.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
-DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
-)
+DATA_DIR = options.data_dir()
 
 
 def main():

@@ -17,15 +17,13 @@ from absl import flags
 
 from fl_sketch.experiments import scaling
 from fl_sketch.sweep import comparison
-from launch import command
+from launch import command, options
 
 CONFIG = flags.DEFINE_string("config", None, "A file configs/scaling.py[:which].")
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
 WIDTH = flags.DEFINE_multi_integer("width", [], "One of the widths; may be repeated.")
 SET = flags.DEFINE_multi_string("set", [], "key=value, for the config of every run.")
-DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
-)
+DATA_DIR = options.data_dir()
 flags.mark_flags_as_required(["config", "workdir"])
 
 
@@ -34,9 +32,7 @@ def main():
     lab = comparison.load(CONFIG.value, "get_laboratory")
     where = WORKDIR.value, DATA_DIR.value
     gaps = scaling.run(lab, *where, widths=WIDTH.value, settings=SET.value)
-    print(scaling.HEAD)
-    for row in gaps:
-        print(scaling.line(row))
+    scaling.TABLE.record(gaps)
     print(f"results in {WORKDIR.value}")
 
 

@@ -13,12 +13,10 @@ from absl import flags
 
 from configs import default
 from fl_sketch.experiments import hessian
-from launch import command
+from launch import command, options
 
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder of a run.")
-DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
-)
+DATA_DIR = options.data_dir()
 EXAMPLES = flags.DEFINE_integer(
     "examples", 1000, "Training examples that the loss is the mean of.", lower_bound=1
 )
@@ -40,7 +38,6 @@ def main():
         examples=EXAMPLES.value,
         probes=PROBES.value,
         steps=STEPS.value,
-        say=lambda line: print(line, flush=True),
     )
 
 

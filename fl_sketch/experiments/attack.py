@@ -7,8 +7,9 @@ its sketch, compressor and mechanism. The attacker knows the round's key, or wit
 message; with one, for the most probable images.
 """
 
+import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,37 +28,35 @@ from fl_sketch.workdir.tables import half_width
 VISIBLE = 20.0  # decibels from which a person sees what an image shows
 LABELS = ("given", "tried")
 PRIORS = ("none", "gaussian")
+SHORTEST = 1e-12  # rate of gd and adam
 
 
 class Attack(NamedTuple):
-    """What the attacker does and knows.
+    """What the attacker does and knows; each is a flag of `launch.attack`.
 
-    Attributes:
-      images: the number of images, the first of the test set.
-      batch: the number of images of a client.
-      clients: the number of clients, of whose messages only the mean is seen.
-      optimizer: one of `gradient_inversion.OPTIMIZERS`.
-      steps: the number of iterations.
-      rate: the rate of gd and adam.
-      restarts: the number of random starts, of which the best counts.
-      smoothness: the weight of the total variation.
-      prior: "none", or "gaussian": the size of the noise and the mean and covariance of
-        the training images are known, and the mean image is one more start.
-      labels: "given", or "tried": all labels, of which the best counts, for one image.
-      known_key: whether the attacker has the round's key.
+    The prior "gaussian" is the size of the noise and the mean and covariance of the
+    training images; the mean image is one more start.
     """
 
-    images: int = 20
-    batch: int = 1
-    clients: int = 1
-    optimizer: str = "lbfgs"
-    steps: int = 300
-    rate: float = 0.1
-    restarts: int = 1
-    smoothness: float = 0.0
-    prior: str = "none"
-    labels: str = "given"
-    known_key: bool = True
+    images: Annotated[int, "How many images are attacked, the first ones."] = 20
+    batch: Annotated[int, "How many images a client has."] = 1
+    clients: Annotated[int, "Of how many clients only the mean is seen."] = 1
+    optimizer: Annotated[
+        str, "With which the attacker searches.", inversion.OPTIMIZERS
+    ] = "lbfgs"
+    steps: Annotated[int, "The attacker's iterations."] = 300
+    rate: Annotated[float, "The step of gd and adam."] = 0.1
+    restarts: Annotated[int, "Random starts for each image; the best counts."] = 1
+    smoothness: Annotated[float, "The weight of total variation; try 0.001."] = 0.0
+    prior: Annotated[
+        str,
+        "With gaussian, the attacker knows the noise's size and what images are like.",
+        PRIORS,
+    ] = "none"
+    labels: Annotated[
+        str, "Whether the attacker knows the labels, or tries all.", LABELS
+    ] = "given"
+    known_key: Annotated[bool, "The attacker knows the hashes."] = True
 
 
 class Result(NamedTuple):
@@ -67,10 +66,7 @@ class Result(NamedTuple):
       true: the images, shape=(images, height, width, channels).
       found: the attacker's images.
       mismatch: `|m(z) - s|^2 / |s|^2`, shape=(attacks,).
-      curve: the objective in every iteration, shape=(attacks, steps).
       psnr: the PSNR of every image, in decibels.
-      ssim: the SSIM of every image.
-      mse: the mean squared error of every image.
       guess: the PSNR of the mean training image, as a guess at every image.
       epsilon: the epsilon of one round of the config; None without noise.
     """
@@ -78,7 +74,6 @@ class Result(NamedTuple):
     true: np.ndarray
     found: np.ndarray
     mismatch: np.ndarray
-    curve: np.ndarray
     psnr: np.ndarray
     ssim: np.ndarray
     mse: np.ndarray
@@ -96,36 +91,33 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
     dealt = {"batch": attack.batch, "clients": attack.clients}
     scene = scene_of(config, data_dir, images=attack.images, **dealt)
     train = np.asarray(normalise(jnp.asarray(scene.setup.splits.train.inputs)))
-    found = _attacked(scene, attack, train)
-    guesses = np.asarray(found.inputs)
+    best = _attacked(scene, attack, train)
+    guesses = np.asarray(best.inputs)
     if guesses.shape[1] > 1:  # the order within a batch is unknown
         pairs = zip(scene.images, guesses, strict=True)
         guesses = np.stack([g[likeness.assignment(t, g)] for t, g in pairs])
     true = scene.images.reshape(-1, *scene.images.shape[2:])
     guesses = guesses.reshape(true.shape)
     mean, guarantee = train.mean(0), scene.setup.guarantee
-
-    def compared(measure):
-        return np.array([measure(a, b) for a, b in zip(true, guesses, strict=True)])
-
+    measures = {"psnr": likeness.psnr, "ssim": likeness.ssim, "mse": likeness.mse}
     return Result(
-        true,
-        np.clip(guesses, 0, 1),
-        np.asarray(found.mismatch),
-        np.asarray(found.curve),
-        compared(likeness.psnr),
-        compared(likeness.ssim),
-        compared(likeness.mse),
-        np.array([likeness.psnr(image, mean) for image in true]),
-        guarantee and guarantee.epsilon(1),
+        true=true,
+        found=np.clip(guesses, 0, 1),
+        mismatch=np.asarray(best.mismatch),
+        guess=np.array([likeness.psnr(image, mean) for image in true]),
+        epsilon=guarantee and guarantee.epsilon(1),
+        **{n: np.array([*map(of, true, guesses)]) for n, of in measures.items()},
     )
 
 
 def _require(config: ConfigDict, attack: Attack) -> None:
     """Raises for an impossible attack, or one that proves nothing about this config."""
     validate.at_least_one(steps=attack.steps, restarts=attack.restarts)
+    validate.one_of(inversion.OPTIMIZERS, optimizer=attack.optimizer)
     validate.one_of(LABELS, labels=attack.labels)
     validate.one_of(PRIORS, prior=attack.prior)
+    validate.in_range(SHORTEST, math.inf, rate=attack.rate)
+    validate.in_range(0, math.inf, smoothness=attack.smoothness)
     if attack.smoothness and attack.prior != "none":
         msg = "Expected smoothness=0 with a prior that is a distribution, got "
         raise ValueError(msg + f"smoothness={attack.smoothness}, prior={attack.prior}.")
@@ -142,51 +134,32 @@ def _require(config: ConfigDict, attack: Attack) -> None:
 
 
 def _attacked(scene: Scene, attack: Attack, train: np.ndarray) -> inversion.Found:
-    classes, search = scene.setup.splits.classes, _search(scene, attack, train)
+    classes, shape = scene.setup.splits.classes, scene.images.shape[1:]
+    how = {"optimizer": attack.optimizer, "steps": attack.steps, "rate": attack.rate}
+    prior = posterior.prior_of(train) if attack.prior == "gaussian" else None
 
     def on_client(images, targets, number):
-        keys = scene.keys(number)
-        guessed_keys = scene.keys(number, known=attack.known_key)
-        seen = scene.seen(images, keys, targets)
-        start_key = jax.random.fold_in(scene.attacker, number)
-        begin, from_start = search(guessed_keys, seen, start_key)
+        seen = scene.seen(images, scene.keys(number), targets)
+        keys = scene.keys(number, known=attack.known_key)
+        noise = scene.deviations(keys) if prior else None
+
+        def search(start, labels):
+            view, weight = scene.view(keys, labels), attack.smoothness
+            if prior is None or noise is None:
+                return inversion.invert(view, seen, start, smoothness=weight, **how)
+            return posterior.most_probable(view, seen, noise, prior, start, **how)
+
+        make = posterior.starts if prior else inversion.starts
+        begin = make(jax.random.fold_in(scene.attacker, number), shape, attack.restarts)
         labels = targets[None]
         if attack.labels == "tried":
             labels = jnp.arange(classes, dtype=targets.dtype)[:, None]
         tries = [jnp.repeat(begin, len(labels), 0), jnp.tile(labels, (len(begin), 1))]
-        return inversion.best_of(jax.lax.map(lambda one: from_start(*one), tries))
+        return inversion.best_of(jax.lax.map(lambda pair: search(*pair), tries))
 
     mapped = engine.on_all(on_client, scene.setup.mesh)
     numbers = jnp.arange(len(scene.images))
     return jax.jit(mapped)(scene.images, scene.targets, numbers)
-
-
-def _search(scene: Scene, attack: Attack, train: np.ndarray):
-    """Returns `(keys, seen, key) -> (starts, (start, labels) -> Found)`."""
-    shape = scene.images.shape[1:]
-    how = {"optimizer": attack.optimizer, "steps": attack.steps, "rate": attack.rate}
-
-    def nearest(keys, seen, key):
-        def from_start(start, labels):
-            view, weight = scene.view(keys, labels), attack.smoothness
-            return inversion.invert(view, seen, start, smoothness=weight, **how)
-
-        return inversion.starts(key, shape, attack.restarts), from_start
-
-    if attack.prior == "none":
-        return nearest
-    prior = posterior.prior_of(train)
-
-    def most_probable(keys, seen, key):
-        deviations = scene.deviations(keys)
-
-        def from_start(start, labels):
-            view = scene.view(keys, labels)
-            return posterior.most_probable(view, seen, deviations, prior, start, **how)
-
-        return posterior.starts(key, shape, attack.restarts), from_start
-
-    return most_probable
 
 
 def row(result: Result) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Pictures of attacks: the images that were found, and PSNR against a key."""
 
+import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,16 +12,11 @@ from fl_sketch.experiments.attack import Result
 from fl_sketch.workdir.tables import named
 
 FOLDER = "folder"  # of an attack, among the keys of its settings
+NUMBERS = "images"  # the first column of a row after the keys of its setting
 
 
 def draw(results: Mapping[str, Result], path, most: int = 8) -> None:
-    """Draws the true images, and those that were found with every setting.
-
-    Args:
-      results: the result of the attack on each setting, by its name.
-      path: the path of the picture.
-      most: the number of images to draw, from the first on.
-    """
+    """Draws the true images, and those that were found with every setting."""
     from matplotlib.figure import Figure  # takes a second to import
 
     first = next(iter(results.values()))
@@ -76,7 +72,9 @@ def draw_curves(
 
     here = pathlib.Path(path).resolve().parent.name
     rows = [*beside, *({FOLDER: here, **row} for row in rows)]
-    keys = dict.fromkeys(key for row in rows for key in _keys_of(row))
+    keys = dict.fromkeys(  # those of settings come before an attack's numbers
+        key for row in rows for key in itertools.takewhile(NUMBERS.__ne__, row)
+    )
     swept = [key for key in keys if len({row.get(key) for row in rows}) > 1]
     drawn = [
         key for key in swept if all(isinstance(r.get(key), int | float) for r in rows)
@@ -100,24 +98,15 @@ def _draw_against(panel, rows: Sequence[Mapping[str, Any]], key: str, others) ->
     lines: dict[str, list] = {}
     for row in sorted(rows, key=lambda row: row[key]):
         name = named({other: row[other] for other in others if other in row})
-        lines.setdefault(name.removeprefix(f"{FOLDER}="), []).append(row)
+        point = row[key], row["psnr_mean"], row["psnr_half_width"]
+        lines.setdefault(name.removeprefix(f"{FOLDER}="), []).append(point)
     for name, points in lines.items():
-        x, means, halves = (
-            [row[column] for row in points]
-            for column in (key, "psnr_mean", "psnr_half_width")
-        )
-        panel.errorbar(x, means, halves, label=name or None)
+        panel.errorbar(*zip(*points, strict=True), label=name or None)
     panel.axhline(rows[0]["guess_mean"], ls="--", color="grey", label="a guess")
     panel.set(xlabel=key, ylabel="PSNR")
     if min(row[key] for row in rows) > 0:
         panel.set_xscale("log")
     panel.legend(fontsize="small")
-
-
-def _keys_of(row: Mapping[str, Any]) -> list[str]:
-    """Returns the keys of a setting, which come before its numbers."""
-    names = list(row)
-    return names[: names.index("images")]
 
 
 def _number(text: str) -> float | str:

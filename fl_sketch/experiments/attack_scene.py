@@ -139,14 +139,7 @@ def scene_of(
     """Returns a config with the first of its test images dealt to clients.
 
     Args:
-      config: the config whose messages are attacked.
-      data_dir: the folder of raw data sets.
       images: the number of images, a multiple of `batch` times `clients`.
-      batch: the number of images of a client.
-      clients: the number of clients of an attack.
-
-    Raises:
-      ValueError, TypeError, FileNotFoundError: in one line.
     """
     validate.at_least_one(images=images, batch=batch, clients=clients)
     if images % (batch * clients):

@@ -33,7 +33,6 @@ class Row(NamedTuple):
     """One image's constants and rates.
 
     Attributes:
-      image: its number among the test images.
       numbers: the length of the message.
       hessian_1, hessian_2: the range of the singular values of the pseudo-Hessian, the
         Jacobian of the unsketched message by the pixels.
@@ -70,11 +69,7 @@ def rows(
     images: int,
     steps: int = 300,
 ) -> list[Row]:
-    """Returns a row for each of the first test images, after `steps` of descent.
-
-    Raises:
-      ValueError, TypeError, FileNotFoundError: in one line.
-    """
+    """Returns a row for each of the first test images, after `steps` of descent."""
     scene = scene_of(config, data_dir, images=images)
     programs = _programs(scene, steps)
     return [

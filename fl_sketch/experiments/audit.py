@@ -9,7 +9,7 @@ import functools
 import math
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +19,14 @@ from ml_collections import ConfigDict
 
 from fl_sketch import engine, models
 from fl_sketch.audit import canaries, game, one_run
+from fl_sketch.audit.canaries import Neighbours
 from fl_sketch.audit.game import Found
 from fl_sketch.config import arguments, build, cohorts, parse, privacy
 from fl_sketch.config.guarantee import claimed
 from fl_sketch.core import validate
 from fl_sketch.core.keys import Purpose, apart
 from fl_sketch.core.mappings import flat
-from fl_sketch.core.protocols import Algorithm, Roots, Tree
+from fl_sketch.core.protocols import Algorithm, Roots
 from fl_sketch.engine import cohort
 from fl_sketch.privacy import accounting
 from fl_sketch.privacy.accounting import Plan
@@ -38,21 +39,15 @@ GUESSES = 10  # of so many canaries, one is guessed to be in, and one to be out
 
 
 class Audit(NamedTuple):
-    """The effort of an audit.
+    """The effort of an audit; each is a flag of `launch.audit`."""
 
-    Attributes:
-      trials: games in each world.
-      rounds: rounds of a game.
-      canaries: canaries among the clients of a run; 0: no such run.
-      repetitions: such runs, whose guesses are counted together.
-      confidence: the confidence in each of the bounds.
-    """
-
-    trials: int = 1_000_000
-    rounds: int = 3
-    canaries: int = 1000
-    repetitions: int = 1
-    confidence: float = 0.95
+    trials: Annotated[int, "Games with the client, and as many without."] = 1_000_000
+    rounds: Annotated[int, "Of a game."] = 3
+    canaries: Annotated[int, "Made-up clients of a run; 0: no such run."] = 1000
+    repetitions: Annotated[
+        int, "Such runs, whose guesses are counted together, as of one."
+    ] = 1
+    confidence: Annotated[float, "In each of the bounds."] = 0.95
 
 
 def check(audit: Audit) -> None:
@@ -79,37 +74,24 @@ def run(
     """
     check(audit)
     setup = prepare(config, data_dir)
-    config = setup.config
-    claimed(config, setup.guarantee)
-    yield play(config, setup, audit)
+    claimed(setup.config, setup.guarantee)
+    yield play(setup, audit)
     if not audit.canaries:
         return
-    why = _unfit(config, setup)
-    if why:
-        yield f"no run with canaries: {why}"
-    else:
-        yield with_canaries(config, setup, audit)
+    why = _unfit(setup)
+    yield f"no run with canaries: {why}" if why else with_canaries(setup, audit)
 
 
-def play(config: ConfigDict, setup: Setup, audit: Audit) -> Found:
+def play(setup: Setup, audit: Audit) -> Found:
     """Returns the result of the distinguishing game.
 
     It has the exchanges that the engine makes, whatever the claim says of them.
-
-    Args:
-      config: the config, checked.
-      setup: its setup.
-      audit: the effort.
     """
-    guarantee = claimed(config, setup.guarantee)
+    guarantee, config = claimed(setup.config, setup.guarantee), setup.config
     local = privacy.protection_of(config).local
     plan = canaries.few(guarantee.plan)._replace(steps=audit.rounds)
     near = canaries.neighbours(plan.sampling, plan.relation)
-    if local:
-        z = guarantee.noise_multiplier
-        observe, plan = _among_examples(config, z, plan, near)
-    else:
-        observe, plan = _among_clients(config, setup, plan, near)
+    observe, plan = (_among_examples if local else _among_clients)(setup, plan, near)
     what = (
         f"game: {_count(plan.steps, 'step' if local else 'round')}, "
         f"{_count(plan.releases, 'release')} each, {plan.sampling} {plan.sample:.4g} "
@@ -130,11 +112,12 @@ def play(config: ConfigDict, setup: Setup, audit: Audit) -> Found:
     )
 
 
-def _among_clients(config: ConfigDict, setup: Setup, plan: Plan, near):
+def _among_clients(setup: Setup, plan: Plan, near: Neighbours):
     """Returns what an attacker sees of a game among clients, and its plan."""
+    config = setup.config
     numbers, few = parse.numbers_of(config), _few(config, plan)
     z = claimed(config, setup.guarantee).noise_multiplier
-    exchanges = _talk(config, setup).exchanges
+    exchanges = _talk(setup).exchanges
     like, options, read = canaries.NUMBERS, {}, {}
     if config.privacy.form == "update":
         like = UPDATE
@@ -185,12 +168,14 @@ def _few(config: ConfigDict, plan: Plan) -> ConfigDict:
     return few
 
 
-def _among_examples(config: ConfigDict, z: float, plan: Plan, near):
+def _among_examples(setup: Setup, plan: Plan, near: Neighbours):
     """Returns what an attacker sees of a game among examples, and its plan.
 
     A round has one step, so that the attacker sees every noisy sum.
     """
+    config = setup.config
     numbers, few = parse.numbers_of(config), _scaled(config, 1, 1)
+    z = claimed(config, setup.guarantee).noise_multiplier
     few.client.update({"steps": 1, "batch": int(plan.sample)})
     few.sketch.update({"operator": "identity", "compression": 1.0, "numbers": 0})
     few.sketch.update({"rows": 1, "layout": "whole"})
@@ -216,23 +201,18 @@ def _among_examples(config: ConfigDict, z: float, plan: Plan, near):
     return observe, plan._replace(coordinates=canaries.NUMBERS)
 
 
-def with_canaries(config: ConfigDict, setup: Setup, audit: Audit) -> Found:
+def with_canaries(setup: Setup, audit: Audit) -> Found:
     """Returns the result of one or several runs with canaries.
 
     The guesses of all repetitions are counted together, like those of one run with as
     many canaries, since each canary takes part in one run only.
 
-    Args:
-      config: the config, checked.
-      setup: its setup.
-      audit: the effort.
-
     Raises:
       ArithmeticError: for scores that are not finite.
     """
-    begin = time.perf_counter()
-    guarantee, count = claimed(config, setup.guarantee), audit.canaries
-    scores_of, plan = _crowded(config, setup, count)
+    begin, config, count = time.perf_counter(), setup.config, audit.canaries
+    guarantee = claimed(config, setup.guarantee)
+    scores_of, plan = _crowded(setup, count)
     each, right = max(1, count // GUESSES), 0
     attacker = apart(jax.random.key(config.seed), Purpose.AUDIT)
     for number in range(audit.repetitions):
@@ -243,14 +223,9 @@ def with_canaries(config: ConfigDict, setup: Setup, audit: Audit) -> Found:
             raise ArithmeticError(msg)
         right += one_run.right_guesses(scores, coins, each)
     total, guesses = (audit.repetitions * n for n in (count, 2 * each))
+    sure = {"delta": guarantee.delta, "confidence": audit.confidence}
     found, most = (
-        one_run.lower_bound(
-            guesses,
-            number,
-            canaries=total,
-            delta=guarantee.delta,
-            confidence=audit.confidence,
-        )
+        one_run.lower_bound(guesses, number, canaries=total, **sure)
         for number in (right, guesses)
     )
     what = (
@@ -269,15 +244,16 @@ def with_canaries(config: ConfigDict, setup: Setup, audit: Audit) -> Found:
     )
 
 
-def _crowded(config: ConfigDict, setup: Setup, count: int):
+def _crowded(setup: Setup, count: int):
     """Returns `(roots, key) -> (scores, coins)` with canaries, and the run's plan."""
-    guarantee, rounds = claimed(config, setup.guarantee), setup.last
+    config, rounds = setup.config, setup.last
+    guarantee = claimed(config, setup.guarantee)
     people, poisson = config.data.clients + count, guarantee.plan.sampling == "poisson"
     size = max(1, round(guarantee.plan.rate * people))
     more, numbers = _scaled(config, people, size), parse.numbers_of(config)
     sampler = cohorts.cohorts_of(more, setup.talk).sampler
     run = one_run.program(
-        _algorithm(more, setup)[0],
+        _algorithm(more, setup),
         parse.fetch_of(config.client),
         sampler,
         setup.mesh,
@@ -304,32 +280,30 @@ def _crowded(config: ConfigDict, setup: Setup, count: int):
     return lambda roots, key: scores_of(roots, data, key), plan
 
 
-def _unfit(config: ConfigDict, setup: Setup) -> str:
+def _unfit(setup: Setup) -> str:
     """Returns why no run with canaries is possible, or an empty string."""
-    if claimed(config, setup.guarantee).unit == "example":
+    if claimed(setup.config, setup.guarantee).unit == "example":
         return "canaries are clients, and with unit=example clients are not protected"
-    if not _talk(config, setup).of_updates:
+    if not _talk(setup).of_updates:
         return (
-            f"the server of algorithm={config.algorithm} does not receive updates, "
-            "along which it could look for canaries"
+            f"the server of algorithm={setup.config.algorithm} does not receive "
+            "updates, along which it could look for canaries"
         )
     return ""
 
 
-def _talk(config: ConfigDict, setup: Setup) -> one_run.Talk:
-    return one_run.listen(*_algorithm(config, setup), setup.batches)
+def _talk(setup: Setup) -> one_run.Talk:
+    return one_run.listen(_algorithm(setup.config, setup), setup.params, setup.batches)
 
 
-def _algorithm(config: ConfigDict, setup: Setup) -> tuple[Algorithm, Tree]:
-    """Returns the algorithm of a config with the claimed noise, and its params' shapes.
+def _algorithm(config: ConfigDict, setup: Setup) -> Algorithm:
+    """Returns the algorithm of a config, with the noise of the setup.
 
-    The noise is that of the setup, also for other numbers of clients.
+    The config may have another number of clients.
     """
-    numbers = parse.numbers_of(config)
-    start = functools.partial(setup.start, numbers)
-    params = jax.eval_shape(start, jax.random.key(0)).server.params
     z = claimed(config, setup.guarantee).noise_multiplier
-    return privacy.algorithm_of(config, setup.seen, params, numbers, z), params
+    numbers = parse.numbers_of(config)
+    return privacy.algorithm_of(config, setup.seen, setup.params, numbers, z)
 
 
 def _scaled(config: ConfigDict, population: int, sample: float) -> ConfigDict:

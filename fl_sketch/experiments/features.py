@@ -34,13 +34,7 @@ def extract(
     """Returns features of the second half of the training images, and of the others.
 
     Args:
-      splits: the images to train and to test on.
-      width: the number of features.
       epochs: the number of passes of training on the first half.
-      batch: the number of images of a step.
-      rate: the rate of Adam.
-      seed: the seed of weights and batches.
-      say: what prints a line for every epoch.
 
     Returns:
       Examples whose inputs are float32 [n, width], for training and for testing.

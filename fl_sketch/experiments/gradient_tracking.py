@@ -58,7 +58,6 @@ class Row(NamedTuple):
     """The result of one algorithm.
 
     Attributes:
-      algorithm: the name of the algorithm.
       query: how a sketch is read, by the median or mean of its rows; empty: no sketch.
       variates: the gain of the variates; empty: there are none.
       server_rate: the best of the rates that were tried.
@@ -101,12 +100,17 @@ def measure(
     The count sketch has so many rows and columns; HEAPRIX sends as many heavy
     coordinates as columns. All clients take part in all rounds.
     """
-    plain = None
+    plain, rates = None, jnp.asarray(server_rates)
     for name, query, made, gains in _variants(task, rows, cols):
-        run = functools.partial(_gap, task, made, rounds)
-        pairs = [jnp.asarray(axis) for axis in (list(gains.values()), server_rates)]
+
+        def of_gain(gain, made=made):
+            of_rate = functools.partial(_gap, task, made, rounds, gain)
+            return jax.lax.map(of_rate, rates)
+
         # One program for all gains and server rates.
-        gaps = jax.jit(lambda run=run, pairs=pairs: _over(run, *pairs))()
+        gaps = jax.jit(jax.lax.map, static_argnums=0)(
+            of_gain, jnp.asarray(list(gains.values()))
+        )
         for variates, of_rates in zip(gains, gaps, strict=True):
             finite = jnp.where(jnp.isfinite(of_rates), of_rates, jnp.inf)
             best = int(jnp.argmin(finite))
@@ -141,13 +145,6 @@ def _variants(
         gate = algorithms.fedsketchgate
         tracking = made(gate, gained=True, sketch=op, query=channel)
         yield f"FedSKETCHGATE {channel}", query, tracking, gains
-
-
-def _over(run: Callable, gains: jax.Array, server_rates: jax.Array) -> jax.Array:
-    """Returns run(gain, server rate) for all pairs, shape=(gains, server_rates)."""
-    return jax.lax.map(
-        lambda gain: jax.lax.map(lambda gamma: run(gain, gamma), server_rates), gains
-    )
 
 
 def _gap(task, made: Made, rounds: int, gain, server_rate) -> jax.Array:

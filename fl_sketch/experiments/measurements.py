@@ -26,7 +26,8 @@ from fl_sketch.core import files
 Row = TypeVar("Row")  # a named tuple, or a dictionary by the names of columns
 
 
-def _print(line: str) -> None:
+def print_line(line: str) -> None:
+    """Prints a line at once, also into a pipe."""
     print(line, flush=True)
 
 
@@ -44,9 +45,10 @@ class Column(NamedTuple):
 
     def head(self, name: str) -> str:
         """Returns the title, as wide as the values and on their side."""
-        align, width, kind = re.fullmatch(r"([<>]?)(\d*)(.*)", self.form).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        width = re.match(r"\d*", self.form)[0]  # pyright: ignore[reportOptionalSubscript]
+        side = ">" if self.form[-1:].isalpha() else "<"
         title = name if self.title is None else self.title
-        return f"{title:{align or ('>' if kind else '<')}{width}}"
+        return f"{title:{side}{width}}"
 
 
 class Table:
@@ -81,14 +83,12 @@ class Table:
         self,
         rows: Iterable[Row],
         path: str | None = None,
-        say: Callable[[str], None] = _print,
+        say: Callable[[str], None] = print_line,
     ) -> list[Row]:
         """Prints rows as they are measured, and returns them.
 
         Args:
-          rows: the rows.
           path: a csv file, which is written anew after every row.
-          say: what prints a line.
         """
         if path:
             files.writable_file(path)  # before anything is measured

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch import theory
 from fl_sketch.algorithms import catalog
+from fl_sketch.config import privacy
 from fl_sketch.core import validate
 from fl_sketch.engine import relays
 from fl_sketch.engine.costs import FLOAT_BYTES
@@ -48,16 +49,20 @@ def lines(
     """Returns what to print of a plan.
 
     Args:
-      config: the config of the run.
       task: what was built from it, not compiled.
       problem: a value for each of `CONSTANTS`.
       convex: whether losses are convex, as far as a paper has a theorem for each kind.
       graph: the graph of a network without a server, whose nodes are the clients; None:
         that of the config, if it names one.
+
+    Raises:
+      ValueError: for a constant that is negative or not finite.
     """
-    text = _costs(config, task)
-    if graph is None and task.known.prices.relay:
-        graph = task.known.prices.relay.graph
+    for name, value in problem.items():
+        validate.in_range(0, math.inf, **{name: value})
+    relay, text = task.known.prices.relay, _costs(config, task)
+    if relay and graph is None:
+        graph = relay.graph
     if graph:
         text += _over_edges(task.facts, graph)
     try:
@@ -103,7 +108,7 @@ def promised(
     name = catalog.method(config.algorithm).theorem
     if name not in THEOREMS:
         return None
-    clients, d = cohort_size(config), task.facts["d"]
+    clients, d = privacy.expected(config), task.facts["d"]
     rho, guarantee = math.nan, task.known.guarantee
     if guarantee and guarantee.private:
         rho = guarantee.noise_multiplier / clients * math.sqrt(d / config.rounds)
@@ -175,15 +180,9 @@ SKETCH: dict[str, Any] = {"stored": False}
 SKETCHES = {"song": {"layout": "whole"}, "safl": {"layout": "whole", "rows": 1}}
 
 
-def cohort_size(config: ConfigDict) -> int:
-    """Returns how many clients of `config` take part in a round, on average."""
-    everyone = config.cohort.sampling == "everyone"
-    return config.data.clients if everyone else config.cohort.size
-
-
 def _costs(config: ConfigDict, task: Task) -> list[str]:
     facts, prices = task.facts, task.known.prices
-    clients, up = cohort_size(config), facts["bytes_up_planned"]
+    clients, up = privacy.expected(config), facts["bytes_up_planned"]
     rounds_away = config.data.clients / clients
     followed = round(prices.follow.missed * rounds_away) + prices.follow.always
     down = followed if prices.followed else prices.model
@@ -192,7 +191,7 @@ def _costs(config: ConfigDict, task: Task) -> list[str]:
         f"{facts['dataset']}, {clients} of {config.data.clients} clients a round",
         f"a message: {display.message(facts)}",
     ]
-    if task.known.prices.relay:  # there is no server
+    if prices.relay:  # there is no server
         return text
     if up is None:
         return [*text, "bytes up: they depend on the round"]
@@ -229,9 +228,3 @@ def _crossed(edges: np.ndarray) -> str:
     """Returns how many bytes crossed the edges, there and back, as text."""
     whole, most = edges.sum(), edges.max()
     return f"{whole} bytes in all, at most {most} over one edge in one direction"
-
-
-def check(problem: Mapping[str, float]) -> None:
-    """Raises a ValueError for a constant that is negative or not finite."""
-    for name, value in problem.items():
-        validate.in_range(0, float("inf"), **{name: value})

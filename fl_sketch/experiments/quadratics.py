@@ -87,18 +87,21 @@ class Settings(NamedTuple):
     delta: float = 1e-6
 
     @property
+    def plan(self) -> accounting.Plan:
+        """What an accountant counts: every client in every round."""
+        return accounting.Plan(self.rounds, self.clients, self.clients)
+
+    @property
     def noise_multiplier(self) -> float:
         """The least noise that keeps the promise, by our accountant."""
-        plan = accounting.Plan(self.rounds, self.clients, self.clients)
-        return accounting.calibrate(plan, epsilon=self.epsilon, delta=self.delta)
+        promise = {"epsilon": self.epsilon, "delta": self.delta}
+        return accounting.calibrate(self.plan, **promise)
 
     @property
     def paper_noise_multiplier(self) -> float:
         """That of the paper's formula, the constant of which is nowhere stated."""
-        plan = accounting.Plan(self.rounds, self.clients, self.clients)
-        return literature.das_noise_multiplier(
-            plan, epsilon=self.epsilon, delta=self.delta
-        )
+        promise = {"epsilon": self.epsilon, "delta": self.delta}
+        return literature.das_noise_multiplier(self.plan, **promise)
 
 
 def problem(settings: Settings, seed: int) -> LowRankQuadratics:

@@ -8,7 +8,6 @@ control is gradient descent without a sketch, at the same step. So each size has
 the step that is best for it, and gradient descent the one that is best for that.
 """
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -77,7 +76,6 @@ class Count(NamedTuple):
       task: the problem.
       steps: K, the number of local steps.
       accuracy: the part of f(0) - f* that may be left.
-      seeds: the seeds of the sketches.
     """
 
     task: Quadratics
@@ -132,7 +130,11 @@ def _rows(
     count, promised = runs.count, runs.count.promised(runs.operator, runs.b)
     slowest = runs([promised.step], count.seeds, 2 * promised.rounds)[0]
     most = int(min(2 * promised.rounds, 2 * slowest.max()))
-    tuned = best_step(lambda steps: runs.race(steps, most), promised.step)
+
+    def race(steps: Sequence[float]) -> np.ndarray:
+        return runs(steps, TUNING, most, race=True).mean(axis=1)
+
+    tuned = best_step(race, promised.step)
     for chosen, step in (("theorem", promised.step), ("tuned", tuned)):
         needed = slowest if chosen == "theorem" else runs([step], count.seeds, most)[0]
         mean = float(needed.mean())
@@ -161,7 +163,6 @@ def best_step(race: Callable[[Sequence[float]], np.ndarray], first: float) -> fl
     Args:
       race: `(steps) -> rounds`, the mean for each step; infinite for those that are far
         behind the first.
-      first: the step at which to begin.
 
     Raises:
       ValueError: for steps that get better and better, or of which none gets there.
@@ -186,29 +187,14 @@ def best_step(race: Callable[[Sequence[float]], np.ndarray], first: float) -> fl
 
 
 class Runs:
-    """Counts the rounds that steps need, several runs in one program.
-
-    Attributes:
-      count: the problem, and the manner of counting.
-      operator: the name of the sketch.
-      b: the numbers of a message.
-    """
+    """Counts the rounds that steps need with a sketch, several runs in one program."""
 
     def __init__(self, count: Count, operator: str, b: int):
-        """Compiles nothing yet."""
+        """Takes the problem, and the name and the size of the sketch."""
         self.count, self.operator = count, operator
-        op = walks.sketch_of(operator, count.task.optimum.size, b)
-        self.b = op.size(count.task.optimum.size)
-        self._algorithm = functools.partial(iterative_sketching, sketch=op)
+        self._sketch = walks.sketch_of(operator, count.task.optimum.size, b)
+        self.b = self._sketch.size(count.task.optimum.size)
         self._several = jax.jit(self._rounds, donate_argnums=0)
-
-    def race(self, steps: Sequence[float], most: int) -> np.ndarray:
-        """Returns the mean rounds of each step, by the seeds of `TUNING`.
-
-        Those steps count that get there in the same call as the fastest; the others are
-        infinite.
-        """
-        return self(steps, TUNING, most, race=True).mean(axis=1)
 
     def __call__(
         self,
@@ -221,10 +207,9 @@ class Runs:
         """Returns the rounds that are needed, shape=(steps, seeds); infinite: too many.
 
         Args:
-          steps: the steps of the clients.
-          seeds: the seeds of the sketches.
           most: the number of rounds after which all are given up.
-          race: whether the rest are given up when one step has got there.
+          race: whether only those steps count that get there in the same call as the
+            fastest.
         """
         pairs = [(step, seed) for step in steps for seed in seeds]
         groups = [pairs[i : i + LANES[-1]] for i in range(0, len(pairs), LANES[-1])]
@@ -236,11 +221,14 @@ class Runs:
         filled = [*pairs, *[pairs[0]] * (lanes - len(pairs))]
         rates = jnp.asarray([step for step, _ in filled], jnp.float32)
         keys = jnp.stack([jax.random.key(seed) for _, seed in filled])
-        states, done, above = self._initial(lanes), 0, np.zeros(lanes)
-        needed, target = np.full(lanes, np.inf), self.count.target
+        clients, d = self.count.task.optima.shape
+        algorithm = self._algorithm(self.count.task, 1.0)
+        state = engine.initial_state(algorithm, jnp.zeros(d), clients)
+        states = jax.tree.map(lambda x: jnp.broadcast_to(x, (lanes, *x.shape)), state)
+        done, above, needed = 0, np.zeros(lanes), np.full(lanes, np.inf)
         while done < most + ROUNDS and not np.isfinite(needed[: len(pairs)]).all():
             states, errors = self._several(states, self.count.task, rates, keys)
-            small = np.asarray(errors) <= target
+            small = np.asarray(errors) <= self.count.target
             stays = small.all(1) & ~np.isfinite(needed)
             needed[stays] = above[stays] + 1
             # The last round, counted from 1 on, after which the error was too large.
@@ -251,18 +239,15 @@ class Runs:
                 break
         return needed[: len(pairs)]
 
-    def _initial(self, lanes: int):
-        clients, d = self.count.task.optima.shape
-        algorithm = self._algorithm(self.count.task.loss, client_rate=1.0)
-        state = engine.initial_state(algorithm, jnp.zeros(d), clients)
-        return jax.tree.map(lambda x: jnp.broadcast_to(x, (lanes, *x.shape)), state)
+    def _algorithm(self, task: Quadratics, rate):
+        return iterative_sketching(task.loss, sketch=self._sketch, client_rate=rate)
 
     def _rounds(self, states, task: Quadratics, rates, keys):
         """Returns the states after some rounds, and the errors after each."""
         steps, clients = self.count.steps, task.optima.shape[0]
 
         def lane(state, rate, key):
-            algorithm = self._algorithm(task.loss, client_rate=rate)
+            algorithm = self._algorithm(task, rate)
             one_round = walks.round_of(algorithm, steps=steps, clients=clients)
 
             def step(state, _):

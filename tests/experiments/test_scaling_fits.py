@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fl_sketch.experiments.scaling_fits import fits
+from fl_sketch.experiments.scaling_tables import fits
 
 pytestmark = pytest.mark.fast
 

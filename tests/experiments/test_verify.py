@@ -199,10 +199,3 @@ def test_the_command_keeps_a_row_a_theorem(tmp_path):
     assert float(row["bound"]) < float(row["start"])
     assert float(row["needed"]) <= float(row["rounds"])
     assert len(done.stdout.splitlines()) == 2
-
-
-@pytest.mark.slow
-def test_an_operator_without_a_tail_is_refused_in_a_line():
-    done = launch("launch.theorems", "--paper=chen", "--operator=uniform_sampling")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "operator=uniform_sampling" in done.stderr and not done.stdout

@@ -53,23 +53,6 @@ def test_benchmark_of_the_engine_uses_all_cores(tmp_path):
     assert done.stdout.splitlines()[1].startswith("workload form")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("launch.benchmark", "--suite=scetch"), "suite=scetch"),
-        (("launch.benchmark", "--operators=md5"), "operators=md5"),
-        (("launch.benchmark", "--out=/no/such/folder/x"), "/no/such/folder/x"),
-        (("launch.benchmark", "--rounds=5"), "--rounds is a flag of --suite=engine"),
-        (("launch.benchmark", "--suite=engine", "--rounds=0"), "rounds=0"),
-        (("launch.benchmark", "--suite=engine", "--cohort=60"), "cohort=60"),
-    ],
-)
-def test_bad_flags_get_one_line_before_anything_runs(arguments, words):
-    done = launch(*arguments)
-    assert done.returncode == 2 and words in done.stderr
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-
-
 def test_the_index_has_every_command_once():
     done = launch("launch")
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,6 @@ from fl_sketch.experiments import plan
 from fl_sketch.run import task_of
 from fl_sketch.theory import Constants
 from fl_sketch.workdir.rows import sized
-from tests.launching import launch
 from tests.run.configs import config_with, rows_of
 
 pytestmark = pytest.mark.slow
@@ -136,19 +135,3 @@ def test_a_graph_shows_what_its_messages_cost(graph, changes, found):
     assert any(re.search(found, line) for line in printed)
     served = "network__graph" not in changes
     assert any(line.startswith("a round:") for line in printed) == served
-
-
-@pytest.mark.parametrize(
-    ("arguments", "found"),
-    [
-        (("--graph=grid:3",), "graph=grid:3"),
-        (("--graph=ring", "--target=-1"), "target=-1.0"),
-        (("--graph=/no/such",), "/no/such"),
-        (("--smoothness=0",), "smoothness=0.0"),
-    ],
-)
-def test_wrong_flags_are_refused_in_a_line(arguments, found):
-    done = launch("launch.plan", "--config=configs/default.py", *arguments)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-    assert found in done.stderr

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from fl_sketch.experiments import attack
 from launch import reproductions
 from launch.reproductions import RESULTS, Reproduction
 from tests.launching import ROOT, launch
@@ -11,6 +12,7 @@ from tests.launching import ROOT, launch
 pytestmark = pytest.mark.slow
 
 KNOWN = reproductions.all_of()
+OPTIONS = {"launch.attack": attack.Attack._fields}
 
 
 def test_the_list_names_every_folder_of_results():
@@ -27,7 +29,8 @@ def test_the_commands_of_a_folder_are_such(name):
     assert one.commands
     for module, *words in one.commands:
         source = (ROOT / module.replace(".", "/")).with_suffix(".py").read_text()
-        flags = set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", source)) | {"config"}
+        flags = set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", source))
+        flags |= {"config", "data_dir", *OPTIONS.get(module, ())}
         for word in words:
             flag, _, value = word.removeprefix("--").partition("=")
             assert flag.split(".")[0].removeprefix("no") in flags, word

@@ -117,10 +117,3 @@ def test_the_command_measures_all_its_problems(tmp_path):
     assert len(rows) == 2 * 4 == len(done.stdout.splitlines()) - 1
     assert {row["local_steps"] for row in rows} == {"1", "2"}
     assert all(float(row["spread"]) > 0 for row in rows)
-
-
-@pytest.mark.slow
-def test_a_message_larger_than_the_model_is_refused_in_a_line():
-    done = launch("launch.trade", "--parameters=8", "--sizes=9")
-    assert done.returncode == 2 and "b=9" in done.stderr and not done.stdout
-    assert done.stderr.count("\n") == 1

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.slow
 
 RUN = ("--config=configs/default.py", "--workdir=NEW")
 TRADE, ATTACK = ("launch.trade",), ("launch.attack", *RUN)
+PLAN = ("launch.plan", "--config=configs/default.py")
 WRONG = [
     (("launch.quickstart", "--config.round=3"), "Did you mean 'rounds'?"),
     (("launch.train", *RUN, "--config.seed=2147483648"), "seed < 2147483648"),
@@ -44,12 +45,25 @@ WRONG = [
     ((*TRADE, "--accuracy=2"), "accuracy"),
     ((*TRADE, "--out=/proc/x/y.csv"), "a file in a folder, got out='/proc/x/y.csv'"),
     (("launch.plot", "--workdir=/tmp", "--out="), "out=''"),
+    ((*TRADE, "--parameters=8", "--sizes=9"), "b=9"),
     (("launch.benchmark", "--sizes=0"), "sizes"),
+    (("launch.benchmark", "--suite=scetch"), "suite=scetch"),
+    (("launch.benchmark", "--operators=md5"), "operators=md5"),
+    (("launch.benchmark", "--out=/no/such/folder/x"), "/no/such/folder/x"),
+    (("launch.benchmark", "--rounds=5"), "--rounds is a flag of --suite=engine"),
+    (("launch.benchmark", "--suite=engine", "--rounds=0"), "rounds=0"),
+    (("launch.benchmark", "--suite=engine", "--cohort=60"), "cohort=60"),
+    (("launch.theorems", "--paper=chen", "--operator=uniform_sampling"),
+     "operator=uniform_sampling"),
+    (("launch.spectrum", "--workdir=/no/such"), "workdir=/no/such"),
+    ((*PLAN, "--graph=grid:3"), "graph=grid:3"),
+    ((*PLAN, "--graph=ring", "--target=-1"), "target=-1.0"),
+    ((*PLAN, "--smoothness=0"), "smoothness=0.0"),
     (("launch.train", *RUN, "--distributed"), "machines that jax finds by itself"),
     (("launch.train", *RUN, "--coordinator=here", "--num_processes=2",
       "--process_id=0"), "coordinator to be HOST:PORT"),
     (("launch.train", *RUN, "--config.data.name=minst"), "Did you mean 'mnist'?"),
-    (("launch.plan", "--config=configs/default.py", "--graph=foo"), "got graph=foo"),
+    ((*PLAN, "--graph=foo"), "got graph=foo"),
     (("launch.train", *RUN, "--config.algorithm=safll"), "Did you mean 'safl'?"),
     (("launch.train", "--config", "no.py", "--workdir=NEW"), "got config=no.py"),
     (("launch.train", *RUN, "--config.server.b1=1"), "server.b1 >= 0 and < 1"),
@@ -71,6 +85,7 @@ def test_it_is_one_line_and_exit_code_2(tmp_path, words, said):
     assert done.returncode == 2, done.stderr
     (line,) = (line for line in done.stderr.splitlines() if "error" in line.lower())
     assert line.startswith("error: ") and said in line
+    assert all(line.startswith("note: ") for line in done.stdout.splitlines())
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "new" / "config.json").exists()
 

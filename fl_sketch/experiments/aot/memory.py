@@ -1,5 +1,7 @@
 """How many clients fit on the devices at a time, and what helps where none does."""
 
+import bisect
+
 from ml_collections import ConfigDict
 
 from fl_sketch import engine
@@ -12,30 +14,20 @@ from fl_sketch.run.setup import Setup
 def most_clients(setup: Setup, placed: Placed) -> int:
     """Returns the most clients that fit on a row of devices at a time; 0: not one.
 
-    Their number is doubled until they do not fit or are all clients of a round. Then it
-    is searched by halves. Each trial is a compilation.
-
-    Args:
-      placed: the round for some number of clients.
+    It is searched by halves; each trial is a compilation.
     """
-    start = placed.lowered.chunk
-    most = -(-placed.lowered.places // engine.rows(placed.lowered.mesh))
+    known, lowered = {placed.lowered.chunk: placed.fits}, placed.lowered
 
-    def fits(chunk: int) -> bool:
-        if chunk == start:
-            return placed.fits
-        return place(lower(setup.changed("compute.chunk", chunk))).fits
+    def too_many(chunk: int) -> bool:
+        if chunk not in known:
+            known[chunk] = place(lower(setup.changed("compute.chunk", chunk))).fits
+        return not known[chunk]
 
-    fitting, beyond = 0, most + 1
-    trial = min(start, most)
-    while fitting + 1 < beyond:
-        if fits(trial):
-            fitting = trial
-        else:
-            beyond = trial
-        doubled = fitting * 2 if beyond > most else (fitting + beyond) // 2
-        trial = min(max(doubled, 1), beyond - 1)
-    return fitting
+    everyone = -(-lowered.places // engine.rows(lowered.mesh))
+    chunks = range(1, everyone + 1)
+    if not too_many(everyone):
+        return everyone
+    return bisect.bisect_left(chunks, True, key=too_many)
 
 
 def require_fit(config: ConfigDict, placed: Placed) -> None:

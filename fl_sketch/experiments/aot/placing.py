@@ -30,12 +30,9 @@ class Lowered(NamedTuple):
     Attributes:
       program: the round as jax gives it to a compiler.
       mesh: the devices; for GPUs, whose kind is not known, an abstract mesh.
-      d: the number of the model's parameters.
       numbers: the numbers that a client sends, in all exchanges.
-      places: the number of places of a cohort.
       chunk: the clients that a row of devices works on at a time.
       inputs: the bytes of each device that state and data take.
-      seconds: the time that tracing and lowering took.
     """
 
     program: Any
@@ -54,9 +51,7 @@ class Placed(NamedTuple):
     Attributes:
       arguments: the size of state and data, and of code where the round fits.
       temporaries: the size of all else while the round runs.
-      room: the memory of a device.
       text: the compiled program; empty: the compiler says that it does not fit.
-      seconds: the time that compiling took.
     """
 
     lowered: Lowered
@@ -131,19 +126,13 @@ def place(lowered: Lowered) -> Placed:
     except jax.errors.JaxRuntimeError as error:
         if not TOO_MUCH.search(str(error)):
             raise
-        sizes = lowered.inputs, _needed(str(error)) - lowered.inputs
-        return Placed(lowered, *sizes, room, "", time.perf_counter() - begin)
+        line = next(line for line in str(error).splitlines() if TOO_MUCH.search(line))
+        # It also names the bytes that a device has, which are fewer.
+        sizes = (float(size) * UNITS[unit] for size, unit in SIZE.findall(line))
+        temporaries, seconds = int(max(sizes)) - lowered.inputs, time.perf_counter()
+        return Placed(lowered, lowered.inputs, temporaries, room, "", seconds - begin)
     seconds, memory = time.perf_counter() - begin, compiled.memory_analysis()
     arguments = memory.argument_size_in_bytes + memory.generated_code_size_in_bytes
     fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
     temporaries = memory.temp_size_in_bytes + fresh
     return Placed(lowered, arguments, temporaries, room, compiled.as_text(), seconds)
-
-
-def _needed(error: str) -> int:
-    """Returns the bytes that a round needs, by the line that says it does not fit.
-
-    The line also names the bytes that a device has, which are fewer.
-    """
-    line = next(line for line in error.splitlines() if TOO_MUCH.search(line))
-    return int(max(float(size) * UNITS[unit] for size, unit in SIZE.findall(line)))

@@ -78,8 +78,17 @@ def described(collectives: list[Collective]) -> list[str]:
 
 
 def row(placed: Placed, most: int | None = None) -> Row:
-    """Returns a row of a table on a round; `most` is how many clients fit, if known."""
-    lowered = placed.lowered
+    """Returns a row of a table on a round; `most` is how many clients fit, if known.
+
+    What a compiled program shows is blank where the round does not fit.
+    """
+    lowered, collectives = placed.lowered, collectives_of(placed)
+    program: Row = {
+        "collectives": len(collectives),
+        "largest_numbers": max((part.numbers for part in collectives), default=0),
+        "sent_bytes": round(sum(part.sent for part in collectives)),
+        "expected_megacycles": round(hlo.cycles(placed.text) / 1e6, 3),
+    }
     return {
         "d": lowered.d,
         "b": lowered.numbers,
@@ -92,22 +101,10 @@ def row(placed: Placed, most: int | None = None) -> Row:
         "temporaries_gib": round(placed.temporaries / GIB, 4),
         "room_gib": placed.room / GIB,
         "fits": placed.fits,
-        **_of_program(placed),
+        **(program if placed.text else dict.fromkeys(program, "")),
         "lower_seconds": round(lowered.seconds, 1),
         "compile_seconds": round(placed.seconds, 1),
     }
-
-
-def _of_program(placed: Placed) -> Row:
-    """Returns what a compiled program shows; blank if there is none."""
-    collectives = collectives_of(placed)
-    columns: Row = {
-        "collectives": len(collectives),
-        "largest_numbers": max((part.numbers for part in collectives), default=0),
-        "sent_bytes": round(sum(part.sent for part in collectives)),
-        "expected_megacycles": round(hlo.cycles(placed.text) / 1e6, 3),
-    }
-    return columns if placed.text else dict.fromkeys(columns, "")
 
 
 def _head(lowered: Lowered) -> list[str]:

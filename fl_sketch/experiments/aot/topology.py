@@ -69,7 +69,12 @@ def of_tpus(name: str, model: int = 1) -> Mesh:
         with own_flags():
             slice_of = topologies.get_topology_desc(topology_name=name, platform="tpu")
     except RuntimeError as error:  # also of jax
-        raise ValueError(_in_one_line(name, str(error))) from None
+        reason = str(error).strip().partition("\n")[0].partition(": ")[2]
+        msg = f"Expected a topology that there is, got topology={name}: {reason}."
+        if "not installed" in str(error):
+            msg = "Expected libtpu, the compiler for TPUs, which pip install "
+            msg += f"'fl_sketch[tpu]' has, for topology={name}, got none."
+        raise ValueError(msg) from None
     require_rows(len(slice_of.devices), model)
     return engine.mesh_over(slice_of.devices, model)
 
@@ -107,25 +112,10 @@ def own_flags() -> Iterator[None]:
             os.environ["XLA_FLAGS"] = hidden
 
 
-def _in_one_line(name: str, error: str) -> str:
-    """Returns the message of an error of the compiler's library."""
-    if "not installed" in error:
-        return (
-            "Expected libtpu, the compiler for TPUs, which pip install "
-            f"'fl_sketch[tpu]' has, for topology={name}, got none."
-        )
-    first = error.strip().partition("\n")[0].partition(": ")[2]
-    return f"Expected a topology that there is, got topology={name}: {first}."
-
-
 def of_gpus(count: int, model: int = 1) -> AbstractMesh:
     """Returns a mesh of GPUs, of no kind, that programs are lowered for.
 
-    Args:
-      model: the number of them that hold a client's model together.
-
-    Raises:
-      ValueError: in one line, for a number that cannot be.
+    `model` of them hold a client's model together.
     """
     validate.at_least_one(devices=count)
     require_rows(count, model)

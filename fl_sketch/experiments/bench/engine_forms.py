@@ -1,6 +1,6 @@
 """Six workloads, and every form of a round of each.
 
-  plain          FedAvg by hand, see plain_round: the unit
+  plain          FedAvg by hand, see `plain_round`: the unit
   engine         the same by the engine
   count_sketch   the engine with messages of one row: of d/20 numbers; W5, W6: d/100
   heaprix        five rows, then exact values of heavy coordinates: two exchanges
@@ -11,6 +11,7 @@ named data sets have. A client's examples are drawn as a partition would, and ne
 times nor memory depend on what the images show.
 """
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,7 +27,8 @@ from fl_sketch import channels, engine, models, sketch
 from fl_sketch.core import free_memory, trees
 from fl_sketch.core.protocols import Algorithm
 from fl_sketch.data.examples import aligned, normalise
-from fl_sketch.experiments.bench.plain_round import make_plain_round
+from fl_sketch.engine import AXIS
+from fl_sketch.experiments.bench.timing import Timed
 from fl_sketch.transforms import local
 
 CLASSES = 10
@@ -39,7 +41,6 @@ class Workload(NamedTuple):
 
     Attributes:
       image: height, width and channels.
-      examples: the number of examples of each client.
       full_batch: whether all steps are on one batch, the client's whole data.
       compression: d over the numbers of a message, where there is a sketch.
       width: the width of the model; 0: the usual.
@@ -74,14 +75,12 @@ class Form(NamedTuple):
     """A compiled round.
 
     Attributes:
-      compiled: the program, for its memory.
-      start: `() -> state`, to be donated and carried from call to call.
-      call: `(state) -> state`, one round, which returns when it is done.
+      program: the round, for its memory.
+      timed: the round with its state, which is donated and carried from call to call.
     """
 
-    compiled: Any
-    start: Callable[[], Any]
-    call: Callable[[Any], Any]
+    program: Any
+    timed: Timed
     trace_seconds: float
     compile_seconds: float
 
@@ -163,40 +162,99 @@ def operations_of(setting: Setting) -> float:
     return analysis.get("flops", 0.0) * work.cohort * work.steps
 
 
-def plain(setting: Setting) -> Form:
-    """Returns the round that is written by hand."""
-    work = setting.work
-    one_round = make_plain_round(
-        setting.value,
-        setting.mesh,
-        rate=work.rate,
-        steps=work.steps,
-        full_batch=work.full_batch,
-        chunk=setting.chunk,
+def form(setting: Setting, name: str) -> Form:
+    """Returns a round of a workload in one of `FORMS`, compiled."""
+    return _by_hand(setting) if name == "plain" else _by_engine(setting, name)
+
+
+def plain_round(
+    loss: Callable,
+    mesh: jax.sharding.Mesh,
+    *,
+    rate: float,
+    steps: int,
+    full_batch: bool,
+    chunk: int,
+) -> Callable:
+    """Returns `round(params, data, plan, weights) -> params`, not jitted.
+
+    This FedAvg by hand is the unit in which the engine's rounds are timed. It has their
+    form: devices share the clients, each visits its own in a scan, and one `psum` makes
+    the mean. What the engine takes beyond this is the price of being general: keys,
+    weights, client states, channels, reports.
+
+    The cohort must be a multiple of devices times chunk; padded places get weight zero.
+    The server's step has size one: the new model is the mean of the clients'.
+
+    Args:
+      loss: `(params, (inputs, targets)) -> scalar`.
+      full_batch: whether all steps see the first batch of the plan.
+      chunk: the number of clients that a device works on at a time, by vmap.
+    """
+
+    def train(params, data, rows):
+        """Returns one client's model; rows are (batches, examples of a batch)."""
+
+        def step(model, batch):
+            grads = jax.grad(loss)(model, batch)
+            return jax.tree.map(lambda x, g: x - rate * g, model, grads), None
+
+        if full_batch:
+            batch = jax.tree.map(lambda leaf: leaf[rows[0]], data)
+            repeat = lambda model, _: step(model, batch)  # noqa: E731
+            return jax.lax.scan(repeat, params, length=steps)[0]
+        batches = jax.tree.map(lambda leaf: leaf[rows], data)
+        return jax.lax.scan(step, params, batches)[0]
+
+    def visit(params, data, total, places):
+        rows, weights = places
+        if chunk == 1:
+            model = train(params, data, rows[0])
+            add = lambda t, x: t + weights[0] * x  # noqa: E731
+            return jax.tree.map(add, total, model), None
+        models = jax.vmap(train, in_axes=(None, None, 0))(params, data, rows)
+        add = lambda t, x: t + jnp.tensordot(weights, x, 1)  # noqa: E731
+        return jax.tree.map(add, total, models), None
+
+    @functools.partial(
+        jax.shard_map, mesh=mesh, in_specs=(P(), P(), P(AXIS), P(AXIS)), out_specs=P()
     )
-    extra = -work.cohort % (setting.mesh.size * setting.chunk)
+    def one_round(params, data, plan, weights):
+        # Each device differentiates its own copy: otherwise jax sums the gradients.
+        copies = jax.tree.map(lambda x: jax.lax.pcast(x, AXIS, to="varying"), params)
+        places = jax.tree.map(
+            lambda leaf: leaf.reshape(-1, chunk, *leaf.shape[1:]), (plan, weights)
+        )
+        zeros = jax.tree.map(jnp.zeros_like, copies)
+        total, _ = jax.lax.scan(functools.partial(visit, copies, data), zeros, places)
+        count = jax.lax.psum(weights.sum(), AXIS)
+        return jax.tree.map(lambda t: jax.lax.psum(t, AXIS) / count, total)
+
+    return one_round
+
+
+def _by_hand(setting: Setting) -> Form:
+    work, chunk = setting.work, setting.chunk
+    options = {"rate": work.rate, "steps": work.steps, "full_batch": work.full_batch}
+    one_round = plain_round(setting.value, setting.mesh, chunk=chunk, **options)
+    extra = -work.cohort % (setting.mesh.size * chunk)
     plan = jnp.pad(setting.plan, ((0, extra), (0, 0), (0, 0)), mode="edge")
     weights = jnp.pad(jnp.ones(work.cohort), (0, extra))
     inputs = jax.device_put((setting.data, plan, weights), setting.plan.sharding)
-
-    def with_empty_report(params, *inputs):
-        return one_round(params, *inputs), ()
-
-    def start():
-        return jax.tree.map(jnp.copy, setting.params)
-
-    return _form(setting.mesh, with_empty_report, start, *inputs)
+    start = functools.partial(jax.tree.map, jnp.copy, setting.params)
+    return _compiled(
+        setting.mesh, lambda *inputs: (one_round(*inputs), ()), start, *inputs
+    )
 
 
-def by_engine(setting: Setting, form: str) -> Form:
-    """Returns a round by the engine: any form except the plain one."""
+def _by_engine(setting: Setting, name: str) -> Form:
     work, params = setting.work, setting.params
-    algorithm = _algorithm(form, work, setting.value, trees.size(params))
+    algorithm = _algorithm(name, work, setting.value, trees.size(params))
 
     def fetch(data, client, plan, key):
         del client, key
         batches = jax.tree.map(lambda leaf: leaf[plan], data)
-        if work.full_batch and form == "client_state":  # its steps read one batch each
+        if work.full_batch and name == "client_state":  # its steps read one batch each
             return jax.tree.map(lambda leaf: jnp.repeat(leaf, work.steps, 0), batches)
         return batches
 
@@ -213,11 +271,11 @@ def by_engine(setting: Setting, form: str) -> Form:
         return jax.device_put(state, same)
 
     inputs = key, cohort, setting.data, setting.plan
-    return _form(setting.mesh, one_round, start, *inputs)
+    return _compiled(setting.mesh, one_round, start, *inputs)
 
 
-def _algorithm(form: str, work: Workload, value: Callable, d: int) -> Algorithm:
-    """Returns the algorithm of a form.
+def _algorithm(name: str, work: Workload, value: Callable, d: int) -> Algorithm:
+    """Returns the algorithm of a form by the engine.
 
     A sketch of one twentieth has twenty times the energy of its vector, so with a
     sketch the server's steps are twenty times shorter: numbers stay finite.
@@ -229,29 +287,28 @@ def _algorithm(form: str, work: Workload, value: Callable, d: int) -> Algorithm:
         if work.full_batch
         else local.sgd_steps(value, tx)
     )
-    if form == "engine":
+    if name == "engine":
         return Algorithm(steps, channels.exact(), optax.sgd(1.0))
     channel = channels.sketched(sketch.count_sketch(cols))
-    if form == "heaprix":
+    if name == "heaprix":
         op = sketch.count_sketch(max(1, cols // 5), rows=5)
         channel = channels.heaprix(op, max(1, cols // 10))
-    if form == "client_state":
+    if name == "client_state":
         gain = shorter / (work.rate * work.steps)
         steps = local.tracked_steps(value, rate=work.rate, gain=gain)
     return Algorithm(steps, channel, optax.sgd(shorter))
 
 
-def _form(mesh, function: Callable, start: Callable, *inputs: Any) -> Form:
+def _compiled(mesh, function: Callable, start: Callable, *inputs: Any) -> Form:
     """Compiles `function(state, *inputs) -> (state, report)` with a donated state."""
-    state = start()
-    begin = time.perf_counter()
+    state, begin = start(), time.perf_counter()
     lowered = jax.jit(function, donate_argnums=0).lower(state, *inputs)
     traced = time.perf_counter()
-    compiled = lowered.compile(engine.compiler_options(mesh))
+    program = lowered.compile(engine.compiler_options(mesh))
     done = time.perf_counter()
     free_memory.give_back()
 
     def call(state):
-        return jax.block_until_ready(compiled(state, *inputs))[0]
+        return jax.block_until_ready(program(state, *inputs))[0]
 
-    return Form(compiled, start, call, traced - begin, done - traced)
+    return Form(program, Timed(start, call), traced - begin, done - traced)

@@ -8,7 +8,6 @@ import itertools
 import math
 import resource
 import statistics
-import time
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -19,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch.core import trees, validate
 from fl_sketch.engine import AXIS
 from fl_sketch.experiments.bench import engine_forms
-from fl_sketch.experiments.bench.engine_forms import BASE, WORKLOADS, Form, Setting
+from fl_sketch.experiments.bench.engine_forms import BASE, WORKLOADS, Setting
 from fl_sketch.experiments.bench.timing import Timed, interleaved, ratio
 from fl_sketch.experiments.measurements import Column, Table
 
@@ -37,7 +36,6 @@ class Row(NamedTuple):
       gigaflops: the billions of operations a second of the local work.
       of_peak: this as a part of what products of large matrices reach on the same
         devices, the median of those timed in turn.
-      first_seconds: the time of the first call.
       program_megabytes: arguments and temporaries, of one device.
       peak_megabytes: the most of the process so far, with all forms before.
       note: whether numbers stayed finite.
@@ -67,7 +65,7 @@ TABLE = Table.of(Row)
 
 
 def run(
-    names: Sequence[str],
+    workloads: Sequence[str],
     forms: Sequence[str],
     *,
     rounds: int,
@@ -77,7 +75,6 @@ def run(
     """Returns the rows of the table, timed while they are read.
 
     Args:
-      names: the names of the workloads.
       rounds: the number of timed rounds; at least three are.
       chunk: the clients at a time on a device; 0: by platform.
       cohort: the number of clients of a round; 0: that of the workload.
@@ -85,14 +82,11 @@ def run(
     Raises:
       ValueError: for a cohort that is more than a workload's population.
     """
-    works = {}
-    for name in names:  # all checked before the first is timed
-        work = WORKLOADS[name]
-        if cohort:
-            people = f"the population of {name}"
-            validate.at_most(work.population, people, cohort=cohort)
-            work = work._replace(cohort=cohort)
-        works[name] = work
+    works = {name: WORKLOADS[name] for name in workloads}
+    for name in works if cohort else ():  # all checked before the first is timed
+        people = f"the population of {name}"
+        validate.at_most(works[name].population, people, cohort=cohort)
+        works[name] = works[name]._replace(cohort=cohort)
     return itertools.chain.from_iterable(
         _compare(name, engine_forms.prepare(work, chunk), forms, rounds)
         for name, work in works.items()
@@ -100,67 +94,38 @@ def run(
 
 
 def _compare(
-    name: str, setting: Setting, forms: Sequence[str], rounds: int
+    workload: str, setting: Setting, names: Sequence[str], rounds: int
 ) -> Iterator[Row]:
-    made = {
-        form: engine_forms.plain(setting)
-        if form == "plain"
-        else engine_forms.by_engine(setting, form)
-        for form in forms
-    }
-    last, first = {}, {}  # the newest state of every form, and its first call's seconds
-
-    def timed(form: str) -> Timed:
-        def call(state):
-            begin = time.perf_counter()
-            last[form] = made[form].call(state)
-            first.setdefault(form, time.perf_counter() - begin)
-            return last[form]
-
-        return Timed(made[form].start, call)
-
-    products, peak = _products(setting.mesh)
-    all_timed = {form: timed(form) for form in made} | {PRODUCTS: products}
-    samples = interleaved(all_timed, rounds=rounds, budget_seconds=math.inf)
-    operations = engine_forms.operations_of(setting)
-    for form in made:
-        taken, unit = samples[form], samples[PRODUCTS]
+    forms = {name: engine_forms.form(setting, name) for name in names}
+    timed = {name: form.timed for name, form in forms.items()}
+    timed[PRODUCTS], peak = _products(setting.mesh)
+    samples = interleaved(timed, rounds=rounds, budget_seconds=math.inf)
+    operations, cohort = engine_forms.operations_of(setting), setting.work.cohort
+    for name, form in forms.items():
+        taken, memory = samples[name], form.program.memory_analysis()
+        seconds = statistics.median(taken)
+        adds = name not in ("plain", BASE) and BASE in samples  # to the base's time
+        program = memory.argument_size_in_bytes + memory.temp_size_in_bytes
         yield Row(
-            workload=name,
-            form=form,
+            workload=workload,
+            form=name,
             d=trees.size(setting.params),
-            cohort=setting.work.cohort,
+            cohort=cohort,
             devices=setting.mesh.size,
             chunk=setting.chunk,
+            seconds=seconds,
             ratio=ratio(taken, samples["plain"]) if "plain" in samples else None,
-            share=_share(form, samples),
-            gigaflops=operations / statistics.median(taken) / 1e9,
-            of_peak=operations / peak * ratio(unit, taken),
-            first_seconds=first[form],
-            note="" if _finite(last[form]) else "not finite",
-            **_of_form(made[form], taken, setting.work.cohort),
+            share=1 - ratio(samples[BASE], taken) if adds else None,
+            clients_per_second=cohort / seconds,
+            gigaflops=operations / seconds / 1e9,
+            of_peak=operations / peak * ratio(samples[PRODUCTS], taken),
+            trace_seconds=form.trace_seconds,
+            compile_seconds=form.compile_seconds,
+            first_seconds=form.timed.first_seconds,
+            program_megabytes=program / 1e6,
+            peak_megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+            note="" if _finite(form.timed.value) else "not finite",
         )
-
-
-def _of_form(made: Form, taken: Sequence[float], cohort: int) -> dict[str, float]:
-    """Returns the columns that depend on the form alone."""
-    memory = made.compiled.memory_analysis()
-    program = memory.argument_size_in_bytes + memory.temp_size_in_bytes
-    seconds = statistics.median(taken)
-    return {
-        "seconds": seconds,
-        "clients_per_second": cohort / seconds,
-        "trace_seconds": made.trace_seconds,
-        "compile_seconds": made.compile_seconds,
-        "program_megabytes": program / 1e6,
-        "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
-    }
-
-
-def _share(form: str, samples: dict[str, list[float]]) -> float | None:
-    """Returns the part of a round that a channel takes, if it adds one to the base."""
-    adds = form not in ("plain", BASE) and BASE in samples
-    return 1 - ratio(samples[BASE], samples[form]) if adds else None
 
 
 def _products(mesh: jax.sharding.Mesh) -> tuple[Timed, float]:
@@ -173,15 +138,12 @@ def _products(mesh: jax.sharding.Mesh) -> tuple[Timed, float]:
             x = x @ y
         return jax.lax.psum(x[0, 0], AXIS)
 
-    run = jax.shard_map(on_device, mesh=mesh, in_specs=(P(), P()), out_specs=P())
+    run = jax.jit(
+        jax.shard_map(on_device, mesh=mesh, in_specs=(P(), P()), out_specs=P())
+    )
     square = jnp.full((size, size), 1 / size, jnp.float32)  # a product leaves it
-    compiled = jax.jit(run).lower(square, square).compile()
-
-    def call(last):
-        del last
-        return jax.block_until_ready(compiled(square, square))
-
-    return Timed(lambda: None, call), 2.0 * size**3 * TIMES * mesh.size
+    timed = Timed(lambda: None, lambda _: jax.block_until_ready(run(square, square)))
+    return timed, 2.0 * size**3 * TIMES * mesh.size
 
 
 def _finite(state: Any) -> bool:

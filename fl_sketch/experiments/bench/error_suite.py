@@ -24,7 +24,9 @@ from fl_sketch.experiments.measurements import Column, Table
 D = 61_706  # of LeNet-5, as in the paper's experiments
 SIZES = ((5, 2000), (20, 40), (50, 100))  # rows, columns
 VECTORS = {
-    "power law": lambda key: _signs(key) / jnp.arange(1.0, D + 1),
+    "power law": lambda key: (
+        jax.random.rademacher(key, (D,), jnp.float32) / jnp.arange(1.0, D + 1)
+    ),
     "dense": lambda key: jax.random.normal(key, (D,)),
 }
 CHANNELS = {
@@ -39,8 +41,6 @@ class Row(NamedTuple):
     """The errors of a compressor C on a vector x.
 
     Attributes:
-      rows: the rows of the count sketch.
-      cols: its columns.
       numbers: the numbers sent, exact values included.
       error: `E|C(x) - x|^2 / |x|^2`.
       bound: the paper's bound on it.
@@ -97,7 +97,3 @@ def _row(name: str, vector: str, rows: int, cols: int, draws: int) -> Row:
         bias=float(along.mean()),
         standard_errors=abs(float(along.mean())) / spread if spread else 0.0,
     )
-
-
-def _signs(key: jax.Array) -> jax.Array:
-    return jax.random.rademacher(key, (D,)).astype(jnp.float32)

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 
 from fl_sketch import sketch
 from fl_sketch.core.protocols import Sketch
-from fl_sketch.experiments.bench import torch_column
 from fl_sketch.experiments.bench.timing import Timed, interleaved, ratio
 from fl_sketch.experiments.measurements import Column, Table
 
@@ -67,43 +66,64 @@ TABLE = Table.of(Row)
 
 
 class Kernel(NamedTuple):
-    """A jitted function and its arguments, of which the first may be donated.
+    """A jitted function and its arguments.
 
     Attributes:
-      carried: whether the result takes the place of the first argument, donated.
+      carried: whether the first argument is donated and the result takes its place.
     """
 
     function: jax.stages.Wrapped
     arguments: Callable[[], tuple]
     carried: bool = False
 
+    def timed(self) -> Timed:
+        """Returns it as a computation to time."""
+
+        def call(arguments):
+            result = jax.block_until_ready(self.function(*arguments))
+            return (result, *arguments[1:]) if self.carried else arguments
+
+        return Timed(self.arguments, call)
+
+    def extra_bytes(self) -> int | None:
+        """Returns what XLA allocates beyond the arguments, if it says so."""
+        memory = self.function.lower(*self.arguments()).compile().memory_analysis()
+        if memory is None:
+            return None
+        beyond = memory.temp_size_in_bytes + memory.output_size_in_bytes
+        return beyond - memory.alias_size_in_bytes
+
 
 def run(
     sizes: Sequence[int],
     compressions: Sequence[int],
     clients: Sequence[int],
-    names: Sequence[str],
-    with_torch: bool,
+    operators: Sequence[str],
+    torch: bool,
 ) -> Iterator[Row]:
     """Yields the rows of the table, size by size.
 
     Args:
-      sizes: the lengths d of a vector.
       compressions: the values of d / b.
       clients: the numbers of vectors that are sketched at once.
-      names: names of `OPERATORS`.
-      with_torch: whether PyTorch is timed too, where there is one vector.
+      torch: whether PyTorch is timed too, where there is one vector.
     """
     for d, compression, count in itertools.product(sizes, compressions, clients):
         b = max(1, d // compression)
-        rows = list(_compare(d, b, count, names))
+        rows = list(_compare(d, b, count, operators))
         yield from rows
-        if with_torch and count == 1 and (copy := rows[0].milliseconds):
-            yield from _compare_torch(d, b, copy)
+        if torch and count == 1 and (copy := rows[0].milliseconds):
+            # Alone, since PyTorch's threads spin for a while and would slow others.
+            for name, taken in interleaved(_in_torch(d, b)).items():
+                time = 1e3 * statistics.median(taken)
+                yield Row(f"torch {name}", "apply", d, b, 1, time, time / copy, copy)
 
 
 def _compare(d: int, b: int, clients: int, names: Sequence[str]) -> Iterator[Row]:
-    kernels, skipped = {("copy", "in place"): _copy(d, clients)}, []
+    shape, skipped = (d,) if clients == 1 else (clients, d), []
+    negate = jax.jit(jnp.negative, donate_argnums=0)
+    copies = Kernel(negate, lambda: (_vector(shape),), carried=True)
+    kernels = {("copy", "in place"): copies}
     for name in names:
         if name in DENSE and b * d * clients > LARGEST_DENSE:
             note = f"not timed: {b * d * clients:.1e} entries"
@@ -112,19 +132,15 @@ def _compare(d: int, b: int, clients: int, names: Sequence[str]) -> Iterator[Row
         op = OPERATORS[name](b)
         made = _one_vector(op, d) if clients == 1 else _many(op, d, clients)
         kernels |= {(name, kernel): timed for kernel, timed in made.items()}
-    samples = interleaved({key: _timed(kernel) for key, kernel in kernels.items()})
+    samples = interleaved({key: kernel.timed() for key, kernel in kernels.items()})
     copy = samples["copy", "in place"]
+    copy_time = 1e3 * statistics.median(copy)
     for (name, kernel), taken in samples.items():
-        vectors = _extra_vectors(kernels[name, kernel], d)
-        times = _milliseconds(taken), ratio(taken, copy), _milliseconds(copy)
+        extra = kernels[name, kernel].extra_bytes()
+        vectors = None if extra is None else extra / (4 * d)
+        times = 1e3 * statistics.median(taken), ratio(taken, copy), copy_time
         yield Row(name, kernel, d, b, clients, *times, vectors)
     yield from skipped
-
-
-def _copy(d: int, clients: int) -> Kernel:
-    shape = (d,) if clients == 1 else (clients, d)
-    negate = jax.jit(jnp.negative, donate_argnums=0)
-    return Kernel(negate, lambda: (_vector(shape),), carried=True)
 
 
 def _one_vector(op: Sketch, d: int) -> dict[str, Kernel]:
@@ -177,29 +193,38 @@ def _vector(shape: tuple[int, ...]) -> jax.Array:
     return jax.random.normal(jax.random.key(1), shape)
 
 
-def _timed(kernel: Kernel) -> Timed:
-    def call(arguments):
-        result = jax.block_until_ready(kernel.function(*arguments))
-        return (result, *arguments[1:]) if kernel.carried else arguments
+def _in_torch(d: int, b: int, rows: int = 5) -> dict[str, Timed]:
+    """Returns the same work in PyTorch: a copy, a scatter sketch and a blocked one.
 
-    return Timed(kernel.arguments, call)
+    Both keep their hashes in memory, made once, as the code released with FetchSGD
+    does, which saves them the cost of new hashes in each round.
 
+    Raises:
+      ImportError: if torch is not installed.
+    """
+    import torch  # pyright: ignore[reportMissingImports]
 
-def _extra_vectors(kernel: Kernel, d: int) -> float | None:
-    """Returns what XLA allocates beyond the arguments, in float32 vectors of d."""
-    memory = kernel.function.lower(*kernel.arguments()).compile().memory_analysis()
-    if memory is None:
-        return None
-    beyond = memory.temp_size_in_bytes + memory.output_size_in_bytes
-    return (beyond - memory.alias_size_in_bytes) / (4 * d)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(d, generator=generator)
+    signs = torch.randint(0, 2, (rows, d), generator=generator).float() * 2 - 1
+    buckets = torch.randint(0, b, (rows, d), generator=generator)
+    offsets = torch.randint(0, b, (-(-d // b),), generator=generator).tolist()
 
+    def scatter(_):
+        table = torch.zeros(rows, b)
+        for row in range(rows):
+            table[row].scatter_add_(0, buckets[row], signs[row] * x)
 
-def _compare_torch(d: int, b: int, copy: float) -> Iterator[Row]:
-    """Times PyTorch alone, since its threads spin for a while and would slow others."""
-    for name, samples in interleaved(torch_column.computations(d, b)).items():
-        taken = _milliseconds(samples)
-        yield Row(f"torch {name}", "apply", d, b, 1, taken, taken / copy, copy)
+    def blocked(_):
+        table = torch.zeros(2 * b)
+        for number, offset in enumerate(offsets):
+            first, last = number * b, min(d, (number + 1) * b)
+            place = table[offset : offset + last - first]
+            place.addcmul_(x[first:last], signs[0, first:last])
+        return table[:b] + table[b:]
 
-
-def _milliseconds(samples: Sequence[float]) -> float:
-    return 1e3 * statistics.median(samples)
+    return {
+        "copy": Timed(lambda: x.clone(), lambda values: values.neg_()),
+        f"scatter x{rows}": Timed(lambda: None, scatter),
+        "blocked": Timed(lambda: None, blocked),
+    }

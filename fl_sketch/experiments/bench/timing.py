@@ -5,24 +5,44 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 Name = TypeVar("Name")
 
 
-class Timed(NamedTuple):
+class Timed:
     """A computation that carries a value from call to call.
 
-    If it overwrites its donated argument it returns the value for the next call;
-    otherwise it may return anything.
-
     Attributes:
-      start: `() -> value` for the first call.
-      call: `(value) -> value`, which must return only when the work is done.
+      value: the value for the next call.
+      first_seconds: the seconds of the first call.
     """
 
-    start: Callable[[], Any]
-    call: Callable[[Any], Any]
+    value: Any
+    first_seconds: float
+
+    def __init__(self, start: Callable[[], Any], call: Callable[[Any], Any]):
+        """Takes the parts of the computation; nothing is called yet.
+
+        Args:
+          start: `() -> value` for the first call.
+          call: `(value) -> value`, which must return only when the work is done. If it
+            overwrites its donated argument it returns the value for the next call;
+            otherwise it may return anything.
+        """
+        self.start, self.call = start, call
+
+    def warm_up(self) -> None:
+        """Begins, and calls twice, so that everything is compiled."""
+        self.value = self.start()
+        self.first_seconds = self.seconds()
+        self.seconds()
+
+    def seconds(self) -> float:
+        """Calls once more; returns the time that it took."""
+        begin = time.perf_counter()
+        self.value = self.call(self.value)
+        return time.perf_counter() - begin
 
 
 def interleaved(
@@ -41,21 +61,25 @@ def interleaved(
       rounds: at least three; fewer if they exceed the budget.
       budget_seconds: the seconds that the slowest computation's calls may take.
     """
-    values, calls, spent = {}, {}, {}
+    calls, slowest = {}, 0.0
     for name, item in timed.items():
-        values[name] = item.call(item.call(item.start()))  # compiled and warm
-        spent[name] = _seconds(item, values, name)
-        calls[name] = max(1, int(sample_seconds / max(spent[name], 1e-7)))
-    slowest = max(spent.values())
+        item.warm_up()
+        spent = item.seconds()
+        calls[name] = max(1, int(sample_seconds / max(spent, 1e-7)))
+        slowest = max(slowest, spent)
     rounds = max(3, int(min(rounds, budget_seconds / slowest)))
-    samples = {name: [] for name in timed}
-    order = list(timed)
+    samples, order = {name: [] for name in timed}, list(timed)
     for _ in range(rounds):
         random.shuffle(order)
         for name in order:
-            runs = [_seconds(timed[name], values, name) for _ in range(calls[name])]
-            samples[name].append(statistics.median(runs))
+            taken = [timed[name].seconds() for _ in range(calls[name])]
+            samples[name].append(statistics.median(taken))
     return samples
+
+
+def ratio(ours: list[float], unit: list[float]) -> float:
+    """Returns the median ratio of `ours` to `unit`, each pair measured in one round."""
+    return statistics.median(a / b for a, b in zip(ours, unit, strict=True))
 
 
 def since_start() -> float | None:
@@ -67,14 +91,3 @@ def since_start() -> float | None:
     except OSError:
         return None
     return round(now - began / os.sysconf("SC_CLK_TCK"), 2)
-
-
-def ratio(ours: list[float], unit: list[float]) -> float:
-    """Returns the median ratio of `ours` to `unit`, each pair measured in one round."""
-    return statistics.median(a / b for a, b in zip(ours, unit, strict=True))
-
-
-def _seconds(item: Timed, values: dict[Name, Any], name: Name) -> float:
-    begin = time.perf_counter()
-    values[name] = item.call(values[name])
-    return time.perf_counter() - begin

@@ -83,7 +83,8 @@ def _squares(task: Wells, bound: Bound, rates: np.ndarray | None = None) -> np.n
     def make(rate):
         return algorithms.safl(task.loss, sketch=op, client_rate=rate, server=server)
 
-    return walks.squares(task, walks.walk(make, c, SEEDS, rates=rates))
+    walked = walks.walk(make, c, SEEDS, rates=rates)
+    return walks.squares(task.gradient, walked)
 
 
 def _largest_means(squares: np.ndarray) -> np.ndarray:
@@ -99,7 +100,6 @@ def property_3(operator: str, numbers: int = NUMBERS) -> Row:
     NaN stands for the bound where the paper has none for the operator.
 
     Args:
-      operator: the name of the sketch operator.
       numbers: the length b of a message.
     """
     op, pairs = walks.sketch_of(operator, LENGTH, numbers), _pairs(LENGTH)

@@ -4,6 +4,7 @@ A theorem can be told from what is measured only where L, mu, sigma^2, G and the
 are those of the problem, and not estimates.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -70,10 +71,7 @@ def quadratics(
     drift apart in local steps.
 
     Args:
-      d: the number of parameters.
-      clients: the number of clients.
       condition: L / mu.
-      seed: the seed of axes and optima.
       apart: about how far optima are from their common part, itself about 1 long.
     """
     validate.at_least_one(d=d, clients=clients)
@@ -118,6 +116,10 @@ class Wells(NamedTuple):
         """Returns the mean loss over clients at `params`."""
         return jnp.mean(jnp.log1p((params - self.optima) ** 2) @ self.curvatures) / 2
 
+    def gradient(self, params: jax.Array) -> jax.Array:
+        """Returns the gradient of the mean loss at `params`."""
+        return jax.grad(self.mean_loss)(params)
+
     @property
     def constants(self) -> Constants:
         """The constants of the problem, from zero, where all walks start."""
@@ -141,11 +143,9 @@ class Wells(NamedTuple):
         optima = np.asarray(self.optima, np.float64)
         lowest, highest = optima.min(0), optima.max(0)
         step = (highest - lowest) / (TRIED - 1)
-        least = np.full_like(lowest, np.inf)
-        for number in range(TRIED):
-            off = lowest + number * step - optima
-            least = np.minimum(least, np.log1p(off**2).mean(0) / 2)
-        least = np.maximum(least - step**2 / 8, 0)
+        tried = (lowest + number * step for number in range(TRIED))
+        losses = (np.log1p((at - optima) ** 2).mean(0) / 2 for at in tried)
+        least = np.maximum(functools.reduce(np.minimum, losses) - step**2 / 8, 0)
         begin = np.log1p(optima**2).mean(0) / 2
         return float(np.asarray(self.curvatures, np.float64) @ (begin - least))
 

@@ -92,6 +92,11 @@ def haddadpour(variant: str, *, tracking: bool) -> Iterator[Row]:
             optimum=task.optima[0],
             spread=0.0,
         )
+    hessian = task.matrices.mean(0)
+
+    def gradient(params):
+        return hessian @ (params - task.optimum)
+
     constants = replace(task.constants, server_rate=float(CLIENTS), delta=DELTA)
     for objective in ("pl", "nonconvex"):
         kind = {"objective": objective, "variant": variant, "tracking": tracking}
@@ -102,22 +107,12 @@ def haddadpour(variant: str, *, tracking: bool) -> Iterator[Row]:
             curve = walks.over_walks(task.excess, walked).mean(0)[1:]
             quantity, start = "E f(w) - f*", constants.start
         else:
-            squares = _squares(task, walked)
+            squares = walks.squares(gradient, walked)
             curve = walks.running_mean(squares[:, :-1]).mean(0)
             quantity, start = "mean |grad f|^2", float(squares[0, 0])
         name = f"Haddadpour {2 + tracking}, {objective}"
         sketched = {"operator": variant, "cols": COLS, "rows": rows, "noise": NOISE}
         yield row(name, "quadratics", quantity, bound, curve, start, **sketched)
-
-
-def _squares(task: Quadratics, walked: np.ndarray) -> np.ndarray:
-    """Returns `|grad f|^2` of all parameters of walks."""
-    hessian = task.matrices.mean(0)
-
-    def square(params):
-        return jnp.sum((hessian @ (params - task.optimum)) ** 2)
-
-    return walks.over_walks(square, walked)
 
 
 def _walk(

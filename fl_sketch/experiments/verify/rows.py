@@ -15,15 +15,12 @@ class Row(NamedTuple):
     Attributes:
       theorem: the paper and the number of the theorem.
       operator: the sketch operator; for Haddadpour et al. the way to read it.
-      problem: the losses of the clients.
       constants: the constants of the problem and of the run.
-      quantity: the number that is bounded.
       rounds: the number of rounds that the theorem asks for, or was given.
       needed: the number of rounds after which the quantity was below the bound; NaN: it
         has no such rounds, or never was.
       start: the quantity before the first round, or what is known of it without a
         theorem; a bound above it says nothing.
-      bound: the theorem's bound.
       measured: the same, measured.
       ratio: the bound over it; below 1 the theorem would be wrong.
     """
@@ -56,12 +53,7 @@ def row(
     """Returns the row of a theorem.
 
     Args:
-      theorem: its name in the table.
-      problem: the losses of the clients.
-      quantity: the number that is bounded.
-      bound: the theorem's bound.
       curve: the quantity after every round, as measured.
-      start: the quantity before the first.
       **others: what is not among the constants: other ones, or the operator.
     """
     known = {"operator": "none"} | bound.constants.known() | others

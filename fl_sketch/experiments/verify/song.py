@@ -13,20 +13,17 @@ from fl_sketch import algorithms, theory
 from fl_sketch.experiments.verify import known_problems, walks
 from fl_sketch.experiments.verify.known_problems import Problem
 from fl_sketch.experiments.verify.rows import Row, row
-from fl_sketch.theory import Bound, Constants
+from fl_sketch.theory import Bound
 
 SEEDS = range(8)
 D, B, CLIENTS, STEPS = 32, 16, 4, 4
 
 
 def song(operator: str) -> Iterator[Row]:
-    """Yields the rows of Song et al.'s theorems for a sketch operator."""
-    yield from _convex(operator)
-    yield from _nonconvex(operator)
+    """Yields the rows of Song et al.'s theorems for a sketch operator.
 
-
-def _convex(operator: str) -> Iterator[Row]:
-    """Yields the rows of Theorems E.1, E.2, 5.1 and 5.3."""
+    They are E.1, E.2, 5.1 and 5.3 for convex losses, and then E.3 and G.2.
+    """
     task = known_problems.quadratics(
         d=D, clients=CLIENTS, condition=5.0, seed=0, apart=0.5
     )
@@ -37,8 +34,7 @@ def _convex(operator: str) -> Iterator[Row]:
         ("5.1, 5.2", theory.strongly_convex, STEPS, False),
         ("5.3, 5.4", theory.convex, STEPS, True),
     ):
-        constants = replace(task.constants, operator=operator, b=B, steps=steps)
-        bound, places = _walk(task, theorem, constants, start)
+        bound, places = _walk(task, theorem, operator, steps, start)
         if average and steps > 1:
             places = walks.averages_of_rounds(task, places, bound.constants)
         if average:
@@ -46,31 +42,26 @@ def _convex(operator: str) -> Iterator[Row]:
         curve = walks.over_walks(task.excess, places).mean(0)[-bound.rounds :]
         quantity = names[average]
         yield row(f"Song {name}", "quadratics", quantity, bound, curve, start)
-
-
-def _nonconvex(operator: str) -> Iterator[Row]:
-    """Yields the rows of Theorems E.3 and G.2."""
     task = known_problems.wells(d=D, clients=CLIENTS, decay=0.5, seed=0)
-    start = float(walks.squares(task, np.zeros((1, 1, D)))[0, 0])
+    start = float(walks.squares(task.gradient, np.zeros((1, 1, D)))[0, 0])
     for name, theorem, steps in (
         ("E.3", theory.one_step_nonconvex, 1),
         ("G.2, corrected", theory.nonconvex, STEPS),
     ):
-        constants = replace(task.constants, operator=operator, b=B, steps=steps)
-        bound, walked = _walk(task, theorem, constants, start)
-        squares = walks.squares(task, walked).mean(0, keepdims=True)
+        bound, walked = _walk(task, theorem, operator, steps, start)
+        squares = walks.squares(task.gradient, walked).mean(0, keepdims=True)
         curve = walks.running_mean(squares)[0, 1:]
         yield row(f"Song {name}", "wells", "mean E |grad f|^2", bound, curve, start)
 
 
 def _walk(
-    task: Problem, theorem: Callable[..., Bound], constants: Constants, start: float
+    task: Problem, theorem: Callable[..., Bound], operator: str, steps: int, start
 ) -> tuple[Bound, np.ndarray]:
     """Returns what a theorem gives for a quarter of the start, and walks by it."""
-    bound = theorem(constants, target=start / 4)
+    constants = replace(task.constants, operator=operator, b=B, steps=steps)
+    bound, op = theorem(constants, target=start / 4), walks.sketch_of(operator, D, B)
 
     def make(rate):
-        op = walks.sketch_of(constants.operator, D, B)
         return algorithms.iterative_sketching(task.loss, sketch=op, client_rate=rate)
 
     return bound, walks.walk(make, bound.constants, SEEDS)

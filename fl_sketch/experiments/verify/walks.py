@@ -14,7 +14,7 @@ import numpy as np
 from fl_sketch import engine
 from fl_sketch.algorithms import catalog
 from fl_sketch.core.protocols import Algorithm, Sketch
-from fl_sketch.experiments.verify.known_problems import Problem, Wells
+from fl_sketch.experiments.verify.known_problems import Problem
 from fl_sketch.theory import Constants
 
 
@@ -53,7 +53,6 @@ def walk(
     Args:
       make: `(rate) -> algorithm`, with the clients' rate of a round.
       constants: the sizes, the step and the rounds.
-      seeds: the seeds of all that is drawn.
       rates: a rate for each round, in place of the step.
       batch: what `round_of` takes.
     """
@@ -118,9 +117,9 @@ def over_walks(value: Callable, walked: np.ndarray) -> np.ndarray:
     return np.stack([np.asarray(of_walk(jnp.asarray(walk))) for walk in walked])
 
 
-def squares(task: Wells, walked: np.ndarray) -> np.ndarray:
+def squares(gradient: Callable, walked: np.ndarray) -> np.ndarray:
     """Returns `|grad f|^2` of all parameters of walks, shape=(walks, places)."""
-    return over_walks(lambda x: jnp.sum(jax.grad(task.mean_loss)(x) ** 2), walked)
+    return over_walks(lambda x: jnp.sum(gradient(x) ** 2), walked)
 
 
 def running_mean(values: np.ndarray) -> np.ndarray:

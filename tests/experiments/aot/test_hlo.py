@@ -69,11 +69,9 @@ def test_a_chip_sends_what_a_ring_makes_it_send():
     assert sent["reduce-scatter"] == 3 * 12
 
 
-@pytest.mark.parametrize(
-    ("dtype", "size"), [("pred", 1), ("bf16", 2), ("s32", 4), ("u8", 1), ("f8e4m3", 1)]
-)
-def test_types_have_their_bytes(dtype, size):
-    assert Array(dtype, (3, 2)).nbytes == 6 * size
+def test_types_have_their_bytes():
+    for dtype, size in {"pred": 1, "bf16": 2, "s32": 4, "u8": 1, "f8e4m3": 1}.items():
+        assert Array(dtype, (3, 2)).nbytes == 6 * size
 
 
 def test_equal_ones_are_told_in_one_line():

@@ -33,34 +33,25 @@ def test_a_model_may_lie_on_several_chips():
     assert dict(topology.of_gpus(3).shape) == {"clients": 3}
 
 
+WRONG = ("", "v9:2x2", "v5e", "v5e:0x2", "v5e:2x2x2", "v6e:1x1x1", "v5p:2x2", "2x2")
+TOO_MANY = ("v5e:32x32", "v6e:2x256", "v5p:100x100x100")
+OF_TPUS, OF_GPUS = topology.of_tpus, topology.of_gpus
+
+
 @pytest.mark.parametrize(
-    "name", ["", "v9:2x2", "v5e", "v5e:0x2", "v5e:2x2x2", "v6e:1x1x1", "v5p:2x2", "2x2"]
+    ("make", "arguments", "words"),
+    [
+        *((OF_TPUS, (name,), r"v5e\|v6e:NxM, .* v5p:NxMx") for name in WRONG),
+        *((OF_TPUS, (name,), f"at most .*topology={name}") for name in TOO_MANY),
+        (OF_TPUS, ("v5e:3x3",), "topology=v5e:3x3: .*not"),  # the compiler says so
+        (OF_TPUS, ("v5e:2x2", 3), "a divisor of 4, .*got model_devices=3"),
+        (OF_GPUS, (8, 3), "a divisor of 8, .*got model_devices=3"),
+        (OF_GPUS, (0,), "devices.* >= 1"),
+    ],
 )
-def test_what_no_slice_is_called_is_refused(name):
-    with pytest.raises(
-        ValueError, match=r"Expected topology=v5e\|v6e:NxM, .* v5p:NxMx"
-    ):
-        topology.of_tpus(name)
-
-
-@pytest.mark.parametrize("name", ["v5e:32x32", "v6e:2x256", "v5p:100x100x100"])
-def test_more_chips_than_a_slice_has_are_refused(name):
-    with pytest.raises(ValueError, match=f"Expected at most .*, got topology={name}"):
-        topology.of_tpus(name)
-
-
-def test_a_shape_that_there_is_not_is_told_as_the_compiler_says_it():
-    with pytest.raises(ValueError, match="got topology=v5e:3x3: Topology layout .*not"):
-        topology.of_tpus("v5e:3x3")
-
-
-def test_models_use_all_chips():
-    with pytest.raises(ValueError, match="a divisor of 4, .*got model_devices=3"):
-        topology.of_tpus("v5e:2x2", 3)
-    with pytest.raises(ValueError, match="a divisor of 8, .*got model_devices=3"):
-        topology.of_gpus(8, 3)
-    with pytest.raises(ValueError, match="Expected devices to be an integer >= 1"):
-        topology.of_gpus(0)
+def test_what_there_is_not_is_refused(make, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        make(*arguments)
 
 
 def test_without_its_library_the_line_says_what_to_install(monkeypatch):
