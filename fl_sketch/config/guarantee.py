@@ -16,7 +16,6 @@ from fl_sketch.core.protocols import Algorithm
 from fl_sketch.data.partition import Partition
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Traffic
-from fl_sketch.models import params_io
 from fl_sketch.privacy import accounting
 from fl_sketch.privacy.guarantee import RANDOMNESS, Guarantee, promised
 
@@ -44,6 +43,7 @@ def guarantee_of(
     d: int,
     shares: Callable[[], Partition],
     *,
+    dealt: str,
     noise_multiplier: float = 0.0,
 ) -> Guarantee | None:
     """Returns what a config promises, its noise calibrated; None: nothing is bounded.
@@ -53,6 +53,7 @@ def guarantee_of(
       traffic: that of a client in a round.
       d: the number of the model's parameters.
       shares: `() -> partition`, which client has which examples.
+      dealt: how they are dealt: if it is equal, so are the clients.
       noise_multiplier: z, with which the run began; 0: it has not begun.
 
     Raises:
@@ -87,12 +88,8 @@ def guarantee_of(
             unit=own.unit,
             randomness=RANDOMNESS[own.randomness],
             public=protection.public,
-            partition=_digest(shares()) if protection.private else "",
+            partition=dealt if protection.private else "",
         )
-
-
-def _digest(shares: Partition) -> str:
-    return params_io.digest({"indices": shares.indices, "starts": shares.starts})
 
 
 def require_sizes(guarantee: Guarantee | None, sizes: Collection[int]) -> None:

@@ -93,9 +93,8 @@ def of_run(
             spectra[number] = spectrum.Spectrum(jax.device_get(matrices), size)
             yield _row(number, spectra[number])
 
-    mark = (
-        MARK if privacy.protection_of(config).noisy else ""
-    )  # it looks at clients' data
+    noisy = privacy.protection_of(config).noisy
+    mark = MARK if noisy else ""  # it looks at clients' data
     place = pathlib.Path(workdir) / f"{mark}spectrum"
     measured = TABLE.record(rows(), f"{place}.csv", say)
     _draw(spectra, measured, f"{place}.png")

@@ -42,7 +42,8 @@ class Guarantee(NamedTuple):
       unit: "client" or "example".
       randomness: "system" or "simulated", where all noise follows from the seed.
       public: whether the data are public, so that no client has to be protected.
-      partition: a digest of which client has which example; empty: unknown.
+      partition: how examples are dealt to clients: if it is equal, so are the clients.
+        A digest of the shares would confirm guesses about a label that decides them.
       secret: a check value of the secret that the noise follows from; empty: none.
       trials: mean and shape of the number of runs of which this one was selected.
     """

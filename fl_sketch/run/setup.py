@@ -7,6 +7,7 @@ continuous keys stay arguments. `task.of_setup` fixes them for one run.
 import dataclasses
 import functools
 import gc
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,11 @@ from fl_sketch.models import params_io
 from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.workdir import secrets, weights
 from fl_sketch.workdir.identity import Identity, identity_of, named
+
+DEALING = (  # keys of data by which examples are dealt
+    "name", "part", "classes", "clients", "partition", "alpha", "per_client",
+    "exponent", "held_out",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -122,6 +128,7 @@ class Setup:
             self.sampler,
             trees.size(self.params),
             lambda: self.dealt(self.config.seed)[0],
+            dealt=self.dealing(self.config.seed),
             noise_multiplier=noise_multiplier,
         )
         setup = dataclasses.replace(self, guarantee=guarantee)
@@ -135,19 +142,28 @@ class Setup:
         return dataclasses.replace(self, config=config)
 
     def dealt(self, seed: int) -> tuple[partition.Partition, partition.Partition]:
-        """Returns which client trains on which examples, and holds which ones back.
+        """Returns which client trains on which examples, and holds which ones back."""
+        keys, splits, seed = self.config.data, self.splits, self._partition_seed(seed)
+        shares = parse.partition_of(keys, splits.train.targets, seed, splits.owners)
+        with section("data"):
+            return held_out(shares, keys.held_out, seed=seed)
+
+    def dealing(self, seed: int) -> str:
+        """Returns how the examples are dealt, in words that tell nothing of them."""
+        keys = {name: self.config.data[name] for name in DEALING}
+        drawn = keys["partition"] != "natural" or keys["held_out"]
+        seeds = {"seed": self._partition_seed(seed)} if drawn else {}
+        return json.dumps(keys | seeds)
+
+    def _partition_seed(self, seed: int) -> int:
+        """Returns the seed by which a run deals.
 
         A private run deals by a seed of its own: runs with other seeds then have the
         same clients, and what they give away of a client adds up.
         """
-        keys, splits = self.config.data, self.splits
-        if keys.partition_seed >= 0:
-            seed = keys.partition_seed
-        elif self.identity.keyed:
-            seed = 0
-        shares = parse.partition_of(keys, splits.train.targets, seed, splits.owners)
-        with section("data"):
-            return held_out(shares, keys.held_out, seed=seed)
+        if self.config.data.partition_seed >= 0:
+            return self.config.data.partition_seed
+        return 0 if self.identity.keyed else seed
 
     def clients(self, numbers: Numbers, seed: int) -> MeasuredClients:
         """Returns the clients as they are measured one by one."""

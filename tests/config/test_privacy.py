@@ -210,3 +210,21 @@ def test_examples_of_one_client_that_are_not_finite_end_no_private_run(tmp_path)
     (row,) = rows_of(str(tmp_path), **keys)
     assert np.isfinite(row["test_loss"]) and np.isfinite(row[MARK + "train_loss"])
     assert row[MARK + "mechanism_rejected"] == 1
+
+
+def test_runs_have_a_total_where_they_deal_alike_whatever_the_data_are():
+    """What an odometer says of the dealing follows from the config alone."""
+
+    def dealt(**changes):
+        return prepare(config_with(**SAFL | changes)).guarantee.partition
+
+    first = dealt(data__partition="dirichlet")
+    assert first == dealt(data__partition="dirichlet", seed=7)
+    for change in (
+        {"data__partition": "iid"},
+        {"data__partition_seed": 3},
+        {"data__alpha": 0.6},
+        {"data__held_out": 0.2},
+    ):
+        assert first != dealt(**{"data__partition": "dirichlet"} | change)
+    assert not prepare(config_with(**SAFL, data__public=True)).guarantee.partition

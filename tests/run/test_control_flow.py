@@ -95,8 +95,8 @@ def flow(change, folder, **options):
         end = played(task, folder=own)
     assert trees.finite(end.params)
     rows = [(row["round"], tuple(row), row["epsilon"]) for row in end.rows]
-    promise = task.known.guarantee and task.known.guarantee._replace(partition="")
-    return rows, checkpoint.rounds(folder / "checkpoints"), task.last, promise
+    saved = checkpoint.rounds(folder / "checkpoints")
+    return rows, saved, task.last, task.known.guarantee
 
 
 @pytest.fixture(scope="module")
