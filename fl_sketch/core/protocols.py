@@ -32,8 +32,6 @@ class Sketch(NamedTuple):
     Attributes:
       apply: `(key, update) -> message`, that is R x.
       transpose: `(key, message, like) -> update`, that is R^T s.
-      add_transpose: `(key, message, update, scale) -> update + scale * R^T s`. With
-        the update donated to jit, some operators do it in one pass over memory.
       estimate: `(key, message, like) -> update`: the adjoint, or a median of rows.
       zeros: `(like=None) -> message` of zeros. Only operators whose message depends on
         the update (identity, leaf by leaf) read `like`.
@@ -45,7 +43,6 @@ class Sketch(NamedTuple):
 
     apply: Callable[[Key, Tree], Message]
     transpose: Callable[[Key, Message, Like], Tree]
-    add_transpose: Callable[[Key, Message, Tree, jax.typing.ArrayLike], Tree]
     estimate: Callable[[Key, Message, Like], Tree]
     zeros: Callable[..., Message]
     size: Callable[..., int]
