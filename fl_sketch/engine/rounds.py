@@ -109,27 +109,41 @@ def compile_rounds(
         )
         starts = jax.device_put(data.starts, same)
         program = compiled(play.on_batches, (shapes, starts), 1)
-        advance = prefetch.advancing(
+        one_round = prefetch.gathered_ahead(
             draw, gather, lambda state, sent: program(state, key, (sent, starts), 1)
         )
     else:
         program = compiled(play.rounds, data, 0)
+        if play.bank != "host":
+            return lambda state, done, count: program(state, key, data, count)
+        one_round = lambda state, number: program(state, key, data, 1)  # noqa: E731
+    if play.bank == "host":
+        ids = jax.jit(lambda key, number: of_round(play.sampler, key, number).ids)
+        ids = ids.lower(key, 0).compile()
+        where = jax.tree.map(lambda leaf: leaf.sharding, state.clients)
+        one_round = host_states.cohort_at_a_time(
+            one_round,
+            lambda number: np.asarray(ids(key, number)),
+            lambda rows: jax.device_put(rows, where),
+        )
+    return one_by_one(one_round)
 
-        def resident(state, done, count):
-            del done
-            return program(state, key, data, count)
 
-        advance = resident
-    if play.bank != "host":
-        return advance
-    ids = jax.jit(lambda key, number: of_round(play.sampler, key, number).ids)
-    ids = ids.lower(key, 0).compile()
-    where = jax.tree.map(lambda leaf: leaf.sharding, state.clients)
-    return host_states.advancing(
-        lambda state, number: advance(state, number, 1),
-        lambda number: np.asarray(ids(key, number)),
-        lambda rows: jax.device_put(rows, where),
-    )
+def one_by_one(one_round: Callable[[State, int], tuple[State, Report]]) -> Advance:
+    """Returns `advance(state, done, count)` that calls `one_round(state, number)`.
+
+    Reports are numpy arrays with a leading axis of `count`.
+    """
+
+    def advance(state, done, count):
+        reports = []
+        for number in range(done, done + count):
+            state, report = one_round(state, number)
+            report = jax.device_get(report)
+            reports.append(jax.tree.map(lambda leaf: leaf[:1], report))
+        return state, jax.tree.map(lambda *leaves: np.concatenate(leaves), *reports)
+
+    return advance
 
 
 def run_rounds(
