@@ -24,7 +24,6 @@ def make_evaluation(
     """Returns `(evaluate(numbers, params, data), data)`, the former not jitted.
 
     Args:
-      loss_of: `(numbers) -> Loss`.
       parts: examples by the first word of results, as in "test_loss".
     """
 

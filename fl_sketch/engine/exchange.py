@@ -43,7 +43,6 @@ class Served(NamedTuple):
     """The server after its step, and how it got there.
 
     Attributes:
-      estimate: the estimate of the mean update.
       bytes_up: bytes that each client sent, as `wire.traced_bytes` has them.
       bytes_told: bytes of the server's replies to each, between exchanges.
     """
@@ -61,8 +60,6 @@ def exchange(
 
     Args:
       server: the server before the round, the same on all devices.
-      slots: the places of the device's clients.
-      recompute: whether clients work again in every pass.
     """
     one = first(slots)
     play, shapes = traced(device.work, one)

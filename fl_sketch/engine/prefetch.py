@@ -36,10 +36,7 @@ def batches_on_devices(
 
     Args:
       sampler: of the cohorts, whose weights do not matter.
-      key: the roots of the run, on all devices.
       multiple: the cohort's places are filled up to a multiple of this.
-      steps: the number of batches of a client.
-      batch: the number of examples of each.
     """
 
     def places(key, starts, number):

@@ -49,8 +49,6 @@ class PythonSetup(NamedTuple):
     """What clients train on, who takes part, and what is promised to them.
 
     Attributes:
-      key: the root of everything random.
-      last: the last round that was asked for.
       batches: how `batch` examples are drawn, one of `data.batches.KINDS`.
       terms: `relation`, `delta` and `target_epsilon`.
       data: where the examples are to be, one of `residency.FORMS` or "auto".

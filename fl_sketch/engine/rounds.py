@@ -24,12 +24,8 @@ class Play(NamedTuple):
     """How rounds are played, of which `compile_rounds` makes a program.
 
     Attributes:
-      one_round: made by `make_round`.
       weighted: `(starts) -> sampler` with the weights of clients whose examples begin
         there; None: `sampler` has them.
-      chunk: the number of clients that a device works on at a time.
-      steps: the number of batches of a client.
-      batch: the number of examples of each.
       most: the number of rounds for whose reports there is room.
       bank: the one of `host_states.PLACES` that holds clients' states.
     """
@@ -163,7 +159,6 @@ def run_rounds(
 
     Args:
       one_round: `(state, key, cohort, data) -> (state, report)`, of `make_round`.
-      key: the key of the whole run, or its roots.
       count: the number of rounds, at most `most`.
       most: the number of rounds whose reports there is room for.
 

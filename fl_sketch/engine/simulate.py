@@ -72,7 +72,6 @@ class Run(NamedTuple):
       state: the state from which `simulate(state=...)` goes on.
       history: a row of every `every` rounds: means of the clients' diagnostics in them,
         what `look` returned, all bytes since the first round, and the epsilon.
-      traffic: the traffic of one client in a round.
     """
 
     state: Standing
@@ -185,8 +184,6 @@ def simulate(
     validate.in_range(0, float("inf"), target_epsilon=target_epsilon)
     checks.require_functions("params", look=look)
     checks.require_functions("a row", on_row=on_row)
-    for name in accept:
-        validate.one_of(tuple(ACCEPTED), accept=name)
     for root in roots_of(key):
         require_key(root)
     params, sampler = checks.floats(params), checks.sampler_of(cohort, clients)
@@ -232,10 +229,13 @@ def _in_folder(
     task: Task, workdir: str | os.PathLike, accept, told, bar: bool | None
 ) -> tuple[Progress, list[Row]]:
     """Plays a run in a folder, from where it was stopped; returns all rows as well."""
+    for name in accept:
+        validate.one_of(tuple(ACCEPTED), accept=name)
     options = {"accept": accept, "extend": GO_ON}
     with resumable.opened(workdir, task, **options) as folder:
         assert folder
-        if folder.summary() is not None:
+        if ended := folder.summary():
+            resumable.complete(folder, task, ended["rounds"])
             task = task._replace(secret=None)  # it is forgotten, and no longer needed
             progress = resumable.resumed(folder, task, lambda line: None)
         else:

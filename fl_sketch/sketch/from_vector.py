@@ -33,7 +33,6 @@ def on_trees(
         unknown).
       apply: `(key, x) -> R x` of a vector of any float type, in float32.
       transpose: `(key, s, d) -> R^T s`, a float32 vector of length d.
-      resize: `(numbers) -> Sketch`, the operator with another budget.
       estimate: `(key, s, d) -> x`; None: the adjoint.
     """
     # Each is traced once, however often an algorithm sketches and reads in a round.

@@ -69,10 +69,7 @@ def sharded(op: Sketch, parts: int, axis: str = trees.MODEL) -> Sketch:
             return read(operator)(jax.random.fold_in(key, number), message, like)
 
         def read_like(key: Key, message: Message, like: Like) -> Tree:
-            require_key(key)
-            if jnp.shape(message) != shape:
-                msg = f"Expected a message of shape {shape}, got {jnp.shape(message)}."
-                raise ValueError(msg)
+            _require(key, message, shape)
             cut = _cut(like, parts, axis)
             rest = leaves_of(cut.rest, parts, key, message) if cut.rest else []
             return cut.joined(cut.map(leaves_of, key, message), rest)
@@ -88,6 +85,13 @@ def sharded(op: Sketch, parts: int, axis: str = trees.MODEL) -> Sketch:
         resize=lambda numbers: sharded(op.resize(numbers), parts, axis),
         fixed_key=op.fixed_key,
     )
+
+
+def _require(key: Key, message: Message, shape: tuple[int, ...]) -> None:
+    require_key(key)
+    if jnp.shape(message) != shape:
+        msg = f"Expected a message of shape {shape}, got {jnp.shape(message)}."
+        raise ValueError(msg)
 
 
 def _cut(tree: Like, parts: int, axis: str) -> "_Cut":

@@ -101,7 +101,6 @@ def sgd_steps(
     The update is x_0 - x_K; the diagnostic "loss" is that of the first batch at x_0.
 
     Args:
-      loss: the loss of one batch.
       tx: the client's optimizer; its state begins anew every round.
       proximal: the weight mu of FedProx, which adds `mu/2 |x - x_0|^2` to the loss.
     """
@@ -156,7 +155,6 @@ def gradient_pair(loss: Loss, previous: Callable[[Server], Tree]) -> Local:
     """(gradient, its change since the last round), both on the first batch, for MARINA.
 
     Args:
-      loss: the loss of one batch.
       previous: `(server) -> params`, the model of the last round, from what clients
         fetch with this one.
     """
@@ -184,7 +182,6 @@ def tracked_steps(
     Phi_own is an estimate whose relative error is above 1/(gain eta tau).
 
     Args:
-      loss: the loss of one batch.
       rate: the step size eta.
       gain: the factor of the variates' moves: 1/(eta tau) undoes the factor in the
         update exactly; the paper prints 1/tau.
@@ -236,7 +233,6 @@ def measuring(
     """Adds a measurement of the server's model to the diagnostics of local work.
 
     Args:
-      inner: the local work.
       measure: `(params, batch) -> {name: scalar}`, called with the first batch.
     """
 
@@ -270,7 +266,6 @@ def _walked(
 
     Args:
       slices: the further arguments of `value_of`, along a leading axis.
-      state: the client's state.
       change: `(gradient, parameters) -> gradient` that the optimizer gets.
     """
 
