@@ -79,8 +79,9 @@ def exchange(
             sent = player.parts(sent)[0] if plain else player.message(sent)
             encoded = device.encode(number, sent, slot, work)
             shown = () if number else work.diagnostics
-            if not plain:
-                shown = _without_rejected(encoded.rejected, shown)
+            if not plain:  # nor does what a rejected message's client measured count
+                rejected = encoded.rejected > 0
+                shown = jax.tree.map(lambda x: jnp.where(rejected, 0, x), shown)
             return (encoded, shown), (work if keep and not earlier else ())
 
         (total, sums), kept = device.each(send, slots, works)
@@ -97,11 +98,6 @@ def exchange(
         released = _added(released, release.released)
     diagnostics |= {f"{MECHANISM}{name}": value for name, value in facts.items()}
     return Exchanged(means, blank, works, diagnostics, released, state)
-
-
-def _without_rejected(rejected: jax.Array, diagnostics: Any) -> Any:
-    """Returns diagnostics, or zeros if the mechanism rejected the message."""
-    return jax.tree.map(lambda value: jnp.where(rejected > 0, 0, value), diagnostics)
 
 
 def as_heard(mean: Message, number: jax.Array) -> Message:

@@ -221,8 +221,11 @@ def _in_memory(
     """Plays a run without files; returns its rows as well."""
     begun, history = resumable.begin(task), list[Row]()
     begun.recorder.ledger = book
-    told = [lambda row: history.append(_untimed(row)), *told]
-    return _played(task, begun, None, told, bar)[0], history
+
+    def add(row: Row) -> None:
+        history.append({k: row[k] for k in row if k != "rounds_per_second"})
+
+    return _played(task, begun, None, [add, *told], bar)[0], history
 
 
 def _in_folder(
@@ -292,10 +295,6 @@ def _looking(look, per_client: PerExample | None, clients: Clients):
 
 def _reserved(name: str) -> bool:
     return name in RESERVED or str(name).startswith(RESERVED_STARTS)
-
-
-def _untimed(row: Row) -> Row:
-    return {name: row[name] for name in row if name != "rounds_per_second"}
 
 
 def _public(key: Key | Roots) -> np.ndarray:
