@@ -3,10 +3,12 @@
 import dataclasses
 from collections.abc import Callable
 
+import jax
 import numpy as np
 
 from fl_sketch import sketch
-from fl_sketch.core.protocols import Sketch
+from fl_sketch.core import wire
+from fl_sketch.core.protocols import Field, Sketch
 from tests.oracles import closed_forms
 
 
@@ -53,6 +55,16 @@ KINDS = [
     "gaussian", "ams", "srht", "count_sketch_x5", "count_sketch_independent",
     "sparse_embedding_one", "uniform_sampling", "identity",
 ]  # fmt: skip
+
+
+def encoded(message) -> bytes:
+    """Returns the bytes of a message of floats, from which it comes back to the bit."""
+    leaves = [np.ravel(part) for part in jax.tree.leaves(message)]
+    fields = [Field(leaf.size, wire.FLOAT_BITS, "float") for leaf in leaves]
+    data = wire.encode(fields, leaves)
+    for sent, received in zip(leaves, wire.decode(fields, data), strict=True):
+        assert received.tobytes() == sent.tobytes()
+    return data
 
 
 def build(name: str, b: int, d: int) -> Sketch:

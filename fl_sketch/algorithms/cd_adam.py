@@ -31,7 +31,7 @@ def cd_adam(
         local=local.one_gradient(loss),
         uplink=channels.difference(channels.compressed(compressor)),
         server=optax.chain(
-            transforms.accumulate(),
+            optax.trace(decay=1.0),  # the sum of the changes
             transforms.paper_amsgrad(server_rate, b1, b2, eps),
         ),
         downlink=Downlink(transforms.changes(compressor), compressor.bits),

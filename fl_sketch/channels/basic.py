@@ -32,7 +32,6 @@ def sketched(op: Sketch, *, read: str = "transpose") -> Channel:
     """Sends R x; all clients and the server share the round's R.
 
     Args:
-      op: the operator.
       read: "transpose": the estimate is R^T of the mean message, which is unbiased.
         "estimate": the operator's own estimate, such as a median of its rows.
         "message": the mean message itself, for servers that work in sketch space.

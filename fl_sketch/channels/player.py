@@ -67,7 +67,6 @@ def play(
     """Plays a channel up to the first message whose mean is not known.
 
     Args:
-      channel: the channel.
       arguments: the arguments of its generator: (update, memory, keys, round).
       means: the means of the first exchanges, in order.
       receive: what clients receive for a reply of the server.

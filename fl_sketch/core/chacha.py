@@ -24,7 +24,8 @@ import numpy as np
 from jax import lax
 from jax.extend import random as jax_random
 
-from fl_sketch.core.protocols import Roots
+from fl_sketch.core.keys import roots_of
+from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.core.trees import varying_like
 
 KEY_BYTES = 32
@@ -73,13 +74,18 @@ def roots_with(seed: jax.typing.ArrayLike, words: jax.Array) -> Roots:
     return Roots(jax.random.key(seed), from_words(words))
 
 
-def is_secret(key: jax.Array) -> bool:
-    """Returns whether a typed `key` has 256 bits of this generator, as secrets do.
+def is_secret(key: Key | Roots) -> bool:
+    """Returns whether the noise, cohorts and batches of a run can be secret.
 
-    >>> is_secret(jax.random.key(0)), is_secret(key_of(bytes(32)))
-    (False, True)
+    Its secret root must be a key of this generator, as `engine.secret_roots` makes it,
+    and not be the public root. Keys of jax's own generators have few bits and come from
+    seeds that others can guess.
     """
-    return str(jax.random.key_impl(key)) == str(IMPLEMENTATION)
+    public, secret = roots_of(key)
+    if jax.random.key_impl(secret) != IMPLEMENTATION:
+        return False
+    public, secret = map(jax.random.key_data, (public, secret))
+    return not np.array_equal(public, secret)
 
 
 def blocks(

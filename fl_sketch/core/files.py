@@ -23,7 +23,6 @@ def writable_folder(path: str | os.PathLike, name: str = "workdir") -> pathlib.P
     """Returns a folder for new files, made with its parents where it is missing.
 
     Args:
-      path: path of the folder.
       name: the option that names it, for the complaint.
 
     Raises:

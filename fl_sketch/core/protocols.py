@@ -32,8 +32,6 @@ class Sketch(NamedTuple):
     Attributes:
       apply: `(key, update) -> message`, that is R x.
       transpose: `(key, message, like) -> update`, that is R^T s.
-      add_transpose: `(key, message, update, scale) -> update + scale * R^T s`. With
-        the update donated to jit, some operators do it in one pass over memory.
       estimate: `(key, message, like) -> update`: the adjoint, or a median of rows.
       zeros: `(like=None) -> message` of zeros. Only operators whose message depends on
         the update (identity, leaf by leaf) read `like`.
@@ -45,7 +43,6 @@ class Sketch(NamedTuple):
 
     apply: Callable[[Key, Tree], Message]
     transpose: Callable[[Key, Message, Like], Tree]
-    add_transpose: Callable[[Key, Message, Tree, jax.typing.ArrayLike], Tree]
     estimate: Callable[[Key, Message, Like], Tree]
     zeros: Callable[..., Message]
     size: Callable[..., int]
@@ -157,16 +154,6 @@ class Delivery(NamedTuple):
     own: Any
 
 
-def _no_state(params: Tree) -> tuple[()]:
-    del params
-    return ()
-
-
-def _same_state(state: Any, delivery: Delivery) -> Any:
-    del delivery
-    return state
-
-
 class Local(NamedTuple):
     """Local work of one client.
 
@@ -177,8 +164,8 @@ class Local(NamedTuple):
     """
 
     run: Callable[[Server, Any, Any, Keys], Work]
-    init: Callable[[Tree], Any] = _no_state
-    finish: Callable[[Any, Delivery], Any] = _same_state
+    init: Callable[[Tree], Any] = lambda params: ()
+    finish: Callable[[Any, Delivery], Any] = lambda state, delivery: state
 
 
 class Memory(NamedTuple):
@@ -244,11 +231,6 @@ class Round(NamedTuple):
 Talk = Generator[Any, Any, tuple[Delivery, Memory]]
 
 
-def _no_memory(params: Tree) -> Memory:
-    del params
-    return Memory()
-
-
 class Channel(NamedTuple):
     """How updates become an estimate of their mean.
 
@@ -262,7 +244,7 @@ class Channel(NamedTuple):
     """
 
     talk: Callable[[Any, Memory, Keys, Round], Talk]
-    init: Callable[[Tree], Memory] = _no_memory
+    init: Callable[[Tree], Memory] = lambda params: Memory()
 
 
 class Downlink(NamedTuple):
@@ -311,11 +293,6 @@ class Release(NamedTuple):
     released: dict[str, jax.Array] = {}
 
 
-def _as_sent(bits: Any, numbers: int) -> Any:
-    del numbers
-    return bits
-
-
 class Mechanism(NamedTuple):
     """What guards the messages of clients, and the mean that all may see.
 
@@ -354,7 +331,7 @@ class Mechanism(NamedTuple):
     denominator: float
     smallest: int = 0
     watched: tuple[str, ...] = ()
-    wire: Callable[[Any, int], Any] = _as_sent
+    wire: Callable[[Any, int], Any] = lambda bits, numbers: bits
     noise: str = "gaussian"
     extra: int = 0
     drawn: int = 0

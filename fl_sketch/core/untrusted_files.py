@@ -93,7 +93,6 @@ def picture(content: bytes, mode: str, formats: Sequence[str]) -> np.ndarray:
     """Returns the pixels of a picture.
 
     Args:
-      content: the bytes of its file.
       mode: Pillow's name for its channels.
       formats: the formats that it may have. Pillow knows dozens, of which some start
         other programs.
@@ -146,7 +145,6 @@ def require_only(content: Any, start: str, where: str | os.PathLike) -> None:
     Args:
       content: the content of the json file, or a part of it.
       start: the beginning that names of classes must have.
-      where: the file.
     """
     if isinstance(content, list):
         for part in content:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch.core.protocols import Field, Message
+from fl_sketch.core.protocols import Field
 
 FLOAT_BITS = 32  # of the one float type that travels
 
@@ -30,10 +30,6 @@ def size_in_bits(fields: Sequence[Field]) -> int:
 
 def encode(fields: Sequence[Field], arrays: Sequence) -> bytes:
     """Returns the arrays of a message as bytes: bits in order, least first.
-
-    Args:
-      fields: the wire format, a field for each array.
-      arrays: vectors of numbers, each as long as its field says.
 
     Raises:
       ValueError: for an array of another length than its field says, or an unsigned
@@ -60,28 +56,6 @@ def decode(fields: Sequence[Field], data: bytes) -> tuple[np.ndarray, ...]:
         arrays.append(_numbers(field, stream[start:stop]))
         start = stop
     return tuple(arrays)
-
-
-def float_fields(message: Message) -> tuple[Field, ...]:
-    """Returns the wire format of a tree of float32 arrays, such as a sketch."""
-    return tuple(
-        Field(math.prod(part.shape), FLOAT_BITS, "float")
-        for part in jax.tree.leaves(message)
-    )
-
-
-def encode_floats(message: Message) -> bytes:
-    """Returns the arrays of a pytree of float32 as bytes."""
-    leaves = [np.ravel(part) for part in jax.tree.leaves(message)]
-    return encode(float_fields(message), leaves)
-
-
-def decode_floats(data: bytes, like: Message) -> Message:
-    """Returns the pytree that `encode_floats` encoded; `like` has its shapes."""
-    leaves, treedef = jax.tree.flatten(like)
-    arrays = decode(float_fields(like), data)
-    shaped = [a.reshape(part.shape) for a, part in zip(arrays, leaves, strict=True)]
-    return jax.tree.unflatten(treedef, shaped)
 
 
 class Chosen(NamedTuple):
@@ -116,7 +90,6 @@ def traced_bytes(
     the choice between them is traced. `byte_count` reads the result.
 
     Args:
-      bits: the length of the message.
       total: `(bytes) -> int or int64 [...]`, a function of that length.
     """
     if isinstance(bits, Chosen):

@@ -226,10 +226,6 @@ def book_to_go_on(price: Prices, standing: Any, population: int) -> ledger.Ledge
     this call. One that did not follow lacks the server's moments, and is new if it now
     does.
 
-    Args:
-      price: the prices of the rounds to come.
-      standing: the end of an earlier run, or None.
-
     Raises:
       ValueError: if clients would fetch what was not sent.
     """
@@ -253,7 +249,6 @@ def begun(algorithm: Algorithm, params: Tree, population: int, standing: Any) ->
 
     Args:
       params: the first model; of an earlier run only the shapes are read.
-      standing: the end of an earlier run, or None.
 
     Raises:
       ValueError: for the state of another algorithm, model or population.

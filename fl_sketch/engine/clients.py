@@ -55,10 +55,8 @@ class DeviceRound(NamedTuple):
 
     Attributes:
       server: the server before the round, marked as varying over devices.
-      of_round: the keys of the round.
       weights: the weights of the device's clients, float32; with a mechanism 0 or 1.
       present: the sum of the weights over all devices.
-      round: what channels know of the round.
       chunk: the number of clients that work at a time.
     """
 

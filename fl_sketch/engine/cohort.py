@@ -16,7 +16,6 @@ from fl_sketch.core import validate
 from fl_sketch.core.hashing import sample_without_replacement
 from fl_sketch.core.keys import cohort_key
 from fl_sketch.core.protocols import Key, Roots
-from fl_sketch.privacy.tails import cut_chance as cut_chance
 from fl_sketch.privacy.tails import places_for
 
 LEAST = 1e-9  # of a sum of weights, so that a round without weight has a mean of zero
@@ -60,7 +59,6 @@ class Sampler:
     Attributes:
       draw: `(key) -> Cohort`; if it is timed, `(key, number of the round) -> Cohort`.
       sampling: its name in `privacy.accounting`; empty: no accountant knows it.
-      population: the number of clients.
       size: the expected number of clients in a round.
       weight: the sum of all clients' weights; None: unknown.
       timed: whether cohorts depend on the number of the round.
@@ -92,7 +90,6 @@ def of_round(
 
     Args:
       sampler: a sampler, or a function of the round's key.
-      key: the key of the whole run, or its roots.
     """
     drawn_by = cohort_key(key, number)
     timed = isinstance(sampler, Sampler)

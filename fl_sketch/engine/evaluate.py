@@ -24,7 +24,6 @@ def make_evaluation(
     """Returns `(evaluate(numbers, params, data), data)`, the former not jitted.
 
     Args:
-      loss_of: `(numbers) -> Loss`.
       parts: examples by the first word of results, as in "test_loss".
     """
 
@@ -71,7 +70,8 @@ def _batches(examples: Examples, mesh: jax.sharding.Mesh) -> Any:
     extra = -count % (batch * across)
     weights = np.pad(np.ones(count, np.float32), (0, extra))
     whole = jax.tree.map(
-        lambda leaf: np.pad(leaf, _last(leaf, extra), "edge"), examples
+        lambda leaf: np.pad(leaf, [(0, extra)] + [(0, 0)] * (leaf.ndim - 1), "edge"),
+        examples,
     )
     return jax.device_put(
         jax.tree.map(
@@ -99,7 +99,3 @@ def _gathered(values: jax.Array) -> jax.Array:
     size, place = jax.lax.axis_size(AXIS), jax.lax.axis_index(AXIS)
     whole = jax.numpy.zeros((size, *values.shape), values.dtype).at[place].set(values)
     return jax.lax.psum(whole, AXIS).reshape(-1, *values.shape[1:])
-
-
-def _last(leaf: np.ndarray, extra: int):
-    return [(0, extra)] + [(0, 0)] * (leaf.ndim - 1)

@@ -43,7 +43,6 @@ class Served(NamedTuple):
     """The server after its step, and how it got there.
 
     Attributes:
-      estimate: the estimate of the mean update.
       bytes_up: bytes that each client sent, as `wire.traced_bytes` has them.
       bytes_told: bytes of the server's replies to each, between exchanges.
     """
@@ -61,8 +60,6 @@ def exchange(
 
     Args:
       server: the server before the round, the same on all devices.
-      slots: the places of the device's clients.
-      recompute: whether clients work again in every pass.
     """
     one = first(slots)
     play, shapes = traced(device.work, one)
@@ -82,8 +79,9 @@ def exchange(
             sent = player.parts(sent)[0] if plain else player.message(sent)
             encoded = device.encode(number, sent, slot, work)
             shown = () if number else work.diagnostics
-            if not plain:
-                shown = _without_rejected(encoded.rejected, shown)
+            if not plain:  # nor does what a rejected message's client measured count
+                rejected = encoded.rejected > 0
+                shown = jax.tree.map(lambda x: jnp.where(rejected, 0, x), shown)
             return (encoded, shown), (work if keep and not earlier else ())
 
         (total, sums), kept = device.each(send, slots, works)
@@ -100,11 +98,6 @@ def exchange(
         released = _added(released, release.released)
     diagnostics |= {f"{MECHANISM}{name}": value for name, value in facts.items()}
     return Exchanged(means, blank, works, diagnostics, released, state)
-
-
-def _without_rejected(rejected: jax.Array, diagnostics: Any) -> Any:
-    """Returns diagnostics, or zeros if the mechanism rejected the message."""
-    return jax.tree.map(lambda value: jnp.where(rejected > 0, 0, value), diagnostics)
 
 
 def as_heard(mean: Message, number: jax.Array) -> Message:

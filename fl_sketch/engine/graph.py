@@ -65,9 +65,16 @@ def named(text: str, nodes: int) -> Graph:
       ValueError: in one line, for a text that names no graph with so many nodes.
     """
     kind, _, rest = text.partition(":")
+    graph = None
     try:
-        graph = _named(kind, rest, nodes)
-        if graph is None and pathlib.Path(text).is_file():
+        if text in ("ring", "complete"):
+            graph = {"ring": ring, "complete": complete}[text](nodes)
+        elif kind == "grid":
+            height, width = map(int, rest.split("x"))
+            graph = grid(height, width)
+        elif kind == "regular":
+            graph = random_regular(nodes, int(rest), seed=REGULAR)
+        elif pathlib.Path(text).is_file():
             graph = read(text)
     except ValueError as error:
         msg = f"Expected graph to be {WORDS}, got graph={text}: {error}"
@@ -82,18 +89,6 @@ def named(text: str, nodes: int) -> Graph:
         )
         raise ValueError(msg)
     return graph
-
-
-def _named(kind: str, rest: str, nodes: int) -> Graph | None:
-    """Returns the graph of a kind; None for a kind that does not exist."""
-    if kind in ("ring", "complete") and not rest:
-        return {"ring": ring, "complete": complete}[kind](nodes)
-    if kind == "grid":
-        height, width = map(int, rest.split("x"))
-        return grid(height, width)
-    if kind == "regular":
-        return random_regular(nodes, int(rest), seed=REGULAR)
-    return None
 
 
 def read(path: str) -> Graph:

@@ -84,37 +84,29 @@ def start(state: State, population: int) -> State:
     return state._replace(clients=jax.tree.map(bank, state.clients))
 
 
-def advancing(
+def cohort_at_a_time(
     one_round: Callable[[State, int], tuple[State, Any]],
     draw: Callable[[int], np.ndarray],
     put: Callable[[Any], Any],
-) -> Callable[[State, int, int], tuple[State, Any]]:
-    """Returns `advance(state, done, count)` for states whose bank is on the host.
+) -> Callable[[State, int], tuple[State, Any]]:
+    """Returns `(state, number) -> (state, report)` for a bank on the host.
 
-    The bank is written in place. Reports have a leading axis of `count`.
+    The bank is written in place.
 
     Args:
-      one_round: `(state, number) -> (state, report)` for a state with a row for each
-        place.
+      one_round: the same for a state with a row for each place.
       draw: `(number) -> ids` of a round's cohort.
       put: `(rows of a cohort) -> rows` on the devices.
     """
 
-    def advance(state, done, count):
-        bank, reports = state.clients, []
-        for number in range(done, done + count):
-            ids = draw(number)
-            rows = put(jax.tree.map(lambda leaf, ids=ids: leaf[ids], bank))
-            state, report = one_round(state._replace(clients=rows), number)
-            report, rows = jax.device_get((report, state.clients))
-            report = jax.tree.map(lambda leaf: leaf[:1], report)
-            (answered,) = np.nonzero(report.simulator_only.answered[0])
-            for leaf, new in zip(
-                jax.tree.leaves(bank), jax.tree.leaves(rows), strict=True
-            ):
-                leaf[ids[answered]] = new[answered]
-            state = state._replace(clients=bank)
-            reports.append(report)
-        return state, jax.tree.map(lambda *leaves: np.concatenate(leaves), *reports)
+    def with_rows(state, number):
+        ids, bank = draw(number), state.clients
+        rows = put(jax.tree.map(lambda leaf: leaf[ids], bank))
+        state, report = one_round(state._replace(clients=rows), number)
+        report, rows = jax.device_get((report, state.clients))
+        (answered,) = np.nonzero(report.simulator_only.answered[0])
+        for leaf, new in zip(jax.tree.leaves(bank), jax.tree.leaves(rows), strict=True):
+            leaf[ids[answered]] = new[answered]
+        return state._replace(clients=bank), report
 
-    return advance
+    return with_rows

@@ -41,9 +41,6 @@ def default_chunk(mesh: Mesh, places: int) -> int:
     """Returns how many clients a row works on at a time by default.
 
     On a CPU that is one, since `vmap` makes convolutions slow there.
-
-    Args:
-      places: the number of places of a cohort.
     """
     if on_cpu(mesh):
         return 1
@@ -93,10 +90,6 @@ def layout(mesh: Mesh, params: Any, tree: Any) -> Any:
 
     Arrays of the model's shapes, also with a leading axis of clients, are cut where
     `trees.cut` cuts them, the same in every row. All others are whole on each device.
-
-    Args:
-      params: the model, or its shapes.
-      tree: the arrays, or their shapes.
     """
     parts = mesh.shape.get(MODEL, 1)
     shapes = {leaf.shape for leaf in jax.tree.leaves(params)}

@@ -2,9 +2,9 @@
 
 from fl_sketch.core.protocols import Mechanism
 from fl_sketch.core.wire import FLOAT_BITS
-from fl_sketch.engine.cohort import Sampler, cut_chance
+from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Traffic
-from fl_sketch.privacy import accounting
+from fl_sketch.privacy import accounting, tails
 
 
 def plan_of(
@@ -37,7 +37,7 @@ def plan_of(
         relation=relation,
         coordinates=(mechanism.drawn or numbers) + mechanism.extra,
         shares=int(size) if mechanism.smallest else 1,
-        cut=cut_chance(population, size) if poisson else 0.0,
+        cut=tails.cut_chance(population, size) if poisson else 0.0,
         noise=mechanism.noise,
     )
 

@@ -36,10 +36,7 @@ def batches_on_devices(
 
     Args:
       sampler: of the cohorts, whose weights do not matter.
-      key: the roots of the run, on all devices.
       multiple: the cohort's places are filled up to a multiple of this.
-      steps: the number of batches of a client.
-      batch: the number of examples of each.
     """
 
     def places(key, starts, number):
@@ -71,14 +68,12 @@ def batches_on_devices(
     )
 
 
-def advancing(
+def gathered_ahead(
     draw: Callable[[int], jax.Array],
     gather: Callable[[jax.Array], Any],
     one_round: Callable[[State, Any], tuple[State, Report]],
-) -> Callable[[State, int, int], tuple[State, Report]]:
-    """Returns `advance(state, done, count)`, which gathers ahead in a thread.
-
-    Reports are numpy arrays with a leading axis of `count`.
+) -> Callable[[State, int], tuple[State, Report]]:
+    """Returns `(state, number) -> (state, report)`, which gathers ahead in a thread.
 
     Args:
       draw: `(number) -> places` of a round, on the device.
@@ -88,22 +83,15 @@ def advancing(
     thread = ThreadPoolExecutor(1, "gather")
     ahead: dict[int, Future] = {}  # of one round, kept between calls
 
-    def batches_of(number: int) -> Future:
-        future = ahead.pop(number, None)
+    def on_batches(state, number):
+        future = ahead.pop(number, None) or thread.submit(gather, draw(number))
         ahead.clear()
-        return future or thread.submit(gather, draw(number))
+        batches = future.result()
+        # Before the round: a device runs programs in the order of their calls.
+        ahead[number + 1] = thread.submit(gather, draw(number + 1))
+        state, report = one_round(state, batches)
+        del batches, future
+        # Collectives of several calls in flight can deadlock on few cores.
+        return jax.block_until_ready(state), report
 
-    def advance(state, done, count):
-        reports = []
-        for number in range(done, done + count):
-            batches = batches_of(number).result()
-            # Before the round: a device runs programs in the order of their calls.
-            ahead[number + 1] = thread.submit(gather, draw(number + 1))
-            state, report = one_round(state, batches)
-            del batches
-            # Collectives of several calls in flight can deadlock on few cores.
-            jax.block_until_ready(state)
-            reports.append(jax.device_get(report))
-        return state, jax.tree.map(lambda *leaves: np.concatenate(leaves), *reports)
-
-    return advance
+    return on_batches

@@ -2,12 +2,12 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch.channels import player
@@ -21,7 +21,7 @@ from fl_sketch.engine.clients import Fetch
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Prices, Traffic, prices
 from fl_sketch.engine.loop import MOST, Compiled
-from fl_sketch.engine.mesh import default_chunk, mesh_over, name_of
+from fl_sketch.engine.mesh import default_chunk, name_of
 from fl_sketch.engine.plan import plan_of
 from fl_sketch.engine.recorder import Known
 from fl_sketch.engine.round import State, make_round
@@ -49,10 +49,10 @@ class PythonSetup(NamedTuple):
     """What clients train on, who takes part, and what is promised to them.
 
     Attributes:
-      key: the root of everything random.
-      last: the last round that was asked for.
       batches: how `batch` examples are drawn, one of `data.batches.KINDS`.
       terms: `relation`, `delta` and `target_epsilon`.
+      data: where the examples are to be, one of `residency.FORMS` or "auto".
+      chunk: the number of clients that a device works on at a time; 0: by platform.
     """
 
     params: Tree
@@ -65,6 +65,9 @@ class PythonSetup(NamedTuple):
     batches: str
     fetch: Fetch
     terms: dict[str, Any]
+    data: str
+    mesh: Mesh
+    chunk: int
 
     def choose(self, algorithm: Algorithm | MakeAlgorithm, download: str) -> Chosen:
         """Returns the algorithm with its noise, and what follows from it."""
@@ -103,14 +106,13 @@ class PythonSetup(NamedTuple):
         plan = plan_of(
             mechanism, self.sampler, traffic, rounds=self.last, relation=relation
         )
-        secret = chacha.is_secret(roots_of(self.key).secret)
         return promised(
             plan,
             rounds=self.last,
             delta=terms["delta"],
             noise_multiplier=float(mechanism.noise_multiplier),
             target_epsilon=terms["target_epsilon"],
-            randomness="system" if secret else "simulated",
+            randomness="system" if chacha.is_secret(self.key) else "simulated",
         )
 
     def task(
@@ -118,21 +120,16 @@ class PythonSetup(NamedTuple):
         chosen: Chosen,
         begun: State,
         look: Callable[[Tree], dict[str, Any]],
-        *,
         every: int,
-        data: str,
-        devices: Sequence[jax.Device] | None,
-        chunk: int,
     ) -> Task:
         """Returns the run that goes on from a state.
 
         Args:
           look: measures the model for each row, every `every` rounds.
         """
-        guarantee = chosen.guarantee
-        mesh = mesh_over(checks.devices_of(devices))
+        guarantee, mesh = chosen.guarantee, self.mesh
         same = NamedSharding(mesh, P())
-        chunk = chunk or default_chunk(mesh, self.sampler.places)
+        chunk = self.chunk or default_chunk(mesh, self.sampler.places)
         play = Play(
             make_round(chosen.algorithm, self.fetch, mesh, chunk=chunk),
             self.sampler,
@@ -141,7 +138,7 @@ class PythonSetup(NamedTuple):
             batch=self.batch,
             most=min(every, self.last, MOST),
         )
-        form = residency.form(data, self.clients.examples, mesh, self.batches)
+        form = residency.form(self.data, self.clients.examples, mesh, self.batches)
 
         def compiled(roots) -> Compiled:
             begin = time.perf_counter()
@@ -159,7 +156,7 @@ class PythonSetup(NamedTuple):
         return Task(
             start=lambda roots: jax.device_put(begun, same),
             compile=compiled,
-            roots=lambda secret: self.key,
+            roots=lambda secret: _with(self.key, secret),
             known=Known(chosen.prices, self.clients.population, guarantee),
             last=last,
             # A record has room for the rounds of a row, and there are no more than all.
@@ -183,22 +180,21 @@ class PythonSetup(NamedTuple):
                 "clients": self.clients.population,
             },
             "key": np.asarray(jax.random.key_data(roots.public)).tobytes().hex(),
+            "compute": {"chunk": self.chunk},
         }
         known, guarantee = task.known, chosen.guarantee
         if guarantee:
             guarantee = guarantee._replace(partition=DOOR)
-        devices = name_of(mesh_over(jax.devices()))
         return task._replace(
             config=config,
-            identity=identity_of(digests, devices, keyed=task.private),
+            identity=identity_of(digests, name_of(self.mesh), keyed=task.private),
             known=known._replace(guarantee=guarantee),
             facts=self._facts(chosen, guarantee),
             model={
                 **dict.fromkeys(("model", "algorithm", "dataset"), DOOR),
                 "public": False,
             },
-            secret=_secret(roots) if task.private else None,
-            roots=lambda secret: _with(roots, secret),
+            secret=_secret(self.key) if task.private else None,
         )
 
     def _facts(self, chosen: Chosen, guarantee: Guarantee | None) -> dict[str, Any]:
@@ -246,16 +242,15 @@ def _digests(clients: Clients) -> dict[str, str]:
     return digests | {"partition": params_io.digest(arrays)}
 
 
-def _secret(roots: Roots) -> Secret:
+def _secret(key: Key | Roots) -> Secret:
     """Returns the secret of a private run; a simulated one follows from the key."""
-    raw = np.asarray(jax.random.key_data(roots.secret)).tobytes()
-    return Secret(
-        raw if chacha.is_secret(roots.secret) else hashlib.sha256(raw).digest()
-    )
+    raw = np.asarray(jax.random.key_data(roots_of(key).secret)).tobytes()
+    return Secret(raw if chacha.is_secret(key) else hashlib.sha256(raw).digest())
 
 
-def _with(roots: Roots, secret: Secret | None) -> Roots:
-    """Returns roots with the secret that the folder has kept."""
-    if secret is None or not chacha.is_secret(roots.secret):
+def _with(key: Key | Roots, secret: Secret | None) -> Roots:
+    """Returns the roots of a run, with the secret that its folder has kept."""
+    roots = roots_of(key)
+    if secret is None or not chacha.is_secret(key):
         return roots
     return roots._replace(secret=chacha.key_of(secret.reveal()))

@@ -71,7 +71,10 @@ class Recorder:
         return cls(known, every, empty(known.population))
 
     def record(self, number: int, report: Report) -> float:
-        """Records round `number`, from zero; returns its training loss."""
+        """Records round `number`, from zero; returns its training loss.
+
+        Of a private run that is NaN: only the simulator's columns may have it.
+        """
         shown = report.simulator_only
         record(self.ledger, self.known.prices, number, shown)
         answered = bool(shown.answered.any())
@@ -81,10 +84,11 @@ class Recorder:
             self._note(number, column_of(name), value)
         for name, value in report.released.items():
             self._note(number, name, value)
-        loss = float(shown.diagnostics.get("loss", np.nan)) if answered else np.nan
-        # What clients measured must not decide anything in a private run.
-        if answered and "loss" in shown.diagnostics and not self.known.private:
-            self.lose(number + 1, loss)
+        # What clients measured must not show or decide anything in a private run.
+        if self.known.private or not answered or "loss" not in shown.diagnostics:
+            return np.nan
+        loss = float(shown.diagnostics["loss"])
+        self.lose(number + 1, loss)
         return loss
 
     def lose(self, done: int, value: float) -> None:

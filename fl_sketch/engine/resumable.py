@@ -271,8 +271,7 @@ def _save(folder: Workdir, task: Task, done: int, progress: Progress, say: Say) 
 
 def finish(folder: Workdir, task: Task, summary: Row) -> Row:
     """Writes the model and the summary of a run that has ended; returns the latter."""
-    about = {**task.model, weights.TRAINED_ON: folder.trained_on}
-    weights.write_model(folder.folder, summary["rounds"], about)
+    _write_model(folder, task, summary["rounds"])
     whole = folder.finish(summary)
     secrets.forget(folder.folder)
     return whole
@@ -282,8 +281,12 @@ def complete(folder: Workdir, task: Task, rounds: int) -> None:
     """Writes what is missing of a run that was killed in its last moment."""
     secrets.forget(folder.folder)
     if not (folder.folder / weights.FILE).exists():
-        about = {**task.model, weights.TRAINED_ON: folder.trained_on}
-        weights.write_model(folder.folder, rounds, about)
+        _write_model(folder, task, rounds)
+
+
+def _write_model(folder: Workdir, task: Task, rounds: int) -> None:
+    about = {**task.model, weights.TRAINED_ON: folder.trained_on}
+    weights.write_model(folder.folder, rounds, about)
 
 
 def summary_of(

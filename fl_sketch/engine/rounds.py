@@ -24,12 +24,8 @@ class Play(NamedTuple):
     """How rounds are played, of which `compile_rounds` makes a program.
 
     Attributes:
-      one_round: made by `make_round`.
       weighted: `(starts) -> sampler` with the weights of clients whose examples begin
         there; None: `sampler` has them.
-      chunk: the number of clients that a device works on at a time.
-      steps: the number of batches of a client.
-      batch: the number of examples of each.
       most: the number of rounds for whose reports there is room.
       bank: the one of `host_states.PLACES` that holds clients' states.
     """
@@ -109,27 +105,41 @@ def compile_rounds(
         )
         starts = jax.device_put(data.starts, same)
         program = compiled(play.on_batches, (shapes, starts), 1)
-        advance = prefetch.advancing(
+        one_round = prefetch.gathered_ahead(
             draw, gather, lambda state, sent: program(state, key, (sent, starts), 1)
         )
     else:
         program = compiled(play.rounds, data, 0)
+        if play.bank != "host":
+            return lambda state, done, count: program(state, key, data, count)
+        one_round = lambda state, number: program(state, key, data, 1)  # noqa: E731
+    if play.bank == "host":
+        ids = jax.jit(lambda key, number: of_round(play.sampler, key, number).ids)
+        ids = ids.lower(key, 0).compile()
+        where = jax.tree.map(lambda leaf: leaf.sharding, state.clients)
+        one_round = host_states.cohort_at_a_time(
+            one_round,
+            lambda number: np.asarray(ids(key, number)),
+            lambda rows: jax.device_put(rows, where),
+        )
+    return one_by_one(one_round)
 
-        def resident(state, done, count):
-            del done
-            return program(state, key, data, count)
 
-        advance = resident
-    if play.bank != "host":
-        return advance
-    ids = jax.jit(lambda key, number: of_round(play.sampler, key, number).ids)
-    ids = ids.lower(key, 0).compile()
-    where = jax.tree.map(lambda leaf: leaf.sharding, state.clients)
-    return host_states.advancing(
-        lambda state, number: advance(state, number, 1),
-        lambda number: np.asarray(ids(key, number)),
-        lambda rows: jax.device_put(rows, where),
-    )
+def one_by_one(one_round: Callable[[State, int], tuple[State, Report]]) -> Advance:
+    """Returns `advance(state, done, count)` that calls `one_round(state, number)`.
+
+    Reports are numpy arrays with a leading axis of `count`.
+    """
+
+    def advance(state, done, count):
+        reports = []
+        for number in range(done, done + count):
+            state, report = one_round(state, number)
+            report = jax.device_get(report)
+            reports.append(jax.tree.map(lambda leaf: leaf[:1], report))
+        return state, jax.tree.map(lambda *leaves: np.concatenate(leaves), *reports)
+
+    return advance
 
 
 def run_rounds(
@@ -149,7 +159,6 @@ def run_rounds(
 
     Args:
       one_round: `(state, key, cohort, data) -> (state, report)`, of `make_round`.
-      key: the key of the whole run, or its roots.
       count: the number of rounds, at most `most`.
       most: the number of rounds whose reports there is room for.
 

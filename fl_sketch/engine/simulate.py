@@ -13,7 +13,7 @@
 import json
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,16 +31,19 @@ from fl_sketch.engine.clients import Client
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Prices, Traffic
 from fl_sketch.engine.loop import Watch
+from fl_sketch.engine.mesh import mesh_over
 from fl_sketch.engine.python_setup import MakeAlgorithm, PythonSetup
-from fl_sketch.engine.recorder import Recorder, Row
+from fl_sketch.engine.recorder import Row
 from fl_sketch.engine.resumable import Progress
 from fl_sketch.engine.task import Task
 from fl_sketch.privacy import accounting
 from fl_sketch.privacy.guarantee import Guarantee
-from fl_sketch.workdir.folder import METRICS
+from fl_sketch.workdir.folder import METRICS, Workdir
+from fl_sketch.workdir.identity import ACCEPTED
 
 RESERVED = ("round", "epsilon", "delta", "randomness", "rounds_per_second")
 RESERVED_STARTS = ("train_", "bytes_", "clients_")
+GO_ON = "go on without one from the state that these rounds return: state=run.state"
 
 
 class Standing(NamedTuple):
@@ -69,7 +72,6 @@ class Run(NamedTuple):
       state: the state from which `simulate(state=...)` goes on.
       history: a row of every `every` rounds: means of the clients' diagnostics in them,
         what `look` returned, all bytes since the first round, and the epsilon.
-      traffic: the traffic of one client in a round.
     """
 
     state: Standing
@@ -116,6 +118,7 @@ def simulate(
     state: Standing | None = None,
     workdir: str | os.PathLike | None = None,
     checkpoint_every: int = 50,
+    accept: Collection[str] = (),
     download: str = "cheapest",
     relation: str = "add_remove",
     delta: float = 1e-5,
@@ -155,6 +158,8 @@ def simulate(
       workdir: a folder for rows, checkpoints, the model and the privacy that was spent.
         The same call goes on there, to the last bit, wherever it was stopped.
       checkpoint_every: rounds between checkpoints in it.
+      accept: what may differ there from the run's beginning, "versions" of packages or
+        "devices". Either changes last bits.
       download: how clients get the model; see `engine.costs.prices`. If a run goes on
         and clients now follow that did not before, they begin as new clients.
       relation: the neighbours of a mechanism's promise, one of `accounting.RELATIONS`.
@@ -186,22 +191,24 @@ def simulate(
     terms = {"relation": relation, "delta": delta, "target_epsilon": target_epsilon}
     last = rounds + (int(state.server.round) if state else 0)
     drawn = sampler, steps, batch, batches, fetch
-    setup = PythonSetup(params, clients, key, last, *drawn, terms)
+    mesh = mesh_over(checks.devices_of(devices))
+    setup = PythonSetup(
+        params, clients, key, last, *drawn, terms, data, mesh=mesh, chunk=chunk
+    )
     chosen = setup.choose(algorithm, download)
     begun = checks.begun(chosen.algorithm, params, clients.population, state)
     measure = _looking(look, per_client, held_out or clients)
-    places = {"data": data, "devices": devices, "chunk": chunk}
-    task = setup.task(chosen, begun, measure, every=every, **places)
+    task = setup.task(chosen, begun, measure, every)
     told = [on_row] if on_row else []
     if workdir is None:
         book = checks.book_to_go_on(chosen.prices, state, clients.population)
         if state is not None:
             _require_same_run(chosen.guarantee, _public(key), state)
-        progress, history = _in_memory(task, key, book, told, bar)
+        progress, history = _in_memory(task, book, told, bar)
     else:
         task = setup.described(task, chosen, download=download, eval_every=every)
         task = task._replace(save_every=checkpoint_every)
-        progress, history = _in_folder(task, workdir, told, bar)
+        progress, history = _in_folder(task, workdir, accept, told, bar)
     server, states = progress.state.server, progress.state.clients
     book, terms = progress.recorder.ledger, _terms(chosen.guarantee)
     end = Standing(server, states, book, chosen.prices, _public(key), terms)
@@ -209,46 +216,53 @@ def simulate(
 
 
 def _in_memory(
-    task: Task, key: Key | Roots, book: ledger.Ledger, told, bar: bool | None
+    task: Task, book: ledger.Ledger, told, bar: bool | None
 ) -> tuple[Progress, list[Row]]:
     """Plays a run without files; returns its rows as well."""
-    recorder = Recorder.new(task.known, task.every)
-    recorder.ledger = book
-    progress, history = Progress(task.start(key), recorder), list[Row]()
-    told = [lambda row: history.append(_untimed(row)), *told]
-    with progress_bar.shown(task.last, progress.done, shown=bar) as move:
-        watch = Watch(rounds=move)
-        compiled = task.compile(key)
-        progress = resumable.play_on(task, progress, compiled, told=told, watch=watch)
-    return progress, history
+    begun, history = resumable.begin(task), list[Row]()
+    begun.recorder.ledger = book
+
+    def add(row: Row) -> None:
+        history.append({k: row[k] for k in row if k != "rounds_per_second"})
+
+    return _played(task, begun, None, [add, *told], bar)[0], history
 
 
 def _in_folder(
-    task: Task, workdir: str | os.PathLike, told, bar: bool | None
+    task: Task, workdir: str | os.PathLike, accept, told, bar: bool | None
 ) -> tuple[Progress, list[Row]]:
     """Plays a run in a folder, from where it was stopped; returns all rows as well."""
-    with resumable.opened(workdir, task) as folder:
+    for name in accept:
+        validate.one_of(tuple(ACCEPTED), accept=name)
+    options = {"accept": accept, "extend": GO_ON}
+    with resumable.opened(workdir, task, **options) as folder:
         assert folder
-        done = folder.summary() is not None
-        if done:
+        if ended := folder.summary():
+            resumable.complete(folder, task, ended["rounds"])
             task = task._replace(secret=None)  # it is forgotten, and no longer needed
+            progress = resumable.resumed(folder, task, lambda line: None)
         else:
             task = resumable.with_secret(folder, task)
-        progress = resumable.resumed(folder, task, lambda line: None)
-        with progress_bar.shown(task.last, progress.done, shown=bar) as move:
-            if not done:
-                compiled = task.compile(task.roots(task.secret))
-                watch = Watch(rounds=move)
-                progress = resumable.play_on(
-                    task, progress, compiled, folder, told=told, watch=watch
-                )
-                seconds, last = compiled.seconds, folder.rows[-1]
-                summary = resumable.summary_of(
-                    task, progress, last, compile_seconds=seconds
-                )
-                resumable.finish(folder, task, summary)
+            progress = resumable.resumed(folder, task, lambda line: None)
+            progress, seconds = _played(task, progress, folder, told, bar)
+            summary = resumable.summary_of(
+                task, progress, folder.rows[-1], compile_seconds=seconds
+            )
+            resumable.finish(folder, task, summary)
         rows = files.read_rows(folder.folder / METRICS)
     return progress, [{name: _read(row[name]) for name in row} for row in rows]
+
+
+def _played(
+    task: Task, progress: Progress, folder: Workdir | None, told, bar: bool | None
+) -> tuple[Progress, float]:
+    """Plays a run to its end; returns the seconds of compiling as well."""
+    with progress_bar.shown(task.last, progress.done, shown=bar) as move:
+        compiled = task.compile(task.roots(task.secret))
+        progress = resumable.play_on(
+            task, progress, compiled, folder, told=told, watch=Watch(rounds=move)
+        )
+    return progress, compiled.seconds
 
 
 def _read(text: str) -> Any:
@@ -281,10 +295,6 @@ def _looking(look, per_client: PerExample | None, clients: Clients):
 
 def _reserved(name: str) -> bool:
     return name in RESERVED or str(name).startswith(RESERVED_STARTS)
-
-
-def _untimed(row: Row) -> Row:
-    return {name: row[name] for name in row if name != "rounds_per_second"}
 
 
 def _public(key: Key | Roots) -> np.ndarray:

@@ -27,8 +27,7 @@ from fl_sketch.core import validate
 from fl_sketch.core.keys import Purpose, apart
 from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Roots
-from fl_sketch.engine import cohort
-from fl_sketch.privacy import accounting
+from fl_sketch.privacy import accounting, tails
 from fl_sketch.privacy.accounting import Plan
 from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.run.setup import Setup, prepare
@@ -274,7 +273,7 @@ def _crowded(setup: Setup, count: int):
         population=people,
         sample=size,
         shares=size if guarantee.plan.shares > 1 else 1,
-        cut=cohort.cut_chance(people, size) if poisson else 0.0,
+        cut=tails.cut_chance(people, size) if poisson else 0.0,
     )
     data = setup.resident(config.seed)
     return lambda roots, key: scores_of(roots, data, key), plan

@@ -28,9 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fl_sketch.core import chacha
-from fl_sketch.core.keys import roots_of
-from fl_sketch.core.protocols import Key, Message, Roots
+from fl_sketch.core.protocols import Key, Message
 from fl_sketch.privacy import tails
 
 # |x| for u >= 1/2 is v = 1 - u times a polynomial in v^2. For u < 1/2 it is
@@ -46,20 +44,6 @@ FAR = (
 )  # fmt: skip
 MORE = 1  # the use of a key for the further bits of the smallest numbers
 STEPS = 2.0**-4  # of the grid of outputs, over the power of two below the noise
-
-
-def is_secret(key: Key | Roots) -> bool:
-    """Returns whether the noise, cohorts and batches of a run can be secret.
-
-    Its secret root must be a ChaCha key, as `engine.secret_roots` makes it, and not be
-    the public root. Keys of jax's own generators have few bits and come from seeds that
-    others can guess.
-    """
-    public, secret = roots_of(key)
-    if jax.random.key_impl(secret) != chacha.IMPLEMENTATION:
-        return False
-    public, secret = map(jax.random.key_data, (public, secret))
-    return not np.array_equal(public, secret)
 
 
 def standard(key: Key, count: int) -> jax.Array:

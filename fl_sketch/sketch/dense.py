@@ -76,11 +76,9 @@ def _dense(
     """Returns the Sketch of sqrt(b) R, given its products with the tiles.
 
     Args:
-      b: rows of R.
       left: `(key, s, first, width) -> s R[:, first : first + width]`, times sqrt(b).
       right: `(key, x, first) -> R[:, first : first + x.size] x`, times sqrt(b).
       tile_numbers: about the number of entries of R to make at a time.
-      resize: `(b) -> Sketch`, the operator with another b.
     """
     scale = 1 / math.sqrt(b)
 

@@ -24,7 +24,6 @@ def on_trees(
     apply: Callable[[Key, jax.Array], jax.Array],
     transpose: Callable[[Key, jax.Array, int], jax.Array],
     resize: Callable[[int], Sketch],
-    add_transpose: Callable | None = None,
     estimate: Callable | None = None,
 ) -> Sketch:
     """Returns the Sketch that flattens pytrees into the vectors of an operator.
@@ -34,9 +33,6 @@ def on_trees(
         unknown).
       apply: `(key, x) -> R x` of a vector of any float type, in float32.
       transpose: `(key, s, d) -> R^T s`, a float32 vector of length d.
-      resize: `(numbers) -> Sketch`, the operator with another budget.
-      add_transpose: `(key, s, x, scale) -> x + scale R^T s` in one pass; None: by
-        `transpose`.
       estimate: `(key, s, d) -> x`; None: the adjoint.
     """
     # Each is traced once, however often an algorithm sketches and reads in a round.
@@ -44,7 +40,6 @@ def on_trees(
     traced_once = functools.partial(jax.jit, inline=True)
     apply = traced_once(apply)
     transpose = traced_once(transpose, static_argnums=2)
-    add_transpose = add_transpose and traced_once(add_transpose)
     estimate = estimate and traced_once(estimate, static_argnums=2)
 
     def apply_tree(key: Key, tree: Tree) -> jax.Array:
@@ -53,15 +48,6 @@ def on_trees(
         shape(vector.size)
         return apply(key, vector)
 
-    def add_transpose_tree(key: Key, message: jax.Array, tree: Tree, scale) -> Tree:
-        d = _checked(shape, key, message, tree)
-        vector = trees.ravel(tree)
-        if add_transpose and vector.dtype == jnp.float32:
-            summed = add_transpose(key, message, vector, scale)
-        else:
-            summed = vector + scale * transpose(key, message, d)
-        return trees.unraveler(tree)(summed)
-
     def zeros(like: Like | None = None) -> jax.Array:
         return jnp.zeros(shape(None if like is None else trees.size(like)))
 
@@ -69,7 +55,6 @@ def on_trees(
     return Sketch(
         apply=apply_tree,
         transpose=adjoint,
-        add_transpose=add_transpose_tree,
         estimate=_reading(shape, estimate) if estimate else adjoint,
         zeros=zeros,
         size=lambda like=None: message_size(jax.eval_shape(lambda: zeros(like))),
@@ -81,20 +66,14 @@ def _reading(shape: Callable, read: Callable) -> Callable[[Key, Message, Like], 
     """Returns `read`, which makes a vector of a message, for updates of any shape."""
 
     def read_like(key, message, like):
-        d = _checked(shape, key, message, like)
+        require_key(key)
+        d = trees.size(like)
+        if jnp.shape(message) != shape(d):
+            msg = f"Expected a message of shape {shape(d)}, got {jnp.shape(message)}."
+            raise ValueError(msg)
         return trees.unraveler(like)(read(key, message, d))
 
     return read_like
-
-
-def _checked(shape: Callable, key: Key, message: jax.Array, like: Like) -> int:
-    """Returns the length of an update after a check of key, message and update."""
-    require_key(key)
-    d = trees.size(like)
-    if jnp.shape(message) != shape(d):
-        msg = f"Expected a message of shape {shape(d)}, got {jnp.shape(message)}."
-        raise ValueError(msg)
-    return d
 
 
 def message_size(message: Message) -> int:
@@ -128,7 +107,6 @@ def fixed_key(op: Sketch, key: Key) -> Sketch:
     return op._replace(
         apply=tie(op.apply),
         transpose=tie(op.transpose),
-        add_transpose=tie(op.add_transpose),
         estimate=tie(op.estimate),
         resize=lambda numbers: fixed_key(op.resize(numbers), key),
         fixed_key=True,

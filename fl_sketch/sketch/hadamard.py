@@ -99,7 +99,8 @@ def walsh_hadamard_by_butterflies(x: jax.Array) -> jax.Array:
     than a vector register.
     """
     inner = min(CPU_FACTOR, x.size)
-    x, stride = _times_hadamard(x, inner), inner
+    rows, stride = x.reshape(-1, inner), inner
+    x = jnp.matmul(rows, _hadamard(inner), precision=lax.Precision.HIGHEST).ravel()
     while stride < x.size:
         radix = 4 if 4 * stride <= x.size else 2
         parts = x.reshape(-1, radix, stride)
@@ -127,11 +128,6 @@ def walsh_hadamard_by_matmuls(x: jax.Array) -> jax.Array:
         )
         stride *= factor
     return x.reshape(n)
-
-
-def _times_hadamard(x: jax.Array, factor: int) -> jax.Array:
-    rows = x.reshape(-1, factor)
-    return jnp.matmul(rows, _hadamard(factor), precision=lax.Precision.HIGHEST).ravel()
 
 
 def _hadamard(n: int) -> np.ndarray:

@@ -147,7 +147,6 @@ def _hashed(form: _Form, shape: tuple[int, ...], resize, reduce=None) -> Sketch:
         shape=lambda d: shape,
         apply=lambda key, x: _apply(form, key, x).reshape(shape),
         transpose=lambda key, s, d: _read(form, key, s, d, sum),
-        add_transpose=lambda key, s, x, scale: _add(form, key, s, x, scale),
         estimate=reduce and (lambda key, s, d: _read(form, key, s, d, reduce)),
         resize=resize,
     )
@@ -182,14 +181,20 @@ def _apply(form: _Form, key, x) -> jax.Array:
     return jnp.stack([form.buckets.fold(t) for t in tables]) / math.sqrt(form.terms)
 
 
-def _tiles(form: _Form, key, s, d):
-    """Returns (number of tiles, number -> (first, one value a term), places)."""
+def _read(form: _Form, key, s, d, reduce) -> jax.Array:
+    """Returns `reduce` of the terms: R^T s for a sum.
+
+    The last tile overlaps the one before it, so tiles are written last to first.
+    """
     tile = form.buckets.tile(d)
     places, seeds = form.draw(key, d)
     scaled = s.reshape(form.rows, -1) / math.sqrt(form.terms)
     tables = [form.buckets.widen(row) for row in scaled]
 
-    def read(number):
+    count = -(-d // tile)
+
+    def write(step, x):
+        number = count - 1 - step
         first = jnp.minimum(number * tile, d - tile)  # as `_apply` has it
         index = _index(first, tile)
         values = [
@@ -201,39 +206,10 @@ def _tiles(form: _Form, key, s, d):
             )
             for term in range(form.terms)
         ]
-        return first, values
-
-    return -(-d // tile), read, places
-
-
-def _read(form: _Form, key, s, d, reduce) -> jax.Array:
-    """Returns `reduce` of the terms: R^T s for a sum.
-
-    The last tile overlaps the one before it, so tiles are written last to first.
-    """
-    count, read, places = _tiles(form, key, s, d)
-
-    def write(step, x):
-        first, values = read(count - 1 - step)
         return lax.dynamic_update_slice(x, reduce(values), (first,))
 
     x = varying_like(jnp.zeros(d), s, places)
     return lax.fori_loop(0, count, write, x)
-
-
-def _add(form: _Form, key, s, x, scale) -> jax.Array:
-    """Returns x + scale R^T s in one pass, in place where x is donated."""
-    tile = form.buckets.tile(x.size)
-    count, read, places = _tiles(form, key, s, x.size)
-
-    def write(number, x):
-        first, values = read(number)
-        new = _index(first, tile) >= jnp.asarray(number * tile, jnp.uint32)
-        step = jnp.where(new, scale * sum(values), 0)
-        before = lax.dynamic_slice(x, (first,), (tile,))
-        return lax.dynamic_update_slice(x, before + step, (first,))
-
-    return lax.fori_loop(0, count, write, varying_like(x, s, places))
 
 
 def _index(first, length) -> jax.Array:

@@ -43,11 +43,11 @@ def leaf_by_leaf(op: Sketch, exact_up_to: int = 0) -> Sketch:
         return tuple(part.apply(leaf_key, leaf) for part, leaf_key, leaf in parts)
 
     def reading(read: Callable) -> Callable:
-        def read_like(key: Key, message: Message, like: Like, *rest) -> Tree:
+        def read_like(key: Key, message: Message, like: Like) -> Tree:
             ops, (leaves, treedef) = split(like), jax.tree.flatten(like)
             keys = _leaf_keys(key, len(ops))
             parts = zip(ops, keys, message, leaves, strict=True)
-            leaves = [read(part)(k, s, leaf, *rest) for part, k, s, leaf in parts]
+            leaves = [read(part)(k, s, leaf) for part, k, s, leaf in parts]
             return jax.tree.unflatten(treedef, leaves)
 
         return read_like
@@ -62,7 +62,6 @@ def leaf_by_leaf(op: Sketch, exact_up_to: int = 0) -> Sketch:
     return Sketch(
         apply=apply,
         transpose=reading(lambda part: part.transpose),
-        add_transpose=reading(lambda part: part.add_transpose),
         estimate=reading(lambda part: part.estimate),
         zeros=zeros,
         size=lambda like=None: message_size(jax.eval_shape(lambda: zeros(like))),

@@ -43,17 +43,8 @@ def uniform_sampling(b: int) -> Sketch:
         zeros = varying_like(jnp.zeros(d), s, key)
         return zeros.at[rows].set(flip(s, mask) * scale, unique_indices=True)
 
-    def add_transpose(key, s, x, step):
-        rows, mask, scale = draw(key, x.size)
-        x = varying_like(x, s, key)
-        return x.at[rows].add(flip(s, mask) * (scale * step), unique_indices=True)
-
     return on_trees(
-        shape=shape,
-        apply=apply,
-        transpose=transpose,
-        add_transpose=add_transpose,
-        resize=uniform_sampling,
+        shape=shape, apply=apply, transpose=transpose, resize=uniform_sampling
     )
 
 

@@ -45,31 +45,40 @@ def sharded(op: Sketch, parts: int, axis: str = trees.MODEL) -> Sketch:
     """
     validate.at_least_one(parts=parts)
     of_length = functools.cache(lambda d: op.resize(min(op.size(), d)))
-    part_op = _PartOperator(of_length, op.zeros().shape)
+    shape = op.zeros().shape
+
+    def message_of(number, key: Key, leaves: Leaves) -> Message:
+        """Returns the message of the part of this number, padded with zeros."""
+        operator = of_length(trees.size(leaves))
+        message = operator.apply(jax.random.fold_in(key, number), leaves)
+        sizes = zip(shape, message.shape, strict=True)
+        return jnp.pad(message, [(0, most - size) for most, size in sizes])
 
     def apply(key: Key, tree: Tree) -> Message:
         require_key(key)
         cut = _cut(tree, parts, axis)
-        rest = part_op.message(key, parts, cut.rest) if cut.rest else 0
-        return cut.sum(part_op.message, key) + rest
+        rest = message_of(parts, key, cut.rest) if cut.rest else 0
+        return cut.sum(message_of, key) + rest
 
-    def reading(read: Callable, *, reads_leaves: bool = False) -> Callable:
+    def reading(read: Callable) -> Callable:
         """Returns `read(operator)`, a function of leaves, for trees."""
 
-        def read_like(key: Key, message: Message, like: Like, *scale) -> Tree:
-            require_key(key)
-            part_op.require_message(message)
-            leaves_of_part = functools.partial(part_op.leaves, read, scale)
-            cut, keyed = _cut(like, parts, axis), (key, message)
-            rest = leaves_of_part(keyed, parts, cut.rest) if cut.rest else []
-            return cut.joined(cut.map(leaves_of_part, keyed, reads_leaves), rest)
+        def leaves_of(like: Leaves, number, key: Key, message: Message) -> Leaves:
+            operator = of_length(trees.size(like))
+            message = message[tuple(slice(n) for n in operator.zeros().shape)]
+            return read(operator)(jax.random.fold_in(key, number), message, like)
+
+        def read_like(key: Key, message: Message, like: Like) -> Tree:
+            _require(key, message, shape)
+            cut = _cut(like, parts, axis)
+            rest = leaves_of(cut.rest, parts, key, message) if cut.rest else []
+            return cut.joined(cut.map(leaves_of, key, message), rest)
 
         return read_like
 
     return Sketch(
         apply=apply,
         transpose=reading(lambda part: part.transpose),
-        add_transpose=reading(lambda part: part.add_transpose, reads_leaves=True),
         estimate=reading(lambda part: part.estimate),
         zeros=lambda like=None: op.zeros(),
         size=lambda like=None: op.size(),
@@ -78,30 +87,11 @@ def sharded(op: Sketch, parts: int, axis: str = trees.MODEL) -> Sketch:
     )
 
 
-class _PartOperator(NamedTuple):
-    """An operator for parts, by their lengths, with messages of one shape."""
-
-    of_length: Callable[[int], Sketch]
-    shape: tuple[int, ...]
-
-    def message(self, key: Key, number, leaves: Leaves) -> Message:
-        """Returns the message of the part of this number, padded with zeros."""
-        operator = self.of_length(trees.size(leaves))
-        message = operator.apply(jax.random.fold_in(key, number), leaves)
-        sizes = zip(self.shape, message.shape, strict=True)
-        return jnp.pad(message, [(0, most - size) for most, size in sizes])
-
-    def leaves(self, read, scale, keyed, number, leaves: Leaves) -> Leaves:
-        """Returns what `read(operator)` makes of the message for a part."""
-        (key, message), operator = keyed, self.of_length(trees.size(leaves))
-        message = message[tuple(slice(n) for n in operator.zeros().shape)]
-        return read(operator)(jax.random.fold_in(key, number), message, leaves, *scale)
-
-    def require_message(self, message: Message) -> None:
-        if jnp.shape(message) != self.shape:
-            got = jnp.shape(message)
-            msg = f"Expected a message of shape {self.shape}, got {got}."
-            raise ValueError(msg)
+def _require(key: Key, message: Message, shape: tuple[int, ...]) -> None:
+    require_key(key)
+    if jnp.shape(message) != shape:
+        msg = f"Expected a message of shape {shape}, got {jnp.shape(message)}."
+        raise ValueError(msg)
 
 
 def _cut(tree: Like, parts: int, axis: str) -> "_Cut":
@@ -119,10 +109,7 @@ def _cut(tree: Like, parts: int, axis: str) -> "_Cut":
 
 
 class _Cut(NamedTuple):
-    """An update in parts: leaves that are cut along an axis each, and the rest.
-
-    Functions of a part are `of_part(arguments, number, leaves)`.
-    """
+    """An update in parts: leaves that are cut along an axis each, and the rest."""
 
     cut: list[tuple[jax.Array, int]]
     rest: Leaves
@@ -131,39 +118,44 @@ class _Cut(NamedTuple):
     parts: int
     axis: str
 
-    def sum(self, of_part: Callable, arguments: Any) -> jax.Array:
-        """Returns the sum of a function over all parts."""
+    def sum(self, of_part: Callable, key: Key) -> jax.Array:
+        """Returns the sum over all parts of `of_part(number, key, leaves)`."""
         if not self.cut:
             return jnp.zeros(())
         if self._is_on_devices():
+            leaves = [leaf for leaf, _ in self.cut]
+            specs = P(), self._specs()
 
             def summed(*part):
                 return lax.psum(of_part(*part), self.axis)
 
-            return self._on_devices(summed, arguments, P())
+            return self._on_devices(summed, specs, P())(key, leaves)
         # Written down before they are added up: else XLA would round a product and the
         # sum together, and these numbers would not be those of several devices.
-        return functools.reduce(jnp.add, self._in_turn(of_part, arguments))
+        return functools.reduce(
+            jnp.add, self._in_turn(lambda n: of_part(n, key, self._slices(n)))
+        )
 
-    def map(self, of_part: Callable, arguments: Any, reads_leaves: bool) -> Leaves:
-        """Returns the whole leaves that a function makes of all parts.
+    def map(self, of_part: Callable, *arguments: Any) -> Leaves:
+        """Returns the whole leaves of `of_part(shapes, number, *arguments)`.
 
-        It returns leaves shaped as those that it is given, which are only shapes unless
-        it reads them.
+        That returns leaves of these shapes, which are those of a part.
         """
         if not self.cut:
             return []
+        parts = self.parts
         shapes = [
-            jax.ShapeDtypeStruct(_divided(leaf.shape, along, self.parts), leaf.dtype)
-            for leaf, along in self.cut
+            jax.ShapeDtypeStruct(
+                (*leaf.shape[:at], leaf.shape[at] // parts, *leaf.shape[at + 1 :]),
+                leaf.dtype,
+            )
+            for leaf, at in self.cut
         ]
-
-        def made(arguments, number, leaves):
-            return of_part(arguments, number, leaves if reads_leaves else shapes)
-
+        of_number = functools.partial(of_part, shapes)
         if self._is_on_devices():
-            return self._on_devices(made, arguments, self._specs(), reads_leaves)
-        stacked = self._in_turn(made, arguments, reads_leaves)
+            specs = (P(),) * len(arguments)
+            return self._on_devices(of_number, specs, self._specs())(*arguments)
+        stacked = self._in_turn(lambda number: of_number(number, *arguments))
         return [
             jnp.moveaxis(leaf, 0, along).reshape(like.shape)
             for leaf, (like, along) in zip(stacked, self.cut, strict=True)
@@ -181,23 +173,18 @@ class _Cut(NamedTuple):
         free = self.axis not in getattr(mesh, "manual_axes", ())
         return free and mesh.shape.get(self.axis) == self.parts
 
-    def _on_devices(self, of_part, arguments, out_specs, reads_leaves=True):
-        leaves, specs = [leaf for leaf, _ in self.cut], self._specs()
+    def _on_devices(self, of_part: Callable, in_specs: tuple, out_specs) -> Callable:
+        """Returns `of_part(number, ...)` on the device of each part."""
         sharded_map = jax.shard_map(
-            lambda arguments, number, leaves: of_part(arguments, number[0], leaves),
-            in_specs=(P(), P(self.axis), specs if reads_leaves else []),
+            lambda number, *arguments: of_part(number[0], *arguments),
+            in_specs=(P(self.axis), *in_specs),
             out_specs=out_specs,
             axis_names={self.axis},
         )
-        numbers = jnp.arange(self.parts)
-        return sharded_map(arguments, numbers, leaves if reads_leaves else [])
+        return functools.partial(sharded_map, jnp.arange(self.parts))
 
-    def _in_turn(self, of_part, arguments, reads_leaves=True):
-        def one_part(number):
-            slices = self._slices(number) if reads_leaves else []
-            return of_part(arguments, number, slices)
-
-        return lax.map(one_part, jnp.arange(self.parts))
+    def _in_turn(self, of_number: Callable) -> Any:
+        return lax.map(of_number, jnp.arange(self.parts))
 
     def _specs(self) -> list[P]:
         return [P(*[None] * along, self.axis) for _, along in self.cut]
@@ -209,8 +196,3 @@ class _Cut(NamedTuple):
             lax.dynamic_slice_in_dim(leaf, number * size, size, along)
             for (leaf, along), size in zip(self.cut, sizes, strict=True)
         ]
-
-
-def _divided(shape: tuple[int, ...], along: int, parts: int) -> tuple[int, ...]:
-    """Returns the `shape` of one of the `parts`, cut `along` an axis."""
-    return tuple(n // parts if axis == along else n for axis, n in enumerate(shape))

@@ -82,13 +82,3 @@ def changes(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
         return change, jax.tree.map(jnp.add, state, change)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def accumulate() -> optax.GradientTransformation:
-    """Returns the running sum of updates."""
-    return optax.trace(decay=1.0)
-
-
-def difference(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
-    """Sends `changes` of updates and returns their sum, which all receivers have."""
-    return optax.chain(changes(compressor), accumulate())

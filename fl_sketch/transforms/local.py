@@ -101,18 +101,21 @@ def sgd_steps(
     The update is x_0 - x_K; the diagnostic "loss" is that of the first batch at x_0.
 
     Args:
-      loss: the loss of one batch.
       tx: the client's optimizer; its state begins anew every round.
       proximal: the weight mu of FedProx, which adds `mu/2 |x - x_0|^2` to the loss.
     """
 
     def run(server, state, batches, keys):
         start = server.params
-        step = _optimizer_step(stepwise(loss, keys), tx, start, proximal)
-        slices = batches, jnp.arange(_steps(batches))
-        first = start, tx.init(trees.trained(start))
-        (params, _), values = jax.lax.scan(step, first, slices)
-        return _work(start, params, state, values[0])
+
+        def change(grads, params):
+            if validate.is_off(proximal):
+                return grads
+            pull = jax.tree.map(jnp.subtract, params, trees.trained(start))
+            return jax.tree.map(lambda g, far: g + proximal * far, grads, pull)
+
+        slices = _numbered(batches)
+        return _walked(stepwise(loss, keys), tx, start, slices, state, change)
 
     return Local(run)
 
@@ -124,14 +127,12 @@ def full_gradient_steps(
     validate.at_least_one(steps=steps)
 
     def run(server, state, batches, keys):
-        start, batch = server.params, _first(batches)
-        step = _optimizer_step(stepwise(loss, keys), tx, start)
-        (params, _), values = jax.lax.scan(
-            lambda carry, number: step(carry, (batch, number)),
-            (start, tx.init(trees.trained(start))),
-            jnp.arange(steps),
-        )
-        return _work(start, params, state, values[0])
+        start, batch, value_of = server.params, _first(batches), stepwise(loss, keys)
+
+        def on_first(model, number):
+            return value_of(model, batch, number)
+
+        return _walked(on_first, tx, start, (jnp.arange(steps),), state)
 
     return Local(run)
 
@@ -154,7 +155,6 @@ def gradient_pair(loss: Loss, previous: Callable[[Server], Tree]) -> Local:
     """(gradient, its change since the last round), both on the first batch, for MARINA.
 
     Args:
-      loss: the loss of one batch.
       previous: `(server) -> params`, the model of the last round, from what clients
         fetch with this one.
     """
@@ -182,16 +182,14 @@ def tracked_steps(
     Phi_own is an estimate whose relative error is above 1/(gain eta tau).
 
     Args:
-      loss: the loss of one batch.
       rate: the step size eta.
       gain: the factor of the variates' moves: 1/(eta tau) undoes the factor in the
         update exactly; the paper prints 1/tau.
     """
 
     def run(server, variate, batches, keys):
-        steps = _corrected_steps(stepwise(loss, keys), rate, variate)
-        params, value = steps(server.params, batches)
-        return _work(server.params, params, variate, value)
+        slices = _numbered(batches)
+        return _corrected(stepwise(loss, keys), rate, server.params, slices, variate)
 
     def finish(variate, delivery):
         return jax.tree.map(
@@ -212,13 +210,12 @@ def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike, steps: int) -> L
     """
 
     def run(server, variate, batches, keys):
-        if (count := _steps(batches)) != steps:
+        slices = _numbered(batches)
+        if (count := len(slices[1])) != steps:
             msg = f"Expected steps={count}, the batches of a client, got {steps}."
             raise ValueError(msg)
         correction = jax.tree.map(jnp.subtract, variate, server.memory)
-        corrected = _corrected_steps(stepwise(loss, keys), rate, correction)
-        params, value = corrected(server.params, batches)
-        return _work(server.params, params, correction, value)
+        return _corrected(stepwise(loss, keys), rate, server.params, slices, correction)
 
     def finish(correction, delivery):
         return jax.tree.map(
@@ -236,7 +233,6 @@ def measuring(
     """Adds a measurement of the server's model to the diagnostics of local work.
 
     Args:
-      inner: the local work.
       measure: `(params, batch) -> {name: scalar}`, called with the first batch.
     """
 
@@ -248,55 +244,52 @@ def measuring(
     return inner._replace(run=run)
 
 
-def _corrected_steps(value_of: Stepwise, rate, correction):
-    """Returns steps along gradient - correction, with the first loss."""
+def _corrected(value_of: Stepwise, rate, start: Tree, slices: Any, correction) -> Work:
+    """Returns the work of steps along gradient - correction, which is the state."""
 
-    def step(model, batch_and_number):
-        value, grads, state = _gradient(value_of)(model, *batch_and_number)
-        params = jax.tree.map(
-            lambda x, g, c: x - rate * (g - c), trees.trained(model), grads, correction
-        )
-        return like_model(model, params, state), value
+    def change(grads, params):
+        del params
+        return jax.tree.map(jnp.subtract, grads, correction)
 
-    def steps(start, batches):
-        slices = batches, jnp.arange(_steps(batches))
-        params, values = jax.lax.scan(step, start, slices)
-        return params, values[0]
-
-    return steps
+    return _walked(value_of, optax.sgd(rate), start, slices, correction, change)
 
 
-def _optimizer_step(value_of: Stepwise, tx, start, proximal=0.0):
-    """Returns one optimizer step on a batch, for a scan over (params, opt)."""
+def _walked(
+    value_of: Callable[..., Any],
+    tx: optax.GradientTransformation,
+    start: Tree,
+    slices: Any,
+    state: Any,
+    change: Callable[[Tree, Tree], Tree] = lambda grads, params: grads,
+) -> Work:
+    """Returns the work of one optimizer step on each slice, with the first loss.
 
-    def step(carry, batch_and_number):
+    Args:
+      slices: the further arguments of `value_of`, along a leading axis.
+      change: `(gradient, parameters) -> gradient` that the optimizer gets.
+    """
+
+    def step(carry, arguments):
         model, opt = carry
-        value, grads, state = _gradient(value_of)(model, *batch_and_number)
+        value, grads, state = _gradient(value_of)(model, *arguments)
         params = trees.trained(model)
-        if not validate.is_off(proximal):
-            grads = jax.tree.map(
-                lambda g, x, x0: g + proximal * (x - x0),
-                grads,
-                params,
-                trees.trained(start),
-            )
-        updates, opt = tx.update(grads, opt, params)
+        updates, opt = tx.update(change(grads, params), opt, params)
         params = optax.apply_updates(params, updates)
         return (like_model(model, params, state), opt), value
 
-    return step
+    first = start, tx.init(trees.trained(start))
+    (end, _), values = jax.lax.scan(step, first, slices)
+    update = jax.tree.map(jnp.subtract, start, end)
+    return Work(update, state, {"loss": values[0]})
 
 
-def _steps(batches) -> int:
-    return jax.tree.leaves(batches)[0].shape[0]
+def _numbered(batches) -> tuple[Any, jax.Array]:
+    """Returns the batches with the number of each."""
+    return batches, jnp.arange(jax.tree.leaves(batches)[0].shape[0])
 
 
 def _first(batches):
     return jax.tree.map(lambda batch: batch[0], batches)
-
-
-def _work(start, params, state, value) -> Work:
-    return Work(jax.tree.map(jnp.subtract, start, params), state, {"loss": value})
 
 
 def _zeros(model):

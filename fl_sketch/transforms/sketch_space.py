@@ -28,7 +28,6 @@ def in_sketch_space(
 
     Args:
       tx: a transformation that does not read params, such as `optax.trace`.
-      op: the operator of the messages.
     """
     _require_fixed_key(op)
     tx = optax.with_extra_args_support(tx)
@@ -54,7 +53,6 @@ def top_k_desketch(
     """Applies the k heaviest coordinates of error + message; the rest stays.
 
     Args:
-      op: the operator of the messages.
       k: the number of coordinates that an update changes.
       forget: how the error forgets what was applied. "zero": every number of the error
         that its sketch touches becomes zero (the code released with the paper).
@@ -110,7 +108,6 @@ def fetchsgd(
     heaviest coordinates of e are the step, and leave e ("error accumulation").
 
     Args:
-      op: the operator of the messages.
       k: the number of coordinates that a step changes.
       learning_rate: the rate eta, or a schedule of it.
       momentum: the decay rho of the momentum.

@@ -49,6 +49,7 @@ class Workdir:
         summary: str = SUMMARY,
         longer: bool = False,
         accept: Collection[str] = (),
+        extend: str = "extend the run",
     ):
         """Opens a folder for a run, or to go on with one.
 
@@ -58,6 +59,7 @@ class Workdir:
           summary: the name of the json file that a finished run has.
           longer: whether the run in the folder becomes one of more rounds.
           accept: names of `identity.ACCEPTED` that may differ from the run's beginning.
+          extend: how to play more rounds than the run in the folder has, in words.
 
         Raises:
           ValueError: if it cannot be written, is in use, or holds the run of another
@@ -70,7 +72,7 @@ class Workdir:
                 raise ValueError(msg)
         self.rows: list[Row] = []
         self._table, self._summary = self.folder / rows, self.folder / summary
-        self._accept, self._longer = accept, None
+        self._accept, self._longer, self._extend = accept, None, extend
         self._config = json.loads(json.dumps(config))
         self._keys, self._lengths = flat(self._config), list[int]()
         try:
@@ -276,7 +278,7 @@ class Workdir:
                 f"({_listed(unlike, theirs)}), got {_listed(unlike, ours)}: take "
                 "another workdir"
             )
-            msg += ", or extend the run." if unlike == ["rounds"] else "."
+            msg += f", or {self._extend}." if unlike == ["rounds"] else "."
             raise ValueError(msg)
         for what, old, new in (
             ("the file of ", before.files, self._files),

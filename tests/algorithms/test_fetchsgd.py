@@ -25,7 +25,6 @@ def matrix(rows):
     return Sketch(
         apply=lambda key, x: r @ x,
         transpose=back,
-        add_transpose=lambda key, message, x, scale: x + scale * (r.T @ message),
         estimate=back,
         zeros=lambda like=None: jnp.zeros(len(r)),
         size=lambda like=None: len(r),

@@ -31,6 +31,7 @@ from tests.channels.rounds import (
     some,
     start,
 )
+from tests.operators import encoded
 
 every_channel = pytest.mark.parametrize("name", CHANNELS)
 DRAWS = 4000
@@ -187,7 +188,7 @@ def test_the_map_of_the_sum_is_the_sum_of_the_messages_where_they_are_linear(nam
 def encodings(name, heard, client):
     """Yields all that a client may have sent: bytes, and what the receiver has then."""
     sent = jax.tree.map(lambda leaf: leaf[client], heard.messages)
-    yield [wire.encode_floats(part) for part in sent], sent
+    yield [encoded(part) for part in sent], sent
     if CHANNELS[name].compressor:
         fields = COMPRESSORS[CHANNELS[name].compressor].at(D).fields(D)
         data = wire.encode(fields, [array[client] for array in heard.code])

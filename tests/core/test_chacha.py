@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from fl_sketch.core import chacha, keys
+from fl_sketch.core.protocols import Roots
 
 # RFC 8439, section 2.3.2, and the first block of 12 rounds for a key of zeros.
 KEY, NONCE = bytes(range(32)), bytes.fromhex("000000090000004a00000000")
@@ -75,3 +76,17 @@ def test_everything_of_jax_random_runs_on_such_keys_also_mapped():
 def test_a_secret_of_another_length_is_refused():
     with pytest.raises(ValueError, match="32 bytes, got 31"):
         chacha.key_of(bytes(31))
+
+
+def test_only_a_root_of_this_kind_and_of_its_own_is_secret():
+    public, other = jax.random.split(jax.random.key(0))
+    secret = chacha.key_of(KEY)
+    assert chacha.is_secret(Roots(public, secret))
+    for guessable in (
+        public,
+        Roots(public, other),  # 64 bits, from a seed
+        Roots(public, jax.random.key(1, impl="rbg")),
+        secret,  # clients are told the public root
+        Roots(secret, secret),
+    ):
+        assert not chacha.is_secret(guessable)

@@ -114,13 +114,16 @@ def test_rows_of_a_folder_are_those_of_a_run_without_one(tmp_path):
 def test_a_run_that_is_done_is_not_run_again(tmp_path, first, later):
     later = {name: make(0) for name, make in later.items()}
     run = played(tmp_path, **first, **later)
-    later = {"key": engine.secret_roots(0)} if later else {}
+    if later:  # as a process that was killed in its last moment leaves it
+        later = {"key": engine.secret_roots(0)}
+        secrets.keep(tmp_path, secrets.Secret(bytes(32)))
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     told = []
     again = played(tmp_path, **first, **later, on_row=told.append)
     assert not told and same(again.state.server, run.state.server)
     assert again.history == run.history
     assert same(again.state.ledger, run.state.ledger)
+    before.pop(tmp_path / secrets.FILE, None)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
@@ -170,7 +173,9 @@ OTHERS = {
     "algorithm": ({"algorithm": EF21}, "algorithm"),
     "sketch": ({"algorithm": LONGER}, "algorithm"),
     "cohort": ({"cohort": 5}, "cohort"),
-    "rounds": ({"rounds": 8}, "rounds=8"),
+    "rounds": ({"rounds": 8}, "rounds=7.*rounds=8.*state=run.state"),
+    "devices": ({"devices": jax.devices()[:2]}, "one of 1 cpu.*here are 2 cpu"),
+    "chunk": ({"chunk": 2}, "compute.chunk=0.*compute.chunk=2"),
     "steps": ({"steps": 3}, "steps=3"),
     "key": ({"key": jax.random.key(1)}, "key"),
 }
@@ -225,6 +230,24 @@ def test_a_secret_that_was_lost_or_damaged_is_refused_in_one_line(noisy):
             secrets.keep(noisy, secrets.Secret(spoilt))
         refused(noisy, "secret", **NOISY, **key)
     secrets.keep(noisy, secrets.Secret(raw))
+
+
+def test_other_devices_are_accepted_where_they_are_named(tmp_path):
+    killed(tmp_path, 4)
+    change = {"devices": jax.devices()[:2]}
+    with pytest.raises(ValueError, match="accept='devicez'"):
+        played(tmp_path, **change, accept=["devicez"])
+    again, whole = played(tmp_path, **change, accept=["devices"]), simulated(**OFTEN)
+    np.testing.assert_allclose(again.params["w"], whole.params["w"], rtol=1e-5)
+
+
+def test_more_rounds_go_on_from_the_state_of_a_folder_that_is_done(tmp_path):
+    """As the refusal of another number of rounds says."""
+    played(tmp_path)
+    refused(tmp_path, "state=run.state", rounds=9)
+    run = played(tmp_path)
+    longer, whole = simulated(rounds=2, state=run.state), simulated(rounds=9)
+    assert same(longer.state, whole.state)
 
 
 def test_a_run_goes_on_from_a_folder_or_from_a_state(tmp_path):

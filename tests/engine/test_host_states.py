@@ -9,6 +9,7 @@ from fl_sketch.core import free_memory
 from fl_sketch.core.protocols import Server
 from fl_sketch.engine import host_states
 from fl_sketch.engine.round import Report, SimulatorOnly, State
+from fl_sketch.engine.rounds import one_by_one
 from fl_sketch.run import display, task_of
 from tests.meshes import mesh_of
 from tests.run.configs import begun, config_with, refused
@@ -60,7 +61,6 @@ def as_it_was(leaf, old):
             "compute.data": "streamed",
             "compute.chunk": 2,
         },
-        {"algorithm": "fedopt"},
     ],
     ids=lambda changes: ",".join(f"{k}={v}" for k, v in changes.items()),
 )
@@ -84,6 +84,12 @@ def test_who_is_absent_keeps_a_row_and_everyone_begins_alike():
     assert set(np.flatnonzero(changed)) == set(asked)
 
 
+def test_all_clients_begin_alike_in_a_bank():
+    state = State((), {"a": np.ones((2, 3)), "b": np.zeros((2, 0))})
+    bank = host_states.start(state, 5).clients
+    assert bank["a"].tolist() == np.ones((5, 3)).tolist() and bank["b"].shape == (5, 0)
+
+
 def test_rows_of_those_who_did_not_answer_are_as_they_were():
     """Whatever a round leaves in their places."""
     bank = np.arange(12.0).reshape(6, 2)
@@ -99,7 +105,9 @@ def test_rows_of_those_who_did_not_answer_are_as_they_were():
     def draw(number):
         return np.array([[4, 1, 0], [2, 4, 5]][number])
 
-    advance = host_states.advancing(one_round, draw, lambda rows: rows)
+    advance = one_by_one(
+        host_states.cohort_at_a_time(one_round, draw, lambda rows: rows)
+    )
     begun = State(Server((), (), (), 0), bank)
     expected = bank.copy()
     expected[[4, 0, 2, 5]] += 100.0
@@ -118,25 +126,25 @@ def test_the_size_of_the_bank_is_said_before_anything_runs():
 
 
 @pytest.mark.parametrize(
-    ("place", "room", "there", "words"),
+    ("place", "room", "there", "expected"),
     [
-        ("devices", 10, 10_000, None),
-        ("auto", 10, 10_000, None),
+        ("devices", 10, 10_000, "devices"),
+        ("auto", 10_000, 10_000, "devices"),
+        ("auto", 10, 10_000, "host"),
         ("auto", 10, 900, ["9e-07 GB", "1e-06 GB", "clients='host'"]),
         ("devices", 10_000, 1_800, ["9e-07 GB", "clients='devices'"]),
     ],
 )
 def test_a_bank_goes_where_it_fits_or_is_refused(
-    monkeypatch, place, room, there, words
+    monkeypatch, place, room, there, expected
 ):
     monkeypatch.setattr(host_states, "room", lambda devices: room)
     monkeypatch.setattr(free_memory, "of_host", lambda: there)
     mesh = mesh_of(2, "clients")
-    if words is None:
-        expected = "host" if place == "auto" else place
+    if expected in host_states.PLACES:
         assert host_states.place(place, 1000, mesh) == expected
     else:
-        with refused(*words):
+        with refused(*expected):
             host_states.place(place, 1000, mesh)
 
 

@@ -11,12 +11,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import data, engine
-from fl_sketch.core import free_memory
 from fl_sketch.core.keys import roots_of
 from fl_sketch.core.protocols import Server
 from fl_sketch.data import batches, residency, streamed
 from fl_sketch.engine import availability, host_states, prefetch
-from fl_sketch.engine.rounds import Play, compile_rounds
+from fl_sketch.engine.rounds import Play, compile_rounds, one_by_one
 from tests.engine.regression import (
     EF21,
     FEDAVG,
@@ -120,12 +119,6 @@ def test_a_run_on_the_host_may_be_cut_and_resumed():
     chex.assert_trees_all_equal(jax.device_get(again), whole[0])
 
 
-def test_all_clients_begin_alike_in_a_bank():
-    state = engine.State((), {"a": np.ones((2, 3)), "b": np.zeros((2, 0))})
-    bank = host_states.start(state, 5).clients
-    assert bank["a"].tolist() == np.ones((5, 3)).tolist() and bank["b"].shape == (5, 0)
-
-
 class Script:
     """Parts for `advancing` that write down what happens, and in which thread."""
 
@@ -158,7 +151,8 @@ def state_of(number):
 
 def test_batches_are_gathered_a_round_ahead_also_between_calls():
     script = Script()
-    advance = prefetch.advancing(script.draw, script.gather, script.one_round)
+    ahead = prefetch.gathered_ahead(script.draw, script.gather, script.one_round)
+    advance = one_by_one(ahead)
     state, report = advance(state_of(0), 0, 3)
     assert report.tolist() == [0, 1, 2]
     advance(state, 3, 2)
@@ -173,9 +167,9 @@ def test_an_error_of_the_reading_thread_reaches_the_caller():
         raise OSError(f"cannot read for round {number}")
 
     script = Script()
-    advance = prefetch.advancing(script.draw, gather, script.one_round)
+    one_round = prefetch.gathered_ahead(script.draw, gather, script.one_round)
     with pytest.raises(OSError, match="for round 4"):
-        advance(state_of(4), 4, 1)
+        one_round(state_of(4), 4)
 
 
 def test_data_are_streamed_if_they_do_not_fit(monkeypatch):
@@ -191,26 +185,3 @@ def test_data_are_streamed_if_they_do_not_fit(monkeypatch):
 def test_room_is_a_share_of_what_is_free():
     devices = [Device(20), Device(60)]
     assert residency.room(devices) == residency.SHARE * 40
-
-
-@pytest.mark.parametrize(
-    ("place", "room", "there", "expected"),
-    [
-        ("devices", 10, 10_000, "devices"),
-        ("auto", 10_000, 10_000, "devices"),
-        ("auto", 10, 10_000, "host"),
-        ("auto", 10, 900, "9e-07 GB.*1e-06 GB with clients='host'"),
-        ("devices", 10_000, 1_800, "9e-07 GB.*with clients='devices'"),
-    ],
-)
-def test_a_bank_goes_where_it_fits_or_is_refused(
-    monkeypatch, place, room, there, expected
-):
-    monkeypatch.setattr(host_states, "room", lambda devices: room)
-    monkeypatch.setattr(free_memory, "of_host", lambda: there)
-    mesh = mesh_of(2, "clients")
-    if expected in host_states.PLACES:
-        assert host_states.place(place, 1000, mesh) == expected
-        return
-    with pytest.raises(ValueError, match=expected):
-        host_states.place(place, 1000, mesh)

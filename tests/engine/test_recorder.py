@@ -67,11 +67,12 @@ def test_of_a_private_run_all_that_clients_measured_and_did_is_marked():
     assert quiet.row(1, {})["asked"] == 2 and quiet.row(1, {})["epsilon"] is None
 
 
-def test_a_loss_that_is_not_finite_ends_public_runs_alone():
+def test_what_clients_measured_is_shown_and_decides_in_public_runs_alone():
+    """The loss that a record returns is that of the progress bar."""
     for guarantee, diverged in ((None, 2), (NOISY, 0)):
-        one = recorder(guarantee)
-        for number, loss in enumerate((1.0, np.nan, np.inf)):
-            one.record(number, report(loss))
+        one, losses = recorder(guarantee), (1.0, np.nan, np.inf)
+        shown = [one.record(number, report(x)) for number, x in enumerate(losses)]
+        np.testing.assert_array_equal(shown, [np.nan] * 3 if diverged == 0 else losses)
         assert one.diverged == diverged
 
 

@@ -140,6 +140,13 @@ def test_a_mechanism_makes_it_private_and_history_says_for_which_epsilon():
     assert ran(PRIVATE, rounds=4, **EXACT).history[-1]["epsilon"] > 0
 
 
+@pytest.mark.parametrize("algorithm", [SAFL, PRIVATE], ids=["public", "private"])
+def test_the_bar_shows_no_loss_of_a_private_run(algorithm, capsys):
+    simulated(algorithm, cohort=POISSON, bar=True)
+    shown = capsys.readouterr().err
+    assert "7/7" in shown and ("loss=" in shown) == (algorithm is SAFL)
+
+
 def test_only_secret_bits_of_the_system_are_called_so():
     """Roots that differ are not enough: whoever knows them knows the noise."""
     known, rounds = Roots(jax.random.key(0), jax.random.key(1)), {"rounds": 3}

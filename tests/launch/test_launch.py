@@ -27,7 +27,6 @@ def test_benchmark_prints_a_table_and_its_json_lines(tmp_path):
         ("copy", "in place", 1),
         ("count_sketch", "apply", 1),
         ("count_sketch", "adjoint", 1),
-        ("count_sketch", "x -= lr R's", 1),
         ("copy", "in place", 2),
         ("count_sketch", "apply, lax.map", 2),
         ("count_sketch", "apply, vmap", 2),

@@ -52,7 +52,6 @@ class Answers(NamedTuple):
       sketches: of x, y and 2 x - y.
       message: a random one.
       back: what `transpose` makes of it.
-      added: x less half of that, by `add_transpose`.
       desketched: R^T R x by all other keys.
     """
 
@@ -60,7 +59,6 @@ class Answers(NamedTuple):
     sketches: np.ndarray
     message: np.ndarray
     back: np.ndarray
-    added: np.ndarray
     desketched: np.ndarray
 
 
@@ -77,19 +75,18 @@ def answers(name, d, b, keys):
     def everything(seed, rows, x, message):
         keys_of = jax.random.split(jax.random.key(seed), 1 + keys)
         rows = jax.vmap(lambda row: op.apply(keys_of[0], row).ravel())(rows)
-        added = op.add_transpose(keys_of[0], message, x, -0.5)
 
         def there_and_back(number, key):
             sent = jnp.where(number == 0, message, op.apply(key, x))
             return op.transpose(key, sent, d)
 
-        return rows, added, jax.vmap(there_and_back)(jnp.arange(1 + keys), keys_of)
+        return rows, jax.vmap(there_and_back)(jnp.arange(1 + keys), keys_of)
 
     rows = np.concatenate([np.eye(d), [x, y, 2 * x - y]]).astype(np.float32)
     made = everything(np.uint32(5), rows, x, message)
-    rows, added, read = (np.asarray(a, np.float64) for a in made)
+    rows, read = (np.asarray(a, np.float64) for a in made)
     message = message.ravel().astype(np.float64)
-    return Answers(rows[:d].T, rows[d:], message, read[0], added, read[1:])
+    return Answers(rows[:d].T, rows[d:], message, read[0], read[1:])
 
 
 # (d, b, keys): b divides d, and does not; and of few keys, b is more than d, and one.
@@ -102,7 +99,7 @@ FEW = [(name, *shape) for name in KINDS for shape in [(5, 7, 1), (1, 1, 1)]]
     [(name, *shape) for name in OPERATORS for shape in MANY] + FEW,
 )
 def test_sketch_is_linear_and_the_adjoint_is_its_transpose(name, d, b, keys):
-    r, (rx, ry, rxy), s, back, added, _ = answers(name, d, b, keys)
+    r, (rx, ry, rxy), s, back, _ = answers(name, d, b, keys)
     x, y = (np.asarray(vector(d, seed), np.float64) for seed in (1, 2))
     size = np.linalg.norm(r, 2) * (np.linalg.norm(x) + np.linalg.norm(y))
     np.testing.assert_allclose(rxy, 2 * rx - ry, atol=1e-5 * size)
@@ -110,7 +107,6 @@ def test_sketch_is_linear_and_the_adjoint_is_its_transpose(name, d, b, keys):
     inner = size * np.linalg.norm(s)
     assert rx @ s == pytest.approx(x @ back, abs=1e-5 * inner)
     np.testing.assert_allclose(back, r.T @ s, atol=1e-5 * inner)
-    np.testing.assert_allclose(added, x - back / 2, atol=1e-5 * (inner + size))
 
 
 @every_operator
@@ -224,21 +220,18 @@ def test_over_devices_sketches_add_up_and_keys_may_differ(name):
         jax.shard_map,
         mesh=mesh_of(2, "devices"),
         in_specs=(P("devices"), P(), P("devices"), P()),
-        out_specs=(P(), P(), P("devices"), P("devices")),
+        out_specs=(P(), P(), P("devices")),
     )
     def on_one_device(xs, key, keys, x):
         message = op.apply(key, xs[0])
         total = jax.lax.psum(message, "devices")
-        added = op.add_transpose(key, message, xs[0], 1.0)
         own = op.transpose(keys[0], op.apply(keys[0], x), D)
-        return total, op.estimate(key, total, D), added[None], own[None]
+        return total, op.estimate(key, total, D), own[None]
 
-    total, estimate, added, own = quickly(on_one_device)(xs, key, keys, x)
+    total, estimate, own = quickly(on_one_device)(xs, key, keys, x)
     summed = op.apply(key, xs.sum(0))
     np.testing.assert_allclose(total, summed, **CLOSE)
     np.testing.assert_allclose(estimate, op.estimate(key, summed, D), **CLOSE)
-    expected = xs[1] + op.transpose(key, op.apply(key, xs[1]), D)
-    np.testing.assert_allclose(added[1], expected, **CLOSE)
     by_own_key = op.transpose(keys[1], op.apply(keys[1], x), D)
     np.testing.assert_allclose(own[1], by_own_key, rtol=1e-5, atol=1e-5)
 
@@ -251,7 +244,6 @@ def test_float16_types_are_summed_in_float32(name):
     exact = op.apply(key, x.astype(np.float32))
     np.testing.assert_allclose(s, exact, rtol=1e-5, atol=1e-5)
     assert jax.eval_shape(op.transpose, key, s, x).dtype == jnp.bfloat16
-    assert jax.eval_shape(op.add_transpose, key, s, x, 0.1).dtype == jnp.bfloat16
 
 
 @every_kind

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from fl_sketch import engine
 from fl_sketch.core import chacha
-from fl_sketch.core.protocols import Roots
 from fl_sketch.privacy import accounting, gaussian, tails
 from fl_sketch.privacy.accounting import Plan
 
@@ -175,16 +173,3 @@ def test_shares_of_many_are_paid_for_at_e_to_the_epsilon():
     for epsilon in (0.0, 3.0):
         paid = accounting.beyond(plan, 5.0, epsilon) / least
         assert paid == pytest.approx((1 + np.e**epsilon) / 2)
-
-
-def test_only_a_chacha_root_of_its_own_is_secret():
-    public, other = jax.random.split(jax.random.key(0))
-    assert gaussian.is_secret(engine.secret_roots(0))
-    for guessable in (
-        public,
-        Roots(public, other),  # 64 bits, from a seed
-        Roots(public, jax.random.key(1, impl="rbg")),
-        SECRET,  # clients are told the public root
-        Roots(SECRET, SECRET),
-    ):
-        assert not gaussian.is_secret(guessable)

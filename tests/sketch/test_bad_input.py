@@ -81,7 +81,6 @@ def test_keys(name, key):
     for call in (
         lambda: op.apply(key, X),
         lambda: op.transpose(key, s, 10),
-        lambda: op.add_transpose(key, s, X, 1.0),
         lambda: op.estimate(key, s, 10),
     ):
         with pytest.raises(TypeError, match=r"jax.random.key\(seed\)"):

@@ -50,12 +50,11 @@ def test_every_leaf_has_its_own_unbiased_sketch(name):
     @quickly
     def everything(keys, tree):
         message = op.apply(KEY, tree)
-        added = op.add_transpose(KEY, message, tree, 2.0)
         draw = jax.vmap(lambda key: op.transpose(key, op.apply(key, tree), tree))
-        return message, added, op.transpose(KEY, message, tree), draw(keys)
+        return message, draw(keys)
 
     made = everything(jax.random.split(KEY, DRAWS), TREE)
-    message, added, back, many = jax.tree.map(np.asarray, made)
+    message, many = jax.tree.map(np.asarray, made)
     assert len(message) == 3
     assert op.size(TREE) == sum(part.size for part in message)
     zeros = op.zeros(TREE)
@@ -66,8 +65,6 @@ def test_every_leaf_has_its_own_unbiased_sketch(name):
         assert np.all(np.abs(samples.mean(axis=0) - truth) <= 4.5 * spread + 1e-3)
 
     jax.tree.map(unbiased, many, TREE)
-    expected = jax.tree.map(lambda t, r: t + 2 * r, TREE, back)
-    chex.assert_trees_all_close(added, expected, rtol=1e-4, atol=1e-3)
 
 
 def test_small_leaves_are_exact_when_asked():
@@ -110,7 +107,7 @@ def test_what_is_called_by_itself_is_compiled_once(leaves):
 
     def there_and_back(key, tree):
         message = op.apply(key, tree)
-        return op.estimate(key, message, tree), op.add_transpose(key, message, tree, 2)
+        return op.estimate(key, message, tree), op.transpose(key, message, tree)
 
     there_and_back(KEY, TREE)
     key, tree = jax.random.key(1), jax.tree.map(np.cos, TREE)

@@ -33,20 +33,6 @@ def test_two_vectors_and_a_few_messages_are_enough(name):
     kernels = [(op.apply, (KEY, x))]
     for read in dict.fromkeys([op.transpose, op.estimate]):  # they may be the same
         kernels.append((lambda key, s, read=read: read(key, s, D), (KEY, s)))
-    if name == "five rows":  # as the others, by the same code or by `transpose`
-        add = op.add_transpose
-        kernels.append((lambda key, s, x: add(key, s, x, 0.1), (KEY, s, x)))
     for kernel, arguments in kernels:
         limit = 4 * (2 * D + 4 * op.size() + 2**20)
         assert allocated(kernel, *arguments) <= limit
-
-
-def test_adding_in_place_needs_no_second_vector():
-    d = 100_000
-    op = sketch.count_sketch(cols=1000)
-    step = jax.jit(
-        lambda x, key, s: op.add_transpose(key, s, x, -0.1), donate_argnums=0
-    )
-    memory = step.lower(jnp.zeros(d), KEY, op.zeros()).compile().memory_analysis()
-    assert memory.alias_size_in_bytes >= 4 * d
-    assert memory.temp_size_in_bytes < 0.1 * 4 * d

@@ -157,9 +157,6 @@ def _one_vector(op: Sketch, d: int) -> dict[str, Kernel]:
     kernels = {
         "apply": Kernel(jax.jit(op.apply), lambda: (key, _vector((d,)))),
         "adjoint": into_donated(lambda x, key, s: op.transpose(key, s, d)),
-        "x -= lr R's": into_donated(
-            lambda x, key, s: op.add_transpose(key, s, x, -1e-3)
-        ),
     }
     if op.estimate is not op.transpose:
         median = into_donated(lambda x, key, s: op.estimate(key, s, d))
