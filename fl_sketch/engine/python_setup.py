@@ -1,6 +1,7 @@
 """The setup of a run that Python describes: from arguments of `simulate` to a task."""
 
 import hashlib
+import re
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,13 +19,13 @@ from fl_sketch.data import Clients, residency, streamed
 from fl_sketch.data import batches as client_batches
 from fl_sketch.engine import checks
 from fl_sketch.engine.clients import Fetch
-from fl_sketch.engine.cohort import Sampler
+from fl_sketch.engine.cohort import Sampler, of_round
 from fl_sketch.engine.costs import Prices, Traffic, prices
 from fl_sketch.engine.loop import MOST, Compiled
-from fl_sketch.engine.mesh import default_chunk, name_of
+from fl_sketch.engine.mesh import default_chunk, mesh_over, name_of
 from fl_sketch.engine.plan import plan_of
 from fl_sketch.engine.recorder import Known
-from fl_sketch.engine.round import State, make_round
+from fl_sketch.engine.round import State, initial_state, make_round
 from fl_sketch.engine.rounds import Play, compile_rounds
 from fl_sketch.engine.task import Task
 from fl_sketch.models import params_io
@@ -185,9 +186,10 @@ class PythonSetup(NamedTuple):
         known, guarantee = task.known, chosen.guarantee
         if guarantee:
             guarantee = guarantee._replace(partition=DOOR)
+        devices, program = name_of(self.mesh), self._program(chosen.algorithm)
         return task._replace(
             config=config,
-            identity=identity_of(digests, name_of(self.mesh), keyed=task.private),
+            identity=identity_of(digests, devices, program=program, keyed=task.private),
             known=known._replace(guarantee=guarantee),
             facts=self._facts(chosen, guarantee),
             model={
@@ -196,6 +198,24 @@ class PythonSetup(NamedTuple):
             },
             secret=_secret(self.key) if task.private else None,
         )
+
+    def _program(self, algorithm: Algorithm) -> str:
+        """Returns a digest of a round as it is traced, with all rates and bounds."""
+        shares, key = self.clients.partition, roots_of(self.key)
+        data = client_batches.Resident(
+            client_batches.in_rows(self.clients.examples),
+            *(part.astype(np.int32) for part in (shares.indices, shares.starts)),
+        )
+
+        def one_round(params, key, data):
+            state = initial_state(algorithm, params, self.clients.population)
+            play = make_round(algorithm, self.fetch, mesh_over(self.mesh.devices[:1]))
+            return play(state, key, of_round(self.sampler, key, 0), data)
+
+        traced = jax.make_jaxpr(one_round)(self.params, key, data)
+        text = re.sub("0x[0-9a-f]+", "", str(traced))  # addresses of functions
+        constants = {str(i): np.asarray(c) for i, c in enumerate(traced.consts)}
+        return params_io.digest(constants | {"": np.frombuffer(text.encode(), "u1")})
 
     def _facts(self, chosen: Chosen, guarantee: Guarantee | None) -> dict[str, Any]:
         """Returns what summary.json says of the run before it begins."""

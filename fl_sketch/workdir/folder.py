@@ -231,7 +231,8 @@ class Workdir:
         if key and not (self.folder / KEY).exists():
             files.write_private(self.folder / KEY, key, self.folder / f"{KEY}.partial")
         data = {name: identity.keyed(one, key) for name, one in own.data.items()}
-        self._identity = own._replace(data=data)
+        program = identity.keyed(own.program, key) if own.program else ""
+        self._identity = own._replace(data=data, program=program)
         self._files = identity.files_of(self._keys)
         names, digests = before.names, before.digests
         if key != before.key:

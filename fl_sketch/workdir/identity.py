@@ -40,6 +40,7 @@ class Identity(NamedTuple):
       data: digests of the arrays that were read, by their names.
       versions: the versions of packages, by their names.
       devices: the number and the kind of the devices, and whether each has a core.
+      program: a digest of the rounds, where the config does not tell all of them.
       weights: what the first model was trained on; None: on nothing.
       keyed: whether the data are private, so that a plain digest of them, by which
         guesses about a target could be checked, may not be written anywhere.
@@ -48,6 +49,7 @@ class Identity(NamedTuple):
     data: dict[str, str] = {}
     versions: dict[str, str] = {}
     devices: str = ""
+    program: str = ""
     weights: "weights.TrainedOn | None" = None
     keyed: bool = False
 
@@ -120,6 +122,7 @@ def stamp(
         "data": digest(identity.data),
         "versions": dict(identity.versions),
         "devices": identity.devices,
+        "program": identity.program,
     }
 
 
@@ -140,6 +143,12 @@ def difference(
     for name in ("config", "data"):
         if theirs.get(name) != ours[name]:
             return f"one of another {name}: put it away, or take another workdir"
+    upgraded = "versions" in accept and theirs.get("versions") != ours["versions"]
+    if theirs.get("program") != ours["program"] and not upgraded:
+        return (
+            "one of other rounds (a loss, rate, bound or server was another): take "
+            "another workdir"
+        )
     for name, cost in ACCEPTED.items():
         if theirs.get(name) == ours[name] or name in accept:
             continue

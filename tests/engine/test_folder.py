@@ -8,6 +8,7 @@ import pytest
 
 from fl_sketch import algorithms, data, engine, sketch
 from fl_sketch.core import files
+from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.workdir import checkpoint, config_file, odometer, secrets, weights
 from tests.engine.regression import (
     CLIENTS,
@@ -166,7 +167,15 @@ LONGER = algorithms.safl(
 )
 OTHER_TARGETS = data.clients((INPUTS, TARGETS + 1), OWNERS)
 OTHER_OWNERS = data.clients((INPUTS, TARGETS), OWNERS[::-1])
+COLS = sketch.count_sketch(2)
+FASTER = algorithms.safl(loss, sketch=COLS, client_rate=0.06, server=SAFL.server)
+STEEPER = algorithms.safl(
+    lambda params, batch: 2 * loss(params, batch),
+    sketch=COLS, client_rate=0.05, server=SAFL.server,
+)  # fmt: skip
 OTHERS = {
+    "rate": ({"algorithm": FASTER}, "other rounds"),
+    "loss": ({"algorithm": STEEPER}, "other rounds"),
     "data": ({"clients": OTHER_TARGETS}, "data"),
     "owners": ({"clients": OTHER_OWNERS}, "partition"),
     "model": ({"params": {"w": PARAMS["w"] + 1}}, "model"),
@@ -212,6 +221,21 @@ def test_another_private_call_is_refused_in_one_line(noisy, what):
     change, words = OTHERS[what]
     key = {"key": engine.secret_roots(1 if what == "key" else 0)}
     refused(noisy, words, **NOISY | change | key)
+
+
+def test_a_bound_that_changed_is_refused_in_one_line(noisy):
+    guard = mechanism.central(
+        clipping.clip(2.0),
+        noise_multiplier=PRIVATE.mechanism.noise_multiplier,
+        denominator=PRIVATE.mechanism.denominator,
+    )
+    change = {"algorithm": PRIVATE._replace(mechanism=guard)}
+    refused(noisy, "other rounds", **NOISY | change, key=engine.secret_roots(0))
+
+
+def test_a_run_that_is_done_is_not_taken_for_one_with_another_rate(tmp_path):
+    played(tmp_path)
+    refused(tmp_path, "other rounds", algorithm=FASTER)
 
 
 def test_other_noise_is_refused_in_one_line(noisy):
