@@ -45,9 +45,6 @@ suppress_warnings = ["myst.header"]  # pages of results begin their parts as the
 copybutton_exclude = ".linenos, .gp"
 
 ROOMS = sorted(path.parent for path in (ROOT / "fl_sketch").glob("*/__init__.py"))
-GROUND = sorted(
-    path.stem for path in (ROOT / "fl_sketch").glob("*.py") if path.stem != "__init__"
-)
 
 
 def exported(room: pathlib.Path) -> dict[str, str]:
@@ -98,9 +95,10 @@ def page(room: pathlib.Path) -> str:
     lines = [*heading(package, "="), f".. automodule:: {package}", ""]
     for name, module in known.items():
         lines += entry(package, name, module)
-    for path in sorted(room.glob("*.py")):
+    for path in sorted(room.rglob("*.py")):
         if path.stem != "__init__":
-            module = f"{package}.{path.stem}"
+            parts = path.relative_to(room).with_suffix("").parts
+            module = ".".join((package, *parts))
             lines += module_lines(module, [n for n, m in known.items() if m == module])
     return "\n".join(lines)
 
@@ -121,11 +119,8 @@ def write(folder: pathlib.Path, pages: dict[pathlib.Path, str]) -> None:
 def write_api(_app) -> None:
     """Writes a page for each package below docs/api."""
     folder = ROOT / "docs/api"
-    ground = [*heading("The ground", "="), "What all rooms share.", ""]
-    for stem in GROUND:
-        ground += module_lines(f"fl_sketch.{stem}", [])
     pages = {folder / f"{room.name}.rst": page(room) for room in ROOMS}
-    write(folder, pages | {folder / "ground.rst": "\n".join(ground)})
+    write(folder, pages)
 
 
 def write_results(_app) -> None:

@@ -26,6 +26,9 @@ PROBES = flags.DEFINE_integer(
 STEPS = flags.DEFINE_integer(
     "steps", 60, "Of Lanczos; more bring least and most nearer.", lower_bound=1
 )
+PLUGIN = flags.DEFINE_list(
+    "plugin", [], "The values FILE.py:NAME in the folder's config whose code may run."
+)
 flags.mark_flag_as_required("workdir")
 
 
@@ -38,6 +41,7 @@ def main():
         examples=EXAMPLES.value,
         probes=PROBES.value,
         steps=STEPS.value,
+        plugin=PLUGIN.value,
     )
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import jax
@@ -48,6 +48,7 @@ def of_run(
     examples: int,
     probes: int,
     steps: int,
+    plugin: Collection[str] = (),
     say: Callable[[str], None] = print_line,
 ) -> list[dict[str, Any]]:
     """Writes spectrum.csv and spectrum.png to a run's folder; returns the rows.
@@ -58,12 +59,13 @@ def of_run(
 
     Args:
       defaults: a config with every key that one may have.
+      plugin: the values FILE.py:NAME of the run's config that the caller trusts.
 
     Raises:
       ValueError, FileNotFoundError: in one line, for a folder without a run, data that
         are not there, or more examples than the training set has.
     """
-    config = config_of(workdir, defaults)
+    config = config_of(workdir, defaults, plugin)
     splits = inputs.splits_of(config, data_dir)
     validate.at_least_one(examples=examples)
     validate.at_most(len(splits.train.targets), "the training set", examples=examples)

@@ -64,3 +64,24 @@ def test_what_is_wrong_is_said_in_a_line(arguments, words, folder):
     done = launch("launch.spectrum", f"--workdir={folder}", *arguments)
     assert done.returncode == 2 and words in done.stderr
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+def test_code_of_a_folder_runs_only_if_it_is_named(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from flax import linen as nn\n"
+        "def net(classes):\n"
+        "    flat = lambda x: x.reshape(len(x), -1)\n"
+        "    return nn.Sequential([flat, nn.Dense(classes)])\n"
+    )
+    keys = {"model__name": f"{own}:net", "rounds": 1, "eval_every": 1}
+    run(config_with(**keys), str(tmp_path / "run"), say=lambda line: None)
+
+    def spectra(**options):
+        sizes = {"examples": 20, "probes": 2, "steps": 3}
+        where = str(tmp_path / "run"), default.get_config(), None
+        return hessian.of_run(*where, **sizes, **options, say=lambda line: None)
+
+    with pytest.raises(ValueError, match="--plugin="):
+        spectra()
+    assert [row["round"] for row in spectra(plugin=[f"{own}:net"])] == [0, 1]
