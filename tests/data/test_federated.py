@@ -178,7 +178,9 @@ def test_a_private_run_takes_words_and_tags_that_were_listed(folder, tmp_path, l
     assert done.returncode == 0, done.stderr
     assert "3 examples of 2 clients" in done.stdout
     assert ("found in the training data" in done.stdout) != listed
-    config = config_with(data__name="npz/own", data__clients=2, **PRIVATE)
+    config = config_with(
+        data__name="npz/own", data__clients=2, model__loss="binary", **PRIVATE
+    )
     splits = inputs.splits_of(config, str(tmp_path))
     if listed:
         privacy.check_data(config, splits)
