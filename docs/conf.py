@@ -71,6 +71,8 @@ def entry(package: str, name: str, module: str) -> list[str]:
     if not callable(thing):
         kind, package = "data", module
     options = ["   :members:"] if kind == "class" else []
+    if not module.startswith(package):  # another package has it as well
+        options += ["   :no-index:"]
     return [f".. auto{kind}:: {package}.{name}", *options, ""]
 
 

@@ -225,5 +225,5 @@ def total_variation(images: jax.Array) -> jax.Array:
 
 
 def starts(key: jax.Array, shape: Sequence[int], count: int) -> jax.Array:
-    """Returns `count` starts of uniform noise in [0, 1], shape=(count, *shape)."""
+    """Returns `count` starts of uniform noise in [0, 1], each of this shape."""
     return jax.random.uniform(key, (count, *shape))

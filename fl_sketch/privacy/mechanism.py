@@ -82,7 +82,7 @@ def distributed(
 
     A share has variance (z C)^2 / smallest, so that the sum over `smallest` clients or
     more carries at least the promised noise. With fewer nothing is released: the
-    mean is zero, and the released number `withheld` says so. How many took part is no secret
+    mean is zero, and the released `withheld` says so. How many took part is no secret
     here, since the noise depends on it, so this is for samplings "fixed" and
     "everyone" with relation "replace_one", and not for Poisson cohorts.
 

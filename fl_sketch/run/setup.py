@@ -204,7 +204,7 @@ class Setup:
 
     @functools.cached_property
     def evaluation(self) -> tuple[Callable, Any]:
-        """`(numbers, params, test) -> {"test_loss": ...}`, and that data on devices."""
+        """What measures a model, as `make_evaluation` returns it, with its data."""
         return make_evaluation(self.loss, self.splits.measured, self.mesh)
 
     @property
