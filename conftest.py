@@ -40,4 +40,4 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     with contextlib.suppress(OSError):  # two at once
         compile_cache.prune(OWN)
 
-collect_ignore = ["tests/peers"]  # a script for other people's clock, not a test
+collect_ignore = ["tests/peers", "tests/net/simulated.py"]  # scripts, not tests
