@@ -49,7 +49,9 @@ def main(arguments):
         return 2
     kept = json.loads(EXPECTED.read_text())
     expected = {name: own for name, own in kept.items() if name.startswith(starts)}
-    unlike = [name for name in {**expected, **found} if not _same(name, expected, found)]
+    unlike = [
+        name for name in {**expected, **found} if not _same(name, expected, found)
+    ]
     print(f"{len(found) - len(unlike)} of {len(found)} cases are as they were")
     return 1 if unlike else 0
 
@@ -104,6 +106,7 @@ def _killed(name, place):
 
 
 def _two_processes(name, place):
+    del name
     folder = place / "two"
     with socket.socket() as probe:
         probe.bind(("localhost", 0))

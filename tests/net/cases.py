@@ -66,10 +66,11 @@ RUNS = {
     | POISSON
     | {"privacy.noise_multiplier": 0.0, "privacy.target_epsilon": 8.0},
     "budget": CLIP | {"privacy.target_epsilon": 9.0, "rounds": 40},
-    "distributed": CLIP
-    | {"privacy.noise": "distributed"},
+    "distributed": CLIP | {"privacy.noise": "distributed"},
     "before_the_sketch": CLIP | {"privacy.form": "update"},
-    "adaptive": CLIP | POISSON | {"privacy.bound": "adaptive", "privacy.quantile_noise": 2.0},
+    "adaptive": CLIP
+    | POISSON
+    | {"privacy.bound": "adaptive", "privacy.quantile_noise": 2.0},
     "flood": GOSSIP,
     "tree": GOSSIP | {"network.relay": "tree"},
     "streamed": {"compute.data": "streamed"},
