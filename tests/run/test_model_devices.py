@@ -31,6 +31,15 @@ CUT = {
 }
 
 
+OWN = {  # keys that a method needs
+    "marina": (("compressor__name", "random_k"),),
+    "private_sketching": (
+        ("privacy__unit", "example"), ("client__batches", "subsets"),
+        ("client__batch", 4), ("cohort__sampling", "everyone"),
+    ),
+}  # fmt: skip
+
+
 @functools.cache
 def after_two_rounds(algorithm, devices, own=()):
     """Returns the state of a run of models in four parts, on so many devices."""
@@ -58,8 +67,7 @@ def test_rounds_on_rows_of_four_are_those_of_one_device(algorithm, devices):
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [n for n in methods() if n != "sketched_sgd"])
 def test_every_method_but_of_vectors_plays_on_one_row_of_devices(algorithm):
-    own = (("compressor__name", "random_k"),) if algorithm == "marina" else ()
-    state = after_two_rounds(algorithm, 4, own)
+    state = after_two_rounds(algorithm, 4, OWN.get(algorithm, ()))
     assert state.server.round == 2
     chex.assert_tree_all_finite(state.server.params)
 

@@ -28,6 +28,8 @@ OF_METHODS = {
     "dp_normfedavg": PRIVATE | {"privacy.bound": "normalise"},
     "private_sketching": {
         "privacy.unit": "example",
+        "client.batches": "subsets",
+        "cohort.sampling": "everyone",
         "privacy.noise_multiplier": 1.0,
         "privacy.relation": "replace_one",
     },
