@@ -19,6 +19,7 @@ from fl_sketch.core.protocols import Tree
 from fl_sketch.core.trees import Stateful, named_leaves
 
 Arrays = dict[str, np.ndarray]
+BARE = "params"  # the name of a model that is one array
 FORMS = ("safetensors", "npz")
 TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 
@@ -28,7 +29,11 @@ def tree_of(arrays: Mapping[str, np.ndarray]) -> Tree:
 
     >>> tree_of({"dense/bias": np.zeros(1)})
     {'dense': {'bias': array([0.])}}
+
+    A model that is one array has the name `BARE`.
     """
+    if set(arrays) == {BARE}:
+        return arrays[BARE]
     tree = traverse_util.unflatten_dict(arrays, sep="/")
     return Stateful(**tree) if set(tree) == {"params", "state"} else tree
 

@@ -45,9 +45,10 @@ SAMPLINGS = ("poisson", "fixed", "everyone")
 RELATIONS = ("add_remove", "replace_one")
 ACCOUNTANTS = ("pld", "rdp")
 
-# `(dp_accounting, z) -> event` of one noisy sum, by the name that a Mechanism gives.
-NOISES: dict[str, Callable[[Any, float], Any]] = {
-    "gaussian": lambda library, z: library.GaussianDpEvent(z),
+# `(dp_accounting, z, releases) -> event` of all noisy sums of a sample, by the name of
+# the noise that a Mechanism gives. Gaussians of one sample are one Gaussian.
+NOISES: dict[str, Callable[[Any, float, int], Any]] = {
+    "gaussian": lambda dp, z, releases: dp.GaussianDpEvent(z / math.sqrt(releases)),
 }
 
 
@@ -364,9 +365,9 @@ def event(plan: Plan, noise_multiplier: float, name: str):
 
     # The PLD accountant doubles the sensitivity for replace_one by itself.
     doubled = plan.sensitivity if name == "rdp" else 1.0
-    z = noise_multiplier / doubled / math.sqrt(plan.releases)
     validate.one_of(tuple(NOISES), noise=plan.noise)
-    release = NOISES[plan.noise](dp_accounting, z)
+    z = noise_multiplier / doubled
+    release = NOISES[plan.noise](dp_accounting, z, plan.releases)
     if plan.sampling == "poisson":
         release = dp_accounting.PoissonSampledDpEvent(plan.rate, release)
     elif plan.sampling == "fixed":

@@ -11,7 +11,7 @@ import numpy as np
 
 from fl_sketch.core import files, validate
 from fl_sketch.core.protocols import Tree
-from fl_sketch.models.params_io import FORMS, Arrays, load, save, tree_of
+from fl_sketch.models.params_io import BARE, FORMS, Arrays, load, save, tree_of
 from fl_sketch.workdir import checkpoint
 
 PARAMS = "state/server/params/"  # what their names begin with in a checkpoint
@@ -74,7 +74,9 @@ def in_run(folder: pathlib.Path) -> Arrays:
 
 def in_checkpoint(path: pathlib.Path) -> Arrays:
     """Returns the arrays of the model in the checkpoint at `path`."""
-    arrays = checkpoint.arrays_below(path, PARAMS)
+    arrays = checkpoint.arrays_below(path, PARAMS) or {
+        BARE: checkpoint.array_of(path, PARAMS.rstrip("/"))
+    }
     # Safetensors writes the bytes of an array as they lie.
     return {name: np.array(array, order="C") for name, array in arrays.items()}
 

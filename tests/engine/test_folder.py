@@ -8,6 +8,7 @@ import pytest
 
 from fl_sketch import algorithms, data, engine, sketch
 from fl_sketch.core import files
+from fl_sketch.models import params_io
 from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.workdir import checkpoint, config_file, odometer, secrets, weights
 from tests.engine.regression import (
@@ -279,3 +280,15 @@ def test_a_run_goes_on_from_a_folder_or_from_a_state(tmp_path):
     with pytest.raises(ValueError, match="workdir"):
         played(tmp_path / "run", state=state)
     assert CLIENTS.population == len(state.ledger.up) and not [*tmp_path.iterdir()]
+
+
+def test_a_model_that_is_one_array_is_kept_as_one(tmp_path):
+    def of_array(params, batch):
+        return loss({"w": params}, batch)
+
+    algorithm = algorithms.fedavg(of_array, client_rate=0.05)
+    change = {"algorithm": algorithm, "params": PARAMS["w"]}
+    run = simulated(workdir=tmp_path, rounds=3, **change)
+    assert same(weights.load_params(tmp_path), run.params)
+    (array,) = params_io.load(tmp_path / weights.FILE).values()
+    assert same(array, run.params)
