@@ -117,12 +117,12 @@ def play(
         loss = _record(recorders, reports, done, count, points, watch)
         done, spent = done + count, spent + seconds
         watch.rounds(done, loss)
-        pace, asked = watch.agree(max(1, int(SECONDS * count / seconds)), watch.asked())
         if done % every == 0 or done == last:
             speed = (done - since) / spent
             watch.rows(_rows(compiled, state, recorders, done, points, watch), speed)
             watch.look(done, state)
             spent, since = 0.0, done
+        pace, asked = watch.agree(max(1, int(SECONDS * count / seconds)), watch.asked())
         if save_every and (asked or done % save_every == 0 or done == last):
             watch.save(done, state)
         if asked == Ask.STOP and done < last:
