@@ -47,8 +47,10 @@ def keep(
     shutil.rmtree(partial, ignore_errors=True)  # of a sweep that was killed
     recorder = recorders[place]
     with Workdir(partial, config.to_dict(), setup.identity) as run:
-        mine = (row for row in rows if int(row["point"]) == first["point"])
-        run.add(*(_as_of_a_run(row, point) for row in mine))
+        mine = [row for row in rows if int(row["point"]) == first["point"]]
+        # Older rows have the columns of other programs first.
+        ordered = ({name: row[name] for name in mine[-1]} for row in mine)
+        run.add(*(_as_of_a_run(row, point) for row in ordered))
         where = divmod(place, len(group.numbers))
         tree = {"state": jax.tree.map(lambda leaf: leaf[where], states)}
         extra, number = {**run.extra(), **recorder.arrays()}, first["round"]
