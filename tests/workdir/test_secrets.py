@@ -366,7 +366,7 @@ def test_the_odometer_is_written_before_the_first_round(tmp_path, monkeypatch):
         run(config_with(**PRIVATE), tmp_path, say=quiet)
     (entry,) = odometer.read(tmp_path).values()
     assert entry.plan.steps == 0 and entry.noise_multiplier > 0
-    assert len(entry.partition) == 64 and entry.secret
+    assert "digits" in entry.partition and entry.secret
 
 
 def test_streamed_rounds_are_those_of_the_same_secret():
