@@ -84,6 +84,15 @@ def resident(examples: Any, partition: Partition, *, device=None) -> Resident:
     return Resident(*jax.device_put(data, device))
 
 
+def resident_shapes(examples: Any, partition: Partition) -> Resident:
+    """Returns the shapes of what `resident` returns."""
+    integers: Any = (
+        jax.ShapeDtypeStruct(part.shape, jnp.int32)
+        for part in (partition.indices, partition.starts)
+    )
+    return Resident(jax.eval_shape(in_rows, examples), *integers)
+
+
 def in_rows(examples: Any) -> Any:
     """Returns examples as devices store them: as `Rows` if they have many axes."""
 

@@ -201,18 +201,15 @@ class PythonSetup(NamedTuple):
 
     def _program(self, algorithm: Algorithm) -> str:
         """Returns a digest of a round as it is traced, with all rates and bounds."""
-        shares, key = self.clients.partition, roots_of(self.key)
-        data = client_batches.Resident(
-            client_batches.in_rows(self.clients.examples),
-            *(part.astype(np.int32) for part in (shares.indices, shares.starts)),
-        )
+        mesh = mesh_over(self.mesh.devices.flat[:1].tolist())
+        play = make_round(algorithm, self.fetch, mesh)
 
         def one_round(params, key, data):
             state = initial_state(algorithm, params, self.clients.population)
-            play = make_round(algorithm, self.fetch, mesh_over(self.mesh.devices[:1]))
-            return play(state, key, of_round(self.sampler, key, 0), data)
+            return play(state, key, of_round(self.sampler, key, 0), data, None)
 
-        traced = jax.make_jaxpr(one_round)(self.params, key, data)
+        data = client_batches.resident_shapes(*self.clients)
+        traced = jax.make_jaxpr(one_round)(self.params, roots_of(self.key), data)
         text = re.sub("0x[0-9a-f]+", "", str(traced))  # addresses of functions
         constants = {str(i): np.asarray(c) for i, c in enumerate(traced.consts)}
         return params_io.digest(constants | {"": np.frombuffer(text.encode(), "u1")})

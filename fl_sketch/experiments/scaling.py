@@ -219,10 +219,17 @@ def _flatness(folder: pathlib.Path) -> float | str:
 
 def _spectra(lab: Laboratory, folder, data_dir, say) -> Iterator[Row]:
     """Yields what the Hessian was at each checkpoint of some methods of one width."""
-    options = {"examples": lab.examples, "probes": lab.probes, "steps": lab.lanczos}
     for name in lab.spectra:
         run = comparison.folder_of(folder, name) / "seeds" / str(lab.seeds[0])
         if not (run / "spectrum.png").exists():  # the last file that it writes
-            hessian.of_run(str(run), lab.base, data_dir, **options, say=say)
+            hessian.of_run(
+                str(run),
+                lab.base,
+                data_dir,
+                examples=lab.examples,
+                probes=lab.probes,
+                steps=lab.lanczos,
+                say=say,
+            )
         for row in files.read_rows(run / "spectrum.csv"):
             yield {"method": name, **row}

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from fl_sketch.config import parse
@@ -73,15 +72,12 @@ def lower(setup: Setup) -> Lowered:
     platform = "cuda" if isinstance(mesh, AbstractMesh) else "tpu"
     numbers, secret = parse.numbers_of(config), setup.secret()
     roots = jax.eval_shape(lambda: secrets.roots(config.seed, secret))
-    shares = setup.shares(config.seed)
-    indices, starts = (x.astype(np.int32) for x in (shares.indices, shares.starts))
-    rows = client_batches.in_rows(setup.splits.train)
+    data = client_batches.resident_shapes(setup.splits.train, setup.shares(config.seed))
     state = jax.eval_shape(lambda roots: setup.start(numbers, roots), roots)
     state = setup.placed(state)
     play = setup.play(numbers)
 
     def one_round(state, roots, data):
-        data = client_batches.Resident(*data)
         cohort = of_round(play.sampler_for(data.starts), roots, state.server.round)
         return play.one_round(state, roots, cohort, data)
 
@@ -89,7 +85,7 @@ def lower(setup: Setup) -> Lowered:
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
         return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=setup.same)
 
-    inputs = state, *jax.tree.map(everywhere, (roots, (rows, indices, starts)))
+    inputs = state, *jax.tree.map(everywhere, (roots, data))
     out = jax.tree.map(lambda leaf: leaf.sharding, state), setup.same
     program = jax.jit(one_round, donate_argnums=0, out_shardings=out)
     program = program.trace(*inputs).lower(lowering_platforms=(platform,))
