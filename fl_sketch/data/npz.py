@@ -174,16 +174,19 @@ def _array(archive: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
 
 
 def _examples(where: str, part: str, arrays, kind: str, finite: bool) -> Examples:
-    inputs, targets = (arrays[f"{part}_{what}"] for what in KINDS)
-    inputs = _inputs(where, f"{part}_inputs", inputs, finite)
-    targets = _targets(where, f"{part}_targets", targets, kind, finite)
+    first, second = (f"{part}_{what}" for what in KINDS)
+    inputs = _inputs(where, first, arrays[first])
+    targets = _targets(where, second, arrays[second], kind)
+    for name, values in ((first, inputs), (second, targets)):
+        if finite and values.dtype.kind == "f":
+            _require(where, f"finite numbers in {name}", values, np.isfinite(values))
     if len(inputs) != len(targets):
         counts = f"{len(targets)} for {len(inputs)}"
         _refuse(where, f"as many {part} targets as inputs", counts)
     return Examples(inputs, targets)
 
 
-def _inputs(where: str, name: str, inputs: np.ndarray, finite: bool) -> np.ndarray:
+def _inputs(where: str, name: str, inputs: np.ndarray) -> np.ndarray:
     kind = inputs.dtype.kind
     if kind not in "fiuUb" or not inputs.ndim or not inputs.size:
         _refuse(where, f"{name} of numbers or strings, one at least", _form(inputs))
@@ -194,18 +197,15 @@ def _inputs(where: str, name: str, inputs: np.ndarray, finite: bool) -> np.ndarr
     if inputs.dtype == np.uint8:
         return inputs
     if kind == "f":
-        return _floats(where, name, inputs, finite)
+        return _floats(inputs)
     fits = (inputs >= -LARGEST) & (inputs <= LARGEST)
     _require(where, f"integers of 32 bits in {name}", inputs, fits)
     return inputs.astype(np.int32)
 
 
-def _floats(where: str, name: str, values: np.ndarray, finite: bool) -> np.ndarray:
+def _floats(values: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
-        values = values.astype(np.float32)
-    if finite:
-        _require(where, f"finite numbers in {name}", values, np.isfinite(values))
-    return values
+        return values.astype(np.float32)
 
 
 def _require_alike(where: str, kind: str, arrays: list[np.ndarray]) -> None:
@@ -215,9 +215,7 @@ def _require_alike(where: str, kind: str, arrays: list[np.ndarray]) -> None:
         _refuse(where, f"{kind} of one kind and shape", " and ".join(forms))
 
 
-def _targets(
-    where: str, name: str, targets: np.ndarray, kind: str, finite: bool
-) -> np.ndarray:
+def _targets(where: str, name: str, targets: np.ndarray, kind: str) -> np.ndarray:
     what, types = {
         CLASSES: ("whole numbers, one at least", "fiub"),
         LABELS: ("zeros and ones, a column a label", "fiub"),
@@ -231,7 +229,7 @@ def _targets(
     if kind == LABELS:
         right = (targets == 0) | (targets == 1)
         _require(where, f"zeros and ones in {name}", targets, right)
-    return _floats(where, name, targets, finite).reshape(len(targets), -1)
+    return _floats(targets).reshape(len(targets), -1)
 
 
 def _classes(where: str, name: str, targets: np.ndarray) -> np.ndarray:

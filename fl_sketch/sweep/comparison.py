@@ -193,7 +193,7 @@ def side_by_side(
     """
     summaries = {}
     for name, config in configs.items():
-        place = os.path.join(workdir, re.sub(r"\W+", "_", name).lower())
+        place = folder_of(workdir, name)
         summaries[name] = run_once(config, place, data_dir, say=say)
         say("")
     for line in tables.side_by_side(summaries):
