@@ -10,7 +10,7 @@ Read it from the ground up. A file imports only from floors below its own:
 - `privacy` (bounds, noise and accounts);
 - `algorithms` (one file a method) and `workdir` (the folder of a run);
 - `engine` (rounds as one program, with a server or without);
-- `audit` (what messages give away) and `config` (what keys may say);
+- `audit` (attacks on messages and models) and `config` (what keys may say);
 - `run` (one config), above it `sweep` (many), and above that `experiments` (what papers
   claim, what parts cost).
 """

@@ -21,7 +21,7 @@ from fl_sketch.privacy.guarantee import RANDOMNESS, Guarantee, promised
 
 
 def claimed(config: ConfigDict, guarantee: Guarantee | None) -> Guarantee:
-    """Returns the `guarantee` of a `config` that protects somebody.
+    """Returns the `guarantee` of a private `config`.
 
     Raises:
       ValueError: for a config without noise, whether messages are bounded or not.

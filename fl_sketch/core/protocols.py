@@ -284,7 +284,7 @@ class Release(NamedTuple):
       mean: the sum with its noise, over the mechanism's denominator.
       state: the mechanism's state for the next round.
       facts: scalars by name for the simulator's eyes; added up over exchanges.
-      released: scalars by name that go out beside the mean, paid for by the same noise.
+      released: scalars by name, released with the mean and paid for by its noise.
     """
 
     mean: Message

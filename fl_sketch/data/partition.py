@@ -242,7 +242,7 @@ def power_law_sizes(
 
 
 def _from_owners(owners: np.ndarray, clients: int) -> Partition:
-    """Returns the partition in which client `owners[i]` has example i; -1: nobody."""
+    """Returns the partition in which client `owners[i]` has example i; -1: none."""
     order = np.argsort(owners, kind="stable")
     unowned = np.searchsorted(owners[order], 0)
     sizes = np.bincount(owners[owners >= 0], minlength=clients)

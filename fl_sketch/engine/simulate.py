@@ -136,7 +136,7 @@ def simulate(
         noise is chosen that keeps the target in all rounds.
       params: the first model, a tree of floats.
       clients: examples and their owners, made by `data.clients`.
-      key: the root of everything random. A key that others know protects nobody, and
+      key: the root of everything random. A key that others know gives no privacy, and
         the history then calls a private run simulated. `secret_roots` makes a secret
         one for one run, with its continuations: a second run would have the same noise.
       rounds: the number of rounds to play.

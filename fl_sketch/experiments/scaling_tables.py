@@ -64,7 +64,7 @@ def gaps(runs: Rows, spectra: Rows) -> list[Row]:
 
 
 def _dimension(spectra: Rows, width: int) -> float:
-    """Returns the mean intrinsic dimension of a width; NaN if nobody looked."""
+    """Returns the mean intrinsic dimension of a width; NaN if none was measured."""
     of_width = [row for row in spectra if row["width"] == width]
     first = [row for row in of_width if row["method"] == of_width[0]["method"]]
     return float(np.mean([float(r["intrinsic_dimension"]) for r in first] or [np.nan]))

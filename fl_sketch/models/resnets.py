@@ -1,7 +1,7 @@
 """Residual networks for images of 32x32.
 
-With norm="batch" they keep statistics beside their parameters, which mix the examples
-of a client. Where clients differ, the averages of these statistics fit none of them.
+With norm="batch" they also keep statistics, which mix the examples of a client. Where
+clients differ, the averages of these statistics fit none of them.
 
 >>> resnet(10).stages
 (3, 3, 3)

@@ -1,6 +1,6 @@
 """What papers claim that a mechanism costs, for comparison only; imports no jax.
 
-No accountant uses these numbers. `table` shows them beside those of the accountants.
+No accountant uses these numbers. `table` shows them next to those of the accountants.
 """
 
 import math

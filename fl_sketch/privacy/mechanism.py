@@ -14,7 +14,7 @@ Formal guarantees, for each exchange of a cohort in which no client stands twice
   what all others contribute, and the sum would move by up to 2C;
 - a message that is not finite counts as zero, and is counted.
 
-What a mechanism does not hide: diagnostics, which the engine returns beside it for the
+What a mechanism does not hide: diagnostics, which the engine returns with it for the
 simulator's eyes. Noise has a tail (`tails`) and hides low bits; `gaussian` says what
 float32 leaves open all the same.
 

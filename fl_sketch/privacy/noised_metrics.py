@@ -101,7 +101,7 @@ def _require_ranges(ranges: Mapping[str, tuple[float, float]]) -> None:
 
 
 def _of_messages(noise_multiplier: float, noise: float, count: int) -> float:
-    """Returns the noise multiplier of messages beside which so many numbers go."""
+    """Returns the noise multiplier of messages that so many numbers go with."""
     validate.in_range(0, math.inf, noise=noise)
     each = noise / math.sqrt(count)
     if noise_multiplier >= 2 * each > 0:

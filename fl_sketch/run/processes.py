@@ -99,7 +99,7 @@ def _ending_together(goodbye: Callable[[], None]) -> Iterator[None]:
         watch.finish()
     except BaseException as error:
         watch.close()
-        if isinstance(error, jax.errors.JaxRuntimeError):  # somebody is gone
+        if isinstance(error, jax.errors.JaxRuntimeError):  # a process is gone
             line = watch.last_words()
             if line:
                 heard(line)
@@ -107,7 +107,7 @@ def _ending_together(goodbye: Callable[[], None]) -> Iterator[None]:
             _end(f"{str(error).splitlines()[0]}\n{RESUME}", LOST_A_PEER)
         goodbye()
         if isinstance(error, Stopped | SystemExit):
-            raise  # all have agreed on it, or nobody else is concerned
+            raise  # all have agreed on it, or it concerns no other process
         line, code = " ".join(str(error).split()) or type(error).__name__, WRONG
         if isinstance(error, KeyboardInterrupt):  # before rounds could be stopped
             line, code = INTERRUPTED, STOPPED
@@ -204,7 +204,7 @@ class _Watch:
         """Tells the others an error of this process in a `line`, and lets them hear."""
         self.close()
         said = f"process {jax.process_index()}: {line}"
-        with contextlib.suppress(Exception):  # somebody was faster, or nobody is left
+        with contextlib.suppress(Exception):  # another was faster, or none is left
             self._client.key_value_set(ERROR, said)
         self.part()
 

@@ -159,7 +159,7 @@ class Setup:
         """Returns the seed by which a run deals.
 
         A private run deals by a seed of its own: runs with other seeds then have the
-        same clients, and what they give away of a client adds up.
+        same clients, and the privacy that they spend adds up.
         """
         if self.config.data.partition_seed >= 0:
             return self.config.data.partition_seed

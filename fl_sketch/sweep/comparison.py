@@ -58,7 +58,7 @@ class Comparison(NamedTuple):
       tuning_rounds: the number of rounds of the search; 0: as many as are reported. A
         private search has the noise of the whole run.
       tuning_keys: keys of the config for the search alone: another data set, say, with
-        data.public=True if nobody has to be protected there.
+        data.public=True if these data need no protection.
       last: the number of evaluations that the mean counts, the last ones.
       apart: whether the seeds are runs in folders of their own rather than a sweep: for
         runs of hours, which go on where they were stopped, keep their checkpoints, and

@@ -38,7 +38,7 @@ class Outline(NamedTuple):
 
     @property
     def private(self) -> bool:
-        """Whether it protects anybody."""
+        """Whether it is private."""
         return self.known.private
 
 

@@ -125,7 +125,7 @@ def _fewer_and_fewer(at_once: tuple[int, int]) -> Iterator[tuple[int, int]]:
 
 
 def _scratch(compiled: jax.stages.Compiled) -> float:
-    """Returns the bytes a program takes besides its arguments; 0 if nobody knows."""
+    """Returns the bytes a program takes besides its arguments; 0 if it is unknown."""
     found = compiled.memory_analysis()
     if found is None:
         return 0

@@ -131,7 +131,7 @@ def write_sweep(
 ) -> list[str]:
     """Writes sweep.md, sweep.tex and ranking.csv; returns the lines to print.
 
-    The tables end with `notes`, on what all points give away together.
+    The tables end with `notes`, on the privacy that all points spent together.
     """
     points = ranked(rows, axes)
     table = sweep_table(points, axes)
@@ -248,7 +248,7 @@ def write_standings(
       rows: the rows of `standing`.
       evaluations: all evaluations that are reported, by plain names.
       last: as in `standing`.
-      notes: lines on what all runs give away together.
+      notes: lines on the privacy that all runs spent together.
     """
     methods = by_method(evaluations)
     sent = {

@@ -3,7 +3,7 @@
 In a private selection each run takes a random point of the grid and all rounds. Only
 the best run is reported; the others and their number stay secret. That costs a few
 times as much as one run, where a grid costs as many times as it has points
-(`privacy.composition`). Runs are compared by scores on data that nobody protects.
+(`privacy.composition`). Runs are compared by scores on data that need no protection.
 """
 
 import itertools

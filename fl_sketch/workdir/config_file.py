@@ -75,7 +75,7 @@ def config_of(
     Args:
       defaults: a config with every key that one may have.
       plugin: the values FILE.py:NAME that the caller trusts. Loading one runs the code
-        of its file, and the folder may be somebody else's.
+        of its file, and the folder may come from another person.
 
     Raises:
       ValueError: for a folder without a run, with a run of other keys, or with one that

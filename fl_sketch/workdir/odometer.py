@@ -168,7 +168,7 @@ def selected(one: Guarantee, delta: float) -> float:
 
 
 def lines(entries: Mapping[str, Guarantee]) -> list[str]:
-    """Returns a line on what all runs give away together; none if none is private."""
+    """Returns a line on the privacy that all runs spent together, if any is private."""
     try:
         whole = total(entries)
     except NoTotal as error:
