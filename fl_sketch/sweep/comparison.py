@@ -193,7 +193,7 @@ def side_by_side(
     """
     summaries = {}
     for name, config in configs.items():
-        place = folder_of(workdir, name)
+        place = str(folder_of(workdir, name))
         summaries[name] = run_once(config, place, data_dir, say=say)
         say("")
     for line in tables.side_by_side(summaries):
