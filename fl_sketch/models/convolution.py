@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from fl_sketch.core import validate
-from fl_sketch.models import cpu
+from fl_sketch.core.platforms import by_platform
+from fl_sketch.models import cpu, gpu
 from fl_sketch.models.pooling import Pads, max_pool, require_windows
 
 PADDINGS = ("SAME", "VALID")
@@ -126,7 +127,8 @@ def _by_platform(x, kernel, pads: Pads, strides: int, *, pool: bool) -> jax.Arra
     if x.dtype != jnp.float32:  # the forms of CPUs are less exact in other types
         return plain(x, kernel)
     fast = functools.partial(cpu.convolve, pads=pads, strides=strides, pool=pool)
-    return lax.platform_dependent(x, kernel, cpu=fast, default=plain)
+    on_gpu = functools.partial(gpu.convolve, pads=pads, strides=strides, pool=pool)
+    return by_platform(x, kernel, cpu=fast, cuda=on_gpu, default=plain)
 
 
 def _convolved(x: jax.Array, kernel: jax.Array, pads: Pads, strides: int) -> jax.Array:
