@@ -6,6 +6,7 @@ the tiles in order and reads what they add to its buckets, so sums have a fixed 
 Hashes and signs are those of the loop, bit for bit.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ BLOCK = 1024  # buckets or coordinates of a program
 THREADS = 32  # of a warp
 UNROLLED = 4  # tiles that a program reads at a time
 PROGRAMS = 2112  # about as many as an H100 runs at a time, twice
+LONG_ROW = 2**22  # buckets, of which a GPU's cache has no room for two copies
 ROWS = 8  # of a message, made in one pass over a vector
 
 
@@ -129,46 +131,51 @@ def _some_rows(blocks: Blocks, places, seeds, x, rows: slice) -> jax.Array:
     whole, last = divmod(blocks.d, blocks.tile)
     block = _power(blocks.cols)
     across = -(-blocks.cols // block)
-    shares = max(1, min(PROGRAMS // across, whole // UNROLLED))
-    steps = -(-whole // (shares * UNROLLED))
+    each = -(-whole // max(1, min(PROGRAMS // across, whole // UNROLLED)))
+    shares = -(-whole // each)
+    short = (lambda at: at < blocks.tile) if blocks.tile < blocks.cols else None
 
     def kernel(x_ref, places_ref, seeds_ref, out_ref):
         place = pl.program_id(0) * block + lax.iota(jnp.int32, block)
         bucket = jnp.minimum(place, blocks.cols - 1)  # the last block reads some twice
-        seeds = _words(seeds_ref)
-        share = pl.program_id(1)
+        seeds, share = _words(seeds_ref), pl.program_id(1)
 
-        def add(sums, tile, first, least, wanted):
-            """Adds a tile, from its coordinate `least` on, if it is wanted."""
+        def add(sums, tile, first, inside=None):
+            """Adds a tile, or those of its coordinates that are `inside`."""
             sums = list(sums)
             for number, row in enumerate(numbers):
                 for term in range(row * blocks.per_row, (row + 1) * blocks.per_row):
                     offset = places_ref[tile, term]
-                    at = bucket - offset
-                    at = jnp.where(at < 0, at + blocks.cols, at)
-                    index, inside = first + at, jnp.broadcast_to(wanted, at.shape)
-                    if blocks.tile < blocks.cols:
-                        inside &= at < blocks.tile
-                    if least is not None:
-                        inside &= at >= least
-                    value = triton.load(x_ref.at[index], mask=inside, other=0)
-                    mask = blocks.signs.mask(seeds, index.astype(jnp.uint32), term)
-                    sums[number] = sums[number] + flip(value, mask)
+                    begin = first - offset
+                    wrapped = bucket < offset
+                    index = bucket + jnp.where(wrapped, begin + blocks.cols, begin)
+                    mask = inside and inside(index - first)
+                    value = triton.load(x_ref.at[index], mask=mask, other=inside and 0)
+                    sign = blocks.signs.mask(seeds, index.astype(jnp.uint32), term)
+                    sums[number] = sums[number] + flip(value, sign)
             return tuple(sums)
 
-        def step(number, sums):
-            for ahead in range(UNROLLED):
-                tile = (share * steps + number) * UNROLLED + ahead
-                wanted = tile < whole
-                tile = jnp.minimum(tile, whole - 1)
-                sums = add(sums, tile, tile * blocks.tile, None, wanted)
+        def step(number, sums, count):
+            for ahead in range(count):
+                tile = begin + number * count + ahead
+                sums = add(sums, tile, tile * blocks.tile, short)
             return sums
 
+        def ends(at):
+            """Returns which coordinates are those of the last, shorter tile."""
+            there = (at >= blocks.tile - last) & (at < blocks.tile)
+            return there & (share == shares - 1)
+
+        begin = share * each
+        tiles = jnp.minimum(whole - begin, each)
+        whole_steps = tiles // UNROLLED
         sums = tuple(jnp.zeros(block, jnp.float32) for _ in numbers)
-        sums = lax.fori_loop(0, steps, step, sums)
+        several = functools.partial(step, count=UNROLLED)
+        sums = lax.fori_loop(0, whole_steps, several, sums)
+        single = functools.partial(step, count=1)
+        sums = lax.fori_loop(whole_steps * UNROLLED, tiles, single, sums)
         if last:
-            least, first = blocks.tile - last, blocks.d - blocks.tile
-            sums = add(sums, whole, first, least, share == shares - 1)
+            sums = add(sums, whole, blocks.d - blocks.tile, ends)
         for number, total in enumerate(sums):
             out = out_ref.at[share, number, place]
             triton.store(out, total, mask=place < blocks.cols)
@@ -184,18 +191,26 @@ def _read(blocks: Blocks, places, seeds, tables, reduce: Callable) -> jax.Array:
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    tile = blocks.tile
+    tile, tiles = blocks.tile, -(-blocks.d // blocks.tile)
+    # Programs that read the same buckets of a long row follow each other.
+    by_bucket = blocks.terms == 1 and blocks.cols >= LONG_ROW
     block = _power(tile)
-    across = -(-tile // block)
-    tiles = -(-blocks.d // tile)
+    across = -(-(blocks.cols if by_bucket else tile) // block)
 
     def kernel(tables_ref, places_ref, seeds_ref, out_ref):
-        program = pl.program_id(0)
-        number, part = program // across, program % across
+        program, seeds = pl.program_id(0), _words(seeds_ref)
+        if by_bucket:
+            number, part = program % tiles, program // tiles
+        else:
+            number, part = program // across, program % across
         first = jnp.minimum(number * tile, blocks.d - tile)
         place = part * block + lax.iota(jnp.int32, block)
+        if by_bucket:
+            bucket, offset = place, places_ref[number, 0]
+            place = jnp.where(bucket < offset, bucket + blocks.cols, bucket) - offset
+            place = jnp.where(bucket < blocks.cols, place, blocks.d)
         inside = (place < tile) & (first + place >= number * tile)
-        index, seeds = first + place, _words(seeds_ref)
+        index = first + place
         values = []
         for term in range(blocks.terms):
             bucket = place + places_ref[number, term]
