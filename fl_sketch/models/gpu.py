@@ -77,16 +77,16 @@ class Shapes(NamedTuple):
         examples, rows, cols, _ = self.out
         _, height, width, channels = self.image
         (top, _), (left, _) = self.pads
-        inside = place % (rows * cols)
-        row = inside // cols * self.strides - top
-        col = inside % cols * self.strides - left
-        first = ((place // (rows * cols) * height + row) * width + col) * channels
+        example, inside = _divided(place, rows * cols)
+        row, col = _divided(inside, cols)
+        row, col = row * self.strides - top, col * self.strides - left
+        first = ((example * height + row) * width + col) * channels
         here = place < examples * rows * cols
         begin, size = number * self.together, self.together
-        wide = self.kernel[1] * channels
         if channels % size == 0:  # all of one pixel
-            down, right = begin // wide, begin % wide // channels
-            beyond = (down * width + right) * channels + begin % channels
+            pixel, channel = _divided(jnp.asarray(begin, jnp.int32), channels)
+            down, right = _divided(pixel, self.kernel[1])
+            beyond = (down * width + right) * channels + channel
             tap = beyond + lax.iota(jnp.int32, size)
             if any(map(any, self.pads)):
                 row, col = row + down, col + right
@@ -94,12 +94,13 @@ class Shapes(NamedTuple):
             mask = here[:, None]
         else:
             tap = begin + lax.iota(jnp.int32, size)
-            down, right = tap // wide, tap % wide // channels
+            pixel, channel = _divided(tap, channels)
+            down, right = _divided(pixel, self.kernel[1])
             mask = here[:, None] & (tap < self.taps)[None]
             if any(map(any, self.pads)):
                 row, col = row[:, None] + down[None], col[:, None] + right[None]
                 mask &= (row >= 0) & (row < height) & (col >= 0) & (col < width)
-            tap = (down * width + right) * channels + tap % channels
+            tap = (down * width + right) * channels + channel
         at = first[:, None] + tap[None]
         mask = jnp.broadcast_to(mask, at.shape)
         return triton.load(x_ref.at[at], mask=mask, other=0.0)
@@ -232,6 +233,12 @@ def _gradient(shapes: Shapes, interpret: bool, x, dy) -> jax.Array:
     out, flat = (shares, shapes.taps, features), dy.reshape(shapes.places, features)
     parts = _called(program, out, grid, interpret, x.reshape(-1), flat)
     return parts.sum(0).reshape(shapes.kernel)
+
+
+def _divided(x: jax.Array, by: int) -> tuple[jax.Array, jax.Array]:
+    """Returns the quotient and the rest of numbers that are not negative."""
+    by_all = jnp.full_like(x, by)
+    return lax.div(x, by_all), lax.rem(x, by_all)
 
 
 def _dot(a: jax.Array, b: jax.Array, axis: int) -> jax.Array:

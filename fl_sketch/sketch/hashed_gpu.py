@@ -199,10 +199,9 @@ def _read(blocks: Blocks, places, seeds, tables, reduce: Callable) -> jax.Array:
 
     def kernel(tables_ref, places_ref, seeds_ref, out_ref):
         program, seeds = pl.program_id(0), _words(seeds_ref)
-        if by_bucket:
-            number, part = program % tiles, program // tiles
-        else:
-            number, part = program // across, program % across
+        fastest = jnp.int32(tiles if by_bucket else across)
+        slow, fast = lax.div(program, fastest), lax.rem(program, fastest)
+        number, part = (fast, slow) if by_bucket else (slow, fast)
         first = jnp.minimum(number * tile, blocks.d - tile)
         place = part * block + lax.iota(jnp.int32, block)
         if by_bucket:
