@@ -18,8 +18,9 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch.core import trees, validate
 from fl_sketch.engine import AXIS
 from fl_sketch.experiments.bench import engine_forms
-from fl_sketch.experiments.bench.engine_forms import BASE, WORKLOADS, Setting
+from fl_sketch.experiments.bench.engine_forms import BASE, Setting
 from fl_sketch.experiments.bench.timing import Timed, interleaved, ratio
+from fl_sketch.experiments.bench.workloads import WORKLOADS
 from fl_sketch.experiments.measurements import Column, Table
 
 PRODUCTS = "products of matrices"  # their name among the forms that are timed
