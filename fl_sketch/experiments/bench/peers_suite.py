@@ -1,14 +1,15 @@
 """The same rounds in the engine, in plain jax, in PyTorch and in pfl, timed in turn.
 
 Each peer is a program in a process of its own, see `peers`. All are started and warmed
-up one after the other. Then each plays a round in turn, so that a machine that drifts
-affects all alike, and all must have made the same model.
+up, on two cores one after the other. Then each plays a round in turn, so that a machine
+that drifts affects all alike, and all must have made the same model.
 """
 
 import contextlib
 import json
 import os
 import pathlib
+import select
 import signal
 import statistics
 import subprocess
@@ -19,12 +20,13 @@ from typing import Annotated, NamedTuple
 
 from fl_sketch.core import validate
 from fl_sketch.experiments.bench.peers import inputs
-from fl_sketch.experiments.bench.peers.serving import END, GO, READY, Summary
+from fl_sketch.experiments.bench.peers.serving import END, GO, READY, Summary, cores
 from fl_sketch.experiments.bench.timing import ratio
 from fl_sketch.experiments.measurements import Column, Table
 
 ROOM = "fl_sketch.experiments.bench.peers"
 ROOT = pathlib.Path(__file__).parents[3]  # where fl_sketch lies
+PATIENCE = 900  # seconds in which a peer is warm, or has played
 ANYWHERE, ON_GPU, ON_CPU = "anywhere", "gpu", "cpu"
 
 
@@ -166,8 +168,12 @@ class Process:
         return self._line()
 
     def _line(self) -> str:
-        assert self._process.stdout
-        line = self._process.stdout.readline().strip()
+        output = self._process.stdout
+        assert output
+        if not select.select([output], [], [], PATIENCE)[0]:
+            msg = f"{self.name} is left out: it said nothing for {PATIENCE} seconds"
+            raise Lost(msg)
+        line = output.readline().strip()
         if line:
             return line
         code = self._process.wait()
@@ -267,11 +273,12 @@ def compared(
     """
     with contextlib.ExitStack() as ends:
         alive: dict[str, Process] = {}
-        for name, words in commands.items():
-            process = ends.enter_context(Process(name, words))
-            with _or_left_out(alive, name):
-                process.wait_until_ready()
-                alive[name] = process
+        for names in _side_by_side(list(commands)):
+            for name in names:
+                alive[name] = ends.enter_context(Process(name, commands[name]))
+            for name in names:
+                with _or_left_out(alive, name):
+                    alive[name].wait_until_ready()
         samples = {name: [] for name in alive}
         for number in range(rounds):
             order = list(alive)
@@ -285,6 +292,12 @@ def compared(
                 ends_of[name] = alive[name].summary()
     for name in ends_of:
         yield _row(workload, name, ends_of, samples, tf32)
+
+
+def _side_by_side(names: list[str]) -> list[list[str]]:
+    """Returns names in blocks that are warmed up together: a half of the cores each."""
+    block = max(1, cores() // 2)
+    return [names[first : first + block] for first in range(0, len(names), block)]
 
 
 @contextlib.contextmanager

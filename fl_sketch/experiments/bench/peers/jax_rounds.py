@@ -45,16 +45,20 @@ class Setting:
       chunk: the number of clients that a device works on at a time.
     """
 
+    data: Any
+    value: Callable
+    chunk: int
+
     def __init__(self, work: Workload, chunk: int = 0):
         """Puts examples and initial weights on all devices; 0: chunks by platform."""
         self.work, self.mesh = work, engine.mesh_over(jax.devices())
         self.chunk = chunk or engine.default_chunk(self.mesh, work.cohort)
         self.same = NamedSharding(self.mesh, P())
-        options = {"width": work.width, "depth": work.depth}
-        options = {name: value for name, value in options.items() if value}
+        sizes = {"width": work.width, "depth": work.depth}
+        options: dict[str, Any] = {name: size for name, size in sizes.items() if size}
         model = models.build(work.model, work.classes, **options)
         loss = models.classification(model)
-        self.value: Callable = lambda params, batch: loss.value(
+        self.value = lambda params, batch: loss.value(
             params, normalise(batch[0]), batch[1]
         )
         examples, targets = inputs.drawn_examples(work)
@@ -84,6 +88,9 @@ class Rounds:
       function: `(state, key, data, plan, count) -> (state, report)`, not jitted.
       state: the state, which is donated.
     """
+
+    function: Callable
+    state: Any
 
     def __init__(self, setting: Setting, function: Callable, state: Any):
         """Takes the parts; nothing is compiled yet."""

@@ -71,6 +71,8 @@ class Users:
       plan: rows of the round, [cohort, batches, batch].
     """
 
+    plan: torch.Tensor
+
     def __init__(self, work: Workload, device: str):
         """Puts the examples of a workload on a device."""
         self.inputs, self.targets = torch_models.examples(work, device)

@@ -44,6 +44,9 @@ class Clients:
       total: the sum of the models that clients ended with.
     """
 
+    model: torch.Tensor
+    total: torch.Tensor
+
     def __init__(self, work: Workload, device: str):
         """Makes the model and the examples of a workload."""
         self.work, first = work, torch_models.first_params(work, device)
@@ -158,7 +161,7 @@ def all_at_once(work: Workload, device: str, form: str) -> Player:
 
     def a_round(plan):
         models = {
-            path: weight.expand(work.cohort, *weight.shape)
+            path: weight.expand(work.cohort, *weight.shape).clone()
             for path, weight in model.items()
         }
         batch = inputs[plan[:, 0]], targets[plan[:, 0]]
@@ -245,6 +248,8 @@ def player(device: str, play: Callable[[torch.Tensor], None], weights) -> Player
     if device == "cpu":
         name = platform.processor() or platform.machine()
         return Player(place, play, weights, f"cpu {name}")
+
+    torch.cuda.reset_peak_memory_stats()  # what loading took is not that of rounds
 
     def until_done(placed):
         play(placed)
