@@ -81,8 +81,11 @@ def run(
       cohort: the number of clients of a round; 0: that of the workload.
 
     Raises:
-      ValueError: for a cohort that is more than a workload's population.
+      ValueError: for a cohort that is more than a workload's population, or a workload
+        of texts, which the suite of peers alone has.
     """
+    for name in workloads:
+        validate.one_of(tuple(WORKLOADS), workloads=name)
     works = {name: WORKLOADS[name] for name in workloads}
     for name in works if cohort else ():  # all checked before the first is timed
         people = f"the population of {name}"

@@ -207,7 +207,7 @@ def run(
     """
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # nor does this process
     for name in workloads:
-        validate.one_of(tuple(inputs.WORKLOADS), workload=name)
+        validate.one_of(tuple(inputs.WORKLOADS), workloads=name)
         people = f"the population of {name}"
         validate.at_most(inputs.WORKLOADS[name].population, people, cohort=cohort)
     python = torch_python or sys.executable
@@ -248,7 +248,7 @@ def missing(peers: Sequence[str], python: str) -> dict[str, str]:
         )
         found = json.loads(answer.stdout.splitlines()[-1])
     except (OSError, subprocess.CalledProcessError) as error:
-        msg = f"Expected torch_python to be a Python, got {python}: {error}"
+        msg = f"Expected the path of a Python, got torch_python={python}: {error}"
         raise ValueError(msg) from None
     why = {}
     for name in peers:
