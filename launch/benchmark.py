@@ -1,4 +1,4 @@
-"""Times sketches against a copy of memory, the engine against a round by hand.
+"""Times sketches against a copy of memory, rounds against one by hand and others.
 
 python -m launch.benchmark --suite=error
 python -m launch.benchmark --suite=engine --workloads=W2 --out=/tmp/rows.jsonl

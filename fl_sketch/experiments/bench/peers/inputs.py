@@ -58,19 +58,14 @@ def initial_weights(work: Workload) -> dict[str, np.ndarray]:
     return {path: _begun(rng, shape, how) for path, shape, how in _parameters(work)}
 
 
-def check(
-    weights: Mapping[str, np.ndarray], before: Mapping[str, np.ndarray]
-) -> tuple[float, float]:
-    """Returns the length of a model's parameters, and how far they have moved.
-
-    Neither depends on the layout of the parameters, which programs choose.
-    """
-    moved = {path: weights[path] - before[path] for path in before}
-    return _length(weights), _length(moved)
-
-
-def _length(weights: Mapping[str, np.ndarray]) -> float:
+def length(weights: Mapping[str, np.ndarray]) -> float:
+    """Returns the length of a model's parameters, in whatever layout they are."""
     return math.sqrt(sum(np.square(w, dtype=float).sum() for w in weights.values()))
+
+
+def distance(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:
+    """Returns how far two models of one layout are from each other."""
+    return length({path: one[path] - other[path] for path in one})
 
 
 def _begun(rng: np.random.Generator, shape: tuple[int, ...], how: str) -> np.ndarray:

@@ -57,7 +57,8 @@ class Summary(NamedTuple):
     Attributes:
       first_seconds: those of the first round, with all that is compiled for it.
       length: the length of the parameters after `WARM` rounds.
-      moved: how far they are from where they began.
+      moved: how far they are, after the first round, from where they began. Later
+        rounds of a large step may carry the last digits of any program far away.
       megabytes: the most memory of the program and its helpers.
     """
 
@@ -107,9 +108,10 @@ def serve(work: Workload, version: str, build: Callable[[], Player]) -> None:
         before = player.weights()
         _forget_peak()
         first = _seconds(player, work, 0, 1)
+        moved = inputs.distance(player.weights(), before)
         for number in range(1, WARM):
             _seconds(player, work, number, 1)
-        length, moved = inputs.check(player.weights(), before)
+        length = inputs.length(player.weights())
         done = WARM
         for _ in range(2):  # of calls as they will be timed
             _seconds(player, work, done, player.at_once)
