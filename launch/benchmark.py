@@ -1,8 +1,9 @@
-"""Times sketches against a copy of memory, the engine against a round by hand.
+"""Times sketches against a copy of memory, rounds against one by hand and others.
 
 python -m launch.benchmark --suite=error
 python -m launch.benchmark --suite=engine --workloads=W2 --out=/tmp/rows.jsonl
 python -m launch.benchmark --suite=sketch --sizes=1000000 --operators=srht --torch
+python -m launch.benchmark --suite=peers --workloads=W2 --torch_python=VENV/bin/python
 """
 
 import importlib.util
@@ -14,11 +15,25 @@ import jax
 from absl import flags
 
 from fl_sketch.core import files
-from fl_sketch.experiments.bench import engine_suite, error_suite, sketch_suite, timing
-from fl_sketch.experiments.bench.engine_forms import FORMS, USUAL, WORKLOADS
+from fl_sketch.experiments.bench import (
+    engine_suite,
+    error_suite,
+    peers_suite,
+    sketch_suite,
+    timing,
+)
+from fl_sketch.experiments.bench.engine_forms import FORMS
+from fl_sketch.experiments.bench.peers.inputs import WORKLOADS
+from fl_sketch.experiments.bench.peers_suite import PEERS
+from fl_sketch.experiments.bench.workloads import USUAL
 from launch import command
 
-SUITES = {"sketch": sketch_suite, "engine": engine_suite, "error": error_suite}
+SUITES = {
+    "sketch": sketch_suite,
+    "engine": engine_suite,
+    "peers": peers_suite,
+    "error": error_suite,
+}
 SUITE = flags.DEFINE_enum("suite", "sketch", list(SUITES), "What.")
 OUT = flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 
@@ -43,24 +58,30 @@ flags.DEFINE_integer(
     "cohort", 0, "Clients a round; 0: as the workload has it.", lower_bound=0
 )
 
+# Of the suite of peers, which also has workloads, rounds and a cohort.
+flags.DEFINE_multi_enum("peers", [], list(PEERS), "Which; by default all that can run.")
+flags.DEFINE_string("torch_python", None, "The Python that has PyTorch and pfl.")
+flags.DEFINE_bool("tf32", True, "Whether all may use TF32 on a GPU; if not, none does.")
+
 # Of the suite of errors.
 flags.DEFINE_integer("draws", 100, "How often hashes are drawn.", lower_bound=2)
 
 OWN_FLAGS = {  # and arguments of each suite's `run`
     "sketch": ("sizes", "compressions", "clients", "operators", "torch"),
     "engine": ("workloads", "forms", "rounds", "chunk", "cohort"),
+    "peers": ("peers", "workloads", "rounds", "cohort", "tf32", "torch_python"),
     "error": ("draws",),
 }
 
-for own, names in OWN_FLAGS.items():
-    for name in names:
-        flags.register_multi_flags_validator(
-            ["suite", name],
-            lambda given, own=own, name=name: (
-                given["suite"] == own or not flags.FLAGS[name].present
-            ),
-            f"--{name} is a flag of --suite={own} only",
-        )
+for name in sorted({name for names in OWN_FLAGS.values() for name in names}):
+    owners = [suite for suite, names in OWN_FLAGS.items() if name in names]
+    flags.register_multi_flags_validator(
+        ["suite", name],
+        lambda given, owners=owners, name=name: (
+            given["suite"] in owners or not flags.FLAGS[name].present
+        ),
+        f"--{name} is a flag of --suite={' and '.join(owners)} only",
+    )
 
 flags.register_validator(
     "torch",
