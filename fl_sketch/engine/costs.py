@@ -12,13 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import partial_eval
+from jax.sharding import Mesh
 
 from fl_sketch.channels import player
 from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Algorithm, Channel, Memory, Round, Server, Tree
 from fl_sketch.core.wire import FLOAT_BITS
-from fl_sketch.engine.clients import traced
+from fl_sketch.engine.clients import bytes_written, traced
+from fl_sketch.engine.mesh import default_chunk, on_cpu
 from fl_sketch.engine.relays import Relay
 from fl_sketch.engine.round import initial_server
 
@@ -43,6 +45,8 @@ class Traffic(NamedTuple):
       counts: whether the server's step depends on the weight of all clients, or of
         those that took part.
       alone: whether the server's step depends on the key that only the server has.
+      working: bytes that local work writes, each of its steps once: about the most
+        memory that it needs.
     """
 
     sent: tuple[int, ...]
@@ -53,6 +57,7 @@ class Traffic(NamedTuple):
     read: Server
     counts: bool
     alone: bool
+    working: int
 
 
 class Follow(NamedTuple):
@@ -173,7 +178,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         return means, replies
 
     start = jax.eval_shape(lambda p: initial_server(algorithm, p), params)
-    algorithm = _with_work_traced(algorithm, start, batches)
+    algorithm, working = _with_work_traced(algorithm, start, batches)
     means, replies = jax.eval_shape(echoed, *start, batches)
     part = functools.partial(_part, algorithm)
     read, heard, *_ = _used(part, start[0], means, replies, start[1], batches)
@@ -194,7 +199,23 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         read=read,
         counts=any(counts.values()),
         alone=alone,
+        working=working,
     )
+
+
+def chunk_of(
+    mesh: Mesh, places: int, algorithm: Algorithm, params: Tree, batches: Any
+) -> int:
+    """Returns how many clients a row works on at a time by default.
+
+    Args:
+      places: the number of clients of a round.
+      batches: those of one client, or their shapes.
+    """
+    if on_cpu(mesh):
+        return default_chunk(mesh, places)
+    working = measure_traffic(algorithm, params, batches).working
+    return default_chunk(mesh, places, working)
 
 
 def prices(
@@ -251,12 +272,14 @@ def prices(
     return ways[download]
 
 
-def _with_work_traced(algorithm: Algorithm, start, batches) -> Algorithm:
-    """Returns the algorithm with local work that is traced once and for all."""
+def _with_work_traced(algorithm: Algorithm, start, batches) -> tuple[Algorithm, int]:
+    """Returns the algorithm with its local work traced, and what that writes."""
     (server, client), local = start, algorithm.local
     keys = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0))
-    run, _ = traced(local.run, server, client.local, batches, keys)
-    return algorithm._replace(local=local._replace(run=run))
+    arguments = server, client.local, batches, keys
+    run, _ = traced(local.run, *arguments)
+    working = bytes_written(jax.make_jaxpr(run)(*arguments).jaxpr)
+    return algorithm._replace(local=local._replace(run=run)), working
 
 
 def _after(algorithm: Algorithm, server_key, weights, start, batches, received):

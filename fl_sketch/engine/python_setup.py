@@ -130,7 +130,8 @@ class PythonSetup(NamedTuple):
         """
         guarantee, mesh = chosen.guarantee, self.mesh
         same = NamedSharding(mesh, P())
-        chunk = self.chunk or default_chunk(mesh, self.sampler.places)
+        places, working = self.sampler.places, chosen.traffic.working
+        chunk = self.chunk or default_chunk(mesh, places, working)
         play = Play(
             make_round(chosen.algorithm, self.fetch, mesh, chunk=chunk),
             self.sampler,

@@ -192,8 +192,8 @@ class Setup:
     @functools.cached_property
     def chunk(self) -> int:
         """How many clients of a round a device works on at a time."""
-        places = self.sampler.places
-        return self.config.compute.chunk or engine.default_chunk(self.mesh, places)
+        sizes = self.sampler.places, self.talk.working
+        return self.config.compute.chunk or engine.default_chunk(self.mesh, *sizes)
 
     @functools.cached_property
     def form(self) -> str:

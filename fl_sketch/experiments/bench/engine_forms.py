@@ -79,7 +79,6 @@ def prepare(work: Workload, chunk: int = 0, devices: int = 0) -> Setting:
       devices: the number of devices; 0: all.
     """
     mesh = engine.mesh_over(jax.devices()[: devices or None])
-    chunk = chunk or engine.default_chunk(mesh, work.cohort)
     rng = np.random.default_rng(0)
     count = work.population * work.examples
     images = rng.integers(0, 256, (count, *work.image), np.uint8)
@@ -97,6 +96,15 @@ def prepare(work: Workload, chunk: int = 0, devices: int = 0) -> Setting:
     data = put((aligned(images), targets))
     ids, plan = put(ids), put(_plan(work, rng))
     params = put(loss.init(jax.random.key(0), shape))
+    algorithm = _algorithm(BASE, work, value, trees.size(params))
+    batches = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            (*plan.shape[1:], *leaf.shape[1:]), leaf.dtype
+        ),
+        data,
+    )
+    sizes = work.cohort, algorithm, params, batches
+    chunk = chunk or engine.chunk_of(mesh, *sizes)
     return Setting(work, mesh, chunk, data, ids, plan, params, value)
 
 

@@ -52,7 +52,6 @@ class Setting:
     def __init__(self, work: Workload, chunk: int = 0):
         """Puts examples and initial weights on all devices; 0: chunks by platform."""
         self.work, self.mesh = work, engine.mesh_over(jax.devices())
-        self.chunk = chunk or engine.default_chunk(self.mesh, work.cohort)
         self.same = NamedSharding(self.mesh, P())
         sizes = {"width": work.width, "depth": work.depth}
         options: dict[str, Any] = {name: size for name, size in sizes.items() if size}
@@ -63,6 +62,18 @@ class Setting:
         )
         examples, targets = inputs.drawn_examples(work)
         self.data = self.put((aligned(examples), targets))
+        self.chunk = chunk or self._default_chunk()
+
+    def _default_chunk(self) -> int:
+        work = self.work
+        rows = 1 if work.full_batch else work.steps, work.batch
+        batches = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((*rows, *leaf.shape[1:]), leaf.dtype),
+            self.data,
+        )
+        params = self.first_params()
+        algorithm = _algorithm(self)
+        return engine.chunk_of(self.mesh, work.cohort, algorithm, params, batches)
 
     def put(self, tree: Any) -> Any:
         """Returns a tree on all devices."""
