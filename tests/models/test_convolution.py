@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fl_sketch.models.cpu import convolution as forms
+from fl_sketch.models.cpu import winograd
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
@@ -20,8 +22,6 @@ from fl_sketch.models import (
     convolve_and_pool,
     max_pool,
 )
-from fl_sketch.models.cpu import convolution as forms
-from fl_sketch.models.cpu import winograd
 from tests.channels.rounds import quickly
 from tests.refusals import refused
 

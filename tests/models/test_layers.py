@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from fl_sketch.models.cpu.dense import FEW
+
 from fl_sketch.models.layers import NORMS, ByClass, Dense, GroupNorm
 from tests.channels.rounds import quickly
 
