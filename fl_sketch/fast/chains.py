@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 from jax.extend.core import primitives as of_jax
@@ -126,7 +125,7 @@ class Graph(NamedTuple):
         if maker is None or maker.primitive is not of_jax.broadcast_in_dim_p:
             return None
         (source, *more), to = maker.invars, maker.params["broadcast_dimensions"]
-        sizes = dict(zip(to, source.aval.shape, strict=True))
+        sizes = dict(zip(to, avals(maker)[0].shape, strict=True))
         if more or any(sizes.get(axis, 1) != 1 for axis in axes):
             return None
 
@@ -174,24 +173,20 @@ def _move(eqn: JaxprEqn, axes: Axes) -> Step | None:
 
 def _is_relu(eqn: JaxprEqn) -> bool:
     """Returns whether an equation is jax's relu, its derivative included."""
-    if len(eqn.invars) != 1:
-        return False
-    x = avals(eqn)[0]
 
     def same(x):
         return eqn.primitive.bind(x, **eqn.primitive.get_bind_params(eqn.params))[0]
 
-    text = _with_derivative(same, x.shape, x.dtype)
-    return text == _of_relu(x.shape, x.dtype)
+    (x, *more) = avals(eqn)
+    return len(more) == 1 and _with_derivative(same, x) == _of_relu(x)
 
 
 @functools.cache
-def _of_relu(shape: tuple[int, ...], dtype: jnp.dtype) -> str:
-    return _with_derivative(jax.nn.relu, shape, dtype)
+def _of_relu(x: Any) -> str:
+    return _with_derivative(jax.nn.relu, x)
 
 
-def _with_derivative(function: Callable, shape, dtype) -> str:
-    """Returns the text of a function of one array, and of its derivative."""
-    like = jax.ShapeDtypeStruct(shape, dtype)
-    forwards = jax.make_jaxpr(lambda x, t: jax.jvp(function, (x,), (t,)))(like, like)
-    return f"{jax.make_jaxpr(function)(like)} {forwards}"
+def _with_derivative(function: Callable, x: Any) -> str:
+    """Returns the text of a function of an array of a type, and of its derivative."""
+    forwards = jax.make_jaxpr(lambda x, t: jax.jvp(function, (x,), (t,)))(x, x)
+    return f"{jax.make_jaxpr(function)(x)} {forwards}"

@@ -28,8 +28,8 @@ Optimizer = Callable[[Any], optax.GradientTransformation]  # of a rate
 def stepwise(loss: Loss, keys: Keys) -> Stepwise:
     """Returns a loss of (parameters, batch, number of the step), which draws its keys.
 
-    There is a key for each client, round and step, from the client's `keys`. The loss is
-    in its fast form.
+    It is in its fast form. There is a key for each client, round and step, from the
+    client's `keys`.
 
     Raises:
       TypeError: in one line, for what is no loss, as soon as it is traced.
