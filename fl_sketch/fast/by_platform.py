@@ -22,6 +22,9 @@ from fl_sketch.fast.pooling import Pads, max_pool
 Precision = Any  # of products, as `lax.conv_general_dilated` takes it
 
 
+@functools.partial(
+    jax.jit, static_argnames=("pads", "strides", "pool", "precision"), inline=True
+)
 def convolve(
     x: jax.Array,
     kernel: jax.Array,
