@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fl_sketch.core.platforms import by_platform
 from fl_sketch.core.protocols import Key
 
 TOP_BIT = 0x80000000
@@ -154,9 +155,13 @@ def sample_without_replacement(key: Key, count: int, d: int) -> jax.Array:
     def walk(values):
         return jnp.where(values >= end, network(values), values)
 
+    def walked(values):
+        return lax.while_loop(lambda values: jnp.any(values >= end), walk, values)
+
     start = network(jnp.arange(count, dtype=jnp.uint32))
-    inside = lax.while_loop(lambda values: jnp.any(values >= end), walk, start)
-    return inside.astype(jnp.int32)
+    # If none is outside, a GPU need not wait to be told so.
+    known = (lambda values: values) if side * side == d else None
+    return by_platform(start, default=walked, cuda=known).astype(jnp.int32)
 
 
 SHUFFLED_UP_TO = 4096

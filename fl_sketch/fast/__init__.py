@@ -5,5 +5,5 @@ CPUs, and batches those of several clients badly. The forms here do not suffer f
 either. `form` puts them into any function, whatever library its model is from.
 """
 
-from fl_sketch.fast.form import as_written as as_written
-from fl_sketch.fast.form import form as form
+from fl_sketch.fast.any_function import as_written as as_written
+from fl_sketch.fast.any_function import form as form

@@ -10,7 +10,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 from jax.extend.core import primitives as of_jax
 
-from fl_sketch.fast.by_platform import convolve, product
+from fl_sketch.fast.forms import convolve, product
 from fl_sketch.fast.pooling import max_pool
 
 Read = Callable[[Any], Any]  # a variable or a number of an equation -> its value

@@ -43,8 +43,9 @@ def max_pool(x: jax.Array, axes: Sequence[int] = (1, 2)) -> jax.Array:
 
 def largest(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> jax.Array:
     """Returns maxima, whose gradient goes to the first of equal numbers."""
-    return _larger(_larger(a, b), _larger(c, d))
+    return larger(larger(a, b), larger(c, d))
 
 
-def _larger(a, b):
+def larger(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Returns maxima, whose gradient goes to `a` where both are equal."""
     return jnp.where((b > a) | jnp.isnan(b), b, a)

@@ -5,7 +5,9 @@
 Array([2., 0., 0., 2.], dtype=float32)
 """
 
+import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +16,10 @@ from jax import lax
 
 from fl_sketch.core import validate
 from fl_sketch.core.hashing import flip, mixer_signs, sample_without_replacement
+from fl_sketch.core.platforms import by_platform
 from fl_sketch.core.protocols import Sketch
 from fl_sketch.core.trees import LARGEST, varying_like
+from fl_sketch.sketch import hadamard_gpu
 from fl_sketch.sketch.from_vector import on_trees
 
 CPU_FACTOR = 64  # H_64 is one matmul, then four butterflies at a time
@@ -52,25 +56,55 @@ def srht(b: int) -> Sketch:
         n = padded(d)
         key_rows, key_signs = jax.random.split(key)
         rows = sample_without_replacement(key_rows, b, n)
-        signs = mixer_signs()
-        index = lax.iota(jnp.uint32, d)
-        mask = signs.mask(signs.seeds(key_signs, 1), index, 0)
-        return n, rows, mask, 1 / math.sqrt(b)  # sqrt(n/b) times H's 1/sqrt(n)
+        return n, rows, mixer_signs().seeds(key_signs, 1)
+
+    scale = 1 / math.sqrt(b)  # sqrt(n/b) times H's 1/sqrt(n)
 
     def apply(key, x):
-        n, rows, mask, scale = draw(key, x.size)
-        mixed = walsh_hadamard(jnp.pad(flip(x, mask), (0, n - x.size)))
+        n, rows, seeds = draw(key, x.size)
         shape, index = _places(n, rows)
-        return mixed.reshape(shape)[index] * scale
+        return _mixed(n, seeds, x).reshape(shape)[index] * scale
 
     def transpose(key, s, d):
-        n, rows, mask, scale = draw(key, d)
+        n, rows, seeds = draw(key, d)
         shape, index = _places(n, rows)
         spread = varying_like(jnp.zeros(shape), s, key)
         spread = spread.at[index].set(s * scale, unique_indices=True)
-        return flip(walsh_hadamard(spread.reshape(n))[:d], mask)
+        return _unmixed(d, seeds, spread.reshape(n))
 
     return on_trees(shape=shape, apply=apply, transpose=transpose, resize=srht)
+
+
+def _mixed(n: int, seeds: jax.Array, x: jax.Array) -> jax.Array:
+    """Returns H D x of `x` padded to n numbers, unnormalised."""
+
+    def plain(seeds, x):
+        signed = flip(x, _mask(seeds, x.size))
+        return walsh_hadamard(jnp.pad(signed, (0, n - x.size)))
+
+    fast = _kernel(hadamard_gpu.mixed, x.size, n)
+    return by_platform(seeds, x, default=plain, cuda=fast)
+
+
+def _unmixed(d: int, seeds: jax.Array, y: jax.Array) -> jax.Array:
+    """Returns the first d numbers of D H y, unnormalised."""
+
+    def plain(seeds, y):
+        return flip(walsh_hadamard(y)[:d], _mask(seeds, d))
+
+    fast = _kernel(hadamard_gpu.unmixed, d, y.size)
+    return by_platform(seeds, y, default=plain, cuda=fast)
+
+
+def _mask(seeds: jax.Array, d: int) -> jax.Array:
+    return mixer_signs().mask(seeds, lax.iota(jnp.uint32, d), 0)
+
+
+def _kernel(function: Callable, d: int, n: int) -> Callable | None:
+    """Returns a function of `hadamard_gpu`; None: there is none for this n."""
+    if not hadamard_gpu.BLOCK <= n < LARGEST:
+        return None
+    return functools.partial(function, hadamard_gpu.Mixing(mixer_signs(), d, n))
 
 
 def _places(n: int, rows: jax.Array) -> tuple[tuple[int, ...], tuple[jax.Array, ...]]:

@@ -2,7 +2,8 @@
 
 A count sketch adds every coordinate, with a random sign, into one bucket of each row; a
 sparse embedding into several. Both read x once, tile by tile (`buckets` places a tile),
-and need no memory but the input and the message.
+and need no memory but the input and the message. On GPUs a blocked hash has the kernels
+of `hashed_gpu`.
 
 >>> import jax, jax.numpy as jnp
 >>> from fl_sketch import sketch
@@ -15,8 +16,10 @@ and need no memory but the input and the message.
 3.0
 """
 
+import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +27,11 @@ from jax import lax
 
 from fl_sketch.core import validate
 from fl_sketch.core.hashing import SIGNS, Signs, flip, mixer_signs
+from fl_sketch.core.platforms import by_platform
 from fl_sketch.core.protocols import Sketch
 from fl_sketch.core.trees import varying_like
-from fl_sketch.sketch.buckets import BUCKETS, Buckets, blocked
+from fl_sketch.sketch import hashed_gpu
+from fl_sketch.sketch.buckets import BUCKETS, Buckets
 from fl_sketch.sketch.from_vector import on_trees
 from fl_sketch.sketch.median import median
 
@@ -72,7 +77,7 @@ def count_sketch(
     def median_of_rows(terms):
         return median(terms) * rows  # the terms are those of a mean
 
-    form = _Form(BUCKETS[hash](cols), SIGNS[signs](), cols, rows, per_row=1)
+    form = _Form(hash, SIGNS[signs](), cols, rows, per_row=1)
     reduce = median_of_rows if query == "median" and rows > 1 else None
     return _hashed(form, (rows, cols), resize, reduce)
 
@@ -116,15 +121,13 @@ def sparse_embedding(
         return sparse_embedding(whole, fewer, kind=kind)
 
     cols = b // rows
-    return _hashed(
-        _Form(blocked(cols), mixer_signs(), cols, rows, per_row), (b,), resize
-    )
+    return _hashed(_Form("blocked", mixer_signs(), cols, rows, per_row), (b,), resize)
 
 
 class _Form(NamedTuple):
     """The parameters of a hashed map, with `terms` entries in every column."""
 
-    buckets: Buckets
+    hash: str
     signs: Signs
     cols: int
     rows: int
@@ -134,28 +137,60 @@ class _Form(NamedTuple):
     def terms(self) -> int:
         return self.rows * self.per_row
 
+    @property
+    def buckets(self) -> Buckets:
+        return BUCKETS[self.hash](self.cols)
+
     def draw(self, key, d):
         """Returns (places of the tiles, seeds of the signs)."""
         key_places, key_signs = jax.random.split(key)
         places = self.buckets.draw(key_places, d, self.rows, self.per_row)
         return places, self.signs.seeds(key_signs, self.terms)
 
+    def on_gpu(self, function: Callable, d: int, *more: Any) -> Callable | None:
+        """Returns a function of `hashed_gpu` for this map; None: there is none."""
+        if self.hash != "blocked":
+            return None
+        blocks = hashed_gpu.Blocks(self.signs, d, self.cols, self.rows, self.per_row)
+        return lambda *draws_and_values: function(blocks, *draws_and_values, *more)
+
 
 def _hashed(form: _Form, shape: tuple[int, ...], resize, reduce=None) -> Sketch:
     """Returns the Sketch of a form; `reduce` makes an estimate of the terms."""
+    scale = math.sqrt(form.terms)
+
+    def apply(key, x):
+        fast = form.on_gpu(hashed_gpu.apply, x.size)
+        draws = form.draw(key, x.size)
+        loop = functools.partial(_apply, form)
+        tables = by_platform(*draws, x, default=loop, cuda=fast)
+        return (tables / scale).reshape(shape)
+
+    def transpose(key, s, d):
+        fast = form.on_gpu(hashed_gpu.transpose, d)
+        return read(key, s, d, sum, fast)
+
+    def estimate(key, s, d):
+        fast = form.on_gpu(hashed_gpu.estimate, d, reduce)
+        return read(key, s, d, reduce, fast)
+
+    def read(key, s, d, reduce, fast):
+        scaled = s.reshape(form.rows, -1) / scale
+        loop = functools.partial(_read, form, d=d, reduce=reduce)
+        return by_platform(*form.draw(key, d), scaled, default=loop, cuda=fast)
+
     return on_trees(
         shape=lambda d: shape,
-        apply=lambda key, x: _apply(form, key, x).reshape(shape),
-        transpose=lambda key, s, d: _read(form, key, s, d, sum),
-        estimate=reduce and (lambda key, s, d: _read(form, key, s, d, reduce)),
+        apply=apply,
+        transpose=transpose,
+        estimate=reduce and estimate,
         resize=resize,
     )
 
 
-def _apply(form: _Form, key, x) -> jax.Array:
-    """Returns R x, of shape (rows, -1)."""
+def _apply(form: _Form, places, seeds, x) -> jax.Array:
+    """Returns the sums of the buckets, (rows, cols), of signed coordinates."""
     d, tile = x.size, form.buckets.tile(x.size)
-    places, seeds = form.draw(key, d)
 
     def put(tables, number, first, values):
         index = _index(first, tile)
@@ -178,17 +213,15 @@ def _apply(form: _Form, key, x) -> jax.Array:
         # The rest, as the end of a tile of zeros; padding x would cost a copy of it.
         rest = x[d - tile :].at[: tile - d % tile].set(0)
         tables = put(tables, d // tile, d - tile, rest)
-    return jnp.stack([form.buckets.fold(t) for t in tables]) / math.sqrt(form.terms)
+    return jnp.stack([form.buckets.fold(t) for t in tables])
 
 
-def _read(form: _Form, key, s, d, reduce) -> jax.Array:
-    """Returns `reduce` of the terms: R^T s for a sum.
+def _read(form: _Form, places, seeds, scaled, *, d: int, reduce) -> jax.Array:
+    """Returns `reduce` of the signed buckets of every coordinate.
 
     The last tile overlaps the one before it, so tiles are written last to first.
     """
     tile = form.buckets.tile(d)
-    places, seeds = form.draw(key, d)
-    scaled = s.reshape(form.rows, -1) / math.sqrt(form.terms)
     tables = [form.buckets.widen(row) for row in scaled]
 
     count = -(-d // tile)
@@ -208,7 +241,7 @@ def _read(form: _Form, key, s, d, reduce) -> jax.Array:
         ]
         return lax.dynamic_update_slice(x, reduce(values), (first,))
 
-    x = varying_like(jnp.zeros(d), s, places)
+    x = varying_like(jnp.zeros(d), scaled, places)
     return lax.fori_loop(0, count, write, x)
 
 

@@ -22,6 +22,8 @@ from fl_sketch.models import (
     convolve_and_pool,
     max_pool,
 )
+from fl_sketch.models.cpu import convolution as forms
+from fl_sketch.models.cpu import toom_cook, winograd
 from tests.channels.rounds import quickly
 from tests.refusals import refused
 
@@ -84,7 +86,7 @@ sizes = st.integers(1, 9)
 @hypothesis.given(
     image=st.tuples(st.sampled_from([1, 2, 3, 8]), sizes, sizes),
     window=st.just((3, 3)) | st.tuples(st.integers(1, 5), st.integers(1, 5)),
-    channels=st.sampled_from([1, 2, 3, 16, 17]),
+    channels=st.sampled_from([1, 2, 3, 5, 16, 17]),
     features=st.sampled_from([1, 3, 8, 128]),
     strides=st.sampled_from([1, 1, 2, 3]),
     padding=st.sampled_from(["SAME", "VALID"]),
@@ -113,6 +115,11 @@ PATHS = {
     "canonical few tiles pooled": ((7, 6, 6), 16, (3, 3), 128, 1, "VALID"),
     "winograd pooled": ((4, 11, 10), 16, (3, 3), 128, 1, "VALID"),
     "batch_minor pooled": ((8, 7, 8), 3, (5, 5), 4, 1, "SAME"),
+    "batch_minor one column pooled": ((8, 7, 8), 4, (3, 1), 5, 1, "SAME"),
+    "toom_cook pooled": ((8, 14, 14), 6, (5, 5), 16, 1, "VALID"),
+    "toom_cook odd sizes pooled": ((9, 7, 9), 5, (3, 3), 4, 1, "SAME"),
+    "toom_cook even columns pooled": ((8, 7, 8), 4, (2, 4), 3, 1, "SAME"),
+    "banded few examples pooled": ((7, 7, 8), 4, (3, 3), 5, 1, "SAME"),
 }
 every_path = pytest.mark.parametrize("path", PATHS)
 
@@ -132,8 +139,8 @@ def test_a_layer_has_the_form_of_its_path(path, monkeypatch):
         raise Chosen
 
     name = path.split()[0]
-    home = winograd if name == "winograd" else forms
-    monkeypatch.setattr(home, "pooled" if home is winograd else name, chosen)
+    home = {"winograd": winograd, "toom_cook": toom_cook}.get(name, forms)
+    monkeypatch.setattr(home, name if home is forms else "pooled", chosen)
     with pytest.raises(Chosen):
         jax.eval_shape(lambda: ours(*layer_of(path)))
 
@@ -172,7 +179,9 @@ def test_loops_and_products_with_a_hessian_are_those_of_lax(path):
     assert_close(results[-1:], expected[-1:], tolerance=1e-4)  # sines of large numbers
 
 
-@pytest.mark.parametrize("path", ["banded", "canonical", "winograd pooled"])
+@pytest.mark.parametrize(
+    "path", ["banded", "canonical", "winograd pooled", "toom_cook pooled"]
+)
 def test_bfloat16_gets_the_plain_convolution_on_cpus_too(path):
     x, kernel, *options = layer_of(path)
     layer = [a.astype(jnp.bfloat16) for a in (x, kernel)]
@@ -266,6 +275,24 @@ def test_the_pooled_layer_is_the_pool_of_relu_of_the_layer():
     params["params"]["bias"] += 0.1
     expected = max_pool(nn.relu(layer.apply(params, x)))
     assert_close([pooled.apply(params, x)], [expected])
+
+
+@pytest.mark.parametrize("columns", range(2, 6))
+@pytest.mark.parametrize("examples", [1, 8])
+def test_fewer_products_are_as_exact_and_give_ties_to_the_first(columns, examples):
+    x, kernel = draw((examples, 9, 8, 4), (3, columns, 4, 3))
+    x[:, :, :4] = 1  # outputs of a window are equal, with 2 or 3 columns to the bit
+    kernel = np.round(8 * kernel)
+    pads = (1, 0), (2, 1)
+
+    def form(x, kernel):
+        return toom_cook.pooled(x, kernel, pads)
+
+    def expected(x, kernel):
+        return of_lax(x, kernel, 1, pads, pool=True)
+
+    both = quickly(lambda *layer: [with_gradients(f)(*layer) for f in (form, expected)])
+    assert_close(*both(x, kernel))
 
 
 @pytest.mark.parametrize("shape", [(2, 6, 8, 3), (1, 7, 5, 2), (3, 2, 2, 1)])

@@ -5,7 +5,7 @@ program, not inside `lax.scan` or `lax.map`. Federated learning is all loops. Th
 gradient of a kernel, as JAX writes it, takes tens of times as long. Products with
 transposed factors are slow too. The functions here agree with the plain ones up to
 rounding, in values and gradients. They are for the `cpu` branch of
-`lax.platform_dependent`, and `fast.by_platform` is their only caller.
+`lax.platform_dependent`, and `fast.forms` is their only caller.
 """
 
 from fl_sketch.fast.cpu.convolution import convolve as convolve

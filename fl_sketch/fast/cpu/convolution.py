@@ -2,16 +2,17 @@
 
 From 16 input channels on a layer is `canonical`. With fewer channels that form
 multiplies too little at a time, and `banded` is faster; with more, `banded` multiplies
-too many zeros. A layer with a pool has forms of its own where their products are long.
-`python -m launch.benchmark --suite=engine` measures rounds of a CNN (W1), of LeNet (W2)
-and of a ResNet (W5).
+too many zeros. A layer with a pool has forms of its own where their products are long:
+`winograd` where it is wide, and with few channels `toom_cook` or, below its number of
+channels, `batch_minor`. `python -m launch.benchmark --suite=engine` measures rounds of
+a CNN (W1), of LeNet (W2) and of a ResNet (W5).
 """
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fl_sketch.fast.cpu import winograd
+from fl_sketch.fast.cpu import toom_cook, winograd
 from fl_sketch.fast.cpu.pooled import batch_minor
 from fl_sketch.fast.pooling import Pads, max_pool
 
@@ -39,7 +40,8 @@ def convolve(
     if pool and winograd.is_worth_it(padded.shape, kernel.shape):
         return winograd.pooled(padded, kernel)
     if pool and not many and len(x) >= MANY_EXAMPLES:
-        return batch_minor(x, kernel, pads)
+        fewer_products = toom_cook.is_worth_it(kernel.shape)
+        return (toom_cook.pooled if fewer_products else batch_minor)(x, kernel, pads)
     if many and strides == 1:
         y = canonical(x, kernel, pads)
     else:

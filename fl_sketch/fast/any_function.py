@@ -17,7 +17,7 @@ def form(function: Function) -> Function:
     """Returns a function in its fast form, to be differentiated or evaluated.
 
     A call traces it once, and then computes its convolutions, pools and dense layers as
-    `fast.by_platform` does. That agrees with the function up to rounding, in values and
+    `fast.forms` does. That agrees with the function up to rounding, in values and
     in gradients. The loop around it may be a `lax.scan`, and `jax.vmap` may batch it.
     `jax.jvp` works for its gradient, not for itself. A function without such layers is
     computed as it was traced.

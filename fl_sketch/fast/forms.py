@@ -1,9 +1,9 @@
 """Layers in the form that is the fastest on a platform.
 
-In float32 CPUs compute the forms of `fast.cpu`. Other platforms and types get those of
-XLA. Both agree up to rounding, in values and in gradients, where numbers are finite. On
-CPUs a number that is not finite may reach neighbours in its own image that a plain
-convolution spares.
+In float32 CPUs compute the forms of `fast.cpu`, and GPUs those of `fast.gpu`. Other
+platforms and types get those of XLA. All agree up to rounding, in values and in
+gradients, where numbers are finite. On CPUs a number that is not finite may reach
+neighbours in its own image that a plain convolution spares.
 
 The kernels of clients differ, and under `vmap` XLA convolves by groups. On CPUs that
 takes longer than a loop over clients.
@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fl_sketch.fast import cpu
+from fl_sketch.core.platforms import by_platform
+from fl_sketch.fast import cpu, gpu
 from fl_sketch.fast.pooling import Pads, max_pool
 
 Precision = Any  # of products, as `lax.conv_general_dilated` takes it
@@ -52,8 +53,19 @@ def convolve(
 
     if x.dtype != jnp.float32:  # the forms of CPUs are less exact in other types
         return plain(x, kernel)
-    fast = functools.partial(cpu.convolve, pads=pads, strides=strides, pool=pool)
-    return lax.platform_dependent(x, kernel, cpu=fast, default=plain)
+    on_cpu, on_gpu = (
+        functools.partial(room.convolve, pads=pads, strides=strides, pool=pool)
+        for room in (cpu, gpu)
+    )
+    if not _is_usual(precision):
+        on_gpu = None
+    return by_platform(x, kernel, cpu=on_cpu, cuda=on_gpu, default=plain)
+
+
+def _is_usual(precision: Precision) -> bool:
+    """Returns whether a precision is that of all products, which GPUs' forms have."""
+    names = {p.name.lower() for p in precision or ()}
+    return names <= {jax.config.jax_default_matmul_precision}  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -62,7 +74,7 @@ def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
     On CPUs its gradient is written by hand: `jax.jvp` works for the gradient, not for
     the product itself.
     """
-    return lax.platform_dependent(x, kernel, cpu=cpu.product, default=jnp.matmul)
+    return by_platform(x, kernel, cpu=cpu.product, default=jnp.matmul)
 
 
 def _convolved(x, kernel, pads: Pads, strides: int, precision: Precision) -> jax.Array:

@@ -1,0 +1,37 @@
+"""A function in the form that is fast on the device where it runs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+
+GPU = "gpu"  # jax's name of CUDA's devices among backends
+Forms = dict[str, Callable]
+
+
+def by_platform(
+    *args: Any, default: Callable, cpu: Callable | None = None, cuda: Any = None
+) -> Any:
+    """Returns the result of the form for the platform of the compiled program.
+
+    All forms compute the same. The form of GPUs is traced only in a process that has
+    a GPU, since the tools for its kernels take a third of a second to import.
+
+    Args:
+      *args: the arguments of the form.
+      default: the form of all other platforms.
+      cpu: the form of CPUs.
+      cuda: the form of NVIDIA's GPUs.
+    """
+    forms: Forms = {"cpu": cpu} if cpu else {}
+    if cuda and has_gpu():
+        forms["cuda"] = cuda
+    if not forms:
+        return default(*args)
+    return lax.platform_dependent(*args, default=default, **forms)
+
+
+def has_gpu() -> bool:
+    """Returns whether programs of this process may be compiled for a GPU."""
+    return jax.default_backend() == GPU

@@ -1,0 +1,244 @@
+"""The kernels of a blocked hash for GPUs: each reads a vector or a message once.
+
+On a GPU the loop over tiles of `hashed` is a loop of kernel launches. Here one kernel
+has a program for each block of buckets, or of coordinates. A program of `apply` visits
+the tiles in order and reads what they add to its buckets, so sums have a fixed order.
+Hashes and signs are those of the loop, bit for bit.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fl_sketch.core.hashing import Signs, flip
+from fl_sketch.core.trees import varying_like
+
+BLOCK = 1024  # buckets or coordinates of a program
+THREADS = 32  # of a warp
+UNROLLED = 4  # tiles that a program reads at a time
+PROGRAMS = 2112  # about as many as an H100 runs at a time, twice
+ROWS = 8  # of a message, made in one pass over a vector
+
+
+class Blocks(NamedTuple):
+    """A blocked hash of vectors of length `d`, into `rows` of `cols` buckets each.
+
+    Attributes:
+      per_row: the number of buckets that a coordinate has in every row.
+      interpret: whether to run the kernels without a GPU, slowly, to test them.
+    """
+
+    signs: Signs
+    d: int
+    cols: int
+    rows: int
+    per_row: int
+    interpret: bool = False
+
+    @property
+    def tile(self) -> int:
+        """The number of coordinates that share an offset."""
+        return min(self.cols, self.d)
+
+    @property
+    def terms(self) -> int:
+        """The number of buckets of a coordinate."""
+        return self.rows * self.per_row
+
+
+def apply(blocks: Blocks, places, seeds, x: jax.Array) -> jax.Array:
+    """Returns the sums of the buckets, (rows, cols), of signed coordinates."""
+
+    @jax.custom_vjp
+    def summed(x):
+        return _summed(blocks, places, seeds, x)
+
+    def backward(dtype, tables):
+        return (transpose(blocks, places, seeds, tables).astype(dtype.dtype),)
+
+    summed.defvjp(lambda x: (summed(x), jnp.zeros(0, x.dtype)), backward)
+    return summed(x)
+
+
+def transpose(blocks: Blocks, places, seeds, tables: jax.Array) -> jax.Array:
+    """Returns for every coordinate the sum of its buckets, with its signs."""
+
+    @jax.custom_vjp
+    def read(tables):
+        return _read(blocks, places, seeds, tables, sum)
+
+    read.defvjp(
+        lambda tables: (read(tables), None),
+        lambda _, x: (apply(blocks, places, seeds, x),),
+    )
+    return read(tables)
+
+
+def estimate(
+    blocks: Blocks, places, seeds, tables: jax.Array, reduce: Callable
+) -> jax.Array:
+    """Returns for every coordinate `reduce` of the list of its signed buckets.
+
+    Its gradient is that of the sums of each row by itself.
+    """
+
+    @jax.custom_vjp
+    def estimated(tables):
+        return _read(blocks, places, seeds, tables, reduce)
+
+    def row_by_row(tables):
+        one = blocks._replace(rows=1)
+        return reduce(
+            [
+                transpose(
+                    one._replace(signs=_of_term(blocks.signs, row)),
+                    places[:, row : row + 1],
+                    seeds,
+                    tables[row : row + 1],
+                )
+                for row in range(blocks.rows)
+            ]
+        )
+
+    estimated.defvjp(
+        lambda tables: (estimated(tables), tables),
+        lambda tables, x: jax.vjp(row_by_row, tables)[1](x),
+    )
+    return estimated(tables)
+
+
+def _of_term(signs: Signs, term: int) -> Signs:
+    return signs._replace(mask=lambda seeds, index, _: signs.mask(seeds, index, term))
+
+
+def _summed(blocks: Blocks, places, seeds, x) -> jax.Array:
+    rows = range(0, blocks.rows, ROWS)
+    parts = [_some_rows(blocks, places, seeds, x, slice(r, r + ROWS)) for r in rows]
+    return jnp.concatenate(parts)
+
+
+def _some_rows(blocks: Blocks, places, seeds, x, rows: slice) -> jax.Array:
+    """Returns the sums of some rows: partial sums of a share of the tiles, added up."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    numbers = range(*rows.indices(blocks.rows))
+    whole, last = divmod(blocks.d, blocks.tile)
+    block = _power(blocks.cols)
+    across = -(-blocks.cols // block)
+    shares = max(1, min(PROGRAMS // across, whole // UNROLLED))
+    steps = -(-whole // (shares * UNROLLED))
+
+    def kernel(x_ref, places_ref, seeds_ref, out_ref):
+        place = pl.program_id(0) * block + lax.iota(jnp.int32, block)
+        bucket = jnp.minimum(place, blocks.cols - 1)  # the last block reads some twice
+        seeds = _words(seeds_ref)
+        share = pl.program_id(1)
+
+        def add(sums, tile, first, least, wanted):
+            """Adds a tile, from its coordinate `least` on, if it is wanted."""
+            sums = list(sums)
+            for number, row in enumerate(numbers):
+                for term in range(row * blocks.per_row, (row + 1) * blocks.per_row):
+                    offset = places_ref[tile, term]
+                    at = bucket - offset
+                    at = jnp.where(at < 0, at + blocks.cols, at)
+                    index, inside = first + at, jnp.broadcast_to(wanted, at.shape)
+                    if blocks.tile < blocks.cols:
+                        inside &= at < blocks.tile
+                    if least is not None:
+                        inside &= at >= least
+                    value = triton.load(x_ref.at[index], mask=inside, other=0)
+                    mask = blocks.signs.mask(seeds, index.astype(jnp.uint32), term)
+                    sums[number] = sums[number] + flip(value, mask)
+            return tuple(sums)
+
+        def step(number, sums):
+            for ahead in range(UNROLLED):
+                tile = (share * steps + number) * UNROLLED + ahead
+                wanted = tile < whole
+                tile = jnp.minimum(tile, whole - 1)
+                sums = add(sums, tile, tile * blocks.tile, None, wanted)
+            return sums
+
+        sums = tuple(jnp.zeros(block, jnp.float32) for _ in numbers)
+        sums = lax.fori_loop(0, steps, step, sums)
+        if last:
+            least, first = blocks.tile - last, blocks.d - blocks.tile
+            sums = add(sums, whole, first, least, share == shares - 1)
+        for number, total in enumerate(sums):
+            out = out_ref.at[share, number, place]
+            triton.store(out, total, mask=place < blocks.cols)
+
+    shape = shares, len(numbers), blocks.cols
+    grid = across, shares
+    sums = _called(blocks, kernel, shape, grid, block, x, places, seeds)
+    return sums.sum(0) if shares > 1 else sums[0]
+
+
+def _read(blocks: Blocks, places, seeds, tables, reduce: Callable) -> jax.Array:
+    """Returns `reduce` of the signed buckets of every coordinate, in one pass."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    tile = blocks.tile
+    block = _power(tile)
+    across = -(-tile // block)
+    tiles = -(-blocks.d // tile)
+
+    def kernel(tables_ref, places_ref, seeds_ref, out_ref):
+        program = pl.program_id(0)
+        number, part = program // across, program % across
+        first = jnp.minimum(number * tile, blocks.d - tile)
+        place = part * block + lax.iota(jnp.int32, block)
+        inside = (place < tile) & (first + place >= number * tile)
+        index, seeds = first + place, _words(seeds_ref)
+        values = []
+        for term in range(blocks.terms):
+            bucket = place + places_ref[number, term]
+            bucket = jnp.where(bucket >= blocks.cols, bucket - blocks.cols, bucket)
+            row = tables_ref.at[term // blocks.per_row, bucket]
+            value = triton.load(row, mask=inside, other=0)
+            mask = blocks.signs.mask(seeds, index.astype(jnp.uint32), term)
+            values.append(flip(value, mask))
+        triton.store(out_ref.at[index], reduce(values), mask=inside)
+
+    grid = (tiles * across,)
+    return _called(blocks, kernel, (blocks.d,), grid, block, tables, places, seeds)
+
+
+def _words(seeds_ref: Any) -> Any:
+    """Returns the words of a family of signs as scalars of a kernel."""
+    if len(seeds_ref.shape) == 1:
+        return [seeds_ref[k] for k in range(seeds_ref.shape[0])]
+    count, words = seeds_ref.shape
+    return [[seeds_ref[k, w] for w in range(words)] for k in range(count)]
+
+
+def _power(size: int) -> int:
+    """Returns the length of the blocks of an axis: a power of two."""
+    return min(BLOCK, max(THREADS, 1 << (size - 1).bit_length()))
+
+
+def _called(blocks: Blocks, kernel, shape, grid, block, values, places, seeds):
+    """Returns the result of a kernel, float32 of a shape."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    values = varying_like(values, places, seeds)
+    places, seeds = (varying_like(words, values) for words in (places, seeds))
+    warps = max(1, min(8, block // (4 * THREADS)))
+    return pl.pallas_call(
+        kernel,
+        jax.ShapeDtypeStruct(
+            shape,
+            jnp.float32,
+            manual_axis_type=jax.typeof(values).manual_axis_type,
+        ),
+        grid=grid,
+        interpret=blocks.interpret,
+        compiler_params=triton.CompilerParams(num_warps=warps),
+    )(values, places, seeds)
