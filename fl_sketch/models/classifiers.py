@@ -132,7 +132,7 @@ class LeNet(nn.Module):
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Returns logits [batch, classes] of float images in NHWC order."""
-        x = nn.relu(nn.Conv(6, (5, 5), name="conv1")(images(inputs)))
+        x = nn.relu(nn.Conv(6, (5, 5), name="conv1")(images(inputs, 12)))
         x = nn.Conv(16, (5, 5), padding="VALID", name="conv2")(_pooled(x))
         x = _flat(_pooled(nn.relu(x)))
         x = nn.relu(nn.Dense(120, name="dense1")(x))
@@ -174,7 +174,7 @@ class Cnn(nn.Module):
         """Returns logits [batch, classes] of float images in NHWC order."""
         begin: dict[str, Any] = {"kernel_init": KERNELS[self.kernels]}
         valid: dict[str, Any] = begin | {"padding": "VALID"}
-        x = nn.Conv(self.width, (3, 3), name="conv1", **valid)(images(inputs))
+        x = nn.Conv(self.width, (3, 3), name="conv1", **valid)(images(inputs, 6))
         x = nn.Conv(2 * self.width, (3, 3), name="conv2", **valid)(nn.relu(x))
         x = _pooled(nn.relu(x))
         x = nn.Dropout(self.dropout / 2, deterministic=not train)(x)
@@ -183,13 +183,21 @@ class Cnn(nn.Module):
         return nn.Dense(self.classes, name="dense2", **begin)(x)
 
 
-def images(inputs: jax.Array) -> jax.Array:
-    """Returns `inputs`, which must be float images of four axes."""
+def images(inputs: jax.Array, least: int = 1) -> jax.Array:
+    """Returns `inputs`, which must be float images of four axes.
+
+    Args:
+      least: rows and columns that they need for no layer to be empty.
+    """
     if inputs.ndim != 4:
         msg = (
             "Expected images of shape (batch, height, width, channels), "
             f"got shape {inputs.shape}."
         )
+        raise ValueError(msg)
+    high, wide = inputs.shape[1:3]
+    if min(high, wide) < least:
+        msg = f"Expected images of {least}x{least} at least, got {high}x{wide}."
         raise ValueError(msg)
     return _floats(inputs)
 
