@@ -17,7 +17,7 @@ PACKAGE = ROOT / "fl_sketch"
 # each other.
 LAYERS = [
     ["core"],
-    ["sketch", "theory", "data", "models"],
+    ["sketch", "theory", "data", "models", "fast"],
     ["channels", "transforms"],
     ["privacy"],
     ["algorithms", "workdir"],

@@ -12,15 +12,10 @@ from fl_sketch.models.classifiers import cnn as cnn
 from fl_sketch.models.classifiers import lenet as lenet
 from fl_sketch.models.classifiers import logistic as logistic
 from fl_sketch.models.classifiers import mlp as mlp
-from fl_sketch.models.convolution import Conv as Conv
-from fl_sketch.models.convolution import PooledConv as PooledConv
-from fl_sketch.models.convolution import convolve as convolve
-from fl_sketch.models.convolution import convolve_and_pool as convolve_and_pool
 from fl_sketch.models.losses import TYPES as TYPES
 from fl_sketch.models.losses import Loss as Loss
 from fl_sketch.models.losses import classification as classification
 from fl_sketch.models.losses import supervised as supervised
-from fl_sketch.models.pooling import max_pool as max_pool
 from fl_sketch.models.registry import build as build
 from fl_sketch.models.registry import options_of as options_of
 from fl_sketch.models.resnets import resnet as resnet

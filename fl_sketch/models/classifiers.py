@@ -16,8 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from fl_sketch.core import validate
-from fl_sketch.models.convolution import Conv, PooledConv
-from fl_sketch.models.layers import ByClass, Dense
+from fl_sketch.models.layers import ByClass
 
 KERNELS = {
     "lecun_normal": nn.initializers.lecun_normal(),
@@ -133,8 +132,9 @@ class LeNet(nn.Module):
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Returns logits [batch, classes] of float images in NHWC order."""
-        x = PooledConv(6, (5, 5), padding="SAME", name="conv1")(images(inputs))
-        x = _flat(PooledConv(16, (5, 5), padding="VALID", name="conv2")(x))
+        x = nn.relu(nn.Conv(6, (5, 5), name="conv1")(images(inputs, 12)))
+        x = nn.Conv(16, (5, 5), padding="VALID", name="conv2")(_pooled(x))
+        x = _flat(_pooled(nn.relu(x)))
         x = nn.relu(nn.Dense(120, name="dense1")(x))
         x = nn.relu(nn.Dense(84, name="dense2")(x))
         return nn.Dense(self.classes, name="dense3")(x)
@@ -151,7 +151,7 @@ class SigmoidLeNet(nn.Module):
         wide: dict[str, Any] = {"kernel_init": _wide, "bias_init": _wide}
         x = images(inputs)
         for number, strides in enumerate((2, 2, 1), start=1):
-            layer = Conv(12, (5, 5), strides, name=f"conv{number}", **wide)
+            layer = nn.Conv(12, (5, 5), strides, name=f"conv{number}", **wide)
             x = nn.sigmoid(layer(x))
         return nn.Dense(self.classes, name="dense", **wide)(_flat(x))
 
@@ -173,25 +173,37 @@ class Cnn(nn.Module):
     def __call__(self, inputs: jax.Array, train: bool = False) -> jax.Array:
         """Returns logits [batch, classes] of float images in NHWC order."""
         begin: dict[str, Any] = {"kernel_init": KERNELS[self.kernels]}
-        valid: dict[str, Any] = {"padding": "VALID"}
-        x = Conv(self.width, (3, 3), name="conv1", **valid, **begin)(images(inputs))
-        conv2 = PooledConv(2 * self.width, (3, 3), name="conv2", **valid, **begin)
-        x = conv2(nn.relu(x))
+        valid: dict[str, Any] = begin | {"padding": "VALID"}
+        x = nn.Conv(self.width, (3, 3), name="conv1", **valid)(images(inputs, 6))
+        x = nn.Conv(2 * self.width, (3, 3), name="conv2", **valid)(nn.relu(x))
+        x = _pooled(nn.relu(x))
         x = nn.Dropout(self.dropout / 2, deterministic=not train)(x)
-        x = nn.relu(Dense(self.hidden, name="dense1", **begin)(_flat(x)))
+        x = nn.relu(nn.Dense(self.hidden, name="dense1", **begin)(_flat(x)))
         x = nn.Dropout(self.dropout, deterministic=not train)(x)
         return nn.Dense(self.classes, name="dense2", **begin)(x)
 
 
-def images(inputs: jax.Array) -> jax.Array:
-    """Returns `inputs`, which must be float images of four axes."""
+def images(inputs: jax.Array, least: int = 1) -> jax.Array:
+    """Returns `inputs`, which must be float images of four axes.
+
+    Args:
+      least: rows and columns that they need for no layer to be empty.
+    """
     if inputs.ndim != 4:
         msg = (
             "Expected images of shape (batch, height, width, channels), "
             f"got shape {inputs.shape}."
         )
         raise ValueError(msg)
+    high, wide = inputs.shape[1:3]
+    if min(high, wide) < least:
+        msg = f"Expected images of {least}x{least} at least, got {high}x{wide}."
+        raise ValueError(msg)
     return _floats(inputs)
+
+
+def _pooled(x: jax.Array) -> jax.Array:
+    return nn.max_pool(x, (2, 2), (2, 2))
 
 
 def _flat(inputs: jax.Array) -> jax.Array:

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 
 from fl_sketch.core import validate
 from fl_sketch.models.classifiers import images
-from fl_sketch.models.convolution import Conv
 from fl_sketch.models.layers import NORMS
 
 BOTTLENECK_GROUPS = 32  # of group normalisation
@@ -155,5 +154,5 @@ class Bottleneck(nn.Module):
         return nn.relu(x + y)
 
 
-def _conv(features: int, size: int, name: str, strides: int = 1) -> Conv:
-    return Conv(features, (size, size), strides, use_bias=False, name=name)
+def _conv(features: int, size: int, name: str, strides: int = 1) -> nn.Conv:
+    return nn.Conv(features, (size, size), strides, use_bias=False, name=name)

@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 
 from fl_sketch.core import validate
-from fl_sketch.models.layers import Dense
 
 PAD = 0  # the token after the end of a text, as in `data.text`
 WIDENING = 4  # of the hidden layer of a block
@@ -109,9 +108,9 @@ class Vit(nn.Module):
     @nn.compact
     def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
         """Returns logits [batch, classes] of float `images` in NHWC order."""
-        x = Dense(self.width, name="patches")(_patches(images, self.patch))
+        x = nn.Dense(self.width, name="patches")(_patches(images, self.patch))
         x = _blocks(self, x, train, mask=None)
-        return Dense(self.classes, name="dense")(x.mean(1))
+        return nn.Dense(self.classes, name="dense")(x.mean(1))
 
 
 class Transformer(nn.Module):
@@ -131,7 +130,7 @@ class Transformer(nn.Module):
         x = _blocks(self, x, train, mask=there[:, None, None, :])
         weights = there / jnp.maximum(there.sum(1, keepdims=True), 1)
         weights = weights.astype(x.dtype)
-        return Dense(self.classes, name="dense")((x * weights[..., None]).sum(1))
+        return nn.Dense(self.classes, name="dense")((x * weights[..., None]).sum(1))
 
 
 class LanguageModel(nn.Module):
@@ -148,7 +147,7 @@ class LanguageModel(nn.Module):
         """Returns logits [batch, length, classes] of what follows each of `tokens`."""
         x = _embedded(tokens, self.classes, self.width)
         x = _blocks(self, x, train, mask=nn.make_causal_mask(tokens))
-        return Dense(self.classes, name="dense")(x)
+        return nn.Dense(self.classes, name="dense")(x)
 
 
 class Block(nn.Module):
@@ -175,8 +174,8 @@ class Block(nn.Module):
         attend = nn.MultiHeadDotProductAttention(self.heads, name="attention")
         x = x + dropped(attend(nn.LayerNorm(name="norm1")(x), mask=mask))
         y = nn.LayerNorm(name="norm2")(x)
-        y = nn.gelu(Dense(WIDENING * x.shape[-1], name="dense1")(y))
-        return x + dropped(Dense(x.shape[-1], name="dense2")(y))
+        y = nn.gelu(nn.Dense(WIDENING * x.shape[-1], name="dense1")(y))
+        return x + dropped(nn.Dense(x.shape[-1], name="dense2")(y))
 
 
 def _blocks(model, x: jax.Array, train: bool, mask) -> jax.Array:

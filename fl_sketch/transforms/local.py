@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fl_sketch import fast
 from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import Purpose, apart
 from fl_sketch.core.protocols import Keys, Local, Server, Tree, Work
@@ -27,7 +28,8 @@ Optimizer = Callable[[Any], optax.GradientTransformation]  # of a rate
 def stepwise(loss: Loss, keys: Keys) -> Stepwise:
     """Returns a loss of (parameters, batch, number of the step), which draws its keys.
 
-    There is a key for each client, round and step, from the client's `keys`.
+    It is in its fast form. There is a key for each client, round and step, from the
+    client's `keys`.
 
     Raises:
       TypeError: in one line, for what is no loss, as soon as it is traced.
@@ -42,7 +44,7 @@ def stepwise(loss: Loss, keys: Keys) -> Stepwise:
         _require_one_float(value)
         return (value, *statistics) if statistics else value
 
-    return value_of
+    return fast.form(value_of)
 
 
 def _require_one_float(value: Any) -> None:

@@ -187,7 +187,8 @@ def test_a_shortcut_with_a_convolution_is_normalised_with_scales_of_one(norm):
     [
         (models.lenet(10), jnp.zeros((2, 784)), ValueError, r"images.*\(2, 784\)"),
         (models.cnn(10), jnp.zeros(IMAGES), ValueError, r"\(32, 32, 3\)"),
-        (models.lenet(10), jnp.zeros((2, 8, 8, 1)), ValueError, "5x5.*got 4x4"),
+        (models.lenet(10), jnp.zeros((2, 11, 12, 1)), ValueError, "12x12.*11x12"),
+        (models.cnn(10), jnp.zeros((2, 6, 5, 1)), ValueError, "6x6.*6x5"),
         (models.logistic(10), jnp.zeros(5), ValueError, r"got shape \(5,\)"),
         (models.mlp(10), jnp.zeros((2, 5), jnp.uint8), TypeError, "uint8"),
         (models.cnn(10), jnp.zeros((1, *IMAGES), int), TypeError, "int32"),

@@ -23,7 +23,7 @@ import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch import channels, engine, models, sketch
+from fl_sketch import channels, engine, fast, models, sketch
 from fl_sketch.core import free_memory, trees
 from fl_sketch.core.protocols import Algorithm
 from fl_sketch.data.examples import aligned, normalise
@@ -209,7 +209,9 @@ def plain_round(
 def _by_hand(setting: Setting) -> Form:
     work, chunk = setting.work, setting.chunk
     options = {"rate": work.rate, "steps": work.steps, "full_batch": work.full_batch}
-    one_round = plain_round(setting.value, setting.mesh, chunk=chunk, **options)
+    one_round = plain_round(
+        fast.form(setting.value), setting.mesh, chunk=chunk, **options
+    )
     extra = -work.cohort % (setting.mesh.size * chunk)
     plan = jnp.pad(setting.plan, ((0, extra), (0, 0), (0, 0)), mode="edge")
     weights = jnp.pad(jnp.ones(work.cohort), (0, extra))

@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch.models.cpu.pooled import lines
-from fl_sketch.models.pooling import Pads, larger
+from fl_sketch.fast.cpu.pooled import lines
+from fl_sketch.fast.pooling import Pads, larger
 
 SOME_CHANNELS = 4  # input channels from which fewer products pay
 POINTS = (0.0, 1.0, -1.0, 2.0, -0.5)  # of the polynomials, besides infinity

@@ -36,13 +36,3 @@ def _backward(residuals, dy):
 
 
 product.defvjp(_forward, _backward)
-
-
-def product_by_class(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Returns `x @ kernel.T` of a kernel (classes, inputs).
-
-    The product is by class, and is transposed behind a barrier. Without the barrier XLA
-    would transpose inside the product, and the gradient would be a slow one.
-    """
-    by_class = lax.dot_general(kernel, x, (((1,), (1,)), ((), ())))
-    return lax.optimization_barrier(by_class).T

@@ -5,9 +5,8 @@ program, not inside `lax.scan` or `lax.map`. Federated learning is all loops. Th
 gradient of a kernel, as JAX writes it, takes tens of times as long. Products with
 transposed factors are slow too. The functions here agree with the plain ones up to
 rounding, in values and gradients. They are for the `cpu` branch of
-`lax.platform_dependent`, and the layers of `models` are their only callers.
+`lax.platform_dependent`, and `fast.forms` is their only caller.
 """
 
-from fl_sketch.models.cpu.convolution import convolve as convolve
-from fl_sketch.models.cpu.dense import product as product
-from fl_sketch.models.cpu.dense import product_by_class as product_by_class
+from fl_sketch.fast.cpu.convolution import convolve as convolve
+from fl_sketch.fast.cpu.dense import product as product

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fl_sketch.models.pooling import Pads, largest
+from fl_sketch.fast.pooling import Pads, largest
 
 
 def batch_minor(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:

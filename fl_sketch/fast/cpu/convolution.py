@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fl_sketch.models.cpu import toom_cook, winograd
-from fl_sketch.models.cpu.pooled import batch_minor
-from fl_sketch.models.pooling import Pads, max_pool
+from fl_sketch.fast.cpu import toom_cook, winograd
+from fl_sketch.fast.cpu.pooled import batch_minor
+from fl_sketch.fast.pooling import Pads, max_pool
 
 MANY_CHANNELS = 16  # input channels from which products of one place are wide
 MANY_EXAMPLES = 8  # from which examples may be the innermost axis

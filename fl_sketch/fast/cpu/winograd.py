@@ -24,8 +24,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fl_sketch.models.cpu.dense import product
-from fl_sketch.models.cpu.pooled import lines
+from fl_sketch.fast.cpu.dense import product
+from fl_sketch.fast.cpu.pooled import lines
 
 WIDE_LAYER = 2048  # input times output channels from which fewer products pay
 TILES = 1280  # about how many are worked on at a time, so that they stay in the cache

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fl_sketch.core.trees import varying_like
-from fl_sketch.models.pooling import Pads, max_pool
+from fl_sketch.fast.pooling import Pads, max_pool
 
 PLACES = 128  # outputs of a program
 TAPS = (64, 32, 16)  # numbers of a patch that a program multiplies at a time
@@ -126,7 +126,7 @@ def convolve(
         column.
       interpret: whether to run the programs without a GPU, slowly, to test them.
     """
-    y = _convolved(pads, strides, interpret, x, kernel)
+    y: Any = _convolved(pads, strides, interpret, x, kernel)
     return max_pool(y) if pool else y
 
 
