@@ -13,17 +13,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import custom_vmap
 
 from fl_sketch.core.trees import varying_like
+from fl_sketch.fast import plain
 from fl_sketch.fast.pooling import Pads, max_pool
 
 PLACES = 128  # outputs of a program
-TAPS = (64, 32, 16)  # numbers of a patch that a program multiplies at a time
+TAPS = (32, 16)  # numbers of a patch that a program multiplies at a time
 FEW = 32  # the same where they are not of one pixel
 WIDEST = 64  # output channels of a program
 NARROWEST = 16  # rows and columns of a product
 SHARE = 2048  # outputs that a program of the kernel's gradient adds up
-WARPS, STAGES = 4, 3
+WARPS = 4
 
 
 class Shapes(NamedTuple):
@@ -132,7 +134,10 @@ def convolve(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _convolved(pads: Pads, strides: int, interpret: bool, x, kernel) -> jax.Array:
-    return _products(Shapes(x.shape, kernel.shape, pads, strides), interpret, x, kernel)
+    shapes = Shapes(x.shape, kernel.shape, pads, strides)
+    xla = functools.partial(plain.product, pads=pads, strides=strides)
+    ours = functools.partial(_products, shapes, interpret)
+    return _by_clients(xla, ours)(x, kernel)
 
 
 def _forward(pads, strides, interpret, x, kernel):
@@ -140,7 +145,31 @@ def _forward(pads, strides, interpret, x, kernel):
 
 
 def _backward(pads, strides, interpret, residuals, dy):
-    x, kernel = residuals
+    xla = functools.partial(plain.gradients, pads=pads, strides=strides)
+    ours = functools.partial(_gradients, pads, strides, interpret)
+    return _by_clients(xla, ours)(*residuals, dy)
+
+
+_convolved.defvjp(_forward, _backward)
+
+
+def _by_clients(xla: Callable, ours: Callable) -> Callable:
+    """Returns the form of XLA, which under `vmap` over kernels becomes ours."""
+    one = custom_vmap(xla)
+
+    @one.def_vmap
+    def _many(size, batched, x, kernel, *more):
+        del size
+        axes = tuple(0 if own else None for own in batched)
+        form = ours if any(batched[1:]) else xla
+        results = jax.vmap(form, axes)(x, kernel, *more)
+        return results, jax.tree.map(lambda _: True, results)
+
+    return one
+
+
+def _gradients(pads: Pads, strides: int, interpret: bool, x, kernel, dy):
+    """Returns the gradients of the images and of the kernel."""
     shapes = Shapes(x.shape, kernel.shape, pads, strides)
     slopes = _gradient(shapes, interpret, x, dy)
     if strides > 1:
@@ -154,9 +183,6 @@ def _backward(pads, strides, interpret, residuals, dy):
     turned = kernel[::-1, ::-1].transpose(0, 1, 3, 2)
     shapes = Shapes(dy.shape, turned.shape, (ends[0], ends[1]), 1)
     return _products(shapes, interpret, dy, turned), slopes
-
-
-_convolved.defvjp(_forward, _backward)
 
 
 def _products(shapes: Shapes, interpret: bool, x, kernel) -> jax.Array:
@@ -192,7 +218,7 @@ def _products(shapes: Shapes, interpret: bool, x, kernel) -> jax.Array:
     grid = pl.cdiv(shapes.places, PLACES), pl.cdiv(features, wide)
     flat = kernel.reshape(shapes.taps, features)
     out = shapes.places, features
-    y = _called(program, out, grid, interpret, x.reshape(-1), flat)
+    y = _called(program, out, grid, 3, interpret, x.reshape(-1), flat)
     return y.reshape(shapes.out)
 
 
@@ -231,7 +257,7 @@ def _gradient(shapes: Shapes, interpret: bool, x, dy) -> jax.Array:
 
     grid = pl.cdiv(shapes.taps, size), pl.cdiv(features, wide), shares
     out, flat = (shares, shapes.taps, features), dy.reshape(shapes.places, features)
-    parts = _called(program, out, grid, interpret, x.reshape(-1), flat)
+    parts = _called(program, out, grid, 1, interpret, x.reshape(-1), flat)
     return parts.sum(0).reshape(shapes.kernel)
 
 
@@ -253,8 +279,11 @@ def _power(features: int) -> int:
     return min(WIDEST, max(NARROWEST, 1 << (features - 1).bit_length()))
 
 
-def _called(program: Callable, shape, grid, interpret: bool, a, b) -> jax.Array:
-    """Returns the result of a program on each place of a grid, float32 of a shape."""
+def _called(program: Callable, shape, grid, stages: int, interpret: bool, a, b):
+    """Returns the result of a program on each place of a grid, float32 of a shape.
+
+    In as many stages of a loop it loads ahead of what it multiplies.
+    """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
@@ -265,5 +294,5 @@ def _called(program: Callable, shape, grid, interpret: bool, a, b) -> jax.Array:
         jax.ShapeDtypeStruct(shape, jnp.float32, manual_axis_type=kind),
         grid=grid,
         interpret=interpret,
-        compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=STAGES),
+        compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=stages),
     )(a, varying_like(b, a))
