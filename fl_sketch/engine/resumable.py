@@ -139,20 +139,23 @@ def _require_same_plan(entries, expected, folder: Workdir) -> None:
 
 
 def resumed(folder: Workdir | None, task: Task, say: Say) -> Progress:
-    """Returns the newest progress in the folder, in all processes, or a new run."""
+    """Returns the newest progress in the folder, in all processes, or a new run.
+
+    Args:
+      say: gets a line on every checkpoint that is damaged.
+    """
     fresh = begin(task)
     like = {"state": fresh.state}
 
     def newest(folder: Workdir) -> bytes:
         saved = checkpoint.newest(folder.checkpoints, like, say)
         if saved is None:
-            folder.restore({})
+            folder.restore({}, task.last)
             return b""
         path = checkpoint.path_of(folder.checkpoints, saved.number)
         folder.require_own(path, saved.extra)
         _require_same_secret(path, task, saved.extra)
-        folder.restore(saved.extra)
-        say(f"resuming after round {saved.number}")
+        folder.restore(saved.extra, task.last)
         packed = io.BytesIO()
         checkpoint.write(packed, saved.tree, saved.extra)
         return packed.getvalue()
@@ -160,7 +163,27 @@ def resumed(folder: Workdir | None, task: Task, say: Say) -> Progress:
     packed = _from_first(folder, newest)
     if not packed:
         return fresh
-    tree, extra = checkpoint.read(io.BytesIO(packed), like)
+    return _gone_on(fresh, *checkpoint.read(io.BytesIO(packed), like))
+
+
+def ended(folder: Workdir, task: Task, rounds: int) -> tuple[Progress, list[Row]]:
+    """Returns the end of a run of so many rounds, which is done, and all its rows.
+
+    The folder stays as it is.
+
+    Raises:
+      ValueError: without the checkpoint of its last round. An earlier one would be gone
+        on from, and its rounds released once more.
+    """
+    fresh = begin(task)
+    saved = checkpoint.of_round(folder.checkpoints, rounds, {"state": fresh.state})
+    path = checkpoint.path_of(folder.checkpoints, rounds)
+    folder.require_own(path, saved.extra)
+    return _gone_on(fresh, saved.tree, saved.extra), folder.rows_in(saved.extra)
+
+
+def _gone_on(fresh: Progress, tree, extra) -> Progress:
+    """Returns the progress that a checkpoint holds, placed as a new run is."""
     fresh.recorder.resume(extra)
     state = jax.tree.map(_placed, tree["state"], fresh.state)
     return Progress(state, fresh.recorder)
@@ -211,7 +234,7 @@ def play_on(
         if folder:
             folder.add(row)
         for tell in told:
-            tell(row)
+            tell(dict(row))  # which a caller may change
 
     def save(done: int, state: State) -> None:
         if folder:
@@ -304,7 +327,7 @@ def summary_of(
     absences = {name: float(plain[name]) for name in ABSENCES if name in plain}
     first = ("round", "epsilon", "delta", "randomness", "rounds_per_second", *absences)
     measured = {
-        name: float(value)
+        name: _number(value)
         for name, value in plain.items()
         if name not in first and not name.startswith("bytes_")
     }
@@ -324,6 +347,14 @@ def summary_of(
         "compile_seconds": compile_seconds,
     }
     return rows.marked(whole, task.private)
+
+
+def _number(value: Any) -> Any:
+    """Returns a value as a number, or a text as it is."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value
 
 
 def _from_first(folder: Workdir | None, make: Callable[[Workdir], bytes]) -> bytes:

@@ -10,9 +10,10 @@
 ((3,), 8, 576)
 """
 
-import json
+import contextlib
 import os
 import pathlib
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch.core import chacha, files, validate
+from fl_sketch.core import chacha, validate
 from fl_sketch.core.keys import require_key, roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
 from fl_sketch.data import Clients
@@ -38,11 +39,13 @@ from fl_sketch.engine.resumable import Progress
 from fl_sketch.engine.task import Task
 from fl_sketch.privacy import accounting
 from fl_sketch.privacy.guarantee import Guarantee
-from fl_sketch.workdir.folder import METRICS, Workdir
+from fl_sketch.workdir.folder import Workdir
 from fl_sketch.workdir.identity import ACCEPTED
+from fl_sketch.workdir.rows import MARK
 
 RESERVED = ("round", "epsilon", "delta", "randomness", "rounds_per_second")
-RESERVED_STARTS = ("train_", "bytes_", "clients_")
+RESERVED_STARTS = ("train_", "bytes_", "clients_", "mechanism_", MARK)
+LONGEST = 200  # characters of a text that `look` returns
 GO_ON = "go on without one from the state that these rounds return: state=run.state"
 
 
@@ -237,20 +240,24 @@ def _in_folder(
     options = {"accept": accept, "extend": GO_ON}
     with resumable.opened(workdir, task, **options) as folder:
         assert folder
-        if ended := folder.summary():
-            resumable.complete(folder, task, ended["rounds"])
+        if done := folder.summary():
             task = task._replace(secret=None)  # it is forgotten, and no longer needed
-            progress = resumable.resumed(folder, task, lambda line: None)
+            resumable.complete(folder, task, done["rounds"])
+            progress, rows = resumable.ended(folder, task, done["rounds"])
         else:
             task = resumable.with_secret(folder, task)
-            progress = resumable.resumed(folder, task, lambda line: None)
+            progress = resumable.resumed(folder, task, _warned)
             progress, seconds = _played(task, progress, folder, told, bar)
+            rows = folder.rows
             summary = resumable.summary_of(
-                task, progress, folder.rows[-1], compile_seconds=seconds
+                task, progress, _values(rows[-1]), compile_seconds=seconds
             )
             resumable.finish(folder, task, summary)
-        rows = files.read_rows(folder.folder / METRICS)
-    return progress, [{name: _read(row[name]) for name in row} for row in rows]
+    return progress, [*map(_values, rows)]
+
+
+def _warned(line: str) -> None:
+    warnings.warn(line, stacklevel=2)
 
 
 def _played(
@@ -260,19 +267,29 @@ def _played(
     with progress_bar.shown(task.last, progress.done, shown=bar) as move:
         compiled = task.compile(task.roots(task.secret))
         progress = resumable.play_on(
-            task, progress, compiled, folder, told=told, watch=Watch(rounds=move)
+            task,
+            progress,
+            compiled,
+            folder,
+            told=told,
+            say=_warned,
+            watch=Watch(rounds=move),
         )
     return progress, compiled.seconds
 
 
-def _read(text: str) -> Any:
+def _values(row: Row) -> Row:
+    return {name: _read(row[name]) for name in row}
+
+
+def _read(cell: Any) -> Any:
     """Returns the value of a cell of a csv file: None, a number or a text."""
-    for read in (json.loads, float):  # floats are also nan and inf
-        try:
-            return read(text) if text else None
-        except ValueError:
-            continue
-    return text
+    if not isinstance(cell, str):
+        return cell
+    for read in (int, float):  # floats are also nan and inf
+        with contextlib.suppress(ValueError):
+            return read(cell)
+    return {"": None, "True": True, "False": False}.get(cell, cell)
 
 
 def _looking(look, per_client: PerExample | None, clients: Clients):
@@ -281,20 +298,36 @@ def _looking(look, per_client: PerExample | None, clients: Clients):
 
     def measured(params):
         columns = look(jax.tree.map(jnp.copy, params))  # a caller may keep the copy
-        if not isinstance(columns, Mapping) or any(map(_reserved, columns)):
-            names = [*columns] if isinstance(columns, Mapping) else columns
-            msg = (
-                "Expected look to return a dictionary whose names are not those of "
-                f"other columns (round, epsilon, train_*, bytes_*), got {names!r}."
-            )
-            raise ValueError(msg)
+        _require_columns(columns)
         return {**columns, **(views(params) if views else {})}
 
     return measured
 
 
-def _reserved(name: str) -> bool:
-    return name in RESERVED or str(name).startswith(RESERVED_STARTS)
+def _require_columns(columns: Any) -> None:
+    """Raises unless `look` returned names and values that a csv file gives back."""
+    names = [*columns] if isinstance(columns, Mapping) else columns
+    if not isinstance(columns, Mapping) or any(map(_reserved, columns)):
+        msg = (
+            "Expected look to return a dictionary whose names are words without "
+            "commas, and not those of other columns (round, epsilon, train_*, "
+            f"bytes_*, mechanism_*), got {names!r}."
+        )
+        raise ValueError(msg)
+    for name, value in columns.items():
+        plain = value.item() if getattr(value, "shape", None) == () else value
+        text = isinstance(plain, str) and plain.isprintable() and len(plain) <= LONGEST
+        if not isinstance(plain, int | float) and not (text and _read(plain) == plain):
+            msg = (
+                "Expected look to return numbers, and texts of one line of at most "
+                f"{LONGEST} characters that are no numbers, got {name}={plain!r}."
+            )
+            raise ValueError(" ".join(msg.split()))
+
+
+def _reserved(name: Any) -> bool:
+    whole = isinstance(name, str) and name.isprintable() and not {*name} & {*',"'}
+    return not whole or not name or name in RESERVED or name.startswith(RESERVED_STARTS)
 
 
 def _public(key: Key | Roots) -> np.ndarray:

@@ -125,27 +125,35 @@ class Workdir:
             theirs = json.loads(extra[IDENTITY].tobytes())
             self._require_stamp(path, theirs, self._accept)
 
-    def restore(self, extra: Mapping[str, np.ndarray]) -> None:
+    def restore(self, extra: Mapping[str, np.ndarray], last: int) -> None:
         """Writes the rows that a checkpoint holds; without a checkpoint there are none.
 
-        Later rows will be made again, the same. A last row between two evaluations, of
-        a run that became longer, is dropped. Times are taken from the file.
+        Later rows will be made again, the same. A row between two evaluations is
+        dropped if it is of a round before the `last` of this run, which became longer.
         """
-        last, every = (self._keys.get(name, 1) for name in ("rounds", "eval_every"))
+        every = self._keys.get("eval_every", 1)
         for name in ALSO_ROWS:
             if name in extra:
                 files.write_text(self.folder / name, extra[name].tobytes().decode())
             else:
                 (self.folder / name).unlink(missing_ok=True)
+        self.rows = [
+            row
+            for row in self.rows_in(extra)
+            if int(row["round"]) % every == 0 or int(row["round"]) >= last
+        ]
+        self._write_all()
+
+    def rows_in(self, extra: Mapping[str, np.ndarray]) -> list[Row]:
+        """Returns the rows that a checkpoint holds, with times from the file."""
         text = extra[METRICS].tobytes().decode() if METRICS in extra else ""
         timed = {row.get("round"): row for row in _rows_in(self._table)}
-        self.rows = []
-        for row in csv.DictReader(text.splitlines()):
+        rows = list[Row]()
+        for row in csv.DictReader(io.StringIO(text, newline="")):
             before = timed.get(row["round"], {})
             row |= {name: before.get(name, row[name]) for name in TIMES if name in row}
-            if int(row["round"]) % every == 0 or row["round"] == str(last):
-                self.rows.append(row)
-        self._write_all()
+            rows.append(row)
+        return rows
 
     def rows_there(self) -> int:
         """Returns how many whole rows the file has."""

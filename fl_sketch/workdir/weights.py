@@ -132,9 +132,15 @@ def key_in(folder: pathlib.Path) -> bytes:
 def write_model(folder: pathlib.Path, number: int, about: Mapping[str, Any]) -> None:
     """Writes the model of a run's last round, and what is needed to use it, `about`.
 
-    Round `number` has a checkpoint.
+    Raises:
+      ValueError: unless round `number` has a checkpoint that can be read.
     """
-    arrays = in_checkpoint(checkpoint.path_of(folder / "checkpoints", number))
+    path = checkpoint.path_of(folder / "checkpoints", number)
+    try:
+        arrays = in_checkpoint(path)
+    except Exception as error:  # zipfile and numpy raise a dozen kinds
+        msg = f"Expected {path} with the model of the last round, got {error}."
+        raise ValueError(" ".join(msg.split())) from None
     save(folder / FILE, arrays)
     shapes = {name: list(array.shape) for name, array in arrays.items()}
     whole = {**about, "round": number, "arrays": shapes}
