@@ -1,7 +1,6 @@
 """The setup of a run that Python describes: from arguments of `simulate` to a task."""
 
 import hashlib
-import re
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from fl_sketch.engine import checks
 from fl_sketch.engine.clients import Fetch
 from fl_sketch.engine.cohort import Sampler, of_round
 from fl_sketch.engine.costs import Prices, Traffic, prices
+from fl_sketch.engine.fingerprint import of_program
 from fl_sketch.engine.loop import MOST, Compiled
 from fl_sketch.engine.mesh import default_chunk, mesh_over, name_of
 from fl_sketch.engine.plan import plan_of
@@ -209,10 +209,7 @@ class PythonSetup(NamedTuple):
             return play(state, key, of_round(self.sampler, key, 0), data, None)
 
         data = client_batches.resident_shapes(*self.clients)
-        traced = jax.make_jaxpr(one_round)(self.params, roots_of(self.key), data)
-        text = re.sub("0x[0-9a-f]+", "", str(traced))  # addresses of functions
-        constants = {str(i): np.asarray(c) for i, c in enumerate(traced.consts)}
-        return params_io.digest(constants | {"": np.frombuffer(text.encode(), "u1")})
+        return of_program(one_round, self.params, roots_of(self.key), data)
 
     def _facts(self, chosen: Chosen, guarantee: Guarantee | None) -> dict[str, Any]:
         """Returns what summary.json says of the run before it begins."""
