@@ -1,5 +1,7 @@
 """Checks of the arguments of `simulate`: whether they fit together, in one line."""
 
+import os
+import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +34,24 @@ def require_functions(of: str, **named: Any) -> None:
         if value is not None and not callable(value):
             msg = f"Expected {name} to be a function of {of}, got {name}={value!r}."
             raise TypeError(msg)
+
+
+def path_of(**named: Any) -> str:
+    """Returns an argument that names a file or a folder, whole; empty: it names none.
+
+    Raises:
+      TypeError: for anything else.
+      FileNotFoundError: for a name of nothing.
+    """
+    ((name, value),) = named.items()
+    if not isinstance(value, str | os.PathLike):
+        msg = f"Expected {name} to name a file or a folder, got {name}={value!r}."
+        raise TypeError(msg)
+    path = pathlib.Path(value).expanduser()
+    if str(value) and not path.exists():
+        msg = f"Expected {name} to be there, got {name}={value}."
+        raise FileNotFoundError(msg)
+    return str(path.resolve()) if str(value) else ""
 
 
 def floats(params: Any) -> Tree:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
@@ -51,6 +52,6 @@ def _is_program(value: Any) -> bool:
 
 def _numbers(constant: Any) -> np.ndarray:
     kind = getattr(constant, "dtype", None)
-    if kind is not None and jax.dtypes.issubdtype(kind, jax.dtypes.extended):
+    if kind is not None and jnp.issubdtype(kind, jax.dtypes.extended):
         constant = jax.random.key_data(constant)
     return np.asarray(constant)

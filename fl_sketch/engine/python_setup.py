@@ -14,7 +14,7 @@ from fl_sketch.channels import player
 from fl_sketch.core import chacha, trees
 from fl_sketch.core.keys import roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Tree
-from fl_sketch.data import Clients, residency, streamed
+from fl_sketch.data import Clients, examples, residency, streamed
 from fl_sketch.data import batches as client_batches
 from fl_sketch.engine import checks
 from fl_sketch.engine.clients import Fetch
@@ -30,7 +30,9 @@ from fl_sketch.engine.rounds import Play, compile_rounds
 from fl_sketch.engine.task import Task
 from fl_sketch.models import params_io
 from fl_sketch.privacy.guarantee import Guarantee, promised
+from fl_sketch.workdir import origin
 from fl_sketch.workdir.identity import identity_of
+from fl_sketch.workdir.origin import TrainedOn
 from fl_sketch.workdir.secrets import Secret
 
 MakeAlgorithm = Callable[[float], Algorithm]
@@ -54,6 +56,7 @@ class PythonSetup(NamedTuple):
       terms: `relation`, `delta` and `target_epsilon`.
       data: where the examples are to be, one of `residency.FORMS` or "auto".
       chunk: the number of clients that a device works on at a time; 0: by platform.
+      params_from: where the first model was trained; empty: it was not.
     """
 
     params: Tree
@@ -69,6 +72,7 @@ class PythonSetup(NamedTuple):
     data: str
     mesh: Mesh
     chunk: int
+    params_from: str = ""
 
     def choose(self, algorithm: Algorithm | MakeAlgorithm, download: str) -> Chosen:
         """Returns the algorithm with its noise, and what follows from it."""
@@ -86,6 +90,8 @@ class PythonSetup(NamedTuple):
         if make is not None and guarantee:
             chosen = make(guarantee.noise_multiplier)
         checks.require_noise(chosen, target)
+        if guarantee:
+            self._require_unseen()
         cost = prices(
             chosen,
             self.params,
@@ -95,6 +101,24 @@ class PythonSetup(NamedTuple):
             gap=self.clients.population / self.sampler.size,
         )
         return Chosen(chosen, traffic, guarantee, cost)
+
+    def _seen(self) -> TrainedOn | None:
+        """Returns the data that the first model has seen; None: there is no record."""
+        return origin.trained_on(self.params_from) if self.params_from else None
+
+    def _require_unseen(self) -> None:
+        """Raises if the first model has seen the data that are to be protected."""
+        before = self._seen()
+        if before is None:
+            return
+        digests = _digests(self.clients).items()
+        train = [one for name, one in digests if name.startswith("train_")]
+        if reason := origin.seen(before, "", train):
+            msg = (
+                "Expected params of public data in a private run, which counts them as "
+                f"known to all, got params_from={self.params_from}, {reason}."
+            )
+            raise ValueError(msg)
 
     def _guarantee(
         self, algorithm: Algorithm, traffic: Traffic, *, calibrated: bool
@@ -174,7 +198,7 @@ class PythonSetup(NamedTuple):
             **options,
             **self._config(chosen),
             "made_by": DOOR,
-            "model": {"digest": params_io.digest(model)},
+            "model": {"digest": params_io.digest(model), "from": self.params_from},
             "data": {
                 "name": DOOR,
                 "public": False,
@@ -189,7 +213,13 @@ class PythonSetup(NamedTuple):
         devices, program = name_of(self.mesh), self._program(chosen.algorithm)
         return task._replace(
             config=config,
-            identity=identity_of(digests, devices, program=program, keyed=task.private),
+            identity=identity_of(
+                digests,
+                devices,
+                program=program,
+                weights=self._seen(),
+                keyed=task.private,
+            ),
             known=known._replace(guarantee=guarantee),
             facts=self._facts(chosen, guarantee),
             model={
@@ -248,12 +278,17 @@ class PythonSetup(NamedTuple):
 def _digests(clients: Clients) -> dict[str, str]:
     """Returns digests of the examples and of the partition."""
     digests = {
-        f"train_{name}": params_io.digest({"": np.asarray(leaf)})
+        f"train_{name}": examples.digest(_as_trained_on(np.asarray(leaf)))
         for name, leaf in trees.named_leaves(clients.examples)
     }
     shares = clients.partition
     arrays = {"indices": shares.indices, "starts": shares.starts}
     return digests | {"partition": params_io.digest(arrays)}
+
+
+def _as_trained_on(array: np.ndarray) -> np.ndarray:
+    """Returns an array in the type that it has on a device, as configs have it too."""
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
 def _secret(key: Key | Roots) -> Secret:

@@ -17,7 +17,7 @@ from fl_sketch.engine.loop import Compiled, NotFinite, Watch, play
 from fl_sketch.engine.recorder import ABSENCES, Recorder, Row
 from fl_sketch.engine.round import State
 from fl_sketch.engine.task import Task
-from fl_sketch.workdir import checkpoint, odometer, rows, secrets, weights
+from fl_sketch.workdir import checkpoint, odometer, origin, rows, secrets, weights
 from fl_sketch.workdir.folder import Workdir
 from fl_sketch.workdir.odometer import RUN
 
@@ -308,7 +308,7 @@ def complete(folder: Workdir, task: Task, rounds: int) -> None:
 
 
 def _write_model(folder: Workdir, task: Task, rounds: int) -> None:
-    about = {**task.model, weights.TRAINED_ON: folder.trained_on}
+    about = {**task.model, origin.TRAINED_ON: folder.trained_on}
     weights.write_model(folder.folder, rounds, about)
 
 

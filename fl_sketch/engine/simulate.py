@@ -109,6 +109,7 @@ def simulate(
     *,
     key: Key | Roots,
     rounds: int,
+    params_from: str | os.PathLike = "",
     cohort: int | Sampler | None = None,
     steps: int = 1,
     batch: int = 32,
@@ -143,6 +144,10 @@ def simulate(
         the history then calls a private run simulated. `secret_roots` makes a secret
         one for one run, with its continuations: a second run would have the same noise.
       rounds: the number of rounds to play.
+      params_from: the run's folder, or the file, that trained `params` come from. What
+        they have seen, this run's model has seen too, and a private run refuses those
+        that have seen its own data. Of a plain tree nothing is known: it counts as
+        public.
       cohort: the number of clients in a round, all sets equally likely; or a sampler of
         `engine`; None: everyone.
       steps: the number of batches of a client in a round.
@@ -196,7 +201,16 @@ def simulate(
     drawn = sampler, steps, batch, batches, fetch
     mesh = mesh_over(checks.devices_of(devices))
     setup = PythonSetup(
-        params, clients, key, last, *drawn, terms, data, mesh=mesh, chunk=chunk
+        params,
+        clients,
+        key,
+        last,
+        *drawn,
+        terms,
+        data,
+        mesh=mesh,
+        chunk=chunk,
+        params_from=checks.path_of(params_from=params_from),
     )
     chosen = setup.choose(algorithm, download)
     begun = checks.begun(chosen.algorithm, params, clients.population, state)

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch.core import plugins, untrusted_files
 from fl_sketch.core.mappings import flat
-from fl_sketch.workdir.weights import CONFIG, TRAINED_ON
+from fl_sketch.workdir.origin import CONFIG, TRAINED_ON
 
 FORMAT = 4  # of a folder; folders of other formats are refused
 FILES = "files"  # digests of the files that a config names

@@ -20,11 +20,11 @@ import numpy as np
 
 from fl_sketch.core import files, untrusted_files
 from fl_sketch.core.mappings import flat, for_json
-from fl_sketch.workdir import checkpoint, config_file, identity, weights
+from fl_sketch.workdir import checkpoint, config_file, identity, origin
 from fl_sketch.workdir.config_file import FILES, FORMAT, IDENTITY, LENGTHS
 from fl_sketch.workdir.identity import ACCEPTED, Identity
+from fl_sketch.workdir.origin import CONFIG, KEY, TRAINED_ON, TrainedOn
 from fl_sketch.workdir.rows import MARK
-from fl_sketch.workdir.weights import CONFIG, KEY, TRAINED_ON
 
 METRICS, SUMMARY = "metrics.csv", "summary.json"
 ALSO_ROWS = ("clients.csv", MARK + "clients.csv")  # further tables of a run
@@ -227,28 +227,31 @@ class Workdir:
         return identity.stamp(self._keys, self._files, self._identity)
 
     def _adopt(self, own: Identity) -> None:
-        """Takes over what the run is made of, with the key of this folder's digests.
+        """Takes over what the run is made of, with the keys of this folder's digests.
 
-        Weights to begin with bring the key of their digests along, so that the data
-        which they have seen are known again here.
+        The key of its own data is always a fresh one. Keys of weights to begin with
+        stand after it, so that the data which they have seen are known again here.
         """
-        before = own.weights or weights.TrainedOn()
-        key = weights.key_in(self.folder) or before.key
-        if own.keyed and not key:
-            key = os.urandom(32)
-        if key and not (self.folder / KEY).exists():
-            files.write_private(self.folder / KEY, key, self.folder / f"{KEY}.partial")
-        data = {name: identity.keyed(one, key) for name, one in own.data.items()}
-        program = identity.keyed(own.program, key) if own.program else ""
+        before, keys = own.weights or TrainedOn(), origin.keys_in(self.folder)
+        if not (self.folder / KEY).exists():
+            mine = (os.urandom(origin.KEY_BYTES),) if own.keyed else ()
+            keys = *mine, *before.keys
+            if keys:
+                partial = self.folder / f"{KEY}.partial"
+                files.write_private(self.folder / KEY, b"".join(keys), partial)
+        elif own.keyed and not keys:
+            msg = f"Expected {KEY} in workdir={self.folder} as it was written, got a "
+            raise ValueError(msg + "damaged one: take another workdir.")
+        key = keys[0] if own.keyed else b""
+        data = {name: origin.keyed(one, key) for name, one in own.data.items()}
+        program = origin.keyed(own.program, key) if own.program else ""
         self._identity = own._replace(data=data, program=program)
         self._files = identity.files_of(self._keys)
         names, digests = before.names, before.digests
-        if key != before.key:
-            digests = tuple(identity.keyed(one, key) for one in digests)
         if not self._keys.get("data.public"):
             names = *names, str(self._keys.get("data.name", ""))
             digests += tuple(data[one] for one in data if one.startswith("train_"))
-        self.trained_on = {"names": sorted({*names}), "digests": sorted({*digests})}
+        self.trained_on = TrainedOn(names, digests, keys + before.keys).record()
 
     def _require_stamp(self, path, theirs, accept: Collection[str]) -> None:
         """Raises unless a file with a stamp is of this run, at one of its lengths."""

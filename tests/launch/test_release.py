@@ -8,7 +8,7 @@ import pytest
 
 from configs import private_safl
 from fl_sketch.run import prepare, task
-from fl_sketch.workdir import odometer, release, secrets, weights
+from fl_sketch.workdir import odometer, origin, release, secrets, weights
 from tests.launching import launch
 
 pytestmark = pytest.mark.slow
@@ -160,8 +160,8 @@ SPOILED = [
     (holding("summary.json", "[1]"), "as it was written, got TypeError"),
     (holding("summary.json", '{"noise_multiplier": 1}'), "without randomness"),
     (without("config.json"), "to be the folder of a run"),
-    (holding(weights.SIDECAR, "{"), "params.json to be as it was written"),
-    (holding(weights.SIDECAR, "{}"), "without "),
+    (holding(origin.SIDECAR, "{"), "params.json to be as it was written"),
+    (holding(origin.SIDECAR, "{}"), "without "),
     (counted_as_simulated, "counts, got randomness='system'"),
     (summing_up(randomness="simulated"), "for what is published"),
     (summing_up(noise_multiplier=9.0), "got noise_multiplier=9.0"),
