@@ -10,7 +10,6 @@
 ((3,), 8, 576)
 """
 
-import contextlib
 import os
 import pathlib
 import warnings
@@ -26,8 +25,8 @@ from fl_sketch.core.keys import require_key, roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
 from fl_sketch.data import Clients
 from fl_sketch.data.batches import fetching
-from fl_sketch.engine import checks, ledger, progress_bar, resumable
-from fl_sketch.engine.client_metrics import PerExample, columns_of
+from fl_sketch.engine import checks, ledger, own_columns, progress_bar, resumable
+from fl_sketch.engine.client_metrics import PerExample
 from fl_sketch.engine.clients import Client
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Prices, Traffic
@@ -40,12 +39,7 @@ from fl_sketch.engine.task import Task
 from fl_sketch.privacy import accounting
 from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.workdir.folder import Workdir
-from fl_sketch.workdir.identity import ACCEPTED
-from fl_sketch.workdir.rows import MARK
 
-RESERVED = ("round", "epsilon", "delta", "randomness", "rounds_per_second")
-RESERVED_STARTS = ("train_", "bytes_", "clients_", "mechanism_", MARK)
-LONGEST = 200  # characters of a text that `look` returns
 GO_ON = "go on without one from the state that these rounds return: state=run.state"
 
 
@@ -122,6 +116,7 @@ def simulate(
     state: Standing | None = None,
     workdir: str | os.PathLike | None = None,
     checkpoint_every: int = 50,
+    partition: str = "",
     accept: Collection[str] = (),
     download: str = "cheapest",
     relation: str = "add_remove",
@@ -166,6 +161,8 @@ def simulate(
       workdir: a folder for rows, checkpoints, the model and the privacy that was spent.
         The same call goes on there, to the last bit, wherever it was stopped.
       checkpoint_every: rounds between checkpoints in it.
+      partition: a name of how examples are dealt to clients. Private runs in several
+        folders have an epsilon together if they have the same name, and none without.
       accept: what may differ there from the run's beginning, "versions" of packages or
         "devices". Either changes last bits.
       download: how clients get the model; see `engine.costs.prices`. If a run goes on
@@ -190,8 +187,14 @@ def simulate(
     validate.one_of(accounting.RELATIONS, relation=relation)
     validate.in_range(0, 1, delta=delta)
     validate.in_range(0, float("inf"), target_epsilon=target_epsilon)
-    checks.require_functions("params", look=look)
-    checks.require_functions("a row", on_row=on_row)
+    checks.require_options(
+        look=look,
+        on_row=on_row,
+        accept=accept,
+        workdir=workdir,
+        partition=partition,
+        bar=bar,
+    )
     for root in roots_of(key):
         require_key(root)
     params, sampler = checks.floats(params), checks.sampler_of(cohort, clients)
@@ -211,10 +214,11 @@ def simulate(
         mesh=mesh,
         chunk=chunk,
         params_from=checks.path_of(params_from=params_from),
+        partition=partition,
     )
     chosen = setup.choose(algorithm, download)
     begun = checks.begun(chosen.algorithm, params, clients.population, state)
-    measure = _looking(look, per_client, held_out or clients)
+    measure = own_columns.measuring(look, per_client, held_out or clients)
     task = setup.task(chosen, begun, measure, every)
     told = [on_row] if on_row else []
     if workdir is None:
@@ -249,11 +253,9 @@ def _in_folder(
     task: Task, workdir: str | os.PathLike, accept, told, bar: bool | None
 ) -> tuple[Progress, list[Row]]:
     """Plays a run in a folder, from where it was stopped; returns all rows as well."""
-    for name in accept:
-        validate.one_of(tuple(ACCEPTED), accept=name)
     options = {"accept": accept, "extend": GO_ON}
     with resumable.opened(workdir, task, **options) as folder:
-        assert folder
+        assert folder  # of the only process
         if done := folder.summary():
             task = task._replace(secret=None)  # it is forgotten, and no longer needed
             resumable.complete(folder, task, done["rounds"])
@@ -264,10 +266,10 @@ def _in_folder(
             progress, seconds = _played(task, progress, folder, told, bar)
             rows = folder.rows
             summary = resumable.summary_of(
-                task, progress, _values(rows[-1]), compile_seconds=seconds
+                task, progress, own_columns.values(rows[-1]), compile_seconds=seconds
             )
             resumable.finish(folder, task, summary)
-    return progress, [*map(_values, rows)]
+    return progress, [*map(own_columns.values, rows)]
 
 
 def _warned(line: str) -> None:
@@ -290,58 +292,6 @@ def _played(
             watch=Watch(rounds=move),
         )
     return progress, compiled.seconds
-
-
-def _values(row: Row) -> Row:
-    return {name: _read(row[name]) for name in row}
-
-
-def _read(cell: Any) -> Any:
-    """Returns the value of a cell of a csv file: None, a number or a text."""
-    if not isinstance(cell, str):
-        return cell
-    for read in (int, float):  # floats are also nan and inf
-        with contextlib.suppress(ValueError):
-            return read(cell)
-    return {"": None, "True": True, "False": False}.get(cell, cell)
-
-
-def _looking(look, per_client: PerExample | None, clients: Clients):
-    """Returns `(params) -> columns` with all that is measured for a row, checked."""
-    views = columns_of(per_client, clients) if per_client else None
-
-    def measured(params):
-        columns = look(jax.tree.map(jnp.copy, params))  # a caller may keep the copy
-        _require_columns(columns)
-        return {**columns, **(views(params) if views else {})}
-
-    return measured
-
-
-def _require_columns(columns: Any) -> None:
-    """Raises unless `look` returned names and values that a csv file gives back."""
-    names = [*columns] if isinstance(columns, Mapping) else columns
-    if not isinstance(columns, Mapping) or any(map(_reserved, columns)):
-        msg = (
-            "Expected look to return a dictionary whose names are words without "
-            "commas, and not those of other columns (round, epsilon, train_*, "
-            f"bytes_*, mechanism_*), got {names!r}."
-        )
-        raise ValueError(msg)
-    for name, value in columns.items():
-        plain = value.item() if getattr(value, "shape", None) == () else value
-        text = isinstance(plain, str) and plain.isprintable() and len(plain) <= LONGEST
-        if not isinstance(plain, int | float) and not (text and _read(plain) == plain):
-            msg = (
-                "Expected look to return numbers, and texts of one line of at most "
-                f"{LONGEST} characters that are no numbers, got {name}={plain!r}."
-            )
-            raise ValueError(" ".join(msg.split()))
-
-
-def _reserved(name: Any) -> bool:
-    whole = isinstance(name, str) and name.isprintable() and not {*name} & {*',"'}
-    return not whole or not name or name in RESERVED or name.startswith(RESERVED_STARTS)
 
 
 def _public(key: Key | Roots) -> np.ndarray:

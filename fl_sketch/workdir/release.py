@@ -70,7 +70,7 @@ def release(
       OSError: if the files cannot be written.
     """
     validate.one_of(FORMS, format=form)
-    folder = pathlib.Path(out)
+    folder = pathlib.Path(out).resolve()
     empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     _require(empty, "out to be a new or an empty folder", f"out={out}")
     found = read(workdir)

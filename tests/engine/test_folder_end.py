@@ -6,11 +6,22 @@ import shutil
 import jax.numpy as jnp
 import pytest
 
-from fl_sketch import engine
+from fl_sketch import data, engine
 from fl_sketch.core import files
 from fl_sketch.engine import resumable
-from fl_sketch.workdir import checkpoint
-from tests.engine.regression import NOISY, POISSON, PRIVATE, killed, played, same
+from fl_sketch.workdir import checkpoint, odometer
+from tests.engine.regression import (
+    CLIENTS,
+    INPUTS,
+    NOISY,
+    OWNERS,
+    POISSON,
+    PRIVATE,
+    TARGETS,
+    killed,
+    played,
+    same,
+)
 from tests.refusals import refused
 
 SHORT = {"algorithm": PRIVATE, "cohort": POISSON, "target_epsilon": 6.0}
@@ -154,3 +165,28 @@ def test_private_data_have_digests_by_a_key_and_public_ones_plain_ones(tmp_path)
     for part in range(2):
         assert found["one"][part] != found["two"][part]
         assert found["three"][part] == found["four"][part]
+
+
+def test_runs_of_other_clients_have_an_epsilon_together_if_the_caller_says_so(tmp_path):
+    """Who owns which example is not known elsewhere, and unlike here."""
+    others = data.clients((INPUTS, TARGETS), OWNERS[::-1])
+    for name in ("", "one"):
+        place = tmp_path / f"named {name}"
+        for folder, clients in {"a": CLIENTS, "b": others}.items():
+            change = NOISY | {"rounds": 1, "clients": clients, "partition": name}
+            played(place / folder, **change)
+        entries = odometer.below(place, "none")
+        assert len(entries) == 2 and odometer.total({"a": entries["a/run"]})
+        if name:
+            assert odometer.total(entries).runs == 2
+            continue
+        with refused("deal the same examples", "partition=", error=odometer.NoTotal):
+            odometer.total(entries)
+
+
+def test_a_name_of_the_partition_stays(tmp_path):
+    killed(tmp_path, 2, **NOISY, partition="one")
+    with refused("counted", tmp_path):
+        played(tmp_path, **NOISY, partition="another")
+    with refused("partition"):
+        played(tmp_path, **NOISY, partition=3)
