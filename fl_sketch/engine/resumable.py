@@ -80,7 +80,8 @@ def with_secret(folder: Workdir | None, task: Task) -> Task:
         if entries:
             z = entries[RUN].noise_multiplier
         else:
-            odometer.note(folder.folder, {RUN: expected})
+            with folder.writing():
+                odometer.note(folder.folder, {RUN: expected})
         return json.dumps([secret.reveal().hex(), z]).encode()
 
     raw, z = json.loads(_from_first(folder, begun))
@@ -102,7 +103,8 @@ def _secret_in(
                 "rounds released, got none: take another workdir."
             )
             raise ValueError(msg)
-        secrets.keep(place, fresh)
+        with folder.writing():
+            secrets.keep(place, fresh)
         return fresh
     kept = secrets.kept(place)
     if kept is None:
@@ -244,7 +246,8 @@ def play_on(
         guarantee = task.known.guarantee
         if folder and guarantee and task.secret:
             entry = guarantee.after(last)._replace(secret=task.secret.check)
-            odometer.note(folder.folder, {RUN: entry})
+            with folder.writing():
+                odometer.note(folder.folder, {RUN: entry})
 
     watch = watch._replace(rows=rows_of, save=save, ahead=count, lost=_lost(task))
     watch = watch._replace(agree=multiprocess.agree)
@@ -295,7 +298,8 @@ def _save(folder: Workdir, task: Task, done: int, progress: Progress, say: Say) 
 def finish(folder: Workdir, task: Task, summary: Row) -> Row:
     """Writes the model and the summary of a run that has ended; returns the latter."""
     _write_model(folder, task, summary["rounds"])
-    whole = folder.finish(summary)
+    with folder.writing():
+        whole = folder.finish(summary)
     secrets.forget(folder.folder)
     return whole
 
@@ -309,7 +313,8 @@ def complete(folder: Workdir, task: Task, rounds: int) -> None:
 
 def _write_model(folder: Workdir, task: Task, rounds: int) -> None:
     about = {**task.model, origin.TRAINED_ON: folder.trained_on}
-    weights.write_model(folder.folder, rounds, about)
+    with folder.writing():
+        weights.write_model(folder.folder, rounds, about)
 
 
 def summary_of(

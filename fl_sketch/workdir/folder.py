@@ -155,6 +155,18 @@ class Workdir:
             rows.append(row)
         return rows
 
+    @contextlib.contextmanager
+    def writing(self, path: pathlib.Path | None = None) -> Iterator[None]:
+        """Raises a ValueError in one line for a file that cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            msg = (
+                f"Expected to write {error.filename or path}, got "
+                f"{error.strerror}: the same command goes on from the last checkpoint."
+            )
+            raise ValueError(msg) from None
+
     def rows_there(self) -> int:
         """Returns how many whole rows the file has."""
         return len(_rows_in(self._table))
@@ -175,7 +187,7 @@ class Workdir:
             return
         text = _csv_text(rows, columns, head=not self.rows)
         with (
-            _writing(self._table),
+            self.writing(self._table),
             open(self._table, "a", newline="", opener=files.unlinked) as file,
         ):
             file.write(text)
@@ -322,24 +334,11 @@ class Workdir:
             self._require_stamp(path, stamp, ACCEPTED)
 
     def _write_all(self) -> None:
-        with _writing(self._table):
+        with self.writing(self._table):
             if self.rows:
                 files.write_rows(self._table, self.rows)
             else:
                 self._table.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _writing(table: pathlib.Path) -> Iterator[None]:
-    """Raises a ValueError for rows that cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        msg = (
-            f"Expected to write rows to {table}, got {error.strerror}: the same "
-            "command goes on from the last checkpoint."
-        )
-        raise ValueError(msg) from None
 
 
 def _rows_in(path: pathlib.Path) -> list[Row]:
