@@ -94,10 +94,12 @@ def write_private(path: pathlib.Path, content: bytes, partial: pathlib.Path) -> 
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     handle = os.open(partial, flags, 0o600)
     try:
-        with open(handle, "wb", buffering=0) as file:
+        try:
             while content:
-                content = content[file.write(content) :]
+                content = content[os.write(handle, content) :]
             os.fsync(handle)
+        finally:
+            os.close(handle)
         os.rename(partial, path)
         flush(path.parent)
     except BaseException as error:

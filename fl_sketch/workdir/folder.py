@@ -162,7 +162,7 @@ class Workdir:
             yield
         except OSError as error:
             msg = (
-                f"Expected to write {error.filename or path}, got "
+                f"Expected to write {path or error.filename}, got "
                 f"{error.strerror}: the same command goes on from the last checkpoint."
             )
             raise ValueError(msg) from None

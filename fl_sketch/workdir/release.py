@@ -72,7 +72,9 @@ def release(
     validate.one_of(FORMS, format=form)
     folder = pathlib.Path(out).resolve()
     empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    _require(empty, "out to be a new or an empty folder", f"out={out}")
+    _require(
+        bool(str(out)) and empty, "out to be a new or an empty folder", f"out={out}"
+    )
     found = read(workdir)
     with _appearing(folder) as partial:
         _write(found, partial, form)

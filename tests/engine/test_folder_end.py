@@ -188,5 +188,3 @@ def test_a_name_of_the_partition_stays(tmp_path):
     killed(tmp_path, 2, **NOISY, partition="one")
     with refused("counted", tmp_path):
         played(tmp_path, **NOISY, partition="another")
-    with refused("partition"):
-        played(tmp_path, **NOISY, partition=3)
