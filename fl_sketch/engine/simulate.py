@@ -187,14 +187,8 @@ def simulate(
     validate.one_of(accounting.RELATIONS, relation=relation)
     validate.in_range(0, 1, delta=delta)
     validate.in_range(0, float("inf"), target_epsilon=target_epsilon)
-    checks.require_options(
-        look=look,
-        on_row=on_row,
-        accept=accept,
-        workdir=workdir,
-        partition=partition,
-        bar=bar,
-    )
+    own = {"workdir": workdir, "partition": partition, "accept": accept, "bar": bar}
+    checks.require_options(look=look, on_row=on_row, **own)
     for root in roots_of(key):
         require_key(root)
     params, sampler = checks.floats(params), checks.sampler_of(cohort, clients)
@@ -202,19 +196,10 @@ def simulate(
     terms = {"relation": relation, "delta": delta, "target_epsilon": target_epsilon}
     last = rounds + (int(state.server.round) if state else 0)
     drawn = sampler, steps, batch, batches, fetch
-    mesh = mesh_over(checks.devices_of(devices))
+    where = mesh_over(checks.devices_of(devices)), chunk
+    told_of = checks.path_of(params_from=params_from), partition
     setup = PythonSetup(
-        params,
-        clients,
-        key,
-        last,
-        *drawn,
-        terms,
-        data,
-        mesh=mesh,
-        chunk=chunk,
-        params_from=checks.path_of(params_from=params_from),
-        partition=partition,
+        params, clients, key, last, *drawn, terms, data, *where, *told_of
     )
     chosen = setup.choose(algorithm, download)
     begun = checks.begun(chosen.algorithm, params, clients.population, state)
