@@ -5,7 +5,7 @@ before the round is over, is found in its traced program.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +23,7 @@ from fl_sketch.engine.clients import bytes_written, traced
 from fl_sketch.engine.mesh import default_chunk, on_cpu
 from fl_sketch.engine.relays import Relay
 from fl_sketch.engine.round import initial_server
+from fl_sketch.workdir.rows import is_column
 
 FLOAT_BYTES = FLOAT_BITS // 8
 COUNTED = ("denominator", "present", "population")  # what a `Round` has of weights
@@ -277,9 +278,22 @@ def _with_work_traced(algorithm: Algorithm, start, batches) -> tuple[Algorithm, 
     (server, client), local = start, algorithm.local
     keys = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0))
     arguments = server, client.local, batches, keys
-    run, _ = traced(local.run, *arguments)
+    run, work = traced(local.run, *arguments)
+    _require_numbers(work.diagnostics)
     working = bytes_written(jax.make_jaxpr(run)(*arguments).jaxpr)
     return algorithm._replace(local=local._replace(run=run)), working
+
+
+def _require_numbers(diagnostics: Any) -> None:
+    """Raises unless what clients return of their work are numbers by name."""
+    named = diagnostics if isinstance(diagnostics, Mapping) else {"": diagnostics}
+    for name, value in named.items():
+        if not is_column(name) or getattr(value, "shape", None) != ():
+            msg = (
+                "Expected the diagnostics of a client to be a dictionary of numbers by "
+                f"names without commas, got {diagnostics!r}."
+            )
+            raise TypeError(" ".join(msg.split()))
 
 
 def _after(algorithm: Algorithm, server_key, weights, start, batches, received):

@@ -131,8 +131,7 @@ def _some_rows(blocks: Blocks, places, seeds, x, rows: slice) -> jax.Array:
     whole, last = divmod(blocks.d, blocks.tile)
     block = _power(blocks.cols)
     across = -(-blocks.cols // block)
-    programs = PROGRAMS // (across * len(numbers))
-    each = -(-whole // max(1, min(programs, whole // UNROLLED)))
+    each = -(-whole // max(1, min(PROGRAMS // across, whole // UNROLLED)))
     shares = -(-whole // each)
     short = (lambda at: at < blocks.tile) if blocks.tile < blocks.cols else None
 

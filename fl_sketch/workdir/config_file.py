@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_sketch.core import plugins, untrusted_files
 from fl_sketch.core.mappings import flat
-from fl_sketch.workdir.weights import CONFIG, TRAINED_ON
+from fl_sketch.workdir.origin import CONFIG, TRAINED_ON
 
 if TYPE_CHECKING:  # the engine does without it
     from ml_collections import ConfigDict
