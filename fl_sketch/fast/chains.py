@@ -6,10 +6,11 @@ of axes. These are done to the maxima. Nothing else may read what is between.
 
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 from jax.extend.core import primitives as of_jax
@@ -23,6 +24,9 @@ MOVES = (
     of_jax.transpose_p,
     of_jax.broadcast_in_dim_p,
 )
+
+INSIDE = {of_jax.jit_p: "jaxpr", of_jax.custom_jvp_call_p: "call_jaxpr"}
+SPREADING = ("broadcast_in_dim", "pvary", "pcast")  # the same number in many places
 
 
 class Step(NamedTuple):
@@ -178,15 +182,34 @@ def _is_relu(eqn: JaxprEqn) -> bool:
         return eqn.primitive.bind(x, **eqn.primitive.get_bind_params(eqn.params))[0]
 
     (x, *more) = avals(eqn)
-    return len(more) == 1 and _with_derivative(same, x) == _of_relu(x)
+    return len(more) == 1 and _with_derivative(same, x) == _of_relu()
 
 
 @functools.cache
-def _of_relu(x: Any) -> str:
-    return _with_derivative(jax.nn.relu, x)
+def _of_relu() -> list[str]:
+    return _with_derivative(jax.nn.relu, jax.ShapeDtypeStruct((), jnp.float32))
 
 
-def _with_derivative(function: Callable, x: Any) -> str:
-    """Returns the text of a function of an array of a type, and of its derivative."""
+def _with_derivative(function: Callable, x: Any) -> list[str]:
+    """Returns terms for a function of one array, and for its derivative."""
     forwards = jax.make_jaxpr(lambda x, t: jax.jvp(function, (x,), (t,)))(x, x)
-    return f"{jax.make_jaxpr(function)(x)} {forwards}"
+    return _terms(forwards.jaxpr, ["x", "t"])
+
+
+def _terms(jaxpr: Jaxpr, given: Sequence[str]) -> list[str]:
+    """Returns the results as terms of primitives, without shapes and broadcasts."""
+    known = dict(zip(jaxpr.invars, given, strict=True))
+
+    def term(atom):
+        return known.get(atom, "?") if _varies(atom) else str(atom.val)
+
+    for eqn in jaxpr.eqns:
+        terms, inner = [*map(term, eqn.invars)], INSIDE.get(eqn.primitive)
+        if inner is not None:
+            found = _terms(eqn.params[inner].jaxpr, terms)
+        elif len(terms) == 1 and eqn.primitive.name in SPREADING:
+            found = terms
+        else:
+            found = [f"{eqn.primitive}({', '.join(terms)})"] * len(eqn.outvars)
+        known.update(zip(eqn.outvars, found, strict=True))
+    return [*map(term, jaxpr.outvars)]

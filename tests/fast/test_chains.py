@@ -92,6 +92,14 @@ def test_steps_that_keep_the_order_go_with_the_pool(function, size, channels, wa
     assert_agree(function, x, kernel, bias)
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_short_types_are_pooled_before_relu_too(dtype, watched):
+    layer = floats((3, 8, 8, 3)), floats((3, 3, 3, 5), 1), floats(5, 2)
+    layer = [jnp.asarray(a, dtype) for a in layer]
+    assert watched.of(usual, *layer) == TOGETHER
+    assert_agree(usual, *layer, tolerance=0.1)
+
+
 def read_twice(x, kernel, bias):
     y = convolved(x, kernel) + bias
     return pool(nn.relu(y)), y.mean()
