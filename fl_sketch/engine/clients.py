@@ -202,7 +202,8 @@ def bytes_written(jaxpr: Jaxpr) -> int:
         if inner:  # of branches, one is taken
             total += max(inner) if equation.primitive.name == "cond" else sum(inner)
             continue
-        shapes = [v.aval for v in equation.outvars if hasattr(v.aval, "shape")]
+        made: list[Any] = [variable.aval for variable in equation.outvars]
+        shapes = [shape for shape in made if hasattr(shape, "shape")]
         total += sum(math.prod(s.shape) * s.dtype.itemsize for s in shapes)
     return total
 

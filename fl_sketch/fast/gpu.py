@@ -37,8 +37,8 @@ class Shapes(NamedTuple):
       pads: zeros (before, after) the height and the width.
     """
 
-    image: tuple[int, int, int, int]
-    kernel: tuple[int, int, int, int]
+    image: tuple[int, ...]
+    kernel: tuple[int, ...]
     pads: Pads
     strides: int
 
@@ -168,7 +168,7 @@ def _by_clients(xla: Callable, ours: Callable) -> Callable:
     return one
 
 
-def _gradients(pads: Pads, strides: int, interpret: bool, x, kernel, dy):
+def _gradients(pads: Pads, strides: int, interpret: bool, x: Any, kernel: Any, dy: Any):
     """Returns the gradients of the images and of the kernel."""
     shapes = Shapes(x.shape, kernel.shape, pads, strides)
     slopes = _gradient(shapes, interpret, x, dy)

@@ -74,7 +74,8 @@ def _forward(x, kernel, pads, strides, precision):
 
 
 def _backward(pads, strides, precision, residuals, dy):
-    return gradients(*residuals, dy, pads, strides, precision)
+    x, kernel = residuals
+    return gradients(x, kernel, dy, pads, strides, precision)
 
 
 convolve.defvjp(_forward, _backward)
