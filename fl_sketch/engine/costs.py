@@ -189,11 +189,10 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
     alone, counts, *_ = _used(
         after, server_key, weights, start, batches, (means, replies)
     )
-    (up, down), guard = bits[-1], algorithm.mechanism
-    up = guard.wire(up, _numbers(means)) if guard else up
+    up, down = bits[-1]
     return Traffic(
         sent=tuple(_numbers(mean) for mean in means),
-        bits_up=int(up) if isinstance(up, int) else None,
+        bits_up=_bits_up(algorithm, up, means),
         bits_told=down,
         stateful=bool(jax.tree.leaves(start[1])),
         heard=FLOAT_BYTES * _numbers(means, heard),
@@ -202,6 +201,13 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         alone=alone,
         working=working,
     )
+
+
+def _bits_up(algorithm: Algorithm, bits: Any, means: Any) -> int | None:
+    """Returns what a client sends, as its mechanism encodes it; None: it depends."""
+    if algorithm.mechanism:
+        bits = algorithm.mechanism.wire(bits, _numbers(means))
+    return int(bits) if isinstance(bits, int) else None
 
 
 def chunk_of(
