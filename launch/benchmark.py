@@ -2,6 +2,7 @@
 
 python -m launch.benchmark --suite=error
 python -m launch.benchmark --suite=engine --workloads=W2 --out=/tmp/rows.jsonl
+python -m launch.benchmark --suite=models --models=W2
 python -m launch.benchmark --suite=sketch --sizes=1000000 --operators=srht --torch
 """
 
@@ -14,11 +15,22 @@ import jax
 from absl import flags
 
 from fl_sketch.core import files
-from fl_sketch.experiments.bench import engine_suite, error_suite, sketch_suite, timing
+from fl_sketch.experiments.bench import (
+    engine_suite,
+    error_suite,
+    model_suite,
+    sketch_suite,
+    timing,
+)
 from fl_sketch.experiments.bench.engine_forms import FORMS, USUAL, WORKLOADS
 from launch import command
 
-SUITES = {"sketch": sketch_suite, "engine": engine_suite, "error": error_suite}
+SUITES = {
+    "sketch": sketch_suite,
+    "engine": engine_suite,
+    "models": model_suite,
+    "error": error_suite,
+}
 SUITE = flags.DEFINE_enum("suite", "sketch", list(SUITES), "What.")
 OUT = flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 
@@ -43,24 +55,31 @@ flags.DEFINE_integer(
     "cohort", 0, "Clients a round; 0: as the workload has it.", lower_bound=0
 )
 
+# Of the suite of models, besides rounds and cohort.
+_ALL = list(model_suite.FORMS)
+flags.DEFINE_multi_enum("model_forms", _ALL, _ALL, "Of each model.")
+_ALL = list(model_suite.MODELS)
+flags.DEFINE_multi_enum("models", _ALL, _ALL, "Workloads.")
+
 # Of the suite of errors.
 flags.DEFINE_integer("draws", 100, "How often hashes are drawn.", lower_bound=2)
 
 OWN_FLAGS = {  # and arguments of each suite's `run`
     "sketch": ("sizes", "compressions", "clients", "operators", "torch"),
     "engine": ("workloads", "forms", "rounds", "chunk", "cohort"),
+    "models": ("models", "model_forms", "rounds", "cohort"),
     "error": ("draws",),
 }
 
-for own, names in OWN_FLAGS.items():
-    for name in names:
-        flags.register_multi_flags_validator(
-            ["suite", name],
-            lambda given, own=own, name=name: (
-                given["suite"] == own or not flags.FLAGS[name].present
-            ),
-            f"--{name} is a flag of --suite={own} only",
-        )
+for name in {name: None for names in OWN_FLAGS.values() for name in names}:
+    owners = [suite for suite, names in OWN_FLAGS.items() if name in names]
+    flags.register_multi_flags_validator(
+        ["suite", name],
+        lambda given, owners=owners, name=name: (
+            given["suite"] in owners or not flags.FLAGS[name].present
+        ),
+        f"--{name} is a flag of --suite={' and '.join(owners)} only",
+    )
 
 flags.register_validator(
     "torch",
