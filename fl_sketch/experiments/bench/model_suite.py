@@ -171,7 +171,8 @@ def _of_linen(model: str, image: tuple[int, int, int]) -> tuple[Any, Any]:
     params = net.init(jax.random.key(0), jnp.zeros((1, *image)))
 
     def value(params, batch):
-        return _entropy(net.apply(params, normalise(batch[0])), batch[1])
+        logits: Any = net.apply(params, normalise(batch[0]))
+        return _entropy(logits, batch[1])
 
     return value, params
 
