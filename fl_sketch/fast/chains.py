@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 from jax.extend.core import primitives as of_jax
@@ -201,7 +202,9 @@ def _terms(jaxpr: Jaxpr, given: Sequence[str]) -> list[str]:
     known = dict(zip(jaxpr.invars, given, strict=True))
 
     def term(atom):
-        return known.get(atom, "?") if _varies(atom) else str(atom.val)
+        return (
+            known.get(atom, "?") if _varies(atom) else str(np.asarray(atom.val).item())
+        )
 
     for eqn in jaxpr.eqns:
         terms, inner = [*map(term, eqn.invars)], INSIDE.get(eqn.primitive)
