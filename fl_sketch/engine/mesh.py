@@ -39,7 +39,7 @@ def on_cpu(mesh: Mesh | AbstractMesh) -> bool:
     return mesh.devices.flat[0].platform == "cpu"
 
 
-def default_chunk(mesh: Mesh, places: int, working: int = 0) -> int:
+def default_chunk(mesh: Mesh | AbstractMesh, places: int, working: int = 0) -> int:
     """Returns how many clients a row works on at a time by default.
 
     On a CPU that is one, since `vmap` makes convolutions slow there. On a GPU it is as
@@ -52,11 +52,19 @@ def default_chunk(mesh: Mesh, places: int, working: int = 0) -> int:
     if on_cpu(mesh):
         return 1
     each = -(-places // rows(mesh))  # in equal turns
-    most, device = AT_ONCE, mesh.devices.flat[0]
-    if working and device.platform == GPU:
-        memory = (device.memory_stats() or {}).get("bytes_limit", 0)
-        most = max(1, int(WORKING_SHARE * memory) // working) if memory else AT_ONCE
+    most = _that_fit(mesh, working) or AT_ONCE
     return -(-each // -(-each // most))
+
+
+def _that_fit(mesh: Mesh | AbstractMesh, working: int) -> int | None:
+    """Returns how many clients fit a GPU; None: it is no GPU, or none is known."""
+    if isinstance(mesh, AbstractMesh) or not working:
+        return None
+    device = mesh.devices.flat[0]
+    if device.platform != GPU:
+        return None
+    memory = (device.memory_stats() or {}).get("bytes_limit", 0)
+    return max(1, int(WORKING_SHARE * memory) // working) if memory else None
 
 
 def mesh_over(devices: Sequence[jax.Device], model: int = 1) -> Mesh:
@@ -73,7 +81,7 @@ def mesh_over(devices: Sequence[jax.Device], model: int = 1) -> Mesh:
     return jax.make_mesh(shape, names, axis_types=auto, devices=devices)
 
 
-def rows(mesh: Mesh) -> int:
+def rows(mesh: Mesh | AbstractMesh) -> int:
     """Returns the number of rows, which share the clients of a round."""
     return mesh.shape[AXIS]
 
