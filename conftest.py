@@ -10,6 +10,7 @@ left out.
 
 import contextlib
 import gc
+import importlib.util
 import os
 
 from tests import effort
@@ -41,4 +42,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     with contextlib.suppress(OSError):  # two at once
         compiled.prune(OWN)
 
-collect_ignore = ["tests/peers", "tests/net/simulated.py"]  # scripts, not tests
+collect_ignore = ["tests/net/simulated.py"]  # a script, not tests
+# Programs whose packages only the extra `peers` installs.
+IN_TORCH = "fl_sketch/experiments/bench/peers"
+if not importlib.util.find_spec("torch"):
+    collect_ignore += [f"{IN_TORCH}/torch_{name}.py" for name in ("models", "rounds")]
+if not importlib.util.find_spec("pfl"):
+    collect_ignore += [f"{IN_TORCH}/pfl_rounds.py"]

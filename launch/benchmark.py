@@ -1,9 +1,9 @@
-"""Times sketches against a copy of memory, the engine against a round by hand.
+"""Times sketches against a copy of memory, rounds against one by hand and others.
 
-python -m launch.benchmark --suite=error
 python -m launch.benchmark --suite=engine --workloads=W2 --out=/tmp/rows.jsonl
 python -m launch.benchmark --suite=models --models=W2
 python -m launch.benchmark --suite=sketch --sizes=1000000 --operators=srht --torch
+python -m launch.benchmark --suite=peers --workloads=W2 --torch_python=VENV/bin/python
 """
 
 import importlib.util
@@ -19,25 +19,28 @@ from fl_sketch.experiments.bench import (
     engine_suite,
     error_suite,
     model_suite,
+    peers_suite,
     sketch_suite,
     timing,
 )
-from fl_sketch.experiments.bench.engine_forms import FORMS, USUAL, WORKLOADS
+from fl_sketch.experiments.bench.engine_forms import FORMS
+from fl_sketch.experiments.bench.peers.inputs import WORKLOADS
+from fl_sketch.experiments.bench.peers_suite import PEERS
+from fl_sketch.experiments.bench.workloads import USUAL
 from launch import command
 
 SUITES = {
     "sketch": sketch_suite,
     "engine": engine_suite,
     "models": model_suite,
+    "peers": peers_suite,
     "error": error_suite,
 }
 SUITE = flags.DEFINE_enum("suite", "sketch", list(SUITES), "What.")
 OUT = flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 
 # Of the suite of sketches.
-flags.DEFINE_multi_integer(
-    "sizes", [10**6, 2**24], "Lengths d of the vector.", lower_bound=2
-)
+flags.DEFINE_multi_integer("sizes", [10**6, 2**24], "Lengths d of the vector.", 2)
 flags.DEFINE_multi_integer("compressions", [10, 100, 1000], "d / b.", 1)
 flags.DEFINE_multi_integer("clients", [1, 16], "Vectors at once.", 1)
 _ALL = list(sketch_suite.OPERATORS)
@@ -47,13 +50,9 @@ flags.DEFINE_bool("torch", False, "Also time PyTorch, which must be installed.")
 # Of the suite of the engine.
 flags.DEFINE_multi_enum("workloads", list(USUAL), list(WORKLOADS), "Which.")
 flags.DEFINE_multi_enum("forms", FORMS, FORMS, "Of each round.")
-flags.DEFINE_integer("rounds", 21, "Timed rounds of each.", lower_bound=3)
-flags.DEFINE_integer(
-    "chunk", 0, "Clients at a time on a device; 0: by platform.", lower_bound=0
-)
-flags.DEFINE_integer(
-    "cohort", 0, "Clients a round; 0: as the workload has it.", lower_bound=0
-)
+flags.DEFINE_integer("rounds", 21, "Timed rounds of each.", 3)
+flags.DEFINE_integer("chunk", 0, "Clients at a time on a device; 0: by platform.", 0)
+flags.DEFINE_integer("cohort", 0, "Clients a round; 0: as the workload has it.", 0)
 
 # Of the suite of models, besides rounds and cohort.
 _ALL = list(model_suite.FORMS)
@@ -61,17 +60,21 @@ flags.DEFINE_multi_enum("model_forms", _ALL, _ALL, "Of each model.")
 _ALL = list(model_suite.MODELS)
 flags.DEFINE_multi_enum("models", _ALL, _ALL, "Workloads.")
 
-# Of the suite of errors.
+# Of the suite of peers, which also has workloads, rounds and a cohort.
+flags.DEFINE_multi_enum("peers", [], list(PEERS), "Which; by default all that can run.")
+flags.DEFINE_string("torch_python", None, "The Python that has PyTorch and pfl.")
+flags.DEFINE_bool("tf32", True, "Whether all may use TF32 on a GPU; if not, none does.")
 flags.DEFINE_integer("draws", 100, "How often hashes are drawn.", lower_bound=2)
 
 OWN_FLAGS = {  # and arguments of each suite's `run`
     "sketch": ("sizes", "compressions", "clients", "operators", "torch"),
     "engine": ("workloads", "forms", "rounds", "chunk", "cohort"),
     "models": ("models", "model_forms", "rounds", "cohort"),
+    "peers": ("peers", "workloads", "rounds", "cohort", "tf32", "torch_python"),
     "error": ("draws",),
 }
 
-for name in {name: None for names in OWN_FLAGS.values() for name in names}:
+for name in sorted({name for names in OWN_FLAGS.values() for name in names}):
     owners = [suite for suite, names in OWN_FLAGS.items() if name in names]
     flags.register_multi_flags_validator(
         ["suite", name],
@@ -102,7 +105,7 @@ def main():
         "cores": os.cpu_count(),
         "jax": jax.__version__,
         "python": platform.python_version(),
-        "ready_seconds": timing.since_start(),  # with imports and devices
+        "ready_seconds": timing.since_start(),
     }
     print(json.dumps(machine))
     measured = suite.TABLE.record(growing)

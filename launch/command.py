@@ -4,16 +4,17 @@ import gc
 import sys
 import warnings
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import jax
 from absl import app, flags, logging
-from ml_collections import ConfigDict
 
 from fl_sketch import engine
-from fl_sketch.config import arguments
-from fl_sketch.run import Stopped
-from fl_sketch.run.processes import INTERRUPTED, STOPPED
+from fl_sketch.core.exit_codes import INTERRUPTED, STOPPED
 from launch import compiled, parsing, streams
+
+if TYPE_CHECKING:  # benchmarks do without it
+    from ml_collections import ConfigDict
 
 SELDOM = (50_000, 10, 10)  # when the garbage collector comes by
 COMPILE_CACHE = flags.DEFINE_string(
@@ -42,7 +43,7 @@ def run(main: Callable[[], None], *, devices: int = 0, keep: bool = True) -> Non
     app.run(lambda argv: _guarded(main, keep), flags_parser=parsing.parse)
 
 
-def print_notes(config: ConfigDict, before: ConfigDict, name: str = "") -> None:
+def print_notes(config: "ConfigDict", before: "ConfigDict", name: str = "") -> None:
     """Prints what of a config changes nothing, or hardly anything.
 
     Args:
@@ -50,6 +51,8 @@ def print_notes(config: ConfigDict, before: ConfigDict, name: str = "") -> None:
       before: the config that it was changed from.
       name: what the run is called, if it is one of several.
     """
+    from fl_sketch.config import arguments  # benchmarks have no configs
+
     who = name or f"{config.algorithm} as configured"
     for key in arguments.unread(config, before):
         print(f"note: {who} does not read {key}")
@@ -75,7 +78,7 @@ def _guarded(main: Callable[[], None], keep: bool) -> None:
             main()
     except parsing.ERRORS as error:
         parsing.refuse(error)
-    except Stopped as stopped:
+    except engine.Stopped as stopped:
         print(f"{stopped}; the same command goes on", file=sys.stderr)
         sys.exit(STOPPED)
     except KeyboardInterrupt:

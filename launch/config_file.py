@@ -8,8 +8,6 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from fl_sketch.core import untrusted_files, validate
 from launch import clone
 
@@ -48,7 +46,11 @@ def _names(file: ast.Module) -> set[str]:
 
 def require_config(value: Any) -> None:
     """Raises for a `value` that a get_config returned, if that is no config."""
-    if value is not None and not isinstance(value, ConfigDict | str):
+    if value is None:
+        return
+    from ml_collections import ConfigDict  # commands without configs do without it
+
+    if not isinstance(value, ConfigDict | str):
         kind = type(value).__name__
         msg = f"Expected get_config to return a ConfigDict, got {kind}: see configs/."
         raise ValueError(msg)

@@ -6,13 +6,11 @@ import sys
 from collections.abc import Callable, Sequence
 
 from absl import flags
-from ml_collections import config_flags
 
-from configs import default
 from fl_sketch.core import validate
+from fl_sketch.core.exit_codes import WRONG
 from fl_sketch.core.mappings import flat
-from fl_sketch.run import NotFinite
-from fl_sketch.run.processes import WRONG
+from fl_sketch.engine import NotFinite
 from fl_sketch.workdir.checkpoint import Unreadable
 from launch import clone, config_file
 
@@ -34,6 +32,8 @@ def config_flag(preset: str | None = None) -> flags.FlagHolder:
     if preset:
         _one_line(lambda: _require_known_keys(sys.argv))
         preset = str(clone.ROOT / preset)
+    from ml_collections import config_flags  # benchmarks do without it
+
     return config_flags.DEFINE_config_file("config", preset, CONFIG_HELP)
 
 
@@ -90,8 +90,13 @@ def _one_line(parse: Callable[[], Sequence[str]]) -> Sequence[str]:
 
 
 def _require_known_keys(argv: Sequence[str]) -> None:
+    keys = [word for word in argv if re.match(r"--?config\.", word)]
+    if not keys:
+        return
+    from configs import default  # commands without configs do without it
+
     legal = tuple(flat(default.get_config()))
-    for argument in argv:
+    for argument in keys:
         found = re.match(r"--?config\.([^=]+)", argument)
         if found and found[1] not in legal:
             near = validate.nearest(found[1], legal)

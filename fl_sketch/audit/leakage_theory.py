@@ -32,6 +32,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from fl_sketch.core import trees, validate
+from fl_sketch.core.platforms import has_gpu
 from fl_sketch.core.protocols import Key, Like, Sketch
 
 
@@ -73,7 +74,9 @@ def jacobians(view: Callable, points: jax.Array) -> jax.Array:
     def flat_view(vector):
         return trees.ravel(view(vector.reshape(shape)))
 
-    return jax.lax.map(jax.jacfwd(flat_view), points.reshape(len(points), -1))
+    # A GPU's kernels of sketches have no forward mode.
+    jacobian = jax.jacrev if has_gpu() else jax.jacfwd
+    return jax.lax.map(jacobian(flat_view), points.reshape(len(points), -1))
 
 
 def singular_values(maps: jax.Array) -> Singular:

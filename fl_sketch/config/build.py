@@ -85,7 +85,7 @@ def _bare_loss(config: ConfigDict, classes: int, numbers: Numbers) -> models.Los
         if model.name == "transformer":
             options["vocabulary"] = config.data.vocabulary
         return models.supervised(
-            models.build(model.name, classes, **options),
+            _built(model.name, classes, options),
             model.loss,
             metrics=metrics_of(model),
             label_smoothing=numbers["model.label_smoothing"],
@@ -94,6 +94,18 @@ def _bare_loss(config: ConfigDict, classes: int, numbers: Numbers) -> models.Los
             classes=classes,
             dtype=config.compute.dtype,
         )
+
+
+def _built(name: str, classes: int, options: dict[str, Any]) -> Any:
+    """Returns the module of a model, of a file of one's own too."""
+    try:
+        return models.build(name, classes, **options)
+    except Exception as error:
+        if not plugins.named(name) or str(error).startswith("Expected"):
+            raise
+        text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
+        msg = f"Expected {name} to make a model for {classes} classes, got {text}."
+        raise TypeError(msg) from error
 
 
 def require_runs(name: str, loss: models.Loss, first: Examples) -> Tree:

@@ -94,12 +94,19 @@ def write_private(path: pathlib.Path, content: bytes, partial: pathlib.Path) -> 
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     handle = os.open(partial, flags, 0o600)
     try:
-        os.write(handle, content)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    os.rename(partial, path)
-    flush(path.parent)
+        try:
+            while content:
+                content = content[os.write(handle, content) :]
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        os.rename(partial, path)
+        flush(path.parent)
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 def flush(path: str | os.PathLike) -> None:

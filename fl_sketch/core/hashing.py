@@ -40,7 +40,15 @@ def mix(word: jax.Array) -> jax.Array:
     The multipliers are those found by C. Wellons' search for the two-round mixer
     of least avalanche bias. One round fewer fails the test of 4-wise products.
     """
-    word = (word ^ (word >> 16)) * jnp.uint32(0x7FEB352D)
+    return _mixed(_spread(word))
+
+
+def _spread(word: jax.Array) -> jax.Array:
+    return word ^ (word >> 16)
+
+
+def _mixed(word: jax.Array) -> jax.Array:
+    word = word * jnp.uint32(0x7FEB352D)
     word = (word ^ (word >> 15)) * jnp.uint32(0x846CA68B)
     return word ^ (word >> 16)
 
@@ -49,10 +57,11 @@ def mixer_signs() -> Signs:
     """Signs from the bits of `mix(index ^ seed)`: 32 rows share one mixed word."""
 
     def seeds(key, rows):
-        return jax.random.bits(key, (-(-rows // 32),), jnp.uint32)
+        # The first step of `mix` takes index and seed apart, so that is done here.
+        return _spread(jax.random.bits(key, (-(-rows // 32),), jnp.uint32))
 
     def mask(seeds, index, row):
-        word = mix(index ^ seeds[row // 32])
+        word = _mixed(_spread(index) ^ seeds[row // 32])
         return (word << (row % 32)) & jnp.uint32(TOP_BIT)
 
     return Signs(seeds, mask)

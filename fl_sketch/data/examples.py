@@ -99,15 +99,15 @@ def digests(splits: Splits) -> dict[str, str]:
     }
     if splits.owners is not None:
         arrays["owners"] = splits.owners
-    return {name: _digest(array) for name, array in arrays.items()}
+    return {name: digest(array) for name, array in arrays.items()}
 
 
-def _digest(array: np.ndarray) -> str:
+def digest(array: np.ndarray) -> str:
     """Returns a SHA-256 of the type, the shape and the bytes of an array."""
     whole = np.ascontiguousarray(array)
-    digest = hashlib.sha256(f"{whole.dtype.str} {whole.shape} ".encode())
-    digest.update(whole.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
+    hashed = hashlib.sha256(f"{whole.dtype.str} {whole.shape} ".encode())
+    hashed.update(whole.reshape(-1).view(np.uint8).data)
+    return hashed.hexdigest()
 
 
 def with_classes(splits: Splits, classes: int) -> Splits:

@@ -1,6 +1,9 @@
 """Checks of the arguments of `simulate`: whether they fit together, in one line."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,10 +14,12 @@ from fl_sketch.core import validate
 from fl_sketch.core.protocols import Algorithm, Tree
 from fl_sketch.data import Clients
 from fl_sketch.engine import cohort as cohorts
-from fl_sketch.engine import ledger
+from fl_sketch.engine import ledger, multiprocess
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Prices, Traffic, measure_traffic
 from fl_sketch.engine.round import State, initial_state
+from fl_sketch.workdir.identity import ACCEPTED
+from fl_sketch.workdir.rows import is_column
 
 
 def require_made_by(kind: type, how: str, **named: Any) -> None:
@@ -32,6 +37,52 @@ def require_functions(of: str, **named: Any) -> None:
         if value is not None and not callable(value):
             msg = f"Expected {name} to be a function of {of}, got {name}={value!r}."
             raise TypeError(msg)
+
+
+def path_of(**named: Any) -> str:
+    """Returns an argument that names a file or a folder, whole; empty: it names none.
+
+    Raises:
+      TypeError: for anything else.
+      FileNotFoundError: for a name of nothing.
+    """
+    ((name, value),) = named.items()
+    if not isinstance(value, str | os.PathLike):
+        msg = f"Expected {name} to name a file or a folder, got {name}={value!r}."
+        raise TypeError(msg)
+    path = pathlib.Path(value).expanduser()
+    if str(value) and not path.exists():
+        msg = f"Expected {name} to be there, got {name}={value}."
+        raise FileNotFoundError(msg)
+    return str(path.resolve()) if str(value) else ""
+
+
+def require_options(
+    *, look: Any, on_row: Any, accept: Any, workdir: Any, partition: Any, bar: Any
+) -> None:
+    """Raises for options of `simulate` that are of another kind."""
+    if look is None:
+        msg = "Expected look to be a function of params, got look=None."
+        raise TypeError(msg)
+    require_functions("params", look=look)
+    require_functions("a row", on_row=on_row)
+    if isinstance(accept, str) or not isinstance(accept, Iterable):
+        msg = f"Expected accept to be a list of names, got accept={accept!r}."
+        raise TypeError(msg)
+    for name in accept:
+        validate.one_of(tuple(ACCEPTED), accept=name)
+    kinds = (
+        ("workdir", workdir, str | os.PathLike | None, "the path of a folder"),
+        ("partition", partition, str, "a name"),
+        ("bar", bar, bool | None, "True, False or None"),
+    )
+    for name, value, kind, expected in kinds:
+        if not isinstance(value, kind):
+            msg = f"Expected {name} to be {expected}, got {name}={value!r}."
+            raise TypeError(msg)
+    if workdir is not None and multiprocess.several():
+        msg = f"Expected one process with workdir, got {jax.process_count()}."
+        raise ValueError(msg)
 
 
 def floats(params: Any) -> Tree:
@@ -90,6 +141,18 @@ def devices_of(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
     return list(named)
 
 
+def require_noise_of(algorithm: Algorithm, noise_multiplier: float) -> None:
+    """Raises unless a function of the noise multiplier made this noise of it."""
+    mechanism = algorithm.mechanism
+    if mechanism and mechanism.noise_multiplier != noise_multiplier:
+        msg = (
+            "Expected algorithm to be a function that makes noise of the multiplier "
+            f"that it is given, {noise_multiplier:g}, got noise_multiplier="
+            f"{mechanism.noise_multiplier:g}."
+        )
+        raise ValueError(msg)
+
+
 def require_noise(algorithm: Algorithm, target_epsilon: float) -> None:
     """Raises for a target that no noise of the algorithm would keep."""
     mechanism = algorithm.mechanism
@@ -117,20 +180,29 @@ def require_measurable(
                 f"{held_out.population}."
             )
             raise ValueError(msg)
+        ours, theirs = (_shapes((), one.examples) for one in (clients, held_out))
+        if ours != theirs:
+            msg = f"Expected held_out of examples like {ours}, got {theirs}."
+            raise ValueError(" ".join(msg.split()))
     if per_client is None:
+        if held_out is not None:
+            msg = "Expected per_client, to measure on held_out, got none."
+            raise ValueError(msg)
         return
     require_functions("params and an example", per_client=per_client)
     example = _shapes((), (held_out or clients).examples)
-    result: Any = jax.eval_shape(per_client, params, example)
+    with _fitting("per_client, params and clients"):
+        result: Any = jax.eval_shape(per_client, params, example)
     numbers = isinstance(result, Mapping) and all(
-        getattr(value, "shape", None) == () for value in result.values()
+        is_column(name) and getattr(value, "shape", None) == ()
+        for name, value in result.items()
     )
     if not numbers:
         msg = (
             "Expected per_client to return a dictionary of numbers of one example, got "
             f"{result!r}."
         )
-        raise ValueError(msg)
+        raise ValueError(" ".join(msg.split()))
 
 
 def _shapes(lead: tuple[int, ...], examples: Any) -> Any:
@@ -204,17 +276,21 @@ def traffic_of(
       TypeError, ValueError: if the loss and its arguments do not fit together, caused
         by the error that says where.
     """
-    try:
+    with _fitting("loss, params and clients"):
         batches = _shapes((steps, batch), clients.examples)
         return measure_traffic(algorithm, params, batches)
-    except Exception as error:  # anything that a user's loss raises
+
+
+@contextlib.contextmanager
+def _fitting(what: str) -> Iterator[None]:
+    """Raises an error in one line for whatever a user's function raises inside."""
+    try:
+        yield
+    except Exception as error:
         first = str(error).strip().partition("\n")[0]
         if first.startswith("Expected"):
             raise
-        msg = (
-            "Expected loss, params and clients to fit together, got "
-            f"{type(error).__name__}: {first}"
-        )
+        msg = f"Expected {what} to fit together, got {type(error).__name__}: {first}"
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(msg) from error
 
@@ -251,9 +327,15 @@ def begun(algorithm: Algorithm, params: Tree, population: int, standing: Any) ->
       params: the first model; of an earlier run only the shapes are read.
 
     Raises:
-      ValueError: for the state of another algorithm, model or population.
+      ValueError: for the state of another algorithm, model or population, or a first
+        model with a NaN.
     """
     if standing is None:
+        for path, leaf in jax.tree.leaves_with_path(params):
+            if not np.isfinite(leaf).all():
+                where = jax.tree_util.keystr(path) or "the root"
+                msg = f"Expected params of finite numbers, got others at {where}."
+                raise ValueError(msg)
         return initial_state(algorithm, params, population)
     fresh = jax.eval_shape(lambda p: initial_state(algorithm, p, population), params)
     state = State(standing.server, standing.clients)

@@ -1,11 +1,13 @@
 """The clients of one device: they work in chunks, and their messages are added up."""
 
-from collections.abc import Callable
+import contextlib
+import math
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import Jaxpr, jaxpr_as_fun
 
 from fl_sketch.core.keys import for_batches, of_client
 from fl_sketch.core.protocols import (
@@ -78,7 +80,10 @@ class DeviceRound(NamedTuple):
         """Returns the result of a client's local steps."""
         keys = self.keys(slot.id)
         batches = self.fetch(self.data, slot.id, slot.plan, for_batches(keys))
-        return self.algorithm.local.run(self.server, slot.client.local, batches, keys)
+        with _of_one_mark():
+            return self.algorithm.local.run(
+                self.server, slot.client.local, batches, keys
+            )
 
     def turn(self, slot: Slot, work: Work, round: Round) -> tuple[Channel, tuple]:
         """Returns what `player.play` needs of a client: the channel, its arguments."""
@@ -132,7 +137,9 @@ class DeviceRound(NamedTuple):
         def of_chunk(weights, arguments):
             if chunk == 1:  # without vmap, which batches convolutions badly on a CPU
                 value, kept = function(*first(arguments))
-                value, kept = jax.tree.map(lambda leaf: leaf[None], (value, kept))
+                value, kept = jax.tree.map(
+                    lambda leaf: jnp.asarray(leaf)[None], (value, kept)
+                )
             else:
                 value, kept = jax.vmap(function)(*arguments)
             return jax.tree.map(lambda leaf: _weighted_sum(weights, leaf), value), kept
@@ -149,6 +156,26 @@ class DeviceRound(NamedTuple):
         return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
 
 
+@contextlib.contextmanager
+def _of_one_mark() -> Iterator[None]:
+    """Says in one line how a loop of a loss must begin, where jax says it in many.
+
+    What a client computes is marked as its own, and a loop keeps the mark of its first
+    value, which a plain number lacks.
+    """
+    try:
+        yield
+    except TypeError as error:
+        if "{V:" not in str(error):
+            raise
+        what = str(error).partition("\n")[0].partition(" must have")[0]
+        msg = (
+            "Expected loops in the work of a client to begin with numbers made of its "
+            f"params or its batch, as 0 * x.sum() is, got a plain one ({what})."
+        )
+        raise TypeError(msg) from error
+
+
 def traced(function: Callable, *arguments: Any) -> tuple[Callable, Any]:
     """Returns the function as traced once with arguments, and its result's shapes.
 
@@ -162,6 +189,31 @@ def traced(function: Callable, *arguments: Any) -> tuple[Callable, Any]:
         return jax.tree.unflatten(tree, flat(*jax.tree.leaves(arguments)))
 
     return play, shapes
+
+
+def bytes_written(jaxpr: Jaxpr) -> int:
+    """Returns the bytes of all values that a program makes, of a loop those of a turn.
+
+    XLA reuses most of that memory, or needs none where it fuses operations.
+    """
+    total = 0
+    for equation in jaxpr.eqns:
+        inner = [bytes_written(part) for part in jaxprs_in(equation.params)]
+        if inner:  # of branches, one is taken
+            total += max(inner) if equation.primitive.name == "cond" else sum(inner)
+            continue
+        made: list[Any] = [variable.aval for variable in equation.outvars]
+        shapes = [shape for shape in made if hasattr(shape, "shape")]
+        total += sum(math.prod(s.shape) * s.dtype.itemsize for s in shapes)
+    return total
+
+
+def jaxprs_in(params: dict[str, Any]) -> Iterator[Jaxpr]:
+    """Yields the programs among the parameters of an equation."""
+    for value in jax.tree.leaves(params, is_leaf=lambda x: hasattr(x, "eqns")):
+        value = getattr(value, "jaxpr", value)
+        if isinstance(value, Jaxpr):
+            yield value
 
 
 def first(tree: Any) -> Any:

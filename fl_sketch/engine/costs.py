@@ -5,22 +5,25 @@ before the round is over, is found in its traced program.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import partial_eval
+from jax.sharding import Mesh
 
 from fl_sketch.channels import player
 from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Algorithm, Channel, Memory, Round, Server, Tree
 from fl_sketch.core.wire import FLOAT_BITS
-from fl_sketch.engine.clients import traced
+from fl_sketch.engine.clients import bytes_written, traced
+from fl_sketch.engine.mesh import default_chunk, on_cpu
 from fl_sketch.engine.relays import Relay
 from fl_sketch.engine.round import initial_server
+from fl_sketch.workdir.rows import is_column
 
 FLOAT_BYTES = FLOAT_BITS // 8
 COUNTED = ("denominator", "present", "population")  # what a `Round` has of weights
@@ -43,6 +46,8 @@ class Traffic(NamedTuple):
       counts: whether the server's step depends on the weight of all clients, or of
         those that took part.
       alone: whether the server's step depends on the key that only the server has.
+      working: bytes that local work writes, each of its steps once: about the most
+        memory that it needs.
     """
 
     sent: tuple[int, ...]
@@ -53,6 +58,7 @@ class Traffic(NamedTuple):
     read: Server
     counts: bool
     alone: bool
+    working: int
 
 
 class Follow(NamedTuple):
@@ -173,7 +179,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         return means, replies
 
     start = jax.eval_shape(lambda p: initial_server(algorithm, p), params)
-    algorithm = _with_work_traced(algorithm, start, batches)
+    algorithm, working = _with_work_traced(algorithm, start, batches)
     means, replies = jax.eval_shape(echoed, *start, batches)
     part = functools.partial(_part, algorithm)
     read, heard, *_ = _used(part, start[0], means, replies, start[1], batches)
@@ -183,18 +189,40 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
     alone, counts, *_ = _used(
         after, server_key, weights, start, batches, (means, replies)
     )
-    (up, down), guard = bits[-1], algorithm.mechanism
-    up = guard.wire(up, _numbers(means)) if guard else up
+    up, down = bits[-1]
     return Traffic(
         sent=tuple(_numbers(mean) for mean in means),
-        bits_up=int(up) if isinstance(up, int) else None,
+        bits_up=_bits_up(algorithm, up, means),
         bits_told=down,
         stateful=bool(jax.tree.leaves(start[1])),
         heard=FLOAT_BYTES * _numbers(means, heard),
         read=read,
         counts=any(counts.values()),
         alone=alone,
+        working=working,
     )
+
+
+def _bits_up(algorithm: Algorithm, bits: Any, means: Any) -> int | None:
+    """Returns what a client sends, as its mechanism encodes it; None: it depends."""
+    if algorithm.mechanism:
+        bits = algorithm.mechanism.wire(bits, _numbers(means))
+    return int(bits) if isinstance(bits, int) else None
+
+
+def chunk_of(
+    mesh: Mesh, places: int, algorithm: Algorithm, params: Tree, batches: Any
+) -> int:
+    """Returns how many clients a row works on at a time by default.
+
+    Args:
+      places: the number of clients of a round.
+      batches: those of one client, or their shapes.
+    """
+    if on_cpu(mesh):
+        return default_chunk(mesh, places)
+    working = measure_traffic(algorithm, params, batches).working
+    return default_chunk(mesh, places, working)
 
 
 def prices(
@@ -251,12 +279,27 @@ def prices(
     return ways[download]
 
 
-def _with_work_traced(algorithm: Algorithm, start, batches) -> Algorithm:
-    """Returns the algorithm with local work that is traced once and for all."""
+def _with_work_traced(algorithm: Algorithm, start, batches) -> tuple[Algorithm, int]:
+    """Returns the algorithm with its local work traced, and what that writes."""
     (server, client), local = start, algorithm.local
     keys = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0))
-    run, _ = traced(local.run, server, client.local, batches, keys)
-    return algorithm._replace(local=local._replace(run=run))
+    arguments = server, client.local, batches, keys
+    run, work = traced(local.run, *arguments)
+    _require_numbers(work.diagnostics)
+    working = bytes_written(jax.make_jaxpr(run)(*arguments).jaxpr)
+    return algorithm._replace(local=local._replace(run=run)), working
+
+
+def _require_numbers(diagnostics: Any) -> None:
+    """Raises unless what clients return of their work are numbers by name."""
+    named = diagnostics if isinstance(diagnostics, Mapping) else {"": diagnostics}
+    for name, value in named.items():
+        if not is_column(name) or getattr(value, "shape", None) != ():
+            msg = (
+                "Expected the diagnostics of a client to be a dictionary of numbers by "
+                f"names without commas, got {diagnostics!r}."
+            )
+            raise TypeError(" ".join(msg.split()))
 
 
 def _after(algorithm: Algorithm, server_key, weights, start, batches, received):

@@ -13,10 +13,12 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch.core import trees
+from fl_sketch.core.platforms import GPU
 
 AXIS = "clients"
 MODEL = trees.MODEL
 AT_ONCE = 8  # clients of a row that an accelerator works on at a time
+WORKING_SHARE = 0.25  # of a GPU's memory for the local work of clients
 UNSPLIT = {
     "xla_disable_hlo_passes": "cpu-parallel-task-assigner",
     "xla_cpu_multi_thread_eigen": False,
@@ -37,15 +39,24 @@ def on_cpu(mesh: Mesh | AbstractMesh) -> bool:
     return mesh.devices.flat[0].platform == "cpu"
 
 
-def default_chunk(mesh: Mesh, places: int) -> int:
+def default_chunk(mesh: Mesh, places: int, working: int = 0) -> int:
     """Returns how many clients a row works on at a time by default.
 
-    On a CPU that is one, since `vmap` makes convolutions slow there.
+    On a CPU that is one, since `vmap` makes convolutions slow there. On a GPU it is as
+    many as fit, since every step costs the time of its launches.
+
+    Args:
+      places: the number of clients of a round.
+      working: the bytes that the local work of one writes; 0: unknown.
     """
     if on_cpu(mesh):
         return 1
     each = -(-places // rows(mesh))  # in equal turns
-    return -(-each // -(-each // AT_ONCE))
+    most, device = AT_ONCE, mesh.devices.flat[0]
+    if working and device.platform == GPU:
+        memory = (device.memory_stats() or {}).get("bytes_limit", 0)
+        most = max(1, int(WORKING_SHARE * memory) // working) if memory else AT_ONCE
+    return -(-each // -(-each // most))
 
 
 def mesh_over(devices: Sequence[jax.Device], model: int = 1) -> Mesh:

@@ -1,7 +1,6 @@
 """The setup of a run that Python describes: from arguments of `simulate` to a task."""
 
 import hashlib
-import re
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,12 +14,13 @@ from fl_sketch.channels import player
 from fl_sketch.core import chacha, trees
 from fl_sketch.core.keys import roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Tree
-from fl_sketch.data import Clients, residency, streamed
+from fl_sketch.data import Clients, examples, residency, streamed
 from fl_sketch.data import batches as client_batches
 from fl_sketch.engine import checks
 from fl_sketch.engine.clients import Fetch
 from fl_sketch.engine.cohort import Sampler, of_round
 from fl_sketch.engine.costs import Prices, Traffic, prices
+from fl_sketch.engine.fingerprint import of_program
 from fl_sketch.engine.loop import MOST, Compiled
 from fl_sketch.engine.mesh import default_chunk, mesh_over, name_of
 from fl_sketch.engine.plan import plan_of
@@ -30,7 +30,9 @@ from fl_sketch.engine.rounds import Play, compile_rounds
 from fl_sketch.engine.task import Task
 from fl_sketch.models import params_io
 from fl_sketch.privacy.guarantee import Guarantee, promised
+from fl_sketch.workdir import odometer, origin
 from fl_sketch.workdir.identity import identity_of
+from fl_sketch.workdir.origin import TrainedOn
 from fl_sketch.workdir.secrets import Secret
 
 MakeAlgorithm = Callable[[float], Algorithm]
@@ -54,6 +56,8 @@ class PythonSetup(NamedTuple):
       terms: `relation`, `delta` and `target_epsilon`.
       data: where the examples are to be, one of `residency.FORMS` or "auto".
       chunk: the number of clients that a device works on at a time; 0: by platform.
+      params_from: where the first model was trained; empty: it was not.
+      partition: a name of how examples are dealt to clients; empty: it has none.
     """
 
     params: Tree
@@ -69,6 +73,8 @@ class PythonSetup(NamedTuple):
     data: str
     mesh: Mesh
     chunk: int
+    params_from: str = ""
+    partition: str = ""
 
     def choose(self, algorithm: Algorithm | MakeAlgorithm, download: str) -> Chosen:
         """Returns the algorithm with its noise, and what follows from it."""
@@ -77,6 +83,8 @@ class PythonSetup(NamedTuple):
         if target and callable(algorithm) and not isinstance(algorithm, Algorithm):
             make, chosen = algorithm, algorithm(0.0)
         checks.require_made_by(Algorithm, "fl_sketch.algorithms", algorithm=chosen)
+        if make is not None:
+            checks.require_noise_of(chosen, 0.0)
         checks.require_fitting(chosen, self.sampler)
         traffic = checks.traffic_of(
             chosen, self.params, self.clients, steps=self.steps, batch=self.batch
@@ -85,7 +93,10 @@ class PythonSetup(NamedTuple):
         guarantee = self._guarantee(chosen, traffic, calibrated=make is not None)
         if make is not None and guarantee:
             chosen = make(guarantee.noise_multiplier)
+            checks.require_noise_of(chosen, guarantee.noise_multiplier)
         checks.require_noise(chosen, target)
+        if guarantee:
+            self._require_unseen()
         cost = prices(
             chosen,
             self.params,
@@ -95,6 +106,24 @@ class PythonSetup(NamedTuple):
             gap=self.clients.population / self.sampler.size,
         )
         return Chosen(chosen, traffic, guarantee, cost)
+
+    def _seen(self) -> TrainedOn | None:
+        """Returns the data that the first model has seen; None: there is no record."""
+        return origin.trained_on(self.params_from) if self.params_from else None
+
+    def _require_unseen(self) -> None:
+        """Raises if the first model has seen the data that are to be protected."""
+        before = self._seen()
+        if before is None:
+            return
+        digests = _digests(self.clients).items()
+        train = [one for name, one in digests if name.startswith("train_")]
+        if reason := origin.seen(before, "", train):
+            msg = (
+                "Expected params of public data in a private run, which counts them as "
+                f"known to all, got params_from={self.params_from}, {reason}."
+            )
+            raise ValueError(msg)
 
     def _guarantee(
         self, algorithm: Algorithm, traffic: Traffic, *, calibrated: bool
@@ -130,7 +159,8 @@ class PythonSetup(NamedTuple):
         """
         guarantee, mesh = chosen.guarantee, self.mesh
         same = NamedSharding(mesh, P())
-        chunk = self.chunk or default_chunk(mesh, self.sampler.places)
+        places, working = self.sampler.places, chosen.traffic.working
+        chunk = self.chunk or default_chunk(mesh, places, working)
         play = Play(
             make_round(chosen.algorithm, self.fetch, mesh, chunk=chunk),
             self.sampler,
@@ -174,7 +204,7 @@ class PythonSetup(NamedTuple):
             **options,
             **self._config(chosen),
             "made_by": DOOR,
-            "model": {"digest": params_io.digest(model)},
+            "model": {"digest": params_io.digest(model), "from": self.params_from},
             "data": {
                 "name": DOOR,
                 "public": False,
@@ -185,11 +215,17 @@ class PythonSetup(NamedTuple):
         }
         known, guarantee = task.known, chosen.guarantee
         if guarantee:
-            guarantee = guarantee._replace(partition=DOOR)
+            guarantee = guarantee._replace(partition=self._dealt())
         devices, program = name_of(self.mesh), self._program(chosen.algorithm)
         return task._replace(
             config=config,
-            identity=identity_of(digests, devices, program=program, keyed=task.private),
+            identity=identity_of(
+                digests,
+                devices,
+                program=program,
+                weights=self._seen(),
+                keyed=task.private,
+            ),
             known=known._replace(guarantee=guarantee),
             facts=self._facts(chosen, guarantee),
             model={
@@ -198,6 +234,13 @@ class PythonSetup(NamedTuple):
             },
             secret=_secret(self.key) if task.private else None,
         )
+
+    def _dealt(self) -> str:
+        """Returns how examples are dealt, as the caller names it.
+
+        A digest would confirm guesses about a label that decides it.
+        """
+        return f"{DOOR}: {self.partition}" if self.partition else odometer.UNNAMED
 
     def _program(self, algorithm: Algorithm) -> str:
         """Returns a digest of a round as it is traced, with all rates and bounds."""
@@ -209,10 +252,7 @@ class PythonSetup(NamedTuple):
             return play(state, key, of_round(self.sampler, key, 0), data, None)
 
         data = client_batches.resident_shapes(*self.clients)
-        traced = jax.make_jaxpr(one_round)(self.params, roots_of(self.key), data)
-        text = re.sub("0x[0-9a-f]+", "", str(traced))  # addresses of functions
-        constants = {str(i): np.asarray(c) for i, c in enumerate(traced.consts)}
-        return params_io.digest(constants | {"": np.frombuffer(text.encode(), "u1")})
+        return of_program(one_round, self.params, roots_of(self.key), data)
 
     def _facts(self, chosen: Chosen, guarantee: Guarantee | None) -> dict[str, Any]:
         """Returns what summary.json says of the run before it begins."""
@@ -251,12 +291,17 @@ class PythonSetup(NamedTuple):
 def _digests(clients: Clients) -> dict[str, str]:
     """Returns digests of the examples and of the partition."""
     digests = {
-        f"train_{name}": params_io.digest({"": np.asarray(leaf)})
+        f"train_{name}": examples.digest(_as_trained_on(np.asarray(leaf)))
         for name, leaf in trees.named_leaves(clients.examples)
     }
     shares = clients.partition
     arrays = {"indices": shares.indices, "starts": shares.starts}
     return digests | {"partition": params_io.digest(arrays)}
+
+
+def _as_trained_on(array: np.ndarray) -> np.ndarray:
+    """Returns an array in the type that it has on a device, as configs have it too."""
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
 def _secret(key: Key | Roots) -> Secret:

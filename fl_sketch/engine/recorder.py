@@ -24,6 +24,7 @@ Clock = Callable[[int], float]
 ABSENCES = ("asked", "answered", "simulated_seconds")  # where clients may be absent
 RECENT = "recent/"  # in checkpoints: the numbers of rounds since the last row
 BOOK = "ledger/"
+LOST = np.inf  # in place of a loss that is not finite, as NaN is no answer
 OF_CLIENTS = ("train_", "mechanism_")  # columns of diagnostics begin so
 
 
@@ -89,6 +90,8 @@ class Recorder:
             return np.nan
         loss = float(shown.diagnostics["loss"])
         self.lose(number + 1, loss)
+        if not np.isfinite(loss):
+            self._note(number, column_of("loss"), LOST)
         return loss
 
     def lose(self, done: int, value: float) -> None:
@@ -104,7 +107,7 @@ class Recorder:
         of_clients.sort(key=lambda name: name != "train_loss")
         row: Row = {
             "round": done,
-            **{name: mean_of_finite(self.recent[name]) for name in of_clients},
+            **{name: self._mean(name) for name in of_clients},
             **measured,
             **{name: mean_of_finite(self.recent[name]) for name in released},
             "bytes_up_total": int(book.up.sum()),
@@ -139,6 +142,13 @@ class Recorder:
             for name, values in arrays.items()
             if name.startswith(RECENT)
         }
+
+    def _mean(self, name: str) -> float:
+        """Returns the mean of a diagnostic; NaN if a loss was lost that may be seen."""
+        values = self.recent[name]
+        if name == column_of("loss") and not self.known.private and LOST in values:
+            return np.nan
+        return mean_of_finite(values)
 
     def _note(self, number: int, name: str, value: Any) -> None:
         if name not in self.recent:

@@ -17,7 +17,7 @@ from fl_sketch.engine.loop import Compiled, NotFinite, Watch, play
 from fl_sketch.engine.recorder import ABSENCES, Recorder, Row
 from fl_sketch.engine.round import State
 from fl_sketch.engine.task import Task
-from fl_sketch.workdir import checkpoint, odometer, rows, secrets, weights
+from fl_sketch.workdir import checkpoint, odometer, origin, rows, secrets, weights
 from fl_sketch.workdir.folder import Workdir
 from fl_sketch.workdir.odometer import RUN
 
@@ -80,7 +80,8 @@ def with_secret(folder: Workdir | None, task: Task) -> Task:
         if entries:
             z = entries[RUN].noise_multiplier
         else:
-            odometer.note(folder.folder, {RUN: expected})
+            with folder.writing():
+                odometer.note(folder.folder, {RUN: expected})
         return json.dumps([secret.reveal().hex(), z]).encode()
 
     raw, z = json.loads(_from_first(folder, begun))
@@ -102,7 +103,8 @@ def _secret_in(
                 "rounds released, got none: take another workdir."
             )
             raise ValueError(msg)
-        secrets.keep(place, fresh)
+        with folder.writing():
+            secrets.keep(place, fresh)
         return fresh
     kept = secrets.kept(place)
     if kept is None:
@@ -139,20 +141,23 @@ def _require_same_plan(entries, expected, folder: Workdir) -> None:
 
 
 def resumed(folder: Workdir | None, task: Task, say: Say) -> Progress:
-    """Returns the newest progress in the folder, in all processes, or a new run."""
+    """Returns the newest progress in the folder, in all processes, or a new run.
+
+    Args:
+      say: gets a line on every checkpoint that is damaged.
+    """
     fresh = begin(task)
     like = {"state": fresh.state}
 
     def newest(folder: Workdir) -> bytes:
         saved = checkpoint.newest(folder.checkpoints, like, say)
         if saved is None:
-            folder.restore({})
+            folder.restore({}, task.last)
             return b""
         path = checkpoint.path_of(folder.checkpoints, saved.number)
         folder.require_own(path, saved.extra)
         _require_same_secret(path, task, saved.extra)
-        folder.restore(saved.extra)
-        say(f"resuming after round {saved.number}")
+        folder.restore(saved.extra, task.last)
         packed = io.BytesIO()
         checkpoint.write(packed, saved.tree, saved.extra)
         return packed.getvalue()
@@ -160,7 +165,27 @@ def resumed(folder: Workdir | None, task: Task, say: Say) -> Progress:
     packed = _from_first(folder, newest)
     if not packed:
         return fresh
-    tree, extra = checkpoint.read(io.BytesIO(packed), like)
+    return _gone_on(fresh, *checkpoint.read(io.BytesIO(packed), like))
+
+
+def ended(folder: Workdir, task: Task, rounds: int) -> tuple[Progress, list[Row]]:
+    """Returns the end of a run of so many rounds, which is done, and all its rows.
+
+    The folder stays as it is.
+
+    Raises:
+      ValueError: without the checkpoint of its last round. An earlier one would be gone
+        on from, and its rounds released once more.
+    """
+    fresh = begin(task)
+    saved = checkpoint.of_round(folder.checkpoints, rounds, {"state": fresh.state})
+    path = checkpoint.path_of(folder.checkpoints, rounds)
+    folder.require_own(path, saved.extra)
+    return _gone_on(fresh, saved.tree, saved.extra), folder.rows_in(saved.extra)
+
+
+def _gone_on(fresh: Progress, tree, extra) -> Progress:
+    """Returns the progress that a checkpoint holds, placed as a new run is."""
     fresh.recorder.resume(extra)
     state = jax.tree.map(_placed, tree["state"], fresh.state)
     return Progress(state, fresh.recorder)
@@ -211,7 +236,7 @@ def play_on(
         if folder:
             folder.add(row)
         for tell in told:
-            tell(row)
+            tell(dict(row))  # which a caller may change
 
     def save(done: int, state: State) -> None:
         if folder:
@@ -221,7 +246,8 @@ def play_on(
         guarantee = task.known.guarantee
         if folder and guarantee and task.secret:
             entry = guarantee.after(last)._replace(secret=task.secret.check)
-            odometer.note(folder.folder, {RUN: entry})
+            with folder.writing():
+                odometer.note(folder.folder, {RUN: entry})
 
     watch = watch._replace(rows=rows_of, save=save, ahead=count, lost=_lost(task))
     watch = watch._replace(agree=multiprocess.agree)
@@ -272,7 +298,8 @@ def _save(folder: Workdir, task: Task, done: int, progress: Progress, say: Say) 
 def finish(folder: Workdir, task: Task, summary: Row) -> Row:
     """Writes the model and the summary of a run that has ended; returns the latter."""
     _write_model(folder, task, summary["rounds"])
-    whole = folder.finish(summary)
+    with folder.writing():
+        whole = folder.finish(summary)
     secrets.forget(folder.folder)
     return whole
 
@@ -285,8 +312,9 @@ def complete(folder: Workdir, task: Task, rounds: int) -> None:
 
 
 def _write_model(folder: Workdir, task: Task, rounds: int) -> None:
-    about = {**task.model, weights.TRAINED_ON: folder.trained_on}
-    weights.write_model(folder.folder, rounds, about)
+    about = {**task.model, origin.TRAINED_ON: folder.trained_on}
+    with folder.writing():
+        weights.write_model(folder.folder, rounds, about)
 
 
 def summary_of(
@@ -304,7 +332,7 @@ def summary_of(
     absences = {name: float(plain[name]) for name in ABSENCES if name in plain}
     first = ("round", "epsilon", "delta", "randomness", "rounds_per_second", *absences)
     measured = {
-        name: float(value)
+        name: _number(value)
         for name, value in plain.items()
         if name not in first and not name.startswith("bytes_")
     }
@@ -324,6 +352,14 @@ def summary_of(
         "compile_seconds": compile_seconds,
     }
     return rows.marked(whole, task.private)
+
+
+def _number(value: Any) -> Any:
+    """Returns a value as a number, or a text as it is."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value
 
 
 def _from_first(folder: Workdir | None, make: Callable[[Workdir], bytes]) -> bytes:

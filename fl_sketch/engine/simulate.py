@@ -10,9 +10,9 @@
 ((3,), 8, 576)
 """
 
-import json
 import os
 import pathlib
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,13 +20,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch.core import chacha, files, validate
+from fl_sketch.core import chacha, validate
 from fl_sketch.core.keys import require_key, roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
 from fl_sketch.data import Clients
 from fl_sketch.data.batches import fetching
-from fl_sketch.engine import checks, ledger, progress_bar, resumable
-from fl_sketch.engine.client_metrics import PerExample, columns_of
+from fl_sketch.engine import checks, ledger, own_columns, progress_bar, resumable
+from fl_sketch.engine.client_metrics import PerExample
 from fl_sketch.engine.clients import Client
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Prices, Traffic
@@ -38,11 +38,8 @@ from fl_sketch.engine.resumable import Progress
 from fl_sketch.engine.task import Task
 from fl_sketch.privacy import accounting
 from fl_sketch.privacy.guarantee import Guarantee
-from fl_sketch.workdir.folder import METRICS, Workdir
-from fl_sketch.workdir.identity import ACCEPTED
+from fl_sketch.workdir.folder import Workdir
 
-RESERVED = ("round", "epsilon", "delta", "randomness", "rounds_per_second")
-RESERVED_STARTS = ("train_", "bytes_", "clients_")
 GO_ON = "go on without one from the state that these rounds return: state=run.state"
 
 
@@ -106,6 +103,7 @@ def simulate(
     *,
     key: Key | Roots,
     rounds: int,
+    params_from: str | os.PathLike = "",
     cohort: int | Sampler | None = None,
     steps: int = 1,
     batch: int = 32,
@@ -118,6 +116,7 @@ def simulate(
     state: Standing | None = None,
     workdir: str | os.PathLike | None = None,
     checkpoint_every: int = 50,
+    partition: str = "",
     accept: Collection[str] = (),
     download: str = "cheapest",
     relation: str = "add_remove",
@@ -140,6 +139,10 @@ def simulate(
         the history then calls a private run simulated. `secret_roots` makes a secret
         one for one run, with its continuations: a second run would have the same noise.
       rounds: the number of rounds to play.
+      params_from: the run's folder, or the file, that trained `params` come from. What
+        they have seen, this run's model has seen too, and a private run refuses those
+        that have seen its own data. Of a plain tree nothing is known: it counts as
+        public.
       cohort: the number of clients in a round, all sets equally likely; or a sampler of
         `engine`; None: everyone.
       steps: the number of batches of a client in a round.
@@ -158,6 +161,8 @@ def simulate(
       workdir: a folder for rows, checkpoints, the model and the privacy that was spent.
         The same call goes on there, to the last bit, wherever it was stopped.
       checkpoint_every: rounds between checkpoints in it.
+      partition: a name of how examples are dealt to clients. Private runs in several
+        folders have an epsilon together if they have the same name, and none without.
       accept: what may differ there from the run's beginning, "versions" of packages or
         "devices". Either changes last bits.
       download: how clients get the model; see `engine.costs.prices`. If a run goes on
@@ -182,8 +187,8 @@ def simulate(
     validate.one_of(accounting.RELATIONS, relation=relation)
     validate.in_range(0, 1, delta=delta)
     validate.in_range(0, float("inf"), target_epsilon=target_epsilon)
-    checks.require_functions("params", look=look)
-    checks.require_functions("a row", on_row=on_row)
+    own = {"workdir": workdir, "partition": partition, "accept": accept, "bar": bar}
+    checks.require_options(look=look, on_row=on_row, **own)
     for root in roots_of(key):
         require_key(root)
     params, sampler = checks.floats(params), checks.sampler_of(cohort, clients)
@@ -191,13 +196,14 @@ def simulate(
     terms = {"relation": relation, "delta": delta, "target_epsilon": target_epsilon}
     last = rounds + (int(state.server.round) if state else 0)
     drawn = sampler, steps, batch, batches, fetch
-    mesh = mesh_over(checks.devices_of(devices))
+    where = mesh_over(checks.devices_of(devices)), chunk
+    told_of = checks.path_of(params_from=params_from), partition
     setup = PythonSetup(
-        params, clients, key, last, *drawn, terms, data, mesh=mesh, chunk=chunk
+        params, clients, key, last, *drawn, terms, data, *where, *told_of
     )
     chosen = setup.choose(algorithm, download)
     begun = checks.begun(chosen.algorithm, params, clients.population, state)
-    measure = _looking(look, per_client, held_out or clients)
+    measure = own_columns.measuring(look, per_client, held_out or clients)
     task = setup.task(chosen, begun, measure, every)
     told = [on_row] if on_row else []
     if workdir is None:
@@ -232,25 +238,27 @@ def _in_folder(
     task: Task, workdir: str | os.PathLike, accept, told, bar: bool | None
 ) -> tuple[Progress, list[Row]]:
     """Plays a run in a folder, from where it was stopped; returns all rows as well."""
-    for name in accept:
-        validate.one_of(tuple(ACCEPTED), accept=name)
     options = {"accept": accept, "extend": GO_ON}
     with resumable.opened(workdir, task, **options) as folder:
-        assert folder
-        if ended := folder.summary():
-            resumable.complete(folder, task, ended["rounds"])
+        assert folder  # of the only process
+        if done := folder.summary():
             task = task._replace(secret=None)  # it is forgotten, and no longer needed
-            progress = resumable.resumed(folder, task, lambda line: None)
+            resumable.complete(folder, task, done["rounds"])
+            progress, rows = resumable.ended(folder, task, done["rounds"])
         else:
             task = resumable.with_secret(folder, task)
-            progress = resumable.resumed(folder, task, lambda line: None)
+            progress = resumable.resumed(folder, task, _warned)
             progress, seconds = _played(task, progress, folder, told, bar)
+            rows = folder.rows
             summary = resumable.summary_of(
-                task, progress, folder.rows[-1], compile_seconds=seconds
+                task, progress, own_columns.values(rows[-1]), compile_seconds=seconds
             )
             resumable.finish(folder, task, summary)
-        rows = files.read_rows(folder.folder / METRICS)
-    return progress, [{name: _read(row[name]) for name in row} for row in rows]
+    return progress, [*map(own_columns.values, rows)]
+
+
+def _warned(line: str) -> None:
+    warnings.warn(line, stacklevel=2)
 
 
 def _played(
@@ -260,41 +268,15 @@ def _played(
     with progress_bar.shown(task.last, progress.done, shown=bar) as move:
         compiled = task.compile(task.roots(task.secret))
         progress = resumable.play_on(
-            task, progress, compiled, folder, told=told, watch=Watch(rounds=move)
+            task,
+            progress,
+            compiled,
+            folder,
+            told=told,
+            say=_warned,
+            watch=Watch(rounds=move),
         )
     return progress, compiled.seconds
-
-
-def _read(text: str) -> Any:
-    """Returns the value of a cell of a csv file: None, a number or a text."""
-    for read in (json.loads, float):  # floats are also nan and inf
-        try:
-            return read(text) if text else None
-        except ValueError:
-            continue
-    return text
-
-
-def _looking(look, per_client: PerExample | None, clients: Clients):
-    """Returns `(params) -> columns` with all that is measured for a row, checked."""
-    views = columns_of(per_client, clients) if per_client else None
-
-    def measured(params):
-        columns = look(jax.tree.map(jnp.copy, params))  # a caller may keep the copy
-        if not isinstance(columns, Mapping) or any(map(_reserved, columns)):
-            names = [*columns] if isinstance(columns, Mapping) else columns
-            msg = (
-                "Expected look to return a dictionary whose names are not those of "
-                f"other columns (round, epsilon, train_*, bytes_*), got {names!r}."
-            )
-            raise ValueError(msg)
-        return {**columns, **(views(params) if views else {})}
-
-    return measured
-
-
-def _reserved(name: str) -> bool:
-    return name in RESERVED or str(name).startswith(RESERVED_STARTS)
 
 
 def _public(key: Key | Roots) -> np.ndarray:

@@ -7,3 +7,4 @@ either. `form` puts them into any function, whatever library its model is from.
 
 from fl_sketch.fast.any_function import as_written as as_written
 from fl_sketch.fast.any_function import form as form
+from fl_sketch.fast.fixed import with_fixed as with_fixed

@@ -13,36 +13,42 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import custom_vmap
 
 from fl_sketch.core.trees import varying_like
+from fl_sketch.fast import plain
 from fl_sketch.fast.pooling import Pads, max_pool
 
 PLACES = 128  # outputs of a program
-TAPS = 32  # numbers of a patch that a program multiplies at a time
+TAPS = (32, 16)  # numbers of a patch that a program multiplies at a time
+FEW = 32  # the same where they are not of one pixel
 WIDEST = 64  # output channels of a program
 NARROWEST = 16  # rows and columns of a product
 SHARE = 2048  # outputs that a program of the kernel's gradient adds up
+WARPS = 4
 
 
 class Shapes(NamedTuple):
-    """The sizes of a convolution of padded images.
+    """The sizes of a convolution.
 
     Attributes:
       image: examples, height, width and channels.
       kernel: height, width, input channels and output channels.
-      interpret: whether to run the programs without a GPU, slowly, to test them.
+      pads: zeros (before, after) the height and the width.
     """
 
-    image: tuple[int, int, int, int]
-    kernel: tuple[int, int, int, int]
+    image: tuple[int, ...]
+    kernel: tuple[int, ...]
+    pads: Pads
     strides: int
-    interpret: bool
 
     @property
     def out(self) -> tuple[int, int, int, int]:
         """Examples, height, width and channels of the output."""
         rows, cols = (
-            (self.image[axis + 1] - self.kernel[axis]) // self.strides + 1
+            (self.image[axis + 1] + sum(self.pads[axis]) - self.kernel[axis])
+            // self.strides
+            + 1
             for axis in (0, 1)
         )
         return self.image[0], rows, cols, self.kernel[3]
@@ -57,20 +63,49 @@ class Shapes(NamedTuple):
         """The number of numbers of a patch."""
         return self.kernel[0] * self.kernel[1] * self.kernel[2]
 
-    def first(self, place: jax.Array) -> jax.Array:
-        """Returns where in the flat images the patches of some places begin."""
-        _, rows, cols, _ = self.out
-        _, height, width, channels = self.image
-        example, inside = place // (rows * cols), place % (rows * cols)
-        row, col = inside // cols, inside % cols
-        line = example * height + row * self.strides
-        return (line * width + col * self.strides) * channels
+    @property
+    def together(self) -> int:
+        """The number of taps that a program multiplies at a time.
 
-    def beyond(self, tap: jax.Array) -> jax.Array:
-        """Returns how far behind the begin of a patch some of its numbers are."""
-        _, wide, channels, _ = self.kernel
-        line, within = tap // (wide * channels), tap % (wide * channels)
-        return line * (self.image[2] * channels) + within
+        Where it divides the channels, they are neighbours of one pixel.
+        """
+        fitting = [size for size in TAPS if self.kernel[2] % size == 0]
+        return fitting[0] if fitting else FEW
+
+    def patches(self, x_ref: Any, place: jax.Array, number: jax.Array) -> jax.Array:
+        """Returns some numbers of the patches of some places: (places, together)."""
+        from jax.experimental.pallas import triton
+
+        examples, rows, cols, _ = self.out
+        _, height, width, channels = self.image
+        (top, _), (left, _) = self.pads
+        example, inside = _divided(place, rows * cols)
+        row, col = _divided(inside, cols)
+        row, col = row * self.strides - top, col * self.strides - left
+        first = ((example * height + row) * width + col) * channels
+        here = place < examples * rows * cols
+        begin, size = number * self.together, self.together
+        if channels % size == 0:  # all of one pixel
+            pixel, channel = _divided(jnp.asarray(begin, jnp.int32), channels)
+            down, right = _divided(pixel, self.kernel[1])
+            beyond = (down * width + right) * channels + channel
+            tap = beyond + lax.iota(jnp.int32, size)
+            if any(map(any, self.pads)):
+                row, col = row + down, col + right
+                here &= (row >= 0) & (row < height) & (col >= 0) & (col < width)
+            mask = here[:, None]
+        else:
+            tap = begin + lax.iota(jnp.int32, size)
+            pixel, channel = _divided(tap, channels)
+            down, right = _divided(pixel, self.kernel[1])
+            mask = here[:, None] & (tap < self.taps)[None]
+            if any(map(any, self.pads)):
+                row, col = row[:, None] + down[None], col[:, None] + right[None]
+                mask &= (row >= 0) & (row < height) & (col >= 0) & (col < width)
+            tap = (down * width + right) * channels + channel
+        at = first[:, None] + tap[None]
+        mask = jnp.broadcast_to(mask, at.shape)
+        return triton.load(x_ref.at[at], mask=mask, other=0.0)
 
 
 def convolve(
@@ -99,7 +134,10 @@ def convolve(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _convolved(pads: Pads, strides: int, interpret: bool, x, kernel) -> jax.Array:
-    return _products(jnp.pad(x, ((0, 0), *pads, (0, 0))), kernel, strides, interpret)
+    shapes = Shapes(x.shape, kernel.shape, pads, strides)
+    xla = functools.partial(plain.product, pads=pads, strides=strides)
+    ours = functools.partial(_products, shapes, interpret)
+    return _by_clients(xla, ours)(x, kernel)
 
 
 def _forward(pads, strides, interpret, x, kernel):
@@ -107,111 +145,126 @@ def _forward(pads, strides, interpret, x, kernel):
 
 
 def _backward(pads, strides, interpret, residuals, dy):
-    x, kernel = residuals
-    ends = []
-    for axis, (before, _) in enumerate(pads):
-        size, window = x.shape[axis + 1], kernel.shape[axis]
-        span = strides * (dy.shape[axis + 1] - 1) + 1
-        ends.append((window - 1 - before, size + before - span, strides - 1))
-    apart = lax.pad(dy, jnp.zeros((), dy.dtype), [(0, 0, 0), *ends, (0, 0, 0)])
-    turned = kernel[::-1, ::-1].transpose(0, 1, 3, 2)
-    dx = _products(apart, turned, 1, interpret)
-    padded = jnp.pad(x, ((0, 0), *pads, (0, 0)))
-    return dx, _gradient(padded, dy, kernel.shape, strides, interpret)
+    xla = functools.partial(plain.gradients, pads=pads, strides=strides)
+    ours = functools.partial(_gradients, pads, strides, interpret)
+    return _by_clients(xla, ours)(*residuals, dy)
 
 
 _convolved.defvjp(_forward, _backward)
 
 
-def _products(x, kernel, strides: int, interpret: bool) -> jax.Array:
-    """Returns the convolution of padded images: patches times kernel."""
+def _by_clients(xla: Callable, ours: Callable) -> Callable:
+    """Returns the form of XLA, which under `vmap` over kernels becomes ours."""
+    one = custom_vmap(xla)
+
+    @one.def_vmap
+    def _many(size, batched, x, kernel, *more):
+        del size
+        axes = tuple(0 if own else None for own in batched)
+        form = ours if any(batched[1:]) else xla
+        results = jax.vmap(form, axes)(x, kernel, *more)
+        return results, jax.tree.map(lambda _: True, results)
+
+    return one
+
+
+def _gradients(pads: Pads, strides: int, interpret: bool, x: Any, kernel: Any, dy: Any):
+    """Returns the gradients of the images and of the kernel."""
+    shapes = Shapes(x.shape, kernel.shape, pads, strides)
+    slopes = _gradient(shapes, interpret, x, dy)
+    if strides > 1:
+        between = (0, 0, strides - 1)
+        plan = [(0, 0, 0), between, between, (0, 0, 0)]
+        dy = lax.pad(dy, jnp.zeros((), dy.dtype), plan)
+    ends = []
+    for axis, (before, _) in enumerate(pads):
+        size, window = x.shape[axis + 1], kernel.shape[axis]
+        ends.append((window - 1 - before, size + before - dy.shape[axis + 1]))
+    turned = kernel[::-1, ::-1].transpose(0, 1, 3, 2)
+    shapes = Shapes(dy.shape, turned.shape, (ends[0], ends[1]), 1)
+    return _products(shapes, interpret, dy, turned), slopes
+
+
+def _products(shapes: Shapes, interpret: bool, x, kernel) -> jax.Array:
+    """Returns a convolution: patches times kernel."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    shapes = Shapes(x.shape, kernel.shape, strides, interpret)
-    features = kernel.shape[-1]
+    features, size = kernel.shape[-1], shapes.together
     wide = _power(features)
 
     def program(x_ref, kernel_ref, out_ref):
         place = pl.program_id(0) * PLACES + lax.iota(jnp.int32, PLACES)
         feature = pl.program_id(1) * wide + lax.iota(jnp.int32, wide)
-        first = shapes.first(place)
+        wanted = feature < features
 
         def step(number, total):
-            tap = number * TAPS + lax.iota(jnp.int32, TAPS)
-            patch = triton.load(
-                x_ref.at[first[:, None] + shapes.beyond(tap)[None]],
-                mask=(place < shapes.places)[:, None] & (tap < shapes.taps)[None],
-                other=0.0,
-            )
+            tap = number * size + lax.iota(jnp.int32, size)
             factor = triton.load(
                 kernel_ref.at[tap[:, None], feature[None]],
-                mask=(tap < shapes.taps)[:, None] & (feature < features)[None],
+                mask=(tap < shapes.taps)[:, None] & wanted[None],
                 other=0.0,
             )
-            return total + _dot(patch, factor, 1)
+            return total + _dot(shapes.patches(x_ref, place, number), factor, 1)
 
         total = jnp.zeros((PLACES, wide), jnp.float32)
-        total = lax.fori_loop(0, -(-shapes.taps // TAPS), step, total)
+        total = lax.fori_loop(0, -(-shapes.taps // size), step, total)
         triton.store(
             out_ref.at[place[:, None], feature[None]],
             total,
-            mask=(place < shapes.places)[:, None] & (feature < features)[None],
+            mask=(place < shapes.places)[:, None] & wanted[None],
         )
 
     grid = pl.cdiv(shapes.places, PLACES), pl.cdiv(features, wide)
     flat = kernel.reshape(shapes.taps, features)
     out = shapes.places, features
-    return _called(program, out, grid, interpret, x.reshape(-1), flat).reshape(
-        shapes.out
-    )
+    y = _called(program, out, grid, 3, interpret, x.reshape(-1), flat)
+    return y.reshape(shapes.out)
 
 
-def _gradient(x, dy, kernel: tuple, strides: int, interpret: bool) -> jax.Array:
+def _gradient(shapes: Shapes, interpret: bool, x, dy) -> jax.Array:
     """Returns the gradient of a kernel: patches, transposed, times `dy`."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    height, width, channels, features = kernel
-    shapes = Shapes(x.shape, (height, width, channels, features), strides, interpret)
+    features, size = dy.shape[-1], shapes.together
     wide = _power(features)
     shares = pl.cdiv(shapes.places, SHARE)
     steps = pl.cdiv(shapes.places, shares * PLACES)
 
     def program(x_ref, dy_ref, out_ref):
-        tap = pl.program_id(0) * TAPS + lax.iota(jnp.int32, TAPS)
         feature = pl.program_id(1) * wide + lax.iota(jnp.int32, wide)
-        share, beyond = pl.program_id(2), shapes.beyond(tap)
+        part, share, wanted = pl.program_id(0), pl.program_id(2), feature < features
 
         def step(number, total):
             begin = (share * steps + number) * PLACES
             place = begin + lax.iota(jnp.int32, PLACES)
-            there = (place < shapes.places)[:, None]
-            patch = triton.load(
-                x_ref.at[shapes.first(place)[:, None] + beyond[None]],
-                mask=there & (tap < shapes.taps)[None],
-                other=0.0,
-            )
             slope = triton.load(
                 dy_ref.at[place[:, None], feature[None]],
-                mask=there & (feature < features)[None],
+                mask=(place < shapes.places)[:, None] & wanted[None],
                 other=0.0,
             )
-            return total + _dot(patch, slope, 0)
+            return total + _dot(shapes.patches(x_ref, place, part), slope, 0)
 
-        total = jnp.zeros((TAPS, wide), jnp.float32)
+        total = jnp.zeros((size, wide), jnp.float32)
         total = lax.fori_loop(0, steps, step, total)
+        tap = part * size + lax.iota(jnp.int32, size)
         triton.store(
             out_ref.at[share, tap[:, None], feature[None]],
             total,
-            mask=(tap < shapes.taps)[:, None] & (feature < features)[None],
+            mask=(tap < shapes.taps)[:, None] & wanted[None],
         )
 
-    grid = pl.cdiv(shapes.taps, TAPS), pl.cdiv(features, wide), shares
-    out = shares, shapes.taps, features
-    flat = dy.reshape(shapes.places, features)
-    parts = _called(program, out, grid, interpret, x.reshape(-1), flat)
-    return parts.sum(0).reshape(kernel)
+    grid = pl.cdiv(shapes.taps, size), pl.cdiv(features, wide), shares
+    out, flat = (shares, shapes.taps, features), dy.reshape(shapes.places, features)
+    parts = _called(program, out, grid, 1, interpret, x.reshape(-1), flat)
+    return parts.sum(0).reshape(shapes.kernel)
+
+
+def _divided(x: jax.Array, by: int) -> tuple[jax.Array, jax.Array]:
+    """Returns the quotient and the rest of numbers that are not negative."""
+    by_all = jnp.full_like(x, by)
+    return lax.div(x, by_all), lax.rem(x, by_all)
 
 
 def _dot(a: jax.Array, b: jax.Array, axis: int) -> jax.Array:
@@ -226,8 +279,11 @@ def _power(features: int) -> int:
     return min(WIDEST, max(NARROWEST, 1 << (features - 1).bit_length()))
 
 
-def _called(program: Callable, shape, grid, interpret: bool, a, b) -> jax.Array:
-    """Returns the result of a program on each place of a grid, float32 of a shape."""
+def _called(program: Callable, shape, grid, stages: int, interpret: bool, a, b):
+    """Returns the result of a program on each place of a grid, float32 of a shape.
+
+    In as many stages of a loop it loads ahead of what it multiplies.
+    """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
@@ -238,5 +294,5 @@ def _called(program: Callable, shape, grid, interpret: bool, a, b) -> jax.Array:
         jax.ShapeDtypeStruct(shape, jnp.float32, manual_axis_type=kind),
         grid=grid,
         interpret=interpret,
-        compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
+        compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=stages),
     )(a, varying_like(b, a))

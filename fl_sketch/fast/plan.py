@@ -49,7 +49,7 @@ class Plan(NamedTuple):
                 sources.user_context(source.traceback, name_stack=stack),
                 eqn.ctx.manager,
             ):
-                results = self.computed.get(place, _same(eqn))(read)
+                results = self.computed.get(place, as_traced(eqn))(read)
             values |= zip(eqn.outvars, results, strict=True)
         return [read(atom) for atom in self.jaxpr.outvars]
 
@@ -86,7 +86,7 @@ def _by(form: Callable[[JaxprEqn, layers.Read], Any], eqn: JaxprEqn) -> Compute:
     return lambda read: [form(eqn, read)]
 
 
-def _same(eqn: JaxprEqn) -> Compute:
+def as_traced(eqn: JaxprEqn) -> Compute:
     """Returns how an equation was traced."""
 
     def compute(read):

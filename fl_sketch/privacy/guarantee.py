@@ -136,9 +136,10 @@ def promised(
         last = min(last, within // per_round)
     whole = Guarantee(plan, z, delta, name, last, per_round, **about)
     if z and not last:
+        least = rounded_up(whole.after(1).spent())
         msg = (
-            f"Expected target_epsilon >= {whole.epsilon(1):.4g}, what one round gives "
-            f"away, got target_epsilon={target}."
+            f"Expected target_epsilon >= {least}, what one round gives away, got "
+            f"target_epsilon={target}."
         )
         raise ValueError(msg)
     return whole

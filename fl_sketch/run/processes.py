@@ -21,11 +21,9 @@ import jax
 from jax._src import distributed  # its store of short texts has no public name
 
 from fl_sketch.core import validate
+from fl_sketch.core.exit_codes import INTERRUPTED, LOST_A_PEER, STOPPED, WRONG
 from fl_sketch.engine.loop import Stopped
 
-WRONG, LOST_A_PEER = 2, 3  # exit codes
-STOPPED = 130  # the one that shells take for Ctrl-C
-INTERRUPTED = "interrupted; what was saved before is as it was"
 LINES = (ValueError, TypeError, OSError, ArithmeticError, RuntimeError)
 ERROR, END, DONE = "fl_sketch/error", "fl_sketch/end", "fl_sketch/done"
 PATIENCE = 600_000  # milliseconds; the first process may be writing for a long time

@@ -121,6 +121,8 @@ def _train(
     # Signals are handled from here on, so that compiling is not cut short.
     with asking() as asked, contextlib.ExitStack() as stack:
         progress = resumable.resumed(folder, task, told.say)
+        if progress.done:
+            told.say(f"resuming after round {progress.done}")
         compiled = task.compile(task.roots(task.secret))
         told.say(display.head(task))
         last = dict(folder.rows[-1]) if folder and folder.rows else {}

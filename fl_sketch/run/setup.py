@@ -38,7 +38,7 @@ from fl_sketch.engine.relays import Relay
 from fl_sketch.engine.rounds import Play
 from fl_sketch.models import params_io
 from fl_sketch.privacy.guarantee import Guarantee
-from fl_sketch.workdir import secrets, weights
+from fl_sketch.workdir import origin, secrets
 from fl_sketch.workdir.identity import Identity, identity_of, named
 
 DEALING = (  # keys of data by which examples are dealt
@@ -192,8 +192,8 @@ class Setup:
     @functools.cached_property
     def chunk(self) -> int:
         """How many clients of a round a device works on at a time."""
-        places = self.sampler.places
-        return self.config.compute.chunk or engine.default_chunk(self.mesh, places)
+        sizes = self.sampler.places, self.talk.working
+        return self.config.compute.chunk or engine.default_chunk(self.mesh, *sizes)
 
     @functools.cached_property
     def form(self) -> str:
@@ -328,7 +328,7 @@ def prepare(
     identity = identity_of(
         examples.digests(splits),
         "" if mesh else engine.name_of(here),
-        weights=weights.trained_on(start) if start else None,
+        weights=origin.trained_on(start) if start else None,
         keyed=private,
     )
     # All processes have read the same, before anything is placed on devices.

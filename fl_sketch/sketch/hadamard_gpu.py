@@ -134,7 +134,8 @@ def _butterflies(mixing, seeds, x, radix: int, distance: int, *, signed: bool):
     length = mixing.d if signed else mixing.n
 
     def kernel(x_ref, seeds_ref, out_ref):
-        outer, inner = jnp.divmod(pl.program_id(0), distance // LANES)
+        program, across = pl.program_id(0), jnp.int32(distance // LANES)
+        outer, inner = lax.div(program, across), lax.rem(program, across)
         first = outer * (radix * distance) + inner * LANES
         lanes = first + lax.iota(jnp.int32, LANES)
         places = [lanes + k * distance for k in range(radix)]

@@ -6,6 +6,7 @@ the tiles in order and reads what they add to its buckets, so sums have a fixed 
 Hashes and signs are those of the loop, bit for bit.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ BLOCK = 1024  # buckets or coordinates of a program
 THREADS = 32  # of a warp
 UNROLLED = 4  # tiles that a program reads at a time
 PROGRAMS = 2112  # about as many as an H100 runs at a time, twice
+LONG_ROW = 2**22  # buckets, of which a GPU's cache has no room for two copies
 ROWS = 8  # of a message, made in one pass over a vector
 
 
@@ -115,68 +117,116 @@ def _of_term(signs: Signs, term: int) -> Signs:
 
 
 def _summed(blocks: Blocks, places, seeds, x) -> jax.Array:
-    rows = range(0, blocks.rows, ROWS)
-    parts = [_some_rows(blocks, places, seeds, x, slice(r, r + ROWS)) for r in rows]
-    return jnp.concatenate(parts)
+    passes = [
+        _Pass(blocks, range(blocks.rows)[row : row + ROWS])
+        for row in range(0, blocks.rows, ROWS)
+    ]
+    return jnp.concatenate([one.sums(places, seeds, x) for one in passes])
 
 
-def _some_rows(blocks: Blocks, places, seeds, x, rows: slice) -> jax.Array:
-    """Returns the sums of some rows: partial sums of a share of the tiles, added up."""
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import triton
+class _Pass(NamedTuple):
+    """A pass over a vector for some rows of a message.
 
-    numbers = range(*rows.indices(blocks.rows))
-    whole, last = divmod(blocks.d, blocks.tile)
-    block = _power(blocks.cols)
-    across = -(-blocks.cols // block)
-    shares = max(1, min(PROGRAMS // across, whole // UNROLLED))
-    steps = -(-whole // (shares * UNROLLED))
+    Programs have a block of buckets and a share of the tiles each. Partial sums of the
+    shares are added up at the end.
+    """
 
-    def kernel(x_ref, places_ref, seeds_ref, out_ref):
-        place = pl.program_id(0) * block + lax.iota(jnp.int32, block)
-        bucket = jnp.minimum(place, blocks.cols - 1)  # the last block reads some twice
-        seeds = _words(seeds_ref)
-        share = pl.program_id(1)
+    blocks: Blocks
+    rows: range
 
-        def add(sums, tile, first, least, wanted):
-            """Adds a tile, from its coordinate `least` on, if it is wanted."""
-            sums = list(sums)
-            for number, row in enumerate(numbers):
-                for term in range(row * blocks.per_row, (row + 1) * blocks.per_row):
-                    offset = places_ref[tile, term]
-                    at = bucket - offset
-                    at = jnp.where(at < 0, at + blocks.cols, at)
-                    index, inside = first + at, jnp.broadcast_to(wanted, at.shape)
-                    if blocks.tile < blocks.cols:
-                        inside &= at < blocks.tile
-                    if least is not None:
-                        inside &= at >= least
-                    value = triton.load(x_ref.at[index], mask=inside, other=0)
-                    mask = blocks.signs.mask(seeds, index.astype(jnp.uint32), term)
-                    sums[number] = sums[number] + flip(value, mask)
-            return tuple(sums)
+    @property
+    def block(self) -> int:
+        """The number of buckets of a program."""
+        return _power(self.blocks.cols)
 
-        def step(number, sums):
-            for ahead in range(UNROLLED):
-                tile = (share * steps + number) * UNROLLED + ahead
-                wanted = tile < whole
-                tile = jnp.minimum(tile, whole - 1)
-                sums = add(sums, tile, tile * blocks.tile, None, wanted)
+    @property
+    def across(self) -> int:
+        """The number of blocks of buckets."""
+        return -(-self.blocks.cols // self.block)
+
+    @property
+    def whole(self) -> int:
+        """The number of tiles of full length."""
+        return self.blocks.d // self.blocks.tile
+
+    @property
+    def each(self) -> int:
+        """The number of tiles of a share."""
+        shares = min(PROGRAMS // self.across, self.whole // UNROLLED)
+        return -(-self.whole // max(1, shares))
+
+    def sums(self, places, seeds, x) -> jax.Array:
+        """Returns the rows of the message."""
+        shares = -(-self.whole // self.each)
+        shape = shares, len(self.rows), self.blocks.cols
+        grid = self.across, shares
+        draws = places, seeds
+        sums = _called(self.blocks, self.kernel, shape, grid, self.block, x, *draws)
+        return sums.sum(0) if shares > 1 else sums[0]
+
+    def kernel(self, x_ref, places_ref, seeds_ref, out_ref) -> None:
+        """Adds up a share of the tiles for a block of buckets."""
+        from jax.experimental import pallas as pl
+        from jax.experimental.pallas import triton
+
+        d, cols, tile = self.blocks.d, self.blocks.cols, self.blocks.tile
+        place = pl.program_id(0) * self.block + lax.iota(jnp.int32, self.block)
+        bucket = jnp.minimum(place, cols - 1)  # the last block reads some twice
+        read = functools.partial(self.tile, x_ref, places_ref, _words(seeds_ref))
+        short = (lambda at: at < tile) if tile < cols else None
+        share, last = pl.program_id(1), d % tile
+        begin = share * self.each
+        tiles = jnp.minimum(self.whole - begin, self.each)
+
+        def step(number, sums, count):
+            for ahead in range(count):
+                which = begin + number * count + ahead
+                sums = _added(sums, read(bucket, which, which * tile, short))
             return sums
 
-        sums = tuple(jnp.zeros(block, jnp.float32) for _ in numbers)
-        sums = lax.fori_loop(0, steps, step, sums)
+        def ends(at):
+            """Returns which coordinates are those of the last, shorter tile."""
+            ours = pl.program_id(1) == pl.num_programs(1) - 1
+            return (at >= tile - last) & (at < tile) & ours
+
+        sums = tuple(jnp.zeros(self.block, jnp.float32) for _ in self.rows)
+        several, single = (functools.partial(step, count=n) for n in (UNROLLED, 1))
+        sums = lax.fori_loop(0, tiles // UNROLLED, several, sums)
+        sums = lax.fori_loop(tiles // UNROLLED * UNROLLED, tiles, single, sums)
         if last:
-            least, first = blocks.tile - last, blocks.d - blocks.tile
-            sums = add(sums, whole, first, least, share == shares - 1)
+            sums = _added(sums, read(bucket, self.whole, d - tile, ends))
         for number, total in enumerate(sums):
             out = out_ref.at[share, number, place]
-            triton.store(out, total, mask=place < blocks.cols)
+            triton.store(out, total, mask=place < cols)
 
-    shape = shares, len(numbers), blocks.cols
-    grid = across, shares
-    sums = _called(blocks, kernel, shape, grid, block, x, places, seeds)
-    return sums.sum(0) if shares > 1 else sums[0]
+    def tile(self, x_ref, places_ref, seeds, bucket, tile, first, inside):
+        """Returns what a tile adds to buckets, for each row.
+
+        Args:
+          tile: its number.
+          first: its first coordinate.
+          inside: which of its coordinates count, by their place in it; None: all.
+        """
+        from jax.experimental.pallas import triton
+
+        per_row, cols = self.blocks.per_row, self.blocks.cols
+        rows = []
+        for row in self.rows:
+            values = []
+            for term in range(row * per_row, (row + 1) * per_row):
+                offset = places_ref[tile, term]
+                begin = first - offset
+                index = bucket + jnp.where(bucket < offset, begin + cols, begin)
+                mask = inside and inside(index - first)
+                value = triton.load(x_ref.at[index], mask=mask, other=inside and 0)
+                sign = self.blocks.signs.mask(seeds, index.astype(jnp.uint32), term)
+                values.append(flip(value, sign))
+            rows.append(functools.reduce(jnp.add, values))
+        return tuple(rows)
+
+
+def _added(sums: tuple, more: tuple) -> tuple:
+    return tuple(map(jnp.add, sums, more))
 
 
 def _read(blocks: Blocks, places, seeds, tables, reduce: Callable) -> jax.Array:
@@ -184,18 +234,25 @@ def _read(blocks: Blocks, places, seeds, tables, reduce: Callable) -> jax.Array:
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    tile = blocks.tile
+    tile, tiles = blocks.tile, -(-blocks.d // blocks.tile)
+    # Programs that read the same buckets of a long row follow each other.
+    by_bucket = blocks.terms == 1 and blocks.cols >= LONG_ROW
     block = _power(tile)
-    across = -(-tile // block)
-    tiles = -(-blocks.d // tile)
+    across = -(-(blocks.cols if by_bucket else tile) // block)
 
     def kernel(tables_ref, places_ref, seeds_ref, out_ref):
-        program = pl.program_id(0)
-        number, part = program // across, program % across
+        program, seeds = pl.program_id(0), _words(seeds_ref)
+        fastest = jnp.int32(tiles if by_bucket else across)
+        slow, fast = lax.div(program, fastest), lax.rem(program, fastest)
+        number, part = (fast, slow) if by_bucket else (slow, fast)
         first = jnp.minimum(number * tile, blocks.d - tile)
         place = part * block + lax.iota(jnp.int32, block)
+        if by_bucket:
+            bucket, offset = place, places_ref[number, 0]
+            place = jnp.where(bucket < offset, bucket + blocks.cols, bucket) - offset
+            place = jnp.where(bucket < blocks.cols, place, blocks.d)
         inside = (place < tile) & (first + place >= number * tile)
-        index, seeds = first + place, _words(seeds_ref)
+        index = first + place
         values = []
         for term in range(blocks.terms):
             bucket = place + places_ref[number, term]

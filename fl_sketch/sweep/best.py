@@ -14,7 +14,7 @@ from fl_sketch.run.setup import Setup
 from fl_sketch.run.task import model_of
 from fl_sketch.sweep.grid import Axis, Group, changed
 from fl_sketch.sweep.tables import ranked
-from fl_sketch.workdir import checkpoint, weights
+from fl_sketch.workdir import checkpoint, origin, weights
 from fl_sketch.workdir.folder import Workdir
 
 FOLDER = weights.BEST
@@ -55,7 +55,7 @@ def keep(
         tree = {"state": jax.tree.map(lambda leaf: leaf[where], states)}
         extra, number = {**run.extra(), **recorder.arrays()}, first["round"]
         checkpoint.save(run.checkpoints, number, tree, extra=extra)
-        about = {**model_of(setup), weights.TRAINED_ON: run.trained_on}
+        about = {**model_of(setup), origin.TRAINED_ON: run.trained_on}
         weights.write_model(partial, number, about)
         if relay := recorder.known.prices.relay:
             write_edges(partial, relay, int(recorder.ledger.up.sum()))

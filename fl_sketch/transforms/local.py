@@ -129,11 +129,12 @@ def full_gradient_steps(
     validate.at_least_one(steps=steps)
 
     def run(server, state, batches, keys):
-        start, batch, value_of = server.params, _first(batches), stepwise(loss, keys)
+        start, value_of = server.params, stepwise(loss, keys)
 
-        def on_first(model, number):
+        def on(batch, model, number):
             return value_of(model, batch, number)
 
+        on_first = fast.with_fixed(on, _first(batches), start, jnp.arange(steps)[0])
         return _walked(on_first, tx, start, (jnp.arange(steps),), state)
 
     return Local(run)

@@ -86,24 +86,55 @@ def newest(folder: pathlib.Path, like: Any, say: Callable[[str], None]) -> Saved
     for number in reversed(numbers):
         path = path_of(folder, number)
         try:
-            # Opened here, since numpy leaves a damaged file open.
-            with open(path, "rb") as file:
-                tree, extra = read(file, like)
-                saved_as = extra[ROUND].tobytes().decode()
+            saved_as, saved = _saved(path, number, like)
         except Exception as error:  # zipfile and numpy raise a dozen kinds
             say(f"{path} is damaged ({error}): trying the one before.")
             continue
-        if saved_as != str(number):
-            msg = (
-                f"Expected {path} to be the checkpoint of its round, got that of round "
-                f"{saved_as}: put it away, or take another workdir."
-            )
-            raise ValueError(msg)
-        return Saved(number, tree, extra)
+        _require_own_round(path, saved_as, number)
+        return saved
     if numbers:
         msg = f"None of the {len(numbers)} checkpoints in {folder} can be read."
         raise Unreadable(msg)
     return None
+
+
+def of_round(folder: pathlib.Path, number: int, like: Any) -> Saved:
+    """Returns the checkpoint of round `number`; the arguments are those of `newest`.
+
+    Raises:
+      ValueError: in one line, if it is not there or cannot be read.
+    """
+    path = path_of(folder, number)
+    try:
+        saved_as, saved = _saved(path, number, like)
+    except Exception as error:  # zipfile and numpy raise a dozen kinds
+        got = (
+            "none"
+            if isinstance(error, FileNotFoundError)
+            else f"a damaged one: {error}"
+        )
+        msg = f"Expected {path}, the last checkpoint of a run that is done, got {got}."
+        raise ValueError(" ".join(msg.split())) from None
+    _require_own_round(path, saved_as, number)
+    return saved
+
+
+def _saved(path: pathlib.Path, number: int, like: Any) -> tuple[str, Saved]:
+    """Returns the round as which a checkpoint was saved, and what it holds."""
+    # Opened here, since numpy leaves a damaged file open.
+    with open(path, "rb") as file:
+        tree, extra = read(file, like)
+    return extra[ROUND].tobytes().decode(), Saved(number, tree, extra)
+
+
+def _require_own_round(path: pathlib.Path, saved_as: str, number: int) -> None:
+    """Raises for a checkpoint that was saved as that of another round."""
+    if saved_as != str(number):
+        msg = (
+            f"Expected {path} to be the checkpoint of its round, got that of round "
+            f"{saved_as}: put it away, or take another workdir."
+        )
+        raise ValueError(msg)
 
 
 def array_of(path: pathlib.Path, name: str) -> np.ndarray:

@@ -4,13 +4,14 @@ import json
 import os
 import pathlib
 from collections.abc import Collection
-from typing import Any, NamedTuple
-
-from ml_collections import ConfigDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_sketch.core import plugins, untrusted_files
 from fl_sketch.core.mappings import flat
-from fl_sketch.workdir.weights import CONFIG, TRAINED_ON
+from fl_sketch.workdir.origin import CONFIG, TRAINED_ON
+
+if TYPE_CHECKING:  # the engine does without it
+    from ml_collections import ConfigDict
 
 FORMAT = 4  # of a folder; folders of other formats are refused
 FILES = "files"  # digests of the files that a config names
@@ -68,8 +69,8 @@ def rounds_in(workdir: str | os.PathLike) -> int:
 
 
 def config_of(
-    workdir: str | os.PathLike, defaults: ConfigDict, plugin: Collection[str] = ()
-) -> ConfigDict:
+    workdir: str | os.PathLike, defaults: "ConfigDict", plugin: Collection[str] = ()
+) -> "ConfigDict":
     """Returns the config of the run in a folder.
 
     Args:

@@ -20,11 +20,11 @@ import numpy as np
 
 from fl_sketch.core import files, untrusted_files
 from fl_sketch.core.mappings import flat, for_json
-from fl_sketch.workdir import checkpoint, config_file, identity, weights
+from fl_sketch.workdir import checkpoint, config_file, identity, origin
 from fl_sketch.workdir.config_file import FILES, FORMAT, IDENTITY, LENGTHS
 from fl_sketch.workdir.identity import ACCEPTED, Identity
+from fl_sketch.workdir.origin import CONFIG, KEY, TRAINED_ON, TrainedOn
 from fl_sketch.workdir.rows import MARK
-from fl_sketch.workdir.weights import CONFIG, KEY, TRAINED_ON
 
 METRICS, SUMMARY = "metrics.csv", "summary.json"
 ALSO_ROWS = ("clients.csv", MARK + "clients.csv")  # further tables of a run
@@ -125,27 +125,47 @@ class Workdir:
             theirs = json.loads(extra[IDENTITY].tobytes())
             self._require_stamp(path, theirs, self._accept)
 
-    def restore(self, extra: Mapping[str, np.ndarray]) -> None:
+    def restore(self, extra: Mapping[str, np.ndarray], last: int) -> None:
         """Writes the rows that a checkpoint holds; without a checkpoint there are none.
 
-        Later rows will be made again, the same. A last row between two evaluations, of
-        a run that became longer, is dropped. Times are taken from the file.
+        Later rows will be made again, the same. A row between two evaluations is
+        dropped if it is of a round before the `last` of this run, which became longer.
         """
-        last, every = (self._keys.get(name, 1) for name in ("rounds", "eval_every"))
+        every = self._keys.get("eval_every", 1)
         for name in ALSO_ROWS:
             if name in extra:
                 files.write_text(self.folder / name, extra[name].tobytes().decode())
             else:
                 (self.folder / name).unlink(missing_ok=True)
+        self.rows = [
+            row
+            for row in self.rows_in(extra)
+            if int(row["round"]) % every == 0 or int(row["round"]) >= last
+        ]
+        self._write_all()
+
+    def rows_in(self, extra: Mapping[str, np.ndarray]) -> list[Row]:
+        """Returns the rows that a checkpoint holds, with times from the file."""
         text = extra[METRICS].tobytes().decode() if METRICS in extra else ""
         timed = {row.get("round"): row for row in _rows_in(self._table)}
-        self.rows = []
-        for row in csv.DictReader(text.splitlines()):
+        rows = list[Row]()
+        for row in csv.DictReader(io.StringIO(text, newline="")):
             before = timed.get(row["round"], {})
             row |= {name: before.get(name, row[name]) for name in TIMES if name in row}
-            if int(row["round"]) % every == 0 or row["round"] == str(last):
-                self.rows.append(row)
-        self._write_all()
+            rows.append(row)
+        return rows
+
+    @contextlib.contextmanager
+    def writing(self, path: pathlib.Path | None = None) -> Iterator[None]:
+        """Raises a ValueError in one line for a file that cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            msg = (
+                f"Expected to write {path or error.filename}, got "
+                f"{error.strerror}: the same command goes on from the last checkpoint."
+            )
+            raise ValueError(msg) from None
 
     def rows_there(self) -> int:
         """Returns how many whole rows the file has."""
@@ -167,7 +187,7 @@ class Workdir:
             return
         text = _csv_text(rows, columns, head=not self.rows)
         with (
-            _writing(self._table),
+            self.writing(self._table),
             open(self._table, "a", newline="", opener=files.unlinked) as file,
         ):
             file.write(text)
@@ -219,28 +239,31 @@ class Workdir:
         return identity.stamp(self._keys, self._files, self._identity)
 
     def _adopt(self, own: Identity) -> None:
-        """Takes over what the run is made of, with the key of this folder's digests.
+        """Takes over what the run is made of, with the keys of this folder's digests.
 
-        Weights to begin with bring the key of their digests along, so that the data
-        which they have seen are known again here.
+        The key of its own data is always a fresh one. Keys of weights to begin with
+        stand after it, so that the data which they have seen are known again here.
         """
-        before = own.weights or weights.TrainedOn()
-        key = weights.key_in(self.folder) or before.key
-        if own.keyed and not key:
-            key = os.urandom(32)
-        if key and not (self.folder / KEY).exists():
-            files.write_private(self.folder / KEY, key, self.folder / f"{KEY}.partial")
-        data = {name: identity.keyed(one, key) for name, one in own.data.items()}
-        program = identity.keyed(own.program, key) if own.program else ""
+        before, keys = own.weights or TrainedOn(), origin.keys_in(self.folder)
+        if not (self.folder / KEY).exists():
+            mine = (os.urandom(origin.KEY_BYTES),) if own.keyed else ()
+            keys = *mine, *before.keys
+            if keys:
+                partial = self.folder / f"{KEY}.partial"
+                files.write_private(self.folder / KEY, b"".join(keys), partial)
+        elif own.keyed and not keys:
+            msg = f"Expected {KEY} in workdir={self.folder} as it was written, got a "
+            raise ValueError(msg + "damaged one: take another workdir.")
+        key = keys[0] if own.keyed else b""
+        data = {name: origin.keyed(one, key) for name, one in own.data.items()}
+        program = origin.keyed(own.program, key) if own.program else ""
         self._identity = own._replace(data=data, program=program)
         self._files = identity.files_of(self._keys)
         names, digests = before.names, before.digests
-        if key != before.key:
-            digests = tuple(identity.keyed(one, key) for one in digests)
         if not self._keys.get("data.public"):
             names = *names, str(self._keys.get("data.name", ""))
             digests += tuple(data[one] for one in data if one.startswith("train_"))
-        self.trained_on = {"names": sorted({*names}), "digests": sorted({*digests})}
+        self.trained_on = TrainedOn(names, digests, keys + before.keys).record()
 
     def _require_stamp(self, path, theirs, accept: Collection[str]) -> None:
         """Raises unless a file with a stamp is of this run, at one of its lengths."""
@@ -311,24 +334,11 @@ class Workdir:
             self._require_stamp(path, stamp, ACCEPTED)
 
     def _write_all(self) -> None:
-        with _writing(self._table):
+        with self.writing(self._table):
             if self.rows:
                 files.write_rows(self._table, self.rows)
             else:
                 self._table.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _writing(table: pathlib.Path) -> Iterator[None]:
-    """Raises a ValueError for rows that cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        msg = (
-            f"Expected to write rows to {table}, got {error.strerror}: the same "
-            "command goes on from the last checkpoint."
-        )
-        raise ValueError(msg) from None
 
 
 def _rows_in(path: pathlib.Path) -> list[Row]:

@@ -5,7 +5,6 @@ files that it names, the data that were read, the versions of packages, and the 
 """
 
 import hashlib
-import hmac
 import importlib.metadata
 import json
 import pathlib
@@ -18,6 +17,7 @@ import fl_sketch
 from fl_sketch.core import files, plugins
 from fl_sketch.models import params_io
 from fl_sketch.workdir import weights
+from fl_sketch.workdir.origin import TrainedOn
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "fl_sketch")
 SETTINGS = (
@@ -50,7 +50,7 @@ class Identity(NamedTuple):
     versions: dict[str, str] = {}
     devices: str = ""
     program: str = ""
-    weights: "weights.TrainedOn | None" = None
+    weights: TrainedOn | None = None
     keyed: bool = False
 
 
@@ -99,13 +99,6 @@ def files_of(keys: Mapping[str, Any]) -> dict[str, str]:
         if path.is_file():
             digests[str(path)] = files.digest(path)
     return digests
-
-
-def keyed(digest: str, key: bytes) -> str:
-    """Returns an HMAC of `digest`; the digest itself if `key` is empty."""
-    if not key:
-        return digest
-    return hmac.new(key, digest.encode(), "sha256").hexdigest()
 
 
 def stamp(

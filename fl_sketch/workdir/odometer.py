@@ -20,6 +20,7 @@ from fl_sketch.privacy.guarantee import RANDOMNESS, Guarantee, rounded_up
 
 FILE = "odometer.json"
 RUN = "run"  # the name of a run that is alone in its folder
+UNNAMED = "engine.simulate"  # the partition of a run that does not name it
 INTERRUPTED = ", interrupted "  # ends the names of runs that were begun again
 Entries = dict[str, Guarantee]
 
@@ -130,9 +131,11 @@ def total(entries: Mapping[str, Guarantee]) -> Total | None:
     if len(units) > 1:
         msg = f"Expected one unit of privacy in a folder, got {' and '.join(units)}."
         raise NoTotal(msg)
-    if len({one.partition for one in counted}) > 1:
-        msg = "Expected runs that deal the same examples to each client, got others."
-        raise NoTotal(msg)
+    dealt = [one.partition for one in counted]
+    if len({*dealt}) > 1 or (UNNAMED in dealt and len(dealt) > 1):
+        msg = "Expected runs that deal the same examples to each client, got others"
+        named = ", or ones that do not say so: engine.simulate(partition=NAME) does"
+        raise NoTotal(msg + named * (UNNAMED in dealt) + ".")
     delta = max(one.delta for one in counted)
     relation = composition.common_relation([one.plan for one in counted])
     alike = [one._replace(plan=one.plan._replace(relation=relation)) for one in counted]

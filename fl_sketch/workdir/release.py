@@ -23,7 +23,7 @@ from fl_sketch.models import params_io
 from fl_sketch.models.losses import KINDS
 from fl_sketch.models.params_io import FORMS, Arrays
 from fl_sketch.privacy.guarantee import UNPROTECTED, Guarantee, rounded_up
-from fl_sketch.workdir import checkpoint, model_page, odometer, secrets, weights
+from fl_sketch.workdir import checkpoint, model_page, odometer, origin, secrets, weights
 from fl_sketch.workdir.folder import SUMMARY
 from fl_sketch.workdir.model_page import PAGE, PROMISE
 from fl_sketch.workdir.odometer import RUN
@@ -46,11 +46,13 @@ class Release(NamedTuple):
       params: the parameters of the model, by their paths.
       promise: what privacy.json holds.
       model: what the page says of the model.
+      seen: the record of the data that it has seen.
     """
 
     params: Arrays
     promise: dict[str, Any]
     model: dict[str, Any]
+    seen: origin.Record
 
 
 def release(
@@ -68,9 +70,11 @@ def release(
       OSError: if the files cannot be written.
     """
     validate.one_of(FORMS, format=form)
-    folder = pathlib.Path(out)
+    folder = pathlib.Path(out).resolve()
     empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    _require(empty, "out to be a new or an empty folder", f"out={out}")
+    _require(
+        bool(str(out)) and empty, "out to be a new or an empty folder", f"out={out}"
+    )
     found = read(workdir)
     with _appearing(folder) as partial:
         _write(found, partial, form)
@@ -95,17 +99,17 @@ def read(workdir: str | os.PathLike) -> Release:
     for kind, names in OTHERS.items():
         own = not any((folder / name).exists() for name in names)
         _require(own, "workdir to be the folder of one run", f"{kind}'s, {there}")
-    path = folder / weights.CONFIG
+    path = folder / origin.CONFIG
     _require(path.is_file(), "workdir to be the folder of a run", there)
     _require((folder / SUMMARY).is_file(), "a finished run", f"{there} without it")
-    summary, about = _json(folder / SUMMARY), _json(folder / weights.SIDECAR)
+    summary, about = _json(folder / SUMMARY), _json(folder / origin.SIDECAR)
     try:
         _require_publishable(summary, folder)
         entries = odometer.read(folder)
         own = _counted(summary, entries)
         promise = _promise(summary, about, own) | _of_all(entries)
         params = _params(folder, summary)
-        return Release(params, promise, _model(about, params))
+        return Release(params, promise, _model(about, params), about[origin.TRAINED_ON])
     except (KeyError, AttributeError, TypeError) as error:
         lacks = str(error.args[0]).splitlines()[0].strip("\"'")
         msg = f"Expected a run as it was left, got {there} without {lacks}."
@@ -142,7 +146,7 @@ def _write(found: Release, folder: pathlib.Path, form: str) -> None:
     page = model_page.written(found.promise, found.model, form)
     texts = {folder / PROMISE: promise, folder / PAGE: page}
     params = folder / f"params.{form}"
-    params_io.save(params, found.params)
+    weights.save(params, found.params, found.seen, released=True)
     for path, text in texts.items():
         files.write_text(path, text)
     right = {path: path.read_text() == text for path, text in texts.items()}

@@ -69,6 +69,13 @@ def score_of(row: Iterable[str], parts: Iterable[str] = REPORTED) -> Score:
     raise ValueError(msg)
 
 
+def is_column(name: Any) -> bool:
+    """Returns whether a csv file can have a column of this name, as it is."""
+    if not isinstance(name, str) or not name:
+        return False
+    return name.isprintable() and not {*name} & {*',"'}
+
+
 def measured(row: Mapping[str, Any]) -> dict[str, float]:
     """Returns the numbers of a `row` on data that belong to no client."""
     return {name: float(row[name]) for name in row if name.startswith(MEASURED)}

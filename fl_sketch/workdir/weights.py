@@ -4,34 +4,21 @@ import json
 import os
 import pathlib
 import warnings
+import zipfile
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fl_sketch.core import files, validate
 from fl_sketch.core.protocols import Tree
-from fl_sketch.models.params_io import BARE, FORMS, Arrays, load, save, tree_of
-from fl_sketch.workdir import checkpoint
+from fl_sketch.models.params_io import BARE, FORMS, Arrays, load, tree_of
+from fl_sketch.workdir import checkpoint, origin
+from fl_sketch.workdir.origin import SIDECAR, TRAINED_ON
 
 PARAMS = "state/server/params/"  # what their names begin with in a checkpoint
 BEST = "best"  # the folder in that of a sweep
-FILE, SIDECAR = "params.safetensors", "params.json"  # at the end of a run
-CONFIG, KEY = "config.json", ".data_key"  # of the folder of a run
-TRAINED_ON = "trained_on"  # the entry of both json files
-
-
-class TrainedOn(NamedTuple):
-    """The data that weights have seen, their own and those of what they began with.
-
-    Attributes:
-      names: the names of the data sets that are not public.
-      digests: digests of their arrays, under `key` where that is not empty.
-    """
-
-    names: tuple[str, ...] = ()
-    digests: tuple[str, ...] = ()
-    key: bytes = b""
+FILE = "params.safetensors"  # at the end of a run
 
 
 def load_params(workdir: str | os.PathLike) -> Tree:
@@ -104,38 +91,41 @@ def read(source: str) -> Arrays:
         raise ValueError(" ".join(msg.split())) from None
 
 
-def trained_on(source: str) -> TrainedOn | None:
-    """Returns the data that the weights of a run, or of a file that it left, have seen.
+def save(
+    path: pathlib.Path, arrays: Arrays, record: origin.Record, *, released: bool = False
+) -> None:
+    """Writes `arrays` to the file `path`, in the form of its ending.
 
-    None: there is no record of it, as with a file that was downloaded.
+    Args:
+      record: what they have seen, which the file says too.
+      released: whether all may have the file.
     """
-    path = pathlib.Path(source).expanduser()
-    folder = path if path.is_dir() else path.parent
-    try:
-        about = json.loads(
-            (folder / (CONFIG if path.is_dir() else SIDECAR)).read_text()
-        )
-        record = about[TRAINED_ON]
-        return TrainedOn(
-            tuple(record["names"]), tuple(record["digests"]), key_in(folder)
-        )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+    text = origin.text_of(record, released=released)
+    with files.replacing(path) as partial:
+        if path.suffix == ".npz":
+            with open(partial, "wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+            with zipfile.ZipFile(partial, "a") as archive:
+                archive.comment = text.encode()
+        else:
+            from safetensors.numpy import save as packed
 
-
-def key_in(folder: pathlib.Path) -> bytes:
-    """Returns the key of the digests in a `folder`; empty: they are plain."""
-    path = folder / KEY
-    return path.read_bytes() if path.is_file() else b""
+            partial.write_bytes(packed(arrays, metadata={TRAINED_ON: text}))
 
 
 def write_model(folder: pathlib.Path, number: int, about: Mapping[str, Any]) -> None:
     """Writes the model of a run's last round, and what is needed to use it, `about`.
 
-    Round `number` has a checkpoint.
+    Raises:
+      ValueError: unless round `number` has a checkpoint that can be read.
     """
-    arrays = in_checkpoint(checkpoint.path_of(folder / "checkpoints", number))
-    save(folder / FILE, arrays)
+    path = checkpoint.path_of(folder / "checkpoints", number)
+    try:
+        arrays = in_checkpoint(path)
+    except Exception as error:  # zipfile and numpy raise a dozen kinds
+        msg = f"Expected {path} with the model of the last round, got {error}."
+        raise ValueError(" ".join(msg.split())) from None
+    save(folder / FILE, arrays, about[TRAINED_ON])
     shapes = {name: list(array.shape) for name, array in arrays.items()}
     whole = {**about, "round": number, "arrays": shapes}
     files.write_text(folder / SIDECAR, json.dumps(whole, indent=2) + "\n")

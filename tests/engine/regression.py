@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from fl_sketch import algorithms, data, engine, sketch
 from fl_sketch.privacy import clipping, mechanism
@@ -78,3 +79,27 @@ def same(one, other):
 def error(params, example):
     inputs, target = example
     return {"error": jnp.abs(inputs @ params["w"] - target)}
+
+
+NOISY = {"algorithm": PRIVATE, "cohort": POISSON}
+OFTEN = {"every": 2, "checkpoint_every": 3, "rounds": 7}
+
+
+class Killed(Exception):
+    """Ends a run in the middle."""
+
+
+def played(folder, **change):
+    """Returns a run in a folder, of a few rounds."""
+    return simulated(workdir=folder, **OFTEN | change)
+
+
+def killed(folder, at, **change):
+    """Plays up to the row of a round."""
+
+    def kill(row):
+        if row["round"] == at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        played(folder, on_row=kill, **change)

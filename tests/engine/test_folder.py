@@ -15,39 +15,20 @@ from tests.engine.regression import (
     CLIENTS,
     EF21,
     INPUTS,
+    NOISY,
+    OFTEN,
     OWNERS,
     PARAMS,
-    POISSON,
     PRIVATE,
     SAFL,
     TARGETS,
+    killed,
     loss,
+    played,
     private,
     same,
     simulated,
 )
-
-NOISY = {"algorithm": PRIVATE, "cohort": POISSON}
-OFTEN = {"every": 2, "checkpoint_every": 3, "rounds": 7}
-
-
-class Killed(Exception):
-    """Ends a run in the middle."""
-
-
-def played(folder, **change):
-    return simulated(workdir=folder, **OFTEN | change)
-
-
-def killed(folder, at, **change):
-    """Plays up to the row of a round."""
-
-    def kill(row):
-        if row["round"] == at:
-            raise Killed
-
-    with pytest.raises(Killed):
-        played(folder, on_row=kill, **change)
 
 
 def rows_of(folder):

@@ -86,3 +86,23 @@ def test_what_is_kept_of_a_record_is_all_of_it():
     again.resume(part.arrays())
     again.record(2, report(3.0))
     assert json.dumps(again.row(3, {})) == json.dumps(whole.row(3, {}))
+
+
+def test_a_row_of_a_round_whose_loss_was_lost_says_so_in_public_runs_alone():
+    for guarantee, losses, expected in (
+        (None, (1.0, np.nan), np.nan),
+        (None, (np.inf, 3.0), np.nan),
+        (None, (1.0, 3.0), 2.0),
+        (NOISY, (1.0, np.nan), 1.0),
+    ):
+        one = recorder(guarantee)
+        for number, loss in enumerate(losses):
+            one.record(number, report(loss))
+        again = recorder(guarantee)
+        again.resume(one.arrays())
+        row = again.row(2, {})
+        name = "simulator_only_train_loss" if guarantee else "train_loss"
+        np.testing.assert_equal(row[name], expected)
+        again.forget()
+        again.record(2, report(5.0))
+        assert again.row(3, {})[name] == 5.0

@@ -1,11 +1,16 @@
 """What does not fit together is refused by `engine.simulate` in one line."""
 
+import re
+
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from fl_sketch import algorithms, data, engine, sketch
 from tests.engine.regression import (
+    CLIENTS,
     COUNT,
     EF21,
     INPUTS,
@@ -33,6 +38,24 @@ def of_loss(own):
 
 def raised(params, batch, key=None):
     return loss(params, batch) if key is None else 1 / 0
+
+
+def looped(params, batch):
+    def add(total, example):
+        return total + loss(params, jax.tree.map(lambda one: one[None], example)), None
+
+    return jax.lax.scan(add, 0.0, batch)[0]
+
+
+def returning(diagnostics):
+    """Returns an algorithm whose clients return these, made of a length."""
+    fedavg = algorithms.fedavg(loss, client_rate=0.05)
+
+    def run(server, state, batches, keys):
+        work = fedavg.local.run(server, state, batches, keys)
+        return work._replace(diagnostics=diagnostics(optax.tree.norm(work.update)))
+
+    return fedavg._replace(local=fedavg.local._replace(run=run))
 
 
 REFUSED = [
@@ -139,6 +162,33 @@ REFUSED = [
     ),
     ({"download": "all"}, ValueError, "download='all'"),
     ({"state": 1}, TypeError, "state .* of type int"),
+    ({"look": None}, TypeError, "look=None"),
+    ({"look": lambda params: {"mechanism_a": 0}}, ValueError, "look .*'mechanism_a'"),
+    ({"look": lambda params: {3: 0}}, ValueError, r"look .*\[3\]"),
+    ({"per_client": lambda p, e: 1 / 0}, ValueError, "per_client.*ZeroDivisionError"),
+    ({"per_client": lambda p, e: {"a,b": e[1]}}, ValueError, "per_client.*'a,b'"),
+    ({"held_out": CLIENTS}, ValueError, "per_client, .*got none"),
+    (
+        {"per_client": error, "held_out": data.clients((INPUTS, OWNERS), OWNERS)},
+        ValueError,
+        "held_out .*int32",
+    ),
+    ({"workdir": 3}, TypeError, "workdir=3"),
+    ({"accept": "devices"}, TypeError, "accept='devices'"),
+    ({"accept": ["x"]}, ValueError, "accept='x'"),
+    ({"bar": "x"}, TypeError, "bar='x'"),
+    ({"partition": 3}, TypeError, "partition=3"),
+    ({"params_from": 3}, TypeError, "params_from=3"),
+    ({"params": {"w": np.full(4, np.nan, np.float32)}}, ValueError, r"finite.*\['w'"),
+    ({"algorithm": returning(lambda work: jnp.ones(3))}, TypeError, r"diagn.*\(3,\)"),
+    ({"algorithm": returning(lambda work: {"v": jnp.ones(3)})}, TypeError, "diagnos"),
+    ({"algorithm": returning(lambda work: {"a,b": work})}, TypeError, "diagnos.*a,b"),
+    (
+        {"algorithm": lambda z: private(0.01), "cohort": POISSON, "target_epsilon": 2},
+        ValueError,
+        "multiplier .*given, 0, got noise_multiplier=0.01",
+    ),
+    (of_loss(looped), TypeError, "loops .* begin with numbers made of its params"),
 ]
 
 
@@ -146,6 +196,29 @@ REFUSED = [
 def test_what_does_not_fit_is_refused_in_one_line(change, kind, words):
     with pytest.raises(kind, match=words) as raised:
         simulated(**{"rounds": 3} | change)
+    assert "\n" not in str(raised.value)
+
+
+def test_diagnostics_may_be_plain_numbers():
+    algorithm = returning(lambda length: {"plain": 1.5, "length": length})
+    assert simulated(algorithm, rounds=3).history[-1]["train_plain"] == 1.5
+
+
+@pytest.mark.parametrize("noise_multiplier", [1.0, 1.3, 1.7, 2.1])
+def test_the_smallest_target_that_a_refusal_names_is_kept(noise_multiplier):
+    change = {"algorithm": private(noise_multiplier), "cohort": POISSON, "rounds": 9}
+    with pytest.raises(ValueError, match="target_epsilon >= ") as raised:
+        simulated(**change, target_epsilon=0.01)
+    least = float(re.search(">= ([0-9.]+),", str(raised.value))[1])
+    run = simulated(**change, target_epsilon=least)
+    assert int(run.state.server.round) >= 1
+    assert run.history[-1]["epsilon"] <= least
+
+
+def test_several_processes_have_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("fl_sketch.engine.multiprocess.several", lambda: True)
+    with pytest.raises(ValueError, match="one process with workdir") as raised:
+        simulated(rounds=3, workdir=tmp_path)
     assert "\n" not in str(raised.value)
 
 

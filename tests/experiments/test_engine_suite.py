@@ -8,7 +8,8 @@ import pytest
 
 from fl_sketch.core import trees
 from fl_sketch.experiments.bench import engine_suite
-from fl_sketch.experiments.bench.engine_forms import FORMS, WORKLOADS, form, prepare
+from fl_sketch.experiments.bench.engine_forms import FORMS, form, prepare
+from fl_sketch.experiments.bench.workloads import WORKLOADS
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch.fast import forms
+from fl_sketch.fast import forms, plain
 from fl_sketch.fast.cpu import convolution, toom_cook, winograd
 from fl_sketch.fast.pooling import max_pool
 from tests.channels.rounds import quickly
@@ -230,11 +230,11 @@ def test_the_plain_form_s_gradients_are_those_of_jax(size, strides, padding):
     x, kernel = draw((2, *size, 3), (4, 3, 3, 5))
     pads = pads_of(x, kernel, strides, padding)
 
-    def plain(x, kernel, strides, padding):
+    def convolve(x, kernel, strides, padding):
         del padding
-        return forms._plain(x, kernel, pads, strides, None)
+        return plain.convolve(x, kernel, pads, strides, None)
 
-    assert_is_of_lax(plain, x, kernel, strides, padding)
+    assert_is_of_lax(convolve, x, kernel, strides, padding)
 
 
 def test_gradients_of_clients_are_batched_again_over_points_that_share_images():

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from fl_sketch.workdir import odometer, secrets, weights
+from fl_sketch.workdir import odometer, origin, secrets
 from tests.launch.test_release import refused
 from tests.launch.test_train import saved, wait_for_rounds
 from tests.launching import Started, launch_anew, launch_python
@@ -59,7 +59,7 @@ def test_a_killed_run_goes_on_to_the_bit_and_no_secret_is_left(tmp_path):
     raw = secret.read_bytes()
     # A run that has begun in another folder with the same secret is the same run.
     whole.mkdir()
-    for name in (secrets.FILE, odometer.FILE, weights.CONFIG, weights.KEY):
+    for name in (secrets.FILE, odometer.FILE, origin.CONFIG, origin.KEY):
         shutil.copy(killed / name, whole / name)
     train(whole, by=launch_anew)
     said = train(killed)

@@ -8,7 +8,7 @@ import pytest
 
 from configs import private_safl
 from fl_sketch.run import prepare, task
-from fl_sketch.workdir import odometer, release, secrets, weights
+from fl_sketch.workdir import odometer, origin, release, secrets, weights
 from tests.launching import launch
 
 pytestmark = pytest.mark.slow
@@ -96,7 +96,7 @@ def test_wrong_flags_are_refused(whole, tmp_path, words, said):
     assert said not in refused(tmp_path / "none", tmp_path / "out")
 
 
-def test_a_folder_with_anything_in_it_stays_as_it_is(whole, tmp_path):
+def test_a_folder_with_anything_in_it_stays_as_it_is(whole, tmp_path, monkeypatch):
     (tmp_path / "there").write_text("mine")
     for out in (tmp_path, tmp_path / "there", ""):
         with pytest.raises(ValueError, match="Expected out"):
@@ -104,9 +104,11 @@ def test_a_folder_with_anything_in_it_stays_as_it_is(whole, tmp_path):
     with pytest.raises(ValueError, match="format='pickle'"):
         release.release(whole, tmp_path / "out", "pickle")
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
-    (tmp_path / "empty").mkdir()
-    release.release(whole, tmp_path / "empty")
-    assert sorted(path.name for path in (tmp_path / "empty").iterdir()) == FILES
+    for name, out in {"empty": tmp_path / "empty", "here": "."}.items():
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / "here" if name == "here" else tmp_path)
+        release.release(whole, out)
+        assert sorted(path.name for path in (tmp_path / name).iterdir()) == FILES
 
 
 def newest(folder):
@@ -160,8 +162,8 @@ SPOILED = [
     (holding("summary.json", "[1]"), "as it was written, got TypeError"),
     (holding("summary.json", '{"noise_multiplier": 1}'), "without randomness"),
     (without("config.json"), "to be the folder of a run"),
-    (holding(weights.SIDECAR, "{"), "params.json to be as it was written"),
-    (holding(weights.SIDECAR, "{}"), "without "),
+    (holding(origin.SIDECAR, "{"), "params.json to be as it was written"),
+    (holding(origin.SIDECAR, "{}"), "without "),
     (counted_as_simulated, "counts, got randomness='system'"),
     (summing_up(randomness="simulated"), "for what is published"),
     (summing_up(noise_multiplier=9.0), "got noise_multiplier=9.0"),

@@ -24,7 +24,6 @@ from tests.run.configs import (
     quiet,
     read_json,
     refused,
-    table,
     table_in,
     untimed,
 )
@@ -321,77 +320,3 @@ def test_a_run_that_was_killed_at_its_end_leaves_its_parameters(longer, tmp_path
     for name in ("params.safetensors", "params.json"):
         ours, theirs = (at / name for at in (tmp_path / "run", longer[0]))
         assert ours.read_bytes() == theirs.read_bytes()
-
-
-SMALL = {"data__clients": 6, "cohort__size": 3, "rounds": 4}
-
-
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory):
-    """Runs of A on a, of B and C on b from A's weights, and of D on c from those of C.
-
-    C is private, so that its record has a key. The data a stand in a file of another
-    name, too, where their digests tell.
-    """
-    place = tmp_path_factory.mktemp("seen")
-    for number, name in enumerate("abc"):
-        table(place / f"{name}.npz", number)
-    shutil.copy(place / "a.npz", place / "copy.npz")
-
-    def on(name, **more):
-        keys = KEYS | SMALL | {"data__name": f"npz/{name}", "data__classes": 3}
-        return config_with(**keys | more)
-
-    noise = NOISY | {"privacy__noise_multiplier": 1.0, "data__classes": 3}
-    noise |= {"cohort__sampling": "poisson"}
-    begun = {"model__init_from": str(place / "A")}
-    for run_name, config in {
-        "A": on("a"),
-        "B": on("b", **begun),
-        "C": on("b", **begun, **noise),
-        "D": on("c", model__init_from=str(place / "C")),
-        "public": on("a", data__public=True),
-    }.items():
-        run(config, place / run_name, place, say=quiet)
-    return place, lambda name, **more: on(name, **noise | more)
-
-
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [
-        ("A", "a"),
-        ("A", "./a"),
-        ("A", "{}/./a"),
-        ("A", "copy"),
-        ("A/params.safetensors", "copy"),
-        ("B", "copy"),
-        ("B/params.safetensors", "copy"),
-        ("C", "copy"),
-        ("C/params.safetensors", "copy"),
-        ("D", "copy"),
-    ],
-)
-def test_weights_that_have_seen_the_private_data_are_refused(seen, source, name):
-    place, private = seen
-    config = private(name.format(place), model__init_from=str(place / source))
-    with refused("public", place / source):
-        task_of(config, str(place))
-
-
-def test_a_part_of_the_private_data_is_known_by_its_name(seen, tmp_path):
-    table(tmp_path / "a.npz", 5)
-    config = seen[1]("a", model__init_from=str(seen[0] / "A"))
-    with refused("public", seen[0] / "A"):
-        task_of(config, str(tmp_path))
-
-
-def test_weights_of_public_or_other_data_or_without_a_record_are_taken(seen, tmp_path):
-    place, private = seen
-    shutil.copy(place / "A/params.safetensors", tmp_path / "known.safetensors")
-    for name, source in (
-        ("a", place / "public"),
-        ("b", place / "A"),
-        ("a", tmp_path / "known.safetensors"),
-    ):
-        config = private(name, model__init_from=str(source))
-        assert task_of(config, str(place)).private

@@ -139,7 +139,7 @@ def test_what_makes_it_private_is_asked_and_counted(own):
         ({"algorithm": "{}x.py:mine"}, ["own.pyx.py"]),
         ({"algorithm": "{}:number"}, ["function"]),
         ({"model__name": "{}:number"}, ["function", "3"]),
-        ({"model__name": "{}:table"}, ["table"]),
+        ({"model__name": "{}:table"}, ["Expected", "own.py:table", "2 classes"]),
         ({"model__name": "{}:wide", "model__size": "paper"}, ["size='small'"]),
         ({"data__name": "{}:number"}, ["arrays by name", "int"]),
         ({"data__name": "{}:bad"}, ["whole numbers", "own.py:bad", "0.7", "row 0"]),

@@ -47,7 +47,7 @@ def test_rows_after_the_checkpoint_are_forgotten_and_made_again(tmp_path):
     with open(tmp_path / "metrics.csv", "a") as file:
         file.write("4")  # the beginning of a row of round 40
     with Workdir(tmp_path, CONFIG) as again:
-        again.restore(extra)
+        again.restore(extra, 100)
         assert [r["round"] for r in again.rows] == ["10", "20"]
         again.add(row(30))
     assert (tmp_path / "metrics.csv").read_text() == whole  # the times, too
@@ -72,7 +72,7 @@ def test_rows_that_someone_changed_are_written_again(tmp_path, damage):
         }[damage]
     )
     with Workdir(tmp_path, CONFIG) as again:
-        again.restore(extra)
+        again.restore(extra, 100)
     untimed = whole.replace(",3.0\n", ",nan\n")
     expected = {"removed": [lines[0], untimed.splitlines(True)[2], lines[2]]}
     expected |= {"gone": untimed.splitlines(True)[1:]}
@@ -84,7 +84,7 @@ def test_a_run_without_checkpoint_begins_its_table_again(tmp_path):
     with Workdir(tmp_path, CONFIG) as folder:
         folder.add(row(10))
     with Workdir(tmp_path, CONFIG) as again:
-        again.restore({})
+        again.restore({}, 100)
         again.add(row(10))
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 2
 
@@ -207,7 +207,7 @@ def test_a_folder_in_the_place_of_rows_is_one_line(tmp_path):
     (tmp_path / "metrics.csv").unlink()
     (tmp_path / "metrics.csv").mkdir()
     with Workdir(tmp_path, CONFIG) as folder:
-        for act in (lambda: folder.restore(extra), lambda: folder.add(row(20))):
+        for act in (lambda: folder.restore(extra, 100), lambda: folder.add(row(20))):
             with refused(tmp_path / "metrics.csv"):
                 act()
 

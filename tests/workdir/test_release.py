@@ -23,7 +23,7 @@ from fl_sketch.engine import recorder
 from fl_sketch.models import params_io
 from fl_sketch.privacy.guarantee import UNPROTECTED
 from fl_sketch.run import load_params, run
-from fl_sketch.workdir import release, rows, secrets, weights
+from fl_sketch.workdir import origin, release, rows, secrets, weights
 from tests.run.configs import config_with, quiet, read_json, table_in
 
 pytestmark = pytest.mark.slow
@@ -315,7 +315,7 @@ def test_examples_are_promised_what_was_counted_for_them(tmp_path):
                        ("resnet", "tiny")],
 )  # fmt: skip
 def test_the_page_builds_every_model_that_a_config_names(one, tmp_path, name, size):
-    about = read_json(one.folder / weights.SIDECAR) | {"model": name, "size": size}
+    about = read_json(one.folder / origin.SIDECAR) | {"model": name, "size": size}
     given = {"length": 9, "vocabulary": 50, "vocabulary_file": "/home/me/words.txt"}
     options = {"vocabulary": 50} if name == "transformer" else {}
     texts = name in release.TEXTS
@@ -330,7 +330,7 @@ def test_the_page_builds_every_model_that_a_config_names(one, tmp_path, name, si
     saved = {weights.PARAMS + k: np.zeros(v, np.float32) for k, v in leaves.items()}
     np.savez(newest(folder), **saved, **{release.ROUND: np.int32(6)})
     about["inputs"] = given if texts else about["inputs"]
-    (folder / weights.SIDECAR).write_text(json.dumps(about))
+    (folder / origin.SIDECAR).write_text(json.dumps(about))
     summary = read_json(folder / "summary.json")
     summary["d"] = sum(map(math.prod, leaves.values()))
     (folder / "summary.json").write_text(json.dumps(summary))

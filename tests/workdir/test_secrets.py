@@ -13,7 +13,7 @@ from fl_sketch.core.mappings import flat
 from fl_sketch.data import examples
 from fl_sketch.run import prepare, run, task_of
 from fl_sketch.sweep import grid, programs
-from fl_sketch.workdir import odometer, secrets, weights
+from fl_sketch.workdir import odometer, origin, secrets
 from tests.run.configs import (
     Killed,
     begun,
@@ -136,7 +136,7 @@ def test_runs_that_protect_no_one_have_one_root_no_secret_and_plain_digests(tmp_
     assert task.secret is None and not task.private
     run(config, tmp_path, say=quiet)
     names = {path.name for path in tmp_path.iterdir()}
-    assert not names & {secrets.FILE, odometer.FILE, weights.KEY}
+    assert not names & {secrets.FILE, odometer.FILE, origin.KEY}
     one = jax.random.key(3)
     assert roots_of(one) == (one, one)
     about = read_json(tmp_path / "config.json")
@@ -246,7 +246,7 @@ def test_the_digests_of_private_data_are_known_to_holders_of_the_key_alone(
     config = config_with(**PRIVATE)
     plain = examples.digests(prepare(config).splits).values()
     assert len(plain) == 4
-    key = folder / weights.KEY
+    key = folder / origin.KEY
     before = key.read_bytes()
     assert stat.S_IMODE(key.stat().st_mode) == 0o600 and len(before) == 32
     for place in (whole, folder):

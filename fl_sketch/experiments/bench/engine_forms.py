@@ -29,46 +29,11 @@ from fl_sketch.core.protocols import Algorithm
 from fl_sketch.data.examples import aligned, normalise
 from fl_sketch.engine import AXIS
 from fl_sketch.experiments.bench.timing import Timed
+from fl_sketch.experiments.bench.workloads import CLASSES, Workload
 from fl_sketch.transforms import local
 
-CLASSES = 10
 FORMS = ("plain", "engine", "count_sketch", "heaprix", "client_state")
 BASE = "engine"  # the form to which a channel adds its cost
-
-
-class Workload(NamedTuple):
-    """A model, its clients and their local work.
-
-    Attributes:
-      image: height, width and channels.
-      full_batch: whether all steps are on one batch, the client's whole data.
-      compression: d over the numbers of a message, where there is a sketch.
-      width: the width of the model; 0: the usual.
-    """
-
-    model: str
-    image: tuple[int, int, int]
-    population: int
-    cohort: int
-    examples: int
-    steps: int
-    batch: int
-    rate: float
-    full_batch: bool = False
-    compression: int = 20
-    width: int = 0
-
-
-WORKLOADS = {
-    "W1": Workload("cnn", (32, 32, 3), 1000, 50, 50, 5, 10, 0.1),
-    "W2": Workload("lenet", (28, 28, 1), 50, 25, 1200, 5, 32, 0.05),
-    "W3": Workload("logistic", (28, 28, 1), 3000, 600, 20, 20, 20, 0.01, True),
-    "W4": Workload("lenet", (28, 28, 1), 1000, 1000, 60, 5, 32, 0.05),
-    "W5": Workload("resnet", (32, 32, 3), 5, 5, 10000, 2, 32, 0.1, compression=100),
-}
-# The same with five million parameters: slow, so it is timed only if it is named.
-WORKLOADS["W6"] = WORKLOADS["W5"]._replace(width=72)
-USUAL = ("W1", "W2", "W3", "W4", "W5")
 
 
 class Form(NamedTuple):
@@ -114,7 +79,6 @@ def prepare(work: Workload, chunk: int = 0, devices: int = 0) -> Setting:
       devices: the number of devices; 0: all.
     """
     mesh = engine.mesh_over(jax.devices()[: devices or None])
-    chunk = chunk or engine.default_chunk(mesh, work.cohort)
     rng = np.random.default_rng(0)
     count = work.population * work.examples
     images = rng.integers(0, 256, (count, *work.image), np.uint8)
@@ -132,6 +96,15 @@ def prepare(work: Workload, chunk: int = 0, devices: int = 0) -> Setting:
     data = put((aligned(images), targets))
     ids, plan = put(ids), put(_plan(work, rng))
     params = put(loss.init(jax.random.key(0), shape))
+    algorithm = _algorithm(BASE, work, value, trees.size(params))
+    batches = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            (*plan.shape[1:], *leaf.shape[1:]), leaf.dtype
+        ),
+        data,
+    )
+    sizes = work.cohort, algorithm, params, batches
+    chunk = chunk or engine.chunk_of(mesh, *sizes)
     return Setting(work, mesh, chunk, data, ids, plan, params, value)
 
 

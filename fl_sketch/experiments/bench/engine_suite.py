@@ -18,8 +18,9 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch.core import trees, validate
 from fl_sketch.engine import AXIS
 from fl_sketch.experiments.bench import engine_forms
-from fl_sketch.experiments.bench.engine_forms import BASE, WORKLOADS, Setting
+from fl_sketch.experiments.bench.engine_forms import BASE, Setting
 from fl_sketch.experiments.bench.timing import Timed, interleaved, ratio
+from fl_sketch.experiments.bench.workloads import WORKLOADS
 from fl_sketch.experiments.measurements import Column, Table
 
 PRODUCTS = "products of matrices"  # their name among the forms that are timed
@@ -80,8 +81,11 @@ def run(
       cohort: the number of clients of a round; 0: that of the workload.
 
     Raises:
-      ValueError: for a cohort that is more than a workload's population.
+      ValueError: for a cohort that is more than a workload's population, or a workload
+        of texts, which the suite of peers alone has.
     """
+    for name in workloads:
+        validate.one_of(tuple(WORKLOADS), workloads=name)
     works = {name: WORKLOADS[name] for name in workloads}
     for name in works if cohort else ():  # all checked before the first is timed
         people = f"the population of {name}"

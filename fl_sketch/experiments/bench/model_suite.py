@@ -23,8 +23,9 @@ from flax import nnx
 from fl_sketch import engine
 from fl_sketch.data.examples import normalise
 from fl_sketch.experiments.bench import engine_forms
-from fl_sketch.experiments.bench.engine_forms import CLASSES, WORKLOADS, Setting
+from fl_sketch.experiments.bench.engine_forms import Setting
 from fl_sketch.experiments.bench.timing import Timed, interleaved, ratio
+from fl_sketch.experiments.bench.workloads import CLASSES, WORKLOADS
 from fl_sketch.experiments.measurements import Column, Table
 
 MODELS = ("W1", "W2")  # workloads with a model that is here too

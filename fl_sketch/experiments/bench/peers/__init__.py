@@ -1,0 +1,1 @@
+"""Programs that play the same rounds, each in a process of its own: see `serving`."""

@@ -1,0 +1,92 @@
+"""Programs that differ in any constant, wherever it is, have unlike fingerprints."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fl_sketch import algorithms
+from fl_sketch.engine import fingerprint
+from tests.engine.regression import killed, loss, played
+from tests.refusals import refused
+
+START = np.ones(4, np.float32)
+
+
+def jitted(constant):
+    return jax.jit(lambda x: (x * constant).sum())
+
+
+def nested(constant):
+    inner = jitted(constant)
+    return jax.jit(lambda x: inner(x) + 1)
+
+
+def checkpointed(constant):
+    return jax.checkpoint(jitted(constant))
+
+
+def scanned(constant):
+    inner = jitted(constant)
+
+    def step(total, _):
+        return total + inner(total), None
+
+    return lambda x: jax.lax.scan(step, x, None, length=3)[0]
+
+
+def branched(constant):
+    return lambda x: jax.lax.cond(x[0] > 0, jitted(constant), jnp.sum, x)
+
+
+def custom(constant):
+    @jax.custom_vjp
+    def plain(x):
+        return x.sum()
+
+    plain.defvjp(
+        lambda x: (plain(x), x), lambda x, slope: (slope * jitted(constant)(x) + x,)
+    )
+    return jax.grad(lambda x: plain(x))
+
+
+def drawn(constant):
+    key = jax.random.key(int(constant[0]))
+    return jax.jit(lambda x: x + jax.random.normal(key, (4,)))
+
+
+MAKERS = [jitted, nested, checkpointed, scanned, branched, custom, drawn]
+
+
+@pytest.mark.parametrize("asarray", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_constant_is_part_of_a_program(make, asarray):
+    one, again, other = (
+        fingerprint.of_program(make(asarray(np.full(4, value, np.float32))), START)
+        for value in (1.0, 1.0, 2.0)
+    )
+    assert one == again != other
+
+
+def test_all_digits_of_a_number_are_part_of_a_program():
+    one, other = (
+        fingerprint.of_program(functools.partial(jnp.multiply, float(c)), START)
+        for c in (np.float32(0.1), np.nextafter(np.float32(0.1), np.float32(1)))
+    )
+    assert one != other
+
+
+def test_a_run_does_not_go_on_with_a_jitted_loss_of_other_constants(tmp_path):
+    def algorithm(constant):
+        pull = jnp.full(4, constant)
+        penalised = jax.jit(
+            lambda p, batch: loss(p, batch) + (pull * p["w"] ** 2).sum()
+        )
+        return algorithms.fedavg(penalised, client_rate=0.05)
+
+    killed(tmp_path, 4, algorithm=algorithm(0.1))
+    with refused("other rounds"):
+        played(tmp_path, algorithm=algorithm(5.0))
+    assert len(played(tmp_path, algorithm=algorithm(0.1)).history) == 4
