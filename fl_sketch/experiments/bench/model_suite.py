@@ -167,7 +167,7 @@ class NnxNet(nnx.Module):
         return self.dense[-1](x)
 
 
-def _of_linen(model: str, image: tuple[int, int, int]) -> tuple[Any, Any]:
+def _of_linen(model: str, image: tuple[int, ...]) -> tuple[Any, Any]:
     net = LinenNet(model)
     params = net.init(jax.random.key(0), jnp.zeros((1, *image)))
 
@@ -178,7 +178,7 @@ def _of_linen(model: str, image: tuple[int, int, int]) -> tuple[Any, Any]:
     return value, params
 
 
-def _of_nnx(model: str, image: tuple[int, int, int]) -> tuple[Any, Any]:
+def _of_nnx(model: str, image: tuple[int, ...]) -> tuple[Any, Any]:
     del image
     graph, params = nnx.split(NnxNet(model, nnx.Rngs(0)))
 
