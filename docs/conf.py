@@ -33,6 +33,7 @@ html_copy_source = False
 default_role = "code"  # docstrings have names between single backticks
 add_module_names = False
 maximum_signature_line_length = 72
+autodoc_mock_imports = ["torch", "pfl"]  # of the peers, which are not installed here
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
