@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from fl_sketch.experiments.bench import model_suite
-from fl_sketch.experiments.bench.engine_forms import WORKLOADS, prepare
+from fl_sketch.experiments.bench.engine_forms import prepare
+from fl_sketch.experiments.bench.workloads import WORKLOADS
 
 pytestmark = pytest.mark.slow
 
