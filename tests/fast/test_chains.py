@@ -123,6 +123,11 @@ def bias_of_places(x, kernel, bias):
     return pool(convolved(x, kernel) + bias + x[:1, :, :1, :1])
 
 
+def bias_of_rows(x, kernel, bias):
+    y = convolved(x, kernel)
+    return pool(lax.broadcast_in_dim(x[0, :, 0, 0], y.shape, (1,)) + y) * bias
+
+
 def scaled(x, kernel, bias):
     return pool(nn.relu(bias * convolved(x, kernel)))
 
@@ -167,8 +172,24 @@ def own_rule(x, kernel, bias):
 
 @pytest.mark.parametrize(
     "function",
-    [read_twice, read_by_the_caller, added_to_itself, shortcut, bias_of_places, scaled]
-    + [negative, with_strides, other_axes, turned, rearranged, repeated, own_rule],
+    [
+        read_twice,
+        read_by_the_caller,
+        added_to_itself,
+        shortcut,
+        bias_of_places,
+        bias_of_rows,
+    ]
+    + [
+        scaled,
+        negative,
+        with_strides,
+        other_axes,
+        turned,
+        rearranged,
+        repeated,
+        own_rule,
+    ],
     ids=lambda function: function.__name__,
 )
 def test_others_stay_between_the_two(function, watched):
