@@ -33,9 +33,7 @@ def initial_of(config: ConfigDict, model: Tree, digests: dict[str, str]) -> Arra
 
 def _require_unseen(source: str, name: str, digests: dict[str, str]) -> None:
     """Raises if weights were trained on the data that a private run is to protect."""
-    train = [digest for key, digest in digests.items() if key.startswith("train_")]
-    reason = origin.seen(origin.trained_on(source), name, train)
-    if reason:
+    if reason := origin.seen(origin.trained_on(source), name, digests):
         msg = (
             "Expected weights of public data in a private run, which counts them as "
             f"known to all, got init_from={source}, {reason}: data.name={name} without "

@@ -1,5 +1,5 @@
 """How a command ends that did not do what it was asked for."""
 
-WRONG, LOST_A_PEER = 2, 3  # of its input, of a process beside it
+WRONG, LOST_A_PEER = 2, 3  # its input is wrong; another process of the run has ended
 STOPPED = 130  # the one that shells take for Ctrl-C
 INTERRUPTED = "interrupted; what was saved before is as it was"

@@ -69,11 +69,22 @@ def replacing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """
     path = pathlib.Path(path)
     partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.unlink(missing_ok=True)  # of a killed process, or a planted link
+    with _by_way_of(partial, path):
         os.close(unlinked(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         yield partial
         flush(partial)
+
+
+@contextlib.contextmanager
+def _by_way_of(partial: pathlib.Path, path: pathlib.Path) -> Iterator[None]:
+    """Gives a file its name after all has been written; else removes what there is.
+
+    Raises:
+      OSError: with the name of the file, also where the disk is full.
+    """
+    try:
+        partial.unlink(missing_ok=True)  # of a killed process, or a planted link
+        yield
         os.replace(partial, path)
         flush(path.parent)
     except BaseException as error:
@@ -90,23 +101,15 @@ def unlinked(path: str | os.PathLike, flags: int) -> int:
 
 def write_private(path: pathlib.Path, content: bytes, partial: pathlib.Path) -> None:
     """Writes a file that its owner alone can read, by way of `partial`, to the disk."""
-    partial.unlink(missing_ok=True)  # of a process that was killed while writing
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    handle = os.open(partial, flags, 0o600)
-    try:
+    with _by_way_of(partial, path):
+        handle = os.open(partial, flags, 0o600)
         try:
             while content:
                 content = content[os.write(handle, content) :]
             os.fsync(handle)
         finally:
             os.close(handle)
-        os.rename(partial, path)
-        flush(path.parent)
-    except BaseException as error:
-        partial.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and error.filename is None:
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
 
 
 def flush(path: str | os.PathLike) -> None:

@@ -1,13 +1,12 @@
 """The clients of one device: they work in chunks, and their messages are added up."""
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from fl_sketch.core.keys import for_batches, of_client
 from fl_sketch.core.protocols import (
@@ -183,37 +182,15 @@ def traced(function: Callable, *arguments: Any) -> tuple[Callable, Any]:
     where each level of a round does it. The function may use what is traced around it.
     """
     program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    return played(program, shapes), shapes
+
+
+def played(program: ClosedJaxpr, shapes: Any) -> Callable:
+    """Returns a function that was traced, whose result is a tree of these shapes."""
     flat, tree = jaxpr_as_fun(program), jax.tree.structure(shapes)
-
-    def play(*arguments):
-        return jax.tree.unflatten(tree, flat(*jax.tree.leaves(arguments)))
-
-    return play, shapes
-
-
-def bytes_written(jaxpr: Jaxpr) -> int:
-    """Returns the bytes of all values that a program makes, of a loop those of a turn.
-
-    XLA reuses most of that memory, or needs none where it fuses operations.
-    """
-    total = 0
-    for equation in jaxpr.eqns:
-        inner = [bytes_written(part) for part in jaxprs_in(equation.params)]
-        if inner:  # of branches, one is taken
-            total += max(inner) if equation.primitive.name == "cond" else sum(inner)
-            continue
-        made: list[Any] = [variable.aval for variable in equation.outvars]
-        shapes = [shape for shape in made if hasattr(shape, "shape")]
-        total += sum(math.prod(s.shape) * s.dtype.itemsize for s in shapes)
-    return total
-
-
-def jaxprs_in(params: dict[str, Any]) -> Iterator[Jaxpr]:
-    """Yields the programs among the parameters of an equation."""
-    for value in jax.tree.leaves(params, is_leaf=lambda x: hasattr(x, "eqns")):
-        value = getattr(value, "jaxpr", value)
-        if isinstance(value, Jaxpr):
-            yield value
+    return lambda *arguments: jax.tree.unflatten(
+        tree, flat(*jax.tree.leaves(arguments))
+    )
 
 
 def first(tree: Any) -> Any:

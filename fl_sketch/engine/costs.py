@@ -19,8 +19,9 @@ from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Algorithm, Channel, Memory, Round, Server, Tree
 from fl_sketch.core.wire import FLOAT_BITS
-from fl_sketch.engine.clients import bytes_written, traced
+from fl_sketch.engine.clients import played
 from fl_sketch.engine.mesh import default_chunk, on_cpu
+from fl_sketch.engine.programs import bytes_written
 from fl_sketch.engine.relays import Relay
 from fl_sketch.engine.round import initial_server
 from fl_sketch.workdir.rows import is_column
@@ -284,10 +285,10 @@ def _with_work_traced(algorithm: Algorithm, start, batches) -> tuple[Algorithm, 
     (server, client), local = start, algorithm.local
     keys = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0))
     arguments = server, client.local, batches, keys
-    run, work = traced(local.run, *arguments)
+    program, work = jax.make_jaxpr(local.run, return_shape=True)(*arguments)
     _require_numbers(work.diagnostics)
-    working = bytes_written(jax.make_jaxpr(run)(*arguments).jaxpr)
-    return algorithm._replace(local=local._replace(run=run)), working
+    local = local._replace(run=played(program, work))
+    return algorithm._replace(local=local), bytes_written(program)
 
 
 def _require_numbers(diagnostics: Any) -> None:

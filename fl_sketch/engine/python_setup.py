@@ -16,11 +16,10 @@ from fl_sketch.core.keys import roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Tree
 from fl_sketch.data import Clients, examples, residency, streamed
 from fl_sketch.data import batches as client_batches
-from fl_sketch.engine import checks
+from fl_sketch.engine import checks, programs
 from fl_sketch.engine.clients import Fetch
 from fl_sketch.engine.cohort import Sampler, of_round
 from fl_sketch.engine.costs import Prices, Traffic, prices
-from fl_sketch.engine.fingerprint import of_program
 from fl_sketch.engine.loop import MOST, Compiled
 from fl_sketch.engine.mesh import default_chunk, mesh_over, name_of
 from fl_sketch.engine.plan import plan_of
@@ -116,9 +115,7 @@ class PythonSetup(NamedTuple):
         before = self._seen()
         if before is None:
             return
-        digests = _digests(self.clients).items()
-        train = [one for name, one in digests if name.startswith("train_")]
-        if reason := origin.seen(before, "", train):
+        if reason := origin.seen(before, "", _digests(self.clients)):
             msg = (
                 "Expected params of public data in a private run, which counts them as "
                 f"known to all, got params_from={self.params_from}, {reason}."
@@ -252,7 +249,7 @@ class PythonSetup(NamedTuple):
             return play(state, key, of_round(self.sampler, key, 0), data, None)
 
         data = client_batches.resident_shapes(*self.clients)
-        return of_program(one_round, self.params, roots_of(self.key), data)
+        return programs.digest(one_round, self.params, roots_of(self.key), data)
 
     def _facts(self, chosen: Chosen, guarantee: Guarantee | None) -> dict[str, Any]:
         """Returns what summary.json says of the run before it begins."""

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax.extend.core import Literal, Var
 
-from fl_sketch.fast.plan import as_traced
+from fl_sketch.fast.plan import evaluated
 
 
 def with_fixed(function: Callable, fixed: Any, *examples: Any) -> Callable:
@@ -35,14 +35,14 @@ def with_fixed(function: Callable, fixed: Any, *examples: Any) -> Callable:
         if eqn.effects or ours.isdisjoint(names) or not values.keys() >= set(names):
             later.append(eqn)
             continue
-        values |= zip(eqn.outvars, as_traced(eqn)(_reading(values)), strict=True)
+        values |= zip(eqn.outvars, evaluated(eqn, _reading(values)), strict=True)
         ours.update(eqn.outvars)
 
     def rest(*arguments):
         flat = jax.tree.leaves(arguments)
         now = values | dict(zip(jaxpr.invars[len(given) :], flat, strict=True))
         for eqn in later:
-            now |= zip(eqn.outvars, as_traced(eqn)(_reading(now)), strict=True)
+            now |= zip(eqn.outvars, evaluated(eqn, _reading(now)), strict=True)
         results = map(_reading(now), jaxpr.outvars)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 

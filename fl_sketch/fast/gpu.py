@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from fl_sketch.core.trees import varying_like
+from fl_sketch.core.kernels import launch
 from fl_sketch.fast import plain
 from fl_sketch.fast.pooling import Pads, max_pool
 
@@ -25,7 +25,6 @@ FEW = 32  # the same where they are not of one pixel
 WIDEST = 64  # output channels of a program
 NARROWEST = 16  # rows and columns of a product
 SHARE = 2048  # outputs that a program of the kernel's gradient adds up
-WARPS = 4
 
 
 class Shapes(NamedTuple):
@@ -117,15 +116,9 @@ def convolve(
     pool: bool = False,
     interpret: bool = False,
 ) -> jax.Array:
-    """Returns a convolution in NHWC order.
+    """Returns a convolution, as `fast.forms.convolve` does.
 
     Args:
-      x: images in NHWC order.
-      kernel: a kernel in HWIO order.
-      pads: zeros (before, after) the height and the width.
-      strides: steps in both directions.
-      pool: whether to return the maxima of 2x2 windows, without an odd last row or
-        column.
       interpret: whether to run the programs without a GPU, slowly, to test them.
     """
     y: Any = _convolved(pads, strides, interpret, x, kernel)
@@ -196,30 +189,23 @@ def _products(shapes: Shapes, interpret: bool, x, kernel) -> jax.Array:
     def program(x_ref, kernel_ref, out_ref):
         place = pl.program_id(0) * PLACES + lax.iota(jnp.int32, PLACES)
         feature = pl.program_id(1) * wide + lax.iota(jnp.int32, wide)
-        wanted = feature < features
 
         def step(number, total):
             tap = number * size + lax.iota(jnp.int32, size)
-            factor = triton.load(
-                kernel_ref.at[tap[:, None], feature[None]],
-                mask=(tap < shapes.taps)[:, None] & wanted[None],
-                other=0.0,
-            )
+            at, mask = _piece(tap, feature, shapes.taps, features)
+            factor = triton.load(kernel_ref.at[at], mask=mask, other=0.0)
             return total + _dot(shapes.patches(x_ref, place, number), factor, 1)
 
         total = jnp.zeros((PLACES, wide), jnp.float32)
         total = lax.fori_loop(0, -(-shapes.taps // size), step, total)
-        triton.store(
-            out_ref.at[place[:, None], feature[None]],
-            total,
-            mask=(place < shapes.places)[:, None] & wanted[None],
-        )
+        at, mask = _piece(place, feature, shapes.places, features)
+        triton.store(out_ref.at[at], total, mask=mask)
 
     grid = pl.cdiv(shapes.places, PLACES), pl.cdiv(features, wide)
     flat = kernel.reshape(shapes.taps, features)
     out = shapes.places, features
-    y = _called(program, out, grid, 3, interpret, x.reshape(-1), flat)
-    return y.reshape(shapes.out)
+    options = {"shape": out, "grid": grid, "stages": 3, "interpret": interpret}
+    return launch(program, x.reshape(-1), flat, **options).reshape(shapes.out)
 
 
 def _gradient(shapes: Shapes, interpret: bool, x, dy) -> jax.Array:
@@ -234,31 +220,32 @@ def _gradient(shapes: Shapes, interpret: bool, x, dy) -> jax.Array:
 
     def program(x_ref, dy_ref, out_ref):
         feature = pl.program_id(1) * wide + lax.iota(jnp.int32, wide)
-        part, share, wanted = pl.program_id(0), pl.program_id(2), feature < features
+        part, share = pl.program_id(0), pl.program_id(2)
 
         def step(number, total):
             begin = (share * steps + number) * PLACES
             place = begin + lax.iota(jnp.int32, PLACES)
-            slope = triton.load(
-                dy_ref.at[place[:, None], feature[None]],
-                mask=(place < shapes.places)[:, None] & wanted[None],
-                other=0.0,
-            )
+            at, mask = _piece(place, feature, shapes.places, features)
+            slope = triton.load(dy_ref.at[at], mask=mask, other=0.0)
             return total + _dot(shapes.patches(x_ref, place, part), slope, 0)
 
         total = jnp.zeros((size, wide), jnp.float32)
         total = lax.fori_loop(0, steps, step, total)
         tap = part * size + lax.iota(jnp.int32, size)
-        triton.store(
-            out_ref.at[share, tap[:, None], feature[None]],
-            total,
-            mask=(tap < shapes.taps)[:, None] & wanted[None],
-        )
+        at, mask = _piece(tap, feature, shapes.taps, features)
+        triton.store(out_ref.at[share, *at], total, mask=mask)
 
     grid = pl.cdiv(shapes.taps, size), pl.cdiv(features, wide), shares
     out, flat = (shares, shapes.taps, features), dy.reshape(shapes.places, features)
-    parts = _called(program, out, grid, 1, interpret, x.reshape(-1), flat)
+    options = {"shape": out, "grid": grid, "stages": 1, "interpret": interpret}
+    parts = launch(program, x.reshape(-1), flat, **options)
     return parts.sum(0).reshape(shapes.kernel)
+
+
+def _piece(rows: jax.Array, cols: jax.Array, most_rows: int, most_cols: int):
+    """Returns the index of a piece of a matrix, and which of it is inside."""
+    inside = (rows < most_rows)[:, None] & (cols < most_cols)[None]
+    return (rows[:, None], cols[None]), inside
 
 
 def _divided(x: jax.Array, by: int) -> tuple[jax.Array, jax.Array]:
@@ -277,22 +264,3 @@ def _dot(a: jax.Array, b: jax.Array, axis: int) -> jax.Array:
 def _power(features: int) -> int:
     """Returns the number of output channels of a program: a power of two."""
     return min(WIDEST, max(NARROWEST, 1 << (features - 1).bit_length()))
-
-
-def _called(program: Callable, shape, grid, stages: int, interpret: bool, a, b):
-    """Returns the result of a program on each place of a grid, float32 of a shape.
-
-    In as many stages of a loop it loads ahead of what it multiplies.
-    """
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import triton
-
-    a = varying_like(a, b)
-    kind = jax.typeof(a).manual_axis_type
-    return pl.pallas_call(
-        program,
-        jax.ShapeDtypeStruct(shape, jnp.float32, manual_axis_type=kind),
-        grid=grid,
-        interpret=interpret,
-        compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=stages),
-    )(a, varying_like(b, a))

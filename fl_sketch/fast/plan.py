@@ -41,16 +41,9 @@ class Plan(NamedTuple):
             return atom.val if isinstance(atom, Literal) else values[atom]
 
         for place, eqn in enumerate(self.jaxpr.eqns):
-            if place in self.inside:
-                continue
-            source, stack = eqn.source_info, sources.current_name_stack()
-            stack += source.name_stack
-            with (
-                sources.user_context(source.traceback, name_stack=stack),
-                eqn.ctx.manager,
-            ):
-                results = self.computed.get(place, as_traced(eqn))(read)
-            values |= zip(eqn.outvars, results, strict=True)
+            if place not in self.inside:
+                results = evaluated(eqn, read, self.computed.get(place))
+                values |= zip(eqn.outvars, results, strict=True)
         return [read(atom) for atom in self.jaxpr.outvars]
 
 
@@ -86,15 +79,18 @@ def _by(form: Callable[[JaxprEqn, layers.Read], Any], eqn: JaxprEqn) -> Compute:
     return lambda read: [form(eqn, read)]
 
 
-def as_traced(eqn: JaxprEqn) -> Compute:
-    """Returns how an equation was traced."""
-
-    def compute(read):
+def evaluated(
+    eqn: JaxprEqn, read: layers.Read, compute: Compute | None = None
+) -> Sequence[Any]:
+    """Returns the results of an equation, computed as it was traced or otherwise."""
+    source, stack = eqn.source_info, sources.current_name_stack()
+    stack += source.name_stack
+    with sources.user_context(source.traceback, name_stack=stack), eqn.ctx.manager:
+        if compute is not None:
+            return compute(read)
         params = eqn.primitive.get_bind_params(eqn.params)
         results = eqn.primitive.bind(*map(read, eqn.invars), **params)
         return results if eqn.primitive.multiple_results else [results]
-
-    return compute
 
 
 def _of_nested(eqn: JaxprEqn, known: Known) -> Compute | None:

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fl_sketch.core.platforms import by_platform
+
 MOMENTUM = 0.9  # of batch statistics, from step to step, as implementations have it
 GROUPS = 8
 EPSILON = 1e-6  # added to variances, as in flax
@@ -39,7 +41,7 @@ class ByClass(nn.Module):
             y = lax.dot_general(kernel, x, (((1,), (1,)), ((), ())))
             return lax.optimization_barrier(y).T
 
-        return lax.platform_dependent(x, kernel, cpu=by_class, default=plain) + bias
+        return by_platform(x, kernel, cpu=by_class, default=plain) + bias
 
 
 class GroupNorm(nn.Module):

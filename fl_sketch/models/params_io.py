@@ -6,6 +6,7 @@ keeps statistics, names begin with "params/" and "state/".
 
 import hashlib
 import pathlib
+import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,15 +39,28 @@ def tree_of(arrays: Mapping[str, np.ndarray]) -> Tree:
     return Stateful(**tree) if set(tree) == {"params", "state"} else tree
 
 
-def save(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes `arrays` to the file `path`, in the form of its ending."""
-    with files.replacing(path) as partial, open(partial, "wb") as file:
+def save(
+    path: pathlib.Path,
+    arrays: Mapping[str, np.ndarray],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Writes `arrays` to the file `path`, in the form of its ending.
+
+    Args:
+      metadata: one text by its name, which the file has too; npz keeps no name.
+    """
+    with files.replacing(path) as partial:
         if path.suffix == ".npz":
-            np.savez(file, allow_pickle=False, **arrays)
+            with open(partial, "wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+            for text in (metadata or {}).values():
+                with zipfile.ZipFile(partial, "a") as archive:
+                    archive.comment = text.encode()
         else:
             from safetensors.numpy import save as packed
 
-            file.write(packed(dict(arrays)))
+            whole = dict(metadata) if metadata else None
+            partial.write_bytes(packed(dict(arrays), metadata=whole))
 
 
 def load(path: pathlib.Path) -> Arrays:

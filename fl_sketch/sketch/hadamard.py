@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from fl_sketch.core import validate
@@ -21,6 +20,7 @@ from fl_sketch.core.protocols import Sketch
 from fl_sketch.core.trees import LARGEST, varying_like
 from fl_sketch.sketch import hadamard_gpu
 from fl_sketch.sketch.from_vector import on_trees
+from fl_sketch.sketch.hadamard_gpu import matrix
 
 CPU_FACTOR = 64  # H_64 is one matmul, then four butterflies at a time
 MATMUL_FACTOR = 256  # on accelerators every factor is a matmul
@@ -121,7 +121,7 @@ def walsh_hadamard(x: jax.Array) -> jax.Array:
 
     It is made of butterflies on CPUs and of matmuls elsewhere, as is faster there.
     """
-    return lax.platform_dependent(
+    return by_platform(
         x, cpu=walsh_hadamard_by_butterflies, default=walsh_hadamard_by_matmuls
     )
 
@@ -134,7 +134,7 @@ def walsh_hadamard_by_butterflies(x: jax.Array) -> jax.Array:
     """
     inner = min(CPU_FACTOR, x.size)
     rows, stride = x.reshape(-1, inner), inner
-    x = jnp.matmul(rows, _hadamard(inner), precision=lax.Precision.HIGHEST).ravel()
+    x = jnp.matmul(rows, matrix(inner), precision=lax.Precision.HIGHEST).ravel()
     while stride < x.size:
         radix = 4 if 4 * stride <= x.size else 2
         parts = x.reshape(-1, radix, stride)
@@ -158,13 +158,7 @@ def walsh_hadamard_by_matmuls(x: jax.Array) -> jax.Array:
         factor = min(MATMUL_FACTOR, n // stride)
         x = x.reshape(-1, factor, stride)
         x = jnp.einsum(
-            "fg,agh->afh", _hadamard(factor), x, precision=lax.Precision.HIGHEST
+            "fg,agh->afh", matrix(factor), x, precision=lax.Precision.HIGHEST
         )
         stride *= factor
     return x.reshape(n)
-
-
-def _hadamard(n: int) -> np.ndarray:
-    from scipy import linalg  # takes a tenth of a second to import
-
-    return linalg.hadamard(n).astype(np.float32)

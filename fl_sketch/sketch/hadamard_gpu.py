@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from fl_sketch.core.hashing import Signs, flip
-from fl_sketch.core.trees import varying_like
+from fl_sketch.core.kernels import launch
 
 SIDE = 64  # of the matrix of a block
 BLOCK = SIDE * SIDE
@@ -57,11 +58,9 @@ def unmixed(mixing: Mixing, seeds: jax.Array, y: jax.Array) -> jax.Array:
 
     @jax.custom_vjp
     def backward(y):
-        alone = mixing.n == BLOCK
         y = _first(mixing, seeds, y, signed=False)
-        y = y if alone else _rest(mixing, seeds, y, signed=True)
-        if not alone:
-            return y
+        if mixing.n > BLOCK:
+            return _rest(mixing, seeds, y, signed=True)
         index = lax.iota(jnp.uint32, mixing.d)
         return flip(y[: mixing.d], mixing.signs.mask(seeds, index, 0))
 
@@ -76,9 +75,7 @@ def _first(mixing: Mixing, seeds, x, *, signed: bool) -> jax.Array:
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    side = jnp.arange(SIDE)
-    parity = lax.population_count(side[:, None] & side) % 2
-    factor = (1 - 2 * parity).astype(jnp.bfloat16)
+    factor = jnp.asarray(matrix(SIDE), jnp.bfloat16)
 
     def kernel(x_ref, seeds_ref, factor_ref, out_ref):
         rows = lax.broadcasted_iota(jnp.int32, (SIDE, SIDE), 0)
@@ -100,7 +97,17 @@ def _first(mixing: Mixing, seeds, x, *, signed: bool) -> jax.Array:
             block = functools.reduce(jnp.add, products)
         triton.store(out_ref.at[index], block)
 
-    return _called(mixing, kernel, mixing.n, mixing.n // BLOCK, x, seeds, factor)
+    shape, grid = (mixing.n,), (mixing.n // BLOCK,)
+    return launch(
+        kernel, x, seeds, factor, shape=shape, grid=grid, interpret=mixing.interpret
+    )
+
+
+def matrix(n: int) -> np.ndarray:
+    """Returns H_n, of 1 and -1."""
+    from scipy import linalg  # takes a tenth of a second to import
+
+    return linalg.hadamard(n).astype(np.float32)
 
 
 def _pieces(x: jax.Array) -> list[jax.Array]:
@@ -155,22 +162,5 @@ def _butterflies(mixing, seeds, x, radix: int, distance: int, *, signed: bool):
             inside = place < length if signed else None
             triton.store(out_ref.at[place], value, mask=inside)
 
-    return _called(mixing, kernel, length, mixing.n // (radix * LANES), x, seeds)
-
-
-def _called(mixing: Mixing, kernel, length: int, programs: int, x, *more) -> jax.Array:
-    """Returns the result of a kernel, float32 of a length."""
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import triton
-
-    x = varying_like(x, *more)
-    out = jax.ShapeDtypeStruct(
-        (length,), jnp.float32, manual_axis_type=jax.typeof(x).manual_axis_type
-    )
-    return pl.pallas_call(
-        kernel,
-        out,
-        grid=(programs,),
-        interpret=mixing.interpret,
-        compiler_params=triton.CompilerParams(num_warps=4),
-    )(x, *(varying_like(part, x) for part in more))
+    shape, grid = (length,), (mixing.n // (radix * LANES),)
+    return launch(kernel, x, seeds, shape=shape, grid=grid, interpret=mixing.interpret)

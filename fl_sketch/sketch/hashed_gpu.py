@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fl_sketch.core.hashing import Signs, flip
-from fl_sketch.core.trees import varying_like
+from fl_sketch.core.kernels import launch
 
 BLOCK = 1024  # buckets or coordinates of a program
 THREADS = 32  # of a warp
@@ -159,9 +159,9 @@ class _Pass(NamedTuple):
         """Returns the rows of the message."""
         shares = -(-self.whole // self.each)
         shape = shares, len(self.rows), self.blocks.cols
-        grid = self.across, shares
-        draws = places, seeds
-        sums = _called(self.blocks, self.kernel, shape, grid, self.block, x, *draws)
+        options = _options(self.blocks, self.block)
+        grid, draws = (self.across, shares), (places, seeds)
+        sums = launch(self.kernel, x, *draws, shape=shape, grid=grid, **options)
         return sums.sum(0) if shares > 1 else sums[0]
 
     def kernel(self, x_ref, places_ref, seeds_ref, out_ref) -> None:
@@ -263,8 +263,9 @@ def _read(blocks: Blocks, places, seeds, tables, reduce: Callable) -> jax.Array:
             values.append(flip(value, mask))
         triton.store(out_ref.at[index], reduce(values), mask=inside)
 
-    grid = (tiles * across,)
-    return _called(blocks, kernel, (blocks.d,), grid, block, tables, places, seeds)
+    options = _options(blocks, block)
+    shape, grid = (blocks.d,), (tiles * across,)
+    return launch(kernel, tables, places, seeds, shape=shape, grid=grid, **options)
 
 
 def _words(seeds_ref: Any) -> Any:
@@ -275,27 +276,12 @@ def _words(seeds_ref: Any) -> Any:
     return [[seeds_ref[k, w] for w in range(words)] for k in range(count)]
 
 
+def _options(blocks: Blocks, block: int) -> dict[str, Any]:
+    """Returns options of `launch` for programs of so many buckets or coordinates."""
+    warps = max(1, min(8, block // (4 * THREADS)))
+    return {"warps": warps, "interpret": blocks.interpret}
+
+
 def _power(size: int) -> int:
     """Returns the length of the blocks of an axis: a power of two."""
     return min(BLOCK, max(THREADS, 1 << (size - 1).bit_length()))
-
-
-def _called(blocks: Blocks, kernel, shape, grid, block, values, places, seeds):
-    """Returns the result of a kernel, float32 of a shape."""
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import triton
-
-    values = varying_like(values, places, seeds)
-    places, seeds = (varying_like(words, values) for words in (places, seeds))
-    warps = max(1, min(8, block // (4 * THREADS)))
-    return pl.pallas_call(
-        kernel,
-        jax.ShapeDtypeStruct(
-            shape,
-            jnp.float32,
-            manual_axis_type=jax.typeof(values).manual_axis_type,
-        ),
-        grid=grid,
-        interpret=blocks.interpret,
-        compiler_params=triton.CompilerParams(num_warps=warps),
-    )(values, places, seeds)

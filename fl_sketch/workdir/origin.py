@@ -3,7 +3,7 @@
 config.json and params.json have a record, and so have files of weights themselves,
 which may be copied. A run that begins with weights takes over what they have seen, and
 a private one refuses those that have seen its own data: no noise of it counts what they
-give away. Weights from elsewhere, without a record, are taken for public.
+give away. Weights without a record, from elsewhere, count as public.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import json
 import os
 import pathlib
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from fl_sketch.workdir import checkpoint
@@ -152,7 +152,7 @@ def keyed(digest: str, key: bytes) -> str:
     return hmac.new(key, digest.encode(), "sha256").hexdigest()
 
 
-def seen(before: TrainedOn | None, name: str, digests: Collection[str]) -> str:
+def seen(before: TrainedOn | None, name: str, digests: Mapping[str, str]) -> str:
     """Returns why a private run may not begin with weights; empty: it may.
 
     Digests of the data are compared, and the names of the data sets, for a part of one
@@ -161,7 +161,7 @@ def seen(before: TrainedOn | None, name: str, digests: Collection[str]) -> str:
     Args:
       before: what the weights have seen.
       name: the name of the data set that the run protects; empty: it has none.
-      digests: digests of its arrays to train on.
+      digests: digests of its arrays, of which those that begin with "train_" count.
     """
     if before is None:
         return ""
@@ -169,7 +169,8 @@ def seen(before: TrainedOn | None, name: str, digests: Collection[str]) -> str:
         return "whose record of the data they have seen is damaged, or lacks its key"
     keys = b"", *before.keys
     names = {hidden(one) for one in before.names}
-    same = any(keyed(one, key) in before.digests for one in digests for key in keys)
+    train = [digests[array] for array in digests if array.startswith("train_")]
+    same = any(keyed(one, key) in before.digests for one in train for key in keys)
     if same or (name and hidden(name) in names):
         return "trained on the same data"
     return ""

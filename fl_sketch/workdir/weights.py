@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import warnings
-import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from fl_sketch.core import files, validate
 from fl_sketch.core.protocols import Tree
+from fl_sketch.models import params_io
 from fl_sketch.models.params_io import BARE, FORMS, Arrays, load, tree_of
 from fl_sketch.workdir import checkpoint, origin
 from fl_sketch.workdir.origin import SIDECAR, TRAINED_ON
@@ -101,16 +101,7 @@ def save(
       released: whether all may have the file.
     """
     text = origin.text_of(record, released=released)
-    with files.replacing(path) as partial:
-        if path.suffix == ".npz":
-            with open(partial, "wb") as file:
-                np.savez(file, allow_pickle=False, **arrays)
-            with zipfile.ZipFile(partial, "a") as archive:
-                archive.comment = text.encode()
-        else:
-            from safetensors.numpy import save as packed
-
-            partial.write_bytes(packed(arrays, metadata={TRAINED_ON: text}))
+    params_io.save(path, arrays, {TRAINED_ON: text})
 
 
 def write_model(folder: pathlib.Path, number: int, about: Mapping[str, Any]) -> None:

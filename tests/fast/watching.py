@@ -1,4 +1,4 @@
-"""A function beside its fast form: what was put in, and that both agree."""
+"""A function and its fast form: what was replaced, and that both agree."""
 
 import jax
 import jax.numpy as jnp

@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 
 from fl_sketch import channels, engine, fast, models, sketch
 from fl_sketch.core import free_memory, trees
-from fl_sketch.core.protocols import Algorithm
+from fl_sketch.core.protocols import Algorithm, Local
 from fl_sketch.data.examples import aligned, normalise
 from fl_sketch.engine import AXIS
 from fl_sketch.experiments.bench.timing import Timed
@@ -96,16 +96,32 @@ def prepare(work: Workload, chunk: int = 0, devices: int = 0) -> Setting:
     data = put((aligned(images), targets))
     ids, plan = put(ids), put(_plan(work, rng))
     params = put(loss.init(jax.random.key(0), shape))
-    algorithm = _algorithm(BASE, work, value, trees.size(params))
-    batches = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(
-            (*plan.shape[1:], *leaf.shape[1:]), leaf.dtype
-        ),
-        data,
-    )
-    sizes = work.cohort, algorithm, params, batches
-    chunk = chunk or engine.chunk_of(mesh, *sizes)
+    chunk = chunk or chunk_of(mesh, work, value, params, data)
     return Setting(work, mesh, chunk, data, ids, plan, params, value)
+
+
+def chunk_of(
+    mesh: jax.sharding.Mesh, work: Workload, value: Callable, params: Any, data: Any
+) -> int:
+    """Returns how many clients of a workload a device works on at a time by default."""
+    rows = 1 if work.full_batch else work.steps, work.batch
+    batches = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((*rows, *leaf.shape[1:]), leaf.dtype), data
+    )
+    algorithm = averaging(work, value)
+    return engine.chunk_of(mesh, work.cohort, algorithm, params, batches)
+
+
+def averaging(work: Workload, value: Callable) -> Algorithm:
+    """Returns federated averaging of a workload, uncompressed."""
+    return Algorithm(_steps(work, value), channels.exact(), optax.sgd(1.0))
+
+
+def _steps(work: Workload, value: Callable) -> Local:
+    tx = optax.sgd(work.rate)
+    if work.full_batch:
+        return local.full_gradient_steps(value, tx, steps=work.steps)
+    return local.sgd_steps(value, tx)
 
 
 def _plan(work: Workload, rng: np.random.Generator) -> np.ndarray:
@@ -141,13 +157,7 @@ def form(setting: Setting, name: str) -> Form:
 
 
 def plain_round(
-    loss: Callable,
-    mesh: jax.sharding.Mesh,
-    *,
-    rate: float,
-    steps: int,
-    full_batch: bool,
-    chunk: int,
+    loss: Callable, mesh: jax.sharding.Mesh, work: Workload, *, chunk: int
 ) -> Callable:
     """Returns `round(params, data, plan, weights) -> params`, not jitted.
 
@@ -160,22 +170,22 @@ def plain_round(
     The server's step has size one: the new model is the mean of the clients'.
 
     Args:
-      loss: `(params, (inputs, targets)) -> scalar`.
-      full_batch: whether all steps see the first batch of the plan.
+      loss: `(params, (inputs, targets)) -> scalar`, which is put in its fast form.
       chunk: the number of clients that a device works on at a time, by vmap.
     """
+    loss = fast.form(loss)
 
     def train(params, data, rows):
         """Returns one client's model; rows are (batches, examples of a batch)."""
 
         def step(model, batch):
             grads = jax.grad(loss)(model, batch)
-            return jax.tree.map(lambda x, g: x - rate * g, model, grads), None
+            return jax.tree.map(lambda x, g: x - work.rate * g, model, grads), None
 
-        if full_batch:
+        if work.full_batch:
             batch = jax.tree.map(lambda leaf: leaf[rows[0]], data)
             repeat = lambda model, _: step(model, batch)  # noqa: E731
-            return jax.lax.scan(repeat, params, length=steps)[0]
+            return jax.lax.scan(repeat, params, length=work.steps)[0]
         batches = jax.tree.map(lambda leaf: leaf[rows], data)
         return jax.lax.scan(step, params, batches)[0]
 
@@ -208,10 +218,7 @@ def plain_round(
 
 def _by_hand(setting: Setting) -> Form:
     work, chunk = setting.work, setting.chunk
-    options = {"rate": work.rate, "steps": work.steps, "full_batch": work.full_batch}
-    one_round = plain_round(
-        fast.form(setting.value), setting.mesh, chunk=chunk, **options
-    )
+    one_round = plain_round(setting.value, setting.mesh, work, chunk=chunk)
     extra = -work.cohort % (setting.mesh.size * chunk)
     plan = jnp.pad(setting.plan, ((0, extra), (0, 0), (0, 0)), mode="edge")
     weights = jnp.pad(jnp.ones(work.cohort), (0, extra))
@@ -255,15 +262,10 @@ def _algorithm(name: str, work: Workload, value: Callable, d: int) -> Algorithm:
     A sketch of one twentieth has twenty times the energy of its vector, so with a
     sketch the server's steps are twenty times shorter: numbers stay finite.
     """
-    tx, shorter = optax.sgd(work.rate), 1 / work.compression
+    if name == BASE:
+        return averaging(work, value)
+    steps, shorter = _steps(work, value), 1 / work.compression
     cols = max(1, d // work.compression)
-    steps = (
-        local.full_gradient_steps(value, tx, steps=work.steps)
-        if work.full_batch
-        else local.sgd_steps(value, tx)
-    )
-    if name == "engine":
-        return Algorithm(steps, channels.exact(), optax.sgd(1.0))
     channel = channels.sketched(sketch.count_sketch(cols))
     if name == "heaprix":
         op = sketch.count_sketch(max(1, cols // 5), rows=5)

@@ -47,7 +47,7 @@ WORKLOADS = {
 WORKLOADS["W6"] = WORKLOADS["W5"]._replace(width=72)
 USUAL = ("W1", "W2", "W3", "W4", "W5")
 
-# A language model over characters, beside programs of others alone.
+# A language model over characters, which the suite of peers alone times.
 TEXT = {
     "W7": Workload(
         "language_model", (80,), 100, 20, 80, 5, 16, 0.1, width=128, depth=4, classes=90

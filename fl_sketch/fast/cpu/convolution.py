@@ -25,16 +25,7 @@ BANDED_OUTPUTS = 32  # about the width of a row of the product of `banded`
 def convolve(
     x: jax.Array, kernel: jax.Array, pads: Pads, strides: int = 1, *, pool: bool = False
 ) -> jax.Array:
-    """Returns a convolution in NHWC order, in the form that is fastest on CPUs.
-
-    Args:
-      x: images in NHWC order.
-      kernel: a kernel in HWIO order.
-      pads: zeros (before, after) the height and the width.
-      strides: steps in both directions.
-      pool: whether to return the maxima of 2x2 windows, without an odd last row or
-        column. Strides must be 1.
-    """
+    """Returns a convolution, as `fast.forms.convolve` does: fastest on CPUs."""
     padded = jnp.pad(x, ((0, 0), *pads, (0, 0)))
     many = x.shape[-1] >= MANY_CHANNELS
     if pool and winograd.is_worth_it(padded.shape, kernel.shape):

@@ -18,19 +18,16 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch import channels, engine, models
+from fl_sketch import engine, models
 from fl_sketch.core import free_memory
-from fl_sketch.core.protocols import Algorithm
 from fl_sketch.data.examples import aligned, normalise
 from fl_sketch.experiments.bench import engine_forms
 from fl_sketch.experiments.bench.peers import inputs, serving
 from fl_sketch.experiments.bench.peers.serving import Player
 from fl_sketch.experiments.bench.workloads import Workload
-from fl_sketch.transforms import local
 
 FORMS = ("engine", "engine_many", "plain")
 MANY = 10
@@ -62,18 +59,8 @@ class Setting:
         )
         examples, targets = inputs.drawn_examples(work)
         self.data = self.put((aligned(examples), targets))
-        self.chunk = chunk or self._default_chunk()
-
-    def _default_chunk(self) -> int:
-        work = self.work
-        rows = 1 if work.full_batch else work.steps, work.batch
-        batches = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((*rows, *leaf.shape[1:]), leaf.dtype),
-            self.data,
-        )
-        params = self.first_params()
-        algorithm = _algorithm(self)
-        return engine.chunk_of(self.mesh, work.cohort, algorithm, params, batches)
+        sizes = work, self.value, self.first_params(), self.data
+        self.chunk = chunk or engine_forms.chunk_of(self.mesh, *sizes)
 
     def put(self, tree: Any) -> Any:
         """Returns a tree on all devices."""
@@ -144,7 +131,8 @@ def _device_megabytes() -> float | None:
 
 def by_engine(setting: Setting, at_once: int) -> Player:
     """Returns the engine's rounds; those of a call are played in one program."""
-    cohort, algorithm = setting.work.cohort, _algorithm(setting)
+    cohort = setting.work.cohort
+    algorithm = engine_forms.averaging(setting.work, setting.value)
     one_round = engine.make_round(algorithm, _fetch, setting.mesh, chunk=setting.chunk)
     everyone = engine.everyone(cohort)
 
@@ -168,16 +156,6 @@ def by_engine(setting: Setting, at_once: int) -> Player:
     return rounds.player(lambda state: state.server.params, at_once)
 
 
-def _algorithm(setting: Setting) -> Algorithm:
-    work, tx = setting.work, optax.sgd(setting.work.rate)
-    steps = (
-        local.full_gradient_steps(setting.value, tx, steps=work.steps)
-        if work.full_batch
-        else local.sgd_steps(setting.value, tx)
-    )
-    return Algorithm(steps, channels.exact(), optax.sgd(1.0))
-
-
 def _fetch(data, client, plan, key):
     del client, key
     return jax.tree.map(lambda leaf: leaf[plan], data)
@@ -186,14 +164,7 @@ def _fetch(data, client, plan, key):
 def by_hand(setting: Setting) -> Player:
     """Returns rounds as a plain program of jax has them."""
     work, mesh, chunk = setting.work, setting.mesh, setting.chunk
-    one_round = engine_forms.plain_round(
-        setting.value,
-        mesh,
-        rate=work.rate,
-        steps=work.steps,
-        full_batch=work.full_batch,
-        chunk=chunk,
-    )
+    one_round = engine_forms.plain_round(setting.value, mesh, work, chunk=chunk)
     extra = -work.cohort % (mesh.size * chunk)
     weights = jnp.pad(jnp.ones(work.cohort), (0, extra))
 

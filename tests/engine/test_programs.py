@@ -1,4 +1,4 @@
-"""Programs that differ in any constant, wherever it is, have unlike fingerprints."""
+"""Programs that differ in any constant, wherever it is, have unlike digests."""
 
 import functools
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fl_sketch import algorithms
-from fl_sketch.engine import fingerprint
+from fl_sketch.engine import programs
 from tests.engine.regression import killed, loss, played
 from tests.refusals import refused
 
@@ -64,7 +64,7 @@ MAKERS = [jitted, nested, checkpointed, scanned, branched, custom, drawn]
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_constant_is_part_of_a_program(make, asarray):
     one, again, other = (
-        fingerprint.of_program(make(asarray(np.full(4, value, np.float32))), START)
+        programs.digest(make(asarray(np.full(4, value, np.float32))), START)
         for value in (1.0, 1.0, 2.0)
     )
     assert one == again != other
@@ -72,7 +72,7 @@ def test_a_constant_is_part_of_a_program(make, asarray):
 
 def test_all_digits_of_a_number_are_part_of_a_program():
     one, other = (
-        fingerprint.of_program(functools.partial(jnp.multiply, float(c)), START)
+        programs.digest(functools.partial(jnp.multiply, float(c)), START)
         for c in (np.float32(0.1), np.nextafter(np.float32(0.1), np.float32(1)))
     )
     assert one != other

@@ -1,0 +1,80 @@
+"""Programs as jax traces them: a digest of one, and what it writes.
+
+By the digest a folder knows its rounds again. Printed programs lack the arrays that
+functions close over, and those of a function that is jitted are inside of it. So the
+constants of all programs within are digested too. What a callback to the host computes
+cannot be seen.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from fl_sketch.models import params_io
+
+
+def digest(function: Callable, *arguments: Any) -> str:
+    """Returns a SHA-256 of `function` as traced with `arguments`, constants included.
+
+    >>> one, two = (jax.jit(lambda x, c=np.full(3, c): x + c) for c in (1.0, 2.0))
+    >>> digest(one, 0.0) == digest(two, 0.0)
+    False
+    """
+    program = jax.make_jaxpr(function)(*arguments)
+    text = re.sub("0x[0-9a-f]+", "", str(program))  # addresses of functions
+    arrays = {str(n): _numbers(one) for n, one in enumerate(_constants(program))}
+    return params_io.digest(arrays | {"": np.frombuffer(text.encode(), "u1")})
+
+
+def bytes_written(program: Any) -> int:
+    """Returns the bytes of all values that a program makes, of a loop those of a turn.
+
+    XLA reuses most of that memory, or needs none where it fuses operations.
+    """
+    total = 0
+    for equation in program.eqns:
+        inner = [bytes_written(part) for part in _parts(equation) if _is_program(part)]
+        if inner:  # of branches, one is taken
+            total += max(inner) if equation.primitive.name == "cond" else sum(inner)
+            continue
+        made: list[Any] = [variable.aval for variable in equation.outvars]
+        shapes = [shape for shape in made if hasattr(shape, "shape")]
+        total += sum(math.prod(s.shape) * s.dtype.itemsize for s in shapes)
+    return total
+
+
+def _constants(program: Any) -> Iterator[Any]:
+    """Yields the constants of a program and of all programs within, in their order."""
+    if isinstance(program, core.ClosedJaxpr):
+        yield from program.consts
+    for equation in program.eqns:
+        for value in equation.invars:
+            if isinstance(value, core.Literal):
+                yield value.val
+        for part in _parts(equation):
+            if _is_program(part):
+                yield from _constants(part)
+            elif isinstance(part, np.ndarray | jax.Array):
+                yield part
+
+
+def _parts(equation: Any) -> list[Any]:
+    """Returns the parameters of an equation one by one, programs as they are."""
+    return jax.tree.leaves(equation.params, is_leaf=_is_program)
+
+
+def _is_program(value: Any) -> bool:
+    return isinstance(value, core.ClosedJaxpr | core.Jaxpr)
+
+
+def _numbers(constant: Any) -> np.ndarray:
+    kind = getattr(constant, "dtype", None)
+    if kind is not None and jnp.issubdtype(kind, jax.dtypes.extended):
+        constant = jax.random.key_data(constant)
+    return np.asarray(constant)
