@@ -161,7 +161,7 @@ def seen(before: TrainedOn | None, name: str, digests: Mapping[str, str]) -> str
     Args:
       before: what the weights have seen.
       name: the name of the data set that the run protects; empty: it has none.
-      digests: digests of its arrays, of which those that begin with "train_" count.
+      digests: digests of its arrays, of which those of the training examples count.
     """
     if before is None:
         return ""
