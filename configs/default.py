@@ -13,7 +13,8 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     """Returns the defaults, locked: keys may change their values and no more."""
     config = ConfigDict()
-    config.algorithm = "safl"  # a name of fl_sketch/algorithms/catalog.py; FILE.py:NAME
+    # a method of docs/methods.md, as fedavg, fedadam, safl; FILE.py:NAME
+    config.algorithm = "safl"
     config.rounds = 100  # in all
     config.eval_every = 10  # rounds between rows of metrics.csv
     # rounds between looks at each client, at rows; needs data.held_out; 0: none

@@ -54,6 +54,8 @@ flags.DEFINE_integer("rounds", 21, "Timed rounds of each.", 3)
 flags.DEFINE_integer("chunk", 0, "Clients at a time on a device; 0: by platform.", 0)
 flags.DEFINE_integer("cohort", 0, "Clients a round; 0: as the workload has it.", 0)
 
+flags.DEFINE_bool("forecast", False, "Also what launch.plan would have said.")
+
 # Of the suite of models, besides rounds and cohort.
 _ALL = list(model_suite.FORMS)
 flags.DEFINE_multi_enum("model_forms", _ALL, _ALL, "Of each model.")
@@ -68,7 +70,7 @@ flags.DEFINE_integer("draws", 100, "How often hashes are drawn.", lower_bound=2)
 
 OWN_FLAGS = {  # and arguments of each suite's `run`
     "sketch": ("sizes", "compressions", "clients", "operators", "torch"),
-    "engine": ("workloads", "forms", "rounds", "chunk", "cohort"),
+    "engine": ("workloads", "forms", "rounds", "chunk", "cohort", "forecast"),
     "models": ("models", "model_forms", "rounds", "cohort"),
     "peers": ("peers", "workloads", "rounds", "cohort", "tf32", "torch_python"),
     "error": ("draws",),

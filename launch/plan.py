@@ -1,4 +1,4 @@
-r"""Prints what a config costs and what a theorem says of it; runs nothing.
+r"""Prints what a config costs, and what a theorem says of it, before a run.
 
 python -m launch.plan --config=configs/quickstart.py --smoothness=2 --gradient=0.5
 python -m launch.plan --config=configs/default.py \
@@ -7,12 +7,15 @@ python -m launch.plan --config=configs/default.py \
 The constants of a problem are flags; what is not given is one of the defaults below,
 which are no measurements. A graph, one of ring, grid:4x5, regular:3, complete or a file
 with an edge on each line, adds what the messages cost where there is no server.
+
+For seconds and memory, rounds of a few clients are compiled and timed; --notime leaves
+that out.
 """
 
 from absl import flags
 
 from fl_sketch.engine import graph as graphs
-from fl_sketch.experiments import plan
+from fl_sketch.experiments import forecast, plan
 from fl_sketch.run import prepare
 from fl_sketch.run.task import of_setup
 from launch import command, options, parsing
@@ -25,6 +28,7 @@ GRAPH = flags.DEFINE_string(
 CONVEX = flags.DEFINE_bool(
     "convex", True, "Whether losses are convex; Song et al. have theorems for both."
 )
+TIME = flags.DEFINE_bool("time", True, "Whether to time rounds of a few clients.")
 CONSTANTS = {
     name: flags.DEFINE_float(name, default, meaning)
     for name, (default, meaning) in plan.CONSTANTS.items()
@@ -41,6 +45,8 @@ def main():
         graph = graphs.named(GRAPH.value, config.data.clients)
     convex = CONVEX.value
     for line in plan.lines(config, task, constants, convex=convex, graph=graph):
+        print(line)
+    for line in forecast.lines(setup) if TIME.value else ():
         print(line)
 
 

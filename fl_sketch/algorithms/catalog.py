@@ -57,6 +57,7 @@ class Method(NamedTuple):
         `client.steps` is not read.
       parameters_only: whether its models may not have statistics, only parameters.
       vectors: whether it sketches vectors of all parameters, which cannot be sharded.
+      optimizer: the server optimizer that its name says; empty: that of the config.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Method(NamedTuple):
     one_batch: bool = False
     parameters_only: bool = False
     vectors: bool = False
+    optimizer: str = ""
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -109,6 +111,13 @@ _BUILT_IN = (
     Method("sketched_sgd", sketched_sgd, one_batch=True, vectors=True),
 )
 _METHODS = {method.name: method for method in _BUILT_IN}
+SERVERS = {  # what papers call FedOpt with one of `OPTIMIZERS`
+    "fedadagrad": "adagrad",
+    "fedadam": "adam",
+    "fedamsgrad": "amsgrad",
+    "fedavgm": "momentum",
+    "fedyogi": "yogi",
+}
 
 
 def methods() -> dict[str, Method]:
@@ -129,7 +138,9 @@ def method(name: str) -> Method:
         plugin = plugin if isinstance(plugin, Method) else Method(name, plugin)
         _require_usable(plugin)
         return plugin._replace(name=name)
-    validate.one_of((*_METHODS, plugins.SHAPE), algorithm=name)
+    if name in SERVERS:
+        return _METHODS["fedopt"]._replace(name=name, optimizer=SERVERS[name])
+    validate.one_of((*_METHODS, *SERVERS, plugins.SHAPE), algorithm=name)
     return _METHODS[name]
 
 
@@ -144,7 +155,7 @@ def register(method: Method) -> None:
       ValueError: for the name of an algorithm of this project.
     """
     _require_usable(method)
-    if method.name in {built_in.name for built_in in _BUILT_IN}:
+    if method.name in {*SERVERS, *(built_in.name for built_in in _BUILT_IN)}:
         msg = f"Expected a name that is not taken, got name={method.name!r}."
         raise ValueError(msg)
     _METHODS[method.name] = method

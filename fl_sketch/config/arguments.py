@@ -87,7 +87,8 @@ def _server_rate(parts: Parts) -> optax.ScalarOrSchedule:
 
 
 def _server(parts: Parts) -> optax.GradientTransformation:
-    rate, optimizer = _server_rate(parts), parts.config.server.optimizer
+    method, rate = catalog.method(parts.config.algorithm), _server_rate(parts)
+    optimizer = method.optimizer or parts.config.server.optimizer
     with section("server"):
         numbers = {key: parts.numbers[f"server.{key}"] for key in ("b1", "b2", "eps")}
         return catalog.build_optimizer(optimizer, rate, **numbers)
@@ -260,7 +261,8 @@ def advice(config: ConfigDict) -> str:
 
 def _read(method: catalog.Method) -> set[str]:
     """Returns the keys that an algorithm's arguments are made of."""
-    return {key for name in _known(method) for key in ARGUMENTS[name].keys}
+    said = {"server.optimizer"} if method.optimizer else set()
+    return {key for name in _known(method) for key in ARGUMENTS[name].keys} - said
 
 
 def _known(method: catalog.Method) -> list[str]:

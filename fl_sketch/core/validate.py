@@ -13,6 +13,33 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+# What others call it, without capitals and marks.
+SYNONYMS = {
+    "noniid": "dirichlet",
+    "lda": "dirichlet",
+    "pathological": "label_shards",
+    "shards": "label_shards",
+    "byuser": "natural",
+    "fedprox": "fedavg",
+    "fedsgd": "fedavg",
+    "localsgd": "fedavg",
+    "dpfedsgd": "dp_fedavg",
+    "cosineannealing": "cosine",
+    "hadamard": "srht",
+    "jl": "gaussian",
+    "all": "everyone",
+    "full": "everyone",
+    "uniform": "fixed",
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "mse": "squared",
+    "l2": "squared",
+    "mae": "absolute",
+    "l1": "absolute",
+    "bce": "binary",
+    "nll": "cross_entropy",
+}
+
 
 def at_least_one(**named: int) -> None:
     """Raises unless every named argument is an integer of at least one.
@@ -70,9 +97,25 @@ Did you mean 'mean'?
 
 
 def nearest(value: str, allowed: Sequence[str]) -> str:
-    """Returns " Did you mean ...?" with the name closest to `value`, if any is."""
-    near = difflib.get_close_matches(str(value), allowed, n=1)
+    """Returns " Did you mean ...?" with the name closest to `value`, if any is.
+
+    >>> nearest("Non-IID", ("iid", "dirichlet"))
+    " Did you mean 'dirichlet'?"
+    """
+    bare = {_bare(name): name for name in allowed}
+    synonym = SYNONYMS.get(_bare(value))
+    if _bare(value) in bare:
+        near = [bare[_bare(value)]]
+    elif synonym in allowed:
+        near = [synonym]
+    else:
+        near = difflib.get_close_matches(str(value), allowed, n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _bare(name: Any) -> str:
+    """Returns a name without capitals and marks."""
+    return "".join(letter for letter in str(name).lower() if letter.isalnum())
 
 
 def is_known(number: Any) -> TypeGuard[float]:

@@ -19,9 +19,9 @@ from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Algorithm, Channel, Memory, Round, Server, Tree
 from fl_sketch.core.wire import FLOAT_BITS
+from fl_sketch.engine import programs
 from fl_sketch.engine.clients import played
 from fl_sketch.engine.mesh import default_chunk, on_cpu
-from fl_sketch.engine.programs import bytes_written
 from fl_sketch.engine.relays import Relay
 from fl_sketch.engine.round import initial_server
 from fl_sketch.workdir.rows import is_column
@@ -49,6 +49,7 @@ class Traffic(NamedTuple):
       alone: whether the server's step depends on the key that only the server has.
       working: bytes that local work writes, each of its steps once: about the most
         memory that it needs.
+      operations: the multiplications and additions of the products in local work.
     """
 
     sent: tuple[int, ...]
@@ -60,6 +61,7 @@ class Traffic(NamedTuple):
     counts: bool
     alone: bool
     working: int
+    operations: float
 
 
 class Follow(NamedTuple):
@@ -180,7 +182,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         return means, replies
 
     start = jax.eval_shape(lambda p: initial_server(algorithm, p), params)
-    algorithm, working = _with_work_traced(algorithm, start, batches)
+    algorithm, program = _with_work_traced(algorithm, start, batches)
     means, replies = jax.eval_shape(echoed, *start, batches)
     part = functools.partial(_part, algorithm)
     read, heard, *_ = _used(part, start[0], means, replies, start[1], batches)
@@ -200,7 +202,8 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         read=read,
         counts=any(counts.values()),
         alone=alone,
-        working=working,
+        working=programs.bytes_written(program),
+        operations=programs.operations(program),
     )
 
 
@@ -280,15 +283,15 @@ def prices(
     return ways[download]
 
 
-def _with_work_traced(algorithm: Algorithm, start, batches) -> tuple[Algorithm, int]:
-    """Returns the algorithm with its local work traced, and what that writes."""
+def _with_work_traced(algorithm: Algorithm, start, batches) -> tuple[Algorithm, Any]:
+    """Returns the algorithm with its local work traced, and that work's program."""
     (server, client), local = start, algorithm.local
     keys = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0))
     arguments = server, client.local, batches, keys
     program, work = jax.make_jaxpr(local.run, return_shape=True)(*arguments)
     _require_numbers(work.diagnostics)
     local = local._replace(run=played(program, work))
-    return algorithm._replace(local=local), bytes_written(program)
+    return algorithm._replace(local=local), program
 
 
 def _require_numbers(diagnostics: Any) -> None:

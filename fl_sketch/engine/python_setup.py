@@ -176,7 +176,9 @@ class PythonSetup(NamedTuple):
                 examples = client_batches.resident(*self.clients, device=same)
             roots = jax.device_put(roots_of(roots), same)
             state = jax.device_put(begun, same)
-            advance = compile_rounds(play, mesh, state=state, key=roots, data=examples)
+            advance, _ = compile_rounds(
+                play, mesh, state=state, key=roots, data=examples
+            )
             seconds = time.perf_counter() - begin
             return Compiled(advance, lambda state: look(state.server.params), seconds)
 

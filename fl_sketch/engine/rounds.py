@@ -78,8 +78,8 @@ def with_everyone(
 
 def compile_rounds(
     play: Play, mesh: jax.sharding.Mesh, *, state: State, key: Roots, data: Any
-) -> Advance:
-    """Returns `advance(state, done, count)`, compiled.
+) -> tuple[Advance, jax.stages.Compiled]:
+    """Returns `advance(state, done, count)`, and the program that it calls.
 
     Args:
       state: the state, or its shapes with their shardings.
@@ -111,7 +111,8 @@ def compile_rounds(
     else:
         program = compiled(play.rounds, data, 0)
         if play.bank != "host":
-            return lambda state, done, count: program(state, key, data, count)
+            advance = lambda state, done, count: program(state, key, data, count)  # noqa: E731
+            return advance, program
         one_round = lambda state, number: program(state, key, data, 1)  # noqa: E731
     if play.bank == "host":
         ids = jax.jit(lambda key, number: of_round(play.sampler, key, number).ids)
@@ -122,7 +123,7 @@ def compile_rounds(
             lambda number: np.asarray(ids(key, number)),
             lambda rows: jax.device_put(rows, where),
         )
-    return one_by_one(one_round)
+    return one_by_one(one_round), program
 
 
 def one_by_one(one_round: Callable[[State, int], tuple[State, Report]]) -> Advance:

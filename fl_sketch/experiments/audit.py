@@ -251,6 +251,7 @@ def _crowded(setup: Setup, count: int):
     size = max(1, round(guarantee.plan.rate * people))
     more, numbers = _scaled(config, people, size), parse.numbers_of(config)
     sampler = cohorts.cohorts_of(more, setup.talk).sampler
+    sizes = sampler.places, setup.talk.working
     run = one_run.program(
         _algorithm(more, setup),
         parse.fetch_of(config.client),
@@ -260,7 +261,7 @@ def _crowded(setup: Setup, count: int):
         count=count,
         away=guarantee.plan.relation == "add_remove",
         rounds=rounds,
-        chunk=config.compute.chunk or engine.default_chunk(setup.mesh, sampler.places),
+        chunk=config.compute.chunk or engine.default_chunk(setup.mesh, *sizes),
         recompute=config.compute.updates == "recompute",
     )
 

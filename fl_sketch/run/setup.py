@@ -219,16 +219,21 @@ class Setup:
         watched = mechanism.watched if mechanism else ()
         return tuple(f"noised_{name}" for name in watched)
 
-    def start(self, numbers: Numbers, key: Key | Roots) -> engine.State:
-        """Returns the state before the first round of a run with roots `key`."""
+    def start(self, numbers: Numbers, key: Key | Roots, rows: int = 0) -> engine.State:
+        """Returns the state before the first round of a run with roots `key`.
+
+        Args:
+          rows: the clients whose states are kept on devices; 0: as the run does.
+        """
         own = apart(roots_of(key).public, Purpose.INITIAL)
         first = jax.ShapeDtypeStruct(
             (1, *self.splits.train.inputs.shape[1:]), self.splits.train.inputs.dtype
         )
         params = self.loss(numbers).init(own, first)
         params = params_io.placed(params, self.initial)
-        rows = self.config.data.clients
-        rows = self.sampler.places if self.bank == "host" else rows
+        if not rows:
+            on_host = self.bank == "host"
+            rows = self.sampler.places if on_host else self.config.data.clients
         return engine.initial_state(self.algorithm(numbers), params, rows)
 
     def play(self, numbers: Numbers) -> Play:

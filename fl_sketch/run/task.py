@@ -104,7 +104,7 @@ def _compile(setup: Setup, state, roots: Key | Roots) -> Compiled:
     assert isinstance(roots, Roots)
     data = setup.data(setup.config.seed)
     play = setup.play(setup.numbers)
-    advance = compile_rounds(play, setup.mesh, state=state, key=roots, data=data)
+    advance, _ = compile_rounds(play, setup.mesh, state=state, key=roots, data=data)
     evaluate, test = setup.evaluation
     evaluate = jax.jit(functools.partial(evaluate, setup.numbers))
     evaluate = evaluate.lower(state.server.params, test)

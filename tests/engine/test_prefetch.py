@@ -58,7 +58,7 @@ def compiled(form, bank, algorithm, sampler, weighted=None, chunk=1):
     else:
         examples = batches.resident(*UNLIKE, device=same)
     roots = jax.device_put(roots_of(KEY), same)
-    advance = compile_rounds(play, mesh, state=state, key=roots, data=examples)
+    advance, _ = compile_rounds(play, mesh, state=state, key=roots, data=examples)
     first = host_states.start(state, POPULATION) if bank == "host" else state
     return advance, jax.device_get(first), state
 

@@ -30,6 +30,7 @@ from fl_sketch.data.examples import aligned, normalise
 from fl_sketch.engine import AXIS
 from fl_sketch.experiments.bench.timing import Timed
 from fl_sketch.experiments.bench.workloads import CLASSES, Workload
+from fl_sketch.experiments.forecast import Cost, extrapolated
 from fl_sketch.transforms import local
 
 FORMS = ("plain", "engine", "count_sketch", "heaprix", "client_state")
@@ -154,6 +155,28 @@ def operations_of(setting: Setting) -> float:
 def form(setting: Setting, name: str) -> Form:
     """Returns a round of a workload in one of `FORMS`, compiled."""
     return _by_hand(setting) if name == "plain" else _by_engine(setting, name)
+
+
+def forecast(setting: Setting, name: str) -> Cost:
+    """Returns what a round in one of `FORMS` should take, by rounds of few clients."""
+
+    def build(clients: int):
+        few = setting._replace(
+            work=setting.work._replace(cohort=clients),
+            ids=setting.ids[:clients],
+            plan=setting.plan[:clients],
+        )
+        program, timed, *_ = form(few, name)
+        timed.value = timed.start()
+
+        def play(count: int) -> None:
+            for _ in range(count):
+                timed.seconds()
+
+        return program, play
+
+    at_once = setting.mesh.size * setting.chunk
+    return extrapolated(build, setting.work.cohort, at_once)
 
 
 def plain_round(

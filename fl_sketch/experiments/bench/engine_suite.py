@@ -13,19 +13,17 @@ from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
 from fl_sketch.core import trees, validate
-from fl_sketch.engine import AXIS
+from fl_sketch.experiments import machine
 from fl_sketch.experiments.bench import engine_forms
 from fl_sketch.experiments.bench.engine_forms import BASE, Setting
-from fl_sketch.experiments.bench.timing import Timed, interleaved, ratio
+from fl_sketch.experiments.bench.timing import interleaved, ratio
 from fl_sketch.experiments.bench.workloads import WORKLOADS
+from fl_sketch.experiments.forecast import temporaries
 from fl_sketch.experiments.measurements import Column, Table
 
 PRODUCTS = "products of matrices"  # their name among the forms that are timed
-SIZES = {"cpu": 1024}  # of square matrices, by platform
-SIZE, TIMES = 8192, 4  # elsewhere, and how often they are multiplied
 
 
 class Row(NamedTuple):
@@ -39,6 +37,8 @@ class Row(NamedTuple):
         devices, the median of those timed in turn.
       program_megabytes: arguments and temporaries, of one device.
       peak_megabytes: the most of the process so far, with all forms before.
+      forecast: the seconds that a forecast from few clients says, over the measured.
+      forecast_memory: the same of temporaries.
       note: whether numbers stayed finite.
     """
 
@@ -59,6 +59,8 @@ class Row(NamedTuple):
     first_seconds: Annotated[float, Column("6.2f", "first")]
     program_megabytes: Annotated[float, Column("7.0f", "MB")]
     peak_megabytes: Annotated[float, Column("7.0f", "peak MB")]
+    forecast: Annotated[float | None, Column("8.3f")]
+    forecast_memory: Annotated[float | None, Column("6.3f", "memory")]
     note: Annotated[str, Column("", "")]
 
 
@@ -72,6 +74,7 @@ def run(
     rounds: int,
     chunk: int = 0,
     cohort: int = 0,
+    forecast: bool = False,
 ) -> Iterator[Row]:
     """Returns the rows of the table, timed while they are read.
 
@@ -79,6 +82,7 @@ def run(
       rounds: the number of timed rounds; at least three are.
       chunk: the clients at a time on a device; 0: by platform.
       cohort: the number of clients of a round; 0: that of the workload.
+      forecast: whether each form is forecast too, as `launch.plan` does it.
 
     Raises:
       ValueError: for a cohort that is more than a workload's population, or a workload
@@ -92,17 +96,18 @@ def run(
         validate.at_most(works[name].population, people, cohort=cohort)
         works[name] = works[name]._replace(cohort=cohort)
     return itertools.chain.from_iterable(
-        _compare(name, engine_forms.prepare(work, chunk), forms, rounds)
+        _compare(name, engine_forms.prepare(work, chunk), forms, rounds, forecast)
         for name, work in works.items()
     )
 
 
 def _compare(
-    workload: str, setting: Setting, names: Sequence[str], rounds: int
+    workload: str, setting: Setting, names: Sequence[str], rounds: int, forecast: bool
 ) -> Iterator[Row]:
+    said = {name: engine_forms.forecast(setting, name) for name in names if forecast}
     forms = {name: engine_forms.form(setting, name) for name in names}
     timed = {name: form.timed for name, form in forms.items()}
-    timed[PRODUCTS], peak = _products(setting.mesh)
+    timed[PRODUCTS], peak = machine.products(setting.mesh)
     samples = interleaved(timed, rounds=rounds, budget_seconds=math.inf)
     operations, cohort = engine_forms.operations_of(setting), setting.work.cohort
     for name, form in forms.items():
@@ -110,6 +115,7 @@ def _compare(
         seconds = statistics.median(taken)
         adds = name not in ("plain", BASE) and BASE in samples  # to the base's time
         program = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+        cost, work = said.get(name), max(1.0, temporaries(form.program))
         yield Row(
             workload=workload,
             form=name,
@@ -128,26 +134,10 @@ def _compare(
             first_seconds=form.timed.first_seconds,
             program_megabytes=program / 1e6,
             peak_megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+            forecast=cost and cost.seconds / seconds,
+            forecast_memory=cost and cost.temporaries / work,
             note="" if _finite(form.timed.value) else "not finite",
         )
-
-
-def _products(mesh: jax.sharding.Mesh) -> tuple[Timed, float]:
-    """Returns products of large matrices on every device, and their operations."""
-    size = SIZES.get(mesh.devices.flat[0].platform, SIZE)
-
-    def on_device(x, y):
-        x, y = (jax.lax.pcast(part, AXIS, to="varying") for part in (x, y))
-        for _ in range(TIMES):
-            x = x @ y
-        return jax.lax.psum(x[0, 0], AXIS)
-
-    run = jax.jit(
-        jax.shard_map(on_device, mesh=mesh, in_specs=(P(), P()), out_specs=P())
-    )
-    square = jnp.full((size, size), 1 / size, jnp.float32)  # a product leaves it
-    timed = Timed(lambda: None, lambda _: jax.block_until_ready(run(square, square)))
-    return timed, 2.0 * size**3 * TIMES * mesh.size
 
 
 def _finite(state: Any) -> bool:

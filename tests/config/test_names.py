@@ -1,0 +1,56 @@
+"""Methods and values have the names that papers and other libraries give them."""
+
+import chex
+import jax.numpy as jnp
+import pytest
+
+from configs import default
+from fl_sketch.algorithms import catalog
+from fl_sketch.config import parse
+from fl_sketch.config.arguments import ARGUMENTS, Parts, unread
+from fl_sketch.run import task_of
+
+
+def server_of(config):
+    return ARGUMENTS["server"].make(Parts(config, 7, parse.numbers_of(config)))
+
+
+@pytest.mark.parametrize(("name", "optimizer"), catalog.SERVERS.items())
+def test_what_papers_call_fedopt_is_fedopt_with_that_optimizer(name, optimizer):
+    config, params = default.get_config(), jnp.ones(7)
+    config.algorithm = name
+    named = server_of(config)
+    config.algorithm, config.server.optimizer = "fedopt", optimizer
+    general = server_of(config)
+    grads = jnp.linspace(-1, 2, 7)
+    for server in (named, general):
+        update, _ = server.update(grads, server.init(params), params)
+        assert not jnp.array_equal(update, grads)
+    chex.assert_trees_all_equal(
+        *(s.update(grads, s.init(params), params)[0] for s in (named, general))
+    )
+
+
+def test_an_optimizer_that_a_name_says_already_is_not_read():
+    config = default.get_config()
+    config.algorithm, config.server.optimizer = "fedyogi", "sgd"
+    assert list(unread(config, default.get_config())) == ["server.optimizer=sgd"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "meant"),
+    [
+        ("algorithm", "FedAdam", "fedadam"),
+        ("algorithm", "fedprox", "fedavg"),
+        ("data.partition", "noniid", "dirichlet"),
+        ("client.optimizer", "adamW", "adamw"),
+        ("compute.dtype", "bf16", "bfloat16"),
+        ("sketch.operator", "CountSketch", "count_sketch"),
+        ("cohort.sampling", "all", "everyone"),
+    ],
+)
+def test_names_of_others_are_understood(key, value, meant):
+    config = default.get_config()
+    config.update_from_flattened_dict({key: value})
+    with pytest.raises(ValueError, match=f"Did you mean '{meant}'"):
+        task_of(config)
