@@ -53,8 +53,7 @@ flags.DEFINE_multi_enum("forms", FORMS, FORMS, "Of each round.")
 flags.DEFINE_integer("rounds", 21, "Timed rounds of each.", 3)
 flags.DEFINE_integer("chunk", 0, "Clients at a time on a device; 0: by platform.", 0)
 flags.DEFINE_integer("cohort", 0, "Clients a round; 0: as the workload has it.", 0)
-
-flags.DEFINE_bool("forecast", False, "Also what launch.plan would have said.")
+flags.DEFINE_bool("forecast", False, "Also forecast seconds, as launch.plan does.")
 
 # Of the suite of models, besides rounds and cohort.
 _ALL = list(model_suite.FORMS)
@@ -113,9 +112,8 @@ def main():
     measured = suite.TABLE.record(growing)
     lines = [json.dumps(row._asdict() | machine) for row in measured]
     print("\n".join(lines))
-    if OUT.value:
-        with open(OUT.value, "a") as file:
-            file.write("\n".join(lines) + "\n")
+    with open(OUT.value or os.devnull, "a") as file:
+        file.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

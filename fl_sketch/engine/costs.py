@@ -184,11 +184,10 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
     start = jax.eval_shape(lambda p: initial_server(algorithm, p), params)
     algorithm, program = _with_work_traced(algorithm, start, batches)
     means, replies = jax.eval_shape(echoed, *start, batches)
-    part = functools.partial(_part, algorithm)
+    part, after = (functools.partial(f, algorithm) for f in (_part, _after))
     read, heard, *_ = _used(part, start[0], means, replies, start[1], batches)
     server_key = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0).server)
     weights = dict.fromkeys(COUNTED, jax.ShapeDtypeStruct((), np.float32))
-    after = functools.partial(_after, algorithm)
     alone, counts, *_ = _used(
         after, server_key, weights, start, batches, (means, replies)
     )
