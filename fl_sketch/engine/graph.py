@@ -8,11 +8,9 @@
 import functools
 import pathlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
-from scipy.sparse import csgraph
 
 from fl_sketch.core import validate
 
@@ -160,6 +158,8 @@ def random_regular(nodes: int, degree: int, *, seed: int) -> Graph:
 
 def distances(graph: Graph) -> np.ndarray:
     """Returns int [nodes, nodes], the hops between any two nodes."""
+    from scipy.sparse import csgraph  # takes half a second to import
+
     hops = csgraph.shortest_path(_matrix(graph), unweighted=True)
     return hops.astype(np.int64)
 
@@ -178,12 +178,16 @@ def links(graph: Graph, root: int) -> np.ndarray:
       Pairs of a node and the next one on its path, int32 [nodes - 1, 2], nearer nodes
       before farther ones; fewer pairs if the graph is not connected.
     """
+    from scipy.sparse import csgraph
+
     order, before = csgraph.breadth_first_order(_matrix(graph), root)
     return np.stack([order, before[order]], axis=1)[1:].astype(np.int32)
 
 
-def _matrix(graph: Graph) -> sparse.csr_array:
+def _matrix(graph: Graph) -> Any:
     """Returns the adjacency matrix, neighbours in the order of their numbers."""
+    from scipy import sparse
+
     both = np.concatenate([graph.edges, graph.edges[:, ::-1]])
     shape = graph.nodes, graph.nodes
     return sparse.csr_array((np.ones(len(both)), both.T), shape=shape)

@@ -10,7 +10,6 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-from flax import nnx
 from flax.core import FrozenDict
 
 
@@ -31,6 +30,8 @@ class OfNnx(nn.Module):
     @nn.compact
     def __call__(self, inputs: jax.Array, train: bool = False) -> jax.Array:
         """Returns the outputs for a batch of `inputs`."""
+        from flax import nnx  # takes a second to import
+
         begins, draws = self.is_initializing(), train and self.has_rng("dropout")
         first = self.make_rng("params") if begins else jax.random.key(0)
         dropout = self.make_rng("dropout") if draws else jax.random.key(0)
