@@ -25,7 +25,8 @@ from fl_sketch.run.setup import Setup
 from fl_sketch.workdir import secrets
 from fl_sketch.workdir.rows import sized
 
-TURNS = 2, 4  # of a device in the timed rounds, each on a chunk; one has another form
+FEW, MORE = 2, 4  # turns of a device in timed rounds: one alone has another form
+LONG = 0.5  # seconds of a round: longer ones are extrapolated
 BLOCK = 0.1  # seconds of rounds that are timed together, as a run plays them
 SAMPLES, LONGEST = 7, 3.0  # blocks of each, and the seconds for all samples of one
 FLOAT_BYTES = 4
@@ -80,24 +81,30 @@ def extrapolated(
       at_once: the number of clients that all devices work on in one turn.
     """
     turns = -(-places // at_once)
-    counts = TURNS if turns >= TURNS[1] else (turns,)
-    built = {n: build(min(places, n * at_once)) for n in counts}
+    if turns < MORE:
+        program, play = build(places)
+        return Cost(_seconds({1: play})[1], None, temporaries(program))
+    few = build(FEW * at_once)
+    many = min(turns, max(MORE, int(FEW * LONG / _once(few[1]))))
+    built = {FEW: few, many: build(min(places, many * at_once))}
     seconds = _seconds({n: play for n, (_, play) in built.items()})
     scratch = {n: temporaries(program) for n, (program, _) in built.items()}
-    if len(counts) == 1:
-        return Cost(seconds[turns], None, scratch[turns])
-    few, many = counts
-    turn, more = ((of[many] - of[few]) / (many - few) for of in (seconds, scratch))
+    turn, more = ((of[many] - of[FEW]) / (many - FEW) for of in (seconds, scratch))
     rest = turns - many
     return Cost(seconds[many] + turn * rest, turn, scratch[many] + more * rest)
+
+
+def _once(play: Callable[[int], None]) -> float:
+    """Returns the seconds of a round, of which the first is not timed."""
+    play(1)
+    return max(_taken(play, 1), 1e-9)
 
 
 def _seconds(plays: dict[int, Callable[[int], None]]) -> dict[int, float]:
     """Returns the seconds of one round of each, timed in turn."""
     counts, samples = {}, {name: [] for name in plays}
     for name, play in plays.items():
-        play(1)  # the first is slower
-        counts[name] = max(1, int(BLOCK / _taken(play, 1)))
+        counts[name] = max(1, int(BLOCK / _once(play)))
     slowest = max(_taken(play, counts[name]) for name, play in plays.items())
     for _ in range(max(2, min(SAMPLES, int(LONGEST / slowest)))):
         for name, play in plays.items():
