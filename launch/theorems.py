@@ -14,7 +14,7 @@ from absl import flags
 
 from fl_sketch import theory
 from fl_sketch.algorithms import catalog
-from fl_sketch.experiments.verify import chen, others, song
+from fl_sketch.experiments.verify import chen, das, haddadpour, song
 from fl_sketch.experiments.verify.rows import TABLE, Row
 from launch import command
 
@@ -40,11 +40,12 @@ def rows() -> Iterator[Row]:
         for operator in dict.fromkeys(("identity", *OPERATOR.value)):
             yield from chen.chen(operator)
     if "das" in PAPER.value:
-        yield others.das()
+        yield from das.das()
     if "haddadpour" in PAPER.value:
-        for tracking in (False, True):
+        yield haddadpour.fedavg()
+        for rows_of in (haddadpour.fedsketch, haddadpour.fedsketchgate):
             for variant in ("privix", "heaprix"):
-                yield from others.haddadpour(variant, tracking=tracking)
+                yield from rows_of(variant)
 
 
 def main():

@@ -8,14 +8,17 @@ becomes a field of `Constants`.
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from fl_sketch.core import validate
 from fl_sketch.core.wire import FLOAT_BITS
 
 UNKNOWN = math.nan
 ROUNDING = 1e-9  # of a largest step that was computed in another order
-MAY_BE_ZERO = ("spread", "gap", "noise", "deviation", "b1", "b2", "nu")
+MAY_BE_ZERO = (
+    *("spread", "gap", "noise", "deviation", "b1", "b2", "nu"),
+    *("dent", "roughness"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +33,8 @@ class Constants:
 
     Attributes:
       smoothness: L: no Hessian of a client's loss has a larger eigenvalue.
-      convexity: mu, of strong convexity or of the Polyak-Lojasiewicz condition.
+      convexity: mu, of strong convexity or of the Polyak-Lojasiewicz condition; lambda
+        of Das et al.'s Assumption 1, for which strong convexity is enough.
       distance: the squared distance `|w0 - w*|^2` from the start to the optimum.
       start: f(w0) - f(w*), or no less; of a loss with the lower bound 0, f(w0).
       spread: sigma^2, the mean over clients of `|grad f_c(w*)|^2`.
@@ -38,13 +42,14 @@ class Constants:
       gradient: G, a length that no gradient of a client exceeds.
       intrinsic: the intrinsic dimension I; I L is no less than the sum of the absolute
         eigenvalues of any Hessian.
-      noise: sigma: stochastic gradients are sigma-sub-Gaussian.
+      noise: sigma: stochastic gradients are sigma-sub-Gaussian, or for Haddadpour et
+        al. they are off by sigma^2 at most in squared length, on average.
       deviation: Delta, which noise exceeds with probability exp(-Delta^2 / sigma^2).
       operator: the name of the sketch operator, as configs have it.
       d: the number of parameters.
       b: the number of numbers in a message.
       alpha: the number with `E|R^T R x|^2 <= (1 + alpha) |x|^2`; if unknown, that of
-        Song et al.'s Table 1 for the operator.
+        Song et al.'s Table 1 for the operator. It is omega of Haddadpour et al.
       clients: the number of clients in a round, or its mean.
       steps: K, the number of local steps in a round.
       step: eta, the step size of the clients.
@@ -58,6 +63,11 @@ class Constants:
       delta: the chance that sketches mislead.
       delta_g: the chance that stochastic gradients do.
       nu: a free number: theorems of Chen et al. fail with a chance of order exp(-nu^2).
+      penalty: phi, the weight of a penalty `phi/2 |w - w0|^2` on the loss.
+      slope: theta_1 of an attacker's objective: `|grad|^2 >= theta_1^2` times it.
+      dent: c of that objective: how far it may be below strong convexity.
+      roughness: alpha of that objective: how far its gradient may be above smoothness.
+      power: p of that objective, the power of it that `dent` and `roughness` multiply.
     """
 
     smoothness: float = UNKNOWN
@@ -87,6 +97,11 @@ class Constants:
     delta: float = 1e-3
     delta_g: float = 1e-3
     nu: float = 1.0
+    penalty: float = UNKNOWN
+    slope: float = UNKNOWN
+    dent: float = UNKNOWN
+    roughness: float = UNKNOWN
+    power: float = UNKNOWN
 
     def __post_init__(self):
         """Raises a ValueError for a constant that cannot have its value."""
@@ -190,15 +205,17 @@ class Theorem(NamedTuple):
         """Raises `Unreachable` unless every named number is at least `least`."""
         for name, value in named.items():
             if value < least * (1 - ROUNDING):
-                self._refuse(f"{name} >= {least:.6g}", name, value)
+                self.refuse(f"{name} >= {least:.6g}", **{name: value})
 
     def at_most(self, most: float, **named: float) -> None:
         """Raises `Unreachable` unless every named number is at most `most`."""
         for name, value in named.items():
             if value > most * (1 + ROUNDING):
-                self._refuse(f"{name} <= {most:.6g}", name, value)
+                self.refuse(f"{name} <= {most:.6g}", **{name: value})
 
-    def _refuse(self, condition: str, name: str, value: float) -> None:
+    def refuse(self, condition: str, **named: float) -> NoReturn:
+        """Raises `Unreachable` for one number, which does not meet a condition."""
+        ((name, value),) = named.items()
         msg = f"Expected {condition} ({self.name}), got {name}={value:.6g}."
         raise Unreachable(msg)
 

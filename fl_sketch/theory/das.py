@@ -1,65 +1,199 @@
-"""Das et al.: DP-FedAvg with clipping on convex losses, Theorem 2."""
+"""Das et al.: DP-FedAvg with clipping, Theorems 2 and 3, and with normalisation, 4.
+
+Losses are convex and smooth. A round ends with u_i, the sum of a client's gradients,
+clipped to C or scaled to the length C. With s = rho E / alpha, errors are::
+
+  rho (C/E (L |w0 - w*|^2 / gamma + gamma / L) + h / alpha)
+
+for a step of rho / (2 alpha L) and 2 alpha gamma / (C rho^2) rounds, where h is 3 E
+Delta / 2 for clipping and C^2 / (2 L E) for normalisation. `gamma = L |w0 - w*|` makes
+the first term least. More rounds cannot lower it: noise grows with them. Theorems 5 and
+6 of the appendix are Theorems 2 and 4 with alpha written as rounds. In the paper rho is
+sqrt(q d log(1 / delta)) / (n epsilon).
+"""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from fl_sketch.theory.bound import Bound, Constants, Theorem, Unreachable
 
+NEEDS = ("rho", "smoothness", "distance", "threshold", "steps", "gap")
+CONVEX = (
+    "every client's loss is convex and L-smooth",
+    "C / E >= 4 sqrt(L Delta)",
+    "the server steps as far as the clients, and returns a random iterate",
+)
 THEOREM_2 = Theorem(
     "Das et al., Theorem 2",
-    ("rho", "smoothness", "distance", "threshold", "steps", "gap"),
+    NEEDS,
     (
-        "every client's loss is convex and L-smooth",
-        "C / E >= 4 sqrt(L Delta)",
-        "the server steps as far as the clients, and returns a random iterate",
+        *CONVEX,
         "the error is the mean over clients of 5/4 to 2 times f_i(w) - f_i(w*) where "
         "nothing is clipped, and of 3 C |u_i| / (8 L E^2) where it is",
     ),
 )
+THEOREM_3 = Theorem(
+    "Das et al., Theorem 3",
+    NEEDS,
+    (
+        *CONVEX,
+        "the error is the mean over clients of the smaller of f_i(w) - f_i(w*) and "
+        "0.0877 C / (E L) |grad f_i(w)|",
+    ),
+)
+THEOREM_4 = Theorem(
+    "Das et al., Theorem 4",
+    NEEDS,
+    (
+        *CONVEX,
+        "the error is the mean over clients of C / |u_i| times 2 (f_i(w) - f_i(w*)) - "
+        "s^2 (f_i(w) - min f_i) where |u_i| <= C, and of 3 C |u_i| / (8 L E^2) "
+        "elsewhere, for s = rho E / alpha",
+    ),
+)
+PROPOSITION_1 = Theorem(
+    "Das et al., Proposition 1",
+    ("rho", "smoothness", "distance", "steps", "gap", "gradient", "convexity"),
+    (
+        *CONVEX,
+        "where clients take steps, gradients are at most G long, and a step of eta "
+        "changes them by eta lambda of their length or more (Assumption 1)",
+        "the error is that of f",
+    ),
+)
+OF_GRADIENT = 3 * math.sqrt(7 / 32) / 16  # of C / (E L) |grad f_i(w)| in Theorem 3
 
 
 def clipped_error(constants: Constants, *, alpha: float, gamma: float) -> float:
     """Returns the right side of Theorem 2, A + B.
 
     Its left side is a mean over clients and rounds. A client i that is not clipped
-    counts (2 - rho E / alpha - (rho E / alpha)^2) (f_i(w) - f_i(w*)), and one that is
-    counts `3 C |u_i| / (8 L E^2)`. In B every client counts as not clipped, which is
-    its most. In the paper rho is sqrt(q d log(1 / delta)) / (n epsilon).
+    counts (2 - s - s^2) (f_i(w) - f_i(w*)), and one that is counts `3 C |u_i| / (8 L
+    E^2)`. In B every client counts as not clipped, which is its most.
 
     Args:
       constants: the constants of the run; E is their `steps`.
       alpha: the number in the step rho / (2 alpha L), at least 1 and 2 rho E.
       gamma: the number in the choice of 2 alpha gamma / (C rho^2) rounds.
     """
-    c = THEOREM_2.require(constants)
-    if not 0 < gamma < math.inf:
-        msg = f"Expected gamma > 0 and finite, got gamma={gamma}."
-        raise ValueError(msg)
-    THEOREM_2.at_least(max(1, 2 * c.rho * c.steps), alpha=alpha)
-    least = 4 * c.steps * math.sqrt(c.smoothness * c.gap)
-    THEOREM_2.at_least(least, threshold=c.threshold)
-    start = c.smoothness * c.distance / gamma + gamma / c.smoothness
-    start *= c.threshold / c.steps
-    return c.rho * (start + 3 * c.steps * c.gap / (2 * alpha))
+    return _error(THEOREM_2, constants, alpha, gamma, _of_clipping)
+
+
+def normalised_error(constants: Constants, *, alpha: float, gamma: float) -> float:
+    """Returns the right side of Theorem 4 (equation 14) but for one term.
+
+    Its left side is a mean over clients and rounds. A client i with `|u_i| > C` counts
+    as in Theorem 2. Others count `C / |u_i|` times (2 - s^2) (f_i(w) - f_i(w*)), and on
+    the right s^2 Delta_i. Before a run nothing bounds `1 / |u_i|`, so this term counts
+    on the left here: together they are 2 (f_i(w) - f_i(w*)) - s^2 (f_i(w) - min f_i).
+    The arguments are those of `clipped_error`.
+    """
+    return _error(THEOREM_4, constants, alpha, gamma, _of_scaling)
 
 
 def clipped(constants: Constants, target: float) -> Bound:
     """Returns step, rounds and bits to an error <= target, Das et al.'s Theorem 2.
 
-    `gamma = L |w0 - w*|` makes A least; alpha is the smallest with A + B <= target.
-    More rounds cannot lower `A = 2 C/E |w0 - w*| rho`: noise grows with them.
+    alpha is the smallest with A + B <= target.
     """
-    c = THEOREM_2.require(constants, target)
-    gamma = c.smoothness * math.sqrt(c.distance)
-    start = c.rho * c.threshold / c.steps * 2 * math.sqrt(c.distance)
+    return _bound(THEOREM_2, constants, target, _of_clipping)
+
+
+def clipped_minimum(constants: Constants, target: float) -> Bound:
+    """Returns step, rounds and bits to an error <= target, Das et al.'s Theorem 3.
+
+    Its constants are those of its proof: Theorem 2 is divided by 2 - s - s^2, which is
+    5/4 to 2, and `|u_i|` is at least `sqrt(7/32) E |grad f_i(w)|` (equation 65). So the
+    bound is 4/5 of that of Theorem 2.
+    """
+    return _bound(THEOREM_3, constants, target, _of_clipping, part=4 / 5)
+
+
+def normalised(constants: Constants, target: float) -> Bound:
+    """Returns step, rounds and bits to an error <= target, Das et al.'s Theorem 4.
+
+    alpha is the smallest for which `normalised_error` is at most the target.
+    """
+    return _bound(THEOREM_4, constants, target, _of_scaling)
+
+
+def unclipped(constants: Constants) -> Bound:
+    """Returns the threshold that clips nothing, and the bound on E f(w) - f(w*) there.
+
+    Proposition 1, with lambda as `convexity`: C is G E (1 - 11 (E - 1) rho / 64
+    (lambda / L)^2), alpha is 1, so that E <= 1 / (2 rho), and the bound is equation 8,
+    4/5 of Theorem 2. Equation 11 rounds it up. The paper assumes 1 (i) and (ii) for all
+    w, where they exclude each other: by the first, gradients grow without end against
+    the descent. Its proof needs them at the parameters of the run only.
+    """
+    theorem = PROPOSITION_1
+    c = theorem.require(constants)
+    theorem.at_most(c.smoothness, convexity=c.convexity)
+    theorem.at_most(1 / (2 * c.steps), rho=c.rho)
+    shrunk = 11 * (c.steps - 1) * c.rho / 64 * (c.convexity / c.smoothness) ** 2
+    c = replace(c, threshold=c.gradient * c.steps * (1 - shrunk))
+    error = 4 / 5 * _error(theorem, c, 1, _gamma(c), _of_clipping)
+    return theorem.bound(c, error, **_run(c, 1))
+
+
+def _error(
+    theorem: Theorem, constants: Constants, alpha: float, gamma: float, h: Callable
+) -> float:
+    c = theorem.require(constants)
+    if not 0 < gamma < math.inf:
+        msg = f"Expected gamma > 0 and finite, got gamma={gamma}."
+        raise ValueError(msg)
+    theorem.at_least(max(1, 2 * c.rho * c.steps), alpha=alpha)
+    least = 4 * c.steps * math.sqrt(c.smoothness * c.gap)
+    theorem.at_least(least, threshold=c.threshold)
+    return c.rho * (_initial(c, gamma) + h(c) / alpha)
+
+
+def _bound(
+    theorem: Theorem, constants: Constants, target: float, h: Callable, part: float = 1
+) -> Bound:
+    """Returns the bound with the smallest alpha and `_gamma`; it is `part` of `_error`.
+
+    Raises:
+      Unreachable: if the noise alone is above the target.
+    """
+    c = theorem.require(constants, target)
+    start = part * c.rho * _initial(c, _gamma(c))
     if start >= target:
         msg = (
             f"Expected target > {start:.4g}, below which no number of rounds gets with "
-            f"this noise ({THEOREM_2.name}), got target={target:g}."
+            f"this noise ({theorem.name}), got target={target:g}."
         )
         raise Unreachable(msg)
-    alpha = 3 * c.steps * c.gap * c.rho / (2 * (target - start))
-    alpha = max(1, 2 * c.rho * c.steps, alpha)
-    error = clipped_error(c, alpha=alpha, gamma=gamma)
-    rounds = math.ceil(2 * alpha * gamma / (c.threshold * c.rho**2))
-    step = c.rho / (2 * alpha * c.smoothness)
-    return THEOREM_2.bound(c, error, step=step, rounds=rounds, b=c.d)
+    alpha = max(1, 2 * c.rho * c.steps, part * c.rho * h(c) / (target - start))
+    error = part * _error(theorem, c, alpha, _gamma(c), h)
+    return theorem.bound(c, error, **_run(c, alpha))
+
+
+def _run(c: Constants, alpha: float) -> dict[str, Any]:
+    """Returns the step, the rounds and the size of messages."""
+    rounds = math.ceil(2 * alpha * _gamma(c) / (c.threshold * c.rho**2))
+    return {"step": c.rho / (2 * alpha * c.smoothness), "rounds": rounds, "b": c.d}
+
+
+def _initial(c: Constants, gamma: float) -> float:
+    """Returns the effect of the start, over rho."""
+    pulled = c.smoothness * c.distance / gamma + gamma / c.smoothness
+    return pulled * c.threshold / c.steps
+
+
+def _of_clipping(c: Constants) -> float:
+    """Returns h of Theorem 2, the effect of clients that differ."""
+    return 3 * c.steps * c.gap / 2
+
+
+def _of_scaling(c: Constants) -> float:
+    """Returns h of Theorem 4, the effect of updates that never shrink."""
+    return c.threshold**2 / (2 * c.smoothness * c.steps)
+
+
+def _gamma(c: Constants) -> float:
+    """Returns the gamma for which the effect of the start is least."""
+    return c.smoothness * math.sqrt(c.distance)

@@ -49,7 +49,7 @@ def alpha(operator: str, d: int, b: int) -> float:
     return EMBEDDING.get(operator, 0) * d / b
 
 
-def _grown(constants: Constants) -> float:
+def grown(constants: Constants) -> float:
     """Returns 1 + alpha."""
     c = constants
     return 1 + (alpha(c.operator, c.d, c.b) if math.isnan(c.alpha) else c.alpha)
@@ -72,7 +72,7 @@ def strongly_convex(constants: Constants, target: float | None = None) -> Bound:
     )
     c = theorem.require(constants, target)
     theorem.at_most(c.smoothness, convexity=c.convexity)
-    step = longest = 1 / (8 * _grown(c) * c.smoothness * c.steps)
+    step = longest = 1 / (8 * grown(c) * c.smoothness * c.steps)
     if target is not None:
         if c.spread > 0:
             drift = math.sqrt(c.convexity * target / (2 * c.steps * c.spread))
@@ -100,7 +100,7 @@ def convex(constants: Constants, target: float | None = None) -> Bound:
         (*SECTION_5, AVERAGE),
     )
     c = theorem.require(constants, target)
-    step = longest = 1 / (8 * _grown(c) * c.smoothness * c.steps)
+    step = longest = 1 / (8 * grown(c) * c.smoothness * c.steps)
     if target is not None:
         if c.spread > 0:
             calm = math.sqrt(target / (c.smoothness * c.spread)) / (8 * c.steps)
@@ -137,7 +137,7 @@ def nonconvex(constants: Constants, target: float | None = None) -> Bound:
     )
     c = theorem.require(constants, target)
     longest = 1 / (2 * c.smoothness * c.steps)
-    noise = 1 + c.server_rate * _grown(c) / 2
+    noise = 1 + c.server_rate * grown(c) / 2
     if target is not None:
         calm = target / (2 * c.smoothness * c.steps * c.gradient**2 * noise)
         step = min(longest, calm)
@@ -168,7 +168,7 @@ def one_step_strongly_convex(
         ("f is L-smooth and mu-strongly convex", *APPENDIX_E),
     )
     c = theorem.require(constants, target)
-    longest = 1 / (_grown(c) * c.smoothness)
+    longest = 1 / (grown(c) * c.smoothness)
     theorem.at_most(c.smoothness, convexity=c.convexity)
     if target is not None:
         rounds, fraction = 1, target / c.start
@@ -221,7 +221,7 @@ def _falling(
     That is a `part` of 1 / ((1 + alpha) L).
     """
     c = theorem.require(constants, target)
-    longest = 1 / (part * _grown(c) * c.smoothness)
+    longest = 1 / (part * grown(c) * c.smoothness)
     if target is not None:
         rounds = max(1, math.ceil(first / (longest * target)) - 1)
         c = replace(c, step=longest, rounds=rounds)
