@@ -32,6 +32,7 @@ OUT = flags.DEFINE_string("out", None, "A csv file for the rows.")
 def rows() -> Iterator[Row]:
     """Yields the rows of the papers of the flags."""
     if "song" in PAPER.value:
+        yield from song.inversion()
         for operator in OPERATOR.value:
             yield from song.song(operator)
     if "chen" in PAPER.value:

@@ -30,7 +30,7 @@ CONSTANTS = {
     "spread": (0.0, "sigma^2: the mean over clients of |grad f_c(w*)|^2."),
     "gap": (0.0, "Delta: f_c(w*) - min f_c, the largest of a client."),
     "gradient": (1.0, "G: no gradient is longer."),
-    "noise": (1.0, "sigma of sub-Gaussian stochastic gradients."),
+    "noise": (1.0, "sigma of stochastic gradients."),
     "intrinsic": (10.0, "Intrinsic dimension; see launch.spectrum."),
     "loss": (1.0, "The loss at the start, over its lower bound."),
 }
@@ -112,7 +112,7 @@ def promised(
     rho, guarantee = math.nan, task.known.guarantee
     if guarantee and guarantee.private:
         rho = guarantee.noise_multiplier / clients * math.sqrt(d / config.rounds)
-    elif name == "das":
+    elif name in PRIVATE:
         return None
     for key, value in (SKETCH | SKETCHES.get(name, {})).items():
         if config.sketch[key] != value:
@@ -152,29 +152,40 @@ def _song(config: ConfigDict, constants: Constants, target, convex) -> Bound:
 
 
 def _fedsketch(
-    config: ConfigDict, constants: Constants, target, convex, *, tracking: bool = False
+    config: ConfigDict, constants: Constants, target, convex, *, promise: Callable
 ) -> Bound:
+    """Returns what `theory.fedsketch` or `theory.fedsketchgate` gives."""
     del convex
     sketch = config.sketch
     numbers = sketch.numbers or max(1, int(constants.d / sketch.compression))
-    return theory.fedsketch(
+    return promise(
         constants,
         target,
         objective="pl" if constants.convexity else "nonconvex",
         variant=sketch.query,
         cols=max(1, numbers // sketch.rows),
-        tracking=tracking,
     )
+
+
+def _fedavg(config: ConfigDict, constants: Constants, target, convex) -> Bound:
+    """Returns what Haddadpour et al. promise without a sketch."""
+    del config, convex
+    c = replace(constants, b=constants.d, alpha=0.0)
+    promise = theory.fedsketch_pl if c.convexity else theory.fedavg_nonconvex
+    return promise(c, target)
 
 
 # By the names that rows of the catalogue give them.
 THEOREMS: dict[str, Callable[..., Bound]] = {
     "song": _song,
     "safl": lambda config, c, target, convex: theory.adaptive_long_run(c, target),
-    "fedsketch": _fedsketch,
-    "fedsketchgate": functools.partial(_fedsketch, tracking=True),
+    "fedavg": _fedavg,
+    "fedsketch": functools.partial(_fedsketch, promise=theory.fedsketch),
+    "fedsketchgate": functools.partial(_fedsketch, promise=theory.fedsketchgate),
     "das": lambda config, c, target, convex: theory.clipped(c, target),
+    "das_normalised": lambda config, c, target, convex: theory.normalised(c, target),
 }
+PRIVATE = ("das", "das_normalised")  # without noise they promise nothing
 # The sketch that they are about: all of them, and some.
 SKETCH: dict[str, Any] = {"stored": False}
 SKETCHES = {"song": {"layout": "whole"}, "safl": {"layout": "whole", "rows": 1}}

@@ -25,6 +25,8 @@ ONE_STEP = SONG | {"client__steps": 1}
 LEAVES = {"sketch__layout": "leaves"}
 STORED = {"sketch__operator": "gaussian", "sketch__stored": True}
 FEDSKETCH = {"algorithm": "fedsketch", "server__rate": 99.0}
+GATE = {"algorithm": "fedsketchgate"}
+NORMALISED = {"algorithm": "dp_normfedavg"}
 
 
 def lines(graph=None, constants=(), convex=True, **changes):
@@ -59,15 +61,19 @@ def test_the_bytes_planned_are_the_bytes_sent():
         (SAFL | {"sketch__rows": 3}, {}, "rows=1.*got sketch.rows=3"),
         (SAFL | STORED, {}, "got sketch.stored=True"),
         (SAFL | {"sketch__operator": "uniform_sampling"}, {}, "uniform_sampling"),
-        (FEDSKETCH | {"server__rate": 1.0}, {}, "server_rate >= .*Haddadpour et al."),
-        (FEDSKETCH, {}, "Theorem 2, nonconvex, privix"),
-        (FEDSKETCH, {"convexity": 0.5}, "Theorem 2, pl, privix"),
-        (FEDSKETCH | {"algorithm": "fedsketchgate"}, {}, "Theorem 3, nonconvex"),
+        (FEDSKETCH, {}, "Theorem 5, nonconvex, privix"),
+        (FEDSKETCH, {"convexity": 0.5}, "Theorem 6, PL, privix"),
+        (FEDSKETCH | GATE, {}, "Theorem 3, nonconvex"),
+        (FEDSKETCH | GATE | {"server__rate": 1.0}, {}, "server_rate >= .*Haddadpour"),
+        ({"algorithm": "fedavg"}, {}, "Haddadpour et al., Corollary 5"),
+        ({"algorithm": "fedavg"}, {"convexity": 0.5}, "Theorem 6, PL"),
         (NOISED, {}, "Das et al., Theorem 2"),
+        (NOISED | NORMALISED, {}, "Das et al., Theorem 4"),
+        (CLIPPED | NORMALISED, {}, "no theorem here is about dp_normfedavg"),
         (NOISED | {"privacy__noise_multiplier": 9.0}, {}, "target > .*Das et al."),
         (NOISED, {"gap": 1.0}, "threshold >= 20 .*got threshold=10"),
         (CLIPPED, {}, "no theorem here is about dp_fedavg"),
-        ({"algorithm": "fedavg"}, {}, "no theorem here is about fedavg"),
+        ({"algorithm": "fedopt"}, {}, "no theorem here is about fedopt"),
     ],
 )
 def test_the_theorem_is_the_one_about_the_algorithm(changes, constants, found):
@@ -85,7 +91,10 @@ def promised(constants=(), **changes):
 def test_a_theorem_is_asked_with_the_constants_of_the_config():
     changes = FEDSKETCH | {"sketch__numbers": 100, "sketch__rows": 5}
     bound, config, d = promised(**changes)
-    run = Constants(smoothness=1, clients=config.cohort.size, d=d, server_rate=99)
+    run = Constants(
+        smoothness=1, start=1, noise=1, clients=config.cohort.size, d=d, server_rate=99,
+        steps=config.client.steps,
+    )  # fmt: skip
     kind = {"objective": "nonconvex", "variant": "privix"}
     expected = theory.fedsketch(run, 0.1, cols=20, **kind)
     assert (bound.step, bound.rounds) == (expected.step, expected.rounds)

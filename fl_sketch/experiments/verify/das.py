@@ -28,7 +28,7 @@ ROOM = 2.0  # of G over the longest gradient at the start
 
 
 class Clients(NamedTuple):
-    """Numbers of every client at some parameters, shape=(clients,).
+    """Numbers of every client along walks, shape=(seeds, rounds, clients).
 
     Attributes:
       length: `|u_i|` of its sum of gradients.
@@ -37,10 +37,10 @@ class Clients(NamedTuple):
       slope: `|grad f_i(w)|`.
     """
 
-    length: jax.Array
-    excess: jax.Array
-    gap: jax.Array
-    slope: jax.Array
+    length: np.ndarray
+    excess: np.ndarray
+    gap: np.ndarray
+    slope: np.ndarray
 
 
 def das() -> Iterator[Row]:
@@ -62,13 +62,13 @@ def das() -> Iterator[Row]:
     seen = _seen(task, bound, clipping.normalise)
     yield _row("Das Theorem 4", "left side of (14)", bound, seen, _normalised)
 
-    slopes = _clients(task, jnp.zeros(D), constants).slope
+    slopes = _numbers(task, jnp.zeros(D), constants)[3]
     known = {"gradient": ROOM * float(slopes.max()), "convexity": task.convexity}
     bound = theory.unclipped(replace(constants, **known))
     seen = _seen(task, bound, clipping.clip)
     name = "Das Proposition 1"
     yield _row(f"{name}: error", "E f(w) - f*", bound, seen, lambda at, *_: at.excess)
-    longest = np.maximum.accumulate(np.asarray(seen.length).max((0, 2)))
+    longest = np.maximum.accumulate(seen.length.max((0, 2)))
     threshold = bound._replace(error=bound.constants.threshold)
     quantity, start, others = "largest |u|", float(longest[0]), _others(bound)
     found = row(
@@ -94,7 +94,7 @@ def _others(bound: Bound) -> dict[str, float]:
 
 
 def _seen(task: Quadratics, bound: Bound, limit: Callable) -> Clients:
-    """Returns what is seen of clients along walks, shape=(seeds, rounds, clients)."""
+    """Returns the numbers of clients along walks of DP-FedAvg."""
     c, z = bound.constants, _others(bound)["z"]
 
     def make(rate):
@@ -108,21 +108,19 @@ def _seen(task: Quadratics, bound: Bound, limit: Callable) -> Clients:
         )
 
     walked = walks.walk(make, c, SEEDS)[:, :-1]
-    stacked = walks.over_walks(lambda x: jnp.stack(_clients(task, x, c)), walked)
-    return Clients(*(stacked[:, :, number] for number in range(4)))
+    found = walks.over_walks(lambda x: _numbers(task, x, c), walked)
+    return Clients(*np.moveaxis(found, 2, 0))
 
 
-def _clients(task: Quadratics, params: jax.Array, c: Constants) -> Clients:
+def _numbers(task: Quadratics, params: jax.Array, c: Constants) -> jax.Array:
+    """Returns the numbers of `Clients` at some parameters, shape=(4, clients)."""
     places, numbers = walks.steps_of_clients(task, params, c), jnp.arange(CLIENTS)
     losses = jax.vmap(task.loss, (None, 0))
     gradients = jax.vmap(jax.grad(task.loss), (None, 0))(params, numbers)
     gap = losses(task.optimum, numbers)
-    return Clients(
-        jnp.linalg.norm(places[:, 0] - places[:, -1], axis=1) / c.step,
-        losses(params, numbers) - gap,
-        gap,
-        jnp.linalg.norm(gradients, axis=1),
-    )
+    length = jnp.linalg.norm(places[:, 0] - places[:, -1], axis=1) / c.step
+    excess, slope = losses(params, numbers) - gap, jnp.linalg.norm(gradients, axis=1)
+    return jnp.stack([length, excess, gap, slope])
 
 
 def _row(name: str, quantity: str, bound: Bound, seen: Clients, count: Callable) -> Row:
@@ -150,7 +148,7 @@ def _minimum(seen: Clients, c: Constants, share: float) -> np.ndarray:
 def _normalised(seen: Clients, c: Constants, share: float) -> np.ndarray:
     """Returns what clients count in Theorem 4."""
     whole = 2 * seen.excess - share**2 * (seen.excess + seen.gap)
-    whole *= c.threshold / seen.length
+    whole = whole * c.threshold / seen.length
     return np.where(seen.length <= c.threshold, whole, _cut(seen, c))
 
 

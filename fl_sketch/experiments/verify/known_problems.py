@@ -166,4 +166,57 @@ def wells(
     return Wells(jnp.asarray(curvatures, jnp.float32), jnp.asarray(optima, jnp.float32))
 
 
+class Ripples(NamedTuple):
+    """An attacker's objective: the squared distance of a message to that of an input.
+
+    A message is scale * (x + bend sin(x)), coordinate by coordinate, so that a slope is
+    from scale (1 - bend) to scale (1 + bend). By Taylor's and by the triangle
+    inequality, sin(x) is off its tangent at y by at most 2 |x - y|, which gives `dent`.
+    Only at the input, where the message is met, is the gradient semi-Lipschitz without
+    a roughness; Theorem K.3 needs no more.
+
+    Attributes:
+      scales: one for each coordinate, from `least` to 1.
+      target: x*, the input.
+      bend: how far a message is from a linear one, below 1.
+    """
+
+    scales: jax.Array
+    target: jax.Array
+    bend: float
+
+    def message(self, x: jax.Array) -> jax.Array:
+        """Returns the message of an input."""
+        return self.scales * (x + self.bend * jnp.sin(x))
+
+    def objective(self, x: jax.Array) -> jax.Array:
+        """Returns L at an input."""
+        return jnp.sum((self.message(x) - self.message(self.target)) ** 2)
+
+    @property
+    def constants(self) -> Constants:
+        """The constants of Theorems K.2 and K.3, from zero."""
+        least, most = float(self.scales.min()), float(self.scales.max())
+        start = jnp.zeros_like(self.target)
+        return Constants(
+            smoothness=2 * (most * (1 + self.bend)) ** 2,
+            convexity=2 * (least * (1 - self.bend)) ** 2,
+            slope=2 * least * (1 - self.bend),
+            dent=4 * most * self.bend,
+            roughness=0.0,
+            power=0.5,
+            start=float(self.objective(start)),
+            distance=float(self.target @ self.target),
+            d=self.target.size,
+        )
+
+
+def ripples(*, d: int, least: float, bend: float, seed: int) -> Ripples:
+    """Returns ripples with even scales from `least` to 1, and an input about 1 away."""
+    validate.at_least_one(d=d)
+    target = np.random.default_rng(seed).normal(size=d) / d**0.5
+    scales = jnp.linspace(least, 1, d)
+    return Ripples(scales, jnp.asarray(target, jnp.float32), bend)
+
+
 Problem = Quadratics | Wells

@@ -4,9 +4,12 @@ A theorem is run with its own step and for its own number of rounds, on a proble
 constants are known, and what it bounds is measured.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import algorithms, theory
@@ -52,6 +55,32 @@ def song(operator: str) -> Iterator[Row]:
         squares = walks.squares(task.gradient, walked).mean(0, keepdims=True)
         curve = walks.running_mean(squares)[0, 1:]
         yield row(f"Song {name}", "wells", "mean E |grad f|^2", bound, curve, start)
+
+
+def inversion() -> Iterator[Row]:
+    """Yields the rows of Theorems K.2 and K.3, on an attacker's descent to an input.
+
+    K.2 bounds the distance at the start, by the objective there.
+    """
+    task = known_problems.ripples(d=D, least=0.9, bend=0.02, seed=0)
+    constants = task.constants
+    bound = theory.input_descent(constants, target=constants.distance / 4)
+
+    @jax.jit
+    def descent(x, step):
+        def down(x, _):
+            x = x - step * jax.grad(task.objective)(x)
+            return x, x
+
+        return jax.lax.scan(down, x, length=bound.rounds)[1]
+
+    places = np.asarray(descent(jnp.zeros(D), bound.step), np.float64)
+    curve = np.sum((places - np.asarray(task.target)) ** 2, axis=1)
+    names, start = ("ripples", "|x - x*|^2"), constants.distance
+    yield row("Song K.3, corrected", *names, bound, curve, start)
+    unique = theory.unique_input(constants)
+    found = row("Song K.2", *names, unique, np.array([start]), math.nan)
+    yield found._replace(rounds=0, needed=math.nan)
 
 
 def _walk(
