@@ -24,7 +24,7 @@ from fl_sketch.theory.das import OF_GRADIENT
 SEEDS = range(4)
 D, CLIENTS, STEPS, RHO = 32, 20, 4, 0.05
 CONDITION, APART = 5.0, 0.02
-ROOM = 2.0  # of G over the longest gradient at the start
+ROOM = 2.0  # G over the longest gradient at the start; that of walks is `longest`
 
 
 class Clients(NamedTuple):
@@ -66,14 +66,14 @@ def das() -> Iterator[Row]:
     known = {"gradient": ROOM * float(slopes.max()), "convexity": task.convexity}
     bound = theory.unclipped(replace(constants, **known))
     seen = _seen(task, bound, clipping.clip)
-    name = "Das Proposition 1"
-    yield _row(f"{name}: error", "E f(w) - f*", bound, seen, lambda at, *_: at.excess)
-    longest = np.maximum.accumulate(seen.length.max((0, 2)))
+    name, longest = "Das Proposition 1", float(seen.slope.max())
+    error = lambda at, *_: at.excess  # noqa: E731
+    yield _row(f"{name}: error", "E f(w) - f*", bound, seen, error, longest=longest)
+    curve = np.maximum.accumulate(seen.length.max((0, 2)))
     threshold = bound._replace(error=bound.constants.threshold)
-    quantity, start, others = "largest |u|", float(longest[0]), _others(bound)
-    found = row(
-        f"{name}: C", "quadratics", quantity, threshold, longest, start, **others
-    )
+    quantity, start = "largest |u|", float(curve[0])
+    others = _others(bound) | {"longest": longest}
+    found = row(f"{name}: C", "quadratics", quantity, threshold, curve, start, **others)
     yield found._replace(needed=math.nan)
 
 
@@ -123,9 +123,16 @@ def _numbers(task: Quadratics, params: jax.Array, c: Constants) -> jax.Array:
     return jnp.stack([length, excess, gap, slope])
 
 
-def _row(name: str, quantity: str, bound: Bound, seen: Clients, count: Callable) -> Row:
+def _row(
+    name: str,
+    quantity: str,
+    bound: Bound,
+    seen: Clients,
+    count: Callable,
+    **known: float,
+) -> Row:
     """Returns the row of a mean over clients and rounds of what each counts."""
-    others = _others(bound)
+    others = _others(bound) | known
     share = bound.constants.rho * bound.constants.steps / others["alpha"]
     counted = count(seen, bound.constants, share).mean(2)
     curve, start = walks.running_mean(counted).mean(0), float(counted[0, 0])
