@@ -120,17 +120,18 @@ def test_ripples_have_the_properties_that_they_promise():
 @pytest.fixture
 def _few(monkeypatch):
     targets = {"nonconvex": 0.05, "pl": 0.05, "convex": 0.15}
-    sizes = {"SEEDS": range(2), "D": 16, "COLS": 8, "CLIENTS": 3, "TARGETS": targets}
+    sizes = {"SEEDS": range(2), "D": 16, "COLS": 8, "CLIENTS": 3, "DELTA": 0.5}
+    sizes["TARGETS"] = targets
     for name, value in sizes.items():
         monkeypatch.setattr(haddadpour, name, value)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_few")
-@pytest.mark.parametrize("variant", ["privix", "heaprix"])
-def test_haddadpours_bounds_are_above_what_is_measured(variant):
-    rows = [haddadpour.fedavg(), *haddadpour.fedsketch(variant)]
-    names = ["Corollary 5", "5, nonconvex", "6, pl", "7, convex"]
+def test_haddadpours_bounds_are_above_what_is_measured():
+    heavy = next(haddadpour.fedsketch("heaprix"))
+    rows = [haddadpour.fedavg(), *haddadpour.fedsketch("privix"), heavy]
+    names = ["Corollary 5", "5, nonconvex", "6, pl", "7, convex", "5, nonconvex"]
     assert [row.theorem for row in rows] == [f"Haddadpour {name}" for name in names]
     for row in rows:
         assert row.ratio >= 1 and row.bound < row.start and row.needed <= row.rounds
