@@ -46,6 +46,19 @@ def test_configs_may_ask_for_it():
     np.testing.assert_array_equal(op.apply(KEY, x), op.apply(OTHER, x))
 
 
+def test_a_config_that_stores_a_count_sketch_reads_its_rows_by_medians():
+    options = {"compression": 2.0, "rows": 3, "layout": "whole", "stored": True}
+    op, x = catalog.build_sketch("count_sketch", 24, **options), jnp.arange(24.0)
+    message = op.apply(KEY, x)
+    rows = [
+        3 * op.transpose(KEY, jnp.zeros_like(message).at[row].set(message[row]), x)
+        for row in range(3)
+    ]
+    assert not np.allclose(np.mean(rows, axis=0), np.median(rows, axis=0))
+    read = op.estimate(KEY, message, x)
+    np.testing.assert_allclose(read, np.median(rows, axis=0), rtol=1e-5, atol=1e-5)
+
+
 def test_a_program_holds_the_matrix_once():
     op, x = sketch.materialized(sketch.gaussian(4), KEY), jnp.arange(9.0)
 

@@ -170,10 +170,10 @@ class Ripples(NamedTuple):
     """An attacker's objective: the squared distance of a message to that of an input.
 
     A message is scale * (x + bend sin(x)), coordinate by coordinate, so that a slope is
-    from scale (1 - bend) to scale (1 + bend). By Taylor's and by the triangle
-    inequality, sin(x) is off its tangent at y by at most 2 |x - y|, which gives `dent`.
-    Only at the input, where the message is met, is the gradient semi-Lipschitz without
-    a roughness; Theorem K.3 needs no more.
+    from scale (1 - bend) to scale (1 + bend). By the triangle inequality, sin(x) is off
+    its tangent at y by at most `2 |x - y|`, which gives `dent`. The gradient is
+    semi-Lipschitz without a roughness in pairs with the input only, and Theorem K.3
+    needs no more.
 
     Attributes:
       scales: one for each coordinate, from `least` to 1.
