@@ -281,18 +281,22 @@ def fedsketchgate(
     theorem.at_most(c.smoothness, convexity=c.convexity)
     theorem.at_most(c.d, cols=cols)
     spread = omega(variant, d=c.d, cols=cols) + 1
-    logarithm = max(math.log(1 / target), 1)
-    local = 1 / (c.clients * target)
-    if objective == "pl":
-        rounds = spread * (c.smoothness / c.convexity) * logarithm
-    elif objective == "convex":
-        rounds = c.smoothness * spread / target * logarithm
-        local /= target
-    else:
-        rounds = spread / target
+    rounds, local = _orders(c, objective, spread, target)
     c = replace(c, rounds=math.ceil(rounds), steps=max(1, math.ceil(local)))
     step = 1 / (2 * c.smoothness * spread * c.steps * c.server_rate)
     if objective == "nonconvex":
         step = math.sqrt(c.clients / (c.rounds * c.steps * spread))
         step /= c.smoothness * c.server_rate
     return theorem.bound(c, target, step=step, b=_numbers(c, cols))
+
+
+def _orders(
+    c: Constants, objective: str, spread: float, target: float
+) -> tuple[float, float]:
+    """Returns the rounds and the local steps of Theorem 3; `spread` is omega + 1."""
+    logarithm, local = max(math.log(1 / target), 1), 1 / (c.clients * target)
+    if objective == "pl":
+        return spread * (c.smoothness / c.convexity) * logarithm, local
+    if objective == "convex":
+        return c.smoothness * spread / target * logarithm, local / target
+    return spread / target, local
