@@ -17,7 +17,7 @@ PACKAGE = ROOT / "fl_sketch"
 # each other.
 LAYERS = [
     ["core"],
-    ["sketch", "theory", "data", "models", "fast"],
+    ["sketch", "theory", "data", "models", "fast", "network"],
     ["channels", "transforms"],
     ["privacy"],
     ["algorithms", "workdir"],
@@ -112,7 +112,7 @@ def test_the_house_has_few_rooms_and_floors():
     """Prints what the house measures, and holds it to that."""
     lines = sum(len(path.read_text().splitlines()) for path in FILES)
     print(f"{len(HEIGHT)} rooms on {len(LAYERS)} floors, {lines} lines")
-    assert len(HEIGHT) <= 17
+    assert len(HEIGHT) <= 18
     assert len(LAYERS) <= 10
 
 

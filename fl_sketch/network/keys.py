@@ -41,6 +41,9 @@ class KeyPair:
       public: the public key, 32 bytes.
     """
 
+    secret: bytes
+    public: bytes
+
     def __init__(self, secret: bytes):
         """Reads a private key, which is any 32 random bytes."""
         with library():

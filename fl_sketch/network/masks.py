@@ -8,7 +8,7 @@ has B bits, and sums wrap, so that the lowest B bits are sums modulo 2^B.
 >>> numbers = np.arange(3, dtype=np.uint16)
 >>> add(numbers, bytes(32), round=0)
 >>> numbers
-array([47222, 61601,  4013], dtype=uint16)
+array([47222, 44513, 61858], dtype=uint16)
 >>> add(numbers, bytes(32), round=0, sign=-1)
 >>> numbers
 array([0, 1, 2], dtype=uint16)

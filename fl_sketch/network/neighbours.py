@@ -11,7 +11,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from fl_sketch.core import validate
+
 SECURITY = 40  # bits: the chance of too many colluders is at most 2^-40 a round
+ALL_UP_TO = 100  # clients, of which each masks with all others
 CORRECTNESS = 30  # bits: that of a sum that cannot be recovered, 2^-30
 
 
@@ -40,8 +43,43 @@ def groups(
     }
 
 
+def usual(clients: int, colluding: float, dropping: float) -> tuple[int, int]:
+    """Returns the usual number of neighbours and threshold for a cohort.
+
+    In a cohort of up to 100 clients all others are neighbours, and the threshold is
+    more than two thirds, if colluders and drop-outs leave it the choice.
+
+    Args:
+      colluding: the fraction of clients that may tell the server all they know.
+      dropping: the fraction of clients that may drop out.
+
+    Raises:
+      ValueError: where no threshold exceeds the colluders and half of the cohort, and
+        is at most those who stay.
+
+    >>> usual(10, 0.2, 0.2), usual(1000, 0.2, 0.2)
+    ((9, 7), (112, 58))
+    """
+    validate.below_one(colluding=colluding, dropping=dropping)
+    bad, gone = _floors(clients, colluding, dropping)
+    low, high = max(bad, clients // 2) + 1, clients - gone
+    if low > high:
+        msg = (
+            f"Expected at least {low} of {clients} clients to stay where {bad} may "
+            f"collude, got {high} by dropping={dropping} and colluding={colluding}."
+        )
+        raise ValueError(msg)
+    few = _enough(clients, colluding, dropping) if clients > ALL_UP_TO else None
+    return few or (clients - 1, min(max(2 * clients // 3 + 1, low), high))
+
+
+def _floors(clients: int, colluding: float, dropping: float) -> tuple[int, int]:
+    """Returns how many clients may collude, and how many may drop out."""
+    return math.floor(colluding * clients), math.floor(dropping * clients)
+
+
 @functools.lru_cache
-def enough(clients: int, colluding: float, dropping: float) -> tuple[int, int] | None:
+def _enough(clients: int, colluding: float, dropping: float) -> tuple[int, int] | None:
     """Returns few neighbours and their threshold, if fewer than all are enough.
 
     Three events are rare if colluders and those who drop out are drawn without regard
@@ -49,10 +87,6 @@ def enough(clients: int, colluding: float, dropping: float) -> tuple[int, int] |
     than `threshold` neighbours who stay, and that colluders and drop-outs cut the ring
     in two, whose sums would then show. The first two are tails of a hypergeometric
     distribution, times the number of clients. The last takes two runs of k / 2 clients.
-
-    Args:
-      colluding: the fraction of clients that may tell the server all they know.
-      dropping: the fraction of clients that may drop out.
     """
     few, many = 1, (clients - 2) // 2  # halves of the number of neighbours
     if many < 1 or _threshold(clients, 2 * many, colluding, dropping) is None:
@@ -64,7 +98,7 @@ def enough(clients: int, colluding: float, dropping: float) -> tuple[int, int] |
         else:
             many = half
     threshold = _threshold(clients, 2 * many, colluding, dropping)
-    return threshold and (2 * many, threshold)
+    return None if threshold is None else (2 * many, threshold)
 
 
 def _threshold(
@@ -73,8 +107,8 @@ def _threshold(
     """Returns a threshold for which all three events are rare, if there is one."""
     from scipy import stats  # takes half a second to import
 
-    others, bad = clients - 1, math.floor(colluding * clients)
-    gone = math.floor(dropping * clients)
+    others = clients - 1
+    bad, gone = _floors(clients, colluding, dropping)
     thresholds = np.arange(neighbours // 2 + 1, neighbours + 1)
     told = stats.hypergeom.logsf(thresholds - 1, others, bad, neighbours)
     lost = stats.hypergeom.logcdf(thresholds - 1, others, others - gone, neighbours)

@@ -44,7 +44,7 @@ def packed(numbers: np.ndarray, bits: int) -> bytes:
     return octets.T.tobytes()[: size(len(numbers), bits)]
 
 
-def unpacked(data: bytes, length: int, bits: int) -> np.ndarray:
+def unpacked(data: bytes | memoryview, length: int, bits: int) -> np.ndarray:
     """Returns the numbers of `size(length, bits)` bytes, uint64 [length]."""
     count = -(-length // GROUP)
     octets = np.zeros(count * bits, np.uint8)

@@ -99,8 +99,8 @@ def masked(
 
     Args:
       bits: the number B; sums are modulo 2^B.
-      colluding: the fraction of a large cohort that may collude with the server.
-      dropping: the fraction of a large cohort that may drop out.
+      colluding: the fraction of the cohort that may collude with the server.
+      dropping: the fraction of the cohort that may drop out.
     """
 
     def terms(clients: int, round: int = 0) -> Terms:

@@ -14,10 +14,8 @@ import struct
 
 import numpy as np
 
-from fl_sketch.core import validate
 from fl_sketch.network import neighbours as graph
 
-ALL_UP_TO = 100  # clients, of which each masks with all others
 IDS = 2**32  # clients are numbers below it
 MOST_NUMBERS = 2**36  # a key expands to 2^38 bytes
 
@@ -87,16 +85,12 @@ def terms_of(
 ) -> Terms:
     """Returns terms with the usual neighbours and threshold.
 
-    Up to 100 clients mask with all others, and more than two thirds of them must stay.
-    More clients mask with as few as `neighbours.enough` allows.
-
     Args:
-      colluding: the fraction of a large cohort that may collude with the server.
-      dropping: the fraction of a large cohort that may drop out.
+      colluding: the fraction of the cohort that may collude with the server.
+      dropping: the fraction of the cohort that may drop out.
     """
-    validate.below_one(colluding=colluding, dropping=dropping)
-    few = graph.enough(clients, colluding, dropping) if clients > ALL_UP_TO else None
-    neighbours, threshold = few or (clients - 1, 2 * clients // 3 + 1)
+    integers(2, IDS, clients=clients)
+    neighbours, threshold = graph.usual(clients, colluding, dropping)
     return Terms(round, clients, length, bits, neighbours, threshold)
 
 
