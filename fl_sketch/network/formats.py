@@ -1,6 +1,6 @@
 """The messages of a sum as bytes: a header, then a table or numbers of B bits.
 
-All numbers are little-endian. A message is a header of 26 bytes and its content:
+All numbers are little-endian. A message is a header of 26 bytes and its content::
 
     4 bytes   "SSUM"
     1         the version of the format, 1

@@ -13,9 +13,9 @@ import numpy as np
 
 from fl_sketch.core import validate
 
-SECURITY = 40  # bits: the chance of too many colluders is at most 2^-40 a round
 ALL_UP_TO = 100  # clients, of which each masks with all others
-CORRECTNESS = 30  # bits: that of a sum that cannot be recovered, 2^-30
+SECURITY = 40  # bits: each event that shows more than the sum has a chance of 2^-40
+CORRECTNESS = 30  # bits: that of a sum that cannot be recovered is 2^-30
 
 
 def groups(

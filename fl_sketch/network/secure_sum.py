@@ -52,6 +52,7 @@ class Server:
         self._came: set[int] = set()
         self._closed = 0  # stages
         self._public: dict[int, tuple[bytes, bytes]] = {}
+        self._taken: set[bytes] = set()  # public keys
         self._group: dict[int, tuple[int, ...]] = {}
         self._digests: dict[tuple[int, int], tuple[bytes, bytes]] = {}
         self._sealed: dict[int, dict[int, bytes]] = {}  # by receiver, then by owner
@@ -114,8 +115,7 @@ class Server:
     def _read_keys(self, client: int, data: bytes) -> None:
         kind = formats.KEYS
         (pair,) = formats.read_table(kind, self._terms, client, data, 1, 1)
-        known = {key for other in self._public.values() for key in other}
-        if len({*pair} - known) < 2:
+        if len({*pair} - self._taken) < 2:
             msg = f"Expected new keys from client {client}, got a key that is taken."
             raise ValueError(msg)
         try:
@@ -125,6 +125,7 @@ class Server:
             msg = f"Refused keys of client {client}: {error}"
             raise ValueError(msg) from None
         self._public[client] = pair
+        self._taken.update(pair)
 
     def _close_keys(self) -> dict[int, bytes]:
         neighbours = self._terms.neighbours
