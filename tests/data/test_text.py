@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fl_sketch.data import text
+from fl_sketch.data import text, tokenizer
 from fl_sketch.data.examples import Examples, Splits
 from tests.refusals import refused
 
@@ -62,7 +62,7 @@ def test_every_character_is_predicted_once_from_what_its_speaker_said_before():
     assert found.train.inputs.tolist() == [[2, a, b, c], [2, a, b, 0], [2, x, y, 0]]
     assert found.owners.tolist() == [0, 0, 1]
     assert found.classes == 9
-    assert found.test.targets.tolist() == [[c, text.UNKNOWN, 0, 0], [y, 0, 0, 0]]
+    assert found.test.targets.tolist() == [[c, tokenizer.UNKNOWN, 0, 0], [y, 0, 0, 0]]
 
 
 def test_a_vocabulary_that_was_made_of_texts_says_so():
@@ -90,7 +90,7 @@ def test_a_vocabulary_of_a_file_is_the_files_whatever_the_texts(tmp_path):
 def test_characters_are_always_the_same():
     found = text.encoded(SENTENCES, length=6, most=99, vocabulary_file="characters")
     assert found.learnt == ()
-    characters = [3 + text.ALPHABET.index(c) for c in "a goo"]
+    characters = [3 + tokenizer.ALPHABET.index(c) for c in "a goo"]
     assert found.train.inputs[0].tolist() == [2, *characters]
     play = text.encoded(PLAY, length=4, most=10, vocabulary_file="characters")
     assert play.learnt == () and play.classes == 99
