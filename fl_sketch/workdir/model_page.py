@@ -8,9 +8,9 @@ from fl_sketch.workdir.origin import SIDECAR
 
 PROMISE, PAGE = "privacy.json", "MODEL.md"
 LOADED = {  # code that reads `params`, by the form of their file
-    "npz": ('params = dict(np.load("params.npz"))',),
+    "npz": ('with np.load("params.npz") as arrays:', "    params = dict(arrays)"),
     "safetensors": (
-        'raw, params = open("params.safetensors", "rb").read(), {}',
+        'raw, params = Path("params.safetensors").read_bytes(), {}',
         'begin = 8 + int.from_bytes(raw[:8], "little")',
         "for name, array in json.loads(raw[8:begin]).items():",
         '    if name != "__metadata__":',
@@ -132,9 +132,9 @@ def _said(model: Mapping[str, Any]) -> str:
 
 def _by_numpy(model: Mapping[str, Any], form: str) -> str:
     """Returns code that loads the arrays, and applies a model of dense layers."""
-    about = f'about = json.load(open("{SIDECAR}"))'
+    about = f'about = json.loads(Path("{SIDECAR}").read_text())'
     plain = form == "npz" or model["float32"]
-    lines = ["import json", "import numpy as np", about]
+    lines = ["import json", "from pathlib import Path", "import numpy as np", about]
     lines += LOADED[form if plain else "others"]
     if not model["layers"]:
         return "\n".join(lines)
