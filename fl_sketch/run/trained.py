@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from fl_sketch.config import build
-from fl_sketch.core import plugins, untrusted_files
+from fl_sketch.core import plugins, untrusted_files, validate
 from fl_sketch.core.protocols import Tree
 from fl_sketch.core.trees import Stateful, named_leaves
 from fl_sketch.data import tokenizer as tokenizers
@@ -118,6 +118,7 @@ def load_trained(folder: str | os.PathLike, plugin: Collection[str] = ()) -> Tra
             msg = f"Expected a model that a config names in {folder}, got that of "
             raise ValueError(msg + f"{about['model']}.")
         _require_trusted(about["model"], plugin, place)
+        validate.one_of(tuple(KINDS), loss=about["loss"])
         given = about["inputs"]
         record = given.get("tokenizer")
         tokenizer = tokenizers.of(record) if record else None

@@ -46,7 +46,7 @@ def picture(path):
     [
         ("none.png", None, SHAPE, "none.png"),
         ("a.gif", picture, SHAPE, ".png, .npy, .npz"),
-        ("a.png", picture, (4, 4, 1), r"\(4, 4, 1\).*uint8.*\(1, 4, 6, 1\)"),
+        ("a.png", picture, (4, 4, 1), r"\(4, 4, 1\).*uint8.*\(4, 6, 1\)"),
         ("a.png", picture, (24,), r"npy or npz.*\(24,\)"),
         ("a.png", lambda path: path.write_bytes(b"x"), SHAPE, "a.png"),
         ("a.npy", lambda path: path.write_bytes(b"x"), SHAPE, "a.npy"),

@@ -1,4 +1,4 @@
-"""A trained model says elsewhere what it said in its run, and writes as it learnt to."""
+"""A trained model predicts elsewhere what it did in its run, and continues texts."""
 
 import json
 import shutil
