@@ -22,7 +22,7 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's names for numbers of channels
 
 
 def arrays(path: str | os.PathLike, shape: Sequence[int]) -> np.ndarray:
-    """Returns the examples in a png, npy or npz file: an array [n, *shape].
+    """Returns the examples in a png, npy or npz file: an array `[n, *shape]`.
 
     Args:
       shape: the shape of an example. A file may hold one example, or many.
