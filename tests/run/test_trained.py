@@ -185,6 +185,13 @@ def test_tokens_are_drawn_with_the_probabilities_of_the_model():
     assert steady == "abcdefghabcdefghabcde"
 
 
+def test_a_model_of_words_writes_words_after_a_prompt_that_it_half_knows():
+    model = counting(0.0)
+    model.tokenizer = tokenizer.Table("words", tuple("abcdefgh"))
+    text = generate(model, "A dull  b", tokens=3, temperature=0.0)
+    assert text == f"a {tokenizer.UNREADABLE} b c d e"
+
+
 def test_every_number_of_tokens_has_one_program():
     model = counting(0.5)
     generate(model, "a", tokens=3)

@@ -170,7 +170,7 @@ def test_a_private_run_marks_what_its_clients_measured(tmp_path):
 def test_clients_have_the_names_of_owners_unless_they_are_private(tmp_path, private):
     table(tmp_path / "own.npz", 0)
     with np.load(tmp_path / "own.npz") as arrays:
-        owners = np.array(["cy", "ann", "bo"] * 20)
+        owners = np.array(["Cyrano", "Annabel", "Boris"] * 20)
         np.savez(tmp_path / "own.npz", **arrays, owners=owners)
     keys = KEYS | {"data__name": "npz/own", "data__partition": "natural"}
     keys |= {"data__clients": 3, "cohort__size": 2, "cohort__dropout": 0.1}
@@ -180,9 +180,10 @@ def test_clients_have_the_names_of_owners_unless_they_are_private(tmp_path, priv
     for name in ("clients_last.csv", "participation.csv"):
         rows = table_in(tmp_path / "run", f"{mark}{name}")
         found = [row.get("name") for row in rows]
-        assert found == ([None] * 3 if private else ["ann", "bo", "cy"]), name
+        names = [None] * 3 if private else ["Annabel", "Boris", "Cyrano"]
+        assert found == names, name
     texts = [p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()]
-    assert any(b"ann" in text for text in texts) != private
+    assert any(b"Annabel" in text for text in texts) != private
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fl_sketch import models
 from fl_sketch.data import tokenizer
 from fl_sketch.models import params_io
 from fl_sketch.run import load_trained
-from fl_sketch.workdir import odometer, origin, release, weights
+from fl_sketch.workdir import odometer, origin, release, released_model, weights
 from tests.run.configs import read_json, refused
 from tests.workdir.test_release import KEEPING, examples, newest, plant
 
@@ -184,3 +184,20 @@ def test_a_release_builds_every_model_that_a_config_names(one, tmp_path, name, s
     trained = load_trained(tmp_path / "out")
     assert shapes(trained.module) == leaves
     run_by_numpy_alone(blocks_of(tmp_path / "out")[0], tmp_path / "out", inputs)
+
+
+@pytest.mark.parametrize("own", ["/home/me/own.py:net", "engine.simulate"])
+def test_code_and_paths_of_ones_own_stay_at_home(own):
+    about = {"model": own, "algorithm": "/home/me/own.py:mine", "public": False}
+    about |= {"dataset": "npz//home/me/data", "init_from": "/home/me/first"}
+    if own != "engine.simulate":
+        about |= {"size": "small", "loss": "squared", "options": {}, "outputs": 2}
+        about["inputs"] = {"shape": [3], "dtype": "float32", "divided_by": 1}
+    params = {"last/kernel": np.ones((3, 2), np.float32)}
+    public = released_model.public(about, params, private=True)
+    facts = released_model.facts(about, params)
+    assert "/home" not in json.dumps([public, facts]) and "axes" not in public
+    assert public["model"] == own.rpartition("/")[2]
+    assert public["arrays"] == {"last/kernel": [3, 2]}
+    assert facts["own"] and not facts["layers"]
+    assert ("inputs" in public) == (own != "engine.simulate")
