@@ -8,6 +8,7 @@ from launch import streams
 GROUPS = {
     "begin": ("quickstart", "prepare_data", "import_data"),
     "train": ("train", "sweep", "compare", "plot"),
+    "use a trained model": ("predict", "generate"),
     "promise privacy": ("calibrate", "audit", "release"),
     "plan and reproduce": ("plan", "compile", "reproduce"),
     "attack": ("attack",),

@@ -5,9 +5,12 @@ words, these: `prior: Annotated[str, "What is known.", ("none", "gaussian")] = "
 """
 
 from collections.abc import Callable
-from typing import TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, TypeVar, get_args, get_type_hints
 
 from absl import flags
+
+if TYPE_CHECKING:  # commands without a model do without it
+    from fl_sketch.run import Trained
 
 Settings = TypeVar("Settings")
 
@@ -37,3 +40,25 @@ def data_dir() -> flags.FlagHolder:
     """Returns the flag --data_dir."""
     text = "The folder of raw data sets; by default FL_SKETCH_DATA."
     return flags.DEFINE_string("data_dir", None, text)
+
+
+def trained() -> Callable[[], "Trained"]:
+    """Defines flags that name a trained model; returns what loads it."""
+    text = "The folder of a finished run."
+    workdir = flags.DEFINE_string("workdir", None, text)
+    text = "The folder of a release, in place of --workdir."
+    release = flags.DEFINE_string("release", None, text)
+    text = "FILE.py:NAME, if that is the model: the code of which may run here."
+    plugin = flags.DEFINE_list("plugin", [], text)
+
+    def load():
+        from fl_sketch import run
+
+        given = [flag for flag in (workdir, release) if flag.value is not None]
+        if len(given) != 1:
+            got = " and ".join(f"--{flag.name}" for flag in given) or "none"
+            msg = f"Expected --workdir or --release, got {got}."
+            raise ValueError(msg)
+        return run.load_trained(given[0].value, plugin.value)
+
+    return load

@@ -3,9 +3,9 @@
 python -m launch.train --config=configs/private_safl.py --workdir=/tmp/private_digits
 python -m launch.release --workdir=/tmp/private_digits --out=/tmp/to_publish
 
-The folder gets three files and nothing of any client: params.safetensors (or with
---format=npz params.npz), privacy.json and MODEL.md. Neither the data set nor the model
-is needed for it. A simulated run (privacy.randomness=seed) is refused.
+The folder gets four files and nothing of any client: params.safetensors (or with
+--format=npz params.npz), params.json, privacy.json and MODEL.md. Neither the data set
+nor the model is needed for it. A simulated run (privacy.randomness=seed) is refused.
 """
 
 from absl import flags

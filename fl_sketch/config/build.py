@@ -1,6 +1,7 @@
 """From the values of a config to the algorithm that they name, and its parts."""
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -18,8 +19,8 @@ from fl_sketch.config.parse import Numbers, section
 from fl_sketch.core import plugins, trees
 from fl_sketch.core.protocols import Algorithm, Local, Tree
 from fl_sketch.data import inputs as seeing
-from fl_sketch.data import text
 from fl_sketch.data.examples import Examples
+from fl_sketch.data.tokenizer import PAD
 from fl_sketch.models.losses import KINDS
 from fl_sketch.transforms import by_name
 from fl_sketch.transforms.local import Loss, measuring, sgd_steps
@@ -80,26 +81,38 @@ def loss_of(config: ConfigDict, seen: Seen, numbers: Numbers) -> models.Loss:
 def _bare_loss(config: ConfigDict, classes: int, numbers: Numbers) -> models.Loss:
     """Returns the loss of inputs as the model sees them."""
     with section("model"):
-        model, options = config.model, {"size": config.model.size}
-        options |= {key: model[key] for key in PLAIN if model[key] != PLAIN[key]}
-        if model.name == "transformer":
-            options["vocabulary"] = config.data.vocabulary
+        model = config.model
+        vocabulary = config.data.vocabulary
         return models.supervised(
-            _built(model.name, classes, options),
+            module_of(model.name, classes, model.size, model, vocabulary),
             model.loss,
             metrics=metrics_of(model),
             label_smoothing=numbers["model.label_smoothing"],
             weight_decay=numbers["model.weight_decay"],
-            padding=text.PAD if model.name == "language_model" else None,
+            padding=PAD if model.name == "language_model" else None,
             classes=classes,
             dtype=config.compute.dtype,
         )
 
 
-def _built(name: str, classes: int, options: dict[str, Any]) -> Any:
-    """Returns the module of a model, of a file of one's own too."""
+def module_of(
+    name: str, classes: int, size: str, options: Mapping[str, Any], vocabulary: int
+) -> Any:
+    """Returns the module of a model, of a file of one's own too.
+
+    Args:
+      options: values of the keys of `PLAIN`; those that say nothing are left out.
+      vocabulary: the number of tokens, which a transformer reads.
+
+    Raises:
+      ValueError, TypeError: in one line, for a model that cannot be made.
+    """
+    given = {key: options[key] for key in PLAIN if key in options}
+    options = {key: value for key, value in given.items() if value != PLAIN[key]}
+    if name == "transformer":
+        options["vocabulary"] = vocabulary
     try:
-        return models.build(name, classes, **options)
+        return models.build(name, classes, size=size, **options)
     except Exception as error:
         if not plugins.named(name) or str(error).startswith("Expected"):
             raise

@@ -12,15 +12,16 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from fl_sketch.core import files, untrusted_files
 from fl_sketch.data.examples import Examples
 
-FORMAT = "arrays-1"  # to be changed with every change of what is written
-SUMS = "sums.json"  # the origin of the arrays, and their SHA-256
+FORMAT = "arrays-2"  # to be changed with every change of what is written
+SUMS = "sums.json"  # the origin of the arrays, their SHA-256, and names of classes
 PARTS = ("train", "test")
 
 
@@ -40,13 +41,19 @@ def origin(folder: pathlib.Path) -> dict[str, str] | None:
     """Returns what the arrays of a folder were made from; None: it has no arrays."""
     if not (folder / SUMS).is_file():
         return None
-    return _listed(folder)[0]
+    return _listed(folder)["origin"]
+
+
+def class_names(folder: pathlib.Path) -> tuple[str, ...]:
+    """Returns the names of the classes of a folder's arrays; empty: they have none."""
+    return tuple(_listed(folder)["class_names"])
 
 
 def examples(
     folder: pathlib.Path,
     made_from: Mapping[str, str],
     read: Callable[[str], Examples],
+    named: Callable[[], Sequence[str]] = tuple,
 ) -> dict[str, Examples]:
     """Returns the parts of a data set, images mapped into memory.
 
@@ -55,6 +62,7 @@ def examples(
         origin.
       made_from: the origin: digests by name.
       read: `(part) -> Examples`, for each of `PARTS`.
+      named: returns the names of the classes.
 
     Raises:
       ValueError: in one line, for a folder that cannot be written, or arrays that are
@@ -64,8 +72,8 @@ def examples(
         files.writable_folder(folder.parent, "cache_dir")
         with _alone(folder):
             if origin(folder) != made_from:  # another process may have been faster
-                _write(folder, made_from, read)
-    sums = _listed(folder)[1]
+                _write(folder, made_from, read, named)
+    sums = _listed(folder)["sha256"]
     return {
         part: Examples(
             *(_mapped(folder / f"{part}_{kind}.npy", sums) for kind in Examples._fields)
@@ -74,10 +82,11 @@ def examples(
     }
 
 
-def _listed(folder: pathlib.Path) -> tuple[dict[str, str], dict[str, str]]:
+def _listed(folder: pathlib.Path) -> dict[str, Any]:
     with untrusted_files.reading(folder / SUMS):
         content = json.loads((folder / SUMS).read_text())
-        return dict(content["origin"]), dict(content["sha256"])
+        kinds = {"origin": dict, "sha256": dict, "class_names": list}
+        return {name: kind(content[name]) for name, kind in kinds.items()}
 
 
 @contextlib.contextmanager
@@ -89,7 +98,9 @@ def _alone(folder: pathlib.Path) -> Iterator[None]:
         yield
 
 
-def _write(folder: pathlib.Path, made_from: Mapping[str, str], read: Callable) -> None:
+def _write(
+    folder: pathlib.Path, made_from: Mapping[str, str], read: Callable, named: Callable
+) -> None:
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
     try:
@@ -101,7 +112,11 @@ def _write(folder: pathlib.Path, made_from: Mapping[str, str], read: Callable) -
         sums = {file.name: files.digest(file) for file in sorted(partial.iterdir())}
         for name in sums:
             files.flush(partial / name)  # before the renaming, if the power fails
-        content = {"origin": dict(made_from), "sha256": sums}
+        content = {
+            "origin": dict(made_from),
+            "sha256": sums,
+            "class_names": list(named()),
+        }
         files.write_text(partial / SUMS, json.dumps(content, indent=2) + "\n")
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)

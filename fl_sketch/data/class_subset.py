@@ -12,7 +12,13 @@ import re
 
 import numpy as np
 
-from fl_sketch.data.examples import FOUND_CLASSES, Examples, Splits, with_classes
+from fl_sketch.data.examples import (
+    FOUND_CLASSES,
+    Examples,
+    Splits,
+    name_of,
+    with_classes,
+)
 
 ALL = "all"
 
@@ -76,9 +82,10 @@ def part(splits: Splits, text: str, classes: int = 0) -> Splits:
         numbered = np.searchsorted(chosen, examples.targets[kept]).astype(np.int32)
         return Examples(examples.inputs[kept], numbered)
 
-    owners = splits.owners
+    owners, known = splits.owners, splits.class_names
     return splits.map(of)._replace(
         classes=len(chosen),
+        class_names=tuple(name_of(known, place) for place in chosen) if known else (),
         owners=None if owners is None else owners[np.isin(targets, chosen)],
         learnt=(("part", text), *splits.learnt) if learnt else splits.learnt,
     )

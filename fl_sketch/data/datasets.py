@@ -133,8 +133,13 @@ def _from_raw(
         assert path is not None  # without it, the origin is that of the cache
         return source.examples(path, part)
 
-    parts = cache.examples(folder, made_from, read)
-    return from_parts(name, parts, source.classes or 0)
+    def named():
+        assert path is not None
+        return source.named(path)
+
+    parts = cache.examples(folder, made_from, read, named)
+    names = cache.class_names(folder)
+    return from_parts(name, parts, source.classes or 0, class_names=names)
 
 
 def _digits() -> Splits:

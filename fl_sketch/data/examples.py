@@ -6,12 +6,14 @@ every transfer. A jitted step makes a batch into floats as its first operation, 
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from fl_sketch.data.tokenizer import Tokenizer
 
 ALIGNED = 64  # bytes
 FOUND_CLASSES = ("classes", 0)  # an entry of `Splits.learnt`
@@ -45,6 +47,9 @@ class Splits(NamedTuple):
         its outputs mean: pairs of a config's key, or another name, and its value.
       validation: the examples for choosing among runs, so that the test set decides
         nothing; None: there are none.
+      class_names: a name for each class or label; empty: they have none.
+      owner_names: a name for each number in `owners`; empty: they have none.
+      tokenizer: what makes texts into inputs; None: unknown, or inputs are no tokens.
     """
 
     name: str
@@ -54,6 +59,9 @@ class Splits(NamedTuple):
     owners: np.ndarray | None = None
     learnt: tuple[tuple[str, str | int], ...] = ()
     validation: Examples | None = None
+    class_names: tuple[str, ...] = ()
+    owner_names: tuple[str, ...] = ()
+    tokenizer: Tokenizer | None = None
 
     @property
     def measured(self) -> dict[str, Examples]:
@@ -135,6 +143,11 @@ def with_classes(splits: Splits, classes: int) -> Splits:
         raise ValueError(msg)
     learnt = tuple(pair for pair in splits.learnt if pair != FOUND_CLASSES)
     return splits._replace(classes=classes, learnt=learnt)
+
+
+def name_of(names: Sequence[str], number: int) -> str:
+    """Returns the name of a class or an owner; its number if it has none."""
+    return names[number] if number < len(names) else str(number)
 
 
 def aligned(array: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fl_sketch.core import untrusted_files, validate
-from fl_sketch.data import npz, text
+from fl_sketch.data import npz, text, tokenizer
 
 LABELS = 62  # of EMNIST: digits, capitals and small letters
 SIDE = 28  # pixels of an image of EMNIST
@@ -54,7 +54,7 @@ def next_words(
 ) -> dict[str, np.ndarray]:
     """Returns StackOverflow's sentences: each word is predicted from those before.
 
-    Tokens are those of `text`.
+    Tokens are those of `tokenizer`.
 
     Args:
       files: HDF5 files.
@@ -63,14 +63,14 @@ def next_words(
       length: the number of tokens of an example.
     """
     if isinstance(words, int):
-        words -= text.SPECIAL
+        words -= tokenizer.SPECIAL
     known, learnt = _known(files, "vocabulary", words, _words)
 
     def read(user: User) -> Pair:
-        table = text.tokens(_words(user), known, length=length + 1)
+        table = tokenizer.tokens(_words(user), known, length=length + 1)
         return table[:, :-1], table[:, 1:]
 
-    return _arrays(files, read, learnt)
+    return _arrays(files, read, learnt) | {npz.VOCABULARY: np.array(known)}
 
 
 def tags(
@@ -95,7 +95,8 @@ def tags(
         marked = _bags(_tags(user), names)
         return inputs, np.minimum(marked, 1).astype(np.uint8)
 
-    return _arrays(files, read, learnt_words + learnt_tags)
+    arrays = _arrays(files, read, learnt_words + learnt_tags)
+    return arrays | {npz.CLASS_NAMES: np.array(names)}
 
 
 def _known(
@@ -200,7 +201,7 @@ def _images(user: User) -> Pair:
 
 
 def _words(user: User) -> list[list[str]]:
-    return [text.words(line) for line in _strings(user, "tokens")]
+    return [tokenizer.words(line) for line in _strings(user, "tokens")]
 
 
 def _tags(user: User) -> list[list[str]]:

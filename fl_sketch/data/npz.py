@@ -9,6 +9,9 @@ also hold
 - a third part, "validation", by which searches choose;
 - `owners`, the client of each row of training: integers or strings [n], for
   `data.partition=natural`;
+- `class_names`, strings: a name for each class or label;
+- `vocabulary`, strings: the words whose numbers integer inputs are, the first of which
+  has the number `tokenizer.SPECIAL`;
 - `learnt`, strings [n]: the names of what was found in the training data, such as
   "vocabulary". Private runs refuse such a file.
 
@@ -27,6 +30,7 @@ import numpy as np
 from fl_sketch.core import files, untrusted_files
 from fl_sketch.data import raw
 from fl_sketch.data.examples import Examples, Splits, from_parts
+from fl_sketch.data.tokenizer import SPECIAL, WORDS, Table
 
 NAME = "npz"
 PARTS = ("train", "test")
@@ -34,7 +38,8 @@ KINDS = ("inputs", "targets")
 ARRAYS = tuple(f"{part}_{kind}" for part in PARTS for kind in KINDS)
 VALIDATION = tuple(f"validation_{kind}" for kind in KINDS)
 OWNERS, LEARNT = "owners", "learnt"
-READ = (*ARRAYS, *VALIDATION, OWNERS, LEARNT)
+CLASS_NAMES, VOCABULARY = "class_names", "vocabulary"
+READ = (*ARRAYS, *VALIDATION, OWNERS, LEARNT, CLASS_NAMES, VOCABULARY)
 CLASSES, LABELS, NUMBERS = "classes", "labels", "numbers"  # kinds of targets
 LARGEST = np.iinfo(np.int32).max
 MOST = 2**24  # classes, above which a model's last layer does not fit
@@ -106,16 +111,18 @@ def checked(
     }
     for kind in KINDS:
         _require_alike(where, kind, [getattr(part, kind) for part in parts.values()])
-    owners = arrays.get(OWNERS)
+    owners, owner_names = arrays.get(OWNERS), ()
     if owners is not None:
-        owners = _owners(where, owners, len(parts["train"].targets))
+        owners, owner_names = _owners(where, owners, len(parts["train"].targets))
     width = 0 if targets == CLASSES else parts["train"].targets.shape[1]
-    splits = from_parts(name, parts, width, owners=owners)
-    marks = arrays.get(LEARNT, np.array([], str))
-    if marks.dtype.kind != "U" or marks.ndim != 1:
-        _refuse(where, f"{LEARNT} to be names", _form(marks))
-    learnt = [(mark, f"found in {name}") for mark in marks.tolist()]
-    return splits._replace(learnt=(*splits.learnt, *learnt))
+    splits = from_parts(name, parts, width, owners=owners, owner_names=owner_names)
+    marks = _names(where, LEARNT, arrays)
+    learnt = tuple((mark, f"found in {name}") for mark in marks)
+    return splits._replace(
+        learnt=(*splits.learnt, *learnt),
+        class_names=_class_names(where, arrays, splits.classes),
+        tokenizer=_table(where, arrays, parts["train"].inputs, VOCABULARY in marks),
+    )
 
 
 def save(
@@ -241,12 +248,46 @@ def _classes(where: str, name: str, targets: np.ndarray) -> np.ndarray:
     return targets.astype(np.int32)
 
 
-def _owners(where: str, owners: np.ndarray, count: int) -> np.ndarray:
-    """Returns the number of the owner of each row, in the order of their names."""
+def _owners(
+    where: str, owners: np.ndarray, count: int
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns the number of the owner of each row, and the names in that order."""
     if owners.dtype.kind not in "iuUS" or owners.shape != (count,):
         what = f"{OWNERS} to be {count} integers or strings, one for each row of train"
         _refuse(where, f"{what}ing", _form(owners))
-    return np.unique(owners, return_inverse=True)[1].astype(np.int32)
+    names, numbers = np.unique(owners, return_inverse=True)
+    if names.dtype.kind == "S":
+        names = np.char.decode(names, "utf-8", "replace")
+    return numbers.astype(np.int32), tuple(map(str, names.tolist()))
+
+
+def _names(where: str, name: str, arrays: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    """Returns the strings of the array of that name; none if it is not there."""
+    found = arrays.get(name, np.array([], str))
+    if found.dtype.kind != "U" or found.ndim != 1:
+        _refuse(where, f"{name} to be names", _form(found))
+    return tuple(found.tolist())
+
+
+def _class_names(where: str, arrays, classes: int) -> tuple[str, ...]:
+    names = _names(where, CLASS_NAMES, arrays)
+    if names and len(names) < classes:
+        _refuse(where, f"{CLASS_NAMES} for {classes} classes", f"{len(names)} names")
+    return names
+
+
+def _table(where: str, arrays, inputs: np.ndarray, found: bool) -> Table | None:
+    """Returns the words that integer inputs are numbers of; None: unknown."""
+    units = _names(where, VOCABULARY, arrays)
+    if not units:
+        return None
+    if inputs.dtype != np.int32:
+        _refuse(where, f"integer inputs with a {VOCABULARY}", _form(inputs))
+    table, highest = Table(WORDS, units, found), int(inputs.max())
+    if len(set(units)) < len(units) or highest >= table.size:
+        what = f"a {VOCABULARY} of words, each once, for tokens up to {highest}"
+        _refuse(where, what, f"{len(units)} words and {SPECIAL} special tokens")
+    return table
 
 
 def _require(where: str, what: str, values: np.ndarray, right: np.ndarray) -> None:

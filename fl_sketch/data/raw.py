@@ -9,7 +9,7 @@ import math
 import os
 import pathlib
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ class Source(NamedTuple):
       shape: the shape of one image; None: texts.
       classes: the number of classes of the targets; None: as many as the file shows.
       instead: other paths with the same data, read if `files` are not there.
+      named: `(folder) -> names` of the classes; by default they have none.
     """
 
     files: tuple[str, ...]
@@ -38,6 +39,7 @@ class Source(NamedTuple):
     shape: tuple[int, int, int] | None
     classes: int | None
     instead: tuple[str, ...] = ()
+    named: Callable[[pathlib.Path], Sequence[str]] = lambda folder: ()
 
     def examples(self, path: pathlib.Path, split: str) -> Examples:
         """Returns the examples of a split in the folder `path`: targets are int32.
@@ -151,7 +153,7 @@ def _idx(file: pathlib.Path) -> np.ndarray:
         return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
 
 
-def _idx_source(name: str) -> Source:
+def _idx_source(name: str, classes: str = "") -> Source:
     stems = {"train": "train", "test": "t10k"}
 
     def names(stem: str) -> list[str]:
@@ -163,7 +165,13 @@ def _idx_source(name: str) -> Source:
         return images[..., None], labels
 
     every = (*names("train"), *names("t10k"))
-    return Source(every, read, shape=(28, 28, 1), classes=10)
+    shape, named = (28, 28, 1), _always(classes)
+    return Source(every, read, shape, classes=10, named=named)
+
+
+def _always(classes: str) -> Callable[[pathlib.Path], Sequence[str]]:
+    """Returns a function that returns the names in a text, whatever the folder."""
+    return lambda folder: classes.split()
 
 
 CIFAR, CIFAR_BINARY = "cifar10_webp.zip", "cifar-10-binary.tar.gz"
@@ -239,11 +247,7 @@ def _read_shakespeare(path: pathlib.Path, split: str) -> tuple[list[str], np.nda
     The last fifth of a speaker's speeches is for testing, so that no text is tested
     that stands before the text trained on (as in LEAF).
     """
-    file = path / "shakespeare" / "input.txt"
-    with untrusted_files.reading(file):
-        blocks = file.read_text(encoding="utf-8").strip("\n").split("\n\n")
-    pairs = [block.partition(":\n") for block in blocks]
-    pairs = [(speaker.strip(), speech) for speaker, _, speech in pairs if speech]
+    pairs = _speeches(path)
     names = [speaker for speaker, _ in pairs]
     ids, counts = np.unique(names, return_inverse=True, return_counts=True)[1:]
     order = np.argsort(ids, kind="stable")
@@ -254,14 +258,44 @@ def _read_shakespeare(path: pathlib.Path, split: str) -> tuple[list[str], np.nda
     return [pairs[place][1] for place in chosen], ids[chosen].astype(np.int32)
 
 
+def _speeches(path: pathlib.Path) -> list[tuple[str, str]]:
+    """Returns pairs of a speaker and a speech, in the order of the play."""
+    file = path / "shakespeare" / "input.txt"
+    with untrusted_files.reading(file):
+        blocks = file.read_text(encoding="utf-8").strip("\n").split("\n\n")
+    pairs = [block.partition(":\n") for block in blocks]
+    return [(speaker.strip(), speech) for speaker, _, speech in pairs if speech]
+
+
+def _speakers(path: pathlib.Path) -> list[str]:
+    return sorted({speaker for speaker, _ in _speeches(path)})
+
+
+CLOTHES = "t-shirt trouser pullover dress coat sandal shirt sneaker bag ankle_boot"
+THINGS = "airplane automobile bird cat deer dog frog horse ship truck"
 SOURCES = {
     "mnist": _idx_source("mnist"),
-    "fashion_mnist": _idx_source("fashion_mnist"),
+    "fashion_mnist": _idx_source("fashion_mnist", CLOTHES),
     "cifar10": Source(
-        (CIFAR,), _read_cifar10, (32, 32, 3), classes=10, instead=(CIFAR_BINARY,)
+        (CIFAR,),
+        _read_cifar10,
+        (32, 32, 3),
+        classes=10,
+        instead=(CIFAR_BINARY,),
+        named=_always(THINGS),
     ),
-    "sst2": Source(("sst2/train.tsv", "sst2/test.tsv"), _read_sst2, None, classes=2),
+    "sst2": Source(
+        ("sst2/train.tsv", "sst2/test.tsv"),
+        _read_sst2,
+        None,
+        classes=2,
+        named=_always("negative positive"),
+    ),
     "shakespeare": Source(
-        ("shakespeare/input.txt",), _read_shakespeare, None, classes=None
+        ("shakespeare/input.txt",),
+        _read_shakespeare,
+        None,
+        classes=None,
+        named=_speakers,
     ),
 }

@@ -4,12 +4,8 @@ Nothing is downloaded: sentences are split at spaces into words, the text of a p
 characters. A word that is not among the most frequent is `UNKNOWN`, in training too, so
 that the embedding of unknown words is trained.
 
->>> import numpy as np
->>> known = vocabulary([["to", "be", "or", "not", "to", "be"]], 2)
->>> known
+>>> vocabulary([["to", "be", "or", "not", "to", "be"]], 2)
 ('be', 'to')
->>> tokens([["to", "be", "here"]], known, length=5).tolist()
-[[2, 4, 3, 1, 0]]
 """
 
 import collections
@@ -21,11 +17,9 @@ import numpy as np
 
 from fl_sketch.core import validate
 from fl_sketch.data.examples import FOUND_CLASSES, Examples, Splits
+from fl_sketch.data.tokenizer import ALPHABET, CHARACTERS, SPECIAL, WORDS, Table
+from fl_sketch.data.tokenizer import words as words
 
-PAD, UNKNOWN, START = 0, 1, 2  # after the end, not in the vocabulary, the beginning
-SPECIAL = 3  # tokens that are no units of a text
-CHARACTERS = "characters"  # the vocabulary that is no file
-ALPHABET = ("\n", *(chr(number) for number in range(32, 127)))
 SPEECH = "shakespeare"  # the data set of next characters
 FOUND_VOCABULARY = ("vocabulary_file", "")  # an entry of `Splits.learnt`
 
@@ -69,6 +63,8 @@ def _require_tokens(splits: Splits, most: int) -> None:
     """Raises for tokens without an embedding, which would become NaN or others."""
     inputs = [part.inputs for part in splits.parts.values()]
     low, high = min(x.min() for x in inputs), max(x.max() for x in inputs)
+    if splits.tokenizer:  # all of its tokens may be asked for later
+        high = max(high, splits.tokenizer.size - 1)
     if low < 0 or high >= most:
         msg = (
             f"Expected integer inputs to be tokens below vocabulary={most}, and other "
@@ -104,14 +100,6 @@ def read_vocabulary(
     return known
 
 
-def words(text: str) -> list[str]:
-    """Returns the words of a text in lower case: what stands between spaces.
-
-    Punctuation that stands apart is a word.
-    """
-    return text.lower().split()
-
-
 def vocabulary(texts: Iterable[Sequence[str]], most: int) -> tuple[str, ...]:
     """Returns the `most` frequent units of texts, or all if there are fewer.
 
@@ -125,35 +113,16 @@ def vocabulary(texts: Iterable[Sequence[str]], most: int) -> tuple[str, ...]:
     return tuple(sorted(counts, key=lambda unit: (-counts[unit], unit))[:most])
 
 
-def tokens(
-    texts: Iterable[Sequence[str]], known: Sequence[str], *, length: int
-) -> np.ndarray:
-    """Returns int32 [texts, length]: `START`, the units, and `PAD` up to the length.
-
-    Units beyond the length are left out.
-
-    Args:
-      texts: sequences of units: words, or characters.
-      known: the vocabulary; its first unit has the number `SPECIAL`.
-      length: the number of tokens of a text.
-    """
-    number = {unit: place for place, unit in enumerate(known, start=SPECIAL)}
-    texts = list(texts)
-    table = np.full((len(texts), length), PAD, np.int32)
-    for row, text in zip(table, texts, strict=True):
-        units = [START, *(number.get(unit, UNKNOWN) for unit in text[: length - 1])]
-        row[: len(units)] = units
-    return table
-
-
 def _sentences(splits: Splits, length: int, most: int, vocabulary_file: str) -> Splits:
     """Each text is an example, and keeps its label."""
-    split = list if vocabulary_file == CHARACTERS else words
+    kind = CHARACTERS if vocabulary_file == CHARACTERS else WORDS
     if not vocabulary_file:
-        known = vocabulary(map(split, splits.train.inputs), max(most - SPECIAL, 1))
+        texts = map(words, splits.train.inputs)
+        known = vocabulary(texts, max(most - SPECIAL, 1))
     else:
-        known = ALPHABET if split is list else read_vocabulary(vocabulary_file)
-    size = len(known) + SPECIAL
+        known = ALPHABET if kind == CHARACTERS else read_vocabulary(vocabulary_file)
+    table = Table(kind, known, found=not vocabulary_file)
+    size = table.size
     if size > most or (size < most and not vocabulary_file):
         texts = vocabulary_file or "the training texts"
         msg = (
@@ -163,11 +132,9 @@ def _sentences(splits: Splits, length: int, most: int, vocabulary_file: str) -> 
         raise ValueError(msg)
 
     def encode(part: Examples) -> Examples:
-        return Examples(
-            tokens(map(split, part.inputs), known, length=length), part.targets
-        )
+        return Examples(table.encode(part.inputs, length), part.targets)
 
-    return splits.map(encode)
+    return splits.map(encode)._replace(tokenizer=table)
 
 
 def _next_characters(splits: Splits, length: int, known: Sequence[str]) -> Splits:
@@ -177,18 +144,22 @@ def _next_characters(splits: Splits, length: int, known: Sequence[str]) -> Split
     of an example is seen after `START`. Targets of `PAD` do not count.
     """
     train, owners = _pieces(splits.train, length)
-    known = known or tuple(sorted(set("".join(train))))
+    units = tuple(known) or tuple(sorted(set("".join(train))))
+    table = Table(CHARACTERS, units, found=not known)
 
     def examples(pieces):
-        table = tokens(pieces, known, length=length + 1)
-        return Examples(table[:, :-1], np.ascontiguousarray(table[:, 1:]))
+        made = table.encode(pieces, length + 1)
+        return Examples(made[:, :-1], np.ascontiguousarray(made[:, 1:]))
 
     return splits._replace(
         train=examples(train),
         test=examples(_pieces(splits.test, length)[0]),
-        classes=len(known) + SPECIAL,
+        classes=table.size,
+        class_names=(),  # those of the speakers
         owners=owners,
+        owner_names=splits.class_names,
         learnt=tuple(pair for pair in splits.learnt if pair != FOUND_CLASSES),
+        tokenizer=table,
     )
 
 

@@ -49,7 +49,8 @@ def read(name: str, cache_dir: str | os.PathLike | None) -> Splits | None:
             {"files": _digest(data_dir)},
             lambda part: _decoded(builder, split_of[part]),
         )
-        return from_parts(name, parts, declared or 0)
+        names = tuple(getattr(label, "names", None) or ())
+        return from_parts(name, parts, declared or 0, class_names=names)
 
 
 def _builder(name: str, folder: pathlib.Path) -> Any:

@@ -6,6 +6,7 @@ keeps statistics, names begin with "params/" and "state/".
 
 import hashlib
 import pathlib
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,6 +23,18 @@ from fl_sketch.core.trees import Stateful, named_leaves
 Arrays = dict[str, np.ndarray]
 BARE = "params"  # the name of a model that is one array
 FORMS = ("safetensors", "npz")
+# Axes of arrays by the end of their names and their rank; the last entry is for all.
+AXES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r"(query|key|value)/kernel", ("inputs", "heads", "outputs")),
+    (r"(query|key|value)/bias", ("heads", "outputs")),
+    (r"out/kernel", ("heads", "inputs", "outputs")),
+    (r"kernel", ("inputs", "outputs")),
+    (r"kernel", ("height", "width", "inputs", "outputs")),
+    (r"embedding", ("tokens", "outputs")),
+    (r"positions", ("places", "outputs")),
+    (r"\w+", ("outputs",)),
+)
+BY_CLASS = ("logistic",)  # models whose kernels have the other order
 TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 
 
@@ -75,6 +88,27 @@ def load(path: pathlib.Path) -> Arrays:
         return np.frombuffer(data, jnp.dtype(TYPES[dtype])).reshape(shape)
 
     return {name: array(**view) for name, view in deserialize(path.read_bytes())}
+
+
+def axes_of(model: str, shapes: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
+    """Returns what the axes of each array are, by its name.
+
+    >>> axes_of("mlp", {"dense1/kernel": (64, 10)})
+    {'dense1/kernel': ['inputs', 'outputs']}
+
+    Args:
+      model: the name of the model, one of those of the registry.
+      shapes: the shapes of its arrays.
+    """
+    found = {}
+    for name, shape in shapes.items():
+        axes = next(
+            axes
+            for end, axes in AXES
+            if re.search(rf"(^|/){end}$", name) and len(axes) == len(shape)
+        )
+        found[name] = list(axes[::-1] if model in BY_CLASS else axes)
+    return found
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from fl_sketch.core import validate
 
-PAD = 0  # the token after the end of a text, as in `data.text`
+PAD = 0  # the token after the end of a text, as in `data.tokenizer`
 WIDENING = 4  # of the hidden layer of a block
 SPREAD = nn.initializers.normal(0.02)  # of embeddings
 

@@ -4,7 +4,7 @@ In a private run these files are for the simulator alone, and their names say so
 """
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,11 +22,18 @@ from fl_sketch.workdir.rows import MARK
 ROWS, EACH, PICTURE = "clients.csv", "clients_last.csv", "clients.png"
 
 
-def write_participation(folder: pathlib.Path, recorder: Recorder) -> None:
-    """Writes how often each client was asked and answered, and its bytes."""
+def write_participation(
+    folder: pathlib.Path, recorder: Recorder, names: Sequence[str] = ()
+) -> None:
+    """Writes how often each client was asked and answered, and its bytes.
+
+    Args:
+      names: those of the clients; empty: they have none.
+    """
     book = recorder.ledger
     columns = {
         "client": range(recorder.known.population),
+        **_named(names),
         "asked": book.asked,
         "answered": book.answered,
         "bytes_up": book.up,
@@ -36,6 +43,10 @@ def write_participation(folder: pathlib.Path, recorder: Recorder) -> None:
     write_columns(folder / f"{mark}participation.csv", columns)
 
 
+def _named(names: Sequence[str]) -> dict[str, Sequence[str]]:
+    return {"name": names} if names else {}
+
+
 def write_columns(path: pathlib.Path, columns: Mapping[str, Any]) -> None:
     """Writes columns of equal lengths by their names as a csv file."""
     rows = zip(*columns.values(), strict=True)
@@ -43,7 +54,10 @@ def write_columns(path: pathlib.Path, columns: Mapping[str, Any]) -> None:
 
 
 class Views:
-    """Measures single clients in the run of a setup; without a folder, nothing."""
+    """Measures single clients in the run of a setup; without a folder, nothing.
+
+    `names` are those of the clients; empty: they have none.
+    """
 
     def __init__(self, setup: Setup, folder: Workdir | None):
         """Takes a setup whose config says when to measure, and the run's folder."""
@@ -51,6 +65,7 @@ class Views:
         self._every, self._steps = config.clients_every, config.personal_steps
         self._folder = folder if self._every or self._steps else None
         self._mark = MARK if setup.private else ""
+        self.names = setup.client_names
         self._rows: list[Mapping[str, Any]] = []
         if self._folder is not None:
             self._clients = setup.clients(setup.numbers, config.seed)
@@ -80,7 +95,7 @@ class Views:
             personal = self._clients.look(params, self._steps)
             shown[f"after {self._steps} steps of its own"] = personal
         self._note(done, found)
-        _write_each(self._path(EACH), self._clients, found, personal)
+        _write_each(self._path(EACH), self._clients, found, personal, self.names)
         name = next(iter(self._clients.loss.measured))
         _draw(self._path(PICTURE), name, shown)
         seen = self._clients.held.sizes > 0
@@ -109,10 +124,12 @@ def _write_each(
     clients: MeasuredClients,
     found: Found,
     personal: Found | None,
+    names: Sequence[str],
 ) -> None:
     """Writes a csv file with a row for each client, and `personal` models if any."""
     columns: dict[str, Any] = {
         "client": np.arange(clients.held.clients),
+        **_named(names),
         "examples": clients.kept.sizes,
         "held_out": clients.held.sizes,
         **found,

@@ -147,7 +147,9 @@ def _train(
     )
     if folder:
         if task.known.absences:
-            client_views.write_participation(folder.folder, progress.recorder)
+            client_views.write_participation(
+                folder.folder, progress.recorder, views.names
+            )
         curves.draw(folder.rows, folder.folder / PICTURE)
         summary = resumable.finish(folder, task, summary)
     return summary

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
@@ -85,6 +86,15 @@ class Setup:
     def private(self) -> bool:
         """Whether there is noise, so that randomness must be secret."""
         return bool(self.guarantee and self.guarantee.private)
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """The owners' names, where each is a client; none in a private run."""
+        owners, names = self.splits.owners, self.splits.owner_names
+        natural = self.config.data.partition == "natural"
+        if self.private or not natural or owners is None or not names:
+            return ()
+        return tuple(names[owner] for owner in np.unique(owners))
 
     @property
     def last(self) -> int:

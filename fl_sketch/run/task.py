@@ -185,12 +185,8 @@ def _network(setup: Setup) -> dict[str, Any]:
 def model_of(setup: Setup) -> dict[str, Any]:
     """Returns what is needed to use the model of a run elsewhere, for params.json."""
     config, train, seen = setup.config, setup.splits.train.inputs, setup.seen
+    names = setup.splits.class_names
     scaling = seen.scaling._asdict() if seen.scaling else {}
-    texts = {
-        "length": config.data.length,
-        "vocabulary": config.data.vocabulary,
-        "vocabulary_file": config.data.vocabulary_file,
-    }
     return {
         "algorithm": config.algorithm,
         "dataset": config.data.name,
@@ -202,13 +198,31 @@ def model_of(setup: Setup) -> dict[str, Any]:
         "loss": config.model.loss,
         "options": build.options_of(config.model),
         "outputs": seen.classes,
+        **({"class_names": list(names)} if names else {}),
         "inputs": {
             "shape": list(train.shape[1:]),
             "dtype": str(train.dtype),
             "divided_by": 255 if train.dtype == np.uint8 else 1,
             **scaling,
-            **(texts if train.dtype == np.int32 else {}),
+            **(_tokens(setup) if train.dtype == np.int32 else {}),
         },
+    }
+
+
+def _tokens(setup: Setup) -> dict[str, Any]:
+    """Returns which tokens a model takes, and how texts become these."""
+    data, tokenizer = setup.config.data, setup.splits.tokenizer
+    shape = setup.splits.train.inputs.shape[1:]
+    size, model = data.vocabulary, setup.config.model.name
+    if model != "transformer" and tokenizer:
+        size = tokenizer.size
+    if model == "language_model":
+        size = setup.seen.classes  # outputs are inputs
+    return {
+        "length": shape[-1] if shape else data.length,
+        "vocabulary": size,
+        "vocabulary_file": data.vocabulary_file,
+        **({"tokenizer": tokenizer.described()} if tokenizer else {}),
     }
 
 

@@ -4,7 +4,25 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fl_sketch.workdir.origin import SIDECAR
+
 PROMISE, PAGE = "privacy.json", "MODEL.md"
+LOADED = {  # code that reads `params`, by the form of their file
+    "npz": ('with np.load("params.npz") as arrays:', "    params = dict(arrays)"),
+    "safetensors": (
+        'raw, params = Path("params.safetensors").read_bytes(), {}',
+        'begin = 8 + int.from_bytes(raw[:8], "little")',
+        "for name, array in json.loads(raw[8:begin]).items():",
+        '    if name != "__metadata__":',
+        '        first, end = (begin + at for at in array["data_offsets"])',
+        '        numbers = np.frombuffer(raw[first:end], "<f4")',
+        '        params[name] = numbers.reshape(array["shape"])',
+    ),
+    "others": (
+        "from safetensors.numpy import load_file",
+        'params = load_file("params.safetensors")',
+    ),
+}
 EXPLAINED = 10  # an epsilon up to which e^epsilon is a number to be read
 INSTEAD = {  # what somebody's data are compared with, by relation
     "add_remove": "had never been there",
@@ -23,7 +41,6 @@ TRUST = {
 
 def written(promise: Mapping[str, Any], model: Mapping[str, Any], form: str) -> str:
     """Returns the text of the page; arguments are those of `release.Release`."""
-    with_it = " and safetensors" * (form == "safetensors")
     return f"""# {model["name"]}, trained privately on {model["data"]}
 
 A model `{model["name"]}` of {model["d"]} parameters and {model["outputs"]}, \
@@ -44,12 +61,13 @@ Inputs: {model["inputs"]}.
 
 ## How to load it
 
-In this folder, with fl_sketch{with_it} installed, for a batch of `inputs`:
+`{SIDECAR}` says what the model takes, what its outputs are, and what the axes of its
+arrays are. {_said(model)}
 
 ```python
-{_five_lines(model, form)}
+{_by_numpy(model, form)}
 ```
-"""
+{_by_fl_sketch(model)}"""
 
 
 def _promised(promise: Mapping[str, Any]) -> str:
@@ -105,15 +123,50 @@ def _how(promise: Mapping[str, Any]) -> str:
     )
 
 
-def _five_lines(model: Mapping[str, Any], form: str) -> str:
-    first = "from safetensors.numpy import load_file"
-    loaded = f'load_file("params.{form}")'
-    if form == "npz":
-        first, loaded = "import numpy as np", f'dict(np.load("params.{form}"))'
-    if not model["build"]:
-        return f"{first}\nparams = {loaded}"
-    return f"""{first}
-from flax.traverse_util import unflatten_dict
-from fl_sketch import models
-params = unflatten_dict({loaded}, sep="/")
-logits = models.build({model["build"]}).apply({{"params": params}}, inputs)"""
+def _said(model: Mapping[str, Any]) -> str:
+    """Returns what the code by numpy does, in words."""
+    if not model["layers"]:
+        return "By numpy alone, the arrays are"
+    return "By numpy alone, for a batch of `inputs` as the data set has them:"
+
+
+def _by_numpy(model: Mapping[str, Any], form: str) -> str:
+    """Returns code that loads the arrays, and applies a model of dense layers."""
+    about = f'about = json.loads(Path("{SIDECAR}").read_text())'
+    plain = form == "npz" or model["float32"]
+    lines = ["import json", "from pathlib import Path", "import numpy as np", about]
+    lines += LOADED[form if plain else "others"]
+    if not model["layers"]:
+        return "\n".join(lines)
+    lines += ['given = about["inputs"]']
+    lines += ['x = np.asarray(inputs, np.float32) / given["divided_by"]']
+    if model["scaled"]:
+        lines += ['mean, deviation = given["mean"], given["deviation"]']
+        lines += ["x = (x - np.float32(mean)) / np.float32(deviation)"]
+    lines += ["x = x.reshape(len(x), -1)"]
+    *hidden, last = (_dense(name, model["by_class"]) for name in model["layers"])
+    lines += [f"x = np.maximum({layer}, 0)" for layer in hidden]
+    return "\n".join([*lines, f"logits = {last}"])
+
+
+def _dense(name: str, by_class: bool) -> str:
+    """Returns the code of a layer of that name."""
+    return f'x @ params["{name}/kernel"]{".T" * by_class} + params["{name}/bias"]'
+
+
+def _by_fl_sketch(model: Mapping[str, Any]) -> str:
+    """Returns how to use a model of the project's own."""
+    if model["own"]:
+        return ""
+    use = "predictions = run.predict(model, inputs)"
+    if model["writes"]:
+        use = 'text = run.generate(model, "", tokens=200)'
+    return f"""
+With fl_sketch installed:
+
+```python
+from fl_sketch import run
+model = run.load_trained(".")
+{use}
+```
+"""

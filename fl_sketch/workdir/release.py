@@ -1,9 +1,9 @@
 """What may leave a private run's folder: its model, its promise, and a page on both.
 
 A run's folder is the simulator's own: checkpoints hold what every client remembers and
-when it took part, rows what clients measured. So nothing is copied from there. Three
+when it took part, rows what clients measured. So nothing is copied from there. Four
 new files are made of what is named here and of nothing else: the parameters after the
-last round, the numbers of the promise, and a few facts about the model.
+last round, what one must know to use them, the numbers of the promise, and a page.
 """
 
 import contextlib
@@ -12,26 +12,31 @@ import json
 import math
 import os
 import pathlib
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import fl_sketch
-from fl_sketch.core import files, plugins, untrusted_files, validate
+from fl_sketch.core import files, untrusted_files, validate
 from fl_sketch.models import params_io
-from fl_sketch.models.losses import KINDS
 from fl_sketch.models.params_io import FORMS, Arrays
 from fl_sketch.privacy.guarantee import UNPROTECTED, Guarantee, rounded_up
-from fl_sketch.workdir import checkpoint, model_page, odometer, origin, secrets, weights
+from fl_sketch.workdir import (
+    checkpoint,
+    model_page,
+    odometer,
+    origin,
+    released_model,
+    secrets,
+    weights,
+)
 from fl_sketch.workdir.folder import SUMMARY
 from fl_sketch.workdir.model_page import PAGE, PROMISE
 from fl_sketch.workdir.odometer import RUN
+from fl_sketch.workdir.origin import SIDECAR
 
 ROUND = "state/server/round"  # in a checkpoint
 PACKAGES = ("jax", "numpy", "dp-accounting")
-TEXTS = ("transformer", "language_model")  # models whose inputs are tokens
-ONE = {"classes": "class", "labels": "label", "numbers": "number"}
 ROUNDING = 1e-6  # of an epsilon that is counted again
 OTHERS = {  # files by which a folder is known to be that of something else
     "a sweep": ("sweep.csv", "sweep.json"),
@@ -46,12 +51,14 @@ class Release(NamedTuple):
       params: the parameters of the model, by their paths.
       promise: what privacy.json holds.
       model: what the page says of the model.
+      about: what params.json holds.
       seen: the record of the data that it has seen.
     """
 
     params: Arrays
     promise: dict[str, Any]
     model: dict[str, Any]
+    about: dict[str, Any]
     seen: origin.Record
 
 
@@ -62,7 +69,7 @@ def release(
 
     Args:
       workdir: the folder of the run.
-      out: a folder that is new or empty, which gets three files, all or none.
+      out: a folder that is new or empty, which gets four files, all or none.
       form: one of `FORMS`, how parameters are written.
 
     Raises:
@@ -80,8 +87,8 @@ def release(
         _write(found, partial, form)
     promise, epsilon = found.promise, rounded_up(found.promise["epsilon"])
     return [
-        f"params.{form}, {PROMISE} and {PAGE} are in {out}: {found.model['d']} "
-        "parameters, equal to those of the last checkpoint",
+        f"params.{form}, {SIDECAR}, {PROMISE} and {PAGE} are in {out}: "
+        f"{found.model['d']} parameters, equal to those of the last checkpoint",
         f"privacy spent per {promise['unit']}: epsilon = {epsilon} at delta = "
         f"{promise['delta']:g}; {PAGE} lists what is not protected",
     ]
@@ -109,7 +116,11 @@ def read(workdir: str | os.PathLike) -> Release:
         own = _counted(summary, entries)
         promise = _promise(summary, about, own) | _of_all(entries)
         params = _params(folder, summary)
-        return Release(params, promise, _model(about, params), about[origin.TRAINED_ON])
+        model = released_model.facts(about, params)
+        public = released_model.public(about, params, private=not own.public)
+        seen = about[origin.TRAINED_ON]
+        record = json.loads(origin.text_of(seen, released=True))
+        return Release(params, promise, model, public | record, seen)
     except (KeyError, AttributeError, TypeError) as error:
         lacks = str(error.args[0]).splitlines()[0].strip("\"'")
         msg = f"Expected a run as it was left, got {there} without {lacks}."
@@ -141,10 +152,13 @@ def _appearing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _write(found: Release, folder: pathlib.Path, form: str) -> None:
-    """Writes the three files, and reads them back."""
-    promise = json.dumps(found.promise, indent=2, allow_nan=False) + "\n"
+    """Writes the files, and reads them back."""
+    promise, about = (
+        json.dumps(whole, indent=2, allow_nan=False) + "\n"
+        for whole in (found.promise, found.about)
+    )
     page = model_page.written(found.promise, found.model, form)
-    texts = {folder / PROMISE: promise, folder / PAGE: page}
+    texts = {folder / SIDECAR: about, folder / PROMISE: promise, folder / PAGE: page}
     params = folder / f"params.{form}"
     weights.save(params, found.params, found.seen, released=True)
     for path, text in texts.items():
@@ -266,55 +280,6 @@ def _params(folder: pathlib.Path, summary) -> Arrays:
     right = (size, number) == (summary["d"], last)
     _require(right, expected, f"{size} after round {number}")
     return found
-
-
-def _model(about: Mapping[str, Any], params: Arrays) -> dict[str, Any]:
-    """Returns what the page says of the model, of which `about` is params.json."""
-    outputs = _outputs(about, params)
-    what = KINDS[about["loss"]].targets if "loss" in about else "numbers"
-    name = pathlib.Path(about["model"]).name
-    own = plugins.named(about["model"]) or "size" not in about
-    return {
-        "name": name + ", of code that is not part of this release" * own,
-        "size": about.get("size", ""),
-        "d": sum(leaf.size for leaf in params.values()),
-        "outputs": f"{outputs} {what if outputs != 1 else ONE[what]}",
-        "build": "" if own else _build(about, outputs),
-        "data": pathlib.Path(about["dataset"]).name,
-        "algorithm": about["algorithm"],
-        "inputs": _inputs(about),
-    }
-
-
-def _build(about: Mapping[str, Any], outputs: int) -> str:
-    """Returns the arguments of `models.build` that make the model."""
-    text = f'"{about["model"]}", {outputs}'
-    text += f', size="{about["size"]}"' * (about["size"] != "small")
-    vocabulary = about["inputs"].get("vocabulary")
-    return text + f", vocabulary={vocabulary}" * (about["model"] == "transformer")
-
-
-def _inputs(about: Mapping[str, Any]) -> str:
-    """Returns what the model takes, in words."""
-    given = about.get("inputs", {})
-    if about["model"] in TEXTS:
-        words = pathlib.Path(given["vocabulary_file"]).name
-        return (
-            f"{given['length']} tokens a text, int32 numbers of a vocabulary that is "
-            f"not part of this release: {words or 'made of the training texts'}"
-        )
-    text = "float32: bytes of pixels divided by 255, floats as the data set has them"
-    text += ", here levels of grey divided by 16" * (about["dataset"] == "digits")
-    if "mean" in given:
-        mean, deviation = (",".join(map(str, given[k])) for k in ("mean", "deviation"))
-        text += f", and then less {mean} and divided by {deviation}, for each channel"
-    return text
-
-
-def _outputs(about: Mapping[str, Any], params: Arrays) -> int:
-    """Returns how many numbers the model predicts."""
-    last = [name for name in params if re.fullmatch(r"dense\d*/bias", name)]
-    return params[max(last)].size if last else about.get("outputs", 0)
 
 
 def _bits(params: Arrays) -> dict[str, tuple]:

@@ -13,6 +13,7 @@ from fl_sketch.core import files, validate
 from fl_sketch.core.protocols import Tree
 from fl_sketch.models import params_io
 from fl_sketch.models.params_io import BARE, FORMS, Arrays, load, tree_of
+from fl_sketch.models.registry import MODELS
 from fl_sketch.workdir import checkpoint, origin
 from fl_sketch.workdir.origin import SIDECAR, TRAINED_ON
 
@@ -117,6 +118,17 @@ def write_model(folder: pathlib.Path, number: int, about: Mapping[str, Any]) -> 
         msg = f"Expected {path} with the model of the last round, got {error}."
         raise ValueError(" ".join(msg.split())) from None
     save(folder / FILE, arrays, about[TRAINED_ON])
-    shapes = {name: list(array.shape) for name, array in arrays.items()}
-    whole = {**about, "round": number, "arrays": shapes}
+    whole = {**about, "round": number, **arrays_of(about.get("model", ""), arrays)}
     files.write_text(folder / SIDECAR, json.dumps(whole, indent=2) + "\n")
+
+
+def arrays_of(model: str, arrays: Arrays) -> dict[str, Any]:
+    """Returns the shapes of a model's arrays; of the project's own also what axes are.
+
+    Args:
+      model: the name of the model.
+    """
+    shapes = {name: list(array.shape) for name, array in arrays.items()}
+    known = model in MODELS
+    axes = {"axes": params_io.axes_of(model, shapes)} if known else {}
+    return {"arrays": shapes, **axes}

@@ -58,6 +58,24 @@ def test_texts_come_back(made, name, classes):
         assert part.targets.tolist() == targets.tolist()
 
 
+@pytest.mark.parametrize(
+    ("name", "count", "some"),
+    [
+        ("mnist", 0, ()),
+        ("fashion_mnist", 10, ("t-shirt", "trouser")),
+        ("cifar10", 10, ("airplane", "automobile")),
+        ("sst2", 2, ("negative", "positive")),
+        ("shakespeare", 3, ("First Citizen", "JULIET", "ROMEO")),
+    ],
+)
+def test_classes_and_speakers_have_names_without_the_raw_files(
+    made, monkeypatch, name, count, some
+):
+    monkeypatch.delenv(raw.VARIABLE, raising=False)
+    names = datasets.load(name, cache_dir=made[2]).class_names
+    assert len(names) == count and names[: len(some)] == some
+
+
 def test_what_is_in_the_cache_needs_no_raw_files(made, monkeypatch, tmp_path):
     monkeypatch.delenv(raw.VARIABLE, raising=False)
     train = datasets.load("mnist", cache_dir=made[2]).train

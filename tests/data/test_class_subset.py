@@ -44,6 +44,14 @@ def test_owners_go_with_their_examples():
     np.testing.assert_array_equal(splits.owners, [2, 3, 4, 5])
 
 
+def test_classes_keep_their_names():
+    named = splits_with([0, 1, 2, 3])._replace(class_names=("a", "b", "c", "d"))
+    assert class_subset.part(named, "2/2").class_names == ("c", "d")
+    assert class_subset.part(named, "all").class_names == named.class_names
+    more = class_subset.part(named, "2/2", classes=6)
+    assert more.class_names == ("d", "4", "5")
+
+
 def test_one_example_more_does_not_renumber_declared_classes():
     """Finding P1: images of 3 were called 2 in one model and 3 in the other."""
     missing, whole = [0, 1, 3, 4, 5, 9], [0, 1, 2, 3, 4, 5, 9]

@@ -86,6 +86,7 @@ def test_each_word_is_to_be_predicted_from_those_before(so):
     inputs_, targets = arrays["train_inputs"], arrays["train_targets"]
     np.testing.assert_array_equal(inputs_, [[2, 5, 3, 1], [2, 1, 1, 5], [2, 3, 4, 1]])
     np.testing.assert_array_equal(targets, [[5, 3, 1, 0], [1, 1, 5, 3], [3, 4, 1, 1]])
+    assert arrays["vocabulary"].tolist() == ["a", "list", "sort"]
 
 
 def test_tags_are_labels_and_words_are_shares(so):
@@ -95,7 +96,8 @@ def test_tags_are_labels_and_words_are_shares(so):
         [[1 / 2, 0, 1 / 2], [1 / 3, 1 / 3, 1 / 3], [1 / 2, 1 / 2, 0]],
     )
     assert arrays["train_targets"].tolist() == [[0, 0], [1, 1], [1, 0]]
-    assert npz.checked("npz/x", arrays, where="x", targets="labels").classes == 2
+    splits = npz.checked("npz/x", arrays, where="x", targets="labels")
+    assert splits.classes == len(splits.class_names) == 2
 
 
 def test_what_was_found_in_the_data_is_marked_and_what_is_listed_is_not(so):

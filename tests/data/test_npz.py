@@ -6,6 +6,7 @@ import pytest
 from fl_sketch.config import inputs, privacy
 from fl_sketch.data import datasets, npz
 from fl_sketch.data.examples import Examples
+from fl_sketch.data.tokenizer import Table
 from fl_sketch.run import prepare
 from fl_sketch.run.task import facts_of
 from tests.refusals import refused
@@ -34,6 +35,7 @@ def table(name, *values):
     return {name: np.array(values)}
 
 
+TOKENS = {"train_inputs": np.full((6, 2), 5), "test_inputs": np.full((2, 2), 3)}
 WRONG = [
     ({"test_targets": None}, "no test_targets"),
     ({"train_inputs": np.full((6, 2), 1j)}, "train_inputs.*complex128"),
@@ -58,6 +60,11 @@ WRONG = [
     ({"owners": OWNERS[:5]}, r"owners to be 6 .*\(5,\)"),
     ({"owners": np.zeros(6)}, "owners to be 6 .*float64"),
     ({"learnt": np.arange(2)}, "learnt.*int64"),
+    ({"class_names": np.arange(3)}, "class_names.*int64"),
+    ({"class_names": np.array(["a", "b"])}, "class_names for 3 classes.*2 names"),
+    ({"vocabulary": np.array(["a", "b"])}, "integer inputs.*float32"),
+    (TOKENS | {"vocabulary": np.array(["a", "b"])}, "tokens up to 5.*2 words"),
+    (TOKENS | {"vocabulary": np.array(["a", "b", "a"])}, "each once"),
 ]
 
 
@@ -137,6 +144,19 @@ def test_what_is_saved_is_what_is_read(tmp_path):
     np.testing.assert_array_equal(splits.train.inputs, train.inputs)
     np.testing.assert_array_equal(splits.validation.targets, [0, 1])
     np.testing.assert_array_equal(splits.owners, [2, 0, 1, 0, 0, 2])
+
+
+def test_names_of_owners_classes_and_words_are_kept(tmp_path):
+    names = np.array(["no", "yes", "maybe"])
+    splits = saved(tmp_path, owners=OWNERS, class_names=names)
+    assert splits.owner_names == ("ann", "bo", "cy")
+    assert splits.class_names == ("no", "yes", "maybe") and splits.tokenizer is None
+    numbers = np.array([30, 4, 4, 30, 4, 4])
+    assert saved(tmp_path, owners=numbers).owner_names == ("4", "30")
+    for marks, found in (None, False), (np.array(["vocabulary"]), True):
+        splits = saved(tmp_path, **TOKENS, vocabulary=names, learnt=marks)
+        table = Table("words", ("no", "yes", "maybe"), found)
+        assert splits.tokenizer == table
 
 
 def test_a_config_takes_the_owners_and_how_many_they_are(tmp_path):

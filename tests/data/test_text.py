@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fl_sketch.data import text
+from fl_sketch.data import text, tokenizer
 from fl_sketch.data.examples import Examples, Splits
 from tests.refusals import refused
 
@@ -62,7 +62,7 @@ def test_every_character_is_predicted_once_from_what_its_speaker_said_before():
     assert found.train.inputs.tolist() == [[2, a, b, c], [2, a, b, 0], [2, x, y, 0]]
     assert found.owners.tolist() == [0, 0, 1]
     assert found.classes == 9
-    assert found.test.targets.tolist() == [[c, text.UNKNOWN, 0, 0], [y, 0, 0, 0]]
+    assert found.test.targets.tolist() == [[c, tokenizer.UNKNOWN, 0, 0], [y, 0, 0, 0]]
 
 
 def test_a_vocabulary_that_was_made_of_texts_says_so():
@@ -74,6 +74,31 @@ def test_a_vocabulary_that_was_made_of_texts_says_so():
     play = PLAY._replace(learnt=(("part", "1/2"), ("classes", 0)))
     found = text.encoded(play, length=4, most=10, vocabulary_file="characters")
     assert found.learnt == (("part", "1/2"),)
+
+
+def test_the_table_of_units_and_the_names_of_speakers_stay_with_the_data():
+    found = text.encoded(SENTENCES, length=6, most=6).tokenizer
+    assert found == tokenizer.Table("words", ("film", "good", "a"), found=True)
+    play = PLAY._replace(class_names=("First Citizen", "JULIET"))
+    found = text.encoded(play, length=4, most=10)
+    units = tuple("\nabcxy")
+    assert found.tokenizer == tokenizer.Table("characters", units, found=True)
+    assert found.tokenizer.size == found.classes
+    assert found.owner_names == ("First Citizen", "JULIET") and not found.class_names
+    for splits_ in (SENTENCES, play):
+        fixed = text.encoded(
+            splits_, length=4, most=99, vocabulary_file="characters"
+        ).tokenizer
+        assert fixed == tokenizer.Table("characters", tokenizer.ALPHABET)
+
+
+def test_tokens_that_a_vocabulary_may_still_make_have_an_embedding():
+    few = Examples(np.int32([[3, 4]]), np.zeros(1, np.int32))
+    table = tokenizer.Table("words", tuple("abcde"))
+    own = Splits("own", few, few, 2, tokenizer=table)
+    assert text.encoded(own, length=2, most=8) is own
+    with refused("vocabulary=7", "3 to 7"):
+        text.encoded(own, length=2, most=7)
 
 
 def test_a_vocabulary_of_a_file_is_the_files_whatever_the_texts(tmp_path):
@@ -90,7 +115,7 @@ def test_a_vocabulary_of_a_file_is_the_files_whatever_the_texts(tmp_path):
 def test_characters_are_always_the_same():
     found = text.encoded(SENTENCES, length=6, most=99, vocabulary_file="characters")
     assert found.learnt == ()
-    characters = [3 + text.ALPHABET.index(c) for c in "a goo"]
+    characters = [3 + tokenizer.ALPHABET.index(c) for c in "a goo"]
     assert found.train.inputs[0].tolist() == [2, *characters]
     play = text.encoded(PLAY, length=4, most=10, vocabulary_file="characters")
     assert play.learnt == () and play.classes == 99

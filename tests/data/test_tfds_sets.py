@@ -68,7 +68,7 @@ def test_images_are_read_with_their_declared_classes(tmp_path):
 
     splits = prepared(tmp_path, features, examples)()
     assert splits.classes == 3 and splits.test.targets.tolist() == [1, 1, 1]
-    assert splits.learnt == ()
+    assert splits.learnt == () and splits.class_names == ("no", "yes", "maybe")
     assert splits.train.inputs.shape == (3, 5, 4, 3) and splits.train.inputs.max() == 9
 
 

@@ -1,4 +1,4 @@
-"""python -m launch.release: three files of a run that may be published, or one line."""
+"""python -m launch.release: four files of a run that may be published, or one line."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from tests.launching import launch
 
 pytestmark = pytest.mark.slow
 
-FILES = ["MODEL.md", "params.safetensors", "privacy.json"]
+FILES = ["MODEL.md", "params.json", "params.safetensors", "privacy.json"]
 PRIVATE = (
     "--config=configs/private_safl.py",
     "--config.rounds=4",
@@ -43,7 +43,7 @@ def refused(workdir, out, *words):
 
 
 @pytest.mark.parametrize("form", release.FORMS)
-def test_a_run_becomes_three_files_and_nothing_is_compiled(whole, tmp_path, form):
+def test_a_run_becomes_four_files_and_nothing_is_compiled(whole, tmp_path, form):
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     out = tmp_path / "new" / "out"
     words = (f"--workdir={whole}", f"--out={out}", f"--format={form}")
@@ -51,14 +51,14 @@ def test_a_run_becomes_three_files_and_nothing_is_compiled(whole, tmp_path, form
     assert done.returncode == 0 and not done.stderr, done.stderr
     first, second = done.stdout.splitlines()
     assert first == (
-        f"params.{form}, privacy.json and MODEL.md are in {out}: 650 parameters, equal "
-        "to those of the last checkpoint"
+        f"params.{form}, params.json, privacy.json and MODEL.md are in {out}: 650 "
+        "parameters, equal to those of the last checkpoint"
     )
     assert second == (
         "privacy spent per client: epsilon = 8 at delta = 1e-05; MODEL.md lists what "
         "is not protected"
     )
-    names = sorted([FILES[0], f"params.{form}", FILES[2]])
+    names = sorted([*FILES[:2], f"params.{form}", FILES[3]])
     assert sorted(path.name for path in out.iterdir()) == names
     now = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     assert now == before

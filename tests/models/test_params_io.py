@@ -1,11 +1,13 @@
 """Models as named arrays: back as they were, and nothing else is taken for one."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch.core.trees import Stateful
-from fl_sketch.models import params_io
+from fl_sketch import models
+from fl_sketch.core.trees import Stateful, named_leaves
+from fl_sketch.models import params_io, registry
 from tests.refusals import refused
 
 pytestmark = pytest.mark.fast
@@ -67,3 +69,32 @@ def test_arrays_of_no_such_model_are_refused(changes, fresh, parts):
 def test_an_array_that_is_missing_is_named():
     with refused("dense/kernel", "dense/bias"):
         params_io.chosen(MODEL, {"dense/bias": np.ones(2)}, [])
+
+
+@pytest.mark.parametrize("name", registry.MODELS)
+def test_the_axes_of_every_array_have_the_lengths_that_the_model_gives_them(name):
+    """Kernels end where their biases do, and begin where inputs do."""
+    texts = name in ("transformer", "language_model")
+    inputs = jnp.ones((2, 9), jnp.int32) if texts else jnp.ones((2, 16, 16, 3))
+    options = {"vocabulary": 50} if name == "transformer" else {}
+    model = models.build(name, 7, **options)
+    tree = jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
+    shapes = {path: leaf.shape for path, leaf in named_leaves(tree)}
+    axes = params_io.axes_of(name, shapes)
+    assert axes.keys() == shapes.keys()
+    lengths = {path: dict(zip(axes[path], shapes[path], strict=True)) for path in axes}
+    for path in lengths:
+        if path.endswith("kernel") and path.replace("kernel", "bias") in lengths:
+            bias = lengths[path.replace("kernel", "bias")]
+            ends = {a: n for a, n in lengths[path].items() if a in bias}
+            assert ends == bias, path
+    if name == "logistic":
+        assert axes["dense/kernel"] == ["outputs", "inputs"]
+        assert lengths["dense/kernel"] == {"outputs": 7, "inputs": 16 * 16 * 3}
+    if name == "lenet":
+        sizes = {"height": 5, "width": 5, "inputs": 3, "outputs": 6}
+        assert lengths["conv1/kernel"] == sizes
+    if texts:
+        tokens = 50 if name == "transformer" else 7
+        assert lengths["tokens/embedding"]["tokens"] == tokens
+        assert lengths["positions"]["places"] == 9

@@ -20,6 +20,7 @@ from tests.run.configs import (
     read_json,
     refused,
     stop_at,
+    table,
     table_in,
 )
 
@@ -162,6 +163,27 @@ def test_a_private_run_marks_what_its_clients_measured(tmp_path):
     summary = read_json(tmp_path / "summary.json")
     assert "simulator_only_clients_accuracy" in summary
     assert not any(name.startswith(("clients_", "personal_")) for name in summary)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("private", [False, True])
+def test_clients_have_the_names_of_owners_unless_they_are_private(tmp_path, private):
+    table(tmp_path / "own.npz", 0)
+    with np.load(tmp_path / "own.npz") as arrays:
+        owners = np.array(["Cyrano", "Annabel", "Boris"] * 20)
+        np.savez(tmp_path / "own.npz", **arrays, owners=owners)
+    keys = KEYS | {"data__name": "npz/own", "data__partition": "natural"}
+    keys |= {"data__clients": 3, "cohort__size": 2, "cohort__dropout": 0.1}
+    more = NOISY | {"data__classes": 3} if private else {}
+    run(config_with(**keys | more), tmp_path / "run", str(tmp_path), say=quiet)
+    mark = "simulator_only_" * private
+    for name in ("clients_last.csv", "participation.csv"):
+        rows = table_in(tmp_path / "run", f"{mark}{name}")
+        found = [row.get("name") for row in rows]
+        names = [None] * 3 if private else ["Annabel", "Boris", "Cyrano"]
+        assert found == names, name
+    texts = [p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()]
+    assert any(b"Annabel" in text for text in texts) != private
 
 
 @pytest.mark.parametrize(

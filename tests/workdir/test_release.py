@@ -2,19 +2,15 @@
 
 import functools
 import hashlib
-import json
-import math
 import re
 import shutil
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import flatten_dict
 
-from fl_sketch import models
 from fl_sketch.config import parse
 from fl_sketch.core import files
 from fl_sketch.data import npz
@@ -23,7 +19,7 @@ from fl_sketch.engine import recorder
 from fl_sketch.models import params_io
 from fl_sketch.privacy.guarantee import UNPROTECTED
 from fl_sketch.run import load_params, run
-from fl_sketch.workdir import origin, release, rows, secrets, weights
+from fl_sketch.workdir import release, rows, secrets
 from tests.run.configs import config_with, quiet, read_json, table_in
 
 pytestmark = pytest.mark.slow
@@ -171,9 +167,8 @@ def found(wanted, folder):
 def test_nothing_of_any_client_is_in_a_release(planted, tmp_path, form):
     out = tmp_path / "out"
     release.release(planted.folder, out, form)
-    assert sorted(path.name for path in out.iterdir()) == [
-        "MODEL.md", f"params.{form}", "privacy.json"
-    ]  # fmt: skip
+    names = sorted(["MODEL.md", f"params.{form}", "params.json", "privacy.json"])
+    assert sorted(path.name for path in out.iterdir()) == names
     for said, wanted in planted.patterns.items():
         assert len(wanted) >= 4, said
         assert not found(wanted, out), said
@@ -211,21 +206,6 @@ def test_parameters_are_those_of_the_last_checkpoint_to_the_bit(one, tmp_path, f
         assert ours[name].tobytes() == leaf.tobytes()
 
 
-@pytest.mark.parametrize("form", release.FORMS)
-def test_five_lines_of_the_page_load_the_model(planted, tmp_path, form, monkeypatch):
-    out, test = tmp_path / "out", examples(2, 100)
-    release.release(planted.folder, out, form)
-    (block,) = (out / "MODEL.md").read_text().split("```python\n")[1:]
-    lines = block.split("\n```")[0]
-    assert len(lines.splitlines()) == 5
-    monkeypatch.chdir(out)
-    names = {"inputs": test.inputs}
-    exec(lines, names)
-    accuracy = (np.argmax(names["logits"], 1) == test.targets).mean()
-    summary = read_json(planted.folder / "summary.json")
-    assert accuracy == pytest.approx(summary["test_accuracy"], abs=1e-6)
-
-
 def test_the_promise_stands_in_numbers_and_in_words(planted, tmp_path):
     release.release(planted.folder, tmp_path / "out")
     promise = read_json(tmp_path / "out/privacy.json")
@@ -253,7 +233,7 @@ def test_the_promise_stands_in_numbers_and_in_words(planted, tmp_path):
     assert set(now) == {"fl_sketch", "jax", "numpy", "dp-accounting"}
     assert promise["versions"]["of_the_run"]["jax"] == summary["versions"]["jax"]
     page = (tmp_path / "out/MODEL.md").read_text()
-    assert len(page.splitlines()) < 50
+    assert len(page.splitlines()) < 70
     for words in (
         "`logistic`", "`planted`", "divided by 255", "650 parameters",
         "To every client: whatever anybody sees", "is at most e^8 (about 298",
@@ -308,39 +288,6 @@ def test_examples_are_promised_what_was_counted_for_them(tmp_path):
     assert "times what it would be if this example of a client had been any" in page
     assert "bounding every example's gradient" in page and "nobody else" in page
     assert "levels of grey divided by 16" in page
-
-
-@pytest.mark.parametrize(
-    ("name", "size"), [*((name, "small") for name in models.registry.MODELS),
-                       ("resnet", "tiny")],
-)  # fmt: skip
-def test_the_page_builds_every_model_that_a_config_names(one, tmp_path, name, size):
-    about = read_json(one.folder / origin.SIDECAR) | {"model": name, "size": size}
-    given = {"length": 9, "vocabulary": 50, "vocabulary_file": "/home/me/words.txt"}
-    options = {"vocabulary": 50} if name == "transformer" else {}
-    texts = name in release.TEXTS
-    inputs = jnp.ones((2, 9), jnp.int32) if texts else jnp.ones((2, 32, 32, 3))
-
-    def shapes(model):
-        tree = jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
-        return {k: v.shape for k, v in flatten_dict(tree, sep="/").items()}
-
-    leaves = shapes(models.build(name, 7, size=size, **options))
-    folder = shutil.copytree(one.folder, tmp_path / "run")
-    saved = {weights.PARAMS + k: np.zeros(v, np.float32) for k, v in leaves.items()}
-    np.savez(newest(folder), **saved, **{release.ROUND: np.int32(6)})
-    about["inputs"] = given if texts else about["inputs"]
-    (folder / origin.SIDECAR).write_text(json.dumps(about))
-    summary = read_json(folder / "summary.json")
-    summary["d"] = sum(map(math.prod, leaves.values()))
-    (folder / "summary.json").write_text(json.dumps(summary))
-    found = release.read(folder)
-    rebuilt = eval(f"build({found.model['build']})", {"build": models.build})
-    assert shapes(rebuilt) == leaves and found.model["outputs"] == "7 classes"
-    assert flatten_dict(unflatten_dict(found.params, sep="/"), sep="/").keys() == (
-        leaves.keys()
-    )
-    assert ("not part of this release: words.txt" in found.model["inputs"]) == texts
 
 
 def test_the_page_says_what_the_model_foretells_and_was_given(tmp_path):

@@ -1,0 +1,109 @@
+"""What a release says of its model: the contents of params.json, and of the page.
+
+Both are made of the entries that are named here, so that nothing else of the run's own
+params.json, such as a path, leaves its folder.
+"""
+
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fl_sketch.core import plugins
+from fl_sketch.models.losses import KINDS
+from fl_sketch.models.params_io import BY_CLASS, Arrays
+from fl_sketch.workdir import weights
+
+ONE = {"classes": "class", "labels": "label", "numbers": "number"}
+NAMES = ("algorithm", "dataset", "model")  # which may be paths
+PUBLIC = (*NAMES, "part", "size", "loss", "options", "outputs", "class_names", "round")
+INPUTS = (
+    "shape", "dtype", "divided_by", "mean", "deviation", "length", "vocabulary",
+    "vocabulary_file", "tokenizer",
+)  # fmt: skip
+
+
+def public(
+    about: Mapping[str, Any], params: Arrays, *, private: bool
+) -> dict[str, Any]:
+    """Returns what all may know of a model, of which `about` is params.json.
+
+    Args:
+      private: whether the training data are.
+
+    Raises:
+      ValueError: in one line, for a vocabulary that private texts decided.
+    """
+    found = {name: about[name] for name in PUBLIC if name in about}
+    found |= {name: _last(about[name]) for name in NAMES}
+    given = about.get("inputs", {})
+    if inputs := {name: given[name] for name in INPUTS if name in given}:
+        if "vocabulary_file" in inputs:
+            inputs["vocabulary_file"] = _last(inputs["vocabulary_file"])
+        tokenizer = inputs.get("tokenizer", {})
+        if private and tokenizer.get("found_in_training"):
+            msg = "Expected a vocabulary that was fixed beforehand, got one that was "
+            raise ValueError(msg + "found in private texts, which it tells of.")
+        found["inputs"] = inputs
+    return found | weights.arrays_of(found["model"], params)
+
+
+def facts(about: Mapping[str, Any], params: Arrays) -> dict[str, Any]:
+    """Returns what the page says of the model, of which `about` is params.json."""
+    outputs = _outputs(about, params)
+    what = KINDS[about["loss"]].targets if "loss" in about else "numbers"
+    name = _last(about["model"])
+    own = plugins.named(about["model"]) or "size" not in about
+    return {
+        "name": name + ", of code that is not part of this release" * own,
+        "size": about.get("size", ""),
+        "d": sum(leaf.size for leaf in params.values()),
+        "outputs": f"{outputs} {what if outputs != 1 else ONE[what]}",
+        "own": own,
+        "float32": all(leaf.dtype == "float32" for leaf in params.values()),
+        "layers": [] if own else _layers(about["model"], params),
+        "by_class": about["model"] in BY_CLASS,
+        "scaled": "mean" in about.get("inputs", {}),
+        "writes": about["model"] == "language_model",
+        "data": _last(about["dataset"]),
+        "algorithm": _last(about["algorithm"]),
+        "inputs": _inputs(about),
+    }
+
+
+def _last(path: str) -> str:
+    return pathlib.Path(path).name
+
+
+def _layers(model: str, params: Arrays) -> list[str]:
+    """Returns the dense layers of a model that consists of them, in their order."""
+    if model not in ("logistic", "mlp"):
+        return []
+    names = {name.partition("/")[0] for name in params}
+    return sorted(names, key=lambda name: (len(name), name))
+
+
+def _inputs(about: Mapping[str, Any]) -> str:
+    """Returns what the model takes, in words."""
+    given = about.get("inputs", {})
+    if given.get("dtype") == "int32":
+        words = _last(given["vocabulary_file"]) or "made of the training texts"
+        part = "in `params.json`"
+        if "tokenizer" not in given:
+            part = "not part of this release"
+        return (
+            f"{given['length']} tokens a text, int32 numbers of a vocabulary that is "
+            f"{part}: {words}"
+        )
+    text = "float32: bytes of pixels divided by 255, floats as the data set has them"
+    text += ", here levels of grey divided by 16" * (about["dataset"] == "digits")
+    if "mean" in given:
+        mean, deviation = (",".join(map(str, given[k])) for k in ("mean", "deviation"))
+        text += f", and then less {mean} and divided by {deviation}, for each channel"
+    return text
+
+
+def _outputs(about: Mapping[str, Any], params: Arrays) -> int:
+    """Returns how many numbers the model predicts."""
+    last = [name for name in params if re.fullmatch(r"dense\d*/bias", name)]
+    return params[max(last)].size if last else about.get("outputs", 0)
