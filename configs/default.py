@@ -54,15 +54,17 @@ def get_config() -> ConfigDict:
 
     config.model = ConfigDict()
     # logistic, mlp, lenet, sigmoid_lenet, cnn, resnet, vit; transformer, language_model
-    # for texts; FILE.py:NAME
+    # for texts; hf/FOLDER, a pretrained model in a folder; FILE.py:NAME
     config.model.name = "mlp"
     # or paper: resnet, vit, transformer; tiny: resnet; billion: language_model
     config.model.size = "small"
     # of mlp's layers, of tokens, channels of cnn and resnet; 0: the usual
     config.model.width = 0
-    config.model.dropout = 0.0  # of cnn, vit, transformer, language_model, in training
+    # of cnn, vit, transformer, language_model, hf/ encoders, in training
+    config.model.dropout = 0.0
     config.model.norm = "group"  # of resnet; or batch, which keeps statistics
     config.model.kernels = "lecun_normal"  # cnn's begin so; or glorot_uniform
+    config.model.pool = "mean"  # of tokens, in hf/ encoders; or first: of [CLS]
     # cross_entropy; binary: several labels; of numbers: squared, absolute, huber
     config.model.loss = "cross_entropy"
     # what is measured, the first decides: accuracy, top5, f1, auc, perplexity; mae,

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch.algorithms import catalog
 from fl_sketch.config.parse import Numbers, section
-from fl_sketch.core import validate
+from fl_sketch.core import pretrained, validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Compressor, Sketch
 from fl_sketch.transforms import by_name
@@ -209,8 +209,12 @@ def unread(config: ConfigDict, default: ConfigDict) -> Iterator[str]:
       default: the config that it was changed from, with every legal key.
     """
     before, now = flat(default), flat(config)
-    method = catalog.method(config.algorithm)
+    method, model = catalog.method(config.algorithm), config.model.name
     read = _read(method)
+    if pretrained.named(model):  # whose tokens are its own
+        now["model.init_from"] = now["model.init_from"] or model
+        if now["data.vocabulary"] != before["data.vocabulary"]:
+            yield f"data.vocabulary={now['data.vocabulary']}"
     if config.privacy.bound != "none":
         read.add("privacy.threshold")
     carried = {key for argument in ARGUMENTS.values() for key in argument.keys}

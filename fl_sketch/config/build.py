@@ -27,7 +27,13 @@ from fl_sketch.transforms.local import Loss, measuring, sgd_steps
 
 WATCHED = ("train_loss", "train_accuracy")  # what clients measure, where asked to
 # Options of models, with the values that say nothing and that every model bears.
-PLAIN = {"dropout": 0.0, "norm": "group", "width": 0, "kernels": "lecun_normal"}
+PLAIN = {
+    "dropout": 0.0,
+    "norm": "group",
+    "width": 0,
+    "kernels": "lecun_normal",
+    "pool": "mean",
+}
 
 
 def require_trees(config: ConfigDict) -> None:
@@ -83,13 +89,15 @@ def _bare_loss(config: ConfigDict, classes: int, numbers: Numbers) -> models.Los
     with section("model"):
         model = config.model
         vocabulary = config.data.vocabulary
+        module = module_of(model.name, classes, model.size, model, vocabulary)
+        padding = getattr(module, "padding", None)
         return models.supervised(
-            module_of(model.name, classes, model.size, model, vocabulary),
+            module,
             model.loss,
             metrics=metrics_of(model),
             label_smoothing=numbers["model.label_smoothing"],
             weight_decay=numbers["model.weight_decay"],
-            padding=PAD if model.name == "language_model" else None,
+            padding=PAD if model.name == "language_model" else padding,
             classes=classes,
             dtype=config.compute.dtype,
         )

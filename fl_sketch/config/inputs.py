@@ -6,7 +6,8 @@ import jax
 from ml_collections import ConfigDict
 
 from fl_sketch.config.parse import section
-from fl_sketch.data import class_subset, datasets, inputs, text
+from fl_sketch.core import pretrained
+from fl_sketch.data import class_subset, datasets, folder_tokenizer, inputs, text
 from fl_sketch.data.examples import Examples, Splits, aligned
 from fl_sketch.data.inputs import Augmentation, Scaling
 from fl_sketch.models.losses import KINDS
@@ -48,15 +49,22 @@ def splits_of(
     whole = datasets.load(data.name, data_dir, targets=targets, finite=finite)
     with section("data"):
         splits = class_subset.part(whole, data.part, data.classes)
-        encoded = text.encoded(
-            splits,
-            length=data.length,
-            most=data.vocabulary,
-            vocabulary_file=data.vocabulary_file,
-        )
+        encoded = _tokens(splits, config)
         whole_set = data.part == class_subset.ALL  # else the part has counted them
         known = datasets.with_classes(encoded, data.classes if whole_set else 0)
     return known._replace(train=Examples(*map(aligned, known.train)))
+
+
+def _tokens(splits: Splits, config: ConfigDict) -> Splits:
+    """Returns a data set with its texts as tokens, those of a pretrained model."""
+    data, model = config.data, config.model.name
+    if not pretrained.named(model):
+        words = {"most": data.vocabulary, "vocabulary_file": data.vocabulary_file}
+        return text.encoded(splits, length=data.length, **words)
+    if data.vocabulary_file:
+        msg = f"Expected vocabulary_file='' with model.name={model}, whose tokens are "
+        raise ValueError(msg + f"its own, got vocabulary_file={data.vocabulary_file!r}.")
+    return folder_tokenizer.encoded(splits, model, length=data.length)
 
 
 def seen_of(data: ConfigDict, splits: Splits) -> Seen:

@@ -11,7 +11,7 @@ that the embedding of unknown words is trained.
 import collections
 import os
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -44,7 +44,7 @@ def encoded(
         has a word twice, or does not fit.
     """
     if splits.train.inputs.dtype == np.int32:
-        _require_tokens(splits, most)
+        require_tokens(splits, most)
     if splits.train.inputs.dtype != object:
         return splits
     validate.at_least_one(length=length, vocabulary=most)
@@ -59,7 +59,7 @@ def encoded(
     return numbers._replace(learnt=(*numbers.learnt, *found))
 
 
-def _require_tokens(splits: Splits, most: int) -> None:
+def require_tokens(splits: Splits, most: int) -> None:
     """Raises for tokens without an embedding, which would become NaN or others."""
     inputs = [part.inputs for part in splits.parts.values()]
     low, high = min(x.min() for x in inputs), max(x.max() for x in inputs)
@@ -166,9 +166,14 @@ def _next_characters(splits: Splits, length: int, known: Sequence[str]) -> Split
 def _pieces(examples: Examples, length: int) -> tuple[list[str], np.ndarray]:
     """Returns pieces of each speaker's text, and the speaker of each piece."""
     pieces, owners = [], []
-    for speaker in np.unique(examples.targets):
-        speech = "\n".join(examples.inputs[examples.targets == speaker])
+    for speaker, speech in speeches(examples):
         cut = [speech[at : at + length] for at in range(0, len(speech), length)]
         pieces += cut
         owners += [speaker] * len(cut)
     return pieces, np.array(owners, np.int32)
+
+
+def speeches(examples: Examples) -> Iterator[tuple[int, str]]:
+    """Yields the number of each speaker, and all that this speaker says, in lines."""
+    for speaker in np.unique(examples.targets):
+        yield speaker, "\n".join(examples.inputs[examples.targets == speaker])

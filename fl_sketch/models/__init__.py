@@ -8,6 +8,7 @@
 {'bias': (32,), 'kernel': (64, 32)}
 """
 
+from fl_sketch.models import huggingface as huggingface
 from fl_sketch.models.classifiers import cnn as cnn
 from fl_sketch.models.classifiers import lenet as lenet
 from fl_sketch.models.classifiers import logistic as logistic

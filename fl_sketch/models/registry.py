@@ -9,8 +9,8 @@ Mlp(
 >>> build("lenett", 10)
 Traceback (most recent call last):
 ValueError: Expected model to be one of 'logistic', 'mlp', 'lenet', 'sigmoid_lenet', \
-'cnn', 'resnet', 'vit', 'transformer', 'language_model', 'FILE.py:NAME', got \
-model='lenett'. Did you mean 'lenet'?
+'cnn', 'resnet', 'vit', 'transformer', 'language_model', 'hf/FOLDER', \
+'FILE.py:NAME', got model='lenett'. Did you mean 'lenet'?
 """
 
 import functools
@@ -20,8 +20,14 @@ from typing import Any
 
 import flax.linen as nn
 
-from fl_sketch.core import plugins, validate
-from fl_sketch.models import adapters, classifiers, resnets, transformers
+from fl_sketch.core import plugins, pretrained, validate
+from fl_sketch.models import (
+    adapters,
+    classifiers,
+    huggingface,
+    resnets,
+    transformers,
+)
 
 MODELS = {
     "logistic": classifiers.logistic,
@@ -56,7 +62,8 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
     """Returns the model of that name; options are those of its function.
 
     Args:
-      name: one of `MODELS`, or FILE.py:NAME, a function of the number of classes that
+      name: one of `MODELS`; hf/FOLDER, a folder of a pretrained model, whose arrays
+        `huggingface.load` reads; or FILE.py:NAME, a function of the number of classes that
         returns a module of flax.linen; with `rngs` of flax.nnx, with `key` of equinox.
       classes: the number of classes of the data.
       size: "small", which trains on two cores, or for the models in `SIZES` "tiny", the
@@ -70,7 +77,10 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
     """
     if plugins.named(name):
         return _from_file(name, classes, size, options)
-    validate.one_of((*MODELS, plugins.SHAPE), model=name)
+    if pretrained.named(name):
+        _require_size(name, size, size == "small")
+        return huggingface.module(name, classes, **options)
+    validate.one_of((*MODELS, pretrained.SHAPE, plugins.SHAPE), model=name)
     validate.one_of(tuple(SIZES), size=size)
     _require_size(name, size, name in SIZES[size])
     make = SIZES[size][name]
@@ -117,11 +127,13 @@ def _from_file(
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """Returns the options of the model of that `name`, one of `MODELS`.
+    """Returns the options of the model of that `name`, of `MODELS` or hf/FOLDER.
 
     >>> options_of("resnet")
     ('width', 'blocks', 'norm')
     """
+    if pretrained.named(name):
+        return huggingface.options_of(name)
     return _options(MODELS[name])
 
 

@@ -1,7 +1,7 @@
 """What a run says on the screen."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +25,7 @@ COSTS = {
 }
 EPSILON = (9, "{:.4f}")
 NOISED = (14, "{:.4f}")
+SHOWN = 5  # names of arrays
 
 
 SECRET = {
@@ -43,6 +44,7 @@ def plan(config: ConfigDict, task: Task) -> list[str]:
         f"  {config.rounds} rounds, cohorts: {who}; held in memory: "
         f"updates of {facts['kept_updates']}; privacy: {_kept(task.known.guarantee)}",
         *_bank(facts),
+        *_begun(task.model),
         *_slow(config.compute.dtype),
         *_how(task.known.guarantee, config.rounds),
     ]
@@ -85,6 +87,20 @@ def _bank(facts: Mapping[str, Any]) -> list[str]:
     size, people = facts["client_state_bytes"] / 1e6, facts["clients"]
     where = {"devices": "every device", "host": "the host"}[facts["client_state"]]
     return [f"  states of {people} clients: {size:.4g} MB in the memory of {where}"]
+
+
+def _begun(model: Mapping[str, Any]) -> list[str]:
+    """Returns a line on the folder of a pretrained model, if a run begins with one."""
+    if "pretrained" not in model:
+        return []
+    fresh, left = (_listed(model["pretrained"][k]) for k in ("fresh", "left_out"))
+    return [f"  begins with {model['init_from']}; fresh: {fresh}; left out: {left}"]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Returns some names, at most `SHOWN` of them."""
+    more = f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
+    return (", ".join(names[:SHOWN]) or "nothing") + more
 
 
 def _slow(dtype: str) -> list[str]:

@@ -21,7 +21,7 @@ from fl_sketch import engine, models
 from fl_sketch.config import build, inputs, networks, parse, privacy
 from fl_sketch.config.cohorts import Cohorts, cohorts_of
 from fl_sketch.config.guarantee import guarantee_of, require_sizes
-from fl_sketch.config.initial import initial_of
+from fl_sketch.config.initial import initial_of, trained_on
 from fl_sketch.config.inputs import Seen
 from fl_sketch.config.parse import Numbers, section
 from fl_sketch.core import trees
@@ -39,7 +39,7 @@ from fl_sketch.engine.relays import Relay
 from fl_sketch.engine.rounds import Play
 from fl_sketch.models import params_io
 from fl_sketch.privacy.guarantee import Guarantee
-from fl_sketch.workdir import origin, secrets
+from fl_sketch.workdir import secrets
 from fl_sketch.workdir.identity import Identity, identity_of, named
 
 DEALING = (  # keys of data by which examples are dealt
@@ -339,11 +339,10 @@ def prepare(
     privacy.check(config)
     relay, seen = networks.relay_of(config), inputs.seen_of(config.data, splits)
     params = _shapes(config, splits, build.loss_of(config, seen, numbers))
-    start = config.model.init_from
     identity = identity_of(
         examples.digests(splits),
         "" if mesh else engine.name_of(here),
-        weights=origin.trained_on(start) if start else None,
+        weights=trained_on(config),
         keyed=private,
     )
     # All processes have read the same, before anything is placed on devices.

@@ -12,8 +12,9 @@ from ml_collections import ConfigDict
 
 from fl_sketch import engine
 from fl_sketch.config import arguments, build
+from fl_sketch.config.initial import source_of
 from fl_sketch.config.privacy import protection_of
-from fl_sketch.core import free_memory, trees
+from fl_sketch.core import free_memory, pretrained, trees
 from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.engine import host_states
 from fl_sketch.engine.evaluate import in_order
@@ -21,6 +22,7 @@ from fl_sketch.engine.loop import Compiled
 from fl_sketch.engine.recorder import Clock, Known
 from fl_sketch.engine.rounds import compile_rounds
 from fl_sketch.engine.task import Task
+from fl_sketch.models import huggingface
 from fl_sketch.run.setup import Setup, prepare
 from fl_sketch.workdir import secrets
 
@@ -192,7 +194,7 @@ def model_of(setup: Setup) -> dict[str, Any]:
         "dataset": config.data.name,
         "part": config.data.part,
         "public": config.data.public,
-        "init_from": config.model.init_from,
+        "init_from": source_of(config)[1],
         "model": config.model.name,
         "size": config.model.size,
         "loss": config.model.loss,
@@ -206,6 +208,7 @@ def model_of(setup: Setup) -> dict[str, Any]:
             **scaling,
             **(_tokens(setup) if train.dtype == np.int32 else {}),
         },
+        **_pretrained(setup),
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 
 import fl_sketch
-from fl_sketch.core import files, plugins
+from fl_sketch.core import files, plugins, pretrained
 from fl_sketch.models import params_io
 from fl_sketch.workdir import weights
 from fl_sketch.workdir.origin import TrainedOn
@@ -89,11 +89,14 @@ def named(keys: Mapping[str, Any], identity: Identity) -> dict[str, str]:
 def files_of(keys: Mapping[str, Any]) -> dict[str, str]:
     """Returns the digests of the files that `keys` of a config name, by their paths.
 
-    These are plug-ins, weights to begin with, and tables.
+    These are plug-ins, weights to begin with, pretrained models, and tables.
     """
-    start = keys.get("model.init_from")
+    start, model = keys.get("model.init_from"), str(keys.get("model.name", ""))
     digests = plugins.digests(keys.values())
     digests |= {start: params_io.digest(weights.read(start))} if start else {}
+    if pretrained.named(model):
+        there = pretrained.files(pretrained.read(model))
+        digests |= {str(path): files.digest(path) for path in there}
     for key in TABLES:
         path = pathlib.Path(str(keys.get(key, "")))
         if path.is_file():

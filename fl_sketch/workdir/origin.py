@@ -8,11 +8,12 @@ give away. Weights without a record, from elsewhere, count as public.
 
 import hashlib
 import hmac
+import itertools
 import json
 import os
 import pathlib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fl_sketch.workdir import checkpoint
@@ -66,6 +67,19 @@ def trained_on(source: str | os.PathLike) -> TrainedOn | None:
     elif (folder / KEY).exists() or checkpoint.rounds(folder / "checkpoints"):
         found = _both(found, _in_json(folder / CONFIG))
     return _known(found, folder) if found else None
+
+
+def of_files(paths: Iterable[pathlib.Path]) -> TrainedOn | None:
+    """Returns the data that the weights in several files have seen together.
+
+    None: no file has a record.
+    """
+    found = [known for path in paths if (known := trained_on(path))]
+    return TrainedOn(*map(_joined, zip(*found, strict=True))) if found else None
+
+
+def _joined(parts: Iterable[tuple]) -> tuple:
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(parts)))
 
 
 def _both(file: Record | None, run: Record) -> Record:

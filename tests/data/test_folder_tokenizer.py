@@ -1,0 +1,136 @@
+"""Texts become the tokens of a pretrained model's folder, and are filled up."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from fl_sketch.core import pretrained as folders
+from fl_sketch.data import folder_tokenizer
+from fl_sketch.data.examples import Examples
+from tests import pretrained
+from tests.data.test_text import PLAY, SENTENCES, splits
+from tests.refusals import refused
+
+PAD, UNKNOWN, CLS, SEP, A, BAD, FILM, FUN, GOOD, WAS = range(10)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    pretrained.bert(tmp_path)
+    return tmp_path
+
+
+def test_sentences_begin_and_end_as_the_tokenizer_has_it(folder):
+    found = folder_tokenizer.encoded(SENTENCES, f"hf/{folder}", length=6)
+    assert found.train.inputs.tolist() == [
+        [CLS, A, GOOD, FILM, SEP, PAD],
+        [CLS, A, BAD, FILM, SEP, PAD],
+        [CLS, GOOD, UNKNOWN, GOOD, FUN, SEP],
+        [CLS, FILM, SEP, PAD, PAD, PAD],
+    ]
+    # Cut before its end, which it keeps.
+    cut = [CLS, A, GOOD, BAD, UNKNOWN, SEP]
+    assert found.test.inputs.tolist() == [cut, [CLS, SEP, PAD, PAD, PAD, PAD]]
+    assert found.train.inputs.dtype == np.int32
+    assert found.train.targets is SENTENCES.train.targets
+    assert found.learnt == SENTENCES.learnt  # nothing was found in the texts
+
+
+def test_a_tokenizers_own_length_and_filling_do_not_count(folder):
+    tokens = pretrained.tokenizer()
+    tokens["truncation"] = {
+        "direction": "Right",
+        "max_length": 3,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
+    tokens["padding"] = {
+        "strategy": {"Fixed": 9},
+        "direction": "Left",
+        "pad_to_multiple_of": None,
+        "pad_id": 7,
+        "pad_type_id": 0,
+        "pad_token": "fun",
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokens))
+    found = folder_tokenizer.read(folder)
+    row = found.encode(["a good film"], 7).tolist()
+    assert row == [[CLS, A, GOOD, FILM, SEP, 7, 7]] and found.pad == 7
+    assert found.decode([CLS, A, GOOD, SEP]) == "a good"
+
+
+def test_a_tokenizer_is_made_again_from_its_description(folder):
+    own = folder_tokenizer.read(folder)
+    again = folder_tokenizer.of(json.loads(json.dumps(own.described())))
+    texts = ["a good film", "was it fun ?"]
+    assert (again.size, again.pad) == (own.size, own.pad) == (20, PAD)
+    assert np.array_equal(again.encode(texts, 5), own.encode(texts, 5))
+
+
+def test_every_token_of_a_speaker_but_the_first_is_a_target_once(tmp_path):
+    pretrained.llama(tmp_path)
+    play = splits("shakespeare", ["a bad film", "fun", "good"], ["was", "a film"])
+    found = folder_tokenizer.encoded(play, f"hf/{tmp_path}", length=2)
+    end = 2  # llama's own end of text, since there is no padding token
+    # Speaker 0 says "a bad film", then "good"; a line's end is no word here.
+    assert found.train.inputs.tolist() == [[A, BAD], [FILM, end]]
+    assert found.train.targets.tolist() == [[BAD, FILM], [GOOD, end]]
+    assert found.owners.tolist() == [0, 0] and found.classes == 20
+    assert found.test.inputs.tolist() == [[A, end]]
+
+
+def test_the_padding_token_is_named_by_the_tokenizer_then_by_the_model(tmp_path):
+    def pad(name, special=None, **changes):
+        where = tmp_path / name
+        pretrained.llama(where, **changes)
+        if special:
+            (where / "tokenizer_config.json").write_text(json.dumps(special))
+        return folders.padding(folders.read(where))
+
+    assert pad("none") == 2 and pad("list", eos_token_id=[3, 2]) == 3
+    assert pad("model", pad_token_id=5) == 5
+    assert pad("name", {"pad_token": "[PAD]"}, pad_token_id=5) == 0
+    assert pad("dictionary", {"pad_token": {"content": "[UNK]"}}) == 1
+    assert pad("unknown", {"pad_token": "other"}, pad_token_id=5) == 5
+
+
+def test_tokens_and_other_inputs_stay_as_they_are(folder):
+    images = SENTENCES.map(lambda part: Examples(np.ones((2, 3)), part.targets))
+    assert folder_tokenizer.encoded(images, f"hf/{folder}", length=6) is images
+    tokens = SENTENCES.map(lambda part: Examples(np.int32([[19]]), part.targets))
+    assert folder_tokenizer.encoded(tokens, f"hf/{folder}", length=6) is tokens
+    more = SENTENCES.map(lambda part: Examples(np.int32([[20]]), part.targets))
+    with refused("20"):
+        folder_tokenizer.encoded(more, f"hf/{folder}", length=6)
+
+
+WORDS = [f"word{number}" for number in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "length", "parts"),
+    [
+        (pretrained.tokenizer(words=(*pretrained.WORDS, *WORDS)), 5, ["size=20", "30"]),
+        (pretrained.tokenizer(), 2, ["length > 2", "length=2"]),
+        (pretrained.tokenizer(), 0, ["length=0"]),
+        (pretrained.tokenizer() | {"model": {"type": "None", "vocab": {}}}, 5, ["None"]),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_is_one_line(tmp_path, tokens, length, parts):
+    pretrained.bert(tmp_path, tokens=tokens)
+    with refused(*parts):
+        folder_tokenizer.encoded(SENTENCES, f"hf/{tmp_path}", length=length)
+
+
+def test_a_folder_without_a_tokenizer_is_one_line(folder):
+    (folder / "tokenizer.json").unlink()
+    with refused("tokenizer.json", str(folder), error=FileNotFoundError):
+        folder_tokenizer.encoded(PLAY, f"hf/{folder}", length=6)
+
+
+def test_a_missing_package_is_named(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with refused("pip install tokenizers"):
+        folder_tokenizer.read(folder)

@@ -1,0 +1,206 @@
+"""Runs begin with pretrained models, go on with them, and know them again."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from fl_sketch.models import huggingface, params_io
+from fl_sketch.run import load_params, run, task_of
+from fl_sketch.workdir import origin
+from tests import pretrained
+from tests.run.configs import (
+    NOISY,
+    begun,
+    config_with,
+    numbers,
+    quiet,
+    ran,
+    read_json,
+    refused,
+    rows_of,
+    stop_at,
+)
+
+pytestmark = pytest.mark.slow
+
+SHORT = {
+    "compute__devices": 1,
+    "data__clients": 4,
+    "data__length": 6,
+    "data__name": "npz/texts",
+    "cohort__size": 2,
+    "client__steps": 2,
+    "client__batch": 4,
+    "sketch__compression": 2.0,
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with texts, labels by whether they say "good", and two models."""
+    place = tmp_path_factory.mktemp("place")
+    random = np.random.default_rng(0)
+    texts = np.array([" ".join(random.choice(pretrained.WORDS[4:], 4)) for _ in range(80)])
+    labels = np.array(["good" in text for text in texts]).astype(np.int32)
+    arrays = {"inputs": texts, "targets": labels}
+    parts = {"train": slice(60), "test": slice(60, 80)}
+    np.savez(
+        place / "texts.npz",
+        **{f"{p}_{k}": array[at] for p, at in parts.items() for k, array in arrays.items()},
+    )
+    pretrained.bert(place / "bert")
+    pretrained.llama(place / "llama")
+    return place
+
+
+def of(place, kind="bert", **more):
+    return SHORT | {"model__name": f"hf/{place / kind}"} | more
+
+
+def first(place, **changes):
+    """Returns the model of a run before its first round."""
+    state, _ = begun(task_of(config_with(**changes), str(place)))
+    return jax.device_get(state.server.params)
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_a_run_begins_with_the_arrays_of_the_folder_and_learns(place, kind):
+    start = first(place, **of(place, kind))
+    own = huggingface.load(place / kind, 2).params
+    for name in ("tokens", "block1", "block2", "norm"):
+        pairs = zip(*map(jax.tree.leaves, (start[name], own[name])), strict=True)
+        assert all(np.array_equal(*pair) for pair in pairs)
+    assert start["dense"]["kernel"].std() > 0
+    other = first(place, **of(place, kind, seed=1))
+    assert not np.array_equal(start["dense"]["kernel"], other["dense"]["kernel"])
+    rows = rows_of(str(place), rounds=40, eval_every=20, **of(place, kind))
+    assert rows[-1]["train_loss"] < rows[0]["train_loss"]
+
+
+def test_a_decoder_learns_the_next_tokens(place, tmp_path):
+    random = np.random.default_rng(0)
+    tokens = np.cumsum(random.integers(1, 3, (80, 7)), 1) % 10 + 4
+    arrays = {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
+    parts = {"train": slice(60), "test": slice(60, 80)}
+    np.savez(
+        tmp_path / "texts.npz",
+        **{f"{p}_{k}": array[at] for p, at in parts.items() for k, array in arrays.items()},
+    )
+    changes = of(place, "llama", data__classes=20, model__metrics="perplexity")
+    rows = rows_of(str(tmp_path), rounds=40, eval_every=20, **changes)
+    assert rows[-1]["train_loss"] < rows[0]["train_loss"]
+    assert rows[-1]["test_perplexity"] < 40
+
+
+def test_what_is_named_fresh_begins_anew(place):
+    own = huggingface.load(place / "bert", 2).params
+    start = first(place, **of(place, model__fresh="block2/query"))
+    assert not np.array_equal(
+        start["block2"]["query"]["kernel"], own["block2"]["query"]["kernel"]
+    )
+    assert np.array_equal(
+        start["block2"]["key"]["kernel"], own["block2"]["key"]["kernel"]
+    )
+    with refused("fresh", "'blocks'"):
+        task_of(config_with(**of(place, model__fresh="blocks")), str(place))
+
+
+def test_a_run_goes_on_from_another_run_without_the_arrays_of_the_folder(
+    place, tmp_path
+):
+    ran(tmp_path / "before", str(place), **of(place))
+    before = load_params(tmp_path / "before")
+    changes = of(place, model__init_from=str(tmp_path / "before"))
+    start = first(place, **changes)
+    pairs = zip(*map(jax.tree.leaves, (start, before)), strict=True)
+    assert all(np.array_equal(*pair) for pair in pairs)
+
+
+def test_a_stopped_run_goes_on_to_the_same_end(place, tmp_path, monkeypatch):
+    whole, _ = ran(tmp_path / "whole", str(place), **of(place))
+    changes = of(place) | {"data_dir": str(place)}
+    stop_at(tmp_path / "parts", 4, monkeypatch, **changes)
+    ran(tmp_path / "parts", str(place), **of(place))
+    assert numbers(tmp_path / "whole") == numbers(tmp_path / "parts")
+    about = read_json(tmp_path / "whole/params.json")
+    assert about["pretrained"]["fresh"] == ["dense/bias", "dense/kernel"]
+    left = ["pooler.dense.bias", "pooler.dense.weight"]
+    assert about["pretrained"]["left_out"] == left
+    assert about["inputs"]["tokenizer"] == f"hf/{place / 'bert'}"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_run_does_not_go_on_with_a_folder_that_changed(
+    place, tmp_path, monkeypatch, name
+):
+    shutil.copytree(place / "bert", tmp_path / "bert")
+    changes = of(tmp_path) | {"data_dir": str(place)}
+    stop_at(tmp_path / "run", 4, monkeypatch, **changes)
+    if name == "model.safetensors":
+        arrays = pretrained.drawn(pretrained.bert_shapes(pretrained.BERT), 1)
+        pretrained.write(tmp_path / "bert", pretrained.BERT, arrays)
+    else:
+        found = json.loads((tmp_path / "bert" / name).read_text())
+        (tmp_path / "bert" / name).write_text(json.dumps(found, indent=1))
+    with refused("workdir", error=Exception):
+        ran(tmp_path / "run", str(place), **of(tmp_path))
+
+
+PRIVATE = NOISY | {"privacy__randomness": "system", "data__classes": 2}
+
+
+def test_a_private_run_takes_weights_without_a_record_and_refuses_its_own(
+    place, tmp_path
+):
+    """A folder without a record counts as public, as a file of weights does."""
+    assert task_of(config_with(**of(place) | PRIVATE), str(place)).private
+    config = config_with(**of(place) | {"rounds": 2, "eval_every": 2})
+    run(config, tmp_path / "run", place, say=quiet)
+    record = read_json(tmp_path / "run/params.json")["trained_on"]
+    text = origin.text_of(record)
+    huggingface.save(
+        load_params(tmp_path / "run"),
+        place / "bert",
+        tmp_path / "tuned",
+        {origin.TRAINED_ON: text},
+    )
+    tuned = config_with(**of(tmp_path, "tuned") | PRIVATE)
+    with refused("public", "name=hf/"):
+        task_of(tuned, str(place))
+    tuned.data.public = True
+    assert task_of(tuned, str(place)).private
+
+
+def test_what_was_seen_before_is_passed_on(place, tmp_path):
+    seen = origin.TrainedOn(("npz/other",), ("digest",)).record()
+    shutil.copytree(place / "bert", tmp_path / "bert")
+    file = tmp_path / "bert/model.safetensors"
+    arrays = params_io.load(file)
+    params_io.save(file, arrays, {origin.TRAINED_ON: origin.text_of(seen)})
+    config = config_with(**of(tmp_path) | {"rounds": 2, "eval_every": 2})
+    run(config, tmp_path / "run", place, say=quiet)
+    found = read_json(tmp_path / "run/config.json")["trained_on"]
+    assert "digest" in found["digests"]
+    assert origin.hidden("npz/other") in found["names"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"model__name": "hf/nowhere"}, ["config.json", "'hf/nowhere'"]),
+        ({"data__vocabulary_file": "characters"}, ["vocabulary_file"]),
+        ({"data__length": 2}, ["config.data: ", "length=2"]),
+        ({"data__length": 17}, ["config.model: ", "length=17"]),
+        ({"model__pool": "last"}, ["config.model: ", "pool"]),
+        ({"model__norm": "batch"}, ["config.model: ", "norm"]),
+        ({"model__size": "paper"}, ["config.model: ", "size"]),
+        ({"data__name": "digits"}, ["config.model: ", "integer tokens"]),
+    ],
+    ids=range(8),
+)
+def test_what_a_config_may_not_say_of_a_folder_is_one_line(place, changes, parts):
+    with refused(*parts, error=(ValueError, TypeError, FileNotFoundError)):
+        task_of(config_with(**of(place) | changes), str(place))
