@@ -99,8 +99,7 @@ def drawn(shapes, seed=0):
     """Returns random arrays, as large as a trained model's activations need."""
     random = np.random.default_rng(seed)
     return {
-        name: random.normal(size=shape).astype(np.float32)
-        / (np.sqrt(shape[-1]) if len(shape) > 1 else 2)
+        name: np.float32(random.normal(size=shape) / np.sqrt(np.prod(shape[1:]) or 4))
         for name, shape in shapes.items()
     }
 

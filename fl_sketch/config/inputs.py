@@ -62,8 +62,8 @@ def _tokens(splits: Splits, config: ConfigDict) -> Splits:
         words = {"most": data.vocabulary, "vocabulary_file": data.vocabulary_file}
         return text.encoded(splits, length=data.length, **words)
     if data.vocabulary_file:
-        msg = f"Expected vocabulary_file='' with model.name={model}, whose tokens are "
-        raise ValueError(msg + f"its own, got vocabulary_file={data.vocabulary_file!r}.")
+        msg = f"Expected vocabulary_file='' with model.name={model}, which has tokens, "
+        raise ValueError(msg + f"got vocabulary_file={data.vocabulary_file!r}.")
     return folder_tokenizer.encoded(splits, model, length=data.length)
 
 

@@ -140,10 +140,9 @@ def encoded(splits: Splits, source: str, *, length: int) -> Splits:
       FileNotFoundError, ValueError: in one line, for a folder without a tokenizer that
         fits its model, or for tokens that the model does not have.
     """
-    dtype = splits.train.inputs.dtype
-    if dtype == np.int32:
+    if splits.train.inputs.dtype == np.int32:
         text.require_tokens(splits, pretrained.read(source).count("vocab_size"))
-    if dtype != object:
+    if splits.train.inputs.dtype != object:
         return splits
     tokenizer = read(source)
     if splits.name == text.SPEECH:

@@ -63,8 +63,9 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
 
     Args:
       name: one of `MODELS`; hf/FOLDER, a folder of a pretrained model, whose arrays
-        `huggingface.load` reads; or FILE.py:NAME, a function of the number of classes that
-        returns a module of flax.linen; with `rngs` of flax.nnx, with `key` of equinox.
+        `huggingface.load` reads; or FILE.py:NAME, a function of the number of classes
+        that returns a module of flax.linen; with `rngs` of flax.nnx, with `key` of
+        equinox.
       classes: the number of classes of the data.
       size: "small", which trains on two cores, or for the models in `SIZES` "tiny", the
         ResNet of 8 layers, "paper", or "billion", of 1.3 billion parameters.

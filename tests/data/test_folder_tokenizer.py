@@ -75,10 +75,11 @@ def test_every_token_of_a_speaker_but_the_first_is_a_target_once(tmp_path):
     found = folder_tokenizer.encoded(play, f"hf/{tmp_path}", length=2)
     end = 2  # llama's own end of text, since there is no padding token
     # Speaker 0 says "a bad film", then "good"; a line's end is no word here.
-    assert found.train.inputs.tolist() == [[A, BAD], [FILM, end]]
+    assert found.train.inputs.tolist() == [[A, BAD], [FILM, GOOD]]
     assert found.train.targets.tolist() == [[BAD, FILM], [GOOD, end]]
     assert found.owners.tolist() == [0, 0] and found.classes == 20
-    assert found.test.inputs.tolist() == [[A, end]]
+    assert found.test.inputs.tolist() == [[A, FILM]]
+    assert found.test.targets.tolist() == [[FILM, end]]
 
 
 def test_the_padding_token_is_named_by_the_tokenizer_then_by_the_model(tmp_path):
@@ -115,7 +116,7 @@ WORDS = [f"word{number}" for number in range(20)]
         (pretrained.tokenizer(words=(*pretrained.WORDS, *WORDS)), 5, ["size=20", "30"]),
         (pretrained.tokenizer(), 2, ["length > 2", "length=2"]),
         (pretrained.tokenizer(), 0, ["length=0"]),
-        (pretrained.tokenizer() | {"model": {"type": "None", "vocab": {}}}, 5, ["None"]),
+        (pretrained.tokenizer() | {"model": {"type": "None"}}, 5, ["tokenizer.json"]),
     ],
 )
 def test_a_tokenizer_that_does_not_fit_is_one_line(tmp_path, tokens, length, parts):

@@ -75,11 +75,11 @@ def statistics(arrays):
     return found
 
 
-def test_an_efficientnet_computes_what_the_reference_does(tmp_path):
+def test_an_efficientnet_enlarges_images_and_computes_what_the_reference_does(tmp_path):
     config = from_torch.CONFIG | {"image_size": 32}
     folder = pretrained.write(tmp_path, config, {})
     module = huggingface.module(str(folder), 5)
-    image = np.random.default_rng(2).uniform(size=(1, 32, 32, 3)).astype(np.float32)
+    image = np.random.default_rng(2).uniform(size=(1, 16, 16, 3)).astype(np.float32)
     shapes = jax.eval_shape(module.init, jax.random.key(0), image)["params"]
     assert trees.size(shapes) == 3_371_008 + 1281 * 5
     form = efficientnet.form(None)
@@ -96,20 +96,10 @@ def test_an_efficientnet_computes_what_the_reference_does(tmp_path):
     single = {n: a.astype(np.float32) for n, a in from_torch.folded(arrays).items()}
     save_file(single, folder / "model.safetensors")
     model = huggingface.load(folder)
-    scaled = (image[0].astype(np.float64) - 0.498) / 0.502
-    expected = oracle.efficientnet_lite0(doubles(arrays), scaled)
+    large = np.asarray(jax.image.resize(image[0], (32, 32, 3), "bilinear"), np.float64)
+    expected = oracle.efficientnet_lite0(doubles(arrays), (large - 0.498) / 0.502)
     np.testing.assert_allclose(outputs(model, image)[0], expected, rtol=2e-3, atol=1e-5)
     assert model.left_out == ("_fc.bias", "_fc.weight")
-
-
-def test_small_images_are_enlarged(tmp_path):
-    folder = pretrained.write(tmp_path, from_torch.CONFIG | {"image_size": 64}, {})
-    module = huggingface.module(str(folder), 2)
-    params = quickly(module.init)(jax.random.key(0), jnp.zeros((1, 64, 64, 3)))
-    apply = quickly(module.apply)
-    image = jnp.full((1, 8, 8, 3), 0.3)
-    large = jnp.full((1, 64, 64, 3), 0.3)
-    np.testing.assert_allclose(apply(params, image), apply(params, large), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -303,11 +293,18 @@ def test_texts_longer_than_the_model_are_refused(tmp_path):
 
 
 def test_dropout_is_there_in_training_alone(tmp_path):
-    pretrained.bert(tmp_path)
-    loss = models.classification(models.build(f"hf/{tmp_path}", 2, dropout=0.5))
-    params = huggingface.load(tmp_path, 2).params
-    labels = jnp.array([0, 1])
-    value = quickly(lambda key: loss.value(params, TOKENS, labels, key=key))
-    one, other = value(jax.random.key(0)), value(jax.random.key(1))
+    pretrained.bert(tmp_path, num_hidden_layers=1)
+    module = models.build(f"hf/{tmp_path}", 2, dropout=0.5)
+    loss, params = models.classification(module), huggingface.load(tmp_path, 2).params
+
+    @quickly
+    def values(key, other):
+        train = [
+            loss.value(params, TOKENS, jnp.array([0, 1]), key=k) for k in (key, other)
+        ]
+        return *train, module.apply({"params": params}, TOKENS)
+
+    one, other, logits = values(jax.random.key(0), jax.random.key(1))
     assert loss.random and float(one) != float(other)
-    assert float(loss.value(params, TOKENS, labels)) not in (float(one), float(other))
+    plain = outputs(huggingface.load(tmp_path, 2))
+    np.testing.assert_allclose(logits, plain, rtol=1e-5)

@@ -166,9 +166,7 @@ class Block(nn.Module):
     dropout: float
 
     @nn.compact
-    def __call__(
-        self, x: jax.Array, mask: jax.Array, train: bool = False
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, mask: jax.Array, train: bool = False) -> jax.Array:
         """Returns the block's output of tokens `x` [batch, length, width].
 
         Args:

@@ -56,7 +56,7 @@ def module(folder: Folder, classes: int) -> nn.Module:
     groups = folder.count("num_key_value_heads", heads)
     each = folder.count("head_dim", width // heads)
     if heads % groups or each % 2:
-        text = "num_key_value_heads that divide num_attention_heads and an even head_dim"
+        text = "num_key_value_heads to divide num_attention_heads and an even head_dim"
         folder.refuse(text, f"{groups}, {heads} and {each}")
     vocabulary = folder.count("vocab_size")
     return Llama(
