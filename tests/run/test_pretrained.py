@@ -48,7 +48,7 @@ def table(folder, inputs, targets):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with two models, and with texts of one half of the words or the other."""
+    """A folder with two models and texts of words of one half or the other."""
     place = tmp_path_factory.mktemp("place")
     random = np.random.default_rng(0)
     labels = random.permutation(80) % 2
