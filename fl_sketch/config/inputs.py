@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch.config.parse import section
 from fl_sketch.core import pretrained
-from fl_sketch.data import class_subset, datasets, folder_tokenizer, inputs, text
+from fl_sketch.data import class_subset, datasets, inputs, text
 from fl_sketch.data.examples import Examples, Splits, aligned
 from fl_sketch.data.inputs import Augmentation, Scaling
 from fl_sketch.models.losses import KINDS
@@ -64,7 +64,7 @@ def _tokens(splits: Splits, config: ConfigDict) -> Splits:
     if data.vocabulary_file:
         msg = f"Expected vocabulary_file='' with model.name={model}, which has tokens, "
         raise ValueError(msg + f"got vocabulary_file={data.vocabulary_file!r}.")
-    return folder_tokenizer.encoded(splits, model, length=data.length)
+    return text.encoded_by_folder(splits, model, length=data.length)
 
 
 def seen_of(data: ConfigDict, splits: Splits) -> Seen:

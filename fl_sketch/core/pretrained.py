@@ -99,6 +99,17 @@ def read(source: str | os.PathLike) -> Folder:
     return Folder(path, config)
 
 
+def described(folder: Folder) -> dict[str, Any]:
+    """Returns the entries of `config.json` that describe a model, with its padding.
+
+    Names that begin with "_" are left out: they may be paths.
+    """
+    found = {key: own for key, own in folder.config.items() if not key.startswith("_")}
+    if "vocab_size" in found:
+        found["pad_token_id"] = padding(folder)
+    return found
+
+
 def weights(folder: Folder) -> list[pathlib.Path]:
     """Returns the files with the arrays of a model.
 

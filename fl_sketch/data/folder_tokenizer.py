@@ -1,18 +1,16 @@
 """Tokens of pretrained models: by the `tokenizer.json` of their folder.
 
-Texts are cut after a number of tokens, the tokenizer's own at the beginning and the end
-included, and filled up behind them with the padding token.
+Texts are cut after a number of tokens, those that begin and end a text included, and
+filled up behind them with the padding token.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fl_sketch.core import pretrained, untrusted_files, validate
-from fl_sketch.data import text
-from fl_sketch.data.examples import FOUND_CLASSES, Examples, Splits
 
 KIND = "folder"  # of `described`
 BLOCK = 8192  # texts that are encoded together
@@ -27,7 +25,7 @@ class FolderTokenizer:
       found: whether the training texts decided it, which they did not.
     """
 
-    found = False
+    found: bool = False
 
     def __init__(self, text: str, size: int, pad: int):
         """Reads a tokenizer.
@@ -53,6 +51,20 @@ class FolderTokenizer:
         self._tokenizer = Tokenizer.from_str(text)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+
+    @property
+    def begin(self) -> tuple[int, ...]:
+        """The token that begins every text; empty: none does."""
+        self._tokenizer.no_truncation()
+        return tuple(self._tokenizer.encode("").ids[:1])
+
+    @property
+    def special(self) -> set[int]:
+        """The tokens that are no part of a text, and numbers without a token."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        plain = {*self._tokenizer.get_vocab(with_added_tokens=True).values()}
+        plain -= {number for number, token in added.items() if token.special}
+        return {*range(self.size)} - plain
 
     def most(self) -> int:
         """Returns one more than the largest number of a token."""
@@ -83,6 +95,11 @@ class FolderTokenizer:
         """Returns the text of tokens, without the special ones."""
         return self._tokenizer.decode([int(token) for token in tokens])
 
+    def lacking(self, text: str) -> list[str]:
+        """Returns no parts of a text: a tokenizer of a folder takes all texts."""
+        del text
+        return []
+
     def described(self) -> dict[str, Any]:
         """Returns what is needed to make it again: see `of`."""
         return {
@@ -94,7 +111,7 @@ class FolderTokenizer:
         }
 
 
-def of(record: dict[str, Any]) -> FolderTokenizer:
+def of(record: Mapping[str, Any]) -> FolderTokenizer:
     """Returns the tokenizer that `described` a `record`."""
     text = json.dumps(record["tokenizer"])
     return FolderTokenizer(text, record["size"], record["padding"])
@@ -123,64 +140,3 @@ def read(source: str) -> FolderTokenizer:
             )
             raise ValueError(msg)
     return found
-
-
-def encoded(splits: Splits, source: str, *, length: int) -> Splits:
-    """Returns a data set of numbers: texts as tokens of a folder, all else as it is.
-
-    Each sentence is an example. The speeches of a play are cut into examples of
-    `length` tokens, and the target of each token is the one that follows it.
-
-    Args:
-      splits: a data set of images, tokens, or texts in arrays of objects.
-      source: the folder, as a path or as hf/FOLDER.
-      length: the number of tokens of an example.
-
-    Raises:
-      FileNotFoundError, ValueError: in one line, for a folder without a tokenizer that
-        fits its model, or for tokens that the model does not have.
-    """
-    if splits.train.inputs.dtype == np.int32:
-        text.require_tokens(splits, pretrained.read(source).count("vocab_size"))
-    if splits.train.inputs.dtype != object:
-        return splits
-    tokenizer = read(source)
-    if splits.name == text.SPEECH:
-        return _next_tokens(splits, tokenizer, length)
-
-    def encode(part: Examples) -> Examples:
-        return Examples(tokenizer.encode(part.inputs, length), part.targets)
-
-    return splits.map(encode)
-
-
-def _next_tokens(splits: Splits, tokenizer: FolderTokenizer, length: int) -> Splits:
-    validate.at_least_one(length=length)
-    train, owners = _pieces(splits.train, tokenizer, length)
-    return splits._replace(
-        train=train,
-        test=_pieces(splits.test, tokenizer, length)[0],
-        classes=tokenizer.size,
-        owners=owners,
-        learnt=tuple(pair for pair in splits.learnt if pair != FOUND_CLASSES),
-    )
-
-
-def _pieces(
-    speeches: Examples, tokenizer: FolderTokenizer, length: int
-) -> tuple[Examples, np.ndarray]:
-    """Returns examples of each speaker's text, and the speaker of each example.
-
-    Every token but the first of a speaker is a target once.
-    """
-    pieces, owners = [], []
-    for speaker, speech in text.speeches(speeches):
-        tokens = tokenizer.running(speech)
-        cut = [tokens[at : at + length + 1] for at in range(0, len(tokens) - 1, length)]
-        pieces += cut
-        owners += [speaker] * len(cut)
-    table = np.full((len(pieces), length + 1), tokenizer.pad, np.int32)
-    for row, piece in zip(table, pieces, strict=True):
-        row[: len(piece)] = piece
-    inputs, targets = map(np.ascontiguousarray, (table[:, :-1], table[:, 1:]))
-    return Examples(inputs, targets), np.array(owners, np.int32)

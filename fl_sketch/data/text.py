@@ -15,8 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from fl_sketch.core import validate
+from fl_sketch.core import pretrained, validate
+from fl_sketch.data import folder_tokenizer
 from fl_sketch.data.examples import FOUND_CLASSES, Examples, Splits
+from fl_sketch.data.folder_tokenizer import FolderTokenizer
 from fl_sketch.data.tokenizer import ALPHABET, CHARACTERS, SPECIAL, WORDS, Table
 from fl_sketch.data.tokenizer import words as words
 
@@ -177,3 +179,67 @@ def speeches(examples: Examples) -> Iterator[tuple[int, str]]:
     """Yields the number of each speaker, and all that this speaker says, in lines."""
     for speaker in np.unique(examples.targets):
         yield speaker, "\n".join(examples.inputs[examples.targets == speaker])
+
+
+def encoded_by_folder(splits: Splits, source: str, *, length: int) -> Splits:
+    """Returns a data set of numbers: texts as tokens of a folder, all else as it is.
+
+    Each sentence is an example. The speeches of a play are cut into examples of
+    `length` tokens, and the target of each token is the one that follows it.
+
+    Args:
+      splits: a data set of images, tokens, or texts in arrays of objects.
+      source: the folder, as a path or as hf/FOLDER.
+      length: the number of tokens of an example.
+
+    Raises:
+      FileNotFoundError, ValueError: in one line, for a folder without a tokenizer that
+        fits its model, or for tokens that the model does not have.
+    """
+    if splits.train.inputs.dtype == np.int32:
+        require_tokens(splits, pretrained.read(source).count("vocab_size"))
+    if splits.train.inputs.dtype != object:
+        return splits
+    tokenizer = folder_tokenizer.read(source)
+    if splits.name == SPEECH:
+        return _next_tokens(splits, tokenizer, length)
+
+    def encode(part: Examples) -> Examples:
+        return Examples(tokenizer.encode(part.inputs, length), part.targets)
+
+    return splits.map(encode)._replace(tokenizer=tokenizer)
+
+
+def _next_tokens(splits: Splits, tokenizer: FolderTokenizer, length: int) -> Splits:
+    validate.at_least_one(length=length)
+    train, owners = _token_pieces(splits.train, tokenizer, length)
+    return splits._replace(
+        train=train,
+        test=_token_pieces(splits.test, tokenizer, length)[0],
+        classes=tokenizer.size,
+        class_names=(),  # those of the speakers
+        owners=owners,
+        owner_names=splits.class_names,
+        learnt=tuple(pair for pair in splits.learnt if pair != FOUND_CLASSES),
+        tokenizer=tokenizer,
+    )
+
+
+def _token_pieces(
+    play: Examples, tokenizer: FolderTokenizer, length: int
+) -> tuple[Examples, np.ndarray]:
+    """Returns examples of each speaker's text, and the speaker of each example.
+
+    Every token but the first of a speaker is a target once.
+    """
+    pieces, owners = [], []
+    for speaker, speech in speeches(play):
+        tokens = tokenizer.running(speech)
+        cut = [tokens[at : at + length + 1] for at in range(0, len(tokens) - 1, length)]
+        pieces += cut
+        owners += [speaker] * len(cut)
+    table = np.full((len(pieces), length + 1), tokenizer.pad, np.int32)
+    for row, piece in zip(table, pieces, strict=True):
+        row[: len(piece)] = piece
+    inputs, targets = map(np.ascontiguousarray, (table[:, :-1], table[:, 1:]))
+    return Examples(inputs, targets), np.array(owners, np.int32)

@@ -1,8 +1,8 @@
 """Texts as tokens and back: what a model of texts must keep to be used.
 
-`Table` is a table of characters or of words. Any other pair of `encode` and `decode`,
-such as one that reads a tokenizer.json, has the methods of `Tokenizer` and an entry in
-`KINDS`, by which `of` finds it again from what params.json holds.
+`Table` is a table of characters or of words, and `folder_tokenizer` reads those of
+pretrained models. Both have the methods of `Tokenizer` and an entry in `KINDS`, by
+which `of` finds them again from what params.json holds.
 
 >>> table = Table("words", ("be", "to"))
 >>> table.encode(["to be here"], length=5).tolist()
@@ -13,10 +13,12 @@ such as one that reads a tokenizer.json, has the methods of `Tokenizer` and an e
 True
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+
+from fl_sketch.data import folder_tokenizer
 
 PAD, UNKNOWN, START = 0, 1, 2  # after the end, not in the vocabulary, the beginning
 SPECIAL = 3  # tokens that are no units of a text
@@ -38,11 +40,30 @@ class Tokenizer(Protocol):
         """Whether the training texts decided it, so that it tells of them."""
         ...
 
+    @property
+    def pad(self) -> int:
+        """The token after the end of a text."""
+        ...
+
+    @property
+    def begin(self) -> tuple[int, ...]:
+        """The token that begins every text; empty: none does."""
+        ...
+
+    @property
+    def special(self) -> Collection[int]:
+        """The tokens that are no part of a text."""
+        ...
+
     def encode(self, texts: Sequence[str], length: int) -> np.ndarray:
-        """Returns int32 [texts, length]: `START`, the tokens, `PAD` up to the length.
+        """Returns int32 [texts, length]: `begin`, the tokens, `pad` up to the length.
 
         Tokens beyond the length are left out.
         """
+        ...
+
+    def running(self, text: str) -> np.ndarray:
+        """Returns the tokens of a text, int32, without special ones around it."""
         ...
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -79,6 +100,21 @@ class Table(NamedTuple):
         """The number of tokens, with the special ones."""
         return SPECIAL + len(self.units)
 
+    @property
+    def pad(self) -> int:
+        """The token after the end of a text."""
+        return PAD
+
+    @property
+    def begin(self) -> tuple[int, ...]:
+        """The token that begins every text."""
+        return (START,)
+
+    @property
+    def special(self) -> Collection[int]:
+        """The tokens that are no part of a text."""
+        return range(SPECIAL)
+
     def split(self, text: str) -> Sequence[str]:
         """Returns the characters of a text, or its words."""
         return text if self.kind == CHARACTERS else words(text)
@@ -86,6 +122,11 @@ class Table(NamedTuple):
     def encode(self, texts: Iterable[str], length: int) -> np.ndarray:
         """Returns int32 [texts, length], as `tokens` does."""
         return tokens(map(self.split, texts), self.units, length=length)
+
+    def running(self, text: str) -> np.ndarray:
+        """Returns the tokens of a text, int32, without `START` and `PAD`."""
+        units = self.split(text)
+        return tokens([units], self.units, length=len(units) + 1)[0, 1:]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text of tokens, without `START` and `PAD`."""
@@ -123,6 +164,7 @@ def _table(record: Mapping[str, Any]) -> Table:
 KINDS: dict[str, Callable[[Mapping[str, Any]], Tokenizer]] = {
     CHARACTERS: _table,
     WORDS: _table,
+    folder_tokenizer.KIND: folder_tokenizer.of,
 }
 
 

@@ -91,9 +91,10 @@ def _bank(facts: Mapping[str, Any]) -> list[str]:
 
 def _begun(model: Mapping[str, Any]) -> list[str]:
     """Returns a line on the folder of a pretrained model, if a run begins with one."""
-    if "pretrained" not in model:
+    found = model.get("pretrained", {})
+    if "fresh" not in found:
         return []
-    fresh, left = (_listed(model["pretrained"][k]) for k in ("fresh", "left_out"))
+    fresh, left = (_listed(found[kind]) for kind in ("fresh", "left_out"))
     return [f"  begins with {model['init_from']}; fresh: {fresh}; left out: {left}"]
 
 

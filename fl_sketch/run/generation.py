@@ -1,11 +1,11 @@
 """Texts that a language model writes: tokens are drawn one after the other.
 
 A model sees as many tokens as it was trained on. Of a longer text it sees the end,
-after `START`, as training cuts texts into pieces.
+after the token that begins all texts, as training cuts texts into pieces.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch.core import validate
-from fl_sketch.data.tokenizer import PAD, SPECIAL, START
+from fl_sketch.data.tokenizer import Tokenizer
 from fl_sketch.run.trained import Trained
 
 BLOCK = 64  # tokens of one call, so that every number of tokens has one program
@@ -57,11 +57,10 @@ def generate(
     if lacking := table.lacking(prompt):
         msg = f"Expected a prompt of what the vocabulary has, got {lacking}."
         raise ValueError(msg)
-    before = table.encode([prompt], len(prompt) + 1)[0]
-    before = before[(before != PAD) & (before != START)]
-    text, number = _seen(before, trained.shape[0]), np.arange(trained.outputs[-1])
-    allowed = jnp.asarray((number >= SPECIAL) & (number < table.size))
-    options = jax.random.key(seed), allowed, jnp.float32(temperature)
+    before, number = table.running(prompt), np.arange(trained.outputs[-1])
+    text = _seen(table, before, trained.shape[0])
+    allowed = ~np.isin(number, [*table.special]) & (number < table.size)
+    options = table.begin, jax.random.key(seed), allowed, jnp.float32(temperature)
     found = before.tolist()
     end = len(found) + tokens
     for start in range(0, tokens, BLOCK):
@@ -70,15 +69,23 @@ def generate(
     return table.decode(found[:end])
 
 
-@functools.partial(jax.jit, static_argnames="apply")
+@functools.partial(jax.jit, static_argnames=("apply", "begin"))
 def _block(
-    apply: Callable[..., jax.Array], variables, text: _Text, start, key, allowed, heat
+    apply: Callable[..., jax.Array],
+    variables,
+    text: _Text,
+    start,
+    begin: tuple[int, ...],
+    key,
+    allowed,
+    heat,
 ) -> tuple[_Text, jax.Array]:
     """Returns a text that is `BLOCK` tokens longer, and these tokens.
 
     Args:
       apply: `(variables, tokens [1, length]) -> logits [1, length, classes]`.
       start: the number of tokens that were drawn before.
+      begin: the token that begins every text, if one does.
       allowed: bool [classes], the tokens that may be drawn.
       heat: the temperature.
     """
@@ -90,24 +97,30 @@ def _block(
         own = jax.random.fold_in(key, number)
         drawn = jax.random.categorical(own, logits / jnp.where(heat > 0, heat, 1))
         token = jnp.where(heat > 0, drawn, logits.argmax()).astype(jnp.int32)
-        return _with(text, token), token
+        return _with(text, begin, token), token
 
     return jax.lax.scan(step, text, start + jnp.arange(BLOCK))
 
 
-def _seen(before: Sequence[int], length: int) -> _Text:
-    """Returns what a model sees of a text: `START` and its end."""
-    end = list(before)[-(length - 1) :] if length > 1 else []
-    row = np.full(length, PAD, np.int32)
-    row[: 1 + len(end)] = [START, *end]
-    return _Text(jnp.asarray(row), jnp.int32(1 + len(end)))
+def _seen(table: Tokenizer, before: np.ndarray, length: int) -> _Text:
+    """Returns what a model sees of a text: the token that begins it, and its end."""
+    first, room = table.begin, length - len(table.begin)
+    seen = [*first, *before[max(len(before) - room, 0) :]]
+    if not seen:
+        msg = "Expected a prompt of one token at least, since no token begins a text "
+        raise ValueError(msg + "of this model, got none.")
+    row = np.full(length, table.pad, np.int32)
+    row[: len(seen)] = seen
+    return _Text(jnp.asarray(row), jnp.int32(len(seen)))
 
 
-def _with(text: _Text, token: jax.Array) -> _Text:
+def _with(text: _Text, begin: tuple[int, ...], token: jax.Array) -> _Text:
     """Returns what a model sees of a text that is one token longer."""
-    length = len(text.tokens)
-    moved = jnp.roll(text.tokens, -1).at[0].set(START).at[-1].set(token)
+    length, first = len(text.tokens), len(begin)
+    if length == first:
+        return text
+    moved = jnp.roll(text.tokens, -1).at[:first].set(jnp.array(begin, jnp.int32))
+    moved = moved.at[-1].set(token)
     longer = text.tokens.at[jnp.minimum(text.count, length - 1)].set(token)
-    full = text.count == length
-    tokens = jnp.where(full, moved, longer) if length > 1 else text.tokens
+    tokens = jnp.where(text.count == length, moved, longer)
     return _Text(tokens, jnp.minimum(text.count + 1, length))

@@ -217,7 +217,9 @@ def _tokens(setup: Setup) -> dict[str, Any]:
     data, tokenizer = setup.config.data, setup.splits.tokenizer
     shape = setup.splits.train.inputs.shape[1:]
     size, model = data.vocabulary, setup.config.model.name
-    if model != "transformer" and tokenizer:
+    if pretrained.named(model):
+        size = pretrained.read(model).count("vocab_size")
+    elif model != "transformer" and tokenizer:
         size = tokenizer.size
     if model == "language_model":
         size = setup.seen.classes  # outputs are inputs
@@ -227,6 +229,25 @@ def _tokens(setup: Setup) -> dict[str, Any]:
         "vocabulary_file": data.vocabulary_file,
         **({"tokenizer": tokenizer.described()} if tokenizer else {}),
     }
+
+
+def _pretrained(setup: Setup) -> dict[str, Any]:
+    """Returns what is needed of the folder of a pretrained model, if there is one.
+
+    "config" describes the model. "fresh" names its arrays that begin anew, "left_out"
+    those of the folder that it does not use.
+    """
+    name = setup.config.model.name
+    if not pretrained.named(name):
+        return {}
+    folder = pretrained.read(name)
+    found: dict[str, Any] = {"config": pretrained.described(folder)}
+    if source_of(setup.config)[0] == "name":
+        arrays = [own for own, _ in trees.named_leaves(setup.params)]
+        left = huggingface.find(folder, setup.params, read=False).left_out
+        found["fresh"] = [own for own in arrays if own not in setup.initial]
+        found["left_out"] = list(left)
+    return {"pretrained": found}
 
 
 def _kept_updates(setup: Setup) -> str:

@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 
 from fl_sketch.config import build
-from fl_sketch.core import plugins, untrusted_files, validate
+from fl_sketch.core import plugins, pretrained, untrusted_files, validate
 from fl_sketch.core.protocols import Tree
 from fl_sketch.core.trees import Stateful, named_leaves
 from fl_sketch.data import tokenizer as tokenizers
 from fl_sketch.data.inputs import Scaling, scaled
 from fl_sketch.data.tokenizer import Tokenizer
-from fl_sketch.models import params_io
+from fl_sketch.models import huggingface, params_io
 from fl_sketch.models.losses import KINDS
 from fl_sketch.models.metrics import CLASSES
 from fl_sketch.workdir.origin import SIDECAR
@@ -122,18 +122,22 @@ def load_trained(folder: str | os.PathLike, plugin: Collection[str] = ()) -> Tra
         given = about["inputs"]
         record = given.get("tokenizer")
         tokenizer = tokenizers.of(record) if record else None
-        module = build.module_of(
-            about["model"],
-            about["outputs"],
-            about["size"],
-            about["options"],
-            given.get("vocabulary", 0),
-        )
+        module = _module(about, place)
         shapes = jax.eval_shape(module.init, jax.random.key(0), _example(about))
     with untrusted_files.reading(path, "to hold arrays by name"):
         arrays = params_io.load(path)
     _require_same(shapes, arrays, about["model"], path)
     return Trained(about, module, params_io.tree_of(arrays), tokenizer)
+
+
+def _module(about: dict[str, Any], place: pathlib.Path) -> nn.Module:
+    """Returns the module of a model, which needs no folder that it began with."""
+    name, options = about["model"], about["options"]
+    if pretrained.named(name):
+        folder = pretrained.Folder(place, about["pretrained"]["config"])
+        return huggingface.module(folder, about["outputs"], **options)
+    vocabulary = about["inputs"].get("vocabulary", 0)
+    return build.module_of(name, about["outputs"], about["size"], options, vocabulary)
 
 
 def _require_trusted(model: str, plugin: Collection[str], folder) -> None:

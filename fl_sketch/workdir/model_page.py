@@ -159,8 +159,8 @@ def _by_fl_sketch(model: Mapping[str, Any]) -> str:
     if model["own"]:
         return ""
     use = "predictions = run.predict(model, inputs)"
-    if model["writes"]:
-        use = 'text = run.generate(model, "", tokens=200)'
+    if model["prompt"] is not None:
+        use = f'text = run.generate(model, "{model["prompt"]}", tokens=200)'
     return f"""
 With fl_sketch installed:
 

@@ -9,14 +9,17 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fl_sketch.core import plugins
+from fl_sketch.core import plugins, pretrained
 from fl_sketch.models.losses import KINDS
 from fl_sketch.models.params_io import BY_CLASS, Arrays
 from fl_sketch.workdir import weights
 
 ONE = {"classes": "class", "labels": "label", "numbers": "number"}
 NAMES = ("algorithm", "dataset", "model")  # which may be paths
-PUBLIC = (*NAMES, "part", "size", "loss", "options", "outputs", "class_names", "round")
+PUBLIC = (
+    *NAMES, "part", "size", "loss", "options", "outputs", "class_names", "round",
+    "pretrained",
+)  # fmt: skip
 INPUTS = (
     "shape", "dtype", "divided_by", "mean", "deviation", "length", "vocabulary",
     "vocabulary_file", "tokenizer",
@@ -64,15 +67,24 @@ def facts(about: Mapping[str, Any], params: Arrays) -> dict[str, Any]:
         "layers": [] if own else _layers(about["model"], params),
         "by_class": about["model"] in BY_CLASS,
         "scaled": "mean" in about.get("inputs", {}),
-        "writes": about["model"] == "language_model",
+        "prompt": _prompt(about),
         "data": _last(about["dataset"]),
         "algorithm": _last(about["algorithm"]),
         "inputs": _inputs(about),
     }
 
 
+def _prompt(about: Mapping[str, Any]) -> str | None:
+    """Returns what a text may begin with that the model goes on with; None: none."""
+    if about["model"] == "language_model":
+        return ""
+    size = about.get("pretrained", {}).get("config", {}).get("vocab_size")
+    return "It is" if size and size == about["outputs"] else None
+
+
 def _last(path: str) -> str:
-    return pathlib.Path(path).name
+    """Returns a path's last part, of a pretrained model behind what begins its name."""
+    return pretrained.PREFIX * pretrained.named(path) + pathlib.Path(path).name
 
 
 def _layers(model: str, params: Arrays) -> list[str]:
@@ -88,6 +100,8 @@ def _inputs(about: Mapping[str, Any]) -> str:
     given = about.get("inputs", {})
     if given.get("dtype") == "int32":
         words = _last(given["vocabulary_file"]) or "made of the training texts"
+        if pretrained.named(about["model"]):
+            words = "that of the pretrained model"
         part = "in `params.json`"
         if "tokenizer" not in given:
             part = "not part of this release"

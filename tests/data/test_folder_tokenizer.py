@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fl_sketch.core import pretrained as folders
-from fl_sketch.data import folder_tokenizer
+from fl_sketch.data import folder_tokenizer, text, tokenizer
 from fl_sketch.data.examples import Examples
 from tests import pretrained
 from tests.data.test_text import PLAY, SENTENCES, splits
@@ -23,7 +23,7 @@ def folder(tmp_path):
 
 
 def test_sentences_begin_and_end_as_the_tokenizer_has_it(folder):
-    found = folder_tokenizer.encoded(SENTENCES, f"hf/{folder}", length=6)
+    found = text.encoded_by_folder(SENTENCES, f"hf/{folder}", length=6)
     assert found.train.inputs.tolist() == [
         [CLS, A, GOOD, FILM, SEP, PAD],
         [CLS, A, BAD, FILM, SEP, PAD],
@@ -63,7 +63,7 @@ def test_a_tokenizers_own_length_and_filling_do_not_count(folder):
 
 def test_a_tokenizer_is_made_again_from_its_description(folder):
     own = folder_tokenizer.read(folder)
-    again = folder_tokenizer.of(json.loads(json.dumps(own.described())))
+    again = tokenizer.of(json.loads(json.dumps(own.described())))
     texts = ["a good film", "was it fun ?"]
     assert (again.size, again.pad) == (own.size, own.pad) == (20, PAD)
     assert np.array_equal(again.encode(texts, 5), own.encode(texts, 5))
@@ -72,7 +72,7 @@ def test_a_tokenizer_is_made_again_from_its_description(folder):
 def test_every_token_of_a_speaker_but_the_first_is_a_target_once(tmp_path):
     pretrained.llama(tmp_path)
     play = splits("shakespeare", ["a bad film", "fun", "good"], ["was", "a film"])
-    found = folder_tokenizer.encoded(play, f"hf/{tmp_path}", length=2)
+    found = text.encoded_by_folder(play, f"hf/{tmp_path}", length=2)
     end = 2  # llama's own end of text, since there is no padding token
     # Speaker 0 says "a bad film", then "good"; a line's end is no word here.
     assert found.train.inputs.tolist() == [[A, BAD], [FILM, GOOD]]
@@ -99,12 +99,12 @@ def test_the_padding_token_is_named_by_the_tokenizer_then_by_the_model(tmp_path)
 
 def test_tokens_and_other_inputs_stay_as_they_are(folder):
     images = SENTENCES.map(lambda part: Examples(np.ones((2, 3)), part.targets))
-    assert folder_tokenizer.encoded(images, f"hf/{folder}", length=6) is images
+    assert text.encoded_by_folder(images, f"hf/{folder}", length=6) is images
     tokens = SENTENCES.map(lambda part: Examples(np.int32([[19]]), part.targets))
-    assert folder_tokenizer.encoded(tokens, f"hf/{folder}", length=6) is tokens
+    assert text.encoded_by_folder(tokens, f"hf/{folder}", length=6) is tokens
     more = SENTENCES.map(lambda part: Examples(np.int32([[20]]), part.targets))
     with refused("20"):
-        folder_tokenizer.encoded(more, f"hf/{folder}", length=6)
+        text.encoded_by_folder(more, f"hf/{folder}", length=6)
 
 
 WORDS = [f"word{number}" for number in range(20)]
@@ -122,13 +122,13 @@ WORDS = [f"word{number}" for number in range(20)]
 def test_a_tokenizer_that_does_not_fit_is_one_line(tmp_path, tokens, length, parts):
     pretrained.bert(tmp_path, tokens=tokens)
     with refused(*parts):
-        folder_tokenizer.encoded(SENTENCES, f"hf/{tmp_path}", length=length)
+        text.encoded_by_folder(SENTENCES, f"hf/{tmp_path}", length=length)
 
 
 def test_a_folder_without_a_tokenizer_is_one_line(folder):
     (folder / "tokenizer.json").unlink()
     with refused("tokenizer.json", str(folder), error=FileNotFoundError):
-        folder_tokenizer.encoded(PLAY, f"hf/{folder}", length=6)
+        text.encoded_by_folder(PLAY, f"hf/{folder}", length=6)
 
 
 def test_a_missing_package_is_named(folder, monkeypatch):

@@ -7,10 +7,19 @@ import jax
 import numpy as np
 import pytest
 
+from fl_sketch.data import text
 from fl_sketch.models import huggingface, params_io
-from fl_sketch.run import load_params, run, task_of
-from fl_sketch.workdir import origin
+from fl_sketch.run import (
+    generate,
+    load_params,
+    load_trained,
+    predict,
+    run,
+    task_of,
+)
+from fl_sketch.workdir import origin, release
 from tests import pretrained
+from tests.data.test_text import splits
 from tests.run.configs import (
     NOISY,
     begun,
@@ -131,7 +140,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(place, tmp_path, monkeypatch):
     assert about["pretrained"]["fresh"] == ["dense/bias", "dense/kernel"]
     left = ["pooler.dense.bias", "pooler.dense.weight"]
     assert about["pretrained"]["left_out"] == left
-    assert about["inputs"]["tokenizer"] == f"hf/{place / 'bert'}"
+    assert about["pretrained"]["config"]["hidden_size"] == 8
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
@@ -150,6 +159,40 @@ def test_a_run_does_not_go_on_with_a_folder_that_changed(
         (tmp_path / "bert" / name).write_text(json.dumps(found, indent=1))
     with refused("workdir", error=Exception):
         ran(tmp_path / "run", str(place), **of(tmp_path))
+
+
+def test_a_run_predicts_without_the_folder_that_it_began_with(place, tmp_path):
+    shutil.copytree(place / "bert", tmp_path / "bert")
+    summary, _ = ran(tmp_path / "run", str(place), **of(tmp_path))
+    shutil.rmtree(tmp_path / "bert")
+    trained = load_trained(tmp_path / "run")
+    with np.load(place / "texts.npz") as arrays:
+        texts, labels = arrays["test_inputs"].tolist(), arrays["test_targets"]
+    right = (predict(trained, texts).argmax(1) == labels).mean()
+    assert right == pytest.approx(summary["test_accuracy"], abs=1e-6)
+
+
+def test_a_decoder_goes_on_with_a_text_of_its_own_words(place, tmp_path):
+    play = splits("shakespeare", ["a bad film was fun", "good"] * 9, ["a bad film"])
+    found = text.encoded_by_folder(play, f"hf/{place / 'llama'}", length=6)
+    table(tmp_path, *(np.resize(part, (80, 6)) for part in found.train))
+    changes = of(place, "llama", data__classes=20)
+    ran(tmp_path / "run", str(tmp_path), **changes)
+    about = read_json(tmp_path / "run/params.json")
+    about["inputs"]["tokenizer"] = found.tokenizer.described()
+    (tmp_path / "run/params.json").write_text(json.dumps(about))
+    trained = load_trained(tmp_path / "run")
+    words = generate(trained, "a bad", tokens=7).split()
+    assert words[:2] == ["a", "bad"] and len(words) == 9
+    assert not any(word.startswith("[") for word in words)
+    # What is drawn first follows the text as the model has it.
+    ids = found.tokenizer.running("a bad")
+    logits = np.array(trained.apply(trained.variables, np.resize(ids, (1, 2))))[0, -1]
+    logits[[0, 1, 2, 3, *range(10, 20)]] = -np.inf  # special ones, and no words
+    first = generate(trained, "a bad", tokens=1, temperature=0).split()[2]
+    assert found.tokenizer.running(first).tolist() == [logits.argmax()]
+    with refused("one token at least"):
+        generate(trained, "")
 
 
 PRIVATE = NOISY | {"privacy__randomness": "system", "data__classes": 2}
@@ -175,6 +218,18 @@ def test_a_private_run_takes_weights_without_a_record_and_refuses_its_own(
         task_of(tuned, str(place))
     tuned.data.public = True
     assert task_of(tuned, str(place)).private
+
+
+def test_a_release_holds_the_tokens_and_the_form_of_the_model(place, tmp_path):
+    shutil.copytree(place / "bert", tmp_path / "bert")
+    ran(tmp_path / "run", str(place), **of(tmp_path) | PRIVATE)
+    shutil.rmtree(tmp_path / "bert")
+    release.release(tmp_path / "run", tmp_path / "out")
+    for file in (tmp_path / "out").iterdir():
+        assert str(tmp_path).encode() not in file.read_bytes(), file
+    one, other = (load_trained(tmp_path / name) for name in ("run", "out"))
+    texts = ["a good film", "bad fun"]
+    assert np.array_equal(predict(one, texts), predict(other, texts))
 
 
 def test_what_was_seen_before_is_passed_on(place, tmp_path):

@@ -94,16 +94,18 @@ def _named(params: Tree, names: Sequence[str]) -> dict[str, jax.Array]:
     return {name: leaf for name, leaf in named_leaves(params) if name in names}
 
 
-def module(name: str, classes: int, **options: Any) -> nn.Module:
+def module(folder: pretrained.Folder | str, classes: int, **options: Any) -> nn.Module:
     """Returns the module of a folder; no arrays are read.
 
     Args:
-      name: the folder, as a path or as hf/FOLDER.
+      folder: the folder, or its name, as a path or as hf/FOLDER.
       classes: as in `load`.
       **options: as in `load`.
     """
     validate.at_least_one(classes=classes)
-    return _module(pretrained.read(name), classes, options)
+    if isinstance(folder, str):
+        folder = pretrained.read(folder)
+    return _module(folder, classes, options)
 
 
 def _module(folder: pretrained.Folder, classes: int, options: dict) -> nn.Module:
