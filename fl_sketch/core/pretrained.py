@@ -13,7 +13,7 @@ import json
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from fl_sketch.core import untrusted_files
 
@@ -68,7 +68,7 @@ class Folder(NamedTuple):
             self.refuse(f"{key} to be {choice}", f"{key}={value!r}")
         return value
 
-    def refuse(self, expected: str, got: str) -> None:
+    def refuse(self, expected: str, got: str) -> NoReturn:
         """Raises a ValueError of one line about `config.json`."""
         msg = f"Expected {self.path / CONFIG} to have {expected}, got {got}."
         raise ValueError(msg)

@@ -205,7 +205,8 @@ def encoded_by_folder(splits: Splits, source: str, *, length: int) -> Splits:
         return _next_tokens(splits, tokenizer, length)
 
     def encode(part: Examples) -> Examples:
-        return Examples(tokenizer.encode(part.inputs, length), part.targets)
+        texts = part.inputs.tolist()
+        return Examples(tokenizer.encode(texts, length), part.targets)
 
     return splits.map(encode)._replace(tokenizer=tokenizer)
 
