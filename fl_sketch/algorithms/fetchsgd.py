@@ -7,6 +7,7 @@ import optax
 
 from fl_sketch import channels, transforms
 from fl_sketch import sketch as sketches
+from fl_sketch.core import validate
 from fl_sketch.core.keys import Purpose
 from fl_sketch.core.protocols import Algorithm, Downlink, Sketch
 from fl_sketch.sketch import compressors
@@ -82,6 +83,7 @@ def _columns(op: Sketch, forget: str) -> int:
 
 def with_its_hashes(sketch: Sketch) -> Sketch:
     """Returns `sketch` with the same hashes in all rounds: FetchSGD's, or its own."""
+    validate.sketch_operator(sketch=sketch)
     if sketch.fixed_key:
         return sketch
     return sketches.fixed_key(sketch, jax.random.key(int(Purpose.HASHES)))

@@ -236,8 +236,8 @@ def small_step(config: ConfigDict, default: ConfigDict) -> str:
     if method.one_batch or not averages or rate != default.server.rate:
         return ""
     return (
-        f"server.rate={rate:g} of {config.algorithm} is the share of the way to the "
-        "clients' mean that the model goes; 1.0 goes all of it"
+        f"with server.rate={rate:g}, {config.algorithm} moves the model by that share "
+        "of the clients' mean update; server.rate=1.0 takes the whole update"
     )
 
 

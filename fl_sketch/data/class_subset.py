@@ -77,7 +77,9 @@ def part(splits: Splits, text: str, classes: int = 0) -> Splits:
     def of(examples: Examples) -> Examples:
         kept = np.isin(examples.targets, chosen)
         if not kept.any():
-            msg = f"Expected examples of all kinds in part={text!r}, got none of one."
+            msg = (
+                f"Expected examples of every split in part={text!r}, got an empty one."
+            )
             raise ValueError(msg)
         numbered = np.searchsorted(chosen, examples.targets[kept]).astype(np.int32)
         return Examples(examples.inputs[kept], numbered)

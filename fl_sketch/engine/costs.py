@@ -275,8 +275,8 @@ def prices(
         return min(ways.values(), key=lambda way: way.in_a_run(rounds, gap))
     if download not in ways:
         msg = (
-            "Expected download='model' where the server's step draws from its own key, "
-            f"so that no client can take it as well, got download={download!r}."
+            "Expected download='model' with a server whose step is random, so that no "
+            f"client can repeat it, got download={download!r}."
         )
         raise ValueError(msg)
     return ways[download]

@@ -117,8 +117,8 @@ class PythonSetup(NamedTuple):
             return
         if reason := origin.seen(before, "", _digests(self.clients)):
             msg = (
-                "Expected params of public data in a private run, which counts them as "
-                f"known to all, got params_from={self.params_from}, {reason}."
+                "Expected params of public data in a private run, got params_from="
+                f"{self.params_from}, {reason}."
             )
             raise ValueError(msg)
 

@@ -40,7 +40,7 @@ from fl_sketch.privacy import accounting
 from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.workdir.folder import Workdir
 
-GO_ON = "go on without one from the state that these rounds return: state=run.state"
+GO_ON = "continue without one from state=run.state"
 
 
 class Standing(NamedTuple):
@@ -295,16 +295,13 @@ def _require_same_run(
 ) -> None:
     """Raises if a run would go on with other hashes or other noise."""
     if not np.array_equal(public, state.public):
-        msg = (
-            "Expected key to have the public root of the rounds before, by which "
-            "their messages were made, got another one."
-        )
+        msg = "Expected key to be that of the earlier rounds of state, got another one."
         raise ValueError(msg)
     terms = _terms(guarantee)
     if terms is not None and terms != state.terms and int(state.server.round):
         msg = (
-            "Expected state of rounds with the same mechanism, cohorts and relation, "
-            "since all rounds are counted as these, got rounds with other ones."
+            "Expected state to be of rounds with the same mechanism, cohorts and "
+            "relation, got other ones: one privacy plan counts all rounds."
         )
         raise ValueError(msg)
 
@@ -316,7 +313,7 @@ def _require_one_beginning(state: Any, workdir: Any) -> None:
     checks.require_made_by(Standing, "engine.simulate", state=state)
     if workdir is not None:
         msg = (
-            "Expected workdir or state, as a run goes on from either, got both: "
+            "Expected either workdir or state to resume from, got both: "
             f"workdir={pathlib.Path(workdir)}."
         )
         raise ValueError(msg)

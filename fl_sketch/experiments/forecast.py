@@ -20,6 +20,7 @@ from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.rounds import Play, compile_rounds
 from fl_sketch.experiments import machine
 from fl_sketch.experiments.bench.extrapolation import Cost, extrapolated, seconds_of
+from fl_sketch.run import display
 from fl_sketch.run.setup import Setup
 from fl_sketch.workdir import secrets
 from fl_sketch.workdir.rows import sized
@@ -145,15 +146,16 @@ def lines(setup: Setup) -> list[str]:
     memory = found.data + found.state + cost.temporaries
     products = found.operations / found.speed.operations
     copies = found.moved / found.speed.bytes
-    name, least = max(("products", products), ("memory", copies), key=lambda x: x[1])
-    share = f" ({found.clients:.3g} of them clients)" if found.clients else ""
+    limits = ("matrix products", products), ("memory speed", copies)
+    name, least = max(limits, key=lambda limit: limit[1])
+    share = f" ({found.clients:.3g} s for clients)" if found.clients else ""
     return [
-        f"measured on {engine.name_of(setup.mesh)}: a round takes {cost.seconds:.3g} "
-        f"seconds{share}, an evaluation {found.evaluation:.3g}; {setup.last} rounds: "
-        f"{whole:.3g}, after compiling",
-        f"  memory of a device: {sized(memory)}: data {sized(found.data)}, state "
-        f"{sized(found.state)}, work {sized(cost.temporaries)}",
-        f"  limit: {name}, {least:.3g} seconds a round, for {found.operations:.3g} "
-        f"operations at {found.speed.operations:.3g} a second and {sized(found.moved)} "
-        f"of parameters at {sized(found.speed.bytes)} a second",
+        f"time on {display.devices(setup.mesh.size)}: {cost.seconds:.3g} s per round"
+        f"{share}, {found.evaluation:.3g} s per evaluation; {setup.last} rounds: "
+        f"{whole:.3g} s after compilation",
+        f"  memory per device: {sized(memory)} (data {sized(found.data)}, state "
+        f"{sized(found.state)}, local training {sized(cost.temporaries)})",
+        f"  limit: {name}, {least:.3g} s per round, for {found.operations:.3g} "
+        f"operations at {found.speed.operations:.3g} per second and "
+        f"{sized(found.moved)} of parameters at {sized(found.speed.bytes)} per second",
     ]

@@ -195,7 +195,7 @@ def _then(first: Compressor, second: Compressor) -> Compressor:
     def length(d):
         values = first.fields(d)[0]
         if values.kind != "float":
-            msg = f"Only the last stage may send no float values, got {values}."
+            msg = f"Expected float values from all stages but the last, got {values}."
             raise ValueError(msg)
         return values.count
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import optax
 from jax.custom_batching import custom_vmap
 
+from fl_sketch.core import validate
 from fl_sketch.core.protocols import Key, Sketch
 
 NEED_KEY = "Expected the round's key: update(updates, state, params, key=key)."
@@ -15,6 +16,7 @@ NEED_PARAMS = (
 
 def sketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
     """Turns an update into its message, R x."""
+    validate.sketch_operator(op=op)
 
     def update(updates, state, params=None, *, key: Key | None = None, **extra_args):
         del params, extra_args
@@ -25,6 +27,7 @@ def sketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
 
 def desketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
     """Turns a mean message of the same operator into an update: R^T s, unbiased."""
+    validate.sketch_operator(op=op)
 
     def update(updates, state, params=None, *, key: Key | None = None, **extra_args):
         del extra_args

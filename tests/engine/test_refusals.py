@@ -188,7 +188,7 @@ REFUSED = [
         ValueError,
         "multiplier .*given, 0, got noise_multiplier=0.01",
     ),
-    (of_loss(looped), TypeError, "loops .* begin with numbers made of its params"),
+    (of_loss(looped), TypeError, "loops .* start from numbers made of its params"),
 ]
 
 
@@ -209,7 +209,7 @@ def test_the_smallest_target_that_a_refusal_names_is_kept(noise_multiplier):
     change = {"algorithm": private(noise_multiplier), "cohort": POISSON, "rounds": 9}
     with pytest.raises(ValueError, match="target_epsilon >= ") as raised:
         simulated(**change, target_epsilon=0.01)
-    least = float(re.search(">= ([0-9.]+),", str(raised.value))[1])
+    least = float(re.search(">= ([0-9.]+) ", str(raised.value))[1])
     run = simulated(**change, target_epsilon=least)
     assert int(run.state.server.round) >= 1
     assert run.history[-1]["epsilon"] <= least

@@ -249,7 +249,7 @@ def test_weights_known_for_all_clients_scale_no_memory():
 
 def test_a_run_goes_on_with_the_hashes_and_the_prices_that_it_had():
     begun = ran(SAFL, rounds=4, download="messages")
-    with pytest.raises(ValueError, match="public root of the rounds before"):
+    with pytest.raises(ValueError, match="key to be that of the earlier rounds"):
         simulated(rounds=1, state=begun.state, key=jax.random.key(99))
     longer = algorithms.safl(
         loss, sketch=sketch.count_sketch(3), client_rate=0.05, server=optax.adam(0.05)
