@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from fl_sketch import algorithms, data, engine, sketch
+from fl_sketch.transforms import local
 from tests.engine.regression import (
     CLIENTS,
     COUNT,
@@ -70,7 +71,11 @@ REFUSED = [
     ({"params": {"v": np.zeros(4)}}, ValueError, "together, got KeyError: 'w'"),
     (of_loss(raised), ValueError, "ZeroDivisionError"),
     (of_loss(lambda p: 0.0), TypeError, r"loss .*got \(p\)"),
-    (of_loss(3), TypeError, "loss .*got 3"),
+    (
+        {"algorithm": SAFL._replace(local=local.one_gradient(3))},
+        TypeError,
+        "loss .*got 3",
+    ),
     (of_loss(lambda p, b: p["w"]), TypeError, r"loss .*shape \(4,\)"),
     (of_loss(lambda p, b: (loss(p, b), 1)), TypeError, "one float, got tuple"),
     (of_loss(lambda p, b: None), TypeError, "got NoneType"),
