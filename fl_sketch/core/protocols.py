@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from fl_sketch.core import shown
+
 Key = jax.Array  # a typed key, from jax.random.key(seed)
 Tree = Any  # a pytree of float arrays
 Message = Any  # what crosses the network: an array, or a pytree of arrays
@@ -127,6 +129,8 @@ class Server(NamedTuple):
     round: jax.Array
     guard: Any = ()
     down: Any = ()
+
+    __repr__ = shown.fields
 
 
 class Work(NamedTuple):
@@ -363,3 +367,5 @@ class Algorithm(NamedTuple):
     server: Any
     mechanism: Mechanism | None = None
     downlink: Downlink | None = None
+
+    __repr__ = shown.fields

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import optax
 from jax.custom_batching import custom_vmap
 
+from fl_sketch.core import trees, validate
 from fl_sketch.core.protocols import Key, Sketch
 
 NEED_KEY = "Expected the round's key: update(updates, state, params, key=key)."
@@ -20,7 +21,11 @@ def sketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
         del params, extra_args
         return op.apply(require(key, NEED_KEY), updates), state
 
-    return optax.GradientTransformationExtraArgs(_no_state, update)
+    def init(params):
+        validate.warn_if_long(op.size(params), trees.size(params), stacklevel=3)
+        return optax.EmptyState()
+
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def desketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
