@@ -9,7 +9,9 @@ import pytest
 
 from fl_sketch import algorithms, sketch
 from fl_sketch.core.trees import Stateful
+from fl_sketch.run import run
 from tests.engine.regression import POISSON, private, simulated
+from tests.run.configs import config_with
 
 PARAMS = {"head": {"w": np.zeros(4, np.float32)}, "trunk": np.ones(3, np.float32)}
 OPERATOR = sketch.count_sketch(3)
@@ -91,3 +93,30 @@ def test_models_with_statistics_are_looked_at_without_them():
             rounds=2,
             every=2,
         )
+
+
+FREEZING = """
+import jax
+import optax
+
+def bias_only(rate):
+    def label(path, leaf):
+        return "off" if "kernel" in jax.tree_util.keystr(path) else "on"
+
+    return optax.multi_transform(
+        {"off": optax.set_to_zero(), "on": optax.sgd(rate)},
+        lambda params: jax.tree_util.tree_map_with_path(label, params),
+    )
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "moves"), [("safl", True), ("fedopt", False)])
+def test_a_run_of_a_config_says_so_after_its_first_rounds(name, moves, tmp_path):
+    file, lines = tmp_path / "own.py", []
+    file.write_text(FREEZING)
+    config = config_with(algorithm=name, rounds=4, eval_every=2)
+    config.client.optimizer = f"{file}:bias_only"
+    run(config, tmp_path / "run", say=lines.append)
+    named = [line for line in lines if "mask" in line]
+    assert len(named) == moves and all("(dense/kernel)" in line for line in named)
