@@ -245,10 +245,13 @@ class Channel(NamedTuple):
         receives its value. It returns `(Delivery, Memory)`. It must yield from plain
         Python, not from inside a traced branch or loop.
       init: `(params) -> Memory` before the first round.
+      contracts: `(params) -> bool`; False: it is known that its messages leave out more
+        than they are given, which no error memory survives.
     """
 
     talk: Callable[[Any, Memory, Keys, Round], Talk]
     init: Callable[[Tree], Memory] = lambda params: Memory()
+    contracts: Callable[[Tree], bool] = lambda params: True
 
 
 class Downlink(NamedTuple):
