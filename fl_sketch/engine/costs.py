@@ -185,7 +185,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         return means, replies
 
     start = jax.eval_shape(lambda p: initial_server(algorithm, p), params)
-    algorithm, program, uses = _with_work_traced(algorithm, start, batches)
+    algorithm, facts = _with_work_traced(algorithm, start, batches)
     means, replies = jax.eval_shape(echoed, *start, batches)
     part, after = (functools.partial(f, algorithm) for f in (_part, _after))
     read, heard, *_ = _used(part, start[0], means, replies, start[1], batches)
@@ -204,9 +204,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         read=read,
         counts=any(counts.values()),
         alone=alone,
-        working=programs.bytes_written(program),
-        operations=programs.operations(program),
-        uses=uses,
+        **facts,
     )
 
 
@@ -286,18 +284,20 @@ def prices(
     return ways[download]
 
 
-def _with_work_traced(
-    algorithm: Algorithm, start, batches
-) -> tuple[Algorithm, Any, DataUses]:
-    """Returns the algorithm with its local work traced, its program, and its uses."""
+def _with_work_traced(algorithm, start, batches) -> tuple[Algorithm, dict[str, Any]]:
+    """Returns the algorithm with its local work traced, and facts about that work."""
     (server, client), local = start, algorithm.local
     keys = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0))
     arguments = server, client.local, batches, keys
     program, work = jax.make_jaxpr(local.run, return_shape=True)(*arguments)
     _require_numbers(work.diagnostics)
     local = local._replace(run=played(program, work))
-    uses = uses_of(program, arguments, work)
-    return algorithm._replace(local=local), program, uses
+    facts = {
+        "working": programs.bytes_written(program),
+        "operations": programs.operations(program),
+        "uses": uses_of(program, arguments, work),
+    }
+    return algorithm._replace(local=local), facts
 
 
 def _require_numbers(diagnostics: Any) -> None:

@@ -13,7 +13,6 @@ from fl_sketch import channels, sketch
 from fl_sketch.channels import player
 from fl_sketch.core import wire
 from fl_sketch.core.protocols import Channel, Keys, Memory, Round, ServerReply
-from fl_sketch.sketch import compressors
 from tests.channels.cases import CHANNELS, COMPRESSORS, Claim, D
 from tests.channels.rounds import (
     CLIENTS,
@@ -33,7 +32,6 @@ from tests.channels.rounds import (
     start,
 )
 from tests.operators import encoded
-from tests.refusals import refused
 
 every_channel = pytest.mark.parametrize("name", CHANNELS)
 DRAWS = 4000
@@ -369,32 +367,6 @@ def test_a_long_update_of_16_bits_is_shortened_and_not_lost(kind):
     clipped = channels.clipped(channels.exact(), 6.0)
     own = player.single_client(clipped, jnp.asarray(update), keys(0)).delivery.own
     assert np.linalg.norm(np.asarray(own, np.float64)) == pytest.approx(6, rel=0.01)
-
-
-UNBIASED = {
-    "sketched": channels.sketched(sketch.count_sketch(4)),
-    "read by one row": channels.sketched(sketch.count_sketch(4), read="estimate"),
-    "clipped": channels.clipped(channels.sketched(sketch.srht(4)), 1.0),
-    "random_k": channels.compressed(compressors.random_k(4)),
-    "qsgd": channels.compressed(compressors.qsgd(2)),
-}
-CONTRACTIONS = [
-    channels.sketched(sketch.identity()),
-    channels.sketched(sketch.count_sketch(4, 3), read="estimate"),
-    channels.compressed(compressors.random_k(4, unbiased=False)),
-    channels.compressed(compressors.sign()),
-]
-
-
-@pytest.mark.parametrize("name", UNBIASED)
-def test_errors_that_would_grow_are_not_fed_back(name):
-    with refused("error feedback", "contraction", "top_k", "without end"):
-        channels.error_feedback(UNBIASED[name]).init(jnp.ones(D))
-
-
-@pytest.mark.parametrize("channel", CONTRACTIONS, ids=range(len(CONTRACTIONS)))
-def test_other_errors_are_fed_back(channel):
-    assert not channels.error_feedback(channel).init(jnp.ones(D)).client[0].any()
 
 
 @pytest.mark.parametrize("make", [channels.heavy_values, channels.heaprix])
