@@ -8,6 +8,7 @@ ValueError: Expected cols to be an integer >= 1, got cols=0.
 import difflib
 import numbers
 import operator
+import warnings
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
@@ -79,6 +80,19 @@ def at_most(limit: int, reason: str, **named: int) -> None:
         if value > limit:
             msg = f"Expected {name} <= {limit} ({reason}), got {name}={value}."
             raise ValueError(msg)
+
+
+def warn_if_long(numbers: int, d: int, *, stacklevel: int) -> None:
+    """Warns of a message of more numbers than the model of `d` numbers has.
+
+    A `stacklevel` of 1 is that of the caller.
+    """
+    if numbers > d:
+        text = (
+            f"A message of {numbers} numbers is longer than the model, which has {d}: "
+            "without a sketch it would be shorter, and exact."
+        )
+        warnings.warn(text, stacklevel=stacklevel + 1)
 
 
 def one_of(allowed: Sequence[str], **named: str) -> None:

@@ -111,6 +111,8 @@ def checked(
     }
     for kind in KINDS:
         _require_alike(where, kind, [getattr(part, kind) for part in parts.values()])
+    if finite and targets == CLASSES:
+        _warn_of_classes(where, {name: part.targets for name, part in parts.items()})
     owners, owner_names = arrays.get(OWNERS), ()
     if owners is not None:
         owners, owner_names = _owners(where, owners, len(parts["train"].targets))
@@ -252,6 +254,24 @@ def _classes(where: str, name: str, targets: np.ndarray) -> np.ndarray:
     _require(where, what, targets, whole)
     _require(where, f"classes below {MOST:,} in {name}", targets, targets < MOST)
     return targets.astype(np.int32)
+
+
+def _warn_of_classes(where: str, targets: Mapping[str, np.ndarray]) -> None:
+    """Warns of classes without an example to train on, where each row has a class."""
+    if targets["train"].ndim > 1:  # tokens, of which some are rare
+        return
+    present = {name: np.unique(values) for name, values in targets.items()}
+    for name, classes in present.items():
+        strange = np.setdiff1d(classes, present["train"])
+        if strange.size:
+            more = f" and {strange.size - 1} others" * (strange.size > 1)
+            text = f"{name}_targets in {where} have class {strange[0]}{more}, of which "
+            warnings.warn(text + "training has no example.", stacklevel=4)
+    classes = np.unique(np.concatenate([*present.values()]))
+    low, high = classes[0], classes[-1]
+    if low and classes.size == 1 + high - low:  # all, but for the first
+        text = f"Classes in {where} are {low} to {high}, counted from 0: a model has "
+        warnings.warn(f"{text}{1 + high} outputs for them.", stacklevel=4)
 
 
 def _owners(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fl_sketch.engine import multiprocess
+from fl_sketch.engine import frozen, multiprocess
 from fl_sketch.engine.loop import Compiled, NotFinite, Watch, play
 from fl_sketch.engine.recorder import ABSENCES, Recorder, Row
 from fl_sketch.engine.round import State
@@ -249,7 +249,8 @@ def play_on(
                 odometer.note(folder.folder, {RUN: entry})
 
     watch = watch._replace(rows=rows_of, save=save, ahead=count, lost=_lost(task))
-    watch = watch._replace(agree=multiprocess.agree)
+    look = frozen.watching(task.untouched, progress.state, say, watch.look)
+    watch = watch._replace(agree=multiprocess.agree, look=look)
     saves = task.save_every if folder or multiprocess.several() else 0
     begun, rounds = progress.state, (progress.done, task.last)
     try:

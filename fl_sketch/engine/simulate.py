@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch.core import chacha, validate
+from fl_sketch.core import chacha, shown, validate
 from fl_sketch.core.keys import require_key, roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
 from fl_sketch.data import Clients
@@ -38,6 +38,7 @@ from fl_sketch.engine.resumable import Progress
 from fl_sketch.engine.task import Task
 from fl_sketch.privacy import accounting
 from fl_sketch.privacy.guarantee import Guarantee
+from fl_sketch.workdir import rows
 from fl_sketch.workdir.folder import Workdir
 
 GO_ON = "continue without one from state=run.state"
@@ -61,6 +62,11 @@ class Standing(NamedTuple):
     public: np.ndarray
     terms: Any = None
 
+    def __repr__(self) -> str:
+        """Returns how many rounds and clients there were."""
+        rounds, population = int(self.server.round), len(self.ledger.up)
+        return f"Standing({rounds} rounds, {population} clients)"
+
 
 class Run(NamedTuple):
     """The result of a simulation.
@@ -75,10 +81,30 @@ class Run(NamedTuple):
     history: list[Row]
     traffic: Traffic
 
+    def __repr__(self) -> str:
+        """Returns how long the run is, its model, and the columns of its history."""
+        rows = len(self.history)
+        columns = ", ".join(self.history[-1]) if rows else "none"
+        return (
+            f"Run({int(self.state.server.round)} rounds, params="
+            f"{shown.short(self.params)}, history of {rows} rows: {columns})"
+        )
+
     @property
     def params(self) -> Tree:
         """The model after the last round."""
         return self.state.server.params
+
+    def column(self, name: str) -> list[Any]:
+        """Returns a column of the history, as "bytes_up_total", private or not.
+
+        In a private run the names of some columns in the rows have a mark. The name
+        here may be with or without it.
+
+        Raises:
+          ValueError: for a column that there is not, with the names that there are.
+        """
+        return rows.column(self.history, name)
 
     @property
     def prices(self) -> Prices:

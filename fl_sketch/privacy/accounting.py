@@ -161,7 +161,7 @@ def epsilon(
     """
     between(0, 1, delta=delta)
     if not (known := certain(plan, noise_multiplier, accountant)):
-        return _composed(plan, noise_multiplier, accountant).get_epsilon(delta)
+        return float(_composed(plan, noise_multiplier, accountant).get_epsilon(delta))
     return 0.0 if known == "nothing" else math.inf
 
 
@@ -215,7 +215,7 @@ def delta(
     """Returns the delta of `plan` at `epsilon`, a number above zero."""
     between(0, math.inf, epsilon=epsilon)
     if not (known := certain(plan, noise_multiplier, accountant)):
-        return _composed(plan, noise_multiplier, accountant).get_delta(epsilon)
+        return float(_composed(plan, noise_multiplier, accountant).get_delta(epsilon))
     return 0.0 if known == "nothing" else 1.0
 
 

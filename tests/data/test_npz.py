@@ -1,5 +1,7 @@
 """Your own arrays are read whole, or refused by name."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -73,6 +75,32 @@ WRONG = [
 def test_what_a_model_would_train_on_wrongly_is_refused(tmp_path, arrays, words):
     with refused("one.npz", match=words):
         saved(tmp_path, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        (table("train_targets", 1, 2, 3, 1, 2, 3), "are 1 to 3.*4 outputs"),
+        (table("test_targets", 0, 3), "test_targets.*class 3, of which training"),
+        (table("test_targets", 3, 4), "class 3 and 1 others, of which"),
+    ],
+)
+def test_classes_without_an_example_are_said(tmp_path, targets, words, recwarn):
+    if "train_targets" in targets:
+        targets = targets | table("test_targets", *targets["train_targets"][1:3])
+    saved(tmp_path, **targets)
+    assert re.search(words, str(recwarn.pop(UserWarning).message))
+    assert not len(recwarn)
+
+
+def test_nothing_is_said_of_classes_that_are_private_or_rare():
+    arrays = GOOD | table("train_targets", 1, 2, 3, 1, 2, 3)
+    npz.checked("one", arrays, where="one.npz", finite=False)
+    few = GOOD | table("train_targets", 3, 3, 8, 8, 3, 3) | table("test_targets", 3, 8)
+    npz.checked("one", few, where="one.npz")
+    tokens = np.array([[5, 9]] * 6)
+    arrays = {"train_targets": tokens, "test_targets": tokens[:2]}
+    npz.checked("one", GOOD | arrays, where="one.npz")
 
 
 @pytest.mark.parametrize(
