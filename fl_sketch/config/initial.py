@@ -68,8 +68,7 @@ def _require_unseen(
     """Raises if weights were trained on the data that a private run is to protect."""
     if reason := origin.seen(before, name, digests):
         msg = (
-            "Expected weights of public data in a private run, which counts them as "
-            f"known to all, got {key}={source}, {reason}: data.name={name} without "
-            "data.public=True."
+            "Expected weights of public data in a private run, got "
+            f"{key}={source}, {reason}, and data.name={name} without data.public=True."
         )
         raise ValueError(msg)

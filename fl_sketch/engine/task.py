@@ -29,6 +29,7 @@ class Task(NamedTuple):
       with_noise: `(z) -> Task`, the same with another noise multiplier.
       advice: what may help if it diverges; empty: a loss that is not finite does not
         stop it.
+      untouched: names of the model's arrays that no client's data reach.
     """
 
     start: Callable[[Key | Roots], State]
@@ -46,6 +47,7 @@ class Task(NamedTuple):
     secret: Secret | None = None
     with_noise: "Callable[[float], Task] | None" = None
     advice: str = ""
+    untouched: tuple[str, ...] = ()
 
     @property
     def private(self) -> bool:
