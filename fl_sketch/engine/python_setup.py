@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from fl_sketch.channels import player
 from fl_sketch.core import chacha, trees
+from fl_sketch.core.constants import Constant, noted, size_of
 from fl_sketch.core.keys import roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Tree
 from fl_sketch.data import Clients, examples, residency, streamed
@@ -39,12 +40,17 @@ DOOR = "engine.simulate"  # in config.json, what made the folder
 
 
 class Chosen(NamedTuple):
-    """An algorithm with its noise, what it sends, what it promises, what it costs."""
+    """An algorithm with its noise, what it sends, what it promises, what it costs.
+
+    Attributes:
+      constants: what clients read in their work and nothing changes.
+    """
 
     algorithm: Algorithm
     traffic: Traffic
     guarantee: Guarantee | None
     prices: Prices
+    constants: Sequence[Constant] = ()
 
 
 class PythonSetup(NamedTuple):
@@ -85,9 +91,10 @@ class PythonSetup(NamedTuple):
         if make is not None:
             checks.require_noise_of(chosen, 0.0)
         checks.require_fitting(chosen, self.sampler)
-        traffic = checks.traffic_of(
-            chosen, self.params, self.clients, steps=self.steps, batch=self.batch
-        )
+        with noted() as constants:
+            traffic = checks.traffic_of(
+                chosen, self.params, self.clients, steps=self.steps, batch=self.batch
+            )
         checks.require_weights(traffic, self.sampler)
         guarantee = self._guarantee(chosen, traffic, calibrated=make is not None)
         if make is not None and guarantee:
@@ -103,8 +110,9 @@ class PythonSetup(NamedTuple):
             download=download,
             rounds=self.last,
             gap=self.clients.population / self.sampler.size,
+            once=size_of(constants),
         )
-        return Chosen(chosen, traffic, guarantee, cost)
+        return Chosen(chosen, traffic, guarantee, cost, constants)
 
     def _seen(self) -> TrainedOn | None:
         """Returns the data that the first model has seen; None: there is no record."""
@@ -176,9 +184,8 @@ class PythonSetup(NamedTuple):
                 examples = client_batches.resident(*self.clients, device=same)
             roots = jax.device_put(roots_of(roots), same)
             state = jax.device_put(begun, same)
-            advance, _ = compile_rounds(
-                play, mesh, state=state, key=roots, data=examples
-            )
+            own = {"state": state, "key": roots, "data": examples}
+            advance, _ = compile_rounds(play, mesh, constants=chosen.constants, **own)
             seconds = time.perf_counter() - begin
             return Compiled(advance, lambda state: look(state.server.params), seconds)
 

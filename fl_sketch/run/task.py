@@ -14,6 +14,7 @@ from fl_sketch import engine
 from fl_sketch.config import arguments, build
 from fl_sketch.config.privacy import protection_of
 from fl_sketch.core import free_memory, trees
+from fl_sketch.core.constants import as_argument, trees_of
 from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.engine import host_states
 from fl_sketch.engine.evaluate import in_order
@@ -104,15 +105,17 @@ def _compile(setup: Setup, state, roots: Key | Roots) -> Compiled:
     assert isinstance(roots, Roots)
     data = setup.data(setup.config.seed)
     play = setup.play(setup.numbers)
-    advance, _ = compile_rounds(play, setup.mesh, state=state, key=roots, data=data)
+    own, constants = {"state": state, "key": roots, "data": data}, setup.constants
+    advance, _ = compile_rounds(play, setup.mesh, constants=constants, **own)
     evaluate, test = setup.evaluation
-    evaluate = jax.jit(functools.partial(evaluate, setup.numbers))
-    evaluate = evaluate.lower(state.server.params, test)
+    evaluate = functools.partial(evaluate, setup.numbers)
+    evaluate, frozen = jax.jit(as_argument(evaluate, constants)), trees_of(constants)
+    evaluate = evaluate.lower(state.server.params, test, frozen)
     evaluate = evaluate.compile(engine.compiler_options(setup.mesh))
     free_memory.give_back()
 
     def measured(state) -> dict[str, float]:
-        found = jax.device_get(evaluate(state.server.params, test))
+        found = jax.device_get(evaluate(state.server.params, test, frozen))
         found = in_order(found, setup.metrics)
         return {name: float(value) for name, value in found.items()}
 
