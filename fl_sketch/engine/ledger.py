@@ -65,7 +65,8 @@ def record(ledger: Ledger, prices: Prices, number: int, report: SimulatorOnly) -
     The report has numpy arrays.
     """
     places = report.clients >= 0
-    asked, answered = report.clients[places], report.answered[places]
+    asked = np.asarray(report.clients)[places]
+    answered = report.answered[places]
     up = np.where(answered, prices.sent(asked, byte_count(report.bytes_up)), 0)
     heard = np.where(answered, prices.told(byte_count(report.bytes_told)), 0)
     down = heard + prices.fetched(ledger.last[asked], ledger.heard[asked], number)

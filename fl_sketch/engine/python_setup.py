@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,10 +14,10 @@ from fl_sketch.channels import player
 from fl_sketch.core import chacha, trees
 from fl_sketch.core.constants import Constant, noted, size_of
 from fl_sketch.core.keys import roots_of
-from fl_sketch.core.protocols import Algorithm, Key, Roots, Tree
+from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
 from fl_sketch.data import Clients, examples, residency, streamed
 from fl_sketch.data import batches as client_batches
-from fl_sketch.engine import checks, programs
+from fl_sketch.engine import checks, programs, still
 from fl_sketch.engine.clients import Fetch
 from fl_sketch.engine.cohort import Sampler, of_round
 from fl_sketch.engine.costs import Prices, Traffic, prices
@@ -198,7 +198,19 @@ class PythonSetup(NamedTuple):
             last=last,
             # A record has room for the rounds of a row, and there are no more than all.
             every=min(every, last),
+            frozen=_frozen(chosen.constants),
+            standing=self._standing(chosen),
         )
+
+    def _standing(self, chosen: Chosen) -> Callable[[Server], list[str]] | None:
+        """Returns what names what a client's work does not move, if a part trains.
+
+        Nothing of a private run may depend on its clients' data.
+        """
+        if not chosen.constants or chosen.guarantee:
+            return None
+        sizes = {"steps": self.steps, "batch": self.batch}
+        return still.of_work(chosen.algorithm.local, self.clients.examples, **sizes)
 
     def described(self, task: Task, chosen: Chosen, **options: Any) -> Task:
         """Returns a task with what a folder needs: config, identity, secret, facts."""
@@ -229,6 +241,7 @@ class PythonSetup(NamedTuple):
                 digests,
                 devices,
                 program=program,
+                frozen=params_io.digest(task.frozen) if task.frozen else "",
                 weights=self._seen(),
                 keyed=task.private,
             ),
@@ -292,6 +305,16 @@ class PythonSetup(NamedTuple):
                 "server": str(jax.tree.structure(server)),  # with names of its state
             },
         }
+
+
+def _frozen(constants: Sequence[Constant]) -> dict[str, Any]:
+    """Returns the arrays of constants that have them by name, as models' parts do."""
+    return {
+        name: array
+        for one in constants
+        if isinstance(one.tree, Mapping)
+        for name, array in one.tree.items()
+    }
 
 
 def _digests(clients: Clients) -> dict[str, str]:

@@ -16,6 +16,7 @@ from fl_sketch.engine import multiprocess
 from fl_sketch.engine.loop import Compiled, NotFinite, Watch, play
 from fl_sketch.engine.recorder import ABSENCES, Recorder, Row
 from fl_sketch.engine.round import State
+from fl_sketch.engine.still import require_moving
 from fl_sketch.engine.task import Task
 from fl_sketch.workdir import checkpoint, odometer, origin, rows, secrets, weights
 from fl_sketch.workdir.folder import Workdir
@@ -226,6 +227,7 @@ def play_on(
 
     Raises:
       NotFinite: if the run diverges and its task has advice for that.
+      StandsStill: at the first evaluation, if something should train and does not.
       Stopped: after saving, if the watch asks for it.
     """
     recorder = progress.recorder
@@ -249,8 +251,18 @@ def play_on(
             with folder.writing():
                 odometer.note(folder.folder, {RUN: entry})
 
+    def look(done: int, state: State) -> None:
+        if task.standing and done <= task.every:
+            require_moving(task.standing(state.server), done)
+        looked(done, state)
+
+    looked = watch.look
     watch = watch._replace(rows=rows_of, save=save, ahead=count, lost=_lost(task))
+    watch = watch._replace(look=look)
     watch = watch._replace(agree=multiprocess.agree)
+    if folder and task.frozen:
+        with folder.writing():
+            weights.keep_frozen(folder.folder, task.frozen, fresh=not progress.done)
     saves = task.save_every if folder or multiprocess.several() else 0
     begun, rounds = progress.state, (progress.done, task.last)
     try:

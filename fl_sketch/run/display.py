@@ -37,7 +37,7 @@ def plan(config: ConfigDict, task: Task) -> list[str]:
     """Returns lines on what is known of the task of a config before it is compiled."""
     facts, who = task.facts, _cohorts(config.cohort)
     return [
-        f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
+        f"{facts['algorithm']}: {facts['model']} of {_size(facts)} on "
         f"{facts['dataset']}, {facts['clients']} clients, {facts['devices']} devices",
         f"  a message: {message(facts)}; {_sent(task)}",
         f"  {config.rounds} rounds, cohorts: {who}; held in memory: "
@@ -46,6 +46,12 @@ def plan(config: ConfigDict, task: Task) -> list[str]:
         *_slow(config.compute.dtype),
         *_how(task.known.guarantee, config.rounds),
     ]
+
+
+def _size(facts: Mapping[str, Any]) -> str:
+    """Says how many parameters train, and how many numbers do not."""
+    still = f", {facts['frozen']} more that do not train," if "frozen" in facts else ""
+    return f"{facts['d']} parameters{still}"
 
 
 def message(facts: Mapping[str, Any]) -> str:
@@ -122,9 +128,10 @@ def _how(guarantee, asked: int) -> list[str]:
 def _down(prices) -> str:
     told, model = prices.follow.missed + prices.follow.always, prices.model
     ways = f"{told / 1e3:.4g} kB a round down to follow", f"{model / 1e3:.4g} kB"
+    once = f", {prices.once / 1e3:.4g} kB once" * bool(prices.once)
     if prices.followed:
-        return f"{ways[0]} (the model: {ways[1]})"
-    return f"{ways[1]} down, the model (to follow: {told / 1e3:.4g} kB a round)"
+        return f"{ways[0]} (the model: {ways[1]}){once}"
+    return f"{ways[1]} down, the model (to follow: {told / 1e3:.4g} kB a round){once}"
 
 
 def _cohorts(own: ConfigDict) -> str:

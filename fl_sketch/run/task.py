@@ -69,6 +69,8 @@ def of_setup(setup: Setup) -> Task:
         model=model_of(setup),
         secret=secret,
         with_noise=lambda z: of_setup(setup.with_noise(z)),
+        frozen=setup.parts.frozen.tree if setup.parts else {},
+        standing=setup.standing,
         advice=arguments.advice(config),
     )
 
@@ -127,11 +129,13 @@ def facts_of(setup: Setup) -> dict[str, Any]:
     config, talk, prices = setup.config, setup.talk, setup.prices
     sent, d = sum(talk.sent), trees.size(trees.trained(setup.params))
     row = host_states.row_bytes(setup.algorithm(setup.numbers), setup.params)
+    frozen = sum(leaf.size for leaf in jax.tree.leaves(trees_of(setup.constants)))
     return {
         "algorithm": config.algorithm,
         "dataset": config.data.name,
         "model": config.model.name,
         "d": d,
+        **({"frozen": frozen} if frozen else {}),
         "sketch_size": sent,
         "compression": d / sent,
         "clients": config.data.clients,
@@ -141,6 +145,7 @@ def facts_of(setup: Setup) -> dict[str, Any]:
         "download": "messages" if prices.followed else "model",
         "bytes_down_of_the_model": prices.model,
         "bytes_down_to_follow": prices.follow.missed + prices.follow.always,
+        **({"bytes_down_once": prices.once} if frozen else {}),
         "bytes_up_planned": talk.bits_up and -(-talk.bits_up // 8),
         "client_state_bytes": row * config.data.clients,
         "client_state": setup.bank if row else None,
@@ -200,6 +205,7 @@ def model_of(setup: Setup) -> dict[str, Any]:
         "size": config.model.size,
         "loss": config.model.loss,
         "options": build.options_of(config.model),
+        **({"trains": config.client.trains} if setup.parts else {}),
         "outputs": seen.classes,
         **({"class_names": list(names)} if names else {}),
         "inputs": {

@@ -20,7 +20,8 @@ A^T A is a projection on a random subspace.
 """
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -42,6 +43,14 @@ def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     heights = [math.prod(shape[:place]) for place in range(1, len(shape))]
     rows = max(reversed(heights), key=lambda height: min(height, total // height))
     return rows, total // rows
+
+
+def is_matrix(name: str, shape: Sequence[int]) -> bool:
+    """Returns whether an array is one, and no vector: a bias never is.
+
+    Those of attention have two axes, heads and the size of one.
+    """
+    return len(shape) > 1 and re.split(r"[/.]", name)[-1] != "bias"
 
 
 def factors(

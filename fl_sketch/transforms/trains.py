@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fl_sketch.core import validate
-from fl_sketch.transforms.lora import matrix_shape
+from fl_sketch.transforms.lora import is_matrix, matrix_shape
 
 ALL, HEAD = "all", "head"
 LORA = re.compile(r"lora\((?P<options>.*?)\)(?:\+(?P<rest>.+))?", re.DOTALL)
@@ -37,7 +37,7 @@ class Trains(NamedTuple):
       wholly: "all", "head", a pattern, or empty: nothing but factors.
       rank: of factors; 0: there are none.
       alpha: of factors, whose product counts alpha/rank.
-      on: the pattern of what they are added to; empty: all arrays of two axes or more.
+      on: the pattern of the matrices that they are added to; empty: all.
     """
 
     wholly: str = ALL
@@ -183,11 +183,12 @@ def _head(shapes: Shapes) -> str:
 def _ranks(trains: Trains, shapes: Shapes, wholly: Sequence[str]) -> dict[str, int]:
     """Returns the ranks of factors, of arrays that do not train themselves."""
     names = _matching(trains.on, shapes)
-    ranks = {n: trains.rank for n in names if len(shapes[n]) > 1 and n not in wholly}
+    found = [name for name in names if is_matrix(name, shapes[name])]
+    ranks = {name: trains.rank for name in found if name not in wholly}
     if not ranks:
         msg = (
             "Expected lora(on=PATTERN) in trains to match arrays of two axes or more "
-            f"that do not train themselves, got on={trains.on!r}, which matches "
+            f"that are no bias and do not train themselves, got on={trains.on!r}, which matches "
             f"{_listed(names)}."
         )
         raise ValueError(msg)
