@@ -12,8 +12,9 @@ Chosen(wholly=('dense2/kernel',), ranks={}, scale=1.0)
 Chosen(wholly=('dense2/kernel',), ranks={'dense1/kernel': 2}, scale=2.0)
 """
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fl_sketch.core import validate
@@ -142,8 +143,7 @@ def _wholly(pattern: str, shapes: Shapes) -> tuple[str, ...]:
     if not pattern:
         return ()
     if pattern == HEAD:
-        head = _head(shapes)
-        return tuple(name for name in shapes if _layer(name) == head)
+        return _head(shapes)
     return _matching(pattern, shapes)
 
 
@@ -157,19 +157,21 @@ def _matching(pattern: str, shapes: Shapes) -> tuple[str, ...]:
     return found
 
 
-def _layer(name: str) -> str:
-    """Returns the outermost layer of an array."""
-    return re.split(r"[/.]", name)[0]
+def _layers(names: Iterable[str]) -> dict[str, str]:
+    """Returns the outermost layer of each array, below what all names begin with."""
+    words = {name: re.split(r"[/.]", name) for name in names}
+    shared = len(os.path.commonprefix([*words.values()]))
+    return {name: own[min(shared, len(own) - 1)] for name, own in words.items()}
 
 
-def _head(shapes: Shapes) -> str:
-    """Returns the last layer of a model."""
-    layers = dict.fromkeys(map(_layer, shapes))
-    found = {layer: match for layer in layers if (match := HEADS.fullmatch(layer))}
+def _head(shapes: Shapes) -> tuple[str, ...]:
+    """Returns the names of the last layer's arrays."""
+    layers = _layers(shapes)
+    found = {one: match for one in layers.values() if (match := HEADS.fullmatch(one))}
     if not found:
         msg = (
             "Expected a layer called head, classifier, dense or the like with "
-            f"trains=head, got {_listed(layers)}: name it by a pattern."
+            f"trains=head, got {_listed(shapes)}: name it by a pattern."
         )
         raise ValueError(msg)
 
@@ -177,7 +179,8 @@ def _head(shapes: Shapes) -> str:
         number = found[layer][1]
         return number is None, int(number or 0)
 
-    return max(found, key=place)
+    last = max(found, key=place)
+    return tuple(name for name, layer in layers.items() if layer == last)
 
 
 def _ranks(trains: Trains, shapes: Shapes, wholly: Sequence[str]) -> dict[str, int]:
@@ -188,8 +191,8 @@ def _ranks(trains: Trains, shapes: Shapes, wholly: Sequence[str]) -> dict[str, i
     if not ranks:
         msg = (
             "Expected lora(on=PATTERN) in trains to match arrays of two axes or more "
-            f"that are no bias and do not train themselves, got on={trains.on!r}, which matches "
-            f"{_listed(names)}."
+            "that are no bias and do not train themselves, got "
+            f"on={trains.on!r}, which matches {_listed(names)}."
         )
         raise ValueError(msg)
     for name in ranks:

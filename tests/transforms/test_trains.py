@@ -74,6 +74,7 @@ def test_arrays_are_chosen_by_their_names(text, found):
         (["encoder/dense9/w", "lm_head/w"], "lm_head/w"),
         (["first.weight", "fc2.weight"], "fc2.weight"),
         (["dense1", "dense2"], "dense2"),
+        (["params/norm/scale", "params/head/kernel"], "params/head/kernel"),
     ],
 )
 def test_the_last_layer_is_known_by_its_name(names, head):
