@@ -14,7 +14,7 @@ from fl_sketch.core.constants import Constant
 from fl_sketch.core.keys import Purpose, apart
 from fl_sketch.core.protocols import Tree
 from fl_sketch.core.trees import Stateful
-from fl_sketch.engine.mesh import layout
+from fl_sketch.engine.mesh import placed
 from fl_sketch.models.params_io import Arrays
 from fl_sketch.transforms.parts import Parts, split
 from fl_sketch.transforms.trains import ALL
@@ -43,9 +43,7 @@ def parts_of(
         parts = split(model, config.client.trains, arrays)
     if mesh is None:
         return parts
-    frozen = parts.frozen.tree
-    placed = jax.device_put(frozen, layout(mesh, frozen, frozen))
-    return parts._replace(frozen=Constant(placed))
+    return parts._replace(frozen=Constant(placed(mesh, parts.frozen.tree)))
 
 
 def loss_of(

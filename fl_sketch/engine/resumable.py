@@ -251,18 +251,10 @@ def play_on(
             with folder.writing():
                 odometer.note(folder.folder, {RUN: entry})
 
-    def look(done: int, state: State) -> None:
-        if task.standing and done <= task.every:
-            require_moving(task.standing(state.server), done)
-        looked(done, state)
-
-    looked = watch.look
+    look = _looking(task, watch.look)
     watch = watch._replace(rows=rows_of, save=save, ahead=count, lost=_lost(task))
-    watch = watch._replace(look=look)
-    watch = watch._replace(agree=multiprocess.agree)
-    if folder and task.frozen:
-        with folder.writing():
-            weights.keep_frozen(folder.folder, task.frozen, fresh=not progress.done)
+    watch = watch._replace(look=look, agree=multiprocess.agree)
+    _keep_frozen(folder, task, progress)
     saves = task.save_every if folder or multiprocess.several() else 0
     begun, rounds = progress.state, (progress.done, task.last)
     try:
@@ -272,6 +264,24 @@ def play_on(
             secrets.forget(folder.folder)
         raise
     return Progress(state, recorder)
+
+
+def _looking(task: Task, look: Callable[[int, State], None]) -> Callable:
+    """Returns `look`, which at the first evaluation requires that all parts move."""
+
+    def looked(done: int, state: State) -> None:
+        if task.standing and done <= task.every:
+            require_moving(task.standing(state.server), done)
+        look(done, state)
+
+    return looked
+
+
+def _keep_frozen(folder: Workdir | None, task: Task, progress: Progress) -> None:
+    """Writes what does not train, if there is any, unless it is in the folder."""
+    if folder and task.frozen:
+        with folder.writing():
+            weights.keep_frozen(folder.folder, task.frozen, fresh=not progress.done)
 
 
 def _lost(task: Task) -> Callable[[str], None]:

@@ -15,7 +15,7 @@ from fl_sketch.data import streamed
 from fl_sketch.engine import host_states, prefetch
 from fl_sketch.engine.clients import Fetch, traced
 from fl_sketch.engine.cohort import Cohort, Sampler, everyone, of_round
-from fl_sketch.engine.mesh import compiler_options, layout, mesh_over, rows
+from fl_sketch.engine.mesh import compiler_options, mesh_over, placed, rows
 from fl_sketch.engine.round import Report, State, make_round
 
 Advance = Callable[[State, int, int], tuple[State, Report]]
@@ -97,9 +97,7 @@ def compile_rounds(
     """
     same, options = NamedSharding(mesh, P()), compiler_options(mesh)
     out = jax.tree.map(lambda leaf: leaf.sharding, state), same
-    trees = [
-        jax.device_put(tree, layout(mesh, tree, tree)) for tree in trees_of(constants)
-    ]
+    trees = placed(mesh, trees_of(constants))
 
     def compiled(function, *arguments):
         function = as_argument(function, constants)

@@ -156,7 +156,7 @@ def _rounds(setup: Setup, data: Any, clients: int) -> tuple[Any, Callable]:
     roots = secrets.roots(setup.config.seed, setup.secret(), setup.same)
     start = functools.partial(setup.start, setup.numbers, rows=clients)
     shapes = setup.placed(jax.eval_shape(start, roots))
-    start = jax.jit(start, out_shardings=jax.tree.map(lambda x: x.sharding, shapes))
+    start = jitted(start, out_shardings=jax.tree.map(lambda x: x.sharding, shapes))
     play = _of_few(setup.play(setup.numbers), clients)
     own = {"state": shapes, "key": roots, "data": data}
     advance, program = compile_rounds(

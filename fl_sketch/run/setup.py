@@ -77,7 +77,7 @@ class Setup:
     seen: Seen
     params: Tree
     parts: Parts | None
-    initial: params_io.Arrays
+    initial: Constant
     mesh: jax.sharding.Mesh
     talk: costs.Traffic
     cohorts: Cohorts
@@ -263,7 +263,7 @@ class Setup:
             (1, *self.splits.train.inputs.shape[1:]), self.splits.train.inputs.dtype
         )
         params = self.loss(numbers).init(own, first)
-        params = params_io.placed(params, self.initial)
+        params = params_io.placed(params, self.initial.value)
         if not rows:
             on_host = self.bank == "host"
             rows = self.sampler.places if on_host else self.config.data.clients
@@ -385,8 +385,8 @@ def prepare(
         size = host_states.row_bytes(silent, params) * config.data.clients
         with section("compute"):
             bank = host_states.place(config.compute.clients, size, here)
-    known = config, numbers, splits, seen, params, split, initial, here, talk, cohorts
-    return Setup(*known, relay, bank, identity).with_noise()
+    known = config, numbers, splits, seen, params, split, Constant(initial)
+    return Setup(*known, here, talk, cohorts, relay, bank, identity).with_noise()
 
 
 def _shapes(config: ConfigDict, splits: datasets.Splits, loss: models.Loss) -> Tree:

@@ -14,7 +14,7 @@ from fl_sketch import engine
 from fl_sketch.config import arguments, build
 from fl_sketch.config.privacy import protection_of
 from fl_sketch.core import free_memory, trees
-from fl_sketch.core.constants import as_argument, trees_of
+from fl_sketch.core.constants import as_argument, jitted, trees_of
 from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.engine import host_states
 from fl_sketch.engine.evaluate import in_order
@@ -42,7 +42,7 @@ def of_setup(setup: Setup) -> Task:
     start = functools.partial(setup.start, numbers)
     shapes = jax.eval_shape(start, jax.eval_shape(jax.random.key, 0))
     state = setup.placed(shapes)
-    start = jax.jit(start, out_shardings=jax.tree.map(lambda x: x.sharding, state))
+    start = jitted(start, out_shardings=jax.tree.map(lambda x: x.sharding, state))
     setup.shares(config.seed)  # says what cannot be dealt, before anything compiles
     secret = setup.secret()
 

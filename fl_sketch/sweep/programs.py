@@ -18,7 +18,7 @@ import numpy as np
 
 from fl_sketch import engine
 from fl_sketch.core import chacha, free_memory, validate
-from fl_sketch.core.constants import as_argument, trees_of
+from fl_sketch.core.constants import as_argument, jitted, trees_of
 from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.data import batches as draws
 from fl_sketch.engine.evaluate import in_order
@@ -82,7 +82,7 @@ def compile_points(setup: Setup, group: Group, how: str) -> Points:
     own, test = _secrets(setup, group), setup.evaluation[1]
     constants, frozen = setup.constants, trees_of(setup.constants)
     start, *_ = _over_points(setup, group, (1, 1))
-    states = jax.jit(start, out_shardings=setup.same)(table, seeded)
+    states = jitted(start, out_shardings=setup.same)(table, seeded)
 
     options = engine.compiler_options(setup.mesh)
     most = (len(group.seeds), len(table)) if how == "vmap" else (1, 1)

@@ -25,7 +25,8 @@ LORA = re.compile(r"lora\((?P<options>.*?)\)(?:\+(?P<rest>.+))?", re.DOTALL)
 OPTIONS = ("rank", "alpha", "on")
 # Names of last layers; of numbered ones the last is the head.
 HEADS = re.compile(
-    r"(?:lm_)?head|classifier|score|logits|(?:dense|linear|fc)_?(\d*)", re.IGNORECASE
+    r"(?:lm_)?head|classifier|score|logits|output|last|(?:dense|linear|fc)_?(\d*)",
+    re.IGNORECASE,
 )
 SHOWN = 12  # names of arrays in a message
 Shapes = Mapping[str, Sequence[int]]
