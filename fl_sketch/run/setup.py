@@ -28,11 +28,11 @@ from fl_sketch.core import trees
 from fl_sketch.core.constants import Constant, size_of
 from fl_sketch.core.keys import Purpose, apart, roots_of
 from fl_sketch.core.mappings import flat
-from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
+from fl_sketch.core.protocols import Algorithm, Key, Roots, Tree
 from fl_sketch.data import batches as client_batches
 from fl_sketch.data import datasets, examples, partition, residency, streamed
 from fl_sketch.data.holdout import held_out
-from fl_sketch.engine import costs, host_states, loop, multiprocess, still
+from fl_sketch.engine import costs, host_states, loop, multiprocess
 from fl_sketch.engine.client_metrics import MeasuredClients
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.evaluate import make_evaluation
@@ -229,18 +229,6 @@ class Setup:
         return make_evaluation(self.loss, self.splits.measured, self.mesh)
 
     @property
-    def standing(self) -> Callable[[Server], list[str]] | None:
-        """What names what a client's work on test data does not move; None: nothing.
-
-        All of a model without parts may stand still, as layers that it does not use.
-        """
-        if self.parts is None:
-            return None
-        steps, batch = self.config.client.steps, self.config.client.batch
-        local = self.algorithm(self.numbers).local
-        return still.of_work(local, self.splits.test, steps=steps, batch=batch)
-
-    @property
     def metrics(self) -> tuple[str, ...]:
         """Names of what is measured on them apart from the loss, the first decides."""
         return tuple(self.loss(self.numbers).measured)
@@ -375,8 +363,9 @@ def prepare(
     split = parts.parts_of(config, model, initial, None if mesh else here)
     loss = parts.loss_of(config, seen, numbers, split)
     params = _shapes(config, splits, loss) if split else model
-    frozen = params_io.digest(split.frozen.tree) if split else ""
-    identity = identity._replace(frozen=frozen)
+    if split:
+        identity = identity._replace(frozen=params_io.digest(split.frozen.tree))
+        initial = {n: initial[n] for n in initial if n in split.chosen.wholly}
     silent = privacy.algorithm_of(config, loss, params, numbers, 0.0)
     batches = _batches(config.client, splits.train)
     talk = costs.measure_traffic(silent, params, batches)

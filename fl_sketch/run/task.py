@@ -15,8 +15,8 @@ from fl_sketch.config import arguments, build
 from fl_sketch.config.privacy import protection_of
 from fl_sketch.core import free_memory, trees
 from fl_sketch.core.constants import as_argument, jitted, trees_of
-from fl_sketch.core.protocols import Key, Roots
-from fl_sketch.engine import host_states
+from fl_sketch.core.protocols import Key, Roots, Server
+from fl_sketch.engine import host_states, still
 from fl_sketch.engine.evaluate import in_order
 from fl_sketch.engine.loop import Compiled
 from fl_sketch.engine.recorder import Clock, Known
@@ -70,9 +70,21 @@ def of_setup(setup: Setup) -> Task:
         secret=secret,
         with_noise=lambda z: of_setup(setup.with_noise(z)),
         frozen=setup.parts.frozen.tree if setup.parts else {},
-        standing=setup.standing,
+        standing=_standing(setup),
         advice=arguments.advice(config),
     )
+
+
+def _standing(setup: Setup) -> Callable[[Server], list[str]] | None:
+    """Returns what names what a client's work on test data does not move; None: none.
+
+    A model that trains as a whole may have arrays that it does not use.
+    """
+    if setup.parts is None:
+        return None
+    client, local = setup.config.client, setup.algorithm(setup.numbers).local
+    test, sizes = setup.splits.test, {"steps": client.steps, "batch": client.batch}
+    return still.of_work(local, test, **sizes)
 
 
 def known_of(setup: Setup, clock: Clock | None = None) -> Known:
