@@ -81,10 +81,11 @@ def only(
 
     Raises:
       ValueError: in one line, for `trains` that do not fit `params`.
+      TypeError: for a leaf that is no array.
     """
     if trains == "all":
         return loss, params, lambda trained: trained
-    arrays = {name: jnp.asarray(leaf) for name, leaf in named(params).items()}
+    arrays = {name: _array(name, leaf) for name, leaf in named(params).items()}
     parts = split(params, trains, arrays)
 
     @functools.wraps(loss)
@@ -142,6 +143,15 @@ def nested(arrays: Mapping[str, Any]) -> Tree:
     if set(arrays) == {BARE}:
         return arrays[BARE]
     return traverse_util.unflatten_dict(dict(arrays), sep="/")
+
+
+def _array(name: str, leaf: Any) -> jax.Array:
+    """Returns a leaf as an array of jax."""
+    try:
+        return jnp.asarray(leaf)
+    except (TypeError, ValueError):
+        msg = f"Expected params to be a tree of arrays, got {leaf!r} at {name}."
+        raise TypeError(" ".join(msg.split())) from None
 
 
 def _is_float(leaf: Any) -> bool:

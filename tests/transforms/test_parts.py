@@ -379,6 +379,11 @@ def test_clients_that_work_together_share_what_does_not_train():
     assert memory_of(together) - memory_of(alone) < frozen / 2
 
 
+def test_a_leaf_that_is_no_array_is_named():
+    with refused("tree of arrays", "at act", error=TypeError):
+        local.only(lambda params, x: x, {"head": jnp.ones(2), "act": jnp.tanh}, "head")
+
+
 @pytest.mark.parametrize(
     ("trains", "words"),
     [
