@@ -1,8 +1,8 @@
 """SAFL with a 20 times smaller message, on digits that 20 clients share unevenly.
 
 Command: python -m launch.quickstart
-Expect: test accuracy above 0.95 for it and for FedAdam, its unsketched twin, in about
-four seconds each on two CPU cores (`tests/launch/test_quickstart.py`).
+Expect: test accuracy above 0.95 for it and for FedAdam, the same without sketches, in
+about four seconds each on two CPU cores (`tests/launch/test_quickstart.py`).
 """
 
 from configs import default

@@ -127,33 +127,52 @@ def write_api(_app) -> None:
 
 
 def write_results(_app) -> None:
-    """Writes the pages of results/ below docs/results, with links that fit there."""
-    folder, pages = ROOT / "docs/results", {}
-    for path in sorted((ROOT / "results").rglob("README.md")):
-        inner = path.parent != ROOT / "results"
+    """Writes the pages of results/ below docs/results, with links that fit there.
+
+    NAME/README.md is NAME.md, which has NAME/details.md below it as NAME_details.md.
+    """
+    folder, results, pages = ROOT / "docs/results", ROOT / "results", {}
+    for path in sorted([*results.rglob("README.md"), *results.rglob("details.md")]):
 
         def moved(found: re.Match, path: pathlib.Path = path) -> str:
-            target = (path.parent / found[1]).resolve()
-            if target.name == "README.md":
-                top = target.parent == ROOT / "results"
-                return f"]({'index' if top else target.parent.name}.md)"
-            return f"]({os.path.relpath(target, folder)})"
+            target, mark, anchor = found[1].partition("#")
+            place = (path.parent / target).resolve()
+            name = result_page(place) or os.path.relpath(place, folder)
+            return f"]({name}{mark}{anchor})"
 
         text = re.sub(r"\]\((?!http|#)([^)]+)\)", moved, path.read_text())
-        pages[folder / f"{path.parent.name if inner else 'index'}.md"] = text
-    names = [path.stem for path in pages if path.stem != "index"]
-    tree = "\n".join(["", "```{toctree}", ":hidden:", "", *names, "```", ""])
-    pages[folder / "index.md"] += tree
+        pages[folder / result_page(path)] = text
+    names = [path.stem for path in pages if not path.stem.endswith("_details")]
+    names.remove("index")
+    for name in names:
+        pages[folder / f"{name}.md"] += contents(f"{name}_details")
+    pages[folder / "index.md"] += contents(*names)
     write(folder, pages)
+
+
+def result_page(path: pathlib.Path) -> str:
+    """Returns the name below docs/results of a page of results/; empty: it is none."""
+    if path == ROOT / "results/README.md":
+        return "index.md"
+    ending = {"README.md": ".md", "details.md": "_details.md"}.get(path.name)
+    inner = path.parent.parent == ROOT / "results"
+    return f"{path.parent.name}{ending}" if inner and ending else ""
+
+
+def contents(*names: str) -> str:
+    """Returns a table of contents that the page itself does not show."""
+    return "\n".join(["", "```{toctree}", ":hidden:", "", *names, "```", ""])
 
 
 def lead_to_results(_app, name: str, text: list[str]) -> None:
     """Leads links to files of results/ to the pages that are made of them here."""
+
+    def moved(found: re.Match) -> str:
+        page = result_page(ROOT / "results" / found[1])
+        return f"(results/{page}" if page else found[0]
+
     if not name.startswith("results/"):
-        text[0] = text[0].replace("(../results/README.md)", "(results/index.md)")
-        text[0] = re.sub(
-            r"\(\.\./results/(\w+)/README\.md\)", r"(results/\1.md)", text[0]
-        )
+        text[0] = re.sub(r"\(\.\./results/([\w/]+\.md)", moved, text[0])
 
 
 def leave_out(_app, _what, _name, thing, skip, _options) -> bool:

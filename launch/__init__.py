@@ -1,1 +1,1 @@
-"""Launchers: absl mains that parse flags, call the library and print."""
+"""Commands: absl mains that parse flags, call the library and print."""

@@ -1,4 +1,4 @@
-"""Lists every command, by what one wants to do: python -m launch."""
+"""Lists all commands, grouped by purpose: python -m launch."""
 
 import ast
 import pathlib
@@ -6,31 +6,31 @@ import pathlib
 from launch import streams
 
 GROUPS = {
-    "begin": ("quickstart", "prepare_data", "import_data"),
-    "train": ("train", "sweep", "compare", "plot"),
-    "use a trained model": ("predict", "generate"),
-    "promise privacy": ("calibrate", "audit", "release"),
-    "plan and reproduce": ("plan", "compile", "reproduce"),
-    "attack": ("attack",),
-    "study": (
+    "Start": ("quickstart", "prepare_data", "import_data"),
+    "Train": ("train", "sweep", "compare", "plot"),
+    "Use a trained model": ("predict", "generate"),
+    "Privacy": ("calibrate", "audit", "release"),
+    "Plan and reproduce": ("plan", "compile", "reproduce"),
+    "Attack": ("attack",),
+    "Study": (
         *("scaling", "spectrum", "tracking", "trade", "theorems", "quadratics"),
         "features",
     ),
-    "measure this machine": ("benchmark",),
+    "Benchmark": ("benchmark",),
 }
 
 
 def listed() -> list[str]:
-    """Returns the lines of the list: what each command says of itself first."""
+    """Returns the lines of the list, with the first docstring line of each command."""
     lines = []
     for group, names in GROUPS.items():
-        lines.append(f"To {group}:")
+        lines.append(f"{group}:")
         lines += [f"  python -m launch.{name:14}{_first(name)}" for name in names]
-    return [*lines, "Each explains itself and its flags with --help."]
+    return [*lines, "Add --help to a command to see what it does and its flags."]
 
 
 def _first(name: str) -> str:
-    """Returns the first line of a command's docstring; nothing is imported for it."""
+    """Returns the first line of a command's docstring, without importing it."""
     text = pathlib.Path(__file__).with_name(f"{name}.py").read_text()
     return ast.get_docstring(ast.parse(text)).partition("\n")[0]
 

@@ -1,14 +1,15 @@
-r"""Attacks a config: can images be found again from what its clients would send?
+r"""Tries to reconstruct images from the messages that clients would send.
 
 python -m launch.attack --config=configs/attack_mnist.py --workdir=/tmp/attack \
     --over=sketch.compression=1,2,10,50 --data_dir=DATA
 python -m launch.attack --config=configs/quickstart.py --workdir=/tmp/mine --images=4
 
-Prints a verdict for each setting. The folder gets attack.csv, and images.png: the true
-images, and what was found; where a swept key is a number, attack_curves.png has PSNR
-against it, also of attacks --beside. With --prior=gaussian the attacker shrinks to the
-mean image where noise is large. With --theory: what Theorem 7.5 promises of gradient
-descent on the first images, and what is measured, in theory.csv.
+Prints a verdict for each setting. The folder gets attack.csv and images.png, with the
+true images above the reconstructions. If a swept key is a number, attack_curves.png
+shows PSNR against it; --beside adds the curves of other attacks. With --prior=gaussian
+the attacker moves towards the mean image where noise is large. --theory=N writes
+theory.csv: the bound of Theorem 7.5 (Song et al.) on gradient descent for the first N
+images, and the measured values.
 """
 
 import os
@@ -23,21 +24,26 @@ from fl_sketch.workdir.tables import named
 from launch import command, options, parsing
 
 CONFIG = parsing.config_flag()
-WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the results.")
 DATA_DIR = options.data_dir()
-OVER = flags.DEFINE_multi_string("over", [], "key=value,value: settings to attack.")
+OVER = flags.DEFINE_multi_string(
+    "over", [], "KEY=VALUE,VALUE: config values to attack in turn. Repeatable."
+)
 ATTACK = options.of(attack.Attack)
 THEORY = flags.DEFINE_integer(
-    "theory", 0, "For how many images Theorem 7.5 is worked out.", lower_bound=0
+    "theory",
+    0,
+    "Number of images to compute the bound of Theorem 7.5 for.",
+    lower_bound=0,
 )
 BESIDE = flags.DEFINE_multi_string(
-    "beside", [], "The folder of another attack, to be drawn beside; repeat it."
+    "beside", [], "Folder of another attack, to draw in the same picture. Repeatable."
 )
 flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main():
-    """Runs the attack of the flags on every setting, and writes what it found."""
+    """Attacks every setting, and writes the results."""
     how, rows, results, promises = ATTACK(), [], {}, []
     chosen = list(grid.points_of(CONFIG.value, OVER.value))
     for _, config in chosen:

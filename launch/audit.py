@@ -1,15 +1,16 @@
-r"""Attacks the privacy that a config claims, and says what was found beside the claim.
+r"""Tests the epsilon that a config claims, by attacks that bound it from below.
 
 python -m launch.audit --config=configs/private_safl.py --workdir=/tmp/audit
 python -m launch.audit --config=configs/private_safl.py --workdir=/tmp/audit \
     --trials=2000000 --rounds=1 --canaries=0
 
-Two attacks: a game of a few rounds, played again and again with a client and without
-it, and a run of the config with made-up clients whose presence is guessed. What they
-find is a lower bound on epsilon: below the claim it proves nothing, above it the claim
-is wrong. A config claims an epsilon for every delta, and the game is judged at the
-delta where the attack does best. The folder gets audit.csv, a row for each. The exit
-code is 0 if no claim is broken, 1 if one is, and 2 for a config that cannot be audited.
+There are two attacks. The first is a game of a few rounds, played many times with a
+client and without it; the attacker tells the two apart. The second is a run of the
+config with canaries, made-up clients whose presence the attacker guesses. Each attack
+gives a lower bound on epsilon. A bound above the claimed epsilon shows that the claim
+is wrong. A bound below it proves nothing. The game reports the delta at which the
+attack does best. The folder gets audit.csv, with a row for each attack. The exit code
+is 0 if no claim is broken, 1 if one is, and 2 for a config that cannot be audited.
 """
 
 import os
@@ -25,11 +26,15 @@ from launch import command, options, parsing
 BROKEN = 1  # the exit code
 COLUMNS = "{:<66} {:>8} {:>8} {:>8} {:>8} {:>5} {:>8} {:>7}"
 HEAD = COLUMNS.format(
-    "", "at delta", "claimed", "found", "at most", "sure", "trials", "seconds"
+    "", "delta", "claimed", "found", "limit", "conf.", "trials", "seconds"
+)
+LEGEND = (
+    "epsilon claimed by the config, the lower bound found by the attack, and the limit "
+    "of what it can find"
 )
 
 CONFIG = parsing.config_flag()
-WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the results.")
 DATA_DIR = options.data_dir()
 AUDIT = options.of(audit.Audit)
 flags.mark_flags_as_required(["config", "workdir"])
@@ -60,20 +65,20 @@ def main():
             print(result, flush=True)
             continue
         if not rows:
-            print(HEAD)
+            print(LEGEND, HEAD, sep="\n")
         print(line(result), flush=True)
         rows.append(result)
         files.write_rows(path, [row._asdict() for row in rows])
     broken = [row for row in rows if row.broken]
     for row in broken:
         print(
-            f"BROKEN: {row.what}: epsilon is at least {row.found_epsilon:.4g}, with "
-            f"{row.confidence:.0%} confidence, and {rounded_up(row.claimed_epsilon)} "
-            f"is claimed at delta {row.delta:.2g}"
+            f"BROKEN: {row.what}: at delta = {row.delta:.2g} epsilon is at least "
+            f"{row.found_epsilon:.4g} ({row.confidence:.0%} confidence), but the "
+            f"config claims {rounded_up(row.claimed_epsilon)}"
         )
     if broken:
         sys.exit(BROKEN)
-    print("nothing found is above its claim, which proves nothing")
+    print("no claim is broken; this does not prove the claims")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Times sketches against a copy of memory, rounds against one by hand and others.
+"""Times sketches, models and rounds, and compares them with other implementations.
 
 python -m launch.benchmark --suite=engine --workloads=W2 --out=/tmp/rows.jsonl
 python -m launch.benchmark --suite=models --models=W2
@@ -36,36 +36,36 @@ SUITES = {
     "peers": peers_suite,
     "error": error_suite,
 }
-SUITE = flags.DEFINE_enum("suite", "sketch", list(SUITES), "What.")
-OUT = flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
+SUITE = flags.DEFINE_enum("suite", "sketch", list(SUITES), "Benchmark suite to run.")
+OUT = flags.DEFINE_string("out", None, "File to append the JSON lines to.")
 
 # Of the suite of sketches.
-flags.DEFINE_multi_integer("sizes", [10**6, 2**24], "Lengths d of the vector.", 2)
-flags.DEFINE_multi_integer("compressions", [10, 100, 1000], "d / b.", 1)
-flags.DEFINE_multi_integer("clients", [1, 16], "Vectors at once.", 1)
+flags.DEFINE_multi_integer("sizes", [10**6, 2**24], "Vector lengths d.", 2)
+flags.DEFINE_multi_integer("compressions", [10, 100, 1000], "Compressions d / b.", 1)
+flags.DEFINE_multi_integer("clients", [1, 16], "Vectors sketched at once.", 1)
 _ALL = list(sketch_suite.OPERATORS)
-flags.DEFINE_multi_enum("operators", _ALL, _ALL, "Which.")
-flags.DEFINE_bool("torch", False, "Also time PyTorch, which must be installed.")
+flags.DEFINE_multi_enum("operators", _ALL, _ALL, "Sketch operators to time.")
+flags.DEFINE_bool("torch", False, "Also time PyTorch, if installed.")
 
 # Of the suite of the engine.
-flags.DEFINE_multi_enum("workloads", list(USUAL), list(WORKLOADS), "Which.")
-flags.DEFINE_multi_enum("forms", FORMS, FORMS, "Of each round.")
-flags.DEFINE_integer("rounds", 21, "Timed rounds of each.", 3)
-flags.DEFINE_integer("chunk", 0, "Clients at a time on a device; 0: by platform.", 0)
-flags.DEFINE_integer("cohort", 0, "Clients a round; 0: as the workload has it.", 0)
-flags.DEFINE_bool("forecast", False, "Also forecast seconds, as launch.plan does.")
+flags.DEFINE_multi_enum("workloads", list(USUAL), list(WORKLOADS), "Workloads.")
+flags.DEFINE_multi_enum("forms", FORMS, FORMS, "Forms of a round to time.")
+flags.DEFINE_integer("rounds", 21, "Timed rounds of each form.", 3)
+flags.DEFINE_integer("chunk", 0, "Clients at a time on a device; 0 = automatic.", 0)
+flags.DEFINE_integer("cohort", 0, "Clients per round; 0 = that of the workload.", 0)
+flags.DEFINE_bool("forecast", False, "Also print the forecast of launch.plan.")
 
 # Of the suite of models, besides rounds and cohort.
 _ALL = list(model_suite.FORMS)
-flags.DEFINE_multi_enum("model_forms", _ALL, _ALL, "Of each model.")
+flags.DEFINE_multi_enum("model_forms", _ALL, _ALL, "Model forms to time.")
 _ALL = list(model_suite.MODELS)
-flags.DEFINE_multi_enum("models", _ALL, _ALL, "Workloads.")
+flags.DEFINE_multi_enum("models", _ALL, _ALL, "Models to time.")
 
 # Of the suite of peers, which also has workloads, rounds and a cohort.
-flags.DEFINE_multi_enum("peers", [], list(PEERS), "Which; by default all that can run.")
-flags.DEFINE_string("torch_python", None, "The Python that has PyTorch and pfl.")
-flags.DEFINE_bool("tf32", True, "Whether all may use TF32 on a GPU; if not, none does.")
-flags.DEFINE_integer("draws", 100, "How often hashes are drawn.", lower_bound=2)
+flags.DEFINE_multi_enum("peers", [], list(PEERS), "Peers; default: all that run.")
+flags.DEFINE_string("torch_python", None, "Python with PyTorch and pfl.")
+flags.DEFINE_bool("tf32", True, "Allow TF32 on a GPU, for all peers alike.")
+flags.DEFINE_integer("draws", 100, "Number of hash draws.", lower_bound=2)
 
 OWN_FLAGS = {  # and arguments of each suite's `run`
     "sketch": ("sizes", "compressions", "clients", "operators", "torch"),

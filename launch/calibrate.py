@@ -1,9 +1,9 @@
-r"""Finds the noise that a promise needs, and says what older formulas would take.
+r"""Computes the noise for a given epsilon, and compares it with older formulas.
 
 python -m launch.calibrate --epsilon=2 --delta=1e-5 --clients=1000 --cohort=50 \
 --rounds=200
 
-For an algorithm of two exchanges, such as HEAPRIX, say --releases=2.
+Pass --releases=2 for an algorithm with two exchanges per round, such as HEAPRIX.
 """
 
 from absl import flags
@@ -12,31 +12,32 @@ from fl_sketch.privacy import accounting, literature
 from launch import command
 
 EPSILON = flags.DEFINE_float(
-    "epsilon", None, "The epsilon to promise; smaller is more private."
+    "epsilon", None, "Target epsilon; smaller is more private."
 )
-DELTA = flags.DEFINE_float(
-    "delta", 1e-5, "The delta of the promise; below 1 / clients."
-)
-CLIENTS = flags.DEFINE_integer("clients", None, "How many there are in all.")
+DELTA = flags.DEFINE_float("delta", 1e-5, "Delta of the guarantee; below 1 / clients.")
+CLIENTS = flags.DEFINE_integer("clients", None, "Total number of clients.")
 COHORT = flags.DEFINE_integer(
-    "cohort", None, "Clients in a round; with poisson, on average."
+    "cohort", None, "Clients per round; on average for --sampling=poisson."
 )
-ROUNDS = flags.DEFINE_integer("rounds", None, "How many rounds.")
-RELEASES = flags.DEFINE_integer("releases", 1, "Guarded exchanges of a round.")
+ROUNDS = flags.DEFINE_integer("rounds", None, "Number of rounds.")
+RELEASES = flags.DEFINE_integer("releases", 1, "Noised sums per round.")
 SAMPLING = flags.DEFINE_enum(
-    "sampling", "poisson", accounting.SAMPLINGS, "How cohorts are drawn."
+    "sampling", "poisson", accounting.SAMPLINGS, "How the cohort of a round is drawn."
 )
 RELATION = flags.DEFINE_enum(
-    "relation", "add_remove", accounting.RELATIONS, "What neighbours differ in."
+    "relation",
+    "add_remove",
+    accounting.RELATIONS,
+    "Neighbouring relation: a client is added or removed, or replaced by another.",
 )
 flags.mark_flags_as_required(["epsilon", "clients", "cohort", "rounds"])
 
 
 def main():
-    """Prints the table for the plan that the flags describe.
+    """Prints the table for the run that the flags describe.
 
     Raises:
-      ValueError: in one line, for a plan that cannot be.
+      ValueError: in one line, for flags that contradict each other.
     """
     if ROUNDS.value < 1:
         msg = f"Expected rounds >= 1, got rounds={ROUNDS.value}."

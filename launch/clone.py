@@ -1,4 +1,4 @@
-"""Where the launches and their configs lie, so that commands run in any folder."""
+"""The folder of the clone, so that commands find its configs from any folder."""
 
 import pathlib
 import re

@@ -1,7 +1,9 @@
 """What all commands share: devices, flags, and one line for what is wrong."""
 
 import gc
+import pathlib
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -20,8 +22,8 @@ SELDOM = (50_000, 10, 10)  # when the garbage collector comes by
 COMPILE_CACHE = flags.DEFINE_string(
     "compile_cache",
     None,
-    "Where compiled programs are kept; by default ~/.cache/fl_sketch/compiled; empty: "
-    "nowhere.",
+    "Folder for compiled programs; default: ~/.cache/fl_sketch/compiled. If empty, "
+    "programs are not kept.",
 )
 
 
@@ -44,7 +46,7 @@ def run(main: Callable[[], None], *, devices: int = 0, keep: bool = True) -> Non
 
 
 def print_notes(config: "ConfigDict", before: "ConfigDict", name: str = "") -> None:
-    """Prints what of a config changes nothing, or hardly anything.
+    """Prints a note for each changed key that has no effect, or hardly any.
 
     Args:
       config: the config of a run.
@@ -70,6 +72,24 @@ def _as_note(message, category, filename, lineno, file=None, line=None) -> None:
         print(text, end="", file=file or sys.stderr)
 
 
+def _of_platforms(error: Exception) -> bool:
+    """Returns whether jax raised an `error` because it found no platform."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return (pathlib.Path(last.filename).name, last.name) == (
+        "xla_bridge.py",
+        "backends",
+    )
+
+
+def _no_platform(error: Exception) -> str:
+    asked = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]
+    reason = (
+        str(error).partition("\n")[0] or "install jax for it, or unset the variable"
+    )
+    expected = "Expected JAX_PLATFORMS to name platforms that jax finds on this machine"
+    return f"{expected}, got JAX_PLATFORMS={asked}: {reason}."
+
+
 def _guarded(main: Callable[[], None], keep: bool) -> None:
     logging.set_verbosity(logging.WARNING)  # jax reports every backend it lacks
     warnings.showwarning = _as_note
@@ -79,8 +99,12 @@ def _guarded(main: Callable[[], None], keep: bool) -> None:
     except parsing.ERRORS as error:
         parsing.refuse(error)
     except engine.Stopped as stopped:
-        print(f"{stopped}; the same command goes on", file=sys.stderr)
+        print(f"{stopped}; run the same command again to resume", file=sys.stderr)
         sys.exit(STOPPED)
+    except (RuntimeError, AssertionError) as error:
+        if not _of_platforms(error):
+            raise
+        parsing.refuse(_no_platform(error))
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         sys.exit(STOPPED)

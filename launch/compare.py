@@ -1,12 +1,12 @@
-r"""Compares methods: each is tuned on its own grid, then run with several seeds.
+r"""Compares methods: tunes each on its own grid, then runs it with several seeds.
 
 python -m launch.compare --config=configs/compare_fedsketch.py:iid,5,20x40 \
     --workdir=/tmp/fedsketch --data_dir=DATA
 python -m launch.compare --config=configs/compare_fedsketch.py:iid,5,20x40 \
     --workdir=/tmp/few --data_dir=DATA --only='iid tau=5 FedAvg' --set=rounds=10
 
-The same command again keeps the sweeps that are done, and runs the others. A file
-for this command has `get_comparison`, which may take what follows the colon.
+Run the same command again to resume: finished sweeps are kept. The config file defines
+`get_comparison`; the text after the colon is its argument.
 """
 
 from absl import flags
@@ -15,29 +15,29 @@ from fl_sketch.privacy.composition import Trials
 from fl_sketch.sweep import comparison
 from launch import command
 
-CONFIG = flags.DEFINE_string("config", None, "A file configs/compare_*.py[:which].")
-WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
+CONFIG = flags.DEFINE_string("config", None, "File configs/compare_*.py[:ARGUMENT].")
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the results.")
 ONLY = flags.DEFINE_multi_string(
-    "only", [], "A method's name; a wrong one prints all names. May be repeated."
+    "only", [], "Name of a method to run; a wrong one prints all names. Repeatable."
 )
-SET = flags.DEFINE_multi_string("set", [], "key=value, for every method's config.")
+SET = flags.DEFINE_multi_string("set", [], "KEY=VALUE for every method's config.")
 DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
+    "data_dir", None, "Folder of raw data sets; the default is $FL_SKETCH_DATA."
 )
 TRIALS = flags.DEFINE_float(
     "trials",
     0.0,
-    "Tune privately, by this many runs on average, a number that stays secret; 0: by "
-    "the grid, all of which is counted.",
+    "Mean of a random, secret number of runs that tunes private methods; 0 = the whole "
+    "grid, where every run counts towards the privacy budget.",
 )
 SHAPE = flags.DEFINE_float(
-    "trials_shape", 1.0, "Of their number: 1 geometric, 0 logarithmic."
+    "trials_shape", 1.0, "Distribution of that number: 1 = geometric, 0 = logarithmic."
 )
 flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main():
-    """Runs the comparison of --config, or what an earlier command left of it."""
+    """Runs the comparison of --config, or resumes it."""
     compared = comparison.load(CONFIG.value)
     trials = Trials(TRIALS.value, SHAPE.value) if TRIALS.value else None
     for name, method in compared.methods.items() if not ONLY.value else ():

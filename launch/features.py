@@ -1,10 +1,11 @@
-r"""Makes a data set of features: a small network, trained on half of the images.
+r"""Makes a data set of features, by a small network trained on half of the images.
 
 python -m launch.features --dataset=cifar10 --data_dir=DATA --out=/tmp/features
 python -m launch.train --config=configs/das_features.py --workdir=/tmp/das_features \
     --data_dir=/tmp/features
 
-The folder gets cifar10_features.npz, which is `data.name=npz/cifar10_features`.
+The folder gets cifar10_features.npz. A config reads it by
+`data.name=npz/cifar10_features`.
 """
 
 import os
@@ -16,11 +17,11 @@ from fl_sketch.data import datasets, npz
 from fl_sketch.experiments import features
 from launch import command, options
 
-DATASET = flags.DEFINE_string("dataset", "cifar10", "A data set of images.")
-OUT = flags.DEFINE_string("out", None, "The folder for the file.")
-WIDTH = flags.DEFINE_integer("width", 512, "How many features.", lower_bound=1)
+DATASET = flags.DEFINE_string("dataset", "cifar10", "Data set of images.")
+OUT = flags.DEFINE_string("out", None, "Folder for the file.")
+WIDTH = flags.DEFINE_integer("width", 512, "Number of features.", lower_bound=1)
 EPOCHS = flags.DEFINE_integer(
-    "epochs", 4, "How often the small network sees its half.", lower_bound=1
+    "epochs", 4, "Epochs of the small network.", lower_bound=1
 )
 DATA_DIR = options.data_dir()
 flags.mark_flags_as_required(["out"])

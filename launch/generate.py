@@ -1,4 +1,4 @@
-r"""Prints what a trained language model writes, behind a beginning.
+r"""Generates text with a trained language model.
 
 python -m launch.generate --workdir=/tmp/bard --prompt="ROMEO, " --tokens=300
 python -m launch.generate --workdir=/tmp/bard --temperature=0.5 --seed=1
@@ -10,12 +10,12 @@ from fl_sketch.run import generate
 from launch import command, options
 
 LOAD = options.trained()
-PROMPT = flags.DEFINE_string("prompt", "", "How the text begins.")
-TOKENS = flags.DEFINE_integer("tokens", 200, "How many characters or words follow.")
+PROMPT = flags.DEFINE_string("prompt", "", "Beginning of the text.")
+TOKENS = flags.DEFINE_integer("tokens", 200, "Characters or words to generate.")
 TEMPERATURE = flags.DEFINE_float(
-    "temperature", 1.0, "Lower is more probable; 0: always the most probable one."
+    "temperature", 1.0, "Sampling temperature; 0 = always take the most probable token."
 )
-SEED = flags.DEFINE_integer("seed", 0, "Of what is drawn.", lower_bound=0)
+SEED = flags.DEFINE_integer("seed", 0, "Seed of the sampling.", lower_bound=0)
 
 
 def main():

@@ -1,16 +1,17 @@
-r"""Makes one npz file of a federated data set that others distribute.
+r"""Converts a federated data set (LEAF, TensorFlow Federated) to one npz file.
 
 python -m launch.import_data --form=femnist --train=leaf/train --test=leaf/test \
     --out=DATA/femnist.npz
 python -m launch.import_data --form=next_words --train=stackoverflow_train.h5 \
     --test=stackoverflow_test.h5 --users=1000 --out=DATA/words.npz
 
-femnist reads a folder of LEAF's json files, or fed_emnist_train.h5 of TensorFlow
-Federated; next_words and tags read its stackoverflow_train.h5. The file is then
-`data.name=npz/femnist`, with a client for each writer or user.
+--form=femnist reads a folder of LEAF's json files, or fed_emnist_train.h5 of TensorFlow
+Federated. next_words and tags read its stackoverflow_train.h5. A config reads the new
+file by `data.name=npz/femnist`. Each writer or user is a client.
 
-Words and tags are the most frequent ones of the training users, and private runs refuse
-a file that has them. For private runs, --vocabulary_file and --tags_file list them.
+By default the vocabulary is the most frequent words and tags of the training users.
+Private runs refuse such a file, because the vocabulary depends on private data. For
+private runs, pass lists of your own with --vocabulary_file and --tags_file.
 """
 
 import numpy as np
@@ -25,19 +26,19 @@ FORMS = {
     "next_words": (federated.next_words, ("words", "length")),
     "tags": (federated.tags, ("words", "labels")),
 }
-FORM = flags.DEFINE_enum("form", None, list(FORMS), "What the files hold.")
-TRAIN = flags.DEFINE_string("train", None, "A folder of json files, or an HDF5 file.")
-TEST = flags.DEFINE_string("test", None, "The same of the examples to test on.")
-OUT = flags.DEFINE_string("out", None, "The npz file.")
-USERS = flags.DEFINE_integer("users", 0, "How many, the first by name; 0: all.", 0)
-WORDS = flags.DEFINE_integer("words", 10_000, "How many words count.", 4)
-LENGTH = flags.DEFINE_integer("length", 20, "The tokens of a sentence.", 1)
-LABELS = flags.DEFINE_integer("labels", 500, "How many tags count.", 1)
+FORM = flags.DEFINE_enum("form", None, list(FORMS), "Data set and task of the files.")
+TRAIN = flags.DEFINE_string("train", None, "Folder of json files, or HDF5 file.")
+TEST = flags.DEFINE_string("test", None, "The same, with the test examples.")
+OUT = flags.DEFINE_string("out", None, "npz file to write.")
+USERS = flags.DEFINE_integer("users", 0, "Users to read, by name; 0 = all.", 0)
+WORDS = flags.DEFINE_integer("words", 10_000, "Size of the vocabulary.", 4)
+LENGTH = flags.DEFINE_integer("length", 20, "Tokens per sentence.", 1)
+LABELS = flags.DEFINE_integer("labels", 500, "Number of tags.", 1)
 VOCABULARY_FILE = flags.DEFINE_string(
-    "vocabulary_file", None, "A file with a word in each line, in place of --words."
+    "vocabulary_file", None, "File with one word per line, instead of --words."
 )
 TAGS_FILE = flags.DEFINE_string(
-    "tags_file", None, "A file with a tag in each line, in place of --labels."
+    "tags_file", None, "File with one tag per line, instead of --labels."
 )
 flags.mark_flags_as_required(["form", "train", "test", "out"])
 
@@ -58,9 +59,9 @@ def main():
     arrays = make(place, **options)
     npz.write(path, arrays)
     users, examples = len(np.unique(arrays["owners"])), len(arrays["owners"])
-    print(f"{examples} examples of {users} clients to train on in {path}")
+    print(f"wrote {path}: {examples} training examples of {users} clients")
     for name in arrays.get(npz.LEARNT, ()):
-        print(f"the {name} was found in the training data: private runs refuse it")
+        print(f"note: {name} found in the training data: private runs refuse this file")
 
 
 if __name__ == "__main__":

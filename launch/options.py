@@ -38,17 +38,17 @@ def of(settings: Callable[..., Settings]) -> Callable[[], Settings]:
 
 def data_dir() -> flags.FlagHolder:
     """Returns the flag --data_dir."""
-    text = "The folder of raw data sets; by default FL_SKETCH_DATA."
+    text = "Folder of raw data sets; the default is $FL_SKETCH_DATA."
     return flags.DEFINE_string("data_dir", None, text)
 
 
 def trained() -> Callable[[], "Trained"]:
     """Defines flags that name a trained model; returns what loads it."""
-    text = "The folder of a finished run."
+    text = "Folder of a finished run."
     workdir = flags.DEFINE_string("workdir", None, text)
-    text = "The folder of a release, in place of --workdir."
+    text = "Folder of a release, instead of --workdir."
     release = flags.DEFINE_string("release", None, text)
-    text = "FILE.py:NAME, if that is the model: the code of which may run here."
+    text = "Values FILE.py:NAME of the stored config whose code may run."
     plugin = flags.DEFINE_list("plugin", [], text)
 
     def load():
@@ -56,7 +56,7 @@ def trained() -> Callable[[], "Trained"]:
 
         given = [flag for flag in (workdir, release) if flag.value is not None]
         if len(given) != 1:
-            got = " and ".join(f"--{flag.name}" for flag in given) or "none"
+            got = " and ".join(f"--{flag.name}" for flag in given) or "neither"
             msg = f"Expected --workdir or --release, got {got}."
             raise ValueError(msg)
         return run.load_trained(given[0].value, plugin.value)

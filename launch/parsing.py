@@ -12,7 +12,7 @@ from fl_sketch.core.exit_codes import WRONG
 from fl_sketch.core.mappings import flat
 from fl_sketch.engine import NotFinite, StandsStill
 from fl_sketch.workdir.checkpoint import Unreadable
-from launch import clone, config_file
+from launch import clone, config_file, flag_errors
 
 flags.disclaim_key_flags()  # --config is a flag of the command that asks for it here
 ERRORS = (
@@ -20,8 +20,8 @@ ERRORS = (
     *(NotFinite, StandsStill, Unreadable),
 )
 CONFIG_HELP = (
-    "A file such as configs/quickstart.py. --config.rounds=50 changes one of its keys; "
-    "configs/default.py lists them all, with what they mean."
+    "Config file, such as configs/quickstart.py. --config.KEY=VALUE changes a key; "
+    "configs/default.py lists and explains all keys."
 )
 
 
@@ -71,11 +71,8 @@ def _one_line(parse: Callable[[], Sequence[str]]) -> Sequence[str]:
     """Returns what a parser returns, or ends with a line that says what is wrong."""
     try:
         return parse()
-    except flags.IllegalFlagValueError as error:  # it may hold a whole traceback
-        missing = re.match(r"flag --(\w+)=None: ", str(error))
-        if missing:
-            refuse(f"Expected --{missing[1]}, got none: see --help.")
-        refuse(re.split(r"\n\w*Error: ", str(error).strip())[-1])
+    except flags.IllegalFlagValueError as error:
+        refuse(flag_errors.line(error))
     except flags.Error as error:
         refuse(error)
     except SystemExit as error:  # of --help, or of a config file

@@ -1,38 +1,41 @@
-r"""Prints what a config costs, and what a theorem says of it, before a run.
+r"""Prints the bytes, seconds, memory and theory of a config, before a run.
 
 python -m launch.plan --config=configs/quickstart.py --smoothness=2 --gradient=0.5
 python -m launch.plan --config=configs/default.py \
     --config.algorithm=iterative_sketching --convexity=0.1 --graph=ring
 
-The constants of a problem are flags; what is not given is one of the defaults below,
-which are no measurements. A graph, one of ring, grid:4x5, regular:3, complete or a file
-with an edge on each line, adds what the messages cost where there is no server.
+The theorem of the algorithm needs constants of the problem, which are flags. Their
+defaults are not measurements. --graph adds the bytes of the same messages in a network
+without a server. It is ring, grid:4x5, regular:3, complete or a file of edges.
 
-For seconds and memory, rounds of a few clients are compiled and timed; --notime leaves
-that out.
+To forecast seconds and memory, rounds of a few clients are compiled and timed; --notime
+skips this. --suggest adds the rates that were tuned for the algorithm in results/, for
+messages of about the same length first.
 """
 
 from absl import flags
 
 from fl_sketch.engine import graph as graphs
-from fl_sketch.experiments import forecast, plan
+from fl_sketch.engine.costs import FLOAT_BYTES
+from fl_sketch.experiments import forecast, plan, suggest
 from fl_sketch.run import prepare
 from fl_sketch.run.task import of_setup
-from launch import command, options, parsing
+from launch import command, options, parsing, reproductions
 
 CONFIG = parsing.config_flag()
 DATA_DIR = options.data_dir()
-GRAPH = flags.DEFINE_string(
-    "graph", None, f"{graphs.WORDS}, without a server; by default the config's."
-)
+GRAPH = flags.DEFINE_string("graph", None, f"Network without a server: {graphs.WORDS}.")
 CONVEX = flags.DEFINE_bool(
-    "convex", True, "Whether losses are convex; Song et al. have theorems for both."
+    "convex", True, "Whether the losses are convex, for the theorems of Song et al."
 )
-TIME = flags.DEFINE_bool("time", True, "Whether to time rounds of a few clients.")
+TIME = flags.DEFINE_bool("time", True, "Whether to forecast seconds and memory.")
 CONSTANTS = {
     name: flags.DEFINE_float(name, default, meaning)
     for name, (default, meaning) in plan.CONSTANTS.items()
 }
+SUGGEST = flags.DEFINE_bool(
+    "suggest", False, "Whether to print the rates that were tuned for its algorithm."
+)
 flags.mark_flag_as_required("config")
 
 
@@ -46,8 +49,25 @@ def main():
     convex = CONVEX.value
     for line in plan.lines(config, task, constants, convex=convex, graph=graph):
         print(line)
+    for line in suggested(config, task.facts) if SUGGEST.value else ():
+        print(line)
     for line in forecast.lines(setup) if TIME.value else ():
         print(line)
+
+
+def suggested(config, facts) -> list[str]:
+    """Returns lines with the rates that were tuned in the folder of results."""
+    results = reproductions.RESULTS
+    if not results.is_dir():
+        msg = f"Expected --suggest in a clone of the project, got none at {results}."
+        raise ValueError(msg)
+    found = [
+        one
+        for folder, compared in reproductions.compared()
+        for one in suggest.tuned_in(folder, compared, results=results)
+    ]
+    up = facts["bytes_up_planned"] or FLOAT_BYTES * facts["sketch_size"]
+    return suggest.lines(config, FLOAT_BYTES * facts["d"] / up, found)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-r"""Prints what a trained model says of texts or images: classes, with probabilities.
+r"""Predicts classes or numbers for texts, images or arrays with a trained model.
 
 python -m launch.predict --workdir=/tmp/sst2 --text="a fine film"
 python -m launch.predict --release=/tmp/private_model --file=images.png --top=1
 
---file is a file of texts with one in each line, or for a model of images or of numbers
-a png, npy or npz file, of one input or of many. A line is printed for each: its number,
-then the most probable classes.
+--file is a file with one text per line, or a png, npy or npz file with one or more
+inputs for a model of images or numbers. Each input gets a line: its number, then the
+most probable classes with their probabilities, or the predicted numbers.
 """
 
 import numpy as np
@@ -18,16 +18,16 @@ from fl_sketch.run import predict
 from launch import command, options
 
 LOAD = options.trained()
-TEXT = flags.DEFINE_string("text", None, "A text.")
-FILE = flags.DEFINE_string("file", None, "A file of texts, of an image or of arrays.")
-TOP = flags.DEFINE_integer("top", 3, "How many classes of an input; 0: all.", 0)
+TEXT = flags.DEFINE_string("text", None, "Text to classify.")
+FILE = flags.DEFINE_string("file", None, "File of texts, of an image or of arrays.")
+TOP = flags.DEFINE_integer("top", 3, "Classes to print per input; 0 = all.", 0)
 
 
 def inputs(trained):
     """Returns what --text or --file holds."""
     given = [flag.name for flag in (TEXT, FILE) if flag.value is not None]
     if len(given) != 1:
-        msg = f"Expected --text or --file, got {' and '.join(given) or 'none'}."
+        msg = f"Expected --text or --file, got {' and '.join(given) or 'neither'}."
         raise ValueError(msg)
     if TEXT.value is not None:
         return [TEXT.value]

@@ -1,4 +1,4 @@
-"""Reads raw data sets into the cache, once: as numpy arrays with checksums.
+"""Converts raw data sets to checksummed numpy arrays in the cache.
 
 python -m launch.prepare_data --dataset=mnist --data_dir=~/raw
 python -m launch.prepare_data --dataset=all --data_dir=~/raw --cache_dir=/scratch/cache
@@ -13,15 +13,21 @@ from fl_sketch.data import cache, datasets, raw
 from launch import command
 
 DATASET = flags.DEFINE_multi_enum(
-    "dataset", None, ["all", *raw.SOURCES], "Which; may be repeated.", required=True
+    "dataset",
+    None,
+    ["all", *raw.SOURCES],
+    "Data set to prepare. Repeatable.",
+    required=True,
 )
 DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, f"The folder of raw files; by default ${raw.VARIABLE}."
+    "data_dir", None, f"Folder of raw files; the default is ${raw.VARIABLE}."
 )
 CACHE_DIR = flags.DEFINE_string(
-    "cache_dir", None, "The folder of the cache; by default ~/.cache/fl_sketch."
+    "cache_dir", None, "Folder of the cache; default: ~/.cache/fl_sketch."
 )
-OVERWRITE = flags.DEFINE_bool("overwrite", False, "Read again what is in the cache.")
+OVERWRITE = flags.DEFINE_bool(
+    "overwrite", False, "Prepare data sets again that are in the cache."
+)
 
 
 def prepare(name: str) -> None:
@@ -33,8 +39,8 @@ def prepare(name: str) -> None:
     splits = datasets.load(name, DATA_DIR.value, cache_dir=CACHE_DIR.value)
     seconds = time.perf_counter() - begin
     shape = splits.train.inputs.shape[1:] or "text"
-    counts = f"{len(splits.train.targets)} + {len(splits.test.targets)} examples"
-    print(f"{name}: {counts}, {shape}, {splits.classes} classes")
+    counts = f"{len(splits.train.targets)} training and {len(splits.test.targets)} test"
+    print(f"{name}: {counts} examples, {shape}, {splits.classes} classes")
     megabytes = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
     print(f"  {megabytes:6.1f} MB in {seconds:5.1f} s  {folder}")
     for file, checksum in (cache.origin(folder) or {}).items():

@@ -1,12 +1,12 @@
-"""Runs again what the folders of results came from.
+"""Runs the experiments of results/ again.
 
 python -m launch.reproduce --list
 python -m launch.reproduce --only=song_trade --workdir=/tmp/again --data_dir=DATA
 
-Each gets a folder of its own in the workdir; with the same command again runs, sweeps
-and comparisons go on where they were stopped, and the others begin anew. The commands
-are those of results/NAME/README.md; the papers' numbers and ours stand side by side in
-results/README.md.
+Each experiment gets its own folder in the workdir. Run the same command again to
+resume: runs, sweeps and comparisons continue, other commands start again. The commands
+are those of results/NAME/README.md. results/README.md compares our numbers with those
+of the papers.
 """
 
 import os
@@ -17,9 +17,11 @@ from absl import flags
 from fl_sketch.core import validate
 from launch import command, options, reproductions
 
-LIST = flags.DEFINE_bool("list", False, "Print what there is, and run nothing.")
-ONLY = flags.DEFINE_multi_string("only", [], "A name of the list; may be repeated.")
-WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
+LIST = flags.DEFINE_bool("list", False, "List the experiments and exit.")
+ONLY = flags.DEFINE_multi_string(
+    "only", [], "Name of an experiment to run. Repeatable."
+)
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the results.")
 DATA_DIR = options.data_dir()
 
 
@@ -34,7 +36,7 @@ def main():
             print(f"{name:16} {one.time:12} {one.title}")
         return
     if not WORKDIR.value:
-        msg = "Expected --workdir to name a folder, or --list, got neither."
+        msg = "Expected --workdir=FOLDER or --list, got neither."
         raise ValueError(msg)
     data = DATA_DIR.value or os.environ.get("FL_SKETCH_DATA", "")
     for name, one in chosen.items():

@@ -10,9 +10,11 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from fl_sketch.core import files
+from fl_sketch.sweep import comparison
 
 RESULTS = pathlib.Path(__file__).parent.parent / "results"
 
@@ -46,6 +48,21 @@ def all_of(folder: pathlib.Path = RESULTS) -> dict[str, Reproduction]:
     """Returns what stands in every folder of results below `folder`, by its name."""
     places = sorted(folder.glob("*/README.md"))
     return {path.parent.name: read(path.read_text()) for path in places}
+
+
+def compared(
+    folder: pathlib.Path = RESULTS,
+) -> Iterator[tuple[pathlib.Path, comparison.Comparison]]:
+    """Yields the folder of each table of standings, and the comparison behind it."""
+    for name, one in all_of(folder).items():
+        for module, *words in one.commands:
+            if module != "launch.compare":
+                continue
+            given = dict(word.removeprefix("--").split("=", 1) for word in words)
+            inner = given["workdir"].removeprefix("WORKDIR").strip("/")
+            place = folder / name / inner
+            place = place if (place / "standings.csv").exists() else folder / name
+            yield place, comparison.load(str(folder.parent / given["config"]))
 
 
 def run(one: Reproduction, folder: str | os.PathLike, data: str) -> int:

@@ -1,4 +1,4 @@
-"""What is printed, to somebody who may have stopped to listen.
+"""Output streams that may break while a command runs.
 
 `launch.train ... | head` closes the pipe after ten lines, a terminal goes with its
 window, and a disk fills up. The work goes on then, in silence.

@@ -1,11 +1,11 @@
-"""Measures what each theorem bounds.
+"""Compares the bound of each theorem with measured values.
 
 python -m launch.theorems
 python -m launch.theorems --paper=song --operator=gaussian --out=/tmp/theorems.csv
 
-Every theorem of fl_sketch.theory is run with its own step and for its own number of
-rounds, on a small problem whose constants are known exactly. A row has the bound and
-what was measured; --out keeps the problem and the constants as well.
+Each theorem of fl_sketch.theory runs with its own step size and number of rounds, on a
+small problem whose constants are known exactly. A row has the bound and the measured
+value. The file of --out also has the problem and its constants.
 """
 
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ from fl_sketch.experiments.verify.rows import TABLE, Row
 from launch import command
 
 PAPERS = ("song", "chen", "das", "haddadpour")
-PAPER = flags.DEFINE_multi_enum("paper", PAPERS, PAPERS, "Which; may be repeated.")
+PAPER = flags.DEFINE_multi_enum("paper", PAPERS, PAPERS, "Paper. Repeatable.")
 OPERATOR = flags.DEFINE_multi_enum(
     "operator",
     ["count_sketch", "srht"],
     list(catalog.OPERATORS),
-    "Sketches of Song et al. and Chen et al.; may be repeated.",
+    "Sketch operator for Song et al. and Chen et al. Repeatable.",
 )
-OUT = flags.DEFINE_string("out", None, "A csv file for the rows.")
+OUT = flags.DEFINE_string("out", None, "csv file for the rows.")
 
 
 def rows() -> Iterator[Row]:

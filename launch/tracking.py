@@ -1,11 +1,12 @@
-"""Measures how near to the minimum of unlike clients FedSKETCHGATE and others come.
+"""Measures gradient tracking (FedSKETCHGATE) on clients with different minima.
 
 python -m launch.tracking
 python -m launch.tracking --rows=5 --cols=40 --rounds=2000 --out=/tmp/tracking.csv
 
-Prints a row for each algorithm, at the best of several server rates. The algorithms are
-FedSKETCH and FedSKETCHGATE with PRIVIX and HEAPRIX, with the gain of the variates as
-the paper prints it and with the exact one, and the same without a sketch.
+Prints a row for each algorithm, at the best of several server rates: the distance to
+the minimum after training. The algorithms are FedSKETCH and FedSKETCHGATE with PRIVIX
+and HEAPRIX, and the same without a sketch. FedSKETCHGATE runs with the gain of its
+control terms as the paper prints it, and with the exact one.
 """
 
 from absl import flags
@@ -13,13 +14,15 @@ from absl import flags
 from fl_sketch.experiments import gradient_tracking
 from launch import command
 
-PARAMETERS = flags.DEFINE_integer("parameters", 200, "d.", lower_bound=2)
-CLIENTS = flags.DEFINE_integer("clients", 10, "How many.", lower_bound=2)
-STEPS = flags.DEFINE_integer("steps", 5, "tau, local steps.", lower_bound=1)
-ROWS = flags.DEFINE_integer("rows", 5, "Of the count sketch.", lower_bound=1)
-COLS = flags.DEFINE_integer("cols", 20, "Of the count sketch.", lower_bound=1)
-ROUNDS = flags.DEFINE_integer("rounds", 2000, "With all clients.", lower_bound=1)
-OUT = flags.DEFINE_string("out", None, "A csv file for the rows.")
+PARAMETERS = flags.DEFINE_integer("parameters", 200, "Parameters d.", lower_bound=2)
+CLIENTS = flags.DEFINE_integer("clients", 10, "Number of clients.", lower_bound=2)
+STEPS = flags.DEFINE_integer("steps", 5, "Local steps tau per round.", lower_bound=1)
+ROWS = flags.DEFINE_integer("rows", 5, "Rows of the count sketch.", lower_bound=1)
+COLS = flags.DEFINE_integer("cols", 20, "Columns of the count sketch.", lower_bound=1)
+ROUNDS = flags.DEFINE_integer(
+    "rounds", 2000, "Rounds, with all clients in each.", lower_bound=1
+)
+OUT = flags.DEFINE_string("out", None, "csv file for the rows.")
 SERVER_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 

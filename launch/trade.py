@@ -1,12 +1,12 @@
-"""Measures the bits that iterative sketching takes to an accuracy, against b.
+"""Measures the bits that iterative sketching needs, by size of the message.
 
 python -m launch.trade
 python -m launch.trade --operator=srht --sizes=64 --steps=1 --steps=4 --apart=0.5
 
-Prints two rows for each operator and size of a message: with the step of Song et al.'s
-theorem, and with the step that is best for it. Both have the rounds that the same step
-takes without a sketch, and the first rows are gradient descent with its own steps. With
---apart each client has a minimum of its own; --out keeps the rows as a csv file.
+Prints two rows for each operator and message size b: one with the step size of the
+theorem of Song et al., one with the best step size. Each row also has the rounds that
+the same step size needs without a sketch. The first rows are gradient descent with its
+own step sizes. With --apart > 0 each client has its own minimum.
 """
 
 from collections.abc import Iterator
@@ -20,27 +20,29 @@ from fl_sketch.experiments.verify import known_problems
 from launch import command
 
 OPERATOR = flags.DEFINE_multi_enum(
-    "operator", ["srht"], list(catalog.OPERATORS), "Which; may be repeated."
+    "operator", ["srht"], list(catalog.OPERATORS), "Sketch operator. Repeatable."
 )
 SIZES = flags.DEFINE_multi_integer(
-    "sizes", [64, 32, 16, 8, 4], "b, numbers of a message.", lower_bound=1
+    "sizes", [64, 32, 16, 8, 4], "Numbers b per message. Repeatable.", lower_bound=1
 )
 STEPS = flags.DEFINE_multi_integer(
-    "steps", [1], "K, local steps of a round; may be repeated.", lower_bound=1
+    "steps", [1], "Local steps K per round. Repeatable.", lower_bound=1
 )
 APART = flags.DEFINE_multi_float(
-    "apart", [0.0], "How far clients' minima are apart; may be repeated.", 0.0
+    "apart", [0.0], "Distance between the minima of clients. Repeatable.", 0.0
 )
-PARAMETERS = flags.DEFINE_integer("parameters", 128, "d, of the model.", lower_bound=2)
-CLIENTS = flags.DEFINE_integer("clients", 5, "How many.", lower_bound=1)
-CONDITION = flags.DEFINE_float("condition", 10.0, "L / mu.", lower_bound=1.0)
+PARAMETERS = flags.DEFINE_integer("parameters", 128, "Parameters d.", lower_bound=2)
+CLIENTS = flags.DEFINE_integer("clients", 5, "Number of clients.", lower_bound=1)
+CONDITION = flags.DEFINE_float(
+    "condition", 10.0, "Condition number L / mu.", lower_bound=1.0
+)
 ACCURACY = flags.DEFINE_float(
-    "accuracy", 1e-4, "The part of f - f* that may be left.", 1e-12, 0.999
+    "accuracy", 1e-4, "Target for f - f*, as a share of its first value.", 1e-12, 0.999
 )
 SEEDS = flags.DEFINE_integer(
-    "seeds", 5, "Runs that a row is the mean of.", lower_bound=1
+    "seeds", 5, "Number of runs to average per row.", lower_bound=1
 )
-OUT = flags.DEFINE_string("out", None, "A csv file for the rows.")
+OUT = flags.DEFINE_string("out", None, "csv file for the rows.")
 
 
 def rows() -> Iterator[rounds_vs_bits.Row]:

@@ -1,14 +1,14 @@
-r"""Trains what a config describes, and writes its numbers to a folder.
+r"""Trains a config, and writes metrics, checkpoints and the model to a folder.
 
 python -m launch.train --config=configs/default.py --workdir=/tmp/run --config.rounds=9
 python -m launch.train --config=configs/safl_mnist.py --workdir=/tmp/mnist \
     --data_dir=DATA
 
-The same command again goes on where the last one stopped, however that was; with
---extend=ROUNDS and no --config, the run in the folder becomes one of more rounds. On
-several machines it is the same command on each, with --distributed where jax finds
-the others by itself (SLURM, GKE, Open MPI, TPU pods), or else with all three of
---coordinator=HOST:PORT --num_processes=N --process_id=0 ... N - 1.
+Run the same command again to resume a stopped run. --extend=ROUNDS without --config
+continues the run in the folder to more rounds. On several machines, run the same
+command on each. Add --distributed if jax finds the machines itself (SLURM, GKE, Open
+MPI, TPU pods), or --coordinator=HOST:PORT --num_processes=N --process_id=I, where I is
+0 ... N - 1.
 """
 
 import contextlib
@@ -23,46 +23,55 @@ from fl_sketch.workdir.config_file import config_of
 from launch import command, parsing
 
 CONFIG = parsing.config_flag()
-WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the results.")
 DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "The folder of raw data sets; by default FL_SKETCH_DATA."
+    "data_dir", None, "Folder of raw data sets; the default is $FL_SKETCH_DATA."
 )
 EXTEND = flags.DEFINE_integer(
-    "extend", None, "More rounds, in all, for the run in --workdir: no --config."
+    "extend",
+    None,
+    "New total number of rounds for the run in --workdir, without --config.",
 )
 INIT_FROM = flags.DEFINE_string(
-    "init_from", None, "What to begin with: a run's folder, FILE.npz, FILE.safetensors."
+    "init_from",
+    None,
+    "First parameters: the folder of a run, FILE.npz or FILE.safetensors.",
 )
 ACCEPT = flags.DEFINE_list(
     "accept",
     [],
-    "What may differ from a run's beginning: versions, devices. What follows is then "
-    "rounded in another way: it is not equal to the last bit.",
+    "Differences to accept when a run resumes: versions, devices. Results may then "
+    "differ in the last bits.",
 )
 PLUGIN = flags.DEFINE_list(
     "plugin",
     [],
-    "With --extend: the values FILE.py:NAME in the folder's config whose code may run.",
+    "With --extend: values FILE.py:NAME of the stored config whose code may run.",
 )
 TENSORBOARD = flags.DEFINE_bool("tensorboard", False, "Also write TensorBoard events.")
 TRACKER = flags.DEFINE_enum(
-    "tracker", None, trackers.NAMES, "Also send every row to this service."
+    "tracker", None, trackers.NAMES, "Also send every row to this tracking service."
 )
-DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the others, found by jax.")
-COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0.")
-NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many in all.")
-PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this is.")
+DISTRIBUTED = flags.DEFINE_bool(
+    "distributed", False, "Run on all machines that jax finds."
+)
+COORDINATOR = flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0.")
+NUM_PROCESSES = flags.DEFINE_integer(
+    "num_processes", None, "Total number of processes."
+)
+PROCESS_ID = flags.DEFINE_integer("process_id", None, "Number of this process, from 0.")
 flags.mark_flag_as_required("workdir")
 
 
 def main():
-    """Runs --config, alone or with other processes; says which keys it never reads."""
+    """Runs --config, alone or with other processes, and notes the keys it ignores."""
     joined = COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value
     several = DISTRIBUTED.value or any(value is not None for value in joined)
     config, extend = CONFIG.value, EXTEND.value is not None
     if extend == (config is not None):
-        msg = "Expected --config to begin or go on with a run, or --extend, got "
-        raise ValueError(msg + ("both." if extend else "none."))
+        got = "both" if extend else "neither"
+        msg = f"Expected --config (to start or resume a run) or --extend, got {got}."
+        raise ValueError(msg)
     if extend:
         config = config_of(WORKDIR.value, default.get_config(), PLUGIN.value)
         config.rounds = EXTEND.value

@@ -31,7 +31,7 @@ def printed_by(name, folder):
 
 def test_training_and_its_picture(tmp_path):
     printed = printed_by("train", tmp_path)
-    shown = pages.shown_with("a message:", "docs/running.md")
+    shown = pages.shown_with("download:", "docs/running.md")
     assert shown[1:4] == printed[1:4]
     pages.same_tables([line for line in shown[4:] if line != "..."][:-2], printed[4:])
 
@@ -43,7 +43,7 @@ def test_training_and_its_picture(tmp_path):
 
 def test_training_without_a_server(tmp_path):
     printed = printed_by("alone", tmp_path)
-    shown = pages.shown_with("no server but", "docs/running.md")
+    shown = pages.shown_with("no server:", "docs/running.md")
     assert shown[1:4] == printed[1:4]
     pages.same_tables([line for line in shown[4:] if line != "..."], printed[4:])
 
@@ -85,11 +85,11 @@ def test_calibrating(tmp_path):
 
 def test_private_training_and_its_release(tmp_path):
     printed = printed_by("train in private", tmp_path)
-    shown = pages.shown_with("for every client", "docs/privacy.md")
-    assert shown[1:4] == printed[1:4]
+    shown = pages.shown_with("privacy per client", "docs/privacy.md")
+    assert shown[1:6] == printed[1:6]
     # Noise and cohorts are another draw in every run; rounds and epsilons are not.
-    table = [line.split() for line in printed[6:11]]
-    for ours, theirs in zip(map(str.split, shown[6:11]), table, strict=True):
+    table = [line.split() for line in printed[7:12]]
+    for ours, theirs in zip(map(str.split, shown[7:12]), table, strict=True):
         assert (ours[0], ours[-1]) == (theirs[0], theirs[-1])
         assert [float(x) for x in theirs[4:6]] == pytest.approx(
             [float(x) for x in ours[4:6]], rel=0.1

@@ -1,4 +1,4 @@
-"""Every number of a page of results stands in a file beside it.
+"""Pages of results: their form, and every number of theirs in a file next to them.
 
 Measured numbers stand in the csv and jsonl files that commands wrote. What was not
 measured by them (a paper's numbers, settings, how long a command took) stands in
@@ -27,10 +27,17 @@ NAMED = re.compile(  # by its number in a paper
     r"\b(?:Theorem|Corollar|Lemma|Propert|Assumption|Definition|Algorithm|Figure|Table|"
     r"section|chapter)\w*\s+\d+(?:\.\d+)?(?:(?:,| and| to)\s+\d+(?:\.\d+)?)*"
 )
+INDEX = ROOT / "results" / "README.md"
+VERDICTS = ("Holds", "Partly", "Fails", "Not tested")
+MEASURED = "Measured"  # a page without a claim
+TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
+BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"!?\[([^]]*)\]\([^)]*\)")
+FIGURE = re.compile(r"!\[[^]]+\]\(([^)]+)\)")
 QUOTATIONS = sorted(path for f in FOLDERS for path in f.glob(QUOTED))
 NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
 TOKEN = re.compile(rf"(?<![\w./^-]){NUMBER}(?![\w/])")
-PAIR = re.compile(rf"(?<![\w./^-])({NUMBER}) \+- ({NUMBER})(?![\w/])")
+PAIR = re.compile(rf"(?<![\w./^-])({NUMBER}) (?:±|\+-) ({NUMBER})(?![\w/])")
 
 
 def numbers(value):
@@ -85,7 +92,7 @@ def unknown(text, rows):
     for pair in PAIR.findall(text):
         scales = zip(*(matches(token, values) for token in pair), strict=True)
         if not any({*number[mean]} & {*number[around]} for mean, around in scales):
-            missing.append(" +- ".join(pair))
+            missing.append(" ± ".join(pair))
     for token in TOKEN.findall(PAIR.sub(" ", text)):
         token = token.rstrip(",")
         if not is_counted(token) and not matches(token, values).any():
@@ -93,30 +100,69 @@ def unknown(text, rows):
     return missing
 
 
+@pytest.mark.parametrize("name", ["README.md", "details.md"])
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
-def test_every_number_of_a_page_is_in_a_file_beside_it(folder):
-    assert not unknown((folder / "README.md").read_text(), rows_of(folder))
+def test_every_number_of_a_page_is_in_a_file_next_to_it(folder, name):
+    assert not unknown((folder / name).read_text(), rows_of(folder))
 
 
-def lines_about():
-    """Yields (folder, line) of the tables that have results in short."""
-    for page in (ROOT / "results" / "README.md", ROOT / "README.md"):
-        folder = None
-        for line in page.read_text().splitlines():
-            link = re.search(r"[(/](\w+)/README\.md\)", line)
-            if not line.startswith("|"):
-                folder = None
-            elif link:
-                folder = ROOT / "results" / link[1]
-            if folder:
-                yield folder, re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line)
+def body(table):
+    """Returns the rows of a table, without the two lines of its head."""
+    return table.splitlines()[2:]
 
 
-def test_every_number_of_the_tables_is_in_the_folder_that_they_name():
-    told = list(lines_about())
-    assert {folder for folder, _ in told} == set(FOLDERS)
-    for folder, line in told:
-        assert not unknown(line, rows_of(folder)), line
+def folders_of(line):
+    """Returns the folders of results whose pages a line links to."""
+    names = re.findall(r"[(/](\w+)/README\.md\)", line)
+    return [folder for folder in FOLDERS if folder.name in names]
+
+
+@pytest.mark.parametrize("page", [INDEX, ROOT / "README.md"], ids=["index", "README"])
+def test_every_number_of_the_tables_is_in_the_folders_that_they_name(page):
+    rows = [row for table in TABLE.findall(page.read_text()) for row in body(table)]
+    for row in rows:
+        named = folders_of(row)
+        if named or page == INDEX:  # what no folder has, has no number
+            known = [numbers for folder in named for numbers in rows_of(folder)]
+            assert not unknown(LINK.sub(r"\1", row), known), row
+    if page == INDEX:
+        assert {folder for row in rows for folder in folders_of(row)} == {*FOLDERS}
+
+
+def words(text):
+    """Returns the number of words of a page, tables included and code blocks not."""
+    shown = LINK.sub(r"\1", BLOCK.sub(" ", text))
+    return sum(bool(re.search(r"\w", word)) for word in shown.split())
+
+
+def test_the_index_is_short_and_has_a_verdict_for_every_claim():
+    text = INDEX.read_text()
+    claims = body(TABLE.findall(text)[0])
+    assert words(text) <= 900 and len(FIGURE.findall(text)) == 1
+    for row in claims:
+        _, _, verdict, number, grade, _ = map(str.strip, row.split("|"))
+        assert verdict in VERDICTS
+        assert verdict == "Not tested" or (folders_of(row) and number and grade)
+    assert len(claims) == len({row.split("|")[1] for row in claims})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_a_page_is_read_in_a_minute(folder):
+    """Question, verdict, figure, table, three sentences, command, details."""
+    text = (folder / "README.md").read_text()
+    title, verdict, *_ = filter(None, text.splitlines())
+    assert words(text) <= 300
+    assert re.fullmatch(r"# .+\? \(.+\)", title)
+    found = re.match(r"\*\*(.+?)\.\*\* \w", verdict)
+    assert found and found[1] in (*VERDICTS, MEASURED)
+    (table,) = TABLE.findall(text)
+    assert len(body(table)) <= 10
+    assert re.findall(r"^(\d+)\. ", text, re.MULTILINE) == ["1", "2", "3"]
+    assert len(re.findall("^```bash", text, re.MULTILINE)) == 1
+    assert "](details.md)" in text
+    pictures = {*folder.rglob("*.png")}
+    figures = [folder / name for name in FIGURE.findall(text)]
+    assert len(figures) == bool(pictures) and {*figures} <= pictures
 
 
 @pytest.mark.parametrize("path", QUOTATIONS, ids=lambda path: path.parent.name)
@@ -133,10 +179,10 @@ def test_what_is_made_of_other_numbers_is_made_of_them(path):
 @pytest.mark.parametrize(
     ("text", "missing"),
     [
-        ("98.12 +- 0.34 of 61,706", []),
+        ("98.12 ± 0.34 of 61,706", []),
         ("0.981 and 0.3", []),
-        ("98.12 +- 0.35", ["98.12 +- 0.35"]),
-        ("98.12 +- 0.56", ["98.12 +- 0.56"]),  # of another row
+        ("98.12 ± 0.35", ["98.12 ± 0.35"]),
+        ("98.12 ± 0.56", ["98.12 ± 0.56"]),  # of another row
         ("98.13, `77` and [77](77.md), at most 12", ["98.13"]),
         ("1e-3 and 2e-3", ["2e-3"]),
     ],

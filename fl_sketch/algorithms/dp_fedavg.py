@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import optax
 
 from fl_sketch import channels
+from fl_sketch.algorithms.checked import checked
 from fl_sketch.core.keys import Purpose
 from fl_sketch.core.protocols import Algorithm, Local, Server, Tree
 from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.transforms import local
 
 
+@checked
 def dp_fedavg(
     loss: local.Loss,
     *,
@@ -23,7 +25,7 @@ def dp_fedavg(
     decay: jax.typing.ArrayLike = 1.0,
     server: optax.GradientTransformation | None = None,
     keep_random_iterate: bool = False,
-    bound=clipping.clip,
+    bound: clipping.OfLimit = clipping.clip,
     client_optimizer: local.Optimizer = optax.sgd,
 ) -> Algorithm:
     """Returns DP-FedAvg: local steps, clipped sums of gradients, noise, a server step.
@@ -68,6 +70,7 @@ def dp_fedavg(
     )
 
 
+@checked
 def dp_normfedavg(loss: local.Loss, **options) -> Algorithm:
     """Returns DP-NormFedAvg: `dp_fedavg` with `C u / |u|` instead of the clip.
 

@@ -4,11 +4,13 @@ import jax
 import optax
 
 from fl_sketch import channels
+from fl_sketch.algorithms.checked import checked
 from fl_sketch.core.protocols import Algorithm
 from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
 
 
+@checked
 def fedgate(
     loss: local.Loss,
     *,
@@ -30,6 +32,7 @@ def fedgate(
     )
 
 
+@checked
 def fedcomgate(
     loss: local.Loss,
     *,

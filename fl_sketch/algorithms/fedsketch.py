@@ -4,6 +4,7 @@ import jax
 import optax
 
 from fl_sketch import channels
+from fl_sketch.algorithms.checked import checked
 from fl_sketch.core import validate
 from fl_sketch.core.protocols import Algorithm, Channel, Sketch
 from fl_sketch.transforms import local
@@ -11,6 +12,7 @@ from fl_sketch.transforms import local
 QUERIES = ("privix", "heaprix")
 
 
+@checked
 def fedsketch(
     loss: local.Loss,
     *,
@@ -50,6 +52,7 @@ def fedsketch(
     )
 
 
+@checked
 def fedsketchgate(
     loss: local.Loss,
     *,

@@ -7,6 +7,8 @@ import optax
 
 from fl_sketch import channels, transforms
 from fl_sketch import sketch as sketches
+from fl_sketch.algorithms.checked import checked
+from fl_sketch.core import validate
 from fl_sketch.core.keys import Purpose
 from fl_sketch.core.protocols import Algorithm, Downlink, Sketch
 from fl_sketch.sketch import compressors
@@ -15,6 +17,7 @@ from fl_sketch.transforms import local
 STABLE = 50  # columns for each coordinate of a step with "subtract", of five rows
 
 
+@checked
 def fetchsgd(
     loss: local.Loss,
     *,
@@ -54,7 +57,7 @@ def fetchsgd(
             f"not up to k = a fiftieth of the columns (here k={k}), with fewer rows it "
             "did at any; forget='zero' does not."
         )
-        warnings.warn(msg, stacklevel=2)
+        warnings.warn(msg, stacklevel=3)  # of whom `checked` called for
     return Algorithm(
         local=local.one_gradient(loss),
         uplink=channels.sketched(op, read="message"),
@@ -82,6 +85,7 @@ def _columns(op: Sketch, forget: str) -> int:
 
 def with_its_hashes(sketch: Sketch) -> Sketch:
     """Returns `sketch` with the same hashes in all rounds: FetchSGD's, or its own."""
+    validate.sketch_operator(sketch=sketch)
     if sketch.fixed_key:
         return sketch
     return sketches.fixed_key(sketch, jax.random.key(int(Purpose.HASHES)))

@@ -4,15 +4,17 @@ import jax
 import optax
 
 from fl_sketch import channels
+from fl_sketch.algorithms.checked import checked
 from fl_sketch.core.protocols import Algorithm, Compressor
 from fl_sketch.transforms import local
 
 
+@checked
 def marina(
     loss: local.Loss,
     *,
     compressor: Compressor,
-    server_rate: float,
+    server_rate: optax.ScalarOrSchedule,
     probability: float,
 ) -> Algorithm:
     """Returns MARINA, with all clients or some of them in a round.

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from fl_sketch import transforms
+from fl_sketch.algorithms.checked import checked
 from fl_sketch.core import trees, validate
 from fl_sketch.core.protocols import (
     Algorithm,
@@ -23,6 +24,7 @@ from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
 
 
+@checked
 def onebit_adam(
     loss: local.Loss,
     *,

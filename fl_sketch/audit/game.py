@@ -207,7 +207,7 @@ def _program(observe: Observe, key: Key | Roots) -> Callable[..., np.ndarray]:
     def checked(number, present):
         releases = np.asarray(compiled(key, jnp.uint32(number), jnp.float32(present)))
         if not np.isfinite(releases).all():
-            msg = "Expected finite numbers in all that is released, got others."
+            msg = "Expected finite releases, got other numbers."
             raise ArithmeticError(msg)
         return releases
 

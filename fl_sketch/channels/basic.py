@@ -36,7 +36,10 @@ def sketched(op: Sketch, *, read: str = "transpose") -> Channel:
         "estimate": the operator's own estimate, such as a median of its rows.
         "message": the mean message itself, for servers that work in sketch space.
     """
+    validate.sketch_operator(sketch=op)
     validate.one_of(READS, read=read)
+    back = op.transpose if read == "transpose" else op.estimate
+    unbiased = read != "message" and back is op.transpose
 
     def talk(update, memory, keys, round):
         def sketch(x):
@@ -46,11 +49,13 @@ def sketched(op: Sketch, *, read: str = "transpose") -> Channel:
         own = round.counted(sketch(update))
         if read == "message":
             return Delivery(mean, own), memory
-        back = op.transpose if read == "transpose" else op.estimate
         estimate = back(keys.shared, mean, update)
         return Delivery(estimate, back(keys.shared, own, update)), memory
 
-    return Channel(talk)
+    def contracts(params):
+        return not unbiased or op.size(params) >= trees.size(params)
+
+    return Channel(talk, contracts=contracts)
 
 
 def compressed(compressor: Compressor) -> Channel:
@@ -66,7 +71,8 @@ def compressed(compressor: Compressor) -> Channel:
         mean = yield Coded(value, compressor.bits(vector.size))
         return Delivery(mean, round.counted(value)), memory
 
-    return Channel(talk)
+    contracts = compressor.contraction or not compressor.unbiased
+    return Channel(talk, contracts=lambda params: contracts)
 
 
 def clipped(channel: Channel, limit: float | jax.Array) -> Channel:

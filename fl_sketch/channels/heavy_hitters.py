@@ -40,6 +40,7 @@ def heavy_values(op: Sketch, k: int, *, fill: str = "random") -> Channel:
 
     Reference: Ivkin et al. (2019), Algorithm 2.
     """
+    validate.sketch_operator(sketch=op)
     validate.at_least_one(k=k)
     validate.one_of(FILLS, fill=fill)
 
@@ -78,6 +79,7 @@ def heaprix(
 
     Reference: Haddadpour et al., Algorithms 3 and 4.
     """
+    validate.sketch_operator(sketch=op)
     validate.at_least_one(k=k)
     validate.one_of(VALUES, values=values)
     validate.one_of(FILLS, fill=fill)
@@ -142,6 +144,7 @@ def columns(op: Sketch) -> int:
     Raises:
       ValueError: for any other sketch.
     """
+    validate.sketch_operator(sketch=op)
     try:
         shape = jax.eval_shape(op.zeros).shape
     except (AttributeError, TypeError, ValueError):  # it depends on the update

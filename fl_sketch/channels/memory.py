@@ -7,6 +7,7 @@ from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import Purpose, apart
 from fl_sketch.core.protocols import Channel, Coded, Compressor, Delivery, Memory
 from fl_sketch.core.wire import FLOAT_BITS, Chosen
+from fl_sketch.sketch import compressors
 
 
 def error_feedback(channel: Channel) -> Channel:
@@ -19,9 +20,15 @@ def error_feedback(channel: Channel) -> Channel:
     Args:
       channel: a channel whose messages leave out less than they are given, such as
         `compressed` with a contraction.
+
+    Raises:
+      ValueError: before the first round, for a channel that is known to leave out more,
+        as an unbiased sketch or compressor.
     """
 
     def init(params):
+        if not channel.contracts(params):
+            raise ValueError(compressors.NO_FEEDBACK)
         inner = channel.init(params)
         zeros = jax.tree.map(jnp.zeros_like, params)
         return Memory((zeros, inner.client), inner.server)

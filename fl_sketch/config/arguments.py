@@ -236,8 +236,8 @@ def small_step(config: ConfigDict, default: ConfigDict) -> str:
     if method.one_batch or not averages or rate != default.server.rate:
         return ""
     return (
-        f"server.rate={rate:g} of {config.algorithm} is the share of the way to the "
-        "clients' mean that the model goes; 1.0 goes all of it"
+        f"with server.rate={rate:g}, {config.algorithm} moves the model by that share "
+        "of the clients' mean update; server.rate=1.0 takes the whole update"
     )
 
 
@@ -252,11 +252,28 @@ def by_length(config: ConfigDict) -> Iterator[str]:
 
 def advice(config: ConfigDict) -> str:
     """Returns which keys that its algorithm reads may help a run that diverges."""
-    read = _read(catalog.method(config.algorithm))
-    rates = [f"a smaller {key}" for key in RATES if key in read]
-    if "sketch.forget" in read and config.sketch.forget != "zero":
-        rates.append("sketch.forget=zero")
-    return f"{' or '.join(rates)} may help" if rates else "another method may help"
+    help_by = [f"a smaller {key}" for key in rates(config)]
+    if "sketch.forget" in read_by(config) and config.sketch.forget != "zero":
+        help_by.append("sketch.forget=zero")
+    return f"{' or '.join(help_by)} may help" if help_by else "another method may help"
+
+
+def rates(config: ConfigDict) -> list[str]:
+    """Returns the keys of the rates that the algorithm of a config reads."""
+    return [key for key in RATES if key in read_by(config)]
+
+
+def read_by(config: ConfigDict) -> set[str]:
+    """Returns the keys that the arguments of a config's algorithm are made of."""
+    return _read(catalog.method(config.algorithm))
+
+
+def server_optimizer(config: ConfigDict) -> str:
+    """Returns the optimizer at the server of a config; empty: its algorithm has one."""
+    method = catalog.method(config.algorithm)
+    if "server" not in method.takes:
+        return ""
+    return method.optimizer or config.server.optimizer
 
 
 def _read(method: catalog.Method) -> set[str]:

@@ -219,8 +219,8 @@ def algorithm_of(
     stateful = isinstance(model, trees.Stateful)
     if stateful and method.parameters_only:
         msg = (
-            f"config.model: Expected a model of parameters alone with algorithm="
-            f"{method.name}, got one that keeps statistics: a resnet has norm=group."
+            f"config.model: Expected a model without batch statistics with algorithm="
+            f"{method.name}, got one with them: set norm=group for a resnet."
         )
         raise ValueError(msg)
     given = arguments.taken(method, Parts(config, d, numbers, noise_multiplier))

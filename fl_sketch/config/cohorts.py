@@ -99,14 +99,14 @@ def _require_fitting(cohort: ConfigDict, traffic: Traffic, algorithm: str) -> No
         raise ValueError(msg)
     if cohort.sending and traffic.bits_up is None:
         msg = (
-            "Expected messages of one length with sending > 0, got those of "
-            f"algorithm={algorithm}."
+            "Expected an algorithm with messages of a fixed length with sending > 0, "
+            f"got algorithm={algorithm}."
         )
         raise ValueError(msg)
     if traffic.stateful and cohort.sampling == "replacement":
         msg = (
-            "Expected a client at most once in a round, since those of "
-            f"{algorithm} keep a state, got sampling='replacement'."
+            f"Expected each client at most once per round, as clients of {algorithm} "
+            "keep a state, got sampling='replacement'."
         )
         raise ValueError(msg)
 
@@ -121,10 +121,10 @@ def _present(cohort: ConfigDict, population: int, last: int) -> Sampler:
     for number, row in enumerate(table, 1):
         if not all(abs(value) < 2**31 and value == int(value) for value in row):
             cells = ", ".join(f"{value:g}" for value in row)
-            msg = f"Expected whole numbers of 31 bits in available={path}, got {cells} "
+            msg = f"Expected integers below 2^31 in available={path}, got {cells} "
             raise ValueError(msg + f"in row {number}.")
     if not table:
-        msg = f"Expected clients that are available, got available={path} of no row."
+        msg = f"Expected available={path} to have rows, got none."
         raise ValueError(msg)
     triples = [(int(a), int(b), int(c)) for a, b, c in table]
     rounds = cohort.period or max(last for _, _, last in triples)
@@ -134,8 +134,8 @@ def _present(cohort: ConfigDict, population: int, last: int) -> Sampler:
     )
     if not cohort.period and rounds < last:
         msg = (
-            f"Expected available={path} to say who is there in all {last} rounds, or "
-            f"period > 0, after which it repeats, got {rounds} rounds."
+            f"Expected available={path} to cover all {last} rounds, or period > 0 to "
+            f"repeat it, got {rounds} rounds."
         )
         raise ValueError(msg)
     return sampler
@@ -148,15 +148,15 @@ def _clock(cohort: ConfigDict, population: int, sent: float) -> Clock:
     if not cohort.times:
         for name in names[:3]:
             if cohort[name]:
-                msg = f"Expected times of clients with {name} > 0, got times=''."
+                msg = f"Expected times to be set with {name} > 0, got times=''."
                 raise ValueError(msg)
         return Clock(np.zeros(1, np.float32))
     seconds, sending = _times(cohort.times, population), cohort.sending * sent / 1e6
     first = float(seconds.min()) + sending
     if not cohort.jitter and 0 < cohort.deadline < first:
         msg = (
-            f"Expected deadline >= {first:g}, the seconds of the fastest client, or "
-            f"no client ever answers, got deadline={cohort.deadline}."
+            f"Expected deadline >= {first:g} (seconds of the fastest client), got "
+            f"deadline={cohort.deadline}: no client would answer."
         )
         raise ValueError(msg)
     return Clock(seconds, cohort.jitter, sending, cohort.deadline)
@@ -200,8 +200,8 @@ def _times(text: str, population: int) -> np.ndarray:
     if np.isnan(seconds).any():
         missing = int(np.flatnonzero(np.isnan(seconds))[0])
         msg = (
-            f"Expected seconds of all {population} clients in times={text}, got none "
-            f"of client {missing}."
+            f"Expected seconds for all {population} clients in times={text}, got none "
+            f"for client {missing}."
         )
         raise ValueError(msg)
     return seconds
@@ -216,7 +216,7 @@ def _table(path: str, columns: Sequence[str], name: str) -> list[tuple[float, ..
     try:
         rows = files.read_rows(path)
     except (ValueError, csv.Error) as error:  # a UnicodeDecodeError is a ValueError
-        msg = f"{expected} no csv file of UTF-8: {error}."
+        msg = f"{expected} a file that is no csv in UTF-8: {error}."
         raise ValueError(msg) from None
     missing = [column for column in columns if rows and column not in rows[0]]
     if missing:

@@ -28,8 +28,8 @@ def claimed(config: ConfigDict, guarantee: Guarantee | None) -> Guarantee:
     """
     if guarantee is None or not guarantee.private:
         msg = (
-            "config.privacy: Expected a bound and noise, whose claim could be audited, "
-            f"got bound={protection_of(config).bound!r} without noise."
+            "config.privacy: Expected a bound and noise to audit, got "
+            f"bound={protection_of(config).bound!r} without noise."
         )
         raise ValueError(msg)
     return guarantee
@@ -103,8 +103,8 @@ def require_sizes(guarantee: Guarantee | None, sizes: Collection[int]) -> None:
         if min(sizes) >= guarantee.plan.population:
             return
         msg = (
-            f"Expected clients of at least {guarantee.plan.population} examples, as "
-            f"with the config's own seed, got one of {min(sizes)}."
+            f"Expected clients with at least {guarantee.plan.population} examples, as "
+            f"with the config's own seed, got one with {min(sizes)}."
         )
         raise ValueError(msg)
 
@@ -117,8 +117,8 @@ def _example_plan(
     whole = client.batches == "whole"
     if whole and set(map(int, sizes)) != {client.batch}:
         msg = (
-            "Expected clients of client.batch examples with unit=example and "
-            f"client.batches=whole, got client.batch={client.batch} and clients of "
+            "Expected every client to have client.batch examples with unit=example and "
+            f"client.batches=whole, got client.batch={client.batch} and clients with "
             f"{smallest} to {max(sizes)}."
         )
         raise ValueError(msg)

@@ -35,8 +35,7 @@ def _require_unseen(source: str, name: str, digests: dict[str, str]) -> None:
     """Raises if weights were trained on the data that a private run is to protect."""
     if reason := origin.seen(origin.trained_on(source), name, digests):
         msg = (
-            "Expected weights of public data in a private run, which counts them as "
-            f"known to all, got init_from={source}, {reason}: data.name={name} without "
-            "data.public=True."
+            "Expected weights of public data in a private run, got init_from="
+            f"{source}, {reason}, and data.name={name} without data.public=True."
         )
         raise ValueError(msg)

@@ -46,16 +46,15 @@ def _require_plain(config: ConfigDict) -> None:
     graph, values = config.network.graph, flat(config)
     if privacy.protection_of(config).bounded:
         msg = (
-            f"Expected nobody to be protected with graph={graph}, where every node "
-            f"sees messages as they are, got algorithm={config.algorithm} with "
+            f"Expected no privacy with graph={graph}, where every node sees all "
+            f"messages, got algorithm={config.algorithm} with "
             f"privacy.bound={config.privacy.bound}."
         )
         raise ValueError(msg)
     for key, allowed in ALLOWED.items():
         if values[key] not in allowed:
             msg = (
-                f"Expected {key}={allowed[0]!r} with graph={graph}, where all clients "
-                "play in every round and nobody serves them, got "
-                f"{key}={values[key]!r}."
+                f"Expected {key}={allowed[0]!r} with graph={graph} (all clients in "
+                f"every round, no server), got {key}={values[key]!r}."
             )
             raise ValueError(msg)

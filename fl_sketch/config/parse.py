@@ -154,8 +154,8 @@ def check(config: ConfigDict) -> dict[str, float]:
             validate.at_least_one(clients=config.data.clients)
     if config.checkpoint_keep not in (0, *range(2, 1000)):
         msg = (
-            "Expected checkpoint_keep to be 0 (all) or at least 2, in case the newest "
-            f"is damaged, got checkpoint_keep={config.checkpoint_keep}."
+            "Expected checkpoint_keep to be 0 (all) or >= 2, in case the newest is "
+            f"damaged, got checkpoint_keep={config.checkpoint_keep}."
         )
         raise ValueError(msg)
     for key in ("clients_every", "personal_steps"):
@@ -163,8 +163,10 @@ def check(config: ConfigDict) -> dict[str, float]:
             msg = f"Expected data.held_out > 0 with {key} > 0, or {key}=0, got "
             raise ValueError(msg + f"{key}={config[key]}.")
     if config.clients_every % config.eval_every:
-        msg = f"Expected clients_every to be a multiple of {config.eval_every}, which "
-        raise ValueError(msg + f"is eval_every, got {config.clients_every}.")
+        msg = (
+            f"Expected clients_every to be a multiple of eval_every={config.eval_every}"
+        )
+        raise ValueError(msg + f", got clients_every={config.clients_every}.")
     return numbers
 
 
@@ -210,8 +212,8 @@ def with_clients(config: ConfigDict, splits: datasets.Splits) -> ConfigDict:
         found, clients = len(np.unique(_required(splits.owners))), config.data.clients
         if clients not in (0, found):
             msg = (
-                f"Expected clients={found}, the owners of the data, or 0, which is as "
-                f"many as there are, got clients={clients}."
+                f"Expected clients={found} (the owners of the data) or clients=0 "
+                f"(all), got clients={clients}."
             )
             raise ValueError(msg)
     copy = config.copy_and_resolve_references()
@@ -253,9 +255,9 @@ def partition_of(
         validate.one_of(tuple(ways), partition=keys.partition)
         if keys.partition in BY_LABEL and (labels.ndim, labels.dtype.kind) != (1, "i"):
             msg = (
-                "Expected one class for each example to deal them by, got "
-                f"partition={keys.partition!r} and targets of {labels.dtype}"
-                f"{list(labels.shape[1:]) or ''}: take iid, power_law or natural."
+                f"Expected one class per example with partition={keys.partition!r}, "
+                f"got targets of {labels.dtype}{list(labels.shape[1:]) or ''}: use "
+                "iid, power_law or natural."
             )
             raise ValueError(msg)
         return ways[keys.partition]()
@@ -264,8 +266,8 @@ def partition_of(
 def _required(owners: np.ndarray | None) -> np.ndarray:
     if owners is None:
         msg = (
-            "Expected data with owners for partition='natural', such as shakespeare, "
-            "or an npz file with an array of owners."
+            "Expected data with owners with partition='natural' (shakespeare, or an "
+            "npz file with an array `owners`), got data without owners."
         )
         raise ValueError(msg)
     return owners
@@ -284,7 +286,7 @@ def mesh_of(compute: ConfigDict) -> jax.sharding.Mesh:
     """
     devices, available = compute.devices, len(jax.devices())
     with section("compute"):
-        validate.at_most(available, "the devices there are", devices=devices)
+        validate.at_most(available, "the available devices", devices=devices)
     some, model = jax.devices()[: devices or available], compute.model_devices
     require_rows(len(some), model)
     return engine.mesh_over(some, model)
@@ -295,13 +297,13 @@ def require_rows(devices: int, model: int) -> None:
     validate.at_least_one(model_devices=model)
     if model > 1 and jax.process_count() > 1:
         msg = (
-            "config.compute: Expected model_devices=1 in a run of several processes, "
-            f"got model_devices={model}."
+            "config.compute: Expected model_devices=1 with several processes, got "
+            f"model_devices={model}."
         )
         raise ValueError(msg)
     if devices % model:
         msg = (
-            f"config.compute: Expected a divisor of {devices}, the number of devices, "
+            f"config.compute: Expected model_devices to divide {devices} (devices), "
             f"got model_devices={model}."
         )
         raise ValueError(msg)

@@ -71,7 +71,7 @@ def require_one_unit(configs: Iterable[ConfigDict]) -> None:
     units = sorted({own.keys.unit for own in protections if own.private})
     if len(units) > 1:
         msg = (
-            "config.privacy: Expected one unit in all runs of a table, got "
+            "config.privacy: Expected the same unit in all runs of a table, got "
             f"unit={' and unit='.join(units)}."
         )
         raise ValueError(msg)
@@ -91,8 +91,8 @@ def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
         return
     key, value = learnt[-1]
     msg = (
-        f"config.data: Expected {key} to be fixed beforehand, since privacy is asked "
-        f"for, got {key}={value!r}: it would be found in private data."
+        f"config.data: Expected {key} to be set in a private run, got {key}={value!r}, "
+        "which would read it from the private data."
     )
     raise ValueError(msg)
 
@@ -129,7 +129,7 @@ def check(config: ConfigDict) -> None:
             validate.in_range(LEAST, 1 / LEAST, watch_loss=privacy.watch_loss)
             if "accuracy" not in metrics:
                 msg = (
-                    "Expected accuracy among the metrics with watch=True, got "
+                    "Expected model.metrics to have accuracy with watch=True, got "
                     f"model.metrics={','.join(metrics)}."
                 )
                 raise ValueError(msg)
@@ -143,10 +143,10 @@ def _rules(protection: Protection, algorithm: str) -> Iterator[tuple[str, tuple,
     yield "privacy.bound", ("none",) if local else ("none", bound), algorithm
     if not protection.bounded:
         return
-    yield "cohort.weighting", ("equal",), "a bound on every client"
-    yield "cohort.sampling", accounting.SAMPLINGS, "an accountant"
+    yield "cohort.weighting", ("equal",), "privacy"
+    yield "cohort.sampling", accounting.SAMPLINGS, "privacy"
     for key in ("cohort.available", "cohort.times"):
-        yield key, ("",), "an accountant, who knows no such cohorts"
+        yield key, ("",), "privacy (no accountant covers such cohorts)"
     if local:
         yield "client.batches", ("subsets", "whole"), "unit=example"
     if privacy.watch:
@@ -189,9 +189,9 @@ def guarded(
         return algorithm
     if isinstance(params, trees.Stateful):
         msg = (
-            "config.model: Expected a model of parameters alone where messages are "
-            "bounded, got one that keeps statistics of batches, which no bound covers: "
-            "a resnet has norm=group."
+            "config.model: Expected a model without batch statistics in a private run, "
+            "since no bound covers them, got one with them: set norm=group for a "
+            "resnet."
         )
         raise ValueError(msg)
     bound = protection.bound

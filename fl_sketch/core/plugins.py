@@ -64,7 +64,7 @@ def _parted(value: str) -> tuple[pathlib.Path, str]:
         raise ValueError(msg)
     path = pathlib.Path(match["file"]).expanduser().absolute()
     if not path.is_file():
-        msg = f"Expected the file of {value}, and there is no {path}."
+        msg = f"Expected the file of {value}, got no file {path}."
         raise FileNotFoundError(msg)
     return path, match["name"]
 

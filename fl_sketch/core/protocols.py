@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from fl_sketch.core import shown
+
 Key = jax.Array  # a typed key, from jax.random.key(seed)
 Tree = Any  # a pytree of float arrays
 Message = Any  # what crosses the network: an array, or a pytree of arrays
@@ -128,6 +130,8 @@ class Server(NamedTuple):
     guard: Any = ()
     down: Any = ()
 
+    __repr__ = shown.fields
+
 
 class Work(NamedTuple):
     """The result of one client's local steps.
@@ -241,10 +245,13 @@ class Channel(NamedTuple):
         receives its value. It returns `(Delivery, Memory)`. It must yield from plain
         Python, not from inside a traced branch or loop.
       init: `(params) -> Memory` before the first round.
+      contracts: `(params) -> bool`; False: it is known that its messages leave out more
+        than they are given, which no error memory survives.
     """
 
     talk: Callable[[Any, Memory, Keys, Round], Talk]
     init: Callable[[Tree], Memory] = lambda params: Memory()
+    contracts: Callable[[Tree], bool] = lambda params: True
 
 
 class Downlink(NamedTuple):
@@ -363,3 +370,5 @@ class Algorithm(NamedTuple):
     server: Any
     mechanism: Mechanism | None = None
     downlink: Downlink | None = None
+
+    __repr__ = shown.fields

@@ -38,7 +38,7 @@ def reading(where: str | os.PathLike, what: str = "") -> Iterator[None]:
         text = " ".join(str(error).split())
         if isinstance(error, ValueError) and text.startswith(("Expected", "config.")):
             raise
-        what = what or "to be whole, and what its name says"
+        what = what or "to be a whole file of the kind in its name"
         kind = type(error).__name__
         msg = f"Expected {where} {what}, got {kind}{text and ': '}{text}."
         raise ValueError(msg) from None
@@ -128,12 +128,14 @@ def require_arrays_fit(file: str | os.PathLike) -> None:
 
 
 def _claimed_size(stream: Any) -> int:
-    """Returns the size of an array in bytes by the header of its npy file."""
+    """Returns the size of an array in bytes by its header; 0: of Python objects."""
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_2_0
     if version == (1, 0):
         read = np.lib.format.read_array_header_1_0
     shape, _, dtype = read(stream)
+    if dtype.hasobject:  # pickled, which numpy refuses
+        return 0
     return math.prod(shape) * dtype.itemsize
 
 

@@ -8,6 +8,7 @@ ValueError: Expected cols to be an integer >= 1, got cols=0.
 import difflib
 import numbers
 import operator
+import warnings
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
@@ -81,6 +82,19 @@ def at_most(limit: int, reason: str, **named: int) -> None:
             raise ValueError(msg)
 
 
+def warn_if_long(numbers: int, d: int, *, stacklevel: int) -> None:
+    """Warns of a message of more numbers than the model of `d` numbers has.
+
+    A `stacklevel` of 1 is that of the caller.
+    """
+    if numbers > d:
+        text = (
+            f"A message of {numbers} numbers is longer than the model, which has {d}: "
+            "without a sketch it would be shorter, and exact."
+        )
+        warnings.warn(text, stacklevel=stacklevel + 1)
+
+
 def one_of(allowed: Sequence[str], **named: str) -> None:
     """Raises a ValueError unless each of the `named` arguments is one of `allowed`.
 
@@ -94,6 +108,25 @@ Did you mean 'mean'?
             choices = ", ".join(repr(choice) for choice in allowed)
             msg = f"Expected {name} to be one of {choices}, got {name}={value!r}."
             raise ValueError(msg + nearest(value, allowed))
+
+
+def sketch_operator(**named: Any) -> None:
+    """Raises a TypeError unless every named argument is a sketch operator.
+
+    >>> sketch_operator(sketch=100)
+    Traceback (most recent call last):
+    TypeError: Expected sketch to be a sketch operator, such as \
+sketch.count_sketch(100), got sketch=100.
+    """
+    for name, value in named.items():
+        if not (hasattr(value, "apply") and hasattr(value, "transpose")):
+            plain = isinstance(value, int | float | str)
+            got = repr(value) if plain else type(value).__name__
+            msg = (
+                f"Expected {name} to be a sketch operator, such as "
+                f"sketch.count_sketch(100), got {name}={got}."
+            )
+            raise TypeError(msg)
 
 
 def nearest(value: str, allowed: Sequence[str]) -> str:

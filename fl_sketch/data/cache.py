@@ -128,8 +128,8 @@ def _write(
 def _mapped(file: pathlib.Path, sums: Mapping[str, str]) -> np.ndarray:
     if files.digest(file) != sums.get(file.name):
         msg = (
-            f"Expected {file} as it was prepared, got other bytes: remove its folder, "
-            "it is a copy."
+            f"Expected {file} to be unchanged, got other bytes: remove its folder, "
+            "which is a copy."
         )
         raise ValueError(msg)
     with untrusted_files.reading(file):

@@ -4,8 +4,9 @@ A model that was trained on one part has not seen the other.
 
 >>> images = np.arange(6)
 >>> both = Examples(images, np.array([0, 1, 2, 3, 2, 3], np.int32))
->>> part(Splits("six", both, both, 4), "2/2").train
-Examples(inputs=array([2, 3, 4, 5]), targets=array([0, 1, 0, 1], dtype=int32))
+>>> half = part(Splits("six", both, both, 4), "2/2").train
+>>> half.inputs.tolist(), half.targets.tolist()
+([2, 3, 4, 5], [0, 1, 0, 1])
 """
 
 import re
@@ -77,7 +78,9 @@ def part(splits: Splits, text: str, classes: int = 0) -> Splits:
     def of(examples: Examples) -> Examples:
         kept = np.isin(examples.targets, chosen)
         if not kept.any():
-            msg = f"Expected examples of all kinds in part={text!r}, got none of one."
+            msg = (
+                f"Expected examples of every split in part={text!r}, got an empty one."
+            )
             raise ValueError(msg)
         numbered = np.searchsorted(chosen, examples.targets[kept]).astype(np.int32)
         return Examples(examples.inputs[kept], numbered)

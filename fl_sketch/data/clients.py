@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fl_sketch.core import shown
 from fl_sketch.data import partition
 from fl_sketch.data.partition import Partition
 
@@ -31,6 +32,10 @@ class Clients(NamedTuple):
 
     examples: Any
     partition: Partition
+
+    def __repr__(self) -> str:
+        """Returns how many clients and examples there are, and their types."""
+        return f"Clients({self.partition.counts}: {shown.short(self.examples)})"
 
     @property
     def population(self) -> int:

@@ -146,7 +146,8 @@ def _digits() -> Splits:
     # The file alone: importing scikit-learn takes longer than compiling a round.
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
-        msg = "Expected scikit-learn to be installed, whose digits these are."
+        msg = "Expected scikit-learn, which has the data set digits, got none: "
+        msg += "pip install scikit-learn."
         raise ModuleNotFoundError(msg)
     file = pathlib.Path(package.origin).parent / DIGITS
     with gzip.open(file) as rows:

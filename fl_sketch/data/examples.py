@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fl_sketch.core import shown
 from fl_sketch.data.tokenizer import Tokenizer
 
 ALIGNED = 64  # bytes
@@ -32,6 +33,8 @@ class Examples(NamedTuple):
 
     inputs: np.ndarray
     targets: np.ndarray
+
+    __repr__ = shown.fields
 
 
 class Splits(NamedTuple):
@@ -62,6 +65,8 @@ class Splits(NamedTuple):
     class_names: tuple[str, ...] = ()
     owner_names: tuple[str, ...] = ()
     tokenizer: Tokenizer | None = None
+
+    __repr__ = shown.fields
 
     @property
     def measured(self) -> dict[str, Examples]:

@@ -73,7 +73,7 @@ def load(
         raise FileNotFoundError(msg)
     path = folder / f"{name.partition('/')[2]}.npz"
     if not path.is_file():
-        msg = f"Expected {path} for data.name={name}, and it is not there."
+        msg = f"Expected the file {path} with data.name={name}, got none."
         raise FileNotFoundError(msg)
     return checked(name, _read(path), where=str(path), targets=targets, finite=finite)
 
@@ -111,6 +111,8 @@ def checked(
     }
     for kind in KINDS:
         _require_alike(where, kind, [getattr(part, kind) for part in parts.values()])
+    if finite and targets == CLASSES:
+        _warn_of_classes(where, {name: part.targets for name, part in parts.items()})
     owners, owner_names = arrays.get(OWNERS), ()
     if owners is not None:
         owners, owner_names = _owners(where, owners, len(parts["train"].targets))
@@ -157,7 +159,7 @@ def write(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
 def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
     what = f"to hold {', '.join(ARRAYS)}"
     if not zipfile.is_zipfile(path):
-        msg = f"Expected {path} {what}, got no npz file at all."
+        msg = f"Expected {path} {what}, got a file that is no npz file."
         raise ValueError(msg)
     with untrusted_files.reading(path, what):
         untrusted_files.require_arrays_fit(path)
@@ -165,18 +167,22 @@ def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             unread = [key for key in archive.files if key not in READ]
             if unread:
-                text = f"nothing reads {', '.join(unread)} of {path}"
+                text = f"{path} has arrays that are not read: {', '.join(unread)}"
                 warnings.warn(text, stacklevel=4)
-            return {key: _array(archive, key) for key in archive.files if key in READ}
+            kept = (key for key in archive.files if key in READ)
+            return {key: _array(path, archive, key) for key in kept}
 
 
-def _array(archive: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+def _array(path: pathlib.Path, archive: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
     try:
         return archive[key]
     except ValueError as error:
         if "pickle" not in str(error):
             raise
-        msg = f"{key} of Python objects: .astype(str) or .astype(float) makes an array"
+        msg = (
+            f"Expected {key} of numbers or strings in {path}, got Python objects: "
+            "convert them with .astype(str) or .astype(float)."
+        )
         raise ValueError(msg) from None
 
 
@@ -186,7 +192,9 @@ def _examples(where: str, part: str, arrays, kind: str, finite: bool) -> Example
     targets = _targets(where, second, arrays[second], kind)
     for name, values in ((first, inputs), (second, targets)):
         if finite and values.dtype.kind == "f":
-            _require(where, f"finite numbers in {name}", values, np.isfinite(values))
+            given = arrays[name].reshape(values.shape)
+            what = f"finite numbers that fit float32 in {name}"
+            _require(where, what, given, np.isfinite(values))
     if len(inputs) != len(targets):
         counts = f"{len(targets)} for {len(inputs)}"
         _refuse(where, f"as many {part} targets as inputs", counts)
@@ -196,10 +204,10 @@ def _examples(where: str, part: str, arrays, kind: str, finite: bool) -> Example
 def _inputs(where: str, name: str, inputs: np.ndarray) -> np.ndarray:
     kind = inputs.dtype.kind
     if kind not in "fiuUb" or not inputs.ndim or not inputs.size:
-        _refuse(where, f"{name} of numbers or strings, one at least", _form(inputs))
+        _refuse(where, f"{name} of numbers or strings, not empty", _form(inputs))
     if kind == "U":
         if inputs.ndim != 1:
-            _refuse(where, f"{name} of one text for each example", _form(inputs))
+            _refuse(where, f"{name} of one text per example", _form(inputs))
         return inputs.astype(object)
     if inputs.dtype == np.uint8:
         return inputs
@@ -224,9 +232,9 @@ def _require_alike(where: str, kind: str, arrays: list[np.ndarray]) -> None:
 
 def _targets(where: str, name: str, targets: np.ndarray, kind: str) -> np.ndarray:
     what, types = {
-        CLASSES: ("whole numbers, one at least", "fiub"),
-        LABELS: ("zeros and ones, a column a label", "fiub"),
-        NUMBERS: ("numbers, one at least", "fiu"),
+        CLASSES: ("integers, not empty", "fiub"),
+        LABELS: ("zeros and ones, one column per label", "fiub"),
+        NUMBERS: ("numbers, not empty", "fiu"),
     }[kind]
     right = targets.dtype.kind in types and targets.ndim in (1, 2) and targets.size
     if not right:
@@ -242,10 +250,28 @@ def _targets(where: str, name: str, targets: np.ndarray, kind: str) -> np.ndarra
 def _classes(where: str, name: str, targets: np.ndarray) -> np.ndarray:
     # Before the conversion, which would make 0.7 a 0, and NaN anything.
     whole = (targets >= 0) & (targets <= LARGEST) & (targets == np.floor(targets))
-    what = f"whole numbers from 0 on in {name}, which are classes by model.loss"
+    what = f"integers >= 0 in {name} (classes, by model.loss)"
     _require(where, what, targets, whole)
     _require(where, f"classes below {MOST:,} in {name}", targets, targets < MOST)
     return targets.astype(np.int32)
+
+
+def _warn_of_classes(where: str, targets: Mapping[str, np.ndarray]) -> None:
+    """Warns of classes without an example to train on, where each row has a class."""
+    if targets["train"].ndim > 1:  # tokens, of which some are rare
+        return
+    present = {name: np.unique(values) for name, values in targets.items()}
+    for name, classes in present.items():
+        strange = np.setdiff1d(classes, present["train"])
+        if strange.size:
+            more = f" and {strange.size - 1} others" * (strange.size > 1)
+            text = f"{name}_targets in {where} have class {strange[0]}{more}, of which "
+            warnings.warn(text + "training has no example.", stacklevel=4)
+    classes = np.unique(np.concatenate([*present.values()]))
+    low, high = classes[0], classes[-1]
+    if low and classes.size == 1 + high - low:  # all, but for the first
+        text = f"Classes in {where} are {low} to {high}, counted from 0: a model has "
+        warnings.warn(f"{text}{1 + high} outputs for them.", stacklevel=4)
 
 
 def _owners(

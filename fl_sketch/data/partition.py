@@ -56,6 +56,19 @@ class Partition(NamedTuple):
         """The number of examples of each client, int64 [clients]."""
         return np.diff(self.starts)
 
+    def __repr__(self) -> str:
+        """Returns how many clients and examples there are."""
+        return f"Partition({self.counts})"
+
+    @property
+    def counts(self) -> str:
+        """How many clients there are, and how many examples they have, in words."""
+        sizes, total = self.sizes, len(self.indices)
+        if not len(sizes):
+            return "no clients"
+        each = f"{sizes.min()} to {sizes.max()}"
+        return f"{self.clients} clients of {each} examples, {total} in all"
+
     def of(self, client: int) -> np.ndarray:
         """Returns the examples of one client, int32 [sizes[client]]."""
         return self.indices[self.starts[client] : self.starts[client + 1]]

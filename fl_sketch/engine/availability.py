@@ -67,16 +67,15 @@ def _by_round(population: int, triples, rounds: int) -> tuple[np.ndarray, np.nda
     for number, (client, first, last) in enumerate(table.tolist(), 1):
         if not (0 <= client < population and 1 <= first <= last <= rounds):
             msg = (
-                f"Expected clients from 0 to {population - 1} and rounds from 1 to "
-                f"{rounds}, the first one first, got {client}, {first}, {last} in row "
-                f"{number}."
+                f"Expected clients from 0 to {population - 1} and rounds 1 <= first <= "
+                f"last <= {rounds}, got {client}, {first}, {last} in row {number}."
             )
             raise ValueError(msg)
     spans = table[:, 2] - table[:, 1] + 1
     total = int(spans.sum())
-    validate.at_most(MOST, "there is no room for more", presences=total)
+    validate.at_most(MOST, "the largest that fits", presences=total)
     if not total:
-        msg = "Expected clients that are available, got a trace without rows."
+        msg = "Expected a trace with rows, got none."
         raise ValueError(msg)
     offsets = np.arange(total) - np.repeat(np.cumsum(spans) - spans, spans)
     when = np.repeat(table[:, 1] - 1, spans) + offsets

@@ -169,8 +169,8 @@ def _of_one_mark() -> Iterator[None]:
             raise
         what = str(error).partition("\n")[0].partition(" must have")[0]
         msg = (
-            "Expected loops in the work of a client to begin with numbers made of its "
-            f"params or its batch, as 0 * x.sum() is, got a plain one ({what})."
+            "Expected loops in the work of a client to start from numbers made of its "
+            f"params or its batch, such as 0 * x.sum(), got a constant ({what})."
         )
         raise TypeError(msg) from error
 

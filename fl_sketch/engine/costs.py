@@ -21,6 +21,7 @@ from fl_sketch.core.protocols import Algorithm, Channel, Memory, Round, Server, 
 from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.engine import programs
 from fl_sketch.engine.clients import played
+from fl_sketch.engine.data_uses import DataUses, uses_of
 from fl_sketch.engine.mesh import default_chunk, on_cpu
 from fl_sketch.engine.relays import Relay
 from fl_sketch.engine.round import initial_server
@@ -50,6 +51,7 @@ class Traffic(NamedTuple):
       working: bytes that local work writes, each of its steps once: about the most
         memory that it needs.
       operations: the multiplications and additions of the products in local work.
+      uses: what local work does with the data.
     """
 
     sent: tuple[int, ...]
@@ -62,6 +64,7 @@ class Traffic(NamedTuple):
     alone: bool
     working: int
     operations: float
+    uses: DataUses = DataUses()
 
 
 class Follow(NamedTuple):
@@ -185,7 +188,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         return means, replies
 
     start = jax.eval_shape(lambda p: initial_server(algorithm, p), params)
-    algorithm, program = _with_work_traced(algorithm, start, batches)
+    algorithm, facts = _with_work_traced(algorithm, start, batches)
     means, replies = jax.eval_shape(echoed, *start, batches)
     part, after = (functools.partial(f, algorithm) for f in (_part, _after))
     read, heard, *_ = _used(part, start[0], means, replies, start[1], batches)
@@ -204,8 +207,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         read=read,
         counts=any(counts.values()),
         alone=alone,
-        working=programs.bytes_written(program),
-        operations=programs.operations(program),
+        **facts,
     )
 
 
@@ -280,22 +282,27 @@ def prices(
         return min(ways.values(), key=lambda way: way.in_a_run(rounds, gap))
     if download not in ways:
         msg = (
-            "Expected download='model' where the server's step draws from its own key, "
-            f"so that no client can take it as well, got download={download!r}."
+            "Expected download='model' with a server whose step is random, so that no "
+            f"client can repeat it, got download={download!r}."
         )
         raise ValueError(msg)
     return ways[download]
 
 
-def _with_work_traced(algorithm: Algorithm, start, batches) -> tuple[Algorithm, Any]:
-    """Returns the algorithm with its local work traced, and that work's program."""
+def _with_work_traced(algorithm, start, batches) -> tuple[Algorithm, dict[str, Any]]:
+    """Returns the algorithm with its local work traced, and facts about that work."""
     (server, client), local = start, algorithm.local
     keys = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0))
     arguments = server, client.local, batches, keys
     program, work = jax.make_jaxpr(local.run, return_shape=True)(*arguments)
     _require_numbers(work.diagnostics)
     local = local._replace(run=played(program, work))
-    return algorithm._replace(local=local), program
+    facts = {
+        "working": programs.bytes_written(program),
+        "operations": programs.operations(program),
+        "uses": uses_of(program, arguments, work),
+    }
+    return algorithm._replace(local=local), facts
 
 
 def _require_numbers(diagnostics: Any) -> None:

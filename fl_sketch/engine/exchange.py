@@ -155,7 +155,7 @@ def serve(device: DeviceRound, server: Server, heard: Exchanged, slots: Slot) ->
             raise
         msg = (
             f"Expected {player.name_of(algorithm.uplink)} to make the estimate and the "
-            "server's memory of means alone, got something of one client's in them."
+            "server's memory from means only, got values of a single client in them."
         )
         raise ValueError(msg) from error
     after = server._replace(memory=memory, guard=heard.guard)

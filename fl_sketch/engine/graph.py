@@ -47,7 +47,9 @@ def from_edges(edges: Sequence[tuple[int, ...]] | np.ndarray) -> Graph:
     graph = Graph(int(pairs.max()) + 1, np.unique(pairs, axis=0).astype(np.int32))
     missing = graph.nodes - len(links(graph, 0)) - 1
     if missing:
-        msg = f"Expected a connected graph, got {missing} nodes out of reach of node 0."
+        msg = (
+            f"Expected a connected graph, got {missing} nodes without a path to node 0."
+        )
         raise ValueError(msg)
     return graph
 
@@ -199,7 +201,7 @@ def _require_size(nodes: int) -> None:
 
 
 def _require_few(nodes: int) -> None:
-    validate.at_most(MOST, "what is played on one machine", nodes=nodes)
+    validate.at_most(MOST, "the limit of one machine", nodes=nodes)
 
 
 def _edge(a: int, b: int) -> tuple[int, int]:

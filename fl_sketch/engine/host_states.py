@@ -46,16 +46,16 @@ def place(wanted: str, size: int, mesh: jax.sharding.Mesh) -> str:
         wanted = "devices" if size <= room(devices) else "host"
     if wanted == "host" and size and jax.process_count() > 1:
         msg = (
-            "Expected clients' states to fit on the devices in a run of several "
-            f"processes, got {size / 1e9:.3g} GB of them."
+            "Expected clients' states to fit on the devices with several processes, "
+            f"got {size / 1e9:.3g} GB of them."
         )
         raise ValueError(msg)
     # Each device has a copy.
     free = free_memory.free(devices) if wanted == "devices" else free_memory.of_host()
     if size > free:
         msg = (
-            f"Expected clients' states of at most {free / 1e9:.3g} GB, the memory "
-            f"there is, got {size / 1e9:.3g} GB with clients={wanted!r}."
+            f"Expected clients' states to fit the free memory of {free / 1e9:.3g} GB, "
+            f"got {size / 1e9:.3g} GB with clients={wanted!r}."
         )
         raise ValueError(msg)
     return wanted

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_sketch.core import validate
+from fl_sketch.core import shown, validate
 from fl_sketch.core.wire import byte_count
 from fl_sketch.engine.costs import Prices
 from fl_sketch.engine.round import SimulatorOnly
@@ -40,6 +40,8 @@ class Ledger(NamedTuple):
     heard: np.ndarray
     asked: np.ndarray
     answered: np.ndarray
+
+    __repr__ = shown.fields
 
 
 class Bytes(NamedTuple):

@@ -48,8 +48,8 @@ def _refuse(
     """Raises a ValueError for a run that no accountant here can count."""
     if sampler.sampling not in accounting.SAMPLINGS:
         msg = (
-            "Expected cohorts of everyone, fixed_size or poisson, all clients counting "
-            "alike, with a mechanism, got others, which no accountant here knows."
+            "Expected cohorts of everyone, fixed_size or poisson, with equal weights, "
+            "with a mechanism, got others: no accountant covers them."
         )
         raise ValueError(msg)
     if mechanism.smallest and (

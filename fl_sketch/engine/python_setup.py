@@ -11,13 +11,13 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch.channels import player
-from fl_sketch.core import chacha, trees
+from fl_sketch.core import chacha, trees, validate
 from fl_sketch.core.constants import Constant, noted, size_of
 from fl_sketch.core.keys import roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
 from fl_sketch.data import Clients, examples, residency, streamed
 from fl_sketch.data import batches as client_batches
-from fl_sketch.engine import checks, programs, still
+from fl_sketch.engine import checks, data_checks, programs, still
 from fl_sketch.engine.clients import Fetch
 from fl_sketch.engine.cohort import Sampler, of_round
 from fl_sketch.engine.costs import Prices, Traffic, prices
@@ -96,6 +96,8 @@ class PythonSetup(NamedTuple):
                 chosen, self.params, self.clients, steps=self.steps, batch=self.batch
             )
         checks.require_weights(traffic, self.sampler)
+        d = trees.size(trees.trained(self.params))
+        validate.warn_if_long(max(traffic.sent), d, stacklevel=3)
         guarantee = self._guarantee(chosen, traffic, calibrated=make is not None)
         if make is not None and guarantee:
             chosen = make(guarantee.noise_multiplier)
@@ -103,6 +105,9 @@ class PythonSetup(NamedTuple):
         checks.require_noise(chosen, target)
         if guarantee:
             self._require_unseen()
+        else:
+            data_checks.require_finite(self.clients)
+            data_checks.require_places(self.clients, traffic.uses.places)
         cost = prices(
             chosen,
             self.params,
@@ -125,8 +130,8 @@ class PythonSetup(NamedTuple):
             return
         if reason := origin.seen(before, "", _digests(self.clients)):
             msg = (
-                "Expected params of public data in a private run, which counts them as "
-                f"known to all, got params_from={self.params_from}, {reason}."
+                "Expected params of public data in a private run, got params_from="
+                f"{self.params_from}, {reason}."
             )
             raise ValueError(msg)
 
@@ -200,6 +205,7 @@ class PythonSetup(NamedTuple):
             every=min(every, last),
             frozen=_frozen(chosen.constants),
             standing=self._standing(chosen),
+            untouched=chosen.traffic.uses.untouched,
         )
 
     def _standing(self, chosen: Chosen) -> Callable[[Server], list[str]] | None:

@@ -85,11 +85,11 @@ class Relay(NamedTuple):
           numbers: the count of numbers that it stands for.
         """
         if self.adds and not (isinstance(bits, int) and bits == FLOAT_BITS * numbers):
-            length = bits if isinstance(bits, int) else "a round's own number of"
+            length = bits if isinstance(bits, int) else "a varying number of"
             msg = (
-                f"Expected messages of {FLOAT_BITS} bits a number, whose sums are as "
-                f"long as they are, with relay={self.name}, got messages of {numbers} "
-                f"numbers in {length} bits: take relay=flood."
+                f"Expected messages of {FLOAT_BITS} bits per number, whose sums have "
+                f"the same length, with relay={self.name}, got messages of {numbers} "
+                f"numbers in {length} bits: use relay=flood."
             )
             raise ValueError(msg)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fl_sketch.engine import multiprocess
+from fl_sketch.engine import multiprocess, untouched
 from fl_sketch.engine.loop import Compiled, NotFinite, Watch, play
 from fl_sketch.engine.recorder import ABSENCES, Recorder, Row
 from fl_sketch.engine.round import State
@@ -100,8 +100,8 @@ def _secret_in(
     if not entries:  # no round was released, since they are counted beforehand
         if folder.has_rows or checkpoint.rounds(folder.checkpoints):
             msg = (
-                f"Expected {odometer.FILE} in workdir={place}, which counts what its "
-                "rounds released, got none: take another workdir."
+                f"Expected {odometer.FILE} in workdir={place}, to count the privacy of "
+                "its rounds, got none: use another workdir."
             )
             raise ValueError(msg)
         with folder.writing():
@@ -110,16 +110,15 @@ def _secret_in(
     kept = secrets.kept(place)
     if kept is None:
         msg = (
-            f"Expected the secret of the run in workdir={place}, without which rounds "
-            "would be released again with other noise, got none, as after the end of a "
-            "run: take another workdir."
+            f"Expected the secret of the run in workdir={place}, got none, as after "
+            "the end of a run: its rounds would be released again with other noise. "
+            "Use another workdir."
         )
         raise ValueError(msg)
     if entries[RUN].secret != kept.check:
         msg = (
-            f"Expected {place / secrets.FILE} as it was written, without which rounds "
-            "would be released again with other noise, got a damaged one: take another "
-            "workdir."
+            f"Expected {place / secrets.FILE} to be unchanged, got a damaged one: "
+            "rounds would be released again with other noise. Use another workdir."
         )
         raise ValueError(msg)
     return kept
@@ -135,8 +134,8 @@ def _require_same_plan(entries, expected, folder: Workdir) -> None:
         )
         if name != RUN or same != expected:
             msg = (
-                "Expected workdir to hold a run that was counted as this one is, got "
-                f"another in {folder.folder}/{odometer.FILE}: take another workdir."
+                "Expected workdir to hold a run with the privacy plan of this one, got "
+                f"another in {folder.folder}/{odometer.FILE}: use another workdir."
             )
             raise ValueError(msg)
 
@@ -199,7 +198,7 @@ def _require_same_secret(path, task: Task, extra) -> None:
         return
     now = task.secret.check.encode() if task.secret else b""
     if before.tobytes() != now:
-        msg = f"Expected the secret of {path}, got another one: take another workdir."
+        msg = f"Expected the secret of {path}, got another one: use another workdir."
         raise ValueError(msg)
 
 
@@ -253,6 +252,7 @@ def play_on(
 
     look = _looking(task, watch.look)
     watch = watch._replace(rows=rows_of, save=save, ahead=count, lost=_lost(task))
+    look = untouched.watching(task.untouched, progress.state, say, look)
     watch = watch._replace(look=look, agree=multiprocess.agree)
     _keep_frozen(folder, task, progress)
     saves = task.save_every if folder or multiprocess.several() else 0
@@ -306,14 +306,14 @@ def _save(folder: Workdir, task: Task, done: int, progress: Progress, say: Say) 
         if done == task.last:
             msg = (
                 f"Expected room in {folder.checkpoints} for the model after round "
-                f"{done}, got {error.strerror}: the same command goes on."
+                f"{done}, got {error.strerror}: run the same command again to resume."
             )
             raise ValueError(msg) from None
         last = checkpoint.rounds(folder.checkpoints)
-        before = f"the last one is of round {last[-1]}" if last else "there is none yet"
+        before = f"that of round {last[-1]}" if last else "none"
         say(
-            f"The checkpoint of round {done} could not be written "
-            f"({error.strerror}); going on, {before}."
+            f"warning: the checkpoint of round {done} could not be written "
+            f"({error.strerror}); training continues. Last checkpoint: {before}."
         )
 
 

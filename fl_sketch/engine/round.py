@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch.core import validate
+from fl_sketch.core import shown, validate
 from fl_sketch.core.keys import of_round
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Round, Server, Tree
 from fl_sketch.engine.clients import Client, DeviceRound, Fetch, Slot
@@ -32,6 +32,8 @@ class State(NamedTuple):
 
     server: Server
     clients: Any
+
+    __repr__ = shown.fields
 
 
 class SimulatorOnly(NamedTuple):

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch.core import chacha, validate
+from fl_sketch.core import chacha, shown, validate
 from fl_sketch.core.keys import require_key, roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
 from fl_sketch.data import Clients
@@ -38,9 +38,10 @@ from fl_sketch.engine.resumable import Progress
 from fl_sketch.engine.task import Task
 from fl_sketch.privacy import accounting
 from fl_sketch.privacy.guarantee import Guarantee
+from fl_sketch.workdir import rows
 from fl_sketch.workdir.folder import Workdir
 
-GO_ON = "go on without one from the state that these rounds return: state=run.state"
+GO_ON = "continue without one from state=run.state"
 
 
 class Standing(NamedTuple):
@@ -61,6 +62,11 @@ class Standing(NamedTuple):
     public: np.ndarray
     terms: Any = None
 
+    def __repr__(self) -> str:
+        """Returns how many rounds and clients there were."""
+        rounds, population = int(self.server.round), len(self.ledger.up)
+        return f"Standing({rounds} rounds, {population} clients)"
+
 
 class Run(NamedTuple):
     """The result of a simulation.
@@ -75,10 +81,30 @@ class Run(NamedTuple):
     history: list[Row]
     traffic: Traffic
 
+    def __repr__(self) -> str:
+        """Returns how long the run is, its model, and the columns of its history."""
+        rows = len(self.history)
+        columns = ", ".join(self.history[-1]) if rows else "none"
+        return (
+            f"Run({int(self.state.server.round)} rounds, params="
+            f"{shown.short(self.params)}, history of {rows} rows: {columns})"
+        )
+
     @property
     def params(self) -> Tree:
         """The model after the last round."""
         return self.state.server.params
+
+    def column(self, name: str) -> list[Any]:
+        """Returns a column of the history, as "bytes_up_total", private or not.
+
+        In a private run the names of some columns in the rows have a mark. The name
+        here may be with or without it.
+
+        Raises:
+          ValueError: for a column that there is not, with the names that there are.
+        """
+        return rows.column(self.history, name)
 
     @property
     def prices(self) -> Prices:
@@ -295,16 +321,13 @@ def _require_same_run(
 ) -> None:
     """Raises if a run would go on with other hashes or other noise."""
     if not np.array_equal(public, state.public):
-        msg = (
-            "Expected key to have the public root of the rounds before, by which "
-            "their messages were made, got another one."
-        )
+        msg = "Expected key to be that of the earlier rounds of state, got another one."
         raise ValueError(msg)
     terms = _terms(guarantee)
     if terms is not None and terms != state.terms and int(state.server.round):
         msg = (
-            "Expected state of rounds with the same mechanism, cohorts and relation, "
-            "since all rounds are counted as these, got rounds with other ones."
+            "Expected state to be of rounds with the same mechanism, cohorts and "
+            "relation, got other ones: one privacy plan counts all rounds."
         )
         raise ValueError(msg)
 
@@ -316,7 +339,7 @@ def _require_one_beginning(state: Any, workdir: Any) -> None:
     checks.require_made_by(Standing, "engine.simulate", state=state)
     if workdir is not None:
         msg = (
-            "Expected workdir or state, as a run goes on from either, got both: "
+            "Expected either workdir or state to resume from, got both: "
             f"workdir={pathlib.Path(workdir)}."
         )
         raise ValueError(msg)

@@ -39,25 +39,31 @@ class Attack(NamedTuple):
     training images; the mean image is one more start.
     """
 
-    images: Annotated[int, "How many images are attacked, the first ones."] = 20
-    batch: Annotated[int, "How many images a client has."] = 1
-    clients: Annotated[int, "Of how many clients only the mean is seen."] = 1
-    optimizer: Annotated[
-        str, "With which the attacker searches.", inversion.OPTIMIZERS
-    ] = "lbfgs"
-    steps: Annotated[int, "The attacker's iterations."] = 300
-    rate: Annotated[float, "The step of gd and adam."] = 0.1
-    restarts: Annotated[int, "Random starts for each image; the best counts."] = 1
-    smoothness: Annotated[float, "The weight of total variation; try 0.001."] = 0.0
+    images: Annotated[int, "Number of images to attack."] = 20
+    batch: Annotated[int, "Images per client."] = 1
+    clients: Annotated[
+        int, "Clients of whom the attacker sees only the mean message."
+    ] = 1
+    optimizer: Annotated[str, "Optimizer of the attacker.", inversion.OPTIMIZERS] = (
+        "lbfgs"
+    )
+    steps: Annotated[int, "Iterations of the attacker."] = 300
+    rate: Annotated[float, "Learning rate of gd and adam."] = 0.1
+    restarts: Annotated[int, "Random starts per image, of which the best counts."] = 1
+    smoothness: Annotated[float, "Weight of the total variation prior; try 0.001."] = (
+        0.0
+    )
     prior: Annotated[
         str,
-        "With gaussian, the attacker knows the noise's size and what images are like.",
+        "With gaussian, the attacker knows the noise level and how images look.",
         PRIORS,
     ] = "none"
     labels: Annotated[
-        str, "Whether the attacker knows the labels, or tries all.", LABELS
+        str, "Whether the attacker knows the labels or tries all of them.", LABELS
     ] = "given"
-    known_key: Annotated[bool, "The attacker knows the hashes."] = True
+    known_key: Annotated[
+        bool, "Whether the attacker knows the hashes of the sketch."
+    ] = True
 
 
 class Result(NamedTuple):
@@ -120,7 +126,7 @@ def _require(config: ConfigDict, attack: Attack) -> None:
     validate.in_range(SHORTEST, math.inf, rate=attack.rate)
     validate.in_range(0, math.inf, smoothness=attack.smoothness)
     if attack.smoothness and attack.prior != "none":
-        msg = "Expected smoothness=0 with a prior that is a distribution, got "
+        msg = "Expected smoothness=0 or prior=none, got "
         raise ValueError(msg + f"smoothness={attack.smoothness}, prior={attack.prior}.")
     if attack.labels == "tried" and attack.batch * attack.clients > 1:
         msg = "Expected batch=1 and clients=1 for labels='tried', got "

@@ -94,7 +94,7 @@ class Scene(NamedTuple):
             message = jax.eval_shape(lambda: player.message(sent))
             return jnp.full(trees.size(message), scale)
         if isinstance(sent, Coded):
-            msg = "Expected noise that goes through a linear map, got a compressor."
+            msg = "Expected a linear channel with this noise, got a compressor."
             raise ValueError(msg)
         value, linear = player.parts(sent)
         return scale * posterior.row_norms(linear, value)

@@ -154,8 +154,8 @@ def _programs(scene: Scene, steps: int):
 def line(row: Row) -> str:
     """Returns `row` as a sentence."""
     return (
-        f"image {row.image}: Jacobian from {row.sigma_1:.3g} to {row.sigma_2:.3g}; of "
-        f"L a step of {row.step:.3g} takes {row.promised:.3g} by theory, "
-        f"{row.measured:.3g} or more as measured; with the printed constants: "
-        f"{row.printed:g}"
+        f"image {row.image}: singular values of the Jacobian {row.sigma_1:.3g} to "
+        f"{row.sigma_2:.3g}; a step of {row.step:.3g} lowers L by a share of "
+        f"{row.promised:.3g} in theory, at least {row.measured:.3g} measured; with the "
+        f"constants of the paper: {row.printed:g}"
     )

@@ -41,13 +41,17 @@ GUESSES = 10  # of so many canaries, one is guessed to be in, and one to be out
 class Audit(NamedTuple):
     """The effort of an audit; each is a flag of `launch.audit`."""
 
-    trials: Annotated[int, "Games with the client, and as many without."] = 1_000_000
-    rounds: Annotated[int, "Of a game."] = 3
-    canaries: Annotated[int, "Made-up clients of a run; 0: no such run."] = 1000
+    trials: Annotated[int, "Games with the client; as many are played without it."] = (
+        1_000_000
+    )
+    rounds: Annotated[int, "Rounds per distinguishing game."] = 3
+    canaries: Annotated[
+        int, "Made-up clients in the run with canaries; 0 = no such run."
+    ] = 1000
     repetitions: Annotated[
-        int, "Such runs, whose guesses are counted together, as of one."
+        int, "Number of runs with canaries, whose guesses are counted together."
     ] = 1
-    confidence: Annotated[float, "In each of the bounds."] = 0.95
+    confidence: Annotated[float, "Confidence of each lower bound."] = 0.95
 
 
 def check(audit: Audit) -> None:
@@ -79,7 +83,11 @@ def run(
     if not audit.canaries:
         return
     why = _unfit(setup)
-    yield f"no run with canaries: {why}" if why else with_canaries(setup, audit)
+    yield (
+        f"the run with canaries is left out: {why}"
+        if why
+        else with_canaries(setup, audit)
+    )
 
 
 def play(setup: Setup, audit: Audit) -> Found:
@@ -98,7 +106,7 @@ def play(setup: Setup, audit: Audit) -> Found:
         f"of {plan.population}, {plan.relation}"
     )
     if not math.isclose(plan.rate, guarantee.plan.rate):
-        what += f", for a rate of {guarantee.plan.rate:.4g}"
+        what += f", config's rate {guarantee.plan.rate:.4g}"
     return game.play(
         observe,
         functools.partial(_claim, guarantee, plan),
@@ -219,7 +227,7 @@ def with_canaries(setup: Setup, audit: Audit) -> Found:
         key = jax.random.fold_in(attacker, number)
         scores, coins = map(np.asarray, scores_of(_roots(config, 1 + number), key))
         if not np.isfinite(scores).all():
-            msg = "Expected estimates that are finite in a run with canaries."
+            msg = "Expected finite estimates in the run with canaries, got others."
             raise ArithmeticError(msg)
         right += one_run.right_guesses(scores, coins, each)
     total, guesses = (audit.repetitions * n for n in (count, 2 * each))
@@ -284,11 +292,11 @@ def _crowded(setup: Setup, count: int):
 def _unfit(setup: Setup) -> str:
     """Returns why no run with canaries is possible, or an empty string."""
     if claimed(setup.config, setup.guarantee).unit == "example":
-        return "canaries are clients, and with unit=example clients are not protected"
+        return "canaries are clients, and unit=example does not protect clients"
     if not _talk(setup).of_updates:
         return (
-            f"the server of algorithm={setup.config.algorithm} does not receive "
-            "updates, along which it could look for canaries"
+            f"the server of algorithm={setup.config.algorithm} receives no updates in "
+            "which it could look for canaries"
         )
     return ""
 

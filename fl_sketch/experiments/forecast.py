@@ -7,8 +7,6 @@ extrapolated to a whole cohort. Their results are thrown away.
 import dataclasses
 import functools
 import math
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,30 +20,13 @@ from fl_sketch.engine import Cohort, host_states
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.rounds import Play, compile_rounds
 from fl_sketch.experiments import machine
+from fl_sketch.experiments.bench.extrapolation import Cost, extrapolated, seconds_of
+from fl_sketch.run import display
 from fl_sketch.run.setup import Setup
 from fl_sketch.workdir import secrets
 from fl_sketch.workdir.rows import sized
 
-FEW, MORE = 2, 4  # turns of a device in timed rounds: one alone has another form
-LONG = 0.5  # seconds of a round: longer ones are extrapolated
-BLOCK = 0.1  # seconds of rounds that are timed together, as a run plays them
-SAMPLES, LONGEST = 7, 3.0  # blocks of each, and the seconds for all samples of one
 FLOAT_BYTES = 4
-
-
-class Cost(NamedTuple):
-    """What a round takes.
-
-    Attributes:
-      seconds: of the whole round.
-      turn: of a device's work on one chunk of clients; None: there are so few that
-        the whole round was timed.
-      temporaries: bytes on a device apart from the data and the state.
-    """
-
-    seconds: float
-    turn: float | None
-    temporaries: float
 
 
 class Forecast(NamedTuple):
@@ -71,61 +52,6 @@ class Forecast(NamedTuple):
     operations: float
     moved: float
     speed: machine.Speed
-
-
-def extrapolated(
-    build: Callable[[int], tuple[Any, Callable[[int], None]]], places: int, at_once: int
-) -> Cost:
-    """Returns the cost of a round of `places` clients.
-
-    Args:
-      build: `(clients) -> (program, play)` of a round of so many clients, where
-        `play(count)` plays so many rounds.
-      at_once: the number of clients that all devices work on in one turn.
-    """
-    turns = -(-places // at_once)
-    if turns < MORE:
-        program, play = build(places)
-        return Cost(_seconds({1: play})[1], None, temporaries(program))
-    few = build(FEW * at_once)
-    many = min(turns, max(MORE, int(FEW * LONG / _once(few[1]))))
-    built = {FEW: few, many: build(min(places, many * at_once))}
-    seconds = _seconds({n: play for n, (_, play) in built.items()})
-    scratch = {n: temporaries(program) for n, (program, _) in built.items()}
-    turn, more = ((of[many] - of[FEW]) / (many - FEW) for of in (seconds, scratch))
-    rest = turns - many
-    return Cost(seconds[many] + turn * rest, turn, scratch[many] + more * rest)
-
-
-def _once(play: Callable[[int], None]) -> float:
-    """Returns the seconds of a round, of which the first is not timed."""
-    play(1)
-    return max(_taken(play, 1), 1e-9)
-
-
-def _seconds(plays: dict[int, Callable[[int], None]]) -> dict[int, float]:
-    """Returns the seconds of one round of each, timed in turn."""
-    counts, samples = {}, {name: [] for name in plays}
-    for name, play in plays.items():
-        counts[name] = max(1, int(BLOCK / _once(play)))
-    slowest = max(_taken(play, counts[name]) for name, play in plays.items())
-    for _ in range(max(2, min(SAMPLES, int(LONGEST / slowest)))):
-        for name, play in plays.items():
-            samples[name].append(_taken(play, counts[name]) / counts[name])
-    return {name: statistics.median(taken) for name, taken in samples.items()}
-
-
-def _taken(play: Callable[[int], None], count: int) -> float:
-    begin = time.perf_counter()
-    play(count)
-    return time.perf_counter() - begin
-
-
-def temporaries(program: Any) -> float:
-    """Returns the bytes of a program on a device apart from its arguments."""
-    memory = program.memory_analysis()
-    new = memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return float(memory.temp_size_in_bytes + new)
 
 
 def of_setup(setup: Setup) -> Forecast:
@@ -207,7 +133,7 @@ def _evaluation(setup: Setup) -> float:
         for _ in range(count):
             jax.block_until_ready(program(params, test))
 
-    return _seconds({0: play})[0]
+    return seconds_of({0: play})[0]
 
 
 def _on_a_device(tree: Any) -> int:
@@ -227,15 +153,16 @@ def lines(setup: Setup) -> list[str]:
     still = f"frozen {sized(found.frozen)}, " if found.frozen else ""
     products = found.operations / found.speed.operations
     copies = found.moved / found.speed.bytes
-    name, least = max(("products", products), ("memory", copies), key=lambda x: x[1])
-    share = f" ({found.clients:.3g} of them clients)" if found.clients else ""
+    limits = ("matrix products", products), ("memory speed", copies)
+    name, least = max(limits, key=lambda limit: limit[1])
+    share = f" ({found.clients:.3g} s for clients)" if found.clients else ""
     return [
-        f"measured on {engine.name_of(setup.mesh)}: a round takes {cost.seconds:.3g} "
-        f"seconds{share}, an evaluation {found.evaluation:.3g}; {setup.last} rounds: "
-        f"{whole:.3g}, after compiling",
-        f"  memory of a device: {sized(memory)}: data {sized(found.data)}, state "
-        f"{sized(found.state)}, {still}work {sized(cost.temporaries)}",
-        f"  limit: {name}, {least:.3g} seconds a round, for {found.operations:.3g} "
-        f"operations at {found.speed.operations:.3g} a second and {sized(found.moved)} "
-        f"of parameters at {sized(found.speed.bytes)} a second",
+        f"time on {display.devices(setup.mesh.size)}: {cost.seconds:.3g} s per round"
+        f"{share}, {found.evaluation:.3g} s per evaluation; {setup.last} rounds: "
+        f"{whole:.3g} s after compilation",
+        f"  memory per device: {sized(memory)} (data {sized(found.data)}, state "
+        f"{sized(found.state)}, {still}local training {sized(cost.temporaries)})",
+        f"  limit: {name}, {least:.3g} s per round, for {found.operations:.3g} "
+        f"operations at {found.speed.operations:.3g} per second and "
+        f"{sized(found.moved)} of parameters at {sized(found.speed.bytes)} per second",
     ]

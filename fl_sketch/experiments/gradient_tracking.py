@@ -67,7 +67,7 @@ class Row(NamedTuple):
 
     algorithm: Annotated[str, Column("22")]
     query: Annotated[str, Column("8", "read by")]
-    variates: Annotated[str, Column("12")]
+    variates: Annotated[str, Column("12", "control gain")]
     server_rate: Annotated[float, Column("11g", "server rate")]
     distance: Annotated[float, Column("14.3g", "distance left")]
     of_fedavg: Annotated[float, Column("12.3g", "/ FedAvg")]

@@ -90,7 +90,7 @@ def of_run(
     def rows():
         for number, params in _models_of(workdir, setup):
             if isinstance(params, Stateful):
-                msg = "Expected a model of parameters alone, got one with statistics."
+                msg = "Expected a model without batch statistics, got one with them."
                 raise ValueError(msg)
             matrices = find(params, batches, jax.random.key(config.seed))
             size = trees.size(params)

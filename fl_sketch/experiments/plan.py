@@ -1,4 +1,4 @@
-"""What a config will cost and what a theorem says about it, before anything runs."""
+"""The bytes of a config and the theorem about it, before anything runs."""
 
 import functools
 import math
@@ -23,16 +23,16 @@ from fl_sketch.workdir import rows
 
 # What theorems ask of the problem: default and meaning, for the flags of `launch.plan`.
 CONSTANTS = {
-    "target": (0.1, "The error to reach: f - f*, or the mean |grad|^2."),
-    "smoothness": (1.0, "L: how fast clients' gradients change."),
-    "convexity": (0.0, "mu of strong convexity or PL; 0: none."),
-    "distance": (1.0, "|w0 - w*|^2."),
-    "spread": (0.0, "sigma^2: the mean over clients of |grad f_c(w*)|^2."),
-    "gap": (0.0, "Delta: f_c(w*) - min f_c, the largest of a client."),
-    "gradient": (1.0, "G: no gradient is longer."),
+    "target": (0.1, "Target error: f - f*, or the mean |grad|^2."),
+    "smoothness": (1.0, "Smoothness L of the clients' losses."),
+    "convexity": (0.0, "Strong convexity or PL constant mu; 0 = none."),
+    "distance": (1.0, "Squared distance |w0 - w*|^2 at the start."),
+    "spread": (0.0, "sigma^2, the mean over clients of |grad f_c(w*)|^2."),
+    "gap": (0.0, "Delta, the largest f_c(w*) - min f_c of a client."),
+    "gradient": (1.0, "Bound G on the norm of gradients."),
     "noise": (1.0, "sigma of stochastic gradients."),
-    "intrinsic": (10.0, "Intrinsic dimension; see launch.spectrum."),
-    "loss": (1.0, "The loss at the start, over its lower bound."),
+    "intrinsic": (10.0, "Intrinsic dimension of the Hessian; see launch.spectrum."),
+    "loss": (1.0, "Loss at the start minus its lower bound."),
 }
 
 MANY = 10**9  # steps: more than a client has ever taken
@@ -70,25 +70,26 @@ def lines(
     except theory.Unreachable as error:
         return [*text, f"theory: {error}"]
     if bound is None:
-        return [*text, f"theory: no theorem here is about {config.algorithm}"]
+        return [*text, f"theory: no theorem about {config.algorithm} is implemented"]
     known = ", ".join(f"{name}={problem[name]:g}" for name in CONSTANTS)
-    steps = bound.constants.steps
     text += [
         f"theory: {bound.theorem}",
         f"  with {known}",
-        f"  step of the clients {bound.step:.4g} (config: {config.client.rate:g}), "
-        f"{_count(bound.rounds)} rounds (config: {config.rounds}) of "
-        f"{_count(steps)} local steps (config: {config.client.steps}), "
-        f"{rows.sized(bound.bits / 8)} up",
+        f"  {_steps(config, bound)}",
     ]
+    return [*text, "  assumptions:", *(f"    - {text}" for text in bound.assumptions)]
+
+
+def _steps(config: ConfigDict, bound: Bound) -> str:
+    """Returns the steps that a bound asks for, or that they are too many."""
+    steps = bound.constants.steps
     if bound.rounds * steps >= MANY:
-        text.append("  too many steps: with these constants it promises nothing")
-    return [*text, "  if:", *(f"    - {text}" for text in bound.assumptions)]
-
-
-def _count(number: int) -> str:
-    """Returns a number with as many digits as a reader needs."""
-    return str(number) if number < MANY else f"{number:.3g}"
+        return f"more than {MANY:.0e} steps: with these constants it promises nothing"
+    return (
+        f"client step size {bound.step:.4g} (config: {config.client.rate:g}), "
+        f"{bound.rounds} rounds (config: {config.rounds}) of {steps} local steps "
+        f"(config: {config.client.steps}), {rows.sized(bound.bits / 8)} of uploads"
+    )
 
 
 def promised(
@@ -199,43 +200,46 @@ def _costs(config: ConfigDict, task: Task) -> list[str]:
     down = followed if prices.followed else prices.model
     text = [
         f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
-        f"{facts['dataset']}, {clients} of {config.data.clients} clients a round",
-        f"a message: {display.message(facts)}",
+        f"{facts['dataset']}, {clients} of {config.data.clients} clients per round",
+        f"upload: {display.message(facts)}",
     ]
     if prices.relay:  # there is no server
         return text
     if up is None:
-        return [*text, "bytes up: they depend on the round"]
-    per_round = f"{clients * up} bytes up and {clients * down} down"
-    per_round += " to those who follow" * prices.followed
-    in_all = config.rounds * clients
+        return [*text, "per round: the bytes depend on the round"]
+    in_all, about = config.rounds * clients, "about " * prices.followed
     return [
         *text,
-        f"a round: {per_round}; {config.rounds} rounds: {rows.sized(in_all * up)} up "
-        f"and {rows.sized(in_all * down)} down",
+        f"per round: {clients * up} bytes up, {about}{clients * down} down; "
+        f"{config.rounds} rounds: {rows.sized(in_all * up)} up, "
+        f"{about}{rows.sized(in_all * down)} down",
     ]
 
 
 def _over_edges(facts: Mapping[str, Any], graph: Graph) -> list[str]:
-    """Returns what the same run costs without a server, by every relay."""
+    """Returns what the same run costs without a server, by each way of forwarding."""
     message, exchanges = facts["bytes_up_planned"], facts["exchanges"]
     if message is None:
         return ["without a server: the bytes depend on the round"]
     flood, tree = relays.flood(graph), relays.tree(graph)
     text = [
-        f"without a server: {len(graph.edges)} edges, everything everywhere after "
-        f"{flood.hops} hops; a round: {_crossed(flood.over_edges(message, exchanges))}"
+        f"without a server: {len(graph.edges)} edges; flood: every message reaches all "
+        f"nodes in {flood.hops} hops; per round: "
+        f"{_crossed(flood.over_edges(message, exchanges))}"
     ]
     if message != FLOAT_BYTES * facts["sketch_size"]:
-        return [*text, "  not on a tree: sums of these messages are longer than they"]
+        return [
+            *text,
+            "  tree: impossible, since a sum of these messages is longer than one",
+        ]
     return [
         *text,
-        f"  on a tree, sums alone: {tree.crossings.sum()} messages an exchange, "
-        f"{tree.hops} hops; a round: {_crossed(tree.over_edges(message, exchanges))}",
+        f"  tree: only sums, {tree.crossings.sum()} messages per exchange in "
+        f"{tree.hops} hops; per round: {_crossed(tree.over_edges(message, exchanges))}",
     ]
 
 
 def _crossed(edges: np.ndarray) -> str:
     """Returns how many bytes crossed the edges, there and back, as text."""
     whole, most = edges.sum(), edges.max()
-    return f"{whole} bytes in all, at most {most} over one edge in one direction"
+    return f"{whole} bytes in total, at most {most} over one edge in one direction"

@@ -243,7 +243,7 @@ def _initial(
     types = {leaf.dtype for leaf in jax.tree.leaves(variables)}
     if params is None or not all(jnp.issubdtype(t, jnp.floating) for t in types):
         msg = (
-            "Expected a model of params, with floats beside them at most, got "
+            "Expected a model of params, or of params and statistics of floats, got "
             f"{sorted(variables)} of {sorted(t.name for t in types)}."
         )
         raise ValueError(msg)

@@ -137,8 +137,8 @@ def chosen(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
     for start in fresh:
         if not any(_begins(name, start) for name in leaves):
             layers = dict.fromkeys(name.rpartition("/")[0] for name in leaves)
-            msg = "Expected fresh to begin a name of arrays in "
-            msg += f"{', '.join(layers)}, got {start!r}."
+            msg = "Expected fresh to be an array or a layer of the model "
+            msg += f"({', '.join(layers)}), got {start!r}."
             raise ValueError(msg + validate.nearest(start, tuple(leaves)))
     wanted = {
         name: leaf
@@ -146,17 +146,19 @@ def chosen(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
         if not any(_begins(name, start) for start in fresh)
     }
     for name, leaf in wanted.items():
+        layer = name.rpartition("/")[0] or name
+        hint = f": model.fresh={layer} starts with new numbers there."
         if name not in arrays:
-            msg = f"Expected init_from to have {name}, got {', '.join(arrays)}."
+            msg = f"Expected init_from to have {name}, got {', '.join(arrays)}{hint}"
             raise ValueError(msg)
         if arrays[name].shape != leaf.shape:
             msg = (
                 f"Expected init_from to have {name} of shape {leaf.shape}, got "
-                f"{arrays[name].shape}: fresh={name.rpartition('/')[0]} begins it anew."
+                f"{arrays[name].shape}{hint}"
             )
             raise ValueError(msg)
     for name in arrays.keys() - leaves.keys():
-        msg = f"Expected init_from to have arrays of the model alone, got {name}."
+        msg = f"Expected init_from to have arrays of the model only, got {name}."
         raise ValueError(msg)
     return {name: _cast(name, arrays[name], wanted[name].dtype) for name in wanted}
 
@@ -173,7 +175,8 @@ def _cast(name: str, array: np.ndarray, dtype: Any) -> np.ndarray:
     with np.errstate(over="ignore"):
         cast = array.astype(dtype)
     if not np.isfinite(cast.astype(np.float32)).all():
-        msg = f"Expected finite numbers of {dtype} in {name} of init_from, got others."
+        msg = f"Expected finite numbers that fit {dtype} in {name} of init_from, got "
+        msg += "others."
         raise ValueError(msg)
     return cast
 

@@ -77,9 +77,10 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
     legal = _options(make)
     for option in options:
         if option not in legal:
-            has = f"only {', '.join(legal)}" if legal else "and no other"
-            whose = "" if size == "small" else f" of size {size!r}"
-            msg = f"Model {name!r}{whose} has no option {option!r}, {has}."
+            has = ", ".join(legal) or "none"
+            whose = "" if size == "small" else f" with size={size!r}"
+            msg = f"Expected options of model {name!r}{whose} to be among {has}, got "
+            msg += f"{option}."
             raise ValueError(msg + validate.nearest(option, legal))
     return make(classes, **options)
 

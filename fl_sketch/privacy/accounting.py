@@ -104,7 +104,7 @@ def require_delta(plan: Plan, delta: float) -> None:
     """
     if not 0 < delta * plan.population < 1:
         msg = (
-            f"Expected 0 < delta < 1 / {plan.population}, one over the population, "
+            f"Expected 0 < delta < 1 / {plan.population} (one over the population), "
             f"got delta={delta}."
         )
         raise ValueError(msg)
@@ -126,8 +126,9 @@ def require(plan: Plan, accountant: str) -> None:
     fixed = plan.sampling == "fixed"
     if fixed and plan.relation != "replace_one":
         msg = (
-            "Expected relation=replace_one with sampling=fixed, where the number of "
-            f"participants is known, got relation={plan.relation!r}."
+            "Expected relation=replace_one with sampling=fixed, got "
+            f"relation={plan.relation!r}: set relation=replace_one, or draw poisson "
+            "cohorts, of which no one knows the size."
         )
         raise ValueError(msg)
     if fixed:
@@ -160,7 +161,7 @@ def epsilon(
     """
     between(0, 1, delta=delta)
     if not (known := certain(plan, noise_multiplier, accountant)):
-        return _composed(plan, noise_multiplier, accountant).get_epsilon(delta)
+        return float(_composed(plan, noise_multiplier, accountant).get_epsilon(delta))
     return 0.0 if known == "nothing" else math.inf
 
 
@@ -214,7 +215,7 @@ def delta(
     """Returns the delta of `plan` at `epsilon`, a number above zero."""
     between(0, math.inf, epsilon=epsilon)
     if not (known := certain(plan, noise_multiplier, accountant)):
-        return _composed(plan, noise_multiplier, accountant).get_delta(epsilon)
+        return float(_composed(plan, noise_multiplier, accountant).get_delta(epsilon))
     return 0.0 if known == "nothing" else 1.0
 
 
@@ -238,9 +239,9 @@ def calibrate(
     z = _least_noise(plan, epsilon, delta, name)
     if math.isinf(spent(plan, z, delta=delta, accountant=name)):
         msg = (
-            "Expected noise whose end, and samples whose cut, add less than delta / "
-            f"1000 = {delta / 1000:.3g} to delta, got noise_multiplier={z:.3g} for "
-            f"epsilon={epsilon}."
+            "Expected the cut tails of the noise and of the cohort's size to add less "
+            f"than delta / 1000 = {delta / 1000:.3g} to delta, got more with "
+            f"noise_multiplier={z:.3g} for epsilon={epsilon}."
         )
         raise ValueError(msg)
     for drawn in (plan, _cut_as_drawn(plan)):

@@ -43,6 +43,9 @@ class Bound(NamedTuple):
     limit: jax.typing.ArrayLike
 
 
+OfLimit = Callable[[jax.typing.ArrayLike], Bound]  # `clip` or `normalise`
+
+
 def clip(limit: jax.typing.ArrayLike) -> Bound:
     """Shortens a message to norm C if it is longer: `u min(1, C / |u|)`.
 

@@ -99,7 +99,7 @@ def best_of_a_random_number(
     with accounting.without_warnings():
         accountant = accounting.accountant_of(plan, noise_multiplier, "rdp")
         accountant.compose(repeated)
-    return accountant.get_epsilon(delta - extra)
+    return float(accountant.get_epsilon(delta - extra))
 
 
 def require(trials: Trials) -> None:
@@ -135,4 +135,4 @@ def _epsilon(name: str, parts: Sequence[tuple[Plan, float]], delta: float) -> fl
     most = delta / 1000
     bound = accountant.get_epsilon(delta - most)
     extra = sum(accounting.beyond(plan, z, bound) for plan, z in parts)
-    return accountant.get_epsilon(delta - extra) if extra <= most else math.inf
+    return float(accountant.get_epsilon(delta - extra)) if extra <= most else math.inf

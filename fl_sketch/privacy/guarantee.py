@@ -20,13 +20,13 @@ from fl_sketch.privacy import accounting
 RANDOMNESS = {"system": "system", "seed": "simulated"}  # its name in tables
 UNPROTECTED = (
     "the test data",
-    "the number of clients, and the model, its size and all other keys of the config",
-    "how keys of the config were chosen, unless it was on other data",
+    "the number of clients, the model, its size and all other keys of the config",
+    "the choice of config keys, unless other data were used for it",
     "the time that rounds take",
-    "who takes part and which examples are drawn, from somebody who can undo the "
-    "shuffles of batches and of cohorts among more than 4096 clients, of which only "
-    "the seeds are cryptographic",
-    "last bits of float arithmetic beyond what is rounded away "
+    "which clients and examples are drawn, against an attacker who can invert the "
+    "shuffles of batches and of cohorts among more than 4096 clients; only their seeds "
+    "are cryptographic",
+    "the last bits of float arithmetic that rounding does not remove "
     "(fl_sketch/privacy/gaussian.py)",
 )
 
@@ -138,7 +138,7 @@ def promised(
     if z and not last:
         least = rounded_up(whole.after(1).spent())
         msg = (
-            f"Expected target_epsilon >= {least}, what one round gives away, got "
+            f"Expected target_epsilon >= {least} (the cost of one round), got "
             f"target_epsilon={target}."
         )
         raise ValueError(msg)

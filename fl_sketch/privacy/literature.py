@@ -29,15 +29,16 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
 
     def counted(name):
         if not accounting.knows(name, plan):
-            return ROW.format(name.upper(), "does not know it", "")
+            return ROW.format(name.upper(), "not applicable", "")
         z = accounting.calibrate(plan, accountant=name, **promise)
         return row(name.upper(), z)
 
     r = plan.population * plan.rate
     return [
-        f"epsilon {epsilon:g} at delta {delta:g}: {plan.steps} rounds, "
+        f"epsilon = {epsilon:g} at delta = {delta:g}: {plan.steps} rounds, "
         f"{plan.sampling} cohorts of {r:g} among {plan.population} clients, "
-        f"{plan.releases} release{'s' * (plan.releases > 1)} a round, {plan.relation}",
+        f"{plan.releases} noised sum{'s' * (plan.releases > 1)} per round, "
+        f"relation {plan.relation}",
         ROW.format("", "noise multiplier", f"epsilon, {best}"),
         *map(counted, accounting.ACCOUNTANTS),
         row(
@@ -45,13 +46,13 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
             advanced_noise_multiplier(plan, **promise),
         ),
         row(
-            "Das et al., Theorem 1, its constant as 1",
+            "Das et al., Theorem 1, with constant 1",
             das_noise_multiplier(plan, **promise),
         ),
         f"noise on the sum of messages: {rounded_up(z, 5)} C; on the mean over {r:g}: "
-        f"{rounded_up(z / r, 5)} C; C bounds one message",
-        "the last two are for comparison: advanced composition gives no credit for "
-        "sampling, and the constant of Das et al. is nowhere stated",
+        f"{rounded_up(z / r, 5)} C, where C is the bound on one message",
+        "the last two rows are for comparison only: advanced composition ignores the "
+        "sampling of cohorts, and Das et al. do not state their constant",
     ]
 
 

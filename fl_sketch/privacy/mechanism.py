@@ -306,7 +306,7 @@ def _check(bound: Bound, noise_multiplier: float, denominator: float) -> None:
 
 def _only_exchange(exchange: int, what: str) -> None:
     if exchange:
-        msg = f"Expected one exchange a round with {what}, got a second one."
+        msg = f"Expected one exchange per round with {what}, got a second one."
         raise ValueError(msg)
 
 

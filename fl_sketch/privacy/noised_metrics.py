@@ -106,6 +106,6 @@ def _of_messages(noise_multiplier: float, noise: float, count: int) -> float:
     each = noise / math.sqrt(count)
     if noise_multiplier >= 2 * each > 0:
         least = noise_multiplier * math.sqrt(count) / 2
-        msg = f"Expected noise > {least:.4g} on what is watched, got noise={noise}."
+        msg = f"Expected noise > {least:.4g} on the watched metrics, got noise={noise}."
         raise ValueError(msg)
     return clipping.split_noise(noise_multiplier, each)

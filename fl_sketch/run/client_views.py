@@ -93,7 +93,7 @@ class Views:
         shown = {"the model": found}
         if self._steps:
             personal = self._clients.look(params, self._steps)
-            shown[f"after {self._steps} steps of its own"] = personal
+            shown[f"after {self._steps} steps on its data"] = personal
         self._note(done, found)
         _write_each(self._path(EACH), self._clients, found, personal, self.names)
         name = next(iter(self._clients.loss.measured))
@@ -154,5 +154,5 @@ def _draw(path: pathlib.Path, name: str, found: Mapping[str, Found]) -> None:
             plot.hist(column, bins=bins, histtype="step", label=label)
         figure.legend(loc="outside upper center", fontsize="small")
         plot.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-    plot.set(xlabel=f"{name} of a client, on what it held out", ylabel="clients")
+    plot.set(xlabel=f"{name} per client on held-out examples", ylabel="clients")
     files.write_figure(path, figure)

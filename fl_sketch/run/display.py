@@ -1,4 +1,4 @@
-"""What a run says on the screen."""
+"""The lines that a run prints."""
 
 import math
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from fl_sketch import engine
 from fl_sketch.engine.costs import FLOAT_BYTES
 from fl_sketch.engine.task import Task
 from fl_sketch.privacy.guarantee import mark, rounded_up
@@ -28,19 +29,20 @@ NOISED = (14, "{:.4f}")
 
 
 SECRET = {
-    "system": "noise, cohorts and batches from the operating system",
-    "simulated": "SIMULATED: noise, cohorts and batches follow from the config",
+    "system": "noise, cohorts and batches are drawn from the operating system",
+    "simulated": "SIMULATED: noise, cohorts and batches follow from the seed",
 }
 
 
 def plan(config: ConfigDict, task: Task) -> list[str]:
-    """Returns lines on what is known of the task of a config before it is compiled."""
-    facts, who = task.facts, _cohorts(config.cohort)
+    """Returns lines on the task of a config, before it is compiled."""
+    facts = task.facts
     return [
         f"{facts['algorithm']}: {facts['model']} of {_size(facts)} on "
-        f"{facts['dataset']}, {facts['clients']} clients, {facts['devices']} devices",
-        f"  a message: {message(facts)}; {_sent(task)}",
-        f"  {config.rounds} rounds, cohorts: {who}; held in memory: "
+        f"{facts['dataset']}, {facts['clients']} clients, {devices(facts['devices'])}",
+        f"  upload: {message(facts)}{_up_each(facts)}",
+        f"  {_network(task)}",
+        f"  {config.rounds} rounds, cohort: {_cohort(config.cohort)}; memory: client "
         f"updates of {facts['kept_updates']}; privacy: {_kept(task.known.guarantee)}",
         *_bank(facts),
         *_slow(config.compute.dtype),
@@ -49,38 +51,53 @@ def plan(config: ConfigDict, task: Task) -> list[str]:
 
 
 def _size(facts: Mapping[str, Any]) -> str:
-    """Says how many parameters train, and how many numbers do not."""
-    still = f", {facts['frozen']} more that do not train," if "frozen" in facts else ""
+    """Returns the number of parameters that are trained, and of those that are not."""
+    still = f" (and {facts['frozen']} frozen)" if "frozen" in facts else ""
     return f"{facts['d']} parameters{still}"
 
 
+def devices(count: int) -> str:
+    """Returns a number of the platform's devices in words, such as "2 CPU cores"."""
+    device = jax.devices()[0]
+    kind = device.device_kind
+    if device.platform == "cpu":
+        each = count == engine.cores() * jax.process_count()
+        kind = ("CPU core" if each else "CPU device") + "s" * (count > 1)
+    return f"{count} {kind}"
+
+
 def message(facts: Mapping[str, Any]) -> str:
-    """Says how short a message is: in numbers, or in bytes if it is compressed."""
+    """Returns the size of a message: in numbers, or in bytes if it is compressed."""
     sent, up, d = facts["sketch_size"], facts["bytes_up_planned"], facts["d"]
-    short = f"{sent} numbers, {facts['compression']:.4g} times fewer than the model has"
+    size = f"{sent} numbers, {facts['compression']:.4g} times fewer than the model"
     if up is not None and up < FLOAT_BYTES * sent:
-        short = f"{up} bytes, {FLOAT_BYTES * d / up:.4g} times fewer than the model's"
+        size = f"{up} bytes, {FLOAT_BYTES * d / up:.4g} times fewer than the model"
     elif sent == d:
-        short = f"{d} numbers, as many as the model has"
+        size = f"{d} numbers, as many as the model"
     elif sent > d:
-        short = f"{sent} numbers, {sent / d:.4g} times as many as the model has"
+        size = f"{sent} numbers, {sent / d:.4g} times as many as the model"
     several = facts["exchanges"] > 1
-    return short + f", {facts['exchanges']} exchanges" * several
+    return size + f", in {facts['exchanges']} exchanges" * several
 
 
-def _sent(task: Task) -> str:
-    """Says what is sent in a round: by a client and to it, or over a graph."""
+def _up_each(facts: Mapping[str, Any]) -> str:
+    up = facts["bytes_up_planned"]
+    if up is None:
+        return "; the bytes depend on the round"
+    return f"; {up / 1e3:.4g} kB per client and round"
+
+
+def _network(task: Task) -> str:
+    """Returns the download of a client, or the messages over a graph."""
     facts = task.facts
-    up, prices = facts["bytes_up_planned"], task.known.prices
     if task.known.prices.relay is None:
-        sent = f"{up / 1e3:.4g} kB up" if up is not None else "up: depends on the round"
-        return f"a client's round: {sent}, {_down(prices)}"
+        return f"download: {_down(task.known.prices)}"
     whole = facts["bytes_over_edges_planned"]
-    size = rows.sized(whole) if whole is not None else "as long as the round has them"
+    size = f" ({rows.sized(whole)})" if whole is not None else ""
     return (
-        f"no server but the {facts['edges']} edges of {facts['graph']}: a round takes "
-        f"{facts['messages']} messages by {facts['relay']}, {size}, and an exchange "
-        f"{facts['hops']} hops"
+        f"no server: {facts['edges']} edges ({facts['graph']}), forwarding by "
+        f"{facts['relay']}; {facts['messages']} messages{size} per round, "
+        f"{facts['hops']} hops per exchange"
     )
 
 
@@ -90,23 +107,23 @@ def _bank(facts: Mapping[str, Any]) -> list[str]:
         return []
     size, people = facts["client_state_bytes"] / 1e6, facts["clients"]
     where = {"devices": "every device", "host": "the host"}[facts["client_state"]]
-    return [f"  states of {people} clients: {size:.4g} MB in the memory of {where}"]
+    return [f"  state of {people} clients: {size:.4g} MB in the memory of {where}"]
 
 
 def _slow(dtype: str) -> list[str]:
     """Returns a line on a type that this platform computes slowly in, if it is one."""
     if dtype == "float32" or jax.default_backend() != "cpu":
         return []
-    return [f"  local work in {dtype}, which takes CPUs longer than float32"]
+    return [f"  note: on CPUs, local training in {dtype} is slower than in float32"]
 
 
 def _kept(guarantee) -> str:
     if guarantee is None:
         return "none"
     if not guarantee.noise_multiplier:
-        return "none (messages are bounded, without noise)"
+        return "none (messages are bounded, but get no noise)"
     spent = guarantee.epsilon(guarantee.rounds)
-    return f"epsilon {rounded_up(spent)} at delta {guarantee.delta:g}"
+    return f"epsilon = {rounded_up(spent)} at delta = {guarantee.delta:g}"
 
 
 def _how(guarantee, asked: int) -> list[str]:
@@ -115,33 +132,40 @@ def _how(guarantee, asked: int) -> list[str]:
         return []
     plan, rounds = guarantee.plan, guarantee.rounds
     many = plan.releases * guarantee.per_round
-    early = f" (not {asked}, which would pass target_epsilon)" * (rounds < asked)
+    early = f" (not {asked}: target_epsilon is reached)" * (rounds < asked)
     return [
-        f"  for every {guarantee.unit} after {rounds} rounds{early}: {plan.relation}, "
-        f"{guarantee.accountant}, noise multiplier {guarantee.noise_multiplier:.4g}, "
-        f"{many} release{'s' * (many > 1)} a round",
-        f"  {SECRET[guarantee.randomness]}; train loss and bytes are the simulator's "
-        "own",
+        f"  privacy per {guarantee.unit} after {rounds} rounds{early}: relation "
+        f"{plan.relation}, accountant {guarantee.accountant}, noise multiplier "
+        f"{guarantee.noise_multiplier:.4g}, {many} noised "
+        f"sum{'s' * (many > 1)} per round",
+        f"  {SECRET[guarantee.randomness]}; train loss and bytes are not private, "
+        "only the simulator may see them",
     ]
 
 
 def _down(prices) -> str:
-    told, model = prices.follow.missed + prices.follow.always, prices.model
-    ways = f"{told / 1e3:.4g} kB a round down to follow", f"{model / 1e3:.4g} kB"
-    once = f", {prices.once / 1e3:.4g} kB once" * bool(prices.once)
-    if prices.followed:
-        return f"{ways[0]} (the model: {ways[1]}){once}"
-    return f"{ways[1]} down, the model (to follow: {told / 1e3:.4g} kB a round){once}"
+    once = f", and {prices.once / 1e3:.4g} kB once per client" * bool(prices.once)
+    if not prices.followed:
+        model = f"{prices.model / 1e3:.4g} kB per client and round (the whole model)"
+        return model + once
+    follow = prices.follow
+    missed, most = follow.missed, prices.params + follow.begin + follow.always
+    more = f" and {follow.always / 1e3:.4g} kB per round" * bool(follow.always)
+    whole = "model and server state" if follow.begin else "the whole model"
+    return (
+        f"{missed / 1e3:.4g} kB for each round since the client's last{more}, at most "
+        f"{most / 1e3:.4g} kB ({whole}){once}"
+    )
 
 
-def _cohorts(own: ConfigDict) -> str:
-    who = own.sampling
+def _cohort(own: ConfigDict) -> str:
+    who = "all clients"
     if own.sampling != "everyone":
-        who += f", {own.size}"
+        who = f"{own.size} clients ({own.sampling})"
     who += f" of those in {own.available}" * bool(own.available)
-    who += f", {own.dropout:g} of whom never answer" * bool(own.dropout)
+    who += f", dropout {own.dropout:g}" * bool(own.dropout)
     who += f", times {own.times}" * bool(own.times)
-    return who + f", late after {own.deadline:g} s" * bool(own.deadline)
+    return who + f", deadline {own.deadline:g} s" * bool(own.deadline)
 
 
 def head(task: Task) -> str:
@@ -187,7 +211,7 @@ def _up(epsilon: float) -> float:
 def done_before(summary: Mapping[str, Any], task: Task, workdir: str) -> list[str]:
     """Returns the lines for a run that has ended before."""
     return [
-        f"{workdir} holds this run already, done; its last row:",
+        f"{workdir} already has this run, finished; its last row:",
         head(task),
         row({**summary, "round": summary["rounds"]}),
     ]
@@ -196,18 +220,18 @@ def done_before(summary: Mapping[str, Any], task: Task, workdir: str) -> list[st
 def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
     """Returns the lines that end a run: what its `summary` holds, and its `workdir`."""
     hidden = any(name.startswith(rows.MARK) for name in summary)
-    whose = " (the simulator's own)" * hidden
+    whose = " (simulator only)" * hidden
     summary = rows.plain(summary)
     by = rows.score_of(summary)
     up = summary["bytes_up_per_client_round"] / 1e3
     down = summary["bytes_down_per_client_round"] / 1e3
     return [
-        f"{by.title} {by.of(summary):.4f} after {summary['rounds']} "
-        f"rounds; {up:.4g} kB up and {down:.4g} kB down a client and round; compiled "
-        f"in {summary['compile_seconds']:.1f} s",
+        f"{by.title} {by.of(summary):.4f} after {summary['rounds']} rounds; upload "
+        f"{up:.4g} kB, download {down:.4g} kB per client and round; compiled in "
+        f"{summary['compile_seconds']:.1f} s",
         *_absent(summary, whose),
         *_of_clients(summary, whose),
-        *_given_away(summary),
+        *_spent(summary),
         f"results in {workdir}",
     ]
 
@@ -217,31 +241,31 @@ def _absent(summary: Mapping[str, Any], mark: str) -> list[str]:
     if "answered" not in summary:
         return []
     asked, answered = (int(summary[name]) for name in ("asked", "answered"))
-    line = f"clients: {answered} of {asked} that were asked answered{mark}"
+    line = f"clients answered {answered} of {asked} requests{mark}"
     if "simulated_seconds" in summary:
-        line += f", in {summary['simulated_seconds']:.4g} simulated seconds"
+        line += f" in {summary['simulated_seconds']:.4g} simulated seconds"
     return [line]
 
 
 def _of_clients(summary: Mapping[str, Any], mark: str) -> list[str]:
     """Returns lines on single clients, where they were looked at."""
     lines = []
-    for whose, words in (("clients", "each"), ("personal", "each, with its own model")):
+    for whose, model in (("clients", "the model"), ("personal", "personal models")):
         name = rows.score_of(summary).name
         if f"{whose}_{name}" in summary:
             mean, worst = (summary[f"{whose}_{name}{x}"] for x in ("", "_worst_tenth"))
             lines.append(
-                f"clients, {words}, on what they held out: {name} {mean:.4f} on "
-                f"average, {worst:.4f} for the worst tenth{mark}"
+                f"per client, {model} on held-out examples: mean {name} {mean:.4f}, "
+                f"worst tenth {worst:.4f}{mark}"
             )
     return lines
 
 
-def _given_away(summary: Mapping[str, Any]) -> list[str]:
+def _spent(summary: Mapping[str, Any]) -> list[str]:
     if summary["epsilon"] is None:
         return []
     how = mark(summary["randomness"])
     return [
-        f"given away of every {summary['privacy_unit']}: epsilon "
-        f"{rounded_up(summary['epsilon'])} at delta {summary['delta']:g}{how}"
+        f"privacy spent per {summary['privacy_unit']}: epsilon = "
+        f"{rounded_up(summary['epsilon'])} at delta = {summary['delta']:g}{how}"
     ]

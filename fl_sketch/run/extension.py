@@ -27,9 +27,8 @@ def require(before: int, setup: Setup, task: Task) -> None:
         return
     for key in arguments.by_length(after):
         msg = (
-            f"Expected a run whose rounds do not depend on how many there are, got "
-            f"one with {key}, which is a part of all {before} rounds: a run of "
-            f"rounds={after.rounds} from its beginning differs."
+            "Expected a run whose rounds do not depend on their number with --extend, "
+            f"got {key}, which was planned for rounds={before}."
         )
         raise ValueError(msg)
     shorter = of_setup(setup.changed("rounds", before).with_noise())
@@ -37,8 +36,8 @@ def require(before: int, setup: Setup, task: Task) -> None:
         _require_same_noise(after.privacy, before, shorter, task)
     if task.facts["download"] != shorter.facts["download"]:
         msg = (
-            "Expected clients to fetch the same way in both lengths, got "
-            f"download={after.download}, which chooses another one for "
+            f"Expected download={shorter.facts['download']}, as in the run so far, got "
+            f"download={after.download}, which is {task.facts['download']} for "
             f"rounds={after.rounds}."
         )
         raise ValueError(msg)
@@ -50,8 +49,8 @@ def _require_same_noise(
     """Raises where the noise of the rounds so far is not that of the longer run."""
     if privacy.randomness == "seed":
         msg = (
-            "Expected a run whose noise does not follow from its config, the number of "
-            "rounds included, got privacy.randomness=seed."
+            "Expected privacy.randomness=system with --extend, got "
+            "privacy.randomness=seed, whose noise depends on the number of rounds."
         )
         raise ValueError(msg)
     noises = {
@@ -60,14 +59,13 @@ def _require_same_noise(
     }
     if len(noises) > 1:
         msg = (
-            "Expected noise that was made for the longer run, got that of "
-            f"rounds={before}: privacy.planned_rounds says beforehand how many there "
-            "will be."
+            f"Expected noise for rounds={longer.config['rounds']}, got noise for "
+            f"rounds={before}: set privacy.planned_rounds before the first round."
         )
         raise ValueError(msg)
     if longer.last == shorter.last:
         msg = (
-            f"Expected a budget for more than {shorter.last} rounds, got "
-            f"target_epsilon={privacy.target_epsilon}, which is spent by then."
+            f"Expected a privacy budget for more than {shorter.last} rounds, got "
+            f"target_epsilon={privacy.target_epsilon}, which is spent."
         )
         raise ValueError(msg)

@@ -32,7 +32,7 @@ EVERY = 0.5  # seconds from one look for an error to the next
 SILENCE_SECONDS = 15  # after which a process that says nothing is taken for dead
 RESUME = (
     "A process of this run has died. Start the same command again on all machines: "
-    "it goes on from the last checkpoint."
+    "it resumes from the last checkpoint."
 )
 
 

@@ -61,6 +61,7 @@ def of_setup(setup: Setup) -> Task:
         known=known_of(setup, clock_of(setup, lambda: roots(secret))),
         last=setup.last,
         every=config.eval_every,
+        untouched=setup.talk.uses.untouched,
         save_every=config.checkpoint_every,
         keep=config.checkpoint_keep,
         config=config.to_dict(),

@@ -112,7 +112,7 @@ def load_trained(folder: str | os.PathLike, plugin: Collection[str] = ()) -> Tra
     if path is None or not (place / SIDECAR).is_file():
         msg = f"Expected the folder of a finished run or of a release, with {SIDECAR} "
         raise ValueError(msg + f"and one of {', '.join(FILES)}, got {folder}.")
-    with untrusted_files.reading(place / SIDECAR, "to be as it was written"):
+    with untrusted_files.reading(place / SIDECAR, "to be unchanged"):
         about = dict(json.loads((place / SIDECAR).read_text()))
         if "inputs" not in about:
             msg = f"Expected a model that a config names in {folder}, got that of "

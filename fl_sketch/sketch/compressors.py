@@ -195,7 +195,7 @@ def _then(first: Compressor, second: Compressor) -> Compressor:
     def length(d):
         values = first.fields(d)[0]
         if values.kind != "float":
-            msg = f"Only the last stage may send no float values, got {values}."
+            msg = f"Expected float values from all stages but the last, got {values}."
             raise ValueError(msg)
         return values.count
 
@@ -226,6 +226,14 @@ def _then(first: Compressor, second: Compressor) -> Compressor:
         unbiased=first.unbiased and second.unbiased,
         contraction=first.contraction and second.contraction,
     )
+
+
+NO_FEEDBACK = (
+    "Expected error feedback around a contraction, made of top_k, "
+    "random_k(unbiased=False), scaled_sign and nearest, got an unbiased sketch or "
+    "compressor, which needs no memory: its errors are longer than its input, and "
+    "their sum would grow without end."
+)
 
 
 def require_contraction(who: str, compressor: Compressor) -> None:

@@ -54,7 +54,7 @@ def leaf_by_leaf(op: Sketch, exact_up_to: int = 0) -> Sketch:
 
     def zeros(like: Like | None = None) -> Message:
         if like is None:
-            msg = "A leaf by leaf sketch has a size only for a given update: pass like."
+            msg = "Expected like (an update) for a leaf by leaf sketch, got like=None."
             raise ValueError(msg)
         parts = zip(split(like), jax.tree.leaves(like), strict=True)
         return tuple(part.zeros(leaf) for part, leaf in parts)

@@ -57,7 +57,7 @@ def identity() -> Sketch:
 
     def shape(d):
         if d is None:
-            msg = "identity() sends as many numbers as the update has: pass like."
+            msg = "Expected like (an update) for identity(), got like=None."
             raise ValueError(msg)
         return (d,)
 

@@ -103,10 +103,10 @@ def load(config: str, maker: str = "get_comparison") -> Any:
         msg = f"Expected {path} to run, got {type(error).__name__}: {error}."
         raise ValueError(msg) from None
     if make is None:
-        msg = f"Expected a file with {maker}, got {path}: see launch.train."
+        msg = f"Expected a file with {maker}, got {path}: use launch.train."
         raise ValueError(msg)
     if which and not inspect.signature(make).parameters:
-        msg = f"Expected {path} alone, got {config}."
+        msg = f"Expected {path} without an argument, got {config}."
         raise ValueError(msg)
     return make(which) if which else make()
 
@@ -278,14 +278,14 @@ def _check(
     """Raises for what can be told of the last method before the first one trains."""
     if any("/" not in name for name in odometer.read(folder)):
         msg = (
-            f"Expected workdir to be that of a comparison, got {folder}, whose "
-            f"{odometer.FILE} counts a run: take another workdir."
+            f"Expected workdir to be new or the folder of a comparison, got {folder}, "
+            f"whose {odometer.FILE} counts a run: use another workdir."
         )
         raise ValueError(msg)
     metrics = {name: metrics_of(config.model)[0] for name, config in configs.items()}
     if len({*metrics.values()}) > 1:  # no table ranks unlike things
         got = ", ".join(f"{metric} of {name}" for name, metric in metrics.items())
-        msg = f"Expected one metric that comes first in all methods, got {got}: say "
+        msg = f"Expected the same first metric in all methods, got {got}: set "
         raise ValueError(msg + "model.metrics=NAME.")
     privacy.require_one_unit(configs.values())
     for name, config in configs.items():
@@ -312,7 +312,9 @@ def _plans(comparison, configs, trials: Trials, data_dir) -> dict[str, Guarantee
         n for n in configs if tunes[n] and privacy.protection_of(configs[n]).noisy
     ]
     if not private:
-        msg = "Expected a private method that is tuned, for private trials, got none."
+        msg = (
+            "Expected trials=0 without a private method that is tuned, got trials > 0."
+        )
         raise ValueError(msg)
     return {
         name: tuning.planned(configs[name], tunes[name], trials, data_dir)

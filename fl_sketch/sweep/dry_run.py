@@ -52,8 +52,8 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
     devices = group.config.compute.model_devices
     if devices != 1:
         msg = (
-            "config.compute: Expected model_devices=1 in a sweep, which shares out "
-            f"clients alone, got model_devices={devices}: launch.train takes it."
+            "config.compute: Expected model_devices=1 in a sweep, got "
+            f"model_devices={devices}: use launch.train."
         )
         raise ValueError(msg)
     setup = prepare(group.config, data_dir)
@@ -65,8 +65,8 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
     size, free = state_bytes * len(group.points), free_memory.free(jax.local_devices())
     if size > free:
         msg = (
-            f"Expected the states of a program's {len(group.points)} points to take at "
-            f"most {free / 1e9:.3g} GB, the memory there is, got {size / 1e9:.3g} GB: "
+            f"Expected the states of the {len(group.points)} points of a program to "
+            f"fit the free memory of {free / 1e9:.3g} GB, got {size / 1e9:.3g} GB: "
             "sweep over fewer values at a time."
         )
         raise ValueError(msg)
@@ -78,12 +78,10 @@ def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> li
     """Returns lines on the `axes` and `outlines` of a grid, mapped as `how` says."""
     points = sum(len(program.group.points) for program in outlines)
     sizes = " x ".join(f"{len(axis.values)} {axis.key}" for axis in axes)
-    order = (
-        "one after the other" if how == "loop" else "at once, as many as memory allows,"
-    )
+    order = "one after the other" if how == "loop" else "together, as memory allows,"
     lines = [
-        f"points: {points} = {sizes}; programs: {len(outlines)}, the points of each "
-        f"{order} on {outlines[0].facts['devices']} devices"
+        f"points: {points} = {sizes}; compiled programs: {len(outlines)}; the points "
+        f"of a program run {order} on {display.devices(outlines[0].facts['devices'])}"
     ]
     for number, program in enumerate(outlines, 1):
         points, facts = program.group.points, program.facts
@@ -92,8 +90,8 @@ def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> li
         line = (
             f"  program {number}{': ' if static else ''}{named(static)}: "
             f"{facts['algorithm']}, {facts['model']} of {facts['d']} parameters on "
-            f"{facts['dataset']}; a message: {display.message(facts)}; "
-            f"{len(points)} points of {program.state_bytes / 1e6:.3g} MB, "
+            f"{facts['dataset']}; upload: {display.message(facts)}; "
+            f"{len(points)} points of {program.state_bytes / 1e6:.3g} MB state, "
             f"{program.last} rounds"
         )
         if guarantee and guarantee.private:
@@ -111,7 +109,7 @@ def require_one_table(outlines: Sequence[Outline]) -> None:
     metrics = {", ".join(program.facts["metrics"]) for program in outlines}
     if len(metrics) > 1:
         msg = (
-            "config.model: Expected metrics that all points have, got "
-            f"{' and '.join(sorted(metrics))}: say metrics=NAME."
+            "config.model: Expected the same metrics in all points, got "
+            f"{' and '.join(sorted(metrics))}: set model.metrics=NAME."
         )
         raise ValueError(msg)

@@ -72,7 +72,7 @@ def read_axes(
         given twice, a value that its key may not have, no axis, or too many points.
     """
     if not over:
-        msg = "Expected at least one --over=key=value,value, got none."
+        msg = "Expected at least one --over=KEY=VALUE,VALUE, got none."
         raise ValueError(msg)
     legal = flat(config)
     axes = [_axis(legal, line, flag) for line in over]
@@ -170,7 +170,7 @@ def _axis(legal: Mapping[str, Any], line: str, flag: str) -> Axis:
     key, _, text = line.partition("=")
     if key not in legal:
         near = validate.nearest(key, tuple(legal))
-        msg = f"Expected --{flag}=key=value,value with a key of the config, got "
+        msg = f"Expected --{flag}=KEY=VALUE,VALUE with a key of the config, got "
         raise ValueError(msg + f"--{flag}={line}.{near}")
     kind = type(legal[key])
     texts = BETWEEN.split(text) if flag == "over" else [text]

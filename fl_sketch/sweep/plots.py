@@ -71,7 +71,7 @@ def plot(
     words = _labels(labels, names)
     column = column_of(rows, metric)
     if not any(math.isfinite(float(row[column])) for row in rows):
-        msg = f"Expected numbers in {column}, got nothing that is finite."
+        msg = f"Expected finite numbers in {column}, got none."
         raise ValueError(msg)
     draw(rows, path, xs, metric, words, title)
     if reach is not None:
@@ -104,7 +104,7 @@ def read(workdirs: Sequence[str], only: Sequence[str] = ()) -> list[Row]:
     ]
     if not left:
         names = ", ".join(dict.fromkeys(row["method"] for row in rows))
-        msg = f"Expected only to be part of one of {names}, got {only}."
+        msg = f"Expected --only to be text of one of {names}, got only={only}."
         raise ValueError(msg)
     return left
 
@@ -278,7 +278,7 @@ def _labels(texts: Sequence[str], names: Sequence[str]) -> dict[str, str]:
         starts = [name for name in names if text.startswith(f"{name}=")]
         name = max(starts, key=len, default=text.partition("=")[0])
         if name not in names or "=" not in text:
-            msg = f"Expected --label=NAME=text, with one of {', '.join(names)}, got "
+            msg = f"Expected --label=NAME=TEXT for a name of {', '.join(names)}, got "
             raise ValueError(msg + f"--label={text}.{validate.nearest(name, names)}")
         labels[name] = text[len(name) + 1 :]
     return labels
@@ -290,7 +290,7 @@ def _require(rows: Sequence[Mapping[str, Any]], *columns: str) -> None:
         for column in columns:
             if row.get(column, "") == "":
                 msg = f"Expected {column} in all rows, got none in those of "
-                raise ValueError(msg + f"{row['method']}: choose another metric or x.")
+                raise ValueError(msg + f"{row['method']}: use another metric or x.")
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> float:

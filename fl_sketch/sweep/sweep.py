@@ -66,10 +66,10 @@ def sweep(
         for line in plan(axes, outlines, how):
             say(line)
         if config.clients_every or config.personal_steps:
-            say("  no point measures single clients: clients_every, personal_steps")
+            say("  note: a sweep ignores clients_every and personal_steps")
         done, summary = _done(outlines, folder)
         if summary:
-            say(f"{workdir} holds this sweep already, done:")
+            say(f"{workdir} already has this sweep, finished:")
         else:
             times = _run_rest(outlines, done, axes, folder, data_dir, how, say)
             results = _results(axes, outlines, folder.rows)
@@ -83,7 +83,7 @@ def sweep(
         say(line)
     if (folder.folder / best.FOLDER).is_dir():
         say(
-            "its best point goes on by: python -m launch.train "
+            "to continue the best point: python -m launch.train "
             f"--workdir={folder.folder / best.FOLDER} --extend=ROUNDS"
         )
     say(f"results in {workdir}")
@@ -108,16 +108,16 @@ def _done(outlines: Sequence[Outline], folder: Workdir) -> tuple[int, Row | None
         named(point) not in counted for one in private for point in one.group.points
     ):
         msg = (
-            f"Expected {odometer.FILE} in {folder.folder} to count the private runs "
-            f"that {ROWS} lists, and it does not: take another workdir."
+            f"Expected {odometer.FILE} in workdir={folder.folder} to list the private "
+            f"runs of {ROWS}, got one that lacks some: use another workdir."
         )
         raise ValueError(msg)
     summary = folder.summary()
     if summary and done < len(outlines):
         msg = (
-            f"Expected all rows of the sweep in workdir={folder.folder}, which is "
-            f"done, got {ends[done]} of {ends[-1]}: put them back, or take another "
-            "workdir."
+            f"Expected all {ends[-1]} rows of the finished sweep in "
+            f"workdir={folder.folder}, got {ends[done]}: restore {ROWS}, or use "
+            "another workdir."
         )
         raise ValueError(msg)
     return done, summary
@@ -157,7 +157,7 @@ def _run_rest(
     begin, compiling = time.perf_counter(), 0.0
     hidden = any(one.private for one in outlines)  # one table has one head
     if done:
-        say(f"keeping the rows of {done} of {len(outlines)} programs")
+        say(f"resuming: {done} of {len(outlines)} programs are finished")
     total = sum(len(o.group.points) * o.last for o in outlines[done:])
     with (
         asking() as asked,

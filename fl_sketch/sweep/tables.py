@@ -21,7 +21,7 @@ from fl_sketch.workdir.tables import half_width, named, shown
 Row = dict[str, Any]
 Rows = Iterable[Mapping[str, Any]]
 UP, DOWN = "bytes_up_total", "bytes_down_total"
-RUN = "{:<24} {:>13} {:>10} {:>10} {:>12} {:>9}"  # a line of `side_by_side`
+RUN = "{:<24} {:>13} {:>10} {:>12} {:>13} {:>9}"  # a line of `side_by_side`
 
 
 def by_point(rows: Rows) -> dict[int, list[Row]]:
@@ -287,22 +287,23 @@ def _mean(row: Row) -> str:
 
 
 def side_by_side(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns a line for each run's summary, and lines on what the first run saves."""
+    """Returns a table of runs, its legend, and how the first run compares."""
     runs = {name: names.plain(summary) for name, summary in summaries.items()}
     first, *others = runs
     score, up = score_of(runs[first]), "bytes_up_per_client_round"
-    head = (score.title, "kB up", "kB down", "MB up in all", "rounds/s")
+    head = (score.title, "kB upload", "kB download", "MB upload all", "rounds/s")
     lines = [RUN.format("", *head)]
     for name, run in runs.items():
         kilobytes = (run[up] / 1e3, run["bytes_down_per_client_round"] / 1e3)
         cells = [f"{score.of(run):.4f}", *(f"{sent:.2f}" for sent in kilobytes)]
         cells += [names.megabytes(run[UP]), f"{run['rounds_per_second']:.0f}"]
         lines.append(RUN.format(name, *cells))
+    lines.append("kB: per client and round; MB upload all: all clients and rounds")
     for name in others:
         lost = score.of(runs[name]) - score.of(runs[first])
         lines.append(
-            f"{first} sent {runs[name][up] / runs[first][up]:.1f} times fewer bytes up "
-            f"than {name}, at {abs(lost):.4f} {'less' if lost > 0 else 'more'} "
-            f"{score.title}."
+            f"{first} uploaded {runs[name][up] / runs[first][up]:.1f} times fewer "
+            f"bytes than {name}; its {score.title} is {abs(lost):.4f} "
+            f"{'lower' if lost > 0 else 'higher'}."
         )
     return lines

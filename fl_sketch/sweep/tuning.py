@@ -75,11 +75,12 @@ class Tuning(NamedTuple):
             tried += self._run({**over, key: (value,)}, f"tuning_{number}")
         best = _best(tried)
         if not any(math.isfinite(point.value) for point in tried):
-            self.say(f"  all {len(tried)} points of its grid diverged")
-        self.say(f"  best of {len(tried)}: {named(best.keys)}, {best.value:.4f}")
+            self.say(f"  all {len(tried)} points of the grid diverged")
+        chosen = f"{named(best.keys)}, {best.score.title} {best.value:.4f}"
+        self.say(f"  best of {len(tried)} points: {chosen}")
         if end := grid.beyond(over, best.keys):
             next_value = named(dict([end]))
-            self.say(f"  which is at an end of its grid: {next_value} is next")
+            self.say(f"  note: the best is at the edge of the grid; try {next_value}")
         return best.keys, [
             {**keys, score.name: value, **epsilon_of(rows[-1:])}
             for keys, score, value, rows in tried
@@ -97,7 +98,7 @@ class Tuning(NamedTuple):
             tried += self._run(over, f"{FOLDER}/{number}", seed=False)
         odometer.note(self.folder, {"selection": entry})
         best = _best(tried)
-        chosen = f"{named(best.keys)}, {best.value:.4f}"
+        chosen = f"{named(best.keys)}, {best.score.title} {best.value:.4f}"
         self.say(f"  best of a random number of runs: {chosen}")
         if entry.public:
             return best.keys, best.rows
@@ -112,13 +113,14 @@ class Tuning(NamedTuple):
         """
         path = self.folder / FOLDER / "points.json"
         if path.exists():
-            with untrusted_files.reading(path, "to hold points as they were drawn"):
+            with untrusted_files.reading(path, "to hold the points that were drawn"):
                 before = dict(json.loads(path.read_text()))
             if before["trials"] != list(trials):
                 mean, shape = before["trials"]
                 msg = (
-                    f"Expected trials of mean={mean} and shape={shape}, as drawn in "
-                    f"{self.folder}, got mean={trials.mean} and shape={trials.shape}."
+                    f"Expected trials={mean} and trials_shape={shape}, as in "
+                    f"{self.folder}, got trials={trials.mean} and "
+                    f"trials_shape={trials.shape}."
                 )
                 raise ValueError(msg)
             return before["points"]
@@ -169,14 +171,14 @@ def planned(
     first, *others = guarantees
     if not (first and first.private):
         msg = (
-            "Expected a private config for a private selection, got one without noise: "
+            "Expected a private config for private tuning, got one without noise: "
             f"algorithm={config.algorithm}."
         )
         raise ValueError(msg)
     if any(guarantee != first for guarantee in others):
         msg = (
-            "Expected trials that all cost the same in a private selection, got values "
-            f"of {', '.join(names)} that change the noise or what is counted."
+            "Expected private tuning in which all trials cost the same epsilon, got "
+            f"values of {', '.join(names)} that change it."
         )
         raise ValueError(msg)
     composition.best_of_a_random_number(

@@ -93,7 +93,7 @@ def _parsed(text: str) -> tuple[str, dict[str, Any]]:
     except (SyntaxError, ValueError):
         pass
     msg = (
-        "Expected optimizer to be a name of optax, as sgd or adamw(b1=0.8), got "
+        "Expected optimizer to be a name of optax, such as sgd or adamw(b1=0.8), got "
         f"optimizer={text!r}."
     )
     raise ValueError(msg)
@@ -103,7 +103,7 @@ def _with_options(function, text: str, options: dict[str, Any]) -> Optimizer:
     legal = tuple(name for name in inspect.signature(function).parameters)[1:]
     for option in options:
         if option not in legal:
-            msg = f"Expected optimizer={text!r} to have no option but "
-            msg += f"{', '.join(legal)}.{validate.nearest(option, legal)}"
+            msg = f"Expected options among {', '.join(legal)}, got {option} in "
+            msg += f"optimizer={text!r}.{validate.nearest(option, legal)}"
             raise ValueError(msg)
     return lambda rate: function(rate, **options)

@@ -8,16 +8,27 @@ import optax
 
 from fl_sketch.core import trees
 from fl_sketch.core.protocols import Compressor, Tree
+from fl_sketch.sketch import compressors
+from fl_sketch.transforms import messages
 from fl_sketch.transforms.pipeline import NEED_KEY, require
 
 
 def compress(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
-    """Replaces an update, as one vector, by what its compressed message stands for."""
+    """Replaces an update, as one vector, by what its compressed message stands for.
+
+    The result has as many numbers as the update. An `aggregate` over the devices of a
+    mesh averages all of them: this compresses what is computed with, and not what
+    crosses the network between devices. `message_bits` has the bits of the message
+    itself, and `Compressor.compress` makes it.
+    """
 
     def update(updates, state, params=None, *, key=None, **extra_args):
         del params, extra_args
         vector = compressor.apply(require(key, NEED_KEY), trees.ravel(updates))
-        return trees.unraveler(updates)(vector), state
+        value = trees.unraveler(updates)(vector)
+        grows = compressor.unbiased and not compressor.contraction
+        messages.note(value, bits=compressor.bits(vector.size), unbiased=grows)
+        return value, state
 
     return optax.GradientTransformationExtraArgs(
         lambda params: optax.EmptyState(), update
@@ -38,15 +49,19 @@ def error_feedback(
 
     Formal guarantee: sum of outputs + error = sum of inputs, after every round. The
     error stays bounded if `tx` is a contraction: top-k, scaled sign, random-k without
-    its factor d/k. An unbiased sketch, R^T R, is not one: its error grows. An update
-    that is not finite leaves the error as it was.
+    its factor d/k. An unbiased sketch, R^T R, or compressor is not one, and is refused:
+    its error grows. An update that is not finite leaves the error as it was.
 
     The memory belongs to one client. Inside `shard_map` that part of the state must be
     sharded over the devices, not replicated.
 
     Args:
       tx: a transformation of updates to updates of the same shape, such as
-        `compress(top_k(k))` or `chain(sketch(op), desketch(op))`.
+        `compress(top_k(k))`.
+
+    Raises:
+      ValueError: in an update, for the output of `desketch`, or of `compress` with an
+        unbiased compressor, that nothing scales down afterwards.
     """
     tx = optax.with_extra_args_support(tx)
 
@@ -56,7 +71,10 @@ def error_feedback(
 
     def update(updates, state, params=None, **extra_args):
         corrected = jax.tree.map(jnp.add, updates, state.error)
-        sent, inner = tx.update(corrected, state.inner, params, **extra_args)
+        with messages.noted() as notes:
+            sent, inner = tx.update(corrected, state.inner, params, **extra_args)
+        if messages.about(sent, notes).unbiased:
+            raise ValueError(compressors.NO_FEEDBACK)
         left = jax.tree.map(jnp.subtract, corrected, sent)
         error = trees.if_finite(left, state.error)
         return sent, ErrorFeedbackState(error, inner)
@@ -78,7 +96,8 @@ def changes(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
         del params, extra_args
         change = trees.ravel(jax.tree.map(jnp.subtract, updates, state))
         change = compressor.apply(require(key, NEED_KEY), change)
-        change = trees.unraveler(updates)(change)
+        change, d = trees.unraveler(updates)(change), change.size
+        messages.note(change, bits=compressor.bits(d))
         return change, jax.tree.map(jnp.add, state, change)
 
     return optax.GradientTransformationExtraArgs(init, update)

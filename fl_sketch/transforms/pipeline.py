@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import optax
 from jax.custom_batching import custom_vmap
 
+from fl_sketch.core import trees, validate
 from fl_sketch.core.protocols import Key, Sketch
+from fl_sketch.transforms import messages
 
 NEED_KEY = "Expected the round's key: update(updates, state, params, key=key)."
 NEED_PARAMS = (
@@ -15,21 +17,29 @@ NEED_PARAMS = (
 
 def sketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
     """Turns an update into its message, R x."""
+    validate.sketch_operator(op=op)
 
     def update(updates, state, params=None, *, key: Key | None = None, **extra_args):
         del params, extra_args
         return op.apply(require(key, NEED_KEY), updates), state
 
-    return optax.GradientTransformationExtraArgs(_no_state, update)
+    def init(params):
+        validate.warn_if_long(op.size(params), trees.size(params), stacklevel=3)
+        return optax.EmptyState()
+
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def desketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
     """Turns a mean message of the same operator into an update: R^T s, unbiased."""
+    validate.sketch_operator(op=op)
 
     def update(updates, state, params=None, *, key: Key | None = None, **extra_args):
         del extra_args
         key, params = require(key, NEED_KEY), require(params, NEED_PARAMS)
-        return op.transpose(key, updates, params), state
+        update = op.transpose(key, updates, params)
+        messages.note(update, unbiased=op.size(params) < trees.size(params))
+        return update, state
 
     return optax.GradientTransformationExtraArgs(_no_state, update)
 
@@ -54,6 +64,8 @@ def aggregate(axis_name: str | tuple[str, ...]) -> optax.GradientTransformation:
         def mean(message):
             return jax.lax.pmean(mean_over_clients(message), axis_name)
 
+        if messages.counted(updates):  # nothing is sent, only counted
+            return updates, state
         return jax.tree.map(mean, updates), state
 
     return optax.GradientTransformation(_no_state, update)

@@ -170,7 +170,8 @@ def _without(message: Message, applied: Message, forget: str) -> Message:
 def _require_fixed_key(op: Sketch) -> None:
     if not op.fixed_key:
         msg = (
-            "Memory in sketch space adds up messages of different rounds, so they "
-            "must share one key: pass sketch.fixed_key(op, key), got a fresh-key op."
+            "Expected a sketch with a fixed key, since its memory adds messages of "
+            "different rounds, got one with a new key per round: pass "
+            "sketch.fixed_key(op, key)."
         )
         raise ValueError(msg)

@@ -88,12 +88,12 @@ def newest(folder: pathlib.Path, like: Any, say: Callable[[str], None]) -> Saved
         try:
             saved_as, saved = _saved(path, number, like)
         except Exception as error:  # zipfile and numpy raise a dozen kinds
-            say(f"{path} is damaged ({error}): trying the one before.")
+            say(f"warning: {path} is damaged ({error}); using the checkpoint before it")
             continue
         _require_own_round(path, saved_as, number)
         return saved
     if numbers:
-        msg = f"None of the {len(numbers)} checkpoints in {folder} can be read."
+        msg = f"Expected a readable checkpoint, got {len(numbers)} damaged in {folder}."
         raise Unreadable(msg)
     return None
 
@@ -113,7 +113,7 @@ def of_round(folder: pathlib.Path, number: int, like: Any) -> Saved:
             if isinstance(error, FileNotFoundError)
             else f"a damaged one: {error}"
         )
-        msg = f"Expected {path}, the last checkpoint of a run that is done, got {got}."
+        msg = f"Expected {path}, the last checkpoint of a finished run, got {got}."
         raise ValueError(" ".join(msg.split())) from None
     _require_own_round(path, saved_as, number)
     return saved
@@ -132,7 +132,7 @@ def _require_own_round(path: pathlib.Path, saved_as: str, number: int) -> None:
     if saved_as != str(number):
         msg = (
             f"Expected {path} to be the checkpoint of its round, got that of round "
-            f"{saved_as}: put it away, or take another workdir."
+            f"{saved_as}: remove it, or use another workdir."
         )
         raise ValueError(msg)
 

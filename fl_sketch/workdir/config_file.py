@@ -17,7 +17,7 @@ FORMAT = 4  # of a folder; folders of other formats are refused
 FILES = "files"  # digests of the files that a config names
 IDENTITY = "identity"  # what the run is made of apart from its config
 LENGTHS = "extended_from"  # of a run that became longer, how long it was
-WRITTEN = "to be a config as it was written"
+WRITTEN = "to be an unchanged config"
 
 
 class ConfigFile(NamedTuple):
@@ -52,8 +52,8 @@ def read(path: pathlib.Path) -> ConfigFile:
     if kind != FORMAT:
         msg = (
             f"Expected a workdir of format {FORMAT}, got workdir={path.parent} of "
-            f"format {kind}: only the version of fl_sketch that began it can read it. "
-            "Take another workdir."
+            f"format {kind}, of another version of fl_sketch: use that version, or "
+            "another workdir."
         )
         raise ValueError(msg)
     with untrusted_files.reading(path, WRITTEN):
@@ -98,8 +98,8 @@ def config_of(
     for key, value in flat(config).items():
         if plugins.named(value) and value not in plugin:
             msg = (
-                f"Expected --plugin={value} to allow the code that {path} names as "
-                f"{key}, which would run here, got plugin={','.join(plugin) or None}."
+                f"Expected --plugin={value} to allow the code of {key} in {path}, got "
+                f"plugin={','.join(plugin) or None}."
             )
             raise ValueError(msg)
     return config

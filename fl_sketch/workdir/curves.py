@@ -24,15 +24,13 @@ def draw(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike) -> None:
     style = {"marker": "o" if len(rows) == 1 else ""}
     figure = Figure(figsize=(13.3 if private else 10, 3.2), layout="constrained")
     losses, *panels = figure.subplots(1, 4 if private else 3)
-    losses.plot(
-        column("round"), column("train_loss"), label=f"of clients{mark}", **style
-    )
-    losses.plot(column("round"), column("test_loss"), label="on the test set", **style)
+    losses.plot(column("round"), column("train_loss"), label=f"train{mark}", **style)
+    losses.plot(column("round"), column("test_loss"), label="test", **style)
     losses.set(xlabel="round", ylabel="loss")
     losses.legend()
     sent = [value / 1e6 for value in column("bytes_up_total")]
     costs = {"round": column("round"), f"MB sent by all clients{mark}": sent}
-    costs |= {"epsilon given away": column("epsilon")} if private else {}
+    costs |= {"epsilon spent": column("epsilon")} if private else {}
     for panel, (name, cost) in zip(panels, costs.items(), strict=True):
         panel.plot(cost, column(score.column), **style)
         panel.set(xlabel=name, ylabel=score.title)

@@ -69,7 +69,9 @@ class Workdir:
         self.folder = files.writable_folder(path)
         for name in FOLDERS:
             if (self.folder / name).is_symlink():
-                msg = f"Expected no link in workdir={path}, got {name}, which is one."
+                msg = (
+                    f"Expected no symbolic link in workdir={path}, got the link {name}."
+                )
                 raise ValueError(msg)
         self.rows: list[Row] = []
         self._table, self._summary = self.folder / rows, self.folder / summary
@@ -84,10 +86,10 @@ class Workdir:
                 self._require_same(longer)
                 self._held = stack.pop_all()
         except BlockingIOError:
-            msg = f"Expected a workdir of no other process, got workdir={path} in use."
+            msg = f"Expected a workdir that no process uses, got workdir={path} in use."
             raise ValueError(msg) from None
         except OSError as error:
-            msg = f"Expected a workdir that can be written, got workdir={path} "
+            msg = f"Expected a writable workdir, got workdir={path} "
             raise ValueError(msg + f"({error.strerror}: {error.filename}).") from None
 
     def __enter__(self):
@@ -164,7 +166,7 @@ class Workdir:
         except OSError as error:
             msg = (
                 f"Expected to write {path or error.filename}, got "
-                f"{error.strerror}: the same command goes on from the last checkpoint."
+                f"{error.strerror}: run the same command again to resume."
             )
             raise ValueError(msg) from None
 
@@ -212,9 +214,7 @@ class Workdir:
         """Returns the summary, if the run has ended, and is not to become longer."""
         if self._longer is not None or not self._summary.exists():
             return None
-        with untrusted_files.reading(
-            self._summary, "to be a summary as it was written"
-        ):
+        with untrusted_files.reading(self._summary, "to be an unchanged summary"):
             summary = json.loads(self._summary.read_text())
             stamp = summary[IDENTITY]
             if summary.get(LENGTHS, []) != self._lengths:
@@ -253,8 +253,8 @@ class Workdir:
                 partial = self.folder / f"{KEY}.partial"
                 files.write_private(self.folder / KEY, b"".join(keys), partial)
         elif own.keyed and not keys:
-            msg = f"Expected {KEY} in workdir={self.folder} as it was written, got a "
-            raise ValueError(msg + "damaged one: take another workdir.")
+            msg = f"Expected {KEY} in workdir={self.folder} to be unchanged, got a "
+            raise ValueError(msg + "damaged one: use another workdir.")
         key = keys[0] if own.keyed else b""
         data = {name: origin.keyed(one, key) for name, one in own.data.items()}
         program = origin.keyed(own.program, key) if own.program else ""
@@ -301,7 +301,7 @@ class Workdir:
         if unlike:
             msg = (
                 f"Expected the config of the run in workdir={self.folder} "
-                f"({_listed(unlike, theirs)}), got {_listed(unlike, ours)}: take "
+                f"({_listed(unlike, theirs)}), got {_listed(unlike, ours)}: use "
                 "another workdir"
             )
             msg += f", or {self._extend}." if unlike == ["rounds"] else "."
@@ -314,8 +314,8 @@ class Workdir:
             for name in {**new, **old}:
                 if old.get(name) != new.get(name):
                     msg = (
-                        f"Expected {what}{name} as it was when the run in workdir="
-                        f"{self.folder} began, and it has changed: take another "
+                        f"Expected {what}{name} to be unchanged since the run in "
+                        f"workdir={self.folder} began, got another: use another "
                         "workdir."
                     )
                     raise ValueError(msg)

@@ -28,8 +28,8 @@ SETTINGS = (
 )
 TABLES = ("cohort.available", "cohort.times", "data.vocabulary_file", "network.graph")
 ACCEPTED = {  # what may differ from a run's beginning if the user accepts it
-    "versions": "programs of other versions may round last bits in another way",
-    "devices": "other devices add up in another order, which changes last bits",
+    "versions": "results may differ in the last bits",
+    "devices": "results may differ in the last bits",
 }
 
 
@@ -138,15 +138,12 @@ def difference(
     """
     for name in ("config", "data"):
         if theirs.get(name) != ours[name]:
-            return f"one of another {name}: put it away, or take another workdir"
+            return f"one of another {name}: remove it, or use another workdir"
     if theirs.get("frozen") != ours.get("frozen"):
-        return "one of another part that does not train: take another workdir"
+        return "one of other frozen parameters: use another workdir"
     upgraded = "versions" in accept and theirs.get("versions") != ours["versions"]
     if theirs.get("program") != ours["program"] and not upgraded:
-        return (
-            "one of other rounds (a loss, rate, bound or server was another): take "
-            "another workdir"
-        )
+        return "one of another loss, rate, bound or server: use another workdir"
     for name, cost in ACCEPTED.items():
         if theirs.get(name) == ours[name] or name in accept:
             continue
@@ -155,8 +152,8 @@ def difference(
             for pair in ((theirs[name], ours[name]), (ours[name], theirs[name]))
         )
         return (
-            f"one of {there}, and here are {here}: with --accept={name} the run goes "
-            f"on, and {cost}"
+            f"one of {there}, but here are {here}: with --accept={name} the run "
+            f"resumes, and {cost}"
         )
     return ""
 

@@ -1,4 +1,4 @@
-"""The page on a published model: what is promised, to whom, and what is not."""
+"""The page on a published model: its privacy guarantee, its limits, how to load it."""
 
 import math
 from collections.abc import Mapping
@@ -25,17 +25,17 @@ LOADED = {  # code that reads `params`, by the form of their file
 }
 EXPLAINED = 10  # an epsilon up to which e^epsilon is a number to be read
 INSTEAD = {  # what somebody's data are compared with, by relation
-    "add_remove": "had never been there",
-    "replace_one": "had been anything else",
+    "add_remove": "had not taken part",
+    "replace_one": "had been any other",
 }
 TRUST = {
-    "central": "The server saw every message before noise was added, and is trusted "
-    "with that; the promise is about what it publishes.",
-    "distributed": "Every client added its share of the noise, so the promise is about "
-    "the sums, and needs an aggregation that shows nobody a single message; who took "
-    "part knows an own share and sees that much less noise.",
-    "one's own": "Who adds the noise is decided by the mechanism of this run.",
-    "local": "Every client added the noise by itself, so nobody else is trusted.",
+    "central": "The server saw every message before it added the noise, so it must be "
+    "trusted. The guarantee covers what the server publishes.",
+    "distributed": "Every client added a share of the noise. The guarantee covers the "
+    "sums, and needs secure aggregation, which reveals no single message. A client "
+    "that took part knows its own share, so it sees that much less noise.",
+    "one's own": "The mechanism of this run decides who adds the noise.",
+    "local": "Every client added the noise itself, so no other party must be trusted.",
 }
 
 
@@ -51,11 +51,11 @@ trained on the data set `{model["data"]}` by the federated algorithm \
 
 Inputs: {model["inputs"]}.
 
-## What is promised, and to whom
+## Privacy guarantee
 
 {_promised(promise)}
 
-{_others(promise)}{_how(promise)} All numbers of the promise are in `{PROMISE}`.
+{_others(promise)}{_how(promise)} All numbers of the guarantee are in `{PROMISE}`.
 
 ## What is not protected
 
@@ -83,13 +83,13 @@ def _promised(promise: Mapping[str, Any]) -> str:
     if promise["epsilon"] <= EXPLAINED:
         times += f" (about {math.exp(promise['epsilon']):.4g})"
     of = " and all of its data" if unit == "client" else " of a client"
-    public = ", although the config calls these data public, so that nobody is owed it"
+    public = " The config calls these data public, so they may need no protection."
     return (
-        f"To every {unit}: whatever anybody sees in these parameters or computes from "
-        f"them, whatever else they know, its probability is at most {times} times "
-        f"what it would be if this {unit}{of} {INSTEAD[promise['relation']]}, plus "
-        f"{delta!r}, and the other way round, which is called "
-        f"({epsilon}, {delta!r})-differential privacy{public * promise['public_data']}."
+        f"The parameters are ({epsilon}, {delta!r})-differentially private per "
+        f"{unit}. For every {unit}, any result computed from them has a probability of "
+        f"at most {times} times its probability if this {unit}{of} "
+        f"{INSTEAD[promise['relation']]}, plus {delta!r}, and the other way round. "
+        f"This holds whatever else an observer knows.{public * promise['public_data']}"
     )
 
 
@@ -105,23 +105,24 @@ def _others(promise: Mapping[str, Any]) -> str:
         return ""
     epsilon = "no finite epsilon" if both["epsilon"] is None else _up(both["epsilon"])
     return (
-        f"More than this model was made of the same data: all {both['runs']} runs that "
-        "were counted give away (epsilon, delta) = "
-        f"({epsilon}, {both['delta']!r}) together.\n\n"
+        f"The same data were used for other runs. All {both['runs']} counted runs "
+        f"together spent (epsilon, delta) = ({epsilon}, {both['delta']!r}).\n\n"
     )
 
 
 def _how(promise: Mapping[str, Any]) -> str:
     what = "example's gradient" if promise["unit"] == "example" else "client's message"
     sums = promise["rounds"] * promise["releases_a_round"]
-    beside = " and numbers beside" * bool(promise["released_beside"])
+    more = " and to further released numbers" * bool(promise["released_beside"])
+    bound = f"{promise['bound']}, {promise['threshold']}"
+    if promise["bound"] == "one's own":
+        bound = "by the mechanism of the run"
     return (
-        f"It was kept by bounding every {what} ({promise['bound']}, "
-        f"{promise['threshold']}), adding Gaussian noise to sums of them{beside}, "
-        "which is worth "
-        f"{promise['noise_multiplier']:.4g} times that bound on one sum, and "
-        f"counting {sums} such sums (accountant `{promise['accountant']}`), all with "
-        f"randomness of the operating system. {TRUST[promise['noise']]}"
+        f"Every {what} was bounded ({bound}). Gaussian noise was added to their "
+        f"sums{more}. Its effective standard deviation, per sum, is "
+        f"{promise['noise_multiplier']:.4g} times the bound. The accountant "
+        f"`{promise['accountant']}` counted {sums} such sums. All randomness came from "
+        f"the operating system. {TRUST[promise['noise']]}"
     )
 
 

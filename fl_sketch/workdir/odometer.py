@@ -1,4 +1,4 @@
-"""The odometer: everything that was released from the same data in a folder.
+"""The odometer: the privacy that all runs on the same data in a folder spent.
 
 Every private run has an entry in odometer.json, written before its first round and then
 as far as it came: a name, and a `Guarantee` whose plan has the rounds that were
@@ -55,7 +55,7 @@ def read(folder: str | os.PathLike) -> Entries:
     path = pathlib.Path(folder) / FILE
     if not path.exists():
         return {}
-    with untrusted_files.reading(path, "to be an odometer as it was written"):
+    with untrusted_files.reading(path, "to be an unchanged list of private runs"):
         return {name: _guarantee(one) for name, one in json.loads(path.read_text())}
 
 
@@ -133,8 +133,8 @@ def total(entries: Mapping[str, Guarantee]) -> Total | None:
         raise NoTotal(msg)
     dealt = [one.partition for one in counted]
     if len({*dealt}) > 1 or (UNNAMED in dealt and len(dealt) > 1):
-        msg = "Expected runs that deal the same examples to each client, got others"
-        named = ", or ones that do not say so: engine.simulate(partition=NAME) does"
+        msg = "Expected the same partition of the data in all runs, got several"
+        named = " or unnamed ones: pass engine.simulate(partition=NAME)"
         raise NoTotal(msg + named * (UNNAMED in dealt) + ".")
     delta = max(one.delta for one in counted)
     relation = composition.common_relation([one.plan for one in counted])
@@ -175,15 +175,15 @@ def lines(entries: Mapping[str, Guarantee]) -> list[str]:
     try:
         whole = total(entries)
     except NoTotal as error:
-        return [f"privacy: there is no total of these runs: {error}"]
+        return [f"privacy: these runs have no common epsilon. {error}"]
     if whole is None:
         return []
     also = f"; {whole.public} more on public data" * bool(whole.public)
-    how = " (simulated: all noise follows from the seed)" * whole.simulated
+    how = " (simulated: the noise follows from the seed)" * whole.simulated
     runs = f"all {whole.runs} runs together" if whole.runs > 1 else "this run"
     return [
-        f"privacy spent per {whole.unit}, {runs}: epsilon "
-        f"{rounded_up(whole.epsilon)} at delta {whole.delta:g} "
+        f"privacy spent per {whole.unit}, {runs}: epsilon = "
+        f"{rounded_up(whole.epsilon)} at delta = {whole.delta:g} "
         f"({whole.relation}){also}{how}"
     ]
 

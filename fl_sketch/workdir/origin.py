@@ -166,7 +166,7 @@ def seen(before: TrainedOn | None, name: str, digests: Mapping[str, str]) -> str
     if before is None:
         return ""
     if UNKNOWN in before.names:
-        return "whose record of the data they have seen is damaged, or lacks its key"
+        return "whose record of training data is damaged or lacks its key"
     keys = b"", *before.keys
     names = {hidden(one) for one in before.names}
     train = [digests[array] for array in digests if array.startswith("train_")]

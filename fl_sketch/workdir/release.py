@@ -89,9 +89,8 @@ def release(
     still = found.model["d"] - found.model["trained"]
     more = f", and {still} that did not train" * bool(still)
     return [
-        f"params.{form}, {SIDECAR}, {PROMISE} and {PAGE} are in {out}: "
-        f"{found.model['trained']} parameters, equal to those of the last "
-        f"checkpoint{more}",
+        f"wrote params.{form}, {SIDECAR}, {PROMISE} and {PAGE} to {out}: "
+        f"{found.model['trained']} parameters, those of the last checkpoint{more}",
         f"privacy spent per {promise['unit']}: epsilon = {epsilon} at delta = "
         f"{promise['delta']:g}; {PAGE} lists what is not protected",
     ]
@@ -126,12 +125,12 @@ def read(workdir: str | os.PathLike) -> Release:
         return Release(params, promise, model, public | record, seen)
     except (KeyError, AttributeError, TypeError) as error:
         lacks = str(error.args[0]).splitlines()[0].strip("\"'")
-        msg = f"Expected a run as it was left, got {there} without {lacks}."
+        msg = f"Expected an unchanged run, got {there} without {lacks}."
         raise ValueError(msg) from None
 
 
 def _json(path: pathlib.Path) -> dict[str, Any]:
-    with untrusted_files.reading(path, "to be as it was written"):
+    with untrusted_files.reading(path, "to be unchanged"):
         return dict(json.loads(path.read_text()))
 
 
@@ -170,7 +169,7 @@ def _write(found: Release, folder: pathlib.Path, form: str) -> None:
     right[params] = _bits(params_io.load(params)) == _bits(found.params)
     if not all(right.values()):
         wrong = min(right, key=right.__getitem__)
-        msg = f"{wrong.name} reads otherwise than it was written: nothing is published."
+        msg = f"Expected {wrong.name} to read back as written, got other bytes."
         raise OSError(msg)
 
 
@@ -185,13 +184,13 @@ def _require_publishable(summary, folder: pathlib.Path) -> None:
     there, z = f"workdir={folder}", summary.get("noise_multiplier")
     _require(bool(z), "a private run", f"noise_multiplier={z} in {there}")
     system, got = summary["randomness"] == "system", f"simulated noise in {there}"
-    _require(system, "privacy.randomness=system for what is published", got)
+    _require(system, "privacy.randomness=system to publish a run", got)
     epsilon = summary["epsilon"]
     finite = epsilon is not None and math.isfinite(epsilon)
     _require(finite, "a run with a finite epsilon", f"epsilon={epsilon} in {there}")
     for name in (secrets.FILE, secrets.PARTIAL):
-        got = f"{there} with a secret in it ({name}), from which its noise follows"
-        _require(not (folder / name).exists(), "a run that is over", got)
+        got = f"{there} with the secret of its noise ({name})"
+        _require(not (folder / name).exists(), "a finished run", got)
 
 
 def _counted(summary, entries: Mapping[str, Guarantee]) -> Guarantee:
@@ -259,7 +258,7 @@ def _of_all(entries: Mapping[str, Guarantee]) -> dict[str, Any]:
     whole = None if alone else odometer.total(entries)
     if whole is None:
         return {}
-    got = f"another in {odometer.FILE}, which gives away all"
+    got = f"one in {odometer.FILE}, which protects nothing"
     _require(not whole.simulated, "no simulated run of the same data", got)
     epsilon = whole.epsilon if math.isfinite(whole.epsilon) else None
     return {"all_runs": {"runs": whole.runs, "epsilon": epsilon, "delta": whole.delta}}
@@ -276,7 +275,7 @@ def _params(folder: pathlib.Path, summary) -> Arrays:
         number = int(checkpoint.array_of(path, ROUND))
         found = weights.in_checkpoint(path)
     except Exception as error:  # zipfile and numpy raise a dozen kinds
-        msg = f"Expected {path} to be a checkpoint as it was written, got: {error}."
+        msg = f"Expected {path} to be an unchanged checkpoint, got: {error}."
         raise ValueError(msg) from None
     size = sum(leaf.size for leaf in found.values())
     expected = f"{summary['d']} parameters after round {last} in {path}"

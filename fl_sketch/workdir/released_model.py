@@ -42,8 +42,8 @@ def public(
             inputs["vocabulary_file"] = _last(inputs["vocabulary_file"])
         tokenizer = inputs.get("tokenizer", {})
         if private and tokenizer.get("found_in_training"):
-            msg = "Expected a vocabulary that was fixed beforehand, got one that was "
-            raise ValueError(msg + "found in private texts, which it tells of.")
+            msg = "Expected a vocabulary that does not depend on private data, got one "
+            raise ValueError(msg + "found in the private training texts.")
         found["inputs"] = inputs
     return found | weights.arrays_of(found["model"], params)
 
@@ -87,19 +87,19 @@ def _inputs(about: Mapping[str, Any]) -> str:
     """Returns what the model takes, in words."""
     given = about.get("inputs", {})
     if given.get("dtype") == "int32":
-        words = _last(given["vocabulary_file"]) or "made of the training texts"
+        words = _last(given["vocabulary_file"]) or "made from the training texts"
         part = "in `params.json`"
         if "tokenizer" not in given:
             part = "not part of this release"
         return (
-            f"{given['length']} tokens a text, int32 numbers of a vocabulary that is "
+            f"{given['length']} tokens per text, int32 numbers of a vocabulary that is "
             f"{part}: {words}"
         )
-    text = "float32: bytes of pixels divided by 255, floats as the data set has them"
-    text += ", here levels of grey divided by 16" * (about["dataset"] == "digits")
+    text = "float32; bytes of pixels are divided by 255, floats are unchanged"
+    text += "; here levels of grey divided by 16" * (about["dataset"] == "digits")
     if "mean" in given:
         mean, deviation = (",".join(map(str, given[k])) for k in ("mean", "deviation"))
-        text += f", and then less {mean} and divided by {deviation}, for each channel"
+        text += f"; then subtract {mean} and divide by {deviation}, per channel"
     return text
 
 

@@ -8,6 +8,7 @@ them knowingly. Everything else follows from released models and test data.
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from fl_sketch.core import validate
 from fl_sketch.models.metrics import METRICS
 
 MARK = "simulator_only_"  # before names of columns that a private run must not publish
@@ -104,6 +105,24 @@ def plain(row: Mapping[str, Any]) -> dict[str, Any]:
 def all_plain(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns `rows` under names without `MARK`."""
     return [plain(row) for row in rows]
+
+
+def column(rows: Iterable[Mapping[str, Any]], name: str) -> list[Any]:
+    """Returns a column of rows, under its name with or without `MARK`.
+
+    >>> column([{"simulator_only_bytes_up_total": 8}], "bytes_up_total")
+    [8]
+
+    Raises:
+      ValueError: for rows without it, with the names that there are.
+    """
+    table, name = all_plain(rows), name.removeprefix(MARK)
+    missing = [row for row in table if name not in row]
+    if missing:
+        known = ", ".join(missing[0])
+        msg = f"Expected a column of {known}, got {name!r}."
+        raise ValueError(msg + validate.nearest(name, [*missing[0]]))
+    return [row[name] for row in table]
 
 
 def sized(count: float) -> str:

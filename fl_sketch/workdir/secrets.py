@@ -96,7 +96,7 @@ def kept(folder: pathlib.Path) -> Secret | None:
     private = stat.S_ISREG(facts.st_mode) and not facts.st_mode & 0o077
     if not private or facts.st_uid != os.geteuid():
         msg = (
-            f"Expected {path} to be a file that its owner alone can read, got "
+            f"Expected {path} to be readable by its owner only, got "
             f"{stat.filemode(facts.st_mode)} of user {facts.st_uid}."
         )
         raise ValueError(msg)

@@ -55,13 +55,13 @@ def in_run(folder: pathlib.Path) -> Arrays:
         try:
             trained = in_checkpoint(path)
         except Exception as error:  # zipfile and numpy raise a dozen kinds
-            text = f"{path} is damaged ({error}): the model is that of an earlier round"
+            text = f"{path} is damaged ({error}); using the model of an earlier round"
             warnings.warn(" ".join(text.split()), stacklevel=2)
         else:
             return whole(folder, trained)
     msg = f"Expected the folder of a run with a checkpoint, got {folder}"
     if (folder / BEST / "checkpoints").is_dir():
-        msg += f" of a sweep: {folder / BEST} is its best run"
+        msg += f" of a sweep: its best run is {folder / BEST}"
     raise ValueError(msg + ".")
 
 
@@ -125,7 +125,7 @@ def read(source: str) -> Arrays:
     if path.is_dir():
         return in_run(path)
     if not path.is_file():
-        msg = f"Expected init_from to be a run's folder or a file, got {source!r}."
+        msg = f"Expected init_from to be the folder of a run or a file, got {source!r}."
         raise FileNotFoundError(msg)
     validate.one_of(FORMS, **{"the ending of init_from": path.suffix.removeprefix(".")})
     try:

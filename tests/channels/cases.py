@@ -279,9 +279,6 @@ CHANNELS = {
     ),
     "feedback_top_k": feedback_over("top_k"),
     "feedback_cocktail": feedback_over("cocktail"),
-    "feedback_sketched": ChannelRow(
-        feedback(always(SKETCHED)), Claim.ADDITIVE | MEAN, (SKETCH,), keeps="errors"
-    ),
     "feedback_heavy_values": asking(
         feedback(heavy(VALUES)), MEAN, HEAVY, chosen=True, keeps="errors"
     ),

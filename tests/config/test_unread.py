@@ -134,6 +134,6 @@ def test_a_server_that_should_average_is_told_of_a_small_step():
     config = default.get_config()
     assert not small_step(config, default.get_config())  # adaptive
     config.algorithm = "fedavg"
-    assert "1.0 goes all of it" in small_step(config, default.get_config())
+    assert "server.rate=1.0" in small_step(config, default.get_config())
     config.server.rate = 0.5  # somebody's choice
     assert not small_step(config, default.get_config())

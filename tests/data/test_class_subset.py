@@ -89,7 +89,7 @@ def test_what_has_no_classes_or_too_few_has_no_parts():
     whole = datasets.load("digits")
     with pytest.raises(ValueError, match="at most 10 parts.*part='1/11"):
         class_subset.part(whole, "1/11")
-    with pytest.raises(ValueError, match="examples of all kinds.*part='2/2'"):
+    with pytest.raises(ValueError, match="examples of every split.*part='2/2'"):
         class_subset.part(splits_with([0, 1, 2]), "2/2", classes=9)
     numbers = Examples(np.zeros((3, 2)), np.zeros((3, 1), np.float32))
     with pytest.raises(ValueError, match="one class for each example"):

@@ -178,7 +178,7 @@ def test_a_private_run_takes_words_and_tags_that_were_listed(folder, tmp_path, l
     out = f"--out={tmp_path}/own.npz"
     done = launch("launch.import_data", "--form=tags", *files, *options, out)
     assert done.returncode == 0, done.stderr
-    assert "3 examples of 2 clients" in done.stdout
+    assert "3 training examples of 2 clients" in done.stdout
     assert ("found in the training data" in done.stdout) != listed
     config = config_with(
         data__name="npz/own", data__clients=2, model__loss="binary", **PRIVATE
@@ -187,7 +187,7 @@ def test_a_private_run_takes_words_and_tags_that_were_listed(folder, tmp_path, l
     if listed:
         privacy.check_data(config, splits)
         return
-    with pytest.raises(ValueError, match="tags to be fixed beforehand.*npz/own"):
+    with pytest.raises(ValueError, match="tags to be set in a private run.*npz/own"):
         privacy.check_data(config, splits)
     done = launch("launch.import_data", "--form=tags", *files, "--tags_file=no", out)
     assert done.returncode == 2 and done.stderr.count("\n") == 1

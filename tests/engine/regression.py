@@ -41,7 +41,7 @@ SAFL = algorithms.safl(
     loss, sketch=sketch.count_sketch(2), client_rate=0.05, server=optax.adam(0.05)
 )
 EF21 = algorithms.sketched_sgd(  # with a state of each client
-    loss, sketch=sketch.count_sketch(2, rows=3), server_rate=0.05, heavy=1
+    loss, sketch=sketch.count_sketch(1, rows=3), server_rate=0.05, heavy=1
 )
 FEDAVG = algorithms.fedavg(loss, client_rate=0.05)
 POISSON = engine.poisson(POPULATION, 4)

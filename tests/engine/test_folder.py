@@ -156,8 +156,8 @@ STEEPER = algorithms.safl(
     sketch=COLS, client_rate=0.05, server=SAFL.server,
 )  # fmt: skip
 OTHERS = {
-    "rate": ({"algorithm": FASTER}, "other rounds"),
-    "loss": ({"algorithm": STEEPER}, "other rounds"),
+    "rate": ({"algorithm": FASTER}, "another loss"),
+    "loss": ({"algorithm": STEEPER}, "another loss"),
     "data": ({"clients": OTHER_TARGETS}, "data"),
     "owners": ({"clients": OTHER_OWNERS}, "partition"),
     "model": ({"params": {"w": PARAMS["w"] + 1}}, "model"),
@@ -212,12 +212,12 @@ def test_a_bound_that_changed_is_refused_in_one_line(noisy):
         denominator=PRIVATE.mechanism.denominator,
     )
     change = {"algorithm": PRIVATE._replace(mechanism=guard)}
-    refused(noisy, "other rounds", **NOISY | change, key=engine.secret_roots(0))
+    refused(noisy, "another loss", **NOISY | change, key=engine.secret_roots(0))
 
 
 def test_a_run_that_is_done_is_not_taken_for_one_with_another_rate(tmp_path):
     played(tmp_path)
-    refused(tmp_path, "other rounds", algorithm=FASTER)
+    refused(tmp_path, "another loss", algorithm=FASTER)
 
 
 def test_other_noise_is_refused_in_one_line(noisy):

@@ -180,11 +180,11 @@ def test_runs_of_other_clients_have_an_epsilon_together_if_the_caller_says_so(tm
         if name:
             assert odometer.total(entries).runs == 2
             continue
-        with refused("deal the same examples", "partition=", error=odometer.NoTotal):
+        with refused("same partition", "partition=", error=odometer.NoTotal):
             odometer.total(entries)
 
 
 def test_a_name_of_the_partition_stays(tmp_path):
     killed(tmp_path, 2, **NOISY, partition="one")
-    with refused("counted", tmp_path):
+    with refused("privacy plan of this one", tmp_path):
         played(tmp_path, **NOISY, partition="another")

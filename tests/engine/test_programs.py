@@ -87,7 +87,7 @@ def test_a_run_does_not_go_on_with_a_jitted_loss_of_other_constants(tmp_path):
         return algorithms.fedavg(penalised, client_rate=0.05)
 
     killed(tmp_path, 4, algorithm=algorithm(0.1))
-    with refused("other rounds"):
+    with refused("another loss"):
         played(tmp_path, algorithm=algorithm(5.0))
     assert len(played(tmp_path, algorithm=algorithm(0.1)).history) == 4
 

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from fl_sketch import algorithms, data, engine, sketch
+from fl_sketch.transforms import local
 from tests.engine.regression import (
     CLIENTS,
     COUNT,
@@ -27,6 +28,7 @@ from tests.engine.regression import (
     ran,
     simulated,
 )
+from tests.refusals import refused
 
 EMPTY = {"e": np.zeros(0, np.float32)}
 NOISY_EMPTY = {"algorithm": PRIVATE, "cohort": POISSON, "params": PARAMS | EMPTY}
@@ -70,7 +72,11 @@ REFUSED = [
     ({"params": {"v": np.zeros(4)}}, ValueError, "together, got KeyError: 'w'"),
     (of_loss(raised), ValueError, "ZeroDivisionError"),
     (of_loss(lambda p: 0.0), TypeError, r"loss .*got \(p\)"),
-    (of_loss(3), TypeError, "loss .*got 3"),
+    (
+        {"algorithm": SAFL._replace(local=local.one_gradient(3))},
+        TypeError,
+        "loss .*got 3",
+    ),
     (of_loss(lambda p, b: p["w"]), TypeError, r"loss .*shape \(4,\)"),
     (of_loss(lambda p, b: (loss(p, b), 1)), TypeError, "one float, got tuple"),
     (of_loss(lambda p, b: None), TypeError, "got NoneType"),
@@ -188,7 +194,7 @@ REFUSED = [
         ValueError,
         "multiplier .*given, 0, got noise_multiplier=0.01",
     ),
-    (of_loss(looped), TypeError, "loops .* begin with numbers made of its params"),
+    (of_loss(looped), TypeError, "loops .* start from numbers made of its params"),
 ]
 
 
@@ -209,7 +215,7 @@ def test_the_smallest_target_that_a_refusal_names_is_kept(noise_multiplier):
     change = {"algorithm": private(noise_multiplier), "cohort": POISSON, "rounds": 9}
     with pytest.raises(ValueError, match="target_epsilon >= ") as raised:
         simulated(**change, target_epsilon=0.01)
-    least = float(re.search(">= ([0-9.]+),", str(raised.value))[1])
+    least = float(re.search(">= ([0-9.]+) ", str(raised.value))[1])
     run = simulated(**change, target_epsilon=least)
     assert int(run.state.server.round) >= 1
     assert run.history[-1]["epsilon"] <= least
@@ -252,3 +258,75 @@ def test_examples_that_cannot_be_are_refused_in_one_line(examples, owners, words
     with pytest.raises((ValueError, TypeError), match=words) as raised:
         data.clients(examples, owners)
     assert "\n" not in str(raised.value)
+
+
+def with_one(value, row=7):
+    """Returns the inputs with one other number, of a client or of none."""
+    inputs = INPUTS.astype(np.float64)
+    inputs[row, 2] = value
+    return inputs
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e300])
+def test_data_that_are_not_finite_on_devices_are_refused_by_their_row(value):
+    bad = data.clients({"x": with_one(value), "y": TARGETS}, OWNERS)
+    algorithm = algorithms.fedavg(
+        lambda p, b: loss(p, (b["x"], b["y"])), client_rate=0.05
+    )
+    with refused("examples['x']", value, "row 7"):
+        simulated(algorithm, clients=bad)
+
+
+def test_examples_of_no_client_may_be_anything():
+    rows = np.setdiff1d(np.arange(COUNT), [7])
+    share = data.Partition(rows.astype(np.int32), np.arange(0, COUNT, 1)[:POPULATION])
+    share = share._replace(starts=np.append(share.starts, len(rows)))
+    clients = data.clients((with_one(np.nan), TARGETS), share)
+    assert np.isfinite(simulated(clients=clients, rounds=3).params["w"]).all()
+
+
+def test_a_private_run_is_not_ended_by_the_data_of_one_client():
+    bad = data.clients((with_one(np.nan), TARGETS), OWNERS)
+    run = simulated(PRIVATE, clients=bad, cohort=POISSON, rounds=3)
+    assert np.isfinite(run.params["w"]).all()
+
+
+def of_classes(logits, labels):
+    """Returns arguments of a run that classifies these labels by four numbers."""
+    classes = data.clients((INPUTS, np.asarray(labels)), OWNERS)
+
+    def classified(params, batch):
+        return logits(params["w"] * batch[0], batch[1]).mean()
+
+    algorithm = algorithms.fedavg(classified, client_rate=0.05)
+    return {"algorithm": algorithm, "clients": classes, "rounds": 3}
+
+
+CROSS = optax.softmax_cross_entropy_with_integer_labels
+LABELS = np.arange(COUNT) % 4
+
+
+def test_labels_that_are_no_classes_of_the_loss_are_refused_or_warned_of():
+    with refused("examples[1]", "from 0 to 3", "4 in row 3"):
+        simulated(**of_classes(CROSS, LABELS + 1))
+    with pytest.warns(UserWarning, match="-1 in row 0, which counts from the end"):
+        simulated(**of_classes(CROSS, LABELS - 1))
+
+    def one_hot(scores, labels):
+        return optax.softmax_cross_entropy(scores, jax.nn.one_hot(labels, 4))
+
+    with pytest.warns(UserWarning, match="4 in row 3, which has no place"):
+        simulated(**of_classes(one_hot, LABELS + 1))
+
+
+def test_labels_that_the_loss_moves_or_masks_are_its_own_matter():
+    simulated(**of_classes(lambda x, y: CROSS(x, y - 1), LABELS + 1))
+    simulated(**of_classes(lambda x, y: CROSS(x, jnp.maximum(y, 0)), LABELS - 1))
+
+
+def test_a_message_that_is_longer_than_the_model_is_warned_of():
+    longer = algorithms.safl(
+        loss, sketch=sketch.count_sketch(5), client_rate=0.05, server=optax.adam(0.05)
+    )
+    with pytest.warns(UserWarning, match="5 numbers is longer .* has 4"):
+        simulated(longer, rounds=1)

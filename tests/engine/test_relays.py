@@ -104,12 +104,12 @@ def test_edges_share_all_bytes_as_they_share_the_messages(name, relay):
 
 
 @pytest.mark.parametrize(
-    ("bits", "got"), [(31, "in 31 bits"), (None, "in a round's own number of bits")]
+    ("bits", "got"), [(31, "in 31 bits"), (None, "in a varying number of bits")]
 )
 def test_a_tree_wants_messages_that_are_as_long_as_their_sums(bits, got):
     graph = graphs.ring(4)
     relays.flood(graph).require_sums(bits, 1)
     relays.tree(graph).require_sums(32, 1)
-    with pytest.raises(ValueError, match=f"relay=tree, got .*{got}: take") as caught:
+    with pytest.raises(ValueError, match=f"relay=tree, got .*{got}: use") as caught:
         relays.tree(graph).require_sums(bits, 1)
     assert "\n" not in str(caught.value)

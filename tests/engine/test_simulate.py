@@ -39,6 +39,17 @@ from tests.engine.regression import (
 EXACT = {"relation": "replace_one"}
 
 
+@pytest.mark.parametrize("name", ["bytes_up_total", "simulator_only_bytes_up_total"])
+def test_a_column_has_one_name_in_private_and_other_runs(name):
+    known = ran(SAFL).column("bytes_up_total")
+    assert known == [row["bytes_up_total"] for row in ran(SAFL).history]
+    run = ran(PRIVATE, cohort=POISSON)
+    marked = [row["simulator_only_bytes_up_total"] for row in run.history]
+    assert run.column(name) == marked
+    with pytest.raises(ValueError, match="train_loss.*Did you mean 'bytes_up_total'"):
+        run.column("bytes_up_totl")
+
+
 def test_it_is_the_engines_own_rounds():
     run = ran(SAFL)
     fetch = draws.fetching("fresh", steps=2, batch=5)
@@ -249,7 +260,7 @@ def test_weights_known_for_all_clients_scale_no_memory():
 
 def test_a_run_goes_on_with_the_hashes_and_the_prices_that_it_had():
     begun = ran(SAFL, rounds=4, download="messages")
-    with pytest.raises(ValueError, match="public root of the rounds before"):
+    with pytest.raises(ValueError, match="key to be that of the earlier rounds"):
         simulated(rounds=1, state=begun.state, key=jax.random.key(99))
     longer = algorithms.safl(
         loss, sketch=sketch.count_sketch(3), client_rate=0.05, server=optax.adam(0.05)

@@ -146,7 +146,7 @@ UNFIT = {
 def test_runs_without_a_place_for_canaries_are_left_out(why):
     first, line = audit.run(config_with(**UNFIT[why]), FEW)
     assert first == PLAYED
-    assert line.startswith("no run with canaries: ") and why in line
+    assert "left out" in line and why in line
 
 
 def test_what_claims_nothing_is_refused():

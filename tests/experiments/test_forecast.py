@@ -10,6 +10,7 @@ from fl_sketch import engine
 from fl_sketch.core import files
 from fl_sketch.engine.rounds import compile_rounds
 from fl_sketch.experiments import forecast, machine
+from fl_sketch.experiments.bench import extrapolation
 from fl_sketch.run.setup import prepare
 from fl_sketch.workdir import secrets
 from tests.run.configs import NOISY, config_with
@@ -42,8 +43,8 @@ clock = Clock()
 
 @pytest.mark.parametrize("places", [3, 7, 13, 17, 400])
 def test_what_grows_with_clients_is_extrapolated(monkeypatch, places):
-    monkeypatch.setattr(forecast.time, "perf_counter", lambda: clock.now)
-    cost, turns = forecast.extrapolated(built, places, 4), -(-places // 4)
+    monkeypatch.setattr(extrapolation.time, "perf_counter", lambda: clock.now)
+    cost, turns = extrapolation.extrapolated(built, places, 4), -(-places // 4)
     assert cost.seconds == pytest.approx(BASE + TURN * turns)
     assert cost.temporaries == 520 + PER_TURN * turns
     assert cost.turn == (None if turns < 4 else pytest.approx(TURN))
@@ -67,7 +68,7 @@ STREAMED = {"compute__data": "streamed"}
 )
 def test_the_memory_of_a_run_is_that_of_its_program(monkeypatch, changes):
     monkeypatch.setattr(machine, "speed", lambda mesh: FAST)
-    monkeypatch.setattr(forecast, "BLOCK", 0.001)
+    monkeypatch.setattr(extrapolation, "BLOCK", 0.001)
     setup = prepare(config_with(**changes))
     found = forecast.of_setup(setup)
     roots = secrets.roots(0, setup.secret(), setup.same)
@@ -81,7 +82,7 @@ def test_the_memory_of_a_run_is_that_of_its_program(monkeypatch, changes):
     )
     memory = program.memory_analysis()
     assert found.cost.temporaries == pytest.approx(
-        forecast.temporaries(program), rel=0.05, abs=2e4
+        extrapolation.temporaries(program), rel=0.05, abs=2e4
     )
     arguments = found.state + found.data
     if "compute__data" not in changes:

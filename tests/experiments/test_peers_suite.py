@@ -99,7 +99,7 @@ def test_a_peer_that_hangs_or_talks_is_left_out(capfd, monkeypatch):
     monkeypatch.setattr(peers_suite, "PATIENCE", 3)
     assert not rows_of(sleeper=SLEEPER, talker="print('hello')")
     assert capfd.readouterr().err.splitlines() == [
-        "sleeper is left out: it said nothing for 3 seconds",
+        "sleeper is left out: it printed nothing for 3 seconds",
         "talker is left out: expected READY, got 'hello'",
     ]
 

@@ -34,7 +34,7 @@ def test_a_comparison_runs_and_ends_with_a_table(tmp_path):
         ("configs/none.py", "to name a file"),
         ("README.md", "a Python file"),
         ("configs/default.py", "with get_comparison"),
-        ("configs/compare_private_safl.py:iid", "alone"),
+        ("configs/compare_private_safl.py:iid", "without an argument"),
         ("configs/compare_fedsketch.py:idd", "Expected iid or classes"),
         ("configs/compare_das.py:mnist,100", "fashion_mnist"),
     ],

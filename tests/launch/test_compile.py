@@ -19,16 +19,18 @@ def lines(command):
 def test_it_prints_what_a_round_takes_and_sends_and_keeps_a_row(tmp_path):
     out = f"--out={tmp_path / 'placed.csv'}"
     printed = lines(launch(*BASE, TPUS, out, "--name=first"))
-    assert printed[0].startswith("devices: 4 clients; 10 clients a round, 3 at a time")
-    assert printed[1] == "parameters: 650; numbers that a client sends: 32"
+    assert printed[0].startswith(
+        "devices: 4 clients; 10 clients per round, 3 at a time"
+    )
+    assert printed[1] == "parameters: 650; numbers per message: 32"
     assert "of 15.750 GiB: it fits" in printed[3]
-    assert printed[6].startswith("products: ")
+    assert printed[6].startswith("matrix products: ")
     assert [*printed[4:6], printed[7]] == [
         "collectives: 1",
         "  all-reduce of f32[1,32], 2 f32[] between 4",
-        "over the interconnect: 204 B sent by a chip in a round",
+        "interconnect: a chip sends 204 B per round",
     ]
-    assert printed[8].startswith("the compiler expects ") and "cycles" in printed[8]
+    assert "million cycles per round" in printed[8]
     lines(launch(*BASE, "--topology=v5e:1x1", out, "--name=second", "--most"))
     with open(tmp_path / "placed.csv", newline="") as file:
         first, second = csv.DictReader(file)
@@ -42,13 +44,15 @@ def test_it_prints_what_a_round_takes_and_sends_and_keeps_a_row(tmp_path):
 @pytest.mark.slow
 def test_for_gpus_it_lowers_the_round():
     printed = lines(launch(*BASE, "--platform=cuda", "--devices=2"))
-    assert printed[0].startswith("devices: 2 clients; 10 clients a round, 5 at a time")
+    assert printed[0].startswith(
+        "devices: 2 clients; 10 clients per round, 5 at a time"
+    )
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ([], ["--topology", "none"]),
+        ([], ["--topology", "without it"]),
         (["--topology=v9:2x2"], ["topology=v5e|v6e:NxM", "v5p", "topology=v9:2x2"]),
         ([TPUS, "--devices=2"], ["--devices", "--platform=cuda"]),
         (["--platform=cuda", "--most"], ["--most", "--platform=tpu"]),
@@ -56,7 +60,7 @@ def test_for_gpus_it_lowers_the_round():
         ([TPUS, "--config.privacy.bound=foo"], ["bound to be one of", "foo"]),
         ([TPUS, "--config.privacy.noise_multiplier=1"], ["config.privacy: Expected"]),
         (["--platform=cuda", TPUS], ["--topology", "--platform=tpu", "cuda"]),
-        ([TPUS, "--config.compute.model_devices=3"], ["of 4", "model_devices=3"]),
+        ([TPUS, "--config.compute.model_devices=3"], ["divide 4", "model_devices=3"]),
         ([TPUS, "--config.compute.model_devices=0"], [">= 1", "model_devices=0"]),
         ([TPUS, "--out=/nowhere/x.csv"], ["out", "/nowhere/x.csv"]),
     ],

@@ -41,8 +41,8 @@ def test_the_bytes_planned_are_the_bytes_sent():
     changes = {"rounds": 3, "download": "model"}
     (row,) = rows_of(eval_every=3, **changes)
     up, down = row["bytes_up_total"], row["bytes_down_total"]
-    sent = f"a round: {up // 3} bytes up and {down // 3} down; 3 rounds: "
-    sent += f"{sized(up)} up and {sized(down)} down"
+    sent = f"per round: {up // 3} bytes up, {down // 3} down; 3 rounds: "
+    sent += f"{sized(up)} up, {sized(down)} down"
     assert sent in lines(**changes)
 
 
@@ -51,7 +51,7 @@ def test_the_bytes_planned_are_the_bytes_sent():
     [
         (SAFL, {}, "Chen et al., Theorem 3.2"),
         (SONG, {}, "Song et al., Theorem 5.3"),
-        (SONG, {"target": 1e-6}, "it promises nothing"),
+        (SONG, {"target": 1e-6}, r"^  more than 1e\+09 steps: .* promises nothing$"),
         (SONG, {"convexity": 0.1}, "Song et al., Theorem 5.1"),
         (ONE_STEP, {}, "Song et al., Theorem E.2"),
         (ONE_STEP, {"convexity": 0.1}, "Song et al., Theorem E.1"),
@@ -69,11 +69,11 @@ def test_the_bytes_planned_are_the_bytes_sent():
         ({"algorithm": "fedavg"}, {"convexity": 0.5}, "Theorem 6, PL"),
         (NOISED, {}, "Das et al., Theorem 2"),
         (NOISED | NORMALISED, {}, "Das et al., Theorem 4"),
-        (CLIPPED | NORMALISED, {}, "no theorem here is about dp_normfedavg"),
+        (CLIPPED | NORMALISED, {}, "no theorem about dp_normfedavg"),
         (NOISED | {"privacy__noise_multiplier": 9.0}, {}, "target > .*Das et al."),
         (NOISED, {"gap": 1.0}, "threshold >= 20 .*got threshold=10"),
-        (CLIPPED, {}, "no theorem here is about dp_fedavg"),
-        ({"algorithm": "fedopt"}, {}, "no theorem here is about fedopt"),
+        (CLIPPED, {}, "no theorem about dp_fedavg"),
+        ({"algorithm": "fedopt"}, {}, "no theorem about fedopt"),
     ],
 )
 def test_the_theorem_is_the_one_about_the_algorithm(changes, constants, found):
@@ -126,21 +126,21 @@ ALONE = {"network__graph": "complete", "cohort__sampling": "everyone"}
     ("graph", "changes", "found"),
     [
         # 20 nodes on a ring: every message crosses every edge once or twice.
-        ("ring", {}, "without a server: 20 edges, everything everywhere after 10 hops; "
-         f"a round: {20 * 20 * MESSAGE} bytes in all, at most {10 * MESSAGE} over"),
-        ("grid:4x5", {}, "on a tree.* 38 messages an exchange, 8 hops; a round: "
-         f"{38 * 4 * 32} bytes in all, at most {4 * 32} over"),  # node 7 is the root
-        ("ring", {"algorithm": "ef21"}, "not on a tree: sums of these"),
+        ("ring", {}, "without a server: 20 edges; flood: .* in 10 hops; per round: "
+         f"{20 * 20 * MESSAGE} bytes in total, at most {10 * MESSAGE} over"),
+        ("grid:4x5", {}, "tree: .* 38 messages per exchange in 8 hops; per round: "
+         f"{38 * 4 * 32} bytes in total, at most {4 * 32} over"),  # node 7 is the root
+        ("ring", {"algorithm": "ef21"}, "tree: impossible"),
         # A flood sends its origin with both exchanges.
-        ("ring", HEAVY, f"{20 * 20 * (4 * 32 + 4 * 10 + 2 * 4)} bytes in all"),
+        ("ring", HEAVY, f"{20 * 20 * (4 * 32 + 4 * 10 + 2 * 4)} bytes in total"),
         (None, ALONE, "without a server: 190 edges"),
         ("ring", ALONE, "without a server: 20 edges"),  # the flag's
         (None, {"algorithm": "ef21", "compressor__compression": 20.0},
-         "a message: .* bytes, 20.* times fewer than the model's"),
+         "upload: .* bytes, 20.* times fewer than the model"),
     ],
 )  # fmt: skip
 def test_a_graph_shows_what_its_messages_cost(graph, changes, found):
     printed = lines(graph=graph, **changes)
     assert any(re.search(found, line) for line in printed)
     served = "network__graph" not in changes
-    assert any(line.startswith("a round:") for line in printed) == served
+    assert any(line.startswith("per round:") for line in printed) == served

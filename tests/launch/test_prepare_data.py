@@ -26,7 +26,9 @@ def test_it_prints_what_it_made_where_and_from_what(folder, tmp_path):
     done = launch("--dataset=all", f"--data_dir={folder}", f"--cache_dir={tmp_path}")
     assert done.returncode == 0 and not done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "mnist: 30 + 10 examples, (28, 28, 1), 10 classes"
+    assert (
+        lines[0] == "mnist: 30 training and 10 test examples, (28, 28, 1), 10 classes"
+    )
     assert lines[1].endswith(f" s  {cache.folder(tmp_path, 'mnist')}")
     listed = (folder / raw.SUMS).read_text()
     for file in raw.SOURCES["mnist"].files:

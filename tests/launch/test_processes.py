@@ -100,7 +100,7 @@ def test_two_processes_are_one_run(start, tmp_path):
     second.send(signal.SIGTERM)
     (code, _, errors), (other, _, others) = ends(first), ends(second)
     assert code == other == 130
-    assert "the same command goes on" in errors
+    assert "run the same command again" in errors
     assert [e for e in errors.splitlines() if "stopped" in e] == [
         e for e in others.splitlines() if "stopped" in e
     ]
@@ -194,10 +194,10 @@ def test_an_error_of_one_process_ends_all_with_its_line(start, tmp_path):
     (tmp_path / "none").mkdir()
     table(tmp_path / "one" / "own.npz", 0)
     flags = [(f"--data_dir={tmp_path / place}",) for place in ("one", "none")]
-    both_end(start(tmp_path / "run", flags, keys=keys), "none/own.npz for data.name")
+    both_end(start(tmp_path / "run", flags, keys=keys), "none/own.npz with data.name")
 
     with Workdir(tmp_path / "used", {"rounds": 1}):
-        both_end(start(tmp_path / "used"), "a workdir of no other process")
+        both_end(start(tmp_path / "used"), "a workdir that no process uses")
 
 
 OWN = """
@@ -218,7 +218,7 @@ def test_who_is_interrupted_ends_all(start, tmp_path):
     keys = (*KEYS, f"--config.data.name={tmp_path}/own.py:data")
     first, second = map(ends, start(tmp_path / "run", keys=keys))
     assert (first[0], second[0]) == (2, 130)
-    line = "interrupted; what was saved before is as it was\n"
+    line = "interrupted; results that were saved before are kept\n"
     assert first[2].endswith(f"error: process 1: {line}")
     assert second[2].endswith(f"error: {line}")
 

@@ -23,7 +23,9 @@ def test_a_sweep_prints_its_plan_and_its_table_and_leaves_its_files(tmp_path):
     done = sweep(folder, "--over=server.rate=0.0001,0.01", "--over=seed=0,1")
     assert done.returncode == 0 and not done.stderr, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("points: 4 = 2 server.rate x 2 seed; programs: 1")
+    assert lines[0].startswith(
+        "points: 4 = 2 server.rate x 2 seed; compiled programs: 1"
+    )
     assert "650 parameters" in lines[1] and "4 points of" in lines[1]
     assert lines[3].startswith("  program 1 of 1, round 4: test accuracy 0.")
     assert lines[4].split()[:2] == ["server.rate", "seed"]

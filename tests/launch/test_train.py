@@ -54,8 +54,8 @@ def test_a_run_leaves_its_config_its_rows_and_its_summary(tmp_path):
     lines = done.stdout.splitlines()
     assert lines[0].startswith("safl: logistic of 650 parameters on digits, 20 clients")
     assert "32 numbers, 20.31 times fewer" in lines[1]
-    assert "privacy: none" in lines[2]
-    assert [line.split()[0] for line in lines[4:6]] == ["3", "6"]
+    assert "privacy: none" in lines[3]
+    assert [line.split()[0] for line in lines[5:7]] == ["3", "6"]
 
     folder = tmp_path / "run"
     config = json.loads((folder / "config.json").read_text())
@@ -152,7 +152,7 @@ def test_runs_stopped_at_random_moments_end_as_if_they_had_not_been(tmp_path):
             assert code == 130
             stopped = errors.split()[3].rstrip(";")
             assert errors == (
-                f"stopped after round {stopped}; the same command goes on\n"
+                f"stopped after round {stopped}; run the same command again to resume\n"
             )
             newest = max(os.listdir(broken / "checkpoints"))
             assert newest == f"round_{int(stopped):08d}.npz"
@@ -171,8 +171,8 @@ def test_runs_stopped_at_random_moments_end_as_if_they_had_not_been(tmp_path):
         (("--workdir=/proc/none",), "workdir=/proc/none"),
         (("--config.rouns=3",), "config.rouns. Did you mean 'rounds'?"),
         (("--config.server.rat=3",), "Did you mean 'server.rate'?"),
-        (("--config.rounds=many",), "--config.rounds=many"),
-        (("--config.rounds=2.5",), "--config.rounds=2.5"),
+        (("--config.rounds=many",), "an integer, got rounds=many"),
+        (("--config.rounds=2.5",), "an integer, got rounds=2.5"),
         (("--config.data.clients=2000",), "2000"),
         (("--config=configs/none.py",), "configs/none.py"),
         (("--work=/tmp",), "'work'"),

@@ -24,6 +24,11 @@ WRONG = [
         ("launch.train", *RUN, f"--config.eval_every={2**31}"),
         "eval_every in [-2147483648, 2147483648)",
     ),
+    (("launch.train", *RUN, "--config.rounds=ten"),
+     "Expected rounds to be an integer, got rounds=ten."),
+    (("launch.train", *RUN, "--config.client.rate=fast"), "client.rate to be a number"),
+    (("launch.train", *RUN, "--config.sketch.stored=so"), "stored to be True or False"),
+    ((*TRADE, "--sizes=ten"), "Expected sizes to be an integer"),
     (("launch.train", *RUN, "--config.sketch.query=zzz"), "one of 'privix', 'heaprix'"),
     (("launch.train", *RUN, "--config.sketch.compression=inf"), "a finite"),
     (("launch.train", "--config=configs/default.py"), "Expected --workdir, got none"),
@@ -101,7 +106,7 @@ def test_it_is_one_line_and_exit_code_2(tmp_path, words, said):
         ("launch.train", "broken.py", "import nothing_of_it\ndef get_config(): ...",
          "nothing_of_it"),
         ("launch.compare", "broken.py", "import nothing_of_it", "nothing_of_it"),
-        ("launch.spectrum", "config.json", "{", "config.json to be a config"),
+        ("launch.spectrum", "config.json", "{", "config.json to be an unchanged"),
         ("launch.spectrum", "config.json", '{"over": ["x"]}', "got workdir="),
         ("launch.plot", "metrics.csv", "a,b\n1,2\n", "rows with round, bytes_up_total"),
         ("launch.plot", "metrics.csv", "", "rows with round, bytes_up_total"),
@@ -124,6 +129,15 @@ def test_files_that_are_something_else_are_said_to_be(
     done = launch(module, *words)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_platform_that_is_not_here_is_one_line(tmp_path):
+    flags = ("--config=configs/default.py", f"--workdir={tmp_path / 'new'}")
+    done = launch("launch.train", *flags, JAX_PLATFORMS="cuda")
+    assert done.returncode == 2, done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("error: Expected") and "JAX_PLATFORMS=cuda" in line
+    assert "Traceback" not in done.stderr
 
 
 def test_a_command_runs_in_any_folder(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_sketch.privacy import accounting, guarantee, literature, tails
+from fl_sketch.privacy import accounting, composition, guarantee, literature, tails
 from fl_sketch.privacy.accounting import Plan
 from tests.launching import ENVIRONMENT
 from tests.refusals import refused
@@ -46,6 +46,16 @@ def test_no_jax_is_imported():
 )
 def test_epsilons_are_known_values(plan, z, accountant, value, tolerance):
     assert spent(plan, z, accountant) == pytest.approx(value, abs=tolerance)
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_results_are_plain_floats(accountant):
+    plan, z = PLAN._replace(steps=5), 2.0
+    asked = {"accountant": accountant}
+    assert type(accounting.epsilon(plan, z, delta=DELTA, **asked)) is float
+    assert type(accounting.delta(plan, z, epsilon=1.0, **asked)) is float
+    assert type(accounting.spent(plan, z, delta=DELTA, **asked)) is float
+    assert type(composition.together([(plan, z), (FIXED, z)], delta=DELTA)) is float
 
 
 @pytest.mark.parametrize(
@@ -245,4 +255,4 @@ def test_a_table_prints_every_number_rounded_up(sampling):
     least = accounting.calibrate(plan, epsilon=8.0, delta=DELTA)
     assert least <= float(z) <= 1.00001 * least
     assert lines[3].split()[0] == "RDP"
-    assert ("does not know it" in lines[3]) == (sampling == "poisson")
+    assert ("not applicable" in lines[3]) == (sampling == "poisson")

@@ -101,7 +101,7 @@ def test_means_over_the_cohort_come_out_and_only_of_the_first_exchange(inner, z)
     [
         ({"ranges": {"loss": (1.0, 1.0)}}, "low < high of loss"),
         ({"ranges": {"loss": (0.0, math.inf)}}, "low < high of loss"),
-        ({"noise": 0.1}, "noise > 1.061 on what is watched"),
+        ({"noise": 0.1}, "noise > 1.061 on the watched metrics"),
         ({"noise": math.nan}, "noise=nan"),
     ],
 )

@@ -186,8 +186,8 @@ def test_weights_that_do_not_fit_get_one_line(longer, tmp_path):
     (tmp_path / "bad.npz").write_bytes(b"PK nothing")
     (tmp_path / "w.txt").write_text("")
     wrong = {
-        "few.npz": ["dense/kernel", "dense/bias"],
-        "wide.npz": ["(10,)", "(9,)", "fresh=dense"],
+        "few.npz": ["dense/kernel", "dense/bias", "model.fresh=dense"],
+        "wide.npz": ["(10,)", "(9,)", "model.fresh=dense"],
         "more.npz": ["other"],
         "bad.npz": ["bad.npz"],
         "w.txt": ["init_from", "'safetensors', 'npz'"],

@@ -148,8 +148,8 @@ def test_the_first_lines_say_what_crosses_the_graph(tmp_path):
     config = config_with(**RING | SHORT, algorithm="fedsketch",
                          sketch__query="heaprix", network__relay="tree")  # fmt: skip
     run(config, tmp_path, say=said.append)
-    head = next(line for line in said if "a message:" in line)
-    for part in ("6 edges of ring", "20 messages by tree", "6 hops"):
+    head = next(line for line in said if "no server:" in line)
+    for part in ("6 edges (ring)", "by tree; 20 messages", "6 hops"):
         assert part in head
 
 
@@ -172,10 +172,10 @@ def test_the_first_lines_say_what_crosses_the_graph(tmp_path):
         ({"cohort__times": "lognormal(1,1)"}, ["times=''"]),
         ({"cohort__available": "who.csv"}, ["available=''"]),
         ({"download": "model"}, ["'cheapest'", "download='model'"]),
-        ({"privacy__bound": "clip"}, ["protected", "bound=clip"]),
-        ({"algorithm": "dp_fedavg"}, ["protected", "dp_fedavg"]),
+        ({"privacy__bound": "clip"}, ["no privacy", "bound=clip"]),
+        ({"algorithm": "dp_fedavg"}, ["no privacy", "dp_fedavg"]),
         ({"algorithm": "private_sketching", "privacy__unit": "example",
-          "client__batches": "subsets"}, ["protected"]),
+          "client__batches": "subsets"}, ["no privacy"]),
         ({"data__clients": 1}, ["nodes - 1=0"]),
         ({"data__clients": 1025}, ["nodes=1025"]),
         ({"network__relay": "tree", "algorithm": "ef21"},

@@ -142,7 +142,7 @@ def test_what_makes_it_private_is_asked_and_counted(own):
         ({"model__name": "{}:table"}, ["Expected", "own.py:table", "2 classes"]),
         ({"model__name": "{}:wide", "model__size": "paper"}, ["size='small'"]),
         ({"data__name": "{}:number"}, ["arrays by name", "int"]),
-        ({"data__name": "{}:bad"}, ["whole numbers", "own.py:bad", "0.7", "row 0"]),
+        ({"data__name": "{}:bad"}, ["integers", "own.py:bad", "0.7", "row 0"]),
         ({"algorithm": "{}:nothing"}, ["protocols.Algorithm", "3"]),
         ({"model__name": "{}:still"}, ["config.model", "float32[1, 5]", "`train`"]),
         ({"model__name": "{}:narrow"}, ["2 outputs"]),

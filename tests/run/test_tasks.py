@@ -125,7 +125,7 @@ def test_points_that_measure_unlike_things_have_no_table(folder, tmp_path):
 @pytest.mark.parametrize(
     ("loss", "partition", "words"),
     [
-        ("cross_entropy", "iid", ["whole numbers", "train_targets"]),
+        ("cross_entropy", "iid", ["integers", "train_targets"]),
         ("binary", "iid", ["zeros and ones", "train_targets"]),
         ("squared", "dirichlet", ["config.data: ", "class", "partition='dirichlet'"]),
     ],

@@ -115,7 +115,7 @@ NOISY = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
         ({"client__weight_decay": -1.0}, ["client.weight_decay >= 0"]),
         ({"model__dropout": 0.5}, ["config.model: ", "'logistic'", "dropout"]),
         ({"model__name": "cnn", "model__dropout": 1.0}, ["dropout < 1"]),
-        ({"model__norm": "batch"}, ["'logistic'", "'norm'"]),
+        ({"model__norm": "batch"}, ["'logistic'", "got norm"]),
         ({"model__name": "resnet", "model__norm": "layer"}, ["'group', 'batch'"]),
         ({"model__loss": "hinge"}, ["config.model: ", "loss"]),
         ({"model__loss": "squared"}, ["classes", "digits"]),
@@ -123,7 +123,7 @@ NOISY = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
         ({"model__metrics": "mae"}, ["'accuracy', 'top5', 'f1'"]),
         (
             {"data__standardise": "train", "data__classes": 10, **NOISY},
-            ["standardise", "privacy"],
+            ["standardise", "private run"],
         ),
         (
             {"model__metrics": "f1", "privacy__watch": True, **NOISY},

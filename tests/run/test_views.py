@@ -192,7 +192,10 @@ def test_clients_have_the_names_of_owners_unless_they_are_private(tmp_path, priv
         ({"clients_every": 10}, ["data.held_out > 0", "clients_every=10"]),
         ({"personal_steps": 2}, ["data.held_out > 0", "personal_steps=2"]),
         ({"data__held_out": 1.0}, ["held_out < 1"]),
-        ({"clients_every": 15, "data__held_out": 0.2}, ["multiple of 10", "15"]),
+        (
+            {"clients_every": 15, "data__held_out": 0.2},
+            ["multiple of eval_every=10", "15"],
+        ),
         (
             {"personal_steps": -1, "data__held_out": 0.2},
             ["personal_steps=0", "personal_steps=-1"],

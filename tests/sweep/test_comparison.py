@@ -79,7 +79,7 @@ def test_standings_are_of_the_last_evaluations_also_at_equal_bytes(done):
     # FedAvg sends 20 times as much and is over the budget at its first evaluation.
     assert math.isnan(rows[1]["accuracy_at_budget"])
     assert rows[2]["diverged"] == 2 and math.isnan(rows[2]["accuracy"])
-    assert any("all 2 points of its grid diverged" in line for line in said)
+    assert any("all 2 points of the grid diverged" in line for line in said)
     assert "| too far | diverged |" in (folder / "standings.md").read_text()
     assert (folder / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
@@ -98,7 +98,7 @@ def test_the_same_again_runs_nothing_and_says_the_same(done, monkeypatch):
     monkeypatch.setattr(odometer, "total", refused)
     said = []
     comparison.run(small(), folder, say=said.append)
-    line = "privacy: there is no total of these runs: "
+    line = "privacy: these runs have no common epsilon. "
     line += "the runs deal examples to clients differently"
     assert (folder / "standings.md").read_text().endswith(f"\n\n{line}.\n")
     assert said[-2] == line

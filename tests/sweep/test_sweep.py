@@ -176,11 +176,11 @@ def test_programs_that_are_done_are_kept(tmp_path, monkeypatch):
     assert compiled == [10, 20, 20]
     rows = files.read_rows(tmp_path / "sweep.csv")
     assert rows[:6] == before and len(rows) == 8
-    assert "keeping the rows of 1 of 2 programs" in said
+    assert "resuming: 1 of 2 programs are finished" in said
 
     assert sweep(config, over, tmp_path, say=said.append) == first
     assert len(compiled) == 3
-    assert any("holds this sweep already" in line for line in said)
+    assert any("already has this sweep" in line for line in said)
     with pytest.raises(ValueError, match="over.server.rate=.*another workdir"):
         sweep(config, ["server.rate=0.01"], tmp_path, say=quiet)
 
@@ -208,7 +208,7 @@ def test_a_private_program_that_was_interrupted_is_counted_once_more(
     sweep(config, over, tmp_path, say=quiet)
     line = (tmp_path / "sweep.md").read_text().splitlines()[-1]
     assert line == (
-        "privacy: there is no total of these runs: they deal examples to clients "
+        "privacy: these runs have no common epsilon. they deal examples to clients "
         "differently."
     )
 

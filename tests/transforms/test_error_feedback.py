@@ -14,14 +14,16 @@ from fl_sketch import sketch, transforms
 from fl_sketch.core import trees
 from fl_sketch.sketch import compressors
 from tests.meshes import mesh_of
+from tests.refusals import refused
 
 KEY = jax.random.key(0)
 PARAMS = {"w": jnp.zeros((4, 5)), "b": jnp.zeros(4)}
 OP = sketch.count_sketch(12)
+SKETCHED = optax.chain(transforms.sketch(OP), transforms.desketch(OP))
 INSIDE = {
     "top_k": transforms.compress(compressors.top_k(3)),
     "scaled_sign": transforms.compress(compressors.scaled_sign()),
-    "sketch": optax.chain(transforms.sketch(OP), transforms.desketch(OP)),
+    "shrunk sketch": optax.chain(SKETCHED, optax.scale(0.1)),
 }
 
 
@@ -46,6 +48,33 @@ def test_what_was_sent_and_what_is_owed_add_up_to_the_updates(name):
     if name == "top_k":
         changed = sum(int((leaf != 0).sum()) for leaf in jax.tree.leaves(out))
         assert changed == 3
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        SKETCHED,
+        optax.chain(optax.scale(2.0), SKETCHED),
+        transforms.compress(compressors.qsgd(2)),
+        transforms.compress(compressors.random_k(3)),
+    ],
+)
+def test_what_no_error_memory_survives_is_refused(inside):
+    tx = transforms.error_feedback(inside)
+    with refused("error feedback", "contraction", "top_k", "without end"):
+        tx.update(some(0), tx.init(PARAMS), PARAMS, key=KEY)
+    with refused("contraction"):
+        jax.jit(lambda u, s: tx.update(u, s, PARAMS, key=KEY))(some(0), tx.init(PARAMS))
+
+
+def test_a_sketch_as_long_as_the_update_may_be_fed_back():
+    op = sketch.identity()
+    tx = transforms.error_feedback(
+        optax.chain(transforms.sketch(op), transforms.desketch(op))
+    )
+    sent, state = tx.update(some(0), tx.init(PARAMS), PARAMS, key=KEY)
+    chex.assert_trees_all_close(sent, some(0))
+    assert not trees.ravel(state.error).any()
 
 
 def test_an_update_that_is_not_finite_leaves_the_error_as_it_was():

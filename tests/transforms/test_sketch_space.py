@@ -9,6 +9,8 @@ import pytest
 
 from fl_sketch import sketch, transforms
 
+# Long messages have no collisions.
+pytestmark = pytest.mark.filterwarnings("ignore:A message of .* is longer")
 KEY = jax.random.key(4)
 PARAMS = {"w": jnp.zeros((4, 5)), "b": jnp.zeros(4)}
 D = 24

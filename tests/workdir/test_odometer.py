@@ -25,13 +25,13 @@ def test_runs_of_unlike_deltas_are_composed_at_the_largest():
     ("changes", "words"),
     [
         ({"unit": "example"}, "client and example"),
-        ({"partition": "another"}, "deal the same examples"),
+        ({"partition": "another"}, "same partition"),
     ],
 )
 def test_runs_without_one_total_say_why(changes, words):
     entries = {"one": ONE, "two": ONE._replace(**changes)}
     (line,), facts = odometer.lines(entries), odometer.facts(entries)
-    assert line.startswith("privacy: there is no total of these runs: ")
+    assert line.startswith("privacy: these runs have no common epsilon. ")
     assert words in line and words in facts["no_total"]
     assert facts["epsilon_of_all"] is None
     assert odometer.lines({}) == [] and odometer.facts({}) == {}

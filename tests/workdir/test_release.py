@@ -236,11 +236,11 @@ def test_the_promise_stands_in_numbers_and_in_words(planted, tmp_path):
     assert len(page.splitlines()) < 70
     for words in (
         "`logistic`", "`planted`", "divided by 255", "650 parameters",
-        "To every client: whatever anybody sees", "is at most e^8 (about 298",
-        "plus 0.001", "had never been there", "is trusted", *promise["not_protected"],
+        "(8, 0.001)-differentially private per client", "at most e^8 (about 298",
+        "plus 0.001", "had not taken part", "be trusted", *promise["not_protected"],
     ):  # fmt: skip
         assert words in page, words
-    assert "More than this model" not in page
+    assert "used for other runs" not in page
 
 
 def test_files_that_cannot_be_written_or_read_back_leave_none(
@@ -257,7 +257,7 @@ def test_files_that_cannot_be_written_or_read_back_leave_none(
     for number, broken in enumerate((full, forgetful)):
         with monkeypatch.context() as patch:
             patch.setattr(files, "write_text", broken)
-            with pytest.raises(OSError, match="No space|reads otherwise"):
+            with pytest.raises(OSError, match="No space|other bytes"):
                 release.release(one.folder, tmp_path / str(number))
         assert not list(tmp_path.iterdir())
 
@@ -284,9 +284,9 @@ def test_examples_are_promised_what_was_counted_for_them(tmp_path):
     assert promise["noise"] == "local" and promise["bound"] == "clip"
     assert promise["not_protected"][-1] == "how many examples a client has"
     page = (tmp_path / "out/MODEL.md").read_text()
-    assert "To every example: " in page and "counting 10 such sums" in page
-    assert "times what it would be if this example of a client had been any" in page
-    assert "bounding every example's gradient" in page and "nobody else" in page
+    assert "private per example. " in page and "counted 10 such sums" in page
+    assert "if this example of a client had been any other" in page
+    assert "Every example's gradient was bounded" in page and "no other party" in page
     assert "levels of grey divided by 16" in page
 
 
@@ -304,7 +304,7 @@ def test_the_page_says_what_the_model_foretells_and_was_given(tmp_path):
     release.release(tmp_path / "run", tmp_path / "out")
     page = (tmp_path / "out/MODEL.md").read_text()
     for words in (
-        "6 parameters and 1 number,", "less 0.3 and divided by 0.25", "validation data",
-        "what the first model, known.npz, was trained on", "sums of them, which is",
+        "6 parameters and 1 number,", "divide by 0.25", "validation data",
+        "what the first model, known.npz, was trained on", "added to their sums. ",
     ):  # fmt: skip
         assert words in page, words

@@ -42,18 +42,18 @@ def require_fit(config: ConfigDict, placed: Placed) -> None:
     inputs, chunk = lowered.inputs, lowered.chunk
     wider = _more_model_devices(config, lowered.mesh.size)
     if inputs < placed.room and chunk > 1:
-        advice = f"compute.chunk={chunk // 2} takes less"
+        advice = f"compute.chunk={chunk // 2} needs less"
     elif wider:
-        advice = f"compute.model_devices={wider} takes less"
+        advice = f"compute.model_devices={wider} needs less"
     elif inputs < placed.room and batch > 1:
-        advice = f"client.batch={batch // 2} takes less"
+        advice = f"client.batch={batch // 2} needs less"
     else:
         advice = f"{inputs / GIB:.4g} GiB of it are state and data; a smaller model or "
-        advice += "more chips take less"
+        advice += "more chips need less"
     needed = placed.arguments + placed.temporaries
     msg = (
-        f"config.compute: Expected a round of at most {placed.room / GIB:.4g} GiB a "
-        f"chip, got {needed / GIB:.4g} GiB: {advice}."
+        f"config.compute: Expected a round of at most {placed.room / GIB:.4g} GiB "
+        f"per chip, got {needed / GIB:.4g} GiB: {advice}."
     )
     raise ValueError(msg)
 

@@ -22,8 +22,8 @@ def lines(placed: Placed) -> list[str]:
     """Returns the lines that `launch.compile` prints of a compiled round."""
     text = [
         *_head(placed.lowered),
-        f"memory of a chip: {_gib(placed.arguments)} of arguments, "
-        f"{_gib(placed.temporaries)} of temporaries, of {_gib(placed.room)}: "
+        f"memory per chip: {_gib(placed.arguments)} arguments + "
+        f"{_gib(placed.temporaries)} temporaries of {_gib(placed.room)}: "
         + ("it fits" if placed.fits else "it does not fit"),
     ]
     if placed.text:
@@ -35,9 +35,9 @@ def lines(placed: Placed) -> list[str]:
         text += [
             f"collectives: {len(collectives)}",
             *(f"  {line}" for line in described(collectives)),
-            f"products: {listed}",
-            f"over the interconnect: {_bytes(sent)} sent by a chip in a round",
-            f"the compiler expects {expected:.4g} million cycles a round",
+            f"matrix products: {listed}",
+            f"interconnect: a chip sends {_bytes(sent)} per round",
+            f"estimate of the compiler: {expected:.4g} million cycles per round",
         ]
     return [*text, f"compiled in {placed.seconds:.1f} s"]
 
@@ -50,9 +50,9 @@ def lines_of_lowered(lowered: Lowered) -> list[str]:
     calls = ", ".join(sorted({*CUSTOM.findall(text)} - PLAIN))
     return [
         *_head(lowered),
-        f"operations between devices: {counts or 'none'}",
-        f"calls of other code than XLA's: {calls or 'none'}",
-        "memory and bytes are known when it is compiled, on such a machine",
+        f"communication between devices: {counts or 'none'}",
+        f"custom calls outside XLA: {calls or 'none'}",
+        "memory and bytes are known only after compilation on such a machine",
     ]
 
 
@@ -110,9 +110,9 @@ def row(placed: Placed, most: int | None = None) -> Row:
 def _head(lowered: Lowered) -> list[str]:
     shape = " x ".join(f"{size} {name}" for name, size in lowered.mesh.shape.items())
     return [
-        f"devices: {shape}; {lowered.places} clients a round, {lowered.chunk} at a "
-        "time on each row" + (" of them" if lowered.mesh.size > 1 else ""),
-        f"parameters: {lowered.d:,}; numbers that a client sends: {lowered.numbers:,}",
+        f"devices: {shape}; {lowered.places} clients per round, {lowered.chunk} at a "
+        "time per row" + (" of devices" if lowered.mesh.size > 1 else ""),
+        f"parameters: {lowered.d:,}; numbers per message: {lowered.numbers:,}",
         f"lowered in {lowered.seconds:.1f} s",
     ]
 

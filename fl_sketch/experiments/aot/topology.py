@@ -70,10 +70,10 @@ def of_tpus(name: str, model: int = 1) -> Mesh:
             slice_of = topologies.get_topology_desc(topology_name=name, platform="tpu")
     except RuntimeError as error:  # also of jax
         reason = str(error).strip().partition("\n")[0].partition(": ")[2]
-        msg = f"Expected a topology that there is, got topology={name}: {reason}."
+        msg = f"Expected an existing topology, got topology={name}: {reason}."
         if "not installed" in str(error):
-            msg = "Expected libtpu, the compiler for TPUs, which pip install "
-            msg += f"'fl_sketch[tpu]' has, for topology={name}, got none."
+            msg = f"Expected libtpu, the compiler for TPUs, with topology={name}, got "
+            msg += "none: pip install libtpu."
         raise ValueError(msg) from None
     require_rows(len(slice_of.devices), model)
     return engine.mesh_over(slice_of.devices, model)

@@ -28,9 +28,9 @@ from fl_sketch.core import free_memory, trees
 from fl_sketch.core.protocols import Algorithm, Local
 from fl_sketch.data.examples import aligned, normalise
 from fl_sketch.engine import AXIS
+from fl_sketch.experiments.bench.extrapolation import Cost, extrapolated
 from fl_sketch.experiments.bench.timing import Timed
 from fl_sketch.experiments.bench.workloads import CLASSES, Workload
-from fl_sketch.experiments.forecast import Cost, extrapolated
 from fl_sketch.transforms import local
 
 FORMS = ("plain", "engine", "count_sketch", "heaprix", "client_state")

@@ -18,9 +18,9 @@ from fl_sketch.core import trees, validate
 from fl_sketch.experiments import machine
 from fl_sketch.experiments.bench import engine_forms
 from fl_sketch.experiments.bench.engine_forms import BASE, Setting
+from fl_sketch.experiments.bench.extrapolation import temporaries
 from fl_sketch.experiments.bench.timing import interleaved, ratio
 from fl_sketch.experiments.bench.workloads import WORKLOADS
-from fl_sketch.experiments.forecast import temporaries
 from fl_sketch.experiments.measurements import Column, Table
 
 PRODUCTS = "products of matrices"  # their name among the forms that are timed

@@ -172,7 +172,7 @@ class Process:
         output = self._process.stdout
         assert output
         if not select.select([output], [], [], PATIENCE)[0]:
-            msg = f"{self.name} is left out: it said nothing for {PATIENCE} seconds"
+            msg = f"{self.name} is left out: it printed nothing for {PATIENCE} seconds"
             raise Lost(msg)
         line = output.readline().strip()
         if line:
@@ -180,7 +180,7 @@ class Process:
         code = self._process.wait()
         self._said.seek(0)
         said = [text.strip() for text in self._said.readlines() if text.strip()]
-        last = said[-1] if said else "it said nothing"
+        last = said[-1] if said else "it printed nothing"
         msg = f"{self.name} is left out: it ended with exit code {code} ({last})"
         raise Lost(msg)
 

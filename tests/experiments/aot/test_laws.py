@@ -129,7 +129,7 @@ def test_the_most_clients_at_a_time_are_found_and_one_too_large_is_refused(monke
     most = memory.most_clients(setup, placing.place(placing.lower(setup)))
     fitting = [with_chunk(most + n) for n in (0, 1)]
     assert 3 <= most < 20 and [c.fits for c in fitting] == [True, False]
-    with pytest.raises(ValueError, match=r"got .* GiB: compute.chunk=\d+ takes less"):
+    with pytest.raises(ValueError, match=r"got .* GiB: compute.chunk=\d+ needs less"):
         memory.require_fit(setup.config, fitting[1])
 
 
@@ -150,7 +150,7 @@ def test_a_round_that_does_not_fit_is_told_with_what_it_takes():
     config = setup_of(
         large | {"client.batch": 2}, "v5e:1x1"
     ).config.copy_and_resolve_references()
-    with pytest.raises(ValueError, match="GiB: client.batch=1 takes less"):
+    with pytest.raises(ValueError, match="GiB: client.batch=1 needs less"):
         memory.require_fit(config, compiled)
     config.client.batch = 1
     with pytest.raises(ValueError, match="are state and data; a smaller model or more"):
@@ -161,7 +161,7 @@ def test_the_round_of_gpus_is_lowered_and_not_compiled():
     config = setup_of({}).config
     lowered = placing.lower(prepare(config, mesh=topology.of_gpus(2)))
     printed = report.lines_of_lowered(lowered)
-    assert printed[0].startswith("devices: 2 clients; 8 clients a round, 4 at a time")
+    assert printed[0].startswith("devices: 2 clients; 8 clients per round, 4 at a time")
     assert "3 all_reduce" in printed[3]
     assert printed[4].endswith(": none")
 
@@ -171,13 +171,13 @@ def test_what_takes_less_is_a_key_that_may_be():
     config = setup.config.copy_and_resolve_references()
     lowered = placing.lower(setup.changed("compute.chunk", 1))
     compiled = placing.Placed(lowered, 2**30, 2**35, 2**34, "", 0.0)
-    with pytest.raises(ValueError, match="compute.model_devices=2 takes less"):
+    with pytest.raises(ValueError, match="compute.model_devices=2 needs less"):
         memory.require_fit(config, compiled)
     full = compiled._replace(lowered=lowered._replace(inputs=2**34, chunk=4))
-    with pytest.raises(ValueError, match="compute.model_devices=2 takes less"):
+    with pytest.raises(ValueError, match="compute.model_devices=2 needs less"):
         memory.require_fit(config, full)  # fewer clients at a time would not help
     config.algorithm = "sketched_sgd"  # of vectors, which devices do not share
-    with pytest.raises(ValueError, match=r"client.batch=\d+ takes less"):
+    with pytest.raises(ValueError, match=r"client.batch=\d+ needs less"):
         memory.require_fit(config, compiled)
 
 

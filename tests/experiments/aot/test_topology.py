@@ -62,7 +62,7 @@ def test_without_its_library_the_line_says_what_to_install(monkeypatch):
         raise RuntimeError("JAX TPU support not installed; cannot generate topology.")
 
     monkeypatch.setattr(topologies, "get_topology_desc", missing)
-    with pytest.raises(ValueError, match=r"pip install 'fl_sketch\[tpu\]'"):
+    with pytest.raises(ValueError, match=r"pip install libtpu"):
         topology.of_tpus("v5e:2x2")
 
 

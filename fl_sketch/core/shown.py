@@ -1,0 +1,71 @@
+"""How values print: in one line, arrays as their types and shapes.
+
+>>> import numpy as np
+>>> short({"w": np.zeros((3, 4)), "b": np.zeros(3)})
+'{w: float64[3,4], b: float64[3]}'
+>>> short([np.zeros(2)] * 7)
+'7 arrays of 14 numbers'
+"""
+
+import functools
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+MOST = 4  # arrays of a tree that are shown one by one
+LONGEST = 60  # characters of any other value
+
+
+def fields(self: Any) -> str:
+    """Returns the line of a NamedTuple, for its class to have as `__repr__`."""
+    parts = (f"{name}={short(part)}" for name, part in self._asdict().items())
+    return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def short(value: Any) -> str:
+    """Returns a value in one line.
+
+    An array is its type and shape, and a function the public one that made it. A record
+    of functions is the first of them.
+    """
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    if isinstance(value, Mapping | list | tuple):
+        return _tree(value)
+    if _is_function(value):
+        return _maker(value)
+    line = " ".join(repr(value).split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
+
+
+def _tree(value: Any) -> str:
+    first = value[0] if isinstance(value, tuple) and value else None
+    if _is_function(first):
+        return _maker(first)
+    leaves = jax.tree.leaves(value)
+    if len(leaves) > MOST and all(hasattr(leaf, "shape") for leaf in leaves):
+        total = sum(math.prod(leaf.shape) for leaf in leaves)
+        return f"{len(leaves)} arrays of {total} numbers"
+    if len(leaves) > MOST:
+        return f"{len(leaves)} values"
+    if hasattr(value, "_fields"):
+        return fields(value)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {short(value[name])}' for name in value)}}}"
+    parts = ", ".join(map(short, value))
+    return f"[{parts}]" if isinstance(value, list) else f"({parts})"
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not inspect.isclass(value)
+
+
+def _maker(function: Any) -> str:
+    """Returns the name of a function, or of the public function that it is within."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return name.partition(".<locals>")[0]

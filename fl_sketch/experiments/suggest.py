@@ -1,0 +1,164 @@
+"""Rates to start with: those that were tuned in comparisons, by method and ratio.
+
+A row of standings.csv has the values that were chosen on a grid. What it does not have,
+the algorithm and the rates that were not tuned, its comparison's config says. How many
+times shorter the messages were is a ratio of bytes in the same file.
+"""
+
+import math
+import pathlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from fl_sketch.algorithms import catalog
+from fl_sketch.config import arguments
+from fl_sketch.core import files
+from fl_sketch.core.mappings import flat
+from fl_sketch.sweep.comparison import Comparison, config_of
+from fl_sketch.workdir import rows
+from fl_sketch.workdir.tables import markdown
+
+STANDINGS = "standings.csv"
+SHOWN = 8  # rows for a config
+HEAD = ("method", "times shorter", "tuned", "not tuned", "rows", "in `results/`")
+
+
+class Tuned(NamedTuple):
+    """A method as it was tuned in one setting.
+
+    Attributes:
+      method: the algorithm, with what of its config makes it another method.
+      shorter: how many times shorter its messages were than the longest there.
+      chosen: the keys that were tuned, with their best values.
+      fixed: rates that the algorithm reads and that were not tuned.
+      name: the name of the row.
+      setting: the model, the data and the rounds.
+      source: the folder of the file, below results/.
+    """
+
+    method: str
+    shorter: float
+    chosen: dict[str, float]
+    fixed: dict[str, float]
+    name: str
+    setting: str
+    source: str
+
+
+def tuned_in(
+    folder: pathlib.Path, compared: Comparison, *, results: pathlib.Path
+) -> list[Tuned]:
+    """Returns what was tuned in a comparison, of the standings in its folder."""
+    table = rows.all_plain(files.read_rows(folder / STANDINGS))
+    each = [float(row["bytes_up"]) / float(row["rounds"]) for row in table]
+    found = []
+    for row, size in zip(table, each, strict=True):
+        method = compared.methods.get(row["method"])
+        if method is None or not row["chosen"]:
+            continue
+        config = config_of(compared, method, [])
+        pairs = (word.split("=") for word in row["chosen"].split())
+        chosen = {key: float(value) for key, value in pairs}
+        known = flat(config)
+        others = (key for key in arguments.rates(config) if key not in chosen)
+        found.append(
+            Tuned(
+                method_of(config),
+                max(each) / size,
+                chosen,
+                {key: known[key] for key in others},
+                row["method"],
+                f"{config.model.name} on {config.data.name}, {row['rounds']} rounds",
+                folder.relative_to(results).as_posix(),
+            )
+        )
+    return found
+
+
+def method_of(config: ConfigDict) -> str:
+    """Returns the method of a config: its algorithm, and its server or its query.
+
+    >>> from configs import quickstart
+    >>> method_of(quickstart.get_config())
+    'safl, adam'
+    """
+    algorithm, parts = config.algorithm, []
+    if optimizer := arguments.server_optimizer(config):
+        algorithm = "fedopt" if algorithm in catalog.SERVERS else algorithm
+        parts.append(optimizer)
+    if "sketch.query" in arguments.read_by(config):
+        parts.append(config.sketch.query)
+    return ", ".join([algorithm, *parts])
+
+
+def lines(config: ConfigDict, ratio: float, found: Sequence[Tuned]) -> list[str]:
+    """Returns what to print of the rates for a config, the nearest ratio first.
+
+    Args:
+      ratio: how many times shorter its messages are than the model.
+      found: all that was tuned.
+    """
+    method = method_of(config)
+    algorithm = _algorithm(method)
+    alike = [one for one in found if _algorithm(one.method) == algorithm]
+    if not alike:
+        others = ", ".join(dict.fromkeys(_algorithm(one.method) for one in found))
+        return [f"rates: results/ has none for {algorithm}, only for {others}"]
+    mine = [one for one in alike if one.method == method] or alike
+    mine.sort(key=lambda one: abs(math.log(one.shorter / ratio)))
+    text = [f"rates tuned for {mine[0].method}; a message here is {ratio:.3g} times "]
+    text[0] += "shorter than the model:"
+    for one in mine[:SHOWN]:
+        also = f" (not tuned: {_words(one.fixed)})" * bool(one.fixed)
+        text.append(
+            f"  {_times(one.shorter)} times: {_words(one.chosen)}{also}; {one.name}, "
+            f"{one.setting}: results/{one.source}/{STANDINGS}"
+        )
+    more = len(mine) - SHOWN
+    return [*text, f"  and {more} more: docs/methods.md"] if more > 0 else text
+
+
+def table(found: Iterable[Tuned]) -> list[str]:
+    """Returns the lines of a table of all methods and ratios, in Markdown."""
+    groups: dict[tuple[str, int], list[Tuned]] = defaultdict(list)
+    for one in found:
+        groups[one.method, int(_times(one.shorter))].append(one)
+    cells = [
+        (
+            f"`{method}`",
+            str(times),
+            _ranges([one.chosen for one in group]),
+            _ranges([one.fixed for one in group]),
+            str(len(group)),
+            ", ".join(dict.fromkeys(f"`{one.source}`" for one in group)),
+        )
+        for (method, times), group in sorted(groups.items())
+    ]
+    return markdown([HEAD, *cells])
+
+
+def _algorithm(method: str) -> str:
+    return method.partition(",")[0]
+
+
+def _times(shorter: float) -> str:
+    """Returns how many times, in two digits."""
+    return f"{float(f'{shorter:.2g}'):.0f}"
+
+
+def _words(values: dict[str, float]) -> str:
+    return ", ".join(f"{key}={value:g}" for key, value in values.items())
+
+
+def _ranges(groups: Sequence[dict[str, float]]) -> str:
+    """Returns the least and the largest value of each key."""
+    keys = dict.fromkeys(key for values in groups for key in values)
+    parts = []
+    for key in keys:
+        known = [values[key] for values in groups if key in values]
+        low, high = min(known), max(known)
+        parts.append(f"{key} {low:g}" + f" to {high:g}" * (low < high))
+    return ", ".join(parts)

@@ -1,0 +1,81 @@
+"""Rates to start with are those of files of results."""
+
+import pathlib
+
+import pytest
+
+from configs import default
+from fl_sketch.algorithms import catalog
+from fl_sketch.experiments import suggest
+from fl_sketch.sweep.comparison import Comparison, Method
+from launch import reproductions
+
+PAGE = pathlib.Path(__file__).parent.parent.parent / "docs/methods.md"
+STANDINGS = """method,accuracy,simulator_only_bytes_up,rounds,chosen
+FedAdam,0.9,4000,10,server.rate=0.003
+short,0.8,40,10,client.rate=0.2 server.rate=0.03
+"short, by SGD",0.7,400,10,server.rate=3
+not tuned,0.6,40,10,
+of another comparison,0.6,40,10,server.rate=7
+"""
+
+
+@pytest.fixture
+def found(tmp_path):
+    place = tmp_path / "one" / "inner"
+    place.mkdir(parents=True)
+    (place / "standings.csv").write_text(STANDINGS)
+    base = default.get_config()
+    methods = {
+        "FedAdam": Method({"algorithm": "fedadam"}),
+        "short": Method({"algorithm": "safl"}),
+        "short, by SGD": Method({"algorithm": "safl", "server.optimizer": "sgd"}),
+        "not tuned": Method({"algorithm": "safl"}),
+    }
+    compared = Comparison(base, methods)
+    return suggest.tuned_in(place, compared, results=tmp_path)
+
+
+def config_of(algorithm, optimizer="adam"):
+    config = default.get_config()
+    config.algorithm, config.server.optimizer = algorithm, optimizer
+    return config
+
+
+def test_rows_have_what_was_chosen_and_what_a_config_says(found):
+    dense, short, other = found
+    assert dense.method == "fedopt, adam" and short.method == "safl, adam"
+    assert [one.shorter for one in found] == [1, 100, 10]
+    assert short.chosen == {"client.rate": 0.2, "server.rate": 0.03}
+    assert not short.fixed and {*other.fixed} == {"client.rate"}
+    assert short.source == "one/inner"
+
+
+def test_a_config_gets_those_of_its_method_the_nearest_first(found):
+    head, *lines = suggest.lines(config_of("safl"), 50.0, found)
+    assert "safl, adam" in head and len(lines) == 1
+    assert "server.rate=0.03" in lines[0] and "one/inner/standings.csv" in lines[0]
+    assert "server.rate=3" in suggest.lines(config_of("safl", "sgd"), 50.0, found)[1]
+    _, first, second = suggest.lines(config_of("safl", "yogi"), 12.0, found)
+    assert " 10 times" in first and " 100 times" in second
+
+
+def test_a_method_without_any_is_said_to_have_none(found):
+    (line,) = suggest.lines(config_of("qsgd"), 10.0, found)
+    assert "none for qsgd" in line and "safl" in line
+
+
+@pytest.mark.slow
+def test_the_page_has_all_that_was_tuned_and_names_the_rest():
+    """The table of the page is that of the files: paste what is printed."""
+    found = [
+        one
+        for folder, compared in reproductions.compared()
+        for one in suggest.tuned_in(folder, compared, results=reproductions.RESULTS)
+    ]
+    table, page = "\n".join(suggest.table(found)), PAGE.read_text()
+    print(table)
+    assert table in page
+    tuned = {one.method.partition(",")[0] for one in found}
+    sentence = page.split("No rates of ")[1].partition(" were tuned")[0]
+    assert {*sentence.split("`")[1::2]} == {*catalog.methods()} - tuned

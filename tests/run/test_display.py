@@ -1,0 +1,42 @@
+"""What a run prints of itself is true of it."""
+
+import re
+
+import jax
+import pytest
+
+from fl_sketch import engine
+from fl_sketch.run import display, task_of
+from tests.run.configs import config_with
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.mark.parametrize(
+    ("count", "cores", "words"),
+    [(2, 2, "2 CPU cores"), (1, 1, "1 CPU core"), (1, 2, "1 CPU device")],
+)
+def test_devices_that_are_cores_are_called_so(monkeypatch, count, cores, words):
+    monkeypatch.setattr(engine, "cores", lambda: cores)
+    assert display.devices(count) == words
+
+
+def test_accelerators_have_their_own_name(monkeypatch):
+    class Chip:
+        platform, device_kind = "gpu", "NVIDIA H100"
+
+    monkeypatch.setattr(jax, "devices", lambda: [Chip()])
+    assert display.devices(8) == "8 NVIDIA H100"
+
+
+@pytest.mark.parametrize("download", ["messages", "model"])
+def test_a_plan_says_what_a_client_downloads(download):
+    config = config_with(download=download)
+    task = task_of(config)
+    (line,) = (line for line in display.plan(config, task) if "download: " in line)
+    sizes = [float(size) for size in re.findall(r"([\d.]+) kB", line)]
+    late, soon = (
+        task.known.prices.fetched(last, 0, 10**6) / 1e3 for last in (0, 10**6 - 1)
+    )
+    assert sizes[-1] == pytest.approx(late, rel=1e-3)
+    assert sizes[0] == pytest.approx(soon, rel=1e-3)
