@@ -101,6 +101,10 @@ def get_config() -> ConfigDict:
     # any optimizer of optax by its name there, with numbers of its own, as
     # sgd(momentum=0.9) or adamw; FILE.py:NAME, a function of the rate
     config.client.optimizer = "sgd"
+    # what trains, the rest as model.init_from has it: all, head (the last layer), or a
+    # pattern of names, as dense3|bias; lora(rank=8, alpha=16, on=query|value) adds
+    # products of two factors to the arrays that match, +head or +PATTERN trains more
+    config.client.trains = "all"
     config.client.weight_decay = 0.0  # w: a step takes rate w x off x, whatever else
     config.client.steps = 5  # K
     config.client.batch = 20  # examples of a step

@@ -67,14 +67,14 @@ def loss_of(config: ConfigDict, seen: Seen, numbers: Numbers) -> models.Loss:
         scaled = functools.partial(seeing.scaled, scaling=seen.scaling)
         return bare.init(key, jax.eval_shape(scaled, inputs))
 
-    def value(params, inputs, targets, weights=None, key=None):
+    def value(params, inputs, targets, weights=None, key=None, still=False):
         if key is None:
             inputs = seeing.scaled(inputs, seen.scaling)
         else:
             key, other = jax.random.split(key)
             inputs = seeing.varied(other, inputs, seen.scaling, seen.augmentation)
         given = {"key": key} if bare.random else {}
-        return bare.value(params, inputs, targets, weights, **given)
+        return bare.value(params, inputs, targets, weights, still=still, **given)
 
     def metrics(params, inputs, targets, weights=None):
         inputs = seeing.scaled(inputs, seen.scaling)

@@ -27,6 +27,7 @@ from fl_sketch.models.losses import KINDS, TYPES
 from fl_sketch.privacy import accounting
 from fl_sketch.sketch import FILLS
 from fl_sketch.transforms import by_name
+from fl_sketch.transforms.trains import parsed
 
 Numbers = Mapping[str, float | jax.Array]
 NO_GRAPH = "none"  # the graph of a config with a server
@@ -77,6 +78,7 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "cohort.weighting": _one_of("equal", "examples"),
     "network.relay": _one_of(*RELAYS),
     "client.optimizer": lambda optimizer: by_name.optimizer(optimizer),
+    "client.trains": lambda trains: parsed(trains),
     "client.steps": validate.at_least_one,
     "client.batch": validate.at_least_one,
     "client.batches": _one_of(*client_batches.KINDS),

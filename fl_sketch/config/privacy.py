@@ -7,7 +7,7 @@ from typing import NamedTuple
 from jax.typing import ArrayLike
 from ml_collections import ConfigDict
 
-from fl_sketch import channels
+from fl_sketch import channels, models
 from fl_sketch.algorithms import catalog
 from fl_sketch.config import arguments, build, inputs
 from fl_sketch.config.parse import LEAST, Numbers, section
@@ -166,13 +166,12 @@ def _rules(protection: Protection, algorithm: str) -> Iterator[tuple[str, tuple,
 
 
 def algorithm_of(
-    config: ConfigDict, seen: inputs.Seen, params: Tree, numbers: Numbers, z: float
+    config: ConfigDict, loss: models.Loss, params: Tree, numbers: Numbers, z: float
 ) -> Algorithm:
     """Returns the algorithm of a config with its mechanism, and noise of multiplier z.
 
-    `params` are shapes of the model.
+    `params` are shapes of what trains of the model.
     """
-    loss = build.loss_of(config, seen, numbers)
     bare = build.algorithm_of(config, loss, params, numbers, z)
     return guarded(config, bare, z, numbers, params)
 

@@ -32,6 +32,7 @@ class Purpose(enum.IntEnum):
     WATCHED = 1 << 17  # noise on released metrics, besides exchanges'
     STORED = 0x570  # a seed: of operators that are one matrix for all rounds
     HASHES = 0xFE7C4  # a seed: of the hashes that all rounds of FetchSGD share
+    FACTORS = 0xFAC7  # the first factors of lora
     INITIAL = 0x1217  # the first weights; no round has this number, see `for_purpose`
     REST = 0x4E57  # hashes of HEAPRIX's second sketch
     ATTACK = 0xA77A  # an attacker's own starts

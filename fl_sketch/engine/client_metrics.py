@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch import data, fast, models
+from fl_sketch.core.constants import jitted
 from fl_sketch.core.protocols import Keys, Local, Server, Tree
 from fl_sketch.data.examples import Examples
 from fl_sketch.data.partition import Partition
@@ -96,7 +97,7 @@ class MeasuredClients:
             slices = clients, tests, weights, batches
             return jax.lax.map(lambda entry: of_client(params, *entry), slices)
 
-        return jax.jit(measured)
+        return jitted(measured)
 
 
 def columns_of(
@@ -109,7 +110,7 @@ def columns_of(
         mean over its examples.
     """
 
-    @jax.jit
+    @jitted
     def measured(params, examples, weights):
         def of_client(examples, weights):
             each = jax.vmap(lambda one: per_client(params, one))(examples)

@@ -94,6 +94,7 @@ class Prices(NamedTuple):
       followed: whether clients follow the server.
       relay: the relay of messages where there is no server.
       exchanges: the messages of a client in a round, where there is a relay.
+      once: of what does not train, which a client fetches at its first visit.
     """
 
     params: int
@@ -103,6 +104,7 @@ class Prices(NamedTuple):
     followed: bool = False
     relay: Relay | None = None
     exchanges: int = 1
+    once: int = 0
 
     def sent(self, clients: Any, message: Any) -> Any:
         """Returns the bytes that clients send whose own messages have so many."""
@@ -146,7 +148,8 @@ class Prices(NamedTuple):
         visits = np.arange(gap / 2, rounds, gap).astype(np.int64)
         last = np.append(-1, visits)[: visits.size]
         heard = np.where(last < 0, 0, self.heard)
-        return int(self.fetched(last, heard, visits).sum())
+        once = self.once if visits.size else 0
+        return once + int(self.fetched(last, heard, visits).sum())
 
     def _sent(self, rounds: Any) -> Any:
         """Returns the bytes that the server sent in so many first rounds."""
@@ -238,6 +241,7 @@ def prices(
     download: str,
     rounds: int,
     gap: float = 1.0,
+    once: int = 0,
 ) -> Prices:
     """Returns the prices of a way to download the model.
 
@@ -249,6 +253,7 @@ def prices(
         is less. No client can follow a server that draws from its own key.
       rounds: the number of rounds of the run.
       gap: the average number of rounds between two in which a client is drawn.
+      once: the bytes of what does not train.
 
     Raises:
       ValueError: for a way that does not exist.
@@ -269,7 +274,7 @@ def prices(
         warmup, always = algorithm.downlink.warmup, read["guard"] + read["memory"]
         follow = Follow(opt, short, means - short, warmup, always)
     size = FLOAT_BYTES * trees.size(params)
-    model = Prices(size, sum(read.values()), traffic.heard, follow)
+    model = Prices(size, sum(read.values()), traffic.heard, follow, once=once)
     ways = {"model": model, "messages": model._replace(followed=True)}
     if traffic.alone:
         ways = {"model": model}

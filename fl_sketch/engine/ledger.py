@@ -67,10 +67,12 @@ def record(ledger: Ledger, prices: Prices, number: int, report: SimulatorOnly) -
     The report has numpy arrays.
     """
     places = report.clients >= 0
-    asked, answered = report.clients[places], report.answered[places]
+    asked = np.asarray(report.clients)[places]
+    answered = report.answered[places]
     up = np.where(answered, prices.sent(asked, byte_count(report.bytes_up)), 0)
     heard = np.where(answered, prices.told(byte_count(report.bytes_told)), 0)
     down = heard + prices.fetched(ledger.last[asked], ledger.heard[asked], number)
+    down += np.where(_first_visits(ledger, asked), prices.once, 0)
     np.add.at(ledger.up, asked, up)
     np.add.at(ledger.down, asked, down)
     np.add.at(ledger.asked, asked, 1)
@@ -78,3 +80,10 @@ def record(ledger: Ledger, prices: Prices, number: int, report: SimulatorOnly) -
     ledger.last[asked] = number
     ledger.heard[asked] = heard if prices.heard else 0
     return Bytes(int(up.sum()), int(down.sum()), int(answered.sum()))
+
+
+def _first_visits(ledger: Ledger, asked: np.ndarray) -> np.ndarray:
+    """Returns which places have clients that were never asked before, each once."""
+    first = np.zeros(asked.shape, bool)
+    first[np.unique(asked, return_index=True)[1]] = True
+    return first & (ledger.asked[asked] == 0)

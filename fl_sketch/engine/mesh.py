@@ -124,6 +124,14 @@ def layout(mesh: Mesh, params: Any, tree: Any) -> Any:
     return jax.tree.map(of, tree)
 
 
+def placed(mesh: Mesh, tree: Any) -> Any:
+    """Returns arrays that programs only read, on the devices of a mesh.
+
+    They are cut as a model of their shapes is.
+    """
+    return jax.device_put(tree, layout(mesh, tree, tree))
+
+
 def on_all(function: Callable, mesh: Mesh) -> Callable:
     """Returns a function over a leading axis of all arguments, on all devices.
 

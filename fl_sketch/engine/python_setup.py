@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,11 +12,12 @@ from jax.sharding import PartitionSpec as P
 
 from fl_sketch.channels import player
 from fl_sketch.core import chacha, trees, validate
+from fl_sketch.core.constants import Constant, noted, size_of
 from fl_sketch.core.keys import roots_of
-from fl_sketch.core.protocols import Algorithm, Key, Roots, Tree
+from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
 from fl_sketch.data import Clients, examples, residency, streamed
 from fl_sketch.data import batches as client_batches
-from fl_sketch.engine import checks, data_checks, programs
+from fl_sketch.engine import checks, data_checks, programs, still
 from fl_sketch.engine.clients import Fetch
 from fl_sketch.engine.cohort import Sampler, of_round
 from fl_sketch.engine.costs import Prices, Traffic, prices
@@ -39,12 +40,17 @@ DOOR = "engine.simulate"  # in config.json, what made the folder
 
 
 class Chosen(NamedTuple):
-    """An algorithm with its noise, what it sends, what it promises, what it costs."""
+    """An algorithm with its noise, what it sends, what it promises, what it costs.
+
+    Attributes:
+      constants: what clients read in their work and nothing changes.
+    """
 
     algorithm: Algorithm
     traffic: Traffic
     guarantee: Guarantee | None
     prices: Prices
+    constants: Sequence[Constant] = ()
 
 
 class PythonSetup(NamedTuple):
@@ -85,9 +91,10 @@ class PythonSetup(NamedTuple):
         if make is not None:
             checks.require_noise_of(chosen, 0.0)
         checks.require_fitting(chosen, self.sampler)
-        traffic = checks.traffic_of(
-            chosen, self.params, self.clients, steps=self.steps, batch=self.batch
-        )
+        with noted() as constants:
+            traffic = checks.traffic_of(
+                chosen, self.params, self.clients, steps=self.steps, batch=self.batch
+            )
         checks.require_weights(traffic, self.sampler)
         d = trees.size(trees.trained(self.params))
         validate.warn_if_long(max(traffic.sent), d, stacklevel=3)
@@ -108,8 +115,9 @@ class PythonSetup(NamedTuple):
             download=download,
             rounds=self.last,
             gap=self.clients.population / self.sampler.size,
+            once=size_of(constants),
         )
-        return Chosen(chosen, traffic, guarantee, cost)
+        return Chosen(chosen, traffic, guarantee, cost, constants)
 
     def _seen(self) -> TrainedOn | None:
         """Returns the data that the first model has seen; None: there is no record."""
@@ -181,9 +189,8 @@ class PythonSetup(NamedTuple):
                 examples = client_batches.resident(*self.clients, device=same)
             roots = jax.device_put(roots_of(roots), same)
             state = jax.device_put(begun, same)
-            advance, _ = compile_rounds(
-                play, mesh, state=state, key=roots, data=examples
-            )
+            own = {"state": state, "key": roots, "data": examples}
+            advance, _ = compile_rounds(play, mesh, constants=chosen.constants, **own)
             seconds = time.perf_counter() - begin
             return Compiled(advance, lambda state: look(state.server.params), seconds)
 
@@ -196,8 +203,20 @@ class PythonSetup(NamedTuple):
             last=last,
             # A record has room for the rounds of a row, and there are no more than all.
             every=min(every, last),
+            frozen=_frozen(chosen.constants),
+            standing=self._standing(chosen),
             untouched=chosen.traffic.uses.untouched,
         )
+
+    def _standing(self, chosen: Chosen) -> Callable[[Server], list[str]] | None:
+        """Returns what names what a client's work does not move, if a part trains.
+
+        Nothing of a private run may depend on its clients' data.
+        """
+        if not chosen.constants or chosen.guarantee:
+            return None
+        sizes = {"steps": self.steps, "batch": self.batch}
+        return still.of_work(chosen.algorithm.local, self.clients.examples, **sizes)
 
     def described(self, task: Task, chosen: Chosen, **options: Any) -> Task:
         """Returns a task with what a folder needs: config, identity, secret, facts."""
@@ -228,6 +247,7 @@ class PythonSetup(NamedTuple):
                 digests,
                 devices,
                 program=program,
+                frozen=params_io.digest(task.frozen) if task.frozen else "",
                 weights=self._seen(),
                 keyed=task.private,
             ),
@@ -291,6 +311,16 @@ class PythonSetup(NamedTuple):
                 "server": str(jax.tree.structure(server)),  # with names of its state
             },
         }
+
+
+def _frozen(constants: Sequence[Constant]) -> dict[str, Any]:
+    """Returns the arrays of constants that have them by name, as models' parts do."""
+    return {
+        name: array
+        for one in constants
+        if isinstance(one.tree, Mapping)
+        for name, array in one.tree.items()
+    }
 
 
 def _digests(clients: Clients) -> dict[str, str]:

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fl_sketch.engine import frozen, multiprocess
+from fl_sketch.engine import multiprocess, untouched
 from fl_sketch.engine.loop import Compiled, NotFinite, Watch, play
 from fl_sketch.engine.recorder import ABSENCES, Recorder, Row
 from fl_sketch.engine.round import State
+from fl_sketch.engine.still import require_moving
 from fl_sketch.engine.task import Task
 from fl_sketch.workdir import checkpoint, odometer, origin, rows, secrets, weights
 from fl_sketch.workdir.folder import Workdir
@@ -225,6 +226,7 @@ def play_on(
 
     Raises:
       NotFinite: if the run diverges and its task has advice for that.
+      StandsStill: at the first evaluation, if something should train and does not.
       Stopped: after saving, if the watch asks for it.
     """
     recorder = progress.recorder
@@ -248,9 +250,11 @@ def play_on(
             with folder.writing():
                 odometer.note(folder.folder, {RUN: entry})
 
+    look = _looking(task, watch.look)
     watch = watch._replace(rows=rows_of, save=save, ahead=count, lost=_lost(task))
-    look = frozen.watching(task.untouched, progress.state, say, watch.look)
-    watch = watch._replace(agree=multiprocess.agree, look=look)
+    look = untouched.watching(task.untouched, progress.state, say, look)
+    watch = watch._replace(look=look, agree=multiprocess.agree)
+    _keep_frozen(folder, task, progress)
     saves = task.save_every if folder or multiprocess.several() else 0
     begun, rounds = progress.state, (progress.done, task.last)
     try:
@@ -260,6 +264,24 @@ def play_on(
             secrets.forget(folder.folder)
         raise
     return Progress(state, recorder)
+
+
+def _looking(task: Task, look: Callable[[int, State], None]) -> Callable:
+    """Returns `look`, which at the first evaluation requires that all parts move."""
+
+    def looked(done: int, state: State) -> None:
+        if task.standing and done <= task.every:
+            require_moving(task.standing(state.server), done)
+        look(done, state)
+
+    return looked
+
+
+def _keep_frozen(folder: Workdir | None, task: Task, progress: Progress) -> None:
+    """Writes what does not train, if there is any, unless it is in the folder."""
+    if folder and task.frozen:
+        with folder.writing():
+            weights.keep_frozen(folder.folder, task.frozen, fresh=not progress.done)
 
 
 def _lost(task: Task) -> Callable[[str], None]:

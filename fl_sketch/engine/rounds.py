@@ -1,6 +1,6 @@
 """Many rounds in one program: cohorts are drawn, rounds played, reports kept."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,12 +9,13 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from fl_sketch.core.constants import Constant, as_argument, trees_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots
 from fl_sketch.data import streamed
 from fl_sketch.engine import host_states, prefetch
 from fl_sketch.engine.clients import Fetch, traced
 from fl_sketch.engine.cohort import Cohort, Sampler, everyone, of_round
-from fl_sketch.engine.mesh import compiler_options, mesh_over, rows
+from fl_sketch.engine.mesh import compiler_options, mesh_over, placed, rows
 from fl_sketch.engine.round import Report, State, make_round
 
 Advance = Callable[[State, int, int], tuple[State, Report]]
@@ -77,7 +78,13 @@ def with_everyone(
 
 
 def compile_rounds(
-    play: Play, mesh: jax.sharding.Mesh, *, state: State, key: Roots, data: Any
+    play: Play,
+    mesh: jax.sharding.Mesh,
+    *,
+    state: State,
+    key: Roots,
+    data: Any,
+    constants: Sequence[Constant] = (),
 ) -> tuple[Advance, jax.stages.Compiled]:
     """Returns `advance(state, done, count)`, and the program that it calls.
 
@@ -85,13 +92,18 @@ def compile_rounds(
       state: the state, or its shapes with their shardings.
       key: the roots of the run, on all devices.
       data: `Resident` data on the devices, or `OnHost`, to be streamed.
+      constants: what the algorithm reads and nothing changes, as a model's part that
+        does not train. Each device has it once.
     """
     same, options = NamedSharding(mesh, P()), compiler_options(mesh)
     out = jax.tree.map(lambda leaf: leaf.sharding, state), same
+    trees = placed(mesh, trees_of(constants))
 
     def compiled(function, *arguments):
+        function = as_argument(function, constants)
         program = jax.jit(function, donate_argnums=0, out_shardings=out)
-        return program.lower(state, key, *arguments).compile(options)
+        program = program.lower(state, key, *arguments, trees).compile(options)
+        return lambda state, *own: program(state, key, *own, trees), program
 
     if isinstance(data, streamed.OnHost):
         draw, gather, shapes = prefetch.batches_on_devices(
@@ -104,16 +116,15 @@ def compile_rounds(
             batch=play.batch,
         )
         starts = jax.device_put(data.starts, same)
-        program = compiled(play.on_batches, (shapes, starts), 1)
+        run, program = compiled(play.on_batches, (shapes, starts), 1)
         one_round = prefetch.gathered_ahead(
-            draw, gather, lambda state, sent: program(state, key, (sent, starts), 1)
+            draw, gather, lambda state, sent: run(state, (sent, starts), 1)
         )
     else:
-        program = compiled(play.rounds, data, 0)
+        run, program = compiled(play.rounds, data, 0)
         if play.bank != "host":
-            advance = lambda state, done, count: program(state, key, data, count)  # noqa: E731
-            return advance, program
-        one_round = lambda state, number: program(state, key, data, 1)  # noqa: E731
+            return lambda state, done, count: run(state, data, count), program
+        one_round = lambda state, number: run(state, data, 1)  # noqa: E731
     if play.bank == "host":
         ids = jax.jit(lambda key, number: of_round(play.sampler, key, number).ids)
         ids = ids.lower(key, 0).compile()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from fl_sketch.core.protocols import Key, Roots
+from fl_sketch.core.protocols import Key, Roots, Server
 from fl_sketch.engine.loop import Compiled
 from fl_sketch.engine.recorder import Known
 from fl_sketch.engine.round import State
@@ -27,6 +27,9 @@ class Task(NamedTuple):
       model: the contents of params.json.
       secret: a fresh secret; None: the run is not private.
       with_noise: `(z) -> Task`, the same with another noise multiplier.
+      frozen: what does not train of the model, by name; empty: all of it trains.
+      standing: `(server) -> names` of what should train and does not move; None: that
+        is not looked at.
       advice: what may help if it diverges; empty: a loss that is not finite does not
         stop it.
       untouched: names of the model's arrays that no client's data reach.
@@ -46,6 +49,8 @@ class Task(NamedTuple):
     model: dict[str, Any] = {}
     secret: Secret | None = None
     with_noise: "Callable[[float], Task] | None" = None
+    frozen: Mapping[str, Any] = {}
+    standing: Callable[[Server], list[str]] | None = None
     advice: str = ""
     untouched: tuple[str, ...] = ()
 

@@ -21,6 +21,7 @@ from fl_sketch.algorithms import catalog
 from fl_sketch.audit import gradient_inversion as inversion
 from fl_sketch.audit import likeness, posterior
 from fl_sketch.core import validate
+from fl_sketch.core.constants import jitted
 from fl_sketch.data.examples import normalise
 from fl_sketch.experiments.attack_scene import Scene, scene_of
 from fl_sketch.workdir.tables import half_width
@@ -165,7 +166,7 @@ def _attacked(scene: Scene, attack: Attack, train: np.ndarray) -> inversion.Foun
 
     mapped = engine.on_all(on_client, scene.setup.mesh)
     numbers = jnp.arange(len(scene.images))
-    return jax.jit(mapped)(scene.images, scene.targets, numbers)
+    return jitted(mapped)(scene.images, scene.targets, numbers)
 
 
 def row(result: Result) -> dict[str, Any]:

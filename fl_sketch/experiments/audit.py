@@ -24,6 +24,7 @@ from fl_sketch.audit.game import Found
 from fl_sketch.config import arguments, build, cohorts, parse, privacy
 from fl_sketch.config.guarantee import claimed
 from fl_sketch.core import validate
+from fl_sketch.core.constants import jitted
 from fl_sketch.core.keys import Purpose, apart
 from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Roots
@@ -273,7 +274,7 @@ def _crowded(setup: Setup, count: int):
         recompute=config.compute.updates == "recompute",
     )
 
-    @jax.jit
+    @jitted
     def scores_of(roots, data, key):
         return run(setup.start(numbers, roots).server.params, roots, data, key)
 
@@ -311,7 +312,8 @@ def _algorithm(config: ConfigDict, setup: Setup) -> Algorithm:
     """
     z = claimed(config, setup.guarantee).noise_multiplier
     numbers = parse.numbers_of(config)
-    return privacy.algorithm_of(config, setup.seen, setup.params, numbers, z)
+    loss = setup.loss(numbers)
+    return privacy.algorithm_of(config, loss, setup.params, numbers, z)
 
 
 def _scaled(config: ConfigDict, population: int, sample: float) -> ConfigDict:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from fl_sketch import engine
 from fl_sketch.core import trees
+from fl_sketch.core.constants import jitted, size_of, trees_of
 from fl_sketch.engine import Cohort, host_states
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.rounds import Play, compile_rounds
@@ -36,6 +37,7 @@ class Forecast(NamedTuple):
       clients: the seconds of all turns of a round; None: not told apart.
       data: bytes of the data on a device.
       state: bytes of the state on a device.
+      frozen: bytes on a device of what does not train.
       operations: multiplications and additions of the local work of a round.
       moved: bytes of parameters that local steps of a round must read and write.
       speed: what the devices reach in products of matrices and in copies.
@@ -46,6 +48,7 @@ class Forecast(NamedTuple):
     clients: float | None
     data: int
     state: int
+    frozen: int
     operations: float
     moved: float
     speed: machine.Speed
@@ -60,12 +63,14 @@ def of_setup(setup: Setup) -> Forecast:
     start = functools.partial(setup.start, setup.numbers)
     state = setup.placed(jax.eval_shape(start, jax.eval_shape(jax.random.key, 0)))
     read_and_written = 2 * FLOAT_BYTES * trees.size(setup.params)
+    read_and_written += size_of(setup.constants)
     return Forecast(
         cost=cost,
         evaluation=_evaluation(setup),
         clients=cost.turn and cost.turn * -(-places // at_once),
         data=_on_a_device(data) if setup.form == "resident" else 0,
         state=_on_a_device(state),
+        frozen=_on_a_device(trees_of(setup.constants)),
         operations=setup.talk.operations * places,
         moved=float(read_and_written * config.client.steps * places),
         speed=machine.speed(setup.mesh),
@@ -77,10 +82,11 @@ def _rounds(setup: Setup, data: Any, clients: int) -> tuple[Any, Callable]:
     roots = secrets.roots(setup.config.seed, setup.secret(), setup.same)
     start = functools.partial(setup.start, setup.numbers, rows=clients)
     shapes = setup.placed(jax.eval_shape(start, roots))
-    start = jax.jit(start, out_shardings=jax.tree.map(lambda x: x.sharding, shapes))
+    start = jitted(start, out_shardings=jax.tree.map(lambda x: x.sharding, shapes))
     play = _of_few(setup.play(setup.numbers), clients)
+    own = {"state": shapes, "key": roots, "data": data}
     advance, program = compile_rounds(
-        play, setup.mesh, state=shapes, key=roots, data=data
+        play, setup.mesh, constants=setup.constants, **own
     )
     state, done = start(roots), 0
     if play.bank == "host":
@@ -120,7 +126,7 @@ def _of_few(play: Play, clients: int) -> Play:
 def _evaluation(setup: Setup) -> float:
     """Returns the seconds of an evaluation."""
     evaluate, test = setup.evaluation
-    program = jax.jit(functools.partial(evaluate, setup.numbers))
+    program = jitted(functools.partial(evaluate, setup.numbers))
     params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), setup.params)
 
     def play(count: int) -> None:
@@ -143,7 +149,8 @@ def lines(setup: Setup) -> list[str]:
     found, config = of_setup(setup), setup.config
     cost, evaluations = found.cost, -(-setup.last // config.eval_every)
     whole = setup.last * cost.seconds + evaluations * found.evaluation
-    memory = found.data + found.state + cost.temporaries
+    memory = found.data + found.state + found.frozen + cost.temporaries
+    still = f"frozen {sized(found.frozen)}, " if found.frozen else ""
     products = found.operations / found.speed.operations
     copies = found.moved / found.speed.bytes
     limits = ("matrix products", products), ("memory speed", copies)
@@ -154,7 +161,7 @@ def lines(setup: Setup) -> list[str]:
         f"{share}, {found.evaluation:.3g} s per evaluation; {setup.last} rounds: "
         f"{whole:.3g} s after compilation",
         f"  memory per device: {sized(memory)} (data {sized(found.data)}, state "
-        f"{sized(found.state)}, local training {sized(cost.temporaries)})",
+        f"{sized(found.state)}, {still}local training {sized(cost.temporaries)})",
         f"  limit: {name}, {least:.3g} s per round, for {found.operations:.3g} "
         f"operations at {found.speed.operations:.3g} per second and "
         f"{sized(found.moved)} of parameters at {sized(found.speed.bytes)} per second",

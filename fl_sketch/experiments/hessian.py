@@ -11,14 +11,16 @@ from ml_collections import ConfigDict
 
 from fl_sketch import engine
 from fl_sketch.audit import spectrum
-from fl_sketch.config import build, inputs, parse, privacy
+from fl_sketch.config import parse, privacy
 from fl_sketch.core import files, trees, validate
+from fl_sketch.core.constants import jitted
 from fl_sketch.core.protocols import Tree
 from fl_sketch.core.trees import Stateful
 from fl_sketch.data.examples import Examples
 from fl_sketch.engine import resumable
 from fl_sketch.experiments.measurements import Column, Table, print_line
-from fl_sketch.run.task import task_of
+from fl_sketch.run.setup import Setup, prepare
+from fl_sketch.run.task import of_setup
 from fl_sketch.workdir import checkpoint
 from fl_sketch.workdir.config_file import config_of
 from fl_sketch.workdir.rows import MARK
@@ -66,16 +68,16 @@ def of_run(
         are not there, or more examples than the training set has.
     """
     config = config_of(workdir, defaults, plugin)
-    splits = inputs.splits_of(config, data_dir)
+    setup = prepare(config, data_dir)
+    splits, mesh = setup.splits, setup.mesh
     validate.at_least_one(examples=examples)
     validate.at_most(len(splits.train.targets), "the training set", examples=examples)
-    mesh = parse.mesh_of(config.compute)
     batch = CPU_BATCH if engine.on_cpu(mesh) else BATCH
     batches = _drawn(splits.train, examples, batch, config.seed)
     numbers = {**parse.numbers_of(config), "model.weight_decay": 0.0}
-    loss = build.loss_of(config, inputs.seen_of(config.data, splits), numbers)
+    loss = setup.loss(numbers)
 
-    @functools.partial(jax.jit, compiler_options=engine.compiler_options(mesh))
+    @functools.partial(jitted, compiler_options=engine.compiler_options(mesh))
     def find(params, batches, key):
         def value(params, batch):
             return loss.value(params, batch.inputs, batch.targets)
@@ -86,7 +88,7 @@ def of_run(
     spectra: dict[int, spectrum.Spectrum] = {}
 
     def rows():
-        for number, params in _models_of(workdir, config, data_dir):
+        for number, params in _models_of(workdir, setup):
             if isinstance(params, Stateful):
                 msg = "Expected a model without batch statistics, got one with them."
                 raise ValueError(msg)
@@ -103,11 +105,9 @@ def of_run(
     return measured
 
 
-def _models_of(
-    workdir: str, config: ConfigDict, data_dir: str | None
-) -> Iterator[tuple[int, Tree]]:
+def _models_of(workdir: str, setup: Setup) -> Iterator[tuple[int, Tree]]:
     """Yields (round, parameters): the start, made anew, and every checkpoint kept."""
-    fresh = {"state": resumable.begin(task_of(config, data_dir)).state}
+    fresh = {"state": resumable.begin(of_setup(setup)).state}
     yield 0, fresh["state"].server.params
     folder = pathlib.Path(workdir) / "checkpoints"
     for number in checkpoint.rounds(folder):

@@ -40,7 +40,8 @@ class Loss(NamedTuple):
       value: `(params, inputs, targets, weights=None, key=None) -> scalar`, the weighted
         mean over examples, to be differentiated. The weight of a padded example is 0.
         If all weights are 0, the value and its gradient are 0. With a key there is
-        dropout. With `Stateful` it returns (scalar, the statistics after the batch).
+        dropout. With `Stateful` it returns (scalar, the statistics after the batch);
+        with `still=True` as well these stand still, and the model runs as in tests.
       metrics: `(params, inputs, targets, weights=None) -> dict` of sums over the
         examples: "loss", "count", and those of each metric. Sums of batches may be
         added, so an evaluation over padded batches is exact.
@@ -184,8 +185,9 @@ class _Task(NamedTuple):
         """Whether the model does something else in training."""
         return "train" in inspect.signature(type(self.model).__call__).parameters
 
-    def value(self, params, inputs, targets, weights=None, key=None):
-        train = self.has_train and (key is not None or isinstance(params, Stateful))
+    def value(self, params, inputs, targets, weights=None, key=None, still=False):
+        trains = key is not None or isinstance(params, Stateful)
+        train = self.has_train and trains and not still
         low, seen = _cast(params, self.dtype), _cast(inputs, self.dtype)
         outputs, state = _applied(self.model, low, seen, key, train=train)
         outputs, targets, weights = self.matched(outputs, targets, weights)

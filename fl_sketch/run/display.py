@@ -39,7 +39,7 @@ def plan(config: ConfigDict, task: Task) -> list[str]:
     """Returns lines on the task of a config, before it is compiled."""
     facts = task.facts
     return [
-        f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
+        f"{facts['algorithm']}: {facts['model']} of {_size(facts)} on "
         f"{facts['dataset']}, {facts['clients']} clients, {devices(facts['devices'])}",
         f"  upload: {message(facts)}{_up_each(facts)}",
         f"  {_network(task)}",
@@ -50,6 +50,12 @@ def plan(config: ConfigDict, task: Task) -> list[str]:
         *_slow(config.compute.dtype),
         *_how(task.known.guarantee, config.rounds),
     ]
+
+
+def _size(facts: Mapping[str, Any]) -> str:
+    """Returns the number of parameters that are trained, and of those that are not."""
+    still = f" (and {facts['frozen']} frozen)" if "frozen" in facts else ""
+    return f"{facts['d']} parameters{still}"
 
 
 def devices(count: int) -> str:
@@ -155,15 +161,17 @@ def _how(guarantee, asked: int) -> list[str]:
 
 
 def _down(prices) -> str:
+    once = f", and {prices.once / 1e3:.4g} kB once per client" * bool(prices.once)
     if not prices.followed:
-        return f"{prices.model / 1e3:.4g} kB per client and round (the whole model)"
+        model = f"{prices.model / 1e3:.4g} kB per client and round (the whole model)"
+        return model + once
     follow = prices.follow
     missed, most = follow.missed, prices.params + follow.begin + follow.always
     more = f" and {follow.always / 1e3:.4g} kB per round" * bool(follow.always)
     whole = "model and server state" if follow.begin else "the whole model"
     return (
         f"{missed / 1e3:.4g} kB for each round since the client's last{more}, at most "
-        f"{most / 1e3:.4g} kB ({whole})"
+        f"{most / 1e3:.4g} kB ({whole}){once}"
     )
 
 

@@ -18,13 +18,14 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, models
-from fl_sketch.config import build, inputs, networks, parse, privacy
+from fl_sketch.config import build, inputs, networks, parse, parts, privacy
 from fl_sketch.config.cohorts import Cohorts, cohorts_of
 from fl_sketch.config.guarantee import guarantee_of, require_sizes
 from fl_sketch.config.initial import initial_of, trained_on
 from fl_sketch.config.inputs import Seen
 from fl_sketch.config.parse import Numbers, section
 from fl_sketch.core import trees
+from fl_sketch.core.constants import Constant, size_of
 from fl_sketch.core.keys import Purpose, apart, roots_of
 from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Tree
@@ -39,6 +40,7 @@ from fl_sketch.engine.relays import Relay
 from fl_sketch.engine.rounds import Play
 from fl_sketch.models import params_io
 from fl_sketch.privacy.guarantee import Guarantee
+from fl_sketch.transforms.parts import Parts
 from fl_sketch.workdir import secrets
 from fl_sketch.workdir.identity import Identity, identity_of, named
 
@@ -57,7 +59,8 @@ class Setup:
       numbers: its continuous keys.
       splits: the data on the host.
       seen: how the model sees them.
-      params: shapes of the model's parameters.
+      params: shapes of the model's parameters: of what trains.
+      parts: what trains of the model, and what does not; None: all of it trains.
       initial: arrays that it begins with, by name, in place of random ones.
       mesh: the devices, which may be abstract.
       talk: the traffic of a client in a round.
@@ -73,7 +76,8 @@ class Setup:
     splits: datasets.Splits
     seen: Seen
     params: Tree
-    initial: params_io.Arrays
+    parts: Parts | None
+    initial: Constant
     mesh: jax.sharding.Mesh
     talk: costs.Traffic
     cohorts: Cohorts
@@ -117,13 +121,19 @@ class Setup:
         return _batches(self.config.client, self.splits.train)
 
     def loss(self, numbers: Numbers) -> models.Loss:
-        """Returns the loss of the model."""
-        return build.loss_of(self.config, self.seen, numbers)
+        """Returns the loss of the model, as a function of what trains."""
+        return parts.loss_of(self.config, self.seen, numbers, self.parts)
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        """What does not train, an argument of every program that reads it."""
+        return (self.parts.frozen,) if self.parts else ()
 
     def algorithm(self, numbers: Numbers, noisy: bool = True) -> Algorithm:
         """Returns the algorithm with its mechanism, or without its noise."""
         z = self.guarantee.noise_multiplier if self.guarantee and noisy else 0.0
-        return privacy.algorithm_of(self.config, self.seen, self.params, numbers, z)
+        loss = self.loss(numbers)
+        return privacy.algorithm_of(self.config, loss, self.params, numbers, z)
 
     def with_noise(self, noise_multiplier: float = 0.0) -> "Setup":
         """Returns the same with its promise; 0: with the noise of the config.
@@ -197,6 +207,7 @@ class Setup:
             download=config.download,
             rounds=self.last,
             gap=config.data.clients / privacy.expected(config),
+            once=size_of(self.constants),
         )
 
     @functools.cached_property
@@ -240,7 +251,7 @@ class Setup:
             (1, *self.splits.train.inputs.shape[1:]), self.splits.train.inputs.dtype
         )
         params = self.loss(numbers).init(own, first)
-        params = params_io.placed(params, self.initial)
+        params = params_io.placed(params, self.initial.value)
         if not rows:
             on_host = self.bank == "host"
             rows = self.sampler.places if on_host else self.config.data.clients
@@ -338,7 +349,7 @@ def prepare(
     config = parse.with_clients(config, splits)
     privacy.check(config)
     relay, seen = networks.relay_of(config), inputs.seen_of(config.data, splits)
-    params = _shapes(config, splits, build.loss_of(config, seen, numbers))
+    model = _shapes(config, splits, build.loss_of(config, seen, numbers))
     identity = identity_of(
         examples.digests(splits),
         "" if mesh else engine.name_of(here),
@@ -347,8 +358,14 @@ def prepare(
     )
     # All processes have read the same, before anything is placed on devices.
     multiprocess.require_same(lambda: named(flat(config.to_dict()), identity))
-    initial = initial_of(config, params, identity.data)
-    silent = privacy.algorithm_of(config, seen, params, numbers, 0.0)
+    initial = initial_of(config, model, identity.data)
+    split = parts.parts_of(config, model, initial, None if mesh else here)
+    loss = parts.loss_of(config, seen, numbers, split)
+    params = _shapes(config, splits, loss) if split else model
+    if split:
+        identity = identity._replace(frozen=params_io.digest(split.frozen.tree))
+        initial = {n: initial[n] for n in initial if n in split.chosen.wholly}
+    silent = privacy.algorithm_of(config, loss, params, numbers, 0.0)
     batches = _batches(config.client, splits.train)
     talk = costs.measure_traffic(silent, params, batches)
     cohorts, bank = cohorts_of(config, talk), "devices"
@@ -356,8 +373,8 @@ def prepare(
         size = host_states.row_bytes(silent, params) * config.data.clients
         with section("compute"):
             bank = host_states.place(config.compute.clients, size, here)
-    known = config, numbers, splits, seen, params, initial, here, talk, cohorts
-    return Setup(*known, relay, bank, identity).with_noise()
+    known = config, numbers, splits, seen, params, split, Constant(initial)
+    return Setup(*known, here, talk, cohorts, relay, bank, identity).with_noise()
 
 
 def _shapes(config: ConfigDict, splits: datasets.Splits, loss: models.Loss) -> Tree:

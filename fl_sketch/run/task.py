@@ -15,8 +15,9 @@ from fl_sketch.config import arguments, build
 from fl_sketch.config.initial import source_of
 from fl_sketch.config.privacy import protection_of
 from fl_sketch.core import free_memory, pretrained, trees
-from fl_sketch.core.protocols import Key, Roots
-from fl_sketch.engine import host_states
+from fl_sketch.core.constants import as_argument, jitted, trees_of
+from fl_sketch.core.protocols import Key, Roots, Server
+from fl_sketch.engine import host_states, still
 from fl_sketch.engine.evaluate import in_order
 from fl_sketch.engine.loop import Compiled
 from fl_sketch.engine.recorder import Clock, Known
@@ -43,7 +44,7 @@ def of_setup(setup: Setup) -> Task:
     start = functools.partial(setup.start, numbers)
     shapes = jax.eval_shape(start, jax.eval_shape(jax.random.key, 0))
     state = setup.placed(shapes)
-    start = jax.jit(start, out_shardings=jax.tree.map(lambda x: x.sharding, state))
+    start = jitted(start, out_shardings=jax.tree.map(lambda x: x.sharding, state))
     setup.shares(config.seed)  # says what cannot be dealt, before anything compiles
     secret = setup.secret()
 
@@ -71,8 +72,22 @@ def of_setup(setup: Setup) -> Task:
         model=model_of(setup),
         secret=secret,
         with_noise=lambda z: of_setup(setup.with_noise(z)),
+        frozen=setup.parts.frozen.tree if setup.parts else {},
+        standing=_standing(setup),
         advice=arguments.advice(config),
     )
+
+
+def _standing(setup: Setup) -> Callable[[Server], list[str]] | None:
+    """Returns what names what a client's work on test data does not move; None: none.
+
+    A model that trains as a whole may have arrays that it does not use.
+    """
+    if setup.parts is None:
+        return None
+    client, local = setup.config.client, setup.algorithm(setup.numbers).local
+    test, sizes = setup.splits.test, {"steps": client.steps, "batch": client.batch}
+    return still.of_work(local, test, **sizes)
 
 
 def known_of(setup: Setup, clock: Clock | None = None) -> Known:
@@ -107,15 +122,17 @@ def _compile(setup: Setup, state, roots: Key | Roots) -> Compiled:
     assert isinstance(roots, Roots)
     data = setup.data(setup.config.seed)
     play = setup.play(setup.numbers)
-    advance, _ = compile_rounds(play, setup.mesh, state=state, key=roots, data=data)
+    own, constants = {"state": state, "key": roots, "data": data}, setup.constants
+    advance, _ = compile_rounds(play, setup.mesh, constants=constants, **own)
     evaluate, test = setup.evaluation
-    evaluate = jax.jit(functools.partial(evaluate, setup.numbers))
-    evaluate = evaluate.lower(state.server.params, test)
+    evaluate = functools.partial(evaluate, setup.numbers)
+    evaluate, frozen = jax.jit(as_argument(evaluate, constants)), trees_of(constants)
+    evaluate = evaluate.lower(state.server.params, test, frozen)
     evaluate = evaluate.compile(engine.compiler_options(setup.mesh))
     free_memory.give_back()
 
     def measured(state) -> dict[str, float]:
-        found = jax.device_get(evaluate(state.server.params, test))
+        found = jax.device_get(evaluate(state.server.params, test, frozen))
         found = in_order(found, setup.metrics)
         return {name: float(value) for name, value in found.items()}
 
@@ -127,11 +144,13 @@ def facts_of(setup: Setup) -> dict[str, Any]:
     config, talk, prices = setup.config, setup.talk, setup.prices
     sent, d = sum(talk.sent), trees.size(trees.trained(setup.params))
     row = host_states.row_bytes(setup.algorithm(setup.numbers), setup.params)
+    frozen = sum(leaf.size for leaf in jax.tree.leaves(trees_of(setup.constants)))
     return {
         "algorithm": config.algorithm,
         "dataset": config.data.name,
         "model": config.model.name,
         "d": d,
+        **({"frozen": frozen} if frozen else {}),
         "sketch_size": sent,
         "compression": d / sent,
         "clients": config.data.clients,
@@ -141,6 +160,7 @@ def facts_of(setup: Setup) -> dict[str, Any]:
         "download": "messages" if prices.followed else "model",
         "bytes_down_of_the_model": prices.model,
         "bytes_down_to_follow": prices.follow.missed + prices.follow.always,
+        **({"bytes_down_once": prices.once} if frozen else {}),
         "bytes_up_planned": talk.bits_up and -(-talk.bits_up // 8),
         "client_state_bytes": row * config.data.clients,
         "client_state": setup.bank if row else None,
@@ -200,6 +220,7 @@ def model_of(setup: Setup) -> dict[str, Any]:
         "size": config.model.size,
         "loss": config.model.loss,
         "options": build.options_of(config.model),
+        **({"trains": config.client.trains} if setup.parts else {}),
         "outputs": seen.classes,
         **({"class_names": list(names)} if names else {}),
         "inputs": {
@@ -244,9 +265,13 @@ def _pretrained(setup: Setup) -> dict[str, Any]:
     folder = pretrained.read(name)
     found: dict[str, Any] = {"config": pretrained.described(folder)}
     if source_of(setup.config)[0] == "name":
-        arrays = [own for own, _ in trees.named_leaves(setup.params)]
-        left = huggingface.find(folder, setup.params, read=False).left_out
-        found["fresh"] = [own for own in arrays if own not in setup.initial]
+        model, begun = setup.params, {**setup.initial.tree}
+        if setup.parts:
+            model, begun = setup.parts.model, begun | setup.parts.frozen.tree
+        left = huggingface.find(folder, model, read=False).left_out
+        found["fresh"] = [
+            own for own, _ in trees.named_leaves(model) if own not in begun
+        ]
         found["left_out"] = list(left)
     return {"pretrained": found}
 

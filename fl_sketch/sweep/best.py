@@ -55,6 +55,8 @@ def keep(
         tree = {"state": jax.tree.map(lambda leaf: leaf[where], states)}
         extra, number = {**run.extra(), **recorder.arrays()}, first["round"]
         checkpoint.save(run.checkpoints, number, tree, extra=extra)
+        if setup.parts:
+            weights.keep_frozen(partial, setup.parts.frozen.tree, fresh=True)
         about = {**model_of(setup), origin.TRAINED_ON: run.trained_on}
         weights.write_model(partial, number, about)
         if relay := recorder.known.prices.relay:

@@ -18,6 +18,7 @@ import numpy as np
 
 from fl_sketch import engine
 from fl_sketch.core import chacha, free_memory, validate
+from fl_sketch.core.constants import as_argument, jitted, trees_of
 from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.data import batches as draws
 from fl_sketch.engine.evaluate import in_order
@@ -79,18 +80,20 @@ def compile_points(setup: Setup, group: Group, how: str) -> Points:
     table = np.array([list(own.values()) for own in group.numbers], np.float32)
     table, seeded = jax.device_put((table, seeded), setup.same)
     own, test = _secrets(setup, group), setup.evaluation[1]
+    constants, frozen = setup.constants, trees_of(setup.constants)
     start, *_ = _over_points(setup, group, (1, 1))
-    states = jax.jit(start, out_shardings=setup.same)(table, seeded)
+    states = jitted(start, out_shardings=setup.same)(table, seeded)
 
     options = engine.compiler_options(setup.mesh)
     most = (len(group.seeds), len(table)) if how == "vmap" else (1, 1)
     for at_once in _fewer_and_fewer(most):
         _, rounds, evaluate = _over_points(setup, group, at_once)
+        rounds = as_argument(rounds, constants)
         rounds = jax.jit(rounds, donate_argnums=2, out_shardings=setup.same)
-        rounds = rounds.lower(table, seeded, states, own, data, 0, 0)
+        rounds = rounds.lower(table, seeded, states, own, data, 0, 0, frozen)
         rounds = rounds.compile(options)
-        evaluate = jax.jit(evaluate)
-        evaluate = evaluate.lower(table, seeded, states.server.params, test)
+        evaluate = jax.jit(as_argument(evaluate, constants))
+        evaluate = evaluate.lower(table, seeded, states.server.params, test, frozen)
         evaluate = evaluate.compile(options)
         free_memory.give_back()
         needed = max(_scratch(rounds), _scratch(evaluate))
@@ -98,12 +101,13 @@ def compile_points(setup: Setup, group: Group, how: str) -> Points:
             break
 
     def advance(states, done, count):
-        states, reports = rounds(table, seeded, states, own, data, done, count)
+        arguments = table, seeded, states, own, data, done, count, frozen
+        states, reports = rounds(*arguments)
         return states, _points_first(reports)
 
     def measure(states):
         params = states.server.params
-        found = _points_first(evaluate(table, seeded, params, test))
+        found = _points_first(evaluate(table, seeded, params, test, frozen))
         return in_order(found, setup.metrics)
 
     seconds = time.perf_counter() - begin

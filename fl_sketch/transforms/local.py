@@ -19,6 +19,7 @@ from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import Purpose, apart
 from fl_sketch.core.protocols import Keys, Local, Server, Tree, Work
 from fl_sketch.core.trees import Stateful, like_model
+from fl_sketch.transforms.parts import only as only
 
 Loss = Callable[..., Any]  # (params, batch) or (params, batch, key) -> scalar
 Stepwise = Callable[[Tree, Tree, jax.typing.ArrayLike], Any]  # (..., step's number)

@@ -26,12 +26,14 @@ class ConfigFile(NamedTuple):
     Attributes:
       files: digests of the files that the config names, by their paths.
       data: digests of the arrays of the data, by their names.
+      frozen: a digest of what does not train of the model; empty: all of it trains.
       lengths: the numbers of rounds that the run had before it became longer.
     """
 
     config: dict[str, Any]
     files: dict[str, str]
     data: dict[str, str]
+    frozen: str
     lengths: list[int]
 
 
@@ -57,8 +59,9 @@ def read(path: pathlib.Path) -> ConfigFile:
     with untrusted_files.reading(path, WRITTEN):
         config.pop(TRAINED_ON, None)
         files, lengths = dict(config.pop(FILES, {})), list(config.pop(LENGTHS, []))
-        data = dict(config.pop(IDENTITY, {}).get("data", {}))
-    return ConfigFile(config, files, data, lengths)
+        own = dict(config.pop(IDENTITY, {}))
+        data, frozen = dict(own.get("data", {})), str(own.get("frozen", ""))
+    return ConfigFile(config, files, data, frozen, lengths)
 
 
 def rounds_in(workdir: str | os.PathLike) -> int:

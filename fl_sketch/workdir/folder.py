@@ -29,6 +29,7 @@ from fl_sketch.workdir.rows import MARK
 METRICS, SUMMARY = "metrics.csv", "summary.json"
 ALSO_ROWS = ("clients.csv", MARK + "clients.csv")  # further tables of a run
 FOLDERS = ("checkpoints", "tensorboard", "mlflow")  # a link in their place is followed
+STILL = "the part of the model that does not train"
 TIMES = ("rounds_per_second", "seconds")  # in which equal runs may differ
 Row = dict[str, Any]
 
@@ -283,6 +284,7 @@ class Workdir:
         path, ours = self.folder / CONFIG, self._keys
         own = self._identity
         about = {"data": own.data, "versions": own.versions, "devices": own.devices}
+        about |= {"frozen": own.frozen} if own.frozen else {}
         whole = {"format": FORMAT, **self._config, IDENTITY: about}
         whole |= {TRAINED_ON: self.trained_on}
         whole |= {FILES: self._files} if self._files else {}
@@ -307,6 +309,7 @@ class Workdir:
         for what, old, new in (
             ("the file of ", before.files, self._files),
             ("the data's ", before.data, own.data),
+            (STILL, {"": before.frozen}, {"": own.frozen}),
         ):
             for name in {**new, **old}:
                 if old.get(name) != new.get(name):

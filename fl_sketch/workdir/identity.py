@@ -41,6 +41,7 @@ class Identity(NamedTuple):
       versions: the versions of packages, by their names.
       devices: the number and the kind of the devices, and whether each has a core.
       program: a digest of the rounds, where the config does not tell all of them.
+      frozen: a digest of what does not train of the model; empty: all of it trains.
       weights: what the first model was trained on; None: on nothing.
       keyed: whether the data are private, so that a plain digest of them, by which
         guesses about a target could be checked, may not be written anywhere.
@@ -50,6 +51,7 @@ class Identity(NamedTuple):
     versions: dict[str, str] = {}
     devices: str = ""
     program: str = ""
+    frozen: str = ""
     weights: TrainedOn | None = None
     keyed: bool = False
 
@@ -119,6 +121,7 @@ def stamp(
         "versions": dict(identity.versions),
         "devices": identity.devices,
         "program": identity.program,
+        **({"frozen": identity.frozen} if identity.frozen else {}),
     }
 
 
@@ -139,6 +142,8 @@ def difference(
     for name in ("config", "data"):
         if theirs.get(name) != ours[name]:
             return f"one of another {name}: remove it, or use another workdir"
+    if theirs.get("frozen") != ours.get("frozen"):
+        return "one of other frozen parameters: use another workdir"
     upgraded = "versions" in accept and theirs.get("versions") != ours["versions"]
     if theirs.get("program") != ours["program"] and not upgraded:
         return "one of another loss, rate, bound or server: use another workdir"

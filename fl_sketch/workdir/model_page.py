@@ -41,9 +41,11 @@ TRUST = {
 
 def written(promise: Mapping[str, Any], model: Mapping[str, Any], form: str) -> str:
     """Returns the text of the page; arguments are those of `release.Release`."""
+    still = model["d"] - model["trained"]
+    of_them = f" ({still} of them as they were before)" * bool(still)
     return f"""# {model["name"]}, trained privately on {model["data"]}
 
-A model `{model["name"]}` of {model["d"]} parameters and {model["outputs"]}, \
+A model `{model["name"]}` of {model["d"]} parameters{of_them} and {model["outputs"]}, \
 trained on the data set `{model["data"]}` by the federated algorithm \
 `{model["algorithm"]}` in {promise["rounds"]} rounds.
 

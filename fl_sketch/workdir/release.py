@@ -48,7 +48,7 @@ class Release(NamedTuple):
     """All that is published of a run.
 
     Attributes:
-      params: the parameters of the model, by their paths.
+      params: the whole model by paths, also what did not train.
       promise: what privacy.json holds.
       model: what the page says of the model.
       about: what params.json holds.
@@ -86,9 +86,11 @@ def release(
     with _appearing(folder) as partial:
         _write(found, partial, form)
     promise, epsilon = found.promise, rounded_up(found.promise["epsilon"])
+    still = found.model["d"] - found.model["trained"]
+    more = f", and {still} that did not train" * bool(still)
     return [
         f"wrote params.{form}, {SIDECAR}, {PROMISE} and {PAGE} to {out}: "
-        f"{found.model['d']} parameters, those of the last checkpoint",
+        f"{found.model['trained']} parameters, those of the last checkpoint{more}",
         f"privacy spent per {promise['unit']}: epsilon = {epsilon} at delta = "
         f"{promise['delta']:g}; {PAGE} lists what is not protected",
     ]
@@ -115,8 +117,8 @@ def read(workdir: str | os.PathLike) -> Release:
         entries = odometer.read(folder)
         own = _counted(summary, entries)
         promise = _promise(summary, about, own) | _of_all(entries)
-        params = _params(folder, summary)
-        model = released_model.facts(about, params)
+        params = weights.whole(folder, _params(folder, summary))
+        model = released_model.facts(about, params) | {"trained": summary["d"]}
         public = released_model.public(about, params, private=not own.public)
         seen = about[origin.TRAINED_ON]
         record = json.loads(origin.text_of(seen, released=True))
@@ -263,7 +265,7 @@ def _of_all(entries: Mapping[str, Guarantee]) -> dict[str, Any]:
 
 
 def _params(folder: pathlib.Path, summary) -> Arrays:
-    """Returns the parameters of the last checkpoint; its other leaves are not read."""
+    """Returns what trained, of the last checkpoint; its other leaves are not read."""
     last, rounds = summary["rounds"], checkpoint.rounds(folder / "checkpoints")
     expected = f"round {last} to have the newest checkpoint"
     got = f"{f'round {rounds[-1]}' if rounds else 'none'} in workdir={folder}"

@@ -1,5 +1,6 @@
 """The model of a run: its file, and weights that another run begins with."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -14,12 +15,14 @@ from fl_sketch.core.protocols import Tree
 from fl_sketch.models import params_io
 from fl_sketch.models.params_io import BARE, FORMS, Arrays, load, tree_of
 from fl_sketch.models.registry import MODELS
+from fl_sketch.transforms import lora
 from fl_sketch.workdir import checkpoint, origin
 from fl_sketch.workdir.origin import SIDECAR, TRAINED_ON
 
 PARAMS = "state/server/params/"  # what their names begin with in a checkpoint
 BEST = "best"  # the folder in that of a sweep
 FILE = "params.safetensors"  # at the end of a run
+FROZEN = "frozen.npz"  # from its beginning: what does not train, and stays as it is
 
 
 def load_params(workdir: str | os.PathLike) -> Tree:
@@ -50,18 +53,58 @@ def in_run(folder: pathlib.Path) -> Arrays:
     for number in reversed(checkpoint.rounds(checkpoints)):
         path = checkpoint.path_of(checkpoints, number)
         try:
-            return in_checkpoint(path)
+            trained = in_checkpoint(path)
         except Exception as error:  # zipfile and numpy raise a dozen kinds
             text = f"{path} is damaged ({error}); using the model of an earlier round"
             warnings.warn(" ".join(text.split()), stacklevel=2)
+        else:
+            return whole(folder, trained)
     msg = f"Expected the folder of a run with a checkpoint, got {folder}"
     if (folder / BEST / "checkpoints").is_dir():
         msg += f" of a sweep: its best run is {folder / BEST}"
     raise ValueError(msg + ".")
 
 
+def keep_frozen(
+    folder: pathlib.Path, arrays: Mapping[str, Any], *, fresh: bool
+) -> None:
+    """Writes what does not train of a run's model, by name, to its `folder`.
+
+    Args:
+      fresh: whether the run begins; else a file that is there stays.
+    """
+    if not fresh and (folder / FROZEN).exists():
+        return
+    with files.replacing(folder / FROZEN) as partial, open(partial, "wb") as file:
+        checkpoint.write(file, dict(arrays))
+
+
+def whole(folder: pathlib.Path, trained: Arrays) -> Arrays:
+    """Returns the model of the run in `folder`, of the arrays that trained.
+
+    Raises:
+      ValueError: in one line, if what does not train is missing, damaged or another's.
+    """
+    path, expected = folder / FROZEN, ""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        about = json.loads((folder / origin.CONFIG).read_text())
+        expected = about.get("identity", {}).get("frozen", "")
+    if not expected and not path.exists():
+        return trained
+    try:
+        frozen = checkpoint.arrays_below(path, "")
+        wrong = "" if params_io.digest(frozen) == expected else "that of another run"
+        merged = {} if wrong else lora.merged(trained, frozen)
+    except Exception as error:  # zipfile and numpy raise a dozen kinds
+        wrong, merged = str(error), {}
+    if wrong:
+        msg = f"Expected {path} with what does not train of the run, got {wrong}."
+        raise ValueError(" ".join(msg.split()))
+    return {name: merged[name] for name in sorted(merged)}
+
+
 def in_checkpoint(path: pathlib.Path) -> Arrays:
-    """Returns the arrays of the model in the checkpoint at `path`."""
+    """Returns the arrays that train of the model in the checkpoint at `path`."""
     arrays = checkpoint.arrays_below(path, PARAMS) or {
         BARE: checkpoint.array_of(path, PARAMS.rstrip("/"))
     }
@@ -117,9 +160,10 @@ def write_model(folder: pathlib.Path, number: int, about: Mapping[str, Any]) -> 
     except Exception as error:  # zipfile and numpy raise a dozen kinds
         msg = f"Expected {path} with the model of the last round, got {error}."
         raise ValueError(" ".join(msg.split())) from None
+    arrays = whole(folder, arrays)
     save(folder / FILE, arrays, about[TRAINED_ON])
-    whole = {**about, "round": number, **arrays_of(about.get("model", ""), arrays)}
-    files.write_text(folder / SIDECAR, json.dumps(whole, indent=2) + "\n")
+    texts = {**about, "round": number, **arrays_of(about.get("model", ""), arrays)}
+    files.write_text(folder / SIDECAR, json.dumps(texts, indent=2) + "\n")
 
 
 def arrays_of(model: str, arrays: Arrays) -> dict[str, Any]:

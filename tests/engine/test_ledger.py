@@ -102,3 +102,21 @@ def test_who_did_not_follow_is_a_newcomer_once_it_does():
     with pytest.raises(ValueError, match="got 31 instead of 30"):
         more = followed._replace(follow=Follow(50, 31))
         checks.book_to_go_on(more, standing, 2)
+
+
+def test_what_does_not_train_is_fetched_at_the_first_visit_alone():
+    for more in ({}, {"follow": Follow(0, 30), "followed": True}):
+        plain, parted = (ledger.empty(3), Prices(100, **more)), ledger.empty(3)
+        for number, ids in enumerate([[0, 1], [1, 1, 0], [2, 2], [2]]):
+            before = ledger.record(*plain, number, report(ids)).down
+            price = plain[1]._replace(once=1000)
+            after = ledger.record(parted, price, number, report(ids)).down
+            new = {0: 2, 2: 1}.get(number, 0)
+            assert after - before == 1000 * new
+        assert (parted.down - plain[0].down).tolist() == [1000] * 3
+
+
+def test_a_run_costs_what_does_not_train_once():
+    price = Prices(100, once=1000)
+    assert price.in_a_run(10, 2) == 5 * 100 + 1000
+    assert price.in_a_run(1, 4) == 0  # it is never drawn

@@ -262,3 +262,25 @@ def test_what_was_seen_before_is_passed_on(place, tmp_path):
 def test_what_a_config_may_not_say_of_a_folder_is_one_line(place, changes, parts):
     with refused(*parts, error=(ValueError, TypeError, FileNotFoundError)):
         task_of(config_with(**of(place) | changes), str(place))
+
+
+LORA = {"client__trains": "lora(rank=2, on=query)+head"}
+
+
+def test_a_run_of_low_rank_parts_leaves_the_whole_model(place, tmp_path):
+    """Predictions, releases and folders of other libraries need no `client.trains`."""
+    own = huggingface.load(place / "bert", 2).params
+    ran(tmp_path / "run", str(place), **of(place) | PRIVATE | LORA)
+    about = read_json(tmp_path / "run/params.json")
+    assert about["pretrained"]["fresh"] == ["dense/bias", "dense/kernel"]
+    params = load_params(tmp_path / "run")
+    for name, moved in {"query": True, "key": False}.items():
+        pair = (tree["block1"][name]["kernel"] for tree in (params, own))
+        assert np.array_equal(*pair) != moved
+    release.release(tmp_path / "run", tmp_path / "out")
+    texts = ["a good film", "bad fun"]
+    one, other = (load_trained(tmp_path / name) for name in ("run", "out"))
+    assert np.array_equal(predict(one, texts), predict(other, texts))
+    huggingface.save(params, place / "bert", tmp_path / "tuned")
+    tuned = huggingface.load(tmp_path / "tuned", 2).params
+    assert jax.tree.all(jax.tree.map(np.array_equal, tuned, params))

@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
+from fl_sketch import engine
 from fl_sketch.config import parse
 from fl_sketch.core import trees
+from fl_sketch.core.constants import as_argument, trees_of
 from fl_sketch.data import batches as client_batches
 from fl_sketch.engine.cohort import of_round
 from fl_sketch.experiments.aot import topology
@@ -85,8 +87,14 @@ def lower(setup: Setup) -> Lowered:
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
         return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=setup.same)
 
-    inputs = state, *jax.tree.map(everywhere, (roots, data))
+    def cut(leaf, own):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=own)
+
+    frozen = trees_of(setup.constants)
+    frozen = jax.tree.map(cut, frozen, engine.layout(mesh, frozen, frozen))
+    inputs = state, *jax.tree.map(everywhere, (roots, data)), frozen
     out = jax.tree.map(lambda leaf: leaf.sharding, state), setup.same
+    one_round = as_argument(one_round, setup.constants)
     program = jax.jit(one_round, donate_argnums=0, out_shardings=out)
     program = program.trace(*inputs).lower(lowering_platforms=(platform,))
     return Lowered(

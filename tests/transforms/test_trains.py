@@ -1,0 +1,103 @@
+"""Which arrays train is said in a few words, and refused in one line."""
+
+import pytest
+
+from fl_sketch.transforms.trains import Chosen, Trains, chosen, parsed
+from tests.refusals import refused
+
+pytestmark = pytest.mark.fast
+
+SHAPES = {
+    "block1/attention/query/kernel": (32, 4, 8),
+    "block1/attention/query/bias": (4, 8),
+    "block1/norm/scale": (32,),
+    "block1/dense1/kernel": (32, 128),
+    "block1/dense1/bias": (128,),
+    "dense/kernel": (32, 10),
+    "dense/bias": (10,),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("all", Trains("all")),
+        (" head ", Trains("head")),
+        (r"query|bias$", Trains(r"query|bias$")),
+        ("lora(rank=8)", Trains("", 8, 8.0, "")),
+        ("lora( rank=8,alpha=4.5 , on=a|b )", Trains("", 8, 4.5, "a|b")),
+        ("lora(rank=2, on=(a|b)/kernel)+head", Trains("head", 2, 2.0, "(a|b)/kernel")),
+        ("lora(rank=2)+norm+", Trains("norm+", 2, 2.0, "")),
+    ],
+)
+def test_words_are_understood(text, found):
+    assert parsed(text) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "lora(", "lora()", "lora(rank=0)", "lora(rank=2.5)", "lora(alpha=2)",
+     "lora(rank=2, alpha=-1)", "lora(rank=2, alpha=nan)", "lora(rank=2, of=x)",
+     "lora(8)", "lora(rank=2)+all", "lora(rank=2)head", "(", "lora(rank=2, on=()"],
+)  # fmt: skip
+def test_other_words_are_refused(text):
+    with refused("trains"):
+        parsed(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("all", Chosen(tuple(SHAPES), {})),
+        ("head", Chosen(("dense/kernel", "dense/bias"), {})),
+        ("norm|query/bias", Chosen(
+            ("block1/attention/query/bias", "block1/norm/scale"), {})),
+        ("lora(rank=4, alpha=8, on=query/kernel)",
+         Chosen((), {"block1/attention/query/kernel": 4}, 2.0)),
+        ("lora(rank=4, alpha=8, on=dense1)+head",
+         Chosen(("dense/kernel", "dense/bias"), {"block1/dense1/kernel": 4}, 2.0)),
+        ("lora(rank=4)+head", Chosen(  # all matrices that do not train themselves
+            ("dense/kernel", "dense/bias"),
+            {"block1/attention/query/kernel": 4, "block1/dense1/kernel": 4})),
+    ],
+)  # fmt: skip
+def test_arrays_are_chosen_by_their_names(text, found):
+    assert chosen(parsed(text), SHAPES) == found
+
+
+@pytest.mark.parametrize(
+    ("names", "head"),
+    [
+        (["dense1/kernel", "dense2/kernel", "dense10/kernel"], "dense10/kernel"),
+        (["Dense_0/kernel", "Dense_1/kernel"], "Dense_1/kernel"),
+        (["dense/kernel", "linear3/kernel", "classifier/kernel"], "classifier/kernel"),
+        (["encoder/dense9/w", "lm_head/w"], "lm_head/w"),
+        (["first.weight", "fc2.weight"], "fc2.weight"),
+        (["dense1", "dense2"], "dense2"),
+        (["params/norm/scale", "params/head/kernel"], "params/head/kernel"),
+    ],
+)
+def test_the_last_layer_is_known_by_its_name(names, head):
+    shapes = dict.fromkeys(names, (3, 3))
+    assert chosen(parsed("head"), shapes).wholly == (head,)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("qery", ["'qery'", "block1/attention/query/kernel"]),
+        (".", ["trains=all", "'.'"]),
+        ("lora(rank=33, on=query)", ["block1/attention/query/kernel", "rank=33"]),
+        ("lora(rank=2, on=norm|query/bias)", ["query/bias'", "block1/norm/scale"]),
+        ("lora(rank=2, on=^dense)+head", ["on='^dense'"]),
+        ("lora(rank=2, on=nothing)", ["'nothing'"]),
+    ],
+)
+def test_what_does_not_fit_a_model_is_refused(text, words):
+    with refused(*words):
+        chosen(parsed(text), SHAPES)
+
+
+def test_a_model_without_a_known_head_is_told_to_name_it():
+    with refused("trains=head", "layers", "pattern"):
+        chosen(parsed("head"), {"layers/0/weight": (2, 2), "layers/1/weight": (2, 2)})
