@@ -26,13 +26,13 @@ from fl_sketch.sweep.comparison import Comparison, Method
 
 PARTITIONS, TAUS, SIZES = ("iid", "classes"), ("1", "2", "5"), ("20x40", "50x100")
 GLOBAL = {"server.rate": (0.03, 0.1, 0.3, 1.0)}
-BOTH = {"client.rate": (0.1, 0.3), **GLOBAL}
+BOTH = {"client.rate": (0.1, 0.3, 1.0, 3.0), **GLOBAL}
 PLAIN = {"client.rate": (0.1, 0.3, 1.0), "server.rate": (0.3, 1.0, 3.0)}
 # A client's loss may not be more curved than 2/eta here, or its variate grows.
 TRACKED = {"client.rate": (0.01, 0.03, 0.1, 0.3), "server.rate": (1.0, 3.0)}
 # Nor may the noise of an own estimate, times the gain, be more than what it estimates.
 # Ours is a gain times 1/(eta tau), so that the one that is printed is eta.
-GAINS = {"20x40": (0.01, 0.03), "50x100": (0.03, 0.1)}
+GAINS = (0.001, 0.003, 0.01, 0.03)
 
 
 def get_comparison(which: str = ""):
@@ -105,7 +105,7 @@ def cell(partition: str, tau: str, size: str):
         grid = {
             "client.rate": (0.03, 0.1),
             "server.rate": (1.0, 3.0),
-            "client.gain": GAINS.get(size, (0.01, 0.1)),
+            "client.gain": GAINS,
         }
         methods |= {
             f"{plain} FedGATE": Method(

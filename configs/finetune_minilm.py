@@ -5,17 +5,24 @@ Command: python -m launch.train --config=configs/finetune_minilm.py:minilm \
 Command: python -m launch.compare --config=configs/finetune_minilm.py:minilm \
 --workdir=/tmp/compare_minilm --data_dir=DATA
 
-After the colon stands the folder with the model: docs/finetuning.md says where it comes
+The folder with the model stands after the colon; docs/finetuning.md says where it comes
 from. The first command trains with SAFL, with messages 500 times smaller than the
-model. The second compares FedAdam with SAFL at three sizes. The setting is that of Chen
-et al., Figure 3: five clients, two local steps of 32 sentences.
+model. The second compares, in the setting of Chen et al., Figure 3 (five clients, two
+local steps of 32 sentences): FedAdam and SAFL at three sizes, the same with random
+weights, and FedAdam of the head alone.
 """
 
 from configs import default
 from fl_sketch.sweep.comparison import Comparison, Method
 
-RATES = (0.0001, 0.0003, 0.001, 0.003)
+RATES = {  # of the server
+    "pretrained": (0.0001, 0.0003, 0.001, 0.003),
+    "random": (0.0003, 0.001, 0.003, 0.01),
+    "head": (0.003, 0.01, 0.03, 0.1),
+}
 COMPRESSIONS = (50.0, 500.0, 5000.0)
+BLOCKS = [f"block{number}" for number in range(1, 7)]
+RANDOM = {"model.fresh": ",".join(["tokens", "positions", "types", "norm", *BLOCKS])}
 
 
 def get_config(folder: str = "minilm"):
@@ -25,8 +32,8 @@ def get_config(folder: str = "minilm"):
       folder: the folder with the pretrained model.
     """
     config = default.get_config()
-    config.algorithm, config.rounds = "safl", 200
-    config.eval_every = config.checkpoint_every = 20
+    config.algorithm, config.rounds = "safl", 100
+    config.eval_every = config.checkpoint_every = 25
     config.data.name, config.data.length = "sst2", 32
     config.data.clients = 5
     config.cohort.sampling = "everyone"
@@ -39,10 +46,15 @@ def get_config(folder: str = "minilm"):
 
 
 def get_comparison(folder: str = "minilm"):
-    """Returns FedAdam and SAFL at three sizes, each with rates of its own."""
-    tune = {"server.rate": RATES}
-    methods = {"FedAdam": Method({"algorithm": "fedopt"}, tune)}
+    """Returns the arms, each with a server rate of its own."""
+    sizes = {"FedAdam": {"algorithm": "fedadam"}}
     for compression in COMPRESSIONS:
-        keys = {"sketch.compression": compression}
-        methods[f"SAFL, 1/{compression:g}"] = Method(keys, tune)
-    return Comparison(get_config(folder), methods, widen=4)
+        sizes[f"SAFL, 1/{compression:g}"] = {"sketch.compression": compression}
+    methods = {}
+    for begun, more in {"pretrained": {}, "random": RANDOM}.items():
+        tune = {"server.rate": RATES[begun]}
+        for name, keys in sizes.items():
+            methods[f"{begun}: {name}"] = Method({**keys, **more}, tune)
+    head = {"algorithm": "fedadam", "client.trains": "head"}
+    methods["head: FedAdam"] = Method(head, {"server.rate": RATES["head"]})
+    return Comparison(get_config(folder), methods, tuning_rounds=50, widen=2)

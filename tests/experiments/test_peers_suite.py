@@ -188,6 +188,7 @@ def test_ours_and_plain_jax_make_the_same_model(monkeypatch):
         ("W3", ["torch_loop", "torch_vmap", "torch_processes", "pfl"]),
         ("W5", ["torch_loop"]),
         ("W7", ["torch_loop"]),
+        ("W8", ["torch_loop"]),
     ],
 )
 def test_pytorch_and_pfl_make_the_same_model(monkeypatch, workload, theirs):

@@ -18,7 +18,8 @@ class Workload(NamedTuple):
       compression: d over the numbers of a message, where there is a sketch.
       width: the width of the model; 0: the usual.
       depth: the number of blocks of a transformer.
-      classes: the number of classes, or of tokens.
+      classes: the number of classes, or of a language model's tokens.
+      vocabulary: the number of tokens of an encoder.
     """
 
     model: str
@@ -34,6 +35,7 @@ class Workload(NamedTuple):
     width: int = 0
     depth: int = 0
     classes: int = CLASSES
+    vocabulary: int = 0
 
 
 WORKLOADS = {
@@ -47,9 +49,24 @@ WORKLOADS = {
 WORKLOADS["W6"] = WORKLOADS["W5"]._replace(width=72)
 USUAL = ("W1", "W2", "W3", "W4", "W5")
 
-# A language model over characters, which the suite of peers alone times.
+# A language model over characters, and MiniLM's shape: the suite of peers alone times
+# them.
 TEXT = {
     "W7": Workload(
         "language_model", (80,), 100, 20, 80, 5, 16, 0.1, width=128, depth=4, classes=90
-    )
+    ),
+    "W8": Workload(
+        "bert",
+        (32,),
+        population=5,
+        cohort=5,
+        examples=640,
+        steps=2,
+        batch=32,
+        rate=0.03,
+        width=384,
+        depth=6,
+        classes=2,
+        vocabulary=30522,
+    ),
 }

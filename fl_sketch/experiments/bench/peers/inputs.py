@@ -18,8 +18,9 @@ from fl_sketch.experiments.bench.workloads import Workload
 
 WORKLOADS = workloads.WORKLOADS | workloads.TEXT
 SPREAD = 0.02  # of what a transformer embeds
-HEADS = 4  # of attention
+HEADS, BERT_HEADS = 4, 12  # of attention
 STAGES, BLOCKS, RESNET_WIDTH = 3, 3, 16  # of a ResNet-20
+EPSILON = 1e-6  # of normalisation
 WIDENING = 4  # of the hidden layer of a transformer's block
 
 Parameter = tuple[str, tuple[int, ...], str]  # its path, its shape, how it begins
@@ -32,8 +33,11 @@ def drawn_examples(work: Workload) -> tuple[np.ndarray, np.ndarray]:
     if work.model == "language_model":
         text = rng.integers(1, work.classes, (count, work.image[0] + 1), np.int32)
         return np.ascontiguousarray(text[:, :-1]), np.ascontiguousarray(text[:, 1:])
-    images = rng.integers(0, 256, (count, *work.image), np.uint8)
-    return images, rng.integers(0, work.classes, count, np.int32)
+    if work.model == "bert":  # 0 is padding
+        values = rng.integers(1, work.vocabulary, (count, *work.image), np.int32)
+    else:
+        values = rng.integers(0, 256, (count, *work.image), np.uint8)
+    return values, rng.integers(0, work.classes, count, np.int32)
 
 
 def drawn_plan(work: Workload, number: int) -> np.ndarray:
@@ -96,6 +100,8 @@ def _parameters(work: Workload) -> Iterator[Parameter]:
         yield "dense/bias", (work.classes,), "zeros"
     elif work.model == "resnet":
         yield from _resnet(work)
+    elif work.model == "bert":
+        yield from _bert(work)
     else:
         yield from _language_model(work)
 
@@ -143,4 +149,21 @@ def _language_model(work: Workload) -> Iterator[Parameter]:
         yield from _layer(f"{block}/dense1", (width, WIDENING * width))
         yield from _layer(f"{block}/dense2", (WIDENING * width, width))
     yield from _norm("norm", width)
+    yield from _layer("dense", (width, work.classes))
+
+
+def _bert(work: Workload) -> Iterator[Parameter]:
+    width, hidden = work.width, WIDENING * work.width
+    tables = {"tokens": work.vocabulary, "positions": work.image[0], "types": 2}
+    for name, rows in tables.items():
+        yield f"{name}/embedding", (rows, width), "normal"
+    yield from _norm("norm", width)
+    for number in range(work.depth):
+        block = f"block{number + 1}"
+        for part in ("query", "key", "value", "output"):
+            yield from _layer(f"{block}/{part}", (width, width))
+        yield from _norm(f"{block}/norm1", width)
+        yield from _layer(f"{block}/dense1", (width, hidden))
+        yield from _layer(f"{block}/dense2", (hidden, width))
+        yield from _norm(f"{block}/norm2", width)
     yield from _layer("dense", (width, work.classes))

@@ -14,6 +14,7 @@ from typing import Any
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # others share the GPU
 
+import flax.linen as nn
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ from fl_sketch.experiments.bench import engine_forms
 from fl_sketch.experiments.bench.peers import inputs, serving
 from fl_sketch.experiments.bench.peers.serving import Player
 from fl_sketch.experiments.bench.workloads import Workload
+from fl_sketch.models.huggingface import bert
 
 FORMS = ("engine", "engine_many", "plain")
 MANY = 10
@@ -50,10 +52,7 @@ class Setting:
         """Puts examples and initial weights on all devices; 0: chunks by platform."""
         self.work, self.mesh = work, engine.mesh_over(jax.devices())
         self.same = NamedSharding(self.mesh, P())
-        sizes = {"width": work.width, "depth": work.depth}
-        options: dict[str, Any] = {name: size for name, size in sizes.items() if size}
-        model = models.build(work.model, work.classes, **options)
-        loss = models.classification(model)
+        loss = models.classification(_model(work))
         self.value = lambda params, batch: loss.value(
             params, normalise(batch[0]), batch[1]
         )
@@ -77,6 +76,28 @@ class Setting:
         program = lowered.compile(engine.compiler_options(self.mesh))
         free_memory.give_back()
         return program
+
+
+def _model(work: Workload) -> nn.Module:
+    if work.model == "bert":
+        return bert.Bert(
+            work.classes,
+            work.vocabulary,
+            work.width,
+            work.depth,
+            inputs.BERT_HEADS,
+            inputs.WIDENING * work.width,
+            positions=work.image[0],
+            types=2,
+            activation="gelu",
+            epsilon=inputs.EPSILON,
+            pad=0,
+            pool="mean",
+            dropout=0.0,
+        )
+    sizes = {"width": work.width, "depth": work.depth}
+    options: dict[str, Any] = {name: size for name, size in sizes.items() if size}
+    return models.build(work.model, work.classes, **options)
 
 
 class Rounds:

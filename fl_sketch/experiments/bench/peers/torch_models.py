@@ -16,7 +16,7 @@ from fl_sketch.experiments.bench.peers import inputs
 from fl_sketch.experiments.bench.workloads import Workload
 
 Params = Mapping[str, torch.Tensor]
-GROUPS, EPSILON = 8, 1e-6  # of normalisation, as in `models`
+GROUPS, EPSILON = 8, inputs.EPSILON  # of normalisation, as in `models`
 FLAT = {"cnn": (14, 14, 64), "lenet": (5, 5, 16)}  # what goes into the layer dense1
 
 
@@ -30,6 +30,7 @@ def loss_of(
         "logistic": _logistic,
         "resnet": _resnet,
         "language_model": lambda p, x: _language_model(p, x, work.depth),
+        "bert": lambda p, x: _bert(p, x, work.depth),
     }[work.model]
 
     def loss(params, inputs, targets):
@@ -51,7 +52,7 @@ def examples(work: Workload, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns images as floats, or tokens, and their targets, on a device."""
     values, targets = inputs.drawn_examples(work)
     x, y = torch.from_numpy(values).to(device), torch.from_numpy(targets).to(device)
-    if work.model != "language_model":
+    if x.dtype == torch.uint8:
         x = x.permute(0, 3, 1, 2).contiguous().float() / 255
     return x if x.is_floating_point() else x.long(), y.long()
 
@@ -133,6 +134,25 @@ def _language_model(p: Params, tokens: torch.Tensor, depth: int) -> torch.Tensor
         y = _dense(p, f"{name}/dense1", _layer_norm(p, f"{name}/norm2", x))
         x = x + _dense(p, f"{name}/dense2", F.gelu(y, approximate="tanh"))
     return _dense(p, "dense", _layer_norm(p, "norm", x))
+
+
+def _bert(p: Params, tokens: torch.Tensor, depth: int) -> torch.Tensor:
+    """Returns logits of texts without padding, by the mean of their tokens."""
+    x = F.embedding(tokens, p["tokens/embedding"]) + p["positions/embedding"]
+    x = _layer_norm(p, "norm", x + p["types/embedding"][0])
+    for number in range(depth):
+        name = f"block{number + 1}"
+        parts = (
+            _dense(p, f"{name}/{part}", x)
+            .unflatten(-1, (inputs.BERT_HEADS, -1))
+            .transpose(1, 2)
+            for part in ("query", "key", "value")
+        )
+        y = F.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
+        x = _layer_norm(p, f"{name}/norm1", x + _dense(p, f"{name}/output", y))
+        y = _dense(p, f"{name}/dense2", F.gelu(_dense(p, f"{name}/dense1", x)))
+        x = _layer_norm(p, f"{name}/norm2", x + y)
+    return _dense(p, "dense", x.mean(1))
 
 
 def _layer_norm(p: Params, name: str, x: torch.Tensor) -> torch.Tensor:
