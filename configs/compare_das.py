@@ -4,7 +4,8 @@ Command: python -m launch.compare --config=configs/compare_das.py:fashion_mnist,
 --workdir=/tmp/das_table1 --data_dir=DATA
 Expect: the tables of results/das_table1 and, for features, results/das_features.
 
-After the colon stand the data, fashion_mnist or features, and the rounds K, which the
+After the colon stand the data, fashion_mnist, features or pretrained (features of a
+pretrained network, see configs/das_features.py), and the rounds K, which the
 paper does not state; then may stand `few`, for the 12 points of the grid with small C
 and large eta_0. The grid over C and eta_0 is one program for each bound and epsilon;
 accuracy is the mean over the last 5 rounds. The last methods have the noise of the
@@ -12,11 +13,17 @@ paper's formula with its unstated constant as 1, and the noise that it takes wit
 credit for sampling clients, so that what accounting changes can be seen.
 """
 
+import functools
+
 from configs import das_fashion_mnist, das_features
 from fl_sketch.privacy import accounting, literature
 from fl_sketch.sweep.comparison import Comparison, Method
 
-DATA = {"fashion_mnist": das_fashion_mnist, "features": das_features}
+DATA = {
+    "fashion_mnist": das_fashion_mnist.get_config,
+    "features": das_features.get_config,
+    "pretrained": functools.partial(das_features.get_config, "pretrained"),
+}
 RATES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 THRESHOLDS = (500.0, 250.0, 125.0, 62.5, 31.25, 15.625)
 BOUNDS = {"clip": "dp_fedavg", "norm": "dp_normfedavg"}
@@ -37,7 +44,7 @@ def get_comparison(which: str = "fashion_mnist,100"):
         allowed = f"{'|'.join(DATA)},ROUNDS[,few]"
         msg = f"Expected configs/compare_das.py:{allowed}, got {which}."
         raise ValueError(msg)
-    base = DATA[data].get_config()
+    base = DATA[data]()
     base.rounds = int(rounds)
     rates, thresholds = (RATES[3:], THRESHOLDS[3:]) if few else (RATES, THRESHOLDS)
     grid = {"client.rate": rates, "privacy.threshold": thresholds}

@@ -8,18 +8,31 @@ Expect: test accuracy about 0.68 at epsilon 5; results/das_features has the whol
 
 The paper's features are those of a ResNet-18 trained on ImageNet, for 5000 clients of
 10 examples. These are of a small network trained on half of CIFAR-10 itself; the
-other half has 2500 clients of 10.
+other half has 2500 clients of 10. With `:pretrained` they are those of a network
+trained on ImageNet, by `launch.features --model=FOLDER`, and there are 5000 clients.
 """
 
 from configs import das_fashion_mnist
 
+CLIENTS = {"small": 2500, "pretrained": 5000}
 
-def get_config():
-    """Returns the config: one point of the paper's grid over C and eta_0."""
+
+def get_config(which: str = "small"):
+    """Returns the config: one point of the paper's grid over C and eta_0.
+
+    Args:
+      which: small, or pretrained for features that all training images have.
+
+    Raises:
+      ValueError: in one line, for any other text.
+    """
+    if which not in CLIENTS:
+        msg = f"Expected configs/das_features.py:{'|'.join(CLIENTS)}, got {which}."
+        raise ValueError(msg)
     config = das_fashion_mnist.get_config()
     config.data.name = "npz/cifar10_features"
     config.data.classes = 10
-    config.data.clients = 2500
-    config.cohort.size = 500
+    config.data.clients = CLIENTS[which]
+    config.cohort.size = CLIENTS[which] // 5
     config.client.batch = 10  # all that a client has
     return config

@@ -1,11 +1,13 @@
-"""Features of images: the output of the last hidden layer of a small network.
+"""Features of images: the output of the last hidden layer of a network.
 
-The network is trained, as usual and not federated, on the first half of the training
-images. The features of the other half and of the test images are then a data set of
-their own, for which the network is public knowledge.
+The network is pretrained, or it is a small one that is trained centrally on the first
+half of the training images. The features of the other images are a data set of their
+own, for which the network is public.
 """
 
+import os
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +18,10 @@ from tqdm import tqdm
 from fl_sketch import fast, models
 from fl_sketch.core import validate
 from fl_sketch.data.examples import Examples, Splits, normalise
+from fl_sketch.models import huggingface
 
 LAYER = "dense1"  # whose output, after relu, is the features
-BLOCK = 500  # images at once
+BLOCK = 100  # images at once
 
 
 def extract(
@@ -43,9 +46,7 @@ def extract(
       ValueError: for data that are not images, or fewer than a batch has.
     """
     validate.at_least_one(width=width, epochs=epochs, batch=batch)
-    if splits.train.inputs.ndim != 4:
-        msg = "Expected a data set of images, got one of texts or vectors."
-        raise ValueError(msg)
+    _require_images(splits)
     model = models.build("cnn", splits.classes, hidden=width)
     half = len(splits.train.targets) // 2
     validate.at_most(half, "half of the training images", batch=batch)
@@ -62,12 +63,42 @@ def extract(
         )
         return jax.nn.relu(layers["intermediates"][LAYER]["__call__"][0])  # pyright: ignore[reportArgumentType]
 
-    def of(examples: Examples) -> Examples:
-        starts = range(0, len(examples.targets), BLOCK)
-        parts = [np.asarray(features(examples.inputs[s : s + BLOCK])) for s in starts]
-        return Examples(np.concatenate(parts), np.asarray(examples.targets))
+    rest = Examples(*(leaf[half:] for leaf in splits.train))
+    return _of(features, rest), _of(features, splits.test)
 
-    return of(Examples(*(leaf[half:] for leaf in splits.train))), of(splits.test)
+
+def of_pretrained(
+    splits: Splits, folder: str | os.PathLike
+) -> tuple[Examples, Examples]:
+    """Returns the features of all training images, and of the test images.
+
+    Args:
+      folder: the folder of a pretrained model of images, as `huggingface.load` has it.
+
+    Raises:
+      FileNotFoundError, ValueError: in one line, for data or a folder of another kind.
+    """
+    _require_images(splits)
+    module, params, *_ = huggingface.load(folder)
+
+    @jax.jit
+    @fast.form
+    def features(inputs):
+        return module.apply({"params": params}, normalise(inputs))
+
+    return _of(features, splits.train), _of(features, splits.test)
+
+
+def _require_images(splits: Splits) -> None:
+    if splits.train.inputs.ndim != 4:
+        msg = "Expected a data set of images, got one of texts or vectors."
+        raise ValueError(msg)
+
+
+def _of(features: Callable[[Any], jax.Array], examples: Examples) -> Examples:
+    starts = range(0, len(examples.targets), BLOCK)
+    parts = [np.asarray(features(examples.inputs[s : s + BLOCK])) for s in starts]
+    return Examples(np.concatenate(parts), np.asarray(examples.targets))
 
 
 def _trained(model, examples: Examples, epochs, batch, rate, seed, say):

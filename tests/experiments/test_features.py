@@ -1,5 +1,6 @@
 """Features are a data set like any other, and tell the classes apart."""
 
+import jax
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -7,7 +8,10 @@ from sklearn.linear_model import LogisticRegression
 from fl_sketch.data import datasets, npz
 from fl_sketch.data.examples import Examples, Splits
 from fl_sketch.experiments import features
+from fl_sketch.models import huggingface
+from fl_sketch.models.huggingface import from_torch
 from fl_sketch.run import prepare
+from tests import pretrained
 from tests.run.configs import config_with
 
 
@@ -45,9 +49,7 @@ def test_a_linear_model_of_features_tells_the_classes_apart(folder):
     assert probe.score(splits.test.inputs, splits.test.targets) > 0.95
 
 
-@pytest.mark.parametrize(
-    ("classes", "found"), [(0, "classes to be fixed"), (1, "classes=1")]
-)
+@pytest.mark.parametrize(("classes", "found"), [(0, "classes=0"), (1, "classes=1")])
 def test_private_arrays_must_not_decide_how_many_classes_a_model_has(
     folder, classes, found
 ):
@@ -62,6 +64,27 @@ def test_private_arrays_must_not_decide_how_many_classes_a_model_has(
         prepare(private, str(folder))
     private.data.classes = 2
     assert prepare(private, str(folder)).private
+
+
+def test_a_pretrained_network_gives_features_of_all_images(tmp_path):
+    config = from_torch.CONFIG | {"image_size": 32}
+    shape = pretrained.write(tmp_path / "shape", config, {})
+    module = huggingface.module(str(shape), 5)
+    params = jax.jit(module.init)(jax.random.key(0), np.zeros((1, 8, 8, 3)))["params"]
+    huggingface.save(params, shape, tmp_path / "folder")
+    splits = Splits("squares", images(30, 0), images(10, 1), 2)
+    colours = [
+        part._replace(inputs=np.repeat(part.inputs, 3, -1)) for part in splits[1:3]
+    ]
+    splits = splits._replace(train=colours[0], test=colours[1])
+    train, test = features.of_pretrained(splits, tmp_path / "folder")
+    assert train.inputs.shape == (30, 1280) and test.inputs.shape == (10, 1280)
+    module, params, *_ = huggingface.load(tmp_path / "folder")
+    alone = module.apply({"params": params}, colours[1].inputs[3:4] / np.float32(255))
+    np.testing.assert_allclose(test.inputs[3], alone[0], rtol=1e-3, atol=1e-4)
+    with pytest.raises(ValueError, match="images"):
+        vectors = splits.train._replace(inputs=np.zeros((10, 3)))
+        features.of_pretrained(splits._replace(train=vectors), tmp_path / "folder")
 
 
 def test_texts_and_small_data_sets_are_refused():
