@@ -3,6 +3,7 @@
 Two mistakes show there before anything runs: labels that are no places among the
 numbers of a model, and arrays of the model that no client's data reach.
 
+>>> import jax.numpy as jnp
 >>> def loss(logits, labels):
 ...     return -jnp.take_along_axis(logits, labels[:, None], axis=1).mean()
 >>> shapes = jnp.zeros((5, 3)), jnp.zeros(5, int)

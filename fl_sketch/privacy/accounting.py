@@ -9,10 +9,9 @@ noise on the **sum**, divided by the bound C on one message.
 1.56
 >>> round(calibrate(plan, epsilon=2.0, delta=1e-5), 2)
 1.67
->>> epsilon(plan._replace(sampling="fixed"), 2.0, delta=1e-5)
-Traceback (most recent call last):
-ValueError: Expected relation=replace_one with sampling=fixed, where the number \
-of participants is known, got relation='add_remove'.
+>>> fixed = plan._replace(sampling="fixed", relation="replace_one")
+>>> round(epsilon(fixed, 2.0, delta=1e-5), 2)
+9.28
 
 A unit is a client, or an example of one client. Under the relation `add_remove`
 neighbours differ in whether a unit takes part, and a sum changes by at most C. Under

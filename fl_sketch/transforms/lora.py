@@ -70,6 +70,7 @@ def merged(trained: Arrays, frozen: Arrays) -> dict[str, Any]:
 
     Both mappings are of arrays by name, of jax or of numpy.
 
+    >>> import numpy as np
     >>> frozen = {"w": np.zeros((2, 3)), "w/lora_scale": 2.0}
     >>> trained = {"w/lora_a": np.ones((2, 1)), "w/lora_b": np.ones((1, 3))}
     >>> merged(trained, frozen)["w"].tolist()

@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict
 
 from fl_sketch import models
 from fl_sketch.experiments.bench import peers_suite
-from fl_sketch.experiments.bench.peers import inputs
+from fl_sketch.experiments.bench.peers import inputs, jax_rounds
 from fl_sketch.experiments.bench.peers.inputs import WORKLOADS
 from fl_sketch.experiments.bench.peers_suite import PEERS, compared, missing
 from tests import effort
@@ -51,10 +51,8 @@ def rows_of(**programs):
 @pytest.mark.parametrize("name", list(WORKLOADS))
 def test_initial_weights_are_those_of_our_models(name):
     work = WORKLOADS[name]
-    sizes = {"width": work.width, "depth": work.depth}
-    options = {key: size for key, size in sizes.items() if size}
-    loss = models.classification(models.build(work.model, work.classes, **options))
-    kind = jnp.int32 if work.model == "language_model" else jnp.float32
+    loss = models.classification(jax_rounds.model_of(work))
+    kind = jnp.int32 if len(work.image) == 1 else jnp.float32
     example = jax.ShapeDtypeStruct((1, *work.image), kind)
     ours = jax.eval_shape(loss.init, jax.random.key(0), example)
     shapes = {p: leaf.shape for p, leaf in flatten_dict(ours, sep="/").items()}

@@ -97,7 +97,7 @@ def test_a_run_goes_on_as_if_nothing_had_been(tmp_path):
 
 
 def test_where_clients_alone_are_shared_out_it_is_refused():
-    with refused("divisor of 8", "model_devices=3"):
+    with refused("8 (devices)", "model_devices=3"):
         task_of(config_with(**CUT | {"compute__model_devices": 3}))
     config = config_with(**CUT)
     (group,) = programs(config, read_axes(config, ["server.rate=0.1,0.2"]))

@@ -52,7 +52,7 @@ class Setting:
         """Puts examples and initial weights on all devices; 0: chunks by platform."""
         self.work, self.mesh = work, engine.mesh_over(jax.devices())
         self.same = NamedSharding(self.mesh, P())
-        loss = models.classification(_model(work))
+        loss = models.classification(model_of(work))
         self.value = lambda params, batch: loss.value(
             params, normalise(batch[0]), batch[1]
         )
@@ -78,7 +78,8 @@ class Setting:
         return program
 
 
-def _model(work: Workload) -> nn.Module:
+def model_of(work: Workload) -> nn.Module:
+    """Returns the model of a workload."""
     if work.model == "bert":
         return bert.Bert(
             work.classes,
