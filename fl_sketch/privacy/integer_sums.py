@@ -38,7 +38,7 @@ from jax import lax
 
 from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import Purpose, apart
-from fl_sketch.core.modular import centred
+from fl_sketch.core.modular import centred, reduced
 from fl_sketch.core.protocols import Encoded, Key, Mechanism, Message, Release
 from fl_sketch.core.trees import varying_like
 from fl_sketch.privacy import clipping, integer_noise, lattice
@@ -124,6 +124,33 @@ def integers(
     )
 
 
+def on_wire(mechanism: Mechanism, summand: Any) -> jax.Array:
+    """Returns the message of a client to a secure sum: numbers below 2^bits, uint32.
+
+    Args:
+      mechanism: one of `integers`.
+      summand: what it encoded.
+    """
+    assert mechanism.integers is not None
+    words = summand[0] if mechanism.smallest else summand
+    return reduced(_vector(words), mechanism.integers.bits)
+
+
+def from_wire(
+    mechanism: Mechanism, numbers: jax.Array, message: Message, clients: int
+) -> Any:
+    """Returns what the mechanism releases a mean of, from a sum modulo 2^bits.
+
+    Args:
+      mechanism: one of `integers`.
+      numbers: the sum of what clients sent.
+      message: a message before it was encoded, of which only shapes are read.
+      clients: the number of clients in the sum.
+    """
+    words = _shaped(numbers, message)
+    return (words, jnp.float32(clients)) if mechanism.smallest else words
+
+
 def behind(
     mechanism: Mechanism, limit: Any, mean: jax.Array, exchange: int, keys
 ) -> jax.Array:
@@ -165,7 +192,7 @@ class _Chain:
     def read(self, total: Any, exchange: int, keys) -> tuple[Message, jax.Array]:
         """Returns the sum of messages that words mean, and how many numbers wrapped."""
         inside, size = total[0], trees.count(total[0])
-        words = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(total)])
+        words = _vector(total)
         length = words.size
         scale = lattice.scale(self.sums, self.z, length)
         if not self.sums.smallest:
@@ -234,6 +261,10 @@ def _halves(words: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns sums over the last axis of the low and of the high halves of words."""
     low, high = words & 0xFFFF, words >> HALF
     return jnp.sum(low, -1, dtype=jnp.uint32), jnp.sum(high, -1, dtype=jnp.uint32)
+
+
+def _vector(words: Any) -> jax.Array:
+    return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(words)])
 
 
 def _shaped(words: jax.Array, message: Message) -> Any:

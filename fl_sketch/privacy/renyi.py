@@ -1,7 +1,7 @@
 """Renyi divergences of integer noise, and of samples of any mechanism; imports no jax.
 
-They are upper bounds at whole orders. Where an order of the accountant is no whole
-number, the next one counts: a divergence grows with its order.
+They are upper bounds, most of them at whole orders. Between two of these a straight
+line bounds (order - 1) times the divergence, which is a convex function of the order.
 
 A cohort of fixed size is a sample in which one unit is exchanged for another one, and
 so is a Poisson sample whose unit is replaced. Both neighbours are one step from what
@@ -30,10 +30,12 @@ from fl_sketch.privacy import lattice
 from fl_sketch.privacy.lattice import Integers
 from fl_sketch.privacy.plans import Plan
 
-# (whole orders, float64) -> divergences
+# (orders, float64) -> divergences
 Curve = Callable[[np.ndarray], np.ndarray]
 
-ORDERS = (*range(2, 129), 160, 192, 256, 384, 512, 1024)
+ORDERS = (
+    *(1 + n / 10 for n in range(1, 100)), *range(11, 129), 160, 192, 256, 384, 512, 1024
+)  # fmt: skip
 # The orders at which a step is known, of which there are two in a triangle.
 GRID = np.array([*range(2, 129), 144, 160, 192, 224, *range(256, 2049, 128)])
 HOLDER = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)  # exponents of the triangle
@@ -44,10 +46,12 @@ class CurveDpEvent(dp_event.DpEvent):
     """A mechanism whose divergences are known.
 
     Attributes:
-      curve: the divergence at each of some whole orders.
+      curve: the divergence at each of some orders.
+      real: whether the orders may be any real numbers above one; else whole numbers.
     """
 
     curve: Curve
+    real: bool = False
 
 
 class Accountant(RdpAccountant):
@@ -59,8 +63,8 @@ class Accountant(RdpAccountant):
         if not isinstance(event, CurveDpEvent):
             return super()._maybe_compose(event, count, do_compose)
         if do_compose:
-            whole = np.maximum(2, np.ceil(self._orders))
-            self._rdp += count * event.curve(whole)
+            curve = event.curve if event.real else _between(event.curve)
+            self._rdp += count * curve(np.asarray(self._orders, np.float64))
         return None
 
 
@@ -76,7 +80,7 @@ def event(plan: Plan, noise_multiplier: float) -> CurveDpEvent:
 
     own, symmetric = moved(plan.sensitivity), plan.releases == 1
     if plan.sampling == "everyone":
-        return CurveDpEvent(own)
+        return CurveDpEvent(own, real=plan.noise == "discrete_gaussian")
     if plan.sampling == "fixed":
         sampled = poisson_sample(own, plan.rate, symmetric=symmetric)
         return CurveDpEvent(_least(fixed_sample(own, plan.rate), exchanged(sampled)))
@@ -84,6 +88,22 @@ def event(plan: Plan, noise_multiplier: float) -> CurveDpEvent:
     if plan.relation == "add_remove":
         return CurveDpEvent(added)
     return CurveDpEvent(_least(own, exchanged(added)))
+
+
+def _between(curve: Curve) -> Curve:
+    """Returns a curve of real orders from one of whole orders."""
+
+    def moments(orders):  # logarithms; zero at the order 1
+        return (orders - 1) * curve(np.maximum(2, orders))
+
+    def at(orders):
+        low = np.floor(orders)
+        part, first = orders - low, moments(low)
+        with np.errstate(invalid="ignore"):  # where it is infinite
+            line = first + part * (moments(low + 1) - first)
+        return np.where(part > 0, line, first) / (orders - 1)
+
+    return at
 
 
 def _releases(
@@ -141,7 +161,7 @@ def discrete_gaussian(
     """Returns the same for a sum of discrete Gaussians.
 
     Args:
-      orders: whole numbers above one.
+      orders: real numbers above one.
       variance: the sum of the squared parameters sigma^2.
       tau: how far the sum is from one discrete Gaussian (`excess`); one draw: 0.
       l1: the most that a unit changes the vector, in the l1 norm.

@@ -10,15 +10,13 @@ import pytest
 from fl_sketch import engine
 from fl_sketch.core import chacha, modular
 from fl_sketch.core.keys import Purpose, round_keys
-from fl_sketch.core.protocols import Field, Roots
-from fl_sketch.core.wire import byte_count, encode
-from fl_sketch.engine import clients, costs
+from fl_sketch.core.protocols import Roots
+from fl_sketch.engine import costs
 from fl_sketch.engine.plan import plan_of
 from fl_sketch.privacy import accounting, clipping, integer_sums, lattice, mechanism
 from fl_sketch.sketch import hadamard
-from tests.meshes import mesh_of
 from tests.privacy.noise import CLIENTS, C, Z
-from tests.quadratics import ALGORITHMS, PARAMS, STEPS, D, fetch, flat, optima
+from tests.quadratics import ALGORITHMS, PARAMS, STEPS, D, flat, optima
 from tests.refusals import refused
 from tests.simulation import KEY, cohort_of, compiled, with_cohort
 
@@ -96,77 +94,6 @@ def test_words_modulo_mean_signed_numbers(bits):
     sent = modular.reduced(words, bits)
     assert sent.tolist() == [n % 2**bits for n in numbers.tolist()]
     assert modular.centred(sent, bits).tolist() == numbers.tolist()
-    field = Field(len(numbers), bits, "uint")
-    assert len(encode((field,), (np.asarray(sent),))) == -(-len(numbers) * bits // 8)
-
-
-COHORT = cohort_of([4, 1, 0, 5, 2, 3], [1, 1, 0, 1, 1, 1], CLIENTS)
-OWN_KEYS = [
-    jax.random.key_data(round_keys(ROOTS, 0, client).own).tolist()
-    for client in COHORT.ids[COHORT.weights > 0]
-]
-
-
-def in_the_engine(guard, chunk, devices):
-    """Returns the parameters after a round, what clients sent, and what was summed."""
-    sent, summed = [], []
-
-    def encode(state, exchange, message, keys):
-        one = guard.encode(state, exchange, message, keys)
-        own = jax.random.key_data(keys.own)
-        jax.debug.callback(lambda *got: sent.append(got), one.summand, own)
-        return one
-
-    def release(state, exchange, total, keys):
-        jax.debug.callback(summed.append, total)
-        return guard.release(state, exchange, total, keys)
-
-    heard = guard._replace(encode=encode, release=release)
-    algorithm = ALGORITHMS["fedavg"]._replace(mechanism=heard)
-    mesh = mesh_of(devices, "clients")
-    one_round = compiled(engine.make_round(algorithm, fetch, mesh, chunk=chunk))
-    state = engine.initial_state(algorithm, PARAMS, CLIENTS)
-    state, report = one_round(state, ROOTS, COHORT, DATA)
-    jax.effects_barrier()
-    rows = [words_in(one) for one, own in sent if own.tolist() in OWN_KEYS]
-    return flat(state.server.params), rows, words_in(summed[0]), report
-
-
-def words_in(summand):
-    leaves = [np.asarray(leaf).ravel() for leaf in jax.tree.leaves(summand)]
-    return np.concatenate([x for x in leaves if x.dtype == np.uint32]).tolist()
-
-
-def by_python(rows):
-    return [sum(numbers) % 2**32 for numbers in zip(*rows, strict=True)]
-
-
-@pytest.mark.parametrize(
-    "guard",
-    [
-        "skellam, of clients",
-        pytest.param("skellam, of the server", marks=pytest.mark.slow),
-    ],
-)
-def test_sums_are_those_of_python_to_the_bit(guard):
-    """However clients are spread; one of them does not take part."""
-    for chunk, devices in ((1, 1), (3, 1), (1, 2), (2, 3)):
-        _, rows, total, report = in_the_engine(GUARDS[guard], chunk, devices)
-        assert len(rows) == 5 and len(total) == 16
-        assert total == by_python(rows)
-        assert max(map(max, rows)) > 2**31  # a negative number
-    assert byte_count(report.simulator_only.bytes_up) == 16 * 16 // 8
-
-
-def test_a_sum_in_floats_is_another(monkeypatch):
-    def in_floats(weights, values):
-        shape = (-1,) + (1,) * (values.ndim - 1)
-        total = jnp.sum(weights.reshape(shape) * values.astype(jnp.float32), axis=0)
-        return total.astype(values.dtype)
-
-    monkeypatch.setattr(clients, "_weighted_sum", in_floats)
-    _, rows, total, _ = in_the_engine(GUARDS["skellam, of clients"], 3, 1)
-    assert total != by_python(rows)
 
 
 @pytest.mark.parametrize("name", GUARDS)

@@ -151,6 +151,26 @@ def test_fixed_cohorts_take_about_the_noise_of_the_gaussians_own_bound(epsilon):
     assert accounting.calibrate(plan, **promise) < 1.1 * floats
 
 
+def test_orders_between_whole_ones_lie_on_a_line_above_the_divergence():
+    """Of one number with Skellam noise, whose exact divergences are known."""
+    sides = shifted(chances("skellam", VARIANCE), SHIFT)
+    orders = (1.5, 2.0, 2.5, 3.0, 7.1)
+    found = renyi.Accountant(orders).compose(renyi.CurveDpEvent(curve)).rdp
+    for order, one in zip(orders, found, strict=True):
+        exact = divergence(order, *sides)
+        assert exact <= one < 1.45 * exact
+        assert one <= curve(np.ceil(order)) + 1e-12
+
+
+def test_one_draw_costs_what_a_gaussian_does_at_large_epsilons():
+    """Whose best order is no whole number."""
+    plan = plan_of("discrete_gaussian", bits=24)._replace(steps=1)
+    gaussian = plan._replace(noise="gaussian", integers=None)
+    promise = {"epsilon": 10.0, "delta": 1e-5, "accountant": "rdp"}
+    floats = accounting.calibrate(gaussian, **promise)
+    assert floats <= accounting.calibrate(plan, **promise) < 1.001 * floats
+
+
 def test_a_sample_of_all_is_no_sample():
     assert renyi.poisson_sample(curve, 1.0, symmetric=True) is curve
     assert renyi.fixed_sample(curve, 1.0) is curve
