@@ -1,48 +1,61 @@
-"""Private sums of integers on MNIST: accuracy against bits and sketch sizes.
+"""Private sums of integers: accuracy against the bits of a number and sketch sizes.
 
-Command: python -m launch.compare --config=configs/secure_private.py \
+Command: python -m launch.compare --config=configs/secure_private.py:mnist \
 --workdir=/tmp/secure_private --data_dir=DATA
-Expect: the standings of results/secure_private, once they were run.
+Expect: standings for messages of three sizes, at epsilon 2 and 8.
 
-The clients, the model and the two promises of configs/compare_private_safl.py, for
-cohorts of a fixed size and clients whose data are replaced, whose noise clients draw in
-shares: what a secure aggregation could add up. Sketches have powers of two as sizes,
-since integers are padded to one. Floats with distributed noise are the line to reach.
+After the colon stands the data set, mnist or fashion_mnist. The clients and the model
+are those of configs/compare_private_safl.py, in cohorts of a fixed size, and neighbours
+differ in the data of one client. The first method of each size has central Gaussian
+noise on floats. The others add up integers with Skellam noise, in shares of all clients
+of the cohort. Sketches have a power of two of numbers, since integers are padded to
+one. Of 8, 10, 12 and 16 bits a size has those with which its promise can be kept:
+`python -m launch.calibrate --numbers=N` tells.
 """
 
 from configs import compare_private_safl
+from fl_sketch.core import validate
 from fl_sketch.sweep.comparison import Comparison, Method
 
-EPSILONS = (2.0, 8.0)
-SIZES = (65536, 16384, 2048)  # numbers of a message; the model has 199,210
-BITS = (10, 12, 16)
-KINDS = ("skellam", "discrete_gaussian")
+DATA = ("mnist", "fashion_mnist")
+SIZES = {"no sketch": 0, "1/12": 16384, "1/97": 2048}  # of 199,210 numbers
+BITS = {
+    2.0: {"no sketch": (16,), "1/12": (16,), "1/97": (12, 16)},
+    8.0: {"no sketch": (16,), "1/12": (12, 16), "1/97": (10, 12, 16)},
+}
 RATES = {"server.rate": (0.003, 0.01, 0.03)}
 
 
-def get_comparison():
-    """Returns floats, and both kinds of noise at all bits, for every sketch size."""
+def get_comparison(data: str = "mnist"):
+    """Returns floats with central noise, and integers, for all sizes and epsilons.
+
+    Args:
+      data: the data set.
+
+    Raises:
+      ValueError: in one line, for any other text.
+    """
+    validate.one_of(DATA, data=data)
     methods = {}
-    for epsilon in EPSILONS:
-        for size in SIZES:
-            keys = {
-                "privacy.target_epsilon": epsilon,
-                "privacy.bound": "normalise",
-                "sketch.numbers": size,
-            }
-            name = f"epsilon {epsilon:g}, {size} numbers"
-            methods[f"{name}, floats"] = Method(keys, RATES)
-            for kind in KINDS:
-                for bits in BITS:
-                    own = {"privacy.noise": kind, "privacy.bits": bits}
-                    methods[f"{name}, {kind}, {bits} bits"] = Method(keys | own, RATES)
-    return Comparison(base(), methods)
+    for epsilon, bits in BITS.items():
+        for size, numbers in SIZES.items():
+            keys = {"privacy.target_epsilon": epsilon, "privacy.bound": "normalise"}
+            if numbers:
+                keys["sketch.numbers"] = numbers
+            else:
+                keys["algorithm"] = "fedopt"
+            name = f"epsilon {epsilon:g}, {size}"
+            methods[f"{name}, central Gaussian"] = Method(keys, RATES)
+            for each in bits[size]:
+                own = {"privacy.noise": "skellam", "privacy.bits": each}
+                methods[f"{name}, {each} bits"] = Method(keys | own, RATES)
+    return Comparison(base(data), methods)
 
 
-def base():
+def base(data: str):
     """Returns the config that all methods have in common."""
     config = compare_private_safl.base()
+    config.data.name = data
     config.cohort.sampling = "fixed"
     config.privacy.relation = "replace_one"
-    config.privacy.noise = "distributed"
     return config

@@ -156,7 +156,7 @@ def _error(guard: Mechanism, task: Task) -> tuple[float, float]:
     ids, seed = np.arange(clients).reshape(-1, chunk), task.seed
     roots = Roots(jax.random.key(seed), chacha.key_of(seed.to_bytes(chacha.KEY_BYTES)))
 
-    def once(number):
+    def once(number, blocks):
         def one(client, message):
             keys = round_keys(roots, number, client)
             return guard.encode((), 0, message, keys).summand
@@ -173,8 +173,8 @@ def _error(guard: Mechanism, task: Task) -> tuple[float, float]:
         wraps = release.facts.get("wraps", jnp.float32(0))
         return jnp.mean((release.mean - true) ** 2), wraps
 
-    errors, wraps = jax.jit(lambda numbers: jax.lax.map(once, numbers))(
-        jnp.arange(task.releases)
-    )
+    # As a constant, the vectors would be worked on while XLA compiles, for minutes.
+    of_all = jax.jit(lambda each, x: jax.lax.map(lambda n: once(n, x), each))
+    errors, wraps = of_all(jnp.arange(task.releases), blocks)
     length = lattice.padded(numbers)
     return float(np.mean(errors)), float(np.mean(wraps)) / length
