@@ -165,8 +165,14 @@ def get_config() -> ConfigDict:
     config.privacy.unit = "client"  # or example, for private_sketching
     config.privacy.relation = "add_remove"  # or replace_one
     config.privacy.accountant = "auto"  # or pld, rdp
-    config.privacy.noise = "central"  # or distributed: by every client
-    config.privacy.smallest_cohort = 0  # of distributed; 0: the cohort's size
+    # or distributed: by every client; or skellam, discrete_gaussian: so, on integers,
+    # whose sums a secure aggregation can make
+    config.privacy.noise = "central"
+    config.privacy.smallest_cohort = 0  # with clients' own noise; 0: the cohort's size
+    # of a number that is sent as an integer, 8 to 32; 0: floats
+    config.privacy.bits = 0
+    # the step of integers, over the threshold; 0: the least for which sums fit the bits
+    config.privacy.granularity = 0.0
     config.privacy.form = "message"  # or update: bounded before its sketch, for safl
     config.privacy.quantile = 0.5  # of adaptive: the share of messages not clipped
     config.privacy.quantile_rate = 0.2  # of the threshold's steps

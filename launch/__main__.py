@@ -14,7 +14,7 @@ GROUPS = {
     "Attack": ("attack",),
     "Study": (
         *("scaling", "spectrum", "tracking", "trade", "theorems", "quadratics"),
-        "features",
+        *("means", "features"),
     ),
     "Benchmark": ("benchmark",),
 }

@@ -59,10 +59,11 @@ def main():
     effort = AUDIT()
     audit.check(effort)
     files.writable_folder(WORKDIR.value)
-    path, rows = os.path.join(WORKDIR.value, "audit.csv"), []
+    path, rows, short = os.path.join(WORKDIR.value, "audit.csv"), [], []
     for result in audit.run(CONFIG.value, effort, DATA_DIR.value):
-        if isinstance(result, str):
-            print(result, flush=True)
+        if isinstance(result, str | audit.Noise):
+            print(getattr(result, "what", result), flush=True)
+            short += [result] * getattr(result, "broken", False)
             continue
         if not rows:
             print(LEGEND, HEAD, sep="\n")
@@ -76,7 +77,9 @@ def main():
             f"{row.found_epsilon:.4g} ({row.confidence:.0%} confidence), but the "
             f"config claims {rounded_up(row.claimed_epsilon)}"
         )
-    if broken:
+    for found in short:
+        print(f"BROKEN: {found.what}")
+    if broken or short:
         sys.exit(BROKEN)
     print("no claim is broken; this does not prove the claims")
 

@@ -3,12 +3,14 @@ r"""Computes the noise for a given epsilon, and compares it with older formulas.
 python -m launch.calibrate --epsilon=2 --delta=1e-5 --clients=1000 --cohort=50 \
 --rounds=200
 
-Pass --releases=2 for an algorithm with two exchanges per round, such as HEAPRIX.
+Pass --releases=2 for an algorithm with two exchanges per round, such as HEAPRIX. With
+--numbers, the length of a message, a second table compares kinds of integer noise and
+numbers of bits.
 """
 
 from absl import flags
 
-from fl_sketch.privacy import accounting, literature
+from fl_sketch.privacy import bits_table, literature, plans
 from launch import command
 
 EPSILON = flags.DEFINE_float(
@@ -22,13 +24,19 @@ COHORT = flags.DEFINE_integer(
 ROUNDS = flags.DEFINE_integer("rounds", None, "Number of rounds.")
 RELEASES = flags.DEFINE_integer("releases", 1, "Noised sums per round.")
 SAMPLING = flags.DEFINE_enum(
-    "sampling", "poisson", accounting.SAMPLINGS, "How the cohort of a round is drawn."
+    "sampling", "poisson", plans.SAMPLINGS, "How the cohort of a round is drawn."
 )
 RELATION = flags.DEFINE_enum(
     "relation",
     "add_remove",
-    accounting.RELATIONS,
+    plans.RELATIONS,
     "Neighbouring relation: a client is added or removed, or replaced by another.",
+)
+NUMBERS = flags.DEFINE_integer(
+    "numbers", 0, "Length of a message, for the table of integers; 0 = no table.", 0
+)
+BITS = flags.DEFINE_multi_integer(
+    "bits", [10, 12, 16, 20], "Bits of a number that is an integer; may be repeated."
 )
 flags.mark_flags_as_required(["epsilon", "clients", "cohort", "rounds"])
 
@@ -54,7 +62,7 @@ def main():
             f"got cohort={COHORT.value}."
         )
         raise ValueError(msg)
-    plan = accounting.Plan(
+    plan = plans.Plan(
         steps=ROUNDS.value,
         sample=COHORT.value,
         population=CLIENTS.value,
@@ -64,6 +72,12 @@ def main():
     )
     for line in literature.table(plan, epsilon=EPSILON.value, delta=DELTA.value):
         print(line)
+    if NUMBERS.value:
+        sizes = {"numbers": NUMBERS.value, "bits": BITS.value}
+        for line in bits_table.lines(
+            plan, **sizes, epsilon=EPSILON.value, delta=DELTA.value
+        ):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,15 @@ COMMANDS = {
         "plan": ("launch.plan", "docs/theory.md"),
         "train and keep": ("checkpoint_keep", "docs/attacks.md"),
         "spectrum": ("launch.spectrum", "docs/attacks.md"),
-        "calibrate": ("launch.calibrate", "docs/privacy.md"),
-        "train in private": ("launch.train", "docs/privacy.md"),
+        "calibrate": (
+            "launch.calibrate --epsilon=2 --delta=1e-5 --clients=1000 --cohort=50",
+            "docs/privacy.md",
+        ),
+        "compare bits": ("--numbers=", "docs/privacy.md"),
+        "train in private": (
+            "private_safl.py --workdir=/tmp/private_digits",
+            "docs/privacy.md",
+        ),
         "release": ("launch.release", "docs/privacy.md"),
     }.items()
 }
@@ -81,6 +88,12 @@ def test_the_spectra_of_a_run(tmp_path):
 def test_calibrating(tmp_path):
     shown = pages.shown_with("noise multiplier epsilon", "docs/privacy.md")
     assert printed_by("calibrate", tmp_path) == shown
+
+
+def test_comparing_bits(tmp_path):
+    shown = pages.shown_with("bytes a message", "docs/privacy.md")
+    printed = printed_by("compare bits", tmp_path)
+    assert printed[-len(shown) :] == shown
 
 
 def test_private_training_and_its_release(tmp_path):

@@ -37,13 +37,23 @@ from fl_sketch.core.protocols import (
 from fl_sketch.data import batches as draws
 from fl_sketch.data.examples import Examples
 from fl_sketch.engine.cohort import Cohort, Sampler
-from fl_sketch.privacy import tails
-from fl_sketch.privacy.accounting import Plan
+from fl_sketch.privacy import integer_sums, tails
+from fl_sketch.privacy.plans import Plan
 
 CANARY = 0  # its number among the clients, or among the examples of a client
 LOUD, OTHERS = 1e6, 1e3  # the pushes of the canary and the others, over the bound
 FEW, MOST = 4, 64  # units of a game: at least, and at most for an exact rate
-NUMBERS = 3  # the length of a message; the last axis has only noise
+NUMBERS = 4  # the length of a message; the last axes have only noise
+LOW = 16  # what of a sum of integers is looked at apart: its remainder
+
+
+# `(keys, exchange, message) -> numbers` of a mean message, by whoever has the keys.
+Read = Callable[[Any, int, jax.Array], jax.Array]
+
+
+def _as_it_is(keys, exchange, message):
+    del keys, exchange
+    return message
 
 
 class Neighbours(NamedTuple):
@@ -105,7 +115,7 @@ def few(plan: Plan) -> Plan:
 
 
 def sampler(sampling: str, population: int, sample: float) -> Sampler:
-    """Returns the sampler of a few clients, named as in `accounting.SAMPLINGS`."""
+    """Returns the sampler of a few clients, named as in `plans.SAMPLINGS`."""
     samplers = {
         "everyone": lambda: engine.everyone(population),
         "fixed": lambda: engine.fixed_size(population, int(sample)),
@@ -178,7 +188,7 @@ def exchanges(count: int) -> Channel:
 def tapped(
     channel: Channel,
     rounds: int,
-    read: Callable[[Any, jax.Array], jax.Array] = lambda keys, message: message,
+    read: Read = _as_it_is,
 ) -> Channel:
     """Returns the channel with every mean that it receives as its estimate.
 
@@ -188,7 +198,7 @@ def tapped(
     Args:
       channel: any channel.
       rounds: the number of rounds of a run.
-      read: `(keys, message) -> numbers`, how the attacker reads a mean message.
+      read: how the attacker reads a mean message.
     """
 
     def talk(update, memory, keys, round):
@@ -198,7 +208,7 @@ def tapped(
             while True:
                 answer = yield sent
                 if not isinstance(sent, ServerReply):
-                    means.append(read(keys, trees.ravel(answer)))
+                    means.append(read(keys, len(means), trees.ravel(answer)))
                 sent = inner.send(answer)
         except StopIteration as end:
             _, memory = end.value
@@ -219,7 +229,7 @@ def observer(
     population: int,
     rounds: int,
     shape: tuple[int, int] = (1, NUMBERS),
-    read: Callable[[Any, jax.Array], jax.Array] = lambda keys, message: message,
+    read: Read = _as_it_is,
     data_of: Callable[[jax.Array], Any] = lambda present: present,
     fetch: Callable = lambda data, client, plan, key: (client, data),
 ) -> Observe:
@@ -273,10 +283,28 @@ def before_a_sketch(op: Sketch, like: int) -> tuple[Callable, Callable]:
         back, lengths = images(keys)
         return (pushed[0] / lengths) @ back
 
-    def read(keys, message):
+    def read(keys, exchange, message):
+        del exchange
         return message[:NUMBERS] / images(keys)[1]
 
     return spread, read
+
+
+def with_remainders(mechanism: Mechanism, limit: float | jax.Array) -> Read:
+    """Returns a reading of messages with the remainders of the integers they are of.
+
+    Noise that hides a message hides its low bits too.
+
+    Args:
+      mechanism: one that adds up integers, of messages of `NUMBERS` numbers.
+      limit: its bound.
+    """
+
+    def read(keys, exchange, message):
+        whole = integer_sums.behind(mechanism, limit, message, exchange, keys)
+        return jnp.concatenate([message, (whole % LOW).astype(jnp.float32)])
+
+    return read
 
 
 def one_example_each(local: Local) -> Local:

@@ -12,10 +12,12 @@ outputs are common. So the game is judged at the delta where the attacker does b
 claim that is broken there shows that the mechanism is not what the accountant counted,
 and leaves the plan's claims at other deltas without a proof.
 
-There are two scores. The linear one weighs the releases by the inverse of their
-covariance: if several releases share noise, it finds the combination without noise. The
-other is the likelihood ratio of Gaussian releases in which the canary takes part by
-chance. The one that does better on runs that are not counted is used.
+There are two scores, and a third of remainders. The linear one weighs the releases by
+the inverse of their covariance: if several releases share noise, it finds the
+combination without noise. The other is the likelihood ratio of Gaussian releases in
+which the canary takes part by chance. The third is for sums of integers, whose
+remainders must be uniform in both worlds: the likelihood ratio by how often each was
+seen. The one that does best on runs that are not counted is used.
 
 >>> import numpy as np
 >>> rng = np.random.default_rng(0)
@@ -32,7 +34,7 @@ Learning, which also looks at the whole trade-off between both errors.
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import NamedTuple
 
@@ -110,6 +112,7 @@ def play(
     key: Key | Roots,
     rate: float = 1.0,
     mirrored: bool = False,
+    remainders: Sequence[int] = (),
     confidence: float = 0.95,
     what: str = "game",
 ) -> Found:
@@ -124,6 +127,7 @@ def play(
       rate: the probability that the canary takes part in a round.
       mirrored: whether the world without the canary has its mirror image, with the same
         probability, and not the same participants in every round.
+      remainders: which of the numbers of a round are remainders, small integers.
       confidence: the confidence in the bound.
       what: the game in words, for the result.
 
@@ -146,7 +150,8 @@ def play(
         return [np.concatenate(results[world::2]) for world in (0, 1)]
 
     learn, choose, count = PARTS
-    scores_of = _attacker(*worlds(0, learn), rate=rate, mirrored=mirrored)
+    absent, present = worlds(0, learn)
+    scores_of = _attacker(absent, present, remainders, rate=rate, mirrored=mirrored)
     deltas, claims = _claims(claim, delta)
     pilot = worlds(learn, choose, scores_of)
     event, judged = _best(pilot, deltas, claims)
@@ -221,9 +226,57 @@ def _keys_of_block(key: Key, number: jax.Array, present: jax.Array) -> Key:
 
 
 def _attacker(
+    absent: np.ndarray,
+    present: np.ndarray,
+    remainders: Sequence[int],
+    *,
+    rate: float,
+    mirrored: bool,
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns `(releases [runs, rounds, numbers]) -> scores [runs, 2 or 3]`."""
+    low = [*remainders]
+    plain = np.setdiff1d(np.arange(absent.shape[2]), low)
+    numbers = (absent[:, :, plain], present[:, :, plain])
+    by_size = _by_size(*numbers, rate=rate, mirrored=mirrored)
+    if not low:
+        return by_size
+    by_remainder = _by_remainder(absent[:, :, low], present[:, :, low])
+
+    def scores_of(releases):
+        others = by_remainder(releases[:, :, low])[:, None]
+        return np.concatenate([by_size(releases[:, :, plain]), others], axis=1)
+
+    return scores_of
+
+
+def _by_remainder(
+    absent: np.ndarray, present: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns `(remainders) -> scores [runs]`, sums over rounds and numbers.
+
+    A score is the logarithm of how often such a remainder was in one world over the
+    other.
+    """
+    most = int(max(absent.max(), present.max())) + 1
+    worlds = [
+        np.stack([np.mean(world == value, axis=0) for value in range(most)])
+        for world in (absent, present)
+    ]
+    fewest = 1 / len(absent)
+    log_ratio = np.log((worlds[1] + fewest) / (worlds[0] + fewest))
+    at = np.indices(absent.shape[1:])
+
+    def scores_of(remainders):
+        seen = np.minimum(remainders.astype(int), most - 1)
+        return log_ratio[seen, at[0], at[1]].sum(axis=(1, 2))
+
+    return scores_of
+
+
+def _by_size(
     absent: np.ndarray, present: np.ndarray, *, rate: float, mirrored: bool
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns `(releases [runs, rounds, numbers]) -> scores [runs, 2]`.
+    """Returns `(releases) -> scores [runs, 2]`.
 
     The first score is the linear one. The second is a sum over rounds. A round with
     releases y of covariance S, moved by m if the canary takes part, adds `log(1 - q + q

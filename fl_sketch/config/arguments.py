@@ -15,6 +15,7 @@ from fl_sketch.config.parse import Numbers, section
 from fl_sketch.core import pretrained, validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Compressor, Sketch
+from fl_sketch.privacy import lattice
 from fl_sketch.transforms import by_name
 
 
@@ -175,7 +176,8 @@ ASKED_FOR = {
     "cohort.period": ("cohort.available", None),
     "model.fresh": ("model.init_from", None),
     "server.floor": ("server.schedule", ("cosine",)),
-    "privacy.smallest_cohort": ("privacy.noise", ("distributed",)),
+    "privacy.smallest_cohort": ("privacy.noise", ("distributed", *lattice.KINDS)),
+    "privacy.granularity": ("privacy.bits", None),
     "privacy.quantile": ("privacy.bound", ("adaptive",)),
     "privacy.quantile_rate": ("privacy.bound", ("adaptive",)),
     "privacy.quantile_noise": ("privacy.bound", ("adaptive",)),

@@ -16,7 +16,7 @@ from fl_sketch.core.protocols import Algorithm
 from fl_sketch.data.partition import Partition
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Traffic
-from fl_sketch.privacy import accounting
+from fl_sketch.privacy import plans
 from fl_sketch.privacy.guarantee import RANDOMNESS, Guarantee, promised
 
 
@@ -70,6 +70,7 @@ def guarantee_of(
             sizes = shares().sizes
             plan = _example_plan(client, sizes, planned, own.relation, d)
         else:
+            _require_floats(config, silent, traffic)
             plan = engine.plan_of(
                 silent.mechanism,
                 sampler,
@@ -92,6 +93,17 @@ def guarantee_of(
         )
 
 
+def _require_floats(config: ConfigDict, silent: Algorithm, traffic: Traffic) -> None:
+    """Raises for an algorithm whose messages cannot become integers, by its name."""
+    assert silent.mechanism is not None
+    if silent.mechanism.integers and traffic.coded:
+        msg = (
+            "Expected an algorithm whose messages are floats, of which sums are made, "
+            f"with bits={config.privacy.bits}, got algorithm={config.algorithm}."
+        )
+        raise ValueError(msg)
+
+
 def require_sizes(guarantee: Guarantee | None, sizes: Collection[int]) -> None:
     """Raises if a client has fewer examples than the promise to them assumed.
 
@@ -111,7 +123,7 @@ def require_sizes(guarantee: Guarantee | None, sizes: Collection[int]) -> None:
 
 def _example_plan(
     client: ConfigDict, sizes: Collection[int], rounds: int, relation: str, d: int
-) -> accounting.Plan:
+) -> plans.Plan:
     """Returns the plan of a client that is drawn in every round, the smallest one."""
     smallest = int(min(sizes))
     whole = client.batches == "whole"
@@ -123,7 +135,7 @@ def _example_plan(
         )
         raise ValueError(msg)
     validate.at_most(smallest, "the smallest client", batch=client.batch)
-    return accounting.Plan(
+    return plans.Plan(
         steps=rounds * client.steps,
         sample=client.batch,
         population=smallest,

@@ -15,8 +15,9 @@ from fl_sketch.core import trees, validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Mechanism, Tree
 from fl_sketch.data import datasets
-from fl_sketch.privacy import accounting, clipping, mechanism, noised_metrics
+from fl_sketch.privacy import clipping, lattice, mechanism, noised_metrics, plans, tails
 
+ALLOWED_BITS = tuple(range(lattice.SHORTEST, lattice.LONGEST + 1))
 BOUNDS = {"clip": clipping.clip, "normalise": clipping.normalise}
 
 
@@ -107,7 +108,7 @@ def check(config: ConfigDict) -> None:
                 value = privacy[name]
                 msg = f"Expected {name} to be 0 or >= {LEAST}, got {name}={value}."
                 raise ValueError(msg)
-        accounting.between(0, 1, delta=privacy.delta)
+        plans.between(0, 1, delta=privacy.delta)
         noise = privacy.noise_multiplier or privacy.target_epsilon
         if noise and not protection.bounded:
             msg = (
@@ -119,7 +120,9 @@ def check(config: ConfigDict) -> None:
     for key, allowed, why in _rules(protection, config.algorithm):
         place, _, name = key.rpartition(".")
         if values[key] not in allowed:
-            choice = " or ".join(allowed) or "''"
+            choice = " or ".join(map(str, allowed)) or "''"
+            if allowed == ALLOWED_BITS:
+                choice = f"{allowed[0]} to {allowed[-1]}"
             msg = f"Expected {name}={choice} with {why}, got {name}={values[key]!r}."
             with section(place):
                 raise ValueError(msg)
@@ -144,7 +147,7 @@ def _rules(protection: Protection, algorithm: str) -> Iterator[tuple[str, tuple,
     if not protection.bounded:
         return
     yield "cohort.weighting", ("equal",), "privacy"
-    yield "cohort.sampling", accounting.SAMPLINGS, "privacy"
+    yield "cohort.sampling", plans.SAMPLINGS, "privacy"
     for key in ("cohort.available", "cohort.times"):
         yield key, ("",), "privacy (no accountant covers such cohorts)"
     if local:
@@ -153,16 +156,27 @@ def _rules(protection: Protection, algorithm: str) -> Iterator[tuple[str, tuple,
         yield "privacy.unit", ("client",), "watch=True"
         yield "privacy.form", ("message",), "watch=True"
         yield "privacy.noise", ("central",), "watch=True"
+        yield "privacy.bits", (0,), "watch=True"
     if privacy.form == "update":
         methods = catalog.methods().values()
         able = tuple(method.name for method in methods if method.before_sketch)
         yield "algorithm", able, "privacy.form=update"
         yield "privacy.bound", ("clip", "normalise"), "form=update"
         yield "privacy.noise", ("central",), "form=update"
-    if privacy.noise == "distributed":
-        yield "privacy.bound", ("none", "clip", "normalise"), "noise=distributed"
-        yield "privacy.relation", ("replace_one",), "noise=distributed"
-        yield "cohort.sampling", ("fixed", "everyone"), "privacy.noise=distributed"
+        yield "privacy.bits", (0,), "form=update"
+    noise = f"noise={privacy.noise}"
+    if privacy.noise in lattice.KINDS:
+        yield "privacy.bits", ALLOWED_BITS, noise
+    elif privacy.noise == "distributed":
+        yield "privacy.bits", (0,), f"{noise}, which is of floats"
+    elif privacy.bits:
+        yield "privacy.bits", ALLOWED_BITS, "integers"
+    if privacy.noise != "central":
+        yield "privacy.bound", ("none", "clip", "normalise"), noise
+        yield "privacy.relation", ("replace_one",), noise
+        yield "cohort.sampling", ("fixed", "everyone"), f"privacy.{noise}"
+    elif privacy.bits:
+        yield "privacy.bound", ("none", "clip", "normalise"), "bits > 0"
 
 
 def algorithm_of(
@@ -209,7 +223,7 @@ def guarded(
             )
             channel = channels.clipped(channel, numbers["client.clip"])
             return algorithm._replace(uplink=channel, mechanism=guard)
-        make = functools.partial(_mechanism, privacy, bound, size, numbers[threshold])
+        make = functools.partial(_mechanism, config, bound, numbers[threshold])
         guard = make(noise_multiplier)
         if privacy.watch:
             ranges = ((0.0, privacy.watch_loss), (0.0, 1.0))
@@ -223,13 +237,27 @@ def guarded(
 
 
 def _mechanism(
-    privacy: ConfigDict, bound: str, size: int, threshold: ArrayLike, z: float
+    config: ConfigDict, bound: str, threshold: ArrayLike, z: float
 ) -> Mechanism:
-    """Returns the mechanism of a privacy section for cohorts of a size."""
+    """Returns the mechanism of a config whose bound and threshold are known."""
+    privacy, size = config.privacy, expected(config)
     common = {"noise_multiplier": z, "denominator": size}
-    if privacy.noise == "distributed":
-        smallest = privacy.smallest_cohort or size
+    smallest = privacy.smallest_cohort or size
+    if privacy.noise != "central":
         validate.at_most(size, "the cohort", smallest_cohort=smallest)
+    if privacy.bits:
+        shared = privacy.noise in lattice.KINDS
+        poisson = config.cohort.sampling == "poisson"
+        return mechanism.integers(
+            BOUNDS[bound](threshold),
+            bits=privacy.bits,
+            noise=privacy.noise if shared else "discrete_gaussian",
+            smallest=smallest if shared else 0,
+            most=tails.places_for(config.data.clients, size) if poisson else size,
+            granularity=privacy.granularity,
+            **common,
+        )
+    if privacy.noise == "distributed":
         return mechanism.distributed(
             BOUNDS[bound](threshold), smallest=smallest, **common
         )

@@ -28,6 +28,8 @@ class Purpose(enum.IntEnum):
     ITERATE = 6
     LOSS = 7  # dropout and augmentation, of a client's steps
     TIMES = 8  # of clients, in a round
+    MIXING = 9  # of a message's numbers, before they become integers
+    ROUNDING = 10  # to integers
     THRESHOLD = 1 << 16  # noise on an adaptive threshold's count, besides exchanges'
     WATCHED = 1 << 17  # noise on released metrics, besides exchanges'
     STORED = 0x570  # a seed: of operators that are one matrix for all rounds

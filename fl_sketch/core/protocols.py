@@ -323,11 +323,13 @@ class Mechanism(NamedTuple):
       watched: names of the diagnostics that a client adds to its first message, which
         `encode` then gets as (message, {name: number}), and `release` the sum of.
       wire: `(bits, numbers) -> bits` that a client sends in a round, where its channel
-        sends so many bits for so many numbers.
-      noise: the name of the noise in `privacy.accounting.NOISES`, which prices it.
+        sends so many bits for messages of so many numbers each.
+      noise: the name of the noise, which prices it: one of `privacy.accounting.NOISES`
+        or of `privacy.lattice.KINDS`.
       extra: the number of numbers that get noise in a round apart from messages.
       drawn: the number of numbers of noise that an exchange draws; 0: as many as a
         message has.
+      integers: the `privacy.lattice.Integers` that messages become; None: floats.
     """
 
     init: Callable[[], Any]
@@ -338,10 +340,11 @@ class Mechanism(NamedTuple):
     denominator: float
     smallest: int = 0
     watched: tuple[str, ...] = ()
-    wire: Callable[[Any, int], Any] = lambda bits, numbers: bits
+    wire: Callable[[Any, tuple[int, ...]], Any] = lambda bits, numbers: bits
     noise: str = "gaussian"
     extra: int = 0
     drawn: int = 0
+    integers: Any = None
 
     def told(self, exchange: int, message: Message, diagnostics: dict) -> Any:
         """Returns a client's message with the numbers that it adds to the first.

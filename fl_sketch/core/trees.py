@@ -96,6 +96,11 @@ def size(like: Like) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(like))
 
 
+def count(tree: Tree) -> int:
+    """Returns how many numbers of any kind a tree of arrays has."""
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+
 def cut(shape: tuple[int, ...], parts: int) -> int | None:
     """Returns the axis along which an array is cut into equal parts; None: it is not.
 

@@ -51,6 +51,7 @@ class Traffic(NamedTuple):
       working: bytes that local work writes, each of its steps once: about the most
         memory that it needs.
       operations: the multiplications and additions of the products in local work.
+      coded: whether a message is not floats as they are, of which sums are made.
       uses: what local work does with the data.
     """
 
@@ -64,6 +65,7 @@ class Traffic(NamedTuple):
     alone: bool
     working: int
     operations: float
+    coded: bool
     uses: DataUses = DataUses()
 
 
@@ -199,8 +201,8 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
     )
     up, down = bits[-1]
     return Traffic(
-        sent=tuple(_numbers(mean) for mean in means),
-        bits_up=_bits_up(algorithm, up, means),
+        sent=tuple(map(_numbers, means)),
+        **_sizes(algorithm, up, means),
         bits_told=down,
         stateful=bool(jax.tree.leaves(start[1])),
         heard=FLOAT_BYTES * _numbers(means, heard),
@@ -211,11 +213,13 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
     )
 
 
-def _bits_up(algorithm: Algorithm, bits: Any, means: Any) -> int | None:
-    """Returns what a client sends, as its mechanism encodes it; None: it depends."""
+def _sizes(algorithm: Algorithm, bits: Any, means: Any) -> dict[str, Any]:
+    """Returns the fields of what a client sends, as its mechanism encodes it."""
+    coded = bits != FLOAT_BITS * _numbers(means)
     if algorithm.mechanism:
-        bits = algorithm.mechanism.wire(bits, _numbers(means))
-    return int(bits) if isinstance(bits, int) else None
+        bits = algorithm.mechanism.wire(bits, tuple(map(_numbers, means)))
+    known = isinstance(bits, int)
+    return {"bits_up": int(bits) if known else None, "coded": coded}
 
 
 def chunk_of(

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fl_sketch.channels import player
+from fl_sketch.core import trees
 from fl_sketch.core.protocols import Message, Round, Server
 from fl_sketch.core.trees import varying_like
 from fl_sketch.core.wire import traced_bytes
@@ -140,9 +141,9 @@ def serve(device: DeviceRound, server: Server, heard: Exchanged, slots: Slot) ->
     def as_one(slot, work):
         turn = player.play(*here.turn(slot, work, known), heard.means)
         end = player.ended(algorithm.uplink, turn)
-        up, leaves = end.bits_up, jax.tree.leaves(heard.means)
+        up = end.bits_up
         if algorithm.mechanism:
-            up = algorithm.mechanism.wire(up, sum(leaf.size for leaf in leaves))
+            up = algorithm.mechanism.wire(up, tuple(map(trees.count, heard.means)))
         traffic = traced_bytes(up), traced_bytes(end.bits_reply)
         return end.delivery.estimate, end.memory.server, *traffic
 

@@ -1,10 +1,9 @@
 """The plan of a run for the accountant, counted in its program and not its config."""
 
 from fl_sketch.core.protocols import Mechanism
-from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Traffic
-from fl_sketch.privacy import accounting, tails
+from fl_sketch.privacy import plans, tails
 
 
 def plan_of(
@@ -14,21 +13,22 @@ def plan_of(
     *,
     rounds: int,
     relation: str,
-) -> accounting.Plan:
+) -> plans.Plan:
     """Returns the plan of a run in which a mechanism guards every exchange.
 
     Args:
       traffic: that of the algorithm with this mechanism.
-      relation: the relation of neighbours, one of `accounting.RELATIONS`.
+      relation: the relation of neighbours, one of `plans.RELATIONS`.
 
     Raises:
       ValueError: in one line, for a run that no accountant here can count.
     """
     _refuse(mechanism, sampler, traffic, relation)
-    numbers = sum(traffic.sent)
+    integers = mechanism.integers and mechanism.integers.of(traffic.sent)
+    numbers = sum(integers.lengths if integers else traffic.sent)
     population, size = sampler.population, sampler.size
     poisson = sampler.sampling == "poisson"
-    return accounting.Plan(
+    return plans.Plan(
         steps=rounds,
         sample=size,
         population=population,
@@ -39,6 +39,7 @@ def plan_of(
         shares=int(size) if mechanism.smallest else 1,
         cut=tails.cut_chance(population, size) if poisson else 0.0,
         noise=mechanism.noise,
+        integers=integers,
     )
 
 
@@ -46,7 +47,7 @@ def _refuse(
     mechanism: Mechanism, sampler: Sampler, traffic: Traffic, relation: str
 ) -> None:
     """Raises a ValueError for a run that no accountant here can count."""
-    if sampler.sampling not in accounting.SAMPLINGS:
+    if sampler.sampling not in plans.SAMPLINGS:
         msg = (
             "Expected cohorts of everyone, fixed_size or poisson, with equal weights, "
             "with a mechanism, got others: no accountant covers them."
@@ -68,9 +69,10 @@ def _refuse(
             "got sampling='fixed'."
         )
         raise ValueError(msg)
-    if mechanism.smallest and traffic.bits_up != FLOAT_BITS * sum(traffic.sent):
+    if (mechanism.smallest or mechanism.integers) and traffic.coded:
+        noise = mechanism.noise if mechanism.integers else "distributed"
         msg = (
-            "Expected messages of floats with noise=distributed, "
-            f"got {traffic.bits_up} bits for {sum(traffic.sent)} numbers."
+            f"Expected messages of floats with noise={noise}, got messages that are "
+            "coded otherwise."
         )
         raise ValueError(msg)

@@ -36,7 +36,7 @@ from fl_sketch.engine.python_setup import MakeAlgorithm, PythonSetup
 from fl_sketch.engine.recorder import Row
 from fl_sketch.engine.resumable import Progress
 from fl_sketch.engine.task import Task
-from fl_sketch.privacy import accounting
+from fl_sketch.privacy import plans
 from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.workdir import rows
 from fl_sketch.workdir.folder import Workdir
@@ -193,7 +193,7 @@ def simulate(
         "devices". Either changes last bits.
       download: how clients get the model; see `engine.costs.prices`. If a run goes on
         and clients now follow that did not before, they begin as new clients.
-      relation: the neighbours of a mechanism's promise, one of `accounting.RELATIONS`.
+      relation: the neighbours of a mechanism's promise, one of `plans.RELATIONS`.
       delta: the delta of the promise.
       target_epsilon: the run ends before its epsilon exceeds this; 0: no limit.
       data: "resident" stores examples on the devices; "streamed" sends batches from the
@@ -210,7 +210,7 @@ def simulate(
     _require_one_beginning(state, workdir)
     fetch = fetching(batches, steps=steps, batch=batch)
     checks.require_batches(batches, batch, clients)
-    validate.one_of(accounting.RELATIONS, relation=relation)
+    validate.one_of(plans.RELATIONS, relation=relation)
     validate.in_range(0, 1, delta=delta)
     validate.in_range(0, float("inf"), target_epsilon=target_epsilon)
     own = {"workdir": workdir, "partition": partition, "accept": accept, "bar": bar}

@@ -14,27 +14,23 @@ from typing import Annotated, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from ml_collections import ConfigDict
 
-from fl_sketch import engine, models
+from fl_sketch import engine
 from fl_sketch.audit import canaries, game, one_run
-from fl_sketch.audit.canaries import Neighbours
 from fl_sketch.audit.game import Found
-from fl_sketch.config import arguments, build, cohorts, parse, privacy
+from fl_sketch.config import cohorts, parse, privacy
 from fl_sketch.config.guarantee import claimed
 from fl_sketch.core import validate
 from fl_sketch.core.constants import jitted
 from fl_sketch.core.keys import Purpose, apart
-from fl_sketch.core.mappings import flat
-from fl_sketch.core.protocols import Algorithm, Roots
-from fl_sketch.privacy import accounting, tails
-from fl_sketch.privacy.accounting import Plan
+from fl_sketch.experiments import audit_scene
+from fl_sketch.privacy import accounting, plans, tails
 from fl_sketch.privacy.guarantee import Guarantee
+from fl_sketch.privacy.plans import Plan
 from fl_sketch.run.setup import Setup, prepare
-from fl_sketch.workdir import secrets
 
-UPDATE, SKETCHED = 8, 2.0  # numbers of an update that is bounded before its sketch
+SURE = 5.0  # standard errors: as good as no honest noise is so far off
 GUESSES = 10  # of so many canaries, one is guessed to be in, and one to be out
 
 
@@ -54,6 +50,35 @@ class Audit(NamedTuple):
     confidence: Annotated[float, "Confidence of each lower bound."] = 0.95
 
 
+class Noise(NamedTuple):
+    """How large the noise on sums of integers is.
+
+    Attributes:
+      share: its variance over the one that was counted.
+      margin: by how much the share is uncertain.
+      numbers: how many numbers were looked at.
+      seconds: the time that it took.
+    """
+
+    share: float
+    margin: float
+    numbers: int
+    seconds: float
+
+    @property
+    def broken(self) -> bool:
+        """Whether there is shown to be less noise than was counted."""
+        return self.share + self.margin < 1
+
+    @property
+    def what(self) -> str:
+        """The result in words."""
+        return (
+            f"noise: {self.share:.4f} +- {self.margin:.4f} of the variance that was "
+            f"counted, in {self.numbers} numbers"
+        )
+
+
 def check(audit: Audit) -> None:
     """Raises a ValueError, in one line, for an impossible `audit`."""
     validate.at_least_one(
@@ -65,12 +90,12 @@ def check(audit: Audit) -> None:
             f"got canaries={audit.canaries}."
         )
         raise ValueError(msg)
-    accounting.between(0, 1, confidence=audit.confidence)
+    plans.between(0, 1, confidence=audit.confidence)
 
 
 def run(
     config: ConfigDict, audit: Audit, data_dir: str | None = None
-) -> Iterator[Found | str]:
+) -> Iterator[Found | Noise | str]:
     """Yields the result of each attack, or a line that says why there is none.
 
     Raises:
@@ -80,6 +105,8 @@ def run(
     setup = prepare(config, data_dir)
     claimed(setup.config, setup.guarantee)
     yield play(setup, audit)
+    if setup.guarantee and setup.guarantee.plan.integers:
+        yield noise(setup, audit)
     if not audit.canaries:
         return
     why = _unfit(setup)
@@ -99,7 +126,8 @@ def play(setup: Setup, audit: Audit) -> Found:
     local = privacy.protection_of(config).local
     plan = canaries.few(guarantee.plan)._replace(steps=audit.rounds)
     near = canaries.neighbours(plan.sampling, plan.relation)
-    observe, plan = (_among_examples if local else _among_clients)(setup, plan, near)
+    game_of = audit_scene.among_examples if local else audit_scene.among_clients
+    observe, plan = game_of(setup, plan, near)
     what = (
         f"game: {_count(plan.steps, 'step' if local else 'round')}, "
         f"{_count(plan.releases, 'release')} each, {plan.sampling} {plan.sample:.4g} "
@@ -112,101 +140,46 @@ def play(setup: Setup, audit: Audit) -> Found:
         functools.partial(_claim, guarantee, plan),
         delta=guarantee.delta,
         trials=audit.trials,
-        key=_roots(config, 0),
+        key=audit_scene.roots(config, 0),
         rate=plan.rate,
         mirrored=near.mirrored,
+        remainders=audit_scene.remainders(plan),
         confidence=audit.confidence,
         what=what,
     )
 
 
-def _among_clients(setup: Setup, plan: Plan, near: Neighbours):
-    """Returns what an attacker sees of a game among clients, and its plan."""
-    config = setup.config
-    numbers, few = parse.numbers_of(config), _few(config, plan)
-    z = claimed(config, setup.guarantee).noise_multiplier
-    exchanges = _talk(setup).exchanges
-    like, options, read = canaries.NUMBERS, {}, {}
-    if config.privacy.form == "update":
-        like = UPDATE
-        op = arguments.sketch_of(few, like)
-        options["spread"], read["read"] = canaries.before_a_sketch(op, like)
-    local = canaries.shouting(
-        near,
-        exchanges=exchanges,
-        limit=numbers["privacy.threshold"],
-        watched=build.WATCHED if config.privacy.watch else (),
-        **options,
-    )
-    bare = Algorithm(local, canaries.exchanges(exchanges), optax.sgd(1.0))
-    guarded = privacy.guarded(few, bare, z, numbers, like)
-    observe = canaries.observer(
-        guarded.local,
-        guarded.uplink,
-        guarded.mechanism,
-        canaries.sampler(plan.sampling, plan.population, plan.sample),
-        away=near.away,
-        population=plan.population,
-        rounds=plan.steps,
-        shape=(exchanges, canaries.NUMBERS),
-        **read,
-    )
-    assert guarded.mechanism is not None
-    drawn = guarded.mechanism.drawn or exchanges * canaries.NUMBERS
-    return observe, plan._replace(
-        coordinates=drawn + guarded.mechanism.extra,
-        shares=int(plan.sample) if plan.shares > 1 else 1,
-    )
+def noise(setup: Setup, audit: Audit) -> Noise:
+    """Returns how large the noise is on sums of integers, in a game of empty messages.
 
-
-def _few(config: ConfigDict, plan: Plan) -> ConfigDict:
-    """Returns the config of a game among clients.
-
-    Noise on counts is as large as in the config. The rate of an adaptive threshold is
-    scaled, since the count of a smaller cohort has relatively more noise.
+    A game finds only what an attacker can use, and the epsilon of one that is a little
+    too small hardly differs.
     """
-    few = _scaled(config, plan.population, plan.sample)
-    size = privacy.expected(config)
-    few.privacy.quantile_rate *= privacy.expected(few) / size
-    few.privacy.quantile_noise = config.privacy.quantile_noise or size / 20
-    few.privacy.watch_noise = config.privacy.watch_noise or size / 20
-    if config.privacy.form == "update":
-        few.sketch.update({"compression": SKETCHED, "numbers": 0, "rows": 1})
-        few.client.clip = 0.0
-    return few
+    begin, guarantee = time.perf_counter(), claimed(setup.config, setup.guarantee)
+    plan = canaries.few(guarantee.plan)._replace(steps=audit.rounds)
+    near = canaries.neighbours(plan.sampling, plan.relation)
+    observe, plan = audit_scene.among_clients(setup, plan, near, silent=True)
+    assert plan.integers is not None
+    places = [*range(canaries.NUMBERS * 2 * plan.releases)]
+    places = [place for place in places if place not in audit_scene.remainders(plan)]
+    clients = plan.sample / plan.integers.draws if plan.integers.smallest else 1.0
+    scale = parse.numbers_of(setup.config)["privacy.threshold"] / plan.sample
+    scale *= guarantee.noise_multiplier * math.sqrt(clients)
 
+    @jitted
+    def squares(roots, number):
+        keys = jax.tree.map(lambda root: jax.random.fold_in(root, number), roots)
+        keys = jax.tree.map(lambda root: jax.random.split(root, game.BLOCK), keys)
+        seen = jax.vmap(lambda own: observe(own, jnp.float32(1)))(keys)
+        return jnp.mean((seen[:, :, jnp.array(places)] / scale) ** 2)
 
-def _among_examples(setup: Setup, plan: Plan, near: Neighbours):
-    """Returns what an attacker sees of a game among examples, and its plan.
-
-    A round has one step, so that the attacker sees every noisy sum.
-    """
-    config = setup.config
-    numbers, few = parse.numbers_of(config), _scaled(config, 1, 1)
-    z = claimed(config, setup.guarantee).noise_multiplier
-    few.client.update({"steps": 1, "batch": int(plan.sample)})
-    few.sketch.update({"operator": "identity", "compression": 1.0, "numbers": 0})
-    few.sketch.update({"rows": 1, "layout": "whole"})
-    few.compressor.compression = 1.0
-    # Its gradient is the mean of the inputs.
-    linear = models.Loss(
-        init=lambda key, inputs: jnp.zeros(canaries.NUMBERS),
-        value=lambda params, inputs, targets: jnp.mean(inputs @ params),
-        metrics=lambda *_: {},
-    )
-    algorithm = build.algorithm_of(few, linear, canaries.NUMBERS, numbers, z)
-    observe = canaries.observer(
-        canaries.one_example_each(algorithm.local),
-        canaries.exchanges(1),
-        None,
-        engine.everyone(1),
-        away=False,  # without its example, a batch has one of zeros
-        population=1,
-        rounds=plan.steps,
-        data_of=canaries.examples(near, plan.population, numbers["privacy.threshold"]),
-        fetch=parse.fetch_of(few.client),
-    )
-    return observe, plan._replace(coordinates=canaries.NUMBERS)
+    each = game.BLOCK * plan.steps * len(places)
+    blocks = -(-audit.trials // each)
+    roots = audit_scene.roots(setup.config, 0)
+    found = np.mean([squares(roots, jnp.uint32(block)) for block in range(blocks)])
+    margin = SURE * math.sqrt(2 / (blocks * each))
+    seconds = time.perf_counter() - begin
+    return Noise(float(found), margin, blocks * each, seconds)
 
 
 def with_canaries(setup: Setup, audit: Audit) -> Found:
@@ -225,7 +198,8 @@ def with_canaries(setup: Setup, audit: Audit) -> Found:
     attacker = apart(jax.random.key(config.seed), Purpose.AUDIT)
     for number in range(audit.repetitions):
         key = jax.random.fold_in(attacker, number)
-        scores, coins = map(np.asarray, scores_of(_roots(config, 1 + number), key))
+        own = audit_scene.roots(config, 1 + number)
+        scores, coins = map(np.asarray, scores_of(own, key))
         if not np.isfinite(scores).all():
             msg = "Expected finite estimates in the run with canaries, got others."
             raise ArithmeticError(msg)
@@ -258,11 +232,12 @@ def _crowded(setup: Setup, count: int):
     guarantee = claimed(config, setup.guarantee)
     people, poisson = config.data.clients + count, guarantee.plan.sampling == "poisson"
     size = max(1, round(guarantee.plan.rate * people))
-    more, numbers = _scaled(config, people, size), parse.numbers_of(config)
+    more, numbers = audit_scene.scaled(config, people, size), parse.numbers_of(config)
     sampler = cohorts.cohorts_of(more, setup.talk).sampler
+    algorithm = audit_scene.algorithm(more, setup)
     sizes = sampler.places, setup.talk.working
     run = one_run.program(
-        _algorithm(more, setup),
+        algorithm,
         parse.fetch_of(config.client),
         sampler,
         setup.mesh,
@@ -278,7 +253,12 @@ def _crowded(setup: Setup, count: int):
     def scores_of(roots, data, key):
         return run(setup.start(numbers, roots).server.params, roots, data, key)
 
+    integers = guarantee.plan.integers
+    if integers and algorithm.mechanism:  # for cohorts of another size
+        lengths = integers.lengths
+        integers = algorithm.mechanism.integers._replace(lengths=lengths)
     plan = guarantee.plan._replace(
+        integers=integers,
         steps=rounds,
         population=people,
         sample=size,
@@ -293,42 +273,12 @@ def _unfit(setup: Setup) -> str:
     """Returns why no run with canaries is possible, or an empty string."""
     if claimed(setup.config, setup.guarantee).unit == "example":
         return "canaries are clients, and unit=example does not protect clients"
-    if not _talk(setup).of_updates:
+    if not audit_scene.talk(setup).of_updates:
         return (
             f"the server of algorithm={setup.config.algorithm} receives no updates in "
             "which it could look for canaries"
         )
     return ""
-
-
-def _talk(setup: Setup) -> one_run.Talk:
-    return one_run.listen(_algorithm(setup.config, setup), setup.params, setup.batches)
-
-
-def _algorithm(config: ConfigDict, setup: Setup) -> Algorithm:
-    """Returns the algorithm of a config, with the noise of the setup.
-
-    The config may have another number of clients.
-    """
-    z = claimed(config, setup.guarantee).noise_multiplier
-    numbers = parse.numbers_of(config)
-    loss = setup.loss(numbers)
-    return privacy.algorithm_of(config, loss, setup.params, numbers, z)
-
-
-def _scaled(config: ConfigDict, population: int, sample: float) -> ConfigDict:
-    """Returns the config for another number of clients."""
-    scaled, size = config.copy_and_resolve_references(), privacy.expected(config)
-    scaled.data.clients, scaled.cohort.size = population, max(1, round(sample))
-    smallest = config.privacy.smallest_cohort * privacy.expected(scaled) / size
-    scaled.privacy.smallest_cohort = math.ceil(smallest)
-    return scaled
-
-
-def _roots(config: ConfigDict, number: int) -> Roots:
-    """Returns the roots of an audit, whose randomness protects no client."""
-    both = secrets.roots(config.seed, secrets.simulated(flat(config)))
-    return jax.tree.map(lambda key: jax.random.fold_in(key, number), both)
 
 
 def _claim(guarantee: Guarantee, plan: Plan, delta: float) -> float:

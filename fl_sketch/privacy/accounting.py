@@ -31,124 +31,22 @@ delta / 1000.
 import contextlib
 import functools
 import math
-import numbers
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import logging
 
 from fl_sketch.core import validate
-from fl_sketch.privacy import tails
-
-SAMPLINGS = ("poisson", "fixed", "everyone")
-RELATIONS = ("add_remove", "replace_one")
-ACCOUNTANTS = ("pld", "rdp")
+from fl_sketch.privacy import lattice, tails
+from fl_sketch.privacy.plans import Plan, accountant_for, between, require
 
 # `(dp_accounting, z, releases) -> event` of all noisy sums of a sample, by the name of
-# the noise that a Mechanism gives. Gaussians of one sample are one Gaussian.
+# the noise that a Mechanism gives. Gaussians of one sample are one Gaussian. Noises of
+# `lattice.KINDS` are those of `renyi`.
 NOISES: dict[str, Callable[[Any, float, int], Any]] = {
     "gaussian": lambda dp, z, releases: dp.GaussianDpEvent(z / math.sqrt(releases)),
 }
-
-
-class Plan(NamedTuple):
-    """What is released, apart from the noise.
-
-    Attributes:
-      steps: the number of samples, one for each round or local step.
-      sample: the number of units in a sample; the mean number for "poisson".
-      population: the number of all units.
-      sampling: one of `SAMPLINGS`.
-      releases: the number of noisy sums of each sample.
-      relation: one of `RELATIONS`.
-      coordinates: the length of all releases of a sample together.
-      shares: the number of independent draws that add up to the noise.
-      cut: the probability that one Poisson sample is cut.
-      noise: one of `NOISES`.
-    """
-
-    steps: int
-    sample: float
-    population: int
-    sampling: str = "poisson"
-    releases: int = 1
-    relation: str = "add_remove"
-    coordinates: int = 1
-    shares: int = 1
-    cut: float = 0.0
-    noise: str = "gaussian"
-
-    @property
-    def rate(self) -> float:
-        """The fraction of the units in a sample."""
-        if self.sampling == "everyone":
-            return 1.0
-        return self.sample / self.population
-
-    @property
-    def sensitivity(self) -> float:
-        """The most that one unit changes a sum, divided by C."""
-        return 2.0 if self.relation == "replace_one" else 1.0
-
-
-def accountant_for(plan: Plan) -> str:
-    """Returns the name of the tightest accountant for `plan`."""
-    return "rdp" if plan.sampling == "fixed" else "pld"
-
-
-def require_delta(plan: Plan, delta: float) -> None:
-    """Raises a ValueError unless `delta` is below one over the population.
-
-    A larger delta would allow a release of one whole unit.
-    """
-    if not 0 < delta * plan.population < 1:
-        msg = (
-            f"Expected 0 < delta < 1 / {plan.population} (one over the population), "
-            f"got delta={delta}."
-        )
-        raise ValueError(msg)
-
-
-def require(plan: Plan, accountant: str) -> None:
-    """Raises a ValueError in one line unless `accountant` can count `plan`."""
-    validate.one_of(SAMPLINGS, sampling=plan.sampling)
-    validate.one_of(RELATIONS, relation=plan.relation)
-    validate.one_of(ACCOUNTANTS, accountant=accountant)
-    for name, low in (("steps", 0), ("population", 1), ("releases", 1)):
-        _require_integer(low, **{name: getattr(plan, name)})
-    if not 0 <= plan.sample <= plan.population:
-        msg = (
-            f"Expected 0 <= sample <= {plan.population} (the population), "
-            f"got sample={plan.sample}."
-        )
-        raise ValueError(msg)
-    fixed = plan.sampling == "fixed"
-    if fixed and plan.relation != "replace_one":
-        msg = (
-            "Expected relation=replace_one with sampling=fixed, got "
-            f"relation={plan.relation!r}: set relation=replace_one, or draw poisson "
-            "cohorts, of which no one knows the size."
-        )
-        raise ValueError(msg)
-    if fixed:
-        _require_integer(0, sample=plan.sample)
-    poisson_replaced = plan.sampling == "poisson" and plan.relation == "replace_one"
-    if (accountant == "pld" and fixed) or (accountant == "rdp" and poisson_replaced):
-        msg = (
-            f"Expected accountant={accountant_for(plan)} with "
-            f"sampling={plan.sampling} and relation={plan.relation}, "
-            f"got accountant={accountant!r}."
-        )
-        raise ValueError(msg)
-
-
-def knows(accountant: str, plan: Plan) -> bool:
-    """Returns whether `accountant` can count `plan`."""
-    try:
-        require(plan, accountant)
-    except ValueError:
-        return False
-    return True
+MOST_NOISE = 2.0**20  # a multiplier beyond which no integers keep a promise
 
 
 def epsilon(
@@ -172,12 +70,14 @@ def beyond(plan: Plan, noise_multiplier: float, epsilon: float) -> float:
     `tails.missing`. The union bound adds up all samples, since the support of a release
     is known before it. A sum of several shares has no such simple support. There exact
     noise replaces the drawn noise, at e^epsilon times the probability of a share beyond
-    its end, for the `epsilon` of the plan at about this delta. The same other units are
-    in a cut sample on both sides.
+    its end, for the `epsilon` of the plan at about this delta. So it does in place of
+    integer noise, whose tables have rounded probabilities and an end. The same other
+    units are in a cut sample on both sides.
     """
-    if plan.shares > 1:
-        shares = plan.coordinates * plan.shares * 2 * tails.upper(tails.REACH)
-        missing = (1 + math.exp(min(epsilon, 700.0))) * shares
+    if plan.shares > 1 or plan.integers:
+        one = tails.TABLE if plan.integers else 2 * tails.upper(tails.REACH)
+        drawn = plan.coordinates * plan.shares * one
+        missing = (1 + math.exp(min(epsilon, 700.0))) * drawn
     else:
         shift = plan.sensitivity / noise_multiplier
         missing = (plan.releases - 1) * tails.missing(shift, 1)
@@ -259,6 +159,13 @@ def _least_noise(plan: Plan, target: float, delta: float, name: str) -> float:
     low = 1.0
     while exceeds(low):
         low *= 2
+        if plan.integers and low > MOST_NOISE:
+            msg = (
+                f"Expected more bits, or a smaller granularity, for epsilon={target}: "
+                "the rounding of messages gives away more, whatever the noise, got "
+                f"bits={plan.integers.bits}."
+            )
+            raise ValueError(msg)
     while not exceeds(low):
         low /= 2
     with without_warnings():
@@ -344,14 +251,17 @@ def accountant_of(plan: Plan, noise_multiplier: float, name: str):
     The cells of a PLD fit a plan with this `noise_multiplier`, above zero.
     """
     import dp_accounting
-    from dp_accounting import pld, rdp
+    from dp_accounting import pld
+
+    from fl_sketch.privacy import renyi  # which imports it too
 
     relation = {
         "add_remove": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
         "replace_one": dp_accounting.NeighboringRelation.REPLACE_ONE,
     }[plan.relation]
     if name == "rdp":
-        return rdp.RdpAccountant(neighboring_relation=relation)
+        orders = renyi.ORDERS if plan.integers else None
+        return renyi.Accountant(orders, relation)
     # Losses of one release are about 1 / (2 z^2). Cells that grow with them keep
     # little noise from taking minutes. They are rounded up, so this is safe.
     z = noise_multiplier / plan.sensitivity / math.sqrt(plan.releases)
@@ -363,9 +273,14 @@ def event(plan: Plan, noise_multiplier: float, name: str):
     """Returns the event of dp_accounting that `plan` is to the accountant `name`."""
     import dp_accounting
 
+    from fl_sketch.privacy import renyi
+
+    if plan.noise in lattice.KINDS:
+        release = renyi.event(plan, noise_multiplier)
+        return dp_accounting.SelfComposedDpEvent(release, plan.steps)
     # The PLD accountant doubles the sensitivity for replace_one by itself.
     doubled = plan.sensitivity if name == "rdp" else 1.0
-    validate.one_of(tuple(NOISES), noise=plan.noise)
+    validate.one_of((*NOISES, *lattice.KINDS), noise=plan.noise)
     z = noise_multiplier / doubled
     release = NOISES[plan.noise](dp_accounting, z, plan.releases)
     if plan.sampling == "poisson":
@@ -375,18 +290,3 @@ def event(plan: Plan, noise_multiplier: float, name: str):
             plan.population, int(plan.sample), release
         )
     return dp_accounting.SelfComposedDpEvent(release, plan.steps)
-
-
-def _require_integer(low: int, **named: float) -> None:
-    for name, value in named.items():
-        if not isinstance(value, numbers.Integral) or value < low:
-            msg = f"Expected {name} to be an integer >= {low}, got {name}={value}."
-            raise ValueError(msg)
-
-
-def between(low: float, high: float, **named: float) -> None:
-    """Raises a ValueError unless every named number is above `low` and below `high`."""
-    for name, value in named.items():
-        if not low < value < high:
-            msg = f"Expected {low} < {name} < {high}, got {name}={value}."
-            raise ValueError(msg)

@@ -22,13 +22,13 @@ not finite      not finite: `reject` first  the same
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fl_sketch.core import trees, validate
-from fl_sketch.core.protocols import Message, Tree
+from fl_sketch.core.protocols import Encoded, Message, Tree
 
 
 class Bound(NamedTuple):
@@ -144,6 +144,31 @@ def split_noise(noise_multiplier: float, count_noise: float) -> float:
 def infinite(limit: jax.typing.ArrayLike) -> bool:
     """Returns whether `limit` is known, not traced, to be infinite."""
     return validate.is_known(limit) and limit == math.inf
+
+
+def bounded(bound: Bound) -> Callable[[Any, Message], Encoded]:
+    """Returns `Mechanism.bounded` of a `bound` that does not change."""
+
+    def left(state, message):
+        del state
+        message, rejected = reject(message)
+        return Encoded(bound.apply(message), rejected)
+
+    return left
+
+
+def require_noise(bound: Bound, noise_multiplier: float, denominator: float) -> None:
+    """Raises a ValueError for noise, or a bound of it, that cannot be."""
+    validate.in_range(0, math.inf, noise_multiplier=noise_multiplier)
+    validate.in_range(0, math.inf, denominator=denominator)
+    if not denominator > 0:
+        msg = f"Expected denominator > 0, got denominator={denominator}."
+        raise ValueError(msg)
+    if noise_multiplier and infinite(bound.limit):
+        msg = (
+            "Expected a finite threshold with noise_multiplier > 0, got threshold=inf."
+        )
+        raise ValueError(msg)
 
 
 def _bound(limit: jax.typing.ArrayLike, unchanged: Callable) -> Bound:

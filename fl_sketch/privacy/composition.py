@@ -18,8 +18,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fl_sketch.privacy import accounting
-from fl_sketch.privacy.accounting import Plan
+from fl_sketch.privacy import accounting, plans
+from fl_sketch.privacy.plans import Plan
 
 
 class Trials(NamedTuple):
@@ -45,7 +45,7 @@ def together(parts: Sequence[tuple[Plan, float]], *, delta: float) -> float:
       parts: the pair (plan, noise multiplier) of each run.
       delta: the delta of the promise about all runs.
     """
-    accounting.between(0, 1, delta=delta)
+    plans.between(0, 1, delta=delta)
     relation = common_relation([plan for plan, _ in parts])
     steps: dict[tuple[Plan, float], int] = collections.Counter()
     for plan, z in parts:
@@ -91,15 +91,15 @@ def best_of_a_random_number(
     known = accounting.certain(plan, noise_multiplier, "rdp")
     if known:
         return 0.0 if known == "nothing" else math.inf
-    extra = trials.mean * accounting.beyond(plan, noise_multiplier, math.inf)
-    if extra > delta / 1000:
-        return math.inf
     once = accounting.event(plan, noise_multiplier, "rdp")
     repeated = dp_event.RepeatAndSelectDpEvent(once, trials.mean, trials.shape)
     with accounting.without_warnings():
         accountant = accounting.accountant_of(plan, noise_multiplier, "rdp")
         accountant.compose(repeated)
-    return float(accountant.get_epsilon(delta - extra))
+    most = delta / 1000
+    bound = accountant.get_epsilon(delta - most)
+    extra = trials.mean * accounting.beyond(plan, noise_multiplier, bound)
+    return float(accountant.get_epsilon(delta - extra)) if extra <= most else math.inf
 
 
 def require(trials: Trials) -> None:
@@ -116,12 +116,12 @@ def _by_accountant(parts: Sequence[tuple[Plan, float]]) -> dict[str, list]:
     """Returns the runs by the name of their accountant: a single one if possible."""
     common = [
         name
-        for name in accounting.ACCOUNTANTS
-        if all(accounting.knows(name, plan) for plan, _ in parts)
+        for name in plans.ACCOUNTANTS
+        if all(plans.knows(name, plan) for plan, _ in parts)
     ]
     groups: dict[str, list] = {}
     for plan, z in parts:
-        name = common[0] if common else accounting.accountant_for(plan)
+        name = common[0] if common else plans.accountant_for(plan)
         groups.setdefault(name, []).append((plan, z))
     return groups
 

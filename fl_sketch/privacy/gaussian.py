@@ -13,8 +13,8 @@ n summands. Together that shifts the edges of a cell by e = 2.5e-6 + n M 2^-24 s
 deviations. The logarithm of the probability of an output then moves by at most 64 e for
 each number: 2e-4 for a sum of ten summands no longer than the noise. The accountant
 does not count this. Worst cases of many numbers add up to more than a promise allows,
-although no attack is known. Integer noise on sums of integers, drawn from a table of
-exact probabilities, would make it zero.
+although no attack is known. Integer noise on sums of integers (`integer_sums`) makes it
+zero.
 
 >>> import jax
 >>> noise(jax.random.key(0), jax.numpy.zeros(3), 0.5).shape

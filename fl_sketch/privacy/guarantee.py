@@ -2,7 +2,7 @@
 
 The same type stands in the odometer of a folder, with the rounds that were released.
 
->>> plan = accounting.Plan(steps=100, sample=50, population=1000)
+>>> plan = plans.Plan(steps=100, sample=50, population=1000)
 >>> given = promised(plan, rounds=100, target_epsilon=2.0, delta=1e-5)
 >>> given.private, given.epsilon(100) <= 2.0
 (True, True)
@@ -15,9 +15,13 @@ import decimal
 import math
 from typing import Any, NamedTuple
 
-from fl_sketch.privacy import accounting
+from fl_sketch.privacy import accounting, plans
 
 RANDOMNESS = {"system": "system", "seed": "simulated"}  # its name in tables
+LAST_BITS = (
+    "the last bits of float arithmetic that rounding does not remove "
+    "(fl_sketch/privacy/gaussian.py)"
+)
 UNPROTECTED = (
     "the test data",
     "the number of clients, the model, its size and all other keys of the config",
@@ -26,8 +30,7 @@ UNPROTECTED = (
     "which clients and examples are drawn, against an attacker who can invert the "
     "shuffles of batches and of cohorts among more than 4096 clients; only their seeds "
     "are cryptographic",
-    "the last bits of float arithmetic that rounding does not remove "
-    "(fl_sketch/privacy/gaussian.py)",
+    LAST_BITS,
 )
 
 
@@ -48,7 +51,7 @@ class Guarantee(NamedTuple):
       trials: mean and shape of the number of runs of which this one was selected.
     """
 
-    plan: accounting.Plan
+    plan: plans.Plan
     noise_multiplier: float
     delta: float
     accountant: str
@@ -97,7 +100,7 @@ class Guarantee(NamedTuple):
 
 
 def promised(
-    plan: accounting.Plan,
+    plan: plans.Plan,
     *,
     rounds: int,
     delta: float,
@@ -113,7 +116,7 @@ def promised(
       plan: the plan of all rounds that the noise is made for.
       rounds: the last round that was asked for. With noise and a target the run ends
         before the target is exceeded.
-      accountant: one of `accounting.ACCOUNTANTS`; "auto": the tightest.
+      accountant: one of `plans.ACCOUNTANTS`; "auto": the tightest.
       per_round: steps of the plan in a round.
       **about: further fields of `Guarantee`.
 
@@ -121,12 +124,12 @@ def promised(
       ValueError: in one line, for a promise that no accountant can count, or that no
         noise or not even one round keeps.
     """
-    name = accounting.accountant_for(plan) if accountant == "auto" else accountant
+    name = plans.accountant_for(plan) if accountant == "auto" else accountant
     z, target = noise_multiplier, target_epsilon
     last = min(rounds, plan.steps // per_round)
     if z or target:
-        accounting.require(plan, name)
-        accounting.require_delta(plan, delta)
+        plans.require(plan, name)
+        plans.require_delta(plan, delta)
     if target and not z:
         z = accounting.calibrate(plan, epsilon=target, delta=delta, accountant=name)
     elif target:

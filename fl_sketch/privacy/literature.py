@@ -5,9 +5,9 @@ No accountant uses these numbers. `table` shows them next to those of the accoun
 
 import math
 
-from fl_sketch.privacy import accounting
-from fl_sketch.privacy.accounting import Plan
+from fl_sketch.privacy import accounting, plans
 from fl_sketch.privacy.guarantee import rounded_up
+from fl_sketch.privacy.plans import Plan
 
 ROW = "  {:<44} {:>16} {:>12}"
 
@@ -18,8 +18,8 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
     Raises:
       ValueError: in one line, for an impossible plan or promise.
     """
-    accounting.require_delta(plan, delta)
-    best = accounting.accountant_for(plan)
+    plans.require_delta(plan, delta)
+    best = plans.accountant_for(plan)
     promise = {"epsilon": epsilon, "delta": delta}
     z = accounting.calibrate(plan, **promise)
 
@@ -28,7 +28,7 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
         return ROW.format(name, rounded_up(z, 6), rounded_up(spent))
 
     def counted(name):
-        if not accounting.knows(name, plan):
+        if not plans.knows(name, plan):
             return ROW.format(name.upper(), "not applicable", "")
         z = accounting.calibrate(plan, accountant=name, **promise)
         return row(name.upper(), z)
@@ -40,7 +40,7 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
         f"{plan.releases} noised sum{'s' * (plan.releases > 1)} per round, "
         f"relation {plan.relation}",
         ROW.format("", "noise multiplier", f"epsilon, {best}"),
-        *map(counted, accounting.ACCOUNTANTS),
+        *map(counted, plans.ACCOUNTANTS),
         row(
             "advanced composition (Song et al., Lemma H.3)",
             advanced_noise_multiplier(plan, **promise),
@@ -65,7 +65,7 @@ def advanced_composition(plan: Plan, noise_multiplier: float, *, delta: float) -
     no credit, as in their Theorem H.11. The result is infinite if e > 1, which the
     lemma excludes.
     """
-    accounting.between(0, 1, delta=delta)
+    plans.between(0, 1, delta=delta)
     count = plan.steps * plan.releases
     if accounting.certain(plan, noise_multiplier, None):
         return 0.0 if not count or plan.rate == 0 else math.inf

@@ -27,7 +27,6 @@ Array([0.3, 0.4], dtype=float32)
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -48,6 +47,7 @@ from fl_sketch.core.protocols import (
 )
 from fl_sketch.privacy import clipping, gaussian
 from fl_sketch.privacy.clipping import Bound
+from fl_sketch.privacy.integer_sums import integers as integers  # one of these too
 
 
 def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mechanism:
@@ -59,10 +59,10 @@ def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mec
         C.
       denominator: the number r of clients that are expected, fixed.
     """
-    _check(bound, noise_multiplier, denominator)
+    clipping.require_noise(bound, noise_multiplier, denominator)
     scale = _noise_scale(bound, noise_multiplier)
 
-    bounded = _bounded(bound)
+    bounded = clipping.bounded(bound)
 
     def encode(state, exchange, message, keys):
         del exchange, keys
@@ -72,7 +72,7 @@ def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mec
         noise = _noise(keys and keys.server, exchange, total, scale)
         return _released(total, noise, scale, denominator, state)
 
-    return Mechanism(_no_state, bounded, encode, release, noise_multiplier, denominator)
+    return Mechanism(tuple, bounded, encode, release, noise_multiplier, denominator)
 
 
 def distributed(
@@ -92,12 +92,12 @@ def distributed(
       denominator: the number r of clients that are expected, fixed.
       smallest: the least number of participants with which the promise holds.
     """
-    _check(bound, noise_multiplier, denominator)
+    clipping.require_noise(bound, noise_multiplier, denominator)
     validate.at_least_one(smallest=smallest)
     scale = _noise_scale(bound, noise_multiplier)
     share = scale / math.sqrt(smallest)
 
-    bounded = _bounded(bound)
+    bounded = clipping.bounded(bound)
 
     def encode(state, exchange, message, keys):
         one = bounded(state, message)
@@ -115,7 +115,7 @@ def distributed(
         return Release(mean, state, {}, {"withheld": withheld})
 
     return Mechanism(
-        _no_state, bounded, encode, release, noise_multiplier, denominator, smallest
+        tuple, bounded, encode, release, noise_multiplier, denominator, smallest
     )
 
 
@@ -147,7 +147,7 @@ def adaptive(
 
     Reference: Andrew et al. (2021), Algorithm 1.
     """
-    _check(clipping.clip(start), noise_multiplier, denominator)
+    clipping.require_noise(clipping.clip(start), noise_multiplier, denominator)
     validate.in_range(0, 1, quantile=quantile)
     validate.in_range(0, math.inf, rate=rate, count_noise=count_noise)
     left = clipping.split_noise(noise_multiplier, count_noise)
@@ -171,7 +171,7 @@ def adaptive(
 
     return Mechanism(
         lambda: jnp.float32(start),
-        lambda state, message: _bounded(clipping.clip(state))(state, message),
+        lambda state, message: clipping.bounded(clipping.clip(state))(state, message),
         encode,
         release,
         noise_multiplier,
@@ -207,7 +207,7 @@ def before_sketch(
       denominator: the number r of clients that are expected, fixed.
       read: the way to read the message, as in `channels.sketched`.
     """
-    _check(bound, noise_multiplier, denominator)
+    clipping.require_noise(bound, noise_multiplier, denominator)
     inner = channels.sketched(op, read=read)
     scale = _noise_scale(bound, noise_multiplier)
     update_like = jax.ShapeDtypeStruct((like,), jnp.float32)
@@ -232,7 +232,7 @@ def before_sketch(
         return _released(total, sketched, scale, denominator, state)
 
     mechanism = Mechanism(
-        _no_state,
+        tuple,
         bounded,
         encode,
         release,
@@ -241,17 +241,6 @@ def before_sketch(
         drawn=trees.size(update_like),
     )
     return Channel(talk), mechanism
-
-
-def _bounded(bound: Bound) -> Callable[[Any, Message], Encoded]:
-    """Returns `Mechanism.bounded` of a bound that does not change."""
-
-    def bounded(state, message):
-        del state
-        message, rejected = clipping.reject(message)
-        return Encoded(bound.apply(message), rejected)
-
-    return bounded
 
 
 def _released(total, noise, scale, denominator: float, state: Any) -> Release:
@@ -291,24 +280,7 @@ def _noise_scale(bound: Bound, noise_multiplier: float):
     return noise_multiplier * bound.limit if noise_multiplier else 0.0
 
 
-def _check(bound: Bound, noise_multiplier: float, denominator: float) -> None:
-    validate.in_range(0, math.inf, noise_multiplier=noise_multiplier)
-    validate.in_range(0, math.inf, denominator=denominator)
-    if not denominator > 0:
-        msg = f"Expected denominator > 0, got denominator={denominator}."
-        raise ValueError(msg)
-    if noise_multiplier and clipping.infinite(bound.limit):
-        msg = (
-            "Expected a finite threshold with noise_multiplier > 0, got threshold=inf."
-        )
-        raise ValueError(msg)
-
-
 def _only_exchange(exchange: int, what: str) -> None:
     if exchange:
         msg = f"Expected one exchange per round with {what}, got a second one."
         raise ValueError(msg)
-
-
-def _no_state() -> tuple[()]:
-    return ()

@@ -7,6 +7,11 @@ If the first 31 bits of m are zero, 64 more bits follow, so that u is at least
 that noise of this reach cannot make from the data without a client proves that the
 client is there. The probability of such outputs is added to delta.
 
+Integer noise comes from tables of whole chances in 2^-127, which add up to one and end
+where less than 2^-113 is left. Each chance is wrong by less than one of these units,
+but for that of zero, which has what the others lack. So a draw differs from exact noise
+with a probability of less than `TABLE`.
+
 A Poisson cohort has places for all but one cohort in 10^14, which is cut to the places.
 """
 
@@ -14,6 +19,7 @@ import math
 
 SMALLEST = 2.0 ** -(47 + 64 + 1)
 REACH = 12.238913701438605  # standard deviations: P(|N(0, 1)| > REACH) = SMALLEST
+TABLE = 2.0**-108
 CUT = 1e-14  # the probability of a Poisson cohort that is larger than its places
 
 

@@ -149,11 +149,12 @@ def _how(guarantee, asked: int) -> list[str]:
         return []
     plan, rounds = guarantee.plan, guarantee.rounds
     many = plan.releases * guarantee.per_round
+    bits = f", {plan.noise} at {plan.integers.bits} bits" if plan.integers else ""
     early = f" (not {asked}: target_epsilon is reached)" * (rounds < asked)
     return [
         f"  privacy per {guarantee.unit} after {rounds} rounds{early}: relation "
         f"{plan.relation}, accountant {guarantee.accountant}, noise multiplier "
-        f"{guarantee.noise_multiplier:.4g}, {many} noised "
+        f"{guarantee.noise_multiplier:.4g}{bits}, {many} noised "
         f"sum{'s' * (many > 1)} per round",
         f"  {SECRET[guarantee.randomness]}; train loss and bytes are not private, "
         "only the simulator may see them",

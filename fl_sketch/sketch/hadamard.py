@@ -75,6 +75,20 @@ def srht(b: int) -> Sketch:
     return on_trees(shape=shape, apply=apply, transpose=transpose, resize=srht)
 
 
+def rotated(key: jax.Array, x: jax.Array) -> jax.Array:
+    """Returns H D x of a vector, padded with zeros to a power of two; of its length.
+
+    All numbers of the result are about as large, whatever `x` is.
+    """
+    n = 1 << (x.size - 1).bit_length()
+    return _mixed(n, mixer_signs().seeds(key, 1), x) / math.sqrt(n)
+
+
+def rotated_back(key: jax.Array, y: jax.Array, d: int) -> jax.Array:
+    """Returns the `d` numbers of which `rotated` made `y` with the same key."""
+    return _unmixed(d, mixer_signs().seeds(key, 1), y) / math.sqrt(y.size)
+
+
 def _mixed(n: int, seeds: jax.Array, x: jax.Array) -> jax.Array:
     """Returns H D x of `x` padded to n numbers, unnormalised."""
 

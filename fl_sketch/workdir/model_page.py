@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fl_sketch.privacy.lattice import KINDS
 from fl_sketch.workdir.origin import SIDECAR
 
 PROMISE, PAGE = "privacy.json", "MODEL.md"
@@ -28,12 +29,17 @@ INSTEAD = {  # what somebody's data are compared with, by relation
     "add_remove": "had not taken part",
     "replace_one": "had been any other",
 }
+NAMES = {"discrete_gaussian": "discrete Gaussian"}  # of noises, where not as they are
+_SHARES = (
+    "Every client added a share of the noise. The guarantee covers the sums, and "
+    "needs secure aggregation, which reveals no single message. A client that took "
+    "part knows its own share, so it sees that much less noise."
+)
 TRUST = {
     "central": "The server saw every message before it added the noise, so it must be "
     "trusted. The guarantee covers what the server publishes.",
-    "distributed": "Every client added a share of the noise. The guarantee covers the "
-    "sums, and needs secure aggregation, which reveals no single message. A client "
-    "that took part knows its own share, so it sees that much less noise.",
+    "distributed": _SHARES,
+    **dict.fromkeys(KINDS, _SHARES),
     "one's own": "The mechanism of this run decides who adds the noise.",
     "local": "Every client added the noise itself, so no other party must be trusted.",
 }
@@ -113,12 +119,14 @@ def _others(promise: Mapping[str, Any]) -> str:
 def _how(promise: Mapping[str, Any]) -> str:
     what = "example's gradient" if promise["unit"] == "example" else "client's message"
     sums = promise["rounds"] * promise["releases_a_round"]
+    noise = promise["distribution"]
+    noise = NAMES.get(noise, noise.capitalize())
     more = " and to further released numbers" * bool(promise["released_beside"])
     bound = f"{promise['bound']}, {promise['threshold']}"
     if promise["bound"] == "one's own":
         bound = "by the mechanism of the run"
     return (
-        f"Every {what} was bounded ({bound}). Gaussian noise was added to their "
+        f"Every {what} was bounded ({bound}). {noise} noise was added to their "
         f"sums{more}. Its effective standard deviation, per sum, is "
         f"{promise['noise_multiplier']:.4g} times the bound. The accountant "
         f"`{promise['accountant']}` counted {sums} such sums. All randomness came from "

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from fl_sketch.core import files, untrusted_files
 from fl_sketch.privacy import composition
-from fl_sketch.privacy.accounting import Plan
 from fl_sketch.privacy.guarantee import RANDOMNESS, Guarantee, rounded_up
+from fl_sketch.privacy.lattice import Integers
+from fl_sketch.privacy.plans import Plan
 
 FILE = "odometer.json"
 RUN = "run"  # the name of a run that is alone in its folder
@@ -61,14 +62,27 @@ def read(folder: str | os.PathLike) -> Entries:
 
 def _guarantee(fields: Mapping[str, Any]) -> Guarantee:
     trials = fields["trials"]
-    plan = Plan(**fields["plan"])
+    plan = _plan(fields["plan"])
     return Guarantee(**{**fields, "plan": plan, "trials": trials and tuple(trials)})
+
+
+def _plan(fields: Mapping[str, Any]) -> Plan:
+    whole = fields.get("integers")  # older plans have none
+    if whole is None:
+        return Plan(**fields)
+    whole = Integers(**{**whole, "lengths": tuple(whole["lengths"])})
+    return Plan(**{**fields, "integers": whole})
+
+
+def _fields(plan: Plan) -> dict[str, Any]:
+    whole = plan.integers and plan.integers._asdict()
+    return {**plan._asdict(), "integers": whole}
 
 
 def write(folder: str | os.PathLike, entries: Mapping[str, Guarantee]) -> None:
     """Writes `entries` as all those of `folder`."""
     listed = [
-        (name, {**one._asdict(), "plan": one.plan._asdict()})
+        (name, {**one._asdict(), "plan": _fields(one.plan)})
         for name, one in entries.items()
     ]
     text = json.dumps(listed, indent=2) + "\n"

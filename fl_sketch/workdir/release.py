@@ -20,7 +20,7 @@ import fl_sketch
 from fl_sketch.core import files, untrusted_files, validate
 from fl_sketch.models import params_io
 from fl_sketch.models.params_io import FORMS, Arrays
-from fl_sketch.privacy.guarantee import UNPROTECTED, Guarantee, rounded_up
+from fl_sketch.privacy.guarantee import LAST_BITS, UNPROTECTED, Guarantee, rounded_up
 from fl_sketch.workdir import (
     checkpoint,
     model_page,
@@ -226,6 +226,8 @@ def _promise(summary, about, own: Guarantee) -> dict[str, Any]:
     more = ("the validation data",) * shown + (
         f"what the first model, {begun}, was trained on, which counts as public",
     ) * bool(begun)
+    exact = (LAST_BITS,) * bool(own.plan.integers)  # sums of integers are
+    known = (line for line in UNPROTECTED if line not in exact)
     now = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {
         "unit": own.unit,
@@ -237,6 +239,8 @@ def _promise(summary, about, own: Guarantee) -> dict[str, Any]:
         "released_beside": [*summary["noised"], *threshold],
         "noise_multiplier": own.noise_multiplier,
         "noise": summary["noise"],
+        "distribution": own.plan.noise,
+        "bits": own.plan.integers.bits if own.plan.integers else 32,
         "bound": summary["bound"],
         "threshold": summary["threshold"],
         "epsilon": summary["epsilon"],
@@ -244,7 +248,7 @@ def _promise(summary, about, own: Guarantee) -> dict[str, Any]:
         "accountant": summary["accountant"],
         "randomness": own.randomness,
         "public_data": own.public,
-        "not_protected": [*UNPROTECTED, *sizes, *more],
+        "not_protected": [*known, *sizes, *more],
         "versions": {
             "of_the_run": {name: summary["versions"][name] for name in PACKAGES[:2]},
             "of_the_release": {"fl_sketch": fl_sketch.__version__, **now},

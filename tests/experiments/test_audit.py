@@ -8,7 +8,7 @@ import pytest
 from fl_sketch.audit import canaries, game
 from fl_sketch.config import privacy as protection
 from fl_sketch.experiments import audit
-from fl_sketch.privacy import accounting
+from fl_sketch.privacy import accounting, integer_noise
 from fl_sketch.run import prepare
 from tests.run.configs import config_with
 
@@ -28,6 +28,11 @@ POISSON = {
 }
 EVERYONE = {"cohort__sampling": "everyone", "data__clients": 100}
 REPLACED = {"privacy__relation": "replace_one", "privacy__noise_multiplier": 3.0}
+SKELLAM = {
+    "privacy__noise": "skellam",
+    "privacy__bits": 16,
+    "privacy__smallest_cohort": 80,
+}
 FETCHSGD = {"algorithm": "fetchsgd", "sketch__rows": 5, "server__optimizer": "sgd"}
 EXAMPLES = {
     "algorithm": "private_sketching",
@@ -49,6 +54,11 @@ CONFIGS = {
     | EVERYONE
     | REPLACED
     | {"privacy__noise": "distributed", "privacy__smallest_cohort": 80},
+    "integers of clients": POISSON | EVERYONE | REPLACED | SKELLAM,
+    "integers of the server": POISSON | EVERYONE | {"privacy__bits": 16},
+    "two exchanges of integers": POISSON
+    | {"algorithm": "fedsketch", "sketch__query": "heaprix", "sketch__rows": 5}
+    | {"privacy__bits": 14},
     "two exchanges": POISSON
     | {"algorithm": "fedsketch", "sketch__query": "heaprix", "sketch__rows": 5},
     "all examples": POISSON
@@ -63,7 +73,11 @@ CONFIGS = {
 
 
 # What is known of fixed samples is a bound by moments, which is not tight.
-LEAST = {"fixed, replaced, normalised": 0.2, "some examples": 0.2}
+LEAST = {
+    "fixed, replaced, normalised": 0.2,
+    "some examples": 0.2,
+    "two exchanges of integers": 0.2,
+}
 
 
 @functools.cache
@@ -85,11 +99,57 @@ def halved(config, bare, z, numbers, params):
 GUARDED = protection.guarded
 
 
-@pytest.mark.parametrize("name", ["two exchanges", "an update"])
+@pytest.mark.parametrize("name", ["two exchanges", "an update", "integers of clients"])
 def test_a_config_with_half_the_noise_is_exposed(name, monkeypatch):
     monkeypatch.setattr(protection, "guarded", halved)
     twice = 2 * CONFIGS[name]["privacy__noise_multiplier"]  # its half is the row's
     assert played(name, privacy__noise_multiplier=twice).broken
+
+
+def noise_of(name, **changes):
+    return audit.noise(prepare(config_with(**CONFIGS[name] | changes)), FEW)
+
+
+def with_noise(change):
+    """Returns noise of which a part is wrong, in place of `integer_noise.noise`."""
+    right = integer_noise.noise
+
+    def noise(key, shape, kind, variance):
+        return change(lambda scale: right(key, shape, kind, scale * variance))
+
+    return noise
+
+
+WRONG = {  # the noise of one draw, by a function of its variance over the right one
+    "half the variance": lambda draw: draw(0.5),
+    "one share of four missing": lambda draw: draw(0.75),
+    "a twentieth lost": lambda draw: draw(0.95),
+}
+
+
+@pytest.mark.parametrize("name", ["integers of clients", "integers of the server"])
+def test_the_noise_of_integers_is_as_large_as_was_counted(name, monkeypatch):
+    found = noise_of(name)
+    assert not found.broken and 1 - found.margin < found.share < 1 + found.margin
+    assert found.numbers >= FEW.trials and f"{found.share:.4f}" in found.what
+    for wrong in WRONG.values():
+        monkeypatch.undo()
+        monkeypatch.setattr(integer_noise, "noise", with_noise(wrong))
+        assert audit.noise(
+            prepare(config_with(**CONFIGS[name])), FEW._replace(trials=2**18)
+        ).broken
+
+
+def test_noise_that_is_always_even_gives_low_bits_away(monkeypatch):
+    """Though it has the variance that was counted."""
+    odd = {"privacy__granularity": 1 / 202}  # half of a message is 101 steps
+    assert not played("integers of the server", **odd).broken
+    even = with_noise(lambda draw: 2 * draw(0.25))
+    monkeypatch.setattr(integer_noise, "noise", even)
+    assert not noise_of("integers of the server", **odd).broken
+    setup = prepare(config_with(**CONFIGS["integers of the server"] | odd))
+    row = audit.play(setup, FEW)
+    assert row.broken and row.found_epsilon > 2 * row.claimed_epsilon
 
 
 def test_an_exchange_that_was_not_counted_is_exposed():

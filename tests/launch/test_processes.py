@@ -59,6 +59,21 @@ def start():
         yield both
 
 
+INTEGERS = (
+    "--config.rounds=6",
+    "--config.eval_every=3",
+    "--config.model.name=logistic",
+    "--config.data.clients=200",
+    "--config.cohort.size=30",
+    "--config.privacy.bound=normalise",
+    "--config.privacy.relation=replace_one",
+    "--config.privacy.noise=skellam",
+    "--config.privacy.bits=16",
+    "--config.privacy.target_epsilon=8",
+    "--config.privacy.randomness=seed",
+)
+
+
 def ends(command, seconds=120):
     code = command.wait(seconds)
     return code, *command.said()
@@ -71,6 +86,20 @@ def last_words(command, seconds=20):
         assert time.monotonic() < until, errors
         time.sleep(0.1)
     return errors
+
+
+def test_sums_of_integers_are_those_of_one_process_to_the_bit(start, tmp_path):
+    for process in start(tmp_path / "two", keys=INTEGERS):
+        code, _, errors = ends(process)
+        assert code == 0, errors
+    alone = launch(
+        *arguments(tmp_path / "one", *INTEGERS, "--config.compute.devices=2")
+    )
+    assert alone.returncode == 0, alone.stderr
+    one, two = (
+        (tmp_path / name / "params.safetensors").read_bytes() for name in ("one", "two")
+    )
+    assert one == two
 
 
 def test_two_processes_are_one_run(start, tmp_path):

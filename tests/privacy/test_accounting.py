@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_sketch.privacy import accounting, composition, guarantee, literature, tails
+from fl_sketch.privacy import (
+    accounting,
+    composition,
+    guarantee,
+    literature,
+    plans,
+    tails,
+)
 from fl_sketch.privacy.accounting import Plan
 from tests.launching import ENVIRONMENT
 from tests.refusals import refused
@@ -193,7 +200,7 @@ def test_bad_promises_are_refused():
         with pytest.raises(ValueError, match="noise_multiplier="):
             spent(PLAN, z)
     with pytest.raises(ValueError, match="delta=0.001"):
-        accounting.require_delta(PLAN, 1e-3)
+        plans.require_delta(PLAN, 1e-3)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def whole_numbers(summed):
         return GAUSSIAN.release(state, exchange, mean, keys)._replace(mean=mean)
 
     return GAUSSIAN._replace(
-        encode=encode, release=release, wire=lambda bits, numbers: 24 * numbers
+        encode=encode, release=release, wire=lambda bits, numbers: 24 * sum(numbers)
     )
 
 

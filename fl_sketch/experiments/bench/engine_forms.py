@@ -5,6 +5,8 @@
   count_sketch   the engine with messages of one row: of d/20 numbers; W5, W6: d/100
   heaprix        five rows, then exact values of heavy coordinates: two exchanges
   client_state   count_sketch with a control variate of every client (FedSKETCHGATE)
+  private        count_sketch, clipped, with every client's share of Gaussian noise
+  integers       the same on integers of 16 bits, with Skellam noise
 
 No data set is read. Images are bytes drawn from a seed, of the size and number that the
 named data sets have. A client's examples are drawn as a partition would, and neither
@@ -24,16 +26,20 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import channels, engine, fast, models, sketch
-from fl_sketch.core import free_memory, trees
+from fl_sketch.core import chacha, free_memory, trees
 from fl_sketch.core.protocols import Algorithm, Local
 from fl_sketch.data.examples import aligned, normalise
 from fl_sketch.engine import AXIS
 from fl_sketch.experiments.bench.extrapolation import Cost, extrapolated
 from fl_sketch.experiments.bench.timing import Timed
 from fl_sketch.experiments.bench.workloads import CLASSES, Workload
+from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.transforms import local
 
-FORMS = ("plain", "engine", "count_sketch", "heaprix", "client_state")
+FORMS = (
+    "plain", "engine", "count_sketch", "heaprix", "client_state", "private", "integers"
+)  # fmt: skip
+PRIVATE = ("private", "integers")
 BASE = "engine"  # the form to which a channel adds its cost
 
 
@@ -267,7 +273,11 @@ def _by_engine(setting: Setting, name: str) -> Form:
     same = NamedSharding(setting.mesh, P())
     ones, size = jnp.ones(work.cohort), jnp.float32(work.cohort)
     cohort = engine.Cohort(setting.ids, *jax.device_put((ones, size), same))
-    key = jax.device_put(jax.random.key(0), same)
+    key: Any = jax.random.key(0)
+    if name in PRIVATE:  # noise needs a key of this kind
+        words = jnp.asarray(chacha.words_of(bytes(chacha.KEY_BYTES)))
+        key = chacha.roots_with(0, words)
+    key = jax.device_put(key, same)
 
     def start():
         # States are kept for the cohort only: for W1's population they would take
@@ -296,7 +306,14 @@ def _algorithm(name: str, work: Workload, value: Callable, d: int) -> Algorithm:
     if name == "client_state":
         gain = shorter / (work.rate * work.steps)
         steps = local.tracked_steps(value, rate=work.rate, gain=gain)
-    return Algorithm(steps, channel, optax.sgd(shorter))
+    algorithm = Algorithm(steps, channel, optax.sgd(shorter))
+    if name not in PRIVATE:
+        return algorithm
+    bits: dict[str, Any] = {"bits": 16} if name == "integers" else {}
+    make = mechanism.integers if bits else mechanism.distributed
+    size = {"denominator": work.cohort, "smallest": work.cohort}
+    guard = make(clipping.clip(1.0), noise_multiplier=1.0, **size, **bits)
+    return algorithm._replace(mechanism=guard)
 
 
 def _compiled(mesh, function: Callable, start: Callable, *inputs: Any) -> Form:
