@@ -140,7 +140,7 @@ def test_a_run_of_integers_is_priced_by_bits_counts_its_wraps_and_says_so(tmp_pa
     assert float(last[MARK + "mechanism_wraps"]) == 0
     assert float(last["epsilon"]) == pytest.approx(4.0, abs=1e-3)
     assert (summary["noise"], summary["accountant"]) == ("skellam", "rdp")
-    assert any("(skellam, 16 bits)" in line for line in lines)
+    assert any("skellam at 16 bits" in line for line in lines)
     (one,) = odometer.read(tmp_path).values()
     plan = task_of(config_with(**changes)).known.guarantee.plan
     assert one.plan == plan and plan.integers.lengths == (128,)
