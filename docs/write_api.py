@@ -29,8 +29,9 @@ MODULES = (  # those that the pages import
 )
 HEAD = """# API reference
 
-`python docs/write_api.py` writes this page. It has the public names of each package, and of the modules that users
-import directly, with the first paragraph of their docstrings. `make docs` builds pages with all arguments.
+`python docs/write_api.py` writes this page. It has the public names of each package,
+and of the modules that the other pages import, with the first paragraph of their
+docstrings. `make docs` builds pages with all arguments.
 """
 
 
@@ -75,7 +76,9 @@ def signature(node: ast.AST) -> str:
     inits = [part for part in node.body if getattr(part, "name", "") == "__init__"]
     if inits:
         return f"({ast.unparse(inits[0].args)})".replace("(self, ", "(", 1)
-    fields = [ast.unparse(part) for part in node.body if isinstance(part, ast.AnnAssign)]
+    fields = [
+        ast.unparse(part) for part in node.body if isinstance(part, ast.AnnAssign)
+    ]
     return f"({', '.join(fields)})" if fields else ""
 
 

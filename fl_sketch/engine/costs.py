@@ -68,13 +68,13 @@ class Traffic(NamedTuple):
 
 
 class Follow(NamedTuple):
-    """The bytes that it costs a client to follow the server.
+    """The bytes that a client downloads to replay the server's steps.
 
     Attributes:
-      begin: to begin after round one, in addition to the parameters.
+      begin: to start after the first round, in addition to the parameters.
       missed: for every round since the last one.
       early: in addition, for each of the first `warmup` rounds.
-      always: what clients read and cannot compute by following.
+      always: what clients read and cannot compute themselves.
     """
 
     begin: int
@@ -91,7 +91,7 @@ class Prices(NamedTuple):
       params: of the parameters.
       read: of the rest of what it reads, if it fetches the model.
       heard: of the means that it needs within the round, in place of replies.
-      followed: whether clients follow the server.
+      followed: whether clients replay the server's steps.
       relay: the relay of messages where there is no server.
       exchanges: the messages of a client in a round, where there is a relay.
       once: of what does not train, which a client fetches at its first visit.
