@@ -27,6 +27,7 @@ MODULES = (  # those that the pages import
     "transforms.local",
     "workdir.rows",
 )
+PACKAGES = ("models.huggingface",)  # those within packages
 HEAD = """# API reference
 
 `python docs/write_api.py` writes this page. It has the public names of each package,
@@ -61,7 +62,7 @@ def definition(module: str, name: str) -> ast.AST | None:
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return node
-        if isinstance(node, ast.ImportFrom) and node.module:
+        if isinstance(node, ast.ImportFrom) and node.module not in (None, module):
             for alias in node.names:
                 if name == (alias.asname or alias.name):
                     return definition(node.module, alias.name)
@@ -119,6 +120,7 @@ def page() -> str:
     """Returns the whole page."""
     rooms = sorted((ROOT / "fl_sketch").glob("*/__init__.py"))
     names = {f"fl_sketch.{path.parent.name}": of_package for path in rooms}
+    names |= {f"fl_sketch.{package}": of_package for package in PACKAGES}
     names |= {f"fl_sketch.{module}": of_module for module in MODULES}
     found = {name: names[name](name) for name in sorted(names)}
     parts = [section(name, nodes) for name, nodes in found.items() if nodes]
