@@ -1,11 +1,11 @@
 """The types that all other files share: sketches, compressors, channels, algorithms.
 
-An algorithm is written as one client sees it, in three parts: local work, a channel for
-the update, and the server's step along the mean. Everything here is about one client
-and one update; batching over clients is up to the engine, or to the caller's `vmap` or
-`lax.map`. An update is a pytree of float arrays; a vector is one. A function that must
-know what to rebuild takes `like`: an example of the update, whose values are not read,
-or an int for a vector of that length.
+An algorithm is written for one client, in three parts: local work, a channel for the
+update, and the server's step along the mean. All types here are for one client and one
+update. The engine, or the caller's `vmap` or `lax.map`, batches over clients. An update
+is a pytree of float arrays, such as a vector. A function that rebuilds an update takes
+`like`: an example of it, whose values are not read, or an int for a vector of that
+length.
 """
 
 from collections.abc import Callable, Generator
@@ -67,13 +67,13 @@ class Compressor(NamedTuple):
     """A map from one vector to a short message, linear or not.
 
     Attributes:
-      apply: `(key, x) -> x_hat`, what the receiver makes of the message.
+      apply: `(key, x) -> x_hat`, the receiver's result.
       compress: `(key, x) -> arrays`, one array for each of `fields(x.size)`.
       expand: `(arrays, d) -> x_hat`, by the receiver, without the key.
       fields: `(d) -> tuple[Field, ...]`, the exact wire format. When the first field is
         of kind "float", its numbers may be compressed further by `then`.
       unbiased: whether E x_hat = x.
-      contraction: whether `E|x - x_hat|^2 < |x|^2` for all x, as error memories need.
+      contraction: whether `E|x - x_hat|^2 < |x|^2` for all x, as error feedback needs.
     """
 
     apply: Callable[[Key, jax.Array], jax.Array]
@@ -91,8 +91,9 @@ class Compressor(NamedTuple):
 class Roots(NamedTuple):
     """The two keys from which all randomness of a run is derived.
 
-    The `public` root is that of initial weights, hashes and coins, the `secret` one of
-    cohorts, batches, dither and noise. Without privacy both are the same key.
+    Initial weights, hashes and coins are derived from the `public` root. Cohorts,
+    batches, dither and noise are derived from the `secret` root. Without privacy both
+    are the same key.
     """
 
     public: Key
