@@ -104,7 +104,7 @@ def sgd_steps(
     The update is x_0 - x_K; the diagnostic "loss" is that of the first batch at x_0.
 
     Args:
-      tx: the client's optimizer; its state begins anew every round.
+      tx: the client's optimizer; its state starts anew in every round.
       proximal: the weight mu of FedProx, which adds `mu/2 |x - x_0|^2` to the loss.
     """
 
