@@ -1,4 +1,4 @@
-"""Theorem 7.5 on a config: the rate that it promises, and the rate that is measured.
+"""Theorem 7.5 on a config: its rate, and the measured rate.
 
 The theorem is about plain gradient descent on `|m(z) - s|^2`. Its constants are taken
 around the true images, in a ball where descent begins and stays, and descent has the
