@@ -138,7 +138,8 @@ class Work(NamedTuple):
     """The result of one client's local steps.
 
     Attributes:
-      update: the pseudo-gradient `x_0 - x_K`, or what else the channel expects.
+      update: the pseudo-gradient `x_0 - x_K`, or another value that the channel
+        expects.
       state: the client's state, kept until the client is drawn again.
       diagnostics: scalars by name, for the simulator alone.
     """
@@ -151,8 +152,8 @@ class Work(NamedTuple):
 class Delivery(NamedTuple):
     """The result of one round's messages, as one client has it.
 
-    The `estimate` of the mean update is the same everywhere; `own` is the update that
-    this client's own message stands for, as it was counted.
+    The `estimate` of the mean update is the same for all clients. `own` is the update
+    that this client's message represents, as the mean counted it.
     """
 
     estimate: Any
@@ -183,7 +184,7 @@ class Memory(NamedTuple):
 class Linear(NamedTuple):
     """A message `map(of)`, where the linear `map` is the same for all clients.
 
-    The engine may then add up what clients have in `of` and apply `map` once.
+    The engine may then add up the clients' `of` and apply `map` once.
     """
 
     map: Callable[[Any], Message]
@@ -193,8 +194,8 @@ class Linear(NamedTuple):
 class Coded(NamedTuple):
     """A message `value` that takes `bits` on the wire instead of 32 for each number.
 
-    The value is what its receiver has, of which the mean is taken. The length is exact:
-    an int, or `wire.Chosen` where it depends on the round.
+    The mean is taken over values as their receiver has them. The length is exact: an
+    int, or `wire.Chosen` if it depends on the round.
     """
 
     value: Message
@@ -212,18 +213,18 @@ class ServerReply(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What a channel knows of its round.
+    """Facts about a round that a channel may use.
 
     Attributes:
       number: the number of the round, from zero.
-      counted: message -> what the mean counts of it, after a mechanism's bound and
-        before noise. Memories must follow this, or they remember what never arrived.
+      counted: message -> the part of it that the mean counts, after a mechanism's bound
+        and before noise. Memories must use this part, since the rest never arrived.
       denominator: the number by which the mean divides the sum, for server memories
         that are sums over all clients.
       present: the number of messages in the sum; with a mechanism, which hides it, the
         expected number.
-      population: the weight of all clients, in this round or not: their number, where
-        all count alike.
+      population: the weight of all clients, in this round or not. It is their number if
+        all have equal weights.
     """
 
     number: jax.typing.ArrayLike = 0
@@ -246,8 +247,8 @@ class Channel(NamedTuple):
         receives its value. It returns `(Delivery, Memory)`. It must yield from plain
         Python, not from inside a traced branch or loop.
       init: `(params) -> Memory` before the first round.
-      contracts: `(params) -> bool`; False: it is known that its messages leave out more
-        than they are given, which no error memory survives.
+      contracts: `(params) -> bool`; False: its errors are known to be longer than its
+        input, so error feedback would diverge.
     """
 
     talk: Callable[[Any, Memory, Keys, Round], Talk]
@@ -256,11 +257,11 @@ class Channel(NamedTuple):
 
 
 class Downlink(NamedTuple):
-    """What a server sends to clients that follow it, instead of the means.
+    """What a server sends instead of the means to clients that replay its steps.
 
     Attributes:
       transform: an optax transformation of the estimate at the server. Its output is
-        sent, and all take the server's step along it.
+        sent, and the server and all clients take the server's step along it.
       bits: `(d) -> bits` of that on the wire, exactly.
       warmup: the number of first rounds in which the means are sent.
     """
@@ -271,7 +272,7 @@ class Downlink(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """One client's part of a sum that a mechanism guards.
+    """One client's part of the sum of a mechanism.
 
     Attributes:
       summand: what is added up over clients: the bounded message as it is encoded, and
@@ -286,12 +287,12 @@ class Encoded(NamedTuple):
 
 
 class Release(NamedTuple):
-    """What all may see of a guarded sum.
+    """The public result of the sum of a mechanism.
 
     Attributes:
       mean: the sum with its noise, over the mechanism's denominator.
       state: the mechanism's state for the next round.
-      facts: scalars by name for the simulator's eyes; added up over exchanges.
+      facts: scalars by name for the simulator alone; added up over exchanges.
       released: scalars by name, released with the mean and paid for by its noise.
     """
 
@@ -302,7 +303,7 @@ class Release(NamedTuple):
 
 
 class Mechanism(NamedTuple):
-    """What guards the messages of clients, and the mean that all may see.
+    """Bounds and encodes clients' messages, and releases their noisy mean.
 
     It says how a message is encoded, summed and priced. The engine asks it in every
     exchange, numbered from zero within a round, and adds up the summands of those who
@@ -362,7 +363,7 @@ class Algorithm(NamedTuple):
       local: the work of the clients.
       uplink: the channel by which their updates become an estimate of the mean.
       server: an optax.GradientTransformationExtraArgs; gets key=keys.server.
-      mechanism: a guard of the mean of every exchange; None: no privacy.
+      mechanism: the mechanism of every exchange; None: no privacy.
       downlink: a transformation of the estimate before the server's step; None: none.
     """
 
