@@ -346,7 +346,7 @@ class Mechanism(NamedTuple):
     drawn: int = 0
 
     def told(self, exchange: int, message: Message, diagnostics: dict) -> Any:
-        """Returns a client's message with the numbers that it adds to the first.
+        """Returns a client's message with the metrics that it adds to the first one.
 
         In every `exchange` but the first, and where nothing is watched, that is the
         `message` alone; else (message, the watched ones of its `diagnostics` by name).
