@@ -1,1 +1,1 @@
-"""Configs: every legal key in `default`, and a file for each experiment."""
+"""Configs: every key in `default`, and one file for each experiment."""

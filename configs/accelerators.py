@@ -4,16 +4,16 @@ Command: python -m launch.compile --config=configs/accelerators.py:resnet101 \
 --topology=v5e:2x2 --data_dir=DATA
 Command: python -m launch.train --config=configs/accelerators.py:resnet101 \
 --workdir=/tmp/resnet101 --data_dir=DATA
-Expect: the rows of results/accelerators. The first one was trained on a GPU, by
-configs/compare_resnet101.py; the rest was not trained.
+Expect: the rows of results/accelerators. resnet101 was trained on a GPU, by
+configs/compare_resnet101.py. The other models were not trained.
 
   resnet101   42.5 million parameters on CIFAR-10, messages of 400,000 numbers
-  vit         ViT-B's shape on CIFAR-10, messages a hundred times smaller
-  bert        BERT-base's shape on the words of SST-2, messages a hundred times smaller
+  vit         ViT-B's shape on CIFAR-10, messages 100 times smaller
+  bert        BERT-base's shape on the words of SST-2, messages 100 times smaller
   billion     a language model of 1.3 billion parameters on eight devices each
 
-Clients compute in bfloat16. The first three have five clients, as Chen et al. do, with
-two local steps; the last has eight.
+Clients compute in bfloat16. The first three have five clients, as in Chen et al., and
+two local steps. The last has eight clients.
 """
 
 from configs import default, safl_claims
@@ -21,7 +21,7 @@ from configs import default, safl_claims
 SHAPES = {
     "resnet101": {
         "model.size": "paper",
-        "client.rate": 0.01,  # 0.1 makes the loss grow from the first step on
+        "client.rate": 0.01,  # with 0.1 the loss grows from the first step
         "client.batch": 128,
         "sketch.numbers": 400_000,
     },
@@ -60,7 +60,7 @@ def get_config(which: str = "resnet101"):
       which: one of `SHAPES`.
 
     Raises:
-      ValueError: in one line, for any other text.
+      ValueError: for any other text, in one line.
     """
     if which not in SHAPES:
         msg = f"Expected configs/accelerators.py:{'|'.join(SHAPES)}, got {which}."

@@ -1,18 +1,18 @@
-"""What a sketch of one gradient gives away: 20 digits of MNIST, a small smooth net.
+"""What a sketch of one gradient reveals: 20 digits of MNIST, a small smooth network.
 
 Command: python -m launch.attack --config=configs/attack_mnist.py \
 --workdir=/tmp/attack --over=sketch.compression=1,2,10,50 --data_dir=DATA
 Expect: median PSNR 44, 43, 32 and 6 decibels (seed 0); --smoothness=0.001: 29 at 50.
 
-With --config.privacy.bound=clip and --over=privacy.noise_multiplier=... the same under
-the Gaussian mechanism, for one release.
+--config.privacy.bound=clip and --over=privacy.noise_multiplier=... attack one release
+of the Gaussian mechanism.
 """
 
 from configs import default
 
 
 def get_config():
-    """Returns the config: the defaults, but for what stands here."""
+    """Returns the config: the defaults with these changes."""
     config = default.get_config()
     config.algorithm = "safl"
     config.rounds = 1

@@ -4,22 +4,24 @@ Command: python -m launch.compare --config=configs/compare_cifar10.py \
 --workdir=/tmp/compare_cifar10 --data_dir=DATA
 Expect: the table of results/peers_cifar10, in four hours.
 
-After a colon may stand how much smaller messages are than the model, 100 unless told
-(configs/compare_cifar10.py:1000). 1-bit Adam has one size, 32 times smaller after its
-first rounds, and SAFL at that size beside it. A round has the same examples for all:
-two local steps of 32, or one gradient of 64. Every method is tuned over four rates in
-all rounds, and over more until worse ones are known on either side.
-MARINA's rate is constant, the others' a cosine. FetchSGD forgets as the code does that
-its paper released: subtracted, as printed, errors grow without end where the heaviest
-of many estimates share their buckets (on SST-2 within 22 rounds, at rates from 0.01 to
-0.3: --set=sketch.forget=subtract --set=sketch.masking=false). `momentum` is SGD
-with it on whole gradients: what FetchSGD and MARINA would be uncompressed.
+An argument after a colon sets how many times smaller messages are than the model, 100
+by default (configs/compare_cifar10.py:1000). 1-bit Adam has one size, 32 times smaller
+after its first rounds, and SAFL is added at that size. All methods use the same
+examples in a round: two local steps of 32, or one gradient of 64. Every method is tuned
+over four rates in all rounds, and over more until the best rate is not at an end.
+
+MARINA's rate is constant, and those of the others follow a cosine. FetchSGD forgets as
+in the code that was released with its paper. If errors are subtracted, as printed, they
+grow without bound when many of the largest estimates share buckets (on SST-2 within 22
+rounds, at rates from 0.01 to 0.3: --set=sketch.forget=subtract
+--set=sketch.masking=false). `momentum` is SGD with momentum on whole gradients, which
+is FetchSGD and MARINA without compression.
 """
 
 from configs import safl_claims
 from fl_sketch.sweep.comparison import Comparison, Method
 
-# MARINA's random numbers are a hundred times what they were.
+# MARINA scales the random numbers that it sends by a hundred.
 RATES = {
     "cifar10": {
         "fedadam": (0.001, 0.003, 0.01, 0.03),
@@ -51,7 +53,7 @@ NAMES = {  # in tables and pictures
     "cd_adam": "CD-Adam",
     "onebit_adam": "1-bit Adam",
 }
-WARMUP = 0.1  # the share of 1-bit Adam's rounds that are Adam's
+WARMUP = 0.1  # share of 1-bit Adam's rounds that run Adam
 
 
 def get_comparison(which: str = "100"):
@@ -79,7 +81,7 @@ def of_task(task: str, which: str) -> Comparison:
     base = safl_claims.get_config(f"{task},100x")
     compression = float(which)
     compressed = {"compressor.compression": compression}
-    # Of the same examples in a round, for methods without local steps.
+    # For methods without local steps: the same examples per round.
     batch = base.client.steps * base.client.batch
     gradient = {"client.steps": 1, "client.batch": batch}
     safl = {
@@ -106,7 +108,7 @@ def of_task(task: str, which: str) -> Comparison:
         "marina": {
             "algorithm": "marina",
             "compressor.name": "random_k",
-            # Half of its bits go into rare whole gradients.
+            # Half of its bits are for rare whole gradients.
             "compressor.compression": 2 * compression,
             "compressor.probability": 1 / (2 * compression),
             "server.schedule": "constant",

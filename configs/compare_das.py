@@ -4,13 +4,13 @@ Command: python -m launch.compare --config=configs/compare_das.py:fashion_mnist,
 --workdir=/tmp/das_table1 --data_dir=DATA
 Expect: the tables of results/das_table1 and, for features, results/das_features.
 
-After the colon stand the data, fashion_mnist, features or pretrained (features of a
-pretrained network, see configs/das_features.py), and the rounds K, which the
-paper does not state; then may stand `few`, for the 12 points of the grid with small C
-and large eta_0. The grid over C and eta_0 is one program for each bound and epsilon;
-accuracy is the mean over the last 5 rounds. The last methods have the noise of the
-paper's formula with its unstated constant as 1, and the noise that it takes without
-credit for sampling clients, so that what accounting changes can be seen.
+The argument after the colon is the data and the rounds K, which the paper does not
+state. The data are fashion_mnist, features, or pretrained (features of a pretrained
+network, see configs/das_features.py). `few` after these selects the 12 points of the
+grid with small C and large eta_0. The grid over C and eta_0 is one program for each
+bound and epsilon. Accuracy is the mean over the last 5 rounds. The last methods show
+the effect of accounting: they have the noise of the paper's formula, with 1 as its
+unstated constant, and the noise that is needed without credit for sampling clients.
 """
 
 import functools
@@ -34,10 +34,10 @@ def get_comparison(which: str = "fashion_mnist,100"):
     """Returns both bounds at both privacy levels, no privacy, and other noises.
 
     Args:
-      which: the data and the rounds, as in "features,100"; then may stand ",few".
+      which: the data and the rounds, such as "features,100", with an optional ",few".
 
     Raises:
-      ValueError: in one line, for any other text.
+      ValueError: for any other text, in one line.
     """
     data, rounds, few, *rest = *which.split(","), "", ""
     if data not in DATA or not rounds.isdigit() or few not in ("", "few") or any(rest):
@@ -82,7 +82,7 @@ def noises(base, epsilon: float) -> tuple[float, float]:
 
     Args:
       base: the config, for its rounds, its clients and its cohort.
-      epsilon: the epsilon that is promised, at delta 1e-5.
+      epsilon: the epsilon of the guarantee, at delta 1e-5.
     """
     n, r = base.data.clients, base.cohort.size
     plan = accounting.Plan(base.rounds, r, n)

@@ -5,10 +5,10 @@ Command: python -m launch.compare --config=configs/compare_dtype.py:fashion_mnis
 Expect: the table of results/accelerators about bfloat16.
 
   fashion_mnist   SAFL on images, a LeNet, clients of two classes each
-  shakespeare     SAFL on characters, a language model, a client a speaker
+  shakespeare     SAFL on characters, a language model, one client per speaker
 
-The rates are those of the tasks' own configs for both: what is asked is whether the
-same run ends elsewhere, and not what each could be tuned to.
+Both types use the rates of the tasks' own configs. The question is whether the same run
+ends elsewhere, and not how good each type is after tuning.
 """
 
 from configs import safl_fashion_mnist, shakespeare
@@ -24,7 +24,7 @@ def get_comparison(which: str = "fashion_mnist"):
       which: one of `TASKS`.
 
     Raises:
-      ValueError: in one line, for any other text.
+      ValueError: for any other text, in one line.
     """
     if which not in TASKS:
         msg = f"Expected configs/compare_dtype.py:{'|'.join(TASKS)}, got {which}."

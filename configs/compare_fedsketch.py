@@ -8,14 +8,14 @@ Command: python -m launch.compare \
 Expect: results/fedsketch; the first takes 3 hours of one core. At 50x100, tau=5, iid
 FS-HEAPRIX has 98.5, FS-PRIVIX 98.5, FedAvg 98.7.
 
-After the colon may stand what to keep: iid or classes (a device has two of the ten
-digits), tau, the local steps, and the sketch's rows x columns, which may also be others
-than the paper's, as in `:classes,5,1x800`. Rates are searched on a log grid in half of
-the rounds, those of SketchedSGD and FedGATE, whose memories diverge late, in all, until
-worse ones are known on either side; the paper does not say which it took, nor its
-batches and rounds. SketchedSGD takes the coordinates with the largest estimates, as its
-authors' code does; `as printed`, it fills up the few heavy ones with random others.
-`FS-HEAPRIX, top` has these k instead of the printed ones.
+The argument after the colon selects settings: iid or classes (a device has two of the
+ten digits), tau (the local steps), and the sketch's rows x columns. These may differ
+from the paper's, as in `:classes,5,1x800`. The paper states neither its rates nor its
+batches and rounds. Rates are searched on a log grid in half of the rounds, and in all
+rounds for SketchedSGD and FedGATE, whose memories diverge late, until the best rate is
+not at an end. SketchedSGD takes the coordinates with the largest estimates, as in its
+authors' code. `as printed`, it fills up the few heavy coordinates with random ones.
+`FS-HEAPRIX, top` has the largest estimates instead of the printed coordinates.
 """
 
 import itertools
@@ -28,15 +28,15 @@ PARTITIONS, TAUS, SIZES = ("iid", "classes"), ("1", "2", "5"), ("20x40", "50x100
 GLOBAL = {"server.rate": (0.03, 0.1, 0.3, 1.0)}
 BOTH = {"client.rate": (0.1, 0.3, 1.0, 3.0), **GLOBAL}
 PLAIN = {"client.rate": (0.1, 0.3, 1.0), "server.rate": (0.3, 1.0, 3.0)}
-# A client's loss may not be more curved than 2/eta here, or its variate grows.
+# If a client's loss is more curved than 2/eta, its control variate grows.
 TRACKED = {"client.rate": (0.01, 0.03, 0.1, 0.3), "server.rate": (1.0, 3.0)}
-# Nor may the noise of an own estimate, times the gain, be more than what it estimates.
-# Ours is a gain times 1/(eta tau), so that the one that is printed is eta.
+# It also grows if the noise of an estimate, times the gain, exceeds its signal.
+# The key is a factor of 1/(eta tau), so the printed gain is eta.
 GAINS = (0.001, 0.003, 0.01, 0.03)
 
 
 def get_comparison(which: str = ""):
-    """Returns all cells of the figures, or those that have all parts named.
+    """Returns all settings of the figures, or those with all of the given parts.
 
     Args:
       which: parts with commas between them: iid or classes, tau, rows x columns. Empty:
@@ -75,7 +75,7 @@ def base():
 
 
 def cell(partition: str, tau: str, size: str):
-    """Returns the methods of one setting; those without a sketch serve both sizes.
+    """Returns the methods of one setting; those without a sketch are for both sizes.
 
     Args:
       partition: one of `PARTITIONS`.

@@ -1,11 +1,11 @@
-"""Batch against group normalisation, in a ResNet that clients train.
+"""Batch and group normalisation in a ResNet that clients train.
 
 Command: python -m launch.compare --config=configs/compare_norms.py \
 --workdir=/tmp/norms --data_dir=DATA
 Expect: a table of eight methods, in 90 minutes on two cores.
 
-FedAvg and SAFL on Fashion-MNIST, with clients that are alike and clients that differ.
-Each method has the best of the same three rates.
+FedAvg and SAFL on Fashion-MNIST, with similar and with different clients. Each method
+is tuned over the same three rates.
 """
 
 from configs import default

@@ -4,10 +4,10 @@ Command: python -m launch.compare --config=configs/compare_pfl_cifar10.py \
 --workdir=/tmp/pfl_cifar10 --data_dir=DATA
 Expect: the tables of results/pfl_cifar10, in about 40 minutes a run on two cores.
 
-The setting is that of configs/pfl_cifar10.py. FedAvg is not tuned: its rates are the
-benchmark's. Adam's rate at the server is, in 300 of 1500 rounds, until a worse one is
-known on either side. Each seed is a run of its own; after a colon may stand how many
-there are, and "unlike," before it for clients that differ
+The setting is that of configs/pfl_cifar10.py. FedAvg has the rates of the benchmark.
+Adam's rate at the server is tuned in 300 of 1500 rounds, until the best rate is not at
+an end. Each seed is a separate run. The argument after the colon is the number of
+seeds, with "unlike," in front of it for clients that differ
 (configs/compare_pfl_cifar10.py:unlike,3).
 """
 
@@ -32,7 +32,7 @@ def get_comparison(which: str = "3"):
       which: the number of seeds, after "unlike," for clients that differ.
 
     Raises:
-      ValueError: in one line, for anything else.
+      ValueError: for anything else, in one line.
     """
     unlike, _, seeds = which.rpartition(",")
     if not seeds.isdigit() or int(seeds) < 1 or unlike not in ("", "unlike"):

@@ -5,10 +5,10 @@ Command: python -m launch.compare --config=configs/compare_resnet101.py:150 \
 Expect: on an H200 six rounds a second for one run alone, after minutes of compiling.
 results/accelerators has the rows of the first rate, and two of the last.
 
-After the colon stands the number of rounds. Five clients with batches of 128, as Chen
-et al. have them, two local steps or one gradient of 256, in bfloat16. Messages are of
-4000 to 4 million numbers, beside FedAdam, 1-bit Adam, and CD-Adam at 1/100. Every
-server rate of `RATES` is a row of its own, of one seed.
+The argument after the colon is the number of rounds. Five clients have batches of 128,
+as in Chen et al., and take two local steps or one gradient of 256, in bfloat16. SAFL's
+messages have 4000 to 4 million numbers. The other methods are FedAdam, 1-bit Adam, and
+CD-Adam at 1/100. Every server rate of `RATES` is a separate row, with one seed.
 """
 
 from configs import accelerators
@@ -46,7 +46,7 @@ def get_comparison(which: str = "150"):
     base.eval_every = base.rounds // 6
     base.checkpoint_every = base.rounds
     base.compute.chunk = 1
-    # Of the same examples in a round, for methods without local steps.
+    # For methods without local steps: the same examples per round.
     batch = base.client.steps * base.client.batch
     gradient = {"client.steps": 1, "client.batch": batch}
     whole = {name: keys | gradient for name, keys in OF_GRADIENTS.items()}

@@ -4,7 +4,7 @@ Command: python -m launch.compare --config=configs/compare_sst2.py \
 --workdir=/tmp/compare_sst2 --data_dir=DATA
 Expect: the table of results/peers_sst2, in two hours.
 
-Otherwise as configs/compare_cifar10.py.
+Everything else is as in configs/compare_cifar10.py.
 """
 
 from configs import compare_cifar10

@@ -2,7 +2,7 @@
 
 Command: python -m launch.train --config=configs/das_fashion_mnist.py \
 --workdir=/tmp/das --data_dir=DATA
-With --config.algorithm=dp_fedavg it clips.
+--config.algorithm=dp_fedavg clips instead.
 Expect: test accuracy 0.828 (seed 0) at epsilon 5, delta 1e-5; the paper has 0.777.
 """
 
@@ -24,7 +24,7 @@ def get_config():
     config.cohort.sampling = "poisson"
     config.cohort.size = 600
     config.client.steps = 20
-    config.client.batch = 20  # all that a client has
+    config.client.batch = 20  # all examples of a client
     config.client.batches = "whole"
     config.client.rate = 0.016
     config.client.decay = 0.99
@@ -34,5 +34,5 @@ def get_config():
     config.privacy.threshold = 62.5
     config.privacy.target_epsilon = 5.0
     config.privacy.accountant = "rdp"
-    config.privacy.randomness = "seed"  # a simulation that can be made again
+    config.privacy.randomness = "seed"  # a simulation that can be repeated
     return config

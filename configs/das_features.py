@@ -6,10 +6,10 @@ Command: python -m launch.train --config=configs/das_features.py \
 
 Expect: test accuracy about 0.68 at epsilon 5; results/das_features has the whole grid.
 
-The paper's features are those of a ResNet-18 trained on ImageNet, for 5000 clients of
-10 examples. These are of a small network trained on half of CIFAR-10 itself; the
-other half has 2500 clients of 10. With `:pretrained` they are those of a network
-trained on ImageNet, by `launch.features --model=FOLDER`, and there are 5000 clients.
+The paper's features are from a ResNet-18 trained on ImageNet, for 5000 clients with 10
+examples each. These are from a small network trained on half of CIFAR-10. The other
+half is for 2500 clients with 10 examples each. With `:pretrained` the features are from
+a network trained on ImageNet (`launch.features --model=FOLDER`), for 5000 clients.
 """
 
 from configs import das_fashion_mnist
@@ -34,5 +34,5 @@ def get_config(which: str = "small"):
     config.data.classes = 10
     config.data.clients = CLIENTS[which]
     config.cohort.size = CLIENTS[which] // 5
-    config.client.batch = 10  # all that a client has
+    config.client.batch = 10  # all examples of a client
     return config

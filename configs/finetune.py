@@ -1,4 +1,4 @@
-"""Fine-tuning: a model trained on half of a data set goes on with the other, sketched.
+"""Fine-tuning: a model trained on half of a data set continues on the other half.
 
 Command: python -m launch.train --config=configs/finetune.py:cifar10 \
 --workdir=/tmp/before --data_dir=DATA
@@ -12,9 +12,9 @@ Expect: the tables of results/finetune.
   shakespeare   a language model of characters, from half of the speakers to the others
 
 The first command trains on the first half. The second compares FedAdam with SAFL at
-three sizes of a message on the second half, from that model; the third does without
-it. Chen et al. fine-tune a ViT, and say that sketches are comparable with none; here
-no model of others is at hand, so that this one's own past stands for it.
+three message sizes on the second half, from that model. The third starts from random
+weights. Chen et al. fine-tune a pretrained ViT, and report that sketches are comparable
+with whole updates. Here the model of the first half replaces the pretrained model.
 """
 
 from configs import default
@@ -71,7 +71,7 @@ def get_config(which: str = "cifar10"):
       which: one of `BEFORE`.
 
     Raises:
-      ValueError: in one line, for any other text.
+      ValueError: for any other text, in one line.
     """
     if which not in BEFORE:
         msg = f"Expected configs/finetune.py:{'|'.join(BEFORE)}, got {which}."
@@ -84,13 +84,13 @@ def get_config(which: str = "cifar10"):
 
 
 def get_comparison(which: str = "cifar10"):
-    """Returns FedAdam and SAFL on the second half, each with rates of its own.
+    """Returns FedAdam and SAFL on the second half, each with its own rates.
 
     Args:
-      which: one of `BEFORE`, with ",fresh" behind it for models from nothing.
+      which: one of `BEFORE`, with an optional ",fresh" for random initial weights.
 
     Raises:
-      ValueError: in one line, for any other text.
+      ValueError: for any other text, in one line.
     """
     task, _, fresh = which.partition(",")
     if fresh not in ("", "fresh"):
@@ -103,7 +103,7 @@ def get_comparison(which: str = "cifar10"):
     base.server.floor = 1e-5
     base.update_from_flattened_dict(AFTER[task])
     if task == "cifar10" and not fresh:
-        base.model.fresh = "dense"  # its classes are others
+        base.model.fresh = "dense"  # it has other classes
     tune = {"server.rate": RATES}
     methods = {"FedAdam": Method({"algorithm": "fedopt"}, tune)}
     for compression in COMPRESSIONS:

@@ -5,11 +5,11 @@ Command: python -m launch.train --config=configs/finetune_minilm.py:minilm \
 Command: python -m launch.compare --config=configs/finetune_minilm.py:minilm \
 --workdir=/tmp/compare_minilm --data_dir=DATA
 
-The folder with the model stands after the colon; docs/finetuning.md says where it comes
-from. The first command trains with SAFL, with messages 500 times smaller than the
-model. The second compares, in the setting of Chen et al., Figure 3 (five clients, two
-local steps of 32 sentences): FedAdam and SAFL at three sizes, the same with random
-weights, and FedAdam of the head alone.
+The argument after the colon is the folder of the model (see docs/finetuning.md). The
+first command trains with SAFL, with messages 500 times smaller than the model. The
+second has the setting of Chen et al., Figure 3 (five clients, two local steps of 32
+sentences). It compares FedAdam and SAFL at three sizes, the same with random weights,
+and FedAdam of the head alone.
 """
 
 from configs import default

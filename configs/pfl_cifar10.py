@@ -4,17 +4,18 @@ Command: python -m launch.train --config=configs/pfl_cifar10.py:100x \
 --workdir=/tmp/pfl_cifar10 --data_dir=DATA
 Expect: the table of results/pfl_cifar10, in about 40 minutes a run on two cores.
 
-1000 clients of 50 images, 50 of them a round, drawn with replacement; one epoch in
-batches of 10 at rate 0.1; a CNN of 1,626,442 parameters with dropout, Glorot uniform
-kernels, and channels standardised by the training set. All as in the benchmark's own
-configuration, which has FedAvg alone, at server rate 1:
+1000 clients have 50 images each, and 50 clients per round are drawn with replacement.
+They train one epoch in batches of 10 at rate 0.1. The model is a CNN of 1,626,442
+parameters with dropout and Glorot uniform kernels, and channels are standardised by the
+training set. This is the benchmark's configuration, which has FedAvg alone, at server
+rate 1:
 
-  fedavg                   as there
+  fedavg                   the benchmark
   fedadam                  Adam at the server
   10x, 100x, 1000x         SAFL, messages 10, 100 or 1000 times smaller than the model
   unlike,fedavg ...        the same, clients with classes from Dirichlet(0.1)
 
-The rates of Adam were tuned in 300 rounds: configs/compare_pfl_cifar10.py.
+Adam's rates were tuned in 300 rounds: configs/compare_pfl_cifar10.py.
 
 Reference: Granqvist et al. (2024), pfl-research: simulation framework for accelerating
 research in private federated learning.
@@ -39,7 +40,7 @@ def get_config(which: str = "100x"):
       which: one of `METHODS`, after "unlike," for clients that differ.
 
     Raises:
-      ValueError: in one line, for any other text.
+      ValueError: for any other text, in one line.
     """
     unlike, _, method = which.rpartition(",")
     if method not in METHODS or unlike not in ("", "unlike"):

@@ -8,7 +8,7 @@ from configs import default
 
 
 def get_config():
-    """Returns the config: the defaults, but for what stands here."""
+    """Returns the config: the defaults with these changes."""
     config = default.get_config()
     config.rounds = 100
     config.eval_every = 20

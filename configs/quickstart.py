@@ -1,15 +1,15 @@
-"""SAFL with a 20 times smaller message, on digits that 20 clients share unevenly.
+"""SAFL with 20 times smaller messages, on digits that 20 clients share unevenly.
 
 Command: python -m launch.quickstart
-Expect: test accuracy above 0.95 for it and for FedAdam, the same without sketches, in
-about four seconds each on two CPU cores (`tests/launch/test_quickstart.py`).
+Expect: test accuracy above 0.95 for SAFL and for FedAdam without sketches, in about
+four seconds each on two CPU cores (`tests/launch/test_quickstart.py`).
 """
 
 from configs import default
 
 
 def get_config():
-    """Returns the config: the defaults, but for what stands here."""
+    """Returns the config: the defaults with these changes."""
     config = default.get_config()
     config.algorithm = "safl"
     config.rounds = 200

@@ -1,4 +1,4 @@
-"""SAFL with a 50 times smaller message on CIFAR-10, a CNN of 1.6 million parameters.
+"""SAFL with 50 times smaller messages on CIFAR-10, a CNN of 1.6 million parameters.
 
 Command: python -m launch.train --config=configs/safl_cifar10.py \
 --workdir=/tmp/cifar10 --data_dir=DATA
@@ -9,7 +9,7 @@ from configs import default
 
 
 def get_config():
-    """Returns the config: the defaults, but for what stands here."""
+    """Returns the config: the defaults with these changes."""
     config = default.get_config()
     config.rounds = 200
     config.eval_every = 20

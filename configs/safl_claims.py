@@ -6,17 +6,18 @@ Command: python -m launch.compare --config=configs/safl_claims.py:sst2 \
 --workdir=/tmp/sst2 --data_dir=DATA
 Expect: the tables of results/safl_cifar10 and results/safl_sst2.
 
-After the colon stands a task, and for a single run what is compared:
-  10x, 100x, 1000x, tiny   how small the message is; tiny: 20 and 100 numbers
+The argument after the colon is a task, and for a single run the claim:
+  10x, 100x, 1000x, tiny   the size of messages; tiny: 20 and 100 numbers
   fedadam                  the same without a sketch
   sgd                      plain SGD at the server, at 100x
   srht, gaussian           other operators, at 1000x
   leaves                   a sketch for each array of parameters, at 100x
 
-The models are a ResNet of 8 layers (75,290 parameters) and a transformer of 364,418;
---config.model.size=paper takes the paper's: a ResNet of 42.5 million parameters and
-BERT-base's shape. The paper has batches of 128, messages of 400 and 2000 numbers at
-the least, and fine-tunes BERT; here batches are smaller, and all starts from nothing.
+The models are a ResNet of 8 layers (75,290 parameters) and a transformer of 364,418.
+--config.model.size=paper selects the paper's models: a ResNet of 42.5 million
+parameters and BERT-base's shape. The paper has batches of 128, at least 400 and 2000
+numbers per message, and fine-tunes BERT. Here batches are smaller, and initial weights
+are random.
 """
 
 from configs import default
@@ -47,7 +48,7 @@ TASKS = {
 }
 TINY = {"cifar10": 20, "sst2": 100}  # numbers
 RATES = {"cifar10": (0.003, 0.01, 0.03), "sst2": (0.001, 0.003, 0.01, 0.03)}
-TOO_LONG = {("sst2", "gaussian")}  # 132 million random numbers a message
+TOO_LONG = {("sst2", "gaussian")}  # 132 million random numbers per message
 SGD_RATES = {"cifar10": (0.3, 1.0, 3.0), "sst2": (0.1, 0.3, 1.0, 3.0)}
 CLAIMS = {
     "10x": {"sketch.compression": 10.0},
@@ -63,7 +64,7 @@ CLAIMS = {
 
 
 def name_of(task: str, claim: str) -> str:
-    """Returns what tables and pictures call a claim on a task.
+    """Returns the name of a claim in tables and pictures.
 
     >>> name_of("cifar10", "100x"), name_of("sst2", "tiny")
     ('SAFL, 1/100', 'SAFL, 100 numbers')
@@ -86,7 +87,7 @@ def get_config(which: str = "cifar10,100x"):
       which: one of `TASKS` and one of `CLAIMS`, with a comma between them.
 
     Raises:
-      ValueError: in one line, for any other text.
+      ValueError: for any other text, in one line.
     """
     task, _, claim = which.partition(",")
     if task not in TASKS or claim not in CLAIMS:
@@ -110,16 +111,16 @@ def get_config(which: str = "cifar10,100x"):
 
 
 def get_comparison(which: str = "cifar10"):
-    """Returns all claims on a task, each tuned over server rates of its own.
+    """Returns all claims on a task, each tuned over its own server rates.
 
-    In all rounds, since a quarter of them chose rates that were too large, and until
-    worse rates are known on either side.
+    Tuning uses all rounds, since a quarter of them chose rates that were too large. It
+    continues until the best rate is not at an end.
 
     Args:
       which: one of `TASKS`.
 
     Raises:
-      ValueError: in one line, for any other text.
+      ValueError: for any other text, in one line.
     """
     if which not in TASKS:
         msg = f"Expected configs/safl_claims.py:{'|'.join(TASKS)}, got {which}."

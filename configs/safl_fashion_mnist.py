@@ -1,15 +1,15 @@
-"""SAFL with a 20 times smaller message on Fashion-MNIST, 50 clients of 2 classes.
+"""SAFL with 20 times smaller messages on Fashion-MNIST, 50 clients of 2 classes.
 
 Command: python -m launch.train --config=configs/safl_fashion_mnist.py \
 --workdir=/tmp/f --data_dir=DATA
-Expect: test accuracy 0.80 (seed 0), 12.34 kB up a client and round, 24.7 MB in all.
+Expect: test accuracy 0.80 (seed 0), 12.34 kB up per client and round, 24.7 MB in all.
 """
 
 from configs import default
 
 
 def get_config():
-    """Returns the config: the defaults, but for what stands here."""
+    """Returns the config: the defaults with these changes."""
     config = default.get_config()
     config.rounds = 200
     config.eval_every = 20

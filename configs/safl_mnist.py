@@ -1,15 +1,15 @@
-"""SAFL with a hundredfold count sketch on MNIST, 100 clients with uneven labels.
+"""SAFL with 100 times smaller messages on MNIST, 100 clients with uneven labels.
 
 Command: python -m launch.train --config=configs/safl_mnist.py \
 --workdir=/tmp/safl_mnist --data_dir=DATA
-Expect: test accuracy 0.979 (seed 0), 2.468 kB up a client and round, 4.9 MB in all.
+Expect: test accuracy 0.979 (seed 0), 2.468 kB up per client and round, 4.9 MB in all.
 """
 
 from configs import default
 
 
 def get_config():
-    """Returns the config: the defaults, but for what stands here."""
+    """Returns the config: the defaults with these changes."""
     config = default.get_config()
     config.rounds = 200
     config.eval_every = 20

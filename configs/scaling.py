@@ -1,4 +1,4 @@
-"""Families of models by width: what a sketch costs as the number of parameters grows.
+"""Models of several widths: the cost of a sketch as the number of parameters grows.
 
 Command: python -m launch.scaling --config=configs/scaling.py:fashion_mnist \
 --workdir=/tmp/scaling --data_dir=DATA
@@ -8,9 +8,9 @@ Expect: the tables of results/scaling.
   cifar10         CNNs of two convolutions and a dense layer, four widths
 
 Five clients with equal shares take part in every round, with two local steps of 32
-examples. Messages are a part of the model or of one size for all, which is a hundredth
-of the middle model. The server's rate falls to nearly nothing, by a cosine. Of a CNN's
-Hessian there are four probes rather than ten.
+examples. Messages are a fraction of the model, or have the same size for all models: a
+hundredth of the middle one. The server's rate falls by a cosine to nearly zero. The
+Hessian of a CNN has four probes instead of ten.
 """
 
 from configs import default
@@ -36,13 +36,13 @@ FIXED = {"fashion_mnist": 1992, "cifar10": 4072}
 
 
 def get_laboratory(which: str = "fashion_mnist") -> Laboratory:
-    """Returns what is trained of a task, and how it is looked at.
+    """Returns the models of a task and their measurements.
 
     Args:
       which: one of `TASKS`.
 
     Raises:
-      ValueError: in one line, for any other text.
+      ValueError: for any other text, in one line.
     """
     if which not in TASKS:
         msg = f"Expected configs/scaling.py:{'|'.join(TASKS)}, got {which}."
@@ -68,5 +68,5 @@ def get_laboratory(which: str = "fashion_mnist") -> Laboratory:
         {"adam": ADAPTIVE, **(others if whole else {})},
         {**(RELATIVE if whole else {"1/100": RELATIVE["1/100"]}), **fixed},
         shared=("1/100",),
-        probes=10 if whole else 4,  # of a CNN, one takes minutes
+        probes=10 if whole else 4,  # one probe of a CNN takes minutes
     )

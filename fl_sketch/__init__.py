@@ -1,18 +1,18 @@
-"""fl_sketch: federated learning in which clients send sketches of their updates.
+"""fl_sketch: simulates federated learning with compressed, private updates.
 
-Read it from the ground up. A file imports only from floors below its own:
+A file imports only from packages that are listed before its own:
 
 - `core` (types, keys, trees, checks of input);
-- `sketch` (linear maps to a few numbers and back, and other compressors), `theory`
-  (what theorems promise), `data` and `models`;
-- `channels` (from updates to an estimate of their mean) and `transforms` (what a client
-  does, and sketches as optax transformations);
-- `privacy` (bounds, noise and accounts);
-- `algorithms` (one file a method) and `workdir` (the folder of a run);
+- `sketch` (sketch operators and compressors), `theory` (bounds of theorems), `data` and
+  `models`;
+- `channels` (from updates to an estimate of their mean) and `transforms` (local work,
+  and sketches as optax transformations);
+- `privacy` (bounds, noise and accounting);
+- `algorithms` (one file for each method) and `workdir` (the folder of a run);
 - `engine` (rounds as one program, with a server or without);
-- `audit` (attacks on messages and models) and `config` (what keys may say);
-- `run` (one config), above it `sweep` (many), and above that `experiments` (what papers
-  claim, what parts cost).
+- `audit` (attacks on messages and models) and `config` (the keys of a config);
+- `run` (one config), `sweep` (many configs), and `experiments` (claims of papers, and
+  benchmarks).
 """
 
 __version__ = "0.1.0"

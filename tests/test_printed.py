@@ -109,4 +109,5 @@ def test_private_training_and_its_release(tmp_path):
         )
     assert float(table[-1][3]) > 0.9
     assert shown[-1] == printed[-2]
+    assert pages.shown_with("privacy spent", "README.md") == shown[-2:]
     printed_by("release", tmp_path)

@@ -74,7 +74,7 @@ class Method(NamedTuple):
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """Names of the arguments of `make` but for the loss."""
+        """Names of the arguments of `make` except the loss."""
         return tuple(inspect.signature(self.make).parameters)[1:]
 
     @property
@@ -248,7 +248,7 @@ def build_sketch(
     stored: bool = False,
     parts: int = 1,
 ) -> Sketch:
-    """Returns an operator that sends `numbers` numbers, or if 0 d / compression.
+    """Returns an operator that sends `numbers` numbers, or d / compression if it is 0.
 
     >>> build_sketch(
     ...     "count_sketch", 1000, compression=10, rows=5, layout="whole"
@@ -371,7 +371,7 @@ def build_optimizer(
     b2: float | jax.Array,
     eps: float | jax.Array,
 ) -> optax.GradientTransformation:
-    """Returns a server optimizer, one of `OPTIMIZERS`, with those numbers that it has.
+    """Returns a server optimizer, one of `OPTIMIZERS`, with the options that it has.
 
     Args:
       name: its name.

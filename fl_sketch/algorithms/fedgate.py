@@ -20,7 +20,7 @@ def fedgate(
 ) -> Algorithm:
     """Returns FedGATE: FedSKETCHGATE without a sketch.
 
-    The gain of the variates is 1/(eta tau) in the paper.
+    The gain of the control variates is 1/(eta tau) in the paper.
 
     Reference: Haddadpour et al. (2021), Federated Learning with Compression,
     Algorithm 2 without its compression.

@@ -67,12 +67,12 @@ def fedsketchgate(
 ) -> Algorithm:
     """Returns FedSKETCHGATE: FedSKETCH with gradient tracking, for unlike data.
 
-    Algorithm 6: as Algorithm 5, with steps along the gradient minus a variate c_j (line
-    13). Every device of the round moves its variate by the gap between the estimate
-    that all have and that of its own sketch, c_j -= gain (Phi - Phi_j) (lines 5 and 8).
-    Only for PRIVIX read by means of rows, or with one row, is Phi the mean of all
-    Phi_j. Then the variates keep a sum of zero, and unlike clients end at their common
-    minimum; else they end near it (`launch.tracking`).
+    Algorithm 6: as Algorithm 5, with steps along the gradient minus a control variate
+    c_j (line 13). Every device of the round changes it by the gap between the common
+    estimate and that of its own sketch, c_j -= gain (Phi - Phi_j) (lines 5 and 8). Phi
+    is the mean of all Phi_j only for PRIVIX with means of rows, or with one row. The
+    control variates then sum to zero, and clients with unlike data reach their common
+    minimum. Otherwise they end near it (`launch.tracking`).
 
     The paper prints the gain 1/tau. Its update already contains eta, so that without
     compression 1/(eta tau) is exact. The other arguments are those of `fedsketch`.

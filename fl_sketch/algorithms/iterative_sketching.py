@@ -20,15 +20,15 @@ def iterative_sketching(
     """Returns the iterative sketching algorithm of Song et al.
 
     Algorithm 1: each client takes K steps (lines 12-14), sends the sketch of its update
-    (lines 15-16), and receives the mean of the sketches (lines 19-20), along whose
-    de-sketch all move (line 9). The paper prints the index of the next round there; it
-    can only mean the sketch of the round that made the message. A batch that is a
-    client's whole data gives the paper's gradient steps, a part of it the stochastic
-    ones of Algorithm 2. The theorems for K steps have server_rate=1.
+    (lines 15-16), and receives the mean of the sketches (lines 19-20), and all take a
+    step along its estimate (line 9). The paper prints the index of the next round
+    there; it can only mean the sketch of the round that made the message. A batch that
+    is a client's whole data gives the paper's gradient steps, a part of it the
+    stochastic ones of Algorithm 2. The theorems for K steps have server_rate=1.
 
-    The server's side does not read the model: `replay` makes it from the mean messages
-    alone, as clients do that follow it (`--config.download=messages`), and
-    `gossip.make_gossip_round` needs no server.
+    The server's step does not read the model. `replay` computes it from the mean
+    messages alone, as clients do with `--config.download=messages`. `network.graph`
+    needs no server.
 
     Reference: Song et al., Algorithm 1.
     """

@@ -43,9 +43,9 @@ def onebit_adam(
     to 11). The result is the common momentum (line 12) of the model's step (line 13).
 
     Until the freeze this is `optax.adam` with its bias corrections; later the
-    correction of the momentum goes on, that of the second moment stays. Coordinates
-    without a gradient until then stay where they are: in the paper the signs would
-    throw them to infinity.
+    correction of the momentum continues, and that of the second moment stays.
+    Coordinates without a gradient until then do not change: in the paper the signs
+    would move them to infinity.
 
     Reference: Tang et al. (2021), Algorithm 1.
     """

@@ -23,10 +23,10 @@ def private_sketching(
     """Returns iterative sketching whose local steps are private for every example.
 
     Algorithm 2: K steps with noise on a random batch's gradient (lines 13-17); the
-    sketch of the update goes up (lines 18-19); the mean comes down (lines 22-23) and
-    all clients de-sketch it (line 9). Every line's sketch key is that of the round that
-    sketched. Messages are private already, so no mechanism guards the mean; the noise
-    after the sketch, the paper's open remark, is `safl` with a mechanism.
+    client uploads the sketch of the update (lines 18-19), downloads the mean (lines
+    22-23) and desketches it (line 9). Every line uses the sketch key of the round that
+    made the sketch. Messages are already private, so no mechanism bounds them. Noise
+    after the sketch, which the paper leaves open, is `safl` with a mechanism.
 
     Args:
       threshold: the norm l_c to which every example's gradient is clipped.

@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates, the cousin of gradient tracking."""
+"""SCAFFOLD: control variates, which are related to gradient tracking."""
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +18,14 @@ def scaffold(
     server_rate: optax.ScalarOrSchedule,
     steps: int,
 ) -> Algorithm:
-    """Returns SCAFFOLD with its second option for the clients' variates.
+    """Returns SCAFFOLD with option II for the clients' control variates.
 
     A client takes K `steps` along g - c_i + c, each on its own batch, then sets c_i to
-    c_i - c + (x_0 - x_K)/(K eta). In the paper it sends that change as well. The server
+    c_i - c + (x_0 - x_K)/(K eta). In the paper it also sends that change. The server
     can compute the mean change from the mean of x_0 - x_K: it is mean / (K eta) - c. So
-    one vector travels up; the model and c travel down.
+    a client uploads one vector, and downloads the model and c.
 
-    Where all clients take part in every round this is FedGATE with gain 1/(K eta).
+    If all clients take part in every round, this is FedGATE with gain 1/(K eta).
 
     Reference: Karimireddy et al. (2020), Algorithm 1.
     """

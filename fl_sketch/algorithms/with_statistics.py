@@ -14,9 +14,9 @@ def with_statistics(algorithm: Algorithm, model: Stateful) -> Algorithm:
     """Returns the algorithm for `Stateful` models, as batch normalisation makes them.
 
     The algorithm trains the parameters. The update of the statistics is sent as it is,
-    32 bits a number, in an exchange of its own, and the server's move by its mean over
-    the clients of the round, as in FedAvg: a sketch may make a variance negative, and
-    an adaptive step makes no sense for it.
+    with 32 bits per number in a separate exchange, and the server changes its own by
+    the mean over the clients of the round, as in FedAvg. A sketch may make a variance
+    negative, and adaptive steps make no sense for it.
 
     Args:
       algorithm: an algorithm without a mechanism, which would not bound statistics. Its

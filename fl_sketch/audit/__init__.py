@@ -1,1 +1,1 @@
-"""Audits: what a model and its messages give away, against what is claimed."""
+"""Audits: attacks on messages and models, and tests of privacy claims."""

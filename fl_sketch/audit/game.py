@@ -116,7 +116,7 @@ def play(
     confidence: float = 0.95,
     what: str = "game",
 ) -> Found:
-    """Returns how far two worlds can be told apart.
+    """Returns how well an attacker distinguishes two worlds.
 
     Args:
       observe: all that a run releases.

@@ -11,7 +11,7 @@ Noise is not in m: give `client_view` the algorithm without it, local noise incl
 This attacker also knows the dither of a client (QSGD), which a real one does not. With
 a mechanism the attacker sees the bounded message with the noise of the release, as if
 it knew every other message and had subtracted them from the sum: the strongest attacker
-that a client-level promise covers.
+that a client-level guarantee covers.
 """
 
 from collections.abc import Callable, Sequence
@@ -109,7 +109,7 @@ def invert(
     rate: float = 0.1,
     smoothness: float = 0.0,
 ) -> Found:
-    """Returns the inputs whose message comes nearest to the one that was `seen`.
+    """Returns the inputs whose message is nearest to the one that was `seen`.
 
     It can be jitted, and mapped over images and starts.
 

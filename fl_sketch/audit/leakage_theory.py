@@ -47,14 +47,14 @@ class Singular(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """What Theorem 7.5 promises with these constants.
+    """The bound of Theorem 7.5 with these constants.
 
     Attributes:
       a: the constant a of semi-smoothness.
       b: the constant b of semi-smoothness.
       theta: theta_1 and theta_2 of non-criticality.
       step: the largest admissible eta; 0 if there is none.
-      gamma: the part of L - L* that a step removes; 0 if nothing is promised.
+      gamma: the fraction of L - L* that a step removes; 0 if there is no bound.
     """
 
     a: float
@@ -117,7 +117,7 @@ def of_sketch(op: Sketch, key: Key, like: Like) -> Singular:
 
 
 def promised(*, a: float, b: float, theta: Singular, p: float = 0.5) -> Rate:
-    """Returns the promise of Theorem 7.5; a step and gamma of 0 promise nothing."""
+    """Returns the bound of Theorem 7.5; a step and gamma of 0 mean no bound."""
     left = theta.smallest**2 - a * theta.largest ** (2 - 2 * p)
     if left <= 0:
         return Rate(a, b, theta, 0.0, 0.0)
@@ -128,7 +128,7 @@ def promised(*, a: float, b: float, theta: Singular, p: float = 0.5) -> Rate:
 def printed(
     hessian: Singular, sketch: Singular, *, lipschitz: float | None = None
 ) -> Rate:
-    """Returns the promise with the constants of Theorem 7.8 as printed.
+    """Returns the bound with the constants of Theorem 7.8 as printed.
 
     Args:
       hessian: theta_1 and theta_2 of the pseudo-Hessian.
@@ -145,7 +145,7 @@ def printed(
 
 
 def near(message: Singular, bend: float, *, start: float) -> Rate:
-    """Returns the promise near the solution.
+    """Returns the bound near the solution.
 
     Let J be the Jacobian of m, sigma its singular values and H the Lipschitz constant
     of J. Then m(y) - m(x) is J (y - x) and at most `H |y-x|^2 / 2` more, so

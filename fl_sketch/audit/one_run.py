@@ -1,18 +1,16 @@
 """Many canaries in one run: a lower bound on epsilon from a single training run.
 
-Some clients are made up. A coin decides whether each takes part at all, or under
-`replace_one` whether it pushes up or down. Whenever it is asked, it answers with a very
-long update in a random direction of its own. The attacker adds up how far the estimates
-of the server lie along each direction, and guesses the coins of the canaries with the
-largest and the smallest sums. The data, the channel and the server are those of the
-run.
+Canaries are artificial clients. A coin decides whether each takes part at all, or under
+`replace_one` the sign of its update. In its cohorts it sends a very long update in its
+own random direction. The attacker adds up the components of the server's estimates
+along each direction, and guesses the coins of the canaries with the largest and the
+smallest sums. The data, the channel and the server are those of the run.
 
 (epsilon, delta) privacy bounds how many guesses can be right. Without delta every guess
 is right with probability at most p = e^epsilon / (1 + e^epsilon), whatever the others
 are. Their number is then no more likely to be large than that of coins with this p.
-With delta there are outputs that give away more, and these have a budget: on average
-over the m canaries at most 2 m delta of them are given away, and with i given away, i
-wrong coins become right ones.
+With delta, some outputs reveal more, and these have a budget: on average at most 2 m
+delta of the m canaries are revealed, and with i revealed, i wrong guesses become right.
 
 >>> canaries = 100
 >>> lower_bound(20, 10, canaries=canaries, delta=1e-5)  # half of them are right
@@ -44,7 +42,7 @@ AT_ONCE = 16  # canaries whose directions are in memory at the same time
 
 
 class Canaries(NamedTuple):
-    """Clients that are made up, with numbers from `first` on.
+    """Artificial clients, with numbers from `first` on.
 
     Attributes:
       first: the number of the first, and of true clients.
@@ -63,8 +61,8 @@ class Canaries(NamedTuple):
     def direction(self, number: jax.Array, like: Tree) -> Tree:
         """Returns the signs of canary `number`, a tree with the shapes of `like`.
 
-        They are made anew at every use. All of them would take the memory of as many
-        models.
+        They are computed again at every use, since all of them together would need the
+        memory of as many models.
         """
         size = trees.size(like)
         key = jax.random.fold_in(self.key, number)
@@ -75,7 +73,7 @@ class Canaries(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """The state of a server's optimizer that the attacker follows.
+    """The state of a server's optimizer that the attacker tracks.
 
     Attributes:
       scores: the sum of all estimates along each direction, float32 [canaries].

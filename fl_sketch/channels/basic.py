@@ -61,8 +61,7 @@ def sketched(op: Sketch, *, read: str = "transpose") -> Channel:
 def compressed(compressor: Compressor) -> Channel:
     """Sends the compressor's message of the whole update as one vector.
 
-    The compressor has the client's own key. The server averages what messages stand
-    for.
+    The compressor uses the client's own key. The server averages the expanded messages.
     """
 
     def talk(update, memory, keys, round):

@@ -65,16 +65,16 @@ def heaprix(
 
     With shared hashes the sketch of the rest, S(x) - S(HEAVYMIX[S(x)]), follows from
     the values, so the second exchange carries nothing else. The estimate is then
-    biased, against the paper's Corollary 1: a coordinate that is not among the heavy
-    ones is one that its collisions did not make look larger. The lemma on induced
-    compressors behind the corollary needs the second compressor to be independent of
-    the first, as `values="fresh"` makes it.
+    biased, against the paper's Corollary 1: if a coordinate is not among the heavy
+    ones, its collisions did not make it look larger. The lemma on induced compressors
+    behind the corollary needs the second compressor to be independent of the first, as
+    `values="fresh"` makes it.
 
     Args:
       op: a count sketch with rows.
       k: the number m of HEAVYMIX: of values.
-      values: "exact"; "fresh": exact, and with them a sketch of the rest with hashes
-        of its own; or "estimated": from the sketch, without a second exchange.
+      values: "exact"; "fresh": exact, with a sketch of the rest by fresh hashes; or
+        "estimated": from the sketch, without a second exchange.
       fill: the choice of those that are not heavy, see `sketch.heavy_coordinates`.
 
     Reference: Haddadpour et al., Algorithms 3 and 4.

@@ -48,9 +48,9 @@ def error_feedback(channel: Channel) -> Channel:
 def difference(channel: Channel) -> Channel:
     """Sends the change of a running estimate through `channel` (EF21, Markov).
 
-    Each client keeps g_i, the server g = mean of g_i over all clients, and both add
-    what was sent: the server the sum over those who took part, over all there are.
-    Clients without weight in a round keep their g_i.
+    Each client keeps g_i, and the server keeps g, the mean of g_i over all clients.
+    Both add the message. The server adds the sum over the clients of the round, divided
+    by the number of all clients. Clients without weight in a round keep their g_i.
     """
 
     def init(params):

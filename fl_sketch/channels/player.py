@@ -242,12 +242,12 @@ def replay(
 ) -> Server:
     """Returns the server after some rounds, from nothing but what it sent to all.
 
-    A client that follows the server does this: parameters, moments and memory of the
-    server are those of the run, to the bit on one platform.
+    A client that replays the server's steps does this. Parameters, moments and memory
+    of the server are those of the run, to the bit on one platform.
 
     Args:
-      algorithm: the algorithm of the run. A server that draws from a key of its own
-        cannot be followed.
+      algorithm: the algorithm of the run. A server that draws from its own key cannot
+        be replayed.
       server: the server before the first of these rounds.
       keys: the shared key of each round, which the server sends with its mean: those of
         `keys.sketch_keys` if the first round is round zero.

@@ -1,1 +1,1 @@
-"""Configs: what their keys may say, and the parts that they name."""
+"""Configs: the values of their keys, and the parts that they name."""

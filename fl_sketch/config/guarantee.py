@@ -1,4 +1,4 @@
-"""From a config to what it promises: counted in the program as traced.
+"""From a config to its privacy guarantee, with releases counted in the traced program.
 
 The releases of a round and their numbers are those of the algorithm's traffic. The
 sampler's name is that of the sampler, and the noise multiplier is the mechanism's own.
@@ -46,7 +46,7 @@ def guarantee_of(
     dealt: str,
     noise_multiplier: float = 0.0,
 ) -> Guarantee | None:
-    """Returns what a config promises, its noise calibrated; None: nothing is bounded.
+    """Returns a config's privacy guarantee; None: nothing is bounded.
 
     Args:
       silent: the algorithm without its noise, which depends on what is counted here.
@@ -57,8 +57,8 @@ def guarantee_of(
       noise_multiplier: z, with which the run began; 0: it has not begun.
 
     Raises:
-      ValueError: in one line that names the section, for a promise that no accountant
-        can count, or that no noise or not even one round keeps.
+      ValueError: in one line that names the section, for a guarantee that no accountant
+        can compute, or that no noise or not even one round can keep.
     """
     protection = protection_of(config)
     own, client = protection.keys, config.client
@@ -105,10 +105,10 @@ def _require_floats(config: ConfigDict, silent: Algorithm, traffic: Traffic) -> 
 
 
 def require_sizes(guarantee: Guarantee | None, sizes: Collection[int]) -> None:
-    """Raises if a client has fewer examples than the promise to them assumed.
+    """Raises if a client has fewer examples than the guarantee for examples assumed.
 
     Args:
-      guarantee: what is promised; None, or to clients: nothing is assumed.
+      guarantee: the guarantee; None, or one for clients: nothing is assumed.
       sizes: the numbers of the clients' examples.
     """
     if guarantee and guarantee.unit == "example":

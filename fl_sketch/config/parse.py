@@ -32,7 +32,7 @@ from fl_sketch.transforms.trains import parsed
 Numbers = Mapping[str, float | jax.Array]
 NO_GRAPH = "none"  # the graph of a config with a server
 WHOLE = 2**31  # whole numbers are int32 in programs
-LEAST = 1e-3  # with less noise than this, or such a promise, numbers overflow
+LEAST = 1e-3  # with less noise, or such a target, numbers overflow
 
 # The continuous keys, which may also be traced, and their ranges. A lower end of None
 # means greater than zero.
@@ -123,7 +123,7 @@ CHECKS: dict[str, Callable[..., Any]] = {
 def section(name: str) -> Iterator[None]:
     """Lets the message of a ValueError or TypeError within begin with the section.
 
-    An empty `name` stands for the keys without a section.
+    An empty `name` means the keys without a section.
     """
     try:
         yield

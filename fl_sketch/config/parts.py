@@ -51,8 +51,8 @@ def loss_of(
 ) -> models.Loss:
     """Returns the loss of what trains of a config's model.
 
-    Weight decay is of what trains. Where statistics stand still, the model runs as in
-    tests.
+    Weight decay applies to the trained part. If statistics do not change, the model
+    runs in evaluation mode.
     """
     if parts is None:
         return build.loss_of(config, seen, numbers)

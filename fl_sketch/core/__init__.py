@@ -1,1 +1,1 @@
-"""What every other part builds on: types, keys, trees, files and checks of input."""
+"""Basic parts that all others use: types, keys, trees, files and checks of input."""

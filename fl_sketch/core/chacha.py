@@ -1,8 +1,8 @@
-"""ChaCha12 as a generator of jax: keys of 256 bits, for what must stay secret.
+"""ChaCha12 as a jax generator, with 256-bit keys, for secret randomness.
 
-jax's own generator has keys of 64 bits and is no cipher: an attacker who knows most of
-a noisy sum can try them all. Noise, cohorts and batches of private runs are drawn from
-keys of this kind; everything else uses jax's, which is faster.
+jax's own generator has 64-bit keys and is not a cipher. An attacker who knows most of a
+noisy sum can try all keys. Private runs draw noise, cohorts and batches from keys of
+this generator. Everything else uses jax's generator, which is faster.
 
 >>> import jax
 >>> from fl_sketch.core import chacha
@@ -12,8 +12,8 @@ Array([1788540059, 1408849159,  315498369], dtype=uint32)
 
 A block is the function of RFC 8439, section 2.3, with 12 rounds for 20: 16 words of a
 constant, the key, a counter and a nonce. (The best published attack reaches 7 rounds.)
-The first word of the nonce is the purpose of a block, so that no bits of a key are ever
-those of a key made from it.
+The first word of the nonce is the purpose of a block, so a key and the keys that are
+derived from it never share bits.
 """
 
 import math
@@ -77,9 +77,9 @@ def roots_with(seed: jax.typing.ArrayLike, words: jax.Array) -> Roots:
 def is_secret(key: Key | Roots) -> bool:
     """Returns whether the noise, cohorts and batches of a run can be secret.
 
-    Its secret root must be a key of this generator, as `engine.secret_roots` makes it,
-    and not be the public root. Keys of jax's own generators have few bits and come from
-    seeds that others can guess.
+    The secret root must be a key of this generator, as from `engine.secret_roots`, and
+    must differ from the public root. Keys of jax's own generators have few bits and
+    come from seeds that others can guess.
     """
     public, secret = roots_of(key)
     if jax.random.key_impl(secret) != IMPLEMENTATION:
@@ -125,8 +125,8 @@ def _start(constant, key, counter, nonce) -> jax.Array:
 def _few(start: jax.Array, rounds: int) -> jax.Array:
     """Returns few blocks, with a quarter of the code, which XLA copies to every draw.
 
-    The four quarter rounds are one, on rows of four words; for diagonals the rows are
-    turned. For many blocks this takes twice as long as `_double`.
+    It computes the four quarter rounds together, on rows of four words. For diagonals
+    it rotates the rows. For many blocks this takes twice as long as `_double`.
     """
     rows = start.reshape(4, 4, *start.shape[1:])
     mixed = lax.fori_loop(
@@ -157,7 +157,7 @@ def _quarter(a, b, c, d):
 
 
 def _turned(rows, left: int):
-    """Returns the rows of a state turned, so that its diagonals become columns."""
+    """Returns the rows of a state rotated, so that its diagonals become columns."""
     a, b, c, d = rows
     return a, jnp.roll(b, -left, 0), jnp.roll(c, -2, 0), jnp.roll(d, left, 0)
 

@@ -1,9 +1,9 @@
-"""Arrays that programs read and never write: arguments of a program, and no part of it.
+"""Arrays that programs only read: arguments of a program instead of literals in it.
 
-A function that closes over arrays has them compiled in when it is jitted, as literals:
-the program is as large as they are, takes longer to compile, and every program has its
-own copy. Functions close over a `Constant` instead. It is its arrays wherever they are
-asked for, and inside of a program that `as_argument` made it is an argument.
+If a jitted function closes over arrays, jax compiles them into the program as literals.
+The program is then as large as the arrays, takes longer to compile, and has its own
+copy. Functions should close over a `Constant` instead. Its value is the arrays, and an
+argument in a program made by `as_argument`.
 
 >>> weights = Constant(jax.numpy.arange(1000.0))
 >>> total = lambda x: (weights.value * x).sum()
@@ -37,7 +37,7 @@ class Constant:
 
     @property
     def value(self) -> Tree:
-        """The arrays, or what stands for them in the program that is being traced."""
+        """The arrays, or their arguments in the program that is being traced."""
         if (met := _MET.get()) is not None and self not in met:
             met.append(self)
         program = _PROGRAM.value
@@ -63,8 +63,8 @@ _MET: contextvars.ContextVar[list[Constant] | None] = contextvars.ContextVar(
 def noted() -> Iterator[list[Constant]]:
     """Yields a list of the constants that are read until the block ends.
 
-    A jitted function that jax has traced before is not traced again, so that what it
-    reads is missing; it then stays a literal.
+    jax does not trace a jitted function twice. Constants that it reads are then missing
+    here and stay literals.
     """
     before, met = _MET.get(), list[Constant]()
     _MET.set(met)

@@ -1,4 +1,4 @@
-"""How a command ends that did not do what it was asked for."""
+"""Exit codes of commands that fail or are stopped."""
 
 WRONG, LOST_A_PEER = 2, 3  # its input is wrong; another process of the run has ended
 STOPPED = 130  # the one that shells take for Ctrl-C

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, so that no reader sees half of one."""
+"""Files that are written completely or not at all."""
 
 import contextlib
 import csv
@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-# Formats of pictures, and the metadata that says when and by what they were made.
+# Formats of pictures, and their metadata about the time and the program.
 PICTURES = {"png": ("Software",), "pdf": ("CreationDate",), "svg": ("Date",)}
 
 
@@ -20,10 +20,10 @@ def user_cache() -> pathlib.Path:
 
 
 def writable_folder(path: str | os.PathLike, name: str = "workdir") -> pathlib.Path:
-    """Returns a folder for new files, made with its parents where it is missing.
+    """Returns a folder for new files, created with its parents if necessary.
 
     Args:
-      name: the option that names it, for the complaint.
+      name: the option that names it, for the error message.
 
     Raises:
       ValueError: in one line, unless files can be written there.
@@ -60,9 +60,9 @@ def writable_file(path: str | os.PathLike, name: str = "out") -> pathlib.Path:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Yields a path to write to, which replaces `path` when all went well.
+    """Yields a path to write to, which replaces `path` on success.
 
-    The file has its name once it is on the disk, also if the power fails then.
+    The file gets its name after it is on the disk, so it survives a power failure.
 
     Raises:
       OSError: with the name of the file, also where the disk is full.
@@ -77,7 +77,7 @@ def replacing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def _by_way_of(partial: pathlib.Path, path: pathlib.Path) -> Iterator[None]:
-    """Gives a file its name after all has been written; else removes what there is.
+    """Renames a complete file to its name, or removes an incomplete one.
 
     Raises:
       OSError: with the name of the file, also where the disk is full.
@@ -95,12 +95,12 @@ def _by_way_of(partial: pathlib.Path, path: pathlib.Path) -> Iterator[None]:
 
 
 def unlinked(path: str | os.PathLike, flags: int) -> int:
-    """Opens a file that is no symbolic link; it is an `opener` for `open`."""
+    """Opens a file that is not a symbolic link; it is an `opener` for `open`."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def write_private(path: pathlib.Path, content: bytes, partial: pathlib.Path) -> None:
-    """Writes a file that its owner alone can read, by way of `partial`, to the disk."""
+    """Writes a file that only its owner can read, through the file `partial`."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with _by_way_of(partial, path):
         handle = os.open(partial, flags, 0o600)
@@ -122,7 +122,7 @@ def flush(path: str | os.PathLike) -> None:
 
 
 def digest(path: str | os.PathLike) -> str:
-    """Returns a SHA-256 of the bytes of a file, which need not fit memory."""
+    """Returns the SHA-256 of a file, which need not fit in memory."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -146,8 +146,8 @@ def read_rows(path: str | os.PathLike, *, whole: bool = False) -> list[dict[str,
 def write_rows(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes `rows` as csv, whole or not at all.
 
-    There is a column for every name in any row, in the order in which names first
-    appear; a name that a row lacks is an empty cell.
+    There is a column for every name in any row, in the order of first appearance. A
+    name that a row lacks is an empty cell.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     with replacing(path) as partial, open(partial, "w", newline="") as file:

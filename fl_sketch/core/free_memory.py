@@ -16,9 +16,9 @@ MEMINFO = "/proc/meminfo"
 
 
 def of_host() -> float:
-    """Returns the free bytes of this host: the least of `LIMITS` and of `MEMINFO`.
+    """Returns the free bytes of this host: the minimum of `LIMITS` and `MEMINFO`.
 
-    It is infinite where the system has neither.
+    It is infinite if the system has neither.
     """
     sizes = [math.inf]
     for file in map(pathlib.Path, LIMITS):
@@ -34,7 +34,7 @@ def of_host() -> float:
 def give_back() -> None:
     """Returns unused memory of glibc's allocator to the system.
 
-    A compiler leaves some hundred megabytes. Another allocator has nothing to return.
+    A compiler leaves some hundred megabytes. Other allocators do nothing here.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -51,7 +51,7 @@ def of_devices(devices: Sequence[jax.Device]) -> float | None:
 def free(devices: Sequence[jax.Device]) -> float:
     """Returns the free bytes of each device: its own, or an equal share of the host's.
 
-    Of unequal devices it is the fullest one's.
+    If devices differ, it is that of the fullest.
     """
     bytes_of_devices = of_devices(devices)
     if bytes_of_devices is None:

@@ -1,9 +1,9 @@
 """Hash functions: signs, uniform words and keyed permutations, all from one key.
 
-Everything random in an operator comes from a few threefry words drawn from the key. A
-32-bit integer mixer then replaces the hash family: it costs about 0.04 ns a coordinate
-on a CPU core, against 3 ns for threefry. For proofs that need an exactly 4-wise
-independent family there is the cubic polynomial of the definition.
+All randomness of an operator comes from a few threefry words drawn from the key. A
+32-bit integer mixer replaces the hash family: it takes about 0.04 ns per coordinate on
+a CPU core, and threefry takes 3 ns. For proofs that need an exactly 4-wise independent
+family there is the cubic polynomial of the definition.
 """
 
 import math
@@ -37,8 +37,8 @@ class Signs(NamedTuple):
 def mix(word: jax.Array) -> jax.Array:
     """Returns a bijective scrambling of `word`, an array of uint32 ("lowbias32").
 
-    The multipliers are those found by C. Wellons' search for the two-round mixer
-    of least avalanche bias. One round fewer fails the test of 4-wise products.
+    The multipliers are from C. Wellons' search for the two-round mixer with the
+    smallest avalanche bias. With one round less, the test of 4-wise products fails.
     """
     return _mixed(_spread(word))
 
@@ -114,8 +114,8 @@ SIGNS = {"mixer": mixer_signs, "polynomial": polynomial_signs}
 def flip(x: jax.Array, mask: jax.Array) -> jax.Array:
     """Returns `x` as float32, with the sign flipped where `mask` has its top bit.
 
-    The other bits of the mask are zero. It is a product with +-1 made of bits, since
-    no derivative would see a flipped bit.
+    The other bits of the mask are zero. It is computed as a product with +-1, since a
+    flipped bit has no derivative.
     """
     sign = lax.bitcast_convert_type(mask | ONE, jnp.float32)
     return x.astype(jnp.float32) * sign
@@ -145,10 +145,10 @@ def sample_without_replacement(key: Key, count: int, d: int) -> jax.Array:
     """Returns `count` distinct int32 below `d`, in O(count) time and memory.
 
     They are the images of 0, 1, ... under a permutation of [0, d) made of `key`: a
-    Feistel network on pairs (left, right) below ceil(sqrt(d)), with addition in place
-    of xor so that any d will do. Images outside [0, d) pass the network again, which
-    keeps it a bijection ("cycle walking"). On a few thousand points the network is
-    measurably not uniform, and a true shuffle costs nothing.
+    Feistel network on pairs (left, right) below ceil(sqrt(d)), with addition instead of
+    xor so that any d works. Images outside [0, d) pass the network again, so it stays a
+    bijection ("cycle walking"). On a few thousand points the network is measurably not
+    uniform, and a true shuffle costs nothing.
     """
     if d <= SHUFFLED_UP_TO:
         return jax.random.permutation(key, d)[:count].astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""Kernels for GPUs, written in Pallas: how one is run on a grid of programs."""
+"""Runs a GPU kernel, written in Pallas, on a grid of programs."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ def launch(
 
     Args:
       kernel: a function of references to the arrays and to the result.
-      stages: how many turns of a loop are loaded ahead; None: Triton's own.
+      stages: how many iterations of a loop are loaded ahead; None: Triton's default.
       interpret: whether to run it without a GPU, slowly, to test it.
     """
     from jax.experimental import pallas as pl

@@ -1,8 +1,8 @@
-"""Random keys by purpose, and the check that every function with a key makes.
+"""Random keys by purpose, and the check of keys in every function that takes one.
 
-All clients and the server share one key a round, fresh in every round: a message is
-sketched and de-sketched by the same key. It comes from the public root; cohorts,
-batches and noise come from the secret one.
+All clients and the server share a fresh key in each round, by which messages are
+sketched and desketched. It is derived from the public root. Cohorts, batches and noise
+are derived from the secret root.
 """
 
 import enum
@@ -14,9 +14,9 @@ from fl_sketch.core.protocols import Key, Keys, Roots
 
 
 class Purpose(enum.IntEnum):
-    """What a key is for. A new purpose takes a new number; none is ever reused.
+    """The purpose of a key. A new purpose takes a new number; none is reused.
 
-    Two are seeds, of what is the same in all runs.
+    Two are seeds of things that are the same in all runs.
     """
 
     SHARED = 0
@@ -84,7 +84,7 @@ def round_keys(key: Key | Roots, round_number, client) -> Keys:
 
 
 def for_batches(keys: Keys) -> Key:
-    """Returns the key by which the client that has `keys` draws its batches."""
+    """Returns the key by which a client with these `keys` draws its batches."""
     return apart(keys.own, Purpose.BATCHES)
 
 
@@ -94,15 +94,15 @@ def batch_key(key: Key | Roots, round_number, client) -> Key:
 
 
 def cohort_key(key: Key | Roots, round_number) -> Key:
-    """Returns the key by which the clients of a round are drawn: of the secret root."""
+    """Returns the key by which a round's clients are drawn, from the secret root."""
     return for_purpose(roots_of(key).secret, round_number, Purpose.COHORT)
 
 
 def sketch_keys(key: Key | Roots, rounds: int) -> Key:
     """Returns the shared key of each of the first `rounds`, an array of keys.
 
-    The server sends it with the round's mean. Clients learn nothing else of the
-    randomness of a run, and no other key follows from it.
+    The server sends it with the round's mean. Clients learn nothing else about the
+    randomness of a run, and cannot derive other keys from it.
     """
     public = roots_of(key).public
     return jax.vmap(lambda number: for_purpose(public, number, Purpose.SHARED))(
@@ -113,8 +113,8 @@ def sketch_keys(key: Key | Roots, rounds: int) -> Key:
 def require_key(key: Key) -> None:
     """Raises a TypeError unless `key` is a single typed key.
 
-    Raw `uint32[2]` keys are refused: an array of two numbers is too easily mistaken for
-    data, and jax keeps them for old programs only.
+    Raw `uint32[2]` keys are refused: an array of two numbers is easily mistaken for
+    data, and jax keeps them only for old programs.
     """
     dtype = getattr(key, "dtype", None)
     if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):

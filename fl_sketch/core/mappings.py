@@ -21,7 +21,7 @@ def flat(config: Any) -> dict[str, Any]:
 
 
 def for_json(value: Any) -> Any:
-    """Returns `value` with null in place of each float that is not finite.
+    """Returns `value` with null instead of each float that is not finite.
 
     >>> for_json({"loss": math.nan, "sizes": (1, 2.5)})
     {'loss': None, 'sizes': [1, 2.5]}

@@ -1,4 +1,4 @@
-"""A function in the form that is fast on the device where it runs."""
+"""Chooses the form of a function that is fast on its device."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +15,8 @@ def by_platform(
 ) -> Any:
     """Returns the result of the form for the platform of the compiled program.
 
-    All forms compute the same. The form of GPUs is traced only in a process that has
-    a GPU, since the tools for its kernels take a third of a second to import.
+    All forms compute the same result. The form for GPUs is traced only in a process
+    with a GPU, since importing its kernel tools takes a third of a second.
 
     Args:
       *args: the arguments of the form.

@@ -1,8 +1,7 @@
-"""User code by file: where a config names a part, it may also say FILE.py:NAME.
+"""User code by file: a config can name a part as FILE.py:NAME.
 
-That is what has the name in a Python file, in any folder: an algorithm, a model, data.
-A file is read once in a process, and a run resumes only with the file that it began
-with.
+NAME is an algorithm, a model or data in a Python file, in any folder. A file is read
+once per process, and a run only resumes with the file that it started with.
 
 >>> named("own/method.py:mine"), named("safl")
 (True, False)
@@ -33,7 +32,7 @@ def load(value: str) -> Any:
 
     Raises:
       FileNotFoundError: for a file that does not exist.
-      ValueError: in one line, for a file that cannot be run, or has no such name.
+      ValueError: for a file that cannot be run or lacks the name, in one line.
     """
     path, name = _parted(value)
     module = _module(path)

@@ -1,8 +1,8 @@
 """Folders of pretrained models, in the layout of Hugging Face.
 
-A config names such a folder by hf/FOLDER. `config.json` describes the model,
-`model.safetensors` holds its arrays, or `model.safetensors.index.json` names the files
-that do, and `tokenizer.json` turns texts into tokens.
+A config names such a folder as hf/FOLDER. `config.json` describes the model.
+`model.safetensors` has its arrays, or `model.safetensors.index.json` names the files
+that have them. `tokenizer.json` converts texts to tokens.
 
 >>> named("hf/minilm"), named("hf//data/minilm"), named("mlp")
 (True, True, False)
@@ -149,8 +149,8 @@ def files(folder: Folder) -> list[pathlib.Path]:
 def padding(folder: Folder) -> int:
     """Returns the number of the token that fills a text up to its length.
 
-    The tokenizer names it, or else `config.json`. A decoder without one is filled up
-    with its end of text: no place sees what comes after it.
+    The tokenizer names it, or else `config.json`. A decoder without one is padded with
+    its end of text, which no position attends to.
 
     Raises:
       ValueError: in one line, if there is none, or if the model has no such token.

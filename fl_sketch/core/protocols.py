@@ -1,11 +1,11 @@
 """The types that all other files share: sketches, compressors, channels, algorithms.
 
-An algorithm is written as one client sees it, in three parts: local work, a channel for
-the update, and the server's step along the mean. Everything here is about one client
-and one update; batching over clients is up to the engine, or to the caller's `vmap` or
-`lax.map`. An update is a pytree of float arrays; a vector is one. A function that must
-know what to rebuild takes `like`: an example of the update, whose values are not read,
-or an int for a vector of that length.
+An algorithm is written for one client, in three parts: local work, a channel for the
+update, and the server's step along the mean. All types here are for one client and one
+update. The engine, or the caller's `vmap` or `lax.map`, batches over clients. An update
+is a pytree of float arrays, such as a vector. A function that rebuilds an update takes
+`like`: an example of it, whose values are not read, or an int for a vector of that
+length.
 """
 
 from collections.abc import Callable, Generator
@@ -67,13 +67,13 @@ class Compressor(NamedTuple):
     """A map from one vector to a short message, linear or not.
 
     Attributes:
-      apply: `(key, x) -> x_hat`, what the receiver makes of the message.
+      apply: `(key, x) -> x_hat`, the receiver's result.
       compress: `(key, x) -> arrays`, one array for each of `fields(x.size)`.
       expand: `(arrays, d) -> x_hat`, by the receiver, without the key.
       fields: `(d) -> tuple[Field, ...]`, the exact wire format. When the first field is
         of kind "float", its numbers may be compressed further by `then`.
       unbiased: whether E x_hat = x.
-      contraction: whether `E|x - x_hat|^2 < |x|^2` for all x, as error memories need.
+      contraction: whether `E|x - x_hat|^2 < |x|^2` for all x, as error feedback needs.
     """
 
     apply: Callable[[Key, jax.Array], jax.Array]
@@ -91,8 +91,9 @@ class Compressor(NamedTuple):
 class Roots(NamedTuple):
     """The two keys from which all randomness of a run is derived.
 
-    The `public` root is that of initial weights, hashes and coins, the `secret` one of
-    cohorts, batches, dither and noise. Without privacy both are the same key.
+    Initial weights, hashes and coins are derived from the `public` root. Cohorts,
+    batches, dither and noise are derived from the `secret` root. Without privacy both
+    are the same key.
     """
 
     public: Key
@@ -137,7 +138,8 @@ class Work(NamedTuple):
     """The result of one client's local steps.
 
     Attributes:
-      update: the pseudo-gradient `x_0 - x_K`, or what else the channel expects.
+      update: the pseudo-gradient `x_0 - x_K`, or another value that the channel
+        expects.
       state: the client's state, kept until the client is drawn again.
       diagnostics: scalars by name, for the simulator alone.
     """
@@ -150,8 +152,8 @@ class Work(NamedTuple):
 class Delivery(NamedTuple):
     """The result of one round's messages, as one client has it.
 
-    The `estimate` of the mean update is the same everywhere; `own` is the update that
-    this client's own message stands for, as it was counted.
+    The `estimate` of the mean update is the same for all clients. `own` is the update
+    that this client's message represents, as the mean counted it.
     """
 
     estimate: Any
@@ -182,7 +184,7 @@ class Memory(NamedTuple):
 class Linear(NamedTuple):
     """A message `map(of)`, where the linear `map` is the same for all clients.
 
-    The engine may then add up what clients have in `of` and apply `map` once.
+    The engine may then add up the clients' `of` and apply `map` once.
     """
 
     map: Callable[[Any], Message]
@@ -192,8 +194,8 @@ class Linear(NamedTuple):
 class Coded(NamedTuple):
     """A message `value` that takes `bits` on the wire instead of 32 for each number.
 
-    The value is what its receiver has, of which the mean is taken. The length is exact:
-    an int, or `wire.Chosen` where it depends on the round.
+    The mean is taken over values as their receiver has them. The length is exact: an
+    int, or `wire.Chosen` if it depends on the round.
     """
 
     value: Message
@@ -211,18 +213,18 @@ class ServerReply(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What a channel knows of its round.
+    """Facts about a round that a channel may use.
 
     Attributes:
       number: the number of the round, from zero.
-      counted: message -> what the mean counts of it, after a mechanism's bound and
-        before noise. Memories must follow this, or they remember what never arrived.
+      counted: message -> the part of it that the mean counts, after a mechanism's bound
+        and before noise. Memories must use this part, since the rest never arrived.
       denominator: the number by which the mean divides the sum, for server memories
         that are sums over all clients.
       present: the number of messages in the sum; with a mechanism, which hides it, the
         expected number.
-      population: the weight of all clients, in this round or not: their number, where
-        all count alike.
+      population: the weight of all clients, in this round or not. It is their number if
+        all have equal weights.
     """
 
     number: jax.typing.ArrayLike = 0
@@ -245,8 +247,8 @@ class Channel(NamedTuple):
         receives its value. It returns `(Delivery, Memory)`. It must yield from plain
         Python, not from inside a traced branch or loop.
       init: `(params) -> Memory` before the first round.
-      contracts: `(params) -> bool`; False: it is known that its messages leave out more
-        than they are given, which no error memory survives.
+      contracts: `(params) -> bool`; False: its errors are known to be longer than its
+        input, so error feedback would diverge.
     """
 
     talk: Callable[[Any, Memory, Keys, Round], Talk]
@@ -255,11 +257,11 @@ class Channel(NamedTuple):
 
 
 class Downlink(NamedTuple):
-    """What a server sends to clients that follow it, instead of the means.
+    """What a server sends instead of the means to clients that replay its steps.
 
     Attributes:
       transform: an optax transformation of the estimate at the server. Its output is
-        sent, and all take the server's step along it.
+        sent, and the server and all clients take the server's step along it.
       bits: `(d) -> bits` of that on the wire, exactly.
       warmup: the number of first rounds in which the means are sent.
     """
@@ -270,7 +272,7 @@ class Downlink(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """One client's part of a sum that a mechanism guards.
+    """One client's part of the sum of a mechanism.
 
     Attributes:
       summand: what is added up over clients: the bounded message as it is encoded, and
@@ -285,12 +287,12 @@ class Encoded(NamedTuple):
 
 
 class Release(NamedTuple):
-    """What all may see of a guarded sum.
+    """The public result of the sum of a mechanism.
 
     Attributes:
       mean: the sum with its noise, over the mechanism's denominator.
       state: the mechanism's state for the next round.
-      facts: scalars by name for the simulator's eyes; added up over exchanges.
+      facts: scalars by name for the simulator alone; added up over exchanges.
       released: scalars by name, released with the mean and paid for by its noise.
     """
 
@@ -301,7 +303,7 @@ class Release(NamedTuple):
 
 
 class Mechanism(NamedTuple):
-    """What guards the messages of clients, and the mean that all may see.
+    """Bounds and encodes clients' messages, and releases their noisy mean.
 
     It says how a message is encoded, summed and priced. The engine asks it in every
     exchange, numbered from zero within a round, and adds up the summands of those who
@@ -347,7 +349,7 @@ class Mechanism(NamedTuple):
     integers: Any = None
 
     def told(self, exchange: int, message: Message, diagnostics: dict) -> Any:
-        """Returns a client's message with the numbers that it adds to the first.
+        """Returns a client's message with the metrics that it adds to the first one.
 
         In every `exchange` but the first, and where nothing is watched, that is the
         `message` alone; else (message, the watched ones of its `diagnostics` by name).
@@ -364,7 +366,7 @@ class Algorithm(NamedTuple):
       local: the work of the clients.
       uplink: the channel by which their updates become an estimate of the mean.
       server: an optax.GradientTransformationExtraArgs; gets key=keys.server.
-      mechanism: a guard of the mean of every exchange; None: no privacy.
+      mechanism: the mechanism of every exchange; None: no privacy.
       downlink: a transformation of the estimate before the server's step; None: none.
     """
 

@@ -1,4 +1,4 @@
-"""How values print: in one line, arrays as their types and shapes.
+"""Prints values in one line, with arrays as types and shapes.
 
 >>> import numpy as np
 >>> short({"w": np.zeros((3, 4)), "b": np.zeros(3)})
@@ -28,8 +28,8 @@ def fields(self: Any) -> str:
 def short(value: Any) -> str:
     """Returns a value in one line.
 
-    An array is its type and shape, and a function the public one that made it. A record
-    of functions is the first of them.
+    An array is shown as its type and shape, and a function as the public function that
+    made it. A record of functions is shown as the first of them.
     """
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"

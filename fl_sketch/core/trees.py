@@ -1,4 +1,4 @@
-"""Updates as one vector and back, and checks of their shape."""
+"""Updates as vectors and back, and checks of their shapes."""
 
 import functools
 import itertools
@@ -30,7 +30,7 @@ class Stateful(NamedTuple):
 
 
 def trained(model: Tree) -> Tree:
-    """Returns the parameters of a `model`, which is them unless it is `Stateful`."""
+    """Returns the parameters of a `model`: `params` if it is `Stateful`, or itself."""
     return model.params if isinstance(model, Stateful) else model
 
 
@@ -78,7 +78,7 @@ def is_length(like: Like) -> bool:
 
 
 def size(like: Like) -> int:
-    """Returns the number of numbers of an update like `like`; an int is it itself.
+    """Returns how many numbers an update like `like` has; an int is returned as is.
 
     >>> size(7), size({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)})
     (7, 9)
@@ -104,8 +104,8 @@ def count(tree: Tree) -> int:
 def cut(shape: tuple[int, ...], parts: int) -> int | None:
     """Returns the axis along which an array is cut into equal parts; None: it is not.
 
-    It is the longest axis that the number of parts divides, and the last of such. Of
-    three axes it is the shortest, since arrays of attention have one axis of heads.
+    It is the longest axis that the number of parts divides, and the last of equal ones.
+    For three axes it is the shortest, since attention arrays have one axis of heads.
 
     >>> cut((1000, 4096), 8), cut((1024, 16, 64), 8), cut((30,), 8)
     (1, 1, None)
@@ -119,7 +119,7 @@ def cut(shape: tuple[int, ...], parts: int) -> int | None:
 
 
 def cut_here(tree: Tree) -> Tree:
-    """Returns a gradient, cut like its model where several devices hold the model.
+    """Returns a gradient, cut like its model if several devices hold the model.
 
     Without this the compiler may gather activations on every device to compute whole
     gradients of layers, and cut these again for the sketch.
@@ -143,8 +143,8 @@ def ravel(tree: Tree) -> jax.Array:
     """Returns the numbers of an update as one vector; a bare vector is not copied.
 
     Leaves are written one after the other. XLA for CPUs would fuse a concatenation with
-    what made the leaves, and look up the leaf of every number: a tenth of a round on W1
-    of `bench/engine_forms.py`.
+    the computation of the leaves, and look up the leaf of every number. This takes a
+    tenth of a round on W1 of `bench/engine_forms.py`.
     """
     require_floats(tree)
     leaves = jax.tree.leaves(tree)
@@ -197,9 +197,9 @@ def if_finite(tree: Tree, otherwise: Tree) -> Tree:
 def varying_like(value: jax.Array, *others: jax.Array) -> jax.Array:
     """Returns `value`, marked as varying over the same devices as `others`.
 
-    A loop carry must have one type throughout: zeros are the same on all devices of a
-    shard_map, and what is added to them is not. The selection only carries the type;
-    XLA removes it.
+    A loop carry must have one type throughout. Zeros are the same on all devices of a
+    shard_map, and the values that are added to them are not. The selection only carries
+    the type; XLA removes it.
     """
     for other in others:
         if jnp.issubdtype(other.dtype, jax.dtypes.prng_key):

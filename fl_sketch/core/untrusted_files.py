@@ -1,7 +1,7 @@
 """Readers for foreign files: errors are one line, with the name of the file.
 
-Whatever the library under a reader raises becomes a `ValueError`, and nothing is
-unpacked before it is known to fit: a megabyte of zeros may claim to be a terabyte.
+All errors of the libraries become a `ValueError`, and nothing is unpacked before it is
+known to fit in memory: a megabyte of zeros may expand to a terabyte.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ PIXELS = 2**26  # of one picture
 def reading(where: str | os.PathLike, what: str = "") -> Iterator[None]:
     """Names the file `where` in errors that are raised inside.
 
-    A missing file and complaints of this project pass as they are. Any other error
-    becomes a `ValueError` in one line, with `what` the file should be.
+    A missing file and errors of this project are not changed. Any other error becomes a
+    `ValueError` in one line, with `what` the file should be.
     """
     try:
         yield
@@ -94,8 +94,8 @@ def picture(content: bytes, mode: str, formats: Sequence[str]) -> np.ndarray:
 
     Args:
       mode: Pillow's name for its channels.
-      formats: the formats that it may have. Pillow knows dozens, of which some start
-        other programs.
+      formats: the allowed formats. Pillow knows dozens, and some of them start other
+        programs.
 
     Raises:
       ValueError: for a picture that is too large, before it is unpacked.
@@ -146,7 +146,7 @@ def require_only(content: Any, start: str, where: str | os.PathLike) -> None:
 
     Args:
       content: the content of the json file, or a part of it.
-      start: the beginning that names of classes must have.
+      start: the prefix that names of classes must have.
     """
     if isinstance(content, list):
         for part in content:

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-# What others call it, without capitals and marks.
+# Names in other libraries, without capitals and marks.
 SYNONYMS = {
     "noniid": "dirichlet",
     "lda": "dirichlet",
@@ -152,7 +152,7 @@ def _bare(name: Any) -> str:
 
 
 def is_known(number: Any) -> TypeGuard[float]:
-    """Returns whether `number` has a value now; a traced one has not."""
+    """Returns whether `number` has a value now, which a traced one does not."""
     try:
         float(number)
     except TypeError:  # jax's own is one

@@ -1,4 +1,4 @@
-"""Messages as bytes, bit-packed: the proof that the lengths in the ledger are real.
+"""Messages as packed bytes, which prove that the lengths in the ledger are right.
 
 It runs on the host, on numpy arrays, and is not part of any jitted program.
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from fl_sketch.core.protocols import Field
 
-FLOAT_BITS = 32  # of the one float type that travels
+FLOAT_BITS = 32  # of the only float type that is sent
 
 
 def size_in_bits(fields: Sequence[Field]) -> int:
@@ -61,8 +61,8 @@ def decode(fields: Sequence[Field], data: bytes) -> tuple[np.ndarray, ...]:
 class Chosen(NamedTuple):
     """A length that depends on the round: `lengths[which]`, where `which` is traced.
 
-    Sums with integers and with each other are exact, since `lengths` are Python's
-    integers: a model of 2^31 - 1 numbers takes 2^36 bits, and devices count to 2^32.
+    Sums with integers and with each other are exact, since `lengths` are Python
+    integers: a model of 2^31 - 1 numbers has 2^36 bits, and devices count to 2^32.
 
     >>> (Chosen(jnp.array(True), (100, 2**36)) + 5).lengths
     (105, 68719476741)

@@ -1,8 +1,8 @@
 """Federated data sets from the files in which others distribute them.
 
-F-EMNIST comes as LEAF's json files or as TensorFlow Federated's HDF5, StackOverflow as
-the latter. What is read here becomes an npz file with `owners` (`npz`). Words and tags
-that were found in the training data are marked there as `learnt`.
+F-EMNIST is distributed as LEAF's json files or TensorFlow Federated's HDF5, and
+StackOverflow as HDF5. The result is an npz file with `owners` (`npz`). Words and tags
+that were derived from the training data are marked there as `learnt`.
 """
 
 import itertools

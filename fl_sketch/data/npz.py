@@ -15,8 +15,8 @@ also hold
 - `learnt`, strings [n]: the names of what was found in the training data, such as
   "vocabulary". Private runs refuse such a file.
 
-What a model would train on without complaint is refused here, by the name of the array
-and the first row that is wrong.
+Wrong arrays on which a model would train without an error are refused here, with the
+name of the array and the first wrong row.
 """
 
 import os
@@ -90,10 +90,10 @@ def checked(
 
     Args:
       name: the name of the data set.
-      arrays: the arrays by their names, as a file has them.
-      where: where they come from, for errors.
+      arrays: the arrays by name, as in a file.
+      where: their source, for errors.
       targets: the kind of the targets: `CLASSES`, `LABELS` or `NUMBERS`.
-      finite: whether training data must be finite. A private run is not told: the
+      finite: whether training data must be finite. Private runs do not require it: the
         client of an example that is not has no influence in its rounds.
 
     Raises:

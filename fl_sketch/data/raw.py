@@ -244,8 +244,8 @@ def _read_sst2(path: pathlib.Path, split: str) -> tuple[list[str], np.ndarray]:
 def _read_shakespeare(path: pathlib.Path, split: str) -> tuple[list[str], np.ndarray]:
     """Reads speeches; the target is the speaker, counted in alphabetical order.
 
-    The last fifth of a speaker's speeches is for testing, so that no text is tested
-    that stands before the text trained on (as in LEAF).
+    The last fifth of a speaker's speeches is for testing, so no tested text precedes
+    the training text (as in LEAF).
     """
     pairs = _speeches(path)
     names = [speaker for speaker, _ in pairs]

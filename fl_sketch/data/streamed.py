@@ -1,9 +1,9 @@
 """Clients' batches of data that stay on the host.
 
-For data that do not fit on a device, or that are files mapped into memory. A device
-holds one number per client, from which it draws the places of a cohort's examples with
-the keys and the function of `batches.batches`. The host gathers these examples and
-sends every device the batches of its own clients. They are those of a resident data
+This is for data that do not fit on a device, or that are files mapped into memory. A
+device has one number per client, from which it draws the places of a cohort's examples
+with the keys and the function of `batches.batches`. The host gathers these examples and
+sends every device the batches of its clients. The batches are those of a resident data
 set, to the bit.
 
 >>> from fl_sketch.data.examples import Examples

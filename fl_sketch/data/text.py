@@ -105,7 +105,7 @@ def read_vocabulary(
 def vocabulary(texts: Iterable[Sequence[str]], most: int) -> tuple[str, ...]:
     """Returns the `most` frequent units of texts, or all if there are fewer.
 
-    The most frequent comes first, and equally frequent ones are in alphabetical order.
+    They are ordered by frequency, and then alphabetically.
 
     Args:
       texts: sequences of units: words, or characters.
@@ -140,7 +140,7 @@ def _sentences(splits: Splits, length: int, most: int, vocabulary_file: str) -> 
 
 
 def _next_characters(splits: Splits, length: int, known: Sequence[str]) -> Splits:
-    """Each speaker's text is cut into examples: what stands before each character.
+    """Cuts each speaker's text into examples: the text before each character.
 
     The target of a place is the character there, its input the one before; the first
     of an example is seen after `START`. Targets of `PAD` do not count.
@@ -185,7 +185,7 @@ def encoded_by_folder(splits: Splits, source: str, *, length: int) -> Splits:
     """Returns a data set of numbers: texts as tokens of a folder, all else as it is.
 
     Each sentence is an example. The speeches of a play are cut into examples of
-    `length` tokens, and the target of each token is the one that follows it.
+    `length` tokens, and the target of each token is the next token.
 
     Args:
       splits: a data set of images, tokens, or texts in arrays of objects.

@@ -29,7 +29,7 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's names for numbers of channels
 
 
 def read(name: str, cache_dir: str | os.PathLike | None) -> Splits | None:
-    """Returns a prepared data set by its TFDS name; None: there is none of this name.
+    """Returns a prepared data set by its TFDS name, or None.
 
     Raises:
       ValueError: in one line, for data of another kind, images of several sizes, and

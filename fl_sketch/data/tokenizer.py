@@ -178,9 +178,9 @@ def of(record: Mapping[str, Any]) -> Tokenizer:
 
 
 def words(text: str) -> list[str]:
-    """Returns the words of a text in lower case: what stands between spaces.
+    """Returns the words of a text in lower case, split at spaces.
 
-    Punctuation that stands apart is a word.
+    Separate punctuation is a word.
     """
     return text.lower().split()
 

@@ -296,11 +296,11 @@ def _fitting(what: str) -> Iterator[None]:
 
 
 def book_to_go_on(price: Prices, standing: Any, population: int) -> ledger.Ledger:
-    """Returns the ledger with which a run goes on, or an empty one.
+    """Returns the ledger with which a run continues, or an empty one.
 
-    A client that follows fetches what it missed, and so the messages of rounds before
-    this call. One that did not follow lacks the server's moments, and is new if it now
-    does.
+    A client that replays the server's steps downloads what it missed, including
+    messages of rounds before this call. A client that did not replay them lacks the
+    server's moments. It counts as new if it now does.
 
     Raises:
       ValueError: if clients would fetch what was not sent.

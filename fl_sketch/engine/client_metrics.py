@@ -29,7 +29,7 @@ PerExample = Callable[[Tree, Any], Mapping[str, jax.Array]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeasuredClients:
-    """Clients that are measured one by one, each with examples of its own.
+    """Clients that are measured one by one, each on its own examples.
 
     Attributes:
       loss: the loss, of inputs as the data set has them.

@@ -1,4 +1,4 @@
-"""What clients and server send in a round, found from shapes alone, and its bytes.
+"""The messages of clients and server in a round, from shapes alone, and their bytes.
 
 Nothing is declared. What a client reads of the server, and whether it needs a mean
 before the round is over, is found in its traced program.
@@ -41,15 +41,14 @@ class Traffic(NamedTuple):
         release of a mechanism.
       bits_up: the bits that it sends; None: they depend on the round.
       bits_told: the bits of the server's replies between exchanges.
-      stateful: whether any state is kept of each client.
+      stateful: whether there is any client state.
       heard: bytes of the means that a client needs within the round.
       read: a bool for each leaf of the server: whether clients read it, apart from the
         parameters.
       counts: whether the server's step depends on the weight of all clients, or of
         those that took part.
-      alone: whether the server's step depends on the key that only the server has.
-      working: bytes that local work writes, each of its steps once: about the most
-        memory that it needs.
+      alone: whether the server's step depends on the server's own key.
+      working: bytes that local work writes in one pass, which is about its peak memory.
       operations: the multiplications and additions of the products in local work.
       coded: whether a message is not floats as they are, of which sums are made.
       uses: what local work does with the data.
@@ -70,13 +69,13 @@ class Traffic(NamedTuple):
 
 
 class Follow(NamedTuple):
-    """The bytes that it costs a client to follow the server.
+    """The bytes that a client downloads to replay the server's steps.
 
     Attributes:
-      begin: to begin after round one, in addition to the parameters.
+      begin: to start after the first round, in addition to the parameters.
       missed: for every round since the last one.
       early: in addition, for each of the first `warmup` rounds.
-      always: what clients read and cannot compute by following.
+      always: what clients read and cannot compute themselves.
     """
 
     begin: int
@@ -91,12 +90,13 @@ class Prices(NamedTuple):
 
     Attributes:
       params: of the parameters.
-      read: of the rest of what it reads, if it fetches the model.
-      heard: of the means that it needs within the round, in place of replies.
-      followed: whether clients follow the server.
-      relay: the relay of messages where there is no server.
-      exchanges: the messages of a client in a round, where there is a relay.
-      once: of what does not train, which a client fetches at its first visit.
+      read: of other things that it reads, if it downloads the model.
+      heard: of the means that it needs within the round, instead of replies.
+      followed: whether clients replay the server's steps.
+      relay: the relay of messages if there is no server.
+      exchanges: the messages of a client in a round, if there is a relay.
+      once: of the arrays that do not train, which a client downloads on its first
+        visit.
     """
 
     params: int
@@ -121,7 +121,7 @@ class Prices(NamedTuple):
 
     @property
     def model(self) -> int:
-        """The bytes that a client fetches that does not follow."""
+        """The bytes that a client downloads if it does not replay steps."""
         return self.params + self.read
 
     def fetched(self, last: Any, heard: Any, number: Any) -> np.ndarray:
@@ -129,7 +129,7 @@ class Prices(NamedTuple):
 
         Args:
           last: the round in which each of them last had the model; -1: never.
-          heard: bytes of that round's means that they received within it.
+          heard: bytes of that round's means that they received during it.
         """
         last = np.asarray(last, np.int64)
         if not self.followed:
@@ -250,14 +250,14 @@ def prices(
     """Returns the prices of a way to download the model.
 
     Args:
-      download: "model": every client of a round fetches the model. "messages": the
-        server sends the round's means, or its downlink's output, and every client takes
-        the server's step itself (`player.replay`); a client that was away or is new
-        fetches what it missed, or everything where that is less. "cheapest": whichever
-        is less. No client can follow a server that draws from its own key.
+      download: "model": every client of a round downloads the model. "messages": the
+        server sends the round's means, or its downlink's output, and every client
+        replays the server's step (`player.replay`). A client that was away or is new
+        downloads what it missed, or the model if that is smaller. "cheapest": the
+        smaller of the two. A server that draws from its own key cannot be replayed.
       rounds: the number of rounds of the run.
-      gap: the average number of rounds between two in which a client is drawn.
-      once: the bytes of what does not train.
+      gap: the average number of rounds between two draws of a client.
+      once: the bytes of the arrays that do not train.
 
     Raises:
       ValueError: for a way that does not exist.

@@ -1,7 +1,7 @@
-"""Checks of the examples of a run that promises no privacy.
+"""Checks of the examples of a run without privacy.
 
-A private run is told nothing: the client of an example that is not finite has no
-influence in its rounds, and a refusal would tell of that one client.
+Private runs skip them: the client of an example that is not finite has no influence in
+its rounds, and an error would reveal something about that client.
 """
 
 import warnings

@@ -76,7 +76,8 @@ def exchange(
         def send(slot, work, number=number, means=means):
             earlier, work = work, work or play(slot)
             sent = player.next_message(*device.turn(slot, work, device.round), means)
-            # Without a mechanism only sums matter: a linear map may follow them.
+            # Without a mechanism only sums matter, and a linear map can be applied to
+            # them.
             sent = player.parts(sent)[0] if plain else player.message(sent)
             encoded = device.encode(number, sent, slot, work)
             shown = () if number else work.diagnostics
@@ -105,7 +106,7 @@ def as_heard(mean: Message, number: jax.Array) -> Message:
     """Returns a mean with its numbers rounded, in the round of this number.
 
     A network transports numbers. If XLA rounded the division by the denominator
-    together with what follows it (a multiply-add), whoever receives the mean would get
+    together with the next operation (a multiply-add), receivers of the mean would get
     another model. Barriers are removed before CPU code is made, but no compiler knows
     that the numbers of rounds are not negative.
     """

@@ -29,7 +29,7 @@ class Ledger(NamedTuple):
       up: bytes sent, int64.
       down: bytes received, int64.
       last: the round in which it last had the model, int32; -1: never.
-      heard: bytes of that round's means that it received within it, int64.
+      heard: bytes of that round's means that it received during it, int64.
       asked: the number of rounds in which it received the model, int32.
       answered: the number of rounds in which it sent something, int32.
     """

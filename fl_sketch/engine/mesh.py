@@ -163,7 +163,7 @@ def on_all(function: Callable, mesh: Mesh) -> Callable:
 
 
 def compiler_options(mesh: Mesh) -> dict[str, bool | str]:
-    """Returns options for a program in which each device has work of its own.
+    """Returns options for a program in which each device works independently.
 
     XLA for CPUs splits long loops between the cores of a host, even where each core is
     a device that is busy with its own clients. The halves of a loop then wait for each

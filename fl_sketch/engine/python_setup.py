@@ -40,7 +40,7 @@ DOOR = "engine.simulate"  # in config.json, what made the folder
 
 
 class Chosen(NamedTuple):
-    """An algorithm with its noise, what it sends, what it promises, what it costs.
+    """An algorithm with its noise, traffic, privacy guarantee and prices.
 
     Attributes:
       constants: what clients read in their work and nothing changes.
@@ -54,7 +54,7 @@ class Chosen(NamedTuple):
 
 
 class PythonSetup(NamedTuple):
-    """What clients train on, who takes part, and what is promised to them.
+    """The data of clients, their cohorts, and their privacy guarantee.
 
     Attributes:
       batches: how `batch` examples are drawn, one of `data.batches.KINDS`.
@@ -82,7 +82,7 @@ class PythonSetup(NamedTuple):
     partition: str = ""
 
     def choose(self, algorithm: Algorithm | MakeAlgorithm, download: str) -> Chosen:
-        """Returns the algorithm with its noise, and what follows from it."""
+        """Returns the algorithm with its noise, traffic, guarantee and prices."""
         make, target = None, self.terms["target_epsilon"]
         chosen: Any = algorithm
         if target and callable(algorithm) and not isinstance(algorithm, Algorithm):
@@ -138,7 +138,7 @@ class PythonSetup(NamedTuple):
     def _guarantee(
         self, algorithm: Algorithm, traffic: Traffic, *, calibrated: bool
     ) -> Guarantee | None:
-        """Returns what the run promises; None: it adds no noise."""
+        """Returns the privacy guarantee of the run; None: it adds no noise."""
         mechanism, terms = algorithm.mechanism, self.terms
         if mechanism is None or not (mechanism.noise_multiplier or calibrated):
             return None
@@ -162,7 +162,7 @@ class PythonSetup(NamedTuple):
         look: Callable[[Tree], dict[str, Any]],
         every: int,
     ) -> Task:
-        """Returns the run that goes on from a state.
+        """Returns the run that continues from a state.
 
         Args:
           look: measures the model for each row, every `every` rounds.
@@ -340,7 +340,7 @@ def _as_trained_on(array: np.ndarray) -> np.ndarray:
 
 
 def _secret(key: Key | Roots) -> Secret:
-    """Returns the secret of a private run; a simulated one follows from the key."""
+    """Returns the secret of a private run; a simulated one is derived from the key."""
     raw = np.asarray(jax.random.key_data(roots_of(key).secret)).tobytes()
     return Secret(raw if chacha.is_secret(key) else hashlib.sha256(raw).digest())
 

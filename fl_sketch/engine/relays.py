@@ -9,10 +9,10 @@ A flood passes every message on as it is: a node sends what it received for the 
 time in the last hop to all neighbours but those it came from. After as many hops as the
 graph's diameter all nodes have all messages, and each adds them up.
 
-Only the sum is needed. On a spanning tree a node adds what its children send to its own
-message and sends that on towards the root, from which the sum comes back: two messages
-for every edge of the tree, and none over other edges. The root is a node from which the
-tree is as low as possible, so that both directions take the fewest hops.
+Only the sum is needed. On a spanning tree, a node adds its children's messages to its
+own and sends the sum to its parent. The total then returns from the root: two messages
+for every edge of the tree, and none over other edges. The root is chosen so that the
+tree is as low as possible and both directions take the fewest hops.
 
 >>> line = graphs.named("grid:1x3", 3)
 >>> flood(line).crossings.tolist()  # over 0 - 1 and back, over 1 - 2 and back
@@ -82,7 +82,7 @@ class Relay(NamedTuple):
 
         Args:
           bits: the length of a message on the wire; None: it depends on the round.
-          numbers: the count of numbers that it stands for.
+          numbers: the count of numbers that it represents.
         """
         if self.adds and not (isinstance(bits, int) and bits == FLOAT_BITS * numbers):
             length = bits if isinstance(bits, int) else "a varying number of"

@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 
 
 class Progress(NamedTuple):
-    """A run that may go on: its state and its record."""
+    """A run that can resume: its state and its record."""
 
     state: State
     recorder: Recorder
@@ -221,7 +221,7 @@ def play_on(
     """Plays a run to its end, and writes rows and checkpoints to its folder.
 
     Args:
-      told: functions that get every row, once it is in the folder.
+      told: functions that receive every row after it is in the folder.
       watch: further callbacks: `rounds`, `look`, `asked`.
 
     Raises:

@@ -113,8 +113,8 @@ def make_round(
         algorithm has several, instead of keeping the updates of the whole cohort.
 
     `key` is that of the whole run, or its roots; the round's number is in the state.
-    `plan` is a pytree with a row for each place of the cohort, or None; rows for the
-    places that fill up the last chunk may follow or be missing.
+    `plan` is a pytree with a row for each place of the cohort, or None. Rows for the
+    padding of the last chunk may be appended or missing.
     """
     validate.at_least_one(chunk=chunk)
 

@@ -45,7 +45,7 @@ GO_ON = "continue without one from state=run.state"
 
 
 class Standing(NamedTuple):
-    """All that a simulation goes on from.
+    """The state from which a simulation continues.
 
     Attributes:
       clients: the state of each client, along a leading axis of the population.
@@ -72,9 +72,10 @@ class Run(NamedTuple):
     """The result of a simulation.
 
     Attributes:
-      state: the state from which `simulate(state=...)` goes on.
-      history: a row of every `every` rounds: means of the clients' diagnostics in them,
-        what `look` returned, all bytes since the first round, and the epsilon.
+      state: the state from which `simulate(state=...)` continues.
+      history: a row for every `every` rounds: means of the clients' diagnostics in
+        these rounds, the values of `look`, all bytes since the first round, and
+        epsilon.
     """
 
     state: Standing
@@ -115,8 +116,8 @@ class Run(NamedTuple):
 def secret_roots(seed: int) -> Roots:
     """Returns roots of a private run, whose secret comes from the operating system.
 
-    Noise, cohorts and batches follow from the secret. Hashes and shared coins, which
-    all may know, follow from the seed.
+    Noise, cohorts and batches are derived from the secret. Public hashes and shared
+    coins are derived from the seed.
     """
     words = jnp.asarray(chacha.words_of(os.urandom(chacha.KEY_BYTES)))
     return chacha.roots_with(seed, words)
@@ -157,50 +158,53 @@ def simulate(
 
     Args:
       algorithm: an algorithm; with a mechanism the run is private. With a
-        `target_epsilon` it may be `(noise_multiplier) -> Algorithm`, and the least
-        noise is chosen that keeps the target in all rounds.
-      params: the first model, a tree of floats.
+        `target_epsilon` it may be `(noise_multiplier) -> Algorithm`, and the smallest
+        noise that keeps the target in all rounds is chosen.
+      params: the initial model, a tree of floats.
       clients: examples and their owners, made by `data.clients`.
-      key: the root of everything random. A key that others know gives no privacy, and
-        the history then calls a private run simulated. `secret_roots` makes a secret
-        one for one run, with its continuations: a second run would have the same noise.
-      rounds: the number of rounds to play.
-      params_from: the run's folder, or the file, that trained `params` come from. What
-        they have seen, this run's model has seen too, and a private run refuses those
-        that have seen its own data. Of a plain tree nothing is known: it counts as
-        public.
+      key: the root of all randomness. A key that others know gives no privacy, and the
+        history then marks a private run as simulated. `secret_roots` makes a secret one
+        for one run and its continuations. A second run with it would have the same
+        noise.
+      rounds: the number of rounds to run.
+      params_from: the run's folder, or the file, that trained `params` were read from.
+        The run inherits the record of the data that they have seen, and a private run
+        refuses those that have seen its own data. A plain tree has no record and counts
+        as public.
       cohort: the number of clients in a round, all sets equally likely; or a sampler of
         `engine`; None: everyone.
-      steps: the number of batches of a client in a round.
+      steps: the number of batches per client and round.
       batch: the number of examples in each.
-      batches: how they are drawn, one of `data.batches.KINDS`.
+      batches: how batches are drawn, one of `data.batches.KINDS`.
       every: the number of rounds between two rows of the history; the last round has a
-        row too. A row begins where the call does.
+        row too. Rounds are counted from the start of the call.
       look: `(params) -> {name: value}` for the rows; not jitted.
       per_client: `(params, example) -> {name: number}`. Rows then have the mean, the
         worst tenth and the median over clients of each client's mean.
-      held_out: examples of the same clients to measure `per_client` on; None: those
-        that they train on.
-      on_row: is called with every row.
-      state: the state of an earlier run of this algorithm and this key, to go on from;
-        only the shapes of `params` are then read. Bytes and privacy go on as well.
-      workdir: a folder for rows, checkpoints, the model and the privacy that was spent.
-        The same call goes on there, to the last bit, wherever it was stopped.
+      held_out: examples of the same clients on which `per_client` is computed; None:
+        their training examples.
+      on_row: a function that is called with every row.
+      state: the state of an earlier run of this algorithm and this key, from which to
+        continue. Only the shapes of `params` are then read. Bytes and privacy continue
+        too.
+      workdir: a folder for rows, checkpoints, the model and the privacy budget. The
+        same call resumes there, to the last bit, after any interruption.
       checkpoint_every: rounds between checkpoints in it.
-      partition: a name of how examples are dealt to clients. Private runs in several
-        folders have an epsilon together if they have the same name, and none without.
-      accept: what may differ there from the run's beginning, "versions" of packages or
-        "devices". Either changes last bits.
-      download: how clients get the model; see `engine.costs.prices`. If a run goes on
-        and clients now follow that did not before, they begin as new clients.
-      relation: the neighbours of a mechanism's promise, one of `plans.RELATIONS`.
-      delta: the delta of the promise.
-      target_epsilon: the run ends before its epsilon exceeds this; 0: no limit.
-      data: "resident" stores examples on the devices; "streamed" sends batches from the
-        host, round by round; "auto": by their size.
+      partition: a name for the assignment of examples to clients. Private runs in
+        several folders have a total epsilon only if they share this name.
+      accept: what may have changed since the run started, "versions" of packages or
+        "devices". Both change last bits.
+      download: how clients get the model; see `engine.costs.prices`. If clients of a
+        continued run now replay the server's steps and did not before, they count as
+        new.
+      relation: the neighbours of a mechanism's guarantee, one of `plans.RELATIONS`.
+      delta: the delta of the guarantee.
+      target_epsilon: the run stops before its epsilon exceeds this; 0: no limit.
+      data: "resident" stores examples on the devices. "streamed" sends batches from the
+        host in each round. "auto" chooses by size.
       devices: the devices that share the clients of a round; None: all.
-      chunk: the number of clients that a device works on at a time; 0: by platform.
-      bar: whether to show a bar; None: in terminals and notebooks.
+      chunk: the number of clients that a device works on at a time; 0: automatic.
+      bar: whether to show a progress bar; None: in terminals and notebooks.
 
     Raises:
       TypeError, ValueError: in one line, for arguments that do not fit together.
@@ -319,7 +323,7 @@ def _terms(guarantee: Guarantee | None) -> Any:
 def _require_same_run(
     guarantee: Guarantee | None, public: np.ndarray, state: Standing
 ) -> None:
-    """Raises if a run would go on with other hashes or other noise."""
+    """Raises if a run would continue with other hashes or other noise."""
     if not np.array_equal(public, state.public):
         msg = "Expected key to be that of the earlier rounds of state, got another one."
         raise ValueError(msg)

@@ -29,7 +29,7 @@ class StandsStill(RuntimeError):
 
 
 def require_moving(standing: list[str], done: int) -> None:
-    """Raises unless no part stands still.
+    """Raises if any part does not change.
 
     Args:
       standing: the names of those that do.

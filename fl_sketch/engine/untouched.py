@@ -1,8 +1,8 @@
 """A warning about arrays of the model that move although no client trains them.
 
-An optimizer that gives some arrays no step, or a loss that does not read them, freezes
-them only while each array is sent by itself. A sketch adds all arrays up, and what
-comes back of it, noise, or a sign moves every number of the model.
+An optimizer that skips some arrays, or a loss that does not read them, freezes them
+only if each array is sent separately. A sketch mixes all arrays. Its estimate, noise,
+and signs change every number of the model.
 """
 
 from collections.abc import Callable, Sequence

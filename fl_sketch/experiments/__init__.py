@@ -1,1 +1,1 @@
-"""Experiments: claims of papers, attacks and audits, each measured."""
+"""Experiments: measurements of papers' claims, attacks and audits."""

@@ -64,7 +64,7 @@ def draw_curves(
     other keys, with the interval of the mean.
 
     Args:
-      rows: the keys of a setting, and then its numbers as in `attack.row`, in each.
+      rows: in each row the keys of a setting and its numbers, as in `attack.row`.
       path: the path of the picture, whose folder has the name of the attack.
       beside: rows of other attacks, made by `rows_of`.
     """

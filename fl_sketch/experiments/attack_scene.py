@@ -47,8 +47,8 @@ class Scene(NamedTuple):
     def keys(self, number: jax.typing.ArrayLike, *, known: bool = True) -> Keys:
         """Returns the keys of attack `number`, or if not `known` the attacker's guess.
 
-        Every attack is in a round of its own with its own hashes and noise, so that
-        attacks are independent.
+        Every attack is in a separate round with its own hashes and noise, so attacks
+        are independent.
         """
         return round_keys(self.key if known else self.attacker, number, number)
 
@@ -72,10 +72,10 @@ class Scene(NamedTuple):
     def deviations(self, keys: Keys) -> jax.Array:
         """Returns the standard deviation of the noise on every number that is seen.
 
-        It follows from the config: that of the mechanism, or that of every local step
-        through the rate, the steps and the sketch of the round's `keys`. The effect of
-        the noise of one step on later gradients is left out, so that it is exact for
-        one step and to first order in the rate for several.
+        It is derived from the config: the noise of the mechanism, or that of every
+        local step through the rate, the steps and the sketch of the round's `keys`. The
+        effect of one step's noise on later gradients is ignored, so it is exact for one
+        step, and to first order in the rate for several.
 
         Raises:
           ValueError: for noise that goes through a compressor.

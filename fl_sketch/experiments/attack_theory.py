@@ -1,9 +1,9 @@
-"""Theorem 7.5 on a config: the rate that it promises, and the rate that is measured.
+"""Theorem 7.5 on a config: its rate, and the measured rate.
 
-The theorem is about plain gradient descent on `|m(z) - s|^2`. Its constants are taken
-around the true images, in a ball where descent begins and stays, and descent has the
-step that the theorem admits. If the constants promise nothing, or a step too short for
-float32, gamma is 0 or tiny.
+The theorem is about plain gradient descent on `|m(z) - s|^2`. Its constants are
+measured around the true images, in a ball where descent starts and stays, and descent
+has the step that the theorem admits. If the constants give no bound, or a step too
+short for float32, gamma is 0 or tiny.
 """
 
 import math
@@ -42,8 +42,8 @@ class Row(NamedTuple):
       printed: gamma by the constants of Theorem 7.8 as printed; NaN where gamma_1 is.
       step: the step that the constants of `leakage_theory.near` admit.
       promised: gamma by these: L falls to (1 - gamma) L or below in every step.
-      measured: the least part of L that a step removed.
-      fell: L at the end over L at the start.
+      measured: the smallest fraction of L that a step removed.
+      fell: L at the end divided by L at the start.
     """
 
     image: int

@@ -96,7 +96,7 @@ def check(audit: Audit) -> None:
 def run(
     config: ConfigDict, audit: Audit, data_dir: str | None = None
 ) -> Iterator[Found | Noise | str]:
-    """Yields the result of each attack, or a line that says why there is none.
+    """Yields the result of each attack, or a line with the reason why there is none.
 
     Raises:
       ValueError: in one line, for a config that claims nothing.

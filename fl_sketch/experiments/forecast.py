@@ -33,14 +33,14 @@ class Forecast(NamedTuple):
     """What a run will take.
 
     Attributes:
-      evaluation: the seconds of one.
+      evaluation: the seconds of one evaluation.
       clients: the seconds of all turns of a round; None: not told apart.
       data: bytes of the data on a device.
       state: bytes of the state on a device.
-      frozen: bytes on a device of what does not train.
+      frozen: bytes on a device of arrays that do not train.
       operations: multiplications and additions of the local work of a round.
       moved: bytes of parameters that local steps of a round must read and write.
-      speed: what the devices reach in products of matrices and in copies.
+      speed: the speed of the devices in products of matrices and in copies.
     """
 
     cost: Cost

@@ -1,13 +1,13 @@
 """Gradient tracking on clients that differ: which algorithm reaches their minimum?
 
-Client j has the loss (x - o_j)' diag(q_j) (x - o_j) / 2. Local steps of unlike clients
-pull apart, so that plain averaging ends away from the minimum of the mean, however many
-rounds it is given; with variates (FedGATE, SCAFFOLD) it need not.
+Client j has the loss (x - o_j)' diag(q_j) (x - o_j) / 2. Local steps of different
+clients drift apart, so plain averaging ends away from the minimum of the mean after any
+number of rounds. Control variates (FedGATE, SCAFFOLD) can correct this.
 
-FedSKETCHGATE's variates get Phi - Phi_j, what is read from the mean sketch less what is
-read from the client's. Read by means of rows, Phi is the mean of all Phi_j and the
-variates keep the sum of zero that puts the fixed point at the minimum. The paper reads
-by medians, and a median of means is no mean of medians: the sum drifts.
+FedSKETCHGATE adds Phi - Phi_j to its control variates: the estimate from the mean
+sketch minus that from the client's. With means of rows, Phi is the mean of all Phi_j.
+The control variates then sum to zero, and the fixed point is the minimum. The paper
+uses medians. A median of means is not the mean of medians, so the sum drifts.
 """
 
 import functools
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
     Attributes:
       query: how a sketch is read, by the median or mean of its rows; empty: no sketch.
-      variates: the gain of the variates; empty: there are none.
+      variates: the gain of the control variates; empty: there are none.
       server_rate: the best of the rates that were tried.
       distance: `|x - x*| / |x*|` at the end; NaN: it diverged with all rates.
       of_fedavg: the same over FedAvg's.

@@ -106,7 +106,7 @@ def of_run(
 
 
 def _models_of(workdir: str, setup: Setup) -> Iterator[tuple[int, Tree]]:
-    """Yields (round, parameters): the start, made anew, and every checkpoint kept."""
+    """Yields (round, parameters) of the initial model and of every kept checkpoint."""
     fresh = {"state": resumable.begin(of_setup(setup)).state}
     yield 0, fresh["state"].server.params
     folder = pathlib.Path(workdir) / "checkpoints"

@@ -33,7 +33,7 @@ class Speed(NamedTuple):
 
 
 def speed(mesh: jax.sharding.Mesh) -> Speed:
-    """Returns the speed of the devices, as the user's cache has it or measured anew."""
+    """Returns the speed of the devices, from the user's cache or measured now."""
     name = f"{platform.node()}: {engine.name_of(mesh)}, jax {jax.__version__}"
     kept = files.user_cache() / FILE
     known = _known(kept)

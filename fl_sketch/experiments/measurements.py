@@ -88,7 +88,7 @@ class Table:
         """Prints rows as they are measured, and returns them.
 
         Args:
-          path: a csv file, which is written anew after every row.
+          path: a csv file, which is written again after every row.
         """
         if path:
             files.writable_file(path)  # before anything is measured

@@ -99,7 +99,7 @@ def promised(
     *,
     convex: bool = True,
 ) -> Bound | None:
-    """Returns what the theorem about a config's algorithm gives, or None.
+    """Returns the bound of the theorem about a config's algorithm, or None.
 
     The arguments are those of `lines`.
 
@@ -142,7 +142,7 @@ def promised(
 
 
 def _song(config: ConfigDict, constants: Constants, target, convex) -> Bound:
-    """Returns what Song et al. promise, for a server's rate of 1."""
+    """Returns the bound of Song et al., for a server rate of 1."""
     del config
     c = replace(constants, server_rate=1.0)
     if not convex:
@@ -169,7 +169,7 @@ def _fedsketch(
 
 
 def _fedavg(config: ConfigDict, constants: Constants, target, convex) -> Bound:
-    """Returns what Haddadpour et al. promise without a sketch."""
+    """Returns the bound of Haddadpour et al. without a sketch."""
     del config, convex
     c = replace(constants, b=constants.d, alpha=0.0)
     promise = theory.fedsketch_pl if c.convexity else theory.fedavg_nonconvex
@@ -186,7 +186,7 @@ THEOREMS: dict[str, Callable[..., Bound]] = {
     "das": lambda config, c, target, convex: theory.clipped(c, target),
     "das_normalised": lambda config, c, target, convex: theory.normalised(c, target),
 }
-PRIVATE = ("das", "das_normalised")  # without noise they promise nothing
+PRIVATE = ("das", "das_normalised")  # without noise they have no bound
 # The sketch that they are about: all of them, and some.
 SKETCH: dict[str, Any] = {"stored": False}
 SKETCHES = {"song": {"layout": "whole"}, "safl": {"layout": "whole", "rows": 1}}

@@ -72,7 +72,7 @@ class Settings(NamedTuple):
       rates: the values of eta, the rate of local steps.
       seeds: the seeds of problems and noise, over which means are taken.
       rank: the number of columns of every A.
-      epsilon: what is promised to a client, with `delta`.
+      epsilon: the guarantee for a client, with `delta`.
     """
 
     thresholds: Sequence[float] = (40.0, 50.0, 100.0)
@@ -93,7 +93,7 @@ class Settings(NamedTuple):
 
     @property
     def noise_multiplier(self) -> float:
-        """The least noise that keeps the promise, by our accountant."""
+        """The smallest noise that keeps the guarantee, by our accountant."""
         promise = {"epsilon": self.epsilon, "delta": self.delta}
         return accounting.calibrate(self.plan, **promise)
 

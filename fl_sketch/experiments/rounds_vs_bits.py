@@ -47,10 +47,10 @@ class Row(NamedTuple):
       step: the step of the clients.
       rounds: the rounds that were needed, the mean over seeds.
       half_width: half of Student's 95% interval of that mean.
-      control: the rounds that the same step needs without a sketch; infinite: it does
-        not get there in several times as many.
-      bits: the bits that all clients sent up in the rounds that were needed.
-      promised: the bits that the theorem says are enough, with its step.
+      control: the rounds that the same step needs without a sketch; infinite: several
+        times as many were not enough.
+      bits: the bits that all clients uploaded in these rounds.
+      promised: the bits that are enough by the theorem, with its step.
     """
 
     operator: Annotated[str, Column("15")]
@@ -89,7 +89,7 @@ class Count(NamedTuple):
         return self.accuracy * self.task.constants.start
 
     def promised(self, operator: str, b: int) -> theory.Bound:
-        """Returns what Song et al. promise, for a sketch that sends b numbers."""
+        """Returns the bound of Song et al., for a sketch of b numbers."""
         run = {"operator": operator, "b": b, "steps": self.steps}
         constants = replace(self.task.constants, **run)
         return theory.iterative_sketching(constants, "strongly_convex", self.target)

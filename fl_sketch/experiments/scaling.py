@@ -1,10 +1,10 @@
 """What a sketch costs as the model grows: one family of models, many widths.
 
-Chen et al. promise rounds that depend on the loss's intrinsic dimension and not on the
-number d of parameters, for messages of b numbers whatever d is. So every width is
-trained with and without sketches, of a part of d and of a fixed size, by servers that
-differ in what they make of a second moment. Every rate is tuned until a worse one is
-known on either side.
+In Chen et al., the number of rounds depends on the loss's intrinsic dimension and not
+on the number d of parameters, for messages of b numbers at any d. So every width is
+trained with and without sketches, whose size is a fraction of d or fixed, and with
+servers that use the second moment differently. Every rate is tuned until the best is
+not at an end.
 """
 
 import itertools

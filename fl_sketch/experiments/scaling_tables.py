@@ -97,7 +97,7 @@ def fits(gaps: Rows) -> list[Row]:
 
 
 def _of(gaps: Rows, name: str) -> Iterator[Row]:
-    """Yields how well each form explains one kind of gap, where it can be told."""
+    """Yields how well each form explains one kind of gap, if there are enough rows."""
     rows = [row for row in gaps if float(row[name]) > 0]
 
     def logarithms(column: str) -> np.ndarray:

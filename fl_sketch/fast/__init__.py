@@ -1,8 +1,8 @@
-"""Layers that are fast in federated learning's loops, for any model.
+"""Layers that are fast in the loops of federated learning, for any model.
 
-XLA converts convolutions to the order of its kernels only at the start of a program for
-CPUs, and batches those of several clients badly. The forms here do not suffer from
-either. `form` puts them into any function, whatever library its model is from.
+On CPUs, XLA converts convolutions to the order of its kernels only at the start of a
+program, and it batches those of several clients badly. The forms here avoid both.
+`form` applies them to any function, for models of any library.
 """
 
 from fl_sketch.fast.any_function import as_written as as_written

@@ -129,7 +129,7 @@ def dense(eqn: JaxprEqn, read: Read) -> jax.Array:
 
 
 def _are_floats(*avals: Any) -> bool:
-    """Returns whether types are all the same, and floats that forms are for."""
+    """Returns whether all types are the same, and floats that forms support."""
     return avals[0].dtype in FLOATS and len({aval.dtype for aval in avals}) == 1
 
 

@@ -14,7 +14,7 @@ Params = Mapping[str, Any]  # of an equation
 
 
 class Kind(NamedTuple):
-    """A kind of equation with functions of its own.
+    """A kind of equation with functions inside.
 
     Attributes:
       functions: the names of parameters that hold them.

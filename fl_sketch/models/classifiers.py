@@ -33,7 +33,7 @@ def logistic(classes: int) -> nn.Module:
 def mlp(
     classes: int, *, hidden: Sequence[int] | None = None, width: int = 200
 ) -> nn.Module:
-    """Dense layers on flattened inputs, each but the last followed by relu.
+    """Dense layers on flattened inputs, with relu after all but the last.
 
     Args:
       classes: the number of logits.

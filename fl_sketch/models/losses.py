@@ -35,13 +35,13 @@ class Loss(NamedTuple):
 
     Attributes:
       init: `(key, example_inputs) -> params`. Only the shape and the dtype of the
-        inputs are read, so a `jax.ShapeDtypeStruct` will do. A model that keeps
-        statistics gives `Stateful`.
+        inputs are read, so a `jax.ShapeDtypeStruct` works. A model with statistics
+        returns `Stateful`.
       value: `(params, inputs, targets, weights=None, key=None) -> scalar`, the weighted
         mean over examples, to be differentiated. The weight of a padded example is 0.
         If all weights are 0, the value and its gradient are 0. With a key there is
         dropout. With `Stateful` it returns (scalar, the statistics after the batch);
-        with `still=True` as well these stand still, and the model runs as in tests.
+        with `still=True` these do not change, and the model runs in evaluation mode.
       metrics: `(params, inputs, targets, weights=None) -> dict` of sums over the
         examples: "loss", "count", and those of each metric. Sums of batches may be
         added, so an evaluation over padded batches is exact.

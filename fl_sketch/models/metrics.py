@@ -99,8 +99,8 @@ def _right(outputs, targets):
 def _among_five(outputs, targets):
     """Returns whether fewer than five logits come before the label's.
 
-    Of equal logits the first comes first, as in `_right`. NaN is behind no other logit,
-    so that nothing is right where the label's logit is NaN.
+    Of equal logits the first ranks first, as in `_right`. NaN ranks behind no other
+    logit, so nothing is right if the label's logit is NaN.
     """
     own = jnp.take_along_axis(outputs, targets[..., None], -1)
     first = jnp.arange(outputs.shape[-1]) < targets[..., None]

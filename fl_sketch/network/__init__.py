@@ -1,4 +1,4 @@
-"""Sums that hide their summands: masks between clients, and one sum for the server.
+"""Secure sums: masked messages between clients, and one sum for the server.
 
 The protocol is that of Bonawitz et al. (2017, "Practical Secure Aggregation for
 Privacy-Preserving Machine Learning"), and for large cohorts that of Bell et al. (2020,

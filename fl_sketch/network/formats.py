@@ -20,8 +20,8 @@ All numbers are little-endian. A message is a header of 26 bytes and its content
     7  answer      for each that shared: client (4), a share of its seed if its numbers
                    arrived, or else of its key for masks (33)
 
-Clients stand in rising order. The length of a message says how many there are, and
-terms bound it. Clients send 1, 3, 5 and 7, and the server 2, 4 and 6.
+Clients are in rising order. The length of a message gives their number, and terms bound
+it. Clients send 1, 3, 5 and 7, and the server 2, 4 and 6.
 """
 
 import hashlib

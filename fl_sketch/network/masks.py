@@ -33,7 +33,7 @@ def add(numbers: np.ndarray, key: bytes, round: int, sign: int = 1) -> None:
     """
     with keys.library():
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-    nonce = struct.pack("<IQI", 0, round, 0)  # a block counter stands first
+    nonce = struct.pack("<IQI", 0, round, 0)  # the block counter is first
     stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
     buffer = bytearray(CHUNK)
     words = np.frombuffer(buffer, numbers.dtype)

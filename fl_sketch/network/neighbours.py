@@ -1,8 +1,8 @@
 """Who masks with whom: everyone with everyone, or a few neighbours on a random ring.
 
-In a cohort of n clients with k neighbours each, a client makes k masks, not n - 1
-(Bell et al., 2020). The ring is a random order of the clients; neighbours are the k / 2
-that follow and the k / 2 that precede.
+In a cohort of n clients with k neighbours each, a client makes k masks, not n - 1 (Bell
+et al., 2020). The ring is a random order of the clients. The neighbours of a client are
+the k / 2 after and the k / 2 before it.
 """
 
 import functools
@@ -54,8 +54,8 @@ def usual(clients: int, colluding: float, dropping: float) -> tuple[int, int]:
       dropping: the fraction of clients that may drop out.
 
     Raises:
-      ValueError: where no threshold exceeds the colluders and half of the cohort, and
-        is at most those who stay.
+      ValueError: if no threshold exceeds the colluders and half of the cohort, and is
+        at most the number of clients that stay.
 
     >>> usual(10, 0.2, 0.2), usual(1000, 0.2, 0.2)
     ((9, 7), (112, 58))

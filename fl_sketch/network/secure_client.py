@@ -1,7 +1,7 @@
 """A client of a secure sum: four messages out, three in, all bytes.
 
-A client lives for one round, with keys of its own. It answers each request once, and
-reveals a share of another client's seed or of that client's key, never of both.
+A client is for one round and has its own keys. It answers each request once, and
+reveals a share of another client's seed or of that client's key, never both.
 """
 
 import os

@@ -80,8 +80,8 @@ class Server:
           client: the client that sent it, as the transport has authenticated it.
 
         Raises:
-          ValueError: for a message that is not whole, is of another client, stage or
-            round, or comes twice; for one of a client that dropped out.
+          ValueError: for a message that is not complete, is of another client, stage or
+            round, or is repeated; for one of a client that dropped out.
         """
         stage = STAGES[self._closed] if self._closed < len(STAGES) else "no more"
         if client not in self._expected or client in self._came or stage == "no more":

@@ -69,7 +69,7 @@ class Terms:
 
     @property
     def fingerprint(self) -> bytes:
-        """Returns 8 bytes that stand for all terms but the round."""
+        """Returns 8 bytes that identify all terms except the round."""
         rest = dataclasses.astuple(self)[1:]
         return hashlib.blake2b(struct.pack("<5Q", *rest), digest_size=8).digest()
 

@@ -1,4 +1,4 @@
-"""Privacy: what bounds a message, what hides it, and what is left to say of it.
+"""Privacy: bounds of messages, noise, mechanisms and accounting.
 
 Nothing is imported here, so that `privacy.accounting` can be used without jax.
 """

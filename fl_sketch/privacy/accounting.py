@@ -1,4 +1,4 @@
-"""What a run gives away: (epsilon, delta) of what it releases; imports no jax.
+"""Computes (epsilon, delta) of the releases of a run; does not import jax.
 
 A `Plan` says how often a sample of units is taken, how, and how many noisy sums are
 released of each sample. The noise multiplier z is always the standard deviation of the
@@ -92,7 +92,7 @@ def spent(
     """Returns the epsilon of `plan` at `delta` with noise and samples as drawn.
 
     It is infinite if `beyond` exceeds delta / 1000: the noise is too small for any
-    promise.
+    guarantee.
     """
     if certain(plan, noise_multiplier, accountant):
         return epsilon(plan, noise_multiplier, delta=delta, accountant=accountant)
@@ -207,7 +207,7 @@ def steps_within(
 
 
 def certain(plan: Plan, noise_multiplier: float, accountant: str | None) -> str:
-    """Returns what is given away where no accountant has to count.
+    """Returns the budget in cases that need no accountant.
 
     It is "nothing" without steps, without a sample, or with infinite noise,
     "everything" without noise, and otherwise "".

@@ -1,4 +1,4 @@
-"""What several runs on the same data give away together; imports no jax.
+"""Computes the total budget of several runs on the same data; does not import jax.
 
 >>> plan = Plan(steps=200, sample=50, population=1000)
 >>> both = together([(plan, 2.0), (plan, 2.0)], delta=1e-5)
@@ -6,9 +6,9 @@
 delta=1e-5), 2)
 True
 
-Runs whose number and noise were fixed beforehand compose as rounds do, in any order. If
-the release of one run decided the plan of a later one, the total describes the plans
-that were run, and is no promise given beforehand. A private choice of the best of
+Runs whose number and noise were fixed in advance compose like rounds, in any order. If
+the release of one run determined the plan of a later one, the total describes the plans
+that were run, and is not a guarantee given in advance. A private choice of the best of
 several runs costs less than all of them, if their number is random and stays secret:
 `best_of_a_random_number`.
 """
@@ -43,7 +43,7 @@ def together(parts: Sequence[tuple[Plan, float]], *, delta: float) -> float:
 
     Args:
       parts: the pair (plan, noise multiplier) of each run.
-      delta: the delta of the promise about all runs.
+      delta: the delta of the total.
     """
     plans.between(0, 1, delta=delta)
     relation = common_relation([plan for plan, _ in parts])
@@ -65,7 +65,7 @@ def together(parts: Sequence[tuple[Plan, float]], *, delta: float) -> float:
 
 
 def common_relation(plans: Sequence[Plan]) -> str:
-    """Returns the one relation under which all of `plans` promise something.
+    """Returns the common relation of the guarantees of all `plans`.
 
     A run that hides whether a unit takes part also hides its data, at twice the
     sensitivity. The converse is false.

@@ -5,16 +5,16 @@ the mean. One release of a few hundred numbers in a few hundred rounds reaches t
 often for a small delta. The noise here goes to `tails.REACH`, 12.2, and the accountant
 charges delta for what is missing beyond.
 
-What float32 leaves open. A noisy sum is rounded to multiples of a power of two between
-1/32 and 1/16 of the noise. Whatever the data, the outputs are the same multiples, and
-no low bit shows which numbers were added. The noise is a quantile that is wrong by at
-most 2.5e-6 of a standard deviation, and sums of size M are wrong by M 2^-24 for each of
-n summands. Together that shifts the edges of a cell by e = 2.5e-6 + n M 2^-24 standard
-deviations. The logarithm of the probability of an output then moves by at most 64 e for
-each number: 2e-4 for a sum of ten summands no longer than the noise. The accountant
-does not count this. Worst cases of many numbers add up to more than a promise allows,
-although no attack is known. Integer noise on sums of integers (`integer_sums`) makes it
-zero.
+The remaining error of float32. A noisy sum is rounded to multiples of a power of two
+between 1/32 and 1/16 of the noise. Whatever the data, the outputs are the same
+multiples, and no low bit shows which numbers were added. The noise is a quantile that
+is wrong by at most 2.5e-6 of a standard deviation, and sums of size M are wrong by M
+2^-24 for each of n summands. Together that shifts the edges of a cell by e = 2.5e-6 + n
+M 2^-24 standard deviations. The logarithm of the probability of an output then moves by
+at most 64 e for each number: 2e-4 for a sum of ten summands no longer than the noise.
+The accountant does not count this. Worst cases of many numbers add up to more than a
+guarantee allows, although no attack is known. Integer noise on sums of integers
+(`integer_sums`) makes it zero.
 
 >>> import jax
 >>> noise(jax.random.key(0), jax.numpy.zeros(3), 0.5).shape

@@ -1,6 +1,6 @@
-"""What a run promises: its plan, its noise, and the epsilon after so many rounds.
+"""The privacy guarantee of a run: its plan, its noise, and epsilon by round.
 
-The same type stands in the odometer of a folder, with the rounds that were released.
+The odometer of a folder has the same type, with the rounds that were released.
 
 >>> plan = plans.Plan(steps=100, sample=50, population=1000)
 >>> given = promised(plan, rounds=100, target_epsilon=2.0, delta=1e-5)
@@ -35,20 +35,20 @@ UNPROTECTED = (
 
 
 class Guarantee(NamedTuple):
-    """What a run promises about its privacy.
+    """The privacy guarantee of a run.
 
     Attributes:
-      plan: all rounds that the noise was made for; in an odometer those released.
-      noise_multiplier: z; 0: messages are bounded, and nothing is promised.
+      plan: all rounds that the noise is for; in an odometer, the released rounds.
+      noise_multiplier: z; 0: messages are bounded, without a guarantee.
       rounds: the last round of the run.
       per_round: steps of the plan in a round.
       unit: "client" or "example".
-      randomness: "system" or "simulated", where all noise follows from the seed.
+      randomness: "system", or "simulated" if all noise follows from the seed.
       public: whether the data are public, so that no client has to be protected.
       partition: how examples are dealt to clients: if it is equal, so are the clients.
         A digest of the shares would confirm guesses about a label that decides them.
-      secret: a check value of the secret that the noise follows from; empty: none.
-      trials: mean and shape of the number of runs of which this one was selected.
+      secret: a check value of the secret from which noise is drawn; empty: none.
+      trials: mean and shape of the number of runs from which this one was selected.
     """
 
     plan: plans.Plan
@@ -110,7 +110,7 @@ def promised(
     per_round: int = 1,
     **about: Any,
 ) -> Guarantee:
-    """Returns the guarantee of a run; with a target alone its noise is calibrated.
+    """Returns the guarantee of a run; a target alone determines its noise.
 
     Args:
       plan: the plan of all rounds that the noise is made for.
@@ -121,8 +121,8 @@ def promised(
       **about: further fields of `Guarantee`.
 
     Raises:
-      ValueError: in one line, for a promise that no accountant can count, or that no
-        noise or not even one round keeps.
+      ValueError: in one line, for a guarantee that no accountant can compute, or that
+        no noise or not even one round can keep.
     """
     name = plans.accountant_for(plan) if accountant == "auto" else accountant
     z, target = noise_multiplier, target_epsilon

@@ -16,7 +16,7 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
     """Returns lines of text: the noise multiplier by each formula, and its epsilon.
 
     Raises:
-      ValueError: in one line, for an impossible plan or promise.
+      ValueError: in one line, for an impossible plan or guarantee.
     """
     plans.require_delta(plan, delta)
     best = plans.accountant_for(plan)
@@ -93,8 +93,8 @@ def das_noise_multiplier(
 
     Noise of sigma^2 = q K C^2 log(1/delta) / (n epsilon)^2 on the mean over r clients
     is z = (r / n) sqrt(q K log(1/delta)) / epsilon on the sum, for r of n clients in a
-    round and K releases in all. It comes from the moments accountant and holds for some
-    q and small epsilon only: it is no promise.
+    round and K releases in all. It is derived by the moments accountant and holds only
+    for some q and small epsilon, so it is not a guarantee.
     """
     count = plan.steps * plan.releases
     return plan.rate * math.sqrt(constant * count * math.log(1 / delta)) / epsilon

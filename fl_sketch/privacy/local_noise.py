@@ -26,9 +26,9 @@ def noisy_steps(
     """Takes a step x -= rate (sum of clipped gradients + noise) / B on each batch of B.
 
     The noise on the sum has standard deviation z l; that on the mean, the paper's
-    sigma, z l / B. Each step is a release of its own: a round has one for each batch,
-    and none for a client that is not drawn. The message that leaves in the end costs
-    nothing more, sketched or not.
+    sigma, z l / B. Each step is a separate release: a round has one for each batch, and
+    none for a client that is not drawn. The final message costs nothing more, sketched
+    or not.
 
     Args:
       loss: the loss of one batch, a mean over its examples.
@@ -46,7 +46,7 @@ def noisy_steps(
         noise_key, value_of = apart(keys.own, Purpose.NOISE), stepwise(loss, keys)
 
         def loss_of_example(params, batch_of_one_and_number):
-            """Each example has a key of its own in every step."""
+            """Each example has its own key in every step."""
             batch_of_one, number = batch_of_one_and_number
             return value_of(params, batch_of_one, number[0])
 

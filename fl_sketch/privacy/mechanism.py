@@ -5,18 +5,18 @@ the message that leaves a client, after sketches, compressors and memories, sinc
 of these keeps an l2 bound. Every exchange of a round is guarded, and each is a
 release: `len(traffic.measure_traffic(...).sent)` of them a round, found while tracing.
 
-Formal guarantees, for each exchange of a cohort in which no client stands twice:
+Formal guarantees, for each exchange of a cohort without repeated clients:
 
 - one client changes the sum by at most C, whatever its data, NaN included;
 - the noise has standard deviation z C in every number of the sum, is drawn once, from
   the server's key, and is the same on all devices (`central`, `adaptive`);
-- the denominator is fixed: a mean over those who came would let one client change
-  what all others contribute, and the sum would move by up to 2C;
-- a message that is not finite counts as zero, and is counted.
+- the denominator is fixed: with a mean over the clients that took part, one client
+  could change the weight of all others, and the sum by up to 2C;
+- a message that is not finite becomes zero, and is counted.
 
-What a mechanism does not hide: diagnostics, which the engine returns with it for the
-simulator's eyes. Noise has a tail (`tails`) and hides low bits; `gaussian` says what
-float32 leaves open all the same.
+A mechanism does not hide diagnostics, which the engine returns for the simulator alone.
+Noise has a tail (`tails`) and hides low bits. `gaussian` describes the remaining error
+of float32.
 
 >>> import jax, jax.numpy as jnp
 >>> from fl_sketch.privacy import clipping
@@ -57,7 +57,7 @@ def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mec
       bound: the bound of a message, and the C that the noise scales with.
       noise_multiplier: the multiplier z; the noise on the sum has standard deviation z
         C.
-      denominator: the number r of clients that are expected, fixed.
+      denominator: the fixed number r of expected clients.
     """
     clipping.require_noise(bound, noise_multiplier, denominator)
     scale = _noise_scale(bound, noise_multiplier)
@@ -80,17 +80,17 @@ def distributed(
 ) -> Mechanism:
     """Returns the Gaussian mechanism in which every client adds its share of noise.
 
-    A share has variance (z C)^2 / smallest, so that the sum over `smallest` clients or
-    more carries at least the promised noise. With fewer nothing is released: the
-    mean is zero, and the released `withheld` says so. How many took part is no secret
-    here, since the noise depends on it, so this is for samplings "fixed" and
+    A share has variance (z C)^2 / smallest, so the sum over `smallest` clients or more
+    has at least the noise of the guarantee. With fewer clients nothing is released: the
+    mean is zero, and the released `withheld` is set. The number of clients is not
+    secret here, since the noise depends on it. So this is for samplings "fixed" and
     "everyone" with relation "replace_one", and not for Poisson cohorts.
 
     Args:
       bound: the bound of a message, and the C that the noise scales with.
       noise_multiplier: the multiplier z of the sum over `smallest` clients.
-      denominator: the number r of clients that are expected, fixed.
-      smallest: the least number of participants with which the promise holds.
+      denominator: the fixed number r of expected clients.
+      smallest: the least number of clients with which the guarantee holds.
     """
     clipping.require_noise(bound, noise_multiplier, denominator)
     validate.at_least_one(smallest=smallest)
@@ -128,7 +128,7 @@ def adaptive(
     rate: float = 0.2,
     count_noise: float,
 ) -> Mechanism:
-    """Returns clipping whose threshold follows a quantile of the messages' norms.
+    """Returns clipping whose threshold tracks a quantile of the messages' norms.
 
     b_i = 1 if message i is no longer than C; the noisy share of these moves the
     threshold: `C *= exp(-rate (share - quantile))`. The count is a second thing given
@@ -139,7 +139,7 @@ def adaptive(
     Args:
       start: the threshold C of the first round.
       noise_multiplier: the multiplier z of both together.
-      denominator: the number r of clients that are expected, fixed.
+      denominator: the fixed number r of expected clients.
       quantile: the share of messages that should be no longer than C.
       rate: the rate of the threshold's steps.
       count_noise: the standard deviation s_b of the noise on the sum of b_i - 1/2;
@@ -204,7 +204,7 @@ def before_sketch(
       bound: the bound of an update.
       noise_multiplier: the multiplier z; the noise on the sum of updates has standard
         deviation z C.
-      denominator: the number r of clients that are expected, fixed.
+      denominator: the fixed number r of expected clients.
       read: the way to read the message, as in `channels.sketched`.
     """
     clipping.require_noise(bound, noise_multiplier, denominator)

@@ -1,9 +1,9 @@
 """Private numbers to look at: the cohort's loss and accuracy, clipped, summed, noised.
 
-What clients measure on their own data is theirs, so a private run's curves would show
-nothing but test data. Here each client adds a few clipped numbers to its first message
-of a round. The message and these numbers together give away what one release with z
-does: the message's noise grows a little to pay for it.
+Metrics on the clients' own data are private, so the curves of a private run could only
+show test data. Here each client adds a few clipped numbers to its first message of a
+round. The message and these numbers together cost as much as one release with z, since
+the noise of the message is slightly larger.
 
 >>> import jax, jax.numpy as jnp
 >>> from fl_sketch.privacy import clipping, mechanism

@@ -1,11 +1,11 @@
 """Where drawn noise and drawn cohorts end, and what that adds to delta; imports no jax.
 
 The numbers of `gaussian.standard` are quantiles: x has the sign of one bit and the size
-with `P(|N(0, 1)| > x) = u`. Here u is on the grid (m + 1/2) 2^-47, m in [0, 2^47).
-If the first 31 bits of m are zero, 64 more bits follow, so that u is at least
-`SMALLEST` and no number is larger than `REACH`. An exact Gaussian goes on. An output
-that noise of this reach cannot make from the data without a client proves that the
-client is there. The probability of such outputs is added to delta.
+with `P(|N(0, 1)| > x) = u`. Here u is on the grid (m + 1/2) 2^-47, m in [0, 2^47). If
+the first 31 bits of m are zero, 64 more bits follow, so that u is at least `SMALLEST`
+and no number is larger than `REACH`. An exact Gaussian has larger numbers. An output
+that is out of reach without a client proves that the client took part. The probability
+of such outputs is added to delta.
 
 Integer noise comes from tables of whole chances in 2^-127, which add up to one and end
 where less than 2^-113 is left. Each chance is wrong by less than one of these units,

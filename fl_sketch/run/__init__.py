@@ -1,4 +1,4 @@
-"""A run: from a config to programs, rounds, numbers and files."""
+"""A run: from a config to programs, rounds, metrics and files."""
 
 from fl_sketch.engine.loop import NotFinite as NotFinite
 from fl_sketch.engine.loop import Stopped as Stopped

@@ -82,7 +82,7 @@ class Views:
             self._note(done, self._clients.look(jax.device_get(state.server.params)))
 
     def at_end(self, done: int, params: Tree) -> dict[str, float]:
-        """Writes the metrics of the last model for each client, and of its own model.
+        """Writes metrics of the last model, and of the personal ones, for each client.
 
         Returns what the summary is to have of them.
         """

@@ -1,8 +1,7 @@
 """More rounds for a run that is done, or under way: bit for bit the longer run.
 
-A length is refused if it would have changed the rounds which were played: by a schedule
-that ends with the run, noise that was made for its length, or downloads that follow
-from it.
+A length is refused if it would have changed earlier rounds: by a schedule that ends
+with the run, noise for its length, or downloads that depend on it.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +13,7 @@ from fl_sketch.run.task import of_setup
 
 
 def require(before: int, setup: Setup, task: Task) -> None:
-    """Raises unless a run of `before` rounds may go on to the end of a longer one.
+    """Raises unless a run of `before` rounds may be extended to a longer one.
 
     Raises:
       ValueError: in one line, with what the new length would change.

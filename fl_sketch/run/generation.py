@@ -35,12 +35,12 @@ def generate(
     temperature: float = 1.0,
     seed: int = 0,
 ) -> str:
-    """Returns a text that begins with `prompt`, as a language model goes on with it.
+    """Returns `prompt` with a language model's continuation.
 
     More tokens with the same seed begin with the same ones.
 
     Args:
-      tokens: how many characters or words follow.
+      tokens: the number of characters or words to generate.
       temperature: what logits are divided by; 0: always the most probable token.
 
     Raises:

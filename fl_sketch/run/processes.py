@@ -27,7 +27,7 @@ from fl_sketch.engine.loop import Stopped
 LINES = (ValueError, TypeError, OSError, ArithmeticError, RuntimeError)
 ERROR, END, DONE = "fl_sketch/error", "fl_sketch/end", "fl_sketch/done"
 PATIENCE = 600_000  # milliseconds; the first process may be writing for a long time
-LAST_WORDS = 5_000  # milliseconds in which others hear of an error
+LAST_WORDS = 5_000  # milliseconds until other processes see an error
 EVERY = 0.5  # seconds from one look for an error to the next
 SILENCE_SECONDS = 15  # after which a process that says nothing is taken for dead
 RESUME = (
@@ -42,9 +42,9 @@ def connected(
 ) -> Iterator[None]:
     """Joins the processes of one run; must begin before anything touches a device.
 
-    If this process ends otherwise than by leaving the context, even by a signal that
-    cannot be caught, a line says how to go on. An error within it is said in a line by
-    all processes, which end with `WRONG`.
+    If this process ends without leaving the context, even by a signal that cannot be
+    caught, a line explains how to continue. All processes report an error within the
+    context in one line, and end with `WRONG`.
 
     Args:
       coordinator: host:port of the first process. With None for all three, jax finds
@@ -101,7 +101,7 @@ def _ending_together(goodbye: Callable[[], None]) -> Iterator[None]:
             line = watch.last_words()
             if line:
                 heard(line)
-            goodbye()  # whoever waits for this process reads its last words
+            goodbye()  # a parent that waits for this process reads its last lines
             _end(f"{str(error).splitlines()[0]}\n{RESUME}", LOST_A_PEER)
         goodbye()
         if isinstance(error, Stopped | SystemExit):
@@ -184,10 +184,10 @@ def _witness() -> Callable[[], None]:
 
 
 class _Watch:
-    """Looks out for the error of another process, in a thread of its own."""
+    """Watches for errors of other processes, in a separate thread."""
 
     def __init__(self, heard: Callable[[str], None]):
-        """Begins to look; `heard` is told the line of another process's error."""
+        """Starts to watch; `heard` gets the line of another process's error."""
         self._client: Any = distributed.global_state.client
         self._heard = heard
         self._over, self._ending = threading.Event(), threading.Lock()
@@ -199,7 +199,7 @@ class _Watch:
             self._over.set()
 
     def tell(self, line: str) -> None:
-        """Tells the others an error of this process in a `line`, and lets them hear."""
+        """Sends others a `line` about this process's error, and waits for them."""
         self.close()
         said = f"process {jax.process_index()}: {line}"
         with contextlib.suppress(Exception):  # another was faster, or none is left
@@ -212,8 +212,8 @@ class _Watch:
         self.close()
 
     def part(self) -> None:
-        """Waits until all know that the run is over, who hear it from process 0."""
-        with contextlib.suppress(Exception):  # those who died do not come
+        """Waits until all processes know from process 0 that the run is over."""
+        with contextlib.suppress(Exception):  # dead processes do not arrive
             self._client.wait_at_barrier(END, LAST_WORDS)
         if jax.process_index() == 0:
             time.sleep(EVERY)  # the store goes with this process
@@ -231,7 +231,7 @@ class _Watch:
             except jax.errors.JaxRuntimeError as error:
                 if "NOT_FOUND" in str(error):
                     continue
-                return  # the store is gone; whoever waits for a device will know
+                return  # the store is gone; processes that wait for devices notice
             with self._ending:  # which is never left: the process is over
                 if not self._over.is_set():
                     self._heard(line)

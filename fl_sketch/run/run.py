@@ -25,7 +25,7 @@ Told = Callable[[Row], None]
 
 
 class _Listeners(NamedTuple):
-    """Who is told of a run: a tracker, TensorBoard, a function, and the screen."""
+    """The receivers of rows: a tracker, TensorBoard, a function, and the screen."""
 
     tracker: str
     tensorboard: bool
@@ -117,7 +117,7 @@ def run(
 def _train(
     task: Task, folder: Workdir | None, views: client_views.Views, told: _Listeners
 ) -> Row:
-    """Trains from where the folder stands; returns the summary."""
+    """Trains from the state of the folder; returns the summary."""
     # Signals are handled from here on, so that compiling is not cut short.
     with asking() as asked, contextlib.ExitStack() as stack:
         progress = resumable.resumed(folder, task, told.say)

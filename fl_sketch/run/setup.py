@@ -52,23 +52,23 @@ DEALING = (  # keys of data by which examples are dealt
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setup:
-    """A config, its data, and what follows from both.
+    """A config, its data, and the parts that depend on both.
 
     Attributes:
       config: the config, with the number of clients that the data have.
       numbers: its continuous keys.
       splits: the data on the host.
-      seen: how the model sees them.
-      params: shapes of the model's parameters: of what trains.
-      parts: what trains of the model, and what does not; None: all of it trains.
-      initial: arrays that it begins with, by name, in place of random ones.
+      seen: the data as inputs of the model.
+      params: shapes of the trained parameters.
+      parts: the trained and the other arrays of the model; None: all of them train.
+      initial: initial arrays by name, instead of random ones.
       mesh: the devices, which may be abstract.
       talk: the traffic of a client in a round.
-      cohorts: who takes part in a round.
+      cohorts: the clients of a round.
       relay: how messages reach all clients without a server; None: there is one.
-      bank: the one of `host_states.PLACES` where clients' states are.
-      identity: what it is made of apart from the config.
-      guarantee: what is promised; None: no message is bounded.
+      bank: where client states are, one of `host_states.PLACES`.
+      identity: the identity of the run, apart from the config.
+      guarantee: the privacy guarantee; None: no message is bounded.
     """
 
     config: ConfigDict
@@ -139,7 +139,7 @@ class Setup:
         """Returns the same with its promise; 0: with the noise of the config.
 
         Raises:
-          ValueError: in one line, for a promise that cannot be kept.
+          ValueError: in one line, for a guarantee that cannot be kept.
         """
         guarantee = guarantee_of(
             self.config,
@@ -178,8 +178,8 @@ class Setup:
     def _partition_seed(self, seed: int) -> int:
         """Returns the seed by which a run deals.
 
-        A private run deals by a seed of its own: runs with other seeds then have the
-        same clients, and the privacy that they spend adds up.
+        A private run deals examples by a separate seed. Runs with other seeds then have
+        the same clients, and their privacy budgets add up.
         """
         if self.config.data.partition_seed >= 0:
             return self.config.data.partition_seed

@@ -31,7 +31,7 @@ TIMED = 100  # rounds that are timed together
 
 
 def task_of(config: ConfigDict, data_dir: str | None = None) -> Task:
-    """Returns the run of `config`, with a secret of its own.
+    """Returns the run of `config`, with its own secret.
 
     The arguments, and what is raised, are those of `setup.prepare`.
     """

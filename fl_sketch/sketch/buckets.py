@@ -5,7 +5,7 @@ tile into a table of length 2 `cols` at an independent, uniform offset; then it 
 two halves, which makes the offsets cyclic. Coordinates of different tiles collide with
 probability exactly 1/cols and those of one tile never: the pairwise independence of
 Definition D.5, or better. Memory is read once, in order, and sums have a fixed order.
-The independent hash places every coordinate by itself, for guarantees that need more
+The independent hash places every coordinate separately, for guarantees that need more
 than pairwise independence.
 """
 
@@ -77,7 +77,7 @@ def blocked(cols: int) -> Buckets:
 def independent(cols: int) -> Buckets:
     """Places every coordinate at its own hash: a scatter, and a gather back.
 
-    A GPU adds the terms of a scatter in no fixed order, unless XLA is set to.
+    A GPU adds the terms of a scatter in no fixed order by default.
     """
 
     def draw(key, d, rows, per_row):

@@ -52,9 +52,8 @@ def random_k(k: int, *, unbiased: bool = True) -> Compressor:
 
     Args:
       k: the number of numbers that are kept.
-      unbiased: whether values are multiplied by d/k: then E x_hat = x and
-        `E|x_hat - x|^2 = (d/k - 1) |x|^2`. Without, it is a contraction, as error
-        feedback needs it.
+      unbiased: whether values are multiplied by d/k. Then E x_hat = x and `E|x_hat -
+        x|^2 = (d/k - 1) |x|^2`. Otherwise it is a contraction, as error feedback needs.
     """
     validate.at_least_one(k=k)
 
@@ -82,8 +81,8 @@ def random_k(k: int, *, unbiased: bool = True) -> Compressor:
 def sign() -> Compressor:
     """Sends one bit a number: x_hat is +1 where x >= 0, else -1 (signSGD).
 
-    One bit cannot carry a NaN, so a real receiver would not see it; `apply` keeps NaN
-    where it was, so that a simulation does not hide it.
+    One bit cannot represent NaN, so a real receiver would not see it. `apply` keeps
+    NaN, so that a simulation does not hide it.
     """
 
     def apply(key, x):
@@ -117,7 +116,7 @@ def qsgd(levels: int) -> Compressor:
     A number takes a sign bit and ceil(log2(levels + 1)) bits for its level; the norm
     takes 32. (The paper's Elias code is shorter on average and has no fixed length.)
     `E|x_hat - x|^2 <= min(d/levels^2, sqrt(d)/levels) |x|^2`, which may be more than
-    `|x|^2`: with error feedback take `nearest`.
+    `|x|^2`. With error feedback, use `nearest`.
 
     Reference: Alistarh et al. (2017), section 3.1.
     """

@@ -1,7 +1,7 @@
 """Dense operators, Gaussian and AMS, whose matrix exists one small tile at a time.
 
 R is cut into tiles of columns, each made from the key when it is needed, in `apply` and
-again in `transpose`. The work is b d in either: these operators are for checks of
+again in `transpose`. Each takes b d operations. These operators are for checks of
 theory, not for training large models.
 """
 
@@ -32,7 +32,7 @@ def gaussian(b: int) -> Sketch:
     validate.at_least_one(b=b)
 
     def tile(key, first, width):
-        # A key a tile: tiles are as independent as threefry makes them.
+        # One key per tile, so tiles are as independent as threefry.
         return jax.random.normal(jax.random.fold_in(key, first), (b, width))
 
     def left(key, s, first, width):

@@ -1,8 +1,8 @@
 """From an operator on one vector to an operator on updates of any shape.
 
-Every operator of this package is written for one vector; `on_trees` makes a Sketch of
-it that flattens updates and checks its input. `fixed_key` ties a Sketch to one key for
-all rounds, and `materialized` to one matrix.
+Every operator of this package is written for one vector. `on_trees` turns it into a
+Sketch that flattens updates and checks its input. `fixed_key` uses one key in all
+rounds, and `materialized` one matrix.
 """
 
 import functools
@@ -116,9 +116,9 @@ def fixed_key(op: Sketch, key: Key) -> Sketch:
 def materialized(op: Sketch, key: Key) -> Sketch:
     """Returns `op` as the matrix of one key, kept in memory for all rounds.
 
-    The matrix takes b d numbers; that of a length is made when a vector of this length
-    comes. It pays where R is dense and one R is needed thousands of times, as by an
-    attacker: `gaussian` and `ams` draw all of their random numbers anew for every
+    The matrix has b d numbers and is made when the first vector of a length is
+    sketched. It is faster if R is dense and one R is used thousands of times, as in an
+    attack: `gaussian` and `ams` draw all of their random numbers again for every
     product.
 
     >>> from fl_sketch import sketch

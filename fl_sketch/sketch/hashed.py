@@ -1,9 +1,9 @@
 """Count sketches and sparse embeddings, at the speed of memory.
 
-A count sketch adds every coordinate, with a random sign, into one bucket of each row; a
-sparse embedding into several. Both read x once, tile by tile (`buckets` places a tile),
-and need no memory but the input and the message. On GPUs a blocked hash has the kernels
-of `hashed_gpu`.
+A count sketch adds every coordinate, with a random sign, to one bucket of each row. A
+sparse embedding adds it to several. Both read x once, tile by tile (`buckets` places a
+tile), and only need memory for the input and the message. On GPUs a blocked hash has
+the kernels of `hashed_gpu`.
 
 >>> import jax, jax.numpy as jnp
 >>> from fl_sketch import sketch
@@ -55,9 +55,9 @@ def count_sketch(
     of d - 1 for the blocked hash when cols divides d.
 
     Args:
-      cols: the number of buckets of a row. More than d is allowed, and wasteful.
-      rows: independent repetitions. The guarantee of the median needs an odd number;
-        of an even one it is the mean of the two in the middle.
+      cols: the number of buckets per row. More than d is allowed but wasteful.
+      rows: independent repetitions. The guarantee of the median needs an odd number.
+        For an even one it is the mean of the two in the middle.
       hash: "blocked" (fast, deterministic) or "independent" (a scatter).
       query: the reduction over the rows for `estimate`, "median" or "mean".
       signs: "mixer" (fast) or "polynomial" (exactly 4-wise independent).
@@ -210,7 +210,7 @@ def _apply(form: _Form, places, seeds, x) -> jax.Array:
     table = varying_like(form.buckets.widen(jnp.zeros(form.cols)), x, places)
     tables = lax.fori_loop(0, d // tile, put_tile, (table,) * form.rows)
     if d % tile:
-        # The rest, as the end of a tile of zeros; padding x would cost a copy of it.
+        # The rest is the end of a tile of zeros, since padding x would copy it.
         rest = x[d - tile :].at[: tile - d % tile].set(0)
         tables = put(tables, d // tile, d - tile, rest)
     return jnp.stack([form.buckets.fold(t) for t in tables])

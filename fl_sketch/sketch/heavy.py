@@ -21,8 +21,8 @@ FILLS = ("random", "top")
 def squared_norm(message: jax.Array) -> jax.Array:
     """Returns an estimate of `|x|^2` from a count sketch of x, of shape (rows, cols).
 
-    It is the median over rows of the energy of a row. Rows of a sketch are divided by
-    sqrt(rows), so that R^T R has mean one; that is undone here.
+    It is the median of the rows' energies. The division of rows by sqrt(rows), for
+    which R^T R has mean one, is undone here.
 
     >>> import jax
     >>> from fl_sketch import sketch
@@ -47,9 +47,9 @@ def heavy_coordinates(
 
     Coordinates with `estimate^2 >= |x|^2 / m` are heavy (the paper prints the estimate
     itself; the source it cites compares squares). If there are more than m, the largest
-    are returned; if fewer, others are added. Everyone with the message and the key
-    finds the same set. Few coordinates of a gradient are heavy, so most of the m are
-    random if the others are; the code of SketchedSGD's authors takes the largest
+    are returned. If there are fewer, others are added. All parties with the message and
+    the key find the same set. Few coordinates of a gradient are heavy, so most of the m
+    are random if the others are; the code of SketchedSGD's authors takes the largest
     estimates, heavy or not.
 
     Args:

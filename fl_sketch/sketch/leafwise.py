@@ -1,4 +1,4 @@
-"""A sketch of every leaf by itself: the layer-wise layout, SAFL's open direction.
+"""A separate sketch of every leaf: the layer-wise layout, which SAFL's paper suggests.
 
 >>> import jax, jax.numpy as jnp
 >>> from fl_sketch import sketch
@@ -22,11 +22,11 @@ from fl_sketch.sketch.sampling import identity
 
 
 def leaf_by_leaf(op: Sketch, exact_up_to: int = 0) -> Sketch:
-    """Sketches every leaf of an update by itself, with the budget of `op` split up.
+    """Sketches every leaf of an update separately, with a share of the budget of `op`.
 
-    A message is a tuple of one array a leaf, in the order of `jax.tree.leaves`;
+    A message is a tuple with one array per leaf, in the order of `jax.tree.leaves`.
     `split_budget` divides the budget. An operator with rows gives every leaf at least
-    one number a row.
+    one number per row.
 
     Args:
       op: any operator of fixed size.
@@ -96,11 +96,11 @@ def _leaf_keys(key: Key, count: int) -> list[Key]:
 
 
 def split_budget(budget: int, sizes: list[int], exact_up_to: int = 0) -> list[int]:
-    """Returns the number of numbers that each leaf may send; its size means exactly.
+    """Returns how many numbers each leaf may send; its own size means exactly.
 
-    Leaves of at most `exact_up_to` numbers are paid for first and sent exactly, even if
-    they exceed the budget. The others share what is left in proportion to their sizes,
-    rounded down, but each has at least one number and at most its size.
+    Leaves of at most `exact_up_to` numbers are sent exactly, even if they exceed the
+    budget. The others share the rest of the budget in proportion to their sizes,
+    rounded down. Each has at least one number and at most its size.
 
     >>> split_budget(61, [10, 600])
     [1, 60]

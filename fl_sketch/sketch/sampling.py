@@ -1,4 +1,4 @@
-"""Operators that send coordinates as they are: some of them, or all."""
+"""Operators that send coordinates unchanged: some of them, or all."""
 
 import math
 

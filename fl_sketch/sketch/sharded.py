@@ -1,9 +1,9 @@
-"""A sketch of a model that lies on several devices: each sketches its own part.
+"""A sketch of a model on several devices, each of which sketches its own part.
 
-The columns of R are those of its parts side by side, R = [R_1 ... R_m R_0], each with
-its own key: `R x = sum_j R_j x_j`. `trees.cut` cuts arrays into parts; arrays that it
-cannot cut belong to R_0. Signs of different parts are independent, so E[R^T R] = I as
-before. Only one sum of b numbers crosses between the devices.
+R is a row of parts, R = [R_1 ... R_m R_0], each with its own key: `R x = sum_j R_j
+x_j`. `trees.cut` cuts arrays into parts; arrays that it cannot cut belong to R_0. Signs
+of different parts are independent, so E[R^T R] = I as before. Devices only exchange one
+sum of b numbers.
 
 >>> import jax, jax.numpy as jnp
 >>> from fl_sketch import sketch
@@ -29,7 +29,7 @@ Leaves = list[jax.Array]
 
 
 def sharded(op: Sketch, parts: int, axis: str = trees.MODEL) -> Sketch:
-    """Sketches every part of an update by itself, and adds up the messages.
+    """Sketches every part of an update separately, and adds up the messages.
 
     Inside a mesh with such an axis, of `parts` devices, each device sketches its own
     part; elsewhere parts are sketched one after the other. Both are the same map. A
@@ -130,7 +130,7 @@ class _Cut(NamedTuple):
                 return lax.psum(of_part(*part), self.axis)
 
             return self._on_devices(summed, specs, P())(key, leaves)
-        # Written down before they are added up: else XLA would round a product and the
+        # Stored before they are added up: otherwise XLA would round a product and the
         # sum together, and these numbers would not be those of several devices.
         return functools.reduce(
             jnp.add, self._in_turn(lambda n: of_part(n, key, self._slices(n)))

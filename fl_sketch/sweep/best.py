@@ -1,4 +1,4 @@
-"""The best point of a sweep as a run's folder, which goes on without training again."""
+"""The best point of a sweep as a run's folder, which can be extended."""
 
 import pathlib
 import shutil
@@ -30,7 +30,7 @@ def keep(
     recorders: Sequence[Recorder],
     states: engine.State,
 ) -> None:
-    """Leaves the best point so far in a folder of its own, if it is of this program.
+    """Writes the best point so far to its own folder, if it is of this program.
 
     A point that diverged is not kept. `rows` are all rows of the sweep so far, and
     `states` the last states of the group, over seeds and numbers.

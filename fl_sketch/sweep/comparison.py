@@ -1,8 +1,8 @@
-"""Methods side by side: each is tuned on its own grid, then run with several seeds.
+"""Comparisons: each method is tuned on its own grid and run with several seeds.
 
-A comparison is as good as its weakest baseline. So every method gets a grid, which is
-searched with a seed of its own; the reported runs have other seeds. Searches and seeds
-are sweeps, so that what is done is kept when a comparison is begun again.
+A comparison is as good as its weakest baseline. So every method has a grid, which is
+searched with a separate seed. The reported runs have other seeds. Searches and seeds
+are sweeps, so an interrupted comparison keeps finished runs.
 """
 
 import inspect
@@ -52,19 +52,19 @@ class Comparison(NamedTuple):
 
     Attributes:
       base: the config.
-      methods: the methods by name; the first is the one that others are measured by.
+      methods: the methods by name; the first is the baseline.
       seeds: the seeds that are reported.
       tuning_seed: the seed of the search.
       tuning_rounds: the number of rounds of the search; 0: as many as are reported. A
         private search has the noise of the whole run.
-      tuning_keys: keys of the config for the search alone: another data set, say, with
-        data.public=True if these data need no protection.
-      last: the number of evaluations that the mean counts, the last ones.
-      apart: whether the seeds are runs in folders of their own rather than a sweep: for
-        runs of hours, which go on where they were stopped, keep their checkpoints, and
-        to which seeds can be added later. Not for private methods.
-      widen: the number of values that a grid may grow by, one by one, while its best
-        point is at an end of it.
+      tuning_keys: keys of the config only for the search, such as another data set,
+        with data.public=True if these data need no protection.
+      last: the number of last evaluations over which the score is averaged.
+      apart: whether seeds are separate runs and not a sweep. This is for runs of hours:
+        they can be resumed, keep their checkpoints, and seeds can be added later. Not
+        for private methods.
+      widen: the number of values by which a grid may grow while its best point is at an
+        end.
     """
 
     base: ConfigDict
@@ -181,7 +181,7 @@ def side_by_side(
     *,
     say: Callable[[str], None] = tqdm.write,
 ) -> dict[str, dict[str, Any]]:
-    """Runs every config in a folder of its own; returns the summaries by name.
+    """Runs every config in its own folder; returns the summaries by name.
 
     It prints a table, in which the first run is compared with the others.
 
@@ -255,7 +255,7 @@ def _for_search(comparison: Comparison, method: Method, config) -> ConfigDict:
 
 
 def _apart(config, seeds: Sequence[int], folder, data_dir) -> Iterator[Row]:
-    """Yields the rows of each seed as a run of its own, as a sweep has them."""
+    """Yields the rows of each seed as a separate run, in the form of a sweep."""
     for point, seed in enumerate(seeds):
         place, lost = folder / str(seed), []
         try:
@@ -275,7 +275,7 @@ def _apart(config, seeds: Sequence[int], folder, data_dir) -> Iterator[Row]:
 def _check(
     comparison: Comparison, configs: Mapping[str, ConfigDict], folder: pathlib.Path
 ) -> None:
-    """Raises for what can be told of the last method before the first one trains."""
+    """Raises errors of all methods before the first one trains."""
     if any("/" not in name for name in odometer.read(folder)):
         msg = (
             f"Expected workdir to be new or the folder of a comparison, got {folder}, "
@@ -283,7 +283,7 @@ def _check(
         )
         raise ValueError(msg)
     metrics = {name: metrics_of(config.model)[0] for name, config in configs.items()}
-    if len({*metrics.values()}) > 1:  # no table ranks unlike things
+    if len({*metrics.values()}) > 1:  # no table ranks different metrics
         got = ", ".join(f"{metric} of {name}" for name, metric in metrics.items())
         msg = f"Expected the same first metric in all methods, got {got}: set "
         raise ValueError(msg + "model.metrics=NAME.")

@@ -105,7 +105,7 @@ def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> li
 
 
 def require_one_table(outlines: Sequence[Outline]) -> None:
-    """Raises a ValueError for programs of unlike metrics, which no table can rank."""
+    """Raises a ValueError for programs of different metrics, which cannot be ranked."""
     metrics = {", ".join(program.facts["metrics"]) for program in outlines}
     if len(metrics) > 1:
         msg = (

@@ -1,7 +1,7 @@
 """Grids of configs: which keys take which values, and which points share a program.
 
 Continuous keys and the seed are arguments of a program, so all their values share one.
-Every combination of the other keys is a program of its own.
+Every combination of the other keys is a separate program.
 
 >>> from configs import default
 >>> config = default.get_config()
@@ -143,9 +143,9 @@ def beyond(
 ) -> tuple[str, float] | None:
     """Returns a key whose best value is at an end of its grid, and the next value.
 
-    Values go on as they began: 0.1 follows 0.003, 0.01, 0.03. It is None if the best
-    point has a worse neighbour on both sides of all continuous keys with two values or
-    more, or if its key may not have the next value.
+    It continues the sequence: 0.1 is next after 0.003, 0.01, 0.03. It is None if the
+    best point has a worse neighbour on both sides in all continuous keys with two
+    values or more, or if the key does not allow the next value.
 
     >>> beyond({"server.rate": (0.001, 0.003, 0.01)}, {"server.rate": 0.001})
     ('server.rate', 0.0003)

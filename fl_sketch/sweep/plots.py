@@ -53,12 +53,12 @@ def plot(
     Args:
       workdirs: the folders of results.
       path: the picture, which ends in .png, .pdf or .svg.
-      only: parts of names; lines without any of them are left out.
+      only: parts of names; other lines are left out.
       xs: names of `ABSCISSAS`, a panel for each.
-      metric: the metric to draw; empty: the one by which models are reported.
+      metric: the metric to draw; empty: the score.
       labels: texts "NAME=words" for the legend; both sides may have a "=".
-      title: the words above the picture.
-      reach: a score. A table of what each line took to it follows the names.
+      title: the title of the picture.
+      reach: a score. A table with the cost of each line to reach it is added.
 
     Raises:
       ValueError: in one line, for what cannot be read or drawn.
@@ -82,7 +82,7 @@ def plot(
 def read(workdirs: Sequence[str], only: Sequence[str] = ()) -> list[Row]:
     """Returns the evaluations of folders, each with the name of its line as method.
 
-    Folders of one name are told apart by their paths. Arguments are those of `plot`.
+    Folders with the same name are distinguished by path. Arguments are those of `plot`.
 
     Raises:
       ValueError: for a folder that has no evaluations, or if no line is left.

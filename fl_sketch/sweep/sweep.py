@@ -42,7 +42,7 @@ def sweep(
     how: str | None = None,
     say: Say = tqdm.write,
 ) -> Row:
-    """Runs a grid, or what an earlier sweep left of it; returns sweep.json's contents.
+    """Runs a grid, or the rest of an earlier sweep; returns sweep.json's contents.
 
     Args:
       config: what the points have in common.
@@ -176,7 +176,8 @@ def _run_rest(
             told = functools.partial(_tell, folder, say, f"{number} of {len(outlines)}")
 
             def ended(last, states, one=one, setup=setup, recorders=recorders):
-                # Secrets of private points are gone: their rounds cannot come again.
+                # Secrets of private points are deleted: their rounds cannot be
+                # repeated.
                 if not one.private:
                     rows = [*folder.rows, *last]
                     kept = one.group, setup, recorders, states
@@ -214,9 +215,9 @@ def run_points(
 
     Args:
       hidden: whether a program of the table is private, so that columns are marked.
-      told: gets the rows of every evaluation, one for each point.
-      ended: gets the last rows and states, before the last rows are told: whoever finds
-        these finds the best point as well.
+      told: receives the rows of every evaluation, one for each point.
+      ended: receives the last rows and states before `told` receives the last rows, so
+        that the best point is written before them.
     """
     last: list[Row] = []
 

@@ -1,14 +1,13 @@
-"""What the theorems promise: step sizes, rounds, errors and bits, before a run.
+"""The bounds of the theorems: step sizes, rounds, errors and bits, before a run.
 
-A function takes the `Constants` of the problem and the run, and returns a `Bound`: what
-the paper's proof gives for them, no more. Most take a target as well, and choose the
-step and the rounds that reach it. Outside a theorem's conditions it raises
-`Unreachable`, and where a print has lost a factor of its proof the docstring says
-which. A theorem whose assumptions do not hold for a model says nothing about it, and
-most constants of a deep network are not known. Where a paper states only an order,
-O(...), the constant is set to one here and the docstring says so. Bits are counted for
-messages of 32-bit floats, up from all clients. `launch.theorems` measures what each
-theorem bounds.
+A function takes the `Constants` of the problem and the run, and returns the `Bound` of
+the paper's proof. Most take a target as well, and choose the step and the rounds that
+reach it. Outside a theorem's conditions it raises `Unreachable`. If a printed statement
+lacks a factor of its proof, the docstring names it. A theorem whose assumptions do not
+hold for a model says nothing about it, and most constants of a deep network are not
+known. Where a paper states only an order, O(...), the constant is set to one here and
+the docstring says so. Bits are counted for messages of 32-bit floats, up from all
+clients. `launch.theorems` measures what each theorem bounds.
 
 >>> constants = Constants(
 ...     smoothness=1.0, convexity=0.1, start=2.0, clients=10,

@@ -82,7 +82,7 @@ def clipped_error(constants: Constants, *, alpha: float, gamma: float) -> float:
 
 
 def normalised_error(constants: Constants, *, alpha: float, gamma: float) -> float:
-    """Returns the right side of Theorem 4 (equation 14) but for one term.
+    """Returns the right side of Theorem 4 (equation 14) without one term.
 
     Its left side is a mean over clients and rounds. A client i with `|u_i| > C` counts
     as in Theorem 2. Others count `C / |u_i|` times (2 - s^2) (f_i(w) - f_i(w*)), and on

@@ -224,7 +224,7 @@ def fedsketch(
     variant: str,
     cols: int,
 ) -> Bound:
-    """Returns what Theorem 5, 6 or 7 promises of FedSKETCH: Theorem 2 with constants.
+    """Returns the bound of Theorem 5, 6 or 7: FedSKETCH's Theorem 2 with constants.
 
     The message has cols log(d R / delta) numbers, in as many rows as the paper asks
     for.
@@ -260,11 +260,11 @@ def fedsketchgate(
     variant: str,
     cols: int,
 ) -> Bound:
-    """Returns what FedSKETCHGATE's Theorem 3 promises, for clients that differ.
+    """Returns the bound of FedSKETCHGATE's Theorem 3, for clients that differ.
 
-    It states orders, the constants are one here. It prints mu^2 d in the nonconvex step
-    of both variants; it follows from Theorem 9, which has omega + 1, and so does this.
-    The arguments are those of `fedsketch`; the theorem chooses `steps` as well.
+    It states orders, and the constants are one here. It prints mu^2 d in the nonconvex
+    step of both variants; it follows from Theorem 9, which has omega + 1, and so does
+    this. The arguments are those of `fedsketch`; the theorem chooses `steps` as well.
     """
     validate.one_of((*PROMISES,), objective=objective)
     theorem = Theorem(

@@ -67,7 +67,7 @@ def tail(operator: str, *, d: int, b: int, failure: float) -> float:
 def joint_tail(
     constants: Constants, times: float, *, coordinates: bool = False
 ) -> float:
-    """Returns the tail of many inner products, which all hold but for a chance delta.
+    """Returns the tail of many inner products, which hold together with 1 - delta.
 
     There are so many `times` for each client and local step and, with `coordinates`,
     for each parameter.
@@ -197,7 +197,7 @@ def adaptive_decaying(constants: Constants) -> Bound:
 
     With `adaptive_decaying_step`; the step of the `Bound` is that of the last round.
     The theorem bounds a sum over rounds with weights kappa eta_t K J_1, which fall; the
-    last of them, the smallest, stands for all. Of order log(T) / sqrt(T).
+    last of them, the smallest, is used for all. Of order log(T) / sqrt(T).
     """
     theorem = Theorem("Chen et al., Theorem B.3", (*NEEDS, "rounds"), ASSUMPTIONS)
     c, square = theorem.require(constants), constants.gradient**2
@@ -221,7 +221,7 @@ def adaptive_decaying(constants: Constants) -> Bound:
 
 
 def adaptive_confined(constants: Constants) -> Bound:
-    """Returns what Theorem 4.4 gives for a number of rounds.
+    """Returns the bound of Theorem 4.4 for a number of rounds.
 
     The server's rate is kappa = 1 / sqrt(G), and the step that of the constants or, if
     it is unknown, the largest. G is `Bound.largest`, which no `|grad f|^2` exceeds; the

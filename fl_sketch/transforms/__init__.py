@@ -1,7 +1,7 @@
-"""The optax door: sketches as gradient transformations for your own training step.
+"""Sketches as optax transformations, for your own training step.
 
-The round key is an extra argument of `update`, so that the chain below drops into
-any `shard_map` step; `params` must be passed too, as the shape to de-sketch into.
+The round key is an extra argument of `update`, so the chain below works in any
+`shard_map` step. `params` must be passed too, as the shape of the result.
 
 >>> import jax, optax
 >>> from fl_sketch import sketch, transforms

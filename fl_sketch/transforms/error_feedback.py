@@ -14,7 +14,7 @@ from fl_sketch.transforms.pipeline import NEED_KEY, require
 
 
 def compress(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
-    """Replaces an update, as one vector, by what its compressed message stands for.
+    """Replaces an update by the update that its compressed message represents.
 
     The result has as many numbers as the update. An `aggregate` over the devices of a
     mesh averages all of them: this compresses what is computed with, and not what

@@ -104,7 +104,7 @@ def sgd_steps(
     The update is x_0 - x_K; the diagnostic "loss" is that of the first batch at x_0.
 
     Args:
-      tx: the client's optimizer; its state begins anew every round.
+      tx: the client's optimizer; its state starts anew in every round.
       proximal: the weight mu of FedProx, which adds `mu/2 |x - x_0|^2` to the loss.
     """
 
@@ -176,19 +176,19 @@ def gradient_pair(loss: Loss, previous: Callable[[Server], Tree]) -> Local:
 def tracked_steps(
     loss: Loss, *, rate: jax.typing.ArrayLike, gain: jax.typing.ArrayLike
 ) -> Local:
-    """Steps along gradient - c, with a variate c for what other clients' data add.
+    """Steps along gradient - c, with a control variate c for other clients' data.
 
     FedSKETCHGATE, Algorithm 6: after the round, c -= gain (Phi - Phi_own), where Phi is
-    the estimate all received and Phi_own what the client's own message stood for.
+    the estimate that all clients received and Phi_own that of the client's message.
 
-    Variates keep across rounds what plain local steps lose. They grow without end where
-    a client's loss is more curved than 2/eta (with more than one step), and where
-    Phi_own is an estimate whose relative error is above 1/(gain eta tau).
+    Control variates keep information across rounds. They grow without bound if a
+    client's loss is more curved than 2/eta (with more than one step), or if the
+    relative error of Phi_own is above 1/(gain eta tau).
 
     Args:
       rate: the step size eta.
-      gain: the factor of the variates' moves: 1/(eta tau) undoes the factor in the
-        update exactly; the paper prints 1/tau.
+      gain: the factor of the changes of c: 1/(eta tau) exactly removes the factor in
+        the update; the paper prints 1/tau.
     """
 
     def run(server, variate, batches, keys):

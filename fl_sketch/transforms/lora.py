@@ -1,9 +1,9 @@
-"""Low-rank adaptation: an array W that stands still, plus a product that trains.
+"""Low-rank adaptation: an array W that does not train, plus a product that does.
 
-Hu et al. (2022): W + alpha/rank B A, where A begins random, and B as zeros, so that
-training begins with W. It is a transformation of arrays by name, without a layer of its
-own. The factors of an array NAME are NAME/lora_a and NAME/lora_b, and its alpha/rank
-stands among the arrays that do not train, as NAME/lora_scale.
+Hu et al. (2022): W + alpha/rank B A, where A is random and B is zero at first, so
+training starts from W. It transforms arrays by name and needs no layer. The factors of
+an array NAME are NAME/lora_a and NAME/lora_b. NAME/lora_scale, an array that does not
+train, is alpha/rank.
 
 An array of more than two axes is a matrix whose rows are its first axes and whose
 columns are the others. It is divided where the shorter side of that matrix is longest;

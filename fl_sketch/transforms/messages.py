@@ -1,7 +1,7 @@
 """What a chain of transformations sends, found by tracing its update.
 
-Transformations note the values that they made of messages. What follows them knows a
-value again as long as nothing has changed it.
+Transformations record the values that they made from messages. Later transformations
+recognise a value if nothing has changed it.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ class Note(NamedTuple):
 
     Attributes:
       value: the value, an array or a tree of arrays.
-      bits: the length of the message that it stands for; None: all its numbers are
+      bits: the length of the message that it represents; None: all its numbers are
         sent.
       unbiased: whether it has the update as its mean, and errors that may be longer.
     """
@@ -79,10 +79,10 @@ def counted(message: Any) -> bool:
 def message_bits(tx: optax.GradientTransformation, params: Tree) -> int:
     """Returns the bits of a client's message in one update of a chain.
 
-    A message is what `aggregate` averages. That of a sketch has 32 bits a number. That
-    of `compress`, alone or within `error_feedback`, has the bits of the compressor if
-    `aggregate` follows at once. Between devices of one mesh all numbers of its values
-    are averaged, whatever the message would take.
+    `aggregate` averages messages. A message of a sketch has 32 bits per number. A
+    message of `compress`, alone or within `error_feedback`, has the bits of the
+    compressor if `aggregate` follows directly. Devices of one mesh average all numbers
+    of its values, whatever the message would take.
 
     >>> import jax.numpy as jnp
     >>> from fl_sketch import sketch, transforms

@@ -1,9 +1,9 @@
 """Models of which a part trains: the loss of that part, its start, and the whole.
 
-Only what trains is a parameter: messages, moments, noise and files are of it. The rest
-is a constant of the loss (`core.constants`), which programs have once on each device,
-whatever the number of clients. An optimizer that skips arrays does not do that: an
-estimate from a sketch moves them all the same, and messages are as long as before.
+Only the trained part is a parameter: messages, moments, noise and files only contain
+it. The rest is a constant of the loss (`core.constants`), stored once on each device
+for any number of clients. An optimizer that skips arrays is not enough: the estimate
+from a sketch changes them too, and messages are as long as before.
 """
 
 import functools
@@ -71,12 +71,12 @@ def only(
 
     Args:
       loss: `(params, batch)` or `(params, batch, key)` to a scalar. If `params` are
-        `Stateful`, their statistics stand still, and the loss should use them as in
-        tests; those that it returns are left out.
+        `Stateful`, their statistics do not change, and the loss should use them as in
+        evaluation. The statistics that it returns are ignored.
       params: a tree of arrays, of any library. Those that do not train may have any
         type.
-      trains: as `client.trains` in `configs/default.py`, of the names that paths in
-        `params` have.
+      trains: as `client.trains` in `configs/default.py`, with paths in `params` as
+        names.
       key: the key of lora's first factors; None: that of seed 0.
 
     Raises:

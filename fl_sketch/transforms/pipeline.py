@@ -47,11 +47,12 @@ def desketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
 def aggregate(axis_name: str | tuple[str, ...]) -> optax.GradientTransformation:
     """Replaces each message by the mean over clients and devices.
 
-    Clients on one device are those of an enclosing `vmap` (it needs no axis name),
-    devices those of the mesh axis of `shard_map`, each with the same number of clients.
-    What follows is computed once on a device, not once a client, and is known to be the
-    same on all devices. With `vmap(..., out_axes=None)` and shard_map's replication
-    check, jax refuses a step that uses anything of a client except this mean.
+    The clients on one device are those of an enclosing `vmap` (it needs no axis name).
+    The devices are those of the mesh axis of `shard_map`, with the same number of
+    clients each. Later transformations run once per device, not once per client, with
+    the same result on all devices. With `vmap(..., out_axes=None)` and shard_map's
+    replication check, jax refuses a step that uses anything of a client except this
+    mean.
 
     Args:
       axis_name: the mesh axis or axes over which the devices differ; without a mesh

@@ -111,12 +111,12 @@ def fetchsgd(
       k: the number of coordinates that a step changes.
       learning_rate: the rate eta, or a schedule of it.
       momentum: the decay rho of the momentum.
-      forget: how the error forgets a step, as in `top_k_desketch`.
+      forget: how a step is removed from the error, as in `top_k_desketch`.
       masking: whether the momentum forgets as well, where the step's sketch is not
         zero (the released code: momentum factor masking).
       window: the number of rounds of which errors are kept; 0: all. Each round of the
-        window has an error of its own; the oldest is read and emptied (the paper's
-        sliding window, on which its second theorem rests).
+        window has its own error; the oldest is read and cleared (the paper's sliding
+        window, on which its second theorem rests).
 
     Reference: Rothchild et al. (2020), Algorithm 1 and Appendix B.
     """
@@ -154,7 +154,7 @@ def fetchsgd(
 
 
 def _heaviest(op: Sketch, keep_top, error: Message, params):
-    """Returns (the heaviest coordinates of what a message stands for, their sketch)."""
+    """Returns (the heaviest coordinates of a message's update, their sketch)."""
     key = jax.random.key(0)  # not used: the operator has its own
     estimate = trees.ravel(op.estimate(key, error, params))
     heaviest = trees.unraveler(params)(keep_top.apply(key, estimate))

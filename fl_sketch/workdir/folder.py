@@ -1,4 +1,4 @@
-"""The folder of a run or of a sweep, and how the same command goes on with it.
+"""The folder of a run or a sweep, in which the same command resumes.
 
 config.json, metrics.csv (a row for each evaluation), checkpoints/, and at the end
 summary.json and params.safetensors. A reader never sees half of a file. The rows of a
@@ -52,7 +52,7 @@ class Workdir:
         accept: Collection[str] = (),
         extend: str = "extend the run",
     ):
-        """Opens a folder for a run, or to go on with one.
+        """Opens a folder to start or resume a run.
 
         Args:
           config: the config of the run, nested.
@@ -242,8 +242,8 @@ class Workdir:
     def _adopt(self, own: Identity) -> None:
         """Takes over what the run is made of, with the keys of this folder's digests.
 
-        The key of its own data is always a fresh one. Keys of weights to begin with
-        stand after it, so that the data which they have seen are known again here.
+        The key of its own data is always a fresh one. It is followed by the keys of
+        initial weights, so that the data which these have seen are recognised.
         """
         before, keys = own.weights or TrainedOn(), origin.keys_in(self.folder)
         if not (self.folder / KEY).exists():
@@ -323,7 +323,7 @@ class Workdir:
     def _require_own_remains(self) -> None:
         """Raises if a folder without a config.json has what another run left.
 
-        Files that cannot be read are refused by whoever reads them.
+        Files that cannot be read are refused by their readers.
         """
         stamp, path = None, self._summary
         with contextlib.suppress(Exception):

@@ -134,7 +134,7 @@ def digest(values: Mapping[str, Any]) -> str:
 def difference(
     ours: Mapping[str, Any], theirs: Mapping[str, Any], accept: Collection[str]
 ) -> str:
-    """Returns why a run may not go on with what has the stamp `theirs`; empty: it may.
+    """Returns why a run may not resume from the stamp `theirs`; empty: it may.
 
     Args:
       accept: names of `ACCEPTED` that may differ.

@@ -79,7 +79,7 @@ arrays are. {_said(model)}
 
 
 def _promised(promise: Mapping[str, Any]) -> str:
-    """Returns a promise as one sentence."""
+    """Returns a guarantee as one sentence."""
     unit, epsilon, delta = (
         promise["unit"],
         _up(promise["epsilon"]),

@@ -30,7 +30,7 @@ class Total(NamedTuple):
     """The epsilon of several runs together.
 
     Attributes:
-      runs: how many private runs are counted; those on `public` data are not.
+      runs: the number of private runs, without those on `public` data.
       simulated: whether the noise of one of them follows from its seed.
     """
 
@@ -135,8 +135,8 @@ def total(entries: Mapping[str, Guarantee]) -> Total | None:
     all of them keep.
 
     Raises:
-      NoTotal: for runs that protect unlike units, or whose clients have unlike
-        examples: removing a client then means something else in each of them.
+      NoTotal: for runs with different units, or whose clients have different examples:
+        removing a client then means something else in each of them.
     """
     counted = [one for one in entries.values() if not one.public]
     if not counted:
@@ -203,7 +203,7 @@ def lines(entries: Mapping[str, Guarantee]) -> list[str]:
 
 
 def facts(entries: Mapping[str, Guarantee]) -> dict[str, Any]:
-    """Returns what a summary holds of the total; nothing where there is none."""
+    """Returns the entries of a summary about the total, if there is one."""
     try:
         whole = total(entries)
     except NoTotal as error:

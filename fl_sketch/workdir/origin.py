@@ -1,9 +1,9 @@
 """The data that weights have seen, as folders and files of weights say it.
 
-config.json and params.json have a record, and so have files of weights themselves,
-which may be copied. A run that begins with weights takes over what they have seen, and
-a private one refuses those that have seen its own data: no noise of it counts what they
-give away. Weights without a record, from elsewhere, count as public.
+config.json, params.json and files of weights have a record, so copies have it too. A
+run inherits the record of its initial weights. A private run refuses weights that have
+seen its own data, since its accountant does not count what they reveal. Weights without
+a record count as public.
 """
 
 import hashlib
@@ -126,7 +126,7 @@ def _in_weights(path: pathlib.Path) -> Record | None:
 
 
 def _record(text: str) -> Record:
-    """Returns the record in a text of json; raises if there is none."""
+    """Returns the record in a json text; raises if there is none."""
     found = json.loads(text)[TRAINED_ON]
     record = {name: [*found[name]] for name in NOT_TOLD}
     if not all(isinstance(one, str) for listed in record.values() for one in listed):

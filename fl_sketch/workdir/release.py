@@ -1,9 +1,9 @@
-"""What may leave a private run's folder: its model, its promise, and a page on both.
+"""The release of a private run: its model, its guarantee, and a page on both.
 
-A run's folder is the simulator's own: checkpoints hold what every client remembers and
-when it took part, rows what clients measured. So nothing is copied from there. Four
-new files are made of what is named here and of nothing else: the parameters after the
-last round, what one must know to use them, the numbers of the promise, and a page.
+A run's folder is only for the simulator: checkpoints have client states and
+participation, and rows have metrics of clients. So nothing is copied from there. A
+release is four new files: the parameters after the last round, how to use them, the
+numbers of the guarantee, and a page.
 """
 
 import contextlib
@@ -48,10 +48,10 @@ class Release(NamedTuple):
     """All that is published of a run.
 
     Attributes:
-      params: the whole model by paths, also what did not train.
-      promise: what privacy.json holds.
-      model: what the page says of the model.
-      about: what params.json holds.
+      params: the whole model by path, with the arrays that did not train.
+      promise: the contents of privacy.json.
+      model: the page's section on the model.
+      about: the contents of params.json.
       seen: the record of the data that it has seen.
     """
 

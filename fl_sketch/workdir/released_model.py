@@ -75,7 +75,7 @@ def facts(about: Mapping[str, Any], params: Arrays) -> dict[str, Any]:
 
 
 def _prompt(about: Mapping[str, Any]) -> str | None:
-    """Returns what a text may begin with that the model goes on with; None: none."""
+    """Returns an example of a prompt for the model; None: it takes none."""
     if about["model"] == "language_model":
         return ""
     size = about.get("pretrained", {}).get("config", {}).get("vocab_size")

@@ -1,8 +1,8 @@
 """Rows of metrics: which columns only a simulator may see, and which score counts.
 
-In a private run, the columns of what clients' data gave, and of who took part (exact
-bytes tell how many did), have names that say so. Whoever publishes the file publishes
-them knowingly. Everything else follows from released models and test data.
+In a private run, columns that depend on clients' data or on participation (exact bytes
+reveal the number of clients) have names that say so, and are not published by accident.
+All other columns depend only on released models and test data.
 """
 
 from collections.abc import Iterable, Mapping

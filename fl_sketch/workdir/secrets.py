@@ -1,9 +1,9 @@
 """The secret of a private run: 256 bits from which all that protects is drawn.
 
-It comes from the operating system and stands in no result, config or summary. While the
-run can go on it lies in one file of mode 0600, since a round that was released once
-must come out the same if it is played again. When the run is done the file is deleted.
-A simulation makes it from the config instead.
+It is from the operating system, and no result, config or summary contains it. While the
+run can be resumed, it is in one file of mode 0600, since a released round must be the
+same if it is repeated. The file is deleted when the run ends. A simulation derives it
+from the config instead.
 """
 
 import hashlib
@@ -70,10 +70,9 @@ def fresh() -> Secret:
 
 
 def simulated(keys: Mapping[str, Any]) -> Secret:
-    """Returns a secret that follows from the dotted `keys` of a config: no secret.
+    """Returns a simulated secret, derived from the dotted `keys` of a config.
 
-    Configs that differ in anything that decides the run have unlike noise, so that
-    shared noise is not simulated either.
+    Configs of different runs have different noise, as private runs do.
     """
     counted = {key: value for key, value in keys.items() if not key.startswith(APART)}
     counted |= {k: keys[k] for k, plain in DECIDING.items() if keys[k] != plain}

@@ -41,8 +41,8 @@ def tracking(
 
     The run there has the name of the folder and the values of the `config`, by dotted
     keys. wandb's own variables say where rows go, and so does MLFLOW_TRACKING_URI;
-    without it mlflow writes to the folder, as TensorBoard does. A resumed run goes on
-    `after` some round, whose later events TensorBoard drops.
+    without it mlflow writes to the folder, as TensorBoard does. A resumed run continues
+    `after` some round, and TensorBoard drops later events.
     """
     services = {"wandb": _wandb, "mlflow": _mlflow, TENSORBOARD: _tensorboard(after)}
     with services[name](pathlib.Path(folder).absolute(), config) as send:

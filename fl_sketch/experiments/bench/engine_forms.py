@@ -199,7 +199,7 @@ def plain_round(
     The server's step has size one: the new model is the mean of the clients'.
 
     Args:
-      loss: `(params, (inputs, targets)) -> scalar`, which is put in its fast form.
+      loss: `(params, (inputs, targets)) -> scalar`, which is replaced by its fast form.
       chunk: the number of clients that a device works on at a time, by vmap.
     """
     loss = fast.form(loss)

@@ -1,8 +1,8 @@
 """The same rounds in the engine, in plain jax, in PyTorch and in pfl, timed in turn.
 
-Each peer is a program in a process of its own, see `peers`. All are started and warmed
-up, on two cores one after the other. Then each plays a round in turn, so that a machine
-that drifts affects all alike, and all must have made the same model.
+Each peer is a program in its own process, see `peers`. All are started and warmed up,
+on two cores one after the other. Then each runs a round in turn, so that a change of
+the machine's speed affects all equally. All must make the same model.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from fl_sketch.experiments.bench.timing import ratio
 from fl_sketch.experiments.measurements import Column, Table
 
 ROOM = "fl_sketch.experiments.bench.peers"
-ROOT = pathlib.Path(__file__).parents[3]  # where fl_sketch lies
+ROOT = pathlib.Path(__file__).parents[3]  # the folder of fl_sketch
 PATIENCE = 900  # seconds in which a peer is warm, or has played
 ANYWHERE, ON_GPU, ON_CPU = "anywhere", "gpu", "cpu"
 
@@ -107,7 +107,7 @@ TABLE = Table.of(Row)
 
 
 class Lost(RuntimeError):
-    """A peer that ended before it was told to; the text says why."""
+    """A peer that ended too early; the text says why."""
 
 
 class Process:
@@ -130,7 +130,7 @@ class Process:
             stderr=self._said,
             text=True,
             env=os.environ | own,
-            start_new_session=True,  # a group of its own, to be ended together
+            start_new_session=True,  # a separate group, to be ended together
         )
 
     def __enter__(self) -> "Process":

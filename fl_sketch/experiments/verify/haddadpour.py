@@ -1,7 +1,7 @@
 """Haddadpour et al.'s theorems and measurements: 5 to 7, Corollary 5, and Theorem 3.
 
-Theorem 3 states orders. With constants of one it is a promise that may fail, and a
-ratio below 1 says that a constant is larger.
+Theorem 3 states orders. With constants of one it is a bound that may fail, and a ratio
+below 1 means that a constant is larger.
 """
 
 import math
@@ -55,7 +55,7 @@ def fedavg() -> Row:
 
 
 def fedsketchgate(variant: str) -> Iterator[Row]:
-    """Yields the rows of Theorem 3, with the gain of variates as printed."""
+    """Yields the rows of Theorem 3, with the gain of control variates as printed."""
     task = _problem(same=False)
     for objective in ("pl", "nonconvex"):
         kind = {"objective": objective, "variant": variant, "cols": COLS}

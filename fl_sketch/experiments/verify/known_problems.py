@@ -1,7 +1,7 @@
 """Small problems whose constants are known exactly.
 
-A theorem can be told from what is measured only where L, mu, sigma^2, G and the minimum
-are those of the problem, and not estimates.
+A measurement can only test a theorem if L, mu, sigma^2, G and the minimum are those of
+the problem, and not estimates.
 """
 
 import functools

@@ -10,9 +10,9 @@ FEW = 24  # rows up to which a sum of outer products is faster than a product
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """Returns `x @ kernel` of rows `x`.
 
-    With few rows the gradient by the kernel is a sum of outer products. That is part
-    of the loop that uses the gradient, so that it is not written to memory. With many
-    rows it is a product of transposed rows.
+    With few rows the gradient by the kernel is a sum of outer products. That is part of
+    the loop that uses the gradient, so it is not written to memory. With many rows it
+    is a product of transposed rows.
     """
     return x @ kernel
 

@@ -22,7 +22,7 @@ import numpy as np
 from fl_sketch.fast.cpu.pooled import lines
 from fl_sketch.fast.pooling import Pads, larger
 
-SOME_CHANNELS = 4  # input channels from which fewer products pay
+SOME_CHANNELS = 4  # input channels from which fewer products are faster
 POINTS = (0.0, 1.0, -1.0, 2.0, -0.5)  # of the polynomials, besides infinity
 
 

@@ -6,9 +6,9 @@ then 16 products of matrices (tiles, channels) and (channels, features). In floa
 errors are no larger than those of a plain convolution. An infinite input makes NaN of
 its tiles.
 
-Inputs are added along the rows of an image first. What is left to add then lies whole
-lines apart, so that these loops compute no indices. They run on over the ends of
-images: the line of tiles between two images mixes both, and is left out at the end.
+Inputs are added along the rows of an image first. The remaining summands are whole
+lines apart, so these loops compute no indices. They continue over the ends of images:
+the line of tiles between two images mixes both and is removed at the end.
 
 The window of a tile is that of the pool. Its maximum is taken before outputs are
 written, and its place is kept in a byte for the backward pass.
@@ -27,7 +27,7 @@ from jax import lax
 from fl_sketch.fast.cpu.dense import product
 from fl_sketch.fast.cpu.pooled import lines
 
-WIDE_LAYER = 2048  # input times output channels from which fewer products pay
+WIDE_LAYER = 2048  # input times output channels from which fewer products are faster
 TILES = 1280  # about how many are worked on at a time, so that they stay in the cache
 FEWEST = 32  # tiles of a block, below which a plain product is faster
 Grid = tuple[tuple[jax.Array, ...], ...]  # by row and column of a tile

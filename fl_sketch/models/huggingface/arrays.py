@@ -28,8 +28,8 @@ class Entry(NamedTuple):
     Attributes:
       theirs: its name in the files, "{}" for the number of a layer.
       ours: its name in the module.
-      axes: the order of its axes for the module; empty: as it is.
-      optional: whether it begins anew where the files have none of that shape.
+      axes: the order of its axes for the module; empty: unchanged.
+      optional: whether it is initialised anew if the files have none of that shape.
     """
 
     theirs: str
@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 
 
 def table(entries: Sequence[Entry], layers: int) -> list[Entry]:
-    """Returns a table in which the entries with "{}" stand once for each layer."""
+    """Returns a table with one entry per layer for each entry with "{}"."""
     whole = []
     for entry in entries:
         several = range(layers) if "{}" in entry.theirs else [0]
@@ -57,7 +57,7 @@ class Form(NamedTuple):
 
     Attributes:
       table: all arrays that a module may use.
-      prefix: what may stand before all names, as in "bert.".
+      prefix: an optional prefix of all names, such as "bert.".
       body: a pattern of names that must be in the table.
       ignored: a pattern of names in the body that no module needs.
     """
@@ -73,7 +73,7 @@ class Found(NamedTuple):
 
     Attributes:
       arrays: those of the module, by its names.
-      fresh: names of arrays of the module that begin anew.
+      fresh: names of arrays of the module that are initialised anew.
       left_out: names of arrays of the files that the module does not use.
     """
 

@@ -12,9 +12,10 @@ def attend(
     Args:
       query: [batch, length, heads, width].
       key: the same with as many heads, or a divisor of them: each is then used by
-        several heads of queries that follow each other.
+        several consecutive heads of queries.
       value: as `key`.
-      mask: bool, [batch or 1, length or 1, length]: which places a place may see.
+      mask: bool, [batch or 1, length or 1, length]: the positions to which each
+        position attends.
     """
     batch, length, heads, width = query.shape
     groups = key.shape[2]

@@ -1,8 +1,8 @@
 """EfficientNet-Lite0: 4.7 million parameters, for images of 224x224.
 
-The statistics of its batch normalisation are constants, which `from_torch` has put into
-scales and shifts, so that the model has parameters alone. Reference: Tan and Le (2019),
-in the form without squeeze and excitation, with relu6.
+The statistics of its batch normalisation are constants, which `from_torch` merged into
+scales and shifts, so the model only has parameters. Reference: Tan and Le (2019), in
+the form without squeeze and excitation, with relu6.
 """
 
 import flax.linen as nn

@@ -67,8 +67,8 @@ def load(
     Args:
       folder: the folder, with `config.json` and `model.safetensors` or an index.
       classes: the number of logits. A head with as many is taken from the folder, and
-        otherwise begins anew. 0: an encoder's vectors, a decoder's next tokens.
-      key: what fresh parameters are drawn by; None: that of seed 0.
+        otherwise initialised anew. 0: an encoder's vectors, a decoder's next tokens.
+      key: the key of new parameters; None: that of seed 0.
       **options: `pool` of encoders, "mean" or "first"; `dropout`.
 
     Raises:

@@ -123,7 +123,7 @@ class Llama(nn.Module):
         """Returns logits of `tokens`, integers [batch, length].
 
         Returns:
-          Logits [batch, length, classes] of what follows each token, or [batch,
+          Logits [batch, length, classes] of the token after each token, or [batch,
           classes] of the text.
         """
         require_tokens(tokens, self.positions)

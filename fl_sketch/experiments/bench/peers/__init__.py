@@ -1,1 +1,1 @@
-"""Programs that play the same rounds, each in a process of its own: see `serving`."""
+"""Programs that run the same rounds, each in its own process: see `serving`."""

@@ -1,4 +1,4 @@
-"""How a program and the suite that times it talk.
+"""The messages between a program and the suite that times it.
 
     python -m fl_sketch.experiments.bench.peers.torch_rounds --workload=W1 --form=vmap
 
@@ -6,8 +6,8 @@ The program plays `WARM` rounds, looks at its model, and prints `READY`. For eve
 "go" on its input it plays again and prints the seconds that a round took. At "end" it
 prints a line of JSON, see `Summary`, and ends. What it prints otherwise goes to stderr.
 
-What lies outside of the clock: examples are on the device when the first round begins,
-and the rows of a round are drawn and sent there before its clock starts.
+Not timed: examples are on the device when the first round begins, and the rows of a
+round are drawn and sent there before its clock starts.
 """
 
 import argparse
@@ -96,7 +96,7 @@ def workload(given: argparse.Namespace) -> Workload:
 
 
 def serve(work: Workload, version: str, build: Callable[[], Player]) -> None:
-    """Warms a program up, and plays a round whenever it is told to.
+    """Warms a program up, and runs a round for each request.
 
     Args:
       version: the packages that it uses.
