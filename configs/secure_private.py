@@ -2,15 +2,15 @@
 
 Command: python -m launch.compare --config=configs/secure_private.py:mnist \
 --workdir=/tmp/secure_private --data_dir=DATA
-Expect: standings for messages of three sizes, at epsilon 2 and 8.
+Expect: standings for messages of four sizes, at epsilon 2 and 8.
 
 After the colon stands the data set, mnist or fashion_mnist. The clients and the model
 are those of configs/compare_private_safl.py, in cohorts of a fixed size, and neighbours
 differ in the data of one client. The first method of each size has central Gaussian
 noise on floats. The others add up integers with Skellam noise, in shares of all clients
 of the cohort. Sketches have a power of two of numbers, since integers are padded to
-one. Of 8, 10, 12 and 16 bits a size has those with which its promise can be kept:
-`python -m launch.calibrate --numbers=N` tells.
+one. Each size has numbers of bits with which its promise can be kept; 8 bits keep none
+of these. `python -m launch.calibrate --numbers=N` finds them.
 """
 
 from configs import compare_private_safl
@@ -18,10 +18,10 @@ from fl_sketch.core import validate
 from fl_sketch.sweep.comparison import Comparison, Method
 
 DATA = ("mnist", "fashion_mnist")
-SIZES = {"no sketch": 0, "1/12": 16384, "1/97": 2048}  # of 199,210 numbers
+SIZES = {"no sketch": 0, "1/12": 16384, "1/97": 2048, "1/778": 256}  # of 199,210
 BITS = {
-    2.0: {"no sketch": (16,), "1/12": (16,), "1/97": (12, 16)},
-    8.0: {"no sketch": (16,), "1/12": (12, 16), "1/97": (10, 12, 16)},
+    2.0: {"no sketch": (16,), "1/12": (14, 16), "1/97": (12, 16), "1/778": (12,)},
+    8.0: {"no sketch": (14, 16), "1/12": (12, 16), "1/97": (12, 16), "1/778": (10,)},
 }
 RATES = {"server.rate": (0.003, 0.01, 0.03)}
 
