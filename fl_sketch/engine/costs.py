@@ -196,9 +196,8 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
     read, heard, *_ = _used(part, start[0], means, replies, start[1], batches)
     server_key = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0).server)
     weights = dict.fromkeys(COUNTED, jax.ShapeDtypeStruct((), np.float32))
-    alone, counts, *_ = _used(
-        after, server_key, weights, start, batches, (means, replies)
-    )
+    received = means, replies
+    alone, counts, *_ = _used(after, server_key, weights, start, batches, received)
     up, down = bits[-1]
     return Traffic(
         sent=tuple(map(_numbers, means)),
@@ -218,8 +217,7 @@ def _sizes(algorithm: Algorithm, bits: Any, means: Any) -> dict[str, Any]:
     coded = bits != FLOAT_BITS * _numbers(means)
     if algorithm.mechanism:
         bits = algorithm.mechanism.wire(bits, tuple(map(_numbers, means)))
-    known = isinstance(bits, int)
-    return {"bits_up": int(bits) if known else None, "coded": coded}
+    return {"bits_up": int(bits) if isinstance(bits, int) else None, "coded": coded}
 
 
 def chunk_of(
@@ -301,12 +299,11 @@ def _with_work_traced(algorithm, start, batches) -> tuple[Algorithm, dict[str, A
     program, work = jax.make_jaxpr(local.run, return_shape=True)(*arguments)
     _require_numbers(work.diagnostics)
     local = local._replace(run=played(program, work))
-    facts = {
+    return algorithm._replace(local=local), {
         "working": programs.bytes_written(program),
         "operations": programs.operations(program),
         "uses": uses_of(program, arguments, work),
     }
-    return algorithm._replace(local=local), facts
 
 
 def _require_numbers(diagnostics: Any) -> None:
@@ -357,8 +354,7 @@ def _part(algorithm: Algorithm, server: Server, means, replies, client, batches)
     mechanism, messages = algorithm.mechanism, []
 
     def turn(known):
-        receive = _again(replies)
-        return player.play(algorithm.uplink, arguments, known, receive=receive)
+        return player.play(algorithm.uplink, arguments, known, receive=_again(replies))
 
     for number in range(len(means)):
         message = player.message(turn(means[:number]).sent)
