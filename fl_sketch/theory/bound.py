@@ -39,7 +39,7 @@ class Constants:
       start: f(w0) - f(w*), or no less; of a loss with the lower bound 0, f(w0).
       spread: sigma^2, the mean over clients of `|grad f_c(w*)|^2`.
       gap: Delta, the largest `f_c(w*) - min f_c` of a client.
-      gradient: G, a length that no gradient of a client exceeds.
+      gradient: G, a length that no full gradient of a client exceeds.
       intrinsic: the intrinsic dimension I; I L is no less than the sum of the absolute
         eigenvalues of any Hessian.
       noise: sigma: stochastic gradients are sigma-sub-Gaussian, or for Haddadpour et

@@ -20,7 +20,7 @@ UNASSUMING = (
 NEEDS = (*UNASSUMING, "gradient", "noise", "server_rate")
 ASSUMPTIONS = (
     "AMSGrad as printed at the server, and all clients in every round",
-    "all gradients are at most G long (Assumptions 1 and 2)",
+    "full gradients are at most G long (Assumptions 1 and 2)",
     "stochastic gradients are sigma-sub-Gaussian (Assumption 3)",
     "clients' Hessians have eigenvalues of at most L, the loss has the intrinsic "
     "dimension I (Assumption 4)",
@@ -77,24 +77,37 @@ def joint_tail(
     return tail(c.operator, d=c.d, b=c.b, failure=c.delta / events)
 
 
+def longest_gradient(constants: Constants) -> float:
+    """Returns S, which no stochastic gradient of the run exceeds in length.
+
+    It is G + sigma sqrt(log(2 C K T / delta_g)), by Assumption 3 for each client, local
+    step and round. Together they fail with a chance of delta_g.
+    """
+    c = constants
+    draws = 2 * c.clients * c.steps * c.rounds / c.delta_g
+    return c.gradient + c.noise * math.sqrt(math.log(draws))
+
+
 def adaptive(constants: Constants) -> Bound:
     """Returns the bound on the mean `|grad f|^2` over rounds of Theorem 3.2.
 
-    The inequality divided by kappa eta J_1 K T, for any constant step. It holds with
-    probability 1 - O(delta) - O(exp(-nu^2)) - delta_g.
+    The inequality divided by kappa eta J_1 K T, for any constant step. G stands for the
+    lengths of stochastic gradients in the proof as well, which are `longest_gradient`
+    here. It holds with probability 1 - O(delta) - O(exp(-nu^2)) - 2 delta_g.
     """
     needs = *NEEDS, "step", "rounds"
     theorem = Theorem("Chen et al., Theorem 3.2", needs, ASSUMPTIONS)
     c = theorem.require(constants)
-    k, step, square = c.steps, c.step, c.gradient**2
+    k, step, longest = c.steps, c.step, longest_gradient(c)
     widest = joint_tail(c, c.rounds**2, coordinates=True)
-    inverse_j1 = (1 + widest) * step * k * c.gradient + c.eps
-    smooth = c.server_rate * step**2 * c.smoothness * k**2 * square * c.rounds / c.eps
+    inverse_j1 = (1 + widest) * step * k * longest + c.eps
+    smooth = c.server_rate * step**2 * c.smoothness * k**2 * c.rounds / c.eps
+    smooth *= c.gradient * longest
     drawn = _drawn(c, joint_tail(c, c.rounds))
     martingale = c.nu * c.server_rate * step * k * math.sqrt(c.rounds) * drawn / c.eps
     curved = (8 * c.server_rate * c.intrinsic * c.smoothness + 2 * c.gradient) * k**2
     curved *= step**2 * c.server_rate * c.rounds * (1 + widest) ** 2
-    curved *= square / ((1 - c.b1) ** 2 * c.eps**2)
+    curved *= longest**2 / ((1 - c.b1) ** 2 * c.eps**2)
     total = c.start + smooth + martingale + curved
     error = total * inverse_j1 / (c.server_rate * step * k * c.rounds)
     return theorem.bound(c, error)
@@ -103,27 +116,33 @@ def adaptive(constants: Constants) -> Bound:
 def adaptive_long_run(constants: Constants, target: float | None = None) -> Bound:
     """Returns the bound of Corollary 1, with the step 1 / (K sqrt T).
 
-    Theorem 3.2 there, with `1 / J_1 <= (2 + tail) eps`, for T >= G^2 / eps^2; for a
-    target the fewest rounds, by bisection from there on.
+    Theorem 3.2 there, with `1 / J_1 <= (2 + tail) eps`, for T >= S^2 / eps^2 and the S
+    of `longest_gradient`; for a target the fewest rounds, by bisection from there on.
     """
     name = "Chen et al., Theorem 3.2 and Corollary 1"
-    theorem = Theorem(name, NEEDS, (*ASSUMPTIONS, "T >= G^2 / eps^2 rounds"))
+    theorem = Theorem(name, NEEDS, (*ASSUMPTIONS, "T >= S^2 / eps^2 rounds"))
     c = theorem.require(constants, target)
     if target is not None:
         c = replace(c, rounds=_fewest_rounds(theorem, c, target))
-    theorem.at_least(max(1, c.gradient**2 / c.eps**2), rounds=c.rounds)
+    theorem.at_least(max(1, _least_rounds(c)), rounds=c.rounds)
     step = 1 / (c.steps * math.sqrt(c.rounds))
     return theorem.bound(c, _long_run_error(c), step=step)
 
 
+def _least_rounds(constants: Constants) -> float:
+    """Returns S^2 / eps^2 for the rounds of the constants, or no more than MOST^2."""
+    c = replace(constants, rounds=max(1, constants.rounds))
+    return min(longest_gradient(c) / c.eps, MOST) ** 2
+
+
 def _long_run_error(constants: Constants) -> float:
-    c, square = constants, constants.gradient**2
+    c, longest = constants, longest_gradient(constants)
     widest = joint_tail(c, c.rounds**2, coordinates=True)
     curved = 8 * c.server_rate * c.intrinsic * c.smoothness + 2 * c.gradient
-    curved *= (1 + widest) ** 2 * square
+    curved *= (1 + widest) ** 2 * longest**2
     terms = (
         c.start * c.eps / c.server_rate,
-        c.smoothness * square,
+        c.smoothness * c.gradient * longest,
         c.nu * _drawn(c, joint_tail(c, c.rounds)),
         curved / ((1 - c.b1) ** 2 * c.eps),
     )
@@ -131,13 +150,13 @@ def _long_run_error(constants: Constants) -> float:
 
 
 def _fewest_rounds(theorem: Theorem, constants: Constants, target: float) -> int:
-    """Returns the fewest rounds, at least G^2 / eps^2, with an error <= target."""
+    """Returns the fewest rounds, at least S^2 / eps^2, with an error <= target."""
 
     def enough(rounds):
-        return _long_run_error(replace(constants, rounds=rounds)) <= target
+        c = replace(constants, rounds=rounds)
+        return rounds >= _least_rounds(c) and _long_run_error(c) <= target
 
-    first = min(constants.gradient / constants.eps, MOST) ** 2
-    low = max(1, math.ceil(first)) - 1
+    low = max(1, math.ceil(_least_rounds(replace(constants, rounds=1)))) - 1
     high = low + 1
     while high > MOST or not enough(high):
         if high > MOST:
@@ -157,20 +176,21 @@ def adaptive_early(constants: Constants, *, ceiling: float) -> Bound:
 
     With the step 1 / (K sqrt T), for few rounds and a long message: all tails are at
     most 1, which is `b >= log^3(C K d^2 T^2 / delta)` but for the count sketch, whose
-    tail is never so short; and `2 G + eps sqrt T <= J_3`, the `ceiling`, so that
-    kappa eta J_1 K >= kappa / J_3.
+    tail is never so short; and `2 S + eps sqrt T <= J_3`, the `ceiling`, for the S of
+    `longest_gradient`, so that kappa eta J_1 K >= kappa / J_3.
     """
     theorem = Theorem("Chen et al., Corollary 2", (*NEEDS, "rounds"), ASSUMPTIONS)
-    c, square = theorem.require(constants), constants.gradient**2
+    c = theorem.require(constants)
+    longest = longest_gradient(c)
     theorem.at_most(1, tail=joint_tail(c, c.rounds**2, coordinates=True))
-    theorem.at_least(2 * c.gradient, ceiling=ceiling)
-    theorem.at_most(((ceiling - 2 * c.gradient) / c.eps) ** 2, rounds=c.rounds)
+    theorem.at_least(2 * longest, ceiling=ceiling)
+    theorem.at_most(((ceiling - 2 * longest) / c.eps) ** 2, rounds=c.rounds)
     curved = 8 * c.server_rate * c.intrinsic * c.smoothness + 2 * c.gradient
     terms = (
         c.start / c.server_rate,
-        c.smoothness * square / c.eps,
+        c.smoothness * c.gradient * longest / c.eps,
         c.nu * _drawn(c, 1) / c.eps,
-        4 * curved * square / ((1 - c.b1) * c.eps) ** 2,
+        4 * curved * longest**2 / ((1 - c.b1) * c.eps) ** 2,
     )
     step = 1 / (c.steps * math.sqrt(c.rounds))
     return theorem.bound(c, ceiling * sum(terms) / c.rounds, step=step)
@@ -180,7 +200,7 @@ def _drawn(constants: Constants, off: float) -> float:
     """Returns what a round adds to the martingale, if inner products are `off`."""
     c = constants
     noise = c.noise * math.sqrt(math.log(2 * c.rounds / c.delta_g))
-    return c.gradient * (off * c.gradient + noise)
+    return c.gradient * (off * longest_gradient(c) + noise)
 
 
 def adaptive_decaying_step(constants: Constants, round: int) -> float:
@@ -200,19 +220,20 @@ def adaptive_decaying(constants: Constants) -> Bound:
     last of them, the smallest, is used for all. Of order log(T) / sqrt(T).
     """
     theorem = Theorem("Chen et al., Theorem B.3", (*NEEDS, "rounds"), ASSUMPTIONS)
-    c, square = theorem.require(constants), constants.gradient**2
+    c = theorem.require(constants)
+    longest = longest_gradient(c)
     delay = math.ceil(1 / (1 - c.b1**2))  # T_0
     energy = math.log1p(c.rounds / delay)  # of all steps, times K
     lag = (1 - c.b1) / (1 - c.b1 * math.sqrt((delay + 1) / delay))
     widest = joint_tail(c, c.rounds**2, coordinates=True)
-    inverse_j1 = (1 + widest) * c.gradient / math.sqrt(1 + delay) + c.eps
-    smooth = c.server_rate * c.smoothness * square * energy / c.eps
+    inverse_j1 = (1 + widest) * longest / math.sqrt(1 + delay) + c.eps
+    smooth = c.server_rate * c.smoothness * c.gradient * longest * energy / c.eps
     drawn = _drawn(c, joint_tail(c, c.rounds))
     martingale = c.nu * c.server_rate * math.sqrt(energy) * drawn / c.eps
     curved = 8 * c.server_rate * lag**2 * c.intrinsic * c.smoothness
     curved += 2 * lag * c.gradient
     curved *= c.server_rate * energy * (1 + widest) ** 2
-    curved *= square / ((1 - c.b1) ** 2 * c.eps**2)
+    curved *= longest**2 / ((1 - c.b1) ** 2 * c.eps**2)
     total = c.start + smooth + martingale + curved
     error = (
         total * inverse_j1 * math.sqrt(c.rounds + delay) / (c.server_rate * c.rounds)
@@ -225,7 +246,9 @@ def adaptive_confined(constants: Constants) -> Bound:
 
     The server's rate is kappa = 1 / sqrt(G), and the step that of the constants or, if
     it is unknown, the largest. G is `Bound.largest`, which no `|grad f|^2` exceeds; the
-    error is their mean over rounds. The paper's delta_c is the constant `delta_g`.
+    error is their mean over rounds. It holds with probability 1 - O(delta) - delta_g -
+    T exp(-Omega(nu^2)) - T C K exp(-Delta^2 / sigma^2). The paper's delta_c, of one
+    round, is `delta_g` / T.
 
     G is the smallest that closes the chain of inequalities of the proof, a root of a
     quadratic equation in sqrt(G), with which losses stay below G / (2 L). No bound on
@@ -251,7 +274,7 @@ def adaptive_confined(constants: Constants) -> Bound:
     constant += length * (grown * moved / shrunk) ** 2 * curved
     left = 1 / (2 * length) - linear
     chain = (rooted + math.sqrt(rooted**2 + left * constant)) / left
-    events = 2 * c.clients * k / c.delta_g
+    events = 2 * c.clients * k * c.rounds / c.delta_g
     noisy = 2 * c.deviation * (1 + math.sqrt(2 * math.log(events)))
     square = max(chain**2, noisy**2 / 2)
     # Sketched gradients: the bound on those of clients, grown by the tail.

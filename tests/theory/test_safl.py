@@ -4,11 +4,13 @@ import functools
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from scipy import signal
 
 from fl_sketch import theory
 from fl_sketch.theory import Constants
-from fl_sketch.theory.safl import joint_tail
+from fl_sketch.theory.safl import joint_tail, longest_gradient
 from tests.refusals import refused
 
 ADAPTIVE = Constants(
@@ -31,15 +33,23 @@ def test_safl_needs_the_fewest_rounds_that_do():
 @pytest.mark.parametrize(
     ("theorem", "changes", "error"),
     [
-        (theory.adaptive, {"step": 0.01}, 1221.5351304699984),
-        (theory.adaptive_long_run, {}, 8635.645183347156),
-        (theory.adaptive_decaying, {}, 334690.50605281687),
-        (theory.adaptive_confined, {}, 5063.855053878437),
-        (theory.adaptive_confined, {"b1": 0.0}, 914.477738760207),
+        (theory.adaptive, {"step": 0.01}, 4763.7117844563345),
+        (theory.adaptive, {"step": 0.01, "noise": 0.0}, 1221.3956748402536),
+        (theory.adaptive_long_run, {}, 28552.22614183957),
+        (theory.adaptive_long_run, {"noise": 0.0}, 8635.019294496546),
+        (theory.adaptive_decaying, {}, 1875913.912035409),
+        (theory.adaptive_decaying, {"noise": 0.0}, 334688.92803173664),
+        (theory.adaptive_confined, {}, 5073.810050718677),
+        (theory.adaptive_confined, {"b1": 0.0}, 926.1945015446282),
         (
-            functools.partial(theory.adaptive_early, ceiling=5.0),
+            functools.partial(theory.adaptive_early, ceiling=7.0),
             {"operator": "identity", "rounds": 9},
-            9340.907973783926,
+            37243.08546866039,
+        ),
+        (
+            functools.partial(theory.adaptive_early, ceiling=6.0),
+            {"operator": "identity", "rounds": 9, "noise": 0.0},
+            11205.333333333338,
         ),
     ],
 )
@@ -49,28 +59,61 @@ def test_bounds_are_what_they_were(theorem, changes, error):
 
 
 def test_what_the_print_of_theorem_3_2_loses_is_kept():
-    """Beside the print: 1 + tail for its root, G sigma, 2 G K^2, and one d more."""
+    """1 + tail for its root, G sigma, 2 G K^2, one d more, and S at single gradients."""
     c = replace(ADAPTIVE, rounds=1000, step=0.01)
-    rate, rounds, step, square = c.server_rate, c.rounds, c.step, c.gradient**2
+    rate, rounds, step = c.server_rate, c.rounds, c.step
+    longest = c.gradient + 0.3 * math.sqrt(math.log(2 * 5 * 2 * 1000 / c.delta_g))
     tails = [
         math.log(5 * 2 * 10_000**p * 1000**q / c.delta) ** 1.5 / 5000**0.5
         for p, q in ((1, 1), (2, 2))
     ]
-    smooth = rate * step**2 * c.smoothness * 4 * square * rounds / c.eps
+    smooth = rate * step**2 * c.smoothness * 4 * rounds / c.eps
+    smooth *= c.gradient * longest
     noise = 0.3 * c.gradient * math.sqrt(math.log(2 * rounds / c.delta_g))
-    lucky = 2.0 * rate * step * 2 * rounds**0.5 * (tails[0] * square + noise) / c.eps
+    lucky = 2.0 * rate * step * 2 * rounds**0.5 / c.eps
+    lucky *= tails[0] * c.gradient * longest + noise
     curved = 8 * rate * c.intrinsic * c.smoothness * 4 + 2 * c.gradient * 4
-    curved *= step**2 * rate * rounds * (1 + tails[1]) ** 2 / 0.1**2 * square / 0.25
-    inverse_j1 = (1 + tails[1]) * step * 2 * c.gradient + c.eps
+    curved *= step**2 * rate * rounds * (1 + tails[1]) ** 2 / 0.1**2 / 0.25
+    curved *= longest**2
+    inverse_j1 = (1 + tails[1]) * step * 2 * longest + c.eps
     by_hand = (c.start + smooth + lucky + curved) * inverse_j1
     by_hand /= rate * step * 2 * rounds
     assert theory.adaptive(c).error == pytest.approx(by_hand, rel=1e-12)
 
 
+def test_noise_that_holds_amsgrad_back_is_in_the_bound_of_theorem_3_2():
+    """One parameter on a slope of 1, and noise of 40 or -40: all steps are short.
+
+    The bound with G for stochastic gradients is below 1, the mean `|f'|^2` of the walk.
+    """
+    rounds, step, rate, noise, b2 = 4_000_000, 1e-3, 1e-3, 40.0, 0.99
+    start = 1.2 * rate * rounds / (noise + 10)  # the flat part is behind it
+    constants = Constants(
+        smoothness=100 / start, intrinsic=1.0, start=start, clients=1, steps=1, d=1,
+        b=1, b1=0.0, eps=10 * step, nu=3.0, gradient=1.0, server_rate=rate, step=step,
+        noise=noise / math.sqrt(math.log(2)), rounds=rounds, operator="identity",
+    )  # fmt: skip
+    sent = step * (1 + noise * np.random.default_rng(0).choice([-1, 1], rounds))
+    means = signal.lfilter([1 - b2], [1, -b2], sent**2)
+    moves = rate * sent / (np.sqrt(np.maximum.accumulate(means)) + constants.eps)
+    assert np.cumsum(moves).max() < 0.98 * start  # so that the slope is 1 all the time
+    assert theory.adaptive(constants).error > 1
+
+
+def test_corollary_1_asks_for_more_rounds_where_noise_makes_gradients_longer():
+    loud = replace(ADAPTIVE, noise=30.0)
+    bound = theory.adaptive_long_run(loud, 1e9)
+    longest = 1.5 + 30 * math.sqrt(math.log(2 * 10 * bound.rounds / 1e-3))
+    assert bound.error < 1e9 and bound.rounds == math.ceil((longest / 0.5) ** 2)
+    with pytest.raises(theory.Unreachable, match="rounds >="):
+        theory.adaptive_long_run(replace(loud, rounds=bound.rounds - 1))
+
+
 @pytest.mark.parametrize("operator", ["srht", "count_sketch", "identity"])
 def test_corollary_1_is_theorem_3_2_at_its_step_and_loses_no_factor(operator):
     """Equal at T = G^2 / eps^2, where eta K G = eps, and above it from there on."""
-    constants = replace(ADAPTIVE, operator=operator, d=10_000_000, b=1000)
+    run = {"operator": operator, "noise": 0.0, "d": 10_000_000, "b": 1000}
+    constants = replace(ADAPTIVE, **run)
     for rounds, most in ((9, 1 + 1e-12), (10**6, 1000.0), (10**9, 1000.0)):
         short = theory.adaptive_long_run(replace(constants, rounds=rounds))
         whole = theory.adaptive(short.constants).error
@@ -79,14 +122,15 @@ def test_corollary_1_is_theorem_3_2_at_its_step_and_loses_no_factor(operator):
 
 @pytest.mark.parametrize("rounds", [1, 3, 10])
 def test_corollary_2_is_above_theorem_3_2_while_it_speaks(rounds):
-    ceiling = 2 * ADAPTIVE.gradient + ADAPTIVE.eps * math.sqrt(rounds)
+    longest = longest_gradient(replace(WHOLE, rounds=rounds))
+    ceiling = 2 * longest + WHOLE.eps * math.sqrt(rounds)
     bound = theory.adaptive_early(replace(WHOLE, rounds=rounds), ceiling=ceiling)
     assert bound.step == 1 / (2 * math.sqrt(rounds))
     assert theory.adaptive(bound.constants).error < bound.error
 
 
 def test_corollary_2_needs_a_long_message_few_rounds_and_a_high_ceiling():
-    constants = replace(ADAPTIVE, d=1 << 20, b=1 << 19, rounds=9)
+    constants = replace(ADAPTIVE, noise=0.0, d=1 << 20, b=1 << 19, rounds=9)
     assert theory.adaptive_early(constants, ceiling=4.5).error > 0
     tail = math.log(5 * 2 * 81 * 2**40 / 1e-3) ** 1.5 / 2**7.5
     for changes, ceiling, found in (
@@ -151,7 +195,7 @@ def test_theorem_4_4_closes_its_own_chain(operator, deviation):
         assert bound.step == part * longest and bound.error > 0
     assert bound.largest >= 4 * c.smoothness * c.start
     loud = theory.adaptive_confined(replace(c, deviation=50.0, step=longest))
-    events = 2 * 5 * 2 / c.delta_g
+    events = 2 * 5 * 2 * 10_000 / c.delta_g
     floor = 2 * (50 * (1 + math.sqrt(2 * math.log(events)))) ** 2
     assert loud.largest >= floor > bound.largest
     with pytest.raises(theory.Unreachable, match="step <=.*4.4"):
@@ -186,7 +230,11 @@ def test_the_count_sketch_has_no_tail_that_falls_as_property_3_says():
 @pytest.mark.parametrize(
     ("theorem", "changes", "found"),
     [
-        (theory.adaptive_long_run, {"rounds": 8}, "rounds >= 9 .*got rounds=8"),
+        (
+            theory.adaptive_long_run,
+            {"rounds": 8, "noise": 0.0},
+            "rounds >= 9 .*got rounds=8",
+        ),
         (theory.adaptive, {"step": math.nan}, "step > 0 .*got step=nan"),
         (theory.adaptive, {"rounds": 0}, "rounds > 0 .*got rounds=0"),
         (theory.adaptive_decaying, {"rounds": 0}, "rounds > 0 .*got rounds=0"),
