@@ -29,12 +29,13 @@ CONSTANTS = {
     "distance": (1.0, "Squared distance |w0 - w*|^2 at the start."),
     "spread": (0.0, "sigma^2, the mean over clients of |grad f_c(w*)|^2."),
     "gap": (0.0, "Delta, the largest f_c(w*) - min f_c of a client."),
-    "gradient": (1.0, "Bound G on the norm of gradients."),
+    "gradient": (1.0, "Bound G on the norm of full gradients."),
     "noise": (1.0, "sigma of stochastic gradients."),
     "intrinsic": (10.0, "Intrinsic dimension of the Hessian; see launch.spectrum."),
     "loss": (1.0, "Loss at the start minus its lower bound."),
 }
 
+SAME_HASHES = "this config does not meet the one on HEAPRIX: it has one set of hashes"
 MANY = 10**9  # steps: more than a client has ever taken
 
 
@@ -159,13 +160,15 @@ def _fedsketch(
     del convex
     sketch = config.sketch
     numbers = sketch.numbers or max(1, int(constants.d / sketch.compression))
-    return promise(
+    bound = promise(
         constants,
         target,
         objective="pl" if constants.convexity else "nonconvex",
         variant=sketch.query,
         cols=max(1, numbers // sketch.rows),
     )
+    unmet = (SAME_HASHES,) * (sketch.query == "heaprix")
+    return bound._replace(assumptions=(*bound.assumptions, *unmet))
 
 
 def _fedavg(config: ConfigDict, constants: Constants, target, convex) -> Bound:

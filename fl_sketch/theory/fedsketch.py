@@ -12,7 +12,12 @@ are corrected here (docs/theory.md):
 
 In Theorem 2 the rounds for losses that are not convex are O(1 / target), with a step
 that breaks condition (16): its equation (25) takes an upper bound for a lower one. Here
-they are O((omega + 1) / target), by Theorem 5.
+they are O((omega + 1) (1 / target + sigma^2 / (k tau target^2))), by Theorem 5. That is
+O((omega + 1) / target) if local steps grow as 1 / (k target), as the paper has them.
+
+Corollary 1 calls HEAPRIX unbiased. It is so if the rest has hashes of its own
+(`values="fresh"` of `channels.heaprix`), which is the HEAPRIX of these theorems. With
+one set of hashes, the default there, it is biased.
 """
 
 import math
@@ -34,6 +39,10 @@ SHARED = (
     "clients of a round share one fresh sketch, which is read without bias and with "
     "E|Q(x) - x|^2 <= omega |x|^2",
 )
+FRESH = (
+    'HEAPRIX sketches the rest with fresh hashes (values="fresh"); with those of its '
+    "first message it is biased",
+)
 ORDERS = (
     "every client's loss is L-smooth and bounded below (Assumption 2)",
     "stochastic gradients are unbiased, of bounded variance (Assumption 5)",
@@ -45,7 +54,7 @@ def omega(variant: str, *, d: int, cols: int) -> float:
     """Returns omega of a count sketch of `cols` columns, at least 0.
 
     With mu^2 = e / cols it is mu^2 d for "privix" (Property 1) and mu^2 d - 1 for
-    "heaprix" (Corollary 1).
+    "heaprix" (Corollary 1), whose rest has fresh hashes.
     """
     validate.one_of(VARIANTS, variant=variant)
     validate.at_least_one(d=d, cols=cols)
@@ -79,7 +88,8 @@ def fedavg_nonconvex(constants: Constants, target: float | None = None) -> Bound
         NEEDS,
         (*HOMOGENEOUS, MEAN, "all clients take part, and the server rate is 1"),
     )
-    return _nonconvex(theorem, replace(constants, alpha=0.0, server_rate=1.0), target)
+    plain = replace(constants, alpha=0.0, server_rate=1.0, b=constants.d)
+    return _nonconvex(theorem, plain, target)
 
 
 def _nonconvex(theorem: Theorem, constants: Constants, target: float | None) -> Bound:
@@ -117,7 +127,8 @@ def fedsketch_pl(constants: Constants, target: float | None = None) -> Bound:
         c = replace(c, rounds=_fewest(c, target - noise))
     theorem.require_step(c, _longest(c))
     noise = _noise(c, c.step) / (2 * c.convexity)
-    return theorem.bound(c, (1 - c.convexity * _moved(c)) ** c.rounds * c.start + noise)
+    left = max(0.0, 1 - c.convexity * _moved(c))
+    return theorem.bound(c, left**c.rounds * c.start + noise)
 
 
 def fedsketch_convex(constants: Constants, target: float | None = None) -> Bound:
@@ -172,7 +183,10 @@ def _moved(c: Constants) -> float:
 
 def _fewest(c: Constants, most: float) -> int:
     """Returns after how many rounds the first term of Theorem 6 is at most `most`."""
-    shrunk = math.log1p(-c.convexity * _moved(c))
+    part = c.convexity * _moved(c)
+    if part >= 1:
+        return 1
+    shrunk = math.log1p(-part)
     return max(1, math.ceil(math.log(most / c.start) / shrunk))
 
 
@@ -226,8 +240,9 @@ def fedsketch(
 ) -> Bound:
     """Returns the bound of Theorem 5, 6 or 7: FedSKETCH's Theorem 2 with constants.
 
-    The message has cols log(d R / delta) numbers, in as many rows as the paper asks
-    for.
+    A sketch has cols log(d R / delta) numbers, in as many rows as the paper asks for.
+    It is the message of "privix". Those of "heaprix" are two sketches and the values of
+    cols heavy coordinates.
 
     Args:
       constants: the constants of the run; `alpha` is `omega`, and `b` is chosen.
@@ -243,13 +258,17 @@ def fedsketch(
     theorem.at_most(c.d, cols=cols)
     c = replace(c, alpha=omega(variant, d=c.d, cols=cols))
     bound = PROMISES[objective](c, target)
-    c = replace(bound.constants, b=_numbers(bound.constants, cols))
-    return bound._replace(theorem=f"{bound.theorem}, {variant}", constants=c)
+    return bound._replace(
+        theorem=f"{bound.theorem}, {variant}",
+        constants=replace(bound.constants, b=_numbers(bound.constants, variant, cols)),
+        assumptions=(*bound.assumptions, *FRESH * (variant == "heaprix")),
+    )
 
 
-def _numbers(c: Constants, cols: int) -> int:
-    """Returns the numbers of a message: cols in each of log(d R / delta) rows."""
-    return math.ceil(cols * math.log(c.d * c.rounds / c.delta))
+def _numbers(c: Constants, variant: str, cols: int) -> int:
+    """Returns the numbers of messages: cols in each of log(d R / delta) rows."""
+    numbers = math.ceil(cols * math.log(c.d * c.rounds / c.delta))
+    return 2 * numbers + cols if variant == "heaprix" else numbers
 
 
 def fedsketchgate(
@@ -263,8 +282,10 @@ def fedsketchgate(
     """Returns the bound of FedSKETCHGATE's Theorem 3, for clients that differ.
 
     It states orders, and the constants are one here. It prints mu^2 d in the nonconvex
-    step of both variants; it follows from Theorem 9, which has omega + 1, and so does
-    this. The arguments are those of `fedsketch`; the theorem chooses `steps` as well.
+    step of both variants, and gamma >= p, the number of clients. It follows from
+    Theorem 9, which has omega + 1, and gamma >= sqrt(p tau) for the other objectives.
+    Here both limits hold. The arguments are those of `fedsketch`; the theorem chooses
+    `steps` as well.
     """
     validate.one_of((*PROMISES,), objective=objective)
     theorem = Theorem(
@@ -273,6 +294,7 @@ def fedsketchgate(
         (
             *ORDERS,
             *["f satisfies the PL condition"] * (objective == "pl"),
+            *FRESH * (variant == "heaprix"),
             _rate(constants),
         ),
     )
@@ -283,11 +305,13 @@ def fedsketchgate(
     spread = omega(variant, d=c.d, cols=cols) + 1
     rounds, local = _orders(c, objective, spread, target)
     c = replace(c, rounds=math.ceil(rounds), steps=max(1, math.ceil(local)))
+    if objective != "nonconvex":
+        theorem.at_least(math.sqrt(c.clients * c.steps), server_rate=c.server_rate)
     step = 1 / (2 * c.smoothness * spread * c.steps * c.server_rate)
     if objective == "nonconvex":
         step = math.sqrt(c.clients / (c.rounds * c.steps * spread))
         step /= c.smoothness * c.server_rate
-    return theorem.bound(c, target, step=step, b=_numbers(c, cols))
+    return theorem.bound(c, target, step=step, b=_numbers(c, variant, cols))
 
 
 def _orders(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fl_sketch import algorithms, channels, engine, sketch
+from fl_sketch.algorithms import catalog
 from fl_sketch.channels import player
 from fl_sketch.core.keys import Purpose, for_purpose
 from fl_sketch.core.protocols import Keys
@@ -50,6 +51,25 @@ def test_fedsketch_follows_algorithm_5(query):
         np.asarray(optima(CLIENTS)), cohorts(), KEY, gamma=0.3, query=query, m=HEAVY
     )
     np.testing.assert_allclose(flat(state.server.params), expected, rtol=1e-5)
+
+
+def test_fedsketch_with_a_stored_sketch_steps_by_medians_of_its_rows():
+    options = {"compression": 2.0, "rows": 3, "layout": "whole", "stored": True}
+    op = catalog.build_sketch("count_sketch", D, **options)
+    algorithm = algorithms.fedsketch(
+        loss, sketch=op, client_rate=RATE, server_rate=0.3
+    )
+    state, _ = run(algorithm, rounds=1, sampler=everyone(CLIENTS))
+    update = -(1 - (1 - RATE) ** STEPS) * optima(CLIENTS).mean(0)
+    message = op.apply(KEY, update)  # of any key
+    rows = [
+        3 * op.transpose(KEY, jnp.zeros_like(message).at[row].set(message[row]), update)
+        for row in range(3)
+    ]
+    medians, means = np.median(rows, axis=0), np.mean(rows, axis=0)
+    assert not np.allclose(medians, means)
+    params = flat(state.server.params)
+    np.testing.assert_allclose(params, -0.3 * medians, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

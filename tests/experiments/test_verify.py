@@ -128,13 +128,21 @@ def _few(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_few")
-def test_haddadpours_bounds_are_above_what_is_measured():
+def test_haddadpours_bounds_are_above_what_is_measured(monkeypatch):
+    made, values = algorithms.fedsketch, []
+
+    def spied(*arguments, **options):
+        values.append(options["values"])
+        return made(*arguments, **options)
+
+    monkeypatch.setattr(algorithms, "fedsketch", spied)
     heavy = next(haddadpour.fedsketch("heaprix"))
     rows = [haddadpour.fedavg(), *haddadpour.fedsketch("privix"), heavy]
     names = ["Corollary 5", "5, nonconvex", "6, pl", "7, convex", "5, nonconvex"]
     assert [row.theorem for row in rows] == [f"Haddadpour {name}" for name in names]
     for row in rows:
         assert row.ratio >= 1 and row.bound < row.start and row.needed <= row.rounds
+    assert set(values) == {"fresh"}
 
 
 @pytest.mark.slow
@@ -154,6 +162,8 @@ def test_no_kept_row_is_above_its_bound():
     assert papers == {"Song", "Chen", "Das", "Haddadpour"}
     for row in rows:
         assert float(row["bound"]) >= float(row["measured"]) or row["bound"] == "nan"
+        fresh = "values=fresh" in row["constants"]  # without which HEAPRIX is biased
+        assert fresh == (row["operator"] == "heaprix")
 
 
 @pytest.mark.fast

@@ -148,15 +148,47 @@ def fedsketch(objective="pl", variant="privix", cols=100, **changes):
 )
 @pytest.mark.parametrize("variant", ["privix", "heaprix"])
 def test_fedsketch_is_these_theorems_for_its_own_omega(objective, name, variant):
-    bound = fedsketch(objective, variant)
-    omega = OMEGA - (variant == "heaprix")
+    bound, heavy = fedsketch(objective, variant), variant == "heaprix"
+    omega = OMEGA - heavy
     plain = THEOREMS[name](replace(CONSTANTS, alpha=omega), 0.1)
     assert f"Theorem {name}" in bound.theorem and variant in bound.theorem
     assert bound.step == pytest.approx(plain.step, rel=1e-9)
     assert bound.error == pytest.approx(plain.error, rel=1e-9)
     assert bound.rounds == plain.rounds
-    numbers = math.ceil(100 * math.log(1000 * bound.rounds / 1e-3))
-    assert bound.bits == 32 * 4 * numbers * bound.rounds
+    assert bound.bits == 32 * 4 * numbers_of(variant, bound.rounds) * bound.rounds
+    assert any("values=" in text for text in bound.assumptions) == heavy
+
+
+def numbers_of(variant, rounds):
+    """Of all messages: HEAPRIX sends a second sketch, and a value for each column."""
+    numbers = math.ceil(100 * math.log(1000 * rounds / 1e-3))
+    return numbers if variant == "privix" else 2 * numbers + 100
+
+
+@pytest.mark.parametrize("rate", [1e7, 1e8, 1e12])
+def test_a_step_that_ends_a_quadratic_in_one_round_takes_one_round(rate):
+    known = {"convexity": 2.0, "alpha": 0.0, "noise": 0.0, "server_rate": rate}
+    bound = theory.fedsketch_pl(replace(CONSTANTS, **known), 0.1)
+    assert bound.rounds == 1 and 0 <= bound.error < 1e-6
+
+
+def test_rounds_of_theorem_5_at_given_local_steps_are_of_second_order():
+    """And of first order if local steps grow as 1 / (k target)."""
+    noisy = replace(CONSTANTS, noise=1.0)
+    given, grown = (
+        [
+            theory.fedsketch_nonconvex(replace(noisy, steps=steps), target).rounds
+            for target, steps in ((1e-3, 4), (1e-4, later))
+        ]
+        for later in (4, 40)
+    )
+    assert given[1] == pytest.approx(100 * given[0], rel=0.05)
+    assert grown[1] == pytest.approx(10 * grown[0], rel=0.05)
+
+
+def test_corollary_5_counts_whole_models():
+    bound = theory.fedavg_nonconvex(replace(CONSTANTS, b=100), 0.1)
+    assert bound.bits == 32 * 4 * 1000 * bound.rounds
 
 
 def gate(objective="pl", variant="privix", cols=100, target=0.1, **changes):
@@ -174,17 +206,17 @@ def gate(objective="pl", variant="privix", cols=100, target=0.1, **changes):
     ],
 )
 def test_theorem_3_is_as_printed(objective, variant, rounds, local):
-    bound = gate(objective, variant)
-    steps, grown = bound.constants.steps, OMEGA + (variant == "privix")
+    bound, heavy = gate(objective, variant, server_rate=10.0), variant == "heaprix"
+    steps, grown = bound.constants.steps, OMEGA + 1 - heavy
     assert bound.rounds == math.ceil(rounds - 1e-9)
     assert steps == math.ceil(local - 1e-9)
     if objective == "nonconvex":
-        printed = math.sqrt(4 / (bound.rounds * steps * grown)) / 8
+        printed = math.sqrt(4 / (bound.rounds * steps * grown)) / 20
     else:
-        printed = 1 / (2 * 2 * grown * steps * 4)
+        printed = 1 / (2 * 2 * grown * steps * 10)
     assert bound.step == pytest.approx(printed, rel=1e-12)
-    numbers = math.ceil(100 * math.log(1000 * bound.rounds / 1e-3))
-    assert bound.bits == 32 * 4 * numbers * bound.rounds
+    assert bound.bits == 32 * 4 * numbers_of(variant, bound.rounds) * bound.rounds
+    assert any("values=" in text for text in bound.assumptions) == heavy
     assert bound.error == 0.1
 
 
@@ -213,6 +245,9 @@ def at(name, **changes):
         ),
         (lambda: gate("pi"), "objective='pi'"),
         (lambda: gate(server_rate=3.0), "server_rate >= 4 .*got server_rate=3"),
+        # Theorem 9: sqrt(p tau), for 4 clients and 9 local steps
+        (lambda: gate(target=0.03), "server_rate >= 6 .*got server_rate=4"),
+        (lambda: gate("convex"), "server_rate >= 10 .*got server_rate=4"),
         (lambda: gate(cols=1001), "cols <= 1000 .*got cols=1001"),
         (lambda: gate(convexity=2.1), "convexity <= 2 .*Theorem 3.*got convexity=2.1"),
     ],

@@ -59,7 +59,7 @@ def test_bounds_are_what_they_were(theorem, changes, error):
 
 
 def test_what_the_print_of_theorem_3_2_loses_is_kept():
-    """1 + tail for its root, G sigma, 2 G K^2, one d more, and S at single gradients."""
+    """1 + tail for its root, G sigma, 2 G K^2, one d more, and S for single ones."""
     c = replace(ADAPTIVE, rounds=1000, step=0.01)
     rate, rounds, step = c.server_rate, c.rounds, c.step
     longest = c.gradient + 0.3 * math.sqrt(math.log(2 * 5 * 2 * 1000 / c.delta_g))

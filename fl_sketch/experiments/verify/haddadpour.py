@@ -21,6 +21,8 @@ SEEDS = range(4)
 D, COLS, CLIENTS, NOISE, STEPS = 64, 16, 4, 0.3, 4
 CONDITION, DELTA = 5.0, 1e-3
 TARGETS = {"nonconvex": 0.03, "pl": 0.03, "convex": 0.1}
+SERVER_RATES = {"nonconvex": 4.0, "pl": 6.0}  # of Theorem 3: p, and sqrt(p tau)
+VALUES = "fresh"  # with which HEAPRIX is unbiased
 NAMES = {"nonconvex": "Haddadpour 5", "pl": "Haddadpour 6", "convex": "Haddadpour 7"}
 
 
@@ -38,7 +40,9 @@ def fedsketch(variant: str) -> Iterator[Row]:
 
         def make(loss, rate, op=op):
             rates = {"client_rate": rate, "server_rate": float(CLIENTS)}
-            return algorithms.fedsketch(loss, sketch=op, query=variant, **rates)
+            return algorithms.fedsketch(
+                loss, sketch=op, query=variant, values=VALUES, **rates
+            )
 
         yield _row(f"{name}, {objective}", task, objective, bound, make, variant)
 
@@ -59,12 +63,14 @@ def fedsketchgate(variant: str) -> Iterator[Row]:
     task = _problem(same=False)
     for objective in ("pl", "nonconvex"):
         kind = {"objective": objective, "variant": variant, "cols": COLS}
-        bound = theory.fedsketchgate(_constants(task), TARGETS[objective], **kind)
-        op, gain = _operator(bound), 1 / bound.constants.steps
+        constants = replace(_constants(task), server_rate=SERVER_RATES[objective])
+        bound = theory.fedsketchgate(constants, TARGETS[objective], **kind)
+        op, chosen = _operator(bound), bound.constants
 
-        def make(loss, rate, op=op, gain=gain):
-            rates = {"client_rate": rate, "server_rate": float(CLIENTS), "gain": gain}
-            return algorithms.fedsketchgate(loss, sketch=op, query=variant, **rates)
+        def make(loss, rate, op=op, chosen=chosen):
+            rates = {"client_rate": rate, "server_rate": chosen.server_rate}
+            ways = {"query": variant, "values": VALUES, "gain": 1 / chosen.steps}
+            return algorithms.fedsketchgate(loss, sketch=op, **ways, **rates)
 
         yield _row(f"Haddadpour 3, {objective}", task, objective, bound, make, variant)
 
@@ -113,10 +119,9 @@ def _row(
     walked = _walk(task, bound.constants, make)
     sketched = {"operator": variant, "noise": NOISE}
     if variant != "none":
-        sketched |= {
-            "cols": COLS,
-            "rows": math.ceil(math.log(D * bound.rounds / DELTA)),
-        }
+        sketched |= {"cols": COLS, "rows": _rows(bound)}
+    if variant == "heaprix":
+        sketched["values"] = VALUES
     if objective != "nonconvex":
         curve = walks.over_walks(task.excess, walked).mean(0)[1:]
         named = name, "quadratics", "E f(w) - f*", bound, curve, task.constants.start
