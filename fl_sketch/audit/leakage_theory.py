@@ -3,14 +3,17 @@
 Let `L(z) = |m(z) - s|^2` for the message m(z) of inputs z, minimised by plain gradient
 descent. Theorem 7.5 needs two properties of L, for all z in question::
 
-  semi-smooth      L(y) <= L(x) + <grad L(x), y - x> + b |y-x|^2 + a |y-x|^(2-2p) L(x)^p
+  semi-smooth      L(y) <= L(x) + <grad L(x), y - x> + b |y-x|^2 + a |y-x| sqrt(L(x))
   non-critical     theta_1^2 L <= |grad L|^2 <= theta_2^2 L
 
-and promises, for steps `eta <= (theta_1^2 - a theta_2^(2-2p)) / (2 b theta_2^2)`, if
-`theta_1^2 > a theta_2^(2-2p)`::
+and promises, for steps `eta <= (theta_1^2 - a theta_2) / (2 b theta_2^2)`, if
+`theta_1^2 > a theta_2`::
 
   L(z_t+1) - L* <= (1 - gamma) (L(z_t) - L*),
-  gamma = eta (theta_1^2 - a theta_2^(2-2p)) / 2
+  gamma = eta (theta_1^2 - a theta_2) / 2
+
+The paper has `|y-x|^(2-2p) L(x)^p` and theta_2^(2-2p), for any p below 1. The proof of
+its Theorem L.1 then takes a eta for a eta^(2-2p), which is the same for p = 1/2 only.
 
 `printed` has the constants of Theorems 7.4 and 7.8 as printed: a = 2 tau beta + 2
 theta_2 gamma_2 and p = 1/2. They cannot meet that condition. beta bounds the largest
@@ -116,9 +119,9 @@ def of_sketch(op: Sketch, key: Key, like: Like) -> Singular:
     return singular_values(jax.lax.map(row, jnp.eye(flat.size))[None])
 
 
-def promised(*, a: float, b: float, theta: Singular, p: float = 0.5) -> Rate:
+def promised(*, a: float, b: float, theta: Singular) -> Rate:
     """Returns the bound of Theorem 7.5; a step and gamma of 0 mean no bound."""
-    left = theta.smallest**2 - a * theta.largest ** (2 - 2 * p)
+    left = theta.smallest**2 - a * theta.largest
     if left <= 0:
         return Rate(a, b, theta, 0.0, 0.0)
     step = left / (2 * b * theta.largest**2)

@@ -6,10 +6,16 @@ clipped to C or scaled to the length C. With s = rho E / alpha, errors are::
   rho (C/E (L |w0 - w*|^2 / gamma + gamma / L) + h / alpha)
 
 for a step of rho / (2 alpha L) and 2 alpha gamma / (C rho^2) rounds, where h is 3 E
-Delta / 2 for clipping and C^2 / (2 L E) for normalisation. `gamma = L |w0 - w*|` makes
-the first term least. More rounds cannot lower it: noise grows with them. Theorems 5 and
-6 of the appendix are Theorems 2 and 4 with alpha written as rounds. In the paper rho is
+Delta / 2 for clipping and C^2 / (2 L E) for normalisation. Delta is the largest of the
+clients' Delta_i, for which the paper has their mean. `gamma = L |w0 - w*|` makes the
+first term least. More rounds cannot lower it: noise grows with them. Theorems 5 and 6
+of the appendix are Theorems 2 and 4 with alpha written as rounds. In the paper rho is
 sqrt(q d log(1 / delta)) / (n epsilon).
+
+Equation 23 of the proofs, `|mean of a cohort|^2 <= mean of |.|^2`, needs a sum that is
+divided by the size of its cohort. The paper's cohorts are Poisson's, and its sum is
+divided by the mean size r: for equal updates g of n clients the left side is
+(1 + 1/r - 1/n) |g|^2.
 """
 
 import math
@@ -24,6 +30,8 @@ CONVEX = (
     "every client's loss is convex and L-smooth",
     "C / E >= 4 sqrt(L Delta)",
     "the server steps as far as the clients, and returns a random iterate",
+    "cohorts have a fixed size, or everyone takes part: with Poisson cohorts "
+    "equation 23 fails by up to a part 1/r - 1/n",
 )
 THEOREM_2 = Theorem(
     "Das et al., Theorem 2",
@@ -71,7 +79,8 @@ def clipped_error(constants: Constants, *, alpha: float, gamma: float) -> float:
 
     Its left side is a mean over clients and rounds. A client i that is not clipped
     counts (2 - s - s^2) (f_i(w) - f_i(w*)), and one that is counts `3 C |u_i| / (8 L
-    E^2)`. In B every client counts as not clipped, which is its most.
+    E^2)`. In B every client counts as not clipped, and with the largest Delta_i, which
+    is its most.
 
     Args:
       constants: the constants of the run; E is their `steps`.
@@ -133,8 +142,10 @@ def unclipped(constants: Constants) -> Bound:
     theorem.at_most(1 / (2 * c.steps), rho=c.rho)
     shrunk = 11 * (c.steps - 1) * c.rho / 64 * (c.convexity / c.smoothness) ** 2
     c = replace(c, threshold=c.gradient * c.steps * (1 - shrunk))
-    error = 4 / 5 * _error(theorem, c, 1, _gamma(c), _of_clipping)
-    return theorem.bound(c, error, **_run(c, 1))
+    rounds = math.ceil(_rounds(c, 1))
+    gamma = _gamma(c) * rounds / _rounds(c, 1)
+    error = 4 / 5 * _error(theorem, c, 1, gamma, _of_clipping)
+    return theorem.bound(c, error, **_run(c, 1, rounds))
 
 
 def _error(
@@ -153,7 +164,9 @@ def _error(
 def _bound(
     theorem: Theorem, constants: Constants, target: float, h: Callable, part: float = 1
 ) -> Bound:
-    """Returns the bound with the smallest alpha and `_gamma`; it is `part` of `_error`.
+    """Returns the bound for the fewest rounds; it is `part` of `_error` with `_gamma`.
+
+    alpha is the smallest that is enough, or what makes the rounds a whole number.
 
     Raises:
       Unreachable: if the noise alone is above the target.
@@ -166,15 +179,21 @@ def _bound(
             f"this noise ({theorem.name}), got target={target:g}."
         )
         raise Unreachable(msg)
-    alpha = max(1, 2 * c.rho * c.steps, part * c.rho * h(c) / (target - start))
+    least = max(1, 2 * c.rho * c.steps, part * c.rho * h(c) / (target - start))
+    rounds = math.ceil(_rounds(c, least))
+    alpha = least * rounds / _rounds(c, least)
     error = part * _error(theorem, c, alpha, _gamma(c), h)
-    return theorem.bound(c, error, **_run(c, alpha))
+    return theorem.bound(c, error, **_run(c, alpha, rounds))
 
 
-def _run(c: Constants, alpha: float) -> dict[str, Any]:
+def _run(c: Constants, alpha: float, rounds: int) -> dict[str, Any]:
     """Returns the step, the rounds and the size of messages."""
-    rounds = math.ceil(2 * alpha * _gamma(c) / (c.threshold * c.rho**2))
     return {"step": c.rho / (2 * alpha * c.smoothness), "rounds": rounds, "b": c.d}
+
+
+def _rounds(c: Constants, alpha: float) -> float:
+    """Returns 2 alpha gamma / (C rho^2), which need not be a whole number."""
+    return 2 * alpha * _gamma(c) / (c.threshold * c.rho**2)
 
 
 def _initial(c: Constants, gamma: float) -> float:

@@ -50,10 +50,11 @@ def input_descent(constants: Constants, target: float | None = None) -> Bound:
       zeta = theta_1 / (theta_1 - alpha^(1/p)) (beta^2 + (alpha / theta_1^p)^(1/(1-p)))
       xi = mu - 2 c^(1/2p) zeta / theta_1^2 - 2 c^(1/(2-2p))
 
-    theta_1 > alpha^(1/p), and xi > 0. This is what the proof gives. The print has the
-    distance for its square, gamma = 1 - xi eta / 2 for xi eta / 2, and (theta_1 -
-    alpha)^(1/p) for theta_1 - alpha^(1/p) in the condition xi > 0. For a target it has
-    the largest step, which is the best by the bound.
+    theta_1 > alpha^(1/p), and xi > 0. No objective has an xi of 2 sqrt(zeta) or more,
+    with which the bound would fall below zero. This is what the proof gives. The print
+    has the distance for its square, gamma = 1 - xi eta / 2 for xi eta / 2, and (theta_1
+    - alpha)^(1/p) for theta_1 - alpha^(1/p) in the condition xi > 0. For a target it
+    has the largest step, which is the best by the bound.
     """
     theorem = Theorem(
         "Song et al., Theorem K.3",
@@ -93,4 +94,8 @@ def _zeta_and_xi(theorem: Theorem, c: Constants) -> tuple[float, float]:
     dent = c.dent ** (1 / (2 * p)) * zeta / c.slope**2 + c.dent ** (1 / (2 - 2 * p))
     if c.convexity <= 2 * dent:
         theorem.refuse(f"convexity > {2 * dent:.6g}", convexity=c.convexity)
+    # <grad L, x - x*> is between xi/2 and sqrt(zeta) times |x - x*|^2.
+    most = 2 * (dent + math.sqrt(zeta))
+    if c.convexity >= most:
+        theorem.refuse(f"convexity < {most:.6g}", convexity=c.convexity)
     return zeta, c.convexity - 2 * dent

@@ -56,9 +56,7 @@ def test_fedsketch_follows_algorithm_5(query):
 def test_fedsketch_with_a_stored_sketch_steps_by_medians_of_its_rows():
     options = {"compression": 2.0, "rows": 3, "layout": "whole", "stored": True}
     op = catalog.build_sketch("count_sketch", D, **options)
-    algorithm = algorithms.fedsketch(
-        loss, sketch=op, client_rate=RATE, server_rate=0.3
-    )
+    algorithm = algorithms.fedsketch(loss, sketch=op, client_rate=RATE, server_rate=0.3)
     state, _ = run(algorithm, rounds=1, sampler=everyone(CLIENTS))
     update = -(1 - (1 - RATE) ** STEPS) * optima(CLIENTS).mean(0)
     message = op.apply(KEY, update)  # of any key

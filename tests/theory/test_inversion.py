@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fl_sketch import theory
-from fl_sketch.theory import Constants
+from fl_sketch.theory import Constants, Unreachable
 from tests.refusals import refused
 
 # (2 x)^2: a slope of 4 times its root, and twice a curvature of 4.
@@ -76,6 +76,13 @@ def test_what_theorem_k_3_does_not_speak_of_is_refused_in_a_line(changes, found)
     constants = replace(QUADRATIC, **{"step": 0.01, "rounds": 1, **changes})
     with refused(match=found):
         theory.input_descent(constants)
+
+
+@pytest.mark.parametrize("target", [None, 0.1])
+def test_theorem_k_3_refuses_constants_of_no_objective(target):
+    constants = replace(QUADRATIC, smoothness=1.0, step=5.0, rounds=3)
+    with refused(match="convexity < 2 .*K.3.*got convexity=8", error=Unreachable):
+        theory.input_descent(constants, target)
 
 
 def test_theorem_k_2_needs_a_slope_and_a_power_below_one():
