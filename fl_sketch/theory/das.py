@@ -14,8 +14,8 @@ sqrt(q d log(1 / delta)) / (n epsilon).
 
 Equation 23 of the proofs, `|mean of a cohort|^2 <= mean of |.|^2`, needs a sum that is
 divided by the size of its cohort. The paper's cohorts are Poisson's, and its sum is
-divided by the mean size r: for equal updates g of n clients the left side is
-(1 + 1/r - 1/n) |g|^2.
+divided by the mean size r: for equal updates of n clients the left side is
+1 + 1/r - 1/n times the right one.
 """
 
 import math

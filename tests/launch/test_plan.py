@@ -26,6 +26,7 @@ LEAVES = {"sketch__layout": "leaves"}
 STORED = {"sketch__operator": "gaussian", "sketch__stored": True}
 FEDSKETCH = {"algorithm": "fedsketch", "server__rate": 99.0}
 GATE = {"algorithm": "fedsketchgate"}
+HEAPRIX = {"sketch__query": "heaprix"}
 NORMALISED = {"algorithm": "dp_normfedavg"}
 
 
@@ -65,6 +66,8 @@ def test_the_bytes_planned_are_the_bytes_sent():
         (FEDSKETCH, {"convexity": 0.5}, "Theorem 6, PL, privix"),
         (FEDSKETCH | GATE, {}, "Theorem 3, nonconvex"),
         (FEDSKETCH | GATE | {"server__rate": 1.0}, {}, "server_rate >= .*Haddadpour"),
+        (FEDSKETCH | HEAPRIX, {}, "this config does not meet .* HEAPRIX"),
+        (FEDSKETCH | GATE | HEAPRIX, {}, "this config does not meet .* HEAPRIX"),
         ({"algorithm": "fedavg"}, {}, "Haddadpour et al., Corollary 5"),
         ({"algorithm": "fedavg"}, {"convexity": 0.5}, "Theorem 6, PL"),
         (NOISED, {}, "Das et al., Theorem 2"),
