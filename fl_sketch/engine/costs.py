@@ -53,6 +53,8 @@ class Traffic(NamedTuple):
       operations: the multiplications and additions of the products in local work.
       coded: whether a message is not floats as they are, of which sums are made.
       uses: what local work does with the data.
+      needed: a bool for each leaf of the means: whether a client needs it within the
+        round.
     """
 
     sent: tuple[int, ...]
@@ -67,6 +69,7 @@ class Traffic(NamedTuple):
     operations: float
     coded: bool
     uses: DataUses = DataUses()
+    needed: Any = ()
 
 
 class Follow(NamedTuple):
@@ -210,6 +213,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         counts=any(counts.values()),
         alone=alone,
         **facts,
+        needed=heard,
     )
 
 
