@@ -256,10 +256,9 @@ class Conversation:
 
         def receive(reply):
             note(reply)
-            values = jax.tree.map(
+            return jax.tree.map(
                 lambda leaf: _like(next(given, leaf), leaf), reply.value
             )
-            return values
 
         arguments = work.update, Memory(client.memory, server.memory), keys
         known = (*arguments, self._round(server, counts))
@@ -301,8 +300,8 @@ class Conversation:
             message = mechanism.encode(server.guard, exchange, message, keys).summand
         return jax.tree.unflatten(jax.tree.structure(message), arrays)
 
-    def _choice(self, exchange, server, keys, counts, heard):
-        """Returns which of its codes every message of an exchange has."""
+    def _chosen(self, server, keys, counts, heard):
+        """Returns which of its codes every next message has."""
         work, client = zeros(self._work), zeros(self.client)
         yielded = self._turn(server, client, work, keys, counts, heard).sent
         several = isinstance(yielded, Coded) and isinstance(yielded.bits, Chosen)
@@ -353,7 +352,7 @@ class Conversation:
         self.work, self.finish = jax.jit(self._worked), jax.jit(self._finished)
         self.send = jax.jit(self._sent, static_argnums=0)
         self.summand = jax.jit(self._summand, static_argnums=(0, 1))
-        self.choice = jax.jit(self._choice, static_argnums=0)
+        self.choice = jax.jit(self._chosen)
         self.release = jax.jit(self._released, static_argnums=0)
         self.replied, self.serve = jax.jit(self._replied), jax.jit(self._served)
         self.add = jax.jit(_added)
