@@ -13,7 +13,7 @@ from fl_sketch.engine.round import State, initial_server, initial_state, make_ro
 from fl_sketch.network.conversation import Conversation
 from fl_sketch.network.coordinator import Coordinator, Rules
 from fl_sketch.network.site import Part, Site
-from tests.quadratics import D, PARAMS, STEPS, fetch, optima
+from tests.quadratics import PARAMS, STEPS, D, fetch, optima
 
 BATCHES = jax.ShapeDtypeStruct((STEPS, D), "float32")
 QUICK = Rules(seconds=1, attempts=2, pause=0.0)
@@ -49,11 +49,10 @@ class Meeting:
         """Starts a site, or starts it again after its process has died."""
 
         def join(terms):
+            del terms
             folder = self.folder / f"site_{client}"
-            talk = Conversation(self.algorithm, PARAMS, BATCHES, fetch)
-            talk.__dict__["digest"] = self.talk.digest  # tracing takes a while
             data, roots = self.data[client][None], roots_of(self.key)
-            part = Part(talk, data, roots, client, folder, tells=True)
+            part = Part(self.talk, data, roots, client, folder, tells=True)
             return part._replace(**changes)
 
         self.sites[client] = Site(join, self.lines.append)

@@ -1,6 +1,5 @@
 """Rounds over bytes are those of the simulator, for every shape of algorithm."""
 
-import jax
 import pytest
 
 from fl_sketch.core.wire import byte_count
