@@ -78,6 +78,32 @@ def load(
     return checked(name, _read(path), where=str(path), targets=targets, finite=finite)
 
 
+def one_part(
+    path: str | os.PathLike, part: str, targets: str = CLASSES, *, finite: bool = True
+) -> Splits:
+    """Returns the data set of a file that needs to have one part only.
+
+    The other part, where the file lacks it, is one example of zeros in its place.
+
+    Args:
+      path: path of the file.
+      part: "train" or "test".
+      targets: the kind of the targets, as in `checked`.
+      finite: whether training data must be finite.
+    """
+    place, (other,) = pathlib.Path(path), {"train", "test"} - {part}
+    if not place.is_file():
+        msg = f"Expected an npz file with the examples, got {place}, which is none."
+        raise FileNotFoundError(msg)
+    arrays = _read(place)
+    for kind in KINDS:
+        own = arrays.get(f"{part}_{kind}")
+        if own is not None and own.ndim and f"{other}_{kind}" not in arrays:
+            arrays[f"{other}_{kind}"] = np.zeros((1, *own.shape[1:]), own.dtype)
+    arrays.pop(OWNERS, None)
+    return checked(str(place), arrays, where=str(place), targets=targets, finite=finite)
+
+
 def checked(
     name: str,
     arrays: Mapping[str, np.ndarray],

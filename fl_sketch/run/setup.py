@@ -339,12 +339,26 @@ def prepare(
       ValueError, TypeError: in one line, for what a config may not say.
       FileNotFoundError: for data that are not there.
     """
-    numbers = parse.check(config)
+    parse.check(config)
+    if mesh is None:
+        parse.mesh_of(config.compute)  # refused before data are read
     gc.collect()  # what an earlier run of this process left refers to itself
-    here = mesh or parse.mesh_of(config.compute)
     private = privacy.protection_of(config).private
     # That one client has a NaN must not end a private run, which all would notice.
     splits = inputs.splits_of(config, data_dir, finite=not private)
+    return of_splits(config, splits, mesh=mesh)
+
+
+def of_splits(
+    config: ConfigDict, splits: datasets.Splits, *, mesh: Any = None
+) -> Setup:
+    """Returns the setup of a config with data that were read.
+
+    The arguments, and what is raised, are else those of `prepare`.
+    """
+    numbers = parse.check(config)
+    here = mesh or parse.mesh_of(config.compute)
+    private = privacy.protection_of(config).private
     privacy.check_data(config, splits)
     config = parse.with_clients(config, splits)
     privacy.check(config)
