@@ -83,4 +83,3 @@ def furthest(one, other):
     """Returns the largest difference between two sets of arrays of the same names."""
     assert one.keys() == other.keys()
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
-
