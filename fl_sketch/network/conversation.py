@@ -135,6 +135,11 @@ class Conversation:
         return bool(jax.tree.leaves(self.client))
 
     @property
+    def remembers(self) -> bool:
+        """Whether a client that dies in a round needs what it received in it."""
+        return self.stateful or len(self.exchanges) > 1
+
+    @property
     def longest(self) -> int:
         """The bytes of the longest payload of a client."""
         return max(one.size for exchange in self.exchanges for one in exchange.up)

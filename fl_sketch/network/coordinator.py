@@ -285,10 +285,11 @@ class Coordinator:
 
     def _catch_up(self, clients: Collection[int], number: int) -> None:
         """Joins sites that are not in the run, and ends rounds that are open there."""
+        self._deliver([one for one in clients if one in self._joined])
         missing = [one for one in clients if one not in self._joined]
-        if missing:
+        if missing:  # or if they began anew
             self.join(missing, number)
-        self._deliver(clients)
+            self._deliver([one for one in missing if one in self._joined])
 
     def _asked(
         self, clients: Sequence[int], down: Frame, number: int, exchange: int

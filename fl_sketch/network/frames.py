@@ -73,6 +73,11 @@ def write(frame: Frame) -> bytes:
     return whole + _check(whole)
 
 
+def is_terms(data: bytes) -> bool:
+    """Returns whether bytes begin as a frame of terms does."""
+    return len(data) >= HEADER.size and data[5] == Kind.TERMS
+
+
 def read(data: bytes, most: int) -> Frame:
     """Returns the frame in foreign bytes.
 

@@ -100,6 +100,9 @@ class Site:
             return self._answer
         number = exchange = 0
         try:
+            if self._part is None and not frames.is_terms(data):
+                msg = "Expected the terms of a run first, got a frame of a round."
+                raise Refused(msg, TERMS)
             frame = frames.read(data, self._longest)
             number, exchange = frame.round, frame.exchange
             answer = self._answered(frame, data)
@@ -133,9 +136,7 @@ class Site:
         if frame.kind == Kind.TERMS:
             return self._joined(frame)
         part = self._part
-        if part is None:
-            msg = "Expected the terms of a run first, got a frame of a round."
-            raise Refused(msg, TERMS)
+        assert part
         if frame.program != part.conversation.digest:
             msg = "Expected a frame of the same programs, got one of others."
             raise Refused(msg)
@@ -190,7 +191,7 @@ class Site:
                 raise Refused(msg, "end")
         part.admit(frame.round, data)
         self._least = frame.round
-        if part.conversation.stateful:
+        if part.conversation.remembers:
             states = SiteStates(part.folder)
             states.close()
             states.note(data)
@@ -220,7 +221,7 @@ class Site:
     def _went_on(self, part: Part, frame: Frame, data: bytes) -> Frame:
         """Goes on in a round, after the mean of an exchange."""
         self._require_playing(frame)
-        if part.conversation.stateful:
+        if part.conversation.remembers:
             SiteStates(part.folder).note(data)
         self._heard(part, frame)
         part.admit(frame.round, data)

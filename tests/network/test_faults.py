@@ -121,14 +121,19 @@ def test_what_a_failing_site_would_have_sent_is_not_in_its_memory(tmp_path):
     close(state.server.memory[0], mean, 1e-5)
 
 
-def test_a_message_that_comes_twice_counts_once(tmp_path):
+def test_a_frame_that_comes_twice_gets_the_same_answer(tmp_path):
     meeting = meet(tmp_path)
-    meeting.play(1)
-    client, down, up = next(one for one in meeting.sent if message(one[2]))
-    admitted = meeting.sites[client].receive(down)
-    assert frames.read(admitted, 2**20).kind == Kind.REFUSED  # the round has ended
-    state, reports = meeting.play(2, meeting.start()) if False else (None, None)
-    del state, reports, up
+    receive = meeting.send
+
+    def twice(data, seconds):
+        first = receive(data, seconds)
+        assert receive(data, seconds) == first
+        return first
+
+    meeting.coordinator._send = twice
+    state, _ = meeting.play(3)
+    whole, _ = meet(tmp_path / "whole").play(3)
+    close(state.server.params, whole.server.params, 0)
 
 
 @pytest.mark.parametrize("name", [STATEFUL, TWICE, "heaprix_gate"])
@@ -149,7 +154,7 @@ def test_a_site_that_dies_and_comes_back_loses_nothing(name, kind, tmp_path):
     meeting.change = change
     state, reports = meeting.play(4)
     assert died or name == TWICE
-    assert all(r.simulator_only.answered.all() for r in reports)
+    assert all(r.simulator_only.answered.all() for r in reports), meeting.lines
     close(state.server.params, whole.server.params, 0)
 
 
