@@ -1,0 +1,101 @@
+"""An adapter to NVFlare's Collab API, which carries frames between machines.
+
+NVFlare brings certificates, reconnecting and jobs. A site's process stays for a whole
+job, so that programs are compiled once. What is sent is a frame in each direction.
+"""
+
+import concurrent.futures
+import contextvars
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from nvflare.collab import CollabRecipe, collab
+
+from fl_sketch.network import hosting, job, site_file
+from fl_sketch.network.site import Site
+
+JOB = "fl_sketch"
+
+
+class Coordinating:
+    """What runs in the server's job: the run in a folder of its machine."""
+
+    def __init__(self, workdir: str, sites: list[str]):
+        """Takes the folder, and the names of the sites, in the order of clients."""
+        self.workdir, self.sites = workdir, sites
+
+    @collab.main
+    def main(self) -> None:
+        """Plays the run."""
+        hosting.play(pathlib.Path(self.workdir), self._send)
+
+    def _send(self, data: Mapping[int, bytes], seconds: float) -> dict[int, bytes]:
+        """Returns the answers to frames that came within some seconds."""
+        proxies = {proxy.name: proxy for proxy in collab.clients}
+        came: dict[int, bytes] = {}
+        with concurrent.futures.ThreadPoolExecutor(len(data)) as pool:
+            calls = {
+                pool.submit(
+                    contextvars.copy_context().run,
+                    _asked,
+                    proxies.get(self.sites[client]),
+                    frame,
+                    seconds,
+                ): client
+                for client, frame in data.items()
+            }
+            for call in concurrent.futures.as_completed(calls):
+                answer = call.result()
+                if isinstance(answer, bytes | bytearray):
+                    came[calls[call]] = bytes(answer)
+        return came
+
+
+def _asked(proxy: Any, frame: bytes, seconds: float) -> Any:
+    """Returns a site's answer to a frame; None: there was none."""
+    if proxy is None:
+        return None
+    try:
+        return proxy(timeout=seconds).exchange(frame)
+    except Exception:  # of NVFlare, or of its site: the coordinator says who is missing
+        return None
+
+
+class Lending:
+    """What runs in a site's job: it answers frames."""
+
+    def __init__(self):
+        """Makes the site when the first frame comes."""
+        self._site: Site | None = None
+
+    @collab.publish
+    def exchange(self, frame: bytes) -> bytes:
+        """Returns the answer to a frame."""
+        if self._site is None:
+            place = pathlib.Path(collab.workspace.get_site_config_dir())
+            lent = site_file.read(place / site_file.FILE)
+            self._site = Site(lambda terms: job.join(lent, terms))
+        return self._site.receive(bytes(frame))
+
+
+class Recipe(CollabRecipe):
+    """A job that brings no code."""
+
+    @staticmethod
+    def _user_source_entries(objs) -> list:
+        """Returns no files: every site has the package itself."""
+        del objs
+        return []
+
+
+def submit(workdir: pathlib.Path, admin: pathlib.Path, smallest: int) -> Any:
+    """Submits the job of the run in a folder; returns NVFlare's handle of it."""
+    from nvflare.recipe.prod_env import ProdEnv
+
+    said = json.loads((workdir / hosting.JOB).read_text())
+    server = Coordinating(str(workdir.absolute()), said["sites"])
+    recipe = Recipe(JOB, server=server, client=Lending(), min_clients=smallest)
+    env = ProdEnv(str(admin / "startup"), login_timeout=60.0, username=admin.name)
+    return recipe.execute(env)
