@@ -3,7 +3,8 @@
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from ml_collections import ConfigDict
 
@@ -17,6 +18,7 @@ JOB = pathlib.Path(network.FOLDER) / "job.json"
 TEST = pathlib.Path(network.FOLDER) / "test.npz"
 LINES = pathlib.Path(network.FOLDER) / "lines"  # what the run prints
 ENDED = "ended"  # begins the last of them
+PAUSE = 0.2  # seconds between looks at them
 
 
 def describe(
@@ -40,6 +42,7 @@ def describe(
         "asks": [*asks],
     }
     (workdir / JOB).write_text(json.dumps(said, indent=2))
+    (workdir / LINES).unlink(missing_ok=True)
 
 
 def play(workdir: pathlib.Path, send: Send) -> None:
@@ -78,3 +81,39 @@ def _splits(workdir: pathlib.Path, config: ConfigDict, said: dict) -> Splits:
     targets = KINDS[config.model.loss].targets
     found = npz.one_part(workdir / TEST, "test", targets)
     return found._replace(name=said["name"], classes=said["classes"], learnt=())
+
+
+def follow(
+    workdir: pathlib.Path, playing: Callable[[], bool], say: Callable[[str], None]
+) -> None:
+    """Prints what the run in a folder prints, until it has ended.
+
+    Args:
+      workdir: the folder of the run.
+      playing: `() -> bool`: whether its process is there.
+      say: prints a line.
+
+    Raises:
+      ValueError: in one line, for a run that did not end well.
+    """
+    seen, last = 0, False
+    while True:
+        last = not playing()
+        whole = (workdir / LINES).read_text() if (workdir / LINES).exists() else ""
+        lines = whole.split("\n")[:-1]
+        for line in lines[seen:]:
+            kind, _, text = line.partition(" ")
+            if kind != ENDED:
+                say(text)
+                continue
+            code, _, text = text.partition(" ")
+            if code != "0":
+                raise ValueError(text)
+            return
+        seen = len(lines)
+        if last:
+            msg = (
+                f"Expected the server to end the run in {workdir}, got none: the same "
+            )
+            raise ValueError(msg + "command goes on.")
+        time.sleep(PAUSE)

@@ -14,11 +14,11 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch.config import parse
+from fl_sketch.config import inputs, parse
 from fl_sketch.core import plugins
 from fl_sketch.core.mappings import flat
 from fl_sketch.data import batches as client_batches
-from fl_sketch.data import npz
+from fl_sketch.data import npz, raw
 from fl_sketch.data.class_subset import ALL
 from fl_sketch.data.examples import Examples, Splits, with_classes
 from fl_sketch.data.partition import Partition
@@ -54,7 +54,7 @@ def require_possible(config: ConfigDict) -> None:
         if values[key] not in allowed:
             choice = " or ".join(repr(one) for one in allowed)
             msg = f"Expected {key}={choice} for sites elsewhere, got {values[key]!r}."
-            raise ValueError(f"config: {msg}")
+            raise ValueError(msg)
     if values["data.standardise"] == "train":
         msg = (
             "config.data: Expected standardise to be numbers or none for sites "
@@ -66,8 +66,7 @@ def require_possible(config: ConfigDict) -> None:
 def of_coordinator(config: ConfigDict, splits: Splits) -> Setup:
     """Returns the setup of a coordinator, which has test data and no others."""
     require_possible(config)
-    inputs, targets = (part[:1] for part in splits.test)
-    blank = Examples(np.zeros_like(inputs), np.zeros_like(targets))
+    blank = Examples(*(np.zeros_like(part[:1]) for part in splits.test))
     known = splits._replace(train=blank, owners=None, learnt=())
     setup = setups.of_splits(config, known)
     if setup.config.download == "cheapest":
@@ -80,6 +79,16 @@ def conversation_of(setup: Setup) -> Conversation:
     fetch = parse.fetch_of(setup.config.client)
     algorithm = setup.algorithm(setup.numbers)
     return Conversation(algorithm, setup.params, setup.batches, fetch)
+
+
+def test_data(config: ConfigDict, data_dir: str | None) -> Splits:
+    """Returns a coordinator's data set: of an npz file, its test data alone."""
+    if config.data.name.partition("/")[0] != npz.NAME:
+        return inputs.splits_of(config, data_dir)
+    folder, name = raw.folder(data_dir), config.data.name.partition("/")[2]
+    path = (folder or pathlib.Path()) / f"{name}.npz"
+    found = npz.one_part(path, "test", KINDS[config.model.loss].targets)
+    return with_classes(found, config.data.classes)
 
 
 def terms_of(setup: Setup, run: str, asks: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -168,10 +177,10 @@ def _own_splits(lent: Lent, config: ConfigDict, terms: Mapping[str, Any]) -> Spl
     finite = not terms["noise_multiplier"]
     found = npz.one_part(lent.data, "train", targets, finite=finite)
     kind, *shape = terms["inputs"]
-    inputs = found.train.inputs
-    if [str(inputs.dtype), *inputs.shape[1:]] != [kind, *shape]:
+    own = found.train.inputs
+    if [str(own.dtype), *own.shape[1:]] != [kind, *shape]:
         msg = f"Expected train_inputs of {kind}{shape} in {lent.data}, got "
-        raise ValueError(msg + f"{inputs.dtype}{list(inputs.shape[1:])}.")
+        raise ValueError(msg + f"{own.dtype}{list(own.shape[1:])}.")
     return with_classes(found, int(terms["classes"]))
 
 

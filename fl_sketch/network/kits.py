@@ -48,7 +48,10 @@ def require_names(names: Sequence[str]) -> None:
 
 
 def make(
-    folder: pathlib.Path, names: Sequence[str], host: str, ports: Sequence[int] = (PORT,)
+    folder: pathlib.Path,
+    names: Sequence[str],
+    host: str,
+    ports: Sequence[int] = (PORT,),
 ) -> Kits:
     """Returns new kits below a folder, or those that it has.
 
@@ -86,7 +89,12 @@ def _below(folder: pathlib.Path, names: Sequence[str], host: str) -> Kits:
 
 def _project(names: Sequence[str], host: str, ports: Sequence[int]) -> dict:
     """Returns the project as NVFlare's provisioner reads it; JSON is YAML."""
-    server = {"name": host, "type": "server", "org": PROJECT, "fed_learn_port": ports[0]}
+    server = {
+        "name": host,
+        "type": "server",
+        "org": PROJECT,
+        "fed_learn_port": ports[0],
+    }
     if len(ports) > 1:
         server["admin_port"] = ports[1]
     sites = [{"name": name, "type": "client", "org": PROJECT} for name in names]

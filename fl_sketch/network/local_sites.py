@@ -74,7 +74,10 @@ def listening(port: int, seconds: float) -> bool:
     """Returns whether something listens on a port of this machine within seconds."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        with contextlib.suppress(OSError), socket.create_connection(("localhost", port), 1):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("localhost", port), 1),
+        ):
             return True
         time.sleep(0.2)
     return False

@@ -8,7 +8,8 @@ import concurrent.futures
 import contextvars
 import json
 import pathlib
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nvflare.collab import CollabRecipe, collab
@@ -17,6 +18,7 @@ from fl_sketch.network import hosting, job, site_file
 from fl_sketch.network.site import Site
 
 JOB = "fl_sketch"
+LOOK = 5.0  # seconds between looks at a job
 
 
 class Coordinating:
@@ -97,5 +99,18 @@ def submit(workdir: pathlib.Path, admin: pathlib.Path, smallest: int) -> Any:
     said = json.loads((workdir / hosting.JOB).read_text())
     server = Coordinating(str(workdir.absolute()), said["sites"])
     recipe = Recipe(JOB, server=server, client=Lending(), min_clients=smallest)
-    env = ProdEnv(str(admin / "startup"), login_timeout=60.0, username=admin.name)
+    env = ProdEnv(str(admin), login_timeout=60.0, username=admin.name)
     return recipe.execute(env)
+
+
+def watched(run: Any) -> Callable[[], bool]:
+    """Returns what says whether a job may still be running, asked every few seconds."""
+    last = [time.monotonic(), True]
+
+    def playing() -> bool:
+        if time.monotonic() - last[0] > LOOK:
+            status = str(run.get_status())
+            last[:] = [time.monotonic(), not status.startswith("FINISHED")]
+        return bool(last[1])
+
+    return playing

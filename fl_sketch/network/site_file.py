@@ -1,8 +1,8 @@
-"""site.toml: what the owner of a site lends to runs, and what may leave the site.
+r"""site.toml: what the owner of a site lends to runs, and what may leave the site.
 
 >>> import tempfile, pathlib
 >>> file = pathlib.Path(tempfile.mkdtemp()) / "site.toml"
->>> _ = file.write_text('data = "mine.npz"\\nepsilon_in_all = 4.0')
+>>> _ = file.write_text('data = "mine.npz"\nepsilon_in_all = 4.0')
 >>> read(file).epsilon_in_all, read(file).data.name, read(file).tells
 (4.0, 'mine.npz', ())
 """
@@ -64,7 +64,7 @@ def read(path: str | os.PathLike) -> Lent:
     Raises:
       FileNotFoundError, ValueError: in one line, for a file that is missing or wrong.
     """
-    place = pathlib.Path(path)
+    place = pathlib.Path(path).resolve()
     try:
         said = tomllib.loads(place.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -60,7 +60,7 @@ class Spending:
         if self._most is not None and counted > self._most:
             msg = (
                 f"Expected at most {self._most} rounds of this run, by the site's own "
-                f"limits ({self._limits()}), got round {number + 1} as number {counted}."
+                f"limits ({self._limits()}), got round {number + 1}, number {counted}."
             )
             raise Refused(msg)
         self._asked, self._again = asked, again

@@ -1,0 +1,113 @@
+r"""Trains with sites that keep their data: each is a process, or a machine, of its own.
+
+python -m launch.network --config=configs/quickstart.py --sites=5 --workdir=/tmp/net \
+    --config.cohort.sampling=everyone
+python -m launch.network kits --sites=hospital_a,hospital_b --server=HOST --out=KITS
+python -m launch.network --config=FILE --kits=KITS --sites=hospital_a,hospital_b \
+    --workdir=RUN
+
+The first deals a data set to five sites, starts them and a server on this machine, and
+leaves the folder that launch.train would. The second makes the start-up kits of several
+machines, and the third runs a config with them, on the server's machine. The same
+command again goes on where the last one stopped. docs/network.md has it step by step.
+"""
+
+import importlib.util
+import pathlib
+import shutil
+import sys
+
+from absl import flags
+
+from fl_sketch.core import files
+from launch import command, options, parsing
+
+KITS = sys.argv[1:2] == ["kits"]
+CONFIG = parsing.config_flag()
+SITES = flags.DEFINE_string("sites", None, "How many, or their names: a,b,c.")
+WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
+DATA_DIR = options.data_dir()
+TIMEOUT = flags.DEFINE_float("timeout", 60.0, "Seconds that a site has for an answer.")
+SMALLEST = flags.DEFINE_integer("smallest", 1, "The fewest sites of a released round.")
+ATTEMPTS = flags.DEFINE_integer("attempts", 10, "How often a round is asked for.")
+ASKS = flags.DEFINE_list("asks", ["measured"], "What sites may tell: size, measured.")
+MADE = flags.DEFINE_string("kits", None, "The folder of kits; none: on this machine.")
+SERVER = flags.DEFINE_string("server", "localhost", "The server's name; for kits.")
+OUT = flags.DEFINE_string("out", None, "The folder for kits.")
+flags.mark_flag_as_required("sites")
+
+
+def main():
+    """Makes kits, or runs --config with the sites of kits or of this machine."""
+    if importlib.util.find_spec("nvflare") is None:
+        msg = "Expected NVFlare, which carries the messages: pip install fl_sketch[nvflare]."
+        raise ValueError(msg)
+    from fl_sketch.network import kits
+
+    count = SITES.value.isdigit() and int(SITES.value)
+    names = [f"site_{one}" for one in range(count)] if count else SITES.value.split(",")
+    kits.require_names(names)
+    if KITS:
+        made = kits.make(
+            files.writable_folder(OUT.value or "", "out"), names, SERVER.value
+        )
+        for name, place in {"the server": made.server, **made.sites}.items():
+            print(f"{name}: {place}; there: startup/start.sh")
+        print(f"every site also has its own local/site.toml and data there")
+        return
+    config, place = CONFIG.value, files.writable_folder(WORKDIR.value or "").absolute()
+    if config is None:
+        msg = "Expected --config, or kits as the first word, got neither."
+        raise ValueError(msg)
+    if config.data.clients != len(names):
+        print(
+            f"note: data.clients={len(names)}, the sites, in place of {config.data.clients}"
+        )
+        config.data.clients = len(names)
+    if MADE.value:
+        made = kits.make(pathlib.Path(MADE.value), names, SERVER.value)
+        _run(config, place, names, made)
+    else:
+        _run_here(config, place, names)
+
+
+def _run_here(config, place: pathlib.Path, names: list[str]) -> None:
+    """Runs a config with sites on this machine, whose data are dealt to them."""
+    from fl_sketch.network import dealing, kits, local_sites
+
+    here = place / "network"
+    splits = dealing.deal(
+        config, DATA_DIR.value, here / "sites", names=names, tells=ASKS.value
+    )
+    ports = local_sites.free_ports(2)
+    shutil.rmtree(here / "kits", ignore_errors=True)
+    made = kits.make(here / "kits", names, "localhost", ports)
+    for client, name in enumerate(names):
+        link = made.sites[name] / "local" / "site.toml"
+        link.unlink()
+        link.symlink_to(dealing.file_of(here / "sites", client, names))
+    with local_sites.started(made):
+        if not local_sites.listening(ports[0], 60):
+            msg = (
+                f"Expected a server at port {ports[0]}: see {made.server}/console.log."
+            )
+            raise ValueError(msg)
+        _run(config, place, names, made, splits)
+
+
+def _run(config, place, names, made, splits=None) -> None:
+    """Runs a config with the server and the sites of kits, which are started."""
+    from fl_sketch.network import hosting, job, nvflare
+    from fl_sketch.network.coordinator import Rules
+
+    splits = splits or job.test_data(config, DATA_DIR.value)
+    job.of_coordinator(config, splits)  # says what a config may not say
+    rules = Rules(TIMEOUT.value, SMALLEST.value, ATTEMPTS.value)
+    hosting.describe(place, config, splits, names, rules, ASKS.value)
+    playing = nvflare.submit(place, made.admin, SMALLEST.value)
+    hosting.follow(place, nvflare.watched(playing), print)
+
+
+if __name__ == "__main__":
+    del sys.argv[1 : 1 + KITS]
+    command.run(main)
