@@ -40,7 +40,7 @@ flags.mark_flag_as_required("sites")
 def main():
     """Makes kits, or runs --config with the sites of kits or of this machine."""
     if importlib.util.find_spec("nvflare") is None:
-        msg = "Expected NVFlare, which carries the messages: pip install fl_sketch[nvflare]."
+        msg = "Expected NVFlare for the messages: pip install fl_sketch[nvflare]."
         raise ValueError(msg)
     from fl_sketch.network import kits
 
@@ -53,7 +53,7 @@ def main():
         )
         for name, place in {"the server": made.server, **made.sites}.items():
             print(f"{name}: {place}; there: startup/start.sh")
-        print(f"every site also has its own local/site.toml and data there")
+        print("every site also has its own local/site.toml and data there")
         return
     config, place = CONFIG.value, files.writable_folder(WORKDIR.value or "").absolute()
     if config is None:

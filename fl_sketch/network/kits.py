@@ -42,8 +42,8 @@ def require_names(names: Sequence[str]) -> None:
     """Raises unless these can be names of sites."""
     wrong = [one for one in names if not NAME.fullmatch(one)]
     if wrong or len({*names}) != len(names) or not names:
-        got = ",".join(names)
-        msg = f"Expected sites to be different names of letters, digits, _ and -, got {got!r}."
+        what = "different names of letters, digits, _ and -"
+        msg = f"Expected sites to be {what}, got {','.join(names)!r}."
         raise ValueError(msg)
 
 

@@ -5,7 +5,9 @@ job, so that programs are compiled once. What is sent is a frame in each directi
 """
 
 import concurrent.futures
+import contextlib
 import contextvars
+import io
 import json
 import pathlib
 import time
@@ -100,7 +102,8 @@ def submit(workdir: pathlib.Path, admin: pathlib.Path, smallest: int) -> Any:
     server = Coordinating(str(workdir.absolute()), said["sites"])
     recipe = Recipe(JOB, server=server, client=Lending(), min_clients=smallest)
     env = ProdEnv(str(admin), login_timeout=60.0, username=admin.name)
-    return recipe.execute(env)
+    with contextlib.redirect_stdout(io.StringIO()):
+        return recipe.execute(env)
 
 
 def watched(run: Any) -> Callable[[], bool]:
@@ -109,7 +112,10 @@ def watched(run: Any) -> Callable[[], bool]:
 
     def playing() -> bool:
         if time.monotonic() - last[0] > LOOK:
-            status = str(run.get_status())
+            with contextlib.redirect_stdout(
+                io.StringIO()
+            ):  # it prints a line each time
+                status = str(run.get_status())
             last[:] = [time.monotonic(), not status.startswith("FINISHED")]
         return bool(last[1])
 
