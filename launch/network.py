@@ -79,6 +79,7 @@ def _run_here(config, place: pathlib.Path, names: list[str]) -> None:
     splits = dealing.deal(
         config, DATA_DIR.value, here / "sites", names=names, tells=ASKS.value
     )
+    local_sites.end_left(here / "processes.json")  # before its kits are made anew
     ports = local_sites.free_ports(2)
     shutil.rmtree(here / "kits", ignore_errors=True)
     made = kits.make(here / "kits", names, "localhost", ports)
@@ -86,7 +87,7 @@ def _run_here(config, place: pathlib.Path, names: list[str]) -> None:
         link = made.sites[name] / "local" / "site.toml"
         link.unlink()
         link.symlink_to(dealing.file_of(here / "sites", client, names))
-    with local_sites.started(made):
+    with local_sites.started(made, here / "processes.json"):
         if not local_sites.listening(ports[0], 60):
             msg = (
                 f"Expected a server at port {ports[0]}: see {made.server}/console.log."

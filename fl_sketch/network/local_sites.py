@@ -1,6 +1,7 @@
 """Server and sites as processes of this machine, over loopback with mutual TLS."""
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -8,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import fl_sketch
 from fl_sketch.network.kits import Kits
@@ -28,21 +29,30 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def started(kits: Kits, skipped: Sequence[str] = ()) -> Iterator[dict[str, int]]:
+def started(kits: Kits, book: pathlib.Path) -> Iterator[dict[str, int]]:
     """Starts the server and the sites of kits; yields their process groups by name.
 
-    All are ended when the context is left.
+    All are ended when the context is left. Those of an earlier start that was killed
+    are ended first.
+
+    Args:
+      kits: the kits.
+      book: a file for the process groups.
     """
+    end_left(book)
     here = [("server", kits.server), *kits.sites.items()]
     groups: dict[str, int] = {}
     try:
         for name, place in here:
-            if name not in skipped:
-                groups[name] = start(place)
+            groups[name] = start(place)
+        book.write_text(
+            json.dumps({str(one): str(kits.server.parent) for one in groups.values()})
+        )
         yield groups
     finally:
         for group in groups.values():
             end(group)
+        book.unlink(missing_ok=True)
 
 
 def start(place: pathlib.Path) -> int:
@@ -68,6 +78,18 @@ def end(group: int, sent: signal.Signals = signal.SIGKILL) -> None:
     """Ends a process group that `start` made."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, sent)
+
+
+def end_left(book: pathlib.Path) -> None:
+    """Ends what is left of the process groups in a file, if they are still of its kits."""
+    said = json.loads(book.read_text()) if book.exists() else {}
+    for group, kits in said.items():
+        for place in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError, ValueError):
+                _, _, after = (place / "stat").read_text().rpartition(")")
+                own = after.split()[2] == group
+                if own and kits in (place / "cmdline").read_text():
+                    end(int(group))
 
 
 def listening(port: int, seconds: float) -> bool:

@@ -1,0 +1,129 @@
+"""A server and sites as processes of this machine, over NVFlare with mutual TLS."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fl_sketch.run import run
+from tests.network.sites import five, furthest, weights_in
+from tests.run.configs import quiet, table_in
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("nvflare") is None,
+        reason="NVFlare carries the messages: pip install fl_sketch[nvflare]",
+    ),
+]
+ROOT = pathlib.Path(__file__).parent.parent.parent
+KEYS = {
+    "model.name": "logistic",
+    "cohort.sampling": "everyone",
+    "data.partition": "dirichlet",
+    "download": "model",
+    "algorithm": "ef21",
+    "rounds": 30,
+    "eval_every": 10,
+    "checkpoint_every": 10,
+}
+WAIT = 110  # seconds
+
+
+def begun(folder, *flags, **changes):
+    """Starts a run with three sites."""
+    keys = [f"--config.{key}={value}" for key, value in (KEYS | changes).items()]
+    return subprocess.Popen(
+        [sys.executable, "-m", "launch.network", "--config=configs/default.py"]
+        + ["--sites=3", f"--workdir={folder}", *keys, *flags],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ended(process):
+    """Returns what a run printed, when it has ended."""
+    try:
+        return process.communicate(timeout=WAIT)[0]
+    finally:
+        process.send_signal(signal.SIGINT)  # which ends what it started
+        process.wait()
+
+
+def until(found):
+    """Waits until something is there."""
+    for _ in range(10 * WAIT):
+        if found():
+            return
+        time.sleep(0.1)
+    pytest.fail("it never came")
+
+
+def simulated(folder):
+    """Returns the weights of the same run in one program."""
+    keys = {key.replace(".", "__"): value for key, value in KEYS.items()}
+    run(five(**keys | {"data__clients": 3}), str(folder), say=quiet)
+    return weights_in(folder)
+
+
+def jobs_of(folder, name):
+    """Returns the processes that have a site's kit in their command, but its start."""
+    kit = f"{folder}/network/kits/fl_sketch/prod_00/{name}"
+    found = []
+    for place in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (place / "cmdline").read_text().split("\0")
+        except OSError:
+            continue
+        if any(word.startswith(kit) for word in words) and "bash" not in words[0]:
+            found.append(int(place.name))
+    return found
+
+
+def test_a_run_with_processes_is_that_of_one_program(tmp_path):
+    printed = ended(begun(tmp_path / "run"))
+    assert furthest(weights_in(tmp_path / "run"), simulated(tmp_path / "one")) <= 1e-6
+    for row in table_in(tmp_path / "run"):
+        assert f"{float(row['test_loss']):.4f}" in printed
+    again = ended(begun(tmp_path / "run"))  # which is done
+    assert "already" in again or "done" in again, again
+
+
+def test_a_run_that_is_killed_goes_on(tmp_path):
+    folder = tmp_path / "run"
+    process = begun(folder, rounds=3000)
+    until(lambda: list((folder / "checkpoints").glob("round_*")))
+    process.kill()
+    process.wait()
+    book = json.loads((folder / "network" / "processes.json").read_text())
+    for group in book:  # the server and the sites die as well, at once
+        os.killpg(int(group), signal.SIGKILL)
+    last = sorted((folder / "checkpoints").glob("round_*"))[-1]
+    assert int(last.stem.split("_")[1]) < 3000
+    process = begun(folder, rounds=3000)
+    until(lambda: sorted((folder / "checkpoints").glob("round_*"))[-1] > last)
+    process.send_signal(signal.SIGINT)
+    assert "resuming after round" in ended(process)
+
+
+def test_a_site_that_is_killed_is_left_out(tmp_path):
+    folder = tmp_path / "run"
+    process = begun(folder, "--timeout=5", rounds=100000)
+    until(lambda: (folder / "metrics.csv").exists())
+    for one in jobs_of(folder, "site_1"):
+        os.kill(one, signal.SIGKILL)
+    rows = len(table_in(folder))
+    until(lambda: len(table_in(folder)) > rows + 2)
+    row = table_in(folder)[-1]
+    assert int(row["answered"]) < int(row["asked"])
+    process.send_signal(signal.SIGINT)
+    assert "site 1 did not answer" in ended(process)
