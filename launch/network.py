@@ -60,10 +60,8 @@ def main():
         msg = "Expected --config, or kits as the first word, got neither."
         raise ValueError(msg)
     if config.data.clients != len(names):
-        print(
-            f"note: data.clients={len(names)}, the sites, in place of {config.data.clients}"
-        )
-        config.data.clients = len(names)
+        before, config.data.clients = config.data.clients, len(names)
+        print(f"note: data.clients={len(names)}, the sites, in place of {before}")
     if MADE.value:
         made = kits.make(pathlib.Path(MADE.value), names, SERVER.value)
         _run(config, place, names, made)

@@ -80,6 +80,12 @@ class Conversation:
       model: the layout of what clients read of the server.
     """
 
+    server: Server
+    client: Client
+    traffic: costs.Traffic
+    exchanges: tuple[Exchange, ...]
+    model: Layout
+
     def __init__(self, algorithm: Algorithm, params: Tree, batches: Any, fetch: Fetch):
         """Takes shapes of the model and of a client's batches in a round.
 
@@ -349,7 +355,8 @@ class Conversation:
 
     def _worked(self, server, client, data, keys) -> Work:
         """Returns the result of a client's local steps on its own data."""
-        batches = self._fetch(data, 0, None, for_batches(keys))
+        first = jnp.int32(0)
+        batches = self._fetch(data, first, None, for_batches(keys))
         return self.algorithm.local.run(server, client.local, batches, keys)
 
     def _compile(self) -> None:

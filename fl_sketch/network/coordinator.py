@@ -18,11 +18,12 @@ from fl_sketch.core.keys import of_client, of_round
 from fl_sketch.core.protocols import Keys, Message, Roots, Server
 from fl_sketch.engine import cohort as cohorts
 from fl_sketch.engine.clients import zeros
-from fl_sketch.engine.cohort import LEAST, Sampler
-from fl_sketch.engine.round import Report, SimulatorOnly, State
+from fl_sketch.engine.cohort import Sampler
+from fl_sketch.engine.round import Report, State
 from fl_sketch.network import frames, site
-from fl_sketch.network.conversation import Conversation, Counts, Heard
+from fl_sketch.network.conversation import Conversation, Heard
 from fl_sketch.network.frames import Frame, Kind
+from fl_sketch.network.round_report import Asked, Spoken, added, report_of
 
 Send = Callable[[Mapping[int, bytes], float], Mapping[int, bytes]]
 
@@ -45,44 +46,6 @@ class Rules(NamedTuple):
     smallest: int = 1
     attempts: int = 10
     pause: float = 1.0
-
-
-class Asked(NamedTuple):
-    """The clients of a round, on the host.
-
-    Attributes:
-      ids: the clients, int32 [places].
-      weights: their weights, float32 [places]; 0: an unused place.
-      denominator: divides the weighted sum of all.
-      population: the weight of all clients that exist.
-    """
-
-    ids: np.ndarray
-    weights: np.ndarray
-    denominator: np.float32
-    population: np.float32
-
-    def among(self, clients: Collection[int]) -> Counts:
-        """Returns how clients count if these of them answer."""
-        here = np.isin(self.ids, [*clients])
-        present = np.float32(self.weights[here].sum())
-        whole = np.float32(self.weights.sum())
-        divided = self.denominator
-        if whole == self.denominator:  # it is not fixed
-            divided = max(present, np.float32(LEAST))
-        return Counts(divided, present, self.population)
-
-
-class _Spoken(NamedTuple):
-    """A round after its exchanges."""
-
-    heard: Heard
-    guard: Any
-    released: dict[str, Any]
-    counted: tuple[int, ...]
-    bytes_up: int
-    bytes_told: int
-    seen: dict[int, dict[str, float]]
 
 
 class Coordinator:
@@ -154,7 +117,7 @@ class Coordinator:
             if attempt:
                 time.sleep(self._rules.pause)
             spoken = self._spoken(server, asked, keys, number)
-            if isinstance(spoken, _Spoken):
+            if isinstance(spoken, Spoken):
                 break
             self._say(
                 f"round {number + 1}: {spoken} of at least {self._smallest} sites "
@@ -169,7 +132,7 @@ class Coordinator:
         counts = asked.among(spoken.counted)
         after = self._talk.serve(server, spoken.guard, keys, counts, spoken.heard.means)
         self._end(asked, spoken, server, keys, counts, number)
-        return State(after, ()), _report(asked, spoken)
+        return State(after, ()), report_of(asked, spoken)
 
     def asked(self, number: int) -> Asked:
         """Returns the clients of a round."""
@@ -189,11 +152,11 @@ class Coordinator:
 
     def _spoken(
         self, server: Server, asked: Asked, keys: Keys, number: int
-    ) -> _Spoken | int:
+    ) -> Spoken | int:
         """Plays the exchanges of a round; returns how many answered, if too few."""
         clients = [int(one) for one in asked.ids[asked.weights > 0]]
         self._catch_up(clients, number)
-        spoken = _Spoken(Heard(), server.guard, {}, tuple(clients), 0, 0, {})
+        spoken = Spoken(Heard(), server.guard, {}, tuple(clients), 0, 0, {})
         payload = self._talk.model.pack(jax.device_get(self._talk.of_model(server)))
         kind = Kind.MODEL
         for exchange in range(len(self._talk.exchanges)):
@@ -220,7 +183,7 @@ class Coordinator:
                 spoken = spoken._replace(bytes_told=spoken.bytes_told + len(payload))
         return spoken
 
-    def _released(self, spoken, messages, asked, server, keys, at) -> _Spoken:
+    def _released(self, spoken, messages, asked, server, keys, at) -> Spoken:
         """Returns the round after the mean of an exchange."""
         exchange, which = at
         counts, total = asked.among(messages), None
@@ -240,7 +203,7 @@ class Coordinator:
         return spoken._replace(
             heard=heard,
             guard=found.state,
-            released=_added(spoken.released, found.released),
+            released=added(spoken.released, found.released),
             counted=counted,
             bytes_up=spoken.bytes_up + up,
         )
@@ -372,38 +335,6 @@ class Coordinator:
             else:
                 self._say(f"site {client}: Expected finite numbers, got others.")
         return found
-
-
-def _report(asked: Asked, spoken: _Spoken) -> Report:
-    """Returns the report of a round, along an axis of one."""
-    here = asked.weights > 0
-    shown = SimulatorOnly(
-        clients=np.where(here, asked.ids, -1)[None],
-        answered=(here & np.isin(asked.ids, spoken.counted))[None],
-        bytes_up=np.array([spoken.bytes_up], np.int64),
-        bytes_told=np.array([spoken.bytes_told], np.int64),
-        diagnostics=_diagnostics(asked, spoken),
-    )
-    released = {name: np.asarray(one)[None] for name, one in spoken.released.items()}
-    return Report(released, shown)
-
-
-def _diagnostics(asked: Asked, spoken: _Spoken) -> dict[str, np.ndarray]:
-    """Returns means of what clients measured, if all of the round tell it."""
-    told = [spoken.seen.get(one, {}) for one in spoken.counted]
-    names = set.intersection(*(set(one) for one in told)) if told else set()
-    weights = dict(zip(asked.ids.tolist(), asked.weights, strict=True))
-    each = np.array([weights[one] for one in spoken.counted], np.float32)
-    return {
-        name: np.array([np.average([one[name] for one in told], weights=each)], "f4")
-        for name in sorted(names)
-    }
-
-
-def _added(totals: dict, terms: Mapping[str, Any]) -> dict:
-    """Returns both, with sums where they have the same name."""
-    names = {**totals, **terms}
-    return {n: sum(part[n] for part in (totals, terms) if n in part) for n in names}
 
 
 def _versions(answer: Frame) -> str:

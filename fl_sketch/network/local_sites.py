@@ -81,7 +81,7 @@ def end(group: int, sent: signal.Signals = signal.SIGKILL) -> None:
 
 
 def end_left(book: pathlib.Path) -> None:
-    """Ends what is left of the process groups in a file, if they are still of its kits."""
+    """Ends those process groups of a file that still run its kits."""
     said = json.loads(book.read_text()) if book.exists() else {}
     for group, kits in said.items():
         for place in pathlib.Path("/proc").glob("[0-9]*"):

@@ -14,7 +14,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nvflare.collab import CollabRecipe, collab
+from nvflare.collab import (  # pyright: ignore[reportMissingImports]
+    CollabRecipe,
+    collab,
+)
 
 from fl_sketch.network import hosting, job, site_file
 from fl_sketch.network.site import Site
@@ -96,7 +99,9 @@ class Recipe(CollabRecipe):
 
 def submit(workdir: pathlib.Path, admin: pathlib.Path, smallest: int) -> Any:
     """Submits the job of the run in a folder; returns NVFlare's handle of it."""
-    from nvflare.recipe.prod_env import ProdEnv
+    from nvflare.recipe.prod_env import (  # pyright: ignore[reportMissingImports]
+        ProdEnv,
+    )
 
     said = json.loads((workdir / hosting.JOB).read_text())
     server = Coordinating(str(workdir.absolute()), said["sites"])

@@ -116,9 +116,9 @@ def _value(place: pathlib.Path, key: str, value: Any) -> Any:
         return value
     right = isinstance(value, list) and all(isinstance(one, str) for one in value)
     _require(what, "a list of strings", right, value)
-    allowed = {"tells": TELLS, "noises": NOISES}.get(key)
-    for one in value if allowed else ():
-        validate.one_of(allowed, **{key: one})
+    allowed = {"tells": TELLS, "noises": NOISES}
+    for one in value if key in allowed else ():
+        validate.one_of(allowed[key], **{what: one})
     return tuple(value)
 
 

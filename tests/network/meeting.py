@@ -17,7 +17,7 @@ from tests.quadratics import PARAMS, STEPS, D, fetch, optima
 
 BATCHES = jax.ShapeDtypeStruct((STEPS, D), "float32")
 QUICK = Rules(seconds=1, attempts=2, pause=0.0)
-Change = Callable[[int, bytes, "Meeting"], bytes | None]
+Change = Callable[[int, bytes], bytes | None]
 
 
 class Meeting:
@@ -38,7 +38,7 @@ class Meeting:
         )
         self.lines: list[str] = []
         self.sent: list[tuple[int, bytes, bytes | None]] = []
-        self.change: Change = lambda client, answer, meeting: answer
+        self.change: Change = lambda client, answer: answer
         self.sites: dict[int, Site] = {}
         self.rules = rules
         for client in range(clients):
@@ -72,7 +72,7 @@ class Meeting:
         del seconds
         came: dict[int, Any] = {}
         for client, down in data.items():
-            up = self.change(client, self.sites[client].receive(down), self)
+            up = self.change(client, self.sites[client].receive(down))
             self.sent.append((client, down, up))
             if up is not None:
                 came[client] = up

@@ -31,41 +31,41 @@ def with_payload(frame, payload):
     return frames.write(frame._replace(payload=payload))
 
 
-def nothing(frame, answer):
+def nothing(_frame, _answer):
     return None
 
 
-def noise(frame, answer):
+def noise(_frame, _answer):
     return bytes(range(200)) * 3
 
 
-def flipped(frame, answer):
+def flipped(_frame, answer):
     return answer[:-30] + bytes([answer[-30] ^ 1]) + answer[-29:]
 
 
-def cut(frame, answer):
+def cut(_frame, answer):
     return answer[:-40]
 
 
-def longer(frame, answer):
+def longer(frame, _answer):
     return with_payload(frame, frame.payload + b"more")
 
 
-def not_a_number(frame, answer):
+def not_a_number(frame, _answer):
     words = np.frombuffer(frame.payload, "<u4").copy()
     words[0] = 0x7FC00000
     return with_payload(frame, words.tobytes())
 
 
-def older(frame, answer):
+def older(frame, _answer):
     return frames.write(frame._replace(round=frame.round - 1))
 
 
-def of_another(frame, answer):
+def of_another(frame, _answer):
     return frames.write(frame._replace(site=frame.site + 1))
 
 
-def other_code(frame, answer):
+def other_code(frame, _answer):
     return frames.write(frame._replace(program=bytes(16)))
 
 
@@ -86,7 +86,7 @@ FAULTS = [
 def test_a_round_is_done_without_a_site_that_fails(fault, tmp_path):
     meeting = meet(tmp_path, PLAIN)
 
-    def change(client, answer, meeting):
+    def change(client, answer):
         frame = message(answer)
         if client == BAD and frame and frame.round == 1:
             return fault(frame, answer)
@@ -107,7 +107,7 @@ def test_what_a_failing_site_would_have_sent_is_not_in_its_memory(tmp_path):
     """EF21 needs it: the server's memory is the sum of what the sites remember."""
     meeting = meet(tmp_path)
 
-    def change(client, answer, meeting):
+    def change(client, answer):
         frame = message(answer)
         return None if client == BAD and frame and frame.round == 1 else answer
 
@@ -143,7 +143,7 @@ def test_a_site_that_dies_and_comes_back_loses_nothing(name, kind, tmp_path):
     whole, _ = meet(tmp_path / "whole", name).play(4)
     meeting, died = meet(tmp_path / "dies", name), []
 
-    def change(client, answer, meeting):
+    def change(client, answer):
         frame = frames.read(answer, 2**20)
         if client == BAD and frame.kind == kind and frame.round == 1 and not died:
             died.append(client)
@@ -173,7 +173,7 @@ def test_a_network_that_is_cut_costs_nothing(tmp_path):
     whole, _ = meet(tmp_path / "whole").play(3)
     meeting, cuts = meet(tmp_path / "cut", rules=Rules(1, 3, 5, 0.0)), []
 
-    def change(client, answer, meeting):
+    def change(client, answer):
         frame = message(answer)
         if frame and frame.round == 1 and len(cuts) < 8:
             cuts.append(client)
@@ -188,7 +188,7 @@ def test_a_network_that_is_cut_costs_nothing(tmp_path):
 
 def test_too_few_sites_end_a_run_in_one_line(tmp_path):
     meeting = meet(tmp_path, PLAIN, rules=Rules(1, 3, 2, 0.0))
-    meeting.change = lambda client, answer, meeting: answer if client > 2 else None
+    meeting.change = lambda client, answer: answer if client > 2 else None
     with pytest.raises(TooFew, match="Expected 3 sites in round 1, got 2"):
         meeting.play(1)
 
