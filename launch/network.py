@@ -14,7 +14,6 @@ command again goes on where the last one stopped. docs/network.md has it step by
 
 import importlib.util
 import pathlib
-import shutil
 import sys
 
 from absl import flags
@@ -71,40 +70,24 @@ def main():
 
 def _run_here(config, place: pathlib.Path, names: list[str]) -> None:
     """Runs a config with sites on this machine, whose data are dealt to them."""
-    from fl_sketch.network import dealing, kits, local_sites
+    from fl_sketch.network import dealing, local_sites
 
     here = place / "network"
     splits = dealing.deal(
         config, DATA_DIR.value, here / "sites", names=names, tells=ASKS.value
     )
-    local_sites.end_left(here / "processes.json")  # before its kits are made anew
-    ports = local_sites.free_ports(2)
-    shutil.rmtree(here / "kits", ignore_errors=True)
-    made = kits.make(here / "kits", names, "localhost", ports)
-    for client, name in enumerate(names):
-        link = made.sites[name] / "local" / "site.toml"
-        link.unlink()
-        link.symlink_to(dealing.file_of(here / "sites", client, names))
-    with local_sites.started(made, here / "processes.json"):
-        if not local_sites.listening(ports[0], 60):
-            msg = (
-                f"Expected a server at port {ports[0]}: see {made.server}/console.log."
-            )
-            raise ValueError(msg)
+    with local_sites.running(here, names) as made:
         _run(config, place, names, made, splits)
 
 
 def _run(config, place, names, made, splits=None) -> None:
     """Runs a config with the server and the sites of kits, which are started."""
-    from fl_sketch.network import hosting, job, nvflare
+    from fl_sketch.network import job, nvflare
     from fl_sketch.network.coordinator import Rules
 
     splits = splits or job.test_data(config, DATA_DIR.value)
-    job.of_coordinator(config, splits)  # says what a config may not say
     rules = Rules(TIMEOUT.value, SMALLEST.value, ATTEMPTS.value)
-    hosting.describe(place, config, splits, names, rules, ASKS.value)
-    playing = nvflare.submit(place, made.admin, SMALLEST.value)
-    hosting.follow(place, nvflare.watched(playing), print)
+    nvflare.play(config, splits, place, made.admin, names, rules, ASKS.value)
 
 
 if __name__ == "__main__":

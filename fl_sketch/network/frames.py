@@ -73,6 +73,11 @@ def write(frame: Frame) -> bytes:
     return whole + _check(whole)
 
 
+def payload_size(data: bytes) -> int:
+    """Returns the bytes of the payload of a whole frame."""
+    return HEADER.unpack_from(data)[-1]
+
+
 def is_terms(data: bytes) -> bool:
     """Returns whether bytes begin as a frame of terms does."""
     return len(data) >= HEADER.size and data[5] == Kind.TERMS

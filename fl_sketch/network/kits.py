@@ -52,6 +52,7 @@ def make(
     names: Sequence[str],
     host: str,
     ports: Sequence[int] = (PORT,),
+    through: int = 0,
 ) -> Kits:
     """Returns new kits below a folder, or those that it has.
 
@@ -60,6 +61,7 @@ def make(
       names: the names of the sites.
       host: the name by which sites find the server.
       ports: the port of the server, and of its administrator if that is another.
+      through: the port of a relay by which sites reach the server; 0: there is none.
 
     Raises:
       ValueError: in one line, for names that sites cannot have, or where NVFlare is not
@@ -71,7 +73,7 @@ def make(
         shutil.rmtree(folder / PROJECT, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         project = folder / "project.yml"
-        project.write_text(json.dumps(_project(names, host, ports), indent=1))
+        project.write_text(json.dumps(_project(names, host, ports, through), indent=1))
         _provision(project, folder)
         for place in (kits.server, *kits.sites.values()):
             _allow(place)
@@ -87,7 +89,9 @@ def _below(folder: pathlib.Path, names: Sequence[str], host: str) -> Kits:
     return Kits(whole / host, whole / ADMIN, {name: whole / name for name in names})
 
 
-def _project(names: Sequence[str], host: str, ports: Sequence[int]) -> dict:
+def _project(
+    names: Sequence[str], host: str, ports: Sequence[int], through: int
+) -> dict:
     """Returns the project as NVFlare's provisioner reads it; JSON is YAML."""
     server = {
         "name": host,
@@ -97,7 +101,10 @@ def _project(names: Sequence[str], host: str, ports: Sequence[int]) -> dict:
     }
     if len(ports) > 1:
         server["admin_port"] = ports[1]
-    sites = [{"name": name, "type": "client", "org": PROJECT} for name in names]
+    site = {"type": "client", "org": PROJECT}
+    if through:
+        site["connect_to"] = {"host": "localhost", "port": through}
+    sites = [{"name": name, **site} for name in names]
     admin = {"name": ADMIN, "type": "admin", "org": PROJECT, "role": "project_admin"}
     below = "nvflare.lighter.impl"
     templates = ["master_template.yml", "aws_template.yml", "azure_template.yml"]

@@ -4,16 +4,20 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import fl_sketch
+from fl_sketch.network import kits, site_file
 from fl_sketch.network.kits import Kits
 
+PATIENCE = 60.0  # seconds for a server to start
+Tapped = Callable[[int], int]
 FOLDER = pathlib.Path(fl_sketch.__file__).parent.parent
 
 
@@ -29,40 +33,74 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def started(kits: Kits, book: pathlib.Path) -> Iterator[dict[str, int]]:
-    """Starts the server and the sites of kits; yields their process groups by name.
+def started(made: Kits, book: pathlib.Path) -> Iterator[None]:
+    """Starts the server and the sites of kits.
 
     All are ended when the context is left. Those of an earlier start that was killed
     are ended first.
 
     Args:
-      kits: the kits.
+      made: the kits.
       book: a file for the process groups.
     """
     end_left(book)
-    here = [("server", kits.server), *kits.sites.items()]
-    groups: dict[str, int] = {}
+    begun: list[subprocess.Popen] = []
     try:
-        for name, place in here:
-            groups[name] = start(place)
-        book.write_text(
-            json.dumps({str(one): str(kits.server.parent) for one in groups.values()})
-        )
-        yield groups
+        for place in (made.server, *made.sites.values()):
+            begun.append(start(place))
+        pids = [one.pid for one in begun]
+        book.write_text(json.dumps({str(one): str(made.server.parent) for one in pids}))
+        yield
     finally:
-        for group in groups.values():
-            end(group)
+        for process in begun:
+            end(process.pid)
+            process.wait()
         book.unlink(missing_ok=True)
 
 
-def start(place: pathlib.Path) -> int:
-    """Starts what a kit is for; returns its process group."""
+@contextlib.contextmanager
+def running(
+    folder: pathlib.Path, names: Sequence[str], *, tapped: Tapped | None = None
+) -> Iterator[Kits]:
+    """Makes kits anew and starts them; yields the kits.
+
+    Args:
+      folder: where the kits are made, and where `dealing.deal` put the sites' data, in
+        its folder `sites`.
+      names: the names of the sites.
+      tapped: `(port) -> port` of a relay between the sites and the server's port.
+
+    Raises:
+      ValueError: in one line, for a server that does not start.
+    """
+    book = folder / "processes.json"
+    end_left(book)  # before its kits are made anew
+    ports = free_ports(2)
+    shutil.rmtree(folder / "kits", ignore_errors=True)
+    through = tapped(ports[0]) if tapped else 0
+    made = kits.make(folder / "kits", names, "localhost", ports, through)
+    for name, place in made.sites.items():
+        own = folder / "sites" / name / site_file.FILE
+        if own.exists():
+            link = place / "local" / site_file.FILE
+            link.unlink()
+            link.symlink_to(own)
+    with started(made, book):
+        if not listening(ports[0], PATIENCE):
+            log = made.server / "console.log"
+            msg = f"Expected a server at port {ports[0]}, got none: see {log}."
+            raise ValueError(msg)
+        yield made
+
+
+def start(place: pathlib.Path) -> subprocess.Popen:
+    """Starts what a kit is for, in a process group of its own."""
     path = f"{pathlib.Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
     known = os.environ.get("PYTHONPATH", "")
     env = {**os.environ, "PATH": path, "PYTHONPATH": f"{FOLDER}:{known}".rstrip(":")}
     (place / "daemon_pid.fl").unlink(missing_ok=True)
     with open(place / "console.log", "ab") as log:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             ["bash", str(place / "startup" / "sub_start.sh")],
             env=env,
             cwd=place,
@@ -71,7 +109,6 @@ def start(place: pathlib.Path) -> int:
             stderr=log,
             start_new_session=True,
         )
-    return process.pid
 
 
 def end(group: int, sent: signal.Signals = signal.SIGKILL) -> None:
@@ -83,12 +120,12 @@ def end(group: int, sent: signal.Signals = signal.SIGKILL) -> None:
 def end_left(book: pathlib.Path) -> None:
     """Ends those process groups of a file that still run its kits."""
     said = json.loads(book.read_text()) if book.exists() else {}
-    for group, kits in said.items():
+    for group, place_of in said.items():
         for place in pathlib.Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, ValueError):
                 _, _, after = (place / "stat").read_text().rpartition(")")
                 own = after.split()[2] == group
-                if own and kits in (place / "cmdline").read_text():
+                if own and place_of in (place / "cmdline").read_text():
                     end(int(group))
 
 

@@ -11,7 +11,7 @@ import io
 import json
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nvflare.collab import (  # pyright: ignore[reportMissingImports]
@@ -19,7 +19,9 @@ from nvflare.collab import (  # pyright: ignore[reportMissingImports]
     collab,
 )
 
+from fl_sketch.data.examples import Splits
 from fl_sketch.network import hosting, job, site_file
+from fl_sketch.network.coordinator import Rules
 from fl_sketch.network.site import Site
 
 JOB = "fl_sketch"
@@ -95,6 +97,36 @@ class Recipe(CollabRecipe):
         """Returns no files: every site has the package itself."""
         del objs
         return []
+
+
+def play(
+    config: Any,
+    splits: Splits,
+    workdir: pathlib.Path,
+    admin: pathlib.Path,
+    names: Sequence[str],
+    rules: Rules,
+    asks: Sequence[str],
+    say: Callable[[str], None] = print,
+) -> None:
+    """Runs a config with a server and sites that are started.
+
+    Args:
+      config: a config as `configs/default.py` has it; a client is a site.
+      splits: the test data, and the number of classes.
+      workdir: the folder of the run, on the server's machine.
+      admin: the kit of who may submit runs.
+      names: the names of the sites, in the order of clients.
+      rules: when a round goes on without a site.
+      asks: what sites are asked to tell, see `site_file.Lent.tells`.
+      say: prints what the run prints.
+
+    Raises:
+      ValueError: in one line, for a run that did not end well.
+    """
+    job.of_coordinator(config, splits)  # says what a config may not say
+    hosting.describe(workdir, config, splits, names, rules, asks)
+    hosting.follow(workdir, watched(submit(workdir, admin, rules.smallest)), say)
 
 
 def submit(workdir: pathlib.Path, admin: pathlib.Path, smallest: int) -> Any:

@@ -23,7 +23,7 @@ from fl_sketch.engine import rounds
 from fl_sketch.engine.loop import Compiled
 from fl_sketch.engine.round import State
 from fl_sketch.engine.task import Task
-from fl_sketch.network import job
+from fl_sketch.network import counted, job
 from fl_sketch.network.coordinator import Coordinator, Rules, Send
 from fl_sketch.run import task as tasks
 from fl_sketch.run.run import Listeners, in_folder
@@ -74,7 +74,9 @@ class _Playing:
     """How a setup is played with sites."""
 
     def __init__(self, place: pathlib.Path, send: Send, rules: Rules, asks, say):
-        self._place, self._send, self._rules = place, send, rules
+        self._place, self._rules = place, rules
+        (place / FOLDER).mkdir(exist_ok=True)
+        self._send = counted.Counted(send, place / FOLDER / counted.FILE)
         self._asks, self._say = asks, say
 
     def task(self, setup: Setup) -> Task:

@@ -16,6 +16,17 @@ from tests.run.configs import config_with, quiet
 
 QUICK = Rules(seconds=1.0, attempts=2, pause=0.0)
 
+METHODS = {
+    "safl": {},
+    "heaprix": {
+        "algorithm": "fedsketch",
+        "sketch__query": "heaprix",
+        "sketch__rows": 5,
+    },
+    "scaffold": {"algorithm": "scaffold"},
+    "ef21": {"algorithm": "ef21"},
+}
+
 
 class Hospitals:
     """Sites with files of their own below a folder."""

@@ -3,19 +3,8 @@
 import pytest
 
 from fl_sketch.run import run
-from tests.network.sites import Hospitals, five, furthest, weights_in
+from tests.network.sites import METHODS, Hospitals, five, furthest, weights_in
 from tests.run.configs import quiet, table_in
-
-METHODS = {
-    "safl": {},
-    "heaprix": {
-        "algorithm": "fedsketch",
-        "sketch__query": "heaprix",
-        "sketch__rows": 5,
-    },
-    "scaffold": {"algorithm": "scaffold"},
-    "ef21": {"algorithm": "ef21"},
-}
 
 
 @pytest.mark.slow

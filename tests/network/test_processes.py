@@ -8,12 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 import pytest
 
+from fl_sketch.network import counted, dealing, local_sites
+from fl_sketch.network import run as network
+from fl_sketch.network.tap import Tap
 from fl_sketch.run import run
-from tests.network.sites import five, furthest, weights_in
-from tests.run.configs import quiet, table_in
+from tests.network.sites import METHODS, five, furthest, weights_in
+from tests.run.configs import quiet, read_json, table_in
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,12 +40,13 @@ KEYS = {
 WAIT = 110  # seconds
 
 
-def begun(folder, *flags, **changes):
-    """Starts a run with three sites."""
-    keys = [f"--config.{key}={value}" for key, value in (KEYS | changes).items()]
+def begun(folder, *flags, sites="3", **changes):
+    """Starts a run, by default with three sites of its own."""
+    keys = {key.replace("__", "."): value for key, value in changes.items()}
+    keys = [f"--config.{key}={value}" for key, value in (KEYS | keys).items()]
     return subprocess.Popen(
         [sys.executable, "-m", "launch.network", "--config=configs/default.py"]
-        + ["--sites=3", f"--workdir={folder}", *keys, *flags],
+        + [f"--sites={sites}", f"--workdir={folder}", *keys, *flags],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -89,13 +94,62 @@ def jobs_of(folder, name):
     return found
 
 
-def test_a_run_with_processes_is_that_of_one_program(tmp_path):
-    printed = ended(begun(tmp_path / "run"))
-    assert furthest(weights_in(tmp_path / "run"), simulated(tmp_path / "one")) <= 1e-6
-    for row in table_in(tmp_path / "run"):
-        assert f"{float(row['test_loss']):.4f}" in printed
-    again = ended(begun(tmp_path / "run"))  # which is done
-    assert "already" in again or "done" in again, again
+class Running(NamedTuple):
+    """A server and five sites that run, and what passes between them."""
+
+    folder: pathlib.Path
+    taps: list[Tap]
+    passed: list[bytes]
+
+
+NAMES = [f"hospital_{one}" for one in range(5)]
+
+
+LENGTH = {"rounds": 20, "eval_every": 10, "checkpoint_every": 10}
+
+
+def twenty(name):
+    return five(**LENGTH, **METHODS[name])
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """Five sites that take part in one run after another."""
+    folder = tmp_path_factory.mktemp("five")
+    tells = {"names": NAMES, "tells": ["measured"]}
+    dealing.deal(twenty("safl"), None, folder / "sites", **tells)
+    taps: list[Tap] = []
+    passed: list[bytes] = []
+
+    def tapped(port):
+        taps.append(Tap(port, passed.append))
+        return taps[0].port
+
+    with local_sites.running(folder, NAMES, tapped=tapped):
+        yield Running(folder, taps, passed)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_runs_with_processes_are_those_of_one_program(name, running, tmp_path):
+    place, here = tmp_path / "network", f"--kits={running.folder}/kits"
+    keys = {"algorithm": "safl"} | LENGTH | METHODS[name]
+    printed = ended(begun(place, here, sites=",".join(NAMES), **keys))
+    expected = run(twenty(name), str(tmp_path / "one"), say=quiet)
+    assert furthest(weights_in(place), weights_in(tmp_path / "one")) <= 1e-6
+    summary = read_json(place / "summary.json")
+    for key in ("bytes_up_total", "bytes_down_total", "rounds"):
+        assert summary[key] == expected[key]
+    sent = read_json(place / network.FOLDER / counted.FILE)
+    assert sent["payload_up"] == summary["bytes_up_total"]
+    assert "site " not in printed
+
+
+def test_what_passes_is_encrypted(running):
+    """Frames are on the wire, and none of them can be read there."""
+    assert running.taps[0].up + running.taps[0].down > 10**5
+    whole = b"".join(running.passed)
+    for clear in (b"FLSN", b"diagnostics", b"hospital_1", b"exchange"):
+        assert clear not in whole
 
 
 def test_a_run_that_is_killed_goes_on(tmp_path):
