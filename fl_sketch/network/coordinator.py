@@ -22,9 +22,11 @@ from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.round import Report, State
 from fl_sketch.network import frames, site
 from fl_sketch.network.conversation import Conversation, Heard
+from fl_sketch.network.following import History
 from fl_sketch.network.frames import Frame, Kind
-from fl_sketch.network.round_report import Asked, Spoken, added, report_of
+from fl_sketch.network.round_report import Asked, Silence, Spoken, added, report_of
 
+Make = Callable[[int], Frame]
 Send = Callable[[Mapping[int, bytes], float], Mapping[int, bytes]]
 
 
@@ -60,6 +62,7 @@ class Coordinator:
         *,
         terms: Callable[[int], Mapping[str, Any]] = lambda client: {},
         rules: Rules = Rules(),  # noqa: B008 - immutable
+        follows: bool = False,
         back: Callable[[], Sequence[int]] = tuple,
         say: Callable[[str], None] = print,
     ):
@@ -72,14 +75,17 @@ class Coordinator:
           send: `(frame for each client, seconds) -> answers of those that came`.
           terms: `(client) -> notes` of the frame by which a site joins the run.
           rules: when a round goes on without a site.
+          follows: whether sites take the server's steps themselves.
           back: `() -> rounds` that have a checkpoint, to which this run may go back.
           say: prints a line.
         """
         self._talk, self._sampler, self._roots = conversation, sampler, roots
         self._send, self._terms, self._rules = send, terms, rules
         self._back, self._say = back, say
+        self._history = History(conversation) if follows else None
         self._ends: dict[int, Frame] = {}
         self._joined: dict[int, dict[str, Any]] = {}
+        self._silence = Silence()
         self._drawn = jax.jit(lambda number: cohorts.of_round(sampler, roots, number))
 
     def join(
@@ -107,6 +113,10 @@ class Coordinator:
                 self._say(f"site {client} runs other programs: {_versions(answer)}")
             else:
                 self._joined[client] = answer.notes
+                if self._history:
+                    has = int(answer.notes.get("follows", -1))
+                    digest = str(answer.notes.get("server", ""))
+                    self._history.joined(client, has, digest)
         return {one: self._joined[one] for one in clients if one in self._joined}
 
     def one_round(self, state: State, number: int) -> tuple[State, Report]:
@@ -116,7 +126,7 @@ class Coordinator:
         for attempt in range(self._rules.attempts):
             if attempt:
                 time.sleep(self._rules.pause)
-            spoken = self._spoken(server, asked, keys, number)
+            spoken = self._spoken(server, asked, keys, number, anew=attempt > 0)
             if isinstance(spoken, Spoken):
                 break
             self._say(
@@ -131,7 +141,11 @@ class Coordinator:
             raise TooFew(msg)
         counts = asked.among(spoken.counted)
         after = self._talk.serve(server, spoken.guard, keys, counts, spoken.heard.means)
-        self._end(asked, spoken, server, keys, counts, number)
+        if self._history:
+            self._history.note(number, spoken.heard.means, counts)
+            self._history.got(spoken.seen, number)
+            self._history.heard(spoken.counted)
+        self._end(spoken, server, keys, counts, number)
         return State(after, ()), report_of(asked, spoken)
 
     def asked(self, number: int) -> Asked:
@@ -151,21 +165,23 @@ class Coordinator:
         return max(self._rules.smallest, mechanism.smallest if mechanism else 0)
 
     def _spoken(
-        self, server: Server, asked: Asked, keys: Keys, number: int
+        self, server: Server, asked: Asked, keys: Keys, number: int, *, anew: bool
     ) -> Spoken | int:
         """Plays the exchanges of a round; returns how many answered, if too few."""
         clients = [int(one) for one in asked.ids[asked.weights > 0]]
+        heard_from = self._silence.without(clients, number)
+        if not anew and len(heard_from) >= self._smallest:
+            clients = heard_from
         self._catch_up(clients, number)
-        spoken = Spoken(Heard(), server.guard, {}, tuple(clients), 0, 0, {})
-        payload = self._talk.model.pack(jax.device_get(self._talk.of_model(server)))
-        kind = Kind.MODEL
+        spoken = Spoken(tuple(clients), Heard(), server.guard, {}, tuple(clients), {})
+        payload = b""
         for exchange in range(len(self._talk.exchanges)):
             counts = asked.among(spoken.counted)
             said = {"counts": [float(one) for one in counts]}
-            down = Frame(
-                kind, number, max(0, exchange - 1), notes=said, payload=payload
-            )
-            answers = self._asked(spoken.counted, down, number, exchange)
+            down = Frame(Kind.MEAN, number, exchange - 1, notes=said, payload=payload)
+            begin = self._begins(server, number, said)
+            make = begin if not exchange else lambda client, down=down: down
+            answers = self._asked(spoken.counted, make, number, exchange)
             which = int(self._talk.choice(server, keys, counts, spoken.heard))
             messages = self._messages(answers, exchange, which)
             if len(messages) < self._smallest:
@@ -179,7 +195,7 @@ class Coordinator:
                 }
                 spoken = spoken._replace(seen=seen)
             if exchange + 1 < len(self._talk.exchanges):
-                payload, kind = self._told(spoken, server, keys, counts), Kind.MEAN
+                payload = self._told(spoken, server, keys, counts)
                 spoken = spoken._replace(bytes_told=spoken.bytes_told + len(payload))
         return spoken
 
@@ -219,14 +235,16 @@ class Coordinator:
             replies = jax.device_get(whole)[-one.replies :]
         return self._talk.told_of(last, jax.device_get(means[last]), replies)
 
-    def _end(self, asked, spoken, server, keys, counts, number: int) -> None:
+    def _end(self, spoken, server, keys, counts, number: int) -> None:
         """Tells the sites of a round how it ended, where they keep something."""
         if not self._talk.stateful:
             return
         payload = self._told(spoken, server, keys, counts)
         last = len(self._talk.exchanges) - 1
         said = {"counts": [float(one) for one in counts], "back": [*self._back()]}
-        for client in asked.ids[asked.weights > 0].tolist():
+        for client in spoken.asked:
+            if client in self._ends:
+                continue  # it is still in an earlier round, and was not asked
             counted = client in spoken.counted
             self._ends[client] = Frame(
                 Kind.END,
@@ -254,17 +272,35 @@ class Coordinator:
             self.join(missing, number)
             self._deliver([one for one in missing if one in self._joined])
 
+    def _begins(self, server: Server, number: int, said: dict) -> Make:
+        """Returns what makes the first frame of a round for a client."""
+        history, frame = self._history, Frame(Kind.MODEL, number, notes=said)
+        if history:
+
+            def begin(client: int) -> Frame:
+                notes, payload = history.begin(client, server, number)
+                return frame._replace(notes={**said, **notes}, payload=payload)
+
+            return begin
+        own = jax.device_get(self._talk.of_model(server))
+        frame = frame._replace(payload=self._talk.model.pack(own))
+        return lambda client: frame
+
     def _asked(
-        self, clients: Sequence[int], down: Frame, number: int, exchange: int
+        self, clients: Sequence[int], make: Make, number: int, exchange: int
     ) -> dict[int, Frame]:
         """Returns the messages of sites that answer a frame."""
         here = [one for one in clients if one in self._joined and one not in self._ends]
-        sent = {one: down._replace(site=one, program=self._talk.digest) for one in here}
+
+        def made(client: int) -> Frame:
+            return make(client)._replace(site=client, program=self._talk.digest)
+
+        sent = {one: made(one) for one in here}
         answers = self._answers(sent, Kind.MESSAGE, number, exchange)
         began = [one for one in here if one not in self._joined]  # they began anew
         if began:
             self.join(began, number, playing=number)
-            again = {one: sent[one] for one in began if one in self._joined}
+            again = {one: made(one) for one in began if one in self._joined}
             answers |= self._answers(again, Kind.MESSAGE, number, exchange)
         return answers
 
@@ -278,8 +314,10 @@ class Coordinator:
         came, found = self._send(data, self._rules.seconds), {}
         for client in sent:
             if client not in came:
-                self._say(f"site {client} did not answer ({kind.name.lower()})")
+                later = self._silence.missed(client)
+                self._say(f"site {client} did not answer ({kind.name.lower()}){later}")
                 continue
+            self._silence.ended(client)
             try:
                 answer = frames.read(came[client], self._talk.longest)
                 self._require(answer, kind, client, (number, exchange))

@@ -43,7 +43,6 @@ ALIKE = {  # keys that a network has no use for, and their values
     "cohort.times": ("",),
     "compute.model_devices": (1,),
     "privacy.unit": ("client",),
-    "download": ("cheapest", "model"),
 }
 
 
@@ -69,9 +68,10 @@ def of_coordinator(config: ConfigDict, splits: Splits) -> Setup:
     blank = Examples(*(np.zeros_like(part[:1]) for part in splits.test))
     known = splits._replace(train=blank, owners=None, learnt=())
     setup = setups.of_splits(config, known)
-    if setup.config.download == "cheapest":
-        setup = setup.changed("download", "model")
-    return setup
+    follows = setup.prices.followed
+    if setup.config.download == "cheapest" and setup.algorithm(setup.numbers).downlink:
+        follows = False
+    return setup.changed("download", "messages" if follows else "model")
 
 
 def conversation_of(setup: Setup) -> Conversation:
@@ -144,6 +144,7 @@ def join(lent: Lent, terms: Mapping[str, Any]) -> Part:
         spending.admit,
         {"size": size} if "size" in tells else {},
         "measured" in tells and not setup.private,
+        said.download == "messages",
     )
 
 

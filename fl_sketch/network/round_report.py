@@ -1,6 +1,6 @@
 """A round as a coordinator sees it: who was asked, what came of it, and its report."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -41,21 +41,62 @@ class Spoken(NamedTuple):
     """A round after its exchanges.
 
     Attributes:
+      asked: the clients that were asked.
       heard: the means so far.
       guard: the state of the mechanism.
       released: what the mechanism released.
       counted: the clients whose messages are all there.
-      bytes_up, bytes_told: what a client sent, and received between exchanges.
       seen: what clients measured, by client.
+      bytes_up, bytes_told: what a client sent, and received between exchanges.
     """
 
+    asked: tuple[int, ...]
     heard: Heard
     guard: Any
     released: dict[str, Any]
     counted: tuple[int, ...]
-    bytes_up: int
-    bytes_told: int
     seen: dict[int, dict[str, float]]
+    bytes_up: int = 0
+    bytes_told: int = 0
+
+
+class Silence:
+    """Which sites do not answer: such a site is asked ever more seldom.
+
+    After the second frame in a row without an answer it is left out of one round, after
+    the third of three, and of `LONGEST` at most.
+
+    >>> silence = Silence()
+    >>> silence.without([0, 1], 5), silence.missed(1), silence.missed(1)
+    ([0, 1], '', '; it is asked again in round 8')
+    >>> silence.without([0, 1], 6), silence.without([0, 1], 7)
+    ([0], [0, 1])
+    """
+
+    LONGEST = 31
+
+    def __init__(self):
+        """Takes all sites to answer."""
+        self._number = 0
+        self._missed: dict[int, int] = {}
+        self._until: dict[int, int] = {}
+
+    def without(self, clients: Sequence[int], number: int) -> list[int]:
+        """Returns the clients that are asked in a round, which begins."""
+        self._number = number
+        return [one for one in clients if self._until.get(one, 0) <= number]
+
+    def missed(self, client: int) -> str:
+        """Notes that a site did not answer; says when it is asked again, if later."""
+        times = self._missed[client] = self._missed.get(client, 0) + 1
+        rounds = min(2 ** (times - 1) - 1, self.LONGEST)
+        self._until[client] = self._number + 1 + rounds
+        return f"; it is asked again in round {self._until[client] + 1}" * (rounds > 0)
+
+    def ended(self, client: int) -> None:
+        """Notes that a site answered."""
+        self._missed.pop(client, None)
+        self._until.pop(client, None)
 
 
 def report_of(asked: Asked, spoken: Spoken) -> Report:

@@ -132,6 +132,7 @@ class _Playing:
             self._send,
             terms=lambda client: terms,
             rules=self._rules,
+            follows=setup.prices.followed,
             back=lambda: checkpoint.rounds(self._place / "checkpoints"),
             say=self._say,
         )

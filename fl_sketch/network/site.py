@@ -20,6 +20,7 @@ from fl_sketch.engine.clients import Client
 from fl_sketch.engine.round import initial_server
 from fl_sketch.network import frames
 from fl_sketch.network.conversation import Conversation, Counts, Heard
+from fl_sketch.network.following import Follower
 from fl_sketch.network.frames import Frame, Kind
 from fl_sketch.network.site_states import SiteStates
 from fl_sketch.workdir import identity
@@ -51,6 +52,7 @@ class Part(NamedTuple):
         and else counts it.
       hello: what the coordinator is told of the site.
       tells: whether it is told what the client measured in its local steps.
+      follows: whether the site takes the server's steps itself.
     """
 
     conversation: Conversation
@@ -61,6 +63,7 @@ class Part(NamedTuple):
     admit: Callable[[int, bytes], None] = lambda number, frame: None
     hello: Mapping[str, Any] = {}
     tells: bool = False
+    follows: bool = False
 
 
 class _Playing(NamedTuple):
@@ -92,6 +95,7 @@ class Site:
         self._join, self._say = join, say
         self._part: Part | None = None
         self._playing: _Playing | None = None
+        self._follower: Follower | None = None
         self._least, self._asked, self._answer = 0, b"", b""
 
     def receive(self, data: bytes) -> bytes:
@@ -125,7 +129,8 @@ class Site:
         if self._part is None:
             return 0
         talk = self._part.conversation
-        return max(talk.model.size, *(one.down.size for one in talk.exchanges))
+        begins = self._follower.longest if self._follower else talk.model.size
+        return max(begins, *(one.down.size for one in talk.exchanges))
 
     def _refusal(self, number: int, exchange: int, reason: str, code: str) -> Frame:
         site = self._part.number if self._part else 0
@@ -161,11 +166,15 @@ class Site:
         opened = states.frames()
         self._part, self._least = part, frame.round
         states.go_back(frame.round)
+        talk = part.conversation
+        self._follower = Follower(talk, part.folder) if part.follows else None
         playing = int(frame.notes.get("playing", -1))
         self._play_again(part, opened, frame.round, playing)
         digest = part.conversation.digest
         notes = {**part.hello, "state": states.newest, "versions": identity.versions()}
         notes["program"] = digest.hex()
+        if self._follower:
+            notes |= {"follows": self._follower.number, "server": self._follower.digest}
         return Frame(Kind.HELLO, frame.round, 0, part.number, digest, notes)
 
     def _play_again(self, part: Part, opened, done: int, playing: int) -> None:
@@ -174,8 +183,10 @@ class Site:
         if number < done or number == playing:
             for data in opened:
                 frame = frames.read(data, self._longest)
-                answer = {Kind.MODEL: self._opened, Kind.MEAN: self._heard}
-                answer[frame.kind](part, frame)
+                if frame.kind == Kind.MODEL:
+                    self._opened(part, frame, self._server(part, frame, data)[0])
+                else:
+                    self._heard(part, frame)
         elif opened:
             SiteStates(part.folder).close()
 
@@ -189,19 +200,35 @@ class Site:
             if number != frame.round:
                 msg = f"Expected the end of round {number}, got round {frame.round}."
                 raise Refused(msg, "end")
-        part.admit(frame.round, data)
+        server, question = self._server(part, frame, data)
+        part.admit(frame.round, question)
         self._least = frame.round
         if part.conversation.remembers:
             states = SiteStates(part.folder)
             states.close()
             states.note(data)
-        self._opened(part, frame)
+        self._opened(part, frame, server)
         return self._message(part)
 
-    def _opened(self, part: Part, frame: Frame) -> None:
+    def _server(self, part: Part, frame: Frame, data: bytes) -> tuple[Server, bytes]:
+        """Returns the server of a first frame, and what the site is asked with it."""
+        talk = part.conversation
+        if self._follower is None:
+            return talk.with_model(talk.model.unpack(frame.payload), frame.round), data
+
+        def keys(number: int) -> Keys:
+            return of_client(of_round(part.roots, number), 0)
+
+        try:
+            server = self._follower.begin(frame, keys, _counts(frame))
+        except ValueError as error:  # so it joins anew, and gets the whole state
+            raise Refused(str(error), TERMS) from None
+        notes = {"counts": frame.notes["counts"]}
+        state = self._follower.digest.encode() + talk.model.pack(talk.of_model(server))
+        return server, frames.write(frame._replace(notes=notes, payload=state))
+
+    def _opened(self, part: Part, frame: Frame, server: Server) -> None:
         talk, number = part.conversation, frame.round
-        leaves = talk.model.unpack(frame.payload)
-        server = talk.with_model(leaves, number)
         keys = of_client(of_round(part.roots, number), part.number)
         client = self._client(part, server)
         work = talk.work(server, client, part.data, keys)
@@ -235,6 +262,8 @@ class Site:
             raise Refused(msg)
         heard = part.conversation.heard_of(frame.exchange, frame.payload, playing.heard)
         self._playing = playing._replace(heard=heard)
+        if self._follower:
+            self._follower.hear(frame.round, heard)
 
     def _ended(self, part: Part, frame: Frame, data: bytes) -> Frame:
         """Ends a round: the client keeps its new state if its messages counted."""

@@ -27,7 +27,9 @@ class Meeting:
       sent: every frame, as (client, down, up).
     """
 
-    def __init__(self, algorithm, folder, *, clients=5, cohort=None, rules=QUICK):
+    def __init__(
+        self, algorithm, folder, *, clients=5, cohort=None, rules=QUICK, follows=False
+    ):
         self.talk = Conversation(algorithm, PARAMS, BATCHES, fetch)
         self.algorithm, self.folder, self.clients = algorithm, folder, clients
         self.key, self.data = jax.random.key(7), optima(clients)
@@ -40,7 +42,7 @@ class Meeting:
         self.sent: list[tuple[int, bytes, bytes | None]] = []
         self.change: Change = lambda client, answer: answer
         self.sites: dict[int, Site] = {}
-        self.rules = rules
+        self.rules, self.follows = rules, follows
         for client in range(clients):
             self.start_site(client)
         self.coordinator = self.new_coordinator()
@@ -53,7 +55,7 @@ class Meeting:
             folder = self.folder / f"site_{client}"
             data, roots = self.data[client][None], roots_of(self.key)
             part = Part(self.talk, data, roots, client, folder, tells=True)
-            return part._replace(**changes)
+            return part._replace(follows=self.follows, **changes)
 
         self.sites[client] = Site(join, self.lines.append)
 
@@ -64,6 +66,7 @@ class Meeting:
             roots_of(self.key),
             self.send,
             rules=self.rules,
+            follows=self.follows,
             back=lambda: back,
             say=self.lines.append,
         )

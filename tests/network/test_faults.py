@@ -121,6 +121,32 @@ def test_what_a_failing_site_would_have_sent_is_not_in_its_memory(tmp_path):
     close(state.server.memory[0], mean, 1e-5)
 
 
+def test_a_site_away_for_rounds_keeps_what_counted_and_is_asked_seldom(tmp_path):
+    """It dies after its message of round 1 counted, and comes back in round 5."""
+    meeting, wanted = meet(tmp_path), []
+
+    def change(client, answer):
+        number = int(meeting.coordinator._silence._number)
+        frame = frames.read(answer, 2**20)
+        away = 2 <= number < 5 or (number == 1 and frame.kind == Kind.DONE)
+        if client == BAD and away:
+            wanted.append(number)
+            return None
+        return answer
+
+    meeting.change = change
+    state, reports = meeting.play(9)
+    answered = [bool(r.simulator_only.answered[0][BAD]) for r in reports]
+    assert answered[:2] == [True, True] and not any(answered[2:5]) and answered[-1]
+    assert len(wanted) <= 4
+    memories = []
+    for client in range(5):
+        part = meeting.sites[client]._part
+        memories.append(meeting.sites[client]._client(part, None).memory[0])
+    mean = {name: sum(m[name] for m in memories) / 5 for name in ("w", "b")}
+    close(state.server.memory[0], mean, 1e-5)
+
+
 def test_a_frame_that_comes_twice_gets_the_same_answer(tmp_path):
     meeting = meet(tmp_path)
     receive = meeting.send
@@ -155,6 +181,29 @@ def test_a_site_that_dies_and_comes_back_loses_nothing(name, kind, tmp_path):
     state, reports = meeting.play(4)
     assert died or name == TWICE
     assert all(r.simulator_only.answered.all() for r in reports), meeting.lines
+    close(state.server.params, whole.server.params, 0)
+
+
+@pytest.mark.parametrize("name", [STATEFUL, "scaffold"])
+def test_sites_that_follow_go_on_after_any_process_died(name, tmp_path):
+    """A site dies in round 2, then the coordinator in round 4."""
+    whole, _ = meet(tmp_path / "whole", name, follows=True).play(7)
+    meeting, died = meet(tmp_path / "dies", name, follows=True), []
+
+    def change(client, answer):
+        frame = frames.read(answer, 2**20)
+        if client == BAD and frame.round == 2 and not died:
+            died.append(client)
+            meeting.start_site(client)
+        return answer
+
+    meeting.change = change
+    saved, _ = meeting.play(3)
+    meeting.coordinator._back = lambda: (0, 3)
+    meeting.play(2, saved)  # lost
+    meeting.coordinator = meeting.new_coordinator(back=(0, 3))
+    state, reports = meeting.play(4, saved)
+    assert died and all(r.simulator_only.answered.all() for r in reports)
     close(state.server.params, whole.server.params, 0)
 
 
