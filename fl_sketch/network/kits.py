@@ -53,6 +53,7 @@ def make(
     host: str,
     ports: Sequence[int] = (PORT,),
     through: int = 0,
+    classes: Sequence[str] = CLASSES,
 ) -> Kits:
     """Returns new kits below a folder, or those that it has.
 
@@ -61,6 +62,7 @@ def make(
       names: the names of the sites.
       host: the name by which sites find the server.
       ports: the port of the server, and of its administrator if that is another.
+      classes: the beginnings of the names of what a job may build.
       through: the port of a relay by which sites reach the server; 0: there is none.
 
     Raises:
@@ -76,7 +78,7 @@ def make(
         project.write_text(json.dumps(_project(names, host, ports, through), indent=1))
         _provision(project, folder)
         for place in (kits.server, *kits.sites.values()):
-            _allow(place)
+            _allow(place, classes)
         for place in kits.sites.values():
             path = place / "local" / site_file.FILE
             if not path.exists():
@@ -139,9 +141,9 @@ def _provision(project: pathlib.Path, folder: pathlib.Path) -> None:
         raise ValueError(msg)
 
 
-def _allow(place: pathlib.Path) -> None:
+def _allow(place: pathlib.Path, classes: Sequence[str]) -> None:
     """Lets jobs build the classes of this package at a site or a server."""
     local = place / "local"
     said = json.loads((local / DEFAULTS).read_text())
-    said["class_allow_list"] = [*said.get("class_allow_list", ()), *CLASSES]
+    said["class_allow_list"] = [*said.get("class_allow_list", ()), *classes]
     (local / RESOURCES).write_text(json.dumps(said, indent=2))

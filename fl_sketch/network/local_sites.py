@@ -60,7 +60,11 @@ def started(made: Kits, book: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def running(
-    folder: pathlib.Path, names: Sequence[str], *, tapped: Tapped | None = None
+    folder: pathlib.Path,
+    names: Sequence[str],
+    *,
+    tapped: Tapped | None = None,
+    classes: Sequence[str] = kits.CLASSES,
 ) -> Iterator[Kits]:
     """Makes kits anew and starts them; yields the kits.
 
@@ -69,6 +73,7 @@ def running(
         its folder `sites`.
       names: the names of the sites.
       tapped: `(port) -> port` of a relay between the sites and the server's port.
+      classes: the beginnings of the names of what jobs may build.
 
     Raises:
       ValueError: in one line, for a server that does not start.
@@ -78,7 +83,7 @@ def running(
     ports = free_ports(2)
     shutil.rmtree(folder / "kits", ignore_errors=True)
     through = tapped(ports[0]) if tapped else 0
-    made = kits.make(folder / "kits", names, "localhost", ports, through)
+    made = kits.make(folder / "kits", names, "localhost", ports, through, classes)
     for name, place in made.sites.items():
         own = folder / "sites" / name / site_file.FILE
         if own.exists():

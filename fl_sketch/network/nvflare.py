@@ -131,13 +131,18 @@ def play(
 
 def submit(workdir: pathlib.Path, admin: pathlib.Path, smallest: int) -> Any:
     """Submits the job of the run in a folder; returns NVFlare's handle of it."""
+    said = json.loads((workdir / hosting.JOB).read_text())
+    server = Coordinating(str(workdir.absolute()), said["sites"])
+    return submit_job(server, Lending(), admin, smallest)
+
+
+def submit_job(server: Any, site: Any, admin: pathlib.Path, smallest: int) -> Any:
+    """Submits a job of objects for the server and the sites; returns its handle."""
     from nvflare.recipe.prod_env import (  # pyright: ignore[reportMissingImports]
         ProdEnv,
     )
 
-    said = json.loads((workdir / hosting.JOB).read_text())
-    server = Coordinating(str(workdir.absolute()), said["sites"])
-    recipe = Recipe(JOB, server=server, client=Lending(), min_clients=smallest)
+    recipe = Recipe(JOB, server=server, client=site, min_clients=smallest)
     env = ProdEnv(str(admin), login_timeout=60.0, username=admin.name)
     with contextlib.redirect_stdout(io.StringIO()):
         return recipe.execute(env)

@@ -36,14 +36,28 @@ KEYS = {
     "eval_every": 10,
     "checkpoint_every": 10,
 }
-WAIT = 110  # seconds
+WAIT = 300  # seconds, of which a machine of its own needs a few
+
+
+BEGUN: list[subprocess.Popen] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """Ends what a test that failed has started."""
+    yield
+    while BEGUN:
+        process = BEGUN.pop()
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.communicate()
 
 
 def begun(folder, *flags, sites="3", **changes):
     """Starts a run, by default with three sites of its own."""
     keys = {key.replace("__", "."): value for key, value in changes.items()}
     keys = [f"--config.{key}={value}" for key, value in (KEYS | keys).items()]
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "launch.network", "--config=configs/default.py"]
         + [f"--sites={sites}", f"--workdir={folder}", *keys, *flags],
         cwd=ROOT,
@@ -52,6 +66,8 @@ def begun(folder, *flags, sites="3", **changes):
         stderr=subprocess.STDOUT,
         text=True,
     )
+    BEGUN.append(process)
+    return process
 
 
 def ended(process):
@@ -140,6 +156,7 @@ def test_runs_with_processes_are_those_of_one_program(name, running, tmp_path):
         assert summary[key] == expected[key]
     sent = read_json(place / network.FOLDER / counted.FILE)
     assert sent["payload_up"] == summary["bytes_up_total"]
+    assert sent["payload_down"] == summary["bytes_down_total"]
     assert "site " not in printed
 
 
