@@ -180,14 +180,17 @@ class Site:
     def _play_again(self, part: Part, opened, done: int, playing: int) -> None:
         """Goes to where the site was in its open round, unless that is played anew."""
         number = frames.read(opened[0], self._longest).round if opened else -1
-        if number < done or number == playing:
-            for data in opened:
+        try:
+            for data in opened if number < done or number == playing else ():
                 frame = frames.read(data, self._longest)
                 if frame.kind == Kind.MODEL:
                     self._opened(part, frame, self._server(part, frame, data)[0])
                 else:
                     self._heard(part, frame)
-        elif opened:
+        except Refused as error:  # what it follows is not on its disk any more
+            self._say(f"round {number}: cannot go on: {error}")
+            self._playing = None
+        if opened and self._playing is None:
             SiteStates(part.folder).close()
 
     def _begun(self, part: Part, frame: Frame, data: bytes) -> Frame:
