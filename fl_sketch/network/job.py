@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch.config import inputs, parse
-from fl_sketch.core import plugins
+from fl_sketch.core import plugins, pretrained
 from fl_sketch.core.mappings import flat
 from fl_sketch.data import batches as client_batches
 from fl_sketch.data import npz, raw
@@ -37,6 +37,7 @@ NAME = re.compile("[0-9a-f]{32}")  # of a run
 ALIKE = {  # keys that a network has no use for, and their values
     "network.graph": ("none",),
     "data.held_out": (0.0,),
+    "client.trains": ("all",),
     "clients_every": (0,),
     "personal_steps": (0,),
     "cohort.sampling": ("fixed", "everyone", "poisson"),
@@ -54,6 +55,12 @@ def require_possible(config: ConfigDict) -> None:
             choice = " or ".join(repr(one) for one in allowed)
             msg = f"Expected {key}={choice} for sites elsewhere, got {values[key]!r}."
             raise ValueError(msg)
+    if pretrained.named(values["model.name"]):
+        msg = (
+            "Expected model.name to be a model that sites have too, not a folder of "
+            f"this machine, got {values['model.name']!r}."
+        )
+        raise ValueError(msg)
     if values["data.standardise"] == "train":
         msg = (
             "config.data: Expected standardise to be numbers or none for sites "

@@ -17,6 +17,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch.core import files
+from fl_sketch.core.constants import jitted
 from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.data.examples import Splits
 from fl_sketch.engine import rounds
@@ -88,7 +89,7 @@ class _Playing:
             return secrets.roots(setup.config.seed, secret)
 
         def start(key: Key | Roots) -> State:
-            first = jax.jit(lambda key: setup.start(setup.numbers, key, rows=1))(key)
+            first = jitted(lambda key: setup.start(setup.numbers, key, rows=1))(key)
             return State(first.server, ())
 
         return tasks.described(
