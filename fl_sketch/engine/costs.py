@@ -53,8 +53,7 @@ class Traffic(NamedTuple):
       operations: the multiplications and additions of the products in local work.
       coded: whether a message is not floats as they are, of which sums are made.
       uses: what local work does with the data.
-      needed: a bool for each leaf of the means: whether a client needs it within the
-        round.
+      needed: for each leaf of the means, whether clients need it within the round.
     """
 
     sent: tuple[int, ...]
@@ -167,8 +166,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
 
     Args:
       params: the model, or its shapes.
-      batches: the batches of one client in a round, or their shapes, [steps, batch,
-        ...].
+      batches: those of one client in a round, or their shapes, [steps, batch, ...].
 
     Raises:
       TypeError, ValueError: in one line, for a channel that no network can hold, or a
@@ -199,9 +197,8 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
     read, heard, *_ = _used(part, start[0], means, replies, start[1], batches)
     server_key = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0).server)
     weights = dict.fromkeys(COUNTED, jax.ShapeDtypeStruct((), np.float32))
-    alone, counts, *_ = _used(
-        after, server_key, weights, start, batches, (means, replies)
-    )
+    known = start, batches, (means, replies)
+    alone, counts, *_ = _used(after, server_key, weights, *known)
     up, down = bits[-1]
     return Traffic(
         sent=tuple(map(_numbers, means)),
@@ -361,8 +358,7 @@ def _part(algorithm: Algorithm, server: Server, means, replies, client, batches)
     mechanism, messages = algorithm.mechanism, []
 
     def turn(known):
-        receive = _again(replies)
-        return player.play(algorithm.uplink, arguments, known, receive=receive)
+        return player.play(algorithm.uplink, arguments, known, receive=_again(replies))
 
     for number in range(len(means)):
         message = player.message(turn(means[:number]).sent)

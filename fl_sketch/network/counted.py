@@ -21,7 +21,7 @@ class Counted:
         """Takes what sends frames, and the file, which goes on where it stands."""
         self._send, self._path = send, path
         names = ("payload_up", "payload_down", "frames_up", "frames_down", "exchanges")
-        self.totals = dict.fromkeys(names, 0)
+        self.totals: dict[str, int] = {name: 0 for name in names}
         if path.exists():
             self.totals |= json.loads(path.read_text())
 

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fl_sketch.network import site_file
 
@@ -103,7 +103,7 @@ def _project(
     }
     if len(ports) > 1:
         server["admin_port"] = ports[1]
-    site = {"type": "client", "org": PROJECT}
+    site: dict[str, Any] = {"type": "client", "org": PROJECT}
     if through:
         site["connect_to"] = {"host": "localhost", "port": through}
     sites = [{"name": name, **site} for name in names]
