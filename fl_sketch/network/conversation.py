@@ -136,6 +136,11 @@ class Conversation:
         return bytes.fromhex(text)[:DIGEST]
 
     @property
+    def measures(self) -> tuple[str, ...]:
+        """The names of what a client measures in its local work."""
+        return tuple(self._work.diagnostics)
+
+    @property
     def stateful(self) -> bool:
         """Whether a client keeps anything, so that it must hear how a round ended."""
         return bool(jax.tree.leaves(self.client))

@@ -24,7 +24,14 @@ from fl_sketch.network import frames, site
 from fl_sketch.network.conversation import Conversation, Heard
 from fl_sketch.network.following import History
 from fl_sketch.network.frames import Frame, Kind
-from fl_sketch.network.round_report import Asked, Silence, Spoken, added, report_of
+from fl_sketch.network.round_report import (
+    Asked,
+    Silence,
+    Spoken,
+    added,
+    report_of,
+    told_in,
+)
 
 Make = Callable[[int], Frame]
 Send = Callable[[Mapping[int, bytes], float], Mapping[int, bytes]]
@@ -146,7 +153,7 @@ class Coordinator:
             self._history.got(spoken.seen, number)
             self._history.heard(spoken.counted)
         self._end(spoken, server, keys, counts, number)
-        return State(after, ()), report_of(asked, spoken)
+        return State(after, ()), report_of(asked, spoken, self._talk.measures)
 
     def asked(self, number: int) -> Asked:
         """Returns the clients of a round."""
@@ -190,9 +197,8 @@ class Coordinator:
                 spoken, messages, asked, server, keys, (exchange, which)
             )
             if not exchange:
-                seen = {
-                    one: answers[one].notes.get("diagnostics", {}) for one in messages
-                }
+                names = self._talk.measures
+                seen = {one: told_in(answers[one].notes, names) for one in messages}
                 spoken = spoken._replace(seen=seen)
             if exchange + 1 < len(self._talk.exchanges):
                 payload = self._told(spoken, server, keys, counts)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from fl_sketch.engine.cohort import LEAST
+from fl_sketch.engine.recorder import column_of
 from fl_sketch.engine.round import Report, SimulatorOnly
 from fl_sketch.network.conversation import Counts, Heard
 
@@ -99,18 +100,38 @@ class Silence:
         self._until.pop(client, None)
 
 
-def report_of(asked: Asked, spoken: Spoken) -> Report:
-    """Returns the report of a round, along an axis of one."""
+def report_of(asked: Asked, spoken: Spoken, measures: Sequence[str]) -> Report:
+    """Returns the report of a round, along an axis of one.
+
+    What sites measure and do not tell has an empty column.
+    """
+    seen = _diagnostics(asked, spoken)
+    untold = {
+        column_of(name): np.float32(np.nan) for name in measures if name not in seen
+    }
     here = asked.weights > 0
     shown: dict[str, Any] = {
         "clients": np.where(here, asked.ids, -1),
         "answered": here & np.isin(asked.ids, spoken.counted),
         "bytes_up": np.int64(spoken.bytes_up),
         "bytes_told": np.int64(spoken.bytes_told),
-        "diagnostics": _diagnostics(asked, spoken),
+        "diagnostics": seen,
     }
-    once = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (spoken.released, shown))
+    once = jax.tree.map(
+        lambda leaf: np.asarray(leaf)[None], ({**spoken.released, **untold}, shown)
+    )
     return Report(once[0], SimulatorOnly(**once[1]))
+
+
+def told_in(notes: Mapping[str, Any], measures: Sequence[str]) -> dict[str, float]:
+    """Returns what a site tells of its local work: finite numbers of these names."""
+    told = notes.get("diagnostics")
+    pairs = told.items() if isinstance(told, dict) else ()
+    return {
+        name: float(value)
+        for name, value in pairs
+        if name in measures and isinstance(value, int | float) and np.isfinite(value)
+    }
 
 
 def _diagnostics(asked: Asked, spoken: Spoken) -> dict[str, np.float32]:

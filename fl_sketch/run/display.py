@@ -203,7 +203,7 @@ def row(values: Mapping[str, Any]) -> str:
     scores = [float(values[name]) for name in own if name != "test_loss"]
     cells = (
         values["round"],
-        values.get("train_loss"),
+        values["train_loss"],
         values["test_loss"],
         *scores,
         rows.megabytes(values["bytes_up_total"]),
