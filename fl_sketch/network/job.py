@@ -43,6 +43,7 @@ ALIKE = {  # keys that a network has no use for, and their values
     "cohort.sampling": ("fixed", "everyone", "poisson"),
     "cohort.times": ("",),
     "compute.model_devices": (1,),
+    "privacy.noise": ("central", "distributed"),  # of integers: under secure sums
     "privacy.unit": ("client",),
 }
 
