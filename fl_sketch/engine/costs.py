@@ -43,10 +43,8 @@ class Traffic(NamedTuple):
       bits_told: the bits of the server's replies between exchanges.
       stateful: whether any state is kept of each client.
       heard: bytes of the means that a client needs within the round.
-      read: a bool for each leaf of the server: whether clients read it, apart from the
-        parameters.
-      counts: whether the server's step depends on the weight of all clients, or of
-        those that took part.
+      read: for each leaf of the server but parameters, whether clients read it.
+      counts: whether the server's step depends on the weight of all, or of its cohort.
       alone: whether the server's step depends on the key that only the server has.
       working: bytes that local work writes, each of its steps once: about the most
         memory that it needs.
@@ -114,8 +112,7 @@ class Prices(NamedTuple):
         """Returns the bytes that clients send whose own messages have so many."""
         if self.relay is None:
             return message
-        each = message + self.exchanges * self.relay.extra
-        return self.relay.sent[clients] * each
+        return self.relay.sent[clients] * (message + self.exchanges * self.relay.extra)
 
     def told(self, reply: Any) -> Any:
         """Returns the bytes that clients receive from a server between exchanges."""
@@ -152,8 +149,8 @@ class Prices(NamedTuple):
         visits = np.arange(gap / 2, rounds, gap).astype(np.int64)
         last = np.append(-1, visits)[: visits.size]
         heard = np.where(last < 0, 0, self.heard)
-        once = self.once if visits.size else 0
-        return once + int(self.fetched(last, heard, visits).sum())
+        seen = self.fetched(last, heard, visits).sum()
+        return int(seen) + self.once * bool(visits.size)
 
     def _sent(self, rounds: Any) -> Any:
         """Returns the bytes that the server sent in so many first rounds."""
@@ -219,8 +216,7 @@ def _sizes(algorithm: Algorithm, bits: Any, means: Any) -> dict[str, Any]:
     coded = bits != FLOAT_BITS * _numbers(means)
     if algorithm.mechanism:
         bits = algorithm.mechanism.wire(bits, tuple(map(_numbers, means)))
-    known = isinstance(bits, int)
-    return {"bits_up": int(bits) if known else None, "coded": coded}
+    return {"bits_up": int(bits) if isinstance(bits, int) else None, "coded": coded}
 
 
 def chunk_of(
