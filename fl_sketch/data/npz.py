@@ -101,7 +101,8 @@ def one_part(
         if own is not None and own.ndim and f"{other}_{kind}" not in arrays:
             arrays[f"{other}_{kind}"] = np.zeros((1, *own.shape[1:]), own.dtype)
     arrays.pop(OWNERS, None)
-    return checked(str(place), arrays, where=str(place), targets=targets, finite=finite)
+    own = {"targets": targets, "finite": finite, "whole": False}
+    return checked(str(place), arrays, where=str(place), **own)
 
 
 def checked(
@@ -111,6 +112,7 @@ def checked(
     where: str,
     targets: str = CLASSES,
     finite: bool = True,
+    whole: bool = True,
 ) -> Splits:
     """Returns the data set of some arrays, each as a device would hold it.
 
@@ -121,6 +123,7 @@ def checked(
       targets: the kind of the targets: `CLASSES`, `LABELS` or `NUMBERS`.
       finite: whether training data must be finite. A private run is not told: the
         client of an example that is not has no influence in its rounds.
+      whole: whether these are all data, which warn of classes without an example.
 
     Raises:
       ValueError: in one line, for what is missing or wrong.
@@ -137,7 +140,7 @@ def checked(
     }
     for kind in KINDS:
         _require_alike(where, kind, [getattr(part, kind) for part in parts.values()])
-    if finite and targets == CLASSES:
+    if whole and finite and targets == CLASSES:
         _warn_of_classes(where, {name: part.targets for name, part in parts.items()})
     owners, owner_names = arrays.get(OWNERS), ()
     if owners is not None:
