@@ -47,5 +47,7 @@ collect_ignore = ["tests/net/simulated.py"]  # a script, not tests
 IN_TORCH = "fl_sketch/experiments/bench/peers"
 if not importlib.util.find_spec("torch"):
     collect_ignore += [f"{IN_TORCH}/torch_{name}.py" for name in ("models", "rounds")]
+if not importlib.util.find_spec("nvflare"):
+    collect_ignore += [f"fl_sketch/network/{name}.py" for name in ("nvflare", "echo")]
 if not importlib.util.find_spec("pfl"):
     collect_ignore += [f"{IN_TORCH}/pfl_rounds.py"]

@@ -7,7 +7,7 @@ from launch import streams
 
 GROUPS = {
     "Start": ("quickstart", "prepare_data", "import_data"),
-    "Train": ("train", "sweep", "compare", "plot"),
+    "Train": ("train", "network", "sweep", "compare", "plot"),
     "Use a trained model": ("predict", "generate"),
     "Privacy": ("calibrate", "audit", "release"),
     "Plan and reproduce": ("plan", "compile", "reproduce"),

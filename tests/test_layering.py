@@ -17,14 +17,14 @@ PACKAGE = ROOT / "fl_sketch"
 # each other.
 LAYERS = [
     ["core"],
-    ["sketch", "theory", "data", "models", "fast", "network"],
+    ["sketch", "theory", "data", "models", "fast"],
     ["channels", "transforms"],
     ["privacy"],
     ["algorithms", "workdir"],
     ["engine"],
     ["audit", "config"],
     ["run"],
-    ["sweep"],
+    ["network", "sweep"],
     ["experiments"],
 ]
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}

@@ -8,6 +8,7 @@ import optax
 
 from fl_sketch import transforms
 from fl_sketch.algorithms.checked import checked
+from fl_sketch.channels import codes
 from fl_sketch.core import trees, validate
 from fl_sketch.core.protocols import (
     Algorithm,
@@ -93,10 +94,13 @@ def _either(warmup: int) -> Channel:
             return jax.tree.map(lambda a, b: jnp.where(warm, a, b), first, second)
 
         corrected = jax.tree.map(jnp.add, momentum, error)
-        signs = sign.apply(keys.own, trees.ravel(corrected))
+        vector = trees.ravel(corrected)
+        short = codes.of_compressor(sign, keys.own, vector, corrected)
+        signs = sign.apply(keys.own, vector)
         signs, d = trees.unraveler(corrected)(signs), trees.size(gradient)
         bits = Chosen(warm, (sign.bits(d), FLOAT_BITS * d))
-        mean = yield Coded(either(gradient, signs), bits)
+        both = short, codes.of_floats(gradient)
+        mean = yield Coded(either(gradient, signs), bits, both)
         signs = round.counted(signs)
         left = either(error, jax.tree.map(jnp.subtract, corrected, signs))
         return Delivery(mean, signs), Memory(client=trees.if_finite(left, error))

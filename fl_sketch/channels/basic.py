@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fl_sketch.channels import codes
 from fl_sketch.core import trees, validate
 from fl_sketch.core.protocols import (
     Channel,
@@ -67,7 +68,8 @@ def compressed(compressor: Compressor) -> Channel:
     def talk(update, memory, keys, round):
         vector = trees.ravel(update)
         value = trees.unraveler(update)(compressor.apply(keys.own, vector))
-        mean = yield Coded(value, compressor.bits(vector.size))
+        code = codes.of_compressor(compressor, keys.own, vector, update)
+        mean = yield Coded(value, compressor.bits(vector.size), (code,))
         return Delivery(mean, round.counted(value)), memory
 
     contracts = compressor.contraction or not compressor.unbiased

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from fl_sketch.channels import codes
 from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import Purpose, apart
 from fl_sketch.core.protocols import Channel, Coded, Compressor, Delivery, Memory
@@ -98,7 +99,10 @@ def marina(compressor: Compressor, probability: float) -> Channel:
         short = trees.unraveler(change)(compressor.apply(keys.own, vector))
         sent = jax.tree.map(lambda a, b: jnp.where(heads, a, b), gradient, short)
         bits = compressor.bits(vector.size), FLOAT_BITS * vector.size
-        mean = yield Coded(sent, Chosen(heads, bits))
+        short = codes.of_compressor(compressor, keys.own, vector, change)
+        mean = yield Coded(
+            sent, Chosen(heads, bits), (short, codes.of_floats(gradient))
+        )
         estimate = jax.tree.map(
             lambda new, old: jnp.where(heads, new, old + new), mean, before
         )

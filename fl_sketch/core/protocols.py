@@ -191,15 +191,31 @@ class Linear(NamedTuple):
     of: Any
 
 
+class Code(NamedTuple):
+    """A message as its sender packs it and its receiver unpacks it.
+
+    Attributes:
+      fields: the wire format.
+      arrays: `() -> arrays`, one for each of the `fields`; a simulation makes none.
+      expand: `(arrays) -> value`, by the receiver.
+    """
+
+    fields: tuple[Field, ...]
+    arrays: Callable[[], tuple[jax.Array, ...]]
+    expand: Callable[[tuple[jax.Array, ...]], Message]
+
+
 class Coded(NamedTuple):
     """A message `value` that takes `bits` on the wire instead of 32 for each number.
 
     The mean is taken over values as their receiver has them. The length is exact: an
-    int, or `wire.Chosen` if it depends on the round.
+    int, or `wire.Chosen` if it depends on the round. A network sends one of the
+    `codes`: the only one, or that of the length that the round has.
     """
 
     value: Message
     bits: Any
+    codes: tuple[Code, ...] = ()
 
 
 class ServerReply(NamedTuple):
@@ -332,6 +348,9 @@ class Mechanism(NamedTuple):
       drawn: the number of numbers of noise that an exchange draws; 0: as many as a
         message has.
       integers: the `privacy.lattice.Integers` that messages become; None: floats.
+      trailing: how a network sends the last leaves of a summand, which are not the
+        message: "float" takes 32 bits a number; "half" is 1/2 or -1/2, in one bit;
+        "one" is always 1, and not sent.
     """
 
     init: Callable[[], Any]
@@ -347,6 +366,7 @@ class Mechanism(NamedTuple):
     extra: int = 0
     drawn: int = 0
     integers: Any = None
+    trailing: tuple[str, ...] = ()
 
     def told(self, exchange: int, message: Message, diagnostics: dict) -> Any:
         """Returns a client's message with the metrics that it adds to the first one.

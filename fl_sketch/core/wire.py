@@ -35,6 +35,10 @@ def encode(fields: Sequence[Field], arrays: Sequence) -> bytes:
       ValueError: for an array of another length than its field says, or an unsigned
         integer that its bits cannot hold.
     """
+    if _whole_words(fields):  # the same bytes, without an array of bits
+        return b"".join(
+            _words(*pair).tobytes() for pair in zip(fields, arrays, strict=True)
+        )
     streams = [_bits(*pair) for pair in zip(fields, arrays, strict=True)]
     return np.packbits(np.concatenate(streams), bitorder="little").tobytes()
 
@@ -49,8 +53,15 @@ def decode(fields: Sequence[Field], data: bytes) -> tuple[np.ndarray, ...]:
     if len(data) != math.ceil(bits / 8):
         msg = f"Expected a message of {math.ceil(bits / 8)} bytes, got {len(data)}."
         raise ValueError(msg)
-    stream = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
     arrays, start = [], 0
+    if _whole_words(fields):
+        words = np.frombuffer(data, "<u4").astype(np.uint32)
+        for field in fields:
+            array = words[start : start + field.count]
+            arrays.append(array.view(np.float32) if field.kind == "float" else array)
+            start += field.count
+        return tuple(arrays)
+    stream = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
     for field in fields:
         stop = start + field.count * field.bits
         arrays.append(_numbers(field, stream[start:stop]))
@@ -110,7 +121,12 @@ def byte_count(words: Any) -> np.ndarray:
     return words @ np.array([2**32, 1]) if words.ndim else words
 
 
-def _bits(field: Field, array) -> np.ndarray:
+def _whole_words(fields: Sequence[Field]) -> bool:
+    return all(field.bits == FLOAT_BITS for field in fields)
+
+
+def _words(field: Field, array) -> np.ndarray:
+    """Returns numbers as little-endian words of 32 bits."""
     array = np.asarray(array)
     if array.shape != (field.count,):
         msg = f"Expected {field.count} numbers for {field}, got shape {array.shape}."
@@ -122,7 +138,11 @@ def _bits(field: Field, array) -> np.ndarray:
         if field.count and int(words.max()) >> field.bits:
             msg = f"Expected numbers below 2**{field.bits}, got {words.max()}."
             raise ValueError(msg)
-    octets = words.astype("<u4").view(np.uint8).reshape(field.count, 4)
+    return words.astype("<u4")
+
+
+def _bits(field: Field, array) -> np.ndarray:
+    octets = _words(field, array).view(np.uint8).reshape(field.count, 4)
     return np.unpackbits(octets, axis=1, bitorder="little")[:, : field.bits].ravel()
 
 

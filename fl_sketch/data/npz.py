@@ -78,6 +78,33 @@ def load(
     return checked(name, _read(path), where=str(path), targets=targets, finite=finite)
 
 
+def one_part(
+    path: str | os.PathLike, part: str, targets: str = CLASSES, *, finite: bool = True
+) -> Splits:
+    """Returns the data set of a file that needs to have one part only.
+
+    The other part, where the file lacks it, is one example of zeros in its place.
+
+    Args:
+      path: path of the file.
+      part: "train" or "test".
+      targets: the kind of the targets, as in `checked`.
+      finite: whether training data must be finite.
+    """
+    place, (other,) = pathlib.Path(path), {"train", "test"} - {part}
+    if not place.is_file():
+        msg = f"Expected an npz file with the examples, got {place}, which is none."
+        raise FileNotFoundError(msg)
+    arrays = _read(place)
+    for kind in KINDS:
+        own = arrays.get(f"{part}_{kind}")
+        if own is not None and own.ndim and f"{other}_{kind}" not in arrays:
+            arrays[f"{other}_{kind}"] = np.zeros((1, *own.shape[1:]), own.dtype)
+    arrays.pop(OWNERS, None)
+    own = {"targets": targets, "finite": finite, "whole": False}
+    return checked(str(place), arrays, where=str(place), **own)
+
+
 def checked(
     name: str,
     arrays: Mapping[str, np.ndarray],
@@ -85,6 +112,7 @@ def checked(
     where: str,
     targets: str = CLASSES,
     finite: bool = True,
+    whole: bool = True,
 ) -> Splits:
     """Returns the data set of some arrays, each as a device would hold it.
 
@@ -95,6 +123,7 @@ def checked(
       targets: the kind of the targets: `CLASSES`, `LABELS` or `NUMBERS`.
       finite: whether training data must be finite. Private runs do not require it: the
         client of an example that is not has no influence in its rounds.
+      whole: whether these are all data, which warn of classes without an example.
 
     Raises:
       ValueError: in one line, for what is missing or wrong.
@@ -111,7 +140,7 @@ def checked(
     }
     for kind in KINDS:
         _require_alike(where, kind, [getattr(part, kind) for part in parts.values()])
-    if finite and targets == CLASSES:
+    if whole and finite and targets == CLASSES:
         _warn_of_classes(where, {name: part.targets for name, part in parts.items()})
     owners, owner_names = arrays.get(OWNERS), ()
     if owners is not None:

@@ -45,13 +45,13 @@ class Traffic(NamedTuple):
       heard: bytes of the means that a client needs within the round.
       read: a bool for each leaf of the server: whether clients read it, apart from the
         parameters.
-      counts: whether the server's step depends on the weight of all clients, or of
-        those that took part.
+      counts: whether the server's step depends on the weight of all, or of the cohort.
       alone: whether the server's step depends on the server's own key.
       working: bytes that local work writes in one pass, which is about its peak memory.
       operations: the multiplications and additions of the products in local work.
       coded: whether a message is not floats as they are, of which sums are made.
       uses: what local work does with the data.
+      needed: for each leaf of the means, whether clients need it within the round.
     """
 
     sent: tuple[int, ...]
@@ -66,6 +66,7 @@ class Traffic(NamedTuple):
     operations: float
     coded: bool
     uses: DataUses = DataUses()
+    needed: Any = ()
 
 
 class Follow(NamedTuple):
@@ -112,8 +113,7 @@ class Prices(NamedTuple):
         """Returns the bytes that clients send whose own messages have so many."""
         if self.relay is None:
             return message
-        each = message + self.exchanges * self.relay.extra
-        return self.relay.sent[clients] * each
+        return self.relay.sent[clients] * (message + self.exchanges * self.relay.extra)
 
     def told(self, reply: Any) -> Any:
         """Returns the bytes that clients receive from a server between exchanges."""
@@ -150,8 +150,8 @@ class Prices(NamedTuple):
         visits = np.arange(gap / 2, rounds, gap).astype(np.int64)
         last = np.append(-1, visits)[: visits.size]
         heard = np.where(last < 0, 0, self.heard)
-        once = self.once if visits.size else 0
-        return once + int(self.fetched(last, heard, visits).sum())
+        seen = self.fetched(last, heard, visits).sum()
+        return int(seen) + self.once * bool(visits.size)
 
     def _sent(self, rounds: Any) -> Any:
         """Returns the bytes that the server sent in so many first rounds."""
@@ -164,8 +164,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
 
     Args:
       params: the model, or its shapes.
-      batches: the batches of one client in a round, or their shapes, [steps, batch,
-        ...].
+      batches: those of one client in a round, or their shapes, [steps, batch, ...].
 
     Raises:
       TypeError, ValueError: in one line, for a channel that no network can hold, or a
@@ -209,6 +208,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         counts=any(counts.values()),
         alone=alone,
         **facts,
+        needed=heard,
     )
 
 

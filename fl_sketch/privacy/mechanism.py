@@ -115,7 +115,14 @@ def distributed(
         return Release(mean, state, {}, {"withheld": withheld})
 
     return Mechanism(
-        tuple, bounded, encode, release, noise_multiplier, denominator, smallest
+        tuple,
+        bounded,
+        encode,
+        release,
+        noise_multiplier,
+        denominator,
+        smallest,
+        trailing=("one",),
     )
 
 
@@ -178,6 +185,7 @@ def adaptive(
         denominator,
         wire=lambda bits, numbers: bits + 1,
         extra=1,
+        trailing=("half",),
     )
 
 

@@ -89,6 +89,7 @@ def watching(
         watched=names,
         wire=lambda bits, numbers: inner.wire(bits, numbers) + FLOAT_BITS * len(names),
         extra=inner.extra + len(names),
+        trailing=(*inner.trailing, "float"),
     )
 
 

@@ -14,7 +14,7 @@ from fl_sketch.engine.loop import Watch
 from fl_sketch.engine.recorder import Recorder, Row
 from fl_sketch.engine.task import Task
 from fl_sketch.run import client_views, display, extension
-from fl_sketch.run.setup import prepare
+from fl_sketch.run.setup import Setup, prepare
 from fl_sketch.run.signals import asking
 from fl_sketch.run.task import of_setup
 from fl_sketch.workdir import config_file, curves, identity, trackers
@@ -24,13 +24,13 @@ PICTURE, EDGES = "curves.png", "edges.csv"
 Told = Callable[[Row], None]
 
 
-class _Listeners(NamedTuple):
+class Listeners(NamedTuple):
     """The receivers of rows: a tracker, TensorBoard, a function, and the screen."""
 
-    tracker: str
-    tensorboard: bool
-    on_row: Told | None
-    say: Callable[[str], None]
+    tracker: str = ""
+    tensorboard: bool = False
+    on_row: Told | None = None
+    say: Callable[[str], None] = tqdm.write
 
     def opened(
         self,
@@ -93,13 +93,24 @@ def run(
         before = str(config_file.rounds_in(workdir)) if first else ""
         before = int(multiprocess.from_first(before.encode()))
         extension.require(before, setup, task)
-    with resumable.opened(workdir, task, longer=extend, accept=accept) as folder:
+    told = Listeners(tracker, tensorboard, on_row, say)
+    return in_folder(setup, task, workdir, told, longer=extend, accept=accept)
+
+
+def in_folder(
+    setup: Setup, task: Task, workdir: str, told: Listeners, **options: Any
+) -> dict[str, Any]:
+    """Runs a task to its end in its folder; `options` are those of `Workdir`.
+
+    What is returned and raised is that of `run`.
+    """
+    with resumable.opened(workdir, task, **options) as folder:
         for line in display.plan(setup.config, task):
-            say(line)
+            told.say(line)
         ended = resumable.ended_before(folder)
         if ended:
             for line in display.done_before(ended, task, workdir):
-                say(line)
+                told.say(line)
             if folder:
                 resumable.complete(folder, task, ended["rounds"])
             return ended
@@ -107,15 +118,14 @@ def run(
         if folder:
             folder.become_longer()
         views = client_views.Views(setup, folder)
-        told = _Listeners(tracker, tensorboard, on_row, say)
         summary = _train(task, folder, views, told)
     for line in display.result(summary, workdir):
-        say(line)
+        told.say(line)
     return summary
 
 
 def _train(
-    task: Task, folder: Workdir | None, views: client_views.Views, told: _Listeners
+    task: Task, folder: Workdir | None, views: client_views.Views, told: Listeners
 ) -> Row:
     """Trains from the state of the folder; returns the summary."""
     # Signals are handled from here on, so that compiling is not cut short.

@@ -339,12 +339,19 @@ def prepare(
       ValueError, TypeError: in one line, for what a config may not say.
       FileNotFoundError: for data that are not there.
     """
-    numbers = parse.check(config)
+    parse.check(config)
+    if mesh is None:
+        parse.mesh_of(config.compute)  # refused before data are read
     gc.collect()  # what an earlier run of this process left refers to itself
-    here = mesh or parse.mesh_of(config.compute)
-    private = privacy.protection_of(config).private
     # That one client has a NaN must not end a private run, which all would notice.
-    splits = inputs.splits_of(config, data_dir, finite=not private)
+    finite = not privacy.protection_of(config).private
+    return of_splits(config, inputs.splits_of(config, data_dir, finite=finite), mesh)
+
+
+def of_splits(config: ConfigDict, splits: datasets.Splits, mesh: Any = None) -> Setup:
+    """Returns the setup of a config as `prepare` does, with data that were read."""
+    numbers = parse.check(config)
+    here = mesh or parse.mesh_of(config.compute)
     privacy.check_data(config, splits)
     config = parse.with_clients(config, splits)
     privacy.check(config)
@@ -354,7 +361,7 @@ def prepare(
         examples.digests(splits),
         "" if mesh else engine.name_of(here),
         weights=trained_on(config),
-        keyed=private,
+        keyed=privacy.protection_of(config).private,
     )
     # All processes have read the same, before anything is placed on devices.
     multiprocess.require_same(lambda: named(flat(config.to_dict()), identity))

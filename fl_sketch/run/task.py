@@ -56,11 +56,22 @@ def of_setup(setup: Setup) -> Task:
         first, on_host = start(roots), setup.bank == "host"
         return host_states.start(first, config.data.clients) if on_host else first
 
-    return Task(
+    return described(
+        setup,
         start=started,
         compile=lambda roots: _compile(setup, state, roots),
         roots=roots,
         known=known_of(setup, clock_of(setup, lambda: roots(secret))),
+        secret=secret,
+        with_noise=lambda z: of_setup(setup.with_noise(z)),
+    )
+
+
+def described(setup: Setup, **parts: Any) -> Task:
+    """Returns the task of a setup: `parts`, and what its folder says of it."""
+    config = setup.config
+    return Task(
+        **parts,
         last=setup.last,
         every=config.eval_every,
         untouched=setup.talk.uses.untouched,
@@ -70,8 +81,6 @@ def of_setup(setup: Setup) -> Task:
         identity=setup.identity,
         facts=facts_of(setup),
         model=model_of(setup),
-        secret=secret,
-        with_noise=lambda z: of_setup(setup.with_noise(z)),
         frozen=setup.parts.frozen.tree if setup.parts else {},
         standing=_standing(setup),
         advice=arguments.advice(config),
@@ -124,19 +133,26 @@ def _compile(setup: Setup, state, roots: Key | Roots) -> Compiled:
     play = setup.play(setup.numbers)
     own, constants = {"state": state, "key": roots, "data": data}, setup.constants
     advance, _ = compile_rounds(play, setup.mesh, constants=constants, **own)
+    measured = measuring(setup, state)
+    free_memory.give_back()
+    return Compiled(advance, measured, time.perf_counter() - begin)
+
+
+def measuring(setup: Setup, state: Any) -> Callable[[Any], dict[str, float]]:
+    """Returns what measures the model of a state; `state` may be its shapes."""
+    constants = setup.constants
     evaluate, test = setup.evaluation
     evaluate = functools.partial(evaluate, setup.numbers)
     evaluate, frozen = jax.jit(as_argument(evaluate, constants)), trees_of(constants)
     evaluate = evaluate.lower(state.server.params, test, frozen)
     evaluate = evaluate.compile(engine.compiler_options(setup.mesh))
-    free_memory.give_back()
 
     def measured(state) -> dict[str, float]:
         found = jax.device_get(evaluate(state.server.params, test, frozen))
         found = in_order(found, setup.metrics)
         return {name: float(value) for name, value in found.items()}
 
-    return Compiled(advance, measured, time.perf_counter() - begin)
+    return measured
 
 
 def facts_of(setup: Setup) -> dict[str, Any]:

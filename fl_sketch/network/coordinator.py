@@ -1,0 +1,387 @@
+"""A coordinator: rounds of clients that are elsewhere, bytes out and bytes in.
+
+It draws cohorts, adds messages up and takes the server's step, as `engine` does it for
+clients in one program. A site that does not answer, or answers with anything but a
+message of this round, is left out of it, and one line says so. With too few left,
+nothing is released: the round is asked for again, in the same frames, which sites
+answer with the same messages at no further cost.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fl_sketch.core.keys import of_client, of_round
+from fl_sketch.core.protocols import Keys, Message, Roots, Server
+from fl_sketch.engine import cohort as cohorts
+from fl_sketch.engine.clients import zeros
+from fl_sketch.engine.cohort import Sampler
+from fl_sketch.engine.round import Report, State
+from fl_sketch.network import frames, site
+from fl_sketch.network.conversation import Conversation, Heard
+from fl_sketch.network.following import History
+from fl_sketch.network.frames import Frame, Kind
+from fl_sketch.network.round_report import (
+    Asked,
+    Silence,
+    Spoken,
+    added,
+    report_of,
+    told_in,
+)
+
+Make = Callable[[int], Frame]
+Send = Callable[[Mapping[int, bytes], float], Mapping[int, bytes]]
+
+
+class TooFew(RuntimeError):
+    """Too few sites answer for a round to be released."""
+
+
+class Rules(NamedTuple):
+    """When a round goes on without a site.
+
+    Attributes:
+      seconds: how long a site has for an answer.
+      smallest: the least number of messages of a round that is released.
+      attempts: how often a round of fewer is asked for.
+      pause: seconds between these.
+    """
+
+    seconds: float = 60.0
+    smallest: int = 1
+    attempts: int = 10
+    pause: float = 1.0
+
+
+class Coordinator:
+    """Plays rounds with sites."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        sampler: Sampler,
+        roots: Roots,
+        send: Send,
+        *,
+        terms: Callable[[int], Mapping[str, Any]] = lambda client: {},
+        rules: Rules = Rules(),  # noqa: B008 - immutable
+        follows: bool = False,
+        back: Callable[[], Sequence[int]] = tuple,
+        say: Callable[[str], None] = print,
+    ):
+        """Takes what a run needs of the sites' side.
+
+        Args:
+          conversation: the programs of the algorithm.
+          sampler: who takes part in a round.
+          roots: the roots of the run.
+          send: `(frame for each client, seconds) -> answers of those that came`.
+          terms: `(client) -> notes` of the frame by which a site joins the run.
+          rules: when a round goes on without a site.
+          follows: whether sites take the server's steps themselves.
+          back: `() -> rounds` that have a checkpoint, to which this run may go back.
+          say: prints a line.
+        """
+        self._talk, self._sampler, self._roots = conversation, sampler, roots
+        self._send, self._terms, self._rules = send, terms, rules
+        self._back, self._say = back, say
+        self._history = History(conversation) if follows else None
+        self._ends: dict[int, Frame] = {}
+        self._joined: dict[int, dict[str, Any]] = {}
+        self._silence = Silence()
+        self._drawn = jax.jit(lambda number: cohorts.of_round(sampler, roots, number))
+
+    def join(
+        self, clients: Collection[int], done: int, playing: int = -1
+    ) -> dict[int, dict[str, Any]]:
+        """Tells sites the terms of the run; returns what each that joins says.
+
+        Args:
+          done: the number of rounds done.
+          playing: the round that is being played, if one is.
+        """
+        for client in clients:
+            self._joined.pop(client, None)
+        asked = {
+            one: Frame(
+                Kind.TERMS,
+                done,
+                site=one,
+                notes={**self._terms(one), "client": one, "playing": playing},
+            )
+            for one in clients
+        }
+        for client, answer in self._answers(asked, Kind.HELLO).items():
+            if answer.program != self._talk.digest:
+                self._say(f"site {client} runs other programs: {_versions(answer)}")
+            else:
+                self._joined[client] = answer.notes
+                if self._history:
+                    has = int(answer.notes.get("follows", -1))
+                    digest = str(answer.notes.get("server", ""))
+                    self._history.joined(client, has, digest)
+        return {one: self._joined[one] for one in clients if one in self._joined}
+
+    def one_round(self, state: State, number: int) -> tuple[State, Report]:
+        """Returns the state after a round, and its report along an axis of one."""
+        server, asked = state.server, self.asked(number)
+        keys = of_client(of_round(self._roots, number), 0)
+        for attempt in range(self._rules.attempts):
+            if attempt:
+                time.sleep(self._rules.pause)
+            spoken = self._spoken(server, asked, keys, number, anew=attempt > 0)
+            if isinstance(spoken, Spoken):
+                break
+            self._say(
+                f"round {number + 1}: {spoken} of at least {self._smallest} sites "
+                "answered; nothing is released, and the round is asked for again"
+            )
+        else:
+            msg = (
+                f"Expected {self._smallest} sites in round {number + 1}, got {spoken} "
+                f"after {self._rules.attempts} attempts: the same command goes on."
+            )
+            raise TooFew(msg)
+        counts = asked.among(spoken.counted)
+        after = self._talk.serve(server, spoken.guard, keys, counts, spoken.heard.means)
+        if self._history:
+            self._history.note(number, spoken.heard.means, counts)
+            self._history.got(spoken.seen, number)
+            self._history.heard(spoken.counted)
+        self._end(spoken, server, keys, counts, number)
+        return State(after, ()), report_of(asked, spoken, self._talk.measures)
+
+    def asked(self, number: int) -> Asked:
+        """Returns the clients of a round."""
+        cohort = jax.device_get(self._drawn(number))
+        weights = cohort.weights
+        if self._talk.algorithm.mechanism:
+            weights = (weights > 0).astype(weights.dtype)
+        population = cohort.population
+        if population is None:
+            population = cohort.denominator
+        return Asked(cohort.ids, weights, cohort.denominator, np.float32(population))
+
+    @property
+    def _smallest(self) -> int:
+        mechanism = self._talk.algorithm.mechanism
+        return max(self._rules.smallest, mechanism.smallest if mechanism else 0)
+
+    def _spoken(
+        self, server: Server, asked: Asked, keys: Keys, number: int, *, anew: bool
+    ) -> Spoken | int:
+        """Plays the exchanges of a round; returns how many answered, if too few."""
+        clients = [int(one) for one in asked.ids[asked.weights > 0]]
+        heard_from = self._silence.without(clients, number)
+        if not anew and len(heard_from) >= self._smallest:
+            clients = heard_from
+        self._catch_up(clients, number)
+        spoken = Spoken(tuple(clients), Heard(), server.guard, {}, tuple(clients), {})
+        payload = b""
+        for exchange in range(len(self._talk.exchanges)):
+            counts = asked.among(spoken.counted)
+            said = {"counts": [float(one) for one in counts]}
+            down = Frame(Kind.MEAN, number, exchange - 1, notes=said, payload=payload)
+            begin = self._begins(server, number, said)
+            make = begin if not exchange else lambda client, down=down: down
+            answers = self._asked(spoken.counted, make, number, exchange)
+            which = int(self._talk.choice(server, keys, counts, spoken.heard))
+            messages = self._messages(answers, exchange, which)
+            if len(messages) < self._smallest:
+                return len(messages)
+            spoken = self._released(
+                spoken, messages, asked, server, keys, (exchange, which)
+            )
+            if not exchange:
+                names = self._talk.measures
+                seen = {one: told_in(answers[one].notes, names) for one in messages}
+                spoken = spoken._replace(seen=seen)
+            if exchange + 1 < len(self._talk.exchanges):
+                payload = self._told(spoken, server, keys, counts)
+                spoken = spoken._replace(bytes_told=spoken.bytes_told + len(payload))
+        return spoken
+
+    def _released(self, spoken, messages, asked, server, keys, at) -> Spoken:
+        """Returns the round after the mean of an exchange."""
+        exchange, which = at
+        counts, total = asked.among(messages), None
+        weights = dict(zip(asked.ids.tolist(), asked.weights, strict=True))
+        for client in spoken.counted:
+            if client not in messages:
+                continue
+            one = self._talk.summand(
+                exchange, which, server, keys, counts, spoken.heard, messages[client]
+            )
+            total = zeros(one) if total is None else total
+            total = self._talk.add(total, weights[client], one)
+        found = self._talk.release(exchange, total, spoken.guard, keys, counts)
+        heard = spoken.heard._replace(means=(*spoken.heard.means, found.mean))
+        up = self._talk.exchanges[exchange].up[which].size
+        counted = tuple(one for one in spoken.counted if one in messages)
+        return spoken._replace(
+            heard=heard,
+            guard=found.state,
+            released=added(spoken.released, found.released),
+            counted=counted,
+            bytes_up=spoken.bytes_up + up,
+        )
+
+    def _told(self, spoken, server, keys, counts) -> bytes:
+        """Returns what clients need of the newest mean, or the replies after it."""
+        means = spoken.heard.means
+        last = len(means) - 1
+        one = self._talk.exchanges[last]
+        replies: list[Any] = []
+        if not one.told and one.replies:
+            whole = self._talk.replied(server, keys, counts, means)
+            replies = jax.device_get(whole)[-one.replies :]
+        return self._talk.told_of(last, jax.device_get(means[last]), replies)
+
+    def _end(self, spoken, server, keys, counts, number: int) -> None:
+        """Tells the sites of a round how it ended, where they keep something."""
+        if not self._talk.stateful:
+            return
+        payload = self._told(spoken, server, keys, counts)
+        last = len(self._talk.exchanges) - 1
+        said = {"counts": [float(one) for one in counts], "back": [*self._back()]}
+        for client in spoken.asked:
+            if client in self._ends:
+                continue  # it is still in an earlier round, and was not asked
+            counted = client in spoken.counted
+            self._ends[client] = Frame(
+                Kind.END,
+                number,
+                last,
+                client,
+                self._talk.digest,
+                {**said, "counted": counted},
+                payload if counted else b"",
+            )
+        self._deliver(spoken.counted)
+
+    def _deliver(self, clients: Collection[int]) -> None:
+        """Sends sites the ends of rounds that they have not confirmed."""
+        ends = {one: self._ends[one] for one in clients if one in self._ends}
+        for client, answer in self._answers(ends, Kind.DONE).items():
+            if answer.kind == Kind.DONE:
+                del self._ends[client]
+
+    def _catch_up(self, clients: Collection[int], number: int) -> None:
+        """Joins sites that are not in the run, and ends rounds that are open there."""
+        self._deliver([one for one in clients if one in self._joined])
+        missing = [one for one in clients if one not in self._joined]
+        if missing:  # or if they began anew
+            self.join(missing, number)
+            self._deliver([one for one in missing if one in self._joined])
+
+    def _begins(self, server: Server, number: int, said: dict) -> Make:
+        """Returns what makes the first frame of a round for a client."""
+        history, frame = self._history, Frame(Kind.MODEL, number, notes=said)
+        if history:
+
+            def begin(client: int) -> Frame:
+                notes, payload = history.begin(client, server, number)
+                return frame._replace(notes={**said, **notes}, payload=payload)
+
+            return begin
+        own = jax.device_get(self._talk.of_model(server))
+        frame = frame._replace(payload=self._talk.model.pack(own))
+        return lambda client: frame
+
+    def _asked(
+        self, clients: Sequence[int], make: Make, number: int, exchange: int
+    ) -> dict[int, Frame]:
+        """Returns the messages of sites that answer a frame."""
+        here = [one for one in clients if one in self._joined and one not in self._ends]
+
+        def made(client: int) -> Frame:
+            return make(client)._replace(site=client, program=self._talk.digest)
+
+        sent = {one: made(one) for one in here}
+        answers = self._answers(sent, Kind.MESSAGE, number, exchange)
+        began = [one for one in here if one not in self._joined]  # they began anew
+        if began:
+            self.join(began, number, playing=number)
+            again = {one: made(one) for one in began if one in self._joined}
+            answers |= self._answers(again, Kind.MESSAGE, number, exchange)
+        return answers
+
+    def _answers(
+        self, sent: Mapping[int, Frame], kind: Kind, number: int = -1, exchange: int = 0
+    ) -> dict[int, Frame]:
+        """Returns the answers of this kind that came in time and are whole."""
+        if not sent:
+            return {}
+        data = {client: frames.write(frame) for client, frame in sent.items()}
+        came, found = self._send(data, self._rules.seconds), {}
+        for client in sent:
+            if client not in came:
+                later = self._silence.missed(client)
+                self._say(f"site {client} did not answer ({kind.name.lower()}){later}")
+                continue
+            self._silence.ended(client)
+            try:
+                answer = frames.read(came[client], self._talk.longest)
+                self._require(answer, kind, client, (number, exchange))
+                found[client] = answer
+            except ValueError as error:
+                self._say(f"site {client}: {error}")
+        return found
+
+    def _require(self, answer: Frame, kind: Kind, client: int, at) -> None:
+        """Raises unless an answer is what was asked for."""
+        if answer.kind == Kind.REFUSED:
+            self._refused(answer, client)
+        got, expected = (answer.kind, answer.site), (kind, client)
+        if kind == Kind.MESSAGE:
+            got += (answer.round, answer.exchange, answer.program)
+            expected += (*at, self._talk.digest)
+        if got != expected:
+            msg = (
+                f"Expected a {kind.name} of site {client}, round {at[0]}, exchange "
+                f"{at[1]}, got a {answer.kind.name} of site {answer.site}, round "
+                f"{answer.round}, exchange {answer.exchange}."
+            )
+            raise ValueError(msg)
+
+    def _refused(self, answer: Frame, client: int) -> None:
+        """Raises with the reason of a site that refuses."""
+        code = answer.notes.get("code")
+        if code == site.TERMS:
+            self._joined.pop(client, None)
+        elif code == "unknown" and client in self._ends:
+            lost = self._ends.pop(client).notes["counted"]
+            if not lost:
+                msg = "it never began a round in which it did not count."
+                raise ValueError(msg)
+        reason = str(answer.notes.get("reason", ""))[:400]
+        msg = f"refuses round {answer.round + 1}: {' '.join(reason.split())}"
+        raise ValueError(msg)
+
+    def _messages(
+        self, answers: Mapping[int, Frame], exchange: int, which: int
+    ) -> dict[int, list[Message]]:
+        """Returns the arrays of messages of finite numbers."""
+        layout, found = self._talk.exchanges[exchange].up[which], {}
+        for client, answer in answers.items():
+            try:
+                arrays = layout.unpack(answer.payload)
+            except ValueError as error:
+                self._say(f"site {client}: {error}")
+                continue
+            floats = (one for one in arrays if one.dtype.kind not in "iu")
+            if all(np.isfinite(one.astype(np.float32)).all() for one in floats):
+                found[client] = arrays
+            else:
+                self._say(f"site {client}: Expected finite numbers, got others.")
+        return found
+
+
+def _versions(answer: Frame) -> str:
+    """Says which versions of packages a site has."""
+    versions = answer.notes.get("versions", {})
+    return ", ".join(f"{name} {one}" for name, one in sorted(versions.items()))[:400]

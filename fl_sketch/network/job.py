@@ -1,0 +1,227 @@
+"""From a config to a coordinator's run, and to a site's part in it.
+
+The coordinator has the config and the test data. A site has its own examples, and gets
+the config with the terms of the run. What a config says of training data is then for
+the provisioner alone, who deals a data set out to sites on one machine.
+"""
+
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from fl_sketch.config import inputs, parse
+from fl_sketch.core import plugins, pretrained
+from fl_sketch.core.mappings import flat
+from fl_sketch.data import batches as client_batches
+from fl_sketch.data import npz, raw
+from fl_sketch.data.class_subset import ALL
+from fl_sketch.data.examples import Examples, Splits, with_classes
+from fl_sketch.data.partition import Partition
+from fl_sketch.models.losses import KINDS
+from fl_sketch.network.conversation import Conversation
+from fl_sketch.network.site import Part, Refused
+from fl_sketch.network.site_file import Lent
+from fl_sketch.network.spending import Spending
+from fl_sketch.run import setup as setups
+from fl_sketch.run.setup import Setup
+from fl_sketch.workdir import identity, secrets
+from fl_sketch.workdir.identity import TABLES
+
+RUNS = "runs"  # the folder of a site's runs
+NAME = re.compile("[0-9a-f]{32}")  # of a run
+ALIKE = {  # keys that a network has no use for, and their values
+    "network.graph": ("none",),
+    "data.held_out": (0.0,),
+    "client.trains": ("all",),
+    "clients_every": (0,),
+    "personal_steps": (0,),
+    "cohort.sampling": ("fixed", "everyone", "poisson"),
+    "cohort.times": ("",),
+    "compute.model_devices": (1,),
+    "privacy.noise": ("central", "distributed"),  # of integers: under secure sums
+    "privacy.unit": ("client",),
+}
+
+
+def require_possible(config: ConfigDict) -> None:
+    """Raises in one line for a config that sites elsewhere cannot run."""
+    values = flat(config)
+    for key, allowed in ALIKE.items():
+        if values[key] not in allowed:
+            choice = " or ".join(repr(one) for one in allowed)
+            msg = f"Expected {key}={choice} for sites elsewhere, got {values[key]!r}."
+            raise ValueError(msg)
+    if pretrained.named(values["model.name"]):
+        msg = (
+            "Expected model.name to be a model that sites have too, not a folder of "
+            f"this machine, got {values['model.name']!r}."
+        )
+        raise ValueError(msg)
+    if values["data.standardise"] == "train":
+        msg = (
+            "config.data: Expected standardise to be numbers or none for sites "
+            "elsewhere, got 'train', which is measured on all training data."
+        )
+        raise ValueError(msg)
+
+
+def of_coordinator(config: ConfigDict, splits: Splits) -> Setup:
+    """Returns the setup of a coordinator, which has test data and no others."""
+    require_possible(config)
+    blank = Examples(*(np.zeros_like(part[:1]) for part in splits.test))
+    known = splits._replace(train=blank, owners=None, learnt=())
+    setup = setups.of_splits(config, known)
+    follows = setup.prices.followed
+    if setup.config.download == "cheapest" and setup.algorithm(setup.numbers).downlink:
+        follows = False
+    return setup.changed("download", "messages" if follows else "model")
+
+
+def conversation_of(setup: Setup) -> Conversation:
+    """Returns the programs of a setup."""
+    fetch = parse.fetch_of(setup.config.client)
+    algorithm = setup.algorithm(setup.numbers)
+    return Conversation(algorithm, setup.params, setup.batches, fetch)
+
+
+def test_data(config: ConfigDict, data_dir: str | None) -> Splits:
+    """Returns a coordinator's data set: of an npz file, its test data alone."""
+    if config.data.name.partition("/")[0] != npz.NAME:
+        return inputs.splits_of(config, data_dir)
+    folder, name = raw.folder(data_dir), config.data.name.partition("/")[2]
+    path = (folder or pathlib.Path()) / f"{name}.npz"
+    found = npz.one_part(path, "test", KINDS[config.model.loss].targets)
+    return with_classes(found, config.data.classes)
+
+
+def terms_of(setup: Setup, run: str, asks: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Returns what sites are told of a run, as JSON has it.
+
+    Args:
+      run: the name of the run, 32 hexadecimal digits.
+      asks: what sites are asked to tell, see `Lent.tells`.
+    """
+    first = setup.splits.test.inputs
+    return {
+        "run": run,
+        "config": setup.config.to_dict(),
+        "classes": setup.seen.classes,
+        "inputs": [str(first.dtype), *first.shape[1:]],
+        "noise_multiplier": setup.guarantee.noise_multiplier
+        if setup.guarantee
+        else 0.0,
+        "asks": list(asks),
+    }
+
+
+def join(lent: Lent, terms: Mapping[str, Any]) -> Part:
+    """Returns the part of a site in a run of these terms.
+
+    Raises:
+      Refused: for terms that the owner of the site does not accept.
+    """
+    run, number, asks = str(terms["run"]), int(terms["client"]), terms["asks"]
+    if not NAME.fullmatch(run):
+        msg = "Expected a run with a name of 32 hexadecimal digits, got another."
+        raise Refused(msg)
+    said = ConfigDict(terms["config"])
+    require_accepted(lent, said)
+    splits = _own_splits(lent, said, terms)
+    setup = setups.of_splits(_own_config(lent, said, terms), splits)
+    if z := float(terms["noise_multiplier"]):
+        setup = setup.with_noise(z)
+    folder = lent.folder / RUNS / run
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    guarantee = setup.guarantee and setup.guarantee._replace(partition="its own")
+    spending = Spending(lent, run, folder, guarantee)
+    tells = {one for one in asks if one in lent.tells}
+    size = len(splits.train.targets)
+    whole = Partition(np.arange(size, dtype=np.int32), np.array([0, size]))
+    device = jax.devices(lent.device or None)[0]
+    return Part(
+        conversation_of(setup),
+        client_batches.resident(splits.train, whole, device=device),
+        secrets.roots(said.seed, _secret(setup, folder, said)),
+        number,
+        folder / "state",
+        spending.admit,
+        {"size": size} if "size" in tells else {},
+        "measured" in tells and not setup.private,
+        said.download == "messages",
+    )
+
+
+def require_accepted(lent: Lent, config: ConfigDict) -> None:
+    """Raises `Refused` for a config that the owner of a site does not accept."""
+    values = flat(config)
+    if lent.algorithms and config.algorithm not in lent.algorithms:
+        choice = ", ".join(lent.algorithms)
+        msg = f"Expected algorithm to be one of {choice}, got {config.algorithm}."
+        raise Refused(msg)
+    version = identity.versions()["fl_sketch"]
+    if lent.versions and version not in lent.versions:
+        msg = f"Expected fl_sketch of {', '.join(lent.versions)}, got {version}."
+        raise Refused(msg)
+    if config.privacy.noise not in lent.noises:
+        choice = " or ".join(lent.noises)
+        msg = f"Expected privacy.noise={choice}, got {config.privacy.noise}."
+        raise Refused(msg)
+    for key, value in values.items():
+        if key in ("data.name", "data.vocabulary_file", "model.init_from"):
+            continue  # a site reads its own data, and gets the model
+        named = plugins.named(value) and value not in lent.files
+        if named or (key in TABLES and key != "network.graph" and value):
+            msg = f"Expected {key} to name no file of the site, got {value!r}."
+            raise Refused(msg)
+
+
+def _own_splits(lent: Lent, config: ConfigDict, terms: Mapping[str, Any]) -> Splits:
+    """Returns the examples of a site, if they are such as the run needs."""
+    targets = KINDS[config.model.loss].targets
+    finite = not terms["noise_multiplier"]
+    found = npz.one_part(lent.data, "train", targets, finite=finite)
+    kind, *shape = terms["inputs"]
+    own = found.train.inputs
+    if [str(own.dtype), *own.shape[1:]] != [kind, *shape]:
+        msg = f"Expected train_inputs of {kind}{shape} in {lent.data}, got "
+        raise ValueError(msg + f"{own.dtype}{list(own.shape[1:])}.")
+    return with_classes(found, int(terms["classes"]))
+
+
+def _own_config(lent: Lent, said: ConfigDict, terms: Mapping[str, Any]) -> ConfigDict:
+    """Returns the config of a run as a site has it: with its own files."""
+    config = said.copy_and_resolve_references()
+    own = {key: lent.files[one] for key, one in flat(said).items() if one in lent.files}
+    config.update_from_flattened_dict(own)
+    config.model.init_from, config.model.fresh = "", ""
+    config.data.update(
+        {
+            "name": str(lent.data),
+            "part": ALL,
+            "partition": "iid",
+            "classes": terms["classes"],
+        }
+    )
+    config.data.vocabulary_file = ""
+    config.compute.devices, config.compute.data = 1, "resident"
+    return config
+
+
+def _secret(
+    setup: Setup, folder: pathlib.Path, said: ConfigDict
+) -> secrets.Secret | None:
+    """Returns the site's own secret of a private run, the same when it begins anew."""
+    if not setup.private:
+        return None
+    if said.privacy.randomness == "seed":
+        return secrets.simulated(flat(said))
+    kept = secrets.kept(folder)
+    if kept is None:
+        kept = secrets.fresh()
+        secrets.keep(folder, kept)
+    return kept

@@ -1,0 +1,149 @@
+"""Start-up kits of NVFlare: certificates and addresses of a server and its sites.
+
+A site runs the code that its owner has installed: kits allow the class of this package
+that answers frames, and jobs bring no code.
+"""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from fl_sketch.network import site_file
+
+PROJECT, ADMIN = "fl_sketch", "admin@fl-sketch.org"
+CLASSES = ("fl_sketch.network.nvflare.",)  # what a site lets a job build
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+RESOURCES, DEFAULTS = "resources.json", "resources.json.default"
+PORT = 8002
+SAMPLE = """\
+# What this site lends: fl_sketch/network/site_file.py has all keys.
+data = "data.npz"        # train_inputs and train_targets, next to this file
+epsilon_in_a_run = 0.0   # the most that one run may spend; 0: no limit
+epsilon_in_all = 0.0     # the most that all runs together may spend; 0: no limit
+algorithms = []          # those that it takes part in; empty: all of the package
+tells = []               # may be told if a run asks: "size", "measured"
+"""
+
+
+class Kits(NamedTuple):
+    """The folders of the kits."""
+
+    server: pathlib.Path
+    admin: pathlib.Path
+    sites: dict[str, pathlib.Path]
+
+
+def require_names(names: Sequence[str]) -> None:
+    """Raises unless these can be names of sites."""
+    wrong = [one for one in names if not NAME.fullmatch(one)]
+    if wrong or len({*names}) != len(names) or not names:
+        what = "different names of letters, digits, _ and -"
+        msg = f"Expected sites to be {what}, got {','.join(names)!r}."
+        raise ValueError(msg)
+
+
+def make(
+    folder: pathlib.Path,
+    names: Sequence[str],
+    host: str,
+    ports: Sequence[int] = (PORT,),
+    through: int = 0,
+    classes: Sequence[str] = CLASSES,
+) -> Kits:
+    """Returns new kits below a folder, or those that it has.
+
+    Args:
+      folder: where they are made.
+      names: the names of the sites.
+      host: the name by which sites find the server.
+      ports: the port of the server, and of its administrator if that is another.
+      classes: the beginnings of the names of what a job may build.
+      through: the port of a relay by which sites reach the server; 0: there is none.
+
+    Raises:
+      ValueError: in one line, for names that sites cannot have, or where NVFlare is not
+        installed or fails.
+    """
+    require_names(names)
+    kits = _below(folder, names, host)
+    if not all(place.is_dir() for place in (kits.server, *kits.sites.values())):
+        shutil.rmtree(folder / PROJECT, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        project = folder / "project.yml"
+        project.write_text(json.dumps(_project(names, host, ports, through), indent=1))
+        _provision(project, folder)
+        for place in (kits.server, *kits.sites.values()):
+            _allow(place, classes)
+        for place in kits.sites.values():
+            path = place / "local" / site_file.FILE
+            if not path.exists():
+                path.write_text(SAMPLE)
+    return kits
+
+
+def _below(folder: pathlib.Path, names: Sequence[str], host: str) -> Kits:
+    whole = folder / PROJECT / "prod_00"
+    return Kits(whole / host, whole / ADMIN, {name: whole / name for name in names})
+
+
+def _project(
+    names: Sequence[str], host: str, ports: Sequence[int], through: int
+) -> dict:
+    """Returns the project as NVFlare's provisioner reads it; JSON is YAML."""
+    server = {
+        "name": host,
+        "type": "server",
+        "org": PROJECT,
+        "fed_learn_port": ports[0],
+    }
+    if len(ports) > 1:
+        server["admin_port"] = ports[1]
+    site: dict[str, Any] = {"type": "client", "org": PROJECT}
+    if through:
+        site["connect_to"] = {"host": "localhost", "port": through}
+    sites = [{"name": name, **site} for name in names]
+    admin = {"name": ADMIN, "type": "admin", "org": PROJECT, "role": "project_admin"}
+    below = "nvflare.lighter.impl"
+    templates = ["master_template.yml", "aws_template.yml", "azure_template.yml"]
+    return {
+        "api_version": 3,
+        "name": PROJECT,
+        "description": "Sites of fl_sketch",
+        "participants": [server, *sites, admin],
+        "builders": [
+            {
+                "path": f"{below}.workspace.WorkspaceBuilder",
+                "args": {"template_file": templates},
+            },
+            {
+                "path": f"{below}.static_file.StaticFileBuilder",
+                "args": {"config_folder": "config"},
+            },
+            {"path": f"{below}.cert.CertBuilder"},
+            {"path": f"{below}.signature.SignatureBuilder"},
+        ],
+    }
+
+
+def _provision(project: pathlib.Path, folder: pathlib.Path) -> None:
+    command = [sys.executable, "-m", "nvflare.cli", "provision", "-p", str(project)]
+    done = subprocess.run(
+        [*command, "-w", str(folder)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split())[-300:]
+        msg = f"Expected NVFlare to make start-up kits in {folder}, got: {said}"
+        raise ValueError(msg)
+
+
+def _allow(place: pathlib.Path, classes: Sequence[str]) -> None:
+    """Lets jobs build the classes of this package at a site or a server."""
+    local = place / "local"
+    said = json.loads((local / DEFAULTS).read_text())
+    said["class_allow_list"] = [*said.get("class_allow_list", ()), *classes]
+    (local / RESOURCES).write_text(json.dumps(said, indent=2))

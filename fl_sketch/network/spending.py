@@ -1,0 +1,110 @@
+"""What a site spent: every answer that is not the same as one before is counted.
+
+A run is priced as if its site took part in every round, as the accountant of the run
+prices it. An answer to other questions in a round that was answered before counts as
+one more round. The count is on the disk before an answer leaves.
+"""
+
+import hashlib
+import json
+import pathlib
+from collections.abc import Callable
+
+from fl_sketch.core import files
+from fl_sketch.network import frames
+from fl_sketch.network.site import Refused
+from fl_sketch.network.site_file import Lent
+from fl_sketch.privacy.guarantee import Guarantee, rounded_up
+from fl_sketch.workdir import odometer
+from fl_sketch.workdir.odometer import NoTotal
+
+FILE = "answered.json"  # in the folder of a run: digests of the questions, by round
+
+
+class Spending:
+    """Counts the answers of a site in one run, and stops at its owner's limits."""
+
+    def __init__(
+        self, lent: Lent, run: str, folder: pathlib.Path, guarantee: Guarantee | None
+    ):
+        """Takes the limits, the run's name and folder, and what it promises.
+
+        Raises:
+          Refused: for a run without noise where there are limits.
+        """
+        self._home, self._run, self._path = lent.folder, run, folder / FILE
+        self._guarantee, self._lent = guarantee, lent
+        self._asked: dict[str, str] = {}
+        self._again = 0
+        if lent.capped and not (guarantee and guarantee.private):
+            msg = "Expected a run with noise, since the site has a limit on epsilon."
+            raise Refused(msg)
+        if lent.capped and guarantee and guarantee.delta > lent.delta:
+            msg = f"Expected delta <= {lent.delta}, got delta={guarantee.delta}."
+            raise Refused(msg)
+        if self._path.exists():
+            kept = json.loads(self._path.read_text())
+            self._asked, self._again = kept["asked"], kept["again"]
+        self._most = self._affordable() if lent.capped else None
+
+    def admit(self, number: int, frame: bytes) -> None:
+        """Counts the answer to a frame of a round, or raises `Refused`."""
+        read = frames.read(frame, len(frame))
+        place = f"{number}.{read.kind.name}.{read.exchange}"
+        digest = hashlib.sha256(frame).hexdigest()
+        if self._asked.get(place) == digest:
+            return
+        again = self._again + (place in self._asked)
+        asked = self._asked | {place: digest}
+        counted = 1 + max(int(one.partition(".")[0]) for one in asked) + again
+        if self._most is not None and counted > self._most:
+            msg = (
+                f"Expected at most {self._most} rounds of this run, by the site's own "
+                f"limits ({self._limits()}), got round {number + 1}, number {counted}."
+            )
+            raise Refused(msg)
+        self._asked, self._again = asked, again
+        text = json.dumps({"asked": asked, "again": again})
+        files.write_text(self._path, text)
+        if self._guarantee and self._guarantee.private:
+            odometer.note(self._home, {self._run: self._guarantee.after(counted)})
+
+    def _limits(self) -> str:
+        run, whole = self._lent.epsilon_in_a_run, self._lent.epsilon_in_all
+        parts = [f"epsilon {rounded_up(run)} in a run"] if run else []
+        parts += [f"epsilon {rounded_up(whole)} in all"] if whole else []
+        return ", ".join(parts)
+
+    def _affordable(self) -> int:
+        """Returns how many rounds of this run the limits allow."""
+        guarantee, others = self._guarantee, odometer.read(self._home)
+        assert guarantee
+        others.pop(self._run, None)
+
+        def allowed(rounds: int) -> bool:
+            own = guarantee.after(rounds)
+            run, whole = self._lent.epsilon_in_a_run, self._lent.epsilon_in_all
+            if run and own.spent() > run:
+                return False
+            if not whole:
+                return True
+            try:
+                total = odometer.total({**others, self._run: own})
+            except NoTotal:
+                return False
+            return bool(total and total.epsilon <= whole)
+
+        return largest(allowed, guarantee.rounds)
+
+
+def largest(allowed: Callable[[int], bool], most: int) -> int:
+    """Returns the largest number up to `most` that is allowed; 0: none is.
+
+    >>> largest(lambda rounds: rounds <= 7, 100)
+    7
+    """
+    low, high = 0, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if allowed(middle) else (low, middle)
+    return low

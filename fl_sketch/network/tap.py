@@ -1,0 +1,69 @@
+"""A relay between sites and a server on one machine, which counts bytes as they pass.
+
+It sees what anybody on the way sees: encrypted records.
+"""
+
+import socket
+import threading
+from collections.abc import Callable
+
+PIECE = 2**16  # bytes read at once
+
+
+class Tap:
+    """Hands connections to a port on to another port of this machine.
+
+    Attributes:
+      port: where it listens.
+      up, down: the bytes that passed to the server, and from it.
+    """
+
+    port: int
+    up: int
+    down: int
+
+    def __init__(self, to: int, seen: Callable[[bytes], None] = lambda piece: None):
+        """Begins to listen.
+
+        Args:
+          to: the port of the server.
+          seen: is given every piece that passes.
+        """
+        self._to, self._seen = to, seen
+        self.up = self.down = 0
+        self._lock = threading.Lock()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Takes no further connections."""
+        self._listening.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                site, _ = self._listening.accept()
+                server = socket.create_connection(("127.0.0.1", self._to), 10)
+            except OSError:
+                if self._listening.fileno() < 0:
+                    return
+                site.close()  # the server is not there yet: the site asks again
+                continue
+            server.settimeout(None)
+            for one, other, way in ((site, server, "up"), (server, site, "down")):
+                arguments = one, other, way
+                threading.Thread(target=self._pass, args=arguments, daemon=True).start()
+
+    def _pass(self, one: socket.socket, other: socket.socket, way: str) -> None:
+        """Hands on what one end sends until it closes."""
+        try:
+            while piece := one.recv(PIECE):
+                other.sendall(piece)
+                with self._lock:
+                    setattr(self, way, getattr(self, way) + len(piece))
+                    self._seen(piece)
+        except OSError:
+            pass
+        for end in (one, other):
+            end.close()

@@ -1,0 +1,199 @@
+"""A server and sites as processes of this machine, over NVFlare with mutual TLS."""
+
+import importlib.util
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+import pytest
+
+from fl_sketch.network import counted, dealing, local_sites
+from fl_sketch.network import run as network
+from fl_sketch.network.tap import Tap
+from fl_sketch.run import run
+from tests.network.sites import METHODS, five, furthest, weights_in
+from tests.run.configs import quiet, read_json, table_in
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("nvflare") is None,
+        reason="NVFlare carries the messages: pip install fl_sketch[nvflare]",
+    ),
+]
+ROOT = pathlib.Path(__file__).parent.parent.parent
+KEYS = {
+    "model.name": "logistic",
+    "cohort.sampling": "everyone",
+    "data.partition": "dirichlet",
+    "download": "model",
+    "algorithm": "ef21",
+    "rounds": 30,
+    "eval_every": 10,
+    "checkpoint_every": 10,
+}
+WAIT = 300  # seconds, of which a machine of its own needs a few
+
+
+BEGUN: list[subprocess.Popen] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """Ends what a test that failed has started."""
+    yield
+    while BEGUN:
+        process = BEGUN.pop()
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+
+
+def begun(folder, *flags, sites="3", **changes):
+    """Starts a run, by default with three sites of its own."""
+    keys = {key.replace("__", "."): value for key, value in changes.items()}
+    keys = [f"--config.{key}={value}" for key, value in (KEYS | keys).items()]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "launch.network", "--config=configs/default.py"]
+        + [f"--sites={sites}", f"--workdir={folder}", *keys, *flags],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    BEGUN.append(process)
+    return process
+
+
+def ended(process):
+    """Returns what a run printed, when it has ended."""
+    try:
+        return process.communicate(timeout=WAIT)[0]
+    finally:
+        process.send_signal(signal.SIGINT)  # which ends what it started
+        process.wait()
+
+
+def until(found):
+    """Waits until something is there."""
+    for _ in range(10 * WAIT):
+        if found():
+            return
+        time.sleep(0.1)
+    pytest.fail("it never came")
+
+
+def simulated(folder, **changes):
+    """Returns the weights of the same run in one program."""
+    keys = {key.replace(".", "__"): value for key, value in KEYS.items()} | changes
+    run(five(**keys | {"data__clients": 3}), str(folder), say=quiet)
+    return weights_in(folder)
+
+
+def jobs_of(folder, name):
+    """Returns the processes that have a site's kit in their command, but its start."""
+    kit = f"{folder}/network/kits/fl_sketch/prod_00/{name}"
+    found = []
+    for place in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (place / "cmdline").read_text().split("\0")
+        except OSError:
+            continue
+        if any(word.startswith(kit) for word in words) and "bash" not in words[0]:
+            found.append(int(place.name))
+    return found
+
+
+class Running(NamedTuple):
+    """A server and five sites that run, and what passes between them."""
+
+    folder: pathlib.Path
+    taps: list[Tap]
+    passed: list[bytes]
+
+
+NAMES = [f"hospital_{one}" for one in range(5)]
+
+
+LENGTH = {"rounds": 20, "eval_every": 10, "checkpoint_every": 10}
+
+
+def twenty(name):
+    return five(**LENGTH, **METHODS[name])
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """Five sites that take part in one run after another."""
+    folder = tmp_path_factory.mktemp("five")
+    tells = {"names": NAMES, "tells": ["measured"]}
+    dealing.deal(twenty("safl"), None, folder / "sites", **tells)
+    taps: list[Tap] = []
+    passed: list[bytes] = []
+
+    def tapped(port):
+        taps.append(Tap(port, passed.append))
+        return taps[0].port
+
+    with local_sites.running(folder, NAMES, tapped=tapped):
+        yield Running(folder, taps, passed)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_runs_with_processes_are_those_of_one_program(name, running, tmp_path):
+    place, here = tmp_path / "network", f"--kits={running.folder}/kits"
+    keys = {"algorithm": "safl"} | LENGTH | METHODS[name]
+    printed = ended(begun(place, here, sites=",".join(NAMES), **keys))
+    expected = run(twenty(name), str(tmp_path / "one"), say=quiet)
+    assert furthest(weights_in(place), weights_in(tmp_path / "one")) <= 1e-6
+    summary = read_json(place / "summary.json")
+    for key in ("bytes_up_total", "bytes_down_total", "rounds"):
+        assert summary[key] == expected[key]
+    sent = read_json(place / network.FOLDER / counted.FILE)
+    assert sent["payload_up"] == summary["bytes_up_total"]
+    assert sent["payload_down"] == summary["bytes_down_total"]
+    assert "site " not in printed
+
+
+def test_what_passes_is_encrypted(running):
+    """Frames are on the wire, and none of them can be read there."""
+    assert running.taps[0].up + running.taps[0].down > 10**5
+    whole = b"".join(running.passed)
+    for clear in (b"FLSN", b"diagnostics", b"hospital_1", b"exchange"):
+        assert clear not in whole
+
+
+def test_a_run_that_is_killed_goes_on(tmp_path):
+    """The server, the sites and the command die at once, with SIGKILL, in a round."""
+    folder, length = tmp_path / "run", {"rounds": 200, "eval_every": 100}
+    process = begun(folder, **length)
+    until(lambda: list((folder / "checkpoints").glob("round_*")))
+    process.kill()
+    for group in read_json(folder / "network" / "processes.json"):
+        os.killpg(int(group), signal.SIGKILL)
+    process.communicate()
+    assert not (folder / "summary.json").exists()
+    printed = ended(begun(folder, **length))
+    assert "resuming after round" in printed
+    # Sums of 200 rounds are in another order than those of one program.
+    assert furthest(weights_in(folder), simulated(tmp_path / "one", **length)) <= 1e-5
+    assert "already" in ended(begun(folder, **length))
+
+
+def test_a_site_that_is_killed_is_left_out(tmp_path):
+    folder = tmp_path / "run"
+    process = begun(folder, "--timeout=5", rounds=100000)
+    until(lambda: (folder / "metrics.csv").exists())
+    for one in jobs_of(folder, "site_1"):
+        os.kill(one, signal.SIGKILL)
+    rows = len(table_in(folder))
+    until(lambda: len(table_in(folder)) > rows + 2)
+    row = table_in(folder)[-1]
+    assert int(row["answered"]) < int(row["asked"])
+    process.send_signal(signal.SIGINT)
+    assert "site 1 did not answer" in ended(process)
