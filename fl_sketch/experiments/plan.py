@@ -13,6 +13,7 @@ from fl_sketch import theory
 from fl_sketch.algorithms import catalog
 from fl_sketch.config import privacy
 from fl_sketch.core import validate
+from fl_sketch.core.mappings import flat
 from fl_sketch.engine import relays
 from fl_sketch.engine.costs import FLOAT_BYTES
 from fl_sketch.engine.graph import Graph
@@ -27,16 +28,16 @@ CONSTANTS = {
     "smoothness": (1.0, "Smoothness L of the clients' losses."),
     "convexity": (0.0, "Strong convexity or PL constant mu; 0 = none."),
     "distance": (1.0, "Squared distance |w0 - w*|^2 at the start."),
-    "spread": (0.0, "sigma^2, the mean over clients of |grad f_c(w*)|^2."),
-    "gap": (0.0, "Delta, the largest f_c(w*) - min f_c of a client."),
+    "spread": (0.0, "sigma^2 of Song et al.: mean over clients of |grad f_c(w*)|^2."),
+    "gap": (0.0, "Delta of Das et al.: the largest f_c(w*) - min f_c of a client."),
     "gradient": (1.0, "Bound G on the norm of full gradients."),
-    "noise": (1.0, "sigma of stochastic gradients."),
+    "noise": (1.0, "sigma of stochastic gradients (Chen et al., Haddadpour et al.)."),
     "intrinsic": (10.0, "Intrinsic dimension of the Hessian; see launch.spectrum."),
-    "loss": (1.0, "Loss at the start minus its lower bound."),
+    "loss": (1.0, "f(w0) - f*; `start` in theory.Constants."),
 }
 
 SAME_HASHES = "this config does not meet the one on HEAPRIX: it has one set of hashes"
-MANY = 10**9  # steps: more than a client has ever taken
+MANY = 10**9  # local steps: more than a client has ever taken
 
 
 def lines(
@@ -72,10 +73,12 @@ def lines(
         return [*text, f"theory: {error}"]
     if bound is None:
         return [*text, f"theory: no theorem about {config.algorithm} is implemented"]
-    known = ", ".join(f"{name}={problem[name]:g}" for name in CONSTANTS)
+    read = SETTINGS.get(catalog.method(config.algorithm).theorem, ())
+    known = {name: problem[name] for name in CONSTANTS}
+    known |= {key: flat(config)[key] for key in read}
     text += [
         f"theory: {bound.theorem}",
-        f"  with {known}",
+        f"  with {', '.join(f'{name}={value:g}' for name, value in known.items())}",
         f"  {_steps(config, bound)}",
     ]
     return [*text, "  assumptions:", *(f"    - {text}" for text in bound.assumptions)]
@@ -85,7 +88,10 @@ def _steps(config: ConfigDict, bound: Bound) -> str:
     """Returns the steps that a bound asks for, or that they are too many."""
     steps = bound.constants.steps
     if bound.rounds * steps >= MANY:
-        return f"more than {MANY:.0e} steps: with these constants it promises nothing"
+        return (
+            f"more than {MANY:.0e} local steps of a client: too many with these "
+            "constants"
+        )
     return (
         f"client step size {bound.step:.4g} (config: {config.client.rate:g}), "
         f"{bound.rounds} rounds (config: {config.rounds}) of {steps} local steps "
@@ -115,7 +121,11 @@ def promised(
     if guarantee and guarantee.private:
         rho = guarantee.noise_multiplier / clients * math.sqrt(d / config.rounds)
     elif name in PRIVATE:
-        return None
+        msg = (
+            "Expected privacy.noise_multiplier or privacy.target_epsilon, as the "
+            f"theorems about {config.algorithm} need noise, got neither."
+        )
+        raise theory.Unreachable(msg)
     for key, value in (SKETCH | SKETCHES.get(name, {})).items():
         if config.sketch[key] != value:
             msg = (
@@ -190,6 +200,12 @@ THEOREMS: dict[str, Callable[..., Bound]] = {
     "das_normalised": lambda config, c, target, convex: theory.normalised(c, target),
 }
 PRIVATE = ("das", "das_normalised")  # without noise they have no bound
+# The keys whose values decide a bound and are in none of its other lines.
+SETTINGS = {
+    "safl": ("server.rate", "server.b1", "server.eps"),
+    "das": ("privacy.threshold",),
+    "das_normalised": ("privacy.threshold",),
+}
 # The sketch that they are about: all of them, and some.
 SKETCH: dict[str, Any] = {"stored": False}
 SKETCHES = {"song": {"layout": "whole"}, "safl": {"layout": "whole", "rows": 1}}

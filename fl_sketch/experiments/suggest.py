@@ -22,7 +22,6 @@ from fl_sketch.workdir import rows
 from fl_sketch.workdir.tables import markdown
 
 STANDINGS = "standings.csv"
-SHOWN = 8  # rows for a config
 HEAD = ("method", "times shorter", "tuned", "not tuned", "rows", "in `results/`")
 
 
@@ -111,14 +110,13 @@ def lines(config: ConfigDict, ratio: float, found: Sequence[Tuned]) -> list[str]
     mine.sort(key=lambda one: abs(math.log(one.shorter / ratio)))
     text = [f"rates tuned for {mine[0].method}; a message here is {ratio:.3g} times "]
     text[0] += "shorter than the model:"
-    for one in mine[:SHOWN]:
+    for one in mine:
         also = f" (not tuned: {_words(one.fixed)})" * bool(one.fixed)
         text.append(
             f"  {_times(one.shorter)} times: {_words(one.chosen)}{also}; {one.name}, "
             f"{one.setting}: results/{one.source}/{STANDINGS}"
         )
-    more = len(mine) - SHOWN
-    return [*text, f"  and {more} more: docs/methods.md"] if more > 0 else text
+    return text
 
 
 def table(found: Iterable[Tuned]) -> list[str]:

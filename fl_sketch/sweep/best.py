@@ -1,6 +1,7 @@
 """The best point of a sweep as a run's folder, which can be extended."""
 
 import pathlib
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,13 +9,15 @@ from typing import Any
 import jax
 
 from fl_sketch import engine
+from fl_sketch.core import plugins
+from fl_sketch.core.mappings import flat
 from fl_sketch.engine.recorder import ABSENCES, Recorder
 from fl_sketch.run.run import write_edges
 from fl_sketch.run.setup import Setup
 from fl_sketch.run.task import model_of
 from fl_sketch.sweep.grid import Axis, Group, changed
 from fl_sketch.sweep.tables import ranked
-from fl_sketch.workdir import checkpoint, origin, weights
+from fl_sketch.workdir import checkpoint, config_file, origin, weights
 from fl_sketch.workdir.folder import Workdir
 
 FOLDER = weights.BEST
@@ -63,6 +66,15 @@ def keep(
             write_edges(partial, relay, int(recorder.ledger.up.sum()))
     shutil.rmtree(kept, ignore_errors=True)
     partial.rename(kept)
+
+
+def continued(folder: pathlib.Path) -> str:
+    """Returns the command that continues the best point in the folder of a sweep."""
+    kept = folder / FOLDER
+    values = flat(config_file.read(kept / origin.CONFIG).config).values()
+    code = ",".join(dict.fromkeys(filter(plugins.named, values)))
+    words = ["python", "-m", "launch.train", f"--workdir={kept}", "--extend=ROUNDS"]
+    return shlex.join([*words, *[f"--plugin={code}"] * bool(code)])
 
 
 def _as_of_a_run(row: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:

@@ -82,10 +82,7 @@ def sweep(
     for line in lines:
         say(line)
     if (folder.folder / best.FOLDER).is_dir():
-        say(
-            "to continue the best point: python -m launch.train "
-            f"--workdir={folder.folder / best.FOLDER} --extend=ROUNDS"
-        )
+        say(f"to continue the best point: {best.continued(folder.folder)}")
     say(f"results in {workdir}")
     return summary
 

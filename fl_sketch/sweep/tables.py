@@ -15,7 +15,7 @@ from fl_sketch.privacy.guarantee import mark, rounded_up
 from fl_sketch.sweep.grid import Axis, typed
 from fl_sketch.workdir import rows as names
 from fl_sketch.workdir import tables
-from fl_sketch.workdir.rows import CHOSEN, REPORTED, Score, all_plain, score_of, sized
+from fl_sketch.workdir.rows import CHOSEN, REPORTED, Score, all_plain, score_of
 from fl_sketch.workdir.tables import half_width, named, shown
 
 Row = dict[str, Any]
@@ -221,7 +221,7 @@ def standings_table(rows: Sequence[Row]) -> list[list[str]]:
         line = [row["method"], _mean(row)]
         line.append("-" if math.isnan(equal) else f"{score.factor * equal:.2f}")
         for name in ("bytes_up", "bytes_down"):
-            line.append(sized(row[name]).removesuffix(" MB"))
+            line.append(f"{float(f'{row[name] / 1e6:.4g}'):.15g}")  # four digits
         if private and row["epsilon"]:
             epsilon = rounded_up(float(row["epsilon"]))
             line.append(f"{epsilon}{mark(row['randomness'])}")

@@ -107,7 +107,8 @@ def fedsketch_pl(constants: Constants, target: float | None = None) -> Bound:
     """Returns the bound on `E f(w) - f*` of Theorem 6, for the PL condition.
 
     `(1 - eta gamma mu tau)^R (f(w0) - f*)` and 1 / (2 mu) times the noise of Theorem 5,
-    for steps with condition (16). For a target, noise is at most half of it.
+    for steps with condition (16). For a target, noise is at most half of it. With an
+    `alpha` of 0 it is about FedAvg.
     """
     theorem = Theorem(
         "Haddadpour et al., Theorem 6, PL",
@@ -115,7 +116,7 @@ def fedsketch_pl(constants: Constants, target: float | None = None) -> Bound:
         (
             *HOMOGENEOUS,
             "f satisfies the PL condition, or is mu-strongly convex (Assumption 3)",
-            *SHARED,
+            *SHARED * (constants.alpha != 0),
             _rate(constants),
         ),
     )

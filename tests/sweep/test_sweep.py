@@ -233,6 +233,26 @@ def test_a_kill_before_the_best_point_is_kept_lets_no_other_be_called_so(
     assert kept["client"]["steps"] == found["best"]["client.steps"]
 
 
+OWN = """
+import optax
+
+
+def plain(rate):
+    return optax.sgd(rate)
+"""
+
+
+def test_a_sweep_prints_a_command_that_may_run_the_code_of_its_config(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    code = f"{tmp_path}/own.py:plain"
+    for name, optimizer in (("own", code), ("known", "sgd")):
+        config, said = config_of(rounds=2, client__optimizer=optimizer), []
+        sweep(config, ["client.rate=0.1,0.2"], tmp_path / name, say=said.append)
+        (line,) = [line for line in said if "--extend" in line]
+        allowed = [word for word in line.split() if word.startswith("--plugin")]
+        assert allowed == [f"--plugin={code}"] * (name == "own")
+
+
 def test_the_best_point_of_clients_who_may_not_answer_is_a_run(tmp_path):
     config = config_of(rounds=2, eval_every=1)
     sweep(config, ["cohort.dropout=0.0,0.5"], tmp_path / "sweep", say=quiet)

@@ -186,6 +186,15 @@ def test_rounds_of_theorem_5_at_given_local_steps_are_of_second_order():
     assert grown[1] == pytest.approx(10 * grown[0], rel=0.05)
 
 
+def test_theorem_6_without_a_sketch_assumes_none():
+    sketched, plain = (
+        {*theory.fedsketch_pl(replace(CONSTANTS, alpha=alpha), 0.1).assumptions}
+        for alpha in (3.0, 0.0)
+    )
+    (only,) = sketched - plain
+    assert plain < sketched and "sketch" in only
+
+
 def test_corollary_5_counts_whole_models():
     bound = theory.fedavg_nonconvex(replace(CONSTANTS, b=100), 0.1)
     assert bound.bits == 32 * 4 * 1000 * bound.rounds
