@@ -114,7 +114,7 @@ def test_an_interval_is_shown_however_wide_it_is(accuracy, half_width, cell):
     row = STANDING | {"accuracy": accuracy, "half_width": half_width}
     head, line = tables.standings_table([row])
     assert head[1] == "test accuracy, +- 95 % interval"
-    assert line == ["safl", cell, "-", "22.08", "12350", ""]
+    assert line == ["safl", cell, "-", "22.08", "12340", ""]
 
 
 def test_an_interval_is_missing_for_a_single_seed_alone():
