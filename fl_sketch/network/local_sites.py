@@ -16,7 +16,7 @@ import fl_sketch
 from fl_sketch.network import kits, site_file
 from fl_sketch.network.kits import Kits
 
-PATIENCE = 60.0  # seconds for a server to start
+PATIENCE = 300.0  # seconds for a server to start
 Tapped = Callable[[int], int]
 FOLDER = pathlib.Path(fl_sketch.__file__).parent.parent
 

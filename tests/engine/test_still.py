@@ -78,6 +78,7 @@ def simulated(trains, mechanism=None, **more):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The rounds move")  # biases that data do not reach
 def test_a_simulation_ends_with_the_name(tmp_path):
     for more in ({}, {"workdir": tmp_path}, {"workdir": tmp_path}):
         rows = []
@@ -88,6 +89,7 @@ def test_a_simulation_ends_with_the_name(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The rounds move")
 def test_a_private_simulation_does_not_look_at_its_clients():
     noise = mechanism.central(
         clipping.clip(1.0), noise_multiplier=1.0, denominator=CLIENTS.population

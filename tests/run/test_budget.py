@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 
-from fl_sketch.config import guarantee
 from fl_sketch.engine.loop import NotFinite
 from fl_sketch.privacy import accounting, composition
 from fl_sketch.privacy.composition import Trials
@@ -275,9 +274,7 @@ def test_the_noise_of_a_run_is_that_with_which_it_began(tmp_path, monkeypatch):
 
     # Another version of the accountant asks for other noise; the run keeps its own.
     real = accounting.calibrate
-    monkeypatch.setattr(
-        guarantee.accounting, "calibrate", lambda *a, **k: 0.5 * real(*a, **k)
-    )
+    monkeypatch.setattr(accounting, "calibrate", lambda *a, **k: 0.5 * real(*a, **k))
     now = task_of(config).known.guarantee.noise_multiplier
     assert now == pytest.approx(began / 2)
     summary = run(config, tmp_path, say=quiet)

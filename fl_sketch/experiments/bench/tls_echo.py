@@ -23,7 +23,8 @@ def received(end: socket.socket) -> bytes:
 
 
 def send(end: socket.socket, data: bytes) -> None:
-    """Sends a message."""
+    """Sends a message, and waits for nothing."""
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     end.sendall(LENGTH.pack(len(data)))
     end.sendall(data)
 

@@ -1,6 +1,6 @@
 """Private sums of integers: accuracy against the bits of a number and sketch sizes.
 
-Command: python -m launch.compare --config=configs/secure_private.py:mnist \
+Command: python -m launch.compare --config=configs/compare_secure_private.py:mnist \
 --workdir=/tmp/secure_private --data_dir=DATA
 Expect: standings for messages of four sizes, at epsilon 2 and 8.
 
