@@ -120,7 +120,8 @@ def adaptive_long_run(constants: Constants, target: float | None = None) -> Boun
     of `longest_gradient`; for a target the fewest rounds, by bisection from there on.
     """
     name = "Chen et al., Theorem 3.2 and Corollary 1"
-    theorem = Theorem(name, NEEDS, (*ASSUMPTIONS, "T >= S^2 / eps^2 rounds"))
+    least = "T >= S^2 / eps^2 rounds, for the eps of the server's optimizer"
+    theorem = Theorem(name, NEEDS, (*ASSUMPTIONS, least))
     c = theorem.require(constants, target)
     if target is not None:
         c = replace(c, rounds=_fewest_rounds(theorem, c, target))
