@@ -72,8 +72,11 @@ CONFIGS = {
 }
 
 
-# What is known of fixed samples is a bound by moments, which is not tight.
+# What is known of fixed samples is a bound by moments, which is not tight. A Poisson
+# game with replaced clients finds 0.5 to 0.6 in so few trials, and 0.8 in four times as
+# many.
 LEAST = {
+    "poisson, replaced, watched, adaptive": 0.4,
     "fixed, replaced, normalised": 0.2,
     "some examples": 0.2,
     "two exchanges of integers": 0.2,
