@@ -14,19 +14,19 @@ from fl_sketch.experiments import mean_estimation
 from launch import command
 
 CLIENTS = flags.DEFINE_multi_integer(
-    "clients", [100, 1000], "How many; may be repeated.", 1
+    "clients", [100, 1000], "Number of clients. Repeatable.", 1
 )
 BITS = flags.DEFINE_multi_integer(
-    "bits", [10, 12, 14, 16, 18], "Of a number; may be repeated."
+    "bits", [10, 12, 14, 16, 18], "Bits of a number. Repeatable."
 )
 EPSILON = flags.DEFINE_multi_float(
-    "epsilon", [1.0, 4.0, 10.0], "Of the promise; may be repeated."
+    "epsilon", [1.0, 4.0, 10.0], "Epsilon of the guarantee. Repeatable."
 )
-DELTA = flags.DEFINE_float("delta", 1e-5, "Of the promise.")
-NUMBERS = flags.DEFINE_integer("numbers", 250, "Of a vector.", 1)
-RELEASES = flags.DEFINE_integer("releases", 400, "Of each mean.", 1)
-SEED = flags.DEFINE_integer("seed", 0, "Of vectors and noise.", 0)
-OUT = flags.DEFINE_string("out", None, "A csv file for the rows.")
+DELTA = flags.DEFINE_float("delta", 1e-5, "Delta of the guarantee.")
+NUMBERS = flags.DEFINE_integer("numbers", 250, "Numbers of a vector.", 1)
+RELEASES = flags.DEFINE_integer("releases", 400, "Releases of each mean.", 1)
+SEED = flags.DEFINE_integer("seed", 0, "Seed of vectors and noise.", 0)
+OUT = flags.DEFINE_string("out", None, "csv file for the rows.")
 
 
 def main():

@@ -35,7 +35,7 @@ class Patient:
             self._go_silent()
 
     def _go_silent(self) -> None:
-        # What is still kept goes nowhere as well, and fails nobody at the end.
+        # What is still kept is discarded as well, and causes no error at the end.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         try:
             os.dup2(nowhere, self._stream.fileno())

@@ -162,7 +162,7 @@ def _least_noise(plan: Plan, target: float, delta: float, name: str) -> float:
         if plan.integers and low > MOST_NOISE:
             msg = (
                 f"Expected more bits, or a smaller granularity, for epsilon={target}: "
-                "the rounding of messages gives away more, whatever the noise, got "
+                "rounding of messages alone reveals more, with any noise, got "
                 f"bits={plan.integers.bits}."
             )
             raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""What no client trains is said to move, where it does."""
+"""A run warns of arrays that move although no client trains them."""
 
 import warnings
 
