@@ -18,12 +18,12 @@ import jax
 import numpy as np
 import optax
 
+from fl_sketch.core import shown
 from fl_sketch.core.protocols import Algorithm, Compressor, Sketch
 from fl_sketch.privacy import clipping
 from fl_sketch.transforms import local
 
 Arguments = ParamSpec("Arguments")
-LONGEST = 60  # characters of a value in a message
 
 
 class Kind(NamedTuple):
@@ -50,9 +50,8 @@ def checked(make: Callable[Arguments, Algorithm]) -> Callable[Arguments, Algorit
         for name, value in given.items():
             kind = KINDS.get(signature.parameters[name].annotation)
             if kind and not kind.holds(value):
-                shown = " ".join(repr(value).split())
-                shown = shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}..."
-                msg = f"Expected {name} to be {kind.words}, got {name}={shown}."
+                got = shown.cut(repr(value))
+                msg = f"Expected {name} to be {kind.words}, got {name}={got}."
                 raise TypeError(msg)
         return make(*args, **named)
 

@@ -10,13 +10,13 @@
 import functools
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
 
 MOST = 4  # arrays of a tree that are shown one by one
-LONGEST = 60  # characters of any other value
+LONGEST = 60  # characters of a text
 
 
 def fields(self: Any) -> str:
@@ -37,8 +37,23 @@ def short(value: Any) -> str:
         return _tree(value)
     if _is_function(value):
         return _maker(value)
-    line = " ".join(repr(value).split())
+    return cut(repr(value))
+
+
+def cut(text: str) -> str:
+    """Returns a text in one line of at most `LONGEST` characters."""
+    line = " ".join(text.split())
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
+
+
+def listed(names: Collection[str], most: int) -> str:
+    """Returns names, the first `most` of them and the number of the others.
+
+    >>> listed(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(names) - most} more" * (len(names) > most)
+    return ", ".join([*names][:most]) + more
 
 
 def _tree(value: Any) -> str:

@@ -19,7 +19,14 @@ from fl_sketch.core import pretrained, validate
 from fl_sketch.data import folder_tokenizer
 from fl_sketch.data.examples import FOUND_CLASSES, Examples, Splits
 from fl_sketch.data.folder_tokenizer import FolderTokenizer
-from fl_sketch.data.tokenizer import ALPHABET, CHARACTERS, SPECIAL, WORDS, Table
+from fl_sketch.data.tokenizer import (
+    ALPHABET,
+    CHARACTERS,
+    SPECIAL,
+    WORDS,
+    Table,
+    Tokenizer,
+)
 from fl_sketch.data.tokenizer import words as words
 
 SPEECH = "shakespeare"  # the data set of next characters
@@ -153,15 +160,35 @@ def _next_characters(splits: Splits, length: int, known: Sequence[str]) -> Split
         made = table.encode(pieces, length + 1)
         return Examples(made[:, :-1], np.ascontiguousarray(made[:, 1:]))
 
+    test = examples(_pieces(splits.test, length)[0])
+    return _play(splits, examples(train), test, owners, table)
+
+
+def _play(
+    splits: Splits,
+    train: Examples,
+    test: Examples,
+    owners: np.ndarray,
+    tokenizer: Tokenizer,
+) -> Splits:
+    """Returns a play whose speakers own their examples, and whose classes are tokens.
+
+    Args:
+      splits: the play as text.
+      train: the examples of the training text.
+      test: those of the test text.
+      owners: the speaker of each example of training.
+      tokenizer: what made the tokens.
+    """
     return splits._replace(
-        train=examples(train),
-        test=examples(_pieces(splits.test, length)[0]),
-        classes=table.size,
+        train=train,
+        test=test,
+        classes=tokenizer.size,
         class_names=(),  # those of the speakers
         owners=owners,
         owner_names=splits.class_names,
         learnt=tuple(pair for pair in splits.learnt if pair != FOUND_CLASSES),
-        tokenizer=table,
+        tokenizer=tokenizer,
     )
 
 
@@ -214,16 +241,8 @@ def encoded_by_folder(splits: Splits, source: str, *, length: int) -> Splits:
 def _next_tokens(splits: Splits, tokenizer: FolderTokenizer, length: int) -> Splits:
     validate.at_least_one(length=length)
     train, owners = _token_pieces(splits.train, tokenizer, length)
-    return splits._replace(
-        train=train,
-        test=_token_pieces(splits.test, tokenizer, length)[0],
-        classes=tokenizer.size,
-        class_names=(),  # those of the speakers
-        owners=owners,
-        owner_names=splits.class_names,
-        learnt=tuple(pair for pair in splits.learnt if pair != FOUND_CLASSES),
-        tokenizer=tokenizer,
-    )
+    test, _ = _token_pieces(splits.test, tokenizer, length)
+    return _play(splits, train, test, owners, tokenizer)
 
 
 def _token_pieces(

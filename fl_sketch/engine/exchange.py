@@ -4,6 +4,7 @@ In an exchange the messages of all clients are added up, and everybody receives 
 mean. All means together make the estimate, along which the server takes its step.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -96,8 +97,8 @@ def exchange(
             diagnostics = device.mean_diagnostics(sums, total.rejected)
         release = device.release(number, total, state)
         means += (as_heard(release.mean, server.round),)
-        state, facts = release.state, _added(facts, release.facts)
-        released = _added(released, release.released)
+        state, facts = release.state, added(facts, release.facts)
+        released = added(released, release.released)
     diagnostics |= {f"{MECHANISM}{name}": value for name, value in facts.items()}
     return Exchanged(means, blank, works, diagnostics, released, state)
 
@@ -121,7 +122,7 @@ def as_heard(mean: Message, number: jax.Array) -> Message:
     return jax.tree.map(rounded, mean)
 
 
-def _added(totals: dict, terms: dict) -> dict:
+def added(totals: Mapping[str, Any], terms: Mapping[str, Any]) -> dict[str, Any]:
     """Returns both, with sums where they have the same name."""
     return {
         name: sum(part[name] for part in (totals, terms) if name in part)

@@ -21,7 +21,7 @@ from fl_sketch.data.examples import Examples, Splits, normalise
 from fl_sketch.models import huggingface
 
 LAYER = "dense1"  # whose output, after relu, is the features
-BLOCK = 100  # images at once
+BLOCK, FEW = 500, 100  # images at once: small, or enlarged
 
 
 def extract(
@@ -64,7 +64,7 @@ def extract(
         return jax.nn.relu(layers["intermediates"][LAYER]["__call__"][0])  # pyright: ignore[reportArgumentType]
 
     rest = Examples(*(leaf[half:] for leaf in splits.train))
-    return _of(features, rest), _of(features, splits.test)
+    return _of(features, rest, BLOCK), _of(features, splits.test, BLOCK)
 
 
 def of_pretrained(
@@ -86,7 +86,7 @@ def of_pretrained(
     def features(inputs):
         return module.apply({"params": params}, normalise(inputs))
 
-    return _of(features, splits.train), _of(features, splits.test)
+    return _of(features, splits.train, FEW), _of(features, splits.test, FEW)
 
 
 def _require_images(splits: Splits) -> None:
@@ -95,9 +95,11 @@ def _require_images(splits: Splits) -> None:
         raise ValueError(msg)
 
 
-def _of(features: Callable[[Any], jax.Array], examples: Examples) -> Examples:
-    starts = range(0, len(examples.targets), BLOCK)
-    parts = [np.asarray(features(examples.inputs[s : s + BLOCK])) for s in starts]
+def _of(
+    features: Callable[[Any], jax.Array], examples: Examples, block: int
+) -> Examples:
+    starts = range(0, len(examples.targets), block)
+    parts = [np.asarray(features(examples.inputs[s : s + block])) for s in starts]
     return Examples(np.concatenate(parts), np.asarray(examples.targets))
 
 

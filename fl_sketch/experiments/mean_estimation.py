@@ -18,12 +18,12 @@ import numpy as np
 from fl_sketch.core import chacha, validate
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Mechanism, Roots
+from fl_sketch.engine.clients import zeros
 from fl_sketch.experiments.measurements import Column, Table
 from fl_sketch.privacy import accounting, bits_table, clipping, lattice, mechanism
 from fl_sketch.privacy.plans import Plan
 
 GAUSSIAN = "gaussian"
-FLOAT_BYTES = 4
 AT_ONCE = 2**16  # numbers of clients that are encoded together
 
 
@@ -117,7 +117,7 @@ def _of_promise(task: Task, epsilon: float, bits: Sequence[int]) -> Iterator[Row
         noise = accounting.calibrate(plan, **promise | {"accountant": accountant})
         guard = mechanism.distributed(bound, noise_multiplier=noise, **common)
         error, _ = _error(guard, task)
-        z, unit, size = z or noise, unit or error, FLOAT_BYTES * numbers
+        z, unit, size = z or noise, unit or error, bits_table.FLOAT_BYTES * numbers
         counted = (noise / z) ** 2
         yield Row(
             *(count, epsilon, name, 32),
@@ -167,8 +167,7 @@ def _error(guard: Mechanism, task: Task) -> tuple[float, float]:
             return jax.tree.map(add, total, each), None
 
         shapes = jax.eval_shape(one, ids[0, 0], vectors[0])
-        start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        total, _ = jax.lax.scan(block, start, (ids, blocks))
+        total, _ = jax.lax.scan(block, zeros(shapes), (ids, blocks))
         release = guard.release((), 0, total, round_keys(roots, number, 0))
         wraps = release.facts.get("wraps", jnp.float32(0))
         return jnp.mean((release.mean - true) ** 2), wraps

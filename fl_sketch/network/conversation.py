@@ -280,6 +280,19 @@ class Conversation:
         known = (*arguments, self._round(server, counts))
         return player.play(self.algorithm.uplink, known, heard.means, receive=receive)
 
+    def _blank_turn(self, server, keys, counts, heard, note=lambda _: None):
+        """Returns the same for a client whose work and state are zeros."""
+        work, client = zeros(self._work), zeros(self.client)
+        return self._turn(server, client, work, keys, counts, heard, note)
+
+    def _encoded(self, exchange: int, yielded, server, work, keys) -> Any:
+        """Returns what a client adds to the sum, of a message of floats."""
+        message, mechanism = player.message(yielded), self.algorithm.mechanism
+        if mechanism is None:
+            return message
+        message = mechanism.told(exchange, message, work.diagnostics)
+        return mechanism.encode(server.guard, exchange, message, keys).summand
+
     def _round(self, server: Server, counts: Counts) -> Round:
         """Returns what a client's channel knows of the round."""
         mechanism, known = self.algorithm.mechanism, Round(server.round)
@@ -292,34 +305,24 @@ class Conversation:
     def _sent(self, exchange, server, client, work, keys, counts, heard):
         """Returns which of its codes a message has, and the arrays of each."""
         yielded = self._turn(server, client, work, keys, counts, heard).sent
-        mechanism = self.algorithm.mechanism
         if isinstance(yielded, Coded):
             several = isinstance(yielded.bits, Chosen)
             which = yielded.bits.which if several else 0
             return which, tuple(code.arrays() for code in yielded.codes)
-        message = player.message(yielded)
-        if mechanism:
-            message = mechanism.told(exchange, message, work.diagnostics)
-            message = mechanism.encode(server.guard, exchange, message, keys).summand
+        message = self._encoded(exchange, yielded, server, work, keys)
         return 0, (tuple(jax.tree.leaves(message)),)
 
     def _summand(self, exchange, which, server, keys, counts, heard, arrays):
         """Returns what a message in its code `which` adds to the sum."""
-        work, client = zeros(self._work), zeros(self.client)
-        yielded = self._turn(server, client, work, keys, counts, heard).sent
-        mechanism = self.algorithm.mechanism
+        yielded = self._blank_turn(server, keys, counts, heard).sent
         if isinstance(yielded, Coded):
             return yielded.codes[which].expand(tuple(arrays))
-        message = player.message(yielded)
-        if mechanism:
-            message = mechanism.told(exchange, message, work.diagnostics)
-            message = mechanism.encode(server.guard, exchange, message, keys).summand
+        message = self._encoded(exchange, yielded, server, zeros(self._work), keys)
         return jax.tree.unflatten(jax.tree.structure(message), arrays)
 
     def _chosen(self, server, keys, counts, heard):
         """Returns which of its codes every next message has."""
-        work, client = zeros(self._work), zeros(self.client)
-        yielded = self._turn(server, client, work, keys, counts, heard).sent
+        yielded = self._blank_turn(server, keys, counts, heard).sent
         several = isinstance(yielded, Coded) and isinstance(yielded.bits, Chosen)
         return yielded.bits.which if several else 0
 
@@ -334,8 +337,7 @@ class Conversation:
     def _replied(self, server, keys, counts, means):
         """Returns the replies that the server sends up to the last known mean."""
         replies: list[Any] = []
-        work, client = zeros(self._work), zeros(self.client)
-        self._turn(server, client, work, keys, counts, Heard(means), replies.append)
+        self._blank_turn(server, keys, counts, Heard(means), replies.append)
         return [leaf for one in replies for leaf in jax.tree.leaves(one.value)]
 
     def _served(self, server, guard, keys, counts, means) -> Server:

@@ -19,6 +19,7 @@ from fl_sketch.core.protocols import Keys, Message, Roots, Server
 from fl_sketch.engine import cohort as cohorts
 from fl_sketch.engine.clients import zeros
 from fl_sketch.engine.cohort import Sampler
+from fl_sketch.engine.exchange import added
 from fl_sketch.engine.round import Report, State
 from fl_sketch.network import frames, site
 from fl_sketch.network.conversation import Conversation, Heard
@@ -28,7 +29,6 @@ from fl_sketch.network.round_report import (
     Asked,
     Silence,
     Spoken,
-    added,
     report_of,
     told_in,
 )
@@ -282,9 +282,10 @@ class Coordinator:
         """Returns what makes the first frame of a round for a client."""
         history, frame = self._history, Frame(Kind.MODEL, number, notes=said)
         if history:
+            begins = history.begins(server, number)
 
             def begin(client: int) -> Frame:
-                notes, payload = history.begin(client, server, number)
+                notes, payload = begins(client)
                 return frame._replace(notes={**said, **notes}, payload=payload)
 
             return begin

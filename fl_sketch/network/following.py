@@ -135,26 +135,30 @@ class History:
             if client in self._has:
                 self._has[client] = self._has[client][0], True
 
-    def begin(
-        self, client: int, server: Server, number: int
-    ) -> tuple[dict[str, Any], bytes]:
-        """Returns the notes and the payload with which a site begins a round."""
+    def begins(
+        self, server: Server, number: int
+    ) -> Callable[[int], tuple[dict[str, Any], bytes]]:
+        """Returns `(client) -> notes, payload` with which a site begins a round."""
         own = jax.device_get(server)
         if number == 0 and self._start is None:
             self._start = self.formats.first.pack(jax.tree.leaves(own.params))
         always = self.formats.always.pack(self.formats.always_of(self._talk, own))
-        whole = self.formats.whole.size
         state = self.formats.whole.pack(_state(own))
-        has, heard = self._has.get(client, (-1, False))
-        if self._offers.get(client) == (number, digest_of(state)):
-            has, heard = number, False
-        sent = self._since(has, heard, number) if has >= 0 else None
-        if sent is not None and len(sent) < whole:
-            return {"begin": SINCE, "since": has, "heard": heard}, always + sent
-        sent = self._since(0, False, number) if self._start is not None else None
-        if has < 0 and sent is not None and len(self._start or b"") + len(sent) < whole:
-            return {"begin": FIRST}, always + (self._start or b"") + sent
-        return {"begin": WHOLE}, always + state
+        here = number, digest_of(state)
+
+        def begin(client: int) -> tuple[dict[str, Any], bytes]:
+            has, heard = self._has.get(client, (-1, False))
+            if self._offers.get(client) == here:
+                has, heard = number, False
+            sent = self._since(has, heard, number) if has >= 0 else None
+            if sent is not None and len(sent) < len(state):
+                return {"begin": SINCE, "since": has, "heard": heard}, always + sent
+            sent = self._since(0, False, number) if has < 0 and self._start else None
+            if sent is not None and len(self._start or b"") + len(sent) < len(state):
+                return {"begin": FIRST}, always + (self._start or b"") + sent
+            return {"begin": WHOLE}, always + state
+
+        return begin
 
     def _since(self, first: int, heard: bool, number: int) -> bytes | None:
         """Returns the messages of rounds from the first on; None: not all are there."""
@@ -196,7 +200,7 @@ class Follower:
         return self.formats.always.size + self.formats.whole.size
 
     def hear(self, number: int, heard: Heard) -> None:
-        """Notes what was heard within a round."""
+        """Keeps the means that were received within a round."""
         self._heard = number, heard
 
     def begin(
@@ -246,7 +250,7 @@ class Follower:
         return self._server, data, heard
 
     def _step(self, server, data: bytes, keys, counts: Counts, heard: bool):
-        """Returns the server after one more round, and what is left of the messages."""
+        """Returns the server after the next round, and the messages after that."""
         form = self.formats.rest if heard else self.formats.message
         number = int(server.round)
         received = form.unpack(data[: form.size])

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch.data import npz
 from fl_sketch.data.examples import Splits
+from fl_sketch.models.losses import KINDS
 from fl_sketch.network import run as network
 from fl_sketch.network.coordinator import Rules, Send
 from fl_sketch.run.run import Listeners
@@ -76,8 +77,6 @@ def play(workdir: pathlib.Path, send: Send) -> None:
 
 
 def _splits(workdir: pathlib.Path, config: ConfigDict, said: dict) -> Splits:
-    from fl_sketch.models.losses import KINDS
-
     targets = KINDS[config.model.loss].targets
     found = npz.one_part(workdir / TEST, "test", targets)
     return found._replace(name=said["name"], classes=said["classes"], learnt=())

@@ -26,6 +26,7 @@ from fl_sketch.models.losses import KINDS
 from fl_sketch.network.conversation import Conversation
 from fl_sketch.network.site import Part, Refused
 from fl_sketch.network.site_file import Lent
+from fl_sketch.network.site_states import SiteStates
 from fl_sketch.network.spending import Spending
 from fl_sketch.run import setup as setups
 from fl_sketch.run.setup import Setup
@@ -148,7 +149,7 @@ def join(lent: Lent, terms: Mapping[str, Any]) -> Part:
         client_batches.resident(splits.train, whole, device=device),
         secrets.roots(said.seed, _secret(setup, folder, said)),
         number,
-        folder / "state",
+        SiteStates(folder / "state"),
         spending.admit,
         {"size": size} if "size" in tells else {},
         "measured" in tells and not setup.private,

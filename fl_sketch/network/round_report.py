@@ -144,9 +144,3 @@ def _diagnostics(asked: Asked, spoken: Spoken) -> dict[str, np.float32]:
         name: np.float32(np.average([one[name] for one in told], weights=each))
         for name in sorted(names)
     }
-
-
-def added(totals: dict, terms: Mapping[str, Any]) -> dict:
-    """Returns both, with sums where they have the same name."""
-    names = {**totals, **terms}
-    return {n: sum(part[n] for part in (totals, terms) if n in part) for n in names}

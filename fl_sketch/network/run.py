@@ -25,6 +25,7 @@ from fl_sketch.engine.loop import Compiled
 from fl_sketch.engine.round import State
 from fl_sketch.engine.task import Task
 from fl_sketch.network import counted, job
+from fl_sketch.network.conversation import Conversation
 from fl_sketch.network.coordinator import Coordinator, Rules, Send
 from fl_sketch.run import task as tasks
 from fl_sketch.run.run import Listeners, in_folder
@@ -112,22 +113,25 @@ class _Playing:
             params = jax.device_put(state.server.params, where)
             return measure(State(state.server._replace(params=params), ()))
 
-        coordinator = self._coordinator(setup, roots)
+        talk = job.conversation_of(setup)
+        coordinator = self._coordinator(setup, talk, roots)
         if setup.config.cohort.weighting == "examples":
             sizes = self._sizes(coordinator, setup.config.data.clients)
             starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
             sampler = setup.cohorts.weighted(jax.numpy.asarray(starts))
-            coordinator = self._coordinator(setup, roots, sampler)
+            coordinator = self._coordinator(setup, talk, roots, sampler)
         advance = rounds.one_by_one(coordinator.one_round)
         return Compiled(advance, dict_of(measured), time.perf_counter() - begin)
 
-    def _coordinator(self, setup: Setup, roots: Any, sampler=None) -> Coordinator:
+    def _coordinator(
+        self, setup: Setup, talk: Conversation, roots: Any, sampler=None
+    ) -> Coordinator:
         asks = self._asks
         if setup.config.cohort.weighting == "examples":
             asks = (*asks, "size")
         terms = job.terms_of(setup, _name_of(self._place), asks)
         return Coordinator(
-            job.conversation_of(setup),
+            talk,
             sampler or setup.sampler,
             roots,
             self._send,

@@ -7,7 +7,6 @@ the messages of the algorithm, and what its owner allows besides.
 A frame that comes twice gets the same answer, and nothing is computed or spent again.
 """
 
-import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -47,7 +46,7 @@ class Part(NamedTuple):
       data: its examples on its device, as those of client 0 (`data.Resident`).
       roots: of its randomness; the public one is that of the run.
       number: the number of its client in the run.
-      folder: where it keeps its state.
+      states: the states of its client, on its disk.
       admit: `(round, frame)`; raises `Refused` where an answer would cost too much,
         and else counts it.
       hello: what the coordinator is told of the site.
@@ -59,7 +58,7 @@ class Part(NamedTuple):
     data: Any
     roots: Roots
     number: int
-    folder: pathlib.Path
+    states: SiteStates
     admit: Callable[[int, bytes], None] = lambda number, frame: None
     hello: Mapping[str, Any] = {}
     tells: bool = False
@@ -162,12 +161,11 @@ class Site:
         """Takes the terms of a run, and goes to the round that they begin with."""
         self._part = self._playing = None
         part = self._join(frame.notes)
-        states = SiteStates(part.folder)
-        opened = states.frames()
+        states, opened = part.states, part.states.frames()
         self._part, self._least = part, frame.round
         states.go_back(frame.round)
         talk = part.conversation
-        self._follower = Follower(talk, part.folder) if part.follows else None
+        self._follower = Follower(talk, states.folder) if part.follows else None
         playing = int(frame.notes.get("playing", -1))
         self._play_again(part, opened, frame.round, playing)
         digest = part.conversation.digest
@@ -191,7 +189,7 @@ class Site:
             self._say(f"round {number}: cannot go on: {error}")
             self._playing = None
         if opened and self._playing is None:
-            SiteStates(part.folder).close()
+            part.states.close()
 
     def _begun(self, part: Part, frame: Frame, data: bytes) -> Frame:
         """Begins a round: local work, and the first message."""
@@ -207,9 +205,8 @@ class Site:
         part.admit(frame.round, question)
         self._least = frame.round
         if part.conversation.remembers:
-            states = SiteStates(part.folder)
-            states.close()
-            states.note(data)
+            part.states.close()
+            part.states.note(data)
         self._opened(part, frame, server)
         return self._message(part)
 
@@ -243,7 +240,7 @@ class Site:
         if not part.conversation.stateful:
             algorithm = part.conversation.algorithm
             return initial_server(algorithm, server.params)[1]
-        kept = SiteStates(part.folder).load(part.conversation.client)
+        kept = part.states.load(part.conversation.client)
         if kept is None:
             return initial_server(part.conversation.algorithm, server.params)[1]
         return kept
@@ -252,7 +249,7 @@ class Site:
         """Goes on in a round, after the mean of an exchange."""
         self._require_playing(frame)
         if part.conversation.remembers:
-            SiteStates(part.folder).note(data)
+            part.states.note(data)
         self._heard(part, frame)
         part.admit(frame.round, data)
         return self._message(part)
@@ -274,7 +271,7 @@ class Site:
         answer = Frame(Kind.DONE, frame.round, 0, part.number, part.conversation.digest)
         if frame.round < self._least and self._playing is None:
             return answer  # it has ended before
-        playing, states = self._require_playing(frame), SiteStates(part.folder)
+        playing, states = self._require_playing(frame), part.states
         if frame.notes.get("counted"):
             self._heard(part, frame)
             playing = self._playing

@@ -44,6 +44,7 @@ from fl_sketch.core.trees import varying_like
 from fl_sketch.privacy import clipping, integer_noise, lattice
 from fl_sketch.privacy.clipping import Bound
 from fl_sketch.privacy.lattice import Integers
+from fl_sketch.privacy.smallest_cohort import withheld_below
 from fl_sketch.sketch import hadamard
 
 TRIES = 64  # roundings of a message; so many fail with a chance below 10^-13
@@ -103,11 +104,11 @@ def integers(
         return Encoded(summand, one.rejected)
 
     def release(state, exchange, total, keys):
-        total, count = total if smallest else (total, jnp.float32(1))
-        mean, wraps = chain.read(total, exchange, keys)
-        enough = count >= (smallest or 1)
-        mean = jax.tree.map(lambda leaf: jnp.where(enough, leaf / denominator, 0), mean)
-        withheld = {"withheld": 1.0 - enough.astype(jnp.float32)} if smallest else {}
+        words, count = total if smallest else (total, jnp.float32(1))
+        sums, wraps = chain.read(words, exchange, keys)
+        mean, withheld = jax.tree.map(lambda leaf: leaf / denominator, sums), {}
+        if smallest:
+            mean, withheld = withheld_below(smallest, count, mean)
         return Release(mean, state, {"wraps": wraps}, withheld)
 
     return Mechanism(

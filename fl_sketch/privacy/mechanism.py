@@ -48,6 +48,7 @@ from fl_sketch.core.protocols import (
 from fl_sketch.privacy import clipping, gaussian
 from fl_sketch.privacy.clipping import Bound
 from fl_sketch.privacy.integer_sums import integers as integers  # one of these too
+from fl_sketch.privacy.smallest_cohort import withheld_below
 
 
 def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mechanism:
@@ -108,11 +109,9 @@ def distributed(
     def release(state, exchange, total, keys):
         del exchange, keys
         total, count = total
-        enough = count >= smallest
-        total = _on_grid(total, scale)
-        mean = jax.tree.map(lambda t: jnp.where(enough, t / denominator, 0), total)
-        withheld = 1.0 - enough.astype(jnp.float32)
-        return Release(mean, state, {}, {"withheld": withheld})
+        mean = jax.tree.map(lambda t: t / denominator, _on_grid(total, scale))
+        mean, withheld = withheld_below(smallest, count, mean)
+        return Release(mean, state, {}, withheld)
 
     return Mechanism(
         tuple,

@@ -1,13 +1,14 @@
 """The lines that a run prints."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
 from fl_sketch import engine
+from fl_sketch.core import shown
 from fl_sketch.engine.costs import FLOAT_BYTES
 from fl_sketch.engine.task import Task
 from fl_sketch.privacy.guarantee import mark, rounded_up
@@ -117,14 +118,10 @@ def _begun(model: Mapping[str, Any]) -> list[str]:
     found = model.get("pretrained", {})
     if "fresh" not in found:
         return []
-    fresh, left = (_listed(found[kind]) for kind in ("fresh", "left_out"))
+    fresh, left = (
+        shown.listed(found[kind], SHOWN) or "nothing" for kind in ("fresh", "left_out")
+    )
     return [f"  begins with {model['init_from']}; fresh: {fresh}; left out: {left}"]
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Returns some names, at most `SHOWN` of them."""
-    more = f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
-    return (", ".join(names[:SHOWN]) or "nothing") + more
 
 
 def _slow(dtype: str) -> list[str]:

@@ -12,12 +12,13 @@ Chosen(wholly=('dense2/kernel',), ranks={}, scale=1.0)
 Chosen(wholly=('dense2/kernel',), ranks={'dense1/kernel': 2}, scale=2.0)
 """
 
+import functools
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fl_sketch.core import validate
+from fl_sketch.core import shown, validate
 from fl_sketch.transforms.lora import is_matrix, matrix_shape
 
 ALL, HEAD = "all", "head"
@@ -28,7 +29,7 @@ HEADS = re.compile(
     r"(?:lm_)?head|classifier|score|logits|output|last|(?:dense|linear|fc)_?(\d*)",
     re.IGNORECASE,
 )
-SHOWN = 12  # names of arrays in a message
+_listed = functools.partial(shown.listed, most=12)
 Shapes = Mapping[str, Sequence[int]]
 
 
@@ -200,8 +201,3 @@ def _ranks(trains: Trains, shapes: Shapes, wholly: Sequence[str]) -> dict[str, i
         short = min(matrix_shape(tuple(shapes[name])))
         validate.at_most(short, f"the shorter side of {name}", rank=trains.rank)
     return ranks
-
-
-def _listed(names) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join([*names][:SHOWN]) + more

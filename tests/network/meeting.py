@@ -13,6 +13,7 @@ from fl_sketch.engine.round import State, initial_server, initial_state, make_ro
 from fl_sketch.network.conversation import Conversation
 from fl_sketch.network.coordinator import Coordinator, Rules
 from fl_sketch.network.site import Part, Site
+from fl_sketch.network.site_states import SiteStates
 from tests.quadratics import PARAMS, STEPS, D, fetch, optima
 
 BATCHES = jax.ShapeDtypeStruct((STEPS, D), "float32")
@@ -54,7 +55,7 @@ class Meeting:
             del terms
             folder = self.folder / f"site_{client}"
             data, roots = self.data[client][None], roots_of(self.key)
-            part = Part(self.talk, data, roots, client, folder, tells=True)
+            part = Part(self.talk, data, roots, client, SiteStates(folder), tells=True)
             return part._replace(follows=self.follows, **changes)
 
         self.sites[client] = Site(join, self.lines.append)

@@ -103,6 +103,15 @@ def test_a_round_is_done_without_a_site_that_fails(fault, tmp_path):
     )
 
 
+def mean_of_memories(meeting):
+    """Returns the mean of what five sites remember."""
+    memories = []
+    for client in range(5):
+        part = meeting.sites[client]._part
+        memories.append(meeting.sites[client]._client(part, None).memory[0])
+    return {name: sum(m[name] for m in memories) / 5 for name in ("w", "b")}
+
+
 def test_what_a_failing_site_would_have_sent_is_not_in_its_memory(tmp_path):
     """EF21 needs it: the server's memory is the sum of what the sites remember."""
     meeting = meet(tmp_path)
@@ -113,12 +122,7 @@ def test_what_a_failing_site_would_have_sent_is_not_in_its_memory(tmp_path):
 
     meeting.change = change
     state, _ = meeting.play(4)
-    memories = []
-    for client in range(5):
-        part = meeting.sites[client]._part
-        memories.append(meeting.sites[client]._client(part, None).memory[0])
-    mean = {name: sum(m[name] for m in memories) / 5 for name in ("w", "b")}
-    close(state.server.memory[0], mean, 1e-5)
+    close(state.server.memory[0], mean_of_memories(meeting), 1e-5)
 
 
 def test_a_site_away_for_rounds_keeps_what_counted_and_is_asked_seldom(tmp_path):
@@ -139,12 +143,7 @@ def test_a_site_away_for_rounds_keeps_what_counted_and_is_asked_seldom(tmp_path)
     answered = [bool(r.simulator_only.answered[0][BAD]) for r in reports]
     assert answered[:2] == [True, True] and not any(answered[2:5]) and answered[-1]
     assert len(wanted) <= 4
-    memories = []
-    for client in range(5):
-        part = meeting.sites[client]._part
-        memories.append(meeting.sites[client]._client(part, None).memory[0])
-    mean = {name: sum(m[name] for m in memories) / 5 for name in ("w", "b")}
-    close(state.server.memory[0], mean, 1e-5)
+    close(state.server.memory[0], mean_of_memories(meeting), 1e-5)
 
 
 def test_a_frame_that_comes_twice_gets_the_same_answer(tmp_path):

@@ -37,6 +37,10 @@ class Entry(NamedTuple):
     axes: tuple[int, ...] = ()
     optional: bool = False
 
+    def back(self, axes: int) -> tuple[int, ...]:
+        """Returns the order of so many axes of a module, for the files."""
+        return tuple(map(int, np.argsort(self.axes))) if self.axes else (*range(axes),)
+
     def numbered(self, layer: int) -> "Entry":
         """Returns the entry of a layer, counted from 0 in files and 1 in a module."""
         names = self.theirs.format(layer), self.ours.format(layer + 1)
@@ -128,8 +132,7 @@ def find(folder: Folder, form: Form, model: Tree, *, read: bool = True) -> Found
 def _complain(
     folder: Folder, entry: Entry, there: Stored | None, shape: tuple[int, ...]
 ) -> None:
-    back = tuple(np.argsort(entry.axes)) if entry.axes else range(len(shape))
-    expected = tuple(shape[axis] for axis in back)
+    expected = tuple(shape[axis] for axis in entry.back(len(shape)))
     got = f"one of shape {there.shape}" if there else "none"
     msg = f"Expected {folder.path} to have {entry.theirs} of shape {expected}, as its "
     raise ValueError(msg + f"config.json says, got {got}.")

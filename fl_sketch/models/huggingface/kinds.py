@@ -167,8 +167,8 @@ def save(
     whole = {}
     for name, leaf in named_leaves(params):
         entry, array = names[name], np.asarray(leaf)
-        back = np.argsort(entry.axes) if entry.axes else range(array.ndim)
-        whole[entry.theirs] = np.ascontiguousarray(array.transpose(*back))
+        order = entry.back(array.ndim)
+        whole[entry.theirs] = np.ascontiguousarray(array.transpose(order))
     params_io.save(target / pretrained.WEIGHTS, whole, metadata)
     for file in pretrained.files(there):
         if file.suffix == ".json" and file.name != pretrained.INDEX:
