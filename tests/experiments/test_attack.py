@@ -153,7 +153,7 @@ def test_all_labels_are_tried_also_with_one_image(monkeypatch):
     monkeypatch.setattr(inversion, "best_of", listen)
     options = attack.Attack(images=1, steps=1, labels="tried")
     attack._attacked(scene(), options, np.zeros((2, 8, 8, 1)))
-    assert tries == [(10,)]
+    assert set(tries) == {(10,)}  # once for its constants, once for its program
 
 
 @pytest.mark.parametrize(

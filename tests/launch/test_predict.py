@@ -92,9 +92,9 @@ def test_a_language_model_writes(trained):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["predict", "--text=a"], "--workdir or --release, got none"),
+        (["predict", "--text=a"], "--workdir or --release, got neither"),
         (["predict", "--workdir=A", "--release=A", "--text=a"], "and --release"),
-        (["predict", "--workdir=words"], "--text or --file, got none"),
+        (["predict", "--workdir=words"], "--text or --file, got neither"),
         (["predict", "--workdir=words", "--text=a", "--file=b"], "text and file"),
         (["predict", "--workdir=words", "--file=none.txt"], "file=none.txt"),
         (["predict", "--workdir=digits", "--text=a"], "got texts"),

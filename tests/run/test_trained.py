@@ -263,7 +263,10 @@ def renamed(folder):
     [
         (lambda at: (at / "params.json").unlink(), ["finished run", "params.json"]),
         (lambda at: (at / "params.safetensors").unlink(), ["params.safetensors"]),
-        (lambda at: (at / "params.json").write_text("{"), ["as it was written"]),
+        (
+            lambda at: (at / "params.json").write_text("{"),
+            ["params.json to be unchanged"],
+        ),
         (lambda at: (at / "params.json").write_text("{}"), ["KeyError: 'model'"]),
         (lambda at: edited(at, model="own.py:net"), ["plugin=own.py:net"]),
         (lambda at: edited(at, model="lenett"), ["'lenet'"]),
