@@ -23,7 +23,13 @@ FILE, PARTIAL = "secret", ".secret.partial"  # in the folder of a run
 # Keys that change neither a model nor its noise, except at other values than these.
 APART = ("eval_every", "checkpoint_every", "checkpoint_keep", "download", "compute.")
 DECIDING = {"compute.dtype": "float32", "compute.model_devices": 1}
-ADDED = {"data.partition_seed": -1}  # keys that older configs did not have
+ADDED = {  # keys that older configs did not have, and their defaults
+    "client.trains": "all",
+    "data.partition_seed": -1,
+    "model.pool": "mean",
+    "privacy.bits": 0,
+    "privacy.granularity": 0.0,
+}
 
 
 class Secret:
