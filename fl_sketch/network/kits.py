@@ -78,7 +78,7 @@ def make(
         project.write_text(json.dumps(_project(names, host, ports, through), indent=1))
         _provision(project, folder)
         for place in (kits.server, *kits.sites.values()):
-            _allow(place, classes)
+            _edited(place, classes)
         for place in kits.sites.values():
             path = place / "local" / site_file.FILE
             if not path.exists():
@@ -141,9 +141,17 @@ def _provision(project: pathlib.Path, folder: pathlib.Path) -> None:
         raise ValueError(msg)
 
 
-def _allow(place: pathlib.Path, classes: Sequence[str]) -> None:
-    """Lets jobs build the classes of this package at a site or a server."""
-    local = place / "local"
+def _edited(place: pathlib.Path, classes: Sequence[str]) -> None:
+    """Lets jobs build the classes of this package, and keeps jobs in the kit itself.
+
+    By default all servers of a machine have one folder of jobs, and start each other's.
+    """
+    local = place.absolute() / "local"
     said = json.loads((local / DEFAULTS).read_text())
     said["class_allow_list"] = [*said.get("class_allow_list", ()), *classes]
+    if "snapshot_persistor" in said:  # of a server
+        storage = said["snapshot_persistor"]["args"]["storage"]
+        storage["args"]["root_dir"] = str(place.absolute() / "snapshots")
+        (manager,) = (one for one in said["components"] if one["id"] == "job_manager")
+        manager["args"]["uri_root"] = str(place.absolute() / "jobs")
     (local / RESOURCES).write_text(json.dumps(said, indent=2))

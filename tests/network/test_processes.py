@@ -168,6 +168,14 @@ def test_what_passes_is_encrypted(running):
         assert clear not in whole
 
 
+def test_a_server_keeps_its_jobs_in_its_kit(running):
+    """Other servers of this machine may then not start them."""
+    (kit,) = running.folder.glob("kits/fl_sketch/prod_00/localhost")
+    assert str(kit) in (kit / "local" / "resources.json").read_text()
+    assert [*(kit / "jobs").iterdir()]
+    assert "/tmp/nvflare" not in (kit / "local" / "resources.json").read_text()
+
+
 def test_a_run_that_is_killed_goes_on(tmp_path):
     """The server, the sites and the command die at once, with SIGKILL, in a round."""
     folder, length = tmp_path / "run", {"rounds": 200, "eval_every": 100}
