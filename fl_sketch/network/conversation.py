@@ -7,8 +7,9 @@ coordinator's are one for each mean, and the server's step. Each is compiled onc
 """
 
 import functools
+import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from fl_sketch.core.keys import for_batches, round_keys
 from fl_sketch.core.protocols import (
     Algorithm,
     Coded,
+    Field,
     Memory,
     Release,
     Round,
@@ -32,42 +34,9 @@ from fl_sketch.engine.clients import Client, Fetch, zeros
 from fl_sketch.engine.round import initial_server
 from fl_sketch.network import layout
 from fl_sketch.network.frames import DIGEST
+from fl_sketch.network.known import Counts, Exchange, Heard
 from fl_sketch.network.layout import Layout
-
-
-class Counts(NamedTuple):
-    """How the clients of a round count, float32 each: see `protocols.Round`."""
-
-    denominator: Any
-    present: Any
-    population: Any
-
-
-class Heard(NamedTuple):
-    """What is known of a round so far: means, and the server's replies between them."""
-
-    means: tuple[Any, ...] = ()
-    replies: tuple[Any, ...] = ()
-
-
-class Exchange(NamedTuple):
-    """What is sent in one exchange.
-
-    Attributes:
-      up: the layouts that a client's message may have, one of them in a round.
-      mean: the shapes of the mean.
-      down: the layout of what clients need of the mean, or of the replies after it.
-      needed: for each leaf of the mean, whether clients need it.
-      replies: the number of replies after the mean.
-      told: whether clients get means in place of replies.
-    """
-
-    up: tuple[Layout, ...]
-    mean: Any
-    down: Layout
-    needed: tuple[bool, ...]
-    replies: int
-    told: bool
+from fl_sketch.privacy import integer_sums
 
 
 class Conversation:
@@ -77,12 +46,14 @@ class Conversation:
       server, client: shapes of the states of the server and of a client.
       traffic: what one client sends and receives.
       exchanges: what is sent in each exchange.
+      summands: shapes of what a client adds to the sum of each exchange.
       model: the layout of what clients read of the server.
     """
 
     server: Server
     client: Client
     traffic: costs.Traffic
+    summands: tuple[Any, ...]
     exchanges: tuple[Exchange, ...]
     model: Layout
 
@@ -151,6 +122,19 @@ class Conversation:
         return self.stateful or len(self.exchanges) > 1
 
     @property
+    def masked(self) -> bool:
+        """Whether messages are integers, which are added up under masks."""
+        mechanism = self.algorithm.mechanism
+        return bool(mechanism and mechanism.integers)
+
+    @property
+    def fewest(self) -> int:
+        """The least number of clients of a mean; that of fewer is zero."""
+        mechanism = self.algorithm.mechanism
+        noise = math.ceil(mechanism.smallest) if mechanism else 0
+        return max(noise, 2 if self.masked else 1)  # one is no sum
+
+    @property
     def longest(self) -> int:
         """The bytes of the longest payload of a client."""
         return max(one.size for exchange in self.exchanges for one in exchange.up)
@@ -204,7 +188,7 @@ class Conversation:
         codes, counted, fields = list[Any](), list[int](), list[Any]()
 
         def played(server, client, work, keys, counts):
-            means, summands = (), []
+            means, summands, added = (), [], []
             while True:
                 replies: list[Any] = []
                 turn = self._turn(
@@ -213,15 +197,16 @@ class Conversation:
                 counted.append(len(replies))
                 if turn.sent is None:
                     fields.extend(field for one in replies for field in one.fields)
-                    return means, summands
+                    return means, summands, tuple(added)
                 heard = Heard(means, tuple(one.value for one in replies))
                 codes.append(self._coded(turn.sent))
                 sent = self._sent(len(means), server, client, work, keys, counts, heard)
                 summands.append(sent[1][0])
+                added.append(self._encoded(len(means), turn.sent, server, work, keys))
                 means = (*means, player.message(turn.sent))
 
         arguments = self.server, self.client, self._work, self._keys, self._counts
-        means, summands = jax.eval_shape(played, *arguments)
+        means, summands, self.summands = jax.eval_shape(played, *arguments)
         self._replies = layout.of_fields(fields).leaves
         needed, exchanges = self.traffic.needed, []
         told = any(jax.tree.leaves(needed))
@@ -240,6 +225,10 @@ class Conversation:
     def _plain(self, leaves: Sequence[Any]) -> Layout:
         """Returns the layout of a summand of a mechanism, or of a message."""
         mechanism = self.algorithm.mechanism
+        if mechanism and mechanism.integers:
+            (numbers,) = leaves
+            field = Field(numbers.size, mechanism.integers.bits, "uint")
+            return layout.of_fields([field])
         return layout.of_leaves(leaves, mechanism.trailing if mechanism else ())
 
     def _coded(self, yielded: Any) -> tuple[Any, ...]:
@@ -310,6 +299,9 @@ class Conversation:
             which = yielded.bits.which if several else 0
             return which, tuple(code.arrays() for code in yielded.codes)
         message = self._encoded(exchange, yielded, server, work, keys)
+        mechanism = self.algorithm.mechanism
+        if mechanism and mechanism.integers:
+            return 0, ((integer_sums.on_wire(mechanism, message),),)
         return 0, (tuple(jax.tree.leaves(message)),)
 
     def _summand(self, exchange, which, server, keys, counts, heard, arrays):
@@ -319,6 +311,13 @@ class Conversation:
             return yielded.codes[which].expand(tuple(arrays))
         message = self._encoded(exchange, yielded, server, zeros(self._work), keys)
         return jax.tree.unflatten(jax.tree.structure(message), arrays)
+
+    def _of_sum(self, server, keys, counts, heard, numbers, clients):
+        """Returns what is released, of the sum of the integers of clients."""
+        message = player.message(self._blank_turn(server, keys, counts, heard).sent)
+        mechanism = self.algorithm.mechanism
+        assert mechanism
+        return integer_sums.from_wire(mechanism, numbers, message, clients)
 
     def _chosen(self, server, keys, counts, heard):
         """Returns which of its codes every next message has."""
@@ -371,6 +370,7 @@ class Conversation:
         self.work, self.finish = jax.jit(self._worked), jax.jit(self._finished)
         self.send = jax.jit(self._sent, static_argnums=0)
         self.summand = jax.jit(self._summand, static_argnums=(0, 1))
+        self.of_sum = jax.jit(self._of_sum)
         self.choice = jax.jit(self._chosen)
         self.release = jax.jit(self._released, static_argnums=0)
         self.replied, self.serve = jax.jit(self._replied), jax.jit(self._served)

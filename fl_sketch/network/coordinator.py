@@ -15,22 +15,23 @@ import jax
 import numpy as np
 
 from fl_sketch.core.keys import of_client, of_round
-from fl_sketch.core.protocols import Keys, Message, Roots, Server
+from fl_sketch.core.protocols import Keys, Roots, Server
 from fl_sketch.engine import cohort as cohorts
 from fl_sketch.engine.clients import zeros
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.exchange import added
 from fl_sketch.engine.round import Report, State
-from fl_sketch.network import frames, site
-from fl_sketch.network.conversation import Conversation, Heard
+from fl_sketch.network import exchange_sums, frames, site, site_sums
+from fl_sketch.network.conversation import Conversation
+from fl_sketch.network.exchange_sums import Came
 from fl_sketch.network.following import History
 from fl_sketch.network.frames import Frame, Kind
+from fl_sketch.network.known import Heard
 from fl_sketch.network.round_report import (
     Asked,
     Silence,
     Spoken,
     report_of,
-    told_in,
 )
 
 Make = Callable[[int], Frame]
@@ -92,7 +93,7 @@ class Coordinator:
         self._history = History(conversation) if follows else None
         self._ends: dict[int, Frame] = {}
         self._joined: dict[int, dict[str, Any]] = {}
-        self._silence = Silence()
+        self._silence, self._most = Silence(), conversation.longest
         self._drawn = jax.jit(lambda number: cohorts.of_round(sampler, roots, number))
 
     def join(
@@ -133,7 +134,7 @@ class Coordinator:
         for attempt in range(self._rules.attempts):
             if attempt:
                 time.sleep(self._rules.pause)
-            spoken = self._spoken(server, asked, keys, number, anew=attempt > 0)
+            spoken = self._spoken(server, asked, keys, number, attempt)
             if isinstance(spoken, Spoken):
                 break
             self._say(
@@ -172,61 +173,77 @@ class Coordinator:
         return max(self._rules.smallest, mechanism.smallest if mechanism else 0)
 
     def _spoken(
-        self, server: Server, asked: Asked, keys: Keys, number: int, *, anew: bool
+        self, server: Server, asked: Asked, keys: Keys, number: int, attempt: int
     ) -> Spoken | int:
         """Plays the exchanges of a round; returns how many answered, if too few."""
         clients = [int(one) for one in asked.ids[asked.weights > 0]]
         heard_from = self._silence.without(clients, number)
-        if not anew and len(heard_from) >= self._smallest:
+        if not attempt and len(heard_from) >= self._smallest:
             clients = heard_from
         self._catch_up(clients, number)
         spoken = Spoken(tuple(clients), Heard(), server.guard, {}, tuple(clients), {})
         payload = b""
         for exchange in range(len(self._talk.exchanges)):
             counts = asked.among(spoken.counted)
-            said = {"counts": [float(one) for one in counts]}
+            said: dict[str, Any] = {"counts": [float(one) for one in counts]}
+            if self._talk.masked:
+                said["sum"] = [len(spoken.counted), attempt]
             down = Frame(Kind.MEAN, number, exchange - 1, notes=said, payload=payload)
             begin = self._begins(server, number, said)
             make = begin if not exchange else lambda client, down=down: down
-            answers = self._asked(spoken.counted, make, number, exchange)
-            which = int(self._talk.choice(server, keys, counts, spoken.heard))
-            messages = self._messages(answers, exchange, which)
-            if len(messages) < self._smallest:
-                return len(messages)
-            spoken = self._released(
-                spoken, messages, asked, server, keys, (exchange, which)
-            )
+            known = (server, keys, counts, spoken.heard)
+            which = int(self._talk.choice(*known))
+            at = (number, exchange, which)
+            came = self._summed(spoken.counted, asked, make, known, at)
+            if 0 < len(came.clients) < self._smallest or came.total is None:
+                return len(came.clients)
+            here = asked.among(came.clients)
+            spoken = self._released(spoken, came, keys, here, (exchange, which))
             if not exchange:
-                names = self._talk.measures
-                seen = {one: told_in(answers[one].notes, names) for one in messages}
-                spoken = spoken._replace(seen=seen)
+                spoken = spoken._replace(seen=came.seen)
             if exchange + 1 < len(self._talk.exchanges):
                 payload = self._told(spoken, server, keys, counts)
                 spoken = spoken._replace(bytes_told=spoken.bytes_told + len(payload))
         return spoken
 
-    def _released(self, spoken, messages, asked, server, keys, at) -> Spoken:
+    def _summed(self, clients, asked: Asked, make: Make, known, at) -> Came:
+        """Returns what comes of an exchange."""
+        talk, (number, exchange, which) = self._talk, at
+        if len(clients) < talk.fewest:
+            return Came((), zeros(talk.summands[exchange]))
+        if not talk.masked:
+            answers = self._asked(clients, make, number, exchange)
+            return exchange_sums.of_messages(
+                talk, (exchange, which), answers, asked, known, self._say
+            )
+        terms = site_sums.terms_of(talk, number, exchange, len(clients))
+        self._most = max(talk.longest, exchange_sums.longest(terms))
+
+        def ask(stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
+            sent = {
+                one: Frame(Kind.SUM, number, exchange, one, talk.digest, {}, request)
+                for one, request in requests.items()
+            }
+            kind = Kind.MESSAGE if stage == "numbers" else Kind.PART
+            return _payloads(self._answers(sent, kind, number, exchange))
+
+        first = _payloads(self._asked(clients, make, number, exchange, Kind.PART))
+        parties = exchange_sums.Parties(clients, first, ask, self._smallest)
+        return exchange_sums.under_masks(
+            talk, exchange, terms, parties, known, self._say
+        )
+
+    def _released(self, spoken, came: Came, keys, counts, at) -> Spoken:
         """Returns the round after the mean of an exchange."""
         exchange, which = at
-        counts, total = asked.among(messages), None
-        weights = dict(zip(asked.ids.tolist(), asked.weights, strict=True))
-        for client in spoken.counted:
-            if client not in messages:
-                continue
-            one = self._talk.summand(
-                exchange, which, server, keys, counts, spoken.heard, messages[client]
-            )
-            total = zeros(one) if total is None else total
-            total = self._talk.add(total, weights[client], one)
-        found = self._talk.release(exchange, total, spoken.guard, keys, counts)
+        found = self._talk.release(exchange, came.total, spoken.guard, keys, counts)
         heard = spoken.heard._replace(means=(*spoken.heard.means, found.mean))
         up = self._talk.exchanges[exchange].up[which].size
-        counted = tuple(one for one in spoken.counted if one in messages)
         return spoken._replace(
             heard=heard,
             guard=found.state,
             released=added(spoken.released, found.released),
-            counted=counted,
+            counted=came.clients,
             bytes_up=spoken.bytes_up + up,
         )
 
@@ -294,21 +311,26 @@ class Coordinator:
         return lambda client: frame
 
     def _asked(
-        self, clients: Sequence[int], make: Make, number: int, exchange: int
+        self,
+        clients: Sequence[int],
+        make: Make,
+        number: int,
+        exchange: int,
+        kind: Kind = Kind.MESSAGE,
     ) -> dict[int, Frame]:
-        """Returns the messages of sites that answer a frame."""
+        """Returns what sites send that answer a frame."""
         here = [one for one in clients if one in self._joined and one not in self._ends]
 
         def made(client: int) -> Frame:
             return make(client)._replace(site=client, program=self._talk.digest)
 
         sent = {one: made(one) for one in here}
-        answers = self._answers(sent, Kind.MESSAGE, number, exchange)
+        answers = self._answers(sent, kind, number, exchange)
         began = [one for one in here if one not in self._joined]  # they began anew
         if began:
             self.join(began, number, playing=number)
             again = {one: made(one) for one in began if one in self._joined}
-            answers |= self._answers(again, Kind.MESSAGE, number, exchange)
+            answers |= self._answers(again, kind, number, exchange)
         return answers
 
     def _answers(
@@ -326,7 +348,7 @@ class Coordinator:
                 continue
             self._silence.ended(client)
             try:
-                answer = frames.read(came[client], self._talk.longest)
+                answer = frames.read(came[client], self._most)
                 self._require(answer, kind, client, (number, exchange))
                 found[client] = answer
             except ValueError as error:
@@ -338,7 +360,7 @@ class Coordinator:
         if answer.kind == Kind.REFUSED:
             self._refused(answer, client)
         got, expected = (answer.kind, answer.site), (kind, client)
-        if kind == Kind.MESSAGE:
+        if kind in (Kind.MESSAGE, Kind.PART):
             got += (answer.round, answer.exchange, answer.program)
             expected += (*at, self._talk.digest)
         if got != expected:
@@ -363,23 +385,9 @@ class Coordinator:
         msg = f"refuses round {answer.round + 1}: {' '.join(reason.split())}"
         raise ValueError(msg)
 
-    def _messages(
-        self, answers: Mapping[int, Frame], exchange: int, which: int
-    ) -> dict[int, list[Message]]:
-        """Returns the arrays of messages of finite numbers."""
-        layout, found = self._talk.exchanges[exchange].up[which], {}
-        for client, answer in answers.items():
-            try:
-                arrays = layout.unpack(answer.payload)
-            except ValueError as error:
-                self._say(f"site {client}: {error}")
-                continue
-            floats = (one for one in arrays if one.dtype.kind not in "iu")
-            if all(np.isfinite(one.astype(np.float32)).all() for one in floats):
-                found[client] = arrays
-            else:
-                self._say(f"site {client}: Expected finite numbers, got others.")
-        return found
+
+def _payloads(answers: Mapping[int, Frame]) -> dict[int, bytes]:
+    return {client: answer.payload for client, answer in answers.items()}
 
 
 def _versions(answer: Frame) -> str:

@@ -1,6 +1,7 @@
 """What crossed the wire, as frames have it: payloads, and frames with their headers.
 
-Payloads are what the ledger of a run counts. A frame that was sent again counts again.
+Payloads are what the ledger of a run counts. Keys and shares of secure sums count as
+frames alone. A frame that was sent again counts again.
 """
 
 import json
@@ -10,8 +11,10 @@ from collections.abc import Mapping
 from fl_sketch.core import files
 from fl_sketch.network import frames
 from fl_sketch.network.coordinator import Send
+from fl_sketch.network.frames import Kind
 
 FILE = "bytes.json"
+UNCOUNTED = (Kind.SUM, Kind.PART)
 
 
 class Counted:
@@ -31,7 +34,11 @@ class Counted:
         """Returns the answers to frames that came within some seconds."""
         came = self._send(data, seconds)
         for way, sent in {"down": data, "up": came}.items():
-            whole = [one for one in sent.values() if len(one) >= frames.overhead(0)]
+            whole = [
+                one
+                for one in sent.values()
+                if len(one) >= frames.overhead(0) and one[5] not in UNCOUNTED
+            ]
             self.totals[f"payload_{way}"] += sum(map(frames.payload_size, whole))
             self.totals[f"frames_{way}"] += sum(map(len, sent.values()))
         self.totals["exchanges"] += 1

@@ -18,8 +18,9 @@ from fl_sketch.core import files
 from fl_sketch.core.protocols import Keys, Server
 from fl_sketch.engine.round import initial_server
 from fl_sketch.network import layout
-from fl_sketch.network.conversation import Conversation, Counts, Heard
+from fl_sketch.network.conversation import Conversation
 from fl_sketch.network.frames import DIGEST, Frame
+from fl_sketch.network.known import Counts, Heard
 
 FILE = "followed"  # of a site: the server that it has, and of which round
 WORD = 8  # bytes of a round's number in it

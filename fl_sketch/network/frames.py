@@ -41,6 +41,8 @@ class Kind(enum.IntEnum):
     END = 6  # down: ends a round: whether the site counted
     DONE = 7  # up: the state after the round is on the site's disk
     REFUSED = 8  # up: the site does not take part, and why
+    SUM = 9  # down: a stage of a secure sum, whose masked numbers are a MESSAGE
+    PART = 10  # up: keys, shares or an answer of a secure sum
 
 
 class Frame(NamedTuple):

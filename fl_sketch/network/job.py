@@ -24,7 +24,8 @@ from fl_sketch.data.examples import Examples, Splits, with_classes
 from fl_sketch.data.partition import Partition
 from fl_sketch.models.losses import KINDS
 from fl_sketch.network.conversation import Conversation
-from fl_sketch.network.site import Part, Refused
+from fl_sketch.network.refused import Refused
+from fl_sketch.network.site import Part
 from fl_sketch.network.site_file import Lent
 from fl_sketch.network.site_states import SiteStates
 from fl_sketch.network.spending import Spending
@@ -44,7 +45,6 @@ ALIKE = {  # keys that a network has no use for, and their values
     "cohort.sampling": ("fixed", "everyone", "poisson"),
     "cohort.times": ("",),
     "compute.model_devices": (1,),
-    "privacy.noise": ("central", "distributed"),  # of integers: under secure sums
     "privacy.unit": ("client",),
 }
 

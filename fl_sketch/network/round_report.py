@@ -9,7 +9,7 @@ import numpy as np
 from fl_sketch.engine.cohort import LEAST
 from fl_sketch.engine.recorder import column_of
 from fl_sketch.engine.round import Report, SimulatorOnly
-from fl_sketch.network.conversation import Counts, Heard
+from fl_sketch.network.known import Counts, Heard
 
 
 class Asked(NamedTuple):

@@ -17,26 +17,17 @@ from fl_sketch.core.keys import of_client, of_round
 from fl_sketch.core.protocols import Keys, Roots, Server, Work
 from fl_sketch.engine.clients import Client
 from fl_sketch.engine.round import initial_server
-from fl_sketch.network import frames
-from fl_sketch.network.conversation import Conversation, Counts, Heard
+from fl_sketch.network import frames, site_sums
+from fl_sketch.network.conversation import Conversation
 from fl_sketch.network.following import Follower
 from fl_sketch.network.frames import Frame, Kind
+from fl_sketch.network.known import Counts, Heard
+from fl_sketch.network.refused import Refused
 from fl_sketch.network.site_states import SiteStates
+from fl_sketch.network.site_sums import Masked
 from fl_sketch.workdir import identity
 
 TERMS = "terms"  # why a site that has just begun refuses: it does not know the run
-
-
-class Refused(ValueError):
-    """A site does not take part; the coordinator is told why.
-
-    Whatever other error a site meets stays in its own log.
-    """
-
-    def __init__(self, reason: str, code: str = ""):
-        """Takes the reason in one line, and a word for programs."""
-        super().__init__(reason)
-        self.code = code
 
 
 class Part(NamedTuple):
@@ -95,6 +86,7 @@ class Site:
         self._part: Part | None = None
         self._playing: _Playing | None = None
         self._follower: Follower | None = None
+        self._masked: Masked | None = None
         self._least, self._asked, self._answer = 0, b"", b""
 
     def receive(self, data: bytes) -> bytes:
@@ -129,7 +121,8 @@ class Site:
             return 0
         talk = self._part.conversation
         begins = self._follower.longest if self._follower else talk.model.size
-        return max(begins, *(one.down.size for one in talk.exchanges))
+        hidden = self._masked.longest if self._masked else 0
+        return max(begins, hidden, *(one.down.size for one in talk.exchanges))
 
     def _refusal(self, number: int, exchange: int, reason: str, code: str) -> Frame:
         site = self._part.number if self._part else 0
@@ -150,6 +143,7 @@ class Site:
         answers = {
             Kind.MODEL: self._begun,
             Kind.MEAN: self._went_on,
+            Kind.SUM: self._added,
             Kind.END: self._ended,
         }
         if frame.kind not in answers:
@@ -166,6 +160,7 @@ class Site:
         states.go_back(frame.round)
         talk = part.conversation
         self._follower = Follower(talk, states.folder) if part.follows else None
+        self._masked = Masked(states.folder) if talk.masked else None
         playing = int(frame.notes.get("playing", -1))
         self._play_again(part, opened, frame.round, playing)
         digest = part.conversation.digest
@@ -208,13 +203,14 @@ class Site:
             part.states.close()
             part.states.note(data)
         self._opened(part, frame, server)
-        return self._message(part)
+        return self._message(part, frame)
 
     def _server(self, part: Part, frame: Frame, data: bytes) -> tuple[Server, bytes]:
         """Returns the server of a first frame, and what the site is asked with it."""
         talk = part.conversation
         if self._follower is None:
-            return talk.with_model(talk.model.unpack(frame.payload), frame.round), data
+            server = talk.with_model(talk.model.unpack(frame.payload), frame.round)
+            return server, _question(frame, data)
 
         def keys(number: int) -> Keys:
             return of_client(of_round(part.roots, number), 0)
@@ -251,8 +247,22 @@ class Site:
         if part.conversation.remembers:
             part.states.note(data)
         self._heard(part, frame)
-        part.admit(frame.round, data)
-        return self._message(part)
+        part.admit(frame.round, _question(frame, data))
+        return self._message(part, frame)
+
+    def _added(self, part: Part, frame: Frame, data: bytes) -> Frame:
+        """Goes on in the secure sum of an exchange."""
+        del data
+        playing, hidden = self._require_playing(frame), self._masked
+        if hidden is None or frame.exchange != len(playing.heard.means):
+            msg = (
+                f"Expected no sum of exchange {frame.exchange} now, got a stage of it."
+            )
+            raise Refused(msg, "unknown")
+        stage, sent = hidden.go_on(frame.payload)
+        kind = Kind.MESSAGE if stage == "numbers" else Kind.PART
+        at = (frame.round, frame.exchange, part.number, part.conversation.digest)
+        return Frame(kind, *at, payload=sent)
 
     def _heard(self, part: Part, frame: Frame) -> None:
         playing = self._require_playing(frame)
@@ -297,8 +307,8 @@ class Site:
             raise Refused(msg, "unknown")
         return self._playing
 
-    def _message(self, part: Part) -> Frame:
-        """Returns the next message of the round."""
+    def _message(self, part: Part, frame: Frame) -> Frame:
+        """Returns the next message of the round, or what its secure sum begins with."""
         talk, playing = part.conversation, self._playing
         assert playing
         exchange = len(playing.heard.means)
@@ -311,8 +321,13 @@ class Site:
             playing.counts,
             playing.heard,
         )
-        which, number = int(which), playing.number
+        which, at = int(which), (playing.number, exchange, part.number, talk.digest)
         arrays = [np.asarray(one) for one in codes[which]]
+        if self._masked:
+            clients = int(frame.notes["sum"][0])
+            terms = site_sums.terms_of(talk, playing.number, exchange, clients)
+            keys = self._masked.begin(terms, part.number, arrays[0])
+            return Frame(Kind.PART, *at, payload=keys)
         if not all(np.isfinite(one).all() for one in arrays if one.dtype.kind == "f"):
             msg = "Expected an update of finite numbers, got one that is not."
             raise Refused(msg)
@@ -321,9 +336,15 @@ class Site:
         if part.tells and not exchange:
             seen = playing.work.diagnostics
             notes["diagnostics"] = {name: float(value) for name, value in seen.items()}
-        return Frame(
-            Kind.MESSAGE, number, exchange, part.number, talk.digest, notes, payload
-        )
+        return Frame(Kind.MESSAGE, *at, notes, payload)
+
+
+def _question(frame: Frame, data: bytes) -> bytes:
+    """Returns what a frame asks, which a sum that is tried again asks once."""
+    if "sum" not in frame.notes:
+        return data
+    notes = {key: value for key, value in frame.notes.items() if key != "sum"}
+    return frames.write(frame._replace(notes=notes))
 
 
 def _counts(frame: Frame) -> Counts:

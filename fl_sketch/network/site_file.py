@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fl_sketch.core import validate
+from fl_sketch.privacy.lattice import KINDS
 
 FILE = "site.toml"
 TELLS = ("size", "measured")
-NOISES = ("central", "distributed")
+NOISES = ("central", "distributed", *KINDS)
 TABLE = "files"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from fl_sketch.core import files
 from fl_sketch.network import frames
-from fl_sketch.network.site import Refused
+from fl_sketch.network.refused import Refused
 from fl_sketch.network.site_file import Lent
 from fl_sketch.privacy.guarantee import Guarantee, rounded_up
 from fl_sketch.workdir import odometer

@@ -16,6 +16,15 @@ from tests.run.configs import config_with, quiet
 
 QUICK = Rules(seconds=1.0, attempts=2, pause=0.0)
 
+INTEGERS = {
+    "privacy__bound": "clip",
+    "privacy__noise_multiplier": 0.5,
+    "privacy__noise": "skellam",
+    "privacy__bits": 16,
+    "privacy__smallest_cohort": 3,
+    "privacy__randomness": "seed",
+    "privacy__relation": "replace_one",
+}
 METHODS = {
     "safl": {},
     "heaprix": {
@@ -25,6 +34,7 @@ METHODS = {
     },
     "scaffold": {"algorithm": "scaffold"},
     "ef21": {"algorithm": "ef21"},
+    "integers": INTEGERS,
 }
 
 

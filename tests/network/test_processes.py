@@ -123,6 +123,11 @@ NAMES = [f"hospital_{one}" for one in range(5)]
 LENGTH = {"rounds": 20, "eval_every": 10, "checkpoint_every": 10}
 
 
+def plain(summary):
+    """Returns a summary without what marks the numbers of the simulator."""
+    return {key.removeprefix("simulator_only_"): one for key, one in summary.items()}
+
+
 def twenty(name):
     return five(**LENGTH, **METHODS[name])
 
@@ -150,8 +155,10 @@ def test_runs_with_processes_are_those_of_one_program(name, running, tmp_path):
     keys = {"algorithm": "safl"} | LENGTH | METHODS[name]
     printed = ended(begun(place, here, sites=",".join(NAMES), **keys))
     expected = run(twenty(name), str(tmp_path / "one"), say=quiet)
-    assert furthest(weights_in(place), weights_in(tmp_path / "one")) <= 1e-6
-    summary = read_json(place / "summary.json")
+    most = 0 if name == "integers" else 1e-6
+    assert furthest(weights_in(place), weights_in(tmp_path / "one")) <= most
+    summary = plain(read_json(place / "summary.json"))
+    expected = plain(expected)
     for key in ("bytes_up_total", "bytes_down_total", "rounds"):
         assert summary[key] == expected[key]
     sent = read_json(place / network.FOLDER / counted.FILE)

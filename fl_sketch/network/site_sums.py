@@ -1,0 +1,117 @@
+"""Secure sums within rounds: the terms of one, and a site's side of it.
+
+Messages of integers (`privacy.integer_sums`) leave a site under masks alone. In each
+exchange a site sends its public keys, its shares, its numbers and its answer, as
+`secure_sum` has it. A site takes the threshold from its own config: it is at least the
+number of clients whose noise the guarantee needs.
+
+A sum that fails before the answers is tried again with new keys. A site answers for one
+set of clients in an exchange, also after it or the coordinator has started again: two
+sums of the same messages over different clients would show the difference.
+"""
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+
+import numpy as np
+
+from fl_sketch.network import formats, terms
+from fl_sketch.network.conversation import Conversation
+from fl_sketch.network.formats import STAGES
+from fl_sketch.network.refused import Refused
+from fl_sketch.network.secure_client import Client
+from fl_sketch.network.terms import Terms
+
+FILE = "answered_sums"  # lines of a sum's number and the digest of who is in it
+
+
+def terms_of(talk: Conversation, number: int, exchange: int, clients: int) -> Terms:
+    """Returns the terms of the sum of an exchange.
+
+    Args:
+      number: the number of the round.
+      clients: the number of clients that are asked.
+
+    Raises:
+      Refused: for too few clients.
+    """
+    (field,) = talk.exchanges[exchange].up[0].sent
+    if clients < talk.fewest:
+        msg = f"Expected at least {talk.fewest} sites in a sum, got {clients}."
+        raise Refused(msg)
+    usual = terms.terms_of(
+        round=number * len(talk.exchanges) + exchange,
+        clients=clients,
+        length=field.count,
+        bits=field.bits,
+    )
+    threshold = max(usual.threshold, min(talk.fewest, usual.group))
+    return dataclasses.replace(usual, threshold=threshold)
+
+
+class Masked:
+    """A site's messages in the secure sums of a run."""
+
+    def __init__(self, folder: pathlib.Path):
+        """Takes the folder in which it notes its answers."""
+        self._path = folder / FILE
+        text = self._path.read_text() if self._path.exists() else ""
+        whole = text.split("\n")[:-1]  # a line that was not finished is not kept
+        self._answered = dict(line.split(" ") for line in whole)
+        self._stage = len(STAGES)
+
+    def begin(self, terms: Terms, client: int, numbers: np.ndarray) -> bytes:
+        """Begins a sum with a message; returns this client's public keys."""
+        self._terms, self._numbers, self._stage = terms, numbers, 1
+        self._client = Client(terms, client)
+        return self._client.keys()
+
+    @property
+    def longest(self) -> int:
+        """The bytes of the longest request of the sum; 0: there is none."""
+        if self._stage == len(STAGES):
+            return 0
+        return max(one.down for one in formats.traffic(self._terms).values())
+
+    def go_on(self, request: bytes) -> tuple[str, bytes]:
+        """Returns the name of the next stage, and what this client sends in it.
+
+        The masked numbers are without their header, as the ledger counts them.
+
+        Raises:
+          ValueError: for a request that is not of this stage.
+          Refused: for an answer for other clients than before.
+        """
+        if self._stage == len(STAGES):
+            msg = "Expected a secure sum that has begun, got none."
+            raise Refused(msg)
+        stage = STAGES[self._stage]
+        if stage == "shares":
+            sent = self._client.shares(request)
+        elif stage == "numbers":
+            whole = self._client.numbers(request, self._numbers)
+            sent = whole[formats.HEADER.size :]
+        else:
+            self._require_same(request)
+            sent = self._client.answer(request)
+        self._stage += 1
+        return stage, sent
+
+    def _require_same(self, survivors: bytes) -> None:
+        """Notes who is in a sum, on the disk; raises if it had others before."""
+        number = str(self._terms.round)
+        digest = hashlib.sha256(survivors).hexdigest()
+        if number not in self._answered:
+            with open(self._path, "a") as file:
+                file.write(f"{number} {digest}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            self._answered[number] = digest
+        elif self._answered[number] != digest:
+            msg = (
+                "Expected the clients for which this sum was answered before, got "
+                "others, whose sum would show the difference."
+            )
+            raise Refused(msg)

@@ -1,0 +1,209 @@
+"""Messages of integers leave a site under masks, and add up to the bit."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fl_sketch.network import formats, frames, packing
+from fl_sketch.network.frames import Kind
+from fl_sketch.network.refused import Refused
+from fl_sketch.network.site_sums import Masked
+from fl_sketch.network.terms import terms_of
+from fl_sketch.run import run
+from tests.network.sites import INTEGERS, Hospitals, five, weights_in
+from tests.run.configs import quiet, read_json, table_in
+
+MARK = "simulator_only_"
+FORMS = {
+    "skellam": {},
+    "discrete_gaussian": {"privacy__noise": "discrete_gaussian"},
+    "central": {"privacy__noise": "central", "privacy__smallest_cohort": 0},
+    "state": {"algorithm": "scaffold"},
+    "followed": {"download": "messages"},
+}
+
+
+def hospitals_of(folder, **changes):
+    short = {"rounds": 2, "eval_every": 1}
+    return Hospitals(folder, five(**INTEGERS | short | changes))
+
+
+def frame_of(data):
+    return frames.read(data, 2**30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_a_private_run_with_masks_is_that_of_one_program_to_the_bit(form, tmp_path):
+    hospitals = hospitals_of(tmp_path, **FORMS[form])
+    summary = hospitals.run(tmp_path / "network")
+    expected = run(hospitals.config, str(tmp_path / "train"), say=quiet)
+    assert not hospitals.lines
+    ours, theirs = (weights_in(tmp_path / one) for one in ("network", "train"))
+    for name, array in theirs.items():
+        np.testing.assert_array_equal(ours[name], array)
+    for key in (f"{MARK}bytes_up_total", f"{MARK}bytes_down_total", "epsilon"):
+        assert summary[key] == expected[key]
+    sent = read_json(tmp_path / "network" / "network" / "bytes.json")
+    assert sent["payload_up"] == summary[f"{MARK}bytes_up_total"]
+    assert sent["payload_down"] == summary[f"{MARK}bytes_down_total"]
+
+
+def losing(hospitals, number, stage):
+    """Loses what site 4 sends in a stage of the first sum, which is asked for once."""
+    stages = dict.fromkeys(range(5), 0)
+
+    def change(client, up):
+        frame = frame_of(up)
+        if frame.kind not in (Kind.PART, Kind.MESSAGE) or frame.round != number:
+            return up
+        stages[client] += 1
+        return None if client == 4 and stages[client] == stage else up
+
+    hospitals.change = change
+
+
+STAGES = {"keys": (1, 4), "shares": (2, 4), "numbers": (3, 4), "answer": (4, 5)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_site_may_drop_out_in_every_stage(stage, tmp_path):
+    hospitals = hospitals_of(tmp_path)
+    lost, answered = STAGES[stage]
+    losing(hospitals, 0, lost)
+    hospitals.run(tmp_path / "network")
+    rows = table_in(tmp_path / "network")
+    assert [float(row[f"{MARK}answered"]) for row in rows] == [answered, answered + 5]
+    assert [float(row["withheld"]) for row in rows] == [0, 0]
+
+
+@pytest.mark.slow
+def test_a_sum_of_too_few_is_tried_again_with_new_keys(tmp_path):
+    """Four of five are needed: two that are lost cost an attempt, and no epsilon."""
+    hospitals = hospitals_of(tmp_path)
+    lost, sent = [], []
+
+    def change(client, up):
+        frame = frame_of(up)
+        if frame.kind == Kind.MESSAGE and frame.round == 0:
+            sent.append((client, frame.payload))
+            if client > 2 and len(lost) < 2:
+                lost.append(client)
+                return None
+        return up
+
+    hospitals.change = change
+    hospitals.run(tmp_path / "network")
+    assert any("is asked for again" in line for line in hospitals.lines)
+    (first, again) = [data for who, data in sent if who == 0][:2]
+    assert first != again  # other masks
+    spent = read_json(tmp_path / "sites" / "site_0" / "state" / "odometer.json")
+    assert [one["rounds"] for _, one in spent] == [2]
+
+
+@pytest.mark.slow
+def test_a_round_whose_answers_are_lost_releases_nothing(tmp_path):
+    hospitals = hospitals_of(tmp_path)
+    stages = dict.fromkeys(range(5), 0)
+
+    def change(client, up):
+        frame = frame_of(up)
+        if frame.round == 0 and frame.kind in (Kind.PART, Kind.MESSAGE):
+            stages[client] += 1
+            return None if stages[client] == 4 and client > 1 else up
+        return up
+
+    hospitals.change = change
+    hospitals.run(tmp_path / "network")
+    rows = table_in(tmp_path / "network")
+    assert [float(row["withheld"]) for row in rows] == [1, 0]
+    assert [float(row[f"{MARK}answered"]) for row in rows] == [0, 5]
+    assert sum("no secure sum" in line for line in hospitals.lines) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [0, 16])
+def test_a_round_without_clients_is_noise_alone(bits, tmp_path):
+    few = {"cohort__sampling": "poisson", "cohort__size": 1, "rounds": 6}
+    few |= {"privacy__noise": "central", "privacy__smallest_cohort": 0}
+    few |= {"privacy__relation": "add_remove", "privacy__bits": bits}
+    hospitals = hospitals_of(tmp_path, **few)
+    hospitals.run(tmp_path / "network")
+    rows = table_in(tmp_path / "network")
+    answered = [float(row[f"{MARK}answered"]) for row in rows]
+    assert len(rows) == 6
+    assert np.diff(answered).min() == 0
+    losses = [float(row["test_loss"]) for row in rows]
+    assert np.abs(np.diff(losses)).min() > 0
+
+
+def test_a_site_answers_for_one_set_of_clients(tmp_path):
+    """Also after it has started again. For the same set it answers again."""
+    terms = terms_of(round=3, clients=5, length=4, bits=8)
+
+    def answered(dropped=()):
+        sites = {one: Masked(tmp_path / str(one)) for one in range(5)}
+        return parties_play(terms, sites, dropped)
+
+    for one in range(5):
+        (tmp_path / str(one)).mkdir()
+    assert (answered() == answered()).all()
+    with pytest.raises(Refused, match="show the difference"):
+        answered(dropped=[4])
+
+
+def parties_play(terms, sites, dropped):
+    """Returns the total of a sum of sites, of which some drop out before numbers."""
+    from fl_sketch.network.secure_sum import Server
+
+    server, numbers = Server(terms, sites), np.arange(4, dtype=np.uint32)
+    for one, site in sites.items():
+        server.receive(one, site.begin(terms, one, numbers))
+    requests = server.close()
+    for _ in range(3):
+        for one, request in requests.items():
+            stage, sent = sites[one].go_on(request)
+            if stage == "numbers":
+                if one in dropped:
+                    continue
+                sent = formats.write(formats.NUMBERS, terms, one, sent)
+            server.receive(one, sent)
+        requests = server.close()
+    return server.total
+
+
+class Listening(Hospitals):
+    """Sites whose answers are kept."""
+
+    heard: tuple = ()
+
+    def send(self, data, seconds):
+        answers = super().send(data, seconds)
+        self.heard = (*self.heard, *map(frame_of, answers.values()))
+        return answers
+
+
+@pytest.mark.slow
+def test_what_leaves_a_site_is_not_told_from_random_bits(tmp_path):
+    """The same test tells the messages of integers themselves from random bits.
+
+    Rounds of other data have other messages: masked, both look the same.
+    """
+    hospitals = Listening(tmp_path, five(**INTEGERS))
+    hospitals.run(tmp_path / "network")
+    payloads = [one.payload for one in hospitals.heard if one.kind == Kind.MESSAGE]
+    assert len(payloads) == 5 * hospitals.config.rounds
+    (clear,) = {len(one) for one in payloads}
+    for payload in payloads:
+        assert uniform(payload) > 1e-4
+    size = 8 * clear // 16
+    plain = np.random.default_rng(0).normal(0, 300, size).round().astype(np.int64)
+    words = (plain % 2**16).astype(np.uint32)
+    assert uniform(packing.packed(words, 16)) < 1e-6
+
+
+def uniform(data):
+    """Returns the p-value of bytes that are drawn uniformly."""
+    counts = np.bincount(np.frombuffer(data, np.uint8), minlength=256)
+    return stats.chisquare(counts).pvalue
