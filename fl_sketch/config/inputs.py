@@ -49,13 +49,13 @@ def splits_of(
     whole = datasets.load(data.name, data_dir, targets=targets, finite=finite)
     with section("data"):
         splits = class_subset.part(whole, data.part, data.classes)
-        encoded = _tokens(splits, config)
+        encoded = tokens(splits, config)
         whole_set = data.part == class_subset.ALL  # else the part has counted them
         known = datasets.with_classes(encoded, data.classes if whole_set else 0)
     return known._replace(train=Examples(*map(aligned, known.train)))
 
 
-def _tokens(splits: Splits, config: ConfigDict) -> Splits:
+def tokens(splits: Splits, config: ConfigDict) -> Splits:
     """Returns a data set with its texts as tokens, those of a pretrained model."""
     data, model = config.data, config.model.name
     if not pretrained.named(model):

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch.channels import player
+from fl_sketch.core.constants import as_argument, jitted, noted, trees_of
 from fl_sketch.core.keys import for_batches, round_keys
 from fl_sketch.core.protocols import (
     Algorithm,
@@ -90,7 +91,7 @@ class Conversation:
 
     @functools.cached_property
     def digest(self) -> bytes:
-        """A digest of a client's programs: of the code, and of versions of packages."""
+        """A digest of a client's programs, apart from arrays that do not train."""
         means = tuple(one.mean for one in self.exchanges)
         heard = Heard(means, self._replies)
 
@@ -102,8 +103,11 @@ class Conversation:
             ]
             return sent, self._finished(server, client, work, keys, counts, heard)
 
-        shapes = self.server, self.client, self._batches, self._keys
-        text = programs.digest(whole, *shapes, self._counts, heard)
+        shapes = (self.server, self.client, self._batches, self._keys, self._counts)
+        with noted() as found:
+            jax.eval_shape(whole, *shapes, heard)
+        frozen = jax.eval_shape(lambda: trees_of(found))  # on no device
+        text = programs.digest(as_argument(whole, found), *shapes, heard, frozen)
         return bytes.fromhex(text)[:DIGEST]
 
     @property
@@ -367,7 +371,7 @@ class Conversation:
 
     def _compile(self) -> None:
         """Makes the programs, which are compiled when they are first used."""
-        self.work, self.finish = jax.jit(self._worked), jax.jit(self._finished)
+        self.work, self.finish = jitted(self._worked), jax.jit(self._finished)
         self.send = jax.jit(self._sent, static_argnums=0)
         self.summand = jax.jit(self._summand, static_argnums=(0, 1))
         self.of_sum = jax.jit(self._of_sum)

@@ -7,6 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from fl_sketch.config import parse
+from fl_sketch.core import pretrained
 from fl_sketch.data import npz
 from fl_sketch.data.examples import Splits
 from fl_sketch.network import job, site_file
@@ -40,6 +41,9 @@ def deal(
     parse.check(config)
     job.require_possible(config)
     setup = prepare(config, data_dir)
+    if where := job.needs_model(config):
+        path = config.model[where].removeprefix(pretrained.PREFIX)
+        lends = {"model": str(pathlib.Path(path).absolute()), **lends}
     shares = setup.dealt(setup.config.seed)[0]
     for client in range(setup.config.data.clients):
         place = file_of(folder, client, names)

@@ -31,6 +31,7 @@ from fl_sketch.network.site_states import SiteStates
 from fl_sketch.network.spending import Spending
 from fl_sketch.run import setup as setups
 from fl_sketch.run.setup import Setup
+from fl_sketch.transforms.trains import ALL as ALL_TRAIN
 from fl_sketch.workdir import identity, secrets
 from fl_sketch.workdir.identity import TABLES
 
@@ -39,7 +40,6 @@ NAME = re.compile("[0-9a-f]{32}")  # of a run
 ALIKE = {  # keys that a network has no use for, and their values
     "network.graph": ("none",),
     "data.held_out": (0.0,),
-    "client.trains": ("all",),
     "clients_every": (0,),
     "personal_steps": (0,),
     "cohort.sampling": ("fixed", "everyone", "poisson"),
@@ -57,10 +57,10 @@ def require_possible(config: ConfigDict) -> None:
             choice = " or ".join(repr(one) for one in allowed)
             msg = f"Expected {key}={choice} for sites elsewhere, got {values[key]!r}."
             raise ValueError(msg)
-    if pretrained.named(values["model.name"]):
+    if pretrained.named(values["model.name"]) and values["model.init_from"]:
         msg = (
-            "Expected model.name to be a model that sites have too, not a folder of "
-            f"this machine, got {values['model.name']!r}."
+            "Expected model.init_from='' with a pretrained model for sites elsewhere, "
+            f"got {values['model.init_from']!r}."
         )
         raise ValueError(msg)
     if values["data.standardise"] == "train":
@@ -97,7 +97,7 @@ def test_data(config: ConfigDict, data_dir: str | None) -> Splits:
     folder, name = raw.folder(data_dir), config.data.name.partition("/")[2]
     path = (folder or pathlib.Path()) / f"{name}.npz"
     found = npz.one_part(path, "test", KINDS[config.model.loss].targets)
-    return with_classes(found, config.data.classes)
+    return with_classes(inputs.tokens(found, config), config.data.classes)
 
 
 def terms_of(setup: Setup, run: str, asks: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -113,6 +113,7 @@ def terms_of(setup: Setup, run: str, asks: tuple[str, ...] = ()) -> dict[str, An
         "config": setup.config.to_dict(),
         "classes": setup.seen.classes,
         "inputs": [str(first.dtype), *first.shape[1:]],
+        "frozen": setup.identity.frozen,
         "noise_multiplier": setup.guarantee.noise_multiplier
         if setup.guarantee
         else 0.0,
@@ -132,8 +133,12 @@ def join(lent: Lent, terms: Mapping[str, Any]) -> Part:
         raise Refused(msg)
     said = ConfigDict(terms["config"])
     require_accepted(lent, said)
-    splits = _own_splits(lent, said, terms)
-    setup = setups.of_splits(_own_config(lent, said, terms), splits)
+    config = _own_config(lent, said, terms)
+    splits = _own_splits(lent, config, terms)
+    setup = setups.of_splits(config, splits)
+    if setup.identity.frozen != terms["frozen"]:
+        msg = "Expected a model with the frozen arrays of the run, got others."
+        raise Refused(msg)
     if z := float(terms["noise_multiplier"]):
         setup = setup.with_noise(z)
     folder = lent.folder / RUNS / run
@@ -174,11 +179,23 @@ def require_accepted(lent: Lent, config: ConfigDict) -> None:
         raise Refused(msg)
     for key, value in values.items():
         if key in ("data.name", "data.vocabulary_file", "model.init_from"):
-            continue  # a site reads its own data, and gets the model
+            continue  # a site has its own data, and its own model or that of the run
         named = plugins.named(value) and value not in lent.files
         if named or (key in TABLES and key != "network.graph" and value):
             msg = f"Expected {key} to name no file of the site, got {value!r}."
             raise Refused(msg)
+
+
+def needs_model(config: ConfigDict) -> str:
+    """Returns the key of the model of which each site needs a copy; empty: none.
+
+    A site gets what trains. It needs the shape of a pretrained model, and all arrays
+    that do not train.
+    """
+    if pretrained.named(config.model.name):
+        return "name"
+    partly = config.model.init_from and config.client.trains != ALL_TRAIN
+    return "init_from" if partly else ""
 
 
 def _own_splits(lent: Lent, config: ConfigDict, terms: Mapping[str, Any]) -> Splits:
@@ -186,6 +203,7 @@ def _own_splits(lent: Lent, config: ConfigDict, terms: Mapping[str, Any]) -> Spl
     targets = KINDS[config.model.loss].targets
     finite = not terms["noise_multiplier"]
     found = npz.one_part(lent.data, "train", targets, finite=finite)
+    found = inputs.tokens(found, config)
     kind, *shape = terms["inputs"]
     own = found.train.inputs
     if [str(own.dtype), *own.shape[1:]] != [kind, *shape]:
@@ -199,7 +217,13 @@ def _own_config(lent: Lent, said: ConfigDict, terms: Mapping[str, Any]) -> Confi
     config = said.copy_and_resolve_references()
     own = {key: lent.files[one] for key, one in flat(said).items() if one in lent.files}
     config.update_from_flattened_dict(own)
-    config.model.init_from, config.model.fresh = "", ""
+    config.model.init_from = config.model.fresh = ""
+    if where := needs_model(said):
+        if lent.model is None:
+            msg = "Expected model in site.toml, since the run has a pretrained model."
+            raise Refused(msg)
+        name = pretrained.PREFIX * (where == "name") + str(lent.model)
+        config.model.update({where: name, "fresh": said.model.fresh})
     config.data.update(
         {
             "name": str(lent.data),

@@ -27,6 +27,8 @@ class Lent(NamedTuple):
 
     Attributes:
       data: an npz file with train_inputs and train_targets.
+      model: a folder of a pretrained model or a file of weights, in place of that which
+        a config names; None: the site has none.
       folder: where the site keeps states, secrets and what it spent.
       files: the site's own FILE.py:NAME in place of one that a config names; a config
         that names any other file is refused.
@@ -43,6 +45,7 @@ class Lent(NamedTuple):
 
     data: pathlib.Path
     folder: pathlib.Path
+    model: pathlib.Path | None = None
     files: Mapping[str, str] = {}
     algorithms: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
@@ -99,7 +102,7 @@ def _toml(value: Any) -> str:
 def _value(place: pathlib.Path, key: str, value: Any) -> Any:
     """Returns the value of a key in the type that it has."""
     what = f"{key} in {place}"
-    if key in ("data", "folder"):
+    if key in ("data", "folder", "model"):
         _require(what, "a path", isinstance(value, str) and value, value)
         return place.parent / pathlib.Path(value).expanduser()
     if key == TABLE:

@@ -41,9 +41,9 @@ METHODS = {
 class Hospitals:
     """Sites with files of their own below a folder."""
 
-    def __init__(self, folder, config, **lends):
+    def __init__(self, folder, config, data_dir=None, **lends):
         self.folder, self.config = pathlib.Path(folder), config
-        self.splits = dealing.deal(config, None, self.folder / "sites", **lends)
+        self.splits = dealing.deal(config, data_dir, self.folder / "sites", **lends)
         self.lines: list[str] = []
         self.sites: dict[int, Site] = {}
         self.change: Any = lambda client, up: up
@@ -52,6 +52,12 @@ class Hospitals:
 
     def lent(self, client):
         return site_file.read(dealing.file_of(self.folder / "sites", client))
+
+    def lend(self, client, **lends):
+        """Starts a site again whose owner lends something else."""
+        path = dealing.file_of(self.folder / "sites", client)
+        site_file.write(path, {"data": dealing.DATA, **lends})
+        self.start(client)
 
     def start(self, client):
         lent = self.lent(client)
