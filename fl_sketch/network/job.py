@@ -5,6 +5,7 @@ the config with the terms of the run. What a config says of training data is the
 the provisioner alone, who deals a data set out to sites on one machine.
 """
 
+import dataclasses
 import pathlib
 import re
 from collections.abc import Mapping
@@ -76,7 +77,7 @@ def of_coordinator(config: ConfigDict, splits: Splits) -> Setup:
     require_possible(config)
     blank = Examples(*(np.zeros_like(part[:1]) for part in splits.test))
     known = splits._replace(train=blank, owners=None, learnt=())
-    setup = setups.of_splits(config, known)
+    setup = dataclasses.replace(setups.of_splits(config, known), copies=True)
     follows = setup.prices.followed
     if setup.config.download == "cheapest" and setup.algorithm(setup.numbers).downlink:
         follows = False

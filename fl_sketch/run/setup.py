@@ -69,6 +69,7 @@ class Setup:
       bank: where client states are, one of `host_states.PLACES`.
       identity: the identity of the run, apart from the config.
       guarantee: the privacy guarantee; None: no message is bounded.
+      copies: whether clients have the arrays that do not train, and download none.
     """
 
     config: ConfigDict
@@ -85,6 +86,7 @@ class Setup:
     bank: str
     identity: Identity
     guarantee: Guarantee | None = None
+    copies: bool = False
 
     @property
     def private(self) -> bool:
@@ -207,7 +209,7 @@ class Setup:
             download=config.download,
             rounds=self.last,
             gap=config.data.clients / privacy.expected(config),
-            once=size_of(self.constants),
+            once=0 if self.copies else size_of(self.constants),
         )
 
     @functools.cached_property
@@ -303,10 +305,7 @@ class Setup:
         return self.resident(seed)
 
     def secret(self, config: ConfigDict | None = None) -> secrets.Secret | None:
-        """Returns a secret for a run of `config`, by default the setup's own.
-
-        None: it is not private.
-        """
+        """Returns a secret for a run of `config` or of the setup's own; None: none."""
         if not self.private:
             return None
         if self.config.privacy.randomness != "seed":

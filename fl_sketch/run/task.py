@@ -176,7 +176,7 @@ def facts_of(setup: Setup) -> dict[str, Any]:
         "download": "messages" if prices.followed else "model",
         "bytes_down_of_the_model": prices.model,
         "bytes_down_to_follow": prices.follow.missed + prices.follow.always,
-        **({"bytes_down_once": prices.once} if frozen else {}),
+        **({"bytes_down_once": prices.once} if prices.once else {}),
         "bytes_up_planned": talk.bits_up and -(-talk.bits_up // 8),
         "client_state_bytes": row * config.data.clients,
         "client_state": setup.bank if row else None,

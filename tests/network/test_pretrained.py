@@ -6,7 +6,7 @@ import pytest
 from fl_sketch.run import run
 from tests import pretrained
 from tests.network.sites import Hospitals, five, furthest, weights_in
-from tests.run.configs import quiet
+from tests.run.configs import quiet, read_json
 
 pytestmark = pytest.mark.slow
 
@@ -53,8 +53,10 @@ def config_of(place, **more):
 def test_a_part_that_trains_at_sites_is_that_of_one_program(part, place, tmp_path):
     config = config_of(place, **PARTS[part])
     hospitals = Hospitals(tmp_path, config, data_dir=str(place))
-    hospitals.run(tmp_path / "network")
+    summary = hospitals.run(tmp_path / "network")
     assert not hospitals.lines
+    sent = read_json(tmp_path / "network" / "network" / "bytes.json")
+    assert sent["payload_down"] == summary["bytes_down_total"]
     run(config, str(tmp_path / "train"), data_dir=str(place), say=quiet)
     models = weights_in(tmp_path / "network"), weights_in(tmp_path / "train")
     assert furthest(*models) <= 1e-6
