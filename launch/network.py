@@ -5,7 +5,7 @@ python -m launch.network --config=configs/quickstart.py --sites=5 --workdir=/tmp
 python -m launch.network kits --sites=hospital_a,hospital_b --server=HOST --out=KITS
 python -m launch.network --config=FILE --kits=KITS --sites=hospital_a,hospital_b \
     --workdir=RUN
-python -m launch.network times --sites=2,5 --sizes=1000,1000000 --out=rows.jsonl
+python -m launch.network times --sites=2,5 --sizes=1000,1000000 --out=rows.csv
 
 The first deals a data set to five sites, starts them and a server on this machine, and
 leaves the folder that launch.train would. The second makes the start-up kits of several
@@ -14,8 +14,6 @@ command again resumes. The last times exchanges. docs/network.md has it step by 
 """
 
 import importlib.util
-import json
-import os
 import pathlib
 import sys
 
@@ -82,15 +80,12 @@ def _names() -> list[str]:
 
 
 def _times() -> None:
-    """Times exchanges, and adds the rows to the file --out."""
+    """Times exchanges, and writes the rows to the file --out."""
     from fl_sketch.experiments.bench import network_suite
 
     counts = [int(one) for one in SITES.value.split(",")]
     growing = network_suite.run(counts, [int(one) for one in SIZES.value])
-    rows = network_suite.TABLE.record(growing)
-    lines = [json.dumps(row._asdict() | {"cores": os.cpu_count()}) for row in rows]
-    with open(OUT.value or os.devnull, "a") as file:
-        file.write("\n".join(lines) + "\n")
+    network_suite.TABLE.record(growing, OUT.value)
 
 
 def _run_here(config, place: pathlib.Path, names: list[str]) -> None:
