@@ -18,6 +18,7 @@ from fl_sketch.core import files
 from fl_sketch.experiments.bench import (
     engine_suite,
     error_suite,
+    integers_suite,
     model_suite,
     peers_suite,
     sketch_suite,
@@ -29,13 +30,15 @@ from fl_sketch.experiments.bench.peers_suite import PEERS
 from fl_sketch.experiments.bench.workloads import USUAL
 from launch import command
 
-SUITES = {
-    "sketch": sketch_suite,
-    "engine": engine_suite,
-    "models": model_suite,
-    "peers": peers_suite,
-    "error": error_suite,
+SUITES = {  # with the flags that are arguments of its `run`
+    "sketch": (sketch_suite, "sizes compressions clients operators torch"),
+    "engine": (engine_suite, "workloads forms rounds chunk cohort forecast"),
+    "models": (model_suite, "models model_forms rounds cohort"),
+    "peers": (peers_suite, "peers workloads rounds cohort tf32 torch_python"),
+    "error": (error_suite, "draws"),
+    "integers": (integers_suite, ""),
 }
+SUITES = {name: (suite, own.split()) for name, (suite, own) in SUITES.items()}
 SUITE = flags.DEFINE_enum("suite", "sketch", list(SUITES), "Benchmark suite to run.")
 OUT = flags.DEFINE_string("out", None, "File to append the JSON lines to.")
 
@@ -67,16 +70,8 @@ flags.DEFINE_string("torch_python", None, "Python with PyTorch and pfl.")
 flags.DEFINE_bool("tf32", True, "Allow TF32 on a GPU, for all peers alike.")
 flags.DEFINE_integer("draws", 100, "Number of hash draws.", lower_bound=2)
 
-OWN_FLAGS = {  # and arguments of each suite's `run`
-    "sketch": ("sizes", "compressions", "clients", "operators", "torch"),
-    "engine": ("workloads", "forms", "rounds", "chunk", "cohort", "forecast"),
-    "models": ("models", "model_forms", "rounds", "cohort"),
-    "peers": ("peers", "workloads", "rounds", "cohort", "tf32", "torch_python"),
-    "error": ("draws",),
-}
-
-for name in sorted({name for names in OWN_FLAGS.values() for name in names}):
-    owners = [suite for suite, names in OWN_FLAGS.items() if name in names]
+for name in sorted({name for _, names in SUITES.values() for name in names}):
+    owners = [suite for suite, (_, names) in SUITES.items() if name in names]
     flags.register_multi_flags_validator(
         ["suite", name],
         lambda given, owners=owners, name=name: (
@@ -98,7 +93,7 @@ def main():
         jax.config.update("jax_num_cpu_devices", 1)  # a kernel may use all cores
     if OUT.value:
         files.writable_file(OUT.value)
-    suite, names = SUITES[SUITE.value], OWN_FLAGS[SUITE.value]
+    suite, names = SUITES[SUITE.value]
     growing = suite.run(**{name: flags.FLAGS[name].value for name in names})
     device = jax.devices()[0]
     machine = {
