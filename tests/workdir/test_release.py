@@ -235,7 +235,7 @@ def test_the_promise_stands_in_numbers_and_in_words(planted, tmp_path):
     page = (tmp_path / "out/MODEL.md").read_text()
     assert len(page.splitlines()) < 70
     for words in (
-        "`logistic`", "`planted`", "divided by 255", "650 parameters",
+        "`logistic`", "`planted`", "float32", "650 parameters",
         "(8, 0.001)-differentially private per client", "at most e^8 (about 298",
         "plus 0.001", "had not taken part", "be trusted", *promise["not_protected"],
     ):  # fmt: skip
@@ -287,7 +287,7 @@ def test_examples_are_promised_what_was_counted_for_them(tmp_path):
     assert "private per example. " in page and "counted 10 such sums" in page
     assert "if this example of a client had been any other" in page
     assert "Every example's gradient was bounded" in page and "no other party" in page
-    assert "levels of grey divided by 16" in page
+    assert "0 to 16, divided by 16" in page and "divided by 255" not in page
 
 
 def test_the_page_says_what_the_model_foretells_and_was_given(tmp_path):
