@@ -125,7 +125,7 @@ def split(model: Tree, trains: str, arrays: Mapping[str, Any]) -> Parts:
         if name not in arrays:
             msg = (
                 f"Expected weights to begin with for {name}, which does not train with "
-                f"trains={trains!r}, got none: it would stay random."
+                f"trains={trains!r}, got none: it would stay random. Set init_from."
             )
             raise ValueError(msg)
     frozen, scale = {name: arrays[name] for name in still}, np.float32(found.scale)
