@@ -65,8 +65,8 @@ def _refuse(
         # Such states show who took part in earlier rounds, and so whether a client did.
         # An accountant assumes that the sample of each round is secret.
         msg = (
-            "Expected sampling=poisson or everyone where clients keep a state, "
-            "got sampling='fixed'."
+            "Expected cohorts of everyone or poisson where clients keep a state, got "
+            "cohort.sampling=fixed."
         )
         raise ValueError(msg)
     if (mechanism.smallest or mechanism.integers) and traffic.coded:

@@ -166,10 +166,10 @@ def _down(prices) -> str:
     follow = prices.follow
     missed, most = follow.missed, prices.params + follow.begin + follow.always
     more = f" and {follow.always / 1e3:.4g} kB per round" * bool(follow.always)
-    whole = "model and server state" if follow.begin else "the whole model"
+    whole = "the whole model" + " and server state" * bool(follow.begin)
     return (
-        f"{missed / 1e3:.4g} kB for each round since the client's last{more}, at most "
-        f"{most / 1e3:.4g} kB ({whole}){once}"
+        f"{missed / 1e3:.4g} kB for each round since the client last took part{more}, "
+        f"at most {most / 1e3:.4g} kB ({whole}){once}"
     )
 
 

@@ -59,7 +59,8 @@ def _require_same_noise(
     if len(noises) > 1:
         msg = (
             f"Expected noise for rounds={longer.config['rounds']}, got noise for "
-            f"rounds={before}: set privacy.planned_rounds before the first round."
+            f"rounds={before}: a private run can only be extended before it finishes, "
+            "to the privacy.planned_rounds that it started with at most."
         )
         raise ValueError(msg)
     if longer.last == shorter.last:

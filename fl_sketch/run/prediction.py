@@ -10,7 +10,7 @@ from fl_sketch.models.metrics import CLASSES, NUMBERS
 from fl_sketch.run.trained import Trained
 
 TOGETHER = 256  # examples of one call
-UNIT = ("digits",)  # data sets of levels of grey from 0 to 1, as bytes are
+LEVELS = {"digits": 16}  # data sets of levels of grey, divided by the highest one
 
 
 def predict(trained: Trained, inputs: Sequence[str] | np.ndarray) -> np.ndarray:
@@ -19,8 +19,8 @@ def predict(trained: Trained, inputs: Sequence[str] | np.ndarray) -> np.ndarray:
     Of classes and of labels these are probabilities, which sum to one over classes.
 
     Args:
-      inputs: texts; or an array [n, ...] as the data set has its inputs, where bytes
-        are pixels.
+      inputs: texts; or an array [n, ...] as the data set has its inputs. Bytes are
+        pixels from 0 to 255. Digits of scikit-learn must be divided by 16.
 
     Raises:
       ValueError, TypeError: in one line, for inputs that the model does not take, or a
@@ -86,8 +86,10 @@ def _tokens(trained: Trained, inputs: np.ndarray) -> np.ndarray:
 def _floats(inputs: np.ndarray, dtype: str, dataset: str) -> np.ndarray:
     """Returns bytes, or finite floats on the scale that the model was trained on."""
     pixels = dtype == "uint8"
+    if dataset in LEVELS:
+        _require_divided(inputs, LEVELS[dataset])
     if inputs.dtype == np.uint8:
-        if not pixels and dataset not in UNIT:
+        if not pixels and dataset not in LEVELS:
             msg = f"Expected inputs to be floats as those of {dataset}, got bytes."
             raise ValueError(msg)
         return inputs if pixels else (inputs / 255).astype(np.float32)
@@ -102,3 +104,18 @@ def _floats(inputs: np.ndarray, dtype: str, dataset: str) -> np.ndarray:
         )
         raise ValueError(msg)
     return inputs.astype(np.float32)
+
+
+def _require_divided(inputs: np.ndarray, levels: int) -> None:
+    """Raises for whole numbers that are levels of grey instead of bytes or floats."""
+    if inputs.dtype.kind not in "fiu":
+        return
+    least, most = inputs.min(), inputs.max()
+    pixels = inputs.dtype == np.uint8
+    whole = np.array_equal(inputs, np.rint(inputs))
+    if (0 < most <= levels) if pixels else (whole and most > 1):
+        msg = (
+            "Expected inputs to be bytes from 0 to 255 or floats from 0 to 1, got "
+            f"{inputs.dtype} from {least} to {most}: divide levels of grey by {levels}."
+        )
+        raise ValueError(msg)

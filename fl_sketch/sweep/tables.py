@@ -107,7 +107,7 @@ def sweep_table(
     chosen, score = score_of(points[0], CHOSEN), score_of(points[0])
     choice = [chosen] * (chosen != score)
     keys = [axis.key for axis in axes if not (seeds and axis.key == "seed")]
-    titles = [*keys, *(other.title for other in choice), score.title]
+    titles = [*keys, *(other.head for other in choice), score.head]
     titles[-1] += ", +- deviation over seeds" * seeds
     cells = [titles + ["test loss", "MB up"] * printed]
     for row in over_seeds(points, axes) if seeds else points:
@@ -213,7 +213,7 @@ def standings_table(rows: Sequence[Row]) -> list[list[str]]:
     private = any(row["epsilon"] for row in rows)
     hidden = " (simulator only)" * private  # exact bytes tell who took part
     score = Score("test", _metric(rows[0]))
-    head = ["method", f"{score.title}, +- 95 % interval"]
+    head = ["method", f"{score.head}, +- 95 % interval"]
     head += [f"{name}{hidden}" for name in ("at equal MB up", "MB up", "MB down")]
     cells = [[*head, *["epsilon of a run"] * private, "chosen"]]
     for row in rows:

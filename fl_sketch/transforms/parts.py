@@ -124,8 +124,8 @@ def split(model: Tree, trains: str, arrays: Mapping[str, Any]) -> Parts:
     for name in still:
         if name not in arrays:
             msg = (
-                f"Expected weights to begin with for {name}, which does not train with "
-                f"trains={trains!r}, got none: it would stay random."
+                f"Expected weights to begin with (init_from) for {name}, which does "
+                f"not train with trains={trains!r}, got none: it would stay random."
             )
             raise ValueError(msg)
     frozen, scale = {name: arrays[name] for name in still}, np.float32(found.scale)

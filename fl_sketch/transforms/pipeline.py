@@ -67,9 +67,19 @@ def aggregate(axis_name: str | tuple[str, ...]) -> optax.GradientTransformation:
 
         if messages.counted(updates):  # nothing is sent, only counted
             return updates, state
+        _require_axis(axis_name)
         return jax.tree.map(mean, updates), state
 
     return optax.GradientTransformation(_no_state, update)
+
+
+def _require_axis(axis_name: str | tuple[str, ...]) -> None:
+    """Raises unless an enclosing map has the axis: `pmean` fails without a message."""
+    try:
+        jax.lax.axis_size(axis_name)
+    except NameError:
+        msg = "Expected the axis of an enclosing shard_map or vmap, got axis_name="
+        raise ValueError(msg + f"{axis_name!r}.") from None
 
 
 @custom_vmap

@@ -109,8 +109,12 @@ def _inputs(about: Mapping[str, Any]) -> str:
             f"{given['length']} tokens per text, int32 numbers of a vocabulary that is "
             f"{part}: {words}"
         )
-    text = "float32; bytes of pixels are divided by 255, floats are unchanged"
-    text += "; here levels of grey divided by 16" * (about["dataset"] == "digits")
+    text = "float32 numbers of the same scale as in the training data"
+    if about["dataset"] == "digits":
+        text = "float32 numbers from 0 to 1: scikit-learn's levels of grey, 0 to 16, "
+        text += "divided by 16"
+    elif given.get("dtype") == "uint8":
+        text = "pixels as bytes from 0 to 255, which are divided by 255"
     if "mean" in given:
         mean, deviation = (",".join(map(str, given[k])) for k in ("mean", "deviation"))
         text += f"; then subtract {mean} and divide by {deviation}, per channel"

@@ -39,6 +39,11 @@ class Score(NamedTuple):
         return f"{self.part} {self.name}"
 
     @property
+    def head(self) -> str:
+        """The head of its column in a table: its name, and "(%)" for a share."""
+        return self.title + " (%)" * (self.factor > 1)
+
+    @property
     def factor(self) -> int:
         """The factor for tables: 100 for a share."""
         return 100 if METRICS[self.name].percent else 1

@@ -180,7 +180,7 @@ def test_bounded_without_noise_promises_nothing():
                 "privacy__relation": "replace_one",
                 "algorithm": "fedgate",
             },
-            "clients keep a state, got sampling='fixed'",
+            "clients keep a state, got cohort.sampling=fixed",
         ),
         ({"cohort__sampling": "replacement"}, "cohort: .*sampling='replacement'"),
         ({"cohort__weighting": "examples"}, "cohort: .*weighting='examples'"),

@@ -32,7 +32,7 @@ def test_a_sweep_prints_its_plan_and_its_table_and_leaves_its_files(tmp_path):
     points = [line.split() for line in lines[5:9]]
     accuracies = [float(point[2]) for point in points]
     assert accuracies == sorted(accuracies, reverse=True)
-    assert lines[9].endswith("server.rate test accuracy, +- deviation over seeds")
+    assert lines[9].endswith("server.rate test accuracy (%), +- deviation over seeds")
     best = f"launch.train --workdir={folder / 'best'} --extend=ROUNDS"
     assert lines[12].endswith(best) and lines[13] == f"results in {folder}"
 
@@ -47,7 +47,7 @@ def test_a_sweep_prints_its_plan_and_its_table_and_leaves_its_files(tmp_path):
     assert json.loads((folder / "config.json").read_text())["rounds"] == 4
     assert (folder / "heatmap.png").read_bytes()[1:4] == b"PNG"
     head, _, first, *_ = (folder / "sweep.md").read_text().splitlines()
-    assert head == "| server.rate | test accuracy, +- deviation over seeds |"
+    assert head == "| server.rate | test accuracy (%), +- deviation over seeds |"
     assert first.split(" | ")[-1].split(" |")[0] in lines[10]
     assert "the folder of one run" in refused(folder, tmp_path / "out")
 

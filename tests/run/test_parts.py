@@ -300,7 +300,7 @@ def test_a_folder_knows_its_run_by_the_part_that_does_not_train(before, tmp_path
         ({"client__trains": "lora(rank=2, on=bias)"}, ["on='bias'"]),
         ({"client__trains": "."}, ["config.client: ", "trains=all"]),
         ({"client__trains": "lora(rank=x)"}, ["config.client: ", "rank=NUMBER"]),
-        ({"model__init_from": ""}, ["config.client: ", "dense1/bias", "random"]),
+        ({"model__init_from": ""}, ["init_from", "dense1/bias", "random"]),
         ({"model__fresh": "dense2"}, ["dense2/bias", "random"]),
     ],
     ids=range(7),

@@ -227,12 +227,24 @@ def test_pictures_of_digits_are_what_the_data_set_has(digits, tmp_path):
         (np.full((1, 8, 8, 1), np.nan), ["finite"]),
         (np.full((1, 8, 8, 1), "a"), ["finite numbers, got <U1"]),
         (["a text"], ["[8, 8, 1]", "texts"]),
+        (np.full((1, 8, 8, 1), 16, np.uint8), ["uint8 from 16 to 16", "by 16"]),
+        (np.full((1, 8, 8, 1), 12), ["int64 from 12 to 12", "by 16"]),
+        (np.full((1, 8, 8, 1), 16.0), ["float64 from 16.0 to 16.0", "by 16"]),
     ],
-    ids=range(5),
+    ids=range(8),
 )
 def test_inputs_of_another_form_are_refused(digits, inputs, words):
     with refused(*words):
         predict(load_trained(digits), inputs)
+
+
+@pytest.mark.slow
+def test_digits_may_be_black_white_or_noisy(digits):
+    trained, black = load_trained(digits), np.zeros((1, 8, 8, 1))
+    for given in (black, black + 1, black + 1.3):
+        assert np.isfinite(predict(trained, given)).all()
+    found = [predict(trained, images) for images in (black, black.astype(np.uint8))]
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.slow
@@ -249,6 +261,12 @@ def test_floats_beyond_one_are_no_pixels(tmp_path, raw):
 def edited(folder, **changes):
     about = json.loads((folder / "params.json").read_text())
     (folder / "params.json").write_text(json.dumps(about | changes))
+
+
+def within(folder, name):
+    shutil.move(folder, folder.parent / name)
+    folder.mkdir()
+    shutil.move(folder.parent / name, folder)
 
 
 def renamed(folder):
@@ -274,8 +292,9 @@ def renamed(folder):
         (lambda at: edited(at, loss="none"), ["loss='none'"]),
         (lambda at: (at / "params.safetensors").write_bytes(b"x"), ["arrays by name"]),
         (renamed, ["dense/kernel of shape (10, 64)", "got none"]),
+        (lambda at: within(at, "best"), ["run", "of a sweep", "run/best"]),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_folders_without_a_whole_model_are_refused(digits, tmp_path, spoil, words):
     folder = shutil.copytree(digits, tmp_path / "run")

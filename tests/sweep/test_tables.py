@@ -54,7 +54,7 @@ def test_the_best_stand_first_and_what_diverged_last(tmp_path):
     assert re.search(r"0\.2 +3 +1 +diverged in round 4 +$", lines[8])
     assert re.search(r"0\.1 +3 +41\.00 \+- 1\.41$", lines[10])
     assert (tmp_path / "sweep.md").read_text().splitlines() == [
-        "| client.rate | sketch.rows | test accuracy, +- deviation over seeds |",
+        "| client.rate | sketch.rows | test accuracy (%), +- deviation over seeds |",
         "| --- | --- | --- |",
         "| 0.1 | 3 | 41.00 +- 1.41 |",
         "| 0.2 | 1 | 31.00 +- 1.41 |",
@@ -76,7 +76,7 @@ def test_points_are_chosen_by_validation_and_never_by_the_test_set():
     points = tables.ranked(rows, axes)
     assert [row["point"] for row in points] == [1, 2, 0]
     head, best, *_ = tables.sweep_table(points, axes)
-    assert head == ["client.rate", "validation accuracy", "test accuracy"]
+    assert head == ["client.rate", "validation accuracy (%)", "test accuracy (%)"]
     assert best == ["0.2", "60.00", "10.00"]
 
 
@@ -113,7 +113,7 @@ def test_yes_and_no_come_back_from_a_file():
 def test_an_interval_is_shown_however_wide_it_is(accuracy, half_width, cell):
     row = STANDING | {"accuracy": accuracy, "half_width": half_width}
     head, line = tables.standings_table([row])
-    assert head[1] == "test accuracy, +- 95 % interval"
+    assert head[1] == "test accuracy (%), +- 95 % interval"
     assert line == ["safl", cell, "-", "22.08", "12340", ""]
 
 

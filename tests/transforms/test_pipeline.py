@@ -117,6 +117,13 @@ def test_what_follows_aggregate_is_computed_once_and_known_to_be_the_same():
     assert not any("V:devices" in str(aval) for aval in shapes(after))
 
 
+def test_an_axis_that_no_map_has_is_refused_by_name():
+    tx = optax.chain(transforms.aggregate("device"), optax.sgd(1.0))
+    arguments = some_grads(DEVICES * CLIENTS), tx.init(PARAMS), PARAMS, KEY
+    with pytest.raises(ValueError, match="axis_name='device'"):
+        jax.make_jaxpr(client_step(tx))(*arguments)
+
+
 def test_a_message_that_goes_around_the_mean_is_refused():
     op = sketch.count_sketch(15)
     leaky = optax.chain(transforms.sketch(op), transforms.desketch(op), optax.sgd(1.0))

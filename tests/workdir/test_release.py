@@ -19,7 +19,7 @@ from fl_sketch.engine import recorder
 from fl_sketch.models import params_io
 from fl_sketch.privacy.guarantee import UNPROTECTED
 from fl_sketch.run import load_params, run
-from fl_sketch.workdir import release, rows, secrets
+from fl_sketch.workdir import release, released_model, rows, secrets
 from tests.run.configs import config_with, quiet, read_json, table_in
 
 pytestmark = pytest.mark.slow
@@ -235,7 +235,7 @@ def test_the_promise_stands_in_numbers_and_in_words(planted, tmp_path):
     page = (tmp_path / "out/MODEL.md").read_text()
     assert len(page.splitlines()) < 70
     for words in (
-        "`logistic`", "`planted`", "divided by 255", "650 parameters",
+        "`logistic`", "`planted`", "float32", "650 parameters",
         "(8, 0.001)-differentially private per client", "at most e^8 (about 298",
         "plus 0.001", "had not taken part", "be trusted", *promise["not_protected"],
     ):  # fmt: skip
@@ -287,7 +287,22 @@ def test_examples_are_promised_what_was_counted_for_them(tmp_path):
     assert "private per example. " in page and "counted 10 such sums" in page
     assert "if this example of a client had been any other" in page
     assert "Every example's gradient was bounded" in page and "no other party" in page
-    assert "levels of grey divided by 16" in page
+    assert "0 to 16, divided by 16" in page and "divided by 255" not in page
+
+
+@pytest.mark.parametrize(
+    ("dataset", "dtype", "words"),
+    [
+        ("mnist", "uint8", "from 0 to 255"),
+        ("digits", "float32", "divided by 16"),
+        ("npz/own", "float32", "as in the training data"),
+    ],
+)
+def test_the_page_says_the_scale_of_the_inputs(dataset, dtype, words):
+    about = {"model": "logistic", "size": "", "loss": "cross_entropy", "outputs": 2}
+    about |= {"algorithm": "safl", "dataset": dataset, "inputs": {"dtype": dtype}}
+    params = {"dense/bias": np.zeros(2), "dense/kernel": np.zeros((2, 4))}
+    assert words in released_model.facts(about, params)["inputs"]
 
 
 def test_the_page_says_what_the_model_foretells_and_was_given(tmp_path):
