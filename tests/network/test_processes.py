@@ -185,7 +185,7 @@ def test_a_server_keeps_its_jobs_in_its_kit(running):
 
 def test_a_run_that_is_killed_goes_on(tmp_path):
     """The server, the sites and the command die at once, with SIGKILL, in a round."""
-    folder, length = tmp_path / "run", {"rounds": 200, "eval_every": 100}
+    folder, length = tmp_path / "run", {"rounds": 60, "eval_every": 60}
     process = begun(folder, **length)
     until(lambda: list((folder / "checkpoints").glob("round_*")))
     process.kill()
@@ -195,7 +195,7 @@ def test_a_run_that_is_killed_goes_on(tmp_path):
     assert not (folder / "summary.json").exists()
     printed = ended(begun(folder, **length))
     assert "resuming after round" in printed
-    # Sums of 200 rounds are in another order than those of one program.
+    # Sums of 60 rounds are in another order than those of one program.
     assert furthest(weights_in(folder), simulated(tmp_path / "one", **length)) <= 1e-5
     assert "already" in ended(begun(folder, **length))
 
