@@ -251,7 +251,7 @@ def _mechanism(
         return mechanism.integers(
             BOUNDS[bound](threshold),
             bits=privacy.bits,
-            noise=privacy.noise if shared else "discrete_gaussian",
+            noise=privacy.noise if shared else lattice.OF_SERVER,
             smallest=smallest if shared else 0,
             most=tails.places_for(config.data.clients, size) if poisson else size,
             granularity=privacy.granularity,
