@@ -129,8 +129,8 @@ def read(source: str) -> Arrays:
     if path.is_dir():
         return in_run(path)
     if not path.is_file():
-        msg = "Expected init_from to be the folder of a run or of a release, or a file,"
-        raise FileNotFoundError(f"{msg} got {source!r}.")
+        msg = "Expected init_from to be the folder of a run or of a release, or a file"
+        raise FileNotFoundError(msg + f", got {source!r}.")
     validate.one_of(FORMS, **{"the ending of init_from": path.suffix.removeprefix(".")})
     return _in_file(path)
 

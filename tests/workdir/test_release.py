@@ -244,10 +244,8 @@ def test_the_promise_stands_in_numbers_and_in_words(planted, tmp_path):
     ):  # fmt: skip
         assert words in page, words
     assert "used for other runs" not in page
-    ((z,),) = (re.findall(r"at least ([\d.]+) times the bound", page),)
-    assert (
-        0 <= promise["noise_multiplier"] - float(z) < 1e-3
-    )  # never more than there was
+    (z,) = re.findall(r"at least ([\d.]+) times the bound", page)
+    assert 0 <= promise["noise_multiplier"] - float(z) < 1e-3  # it never says more
 
 
 def test_a_shuffle_is_named_where_it_decides_what_the_accountant_takes_as_secret(one):
