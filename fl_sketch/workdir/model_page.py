@@ -133,13 +133,16 @@ def _how(promise: Mapping[str, Any]) -> str:
         bound += " in the last round"
     if promise["bound"] == "one's own":
         bound = "by the mechanism of the run"
+    trust = TRUST[promise["noise"]]
+    if trust == _SHARES and promise["sampling"] != "everyone":
+        trust += " It does not hold towards a server that knows who took part."
     return (
         f"Every {what} was bounded ({bound}). {noise} noise was added to their "
         f"sums{more}. The accountant `{promise['accountant']}` counted {sums} such "
         f"sums, each with noise of a standard deviation of at least "
         f"{rounded_down(promise['noise_multiplier'])} times the bound. Noise, cohorts "
         "and batches came from a secret of the operating system; sketches and random "
-        f"initial weights came from the seed. {TRUST[promise['noise']]}"
+        f"initial weights came from the seed. {trust}"
     )
 
 

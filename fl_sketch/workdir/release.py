@@ -115,7 +115,8 @@ def read(workdir: str | os.PathLike) -> Release:
         _require(own, "workdir to be the folder of one run", f"{kind}'s, {there}")
     path = folder / origin.CONFIG
     _require(path.is_file(), "workdir to be the folder of a run", there)
-    _require((folder / SUMMARY).is_file(), "a finished run", f"{there} without it")
+    got = f"{there} without {SUMMARY}"
+    _require((folder / SUMMARY).is_file(), "a finished run", got)
     summary, about = _json(folder / SUMMARY), _json(folder / origin.SIDECAR)
     try:
         _require_publishable(summary, folder)

@@ -267,6 +267,10 @@ def test_a_shuffle_is_named_where_it_decides_what_the_accountant_takes_as_secret
         assert len(said) == named, (sampling, population, unit)
         secret = model_page.HIDDEN[unit] in model_page._promised(promise)
         assert secret == (sampling != "everyone")
+        for noise in ("central", "distributed", "skellam"):
+            text = model_page._how(promise | {"noise": noise})
+            knows = noise != "central" and sampling != "everyone"
+            assert ("a server that knows who took part" in text) == knows
 
 
 def test_an_adaptive_bound_is_that_of_the_last_round(one):
