@@ -70,7 +70,7 @@ def get_config() -> ConfigDict:
     # metrics, such as f1,auc; the first is the score: accuracy, top5, f1, auc,
     # perplexity; for numbers: mae, rmse, r2; empty: the default of the loss
     config.model.metrics = ""
-    # initial weights: a run's folder, FILE.npz or FILE.safetensors
+    # initial weights: the folder of a run or a release, FILE.npz or FILE.safetensors
     config.model.init_from = ""
     config.model.fresh = ""  # layers to initialise anew, such as dense3,conv1/bias
     config.model.label_smoothing = 0.0  # weight of the uniform distribution

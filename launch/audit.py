@@ -24,7 +24,7 @@ from fl_sketch.privacy.guarantee import rounded_up
 from launch import command, options, parsing
 
 BROKEN = 1  # the exit code
-COLUMNS = "{:<66} {:>8} {:>8} {:>8} {:>8} {:>5} {:>8} {:>7}"
+COLUMNS = "{:<74} {:>8} {:>8} {:>8} {:>8} {:>5} {:>8} {:>7}"
 HEAD = COLUMNS.format(
     "", "delta", "claimed", "found", "limit", "conf.", "trials", "seconds"
 )

@@ -35,7 +35,8 @@ EXTEND = flags.DEFINE_integer(
 INIT_FROM = flags.DEFINE_string(
     "init_from",
     None,
-    "First parameters: the folder of a run, FILE.npz or FILE.safetensors.",
+    "First parameters: the folder of a run or of a release, FILE.npz or "
+    "FILE.safetensors.",
 )
 ACCEPT = flags.DEFINE_list(
     "accept",

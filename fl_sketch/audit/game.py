@@ -52,6 +52,7 @@ Observe = Callable[[Key | Roots, jax.Array], jax.Array]
 
 BLOCK = 4096  # runs of one call: their values stay in a core's cache
 PARTS = (1, 2, 5)  # of eight: runs to learn from, to choose an event, and to count
+MULTIPLE = sum(PARTS) * BLOCK  # runs of a world come in multiples of these
 RIDGE = 1e-6  # of the attacker's covariances, over their diagonals
 CHOICE = 0.999  # confidence by which events are compared: fewer are chosen by luck
 RANKS = 60  # thresholds to try at each end of the scores of each world
@@ -122,7 +123,7 @@ def play(
       observe: all that a run releases.
       claim: delta -> the epsilon that is claimed of a run at this delta.
       delta: the smallest delta of the claim.
-      trials: the number of runs of each world, rounded up to whole blocks.
+      trials: the number of runs of each world, rounded up to a multiple of `MULTIPLE`.
       key: the key of all runs, each of which gets its own.
       rate: the probability that the canary takes part in a round.
       mirrored: whether the world without the canary has its mirror image, with the same
@@ -138,7 +139,7 @@ def play(
     begin = time.perf_counter()
     validate.at_least_one(trials=trials)
     validate.in_range(0, 1, delta=delta, rate=rate, confidence=confidence)
-    blocks = max(1, math.ceil(trials / (sum(PARTS) * BLOCK)))
+    blocks = math.ceil(trials / MULTIPLE)
     run = _program(observe, key)
 
     def worlds(first, parts, of=lambda releases: releases):
@@ -163,7 +164,7 @@ def play(
         float(at),
         _bound(counted, event, at, confidence),
         confidence,
-        sum(PARTS) * blocks * BLOCK,
+        blocks * MULTIPLE,
         _log_ratio((size, 0), (size, size), at, confidence).item(),
         time.perf_counter() - begin,
     )

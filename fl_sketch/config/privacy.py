@@ -1,6 +1,7 @@
 """From the privacy section of a config to a mechanism; refused if it cannot be one."""
 
 import functools
+import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Mechanism, Tree
 from fl_sketch.data import datasets
 from fl_sketch.privacy import clipping, lattice, mechanism, noised_metrics, plans, tails
+from fl_sketch.privacy.guarantee import rounded_up
 
 ALLOWED_BITS = tuple(range(lattice.SHORTEST, lattice.LONGEST + 1))
 BOUNDS = {"clip": clipping.clip, "normalise": clipping.normalise}
@@ -227,13 +229,30 @@ def guarded(
         guard = make(noise_multiplier)
         if privacy.watch:
             ranges = ((0.0, privacy.watch_loss), (0.0, 1.0))
+            noise = privacy.watch_noise or size / 20
+            _require_more(noise_multiplier, len(ranges), watch_noise=noise)
             guard = noised_metrics.watching(
                 make,
                 dict(zip(build.WATCHED, ranges, strict=True)),
                 noise_multiplier=noise_multiplier,
-                noise=privacy.watch_noise or size / 20,
+                noise=noise,
             )
         return algorithm._replace(mechanism=guard)
+
+
+def _require_more(noise_multiplier: float, numbers: int, **noise: float) -> None:
+    """Raises for noise that leaves none of z for the messages, by the name of its key.
+
+    So many `numbers` of a range of one go with a message: see `clipping.split_noise`.
+    """
+    ((key, value),) = noise.items()
+    least = noise_multiplier * math.sqrt(numbers) / 2
+    if noise_multiplier and value <= least:
+        msg = (
+            f"Expected {key} > {rounded_up(least)} with a noise multiplier of "
+            f"{rounded_up(noise_multiplier)}, got {key}={value:g}."
+        )
+        raise ValueError(msg)
 
 
 def _mechanism(
@@ -251,7 +270,7 @@ def _mechanism(
         return mechanism.integers(
             BOUNDS[bound](threshold),
             bits=privacy.bits,
-            noise=privacy.noise if shared else "discrete_gaussian",
+            noise=privacy.noise if shared else lattice.OF_SERVER,
             smallest=smallest if shared else 0,
             most=tails.places_for(config.data.clients, size) if poisson else size,
             granularity=privacy.granularity,
@@ -262,11 +281,13 @@ def _mechanism(
             BOUNDS[bound](threshold), smallest=smallest, **common
         )
     if bound == "adaptive":
+        noise = privacy.quantile_noise or size / 20
+        _require_more(z, 1, quantile_noise=noise)
         return mechanism.adaptive(
             threshold,
             quantile=privacy.quantile,
             rate=privacy.quantile_rate,
-            count_noise=privacy.quantile_noise or size / 20,
+            count_noise=noise,
             **common,
         )
     return mechanism.central(BOUNDS[bound](threshold), **common)

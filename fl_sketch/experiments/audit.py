@@ -37,9 +37,11 @@ GUESSES = 10  # of so many canaries, one is guessed to be in, and one to be out
 class Audit(NamedTuple):
     """The effort of an audit; each is a flag of `launch.audit`."""
 
-    trials: Annotated[int, "Games with the client; as many are played without it."] = (
-        1_000_000
-    )
+    trials: Annotated[
+        int,
+        "Games with the client, and as many without it; rounded up to a multiple of "
+        f"{game.MULTIPLE}.",
+    ] = 1_000_000
     rounds: Annotated[int, "Rounds per distinguishing game."] = 3
     canaries: Annotated[
         int, "Made-up clients in the run with canaries; 0 = no such run."
@@ -212,7 +214,7 @@ def with_canaries(setup: Setup, audit: Audit) -> Found:
     )
     what = (
         f"run: {_count(plan.steps, 'round')}, {count} of {plan.population} clients are "
-        f"canaries, {right} of {guesses} right"
+        f"canaries, {right} of {guesses} guesses right"
     )
     return Found(
         what,

@@ -16,7 +16,9 @@ FLOAT_BYTES = 4
 def lines(
     plan: Plan, *, numbers: int, bits: Sequence[int], epsilon: float, delta: float
 ) -> Iterator[str]:
-    """Yields lines of text: floats, then every kind of integer noise at every size.
+    """Yields lines of text: floats, then kinds of integer noise at every size.
+
+    If the server draws the noise, it is one discrete Gaussian.
 
     An error is the standard deviation of what is released around the sum of messages,
     noise and rounding together, over that of floats.
@@ -37,7 +39,8 @@ def lines(
         lattice.require(one, 0.0)
     promise = {"epsilon": epsilon, "delta": delta}
     floats = accounting.calibrate(plan._replace(coordinates=numbers), **promise)
-    whose = "clients, in shares" if sums[0].smallest else "the server"
+    shared = bool(sums[0].smallest)
+    whose = "clients, in shares" if shared else "the server"
     yield (
         f"messages of {numbers} numbers, {lattice.padded(numbers)} as integers, whose "
         f"noise is drawn by {whose}:"
@@ -45,7 +48,7 @@ def lines(
     yield ROW.format("", "noise multiplier", "error", "bytes a message")
     size = str(FLOAT_BYTES * numbers)
     yield ROW.format("floats, Gaussian", rounded_up(floats, 6), "1", size)
-    for kind in lattice.KINDS:
+    for kind in lattice.KINDS if shared else (lattice.OF_SERVER,):
         for one in sums:
             name, size = f"{one.bits} bits, {kind}", str(one.bytes_up(numbers))
             own = with_integers(plan, one, kind, numbers)

@@ -24,13 +24,10 @@ LAST_BITS = (
 )
 UNPROTECTED = (
     "the test data",
-    "the number of clients, the model, its size and all other keys of the config",
+    "the planned number of clients, the model, its size and all other keys of the "
+    "config",
     "the choice of config keys, unless other data were used for it",
     "the time that rounds take",
-    "which clients and examples are drawn, against an attacker who can invert the "
-    "shuffles of batches and of cohorts among more than 4096 clients; only their seeds "
-    "are cryptographic",
-    LAST_BITS,
 )
 
 
@@ -156,7 +153,20 @@ def rounded_up(value: float, digits: int = 4) -> str:
     """
     if not math.isfinite(value):
         return f"{value:g}"
-    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    return _rounded(value, digits, decimal.ROUND_CEILING)
+
+
+def rounded_down(value: float, digits: int = 4) -> str:
+    """Returns a finite `value` in so many significant digits, never a larger number.
+
+    >>> rounded_down(1.00575), rounded_down(7.5)
+    ('1.005', '7.5')
+    """
+    return _rounded(value, digits, decimal.ROUND_FLOOR)
+
+
+def _rounded(value: float, digits: int, how: str) -> str:
+    context = decimal.Context(prec=digits, rounding=how)
     return f"{float(context.create_decimal(repr(float(value)))):.{digits}g}"
 
 

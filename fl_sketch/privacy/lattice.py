@@ -18,6 +18,7 @@ from typing import NamedTuple
 from fl_sketch.core import validate
 
 KINDS = ("skellam", "discrete_gaussian")
+OF_SERVER = "discrete_gaussian"  # the kind that a server draws at once
 SHORTEST, LONGEST = 8, 32  # bits of a number
 SEEN = 30  # bits at most that a sum uses, of 32, so that a simulator sees it wrap
 DEVIATIONS = 4.0  # standard deviations of a sum that fit

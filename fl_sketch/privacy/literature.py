@@ -34,9 +34,11 @@ def table(plan: Plan, *, epsilon: float, delta: float) -> list[str]:
         return row(name.upper(), z)
 
     r = plan.population * plan.rate
+    cohorts = f"{plan.sampling} cohorts of {r:g} among {plan.population} clients"
+    if plan.sampling == "everyone":
+        cohorts = f"all {plan.population} clients in every round"
     return [
-        f"epsilon = {epsilon:g} at delta = {delta:g}: {plan.steps} rounds, "
-        f"{plan.sampling} cohorts of {r:g} among {plan.population} clients, "
+        f"epsilon = {epsilon:g} at delta = {delta:g}: {plan.steps} rounds, {cohorts}, "
         f"{plan.releases} noised sum{'s' * (plan.releases > 1)} per round, "
         f"relation {plan.relation}",
         ROW.format("", "noise multiplier", f"epsilon, {best}"),

@@ -153,8 +153,8 @@ def _how(guarantee, asked: int) -> list[str]:
         f"{plan.relation}, accountant {guarantee.accountant}, noise multiplier "
         f"{guarantee.noise_multiplier:.4g}{bits}, {many} noised "
         f"sum{'s' * (many > 1)} per round",
-        f"  {SECRET[guarantee.randomness]}; train loss and bytes are not private, "
-        "only the simulator may see them",
+        f"  {SECRET[guarantee.randomness]}; the guarantee does not cover train loss "
+        "and bytes: do not publish them",
     ]
 
 

@@ -27,9 +27,7 @@ from fl_sketch.models import huggingface, params_io
 from fl_sketch.models.losses import KINDS
 from fl_sketch.models.metrics import CLASSES
 from fl_sketch.workdir import weights
-from fl_sketch.workdir.origin import SIDECAR
-
-FILES = tuple(f"params.{form}" for form in params_io.FORMS)
+from fl_sketch.workdir.origin import FILES, SIDECAR
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -68,9 +68,28 @@ def keep(
     partial.rename(kept)
 
 
-def continued(folder: pathlib.Path) -> str:
-    """Returns the command that continues the best point in the folder of a sweep."""
+def ended(folder: pathlib.Path, *, private: bool) -> list[str]:
+    """Returns a line on the best point of a sweep that has ended, if it has one.
+
+    A private point is not kept, since its secret is gone and its rounds cannot be
+    repeated. A worse point of a program without privacy is then deleted.
+
+    Args:
+      folder: that of the sweep.
+      private: whether the best point is a private run.
+    """
     kept = folder / FOLDER
+    if private:
+        shutil.rmtree(kept, ignore_errors=True)
+        return [
+            f"no {FOLDER}/: the best point is a private run, whose model is not kept; "
+            "launch.train trains it again and spends its epsilon again"
+        ]
+    return [f"to continue the best point: {_command(kept)}"] * kept.is_dir()
+
+
+def _command(kept: pathlib.Path) -> str:
+    """Returns the command that continues the run in a folder."""
     values = flat(config_file.read(kept / origin.CONFIG).config).values()
     code = ",".join(dict.fromkeys(filter(plugins.named, values)))
     words = ["python", "-m", "launch.train", f"--workdir={kept}", "--extend=ROUNDS"]

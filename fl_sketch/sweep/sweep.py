@@ -79,10 +79,9 @@ def sweep(
             summary = folder.finish(grid_keys | results | {"map": how} | times | spent)
         notes = odometer.lines(odometer.read(folder.folder))
         lines = tables.write_sweep(folder.folder, folder.rows, axes, notes)
-    for line in lines:
+    private = _of_best(summary, outlines)
+    for line in [*lines, *best.ended(folder.folder, private=private)]:
         say(line)
-    if (folder.folder / best.FOLDER).is_dir():
-        say(f"to continue the best point: {best.continued(folder.folder)}")
     say(f"results in {workdir}")
     return summary
 
@@ -145,6 +144,13 @@ def _results(
         "best_over_seeds": next((row for row in means if not row["diverged"]), None),
         "diverged": sum(bool(row["diverged"]) for row in last),
     }
+
+
+def _of_best(summary: Row, outlines: Sequence[Outline]) -> bool:
+    """Returns whether the best point of a sweep is a private run."""
+    point = summary["best"]["point"] if summary["best"] else -1
+    private = (one.group for one in outlines if one.private)
+    return any(0 <= point - one.first < len(one.points) for one in private)
 
 
 def _run_rest(

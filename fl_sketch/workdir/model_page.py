@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fl_sketch.privacy.guarantee import rounded_down
 from fl_sketch.privacy.lattice import KINDS
 from fl_sketch.workdir.origin import SIDECAR
 
@@ -29,7 +30,10 @@ INSTEAD = {  # what somebody's data are compared with, by relation
     "add_remove": "had not taken part",
     "replace_one": "had been any other",
 }
-NAMES = {"discrete_gaussian": "discrete Gaussian"}  # of noises, where not as they are
+HIDDEN = {  # what the accountant assumes to be secret besides the noise, by unit
+    "client": "which clients took part in which round",
+    "example": "which examples were in which batch",
+}
 _SHARES = (
     "Every client added a share of the noise. The guarantee covers the sums, and "
     "needs secure aggregation, which reveals no single message. A client that took "
@@ -89,13 +93,15 @@ def _promised(promise: Mapping[str, Any]) -> str:
     if promise["epsilon"] <= EXPLAINED:
         times += f" (about {math.exp(promise['epsilon']):.4g})"
     of = " and all of its data" if unit == "client" else " of a client"
+    drawn = f"{HIDDEN[unit]}, or " * (promise["sampling"] != "everyone")
     public = " The config calls these data public, so they may need no protection."
     return (
         f"The parameters are ({epsilon}, {delta!r})-differentially private per "
         f"{unit}. For every {unit}, any result computed from them has a probability of "
         f"at most {times} times its probability if this {unit}{of} "
         f"{INSTEAD[promise['relation']]}, plus {delta!r}, and the other way round. "
-        f"This holds whatever else an observer knows.{public * promise['public_data']}"
+        f"This holds whatever an observer knows about all other data, if the observer "
+        f"does not learn {drawn}the noise.{public * promise['public_data']}"
     )
 
 
@@ -119,18 +125,24 @@ def _others(promise: Mapping[str, Any]) -> str:
 def _how(promise: Mapping[str, Any]) -> str:
     what = "example's gradient" if promise["unit"] == "example" else "client's message"
     sums = promise["rounds"] * promise["releases_a_round"]
-    noise = promise["distribution"]
-    noise = NAMES.get(noise, noise.capitalize())
+    noise = promise["distribution"].replace("_gaussian", " Gaussian")
+    noise = noise[:1].upper() + noise[1:]
     more = " and to further released numbers" * bool(promise["released_beside"])
     bound = f"{promise['bound']}, {promise['threshold']}"
+    if promise["bound"] == "adaptive":
+        bound += " in the last round"
     if promise["bound"] == "one's own":
         bound = "by the mechanism of the run"
+    trust = TRUST[promise["noise"]]
+    if trust == _SHARES and promise["sampling"] != "everyone":
+        trust += " It does not hold towards a server that knows who took part."
     return (
         f"Every {what} was bounded ({bound}). {noise} noise was added to their "
-        f"sums{more}. Its effective standard deviation, per sum, is "
-        f"{promise['noise_multiplier']:.4g} times the bound. The accountant "
-        f"`{promise['accountant']}` counted {sums} such sums. All randomness came from "
-        f"the operating system. {TRUST[promise['noise']]}"
+        f"sums{more}. The accountant `{promise['accountant']}` counted {sums} such "
+        f"sums, each with noise of a standard deviation of at least "
+        f"{rounded_down(promise['noise_multiplier'])} times the bound. Noise, cohorts "
+        "and batches came from a secret of the operating system; sketches and random "
+        f"initial weights came from the seed. {trust}"
     )
 
 

@@ -16,9 +16,11 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from fl_sketch.models.params_io import FORMS
 from fl_sketch.workdir import checkpoint
 
 CONFIG, SIDECAR, KEY = "config.json", "params.json", ".data_key"
+FILES = tuple(f"params.{form}" for form in FORMS)  # that hold a whole model
 TRAINED_ON = "trained_on"  # the entry of both json files, and in files of weights
 KEY_BYTES = 32
 UNKNOWN = "?"  # the name of data that no record tells
@@ -52,13 +54,25 @@ Record = Mapping[str, list[str]]
 NOT_TOLD = TrainedOn((UNKNOWN,)).record()
 
 
+def released(folder: pathlib.Path) -> pathlib.Path | None:
+    """Returns the file of weights in the `folder` of a release; None: it is no such.
+
+    A release has neither the config nor the checkpoints of a run.
+    """
+    of_a_run = (folder / CONFIG).exists() or checkpoint.rounds(folder / "checkpoints")
+    if of_a_run or not (folder / SIDECAR).is_file():
+        return None
+    return next((folder / name for name in FILES if (folder / name).is_file()), None)
+
+
 def trained_on(source: str | os.PathLike) -> TrainedOn | None:
-    """Returns the data that the weights of a run, or of a file, have seen.
+    """Returns the data that the weights of a run, a release or a file have seen.
 
     None: there is no record of it, as with a file that was downloaded. A run without a
     record that can be read, or without a key of its digests, has seen `UNKNOWN` data.
     """
     path = pathlib.Path(source).expanduser().resolve()
+    path = released(path) or path
     if path.is_dir():
         return _known(_in_json(path / CONFIG), path)
     found, folder = _in_weights(path), path.parent

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import fl_sketch
 from fl_sketch.core import files, untrusted_files, validate
+from fl_sketch.core.hashing import SHUFFLED_UP_TO
 from fl_sketch.models import params_io
 from fl_sketch.models.params_io import FORMS, Arrays
 from fl_sketch.privacy.guarantee import LAST_BITS, UNPROTECTED, Guarantee, rounded_up
@@ -31,11 +32,15 @@ from fl_sketch.workdir import (
     weights,
 )
 from fl_sketch.workdir.folder import SUMMARY
-from fl_sketch.workdir.model_page import PAGE, PROMISE
+from fl_sketch.workdir.model_page import HIDDEN, PAGE, PROMISE
 from fl_sketch.workdir.odometer import RUN
 from fl_sketch.workdir.origin import SIDECAR
 
 ROUND = "state/server/round"  # in a checkpoint
+SHUFFLED = (
+    ", against an attacker who can predict a shuffle of which only the seed is "
+    "cryptographic"
+)
 PACKAGES = ("jax", "numpy", "dp-accounting")
 ROUNDING = 1e-6  # of an epsilon that is counted again
 OTHERS = {  # files by which a folder is known to be that of something else
@@ -219,16 +224,7 @@ def _counted(summary, entries: Mapping[str, Guarantee]) -> Guarantee:
 
 def _promise(summary, about, own: Guarantee) -> dict[str, Any]:
     """Returns what privacy.json holds of the run itself."""
-    # The sampling rate of a client's examples says how many there are.
-    sizes = ("how many examples a client has",) * (own.unit == "example")
     threshold = ("threshold",) * (summary["bound"] == "adaptive")
-    shown = any(name.startswith("validation_") for name in summary)
-    begun = pathlib.Path(about.get("init_from", "")).name
-    more = ("the validation data",) * shown + (
-        f"what the first model, {begun}, was trained on, which counts as public",
-    ) * bool(begun)
-    exact = (LAST_BITS,) * bool(own.plan.integers)  # sums of integers are
-    known = (line for line in UNPROTECTED if line not in exact)
     now = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {
         "unit": own.unit,
@@ -241,7 +237,7 @@ def _promise(summary, about, own: Guarantee) -> dict[str, Any]:
         "noise_multiplier": own.noise_multiplier,
         "noise": summary["noise"],
         "distribution": own.plan.noise,
-        "bits": own.plan.integers.bits if own.plan.integers else 32,
+        "bits": own.plan.integers.bits if own.plan.integers else None,
         "bound": summary["bound"],
         "threshold": summary["threshold"],
         "epsilon": summary["epsilon"],
@@ -249,12 +245,30 @@ def _promise(summary, about, own: Guarantee) -> dict[str, Any]:
         "accountant": summary["accountant"],
         "randomness": own.randomness,
         "public_data": own.public,
-        "not_protected": [*known, *sizes, *more],
+        "not_protected": _unprotected(summary, about, own),
         "versions": {
             "of_the_run": {name: summary["versions"][name] for name in PACKAGES[:2]},
             "of_the_release": {"fl_sketch": fl_sketch.__version__, **now},
         },
     }
+
+
+def _unprotected(summary, about, own: Guarantee) -> list[str]:
+    """Returns what the guarantee of a run does not cover, in words."""
+    lines, plan = [*UNPROTECTED], own.plan
+    shuffled = own.unit == "example" or plan.population > SHUFFLED_UP_TO
+    if shuffled and plan.sampling != "everyone":
+        lines += [HIDDEN[own.unit] + SHUFFLED]
+    if not plan.integers:  # whose sums are exact
+        lines += [LAST_BITS]
+    if own.unit == "example":  # the sampling rate says how many there are
+        lines += ["how many examples a client has"]
+    if any(name.startswith("validation_") for name in summary):
+        lines += ["the validation data"]
+    if begun := pathlib.Path(about.get("init_from", "")).name:
+        first = f"what the first model, {begun}, was trained on"
+        lines += [f"{first}, which counts as public"]
+    return lines
 
 
 def _of_all(entries: Mapping[str, Guarantee]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def load_params(workdir: str | os.PathLike) -> Tree:
     """Returns the model after the last checkpoint of a run, as flax takes it.
 
     Args:
-      workdir: the folder of the run, finished or not.
+      workdir: the folder of the run, finished or not, or of a release.
 
     Returns:
       Nested dictionaries of numpy arrays; `Stateful` of two, if the model keeps
@@ -38,7 +38,9 @@ def load_params(workdir: str | os.PathLike) -> Tree:
     Raises:
       ValueError: in one line, for a folder without a checkpoint that can be read.
     """
-    return tree_of(in_run(pathlib.Path(workdir)))
+    folder = pathlib.Path(workdir)
+    file = origin.released(folder)
+    return tree_of(_in_file(file) if file else in_run(folder))
 
 
 def in_run(folder: pathlib.Path) -> Arrays:
@@ -116,22 +118,29 @@ def read(source: str) -> Arrays:
     """Returns the arrays that a run or a file holds.
 
     Args:
-      source: the folder of a run, or a file that ends in .npz or .safetensors.
+      source: the folder of a run or of a release, or a file that ends in .npz or
+        .safetensors.
 
     Raises:
       FileNotFoundError, ValueError: in one line, for anything else.
     """
     path = pathlib.Path(source).expanduser()
+    path = origin.released(path) or path
     if path.is_dir():
         return in_run(path)
     if not path.is_file():
-        msg = f"Expected init_from to be the folder of a run or a file, got {source!r}."
-        raise FileNotFoundError(msg)
+        msg = "Expected init_from to be the folder of a run or of a release, or a file"
+        raise FileNotFoundError(msg + f", got {source!r}.")
     validate.one_of(FORMS, **{"the ending of init_from": path.suffix.removeprefix(".")})
+    return _in_file(path)
+
+
+def _in_file(path: pathlib.Path) -> Arrays:
+    """Returns the arrays in a file; raises a ValueError in one line if it has none."""
     try:
         return load(path)
     except Exception as error:  # zipfile, numpy and safetensors raise a dozen kinds
-        msg = f"Expected {source} to hold arrays by name, got {error}."
+        msg = f"Expected {path} to hold arrays by name, got {error}."
         raise ValueError(" ".join(msg.split())) from None
 
 

@@ -242,7 +242,7 @@ def test_bounded_without_noise_promises_nothing():
                 "privacy__noise_multiplier": 5.0,
                 "privacy__target_epsilon": 0.0,
             },
-            "noise_multiplier=5.0",
+            "config.privacy: .*quantile_noise > 2.5 .*quantile_noise=2.5",
         ),
     ],
     ids=str,

@@ -180,7 +180,7 @@ def test_both_audits_of_a_config_are_made():
     assert first == PLAYED
     assert 0 <= run.found_epsilon <= run.claimed_epsilon
     assert "5 rounds, 40 of 440 clients are canaries" in run.what
-    assert run.trials == 80 and "of 16 right" in run.what
+    assert run.trials == 80 and "of 16 guesses right" in run.what
     plan = accounting.Plan(5, 110, 440)
     assert run.claimed_epsilon == pytest.approx(
         accounting.spent(plan, 1.5, delta=1e-3), abs=1e-3

@@ -152,7 +152,8 @@ def of_another_round(run):
 
 
 SPOILED = [
-    (without("summary.json"), "a finished run"),
+    (without("summary.json"), "a finished run, got workdir="),
+    (without("summary.json"), "which has not finished"),
     (holding("summary.json", "{"), "summary.json to be unchanged"),
     (holding("summary.json", "[1]"), "unchanged, got TypeError"),
     (holding("summary.json", '{"noise_multiplier": 1}'), "without randomness"),

@@ -257,6 +257,9 @@ def test_the_claim_for_a_sketch_without_noise_is_a_formula_and_no_credit():
 def test_a_table_prints_every_number_rounded_up(sampling):
     plan = PLAN._replace(steps=3, sampling=sampling, **REPLACED)
     lines = literature.table(plan, epsilon=8.0, delta=DELTA)
+    assert ("cohorts" in lines[0]) == (
+        sampling == "poisson"
+    )  # of everyone there is one
     name, z, epsilon = lines[2].split()
     assert name == "PLD" and epsilon == "8"
     least = accounting.calibrate(plan, epsilon=8.0, delta=DELTA)

@@ -38,7 +38,12 @@ def test_bits_that_keep_no_promise_are_said_to_be_too_few():
 
 def test_the_server_draws_what_clients_cannot():
     poisson = Plan(5, 20, 100)
-    assert "the server" in table(poisson, bits=(16,))[0]
+    everyone = PLAN._replace(relation="add_remove")
+    for plan in (poisson, everyone):
+        head, _, _, *rows = table(plan)
+        assert "the server" in head
+        kinds = [row.split()[2] for row in rows]
+        assert kinds == ["discrete_gaussian"] * 2  # the only one that a config allows
     sums = bits_table.integers_of(poisson, 16)
     assert sums.smallest == 0 and 20 < sums.most <= 100
 

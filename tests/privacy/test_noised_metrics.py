@@ -151,6 +151,10 @@ def test_they_cost_no_more_epsilon_but_two_numbers_more_on_the_way():
         ({"privacy__watch_loss": 0.0}, "watch_loss=0.0"),
         ({"privacy__watch_noise": -1.0}, "watch_noise=-1.0"),
         (
+            {"privacy__watch_noise": 0.7},
+            r"config.privacy: .*watch_noise > 0\.7072 .*=0.7",
+        ),
+        (
             {
                 "algorithm": "private_sketching",
                 "privacy__unit": "example",

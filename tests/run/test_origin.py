@@ -118,12 +118,38 @@ def test_weights_of_public_or_other_data_or_without_a_record_are_taken(seen, tmp
 def test_a_release_is_refused_by_a_run_on_the_same_data_alone(seen, tmp_path, form):
     place, private = seen
     release.release(place / "C", tmp_path / "out", form)
-    file = tmp_path / "out" / f"params.{form}"
+    folder, file = tmp_path / "out", tmp_path / "out" / f"params.{form}"
     assert str(place).encode() not in file.read_bytes()
-    for name in "ab":  # C began with the weights of A
-        with refused("public", file):
-            task_of(private(name, model__init_from=str(file)), str(place))
-    assert task_of(private("c", model__init_from=str(file)), str(place)).private
+    for source in (folder, file):
+        begun = {"model__init_from": str(source)}
+        for name in "ab":  # C began with the weights of A
+            with refused("public", "same data", source):
+                task_of(private(name, **begun), str(place))
+        assert task_of(private("c", **begun), str(place)).private
+
+
+def test_the_folder_of_a_release_has_the_weights_of_its_run(seen, tmp_path):
+    place, _ = seen
+    release.release(place / "C", tmp_path / "out")
+    ran = params_io.tree_of(weights.in_run(place / "C"))
+    released = params_io.tree_of(weights.read(str(tmp_path / "out")))
+    for found in (released, load_params(tmp_path / "out")):
+        jax.tree.map(np.testing.assert_array_equal, found, ran)
+
+
+def test_a_run_without_its_config_is_no_release(seen, tmp_path):
+    """Its file of weights says that the key of its digests is elsewhere."""
+    place, private = seen
+    shutil.copytree(place / "C", tmp_path / "bare")
+    (tmp_path / "bare/config.json").unlink()
+    for left_out in ("checkpoints", origin.KEY):
+        folder = tmp_path / "bare"
+        with refused("public", folder):
+            task_of(private("b", model__init_from=str(folder)), str(place))
+        path = folder / left_out
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with refused("damaged or lacks its key", folder):
+        task_of(private("c", model__init_from=str(folder)), str(place))
 
 
 def arrays_of(path):

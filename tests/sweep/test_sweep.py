@@ -14,7 +14,7 @@ from fl_sketch.core import files, free_memory
 from fl_sketch.engine.loop import NotFinite, Stopped, Watch
 from fl_sketch.run import prepare, task_of
 from fl_sketch.run import run as train_run
-from fl_sketch.sweep import best, grid, programs
+from fl_sketch.sweep import best, grid, programs, tables
 from fl_sketch.sweep.sweep import outline, recorders_of, run_points, sweep
 from fl_sketch.workdir import odometer
 from tests.run import configs
@@ -211,6 +211,28 @@ def test_a_private_program_that_was_interrupted_is_counted_once_more(
         "privacy: these runs have no common epsilon. they deal examples to clients "
         "differently."
     )
+
+
+@pytest.mark.parametrize("over", ["client.rate=0.1", "privacy.noise_multiplier=0,1"])
+def test_a_private_best_point_has_no_folder_and_a_line_says_so(
+    tmp_path, monkeypatch, over
+):
+    changes = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
+    changes |= {"privacy__relation": "replace_one", "data__classes": 10}
+    config, said = config_of(**changes, rounds=1), []
+
+    ranked = tables.ranked
+
+    def last_first(rows, axes):
+        """The last point is private."""
+        return sorted(ranked(rows, axes), key=lambda row: -int(row["point"]))
+
+    monkeypatch.setattr(tables, "ranked", last_first)
+    for _ in range(2):  # the second time, the sweep is there
+        sweep(config, [over], tmp_path, say=said.append)
+        assert not (tmp_path / "best").exists()
+        *_, told, _ = said
+        assert "best/" in told and "private" in told
 
 
 def test_a_kill_before_the_best_point_is_kept_lets_no_other_be_called_so(

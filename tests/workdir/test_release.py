@@ -13,13 +13,21 @@ from flax.traverse_util import flatten_dict
 
 from fl_sketch.config import parse
 from fl_sketch.core import files
+from fl_sketch.core.hashing import SHUFFLED_UP_TO
 from fl_sketch.data import npz
 from fl_sketch.data.examples import Examples
 from fl_sketch.engine import recorder
 from fl_sketch.models import params_io
-from fl_sketch.privacy.guarantee import UNPROTECTED
+from fl_sketch.privacy.guarantee import LAST_BITS, UNPROTECTED
 from fl_sketch.run import load_params, run
-from fl_sketch.workdir import release, released_model, rows, secrets
+from fl_sketch.workdir import (
+    model_page,
+    odometer,
+    release,
+    released_model,
+    rows,
+    secrets,
+)
 from tests.run.configs import config_with, quiet, read_json, table_in
 
 pytestmark = pytest.mark.slow
@@ -219,6 +227,7 @@ def test_the_promise_stands_in_numbers_and_in_words(planted, tmp_path):
         "releases_a_round": summary["exchanges"],
         "noise_multiplier": summary["noise_multiplier"],
         "noise": "central",
+        "bits": None,  # of floats
         "bound": "clip",
         "threshold": 1.0,
         "epsilon": summary["epsilon"],
@@ -228,7 +237,7 @@ def test_the_promise_stands_in_numbers_and_in_words(planted, tmp_path):
         "public_data": False,
     }
     assert promise.items() >= expected.items() and "all_runs" not in promise
-    assert promise["not_protected"] == list(UNPROTECTED)
+    assert promise["not_protected"] == [*UNPROTECTED, LAST_BITS]
     now = promise["versions"]["of_the_release"]
     assert set(now) == {"fl_sketch", "jax", "numpy", "dp-accounting"}
     assert promise["versions"]["of_the_run"]["jax"] == summary["versions"]["jax"]
@@ -238,9 +247,46 @@ def test_the_promise_stands_in_numbers_and_in_words(planted, tmp_path):
         "`logistic`", "`planted`", "float32", "650 parameters",
         "(8, 0.001)-differentially private per client", "at most e^8 (about 298",
         "plus 0.001", "had not taken part", "be trusted", *promise["not_protected"],
+        "does not learn which clients took part in which round, or the noise",
     ):  # fmt: skip
         assert words in page, words
     assert "used for other runs" not in page
+    (z,) = re.findall(r"at least ([\d.]+) times the bound", page)
+    assert 0 <= promise["noise_multiplier"] - float(z) < 1e-3  # it never says more
+
+
+def test_a_shuffle_is_named_where_it_decides_what_the_accountant_takes_as_secret(one):
+    own = odometer.read(one.folder)["run"]
+    summary = read_json(one.folder / "summary.json")
+    assert own.plan.sampling == "poisson" and own.plan.population <= SHUFFLED_UP_TO
+    few, many = CLIENTS, SHUFFLED_UP_TO + 1
+    for sampling, population, unit, named in (
+        ("poisson", few, "client", False),
+        ("fixed", many, "client", True),
+        ("everyone", many, "client", False),
+        ("fixed", few, "example", True),
+        ("everyone", few, "example", False),
+    ):
+        plan = own.plan._replace(sampling=sampling, population=population)
+        changed = own._replace(plan=plan, unit=unit)
+        promise = release._promise(summary, {}, changed)
+        said = [line for line in promise["not_protected"] if "shuffle" in line]
+        assert len(said) == named, (sampling, population, unit)
+        secret = model_page.HIDDEN[unit] in model_page._promised(promise)
+        assert secret == (sampling != "everyone")
+        for noise in ("central", "distributed", "skellam"):
+            text = model_page._how(promise | {"noise": noise})
+            knows = noise != "central" and sampling != "everyone"
+            assert ("a server that knows who took part" in text) == knows
+
+
+def test_an_adaptive_bound_is_that_of_the_last_round(one):
+    own = odometer.read(one.folder)["run"]
+    summary = read_json(one.folder / "summary.json")
+    summary |= {"bound": "adaptive", "threshold": 0.8514}
+    promise = release._promise(summary, {}, own)
+    assert "adaptive, 0.8514 in the last round" in model_page._how(promise)
+    assert promise["released_beside"] == ["threshold"]
 
 
 def test_files_that_cannot_be_written_or_read_back_leave_none(
