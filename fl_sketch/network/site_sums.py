@@ -12,12 +12,11 @@ sums of the same messages over different clients would show the difference.
 
 import dataclasses
 import hashlib
-import os
 import pathlib
 
 import numpy as np
 
-from fl_sketch.network import formats, terms
+from fl_sketch.network import formats, lines, terms
 from fl_sketch.network.conversation import Conversation
 from fl_sketch.network.formats import STAGES
 from fl_sketch.network.refused import Refused
@@ -57,9 +56,7 @@ class Masked:
     def __init__(self, folder: pathlib.Path):
         """Takes the folder in which it notes its answers."""
         self._path = folder / FILE
-        text = self._path.read_text() if self._path.exists() else ""
-        whole = text.split("\n")[:-1]  # a line that was not finished is not kept
-        self._answered = dict(line.split(" ") for line in whole)
+        self._answered = {name: digest for name, digest in lines.read(self._path)}
         self._stage = len(STAGES)
 
     def begin(self, terms: Terms, client: int, numbers: np.ndarray) -> bytes:
@@ -104,10 +101,7 @@ class Masked:
         number = str(self._terms.round)
         digest = hashlib.sha256(survivors).hexdigest()
         if number not in self._answered:
-            with open(self._path, "a") as file:
-                file.write(f"{number} {digest}\n")
-                file.flush()
-                os.fsync(file.fileno())
+            lines.add(self._path, number, digest)
             self._answered[number] = digest
         elif self._answered[number] != digest:
             msg = (

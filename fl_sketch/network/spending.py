@@ -6,19 +6,17 @@ one more round. The count is on the disk before an answer leaves.
 """
 
 import hashlib
-import json
 import pathlib
 from collections.abc import Callable
 
-from fl_sketch.core import files
-from fl_sketch.network import frames
+from fl_sketch.network import frames, lines
 from fl_sketch.network.refused import Refused
 from fl_sketch.network.site_file import Lent
 from fl_sketch.privacy.guarantee import Guarantee, rounded_up
 from fl_sketch.workdir import odometer
 from fl_sketch.workdir.odometer import NoTotal
 
-FILE = "answered.json"  # in the folder of a run: digests of the questions, by round
+FILE = "answered"  # in the folder of a run: lines of a place in it, and a digest
 
 
 class Spending:
@@ -35,16 +33,17 @@ class Spending:
         self._home, self._run, self._path = lent.folder, run, folder / FILE
         self._guarantee, self._lent = guarantee, lent
         self._asked: dict[str, str] = {}
-        self._again = 0
+        self._again, self._last = 0, -1
         if lent.capped and not (guarantee and guarantee.private):
             msg = "Expected a run with noise, since the site has a limit on epsilon."
             raise Refused(msg)
         if lent.capped and guarantee and guarantee.delta > lent.delta:
             msg = f"Expected delta <= {lent.delta}, got delta={guarantee.delta}."
             raise Refused(msg)
-        if self._path.exists():
-            kept = json.loads(self._path.read_text())
-            self._asked, self._again = kept["asked"], kept["again"]
+        for place, digest in lines.read(self._path):
+            self._again += place in self._asked
+            self._asked[place] = digest
+            self._last = max(self._last, int(place.partition(".")[0]))
         self._most = self._affordable() if lent.capped else None
 
     def admit(self, number: int, frame: bytes) -> None:
@@ -55,17 +54,16 @@ class Spending:
         if self._asked.get(place) == digest:
             return
         again = self._again + (place in self._asked)
-        asked = self._asked | {place: digest}
-        counted = 1 + max(int(one.partition(".")[0]) for one in asked) + again
+        last = max(self._last, number)
+        counted = 1 + last + again
         if self._most is not None and counted > self._most:
             msg = (
                 f"Expected at most {self._most} rounds of this run, by the site's own "
                 f"limits ({self._limits()}), got round {number + 1}, number {counted}."
             )
             raise Refused(msg)
-        self._asked, self._again = asked, again
-        text = json.dumps({"asked": asked, "again": again})
-        files.write_text(self._path, text)
+        lines.add(self._path, place, digest)
+        self._asked[place], self._again, self._last = digest, again, last
         if self._guarantee and self._guarantee.private:
             odometer.note(self._home, {self._run: self._guarantee.after(counted)})
 
