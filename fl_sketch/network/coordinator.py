@@ -93,6 +93,7 @@ class Coordinator:
         self._history = History(conversation) if follows else None
         self._ends: dict[int, Frame] = {}
         self._joined: dict[int, dict[str, Any]] = {}
+        self._said: dict[int, str] = {}
         self._silence, self._most = Silence(), conversation.longest
         self._drawn = jax.jit(lambda number: cohorts.of_round(sampler, roots, number))
 
@@ -351,8 +352,11 @@ class Coordinator:
                 answer = frames.read(came[client], self._most)
                 self._require(answer, kind, client, (number, exchange))
                 found[client] = answer
+                self._said.pop(client, None)
             except ValueError as error:
-                self._say(f"site {client}: {error}")
+                if self._said.get(client) != str(error):  # once, if it stays the same
+                    self._say(f"site {client}: {error}")
+                self._said[client] = str(error)
         return found
 
     def _require(self, answer: Frame, kind: Kind, client: int, at) -> None:
