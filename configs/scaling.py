@@ -6,6 +6,8 @@ Expect: the tables of results/scaling.
 
   fashion_mnist   MLPs of two hidden layers, six widths
   cifar10         CNNs of two convolutions and a dense layer, four widths
+  rounds          the MLPs at constant rates: rounds to 80 and 83 % test accuracy, with
+                  --set=rounds=400, 1600 or 6400 as the number of rounds to tune for
 
 Five clients with equal shares take part in every round, with two local steps of 32
 examples. Messages are a fraction of the model, or have the same size for all models: a
@@ -25,14 +27,23 @@ RELATIVE = {
 TASKS = {
     "fashion_mnist": {"data.name": "fashion_mnist", "model.name": "mlp", "rounds": 400},
     "cifar10": {"data.name": "cifar10", "model.name": "cnn", "rounds": 400},
+    "rounds": {
+        "data.name": "fashion_mnist",
+        "model.name": "mlp",
+        "rounds": 400,
+        "eval_every": 10,
+        "server.schedule": "constant",
+    },
 }
+TARGETS = (0.80, 0.83)
 WIDTHS = {
     # 33,450 to 4,985,430 parameters
     "fashion_mnist": (40, 90, 200, 400, 800, 1870),
     # 25,682 to 1,626,442 parameters
     "cifar10": (4, 8, 16, 32),
+    "rounds": (40, 90, 200, 400, 800, 1870),
 }
-FIXED = {"fashion_mnist": 1992, "cifar10": 4072}
+FIXED = {"fashion_mnist": 1992, "cifar10": 4072, "rounds": 1992}
 
 
 def get_laboratory(which: str = "fashion_mnist") -> Laboratory:
@@ -69,4 +80,5 @@ def get_laboratory(which: str = "fashion_mnist") -> Laboratory:
         {**(RELATIVE if whole else {"1/100": RELATIVE["1/100"]}), **fixed},
         shared=("1/100",),
         probes=10 if whole else 4,  # one probe of a CNN takes minutes
+        **({"spectra": (), "targets": TARGETS} if which == "rounds" else {}),
     )

@@ -68,6 +68,7 @@ class Laboratory(NamedTuple):
       examples: the number of training examples of a Hessian.
       probes: the number of random vectors that Lanczos begins from.
       lanczos: its number of steps.
+      targets: test accuracies to which rounds are counted, a column for each.
     """
 
     base: ConfigDict
@@ -81,6 +82,7 @@ class Laboratory(NamedTuple):
     examples: int = 1000
     probes: int = 10
     lanczos: int = 40
+    targets: Sequence[float] = ()
 
 
 def comparison_of(lab: Laboratory, width: int) -> Comparison:
@@ -133,7 +135,7 @@ def run(
             compared, place, data_dir, settings=settings, say=say
         )
         chosen = {row["method"]: {"chosen": row["chosen"]} for row in standings}
-        runs = _runs(compared, place, data_dir, settings)
+        runs = _runs(lab, compared, place, data_dir, settings)
         of_width = {
             "runs": [{**row, **chosen[row["method"]]} for row in runs],
             "standings": standings,
@@ -151,7 +153,7 @@ def run(
 
 
 def _runs(
-    compared: Comparison, folder: pathlib.Path, data_dir, settings
+    lab: Laboratory, compared: Comparison, folder: pathlib.Path, data_dir, settings
 ) -> Iterator[Row]:
     """Yields what came of each seed of each method of one width."""
     configs = {
@@ -180,7 +182,15 @@ def _runs(
             "train_loss": loss,
             "norm": float(np.sqrt(sum(np.sum(leaf**2) for leaf in leaves))),
             "flatness": _flatness(place),
+            **{f"rounds_to_{100 * t:g}": _rounds_to(t, place) for t in lab.targets},
         }
+
+
+def _rounds_to(target: float, folder: pathlib.Path) -> int | str:
+    """Returns the first evaluated round of this test accuracy; empty: none is."""
+    rows = files.read_rows(folder / "metrics.csv")
+    reached = (row for row in rows if float(row["test_accuracy"]) >= target)
+    return next((int(row["round"]) for row in reached), "")
 
 
 def _on_training_data(config: ConfigDict, data_dir) -> Callable[[Any], tuple]:

@@ -33,6 +33,7 @@ def small():
         examples=100,
         probes=2,
         lanczos=5,
+        targets=(0.0, 1.0),
     )
 
 
@@ -78,6 +79,12 @@ def test_a_row_says_what_the_model_of_its_run_does_on_all_training_data(done):
     leaves = [leaf.ravel() for part in params.values() for leaf in part.values()]
     length = np.linalg.norm(np.concatenate(leaves))
     assert float(row["norm"]) == pytest.approx(length, rel=1e-5)
+
+
+def test_rounds_to_a_target_are_those_of_the_first_row_that_has_it(done):
+    _, _, runs = done
+    for row in runs:
+        assert (row["rounds_to_0"], row["rounds_to_100"]) == ("3", "")
 
 
 def test_a_second_moment_of_a_sketch_is_flatter_than_one_without(done):
