@@ -139,8 +139,8 @@ class Coordinator:
             if isinstance(spoken, Spoken):
                 break
             self._say(
-                f"round {number + 1}: {spoken} of at least {self._smallest} sites "
-                "answered; nothing is released, and the round is asked for again"
+                f"round {number + 1}: {spoken} sites answered, {self._smallest} must; "
+                "nothing is released, and the round is asked for again"
             )
         else:
             msg = (
@@ -338,14 +338,13 @@ class Coordinator:
         self, sent: Mapping[int, Frame], kind: Kind, number: int = -1, exchange: int = 0
     ) -> dict[int, Frame]:
         """Returns the answers of this kind that came in time and are whole."""
-        if not sent:
-            return {}
         data = {client: frames.write(frame) for client, frame in sent.items()}
-        came, found = self._send(data, self._rules.seconds), {}
+        came, found = self._send(data, self._rules.seconds) if data else {}, {}
         for client in sent:
             if client not in came:
                 later = self._silence.missed(client)
-                self._say(f"site {client} did not answer ({kind.name.lower()}){later}")
+                limit = f"within {self._rules.seconds:g} s{later}"
+                self._say(f"site {client} did not answer {limit}")
                 continue
             self._silence.ended(client)
             try:

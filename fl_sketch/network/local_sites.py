@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import fl_sketch
 from fl_sketch.network import kits, site_file
 from fl_sketch.network.kits import Kits
 
 PATIENCE = 300.0  # seconds for a server to start
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # end the processes, as SIGINT does
 Tapped = Callable[[int], int]
 FOLDER = pathlib.Path(fl_sketch.__file__).parent.parent
 
@@ -45,6 +47,7 @@ def started(made: Kits, book: pathlib.Path) -> Iterator[None]:
     """
     end_left(book)
     begun: list[subprocess.Popen] = []
+    before = {one: signal.signal(one, _interrupt) for one in SIGNALS}
     try:
         for place in (made.server, *made.sites.values()):
             begun.append(start(place))
@@ -56,6 +59,8 @@ def started(made: Kits, book: pathlib.Path) -> Iterator[None]:
             end(process.pid)
             process.wait()
         book.unlink(missing_ok=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -114,6 +119,10 @@ def start(place: pathlib.Path) -> subprocess.Popen:
             stderr=log,
             start_new_session=True,
         )
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def end(group: int, sent: signal.Signals = signal.SIGKILL) -> None:

@@ -161,8 +161,8 @@ def _how(guarantee, asked: int) -> list[str]:
 def _down(prices) -> str:
     once = f", and {prices.once / 1e3:.4g} kB once per client" * bool(prices.once)
     if not prices.followed:
-        model = f"{prices.model / 1e3:.4g} kB per client and round (the whole model)"
-        return model + once
+        whole = "the part that trains" if once else "the whole model"
+        return f"{prices.model / 1e3:.4g} kB per client and round ({whole}){once}"
     follow = prices.follow
     missed, most = follow.missed, prices.params + follow.begin + follow.always
     more = f" and {follow.always / 1e3:.4g} kB per round" * bool(follow.always)
