@@ -18,7 +18,7 @@ from fl_sketch.network import kits, site_file
 from fl_sketch.network.kits import Kits
 
 PATIENCE = 300.0  # seconds for a server to start
-SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # end the processes, as SIGINT does
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # end the processes
 Tapped = Callable[[int], int]
 FOLDER = pathlib.Path(fl_sketch.__file__).parent.parent
 

@@ -49,8 +49,8 @@ def nothing_left():
     while BEGUN:
         process = BEGUN.pop()
         if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            process.communicate()
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
 
 
 def begun(folder, *flags, sites="3", **changes):
@@ -75,8 +75,8 @@ def ended(process):
     try:
         return process.communicate(timeout=WAIT)[0]
     finally:
-        process.send_signal(signal.SIGINT)  # which ends what it started
-        process.wait()
+        process.send_signal(signal.SIGTERM)  # which ends what it started
+        process.wait(60)
 
 
 def until(found):
@@ -106,6 +106,20 @@ def jobs_of(folder, name):
             continue
         if any(word.startswith(kit) for word in words) and "bash" not in words[0]:
             found.append(int(place.name))
+    return found
+
+
+def running_in(group):
+    """Returns the processes of a group that have not ended."""
+    found = []
+    for place in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            _, _, after = (place / "stat").read_text().rpartition(")")
+        except OSError:
+            continue
+        state, _, own, *_ = after.split()
+        if own == group and state != "Z":
+            found.append(place.name)
     return found
 
 
@@ -210,5 +224,7 @@ def test_a_site_that_is_killed_is_left_out(tmp_path):
     until(lambda: len(table_in(folder)) > rows + 2)
     row = table_in(folder)[-1]
     assert int(row["answered"]) < int(row["asked"])
-    process.send_signal(signal.SIGINT)
+    groups = read_json(folder / "network" / "processes.json")
+    process.send_signal(signal.SIGTERM)
     assert "site 1 did not answer" in ended(process)
+    assert not [group for group in groups if running_in(group)]
