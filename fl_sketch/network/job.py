@@ -144,7 +144,10 @@ def join(lent: Lent, terms: Mapping[str, Any]) -> Part:
         setup = setup.with_noise(z)
     folder = lent.folder / RUNS / run
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    guarantee = setup.guarantee and setup.guarantee._replace(partition="its own")
+    guarantee = setup.guarantee and setup.guarantee._replace(
+        partition="its own",
+        public=False,  # which is for the owner of the data to say
+    )
     spending = Spending(lent, run, folder, guarantee)
     tells = {one for one in asks if one in lent.tells}
     size = len(splits.train.targets)
@@ -173,6 +176,12 @@ def require_accepted(lent: Lent, config: ConfigDict) -> None:
     version = identity.versions()["fl_sketch"]
     if lent.versions and version not in lent.versions:
         msg = f"Expected fl_sketch of {', '.join(lent.versions)}, got {version}."
+        raise Refused(msg)
+    if lent.capped and config.privacy.randomness == "seed":
+        msg = (
+            "Expected privacy.randomness=system, since the site has a limit on "
+            "epsilon, got seed, by which the coordinator knows the noise."
+        )
         raise Refused(msg)
     if config.privacy.noise not in lent.noises:
         choice = " or ".join(lent.noises)

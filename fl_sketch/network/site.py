@@ -7,6 +7,7 @@ the messages of the algorithm, and what its owner allows besides.
 A frame that comes twice gets the same answer, and nothing is computed or spent again.
 """
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -88,9 +89,14 @@ class Site:
         self._follower: Follower | None = None
         self._masked: Masked | None = None
         self._least, self._asked, self._answer = 0, b"", b""
+        self._lock = threading.Lock()
 
     def receive(self, data: bytes) -> bytes:
-        """Returns the answer to a frame."""
+        """Returns the answer to a frame, of which it takes one at a time."""
+        with self._lock:
+            return self._received(data)
+
+    def _received(self, data: bytes) -> bytes:
         if data == self._asked:
             return self._answer
         number = exchange = 0

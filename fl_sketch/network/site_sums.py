@@ -91,8 +91,8 @@ class Masked:
             whole = self._client.numbers(request, self._numbers)
             sent = whole[formats.HEADER.size :]
         else:
-            self._require_same(request)
             sent = self._client.answer(request)
+            self._require_same(request)
         self._stage += 1
         return stage, sent
 

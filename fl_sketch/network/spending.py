@@ -17,6 +17,7 @@ from fl_sketch.workdir import odometer
 from fl_sketch.workdir.odometer import NoTotal
 
 FILE = "answered"  # in the folder of a run: lines of a place in it, and a digest
+PRICE = "price"  # the place of the digest of what the run promises
 
 
 class Spending:
@@ -40,11 +41,21 @@ class Spending:
         if lent.capped and guarantee and guarantee.delta > lent.delta:
             msg = f"Expected delta <= {lent.delta}, got delta={guarantee.delta}."
             raise Refused(msg)
-        for place, digest in lines.read(self._path):
+        known = lines.read(self._path)
+        price = hashlib.sha256(repr(guarantee).encode()).hexdigest()
+        if not known:
+            lines.add(self._path, PRICE, price)
+        elif known[0] != [PRICE, price]:
+            msg = (
+                "Expected the noise and the plan with which this run began, got others."
+            )
+            raise Refused(msg)
+        for place, digest in known[1:]:
             self._again += place in self._asked
             self._asked[place] = digest
             self._last = max(self._last, int(place.partition(".")[0]))
         self._most = self._affordable() if lent.capped else None
+        self._note()  # what was answered when an earlier process died
 
     def admit(self, number: int, frame: bytes) -> None:
         """Counts the answer to a frame of a round, or raises `Refused`."""
@@ -64,7 +75,12 @@ class Spending:
             raise Refused(msg)
         lines.add(self._path, place, digest)
         self._asked[place], self._again, self._last = digest, again, last
-        if self._guarantee and self._guarantee.private:
+        self._note()
+
+    def _note(self) -> None:
+        """Notes in the site's odometer what was answered so far."""
+        counted = 1 + self._last + self._again
+        if counted and self._guarantee and self._guarantee.private:
             odometer.note(self._home, {self._run: self._guarantee.after(counted)})
 
     def _limits(self) -> str:

@@ -31,7 +31,7 @@ def test_the_commands_of_a_folder_are_such(name):
         source = (ROOT / module.replace(".", "/")).with_suffix(".py").read_text()
         flags = set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", source))
         flags |= {"config", "data_dir", *OPTIONS.get(module, ())}
-        for word in words:
+        for word in (one for one in words if one.startswith("--")):
             flag, _, value = word.removeprefix("--").partition("=")
             assert flag.split(".")[0].removeprefix("no") in flags, word
             if flag == "config":
