@@ -85,7 +85,9 @@ def ended(folder: pathlib.Path, *, private: bool) -> list[str]:
             f"no {FOLDER}/: the best point is a private run, whose model is not kept; "
             "launch.train trains it again and spends its epsilon again"
         ]
-    return [f"to continue the best point: {_command(kept)}"] * kept.is_dir()
+    if not kept.is_dir():  # all points diverged
+        return []
+    return [f"to continue the best point: {_command(kept)}"]
 
 
 def _command(kept: pathlib.Path) -> str:
