@@ -27,13 +27,11 @@ RELATIVE = {
 TASKS = {
     "fashion_mnist": {"data.name": "fashion_mnist", "model.name": "mlp", "rounds": 400},
     "cifar10": {"data.name": "cifar10", "model.name": "cnn", "rounds": 400},
-    "rounds": {
-        "data.name": "fashion_mnist",
-        "model.name": "mlp",
-        "rounds": 400,
-        "eval_every": 10,
-        "server.schedule": "constant",
-    },
+}
+TASKS["rounds"] = {
+    **TASKS["fashion_mnist"],
+    "eval_every": 10,
+    "server.schedule": "constant",
 }
 TARGETS = (0.80, 0.83)
 WIDTHS = {
@@ -41,8 +39,8 @@ WIDTHS = {
     "fashion_mnist": (40, 90, 200, 400, 800, 1870),
     # 25,682 to 1,626,442 parameters
     "cifar10": (4, 8, 16, 32),
-    "rounds": (40, 90, 200, 400, 800, 1870),
 }
+WIDTHS["rounds"] = WIDTHS["fashion_mnist"]
 FIXED = {"fashion_mnist": 1992, "cifar10": 4072, "rounds": 1992}
 
 

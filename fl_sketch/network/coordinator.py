@@ -170,8 +170,7 @@ class Coordinator:
 
     @property
     def _smallest(self) -> int:
-        mechanism = self._talk.algorithm.mechanism
-        return max(self._rules.smallest, mechanism.smallest if mechanism else 0)
+        return max(self._rules.smallest, self._talk.fewest)
 
     def _spoken(
         self, server: Server, asked: Asked, keys: Keys, number: int, attempt: int

@@ -62,7 +62,7 @@ def of_messages(
       at: the exchange, and which of its codes messages have.
       answers: the frames of clients.
       asked: the clients of the round, with their weights.
-      known: the server, the keys, the counts, and what was heard before.
+      known: the server, the keys, the counts, and the earlier means and replies.
       say: prints a line about a site.
     """
     server, keys, _, heard = known
@@ -92,7 +92,7 @@ def under_masks(
     it then: it is that of a cohort in which no client answers.
 
     Args:
-      known: the server, the keys, the counts, and what was heard before.
+      known: the server, the keys, the counts, and the earlier means and replies.
       say: prints a line.
     """
     server, came, alive = Server(terms, parties.clients), parties.keys, ()

@@ -1,4 +1,4 @@
-"""What both sides know of a round: how clients count, what was said, what is sent."""
+"""What both sides know of a round: counts of clients, means, and message layouts."""
 
 from typing import Any, NamedTuple
 

@@ -135,12 +135,20 @@ def end_left(book: pathlib.Path) -> None:
     """Ends those process groups of a file that still run its kits."""
     said = json.loads(book.read_text()) if book.exists() else {}
     for group, place_of in said.items():
-        for place in pathlib.Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError, ValueError):
-                _, _, after = (place / "stat").read_text().rpartition(")")
-                own = after.split()[2] == group
-                if own and place_of in (place / "cmdline").read_text():
-                    end(int(group))
+        if any(place_of in command for command in running_in(group)):
+            end(int(group))
+
+
+def running_in(group: str) -> list[str]:
+    """Returns the commands of the processes of a group that have not ended."""
+    commands = []
+    for place in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            _, _, after = (place / "stat").read_text().rpartition(")")
+            state, _, own, *_ = after.split()
+            if own == group and state != "Z":
+                commands.append((place / "cmdline").read_text())
+    return commands
 
 
 def listening(port: int, seconds: float) -> bool:

@@ -109,20 +109,6 @@ def jobs_of(folder, name):
     return found
 
 
-def running_in(group):
-    """Returns the processes of a group that have not ended."""
-    found = []
-    for place in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            _, _, after = (place / "stat").read_text().rpartition(")")
-        except OSError:
-            continue
-        state, _, own, *_ = after.split()
-        if own == group and state != "Z":
-            found.append(place.name)
-    return found
-
-
 class Running(NamedTuple):
     """A server and five sites that run, and what passes between them."""
 
@@ -179,6 +165,15 @@ def test_runs_with_processes_are_those_of_one_program(name, running, tmp_path):
     assert sent["payload_up"] == summary["bytes_up_total"]
     assert sent["payload_down"] == summary["bytes_down_total"]
     assert "site " not in printed
+    require_own_jobs(running)
+
+
+def require_own_jobs(running):
+    """The server keeps jobs in its kit, where no other server starts them."""
+    (kit,) = running.folder.glob("kits/fl_sketch/prod_00/localhost")
+    assert str(kit) in (kit / "local" / "resources.json").read_text()
+    assert [*(kit / "jobs").iterdir()]
+    assert "/tmp/nvflare" not in (kit / "local" / "resources.json").read_text()
 
 
 def test_what_passes_is_encrypted(running):
@@ -187,14 +182,6 @@ def test_what_passes_is_encrypted(running):
     whole = b"".join(running.passed)
     for clear in (b"FLSN", b"diagnostics", b"hospital_1", b"exchange"):
         assert clear not in whole
-
-
-def test_a_server_keeps_its_jobs_in_its_kit(running):
-    """Other servers of this machine may then not start them."""
-    (kit,) = running.folder.glob("kits/fl_sketch/prod_00/localhost")
-    assert str(kit) in (kit / "local" / "resources.json").read_text()
-    assert [*(kit / "jobs").iterdir()]
-    assert "/tmp/nvflare" not in (kit / "local" / "resources.json").read_text()
 
 
 def test_a_run_that_is_killed_goes_on(tmp_path):
@@ -227,4 +214,4 @@ def test_a_site_that_is_killed_is_left_out(tmp_path):
     groups = read_json(folder / "network" / "processes.json")
     process.send_signal(signal.SIGTERM)
     assert "site 1 did not answer" in ended(process)
-    assert not [group for group in groups if running_in(group)]
+    assert not [group for group in groups if local_sites.running_in(group)]

@@ -62,7 +62,7 @@ def run() -> Iterator[Row]:
         yield _of_ours(kind, deviation)
     if importlib.util.find_spec("opendp"):
         for deviation in DEVIATIONS:
-            drawn = functools.partial(_of_opendp, deviation)
+            drawn = functools.partial(_of_opendp, deviation, FEW)
             name = "opendp discrete_gaussian"
             yield _row(name, "discrete_gaussian", deviation, drawn, FEW, 1)
     yield _of_sum()
@@ -74,8 +74,7 @@ def _of_ours(kind: str, deviation: float) -> Row:
     keys = iter(jax.random.split(secret, TIMES + 1))
     jax.block_until_ready(draw(next(keys)))
 
-    def drawn(count: int) -> jax.Array:
-        del count
+    def drawn() -> jax.Array:
         return jax.block_until_ready(draw(next(keys)))
 
     return _row(kind, kind, deviation, drawn, DRAWS, TIMES)
@@ -93,7 +92,7 @@ def _row(
     what: str,
     kind: str,
     deviation: float,
-    drawn: Callable[[int], np.ndarray | jax.Array],
+    drawn: Callable[[], np.ndarray | jax.Array],
     count: int,
     times: int,
 ) -> Row:
@@ -101,7 +100,7 @@ def _row(
     spent, second, fourth = [], [], []
     for _ in range(times):
         begin = time.perf_counter()
-        numbers = drawn(count)
+        numbers = drawn()
         spent.append(time.perf_counter() - begin)
         squares = np.asarray(numbers, np.float64) ** 2
         second.append(squares.mean())
