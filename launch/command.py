@@ -13,7 +13,7 @@ from absl import app, flags, logging
 
 from fl_sketch import engine
 from fl_sketch.core.exit_codes import INTERRUPTED, STOPPED
-from launch import compiled, parsing, streams
+from launch import compiled, leaving, parsing, streams
 
 if TYPE_CHECKING:  # benchmarks do without it
     from ml_collections import ConfigDict
@@ -27,7 +27,9 @@ COMPILE_CACHE = flags.DEFINE_string(
 )
 
 
-def run(main: Callable[[], None], *, devices: int = 0, keep: bool = True) -> None:
+def run(
+    main: Callable[[], None], *, devices: int = 0, keep: bool = True, waits: bool = True
+) -> None:
     """Runs a command and turns what goes wrong into a line and an exit code.
 
     Args:
@@ -35,6 +37,7 @@ def run(main: Callable[[], None], *, devices: int = 0, keep: bool = True) -> Non
       devices: the number of devices that a CPU makes; 0: one for each core, so that
         every core visits its share of the clients.
       keep: whether compiled programs are kept for the next start.
+      waits: whether the process ends only after threads that a library has started.
     """
     streams.made_patient()
     gc.freeze()  # what was imported stays, and tracing makes much that is soon gone
@@ -42,7 +45,11 @@ def run(main: Callable[[], None], *, devices: int = 0, keep: bool = True) -> Non
     jax.config.update("jax_num_cpu_devices", devices or engine.cores())
     # Else it stands in --helpfull alone.
     flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS["compile_cache"])
-    app.run(lambda argv: _guarded(main, keep), flags_parser=parsing.parse)
+
+    def whole() -> None:
+        app.run(lambda argv: _guarded(main, keep), flags_parser=parsing.parse)
+
+    whole() if waits else leaving.after(whole)
 
 
 def print_notes(config: "ConfigDict", before: "ConfigDict", name: str = "") -> None:

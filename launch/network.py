@@ -117,4 +117,4 @@ def _run(config, place, names, made, splits=None) -> None:
 
 if __name__ == "__main__":
     del sys.argv[1 : 1 + bool(WORD)]
-    command.run(main)
+    command.run(main, waits=False)  # NVFlare's threads wait for servers that have ended

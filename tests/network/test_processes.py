@@ -76,7 +76,7 @@ def ended(process):
         return process.communicate(timeout=WAIT)[0]
     finally:
         process.send_signal(signal.SIGTERM)  # which ends what it started
-        process.wait(60)
+        process.communicate(timeout=60)
 
 
 def until(found):
