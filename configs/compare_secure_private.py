@@ -11,6 +11,10 @@ noise on floats. The others add up integers with Skellam noise, in shares of all
 of the cohort. Sketches have a power of two of numbers, since integers are padded to
 one. Each size has numbers of bits with which its promise can be kept; 8 bits keep none
 of these. `python -m launch.calibrate --numbers=N` finds them.
+
+`mnist,poisson` has the cohorts of configs/compare_private_safl.py, and neighbours that
+add or remove a client. Nothing is known of shares of the noise there, so the server
+adds the noise to the sum of the integers.
 """
 
 from configs import compare_private_safl
@@ -26,16 +30,19 @@ BITS = {
 RATES = {"server.rate": (0.003, 0.01, 0.03)}
 
 
-def get_comparison(data: str = "mnist"):
+def get_comparison(which: str = "mnist"):
     """Returns floats with central noise, and integers, for all sizes and epsilons.
 
     Args:
-      data: the data set.
+      which: the data set; `,poisson` after it for Poisson cohorts.
 
     Raises:
       ValueError: in one line, for any other text.
     """
+    data, _, cohorts = which.partition(",")
     validate.one_of(DATA, data=data)
+    validate.one_of(("", "poisson"), cohorts=cohorts)
+    integers = {} if cohorts else {"privacy.noise": "skellam"}
     methods = {}
     for epsilon, bits in BITS.items():
         for size, numbers in SIZES.items():
@@ -47,15 +54,16 @@ def get_comparison(data: str = "mnist"):
             name = f"epsilon {epsilon:g}, {size}"
             methods[f"{name}, central Gaussian"] = Method(keys, RATES)
             for each in bits[size]:
-                own = {"privacy.noise": "skellam", "privacy.bits": each}
+                own = integers | {"privacy.bits": each}
                 methods[f"{name}, {each} bits"] = Method(keys | own, RATES)
-    return Comparison(base(data), methods)
+    return Comparison(base(data, cohorts), methods)
 
 
-def base(data: str):
+def base(data: str, cohorts: str = ""):
     """Returns the config that all methods have in common."""
     config = compare_private_safl.base()
     config.data.name = data
-    config.cohort.sampling = "fixed"
-    config.privacy.relation = "replace_one"
+    if not cohorts:
+        config.cohort.sampling = "fixed"
+        config.privacy.relation = "replace_one"
     return config
