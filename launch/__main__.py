@@ -14,7 +14,7 @@ GROUPS = {
     "Attack": ("attack",),
     "Study": (
         *("scaling", "spectrum", "tracking", "trade", "theorems", "quadratics"),
-        *("means", "features"),
+        *("heavy_tails", "means", "features"),
     ),
     "Benchmark": ("benchmark",),
 }
