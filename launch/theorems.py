@@ -14,7 +14,7 @@ from absl import flags
 
 from fl_sketch import theory
 from fl_sketch.algorithms import catalog
-from fl_sketch.experiments.verify import chen, das, haddadpour, song
+from fl_sketch.experiments.verify import chen, das, haddadpour, leakage, song
 from fl_sketch.experiments.verify.rows import TABLE, Row
 from launch import command
 
@@ -43,6 +43,7 @@ def rows() -> Iterator[Row]:
     if "das" in PAPER.value:
         yield from das.das()
     if "haddadpour" in PAPER.value:
+        yield from leakage.count_sketch()
         yield haddadpour.fedavg()
         for rows_of in (haddadpour.fedsketch, haddadpour.fedsketchgate):
             for variant in ("privix", "heaprix"):

@@ -13,6 +13,7 @@ from fl_sketch.experiments.verify import (
     chen,
     haddadpour,
     known_problems,
+    leakage,
     song,
     walks,
 )
@@ -265,3 +266,11 @@ def test_the_command_keeps_a_row_a_theorem(tmp_path):
     known = dict(pair.split("=") for pair in rows[3]["constants"].split())
     assert float(known["longest"]) <= float(known["gradient"])  # as is assumed
     assert len(done.stdout.splitlines()) == 6
+
+
+@pytest.mark.slow
+def test_a_sketch_without_noise_tells_more_than_theorem_1_says():
+    draws, known = leakage.count_sketch(trials=200_000)
+    assert draws.bound == known.bound == pytest.approx(math.log1p(0.1638), abs=1e-3)
+    assert draws.bound < draws.measured < 1  # normal numbers hide much, but less
+    assert known.measured == known.start > 9  # all that so many trials can show
