@@ -21,7 +21,7 @@ from fl_sketch.data.examples import Examples, Splits, normalise
 from fl_sketch.models import huggingface
 
 LAYER = "dense1"  # whose output, after relu, is the features
-BLOCK, FEW = 500, 100  # images at once: small, or enlarged
+BLOCK, FEW = 500, 10  # images at once: small, or enlarged
 
 
 def extract(

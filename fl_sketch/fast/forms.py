@@ -13,6 +13,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from fl_sketch.core.platforms import by_platform
 from fl_sketch.fast import cpu, gpu, plain
@@ -56,6 +57,43 @@ def convolve(
     if not _is_usual(precision):
         on_gpu = None
     return by_platform(x, kernel, cpu=on_cpu, cuda=on_gpu, default=of_xla)
+
+
+def depthwise(
+    x: jax.Array,
+    kernel: jax.Array,
+    pads: Pads,
+    strides: int = 1,
+    *,
+    precision: plain.Precision = None,
+) -> jax.Array:
+    """Returns the convolution of images (NHWC) in which each channel has its kernel.
+
+    Args:
+      x: images.
+      kernel: height, width, 1, channels.
+      pads: zeros (before, after) the height and the width.
+      strides: steps in both directions.
+      precision: of the convolution of XLA.
+    """
+
+    def of_xla(x, kernel):
+        return lax.conv_general_dilated(
+            x,
+            kernel,
+            (strides, strides),
+            pads,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=x.shape[-1],
+            precision=precision,
+        )
+
+    def on_cpu(x, kernel):
+        return cpu.depthwise(x, kernel[:, :, 0], pads, strides)
+
+    if x.dtype != jnp.float32:
+        return of_xla(x, kernel)
+    return by_platform(x, kernel, cpu=on_cpu, default=of_xla)
 
 
 def _is_usual(precision: plain.Precision) -> bool:

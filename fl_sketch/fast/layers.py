@@ -1,5 +1,6 @@
 """Layers in a traced function that have another form: which they are, and that form."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 from jax.extend.core import primitives as of_jax
 
-from fl_sketch.fast.forms import convolve, product
+from fl_sketch.fast.forms import convolve, depthwise, product
 from fl_sketch.fast.pooling import max_pool
 
 Read = Callable[[Any], Any]  # a variable or a number of an equation -> its value
@@ -26,6 +27,26 @@ WIDE_ROWS = 3  # axes of inputs from which a product's rows are places of exampl
 
 def is_convolution(eqn: JaxprEqn) -> bool:
     """Returns whether an equation is a convolution that `convolve` knows."""
+    return _is_plain(eqn) and eqn.params["feature_group_count"] == 1
+
+
+def is_depthwise(eqn: JaxprEqn) -> bool:
+    """Returns whether an equation convolves each channel with a kernel of its own."""
+    if not _is_plain(eqn):
+        return False
+    (x, kernel, _), get = avals(eqn), eqn.params
+    order = get["dimension_numbers"]
+    outputs, inputs, *_ = order.rhs_spec
+    channels = x.shape[order.lhs_spec[1]]
+    return (
+        get["feature_group_count"] == channels == kernel.shape[outputs] > 1
+        and kernel.shape[inputs] == 1
+        and x.dtype == jnp.float32
+    )
+
+
+def _is_plain(eqn: JaxprEqn) -> bool:
+    """Returns whether an equation is a convolution of images without dilation."""
     if eqn.primitive is not of_jax.conv_general_dilated_p:
         return False
     (x, kernel, out), get = avals(eqn), eqn.params
@@ -35,7 +56,7 @@ def is_convolution(eqn: JaxprEqn) -> bool:
     strides.update(get["window_strides"])
     windows = [kernel.shape[axis] for axis in order.rhs_spec[2:]]
     return (
-        get["feature_group_count"] == get["batch_group_count"] == len(strides) == 1
+        get["batch_group_count"] == len(strides) == 1
         and {*get["lhs_dilation"], *get["rhs_dilation"]} == {1}
         and get["out_sharding"] is None
         and max(windows) <= LARGEST
@@ -48,14 +69,23 @@ def convolution(eqn: JaxprEqn, read: Read, *, pool: bool = False) -> jax.Array:
 
     Axes are in the equation's order.
     """
+    return _ordered(functools.partial(convolve, pool=pool), eqn, read)
+
+
+def of_channels(eqn: JaxprEqn, read: Read) -> jax.Array:
+    """Returns an equation's convolution of each channel in the fast form."""
+    return _ordered(depthwise, eqn, read)
+
+
+def _ordered(form: Callable, eqn: JaxprEqn, read: Read) -> jax.Array:
+    """Returns a convolution by a form of NHWC order, in the order of an equation."""
     order, (x, kernel) = eqn.params["dimension_numbers"], map(read, eqn.invars)
     (batch, channels, *places), (outputs, inputs, *window) = order[:2]
-    y = convolve(
+    y = form(
         _moved(x, (batch, *places, channels)),
         _moved(kernel, (*window, inputs, outputs)),
         eqn.params["padding"],
         eqn.params["window_strides"][0],
-        pool=pool,
         precision=eqn.params["precision"],
     )
     batch, channels, *places = order.out_spec

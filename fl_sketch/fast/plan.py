@@ -65,6 +65,8 @@ def _add(plan: Plan, place: int, eqn: JaxprEqn, graph: Graph, known: Known) -> N
         if chain is not None:
             plan.inside.update(chain.inside)
             place, compute = chain.last, lambda read: [chain.run(read)]
+    elif layers.is_depthwise(eqn):
+        compute = _by(layers.of_channels, eqn)
     elif layers.pooled_axes(eqn):
         compute = _by(layers.pool, eqn)
     elif layers.is_dense(eqn):

@@ -57,7 +57,7 @@ def test_a_convolution_of_any_order_of_axes_is_put_in(order, strides, padding, w
 @pytest.mark.parametrize(
     "options",
     [
-        {"feature_group_count": 3},
+        {"feature_group_count": 3},  # and two kernels for each channel
         {"lhs_dilation": (2, 1), "padding": [(1, 1), (0, 1)]},
         {"rhs_dilation": (1, 2)},
         {"window_strides": (1, 2)},
@@ -71,8 +71,22 @@ def test_a_convolution_of_any_order_of_axes_is_put_in(order, strides, padding, w
 def test_other_convolutions_stay(options):
     function, x, kernel = layer(ORDERS[0], **options)
     if options.get("feature_group_count"):
-        kernel = kernel[..., :3]
+        kernel = floats([3, 2, 1, 6])
     assert_untouched(function, x, kernel)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+@pytest.mark.parametrize(
+    ("strides", "padding"),
+    [(1, "SAME"), (2, "SAME"), (2, "VALID"), (3, [(1, 0), (0, 1)])],
+)
+def test_a_convolution_of_each_channel_is_put_in(order, strides, padding, watched):
+    options = {"window_strides": (strides, strides), "padding": padding}
+    function, x, kernel = layer(order, feature_group_count=3, **options)
+    outputs = order[1].index("O")
+    kernel = np.take(kernel, range(3), axis=outputs)
+    assert watched.of(function, x, kernel) == ["depthwise"]
+    assert_agree(function, x, kernel)
 
 
 def test_convolutions_of_other_ranks_and_types_stay():

@@ -14,7 +14,7 @@ class Watched:
 
     def __init__(self, monkeypatch):
         self.names = []
-        for name in ("convolve", "max_pool", "product"):
+        for name in ("convolve", "depthwise", "max_pool", "product"):
             monkeypatch.setattr(layers, name, self._watched(name))
 
     def _watched(self, name):

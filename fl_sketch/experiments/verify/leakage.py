@@ -8,6 +8,7 @@ no draws but known, nothing hides the one.
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +60,7 @@ def count_sketch(trials: int = TRIALS) -> Iterator[Row]:
         )
 
 
-def _seen(one: jax.Array, others: jax.Array, key: jax.Array, present: jax.Array):
+def _seen(one: jax.Array, others: jax.Array, key: Any, present: jax.Array) -> jax.Array:
     """Returns the sketch of a number of either sign and of the other numbers.
 
     A sketch of normal numbers is normal, with the covariance of its columns.

@@ -10,3 +10,4 @@ rounding, in values and gradients. They are for the `cpu` branch of
 
 from fl_sketch.fast.cpu.convolution import convolve as convolve
 from fl_sketch.fast.cpu.dense import product as product
+from fl_sketch.fast.cpu.depthwise import depthwise as depthwise
