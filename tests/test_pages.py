@@ -160,7 +160,7 @@ def test_the_full_table_is_what_the_code_does():
     table = page.split("| `config.algorithm` |")[1].split("\n\n")[0]
     rows = [[c.strip() for c in line.split("|")[1:-1]] for line in table.splitlines()]
     exchanges, states = {}, {}
-    for names, _, _, count, kept in rows[2:]:
+    for names, _, count, kept in rows[2:]:
         for name in re.findall(r"`(\w+)`", names):
             exchanges[name] = exchanges.get(name, set()) | set(re.findall(r"\d", count))
             states[name] = kept

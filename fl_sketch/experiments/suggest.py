@@ -22,7 +22,7 @@ from fl_sketch.workdir import rows
 from fl_sketch.workdir.tables import markdown
 
 STANDINGS = "standings.csv"
-HEAD = ("method", "times shorter", "tuned", "not tuned", "rows", "in `results/`")
+HEAD = ("method", "times shorter", "tuned", "not tuned")
 
 
 class Tuned(NamedTuple):
@@ -120,20 +120,18 @@ def lines(config: ConfigDict, ratio: float, found: Sequence[Tuned]) -> list[str]
 
 
 def table(found: Iterable[Tuned]) -> list[str]:
-    """Returns the lines of a table of all methods and ratios, in Markdown."""
-    groups: dict[tuple[str, int], list[Tuned]] = defaultdict(list)
+    """Returns the lines of a table of all methods, in Markdown."""
+    groups: dict[str, list[Tuned]] = defaultdict(list)
     for one in found:
-        groups[one.method, int(_times(one.shorter))].append(one)
+        groups[one.method].append(one)
     cells = [
         (
             f"`{method}`",
-            str(times),
+            _range([float(_times(one.shorter)) for one in group]),
             _ranges([one.chosen for one in group]),
             _ranges([one.fixed for one in group]),
-            str(len(group)),
-            ", ".join(dict.fromkeys(f"`{one.source}`" for one in group)),
         )
-        for (method, times), group in sorted(groups.items())
+        for method, group in sorted(groups.items())
     ]
     return markdown([HEAD, *cells])
 
@@ -157,6 +155,10 @@ def _ranges(groups: Sequence[dict[str, float]]) -> str:
     parts = []
     for key in keys:
         known = [values[key] for values in groups if key in values]
-        low, high = min(known), max(known)
-        parts.append(f"{key} {low:g}" + f" to {high:g}" * (low < high))
+        parts.append(f"{key} {_range(known)}")
     return ", ".join(parts)
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:g}" + f" to {high:g}" * (low < high)
