@@ -44,6 +44,7 @@ def base():
     config.model.name = "logistic"
     config.cohort.sampling = "everyone"
     config.client.steps, config.client.batch = 4, 600
+    config.server.rate = 1.0
     config.client.batches = "subsets"
     config.privacy.unit, config.privacy.relation = "example", "replace_one"
     config.privacy.randomness = "seed"  # a simulation that can be repeated
