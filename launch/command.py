@@ -65,8 +65,8 @@ def print_notes(config: "ConfigDict", before: "ConfigDict", name: str = "") -> N
     who = name or f"{config.algorithm} as configured"
     for key in arguments.unread(config, before):
         print(f"note: {who} does not read {key}")
-    hint = arguments.small_step(config, before)
-    if hint and not name:
+    hints = arguments.one_gradient(config), arguments.small_step(config, before)
+    for hint in filter(None, () if name else hints):
         print(f"note: {hint}")
 
 

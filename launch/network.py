@@ -8,9 +8,9 @@ python -m launch.network --config=FILE --kits=KITS --sites=hospital_a,hospital_b
 python -m launch.network times --sites=2,5 --sizes=1000,1000000 --out=rows.csv
 
 The first deals a data set to five sites, starts them and a server on this machine, and
-leaves the folder that launch.train would. The second makes the start-up kits of several
-machines, and the third runs a config with them, on the server's machine. The same
-command again resumes. The last times exchanges. docs/network.md has it step by step.
+leaves the folder that launch.train would. The second makes kits for several machines,
+and the third runs a config with them. The same command again resumes. The last times
+exchanges. See docs/network.md.
 """
 
 import importlib.util
@@ -50,9 +50,8 @@ def main():
         return
     names = _names()
     if WORD:
-        made = kits.make(
-            files.writable_folder(OUT.value or "", "out"), names, SERVER.value
-        )
+        out = files.writable_folder(OUT.value or "", "out")
+        made = kits.make(out, names, SERVER.value)
         for name, place in {"the server": made.server, **made.sites}.items():
             print(f"{name}: {place}; there: startup/start.sh")
         return
@@ -101,6 +100,7 @@ def _run_here(config, place: pathlib.Path, names: list[str]) -> None:
     if (place / folder.SUMMARY).exists():  # its end is printed, or why it differs
         network.run(config, splits, place, send=lambda frames, seconds: {})
         return
+    print(f"starting a server and {len(names)} sites, which takes a minute", flush=True)
     with local_sites.running(here, names) as made:
         _run(config, place, names, made, splits)
 

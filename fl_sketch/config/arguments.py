@@ -232,6 +232,16 @@ def unread(config: ConfigDict, default: ConfigDict) -> Iterator[str]:
             yield f"{key}={now[key]}"
 
 
+def one_gradient(config: ConfigDict) -> str:
+    """Returns a line on a method whose clients take no steps; empty for others."""
+    if not catalog.method(config.algorithm).one_batch:
+        return ""
+    return (
+        f"clients of {config.algorithm} send one gradient a round, of client.batch="
+        f"{config.client.batch} examples, and take no local steps"
+    )
+
+
 def small_step(config: ConfigDict, default: ConfigDict) -> str:
     """Returns a line on a server that hardly moves, as adaptive ones do; or none.
 

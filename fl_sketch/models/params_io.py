@@ -1,7 +1,8 @@
 """A model as named arrays: in files, and back in the places of their names.
 
-A name is the path of an array in the model, as in "dense1/kernel". Of a model that
-keeps statistics, names begin with "params/" and "state/".
+A name is the path of an array in the model, as in "dense1/kernel", or "dense1.kernel"
+for a model of NNX or Equinox. Of a model that keeps statistics, names begin with
+"params/" and "state/".
 """
 
 import hashlib
@@ -136,7 +137,7 @@ def chosen(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
     leaves = dict(named_leaves(model))
     for start in fresh:
         if not any(_begins(name, start) for name in leaves):
-            layers = dict.fromkeys(name.rpartition("/")[0] for name in leaves)
+            layers = dict.fromkeys(re.split(r"[/.](?=[^/.]*$)", n)[0] for n in leaves)
             msg = "Expected fresh to be an array or a layer of the model "
             msg += f"({', '.join(layers)}), got {start!r}."
             raise ValueError(msg + validate.nearest(start, tuple(leaves)))
@@ -146,7 +147,7 @@ def chosen(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
         if not any(_begins(name, start) for start in fresh)
     }
     for name, leaf in wanted.items():
-        layer = name.rpartition("/")[0] or name
+        layer = re.split(r"[/.](?=[^/.]*$)", name)[0]
         hint = f": model.fresh={layer} starts with new numbers there."
         if name not in arrays:
             msg = f"Expected init_from to have {name}, got {', '.join(arrays)}{hint}"
@@ -164,7 +165,7 @@ def chosen(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
 
 
 def _begins(name: str, start: str) -> bool:
-    return name == start or name.startswith(f"{start}/")
+    return name == start or name.startswith((f"{start}/", f"{start}."))
 
 
 def _cast(name: str, array: np.ndarray, dtype: Any) -> np.ndarray:

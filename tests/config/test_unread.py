@@ -13,6 +13,7 @@ from fl_sketch.config.arguments import (
     ASKED_FOR,
     Parts,
     advice,
+    one_gradient,
     small_step,
     taken,
     unread,
@@ -137,3 +138,10 @@ def test_a_server_that_should_average_is_told_of_a_small_step():
     assert "server.rate=1.0" in small_step(config, default.get_config())
     config.server.rate = 0.5  # somebody's choice
     assert not small_step(config, default.get_config())
+
+
+def test_a_method_of_one_gradient_says_so():
+    config = default.get_config()
+    assert not one_gradient(config)
+    config.algorithm = "ef21"
+    assert "client.batch=20" in one_gradient(config)

@@ -50,6 +50,15 @@ def test_chosen_arrays_have_the_types_and_places_of_the_model():
     assert whole == Stateful({"a": 1}, {"b": 2})
 
 
+def test_layers_of_nnx_can_begin_anew():
+    model = {"fc1.kernel": jnp.ones((2, 3)), "fc2.bias": jnp.ones(2)}
+    assert {*params_io.chosen(model, {"fc1.kernel": np.ones((2, 3))}, ["fc2"])} == {
+        "fc1.kernel"
+    }
+    with refused("fresh", "(fc1, fc2)", "'fc3'"):
+        params_io.chosen(model, {}, ["fc3"])
+
+
 @pytest.mark.parametrize(
     ("changes", "fresh", "parts"),
     [
