@@ -3,6 +3,7 @@
 import inspect
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -111,17 +112,17 @@ def bounds():
         gradient=1.0, intrinsic=1.0, noise=1.0, operator="srht", d=100, b=50, clients=2,
         steps=2, server_rate=9.0, b1=0.0, eps=1.0, threshold=1e3, rho=1e-6,
     )  # fmt: skip
-    one = {"objective": "pl", "variant": "heaprix", "cols": 50}
     yield theory.adaptive_long_run(c, 0.5)
     yield theory.clipped(c, 1.0)
     yield theory.normalised(c, 1.0)
     yield theory.fedavg_nonconvex(c, 0.1)
-    yield theory.fedsketchgate(c, 0.1, **one)
+    yield theory.fedsketchgate(c, 0.1, objective="pl", variant="heaprix", cols=50)
     for objective in ("pl", "nonconvex"):
-        yield theory.fedsketch(c, 0.1, **one | {"objective": objective})
+        kind = {"objective": objective, "variant": "heaprix"}
+        yield theory.fedsketch(c, 0.1, **kind, cols=50)
     for objective in ("strongly_convex", "convex", "nonconvex"):
         for steps in (1, 2):
-            now = Constants(**vars(c) | {"steps": steps})
+            now = replace(c, steps=steps)
             yield theory.iterative_sketching(now, objective, 0.1)
 
 
