@@ -18,6 +18,7 @@ from fl_sketch.engine import relays
 from fl_sketch.engine.costs import FLOAT_BYTES
 from fl_sketch.engine.graph import Graph
 from fl_sketch.engine.task import Task
+from fl_sketch.experiments import assumptions
 from fl_sketch.run import display
 from fl_sketch.theory import Bound, Constants
 from fl_sketch.workdir import rows
@@ -36,7 +37,6 @@ CONSTANTS = {
     "loss": (1.0, "f(w0) - f*; `start` in theory.Constants."),
 }
 
-SAME_HASHES = "this config does not meet the one on HEAPRIX: it has one set of hashes"
 MANY = 10**9  # local steps: more than a client has ever taken
 
 
@@ -80,8 +80,11 @@ def lines(
         f"theory: {bound.theorem}",
         f"  with {', '.join(f'{name}={value:g}' for name, value in known.items())}",
         f"  {_steps(config, bound)}",
+        *[f"  bounded: {bound.quantity}"] * bool(bound.quantity),
+        "  assumptions, for this config:",
     ]
-    return [*text, "  assumptions:", *(f"    - {text}" for text in bound.assumptions)]
+    judged = assumptions.lines(config, problem, bound.assumptions)
+    return [*text, *(f"    {line}" for line in judged)]
 
 
 def _steps(config: ConfigDict, bound: Bound) -> str:
@@ -170,15 +173,13 @@ def _fedsketch(
     del convex
     sketch = config.sketch
     numbers = sketch.numbers or max(1, int(constants.d / sketch.compression))
-    bound = promise(
+    return promise(
         constants,
         target,
         objective="pl" if constants.convexity else "nonconvex",
         variant=sketch.query,
         cols=max(1, numbers // sketch.rows),
     )
-    unmet = (SAME_HASHES,) * (sketch.query == "heaprix")
-    return bound._replace(assumptions=(*bound.assumptions, *unmet))
 
 
 def _fedavg(config: ConfigDict, constants: Constants, target, convex) -> Bound:

@@ -104,8 +104,7 @@ def lines(config: ConfigDict, ratio: float, found: Sequence[Tuned]) -> list[str]
     algorithm = _algorithm(method)
     alike = [one for one in found if _algorithm(one.method) == algorithm]
     if not alike:
-        others = ", ".join(dict.fromkeys(_algorithm(one.method) for one in found))
-        return [f"rates: results/ has none for {algorithm}, only for {others}"]
+        return [_unmeasured(algorithm, ratio, found)]
     mine = [one for one in alike if one.method == method] or alike
     mine.sort(key=lambda one: abs(math.log(one.shorter / ratio)))
     text = [f"rates tuned for {mine[0].method}; a message here is {ratio:.3g} times "]
@@ -117,6 +116,25 @@ def lines(config: ConfigDict, ratio: float, found: Sequence[Tuned]) -> list[str]
             f"{one.setting}: results/{one.source}/{STANDINGS}"
         )
     return text
+
+
+def _unmeasured(algorithm: str, ratio: float, found: Sequence[Tuned]) -> str:
+    """Returns a line on an algorithm without rows; the nearest takes most alike.
+
+    Of methods that take as many of its arguments, the nearest has the nearest ratio.
+    """
+    takes = {*catalog.method(algorithm).takes}
+
+    def distance(one: Tuned) -> tuple[int, float]:
+        others = {*catalog.method(_algorithm(one.method)).takes}
+        return len(takes ^ others), abs(math.log(one.shorter / ratio))
+
+    near = min(found, key=distance)
+    return (
+        f"rates: nothing was measured for {algorithm} at {ratio:.3g} times shorter; "
+        f"the nearest method is {near.method} at {_times(near.shorter)} times: "
+        f"{_words(near.chosen)} (results/{near.source}/{STANDINGS})"
+    )
 
 
 def table(found: Iterable[Tuned]) -> list[str]:

@@ -198,9 +198,10 @@ def row(values: Mapping[str, Any]) -> str:
     values = rows.plain(values)
     own = (name for name in rows.measured(values) if name.startswith("test_"))
     scores = [float(values[name]) for name in own if name != "test_loss"]
+    loss = values["train_loss"]  # NaN: none of these rounds had a client
     cells = (
         values["round"],
-        values["train_loss"],
+        None if math.isnan(loss) else loss,
         values["test_loss"],
         *scores,
         rows.megabytes(values["bytes_up_total"]),
@@ -213,7 +214,7 @@ def row(values: Mapping[str, Any]) -> str:
     noised = [values[name] for name in values if name.startswith("noised_")]
     cells, columns = (*cells, *noised), [*columns, *[NOISED] * len(noised)]
     return " ".join(
-        f"{form.format(math.nan if cell is None else cell):>{width}}"
+        f"{'-' if cell is None else form.format(cell):>{width}}"
         for (width, form), cell in zip(columns, cells, strict=True)
     )
 

@@ -17,6 +17,7 @@ clients. `launch.theorems` measures what each theorem bounds.
 (0.032258, 1640, 52480000)
 """
 
+from fl_sketch.theory.assumptions import Assumption as Assumption
 from fl_sketch.theory.bound import Bound as Bound
 from fl_sketch.theory.bound import Constants as Constants
 from fl_sketch.theory.bound import Unreachable as Unreachable

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from fl_sketch.core import validate
 from fl_sketch.core.wire import FLOAT_BITS
+from fl_sketch.theory.assumptions import Assumption
 
 UNKNOWN = math.nan
 ROUNDING = 1e-9  # of a largest step that was computed in another order
@@ -137,14 +138,16 @@ class Bound(NamedTuple):
       theorem: the name of the theorem and its paper.
       constants: the constants, with the step, the rounds and whatever it chooses.
       error: the bound on the error after these rounds.
-      assumptions: sentences, without which the theorem says nothing.
+      assumptions: that without which the theorem says nothing.
+      quantity: what the error is, if the name of the theorem does not say it.
       largest: what the squared gradient of no round exceeds; NaN: not stated.
     """
 
     theorem: str
     constants: Constants
     error: float
-    assumptions: tuple[str, ...]
+    assumptions: tuple[Assumption, ...]
+    quantity: str = ""
     largest: float = math.nan
 
     @property
@@ -170,12 +173,14 @@ class Theorem(NamedTuple):
     Attributes:
       name: its name and paper.
       needs: the names of the constants that it needs.
-      assumptions: sentences, without which it says nothing.
+      assumptions: that without which it says nothing.
+      quantity: what it bounds, if its name does not say it.
     """
 
     name: str
     needs: tuple[str, ...]
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
+    quantity: str = ""
 
     def require(
         self, constants: Constants, target: float | None = None, *more: str
@@ -219,7 +224,13 @@ class Theorem(NamedTuple):
         msg = f"Expected {condition} ({self.name}), got {name}={value:.6g}."
         raise Unreachable(msg)
 
-    def bound(self, constants: Constants, error: float, **changes: Any) -> Bound:
-        """Returns the `Bound` for the constants with some changes."""
+    def bound(
+        self, constants: Constants, error: float, *more: Assumption, **changes: Any
+    ) -> Bound:
+        """Returns the `Bound` for the constants with some changes.
+
+        `more` are assumptions with numbers that follow from the constants.
+        """
         constants = dataclasses.replace(constants, **changes)
-        return Bound(self.name, constants, error, self.assumptions)
+        assumed = (*self.assumptions, *more)
+        return Bound(self.name, constants, error, assumed, self.quantity)

@@ -23,53 +23,68 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from fl_sketch.theory.assumptions import (
+    CONVEX,
+    FULL_GRADIENTS,
+    PLAIN,
+    SMOOTH,
+    Assumption,
+    server_rate,
+    step_is,
+)
 from fl_sketch.theory.bound import Bound, Constants, Theorem, Unreachable
 
 NEEDS = ("rho", "smoothness", "distance", "threshold", "steps", "gap")
-CONVEX = (
-    "every client's loss is convex and L-smooth",
-    "C / E >= 4 sqrt(L Delta)",
-    "the server steps as far as the clients, and returns a random iterate",
-    "cohorts have a fixed size, or everyone takes part: with Poisson cohorts "
-    "equation 23 fails by up to a part 1/r - 1/n",
+COMMON = (
+    CONVEX,
+    SMOOTH,
+    FULL_GRADIENTS,
+    PLAIN,
+    server_rate(1.0),
+    Assumption(
+        "fixed_cohorts",
+        "cohorts have a fixed size, or everyone takes part: with Poisson cohorts "
+        "equation 23 fails by up to a part 1/r - 1/n",
+    ),
 )
+ITERATE = "; at the parameters before a round drawn at random"
 THEOREM_2 = Theorem(
     "Das et al., Theorem 2",
     NEEDS,
-    (
-        *CONVEX,
-        "the error is the mean over clients of 5/4 to 2 times f_i(w) - f_i(w*) where "
-        "nothing is clipped, and of 3 C |u_i| / (8 L E^2) where it is",
-    ),
+    COMMON,
+    "the mean over clients of 5/4 to 2 times f_i(w) - f_i(w*) where nothing is "
+    f"clipped, and of 3 C |u_i| / (8 L E^2) where it is{ITERATE}",
 )
 THEOREM_3 = Theorem(
     "Das et al., Theorem 3",
     NEEDS,
-    (
-        *CONVEX,
-        "the error is the mean over clients of the smaller of f_i(w) - f_i(w*) and "
-        "0.0877 C / (E L) |grad f_i(w)|",
-    ),
+    COMMON,
+    "the mean over clients of the smaller of f_i(w) - f_i(w*) and "
+    f"0.0877 C / (E L) |grad f_i(w)|{ITERATE}",
 )
 THEOREM_4 = Theorem(
     "Das et al., Theorem 4",
     NEEDS,
-    (
-        *CONVEX,
-        "the error is the mean over clients of C / |u_i| times 2 (f_i(w) - f_i(w*)) - "
-        "s^2 (f_i(w) - min f_i) where |u_i| <= C, and of 3 C |u_i| / (8 L E^2) "
-        "elsewhere, for s = rho E / alpha",
-    ),
+    COMMON,
+    "the mean over clients of C / |u_i| times 2 (f_i(w) - f_i(w*)) - "
+    "s^2 (f_i(w) - min f_i) where |u_i| <= C, and of 3 C |u_i| / (8 L E^2) "
+    f"elsewhere, for s = rho E / alpha{ITERATE}",
 )
 PROPOSITION_1 = Theorem(
     "Das et al., Proposition 1",
     ("rho", "smoothness", "distance", "steps", "gap", "gradient", "convexity"),
     (
-        *CONVEX,
-        "where clients take steps, gradients are at most G long, and a step of eta "
-        "changes them by eta lambda of their length or more (Assumption 1)",
-        "the error is that of f",
+        *COMMON,
+        Assumption(
+            "gradient", "where clients take steps, gradients are at most G long"
+        ),
+        Assumption(
+            "shrinking",
+            "where clients take steps, a step of eta changes gradients by eta lambda "
+            "of their length or more (Assumption 1)",
+        ),
     ),
+    f"f(w) - f(w*){ITERATE}",
 )
 OF_GRADIENT = 3 * math.sqrt(7 / 32) / 16  # of C / (E L) |grad f_i(w)| in Theorem 3
 
@@ -145,7 +160,7 @@ def unclipped(constants: Constants) -> Bound:
     rounds = math.ceil(_rounds(c, 1))
     gamma = _gamma(c) * rounds / _rounds(c, 1)
     error = 4 / 5 * _error(theorem, c, 1, gamma, _of_clipping)
-    return theorem.bound(c, error, **_run(c, 1, rounds))
+    return theorem.bound(c, error, *_assumed(c, 1), **_run(c, 1, rounds))
 
 
 def _error(
@@ -156,8 +171,7 @@ def _error(
         msg = f"Expected gamma > 0 and finite, got gamma={gamma}."
         raise ValueError(msg)
     theorem.at_least(max(1, 2 * c.rho * c.steps), alpha=alpha)
-    least = 4 * c.steps * math.sqrt(c.smoothness * c.gap)
-    theorem.at_least(least, threshold=c.threshold)
+    theorem.at_least(_least_threshold(c), threshold=c.threshold)
     return c.rho * (_initial(c, gamma) + h(c) / alpha)
 
 
@@ -183,12 +197,24 @@ def _bound(
     rounds = math.ceil(_rounds(c, least))
     alpha = least * rounds / _rounds(c, least)
     error = part * _error(theorem, c, alpha, _gamma(c), h)
-    return theorem.bound(c, error, **_run(c, alpha, rounds))
+    return theorem.bound(c, error, *_assumed(c, alpha), **_run(c, alpha, rounds))
 
 
 def _run(c: Constants, alpha: float, rounds: int) -> dict[str, Any]:
     """Returns the step, the rounds and the size of messages."""
     return {"step": c.rho / (2 * alpha * c.smoothness), "rounds": rounds, "b": c.d}
+
+
+def _assumed(c: Constants, alpha: float) -> tuple[Assumption, Assumption]:
+    """Returns what is assumed of the step and of the threshold."""
+    least = _least_threshold(c)
+    text = f"the threshold C is at least 4 E sqrt(L Delta) = {least:.4g}"
+    step = step_is(c.rho / (2 * alpha * c.smoothness), "rho / (2 alpha L)")
+    return step, Assumption("threshold", text, least)
+
+
+def _least_threshold(c: Constants) -> float:
+    return 4 * c.steps * math.sqrt(c.smoothness * c.gap)
 
 
 def _rounds(c: Constants, alpha: float) -> float:

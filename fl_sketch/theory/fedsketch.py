@@ -24,30 +24,59 @@ import math
 from dataclasses import replace
 
 from fl_sketch.core import validate
+from fl_sketch.theory.assumptions import (
+    BARE,
+    BOUNDED_BELOW,
+    CONVEX,
+    EVERYONE,
+    PLAIN,
+    SMOOTH,
+    Assumption,
+    server_rate,
+    step_is,
+    step_most,
+)
 from fl_sketch.theory.bound import Bound, Constants, Theorem
 from fl_sketch.theory.song import MEAN, grown
 
 VARIANTS = ("privix", "heaprix")
 NEEDS = ("smoothness", "start", "clients", "steps", "noise", "server_rate")
+VARIANCE = "stochastic gradients are unbiased, and off by sigma^2 at most in squared "
 HOMOGENEOUS = (
-    "all clients have the same loss, which is L-smooth and bounded below "
-    "(Assumption 2)",
-    "stochastic gradients are unbiased, and off by sigma^2 at most in squared length "
-    "(Assumption 4)",
+    Assumption("homogeneous", "all clients have the same loss (Assumption 2)"),
+    SMOOTH._replace(text="the loss is L-smooth (Assumption 2)"),
+    BOUNDED_BELOW._replace(text="the loss is bounded below (Assumption 2)"),
+    Assumption("variance", f"{VARIANCE}length (Assumption 4)"),
+    PLAIN,
+    BARE,
 )
 SHARED = (
-    "clients of a round share one fresh sketch, which is read without bias and with "
-    "E|Q(x) - x|^2 <= omega |x|^2",
+    Assumption(
+        "shared_sketch",
+        "clients of a round share one fresh sketch, which is read without bias and "
+        "with E|Q(x) - x|^2 <= omega |x|^2",
+    ),
 )
 FRESH = (
-    'HEAPRIX sketches the rest with fresh hashes (values="fresh"); with those of its '
-    "first message it is biased",
+    Assumption(
+        "fresh_values",
+        'HEAPRIX sketches the rest with fresh hashes (values="fresh"); with those of '
+        "its first message it is biased",
+    ),
 )
 ORDERS = (
-    "every client's loss is L-smooth and bounded below (Assumption 2)",
-    "stochastic gradients are unbiased, of bounded variance (Assumption 5)",
-    "orders only: the theorem's constants are set to one",
+    SMOOTH._replace(text="every client's loss is L-smooth (Assumption 2)"),
+    BOUNDED_BELOW._replace(text="the losses are bounded below (Assumption 2)"),
+    Assumption(
+        "variance",
+        "stochastic gradients are unbiased, of bounded variance (Assumption 5)",
+    ),
+    PLAIN,
+    BARE,
+    *SHARED,
 )
+CONDITION_16 = ": tau^2 L^2 eta^2 + (omega + 1) eta gamma L tau <= 1 (condition 16)"
+ORDER = "; orders only, whose constants are set to one"
 
 
 def omega(variant: str, *, d: int, cols: int) -> float:
@@ -73,7 +102,8 @@ def fedsketch_nonconvex(constants: Constants, target: float | None = None) -> Bo
     theorem = Theorem(
         "Haddadpour et al., Theorem 5, nonconvex",
         NEEDS,
-        (*HOMOGENEOUS, *SHARED, MEAN, _rate(constants)),
+        (*HOMOGENEOUS, *SHARED, server_rate(constants.server_rate)),
+        MEAN,
     )
     return _nonconvex(theorem, constants, target)
 
@@ -86,7 +116,8 @@ def fedavg_nonconvex(constants: Constants, target: float | None = None) -> Bound
     theorem = Theorem(
         "Haddadpour et al., Corollary 5",
         NEEDS,
-        (*HOMOGENEOUS, MEAN, "all clients take part, and the server rate is 1"),
+        (*HOMOGENEOUS, EVERYONE, server_rate(1.0)),
+        MEAN,
     )
     plain = replace(constants, alpha=0.0, server_rate=1.0, b=constants.d)
     return _nonconvex(theorem, plain, target)
@@ -100,7 +131,8 @@ def _nonconvex(theorem: Theorem, constants: Constants, target: float | None) -> 
         c = replace(c, rounds=math.ceil(2 * c.start / (_moved(c) * left)))
     theorem.require_step(c, _longest(c))
     theorem.at_least(1, rounds=c.rounds)
-    return theorem.bound(c, 2 * c.start / (_moved(c) * c.rounds) + _noise(c, c.step))
+    error = 2 * c.start / (_moved(c) * c.rounds) + _noise(c, c.step)
+    return theorem.bound(c, error, step_most(_longest(c), CONDITION_16))
 
 
 def fedsketch_pl(constants: Constants, target: float | None = None) -> Bound:
@@ -115,9 +147,9 @@ def fedsketch_pl(constants: Constants, target: float | None = None) -> Bound:
         (*NEEDS, "convexity"),
         (
             *HOMOGENEOUS,
-            "f satisfies the PL condition, or is mu-strongly convex (Assumption 3)",
+            _pl(constants, "f satisfies the PL condition, or is mu-strongly convex"),
             *SHARED * (constants.alpha != 0),
-            _rate(constants),
+            server_rate(constants.server_rate),
         ),
     )
     c = theorem.require(constants, target)
@@ -129,7 +161,8 @@ def fedsketch_pl(constants: Constants, target: float | None = None) -> Bound:
     theorem.require_step(c, _longest(c))
     noise = _noise(c, c.step) / (2 * c.convexity)
     left = max(0.0, 1 - c.convexity * _moved(c))
-    return theorem.bound(c, left**c.rounds * c.start + noise)
+    error = left**c.rounds * c.start + noise
+    return theorem.bound(c, error, step_most(_longest(c), CONDITION_16))
 
 
 def fedsketch_convex(constants: Constants, target: float | None = None) -> Bound:
@@ -147,9 +180,10 @@ def fedsketch_convex(constants: Constants, target: float | None = None) -> Bound
         (*NEEDS, "distance"),
         (
             *HOMOGENEOUS,
-            "f is convex, and clients minimise f(w) + phi/2 |w - w0|^2",
+            CONVEX._replace(text="f is convex"),
+            Assumption("penalty", "clients minimise f(w) + phi/2 |w - w0|^2"),
             *SHARED,
-            _rate(constants),
+            server_rate(constants.server_rate),
         ),
     )
     c = theorem.require(constants, target)
@@ -166,7 +200,8 @@ def fedsketch_convex(constants: Constants, target: float | None = None) -> Bound
     theorem.at_least(1, rounds=penalised.rounds)
     error = fedsketch_pl(penalised).error + penalty / 2 * c.distance
     run = {"step": step, "penalty": penalty, "rounds": penalised.rounds}
-    return theorem.bound(c, error, **run)
+    assumed = step_is(step, "1 / (2 (L + phi) gamma tau (omega + 1))")
+    return theorem.bound(c, error, assumed, **run)
 
 
 def _tail(c: Constants) -> float:
@@ -191,8 +226,17 @@ def _fewest(c: Constants, most: float) -> int:
     return max(1, math.ceil(math.log(most / c.start) / shrunk))
 
 
-def _rate(constants: Constants) -> str:
-    return f"the server rate is {constants.server_rate:g}"
+def _pl(constants: Constants, text: str) -> Assumption:
+    mu = constants.convexity
+    return Assumption("pl", f"{text}, mu = {mu:g} (Assumption 3)", mu)
+
+
+def _rows(c: Constants) -> Assumption:
+    """Returns the assumption on the rows of a count sketch, log(d R / delta)."""
+    rows = math.ceil(math.log(c.d * c.rounds / c.delta))
+    return Assumption(
+        "rows", f"the sketch has log(d R / delta) = {rows} rows or more", rows
+    )
 
 
 def _longest(c: Constants) -> float:
@@ -224,6 +268,7 @@ def _calm(c: Constants, most: float) -> float:
     return longest * (min(1, most / noise) if noise else 1)
 
 
+QUANTITIES = {"nonconvex": MEAN, "pl": "E f(w) - f*", "convex": "E f(w) - f*"}
 PROMISES = {
     "nonconvex": fedsketch_nonconvex,
     "pl": fedsketch_pl,
@@ -262,7 +307,11 @@ def fedsketch(
     return bound._replace(
         theorem=f"{bound.theorem}, {variant}",
         constants=replace(bound.constants, b=_numbers(bound.constants, variant, cols)),
-        assumptions=(*bound.assumptions, *FRESH * (variant == "heaprix")),
+        assumptions=(
+            *bound.assumptions,
+            _rows(bound.constants),
+            *FRESH * (variant == "heaprix"),
+        ),
     )
 
 
@@ -294,10 +343,11 @@ def fedsketchgate(
         ("smoothness", "clients", "d", *["convexity"] * (objective == "pl")),
         (
             *ORDERS,
-            *["f satisfies the PL condition"] * (objective == "pl"),
+            *[_pl(constants, "f satisfies the PL condition")] * (objective == "pl"),
             *FRESH * (variant == "heaprix"),
-            _rate(constants),
+            server_rate(constants.server_rate),
         ),
+        QUANTITIES[objective] + ORDER,
     )
     c = theorem.require(constants, target)
     theorem.at_least(c.clients, server_rate=c.server_rate)
@@ -312,7 +362,10 @@ def fedsketchgate(
     if objective == "nonconvex":
         step = math.sqrt(c.clients / (c.rounds * c.steps * spread))
         step /= c.smoothness * c.server_rate
-    return theorem.bound(c, target, step=step, b=_numbers(c, variant, cols))
+    local = Assumption("steps", f"the number of local steps is {c.steps}", c.steps)
+    assumed = step_is(step, "that of the theorem"), local, _rows(c)
+    run = {"step": step, "b": _numbers(c, variant, cols)}
+    return theorem.bound(c, target, *assumed, **run)
 
 
 def _orders(

@@ -19,11 +19,15 @@ in place of the input, is in `audit.leakage_theory`.
 import math
 from dataclasses import replace
 
+from fl_sketch.theory.assumptions import Assumption
 from fl_sketch.theory.bound import Bound, Constants, Theorem
 
-OBJECTIVE = (
-    "the objective is 0 at the input, and semi-strongly convex (Definition K.1)",
-    "its squared gradient is at least theta_1^2 times it (Definition I.6)",
+OBJECTIVE = tuple(
+    Assumption("objective", text)
+    for text in (
+        "the objective is 0 at the input, and semi-strongly convex (Definition K.1)",
+        "its squared gradient is at least theta_1^2 times it (Definition I.6)",
+    )
 )
 
 
@@ -64,8 +68,8 @@ def input_descent(constants: Constants, target: float | None = None) -> Bound:
         ),
         (
             *OBJECTIVE,
-            "its gradient is semi-Lipschitz (Definition I.5)",
-            "descent takes plain steps",
+            Assumption("objective", "its gradient is semi-Lipschitz (Definition I.5)"),
+            Assumption("plain", "descent takes plain steps"),
         ),
     )
     c = theorem.require(constants, target)

@@ -10,6 +10,14 @@ import math
 from dataclasses import replace
 
 from fl_sketch.core import validate
+from fl_sketch.theory.assumptions import (
+    BARE,
+    EVERYONE,
+    PLAIN,
+    Assumption,
+    step_is,
+    step_most,
+)
 from fl_sketch.theory.bound import Bound, Constants, Theorem, Unreachable
 
 MOST = 1e100  # rounds: their squares are floats
@@ -18,13 +26,25 @@ UNASSUMING = (
     *("b1", "eps", "delta", "delta_g", "nu"),
 )
 NEEDS = (*UNASSUMING, "gradient", "noise", "server_rate")
-ASSUMPTIONS = (
-    "AMSGrad as printed at the server, and all clients in every round",
-    "full gradients are at most G long (Assumptions 1 and 2)",
-    "stochastic gradients are sigma-sub-Gaussian (Assumption 3)",
-    "clients' Hessians have eigenvalues of at most L, the loss has the intrinsic "
-    "dimension I (Assumption 4)",
+UNBOUNDED = (
+    Assumption("amsgrad", "AMSGrad as printed at the server, at a constant rate"),
+    EVERYONE,
+    PLAIN,
+    BARE,
+    Assumption(
+        "subgaussian", "stochastic gradients are sigma-sub-Gaussian (Assumption 3)"
+    ),
+    Assumption(
+        "intrinsic",
+        "clients' Hessians have eigenvalues of at most L, the loss has the intrinsic "
+        "dimension I (Assumption 4)",
+    ),
 )
+ASSUMPTIONS = (
+    Assumption("gradient", "full gradients are at most G long (Assumptions 1 and 2)"),
+    *UNBOUNDED,
+)
+AT_STEP = "1 / (K sqrt T)"
 WITH_TAIL = ("srht", "ams", "gaussian", "count_sketch", "identity")
 WITHOUT_TAIL = ("sparse_embedding", "uniform_sampling")
 
@@ -120,14 +140,16 @@ def adaptive_long_run(constants: Constants, target: float | None = None) -> Boun
     of `longest_gradient`; for a target the fewest rounds, by bisection from there on.
     """
     name = "Chen et al., Theorem 3.2 and Corollary 1"
-    least = "T >= S^2 / eps^2 rounds, for the eps of the server's optimizer"
-    theorem = Theorem(name, NEEDS, (*ASSUMPTIONS, least))
+    theorem = Theorem(name, NEEDS, ASSUMPTIONS)
     c = theorem.require(constants, target)
     if target is not None:
         c = replace(c, rounds=_fewest_rounds(theorem, c, target))
-    theorem.at_least(max(1, _least_rounds(c)), rounds=c.rounds)
+    least = max(1, _least_rounds(c))
+    theorem.at_least(least, rounds=c.rounds)
     step = 1 / (c.steps * math.sqrt(c.rounds))
-    return theorem.bound(c, _long_run_error(c), step=step)
+    text = f"T >= S^2 / eps^2 = {least:.4g} rounds, for the eps of the server's "
+    many = Assumption("rounds", f"{text}optimizer", least)
+    return theorem.bound(c, _long_run_error(c), step_is(step, AT_STEP), many, step=step)
 
 
 def _least_rounds(constants: Constants) -> float:
@@ -194,7 +216,8 @@ def adaptive_early(constants: Constants, *, ceiling: float) -> Bound:
         4 * curved * longest**2 / ((1 - c.b1) * c.eps) ** 2,
     )
     step = 1 / (c.steps * math.sqrt(c.rounds))
-    return theorem.bound(c, ceiling * sum(terms) / c.rounds, step=step)
+    error = ceiling * sum(terms) / c.rounds
+    return theorem.bound(c, error, step_is(step, AT_STEP), step=step)
 
 
 def _drawn(constants: Constants, off: float) -> float:
@@ -256,8 +279,7 @@ def adaptive_confined(constants: Constants) -> Bound:
     gradients is assumed.
     """
     needs = *UNASSUMING, "deviation", "b2", "rounds"
-    assumptions = ASSUMPTIONS[0], *ASSUMPTIONS[2:]
-    theorem = Theorem("Chen et al., Theorem 4.4", needs, assumptions)
+    theorem = Theorem("Chen et al., Theorem 4.4", needs, UNBOUNDED)
     c, k, length = theorem.require(constants), constants.steps, constants.smoothness
     first = longest = _largest(c)
     if not math.isnan(c.step):
@@ -283,7 +305,9 @@ def adaptive_confined(constants: Constants) -> Bound:
     step = first / math.sqrt(c.rounds)
     reach = widest * step * k * (math.sqrt(2 * square) + noisy) + c.eps
     error = square**1.5 * reach / (4 * length * first * k * math.sqrt(c.rounds))
-    bound = theorem.bound(c, error, step=step, server_rate=1 / math.sqrt(square))
+    assumed = step_most(longest / math.sqrt(c.rounds))
+    run = {"step": step, "server_rate": 1 / math.sqrt(square)}
+    bound = theorem.bound(c, error, assumed, **run)
     return bound._replace(largest=square)
 
 

@@ -10,6 +10,18 @@ import math
 from dataclasses import replace
 
 from fl_sketch.core import validate
+from fl_sketch.theory.assumptions import (
+    BARE,
+    BOUNDED_BELOW,
+    CONVEX,
+    EVERYONE,
+    FULL_GRADIENTS,
+    PLAIN,
+    SMOOTH,
+    Assumption,
+    server_rate,
+    step_most,
+)
 from fl_sketch.theory.bound import Bound, Constants, Theorem
 
 # a of Song's Table 1: alpha = a d / b.
@@ -20,19 +32,20 @@ EMBEDDING = {
     "count_sketch": 3,
     "sparse_embedding": 2,
 }
-FRESH = "a fresh sketch every round, independent of all others (Theorem 4.2)"
+FRESH = Assumption(
+    "fresh_sketch",
+    "a fresh sketch every round, independent of all others (Theorem 4.2)",
+)
+COMMON = (FULL_GRADIENTS, PLAIN, EVERYONE, BARE, FRESH)
 SECTION_5 = (
-    "every client's loss is convex and L-smooth (Assumption 3.1)",
-    "clients take full gradient steps, all in every round, and the server rate is 1",
-    FRESH,
+    CONVEX._replace(text="every client's loss is convex (Assumption 3.1)"),
+    SMOOTH._replace(text="every client's loss is L-smooth (Assumption 3.1)"),
+    *COMMON,
+    server_rate(1.0),
 )
-APPENDIX_E = (
-    "clients take one full gradient step, all in every round",
-    "the step is that of the clients times the server rate",
-    FRESH,
-)
-AVERAGE = "the promise is for the average of all parameters on the way"
-MEAN = "the promise is for the mean of E |grad f|^2 over the parameters of all rounds"
+F_SMOOTH = SMOOTH._replace(text="f is L-smooth")
+AVERAGE = "f(average) - f(w*) for the average of all parameters on the way"
+MEAN = "the mean of E |grad f|^2 over the parameters of all rounds"
 
 
 def alpha(operator: str, d: int, b: int) -> float:
@@ -68,7 +81,7 @@ def strongly_convex(constants: Constants, target: float | None = None) -> Bound:
     theorem = Theorem(
         "Song et al., Theorem 5.1 and Corollary 5.2",
         ("smoothness", "convexity", "distance", "spread", "steps"),
-        (*SECTION_5, "every client's loss is mu-strongly convex"),
+        (*SECTION_5, _strongly("every client's loss", constants)),
     )
     c = theorem.require(constants, target)
     theorem.at_most(c.smoothness, convexity=c.convexity)
@@ -83,7 +96,8 @@ def strongly_convex(constants: Constants, target: float | None = None) -> Bound:
     theorem.require_step(c, longest)
     shrunk = c.distance * math.exp(-c.convexity * c.step * c.rounds)
     drift = 4 * c.step**2 * c.smoothness**2 * c.steps**3 * c.spread / c.convexity
-    return theorem.bound(c, c.smoothness / 2 * shrunk + drift)
+    error = c.smoothness / 2 * shrunk + drift
+    return theorem.bound(c, error, step_most(longest))
 
 
 def convex(constants: Constants, target: float | None = None) -> Bound:
@@ -97,7 +111,8 @@ def convex(constants: Constants, target: float | None = None) -> Bound:
     theorem = Theorem(
         "Song et al., Theorem 5.3 and Corollary 5.4",
         ("smoothness", "distance", "spread", "steps"),
-        (*SECTION_5, AVERAGE),
+        SECTION_5,
+        AVERAGE,
     )
     c = theorem.require(constants, target)
     step = longest = 1 / (8 * grown(c) * c.smoothness * c.steps)
@@ -111,7 +126,7 @@ def convex(constants: Constants, target: float | None = None) -> Bound:
     theorem.at_least(1, rounds=c.rounds)
     first = 4 * c.distance / (c.step * c.steps * c.rounds)
     drift = 32 * c.step**2 * c.smoothness * c.steps**2 * c.spread
-    return theorem.bound(c, first + drift)
+    return theorem.bound(c, first + drift, step_most(longest))
 
 
 def nonconvex(constants: Constants, target: float | None = None) -> Bound:
@@ -127,13 +142,12 @@ def nonconvex(constants: Constants, target: float | None = None) -> Bound:
         "Song et al., Theorem G.2, with the factor K eta that its print loses",
         ("smoothness", "gradient", "start", "steps", "server_rate"),
         (
-            "every client's loss is L-smooth, and its gradients are at most G long, "
-            "anywhere",
-            "clients take full gradient steps, all in every round",
-            FRESH,
-            MEAN,
-            f"the server rate is {constants.server_rate:g}",
+            SMOOTH,
+            Assumption("gradient", "gradients are at most G long, anywhere"),
+            *COMMON,
+            server_rate(constants.server_rate),
         ),
+        MEAN,
     )
     c = theorem.require(constants, target)
     longest = 1 / (2 * c.smoothness * c.steps)
@@ -146,7 +160,7 @@ def nonconvex(constants: Constants, target: float | None = None) -> Bound:
     theorem.require_step(c, longest)
     first = c.start / ((c.rounds + 1) * c.server_rate * c.step * c.steps)
     second = c.smoothness * c.steps * c.gradient**2 * c.step * noise
-    return theorem.bound(c, first + second)
+    return theorem.bound(c, first + second, step_most(longest))
 
 
 def one_step_strongly_convex(
@@ -165,7 +179,7 @@ def one_step_strongly_convex(
     theorem = Theorem(
         "Song et al., Theorem E.1",
         ("smoothness", "convexity", "start"),
-        ("f is L-smooth and mu-strongly convex", *APPENDIX_E),
+        (F_SMOOTH, _strongly("f", constants), *COMMON),
     )
     c = theorem.require(constants, target)
     longest = 1 / (grown(c) * c.smoothness)
@@ -178,7 +192,7 @@ def one_step_strongly_convex(
     theorem.require_step(c, longest)
     theorem.at_most(1, steps=c.steps)
     error = (1 - c.convexity * min(c.step, longest)) ** c.rounds * c.start
-    return theorem.bound(c, error)
+    return theorem.bound(c, error, _product(longest))
 
 
 def one_step_convex(constants: Constants, target: float | None = None) -> Bound:
@@ -190,7 +204,8 @@ def one_step_convex(constants: Constants, target: float | None = None) -> Bound:
     theorem = Theorem(
         "Song et al., Theorem E.2",
         ("smoothness", "distance"),
-        ("f is convex and L-smooth", *APPENDIX_E, AVERAGE),
+        (CONVEX._replace(text="f is convex"), F_SMOOTH, *COMMON),
+        AVERAGE,
     )
     return _falling(theorem, constants, target, constants.distance, 2)
 
@@ -204,7 +219,8 @@ def one_step_nonconvex(constants: Constants, target: float | None = None) -> Bou
     theorem = Theorem(
         "Song et al., Theorem E.3",
         ("smoothness", "start"),
-        ("f is L-smooth and bounded below", *APPENDIX_E, MEAN),
+        (F_SMOOTH, BOUNDED_BELOW, *COMMON),
+        MEAN,
     )
     return _falling(theorem, constants, target, 2 * constants.start, 1)
 
@@ -227,7 +243,19 @@ def _falling(
         c = replace(c, step=longest, rounds=rounds)
     theorem.require_step(c, longest)
     theorem.at_most(1, steps=c.steps)
-    return theorem.bound(c, first / (c.step * (c.rounds + 1)))
+    error = first / (c.step * (c.rounds + 1))
+    return theorem.bound(c, error, _product(longest))
+
+
+def _strongly(whose: str, c: Constants) -> Assumption:
+    text = f"{whose} is mu-strongly convex, mu = {c.convexity:g}"
+    return Assumption("strongly_convex", text, c.convexity)
+
+
+def _product(longest: float) -> Assumption:
+    """Returns the assumption of appendix E on eta_global eta_local."""
+    text = f"the step size, of clients times server, is at most {longest:.4g}"
+    return Assumption("step_product", text, longest)
 
 
 PROMISES = {

@@ -48,6 +48,24 @@ TRUST = {
     "local": "Every client added the noise itself, so no other party must be trusted.",
 }
 
+SUMS = {  # who saw the messages of clients
+    "one program": "simulated in one program, which saw every client's message",
+    "network": "of messages that sites sent to a coordinator, which saw each of them",
+    "masked network": "of integers that sites sent under masks, so that the "
+    "coordinator saw only sums",
+}
+ADDED = {  # by whom noise was added
+    "central": "central: added to the sum by who formed it",
+    "distributed": "distributed: a share by every client",
+    **dict.fromkeys(KINDS, "distributed: a share by every client, of integers"),
+    "one's own": "that of a mechanism of the run's own",
+    "local": "local: added by every client",
+}
+NEIGHBOURS = {
+    "add_remove": "with or without one {unit} (add_remove)",
+    "replace_one": "one {unit} replaced by any other (replace_one)",
+}
+
 
 def written(promise: Mapping[str, Any], model: Mapping[str, Any], form: str) -> str:
     """Returns the text of the page; arguments are those of `release.Release`."""
@@ -64,6 +82,8 @@ Inputs: {model["inputs"]}.
 ## Privacy guarantee
 
 {_promised(promise)}
+
+{_facts(promise)}
 
 {_others(promise)}{_how(promise)} All numbers of the guarantee are in `{PROMISE}`.
 
@@ -103,6 +123,20 @@ def _promised(promise: Mapping[str, Any]) -> str:
         f"This holds whatever an observer knows about all other data, if the observer "
         f"does not learn {drawn}the noise.{public * promise['public_data']}"
     )
+
+
+def _facts(promise: Mapping[str, Any]) -> str:
+    """Returns a list of what the guarantee is about and how sums were formed."""
+    unit, rate = promise["unit"], promise["sampling_rate"]
+    facts = {
+        "Unit": f"{unit}, at delta = {promise['delta']!r}",
+        "Neighbours": NEIGHBOURS[promise["relation"]].format(unit=unit),
+        "Sampling": f"{promise['sampling']}, rate {rate:.4g}",
+        "Sums": SUMS[promise["sums"]],
+        "Noise": ADDED[promise["noise"]],
+        "Source of noise": f"{promise['noise_from']}, not the seed of the config",
+    }
+    return "\n".join(f"- {name}: {words}." for name, words in facts.items())
 
 
 def _up(number: float) -> str:

@@ -37,6 +37,7 @@ from fl_sketch.workdir.odometer import RUN
 from fl_sketch.workdir.origin import SIDECAR
 
 ROUND = "state/server/round"  # in a checkpoint
+NETWORK = "network/run"  # in the folder of a run of `fl_sketch.network`
 SHUFFLED = (
     ", against an attacker who can predict a shuffle of which only the seed is "
     "cryptographic"
@@ -123,6 +124,7 @@ def read(workdir: str | os.PathLike) -> Release:
         entries = odometer.read(folder)
         own = _counted(summary, entries)
         promise = _promise(summary, about, own) | _of_all(entries)
+        promise["sums"] = _sums(folder, own)
         params = weights.whole(folder, _params(folder, summary))
         model = released_model.facts(about, params) | {"trained": summary["d"]}
         public = released_model.public(about, params, private=not own.public)
@@ -189,7 +191,9 @@ def _require_publishable(summary, folder: pathlib.Path) -> None:
     """Raises unless a run is private, no simulation, and over."""
     there, z = f"workdir={folder}", summary.get("noise_multiplier")
     _require(bool(z), "a private run", f"noise_multiplier={z} in {there}")
-    system, got = summary["randomness"] == "system", f"simulated noise in {there}"
+    system = summary["randomness"] == "system"
+    got = f"{there}, a simulation: its noise follows from config.seed, so that it is "
+    got += "not private"
     _require(system, "privacy.randomness=system to publish a run", got)
     epsilon = summary["epsilon"]
     finite = epsilon is not None and math.isfinite(epsilon)
@@ -244,6 +248,7 @@ def _promise(summary, about, own: Guarantee) -> dict[str, Any]:
         "delta": own.delta,
         "accountant": summary["accountant"],
         "randomness": own.randomness,
+        "noise_from": "a secret of the operating system",
         "public_data": own.public,
         "not_protected": _unprotected(summary, about, own),
         "versions": {
@@ -251,6 +256,13 @@ def _promise(summary, about, own: Guarantee) -> dict[str, Any]:
             "of_the_release": {"fl_sketch": fl_sketch.__version__, **now},
         },
     }
+
+
+def _sums(folder: pathlib.Path, own: Guarantee) -> str:
+    """Returns who saw the messages of clients; a network masks those of integers."""
+    if not (folder / NETWORK).is_file():
+        return "one program"
+    return "masked network" if own.plan.integers else "network"
 
 
 def _unprotected(summary, about, own: Guarantee) -> list[str]:

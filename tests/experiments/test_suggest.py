@@ -63,7 +63,12 @@ def test_a_config_gets_those_of_its_method_the_nearest_first(found):
 
 def test_a_method_without_any_is_said_to_have_none(found):
     (line,) = suggest.lines(config_of("qsgd"), 10.0, found)
-    assert "none for qsgd" in line and "safl" in line
+    assert "nothing was measured for qsgd at 10 times" in line
+    nearest = "the nearest method is fedopt, adam at 1 times: server.rate=0.003"
+    assert nearest in line and "results/one/inner/standings.csv" in line
+    for ratio, near in ((10, "safl, sgd at 10"), (90, "safl, adam at 100")):
+        (line,) = suggest.lines(config_of("iterative_sketching"), ratio, found)
+        assert f"nearest method is {near} times" in line
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def test_a_simulation_gives_the_same_bytes_and_says_what_it_is(tmp_path):
     assert "SIMULATED" in said and "(simulated)" in said
     assert summary(tmp_path / "a")["randomness"] == "simulated"
     refusal = refused(tmp_path / "a", tmp_path / "out")
-    assert "got simulated noise in" in refusal
+    assert "a simulation: its noise follows from config.seed" in refusal
     assert not (tmp_path / "out").exists()
 
 

@@ -162,6 +162,10 @@ SPOILED = [
     (holding(origin.SIDECAR, "{}"), "without "),
     (counted_as_simulated, "counts, got randomness='system'"),
     (summing_up(randomness="simulated"), "randomness=system to publish"),
+    (
+        summing_up(randomness="simulated"),
+        "a simulation: its noise follows from config.seed, so that it is not private",
+    ),
     (summing_up(noise_multiplier=9.0), "got noise_multiplier=9.0"),
     (summing_up(noise_multiplier=0.0), "a private run, got noise_multiplier=0.0"),
     (summing_up(epsilon=float("inf")), "a finite epsilon"),

@@ -10,6 +10,7 @@ from fl_sketch.network.refused import Refused
 from fl_sketch.network.site_sums import Masked
 from fl_sketch.network.terms import terms_of
 from fl_sketch.run import run
+from fl_sketch.workdir import odometer, release
 from tests.network.sites import INTEGERS, Hospitals, five, weights_in
 from tests.run.configs import quiet, read_json, table_in
 
@@ -44,6 +45,9 @@ def test_a_private_run_with_masks_is_that_of_one_program_to_the_bit(form, tmp_pa
         np.testing.assert_array_equal(ours[name], array)
     for key in (f"{MARK}bytes_up_total", f"{MARK}bytes_down_total", "epsilon"):
         assert summary[key] == expected[key]
+    for folder, sums in {"network": "masked network", "train": "one program"}.items():
+        own = odometer.read(tmp_path / folder)["run"]
+        assert release._sums(tmp_path / folder, own) == sums
     sent = read_json(tmp_path / "network" / "network" / "bytes.json")
     assert sent["payload_up"] == summary[f"{MARK}bytes_up_total"]
     assert sent["payload_down"] == summary[f"{MARK}bytes_down_total"]

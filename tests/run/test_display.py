@@ -29,6 +29,22 @@ def test_accelerators_have_their_own_name(monkeypatch):
     assert display.devices(8) == "8 NVIDIA H100"
 
 
+def test_a_loss_of_no_client_is_a_dash_in_the_table():
+    values = {"round": 2, "train_loss": float("nan"), "test_loss": 0.5}
+    values |= {"test_accuracy": 0.25, "bytes_up_total": 0, "bytes_down_total": 0}
+    values |= {"rounds_per_second": None}
+    assert display.row(values).split() == [
+        "2",
+        "-",
+        "0.5000",
+        "0.2500",
+        "0.00",
+        "0.00",
+        "-",
+    ]
+    assert "0.7500" in display.row(values | {"train_loss": 0.75})
+
+
 @pytest.mark.parametrize("download", ["messages", "model"])
 def test_a_plan_says_what_a_client_downloads(download):
     config = config_with(download=download)

@@ -124,7 +124,7 @@ def test_equation_23_fails_for_poisson_cohorts_which_the_theorems_leave_out():
     square = np.mean((there.sum(1) / 2) ** 2)
     assert square == 1 + 1 / 2 - 1 / 4
     for bound in (theory.clipped(DAS, 99.0), theory.unclipped(UNCLIPPED)):
-        assert any("Poisson" in text for text in bound.assumptions)
+        assert any("Poisson" in one.text for one in bound.assumptions)
 
 
 def clipping(alpha, **changes):

@@ -235,6 +235,8 @@ def test_the_promise_stands_in_numbers_and_in_words(planted, tmp_path):
         "accountant": "pld",
         "randomness": "system",
         "public_data": False,
+        "sums": "one program",
+        "noise_from": "a secret of the operating system",
     }
     assert promise.items() >= expected.items() and "all_runs" not in promise
     assert promise["not_protected"] == [*UNPROTECTED, LAST_BITS]
@@ -248,6 +250,10 @@ def test_the_promise_stands_in_numbers_and_in_words(planted, tmp_path):
         "(8, 0.001)-differentially private per client", "at most e^8 (about 298",
         "plus 0.001", "had not taken part", "be trusted", *promise["not_protected"],
         "does not learn which clients took part in which round, or the noise",
+        "- Unit: client, at delta = 0.001.", "- Sampling: poisson, rate 0.5.",
+        "- Neighbours: with or without one client (add_remove).",
+        "- Sums: simulated in one program, which saw every client's message.",
+        "- Noise: central: ", "not the seed of the config",
     ):  # fmt: skip
         assert words in page, words
     assert "used for other runs" not in page
@@ -278,6 +284,15 @@ def test_a_shuffle_is_named_where_it_decides_what_the_accountant_takes_as_secret
             text = model_page._how(promise | {"noise": noise})
             knows = noise != "central" and sampling != "everyone"
             assert ("a server that knows who took part" in text) == knows
+
+
+@pytest.mark.parametrize("noise", ["distributed", "skellam", "local"])
+def test_the_page_says_who_adds_the_noise(one, noise):
+    own = odometer.read(one.folder)["run"]
+    summary = read_json(one.folder / "summary.json") | {"noise": noise}
+    promise = release._promise(summary, {}, own) | {"sums": "masked network"}
+    who = "local: added by" if noise == "local" else "distributed: a share by"
+    assert f"- Noise: {who} every client" in model_page._facts(promise)
 
 
 def test_an_adaptive_bound_is_that_of_the_last_round(one):
